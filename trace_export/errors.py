@@ -1,0 +1,64 @@
+"""What can go wrong, as the user is told it.
+
+TraceExportError                 one sentence, perhaps a remedy; exit code 1
+ ├── UsageError                  the command line asks for something that cannot be; exit code 2
+ ├── SourceError                 one input cannot be read (the others still are)
+ ├── NothingToExportError        no input gave a block
+ ├── AlignmentError              --align strict refuses to merge
+ └── OutputError                 a file cannot be written
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def printable(text: object) -> str:
+    """`text` on one line, with control characters escaped: file names and log text may hold anything."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in str(text))
+
+
+class TraceExportError(Exception):
+    """An error with a sentence for the user, and a remedy where there is one."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what, remedy)
+        self.what = what
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return printable(f"{self.what}; {self.remedy}" if self.remedy else self.what)
+
+
+class UsageError(TraceExportError):
+    """The options contradict each other or name something that does not exist."""
+
+    exit_code = 2
+
+
+class SourceError(TraceExportError):
+    """One input cannot be read; `path` is the file or folder."""
+
+    def __init__(self, path: Path, what: str, remedy: str = "") -> None:
+        super().__init__(f"{path}: {what}", remedy)
+        self.args = (path, what, remedy)  # so that the error survives the way back from a worker process
+        self.path = path
+
+
+class NothingToExportError(TraceExportError):
+    """Everything was looked at and no pipeline block was found."""
+
+
+class AlignmentError(TraceExportError):
+    """The hosts' clocks cannot be tied together as well as was asked for."""
+
+
+class OutputError(TraceExportError):
+    """An output cannot be written; `path` is the file or folder."""
+
+    def __init__(self, path: Path, what: str, remedy: str = "") -> None:
+        super().__init__(f"{path}: {what}", remedy)
+        self.args = (path, what, remedy)
+        self.path = path

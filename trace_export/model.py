@@ -1,0 +1,214 @@
+"""The tables that everything else reads and writes: `Profile`, a frozen bundle of Polars frames.
+
+Times are Int64 nanoseconds of the Unix epoch, in the clock of the row's host until `clocks` has corrected them, and
+their column's name ends in `_ns`. A missing value is null, never -1 or "". A step of the training run is named by
+(`run`, `step`): a log that was appended to holds several runs, whose step numbers may repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Literal
+
+import polars as pl
+
+Schema = dict[str, pl.DataType]
+Detail = Literal["spans", "comm", "kernels"]
+
+INT = pl.Int32()
+TIME = pl.Int64()
+TEXT = pl.String()
+REAL = pl.Float64()
+
+HOSTS: Schema = {"host": TEXT, "machine": INT, "label": TEXT}
+"""A clock domain. `host` is its key in all tables, `machine` its index (0, 1, …), `label` what the user sees."""
+
+RANKS: Schema = {
+    "rank": INT, "host": TEXT, "device": INT, "stage": INT, "dp": INT, "tp": INT, "cp": INT,
+    "source": TEXT, "kind": TEXT, "rank_origin": TEXT, "stage_origin": TEXT,
+}  # fmt: skip
+"""A device's process. `stage` is the rank's place in its pipeline (0 … P-1, whatever the chunks' placement), `source`
+the path read, `kind` its format; `rank_origin` and `stage_origin` say how sure the number is: `recorded` (the data say
+so), `told` (the user said so), `assumed` (from names or order of files), `inferred` (from the shape of the work)."""
+
+SPANS: Schema = {
+    "rank": INT, "run": INT, "step": INT, "kind": TEXT, "microbatch": INT, "chunk": INT, "microbatch_b": INT,
+    "chunk_b": INT, "phase": TEXT, "start_ns": TIME, "end_ns": TIME, "marker": TEXT, "origin": TEXT, "labels": TEXT,
+}  # fmt: skip
+"""A block of pipeline work on a rank. `kind`: F forward, B backward (input gradient where W blocks exist), W weight
+gradient, FB an overlapped pair (microbatch, chunk are the forward's; microbatch_b, chunk_b the backward's), OPT
+optimizer; null for named work that is none of these. `chunk` is the model chunk on the rank, from 0. `marker` is the
+original text. `origin` says whose time it is: `device`, `host`, or `inferred` (the block itself was found from other
+signs). `labels` is `inferred` where microbatch or chunk come from order or schedule and not from the data."""
+
+P2P: Schema = {
+    "rank": INT, "role": TEXT, "peer": INT, "group": TEXT, "ordinal": TIME, "op": TEXT, "microbatch": INT,
+    "chunk": INT, "direction": TEXT, "start_ns": TIME, "end_ns": TIME, "bytes": TIME,
+}  # fmt: skip
+"""One rank's side of a point-to-point transfer, as the source has it. `role`: send, recv, both. `peer` is a global
+rank. `ordinal` counts the operations of (rank, group) as the source numbers them. `direction`: F or B."""
+
+MESSAGES: Schema = {
+    "src_rank": INT, "dst_rank": INT, "direction": TEXT, "microbatch": INT, "chunk": INT, "send_start_ns": TIME,
+    "send_end_ns": TIME, "recv_start_ns": TIME, "recv_end_ns": TIME, "bytes": TIME,
+}  # fmt: skip
+"""One transfer, both sides paired."""
+
+COLLECTIVES: Schema = {
+    "rank": INT, "group": TEXT, "ordinal": TIME, "op": TEXT, "start_ns": TIME, "end_ns": TIME, "bytes": TIME,
+}  # fmt: skip
+"""One rank's part of a collective; the parts of one collective share (group, op, ordinal)."""
+
+COUNTERS: Schema = {"rank": INT, "name": TEXT, "unit": TEXT, "ts_ns": TIME, "value": REAL}
+"""One sample of a quantity on a rank."""
+
+KERNELS: Schema = {
+    "stream": TEXT, "name": pl.Categorical(), "category": TEXT, "start_ns": TIME, "end_ns": TIME,
+}  # fmt: skip
+"""One device task of the rank that its file belongs to. `category`: compute, communication, memory."""
+
+CLOCKS: Schema = {
+    "host": TEXT, "method": TEXT, "offset_ns": TIME, "drift": REAL, "reference_ns": TIME, "sd_ns": REAL,
+    "bound_ns": REAL, "messages": TIME, "collectives": TIME,
+}  # fmt: skip
+"""How a host's clock was corrected: t - offset_ns - round(drift * (t - reference_ns)). `method` as the summary prints
+it; `sd_ns` and `bound_ns` are the standard deviation and the hard bound of what is left, null where unknown."""
+
+TABLES: dict[str, Schema] = {
+    "hosts": HOSTS, "ranks": RANKS, "spans": SPANS, "p2p": P2P, "messages": MESSAGES, "collectives": COLLECTIVES,
+    "counters": COUNTERS, "clocks": CLOCKS,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something the user should know: `warning` where the picture may mislead or data were refused, else `note`.
+
+    `where` is a path, perhaps with a line number (the first case); `count` how many cases there were.
+    """
+
+    level: Literal["note", "warning"]
+    text: str
+    where: str = ""
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What the data or the user say about the pipeline as a whole; None where nobody does."""
+
+    schedule: str | None = None
+    microbatches: int | None = None
+    chunks: int | None = None
+    placement: Literal["loop", "vee"] | None = None
+    pp: int | None = None
+    tp: int | None = None
+    dp: int | None = None
+    cp: int | None = None
+
+    def or_else(self, other: Declared) -> Declared:
+        """Each fact from `self`, or where it has none, from `other`."""
+        return Declared(
+            *(a if (a := getattr(self, f.name)) is not None else getattr(other, f.name) for f in fields(self))
+        )
+
+
+@dataclass(frozen=True)
+class KernelFile:
+    """The device tasks of one rank in an Arrow IPC file with the columns of `KERNELS`, in the clock of the rank's host.
+
+    They stay outside the frames because they may be larger than memory. The file is sorted by start_ns.
+    """
+
+    rank: int
+    path: Path
+
+
+def empty(schema: Schema) -> pl.DataFrame:
+    return pl.DataFrame(schema=schema)
+
+
+def conform(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
+    """`frame` with exactly the columns of `schema`, in its order and types; absent columns become null.
+
+    Raises a Polars error when a value does not fit its type: a reader's mistake, not the user's.
+    """
+    return frame.select(
+        pl.col(name).cast(dtype) if name in frame.columns else pl.lit(None, dtype).alias(name)
+        for name, dtype in schema.items()
+    )
+
+
+def _table(schema: Schema) -> pl.DataFrame:
+    return field(default_factory=lambda: empty(schema))
+
+
+@dataclass(frozen=True)
+class Profile:
+    """All tables of a run. Each frame has exactly the columns of its schema above (`validate` checks)."""
+
+    hosts: pl.DataFrame = _table(HOSTS)
+    ranks: pl.DataFrame = _table(RANKS)
+    spans: pl.DataFrame = _table(SPANS)
+    p2p: pl.DataFrame = _table(P2P)
+    messages: pl.DataFrame = _table(MESSAGES)
+    collectives: pl.DataFrame = _table(COLLECTIVES)
+    counters: pl.DataFrame = _table(COUNTERS)
+    clocks: pl.DataFrame = _table(CLOCKS)
+    kernels: tuple[KernelFile, ...] = ()
+    declared: Declared = Declared()
+    notes: tuple[Note, ...] = ()
+
+    def with_notes(self, notes: Iterable[Note]) -> Profile:
+        return replace(self, notes=self.notes + tuple(notes))
+
+    def validate(self) -> Profile:
+        """Itself; raises ValueError when a frame's columns differ from its schema."""
+        for name, schema in TABLES.items():
+            found = dict(getattr(self, name).schema)
+            if found != schema:
+                raise ValueError(f"table {name}: {found} instead of {schema}")
+        return self
+
+    def kernel_batches(self, rank: int, rows: int = 1 << 20) -> Iterator[pl.DataFrame]:
+        """The device tasks of `rank` on the corrected clock, in frames of at most `rows` rows, by start."""
+        host = self.ranks.filter(pl.col("rank") == rank)["host"]
+        clock = self.clocks.filter(pl.col("host") == host[0]) if len(host) else self.clocks.clear()
+        for file in self.kernels:
+            if file.rank != rank:
+                continue
+            scan = pl.scan_ipc(file.path)
+            total = scan.select(pl.len()).collect().item()
+            for at in range(0, total, rows):
+                yield corrected(scan.slice(at, rows).collect(), clock, ["start_ns", "end_ns"])
+
+
+def corrected(frame: pl.DataFrame, clock: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
+    """`frame` with the time `columns` moved by the one row of `clock` (schema `CLOCKS`); unchanged where it has none.
+
+    The product is taken of the distance to the reference only, so that a float never holds an epoch.
+    """
+    if clock.is_empty():
+        return frame
+    offset, drift, reference = clock.select("offset_ns", "drift", "reference_ns").row(0)
+    if not offset and not drift:
+        return frame
+    moved = [pl.col(c) - offset - (drift * (pl.col(c) - reference)).round().cast(TIME) for c in columns]
+    return frame.with_columns(moved)
+
+
+def concat(profiles: Iterable[Profile]) -> Profile:
+    """The rows of all `profiles` together, as they are; the first declaration of each fact counts."""
+    parts = list(profiles)
+    frames = {name: pl.concat([getattr(p, name) for p in parts]) if parts else empty(s) for name, s in TABLES.items()}
+    declared = Declared()
+    for part in parts:
+        declared = declared.or_else(part.declared)
+    return Profile(
+        **frames,
+        kernels=tuple(k for p in parts for k in p.kernels),
+        declared=declared,
+        notes=tuple(n for p in parts for n in p.notes),
+    )
