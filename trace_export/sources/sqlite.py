@@ -1,0 +1,190 @@
+"""Read-only SQLite → Polars. A database is never changed and nothing is left beside it.
+
+Numbers come through ADBC in whole columns. Texts are read as bytes (`CAST(x AS BLOB)`) and decoded with `decoded`, or
+row by row with `texts` where the table is small: profilers store strings that are not UTF-8, which Polars must not see.
+
+Two traps that a caller's SQL has to mind: ADBC types a column by its first batch, so a column that may begin with many
+NULLs wants `COALESCE(x, -1)`; and `end`, `group` are keywords, so names are quoted.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+import adbc_driver_sqlite.dbapi as adbc
+import polars as pl
+
+from trace_export.errors import SourceError
+
+MAGIC = b"SQLite format 3\0"
+BATCH_ROWS = 1 << 18
+HEADER_BYTES = 100
+
+_AGAIN = "export or copy it again"
+
+
+class Database:
+    """An open SQLite file; use it in a `with` statement.
+
+    Raises SourceError when `path` is missing, unreadable, empty, no SQLite database, cut short, or locked by a writer.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Database:
+        try:
+            self._open()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stack.close()
+
+    def _open(self) -> None:
+        _check_header(self.path)
+        wal = self.path.with_name(self.path.name + "-wal")
+        try:
+            if wal.exists() and wal.stat().st_size > 0:
+                uri = f"file:{_quoted(self._copied(wal))}"
+            else:
+                _check_lock(self.path)
+                uri = f"file:{_quoted(self.path)}?mode=ro&immutable=1"
+            self._rows = self._stack.enter_context(closing(sqlite3.connect(uri, uri=True)))
+            self._rows.text_factory = _text
+            self._columns = self._stack.enter_context(closing(adbc.connect(uri)))
+            self._schema = {
+                str(name): {str(row[1]): str(row[2]) for row in self._rows.execute(f"PRAGMA table_info({_name(name)})")}
+                for (name,) in self._rows.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            }
+        except (sqlite3.Error, adbc.Error, OSError) as error:
+            raise _refused(self.path, error) from error
+
+    def _copied(self, wal: Path) -> Path:
+        """A copy of the database and its write-ahead log, which SQLite may then put together without touching ours."""
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="trace-export-")))
+        for file in (self.path, wal):
+            shutil.copyfile(file, folder / file.name)
+        return folder / self.path.name
+
+    def tables(self) -> frozenset[str]:
+        return frozenset(self._schema)
+
+    def columns(self, table: str) -> dict[str, str]:
+        """Column → declared type of `table`, in their order; empty when there is no such table."""
+        return self._schema.get(table, {})
+
+    def frame(self, sql: str, real: Collection[str] = (), batch_rows: int = BATCH_ROWS) -> pl.DataFrame:
+        """The rows of `sql`: Int64 columns, Float64 those named in `real`, Binary where the query gives blobs.
+
+        Raises SourceError when the query fails or a column holds anything else.
+        """
+        try:
+            with closing(self._columns.cursor()) as cursor:
+                cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(batch_rows)})
+                cursor.execute(sql)
+                frame = pl.DataFrame(cursor.fetch_arrow())
+        except (adbc.Error, pl.exceptions.PolarsError) as error:
+            raise _refused(self.path, error) from error
+        for name, dtype in frame.schema.items():
+            if dtype == pl.String or (dtype == pl.Float64 and name not in real):
+                held = "text" if dtype == pl.String else "fractions"
+                raise SourceError(self.path, f'column "{name}" holds {held} instead of whole numbers', _AGAIN)
+        return frame.with_columns(pl.col(name).cast(pl.Float64) for name in real)
+
+    def texts(self, sql: str, parameters: Collection[Any] = ()) -> list[tuple[Any, ...]]:
+        """The rows of `sql` as tuples, undecodable bytes replaced. For small tables and single values."""
+        try:
+            return self._rows.execute(sql, tuple(parameters)).fetchall()
+        except sqlite3.Error as error:
+            raise _refused(self.path, error) from error
+
+    def chunks(self, table: str, rows: int = BATCH_ROWS) -> Iterator[str]:
+        """Conditions `rowid BETWEEN a AND b` that together cover `table` in pieces of at most `rows` rows."""
+        after = "SELECT min(rowid) FROM " + _name(table)
+        ((first,),) = self.texts(after)
+        while first is not None:
+            last = first + rows - 1
+            yield f"rowid BETWEEN {first} AND {last}"
+            ((first,),) = self.texts(f"{after} WHERE rowid > {last}")
+
+
+def decoded(column: pl.Series) -> pl.Series:
+    """A Binary column as String, bytes that are not UTF-8 replaced."""
+    try:
+        return column.cast(pl.String)
+    except pl.exceptions.ComputeError:
+        raw = column.drop_nulls().unique()
+        repaired = pl.Series([_text(value) for value in raw], dtype=pl.String)
+        return column.replace_strict(raw, repaired, default=None, return_dtype=pl.String)
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="replace")
+
+
+def _name(identifier: object) -> str:
+    return '"' + str(identifier).replace('"', '""') + '"'
+
+
+def _quoted(path: Path) -> str:
+    return quote(bytes(path.absolute()))
+
+
+def _check_header(path: Path) -> None:
+    """The first 100 bytes: magic, page size (16), change counter (24), pages (28), counter when that was valid (92).
+
+    Source: https://www.sqlite.org/fileformat2.html#the_database_header
+    """
+    try:
+        with path.open("rb") as file:
+            header = file.read(HEADER_BYTES)
+        size = path.stat().st_size
+    except OSError as error:
+        raise SourceError(path, f"cannot be opened ({error.strerror})") from error
+    if not header:
+        raise SourceError(path, "is empty; its export or copy did not finish", _AGAIN)
+    if not header.startswith(MAGIC):
+        raise SourceError(path, "is not an SQLite database")
+    page = int.from_bytes(header[16:18])
+    needed = (65536 if page == 1 else page) * int.from_bytes(header[28:32])
+    if len(header) < HEADER_BYTES or (header[24:28] == header[92:96] and size < needed):
+        raise SourceError(path, f"is cut short ({size} of {max(needed, HEADER_BYTES)} bytes)", _AGAIN)
+
+
+def _check_lock(path: Path) -> None:
+    """Raises sqlite3.OperationalError while a writer is at work. An immutable connection would not notice.
+
+    Only for rollback-journal databases (header byte 18 is 1): in WAL mode readers are never shut out, and even looking
+    may create files.
+    """
+    with path.open("rb") as file:
+        if file.read(19)[18] != 1:
+            return
+    with closing(sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True, timeout=0)) as connection:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+
+
+def _refused(path: Path, error: Exception) -> SourceError:
+    """SQLite's own message in the user's words. The messages name columns and tables, never stored values."""
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if "locked" in text:
+        return SourceError(path, "is locked: another program is writing it", "wait until that has finished")
+    if "readonly" in text:
+        return SourceError(path, "holds an unfinished transaction of a program that died", _AGAIN)
+    if "malformed" in text or "not a database" in text:
+        return SourceError(path, "is damaged", _AGAIN)
+    if "Type mismatch" in text:
+        return SourceError(path, "holds a column whose values are not all of one type", _AGAIN)
+    return SourceError(path, f"cannot be read ({text})")
