@@ -1,4 +1,4 @@
-"""Folder → the list of sources. The only place that knows how the profilers lay out their files.
+"""Folder → the list of sources; with the `find_*` files beside it the only place that knows profilers' folder layouts.
 
 One walk over the folder, then one recogniser per family of formats; each looks at the same list of folders and returns
 the sources it is sure of. Ranks and machines come from names here; a reader may find better evidence inside.
@@ -6,80 +6,23 @@ the sources it is sure of. Ranks and machines come from names here; a reader may
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
-from trace_export.errors import TraceExportError, UsageError
-from trace_export.model import Note
-from trace_export.sources.source import Source
+from trace_export.sources import find_paddle
+from trace_export.sources.layout import Folder, Found, walk
 
-DEPTH = 8
-"""How deep profiles may lie below the given folder; the deepest known layout (Ascend) needs six."""
-
-
-@dataclass(frozen=True)
-class Folder:
-    """A folder and the names of the plain files in it, in natural order."""
-
-    path: Path
-    files: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Found:
-    """What lies in a folder; `notes` holds what was left out and why."""
-
-    sources: tuple[Source, ...]
-    notes: tuple[Note, ...] = ()
-
-
-def natural(text: str) -> tuple[tuple[int, int | str], ...]:
-    """A sort key that puts machine2 before machine10."""
-    return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", text) if part)
-
-
-def walk(root: Path) -> list[Folder]:
-    """`root` and the folders below it, each once however links lead to it, in natural order.
-
-    Raises UsageError when `root` is not a folder, TraceExportError when it cannot be read.
-    """
-    if not root.exists():
-        raise UsageError(f"{root}: there is no such folder", "give the folder that holds the profiles as --log_dir")
-    if not root.is_dir():
-        raise UsageError(f"{root}: is a file, not a folder", "give the folder that holds the profiles as --log_dir")
-    folders: list[Folder] = []
-    seen: set[tuple[int, int]] = set()
-
-    def visit(path: Path, depth: int) -> None:
-        try:
-            status = path.stat()
-            entries = sorted(os.scandir(path), key=lambda e: natural(e.name))
-        except OSError as error:
-            if depth == 0:
-                raise TraceExportError(f"{path}: {error.strerror}", "check the folder's permissions") from error
-            return
-        if (status.st_dev, status.st_ino) in seen:
-            return
-        seen.add((status.st_dev, status.st_ino))
-        folders.append(Folder(path, tuple(e.name for e in entries if e.is_file())))
-        if depth < DEPTH:
-            for entry in entries:
-                if entry.is_dir():
-                    visit(path / entry.name, depth + 1)
-
-    visit(root, 0)
-    return folders
+_RECOGNISERS: tuple[Callable[[Path, list[Folder]], Found], ...] = (
+    find_paddle.worker_logs,
+    find_paddle.dygraph_records,
+)
 
 
 def find(root: Path) -> Found:
-    """All sources under `root`, in natural order of their paths. Opens files only to read their first bytes."""
+    """All sources under `root`, in natural order of their paths. Opens files only to read their first bytes.
+
+    Raises UsageError when `root` is not a folder.
+    """
     folders = walk(root)
     found = [recognise(root, folders) for recognise in _RECOGNISERS]
     return Found(tuple(s for f in found for s in f.sources), tuple(n for f in found for n in f.notes))
-
-
-Recogniser = Callable[[Path, Iterable[Folder]], Found]
-_RECOGNISERS: tuple[Recogniser, ...] = ()

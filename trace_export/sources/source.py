@@ -18,6 +18,8 @@ class Source:
 
     `path` is what is opened. `host` is the clock domain as far as the layout tells (a reader may know better),
     `machine` its index, `rank` the global rank where the layout tells it, and `rank_origin` how (see model.RANKS).
+    `local` is the worker's index on its machine (Paddle's meaning of `--devices`),
+    `ranks_apart` the distance between the ranks of equal local index on neighbouring machines.
     """
 
     kind: Kind
@@ -27,6 +29,8 @@ class Source:
     rank: int | None = None
     rank_origin: str = "recorded"
     device: int | None = None
+    local: int | None = None
+    ranks_apart: int = 1
 
 
 @dataclass(frozen=True)

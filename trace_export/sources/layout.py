@@ -1,0 +1,74 @@
+"""A walk over a folder, and the words in which the recognisers of `find` speak about what it meets."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from trace_export.errors import TraceExportError, UsageError
+from trace_export.model import Note
+from trace_export.sources.source import Source
+
+DEPTH = 8
+"""How deep profiles may lie below the given folder; the deepest known layout (Ascend) needs six."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder and the names of the plain files in it, in natural order."""
+
+    path: Path
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What lies in a folder; `notes` holds what was left out and why."""
+
+    sources: tuple[Source, ...]
+    notes: tuple[Note, ...] = ()
+
+
+def natural(text: str) -> tuple[tuple[int, int | str], ...]:
+    """A sort key that puts machine2 before machine10."""
+    return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", text) if part)
+
+
+def host_of(root: Path, folder: Path) -> str:
+    """The name of the clock domain of the profiles in `folder`: its place below `root`."""
+    return "machine0" if folder == root else folder.relative_to(root).as_posix()
+
+
+def walk(root: Path) -> list[Folder]:
+    """`root` and the folders below it, each once however links lead to it, in natural order.
+
+    Raises UsageError when `root` is not a folder, TraceExportError when it cannot be read.
+    """
+    if not root.exists():
+        raise UsageError(f"{root}: there is no such folder", "give the folder that holds the profiles as --log_dir")
+    if not root.is_dir():
+        raise UsageError(f"{root}: is a file, not a folder", "give the folder that holds the profiles as --log_dir")
+    folders: list[Folder] = []
+    seen: set[tuple[int, int]] = set()
+
+    def visit(path: Path, depth: int) -> None:
+        try:
+            status = path.stat()
+            entries = sorted(os.scandir(path), key=lambda e: natural(e.name))
+        except OSError as error:
+            if depth == 0:
+                raise TraceExportError(f"{path}: {error.strerror}", "check the folder's permissions") from error
+            return
+        if (status.st_dev, status.st_ino) in seen:
+            return
+        seen.add((status.st_dev, status.st_ino))
+        folders.append(Folder(path, tuple(e.name for e in entries if e.is_file())))
+        if depth < DEPTH:
+            for entry in entries:
+                if entry.is_dir():
+                    visit(path / entry.name, depth + 1)
+
+    visit(root, 0)
+    return folders

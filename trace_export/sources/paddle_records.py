@@ -1,0 +1,171 @@
+"""Text log → records: finds the job records and the step announcements of Paddle's static-graph executor in a log.
+
+A log is bytes in any encoding with any line ends; a record may stand glued behind other text, or two on one line, so
+records are searched and never split by lines. The file is read in chunks that overlap by the longest possible record:
+time is linear in the file's size, memory does not grow with it nor with the length of a line.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+CHUNK = 4 << 20
+LONGEST = 512
+"""More bytes than a record can have; the bounds in RECORD see to that."""
+
+MARKER = b"Profiler "
+RECORD = re.compile(
+    rb"Profiler (?:"
+    rb"start at step (\d{1,9}) and end at step ?(\d{0,9})|"
+    rb"Info: Job \((?:\d{1,19}\), type = ([^,\r\n]{1,64}), micro_batch_id = (\d{1,9}),"
+    rb" job_start_time = (\d{1,15}\.\d{6})(?!\d), job_end_time = (\d{1,15}\.\d{6})(?!\d))?)"
+)
+"""A record, an announcement, or (all groups empty) the beginning of a record that is broken."""
+Match = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
+
+PREFIX = re.compile(rb"[IWEF]\d{4} [\d:.]+\s+(\d{1,9})( \S+\] )$")
+PREFIX_LENGTH = 96
+
+RECORDS: dict[str, pl.DataType] = {
+    "thread": pl.Int32(), "job": pl.Categorical(), "microbatch": pl.Int32(), "start_us": pl.Int64(),
+    "end_us": pl.Int64(), "announced": pl.Int32(), "announcement": pl.Int32(),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Log:
+    """What a log holds. `records`: columns of RECORDS, in file order; times are unix microseconds, 0 as printed.
+
+    `thread` is null where the log's own prefix is missing. `announced` is the first profiled step that the log last
+    announced before the record (null: none), `announcement` counts the changes of that text. `malformed` counts the
+    records that are cut or garbled, `first_malformed` is the byte offset of the first.
+    """
+
+    records: pl.DataFrame
+    malformed: int = 0
+    first_malformed: int = -1
+
+
+def scan(path: Path) -> Log:
+    """The records of the log at `path`. Raises OSError when it cannot be read."""
+    scanner = _Scanner()
+    buffer = bytearray(CHUNK + PREFIX_LENGTH + LONGEST)
+    filled = start = base = (
+        0  # `start`: searched up to there; `base`: the offset in the file of the buffer's first byte
+    )
+    with path.open("rb", buffering=0) as file:
+        while True:
+            got = file.readinto(memoryview(buffer)[filled:])
+            filled += got
+            end = filled
+            if got:  # what begins in the last bytes may go on in the next block: leave it to the next round
+                last = buffer.find(MARKER, max(start, filled - LONGEST), filled)
+                end = last if last >= 0 else max(start, filled - len(MARKER))
+            scanner.take(buffer, start, end, base)
+            if not got:
+                return scanner.log()
+            keep = max(end - PREFIX_LENGTH, 0)
+            buffer[: filled - keep] = buffer[keep:filled]
+            filled, start, base = filled - keep, end - keep, base + keep
+
+
+class _Scanner:
+    """What is carried from chunk to chunk while a log is read from front to end."""
+
+    def __init__(self) -> None:
+        self.frames: list[pl.DataFrame] = []
+        self.malformed = 0
+        self.first_malformed = -1
+        self.text: tuple[bytes, bytes] | None = None
+        self.announcement = 0
+
+    def take(self, buffer: bytearray, start: int, end: int, base: int) -> None:
+        """Everything in buffer[start:end]; the bytes before `start` are there for the prefix's sake."""
+        if buffer.find(MARKER, start, end) < 0:  # much faster than the pattern, and most chunks of a log hold no record
+            return
+        found: list[Match] = RECORD.findall(buffer, start, end)
+        broken = sum(not (match[0] or match[2]) for match in found)
+        if broken and not self.malformed:
+            at = next(m.start() for m in RECORD.finditer(buffer, start, end) if m[1] is None and m[3] is None)
+            self.first_malformed = base + at
+        self.malformed += broken
+        records: list[Match] = []
+        changes: list[tuple[int, int | None, int]] = [(0, *self._announced())]
+        for match in found:
+            if match[2]:
+                records.append(match)
+            elif match[0]:
+                self._announce(match[0], match[1])
+                changes.append((len(records), *self._announced()))
+        if records:
+            announced = pl.DataFrame(
+                changes, {"row": pl.UInt32, "announced": pl.Int32, "announcement": pl.Int32}, orient="row"
+            )
+            frame = _frame(records).with_columns(_threads(buffer, start, end, len(records))).with_row_index("row")
+            frame = frame.join_asof(announced.unique("row", keep="last").sort("row"), on="row")
+            self.frames.append(frame.select(*RECORDS))
+
+    def _announce(self, first: bytes, last: bytes) -> None:
+        if self.text is not None and self.text != (first, last):
+            self.announcement += 1
+        self.text = (first, last)
+
+    def _announced(self) -> tuple[int | None, int]:
+        return (int(self.text[0]) if self.text else None), self.announcement
+
+    def log(self) -> Log:
+        records = pl.concat(self.frames) if self.frames else pl.DataFrame(schema=RECORDS)
+        return Log(records, self.malformed, self.first_malformed)
+
+
+def _frame(records: list[Match]) -> pl.DataFrame:
+    """The columns that stand in the records themselves."""
+    names = ("job", "microbatch", "start", "end")
+    raw = pl.DataFrame(
+        [pl.Series(n, c, pl.Binary) for n, c in zip(names, list(zip(*records, strict=True))[2:], strict=True)]
+    )
+    jobs = {job: job.decode("utf-8", "replace") for job in raw["job"].unique()}
+    return raw.select(
+        pl.col("job").replace_strict(jobs, return_dtype=pl.String).cast(pl.Categorical),
+        pl.col("microbatch").cast(pl.String).cast(pl.Int32),
+        *(_microseconds(pl.col(name).cast(pl.String)).alias(f"{name}_us") for name in ("start", "end")),
+    )
+
+
+def _microseconds(text: pl.Expr) -> pl.Expr:
+    """Printed milliseconds → whole microseconds: the clock has 1 µs, the digits below are noise of the double."""
+    return (text.cast(pl.Float64) * 1000).round().cast(pl.Int64)
+
+
+def _threads(buffer: bytearray, start: int, end: int, records: int) -> pl.Series:
+    """The thread ids in the log's prefixes before the records of buffer[start:end], in order; null without a prefix."""
+    first = next(m for m in RECORD.finditer(buffer, start, end) if m[3] is not None)
+    prefix = PREFIX.search(buffer, max(0, first.start() - PREFIX_LENGTH), first.start())
+    if (
+        prefix
+        and buffer.count(b" " + prefix[1] + prefix[2] + b"Profiler Info: Job (", max(0, start - PREFIX_LENGTH), end)
+        == records
+    ):
+        return pl.repeat(int(prefix[1]), records, dtype=pl.Int32, eager=True).alias(
+            "thread"
+        )  # the usual case: one thread
+    threads = []
+    for match in RECORD.finditer(buffer, start, end):
+        if match[3] is not None:
+            prefix = PREFIX.search(buffer, max(0, match.start() - PREFIX_LENGTH), match.start())
+            threads.append(int(prefix[1]) if prefix else None)
+    return pl.Series("thread", threads, pl.Int32)
+
+
+def line_of(path: Path, offset: int) -> int:
+    """The number, from 1, of the line that holds the byte at `offset`."""
+    line, left = 1, offset
+    with path.open("rb") as file:
+        while left > 0 and (block := file.read(min(CHUNK, left))):
+            line += block.count(b"\n")
+            left -= len(block)
+    return line
