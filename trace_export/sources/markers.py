@@ -1,0 +1,272 @@
+"""The dialects: what the name of a marked range says about pipeline work.
+
+Training runtimes wrap their forward and backward passes in named ranges (NVTX, mstx, record_function), each in its own
+spelling. `RULES` lists the spellings we know, the first that matches counts; `Dialects.parse` applies them to whole
+columns of texts. Users add rules of their own, which come before ours.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from trace_export.errors import UsageError
+from trace_export.model import INT, TEXT, Schema
+
+NAMES: Schema = {
+    "text": TEXT, "dialect": TEXT, "role": TEXT, "kind": TEXT, "microbatch": INT, "chunk": INT, "stage": INT,
+    "microbatch_b": INT, "chunk_b": INT, "stage_b": INT, "step": INT, "rank": INT,
+}  # fmt: skip
+"""What one text says. `role`: block (pipeline work of `kind`, see model.SPANS), p2p (see TRANSFERS), step (a range
+around one training step), boundary (an action of the runtime that is no block). `stage` counts over all chunks."""
+
+TRANSFERS: Schema = {"text": TEXT, "role": TEXT, "direction": TEXT, "microbatch": INT, "chunk": INT, "stage": INT}
+"""The transfers that a p2p text names; a fused one has several rows. `role`: send or recv, `direction`: F or B."""
+
+NUMBERS = ("microbatch", "chunk", "stage", "microbatch_b", "chunk_b", "stage_b", "step", "rank")
+PLAIN = "plain"
+"""The dialect of names so common that they count only where no other dialect speaks."""
+
+SUFFIX = r", (?:seq = \d+, )?op_id = \d+.*"
+"""What torch's emit_nvtx appends to a name."""
+
+_N = r"\d{1,9}"
+_LETTERS = {
+    "F": "F", "B": "B", "I": "B", "BW": "B", "W": "W", "R": None, "forward": "F", "backward": "B", "backward_bw": "B",
+    "backward_b": "B", "backward_w": "W", "optimizer": "OPT",
+}  # fmt: skip
+"""What a rule's group `kind` captures → kind. I is torch's input gradient, BW a whole backward, R a recomputation."""
+
+_USER_KINDS = {
+    **{kind: ("block", kind) for kind in ("F", "B", "W", "FB", "OPT")},
+    **{f"{role}_{way}": ("p2p", f"{role}_{way}") for role in ("SEND", "RECV") for way in "FB"},
+    "OTHER": ("block", None), "STEP": ("step", None), "SKIP": ("skip", None),
+}  # fmt: skip
+
+
+class Rule(NamedTuple):
+    """`pattern` must match the whole name; its named groups give the numbers, `kind` and, for p2p, `transfers`."""
+
+    dialect: str
+    pattern: str
+    role: str = "block"
+    kind: str | None = None
+
+
+RULES = (
+    # sail-sg/zero-bubble-pipeline-parallelism: kind, micro-batch, chunk, part of the sequence
+    Rule("zero-bubble", rf"(?P<kind>F|BW|B|W|R)(?P<microbatch>{_N})\.(?P<chunk>{_N})\.{_N}"),
+    Rule("zero-bubble", rf"W_clear\.(?P<chunk>{_N})\.{_N}", kind="W"),
+    Rule("zero-bubble", rf"(?P<kind>[FBW])(?P<microbatch>{_N})"),
+    Rule("zero-bubble", "Optimizer", kind="OPT"),
+    Rule("zero-bubble", rf"iter_(?P<rank>{_N})_(?P<step>{_N})", "step"),
+    Rule("zero-bubble", rf"(?P<transfers>(?:(?:^|_)(?:SEND|RECV)_(?:FORWARD|BACKWARD)\.{_N}\.{_N}\.{_N})+)", "p2p"),
+    # torch.distributed.pipelining, multi-stage schedules
+    Rule("torch-pipelining", rf"PP:(?P<stage>{_N})(?P<kind>[FIBW])(?P<microbatch>{_N})"),
+    *(
+        Rule("torch-pipelining", rf"PP:\({first};{second}\)OVERLAP_F_B", kind="FB")
+        for f, b in [(rf"(?P<stage>{_N})F(?P<microbatch>{_N})", rf"(?P<stage_b>{_N})[IB](?P<microbatch_b>{_N})")]
+        for first, second in ((f, b), (b, f))
+    ),
+    Rule("torch-pipelining", rf"PP:(?P<stage>{_N})(?P<transfers>(?:SEND|RECV)_[FB]{_N})", "p2p"),
+    Rule("torch-pipelining", rf"PP:(?P<stage>{_N})(?:UNSHARD|RESHARD|REDUCE_GRAD)", "boundary"),
+    Rule("torch", r"Optimizer\.step(?:#.*)?", kind="OPT"),
+    Rule("torch", rf"ProfilerStep#(?P<step>{_N})", "step"),
+    # torch.distributed.pipelining, one stage per rank
+    Rule("torch-gpipe", rf"Forward (?P<microbatch>{_N})", kind="F"),
+    Rule("torch-gpipe", rf"Backward (?P<microbatch>{_N})", kind="B"),
+    # PaddlePaddle's static-graph executor: job type, chunk, micro-batch
+    Rule("paddle", rf"(?P<kind>forward|backward(?:_bw?|_w)?)(?P<chunk>{_N})?(?:_reduce)?-(?P<microbatch>{_N})"),
+    Rule("paddle", rf"(?P<kind>optimizer)-{_N}"),
+    # MindSpeed (msprof snippets), as the name inside a dict or alone
+    Rule("mindspeed", "forward_step_(?:with|no)_model_graph", kind="F"),
+    Rule("mindspeed", "backward_step_with_model_graph", kind="B"),
+    Rule("mindspeed", "forward_backward_overlapp?ing", kind="FB"),
+    Rule("mindspeed", r"WeightGradStore[._]pop", kind="W"),
+    # Megatron-LM --nvtx-ranges; it has no ranges around the passes themselves
+    Rule("megatron", r"(?:.*\.)?p2p_communication\.(?P<transfers>(?:_?(?:send|recv)(?:_forward|_backward)+)+)", "p2p"),
+    Rule("megatron", rf"training_step_(?P<step>{_N})", "step"),
+    Rule("deepspeed", r"DeepSpeedEngine\.forward", kind="F"),
+    Rule("deepspeed", r"DeepSpeedEngine\.backward", kind="B"),
+    Rule("deepspeed", r"DeepSpeedEngine\.step", kind="OPT"),
+    Rule(PLAIN, "forward_step|Forward", kind="F"),
+    Rule(PLAIN, "backward_step|Backward", kind="B"),
+    Rule(PLAIN, "optimizer_step", kind="OPT"),
+    Rule(PLAIN, rf"(?i:step|iteration|iter)[ _#-]?(?P<step>{_N})", "step"),
+)
+
+
+@dataclass(frozen=True)
+class Names:
+    """Frames of schema NAMES and TRANSFERS: one row per text that a rule knows, in no order."""
+
+    names: pl.DataFrame
+    transfers: pl.DataFrame
+
+
+@dataclass(frozen=True)
+class Dialects:
+    """An ordered set of rules."""
+
+    rules: tuple[Rule, ...] = RULES
+
+    @staticmethod
+    def of(markers: Sequence[str]) -> Dialects:
+        """The user's rules before ours. A marker is `REGEX=>KIND` or the path of a TOML file of rules:
+
+            [[marker]]
+            pattern = 'fwd mb(?P<microbatch>[0-9]+)'
+            kind = "F"
+
+        KIND is F, B, W, FB, OPT, STEP (a range around a step), OTHER (drawn under its own name), SKIP (not pipeline
+        work), SEND_F, SEND_B, RECV_F or RECV_B. Groups may be named as in NUMBERS. Raises UsageError.
+        """
+        return Dialects((*(rule for marker in markers for rule in _told(marker)), *RULES))
+
+    def parse(self, texts: pl.Series) -> Names:
+        """What the `texts` (String, repetitions allowed) say; unknown ones are left out. Raises UsageError when a
+        user's rule takes something for a number that is none."""
+        known = (
+            pl.DataFrame({"text": texts})
+            .filter(pl.col("text").str.contains(self._any))
+            .unique()
+            .with_columns(stem=pl.col("text").str.replace(SUFFIX + "$", ""))
+        )
+        found = [(stem, said) for stem in known["stem"].unique() if (said := self._said(stem)) is not None]
+        names = pl.DataFrame(
+            [{**said, "text": stem} for stem, said in found], schema={**NAMES, "transfers": TEXT}, orient="row"
+        )
+        transfers = pl.DataFrame(
+            [{**part, "text": stem} for stem, said in found for part in _transfers(said)], schema=TRANSFERS
+        )
+        return Names(_spread(known, names).select(NAMES.keys()), _spread(known, transfers))
+
+    @cached_property
+    def _any(self) -> str:
+        """One pattern for Polars that lets through what some rule may know."""
+        patterns = [re.sub(r"\(\?P<\w+>", "(?:", rule.pattern) for rule in self.rules]
+        return rf"^(?:\{{.*\}}|{'|'.join(patterns)})(?:{SUFFIX})?$"
+
+    @cached_property
+    def _compiled(self) -> list[tuple[Rule, re.Pattern[str]]]:
+        return [(rule, re.compile(rule.pattern)) for rule in self.rules]
+
+    def _said(self, stem: str) -> dict[str, Any] | None:
+        """The fields of NAMES for one name, and `transfers`; None when no rule knows it."""
+        name, told = _message(stem)
+        hits = ((rule, match) for rule, pattern in self._compiled if (match := pattern.fullmatch(name)))
+        rule, match = next(hits, (None, None))
+        if rule is None or match is None or rule.role == "skip":
+            return None
+        groups = match.groupdict()
+        kind = _LETTERS.get(groups["kind"]) if groups.get("kind") else rule.kind
+        numbers = {k: _number(rule, k, groups.get(k)) for k in NUMBERS}
+        transfers = groups.get("transfers") or (rule.kind if rule.role == "p2p" else None)
+        return {
+            "dialect": rule.dialect if name == stem or rule.dialect != PLAIN else "mindspeed",
+            "role": rule.role,
+            "kind": None if rule.role == "p2p" else kind,
+            "transfers": transfers,
+            **{k: told.get(k, number) for k, number in numbers.items()},
+        }
+
+
+def _spread(known: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+    """`found` by stem → the same by every text that has that stem."""
+    return known.join(found.rename({"text": "stem"}), on="stem").select(found.columns)
+
+
+def _number(rule: Rule, group: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not re.fullmatch(_N, text):
+        raise UsageError(
+            f'--marker "{rule.pattern}": the group {group} took "{text[:40]}", which is not a number of up to 9 digits',
+            rf"write the group as (?P<{group}>\d+)",
+        )
+    return int(text)
+
+
+def _transfers(said: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    """SEND_BACKWARD.7.0.0_RECV_FORWARD.28.0.0, SEND_F3 or send_forward_backward_recv_forward, taken apart."""
+    role = None
+    for word in (said["transfers"] or "").upper().split("_"):
+        if word in ("SEND", "RECV"):
+            role = word.lower()
+            continue
+        match = re.fullmatch(rf"(F|B)(?:ORWARD|ACKWARD)?(?:({_N})|\.({_N})\.({_N})\.{_N})?", word)
+        if match and role:
+            microbatch = match[2] or match[3]
+            yield {
+                "role": role,
+                "direction": match[1],
+                "microbatch": int(microbatch) if microbatch else said["microbatch"],
+                "chunk": int(match[4]) if match[4] else said["chunk"],
+                "stage": said["stage"],
+            }
+
+
+def _message(text: str) -> tuple[str, dict[str, int]]:
+    """Name and numbers of a message `str({"name": …, "current_microbatch": 3})`; any other text is its own name."""
+    if not (text.startswith("{") and text.endswith("}") and len(text) < 10_000):
+        return text, {}
+    said: object = None
+    try:
+        said = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        try:
+            said = json.loads(text)
+        except (ValueError, RecursionError):
+            return text, {}
+    if not isinstance(said, dict) or not isinstance(said.get("name"), str):
+        return text, {}
+    aliases = {"current_microbatch": "microbatch", "model_chunk": "chunk"}
+    numbers = {aliases.get(k, k): v for k, v in said.items() if isinstance(k, str)}
+    return said["name"], {k: v for k, v in numbers.items() if k in NUMBERS and type(v) is int and 0 <= v < 10**9}
+
+
+def _told(marker: str) -> list[Rule]:
+    """The rules of one --marker."""
+    pattern, arrow, kind = marker.rpartition("=>")
+    if arrow:
+        return [_user_rule(pattern.strip(), kind.strip())]
+    path = Path(marker)
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(
+            f'--marker "{marker}": neither REGEX=>KIND nor a readable TOML file ({why})',
+            r"write it like --marker 'fwd(?P<microbatch>\d+)=>F'",
+        ) from error
+    entries = content.get("marker")
+    if not isinstance(entries, list) or not all(isinstance(e, dict) and set(e) == {"pattern", "kind"} for e in entries):
+        raise UsageError(f"{path}: is not a file of marker rules", 'write tables [[marker]] with "pattern" and "kind"')
+    return [_user_rule(str(entry["pattern"]), str(entry["kind"])) for entry in entries]
+
+
+def _user_rule(pattern: str, kind: str) -> Rule:
+    if kind not in _USER_KINDS:
+        raise UsageError(f'--marker "{pattern}": there is no kind "{kind}"', f"use one of {', '.join(_USER_KINDS)}")
+    role, value = _USER_KINDS[kind]
+    rule = Rule("user", pattern, role, value)
+    try:
+        groups = re.compile(pattern).groupindex
+        pl.Series([""]).str.contains(Dialects((rule,))._any)
+    except (re.error, pl.exceptions.ComputeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f'--marker "{pattern}": not a regular expression that can be used here ({reason})') from error
+    if unknown := set(groups) - set(NUMBERS):
+        raise UsageError(
+            f'--marker "{pattern}": unknown group {", ".join(sorted(unknown))}', f"use {', '.join(NUMBERS)}"
+        )
+    return rule
