@@ -85,7 +85,7 @@ def test_steps(text: str, meaning: dict[str, int]) -> None:
 NOT_PIPELINE = """Foo|x|F|F3.0|F3.0.0.0|xF3.0.0|F3.0.0 |Forward layer_3|Block_7|BroadcastBackward0|W_clear|PP:F0|PP:1X0
 PP:1F|PP:(4F4)OVERLAP_F_B|forward_step_func|backward_step_func|pre_send|Offload|aten::linear, seq = 578, op_id = 71
 F99999999999.0.0|{'name': 3}|{'name': 'dataloader'}|{'name': 'forward_step'|{broken}|{1: 2}|[]|
-{'name': 'forward_step', 'a': [[[}|megatron.core.models.gpt forward|Optimizer.stepper|SEND_FORWARD|iter_3"""
+{'name': 'forward_step', 'a': [[[}|megatron.core.models.gpt forward|Optimizer.stepper|SEND_FORWARD"""
 
 
 @pytest.mark.parametrize("text", [t for line in NOT_PIPELINE.split("\n") for t in line.split("|")])
