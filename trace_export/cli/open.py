@@ -1,0 +1,52 @@
+"""`trace-export open FILE`: show a finished trace in the Perfetto UI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trace_export.errors import TraceExportError
+from trace_export.selection import nanoseconds
+from trace_export.ui import serve
+from trace_export.ui.trace_file import first_step
+
+
+def open_trace(
+    file: Annotated[Path, typer.Argument(help="A .pftrace or .json trace, gzipped or not.", show_default=False)],
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Use the Perfetto UI of the extra ui instead of ui.perfetto.dev.")
+    ] = False,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", "--no_browser", help="Print the link and open nothing.")
+    ] = False,
+    timeout: Annotated[str, typer.Option(help="End when nothing was asked for this long, e.g. 90s.")] = "300s",
+) -> None:
+    """Show a trace in the Perfetto UI, with its first step in view.
+
+    The trace stays on this machine: it is served from 127.0.0.1 to that one page, and the command ends when the page
+    has it (with --offline, when you press Ctrl-C).
+    """
+    idle_s = nanoseconds(timeout, "--timeout") / 1e9
+    view = first_step(file)
+    with serve.with_bundled_ui(file) if offline else serve.for_public_ui(file) as server:
+        link = serve.link(server, view)
+        shown = not no_browser and serve.open_browser(link)
+        typer.echo(f"{'Opening' if shown else 'Open this link in a browser:'} {link}")
+        typer.echo(_advice(server, offline), err=True)
+        if not server.serve(idle_s, once=not offline):
+            raise TraceExportError(
+                f"nobody fetched {file.name} for {timeout}", "open the link, or give a longer --timeout"
+            )
+    typer.echo(
+        "The page has the trace; it stays there until you close it." if not offline else "Server ended.", err=True
+    )
+
+
+def _advice(server: serve.Server, offline: bool) -> str:
+    port = server.host.rpartition(":")[2]
+    remote = f"If the browser runs on another machine: ssh -L {port}:{server.host} THIS_MACHINE, there."
+    if offline:
+        return f"Ctrl-C ends the server. {remote}"
+    return f"If the browser asks whether the page may reach this device, allow it. {remote}"

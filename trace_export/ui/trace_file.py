@@ -1,0 +1,137 @@
+"""What kind of file a finished trace is, and where its first step lies: from the file's beginning, never all of it."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from decimal import Decimal
+from pathlib import Path
+from typing import Literal
+
+from google.protobuf.message import DecodeError
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
+
+from trace_export.errors import SourceError
+
+BEGINNING = 8 << 20
+"""Bytes (after unpacking) in which the first step is looked for."""
+
+STEPS_TRACK = "Steps"
+"""The name of the track that holds one slice per step."""
+
+Format = Literal["perfetto", "chrome", "archive"]
+
+_FORMATS: tuple[tuple[bytes, Format], ...] = (
+    (b"\x0a", "perfetto"), (b"{", "chrome"), (b"[", "chrome"), (b"PK\x03\x04", "archive"),
+)  # fmt: skip
+_NOT_TRACES = (
+    (b"<", "is a page or a picture", "a web browser opens it by itself"),
+    (b"\x89PNG", "is a picture", "any picture viewer opens it"),
+    (b"PAR1", "is a table of spans", "read it with Polars, pandas or DuckDB"),
+    (b"SQLite format 3\0", "is a profile, not a trace", "turn it into one with trace-export first"),
+)
+
+
+def trace_format(path: Path) -> Format:
+    """Which of the formats that the Perfetto UI reads `path` is, by its first bytes, gzipped or not.
+
+    Raises SourceError, with what to do, for anything else.
+    """
+    if path.is_dir():
+        raise SourceError(path, "is a folder", "name the trace file in it, for instance pipeline_profile.pftrace")
+    start = _beginning(path, 64)
+    if not start:
+        raise SourceError(path, "is empty")
+    for magic, what, remedy in _NOT_TRACES:
+        if start.startswith(magic):
+            raise SourceError(path, what, remedy)
+    for magic, kind in _FORMATS:
+        if start.startswith(magic):
+            return kind
+    raise SourceError(path, "is not a trace", "open shows the .pftrace and .json files that trace-export writes")
+
+
+def first_step(path: Path) -> tuple[int, int] | None:
+    """Start and end of the first step in nanoseconds of the trace's own clock, or None where the beginning of the
+    file does not show them. Raises SourceError where the file is no trace."""
+    kind = trace_format(path)
+    if kind == "archive":
+        return None
+    data = _beginning(path, BEGINNING)
+    return _first_of_packets(data) if kind == "perfetto" else _first_of_json(data)
+
+
+def _beginning(path: Path, size: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            if file.read(2) != b"\x1f\x8b":
+                file.seek(0)
+                return file.read(size)
+        with gzip.open(path) as packed:
+            return packed.read(size)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise SourceError(path, f"is damaged ({error})", "export it again") from error
+    except OSError as error:
+        raise SourceError(path, f"cannot be read ({error.strerror or error})") from error
+
+
+def _first_of_packets(data: bytes) -> tuple[int, int] | None:
+    """The earliest slice of the track that is named `Steps`; packets as in perfetto's trace_packet.proto."""
+    tracks: set[int] = set()
+    default_track: dict[int, int] = {}
+    begins: list[tuple[int, int]] = []
+    ends: list[tuple[int, int]] = []
+    try:
+        packets = Trace.FromString(_whole_packets(data)).packet
+    except DecodeError:
+        return None  # the UI will say what it makes of the file
+    for packet in packets:
+        if packet.track_descriptor.name == STEPS_TRACK:
+            tracks.add(packet.track_descriptor.uuid)
+        if packet.HasField("trace_packet_defaults"):
+            defaults = packet.trace_packet_defaults.track_event_defaults
+            default_track[packet.trusted_packet_sequence_id] = defaults.track_uuid
+        if packet.HasField("track_event"):
+            event = packet.track_event
+            track = event.track_uuid or default_track.get(packet.trusted_packet_sequence_id, 0)
+            if event.type == TrackEvent.TYPE_SLICE_BEGIN:
+                begins.append((packet.timestamp, track))
+            elif event.type == TrackEvent.TYPE_SLICE_END:
+                ends.append((packet.timestamp, track))
+    start, track = min((b for b in begins if b[1] in tracks), default=(0, 0))
+    end = min((at for at, of in ends if of == track and at > start), default=None)
+    return None if end is None else (start, end)
+
+
+def _whole_packets(data: bytes) -> bytes:
+    """`data` up to its last whole packet: a row of (key 0x0a, length as a varint, body)."""
+    at = 0
+    while at < len(data) and data[at] == 0x0A:
+        length = shift = 0
+        next_at = at + 1
+        while next_at < len(data) and shift < 35:
+            byte = data[next_at]
+            next_at += 1
+            length |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        if next_at + length > len(data):
+            break
+        at = next_at + length
+    return data[:at]
+
+
+_STEP = re.compile(rb'\{[^{}]*"name"\s*:\s*"step \d+"[^{}]*(?:\{[^{}]*\}[^{}]*)?\}')
+_TIME = re.compile(rb'"(ts|dur)"\s*:\s*(\d+(?:\.\d+)?)')
+
+
+def _first_of_json(data: bytes) -> tuple[int, int] | None:
+    """The earliest complete event named `step N`; Chrome's ts and dur are decimal microseconds."""
+    found = []
+    for event in _STEP.findall(data):
+        times = {key: int(Decimal(value.decode()) * 1000) for key, value in _TIME.findall(event)}
+        if len(times) == 2:
+            found.append((times[b"ts"], times[b"ts"] + times[b"dur"]))
+    return min(found, default=None)
