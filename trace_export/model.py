@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import polars as pl
 
 Schema = dict[str, pl.DataType]
 Detail = Literal["spans", "comm", "kernels"]
+DETAILS: tuple[Detail, ...] = ("spans", "comm", "kernels")
 
 INT = pl.Int32()
 TIME = pl.Int64()
@@ -147,7 +148,11 @@ def _table(schema: Schema) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Profile:
-    """All tables of a run. Each frame has exactly the columns of its schema above (`validate` checks)."""
+    """All tables of a run. Each frame has exactly the columns of its schema above (`validate` checks).
+
+    `window_ns`: the part of the corrected time that the user asked for; the frames are cut to it, kernels as they are
+    fetched.
+    """
 
     hosts: pl.DataFrame = _table(HOSTS)
     ranks: pl.DataFrame = _table(RANKS)
@@ -160,6 +165,7 @@ class Profile:
     kernels: tuple[KernelFile, ...] = ()
     declared: Declared = Declared()
     notes: tuple[Note, ...] = ()
+    window_ns: tuple[int, int] | None = None
 
     def with_notes(self, notes: Iterable[Note]) -> Profile:
         return replace(self, notes=self.notes + tuple(notes))
@@ -182,7 +188,12 @@ class Profile:
             scan = pl.scan_ipc(file.path)
             total = scan.select(pl.len()).collect().item()
             for at in range(0, total, rows):
-                yield corrected(scan.slice(at, rows).collect(), clock, ["start_ns", "end_ns"])
+                batch = corrected(scan.slice(at, rows).collect(), clock, ["start_ns", "end_ns"])
+                if self.window_ns is not None:
+                    batch = batch.filter(
+                        (pl.col("end_ns") >= self.window_ns[0]) & (pl.col("start_ns") <= self.window_ns[1])
+                    )
+                yield batch
 
 
 def corrected(frame: pl.DataFrame, clock: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
@@ -202,7 +213,9 @@ def corrected(frame: pl.DataFrame, clock: pl.DataFrame, columns: list[str]) -> p
 def concat(profiles: Iterable[Profile]) -> Profile:
     """The rows of all `profiles` together, as they are; the first declaration of each fact counts."""
     parts = list(profiles)
-    frames = {name: pl.concat([getattr(p, name) for p in parts]) if parts else empty(s) for name, s in TABLES.items()}
+    frames: dict[str, Any] = {
+        name: pl.concat([getattr(p, name) for p in parts]) if parts else empty(s) for name, s in TABLES.items()
+    }
     declared = Declared()
     for part in parts:
         declared = declared.or_else(part.declared)

@@ -1,0 +1,80 @@
+"""The command line. Each command has a file of its own here: it parses, calls the API and prints; no logic.
+
+Commands import what they need when they run, so that `--help` is quick and a training machine needs few packages.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from trace_export.cli import export, inspect
+from trace_export.errors import TraceExportError, printable
+
+INTERRUPTED = 130
+
+
+class _DefaultGroup(TyperGroup):
+    """`trace-export --log_dir logs` means `trace-export export --log_dir logs`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = {name for parameter in self.params for name in parameter.opts} | {"--help"}
+        if args and args[0] not in self.commands and args[0] not in own:
+            args = ["export", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_DefaultGroup,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={
+        "help_option_names": ["--help", "-h"],
+        "token_normalize_func": lambda token: token.replace("_", "-"),
+    },
+    epilog="`trace-export --log_dir logs` is short for `trace-export export --log_dir logs`.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"trace-export {version('trace-export')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """One chart from the profiles of a pipeline-parallel training run: Paddle, Nsight Systems, Ascend, MindSpore."""
+
+
+export.register(app)
+app.command("inspect")(inspect.inspect)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line and exits with the codes of the README; an error is one sentence on stderr."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        app(arguments, prog_name="trace-export")
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            print("trace-export: interrupted; files already written are whole", file=sys.stderr)
+        raise
+    except Exception as error:
+        if "--debug" in arguments:
+            raise
+        known = isinstance(error, TraceExportError)
+        sentence = (
+            str(error) if known else f"internal error, {type(error).__name__}: {printable(error)} (--debug shows where)"
+        )
+        print(f"trace-export: {sentence}", file=sys.stderr)
+        sys.exit(error.exit_code if isinstance(error, TraceExportError) else 1)

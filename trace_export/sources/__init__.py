@@ -1,0 +1,22 @@
+"""Input formats: `find` lists what lies in a folder, `read` reads one source into the tables of `model.Profile`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from trace_export.model import Profile
+from trace_export.sources.source import Kind, ReadOptions, Source
+
+READERS: dict[Kind, str] = {
+    "paddle": "paddle",
+    "paddle_dygraph": "paddle_dygraph",
+}
+"""Kind of source → the module of this package that reads it."""
+
+
+def read(source: Source, options: ReadOptions) -> Profile:
+    """The tables of one source. Raises SourceError when nothing in it can be read."""
+    reader: Callable[[Source, ReadOptions], Profile]
+    reader = import_module(f"{__name__}.{READERS[source.kind]}").read  # imported here: a run needs few of the formats
+    return reader(source, options)

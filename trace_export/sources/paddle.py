@@ -72,13 +72,18 @@ def read(source: Source, options: ReadOptions) -> Profile:
 def _ranks(records: pl.DataFrame) -> pl.DataFrame:
     """Adds `member`: 0 for the log's rank, 1, … for further ranks that wrote into the same file.
 
-    Two thread ids are two ranks when their times interleave, else the same rank started again. A record without a
-    prefix belongs to the thread before it. Adds `life`, which counts the starts of a rank.
+    Two thread ids are two ranks when their times interleave (the one that starts first is taken for the lower rank),
+    else the same rank started again. A record without a prefix belongs to the thread before it. Adds `life`, which
+    counts the starts of a rank.
     """
     records = records.with_columns(pl.col("thread").forward_fill().backward_fill().fill_null(0))
     usable = (pl.col("start_us") > 0) & (pl.col("end_us") >= pl.col("start_us"))
-    threads = records.group_by("thread", maintain_order=True).agg(
-        pl.col("start_us").filter(usable).min().alias("first"), pl.col("end_us").filter(usable).max().alias("last")
+    threads = (
+        records.group_by("thread", maintain_order=True)
+        .agg(
+            pl.col("start_us").filter(usable).min().alias("first"), pl.col("end_us").filter(usable).max().alias("last")
+        )
+        .sort("first", nulls_last=True, maintain_order=True)
     )
     ends: list[int] = []  # the last time of each member
     lives: list[int] = []

@@ -49,7 +49,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
     if lost:
         notes.append(Note("warning", "begins without an end or ends without a begin, left out", str(source.path), lost))
     rank = source.rank or 0
-    step = pl.int_range(pl.len()).over(name).cum_max()
+    step = pl.int_range(pl.len()).over(name).cum_max() + 1  # the file has no number; the trainers count from 1
     threads = good["tid"].drop_nulls().unique()
     stage = threads[0] - 1 if len(threads) == 1 and threads[0] > 0 else None
     return Profile(

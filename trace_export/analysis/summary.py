@@ -1,0 +1,111 @@
+"""A run in a few rows: what was read, how much of it, how sure its clocks are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import orjson
+import polars as pl
+from trace_export.analysis.bubbles import step_bubbles
+
+from trace_export.errors import TraceExportError
+from trace_export.model import Profile
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The facts of a run. `bubble` is the mean share of idle time in the steps (global definition), null without steps;
+    `stages` counts the pipeline stages, `stage_origin` says how they are known."""
+
+    hosts: list[str]
+    kinds: list[str]
+    ranks: int
+    stages: int
+    stage_origin: str
+    steps: int
+    step_ns: int | None
+    blocks: dict[str, int]
+    bubble: float | None
+    clocks: list[dict[str, object]]
+    notes: list[dict[str, object]]
+    failures: list[str]
+    files: list[str]
+
+    def json(self) -> str:
+        return orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2).decode()
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Name and value as the terminal shows them."""
+        blocks = ", ".join(f"{count} {kind}" for kind, count in self.blocks.items())
+        rows = [
+            ("hosts", f"{len(self.hosts)} ({_few(self.hosts)})"),
+            ("source", ", ".join(self.kinds)),
+            ("ranks", str(self.ranks)),
+            ("stages", f"{self.stages} ({self.stage_origin})"),
+            ("steps", str(self.steps) + (f", {_time(self.step_ns)} each (median)" if self.step_ns else "")),
+            ("blocks", blocks),
+        ]
+        if self.bubble is not None:
+            rows.append(("bubble", f"{self.bubble:.1%} of the steps (first start to last end over all stages)"))
+        rows += [("clock", _clock(clock)) for clock in self.clocks]
+        warnings = sum(note["level"] == "warning" for note in self.notes)
+        rows.append(("warnings", str(warnings + len(self.failures))))
+        return rows
+
+
+def summarise(profile: Profile, failures: Sequence[TraceExportError] = (), files: Sequence[Path] = ()) -> Summary:
+    """The summary of a profile that has been interpreted and aligned."""
+    drawn = profile.ranks.join(profile.spans, on="rank", how="semi")
+    steps = step_bubbles(profile)
+    named = pl.when(pl.col("kind").is_null()).then(pl.lit("other")).otherwise("kind").alias("kind")
+    counts = profile.spans.select(named).group_by("kind").len().sort("kind")
+    hosts = profile.hosts.join(drawn, on="host", how="semi").sort("machine")
+    return Summary(
+        hosts=hosts["label"].to_list(),
+        kinds=drawn["kind"].unique().sort().to_list(),
+        ranks=drawn.height,
+        stages=drawn["stage"].n_unique(),
+        stage_origin=", ".join(drawn["stage_origin"].drop_nulls().unique().sort()) or "unknown",
+        steps=steps.height,
+        step_ns=_median(steps["end_ns"] - steps["start_ns"]),
+        blocks=dict(counts.iter_rows()),
+        bubble=float(value) if isinstance(value := steps["bubble"].mean(), float) else None,
+        clocks=profile.clocks.to_dicts(),
+        notes=[asdict(note) for note in profile.notes],
+        failures=[str(error) for error in failures],
+        files=[str(path) for path in files],
+    )
+
+
+def _median(values: pl.Series) -> int | None:
+    middle = values.median()
+    return round(middle) if isinstance(middle, float | int) else None
+
+
+def _few(names: list[str], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (f", … {len(names) - most} more" if len(names) > most else "")
+
+
+def _time(ns: float) -> str:
+    """Three significant digits in the unit that fits."""
+    for scale, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
+        if abs(ns) >= scale:
+            return f"{ns / scale:.3g} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def _clock(clock: dict[str, object]) -> str:
+    """One host's correction, as in: node1: p2p, offset +3.2 ms, drift +12 ppm, ±1.2 µs (1 sd), certain within 40 µs."""
+    parts = [f"{clock['host']}: {clock['method']}"]
+    offset, drift, deviation, bound = (clock[k] for k in ("offset_ns", "drift", "sd_ns", "bound_ns"))
+    if isinstance(offset, int) and offset:
+        parts.append(f"offset {'+' if offset > 0 else '-'}{_time(abs(offset))}")
+    if isinstance(drift, float) and drift:
+        parts.append(f"drift {drift * 1e6:+.2f} ppm")
+    if isinstance(deviation, float):
+        parts.append(f"±{_time(deviation)} (1 sd)")
+    if isinstance(bound, float):
+        parts.append(f"certain within {_time(bound)}")
+    return ", ".join(parts)

@@ -1,0 +1,123 @@
+"""`trace-export export` (the default), and the same told which format: `paddle`, `nsys`, `ascend`, …"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trace_export.cli import loading, show
+from trace_export.cli import options as opt
+
+FAMILIES = {
+    "export": "Draw what lies in a folder, whatever wrote it.",
+    "paddle": "Draw Paddle worker logs and dynamic-graph records.",
+    "nsys": "Draw Nsight Systems SQLite exports.",
+    "ascend": "Draw Ascend PyTorch profiler output.",
+    "mindspore": "Draw MindSpore profiler output.",
+    "kineto": "Draw torch.profiler traces.",
+}
+
+Format = Annotated[
+    str, typer.Option("--format", help="Any of perfetto,chrome,svg,png,html,parquet,csv.", metavar="LIST")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Folder or file to write to; default: the log_dir.", show_default=False, metavar="PATH"),
+]
+Gzip = Annotated[bool, typer.Option("--gzip", help="Compress the traces; Perfetto opens them as they are.")]
+Tracks = Annotated[str, typer.Option(help="stage: one track per stage; rank: every rank, grouped by stage.")]
+Detail = Annotated[str, typer.Option(help="spans: blocks only; comm: communication too; kernels: all device work.")]
+ColorBy = Annotated[
+    str, typer.Option("--color-by", help="What a block's colour shows: kind, microbatch, rank or none.")
+]
+Bubbles = Annotated[bool, typer.Option("--bubbles", help="Draw idle time as slices named by their cause.")]
+Model = Annotated[bool, typer.Option("--model", help="Draw the theoretical schedule under the measured one.")]
+
+
+def register(app: typer.Typer) -> None:
+    """One command for each family; they differ in what they look for."""
+    for name, text in FAMILIES.items():
+        app.command(name, help=text)(run)
+
+
+def run(
+    ctx: typer.Context,
+    folder: opt.Folder = None,
+    log_dir: opt.LogDir = None,
+    devices: opt.Devices = "all",
+    multi_machine: opt.MultiMachine = False,
+    ranks: opt.Ranks = "all",
+    steps: opt.Steps = "all",
+    stages: opt.Stages = "all",
+    time: opt.Time = None,
+    pp: opt.Pp = None,
+    tp: opt.Tp = None,
+    dp: opt.Dp = None,
+    cp: opt.Cp = None,
+    format: Format = "perfetto,chrome",
+    out: Out = None,
+    gzip: Gzip = False,
+    tracks: Tracks = "stage",
+    detail: Detail = "spans",
+    color_by: ColorBy = "kind",
+    bubbles: Bubbles = False,
+    model: Model = False,
+    host: opt.Host = False,
+    marker: opt.Marker = None,
+    align: opt.Align = "auto",
+    offset: opt.Offset = None,
+    max_clock_error: opt.MaxClockError = None,
+    jobs: opt.Jobs = None,
+    strict: opt.Strict = False,
+    json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    debug: opt.Debug = False,
+) -> None:
+    family = None if ctx.info_name == "export" else ctx.info_name
+    source = loading.load_options(
+        loading.folder(folder, log_dir),
+        family=family,
+        devices=devices,
+        multi_machine=multi_machine,
+        ranks=ranks,
+        steps=steps,
+        stages=stages,
+        time=time,
+        pp=pp,
+        tp=tp,
+        dp=dp,
+        cp=cp,
+        host=host,
+        marker=marker or (),
+        detail=detail,
+        align=align,
+        offset=offset or (),
+        max_clock_error=max_clock_error,
+        jobs=jobs,
+    )
+    from trace_export.analysis.summary import summarise
+    from trace_export.export import WriteOptions, export
+
+    target = WriteOptions(
+        formats=tuple(f.strip() for f in format.split(",")),
+        out=out,
+        gzip=gzip,
+        tracks=tracks,
+        color_by=color_by,
+        bubbles=bubbles,
+        model=model,
+    )
+    with show.progress(quiet or json) as progress:
+        loaded, written = export(source, target, progress)
+    summary = summarise(loaded.profile, loaded.failures, written)
+    if json:
+        typer.echo(summary.json())
+    elif not quiet:
+        show.summary(summary)
+        show.notes(loaded.profile.notes)
+        show.files(written)
+    show.errors(loaded.failures)
+    warned = any(note.level == "warning" for note in loaded.profile.notes)
+    raise typer.Exit(3 if loaded.failures or (strict and warned) else 0)

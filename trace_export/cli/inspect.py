@@ -1,0 +1,27 @@
+"""`trace-export inspect`: what lies in a folder; exports nothing."""
+
+from __future__ import annotations
+
+from trace_export.cli import loading, show
+from trace_export.cli import options as opt
+
+
+def inspect(
+    folder: opt.Folder = None,
+    log_dir: opt.LogDir = None,
+    json: opt.Json = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Say what lies in a folder: sources, ranks, hosts, stages, steps, clocks. Exports nothing."""
+    import typer
+
+    from trace_export.inspection import inspect as look
+
+    with show.progress(json) as progress:
+        result = look(loading.load_options(loading.folder(folder, log_dir), align="none"), progress)
+    if json:
+        typer.echo(result.json())
+    else:
+        show.inspection(result)
+    show.errors(result.failures)
+    raise typer.Exit(0 if result.sources.height else 1)

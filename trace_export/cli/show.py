@@ -1,0 +1,120 @@
+"""What the user sees on the terminal: progress on stderr, a short table, notes, the files and the next command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from trace_export.errors import TraceExportError, printable
+
+if TYPE_CHECKING:
+    from trace_export import export
+    from trace_export.analysis.summary import Summary
+    from trace_export.inspection import Inspection
+    from trace_export.model import Note
+
+NOTES_SHOWN = 20
+RANKS_SHOWN = 64
+
+
+def console(*, error: bool = False) -> Console:
+    """Colours only on a terminal; never wraps a path that somebody may want to copy."""
+    return Console(stderr=error, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[export.Progress]:
+    """A bar on stderr while work goes on, only where somebody sees it."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda what, done, total: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console(error=True), transient=True) as bar:
+        task = bar.add_task("")
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+
+
+def size(path: Path) -> str:
+    """A file's size as people read it."""
+    value = float(path.stat().st_size)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} GB"
+
+
+def summary(result: Summary) -> None:
+    """The run in a few rows."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in result.rows():
+        table.add_row(name, printable(value))
+    console().print(table)
+
+
+def inspection(result: Inspection) -> None:
+    """The ranks of a folder, then the notes."""
+    out = console()
+    counts = result.sources.group_by("kind", maintain_order=True).len()
+    out.print("sources: " + (", ".join(f"{n} {kind}" for kind, n in counts.iter_rows()) or "none"), markup=False)
+    if result.ranks.height:
+        table = Table(box=None, pad_edge=False)
+        for column in result.ranks.columns:
+            table.add_column(column.removesuffix("_ns"), justify="left" if column == "host" else "right")
+        for row in result.ranks.head(RANKS_SHOWN).iter_rows():
+            table.add_row(*(_cell(value) for value in row))
+        out.print(table)
+        if result.ranks.height > RANKS_SHOWN:
+            out.print(f"… and {result.ranks.height - RANKS_SHOWN} more ranks; --json lists them all", markup=False)
+    notes(result.notes)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if isinstance(value, float) else printable(value)
+
+
+def notes(items: Sequence[Note]) -> None:
+    """Warnings first, each once; what is left out is counted."""
+    out = console(error=True)
+    ordered = sorted(items, key=lambda n: n.level != "warning")
+    for note in ordered[:NOTES_SHOWN]:
+        where = f" ({note.where})" if note.where else ""
+        count = f"{note.count} × " if note.count > 1 else ""
+        style = "yellow" if note.level == "warning" else "dim"
+        out.print(f"{note.level}: ", style=style, end="", markup=False)
+        out.print(printable(f"{count}{note.text}{where}"), markup=False)
+    if len(ordered) > NOTES_SHOWN:
+        out.print(f"… and {len(ordered) - NOTES_SHOWN} more; --json lists them all", markup=False)
+
+
+def errors(items: Sequence[TraceExportError]) -> None:
+    """One sentence for each input that could not be read."""
+    out = console(error=True)
+    for error in items:
+        out.print("error: ", style="red", end="", markup=False)
+        out.print(str(error), markup=False)
+
+
+def files(paths: Sequence[Path]) -> None:
+    """What was written, and the command that shows it."""
+    out = console()
+    for path in paths:
+        out.print(f"wrote {printable(path)} ({size(path)})", markup=False)
+    viewable = [
+        p for p in paths if p.name.endswith((".pftrace", ".pftrace.gz", ".json", ".json.gz")) and "clock" not in p.name
+    ]
+    if viewable:
+        out.print(
+            f"open it:  trace-export open {printable(viewable[0])}   (or drop it on ui.perfetto.dev)", markup=False
+        )

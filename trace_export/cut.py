@@ -1,0 +1,42 @@
+"""A profile → the part of it that the user asked for: steps, stages, a window of time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+
+from trace_export.model import Profile
+from trace_export.selection import Numbers, Window
+
+TIMES = {"p2p": "start_ns", "messages": "send_start_ns", "collectives": "start_ns", "counters": "ts_ns"}
+"""The table's column that decides whether a row lies in the window."""
+
+
+def inside(column: str, numbers: Numbers) -> pl.Expr:
+    """True where the column's number is one of `numbers`."""
+    return pl.any_horizontal(pl.col(column).is_between(low, high) for low, high in numbers.ranges).fill_null(False)
+
+
+def cut(profile: Profile, steps: Numbers | None, stages: Numbers | None, window: Window | None) -> Profile:
+    """Only the blocks of `steps`, on `stages`, that touch `window` (relative to the first block); all other rows of the
+    same ranks within the time of these blocks."""
+    spans, ranks = profile.spans, profile.ranks
+    if steps is None and stages is None and window is None:
+        return profile
+    if window is not None and spans.height:
+        zero = int(spans["start_ns"].min())  # type: ignore[arg-type]
+        spans = spans.filter((pl.col("end_ns") > zero + window.start_ns) & (pl.col("start_ns") < zero + window.end_ns))
+    if steps is not None:
+        spans = spans.filter(inside("step", steps))
+    if stages is not None:
+        ranks = ranks.filter(inside("stage", stages))
+        spans = spans.join(ranks, on="rank", how="semi", maintain_order="left")
+    if spans.is_empty():
+        return replace(profile, spans=spans, ranks=ranks)
+    start, end = int(spans["start_ns"].min()), int(spans["end_ns"].max())  # type: ignore[arg-type]
+    frames = {name: getattr(profile, name).filter(pl.col(time).is_between(start, end)) for name, time in TIMES.items()}
+    for name in ("p2p", "collectives", "counters"):
+        frames[name] = frames[name].join(ranks, on="rank", how="semi", maintain_order="left")
+    kernels = tuple(k for k in profile.kernels if k.rank in set(ranks["rank"]))
+    return replace(profile, spans=spans, ranks=ranks, kernels=kernels, window_ns=(start, end), **frames)

@@ -1,0 +1,59 @@
+"""What lies in a folder, told without exporting anything: find → read → interpret, and a look at the result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import orjson
+import polars as pl
+
+from trace_export import export
+from trace_export.errors import TraceExportError
+from trace_export.model import Note, Profile
+from trace_export.sources.find import find
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """`sources`: kind, path, machine, rank as the layout tells them. `ranks`: one row a rank, with stage, host, steps,
+    blocks, its first start (unix ns of its host's clock) and the length of its recording in seconds."""
+
+    sources: pl.DataFrame
+    ranks: pl.DataFrame
+    notes: tuple[Note, ...]
+    failures: tuple[TraceExportError, ...]
+
+    def json(self) -> str:
+        tables = {
+            "sources": self.sources.to_dicts(),
+            "ranks": self.ranks.to_dicts(),
+            "notes": [{"level": n.level, "text": n.text, "where": n.where, "count": n.count} for n in self.notes],
+            "failures": [str(e) for e in self.failures],
+        }
+        return orjson.dumps(tables, option=orjson.OPT_INDENT_2).decode()
+
+
+def inspect(options: export.LoadOptions, progress: export.Progress = export.silent) -> Inspection:
+    """Reads every source of the folder on its own clock. Raises UsageError when it is no folder."""
+    found = find(options.log_dir)
+    rows = [(s.kind, str(s.path), s.machine, s.rank, s.rank_origin) for s in found.sources]
+    schema = {"kind": pl.String, "path": pl.String, "machine": pl.Int32, "rank": pl.Int32, "rank_origin": pl.String}
+    sources = pl.DataFrame(rows, schema, orient="row")
+    if not found.sources:
+        return Inspection(sources, pl.DataFrame(), found.notes, (export.nothing_found(options),))
+    profile, failures = export.read_all(list(found.sources), options, progress)
+    profile = export.interpret(profile, options.told)
+    return Inspection(sources, _ranks(profile), found.notes + profile.notes, tuple(failures))
+
+
+def _ranks(profile: Profile) -> pl.DataFrame:
+    blocks = profile.spans.group_by("rank").agg(
+        pl.struct("run", "step").drop_nulls().n_unique().alias("steps"),
+        pl.len().alias("blocks"),
+        pl.col("start_ns").min().alias("first_ns"),
+        ((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).alias("seconds"),
+    )
+    ranks = profile.ranks.join(blocks, on="rank", how="left").sort("rank")
+    return ranks.select(
+        "rank", "rank_origin", "stage", "stage_origin", "host", "device", "steps", "blocks", "first_ns", "seconds"
+    )

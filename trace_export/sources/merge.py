@@ -1,0 +1,77 @@
+"""Several profiles → one: ranks get their global numbers, hosts that are the same become one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from trace_export.errors import SourceError
+from trace_export.model import INT, Note, Profile, concat
+
+RANK_COLUMNS = {
+    "ranks": ["rank"], "spans": ["rank"], "p2p": ["rank"], "collectives": ["rank"], "counters": ["rank"],
+    "messages": ["src_rank", "dst_rank"],
+}  # fmt: skip
+
+
+def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
+    """All profiles as one, and an error for each that claims a rank which an earlier one has by better right.
+
+    A number that is only assumed gives way to a recorded one: it becomes the next that is free, in the order given.
+    """
+    parts = list(profiles)
+    taken = {rank: source for p in parts for rank, source in _ranks(p, recorded=True).items()}
+    kept: list[Profile] = []
+    refused: list[SourceError] = []
+    assumed: list[Note] = []
+    used: set[int] = set()
+    for part in parts:
+        twice = next((r for r in _ranks(part, recorded=True) if r in used), None)
+        if twice is not None:
+            path = _ranks(part, recorded=True)[twice]
+            other = next(p for k in kept for r, p in _ranks(k, recorded=True).items() if r == twice)
+            refused.append(
+                SourceError(Path(path), f"holds rank {twice}, as {other} does", "keep only one of them in the folder")
+            )
+            continue
+        numbers = {}
+        for rank, path in _ranks(part, recorded=False).items():
+            free = rank
+            while free in used or free in taken:
+                free += 1
+            used.add(free)
+            if free != rank:
+                numbers[rank] = free
+            assumed.append(Note("note", "rank numbers assumed from the order of files and processes", path))
+        used.update(_ranks(part, recorded=True))
+        kept.append(_renumbered(part, numbers) if numbers else part)
+    whole = concat(kept)
+    if assumed:
+        whole = whole.with_notes([replace(assumed[0], count=len(assumed))])
+    return replace(whole, hosts=_hosts(whole.hosts)), refused
+
+
+def _ranks(profile: Profile, *, recorded: bool) -> dict[int, str]:
+    """Rank → source, of the ranks whose number is (not) certain."""
+    sure = pl.col("rank_origin") != "assumed"
+    return dict(profile.ranks.filter(sure if recorded else ~sure).select("rank", "source").iter_rows())
+
+
+def _renumbered(profile: Profile, numbers: dict[int, int]) -> Profile:
+    frames = {
+        table: getattr(profile, table).with_columns(pl.col(columns).replace(numbers).cast(INT))
+        for table, columns in RANK_COLUMNS.items()
+    }
+    kernels = tuple(replace(k, rank=numbers.get(k.rank, k.rank)) for k in profile.kernels)
+    return replace(profile, **frames, kernels=kernels)
+
+
+def _hosts(hosts: pl.DataFrame) -> pl.DataFrame:
+    """One row a host; machine numbers that two hosts share are dealt out anew in order of appearance."""
+    hosts = hosts.unique("host", keep="first", maintain_order=True)
+    if hosts["machine"].is_duplicated().any() or hosts["machine"].null_count():
+        hosts = hosts.with_columns(machine=pl.int_range(pl.len(), dtype=INT))
+    return hosts
