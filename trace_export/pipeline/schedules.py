@@ -98,6 +98,11 @@ def schedule(
     return Schedule(name, stages, microbatches, chunks, rule.placement, ops)
 
 
+def schedule_placement(name: str) -> Placement:
+    """Where the schedule of that canonical name puts its chunks."""
+    return _RULES[name].placement
+
+
 def canonical(name: str) -> str:
     """The name in `TITLES` that `name` means, whatever its case and dashes. Raises UsageError when there is none."""
     plain = "".join(c for c in name.lower() if c.isalnum())

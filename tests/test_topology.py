@@ -1,0 +1,140 @@
+"""Stages and replicas of the ranks: from what was told, from sizes, from the shape of the work."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from trace_export.errors import UsageError
+from trace_export.model import RANKS, SPANS, Declared, Profile, conform
+from trace_export.pipeline.topology import chunk_placement, resolve
+
+SHARED = Path(os.environ.get("TRACE_EXPORT_SHARED", Path(__file__).parents[2] / "shared"))
+
+
+def from_truth(sample: str, ranks: list[int] | None = None) -> Profile:
+    """The blocks of a sample as its log says them, without their stage."""
+    path = SHARED / "data" / "paddle" / sample / "truth.csv"
+    if not path.exists():
+        pytest.skip(f"no sample {sample} beside the repository")
+    truth = pl.read_csv(path, schema_overrides={"kind": pl.String})
+    if ranks is not None:
+        truth = truth.filter(pl.col("rank").is_in(ranks))
+    spans = truth.with_columns(start_ns=pl.col("start_us") * 1000, end_ns=pl.col("end_us") * 1000, marker="job_type")
+    table = truth.select("rank", host="machine", kind=pl.lit("paddle"), device="local_rank").unique().sort("rank")
+    return Profile(ranks=conform(table, RANKS), spans=conform(spans, SPANS)).validate()
+
+
+def stages(profile: Profile) -> dict[int, int]:
+    return dict(profile.ranks.sort("rank").select("rank", "stage").iter_rows())
+
+
+SAMPLES = [
+    "fthenb_pp4_mb4", "1f1b_old_pp4_mb8", "1f1b_pir_pp4_mb8", "eager1f1b_pp4_mb8", "vpp_pir_pp4_mb8", "zbh1_pp4_mb8",
+    "zbvpp_pp4_mb4", "tp2_pp2_dp2", "multi_1x2", "multi_2x2_skew", "multi_2x2_envlog_swapped", "appended_runs",
+    "missing_rank2", "subset_dev23", "mixed_ranks", "empty_rank1", "default_only", "dygraph_1f1b_pp4_mb8",
+    "dygraph_vpp2_pp4_mb8",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_stages_from_the_shape_of_the_work(sample: str) -> None:
+    profile = resolve(from_truth(sample), Declared()).validate()
+    expected = json.loads((SHARED / "data" / "paddle" / sample / "expected.json").read_text())
+    truth = (expected.get("runs") or [expected])[0]["stage_of_rank"]
+    assert stages(profile) == {rank: truth[rank] for rank in profile.ranks["rank"]}
+
+
+@pytest.mark.parametrize(("sample", "ranks"), [("subset_dev23", [2, 3]), ("1f1b_old_pp4_mb8", [1, 3])])
+def test_ranks_that_were_not_read(sample: str, ranks: list[int]) -> None:
+    profile = resolve(from_truth(sample, ranks), Declared())
+    assert stages(profile) == {rank: rank for rank in ranks}
+    assert any(n.level == "warning" and "not read" in n.text for n in profile.notes)
+
+
+def test_replicas_are_guessed_from_times() -> None:
+    profile = resolve(from_truth("tp2_pp2_dp2"), Declared())
+    truth = pl.read_csv(SHARED / "data" / "paddle" / "tp2_pp2_dp2" / "truth.csv").select("rank", "dp", "tp").unique()
+    assert profile.ranks.sort("rank").select("rank", "dp", "tp").rows() == truth.sort("rank").rows()
+    assert set(profile.ranks["stage_origin"]) == {"inferred"}
+    assert any("guessed" in n.text for n in profile.notes)
+
+
+@pytest.mark.parametrize(
+    ("sample", "placement"), [("vpp_pir_pp4_mb8", "loop"), ("zbvpp_pp4_mb4", "vee"), ("1f1b_old_pp4_mb8", "loop")]
+)
+def test_placement_from_the_order_of_forwards(sample: str, placement: str) -> None:
+    assert chunk_placement(from_truth(sample)) == placement
+
+
+def bare(count: int, kind: str = "nsys", stage: list[int | None] | None = None) -> Profile:
+    """Ranks without any block."""
+    table = pl.DataFrame({"rank": range(count), "kind": [kind] * count, "stage": stage or [None] * count})
+    return Profile(ranks=conform(table, RANKS))
+
+
+def test_sizes_in_the_order_of_megatron() -> None:
+    """pp 2, cp 2, dp 2, tp 2: tp is the fastest, then cp, then dp, and pp the slowest."""
+    profile = resolve(bare(16), Declared(pp=2, tp=2, dp=2, cp=2))
+    rows = profile.ranks.select("stage", "dp", "cp", "tp").rows()
+    assert rows[:4] == [(0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 0), (0, 0, 1, 1)]
+    assert rows[4][1] == 1
+    assert rows[8] == (1, 0, 0, 0)
+    assert set(profile.ranks["stage_origin"]) == {"told"}
+
+
+def test_sizes_in_the_order_of_paddle() -> None:
+    """dp 2, pp 2, tp 2: dp is the slowest."""
+    profile = resolve(bare(8, "paddle"), Declared(pp=2, tp=2, dp=2))
+    assert profile.ranks["stage"].to_list() == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert profile.ranks["dp"].to_list() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert profile.ranks["tp"].to_list() == [0, 1] * 4
+
+
+def test_flags_beat_recorded_stages_and_the_contradiction_is_noted() -> None:
+    profile = resolve(bare(4, stage=[3, 2, 1, 0]), Declared(pp=4))
+    assert stages(profile) == {0: 0, 1: 1, 2: 2, 3: 3}
+    assert any(n.level == "warning" and "contradict" in n.text and n.count == 4 for n in profile.notes)
+
+
+def test_recorded_stages_stay_and_say_so() -> None:
+    profile = resolve(bare(4, stage=[0, 1, 0, 1]), Declared())
+    assert stages(profile) == {0: 0, 1: 1, 2: 0, 3: 1}
+    assert set(profile.ranks["stage_origin"]) == {"recorded"}
+
+
+def test_told_stages_that_the_work_contradicts() -> None:
+    """Two stages told, but the leading forwards say four."""
+    profile = resolve(from_truth("1f1b_old_pp4_mb8"), Declared(pp=2, tp=2, dp=1))
+    assert stages(profile) == {0: 0, 1: 0, 2: 1, 3: 1}
+    assert any(n.level == "warning" and "their work looks like" in n.text for n in profile.notes)
+
+
+def test_nothing_known_makes_every_rank_a_stage() -> None:
+    profile = resolve(bare(3), Declared())
+    assert stages(profile) == {0: 0, 1: 1, 2: 2}
+    assert set(profile.ranks["stage_origin"]) == {"assumed"}
+    assert any(n.level == "warning" and "nothing tells" in n.text for n in profile.notes)
+
+
+def test_sizes_that_do_not_divide_the_ranks() -> None:
+    with pytest.raises(UsageError, match="cannot be divided"):
+        resolve(bare(4), Declared(pp=3))
+
+
+def test_data_parallel_run_without_pipeline_is_one_stage() -> None:
+    rows = [
+        {"rank": r, "run": 0, "step": 0, "kind": k, "microbatch": m, "chunk": 0, "start_ns": t, "end_ns": t + 10}
+        for r in range(2)
+        for t, (k, m) in zip(range(100 * r, 100 * r + 40, 10), [("F", 0), ("B", 0), ("F", 1), ("B", 1)], strict=True)
+    ]
+    profile = Profile(ranks=bare(2).ranks, spans=conform(pl.DataFrame(rows), SPANS))
+    assert stages(resolve(profile, Declared())) == {0: 0, 1: 0}
+
+
+def test_empty_profile() -> None:
+    assert resolve(Profile(), Declared()).ranks.is_empty()
