@@ -73,15 +73,22 @@ def record(thread: int, block: Block, clock_error_us: int) -> str:
     job = {"F": "forward", "B": "backward", "OPT": "optimizer"}[block.kind]
     start, end = ((t + clock_error_us) / 1000 for t in (block.start_us, block.end_us))
     return (
-        f"I1009 08:53:20.000000 {thread:5d} standalone_executor.cc:246] Profiler Info: Job ({block.microbatch}), type = {job},"
-        f" micro_batch_id = {block.microbatch}, job_start_time = {start:.6f}, job_end_time = {end:.6f}\n"
+        f"I1009 08:53:20.000000 {thread:5d} standalone_executor.cc:246] "
+        f"Profiler Info: Job ({block.microbatch}), type = {job}, micro_batch_id = {block.microbatch}, job_start_time = {start:.6f}, job_end_time = {end:.6f}\n"
     )
 
 
 def write(
-    folder: Path, *, stages: int = 4, microbatches: int = 8, steps: int = 3, machines: int = 1, clock_errors_us: tuple[int, ...] = (0,),
-    first_step: int = 2, seed: int = 1,
-) -> list[Block]:  # fmt: skip
+    folder: Path,
+    *,
+    stages: int = 4,
+    microbatches: int = 8,
+    steps: int = 3,
+    machines: int = 1,
+    clock_errors_us: tuple[int, ...] = (0,),
+    first_step: int = 2,
+    seed: int = 1,
+) -> list[Block]:
     """Logs of one run below `folder`: `machineN/` folders when there are several machines. Returns the truth."""
     blocks = simulate(stages, microbatches, steps, first_step, random.Random(seed))
     per_machine = stages // machines

@@ -19,6 +19,10 @@ PLAIN = re.compile(
 )
 """The format's own pattern, applied to a whole file at once: slow, but plainly right."""
 
+RECORD = (
+    "Profiler Info: Job (0), type = forward, micro_batch_id = 0, job_start_time = 1.000000, job_end_time = 2.000000\n"
+)
+
 times = st.integers(1_600_000_000_000_000, 1_800_000_000_000_000)
 jobs = st.sampled_from(["forward", "backward_b1", "forward(chunk0)", "optimizer", "recv_forward", "前向"])
 garbage = st.one_of(
@@ -38,7 +42,8 @@ garbage = st.one_of(
 )
 records = st.builds(
     lambda thread, job, mb, start, end: (
-        f"I1206 02:31:51.177920 {thread:5d} standalone_executor.cc:246] Profiler Info: Job ({mb}), type = {job}, micro_batch_id = {mb}, "
+        f"I1206 02:31:51.177920 {thread:5d} standalone_executor.cc:246] "
+        f"Profiler Info: Job ({mb}), type = {job}, micro_batch_id = {mb}, "
         f"job_start_time = {start / 1000:.6f}, job_end_time = {end / 1000:.6f}"
     ).encode(),
     st.integers(1, 99999),
@@ -68,8 +73,8 @@ def test_equals_the_plain_pattern_for_any_text_and_chunk(tmp_path: Path, pieces:
 
 def test_thread_ids_come_from_the_prefix_even_across_chunks(tmp_path: Path) -> None:
     path = tmp_path / "workerlog.0"
-    line = "I1206 02:31:51.177920 {thread:5d} a.cc:1] Profiler Info: Job (0), type = forward, micro_batch_id = 0, job_start_time = 1.000000, job_end_time = 2.000000\n"
-    path.write_text("".join(line.format(thread=i % 3 + 7) for i in range(40)) + line.split("] ")[1])
+    line = "I1206 02:31:51.177920 {thread:5d} a.cc:1] " + RECORD
+    path.write_text("".join(line.format(thread=i % 3 + 7) for i in range(40)) + RECORD)
     with mock.patch.object(paddle_records, "CHUNK", 100):
         assert scan(path).records["thread"].to_list() == [i % 3 + 7 for i in range(40)] + [None]
 
@@ -88,21 +93,19 @@ def test_a_microsecond_survives_the_double(tmp_path: Path, seed: int) -> None:
 
 
 def test_announcements_and_their_changes(tmp_path: Path) -> None:
-    record = "Profiler Info: Job (0), type = forward, micro_batch_id = 0, job_start_time = 1.000000, job_end_time = 2.000000\n"
     announce = "10%|# INFO:root:Schedule Profiler start at step {} and end at step {}\n"
     path = tmp_path / "workerlog.0"
     path.write_text(
-        record + announce.format(1, 3) + record + announce.format(1, 3) + record + announce.format(5, 7) + record
+        "".join([RECORD, announce.format(1, 3), RECORD, announce.format(1, 3), RECORD, announce.format(5, 7), RECORD])
     )
     assert scan(path).records.select("announced", "announcement").rows() == [(None, 0), (1, 0), (1, 0), (5, 1)]
 
 
 def test_a_line_of_many_megabytes_needs_no_memory_of_its_size(tmp_path: Path) -> None:
-    record = b"Profiler Info: Job (0), type = forward, micro_batch_id = 4, job_start_time = 1.000000, job_end_time = 2.000000"
     path = tmp_path / "workerlog.0"
     with path.open("wb") as file:
         for _ in range(40):
-            file.write(b"x" * (1 << 20) + record)
+            file.write(b"x" * (1 << 20) + RECORD.strip().encode())
     assert scan(path).records.height == 40
 
 
