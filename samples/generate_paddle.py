@@ -73,8 +73,9 @@ def record(thread: int, block: Block, clock_error_us: int) -> str:
     job = {"F": "forward", "B": "backward", "OPT": "optimizer"}[block.kind]
     start, end = ((t + clock_error_us) / 1000 for t in (block.start_us, block.end_us))
     return (
-        f"I1009 08:53:20.000000 {thread:5d} standalone_executor.cc:246] "
-        f"Profiler Info: Job ({block.microbatch}), type = {job}, micro_batch_id = {block.microbatch}, job_start_time = {start:.6f}, job_end_time = {end:.6f}\n"
+        f"I1009 08:53:20.000000 {thread:5d} standalone_executor.cc:246] Profiler Info: "
+        f"Job ({block.microbatch}), type = {job}, micro_batch_id = {block.microbatch}, "
+        f"job_start_time = {start:.6f}, job_end_time = {end:.6f}\n"
     )
 
 

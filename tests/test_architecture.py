@@ -32,7 +32,11 @@ def imported_rooms(path: Path) -> set[str]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            names = [f"{node.module}.{a.name}" for a in node.names] if node.module == "trace_export" else [node.module or ""]
+            names = (
+                [f"{node.module}.{a.name}" for a in node.names]
+                if node.module == "trace_export"
+                else [node.module or ""]
+            )
         rooms |= {name.split(".")[1] for name in names if name.startswith("trace_export.")}
     return rooms
 

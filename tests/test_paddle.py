@@ -19,8 +19,8 @@ KEYS = ["rank", "step", "kind", "microbatch", "chunk", "start_ns", "end_ns"]
 STATIC = [
     "1f1b_old_pp4_mb8", "1f1b_pir_pp4_mb8", "appended_runs", "default_only", "eager1f1b_pp4_mb8", "fthenb_pp4_mb4",
     "mixed_ranks", "multi_1x2", "multi_2x2_envlog_swapped", "multi_2x2_skew", "nasty", "nasty_bytes",
-    "real_lines_oct2023", "subset_dev23", "tp2_pp2_dp2", "vpp_pir_pp4_mb8", "zbh1_pp4_mb8", "zbvpp_pp4_mb4", "dygraph_1f1b_pp4_mb8",
-    "dygraph_vpp2_pp4_mb8",
+    "real_lines_oct2023", "subset_dev23", "tp2_pp2_dp2", "vpp_pir_pp4_mb8", "zbh1_pp4_mb8", "zbvpp_pp4_mb4",
+    "dygraph_1f1b_pp4_mb8", "dygraph_vpp2_pp4_mb8",
 ]  # fmt: skip
 ONE_IS_MISSING = ["empty_rank1", "missing_rank2"]
 """Runs in which one rank has no usable log: exit code 3, the others still come out."""
