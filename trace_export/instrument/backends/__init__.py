@@ -1,0 +1,91 @@
+"""Which profilers take the marks: the one of the device that the framework in this process works with."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from trace_export.instrument.marks import Backend, Mark
+
+VARIABLE = "TRACE_EXPORT_MARKS"
+"""Environment variable that names the backend: nvtx, torch, mstx, paddle or off."""
+
+NAMES = ("nvtx", "torch", "mstx", "paddle", "off")
+
+
+class Both:
+    """NVTX for Nsight Systems and torch.profiler's own ranges, of which whichever records sees one.
+
+    `emit_nvtx` turns the second into the first, so NVTX is left to it while it is on.
+    """
+
+    def __init__(self, nvtx: Backend, torch: Backend, profiler_type: Any, nvtx_type: Any) -> None:
+        self.nvtx, self.torch = nvtx, torch
+        self.profiler_type, self.nvtx_type = profiler_type, nvtx_type
+
+    def begin(self, mark: Mark) -> Any:
+        pushed = self.profiler_type() != self.nvtx_type
+        if pushed:
+            self.nvtx.begin(mark)
+        return pushed, self.torch.begin(mark)
+
+    def end(self, token: Any) -> None:
+        pushed, range_ = token
+        self.torch.end(range_)
+        if pushed:
+            self.nvtx.end(None)
+
+
+def choose(name: str | None = None) -> Backend | None:
+    """The backend called `name` (default: the environment's), else the one for the loaded framework; None: no marks.
+
+    Raises ValueError for an unknown name, ImportError or AttributeError when the named one is not there.
+    """
+    name = name or os.environ.get(VARIABLE)
+    if name is not None:
+        return _named(name)
+    if "torch_npu" in sys.modules:
+        return _named("mstx")
+    if "torch" in sys.modules:
+        return _for_torch()
+    if "mindspore" in sys.modules:
+        return _named("mstx")
+    if "paddle" in sys.modules:
+        return _named("paddle")
+    try:
+        return _named("nvtx")
+    except ImportError:
+        return None
+
+
+def _for_torch() -> Backend:
+    from trace_export.instrument.backends.torch_profiler import TorchProfiler
+
+    torch: Any = sys.modules["torch"]
+    if not torch.cuda.is_available():
+        return TorchProfiler()
+    autograd = torch._C._autograd
+    return Both(_named("nvtx"), TorchProfiler(), autograd._profiler_type, autograd.ActiveProfilerType.NVTX)  # type: ignore[arg-type]
+
+
+def _named(name: str) -> Backend | None:
+    if name == "nvtx":
+        from trace_export.instrument.backends.nvtx import Nvtx
+
+        return Nvtx()
+    if name == "torch":
+        from trace_export.instrument.backends.torch_profiler import TorchProfiler
+
+        return TorchProfiler()
+    if name == "mstx":
+        from trace_export.instrument.backends.mstx import Mstx
+
+        return Mstx()
+    if name == "paddle":
+        from trace_export.instrument.backends.paddle import Paddle
+
+        return Paddle()
+    if name == "off":
+        return None
+    raise ValueError(f'"{name}" is no kind of marks, choose from {", ".join(NAMES)}')

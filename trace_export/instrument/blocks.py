@@ -1,0 +1,122 @@
+"""The marks for one's own training loop: each is a context manager and a decorator.
+
+with forward(microbatch=3, chunk=0):
+    loss = model(batch)
+
+@backward(microbatch="i")
+def run_backward(loss, i): ...
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from trace_export.instrument import marks
+from trace_export.instrument.marks import Mark, Open
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Block:
+    """A block of pipeline work. As a decorator, a number given as text is the name of the function's parameter."""
+
+    def __init__(self, kind: str, **numbers: int | str | None) -> None:
+        self._kind, self._numbers = kind, numbers
+        self._open: list[Open | None] = []
+
+    def __enter__(self) -> Block:
+        self._open.append(marks.begin(Mark(self._kind, **self._numbers)))  # type: ignore[arg-type]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        marks.end(self._open.pop())
+
+    def __call__(self, function: _Function) -> _Function:
+        """`function` with each call marked. Raises TypeError when it has no parameter of a given name."""
+        signature = inspect.signature(function)
+        named = {key: name for key, name in self._numbers.items() if isinstance(name, str)}
+        for name in named.values():
+            if name not in signature.parameters:
+                raise TypeError(f"{function.__name__}() has no parameter {name} to take the number from")
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            numbers = self._numbers
+            if named:
+                given = signature.bind(*args, **kwargs)
+                given.apply_defaults()
+                numbers = {**numbers, **{key: given.arguments[name] for key, name in named.items()}}
+            with Block(self._kind, **numbers):
+                return function(*args, **kwargs)
+
+        return call  # type: ignore[return-value]
+
+
+def forward(
+    microbatch: int | str | None = None, chunk: int | str | None = None, stage: int | str | None = None
+) -> Block:
+    """A forward pass of one micro-batch (from 0) through the model chunk `chunk` (from 0) of this rank.
+
+    Without `microbatch` it is numbered by order when the profile is read. `stage` is the rank's place in its pipeline.
+    """
+    return Block("F", microbatch=microbatch, chunk=chunk, stage=stage)
+
+
+def backward(
+    microbatch: int | str | None = None, chunk: int | str | None = None, stage: int | str | None = None
+) -> Block:
+    """A backward pass; only that of the inputs where `weight` blocks hold the rest. Numbers as in `forward`."""
+    return Block("B", microbatch=microbatch, chunk=chunk, stage=stage)
+
+
+def weight(
+    microbatch: int | str | None = None, chunk: int | str | None = None, stage: int | str | None = None
+) -> Block:
+    """The weight gradients of one micro-batch, or of several when `microbatch` is left out. Numbers as in `forward`."""
+    return Block("W", microbatch=microbatch, chunk=chunk, stage=stage)
+
+
+def forward_backward(
+    microbatch: int | str | None = None,
+    chunk: int | str | None = None,
+    microbatch_b: int | str | None = None,
+    chunk_b: int | str | None = None,
+    stage: int | str | None = None,
+) -> Block:
+    """The forward of one micro-batch overlapped with the backward of another (`microbatch_b`, `chunk_b`), as in DualPipe."""
+    return Block("FB", microbatch=microbatch, chunk=chunk, microbatch_b=microbatch_b, chunk_b=chunk_b, stage=stage)
+
+
+def optimizer(stage: int | str | None = None) -> Block:
+    """The optimizer's step."""
+    return Block("OPT", stage=stage)
+
+
+class Step:
+    """A step of the training run: its number goes into every block inside. Without one, steps are counted by `auto`."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __enter__(self) -> Step:
+        self._before, marks.state.step = marks.state.step, self._number
+        self._range = marks.begin_range(Mark("STEP"))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        marks.close(lingering_only=True)
+        marks.end_range(self._range)
+        marks.state.step = self._before
+
+
+def step(number: int) -> Step:
+    """`with step(iteration): …` around everything that belongs to the step, also the optimizer."""
+    return Step(number)
