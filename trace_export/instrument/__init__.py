@@ -1,4 +1,4 @@
-"""Marks every forward, backward, weight-gradient and optimizer block of a training run for the profiler that records it.
+"""Marks every forward, backward, weight-gradient and optimizer block of a training run for its profiler.
 
 One line in the training script, before or after the framework is imported:
 
@@ -34,9 +34,9 @@ __all__ = [
 def auto(marks_to: str | Backend | None = None) -> None:
     """Marks the blocks of every framework that is known, those imported already and those that will be.
 
-    `marks_to`: `nvtx`, `torch`, `mstx`, `paddle`, `off`, or an object with `begin` and `end`; by default the environment
-    variable TRACE_EXPORT_MARKS, else what fits the framework, chosen at the first block. A framework's unknown version
-    is a warning in the log, and its blocks stay unmarked.
+    `marks_to`: `nvtx`, `torch`, `mstx`, `paddle`, `off`, or an object with `begin` and `end`; by default what the
+    environment variable TRACE_EXPORT_MARKS names, else what fits the framework, chosen at the first block. A
+    framework's unknown version is a warning in the log, and its blocks stay unmarked.
     """
     if isinstance(marks_to, str):
         name = marks_to

@@ -89,7 +89,7 @@ def forward_backward(
     chunk_b: int | str | None = None,
     stage: int | str | None = None,
 ) -> Block:
-    """The forward of one micro-batch overlapped with the backward of another (`microbatch_b`, `chunk_b`), as in DualPipe."""
+    """The forward of one micro-batch overlapped with the backward of another (`…_b`), as in DualPipe."""
     return Block("FB", microbatch=microbatch, chunk=chunk, microbatch_b=microbatch_b, chunk_b=chunk_b, stage=stage)
 
 

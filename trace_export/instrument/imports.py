@@ -56,4 +56,4 @@ def when_imported(name: str, patch: Patch) -> None:
         return
     _watch.awaited[name] = patch
     if _watch not in sys.meta_path:
-        sys.meta_path.insert(0, _watch)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _watch)

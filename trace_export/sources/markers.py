@@ -24,15 +24,19 @@ from trace_export.model import INT, TEXT, Schema
 
 NAMES: Schema = {
     "text": TEXT, "dialect": TEXT, "role": TEXT, "kind": TEXT, "microbatch": INT, "chunk": INT, "stage": INT,
-    "microbatch_b": INT, "chunk_b": INT, "stage_b": INT, "step": INT, "rank": INT,
+    "microbatch_b": INT, "chunk_b": INT, "stage_b": INT, "step": INT, "rank": INT, "place": INT,
 }  # fmt: skip
 """What one text says. `role`: block (pipeline work of `kind`, see model.SPANS), p2p (see TRANSFERS), step (a range
-around one training step), boundary (an action of the runtime that is no block). `stage` counts over all chunks."""
+around one training step), boundary (an action of the runtime that is no block). `stage` counts over all chunks, `place`
+is the rank's place in its pipeline whatever its chunks (the stage of model.RANKS)."""
 
 TRANSFERS: Schema = {"text": TEXT, "role": TEXT, "direction": TEXT, "microbatch": INT, "chunk": INT, "stage": INT}
 """The transfers that a p2p text names; a fused one has several rows. `role`: send or recv, `direction`: F or B."""
 
-NUMBERS = ("microbatch", "chunk", "stage", "microbatch_b", "chunk_b", "stage_b", "step", "rank")
+NUMBERS = ("microbatch", "chunk", "stage", "microbatch_b", "chunk_b", "stage_b", "step", "rank", "place")
+OWN = "trace-export"
+"""The dialect of trace_export.instrument. Where it speaks, no other dialect names blocks: its ranges lie inside or
+around those of the runtimes and mean the same work."""
 PLAIN = "plain"
 """The dialect of names so common that they count only where no other dialect speaks."""
 
@@ -40,6 +44,7 @@ SUFFIX = r", (?:seq = \d+, )?op_id = \d+.*"
 """What torch's emit_nvtx appends to a name."""
 
 _N = r"\d{1,9}"
+_WHERE = rf"(?: stage=(?P<place>{_N}))?(?: step=(?P<step>{_N}))?(?: rank=(?P<rank>{_N}))?"
 _LETTERS = {
     "F": "F", "B": "B", "I": "B", "BW": "B", "W": "W", "R": None, "forward": "F", "backward": "B", "backward_bw": "B",
     "backward_b": "B", "backward_w": "W", "optimizer": "OPT",
@@ -63,6 +68,16 @@ class Rule(NamedTuple):
 
 
 RULES = (
+    # trace_export.instrument: te:F3.1 stage=0 step=7 rank=5, te:F5.0+B2.1 …, te:Optimizer …
+    Rule(OWN, rf"te:(?P<kind>[FBW])(?:(?P<microbatch>{_N})|\?)?(?:\.(?P<chunk>{_N}))?{_WHERE}"),
+    Rule(
+        OWN,
+        rf"te:F(?:(?P<microbatch>{_N})|\?)?(?:\.(?P<chunk>{_N}))?"
+        rf"\+B(?:(?P<microbatch_b>{_N})|\?)?(?:\.(?P<chunk_b>{_N}))?{_WHERE}",
+        kind="FB",
+    ),
+    Rule(OWN, f"te:Optimizer{_WHERE}", kind="OPT"),
+    Rule(OWN, f"te:Step{_WHERE}", "step"),
     # sail-sg/zero-bubble-pipeline-parallelism: kind, micro-batch, chunk, part of the sequence
     Rule("zero-bubble", rf"(?P<kind>F|BW|B|W|R)(?P<microbatch>{_N})\.(?P<chunk>{_N})\.{_N}"),
     Rule("zero-bubble", rf"W_clear\.(?P<chunk>{_N})\.{_N}", kind="W"),
@@ -229,7 +244,7 @@ def _message(text: str) -> tuple[str, dict[str, int]]:
             return text, {}
     if not isinstance(said, dict) or not isinstance(said.get("name"), str):
         return text, {}
-    aliases = {"current_microbatch": "microbatch", "model_chunk": "chunk"}
+    aliases = {"current_microbatch": "microbatch", "model_chunk": "chunk", "stage": "place"}
     numbers = {aliases.get(k, k): v for k, v in said.items() if isinstance(k, str)}
     return said["name"], {k: v for k, v in numbers.items() if k in NUMBERS and type(v) is int and 0 <= v < 10**9}
 

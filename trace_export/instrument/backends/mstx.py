@@ -22,14 +22,13 @@ _NAMES = {
     "W": "WeightGradStore.pop",
     "FB": "forward_backward_overlaping",
     "OPT": "optimizer_step",
-    "STEP": "step",
 }
 
 
 def message(mark: Mark) -> str:
     """`mark` as MSTX carries it."""
     fields = {
-        "name": mark.name or _NAMES[mark.kind],
+        "name": mark.name or _NAMES.get(mark.kind, f"step {mark.step}"),
         "current_microbatch": mark.microbatch,
         "chunk": mark.chunk,
         "microbatch_b": mark.microbatch_b,

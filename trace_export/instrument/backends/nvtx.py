@@ -14,7 +14,7 @@ class Nvtx:
 
     def __init__(self) -> None:
         torch: Any = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_available():
+        if torch is not None and (torch.version.cuda or torch.version.hip):
             self._push, self._pop = torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop
         else:
             nvtx: Any = importlib.import_module("nvtx")

@@ -15,9 +15,8 @@ from trace_export.instrument.frameworks import megatron
 from trace_export.instrument.frameworks.patching import argument, block, replace, schedule_pass
 from trace_export.instrument.marks import Mark
 
-_Numbers = tuple[Any, Any]
-_last_backward: list[_Numbers] = [(None, None)]
-_queued: deque[_Numbers] = deque()
+_last_backward: list[tuple[int | None, int | None]] = [(None, None)]
+_queued: deque[tuple[int | None, int | None]] = deque()
 
 
 def patch(module: ModuleType) -> None:
@@ -80,7 +79,7 @@ def _note_backward(mark: Mark, result: Any) -> None:
 
 
 def _patch_store(store: Any) -> None:
-    """`pop` runs the weight work of the last backward, `flush_chunk_grad` queues it and `pop_single` runs the oldest."""
+    """`pop` runs the weight work of the last backward; `flush_chunk_grad` queues it, `pop_single` runs the oldest."""
 
     def pop(cls: Any, *args: Any, **kwargs: Any) -> Mark | None:
         if not cls.cache:

@@ -1,4 +1,4 @@
-"""How a framework's function becomes a block: it is replaced by one that marks, calls it and returns what it returns."""
+"""How a framework's function becomes a block: one takes its place that marks, calls it and returns its result."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def guarded(framework: str, patch: Callable[[ModuleType], None]) -> Callable[[Mo
 
 
 def replace(owner: Any, name: str, around: Callable[[Any], Any], needs: tuple[str, ...] = ()) -> None:
-    """`owner.name` becomes `around(owner.name)`, once. Raises UnknownVersion when it or a parameter of `needs` is not there."""
+    """`owner.name` becomes `around(owner.name)`, once. Raises UnknownVersion when it or a parameter is not there."""
     found = inspect.getattr_static(owner, name, None)
     original = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
     if not callable(original):
@@ -81,7 +81,7 @@ def block(
 
 
 def schedule_pass(prepare: Callable[..., None] | None = None) -> Callable[[Any], Any]:
-    """For `replace`: the call is one pass of a schedule over a batch, so a step. `prepare` gets the call's arguments."""
+    """For `replace`: the call is one pass of a schedule over a batch, so a step. `prepare` gets its arguments."""
 
     def around(function: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -99,7 +99,7 @@ def schedule_pass(prepare: Callable[..., None] | None = None) -> Callable[[Any],
 
 
 def argument(function: Any, name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """A getter of `function`'s parameter `name` from a call's arguments, None where the call or the version has none."""
+    """Gets `function`'s parameter `name` from a call's arguments; None where the call or the version has none."""
     parameters = list(inspect.signature(function).parameters)
     place = parameters.index(name) if name in parameters else sys.maxsize
 

@@ -1,4 +1,4 @@
-"""The optimizer block of every program that uses torch.optim, through PyTorch's hooks for all optimizers (2.0 and later).
+"""The optimizer block of every program that uses torch.optim, by PyTorch's hooks for all optimizers (since 2.0).
 
 A framework that wraps its own optimizer step around PyTorch's has begun the block already; then this one does not.
 """
