@@ -133,11 +133,11 @@ def test_blocks_carry_numbers_step_and_rank(recorder: Recorder, monkeypatch: pyt
             pass
         with ti.forward_backward(5, 0, 2, 1):
             pass
-        with ti.optimizer(stage=2):
+        with ti.optimizer():
             pass
     assert said(recorder) == [
-        "F3.1 stage=0 step=7 rank=5", "B3 step=7 rank=5", "W step=7 rank=5", "F5.0+B2.1 step=7 rank=5",
-        "Optimizer stage=2 step=7 rank=5", "Step step=7 rank=5",
+        "F3.1 stage=0 step=7 rank=5", "B3 stage=0 step=7 rank=5", "W stage=0 step=7 rank=5",
+        "F5.0+B2.1 stage=0 step=7 rank=5", "Optimizer stage=0 step=7 rank=5", "Step step=7 rank=5",
     ]  # fmt: skip
 
 

@@ -63,7 +63,8 @@ def forward(
 ) -> Block:
     """A forward pass of one micro-batch (from 0) through the model chunk `chunk` (from 0) of this rank.
 
-    Without `microbatch` it is numbered by order when the profile is read. `stage` is the rank's place in its pipeline.
+    Without `microbatch` it is numbered by order when the profile is read. `stage` is the rank's place in its pipeline; it
+    needs to be given once.
     """
     return Block("F", microbatch=microbatch, chunk=chunk, stage=stage)
 
@@ -93,9 +94,9 @@ def forward_backward(
     return Block("FB", microbatch=microbatch, chunk=chunk, microbatch_b=microbatch_b, chunk_b=chunk_b, stage=stage)
 
 
-def optimizer(stage: int | str | None = None) -> Block:
+def optimizer() -> Block:
     """The optimizer's step."""
-    return Block("OPT", stage=stage)
+    return Block("OPT")
 
 
 class Step:

@@ -95,6 +95,7 @@ class _State:
         self.backend: Backend | None = None
         self.choose: Callable[[], Backend | None] | None = None
         self.rank: int | None = None
+        self.stage: int | None = None
         self.passes = -1
         self.step: int | None = None
         self.off = False
@@ -159,7 +160,10 @@ def begin_range(mark: Mark, lingering: bool = False) -> Open | None:
         backend = state.backend or _choose()
         if backend is None:
             return None
-        return Open(backend, backend.begin(mark._replace(step=current_step(), rank=global_rank())), lingering)
+        if mark.stage is not None:
+            state.stage = mark.stage  # a rank has one place, also for its optimizer, which is not told it
+        mark = mark._replace(stage=state.stage, step=current_step(), rank=global_rank())
+        return Open(backend, backend.begin(mark), lingering)
     except Exception as error:
         give_up(error)
         return None

@@ -33,7 +33,7 @@ def patch(module: ModuleType) -> None:
 def _describe(kind: str) -> Any:
     def describe(engine: Any, *args: Any, **kwargs: Any) -> Mark:
         if kind == "OPT":
-            return Mark(kind, stage=engine.stage_id)
+            return Mark(kind)
         microbatch = _done[kind]
         _done[kind] += 1
         return Mark(kind, microbatch, 0, stage=engine.stage_id)

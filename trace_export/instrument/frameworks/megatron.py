@@ -94,7 +94,7 @@ def patch_optimizer(module: ModuleType) -> None:
     if not found:
         raise UnknownVersion("no optimizer has a step")
     for optimizer in found:
-        replace(optimizer, "step", block(lambda *args, **kwargs: Mark("OPT", stage=_stage)))
+        replace(optimizer, "step", block(lambda *args, **kwargs: Mark("OPT")))
 
 
 def _remember(mark: Mark, result: Any) -> None:

@@ -1,0 +1,54 @@
+"""torch.distributed.pipelining: SCHEDULE STEPS MICROBATCHES OUT [before|after]: when the marks are turned on."""
+
+import os
+import sys
+from pathlib import Path
+
+import stub
+
+stub.install()
+schedule_name, steps, microbatches, out = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+import trace_export.instrument as ti  # noqa: E402
+
+if sys.argv[5] == "before":
+    ti.auto()
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.pipelining import PipelineStage  # noqa: E402
+from torch.distributed.pipelining import schedules as s  # noqa: E402
+
+if sys.argv[5] == "after":
+    ti.auto()
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+schedule_class = s.get_schedule_class(schedule_name)
+single = issubclass(schedule_class, s.PipelineScheduleSingle)
+
+
+def example(gradient: bool) -> torch.Tensor:
+    return torch.zeros(2, 8, requires_grad=gradient)
+
+
+vee = schedule_name in ("ZBVZeroBubble", "DualPipeV")
+total = world if single else 2 * world
+indices = [rank] if single else [rank, total - 1 - rank if vee else rank + world]
+modules = [torch.nn.Linear(8, 8) for _ in indices]
+stages = [
+    PipelineStage(m, i, total, torch.device("cpu"), input_args=(example(i > 0),), output_args=(example(True),))
+    for m, i in zip(modules, indices)
+]
+optimizer = torch.optim.SGD([p for m in modules for p in m.parameters()], lr=0.1)
+run = schedule_class(stages[0] if single else stages, microbatches, loss_fn=torch.nn.functional.mse_loss)
+for step in range(steps):
+    batch = torch.randn(2 * microbatches, 8)
+    named = {"target": batch, "losses": []} if total - 1 in indices else {}
+    run.step(*((batch,) if 0 in indices else ()), **named)
+    optimizer.step()
+    optimizer.zero_grad()
+dist.barrier()
+dist.destroy_process_group()
+stub.write(out)

@@ -1,0 +1,114 @@
+"""The marks of real frameworks, several processes on the CPU, against the published order of each schedule.
+
+See frameworks/README.md for how to give these tests the frameworks; without them they are skipped.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from trace_export.pipeline.schedules import schedule
+from trace_export.sources.markers import OWN, Dialects
+
+HERE = Path(__file__).resolve().parent
+PYTHON = os.environ.get("TRACE_EXPORT_FRAMEWORKS_PYTHON", sys.executable)
+
+
+@cache
+def missing(module: str) -> bool:
+    code = f"import importlib.util as u, sys; sys.exit(u.find_spec({module.partition('.')[0]!r}) is None)"
+    return subprocess.run([PYTHON, "-c", code]).returncode != 0
+
+
+def needs(module: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(missing(module), reason=f"{module} is not installed; see tests/frameworks/README.md")
+
+
+def train(program: str, ranks: int, *arguments: Any) -> str:
+    """Runs one process per rank to its end; the processes' stderr together. Fails when one of them fails."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("COV", "TRACE_EXPORT"))}
+    environment |= {
+        "PYTHONPATH": str(HERE.parent), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
+        "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "PYTHONWARNINGS": "ignore",
+    }  # fmt: skip
+    command = [PYTHON, str(HERE / "frameworks" / program), *map(str, arguments)]
+    running = [
+        subprocess.Popen(
+            command, env=environment | {"RANK": str(r), "LOCAL_RANK": str(r)}, stderr=subprocess.PIPE, text=True
+        )
+        for r in range(ranks)
+    ]
+    try:
+        errors = [p.communicate(timeout=120)[1] for p in running]
+    finally:
+        for process in running:
+            process.kill()
+    assert [p.returncode for p in running] == [0] * ranks, "\n".join(errors)[-3000:]
+    return "".join(errors)
+
+
+def recorded(out: Path, rank: int) -> pl.DataFrame:
+    """What the readers make of a rank's blocks, in order. The calls must alternate: no block lies inside another."""
+    calls = json.loads((out / f"rank{rank}.json").read_text())
+    assert [what for what, *_ in calls] == ["push", "pop"] * (len(calls) // 2)
+    texts = pl.Series([name for what, name, *_ in calls if what == "push"])
+    names = Dialects().parse(texts).names
+    assert names["dialect"].unique().to_list() == [OWN]
+    blocks = texts.to_frame("text").join(names, on="text", how="left", maintain_order="left")
+    assert (blocks["rank"].unique().to_list(), blocks["place"].unique().to_list()) == ([rank], [rank])
+    return blocks.filter(pl.col("kind") != "OPT")
+
+
+def expected(name: str, ranks: int, microbatches: int, rank: int, **how: int) -> list[tuple[Any, ...]]:
+    """(kind, micro-batch, chunk) of one step in the schedule's order; an overlapped pair runs forward first here."""
+    rows = schedule(name, ranks, microbatches, **how).ops.filter(pl.col("stage") == rank)
+    order: list[tuple[Any, ...]] = []
+    for row in rows.iter_rows(named=True):
+        kind = "F" if row["kind"] == "FB" else row["kind"]
+        order.append((kind, row["microbatch"], row["chunk"]))
+        if row["kind"] == "FB":
+            order.append(("B", row["microbatch_b"], row["chunk_b"]))
+    return order
+
+
+def check(out: Path, name: str, ranks: int, microbatches: int, steps: int, **how: int) -> None:
+    for rank in range(ranks):
+        blocks = recorded(out, rank)
+        assert blocks["step"].unique().sort().to_list() == list(range(steps))
+        for step in range(steps):
+            found = blocks.filter(pl.col("step") == step).select("kind", "microbatch", "chunk").rows()
+            assert found == expected(name, ranks, microbatches, rank, **how), (rank, step)
+
+
+def optimizers(out: Path, rank: int) -> list[str]:
+    calls = json.loads((out / f"rank{rank}.json").read_text())
+    return [name for _, name, *_ in calls if name.startswith("te:Optimizer")]
+
+
+@needs("torch")
+@pytest.mark.parametrize(
+    ("name", "microbatches", "when"),
+    [
+        ("GPipe", 4, "before"),
+        ("1F1B", 5, "after"),
+        ("Interleaved1F1B", 4, "before"),
+        ("InterleavedZeroBubble", 4, "after"),
+        ("ZBVZeroBubble", 4, "before"),
+        ("DualPipeV", 6, "after"),
+    ],
+)
+def test_torch_pipelining(tmp_path: Path, name: str, microbatches: int, when: str) -> None:
+    train("torch_pipelining.py", 2, name, 2, microbatches, tmp_path, when)
+    check(tmp_path, name, 2, microbatches, 2)
+    assert optimizers(tmp_path, 1) == [f"te:Optimizer stage=1 step={s} rank=1" for s in (0, 1)]
