@@ -41,6 +41,8 @@ FORMATS = {
 }
 """Output format → file name extension."""
 STEM = "pipeline_profile"
+TRACKS = ("stage", "rank")
+COLOR_BY = ("kind", "microbatch", "rank", "none")
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "paddle": ("paddle", "paddle_dygraph"),
@@ -282,10 +284,12 @@ def _write_one(name: str, path: Path, profile: Profile, chart: Chart | None, opt
 
 
 def output_paths(options: WriteOptions, log_dir: Path) -> dict[str, Path]:
-    """Format → the file it goes to. Raises UsageError for an unknown format or one file for several formats."""
-    unknown = [f for f in options.formats if f not in FORMATS]
-    if unknown:
-        raise UsageError(f'--format "{unknown[0]}" is unknown', f"choose from {', '.join(FORMATS)}")
+    """Format → the file it goes to. Raises UsageError for an unknown choice or one file for several formats."""
+    choices = [("--format", f, tuple(FORMATS)) for f in options.formats]
+    choices += [("--tracks", options.tracks, TRACKS), ("--color-by", options.color_by, COLOR_BY)]
+    for option, value, known in choices:
+        if value not in known:
+            raise UsageError(f'{option} "{value}" is unknown', f"choose from {', '.join(known)}")
     out = options.out or log_dir
     suffixes = tuple(f".{ext}" for ext in FORMATS.values())
     if out.name.removesuffix(".gz").endswith(suffixes) and not out.is_dir():

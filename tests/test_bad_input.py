@@ -1,0 +1,143 @@
+"""What goes wrong outside the program ends in one sentence with a remedy, an exit code, and no half-written file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, Cli
+
+
+def sentence(result: subprocess.CompletedProcess[str]) -> str:
+    """The one line of an error; a traceback is never one."""
+    assert "Traceback" not in result.stderr, result.stderr
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    return lines[0]
+
+
+def test_a_missing_folder(run_cli: Cli, tmp_path: Path) -> None:
+    result = run_cli("--log_dir", tmp_path / "nowhere")
+    assert result.returncode == 2
+    folder = tmp_path / "nowhere"
+    assert sentence(result) == (
+        f"trace-export: {folder}: there is no such folder; give the folder that holds the profiles as --log_dir"
+    )
+
+
+def test_a_file_instead_of_a_folder(run_cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("x")
+    result = run_cli("--log_dir", tmp_path / "log")
+    assert result.returncode == 2
+    assert "is a file, not a folder" in sentence(result)
+
+
+def test_an_empty_folder_names_what_was_looked_for(run_cli: Cli, tmp_path: Path) -> None:
+    result = run_cli("--log_dir", tmp_path)
+    assert result.returncode == 1
+    assert "no profile in this folder; looked for workerlog.N" in sentence(result)
+
+
+def test_multi_machine_without_machine_folders(run_cli: Cli, tmp_path: Path) -> None:
+    result = run_cli("--log_dir", tmp_path, "--multi_machine")
+    assert result.returncode == 1
+    assert "machine" in sentence(result)
+
+
+def test_a_binary_file_called_workerlog(run_cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "workerlog.0").write_bytes(os.urandom(200_000))
+    result = run_cli("--log_dir", tmp_path)
+    assert result.returncode == 1
+    assert "no pipeline record in this log" in sentence(result)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--devices", "0,x"], "write it like --devices 0,1,4-7"),
+        (["--steps", "4-2"], "--steps"),
+        (["--format", "perfeto"], "choose from perfetto"),
+        (["--align", "later"], "choose auto, wall, none, strict"),
+        (["--offset", "3ms"], "--offset node1=+3.2ms"),
+        (["--offset", "machine1=3parsecs"], "is not a time"),
+        (["--time", "2s-1s"], "ends before it starts"),
+        (["--detail", "everything"], "choose from spans, comm, kernels"),
+        (["--tracks", "host"], "--tracks"),
+        (["--color-by", "mood"], "--color-by"),
+        (["--out", "chart.pftrace"], "give a folder, or one format"),
+    ],
+)  # fmt: skip
+def test_wrong_usage(arguments: list[str], words: str, run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    result = run_cli("--log_dir", samples / "paddle" / "single", *arguments, cwd=tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert "Traceback" not in result.stderr
+    assert words in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_mistyped_option_gets_a_suggestion(run_cli: Cli) -> None:
+    result = run_cli("--log_dir", ".", "--multimachine")
+    assert result.returncode == 2
+    assert "--multi" in result.stderr
+
+
+def test_an_output_place_that_cannot_be_written(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file where a folder should be")
+    result = run_cli("--log_dir", samples / "paddle" / "single", "--out", tmp_path / "taken" / "deeper")
+    assert result.returncode == 1
+    assert "choose another place with --out" in sentence(result)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_leaves_nothing_behind(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    limit = "ulimit -f 8; trap '' XFSZ; exec \"$@\""
+    command = [
+        "bash",
+        "-c",
+        limit,
+        "bash",
+        sys.executable,
+        "-m",
+        "trace_export",
+        "--log_dir",
+        str(samples / "paddle" / "single"),
+    ]
+    result = subprocess.run(
+        [*command, "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert result.returncode == 1
+    assert "cannot be written (File too large)" in sentence(result)
+    assert all(p.stat().st_size < 8 * 1024 for p in tmp_path.iterdir())
+    assert not [p for p in tmp_path.iterdir() if p.suffix not in (".pftrace", ".json")]
+
+
+def test_ctrl_c_ends_with_a_word_and_no_half_file(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    with (logs / "workerlog.0").open("wb") as file:
+        file.truncate(200 << 30)  # a sparse file: hours of zeros to read, no space on the disk
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "trace_export", "--log_dir", str(logs), "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert stderr == "trace-export: interrupted; files already written are whole\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_debug_shows_where(run_cli: Cli, tmp_path: Path) -> None:
+    result = run_cli("--log_dir", tmp_path, "--debug")
+    assert result.returncode == 1
+    assert "Traceback" in result.stderr
