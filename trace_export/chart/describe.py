@@ -1,0 +1,75 @@
+"""The chart's words: its title, the descriptions of its tracks, and the facts stored beside it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from trace_export.model import Profile
+
+
+def title(profile: Profile) -> str:
+    """`PP chart · 1F1B · PP=4`, less what is not known."""
+    stages = profile.declared.pp or profile.ranks["stage"].drop_nulls().n_unique()
+    words = ["PP chart", profile.declared.schedule, f"PP={stages}" if stages else None]
+    return " · ".join(w for w in words if w)
+
+
+def root_text(profile: Profile, origin_ns: int) -> str:
+    """What the chart as a whole is: above all, where its time starts."""
+    lines = [
+        f"Time 0 is {utc(origin_ns)} (unix time {origin_ns} ns).",
+        f"{len(profile.ranks)} ranks on {profile.ranks['host'].n_unique()} hosts, {len(profile.spans)} blocks read.",
+    ]
+    return " ".join(lines + [f"Clock of {host}: {text}." for host, text in clock_texts(profile).items()])
+
+
+def rank_text(rank: dict[str, Any], clocks: dict[str, str]) -> str:
+    """`rank` is a row of `ranks`."""
+    words = [f"rank {rank['rank']}", f"host {rank['host']}"]
+    words += [f"{key} {rank[key]}" for key in ("device", "stage", "dp", "tp", "cp") if rank[key] is not None]
+    if rank["stage_origin"] in ("inferred", "assumed", "told"):
+        words.append(f"stage is {rank['stage_origin']}")
+    if rank["rank_origin"] == "assumed":
+        words.append("rank number is assumed")
+    if clock := clocks.get(rank["host"]):
+        words.append(f"clock: {clock}")
+    return " · ".join(words)
+
+
+def clock_texts(profile: Profile) -> dict[str, str]:
+    """How each host's clock was corrected, and the error that is left."""
+    texts = {}
+    for clock in profile.clocks.iter_rows(named=True):
+        words = [clock["method"] or "uncorrected"]
+        if clock["offset_ns"]:
+            words.append(f"moved by {-clock['offset_ns']} ns")
+        if clock["drift"]:
+            words.append(f"drift {clock['drift'] * 1e6:.3g} ppm")
+        if clock["sd_ns"] is not None:
+            words.append(f"error {clock['sd_ns'] / 1000:.3g} µs (standard deviation)")
+        if clock["bound_ns"] is not None:
+            words.append(f"at most {clock['bound_ns'] / 1000:.3g} µs")
+        texts[clock["host"]] = ", ".join(words)
+    return texts
+
+
+def attributes(profile: Profile, origin_ns: int) -> dict[str, str | int]:
+    """Facts for the metadata of a trace file."""
+    facts: dict[str, str | int | None] = {
+        "origin_unix_ns": origin_ns,
+        "origin_utc": utc(origin_ns),
+        "schedule": profile.declared.schedule,
+        "microbatches": profile.declared.microbatches,
+    }
+    facts |= {f"clock {host}": text for host, text in clock_texts(profile).items()}
+    return {key: value for key, value in facts.items() if value is not None}
+
+
+def utc(time_ns: int) -> str:
+    """An ISO 8601 time with all nine decimals."""
+    seconds, rest = divmod(time_ns, 10**9)
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
+    except (OverflowError, ValueError, OSError):  # a clock that says the year 30000
+        return f"{seconds}.{rest:09d} s"

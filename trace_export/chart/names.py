@@ -1,0 +1,33 @@
+"""What a block is called, in every format."""
+
+from __future__ import annotations
+
+import polars as pl
+
+
+def has_chunks(spans: pl.DataFrame) -> bool:
+    """Whether a rank holds more than one model chunk, so that names must say which."""
+    highest = spans.select(pl.max_horizontal(pl.col("chunk", "chunk_b").max())).item()
+    return highest is not None and highest > 0
+
+
+def block_name(chunks: bool) -> pl.Expr:
+    """`F3`, `F3.1` where there are `chunks`, `F5+B2`, `Optimizer`; a block without kind is called by its marker."""
+    forward = _numbered(pl.lit("F"), "microbatch", "chunk", chunks)
+    backward = _numbered(pl.lit("B"), "microbatch_b", "chunk_b", chunks)
+    return (
+        pl.when(pl.col("kind").is_null())
+        .then(pl.col("marker").fill_null("block"))
+        .when(pl.col("kind") == "OPT")
+        .then(pl.lit("Optimizer"))
+        .when(pl.col("kind") == "FB")
+        .then(pl.concat_str(forward, pl.lit("+"), backward))
+        .otherwise(_numbered(pl.col("kind"), "microbatch", "chunk", chunks))
+        .alias("name")
+    )
+
+
+def _numbered(letter: pl.Expr, microbatch: str, chunk: str, chunks: bool) -> pl.Expr:
+    number = pl.col(microbatch).cast(pl.String).fill_null("")
+    tail = pl.format(".{}", pl.col(chunk)).fill_null("") if chunks else pl.lit("")
+    return pl.concat_str(letter, number, tail)
