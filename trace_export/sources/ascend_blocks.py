@@ -1,0 +1,75 @@
+"""Markers of an Ascend rank → blocks: which markers are pipeline work, which of them are nested, which step they are of.
+
+The training script marks its step functions with `mstx.range_start(message, stream)`. Each range exists twice: on the
+host, when it was issued, and on the device stream, when the work around it ran. The block is the device's range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+
+from trace_export.model import INT, SPANS, TEXT, TIME, Note, Schema, conform
+from trace_export.sources.markers import Dialects
+
+MARKS: Schema = {
+    "text": TEXT, "stream": TIME, "start_ns": TIME, "end_ns": TIME, "host_start_ns": TIME, "host_end_ns": TIME,
+    "origin": TEXT,
+}  # fmt: skip
+"""One marker range. Times are the device's where `origin` is `device`, else the host's."""
+
+STEPS: Schema = {"step": INT, "start_ns": TIME, "end_ns": TIME}
+"""A training step on the host, as the profiler's schedule numbers it."""
+
+EMPTY_NS = 10_000
+"""Where no kernels were recorded, a weight-gradient range shorter than this is taken for a pop of an empty store."""
+
+Busy = Callable[[pl.DataFrame], pl.Series]
+"""Ranges (stream, start_ns, end_ns) → for each whether a kernel ran in it; used for weight-gradient ranges only."""
+
+
+def spans(
+    marks: pl.DataFrame, steps: pl.DataFrame, rank: int, markers: Dialects, busy: Busy | None
+) -> tuple[pl.DataFrame, list[Note]]:
+    """The blocks among `marks` (`MARKS`) as in model.SPANS, by start; `markers` says what their texts mean."""
+    names = markers.parse(marks["text"]).names.filter(pl.col("role") == "block")
+    blocks = _outermost(marks.join(names, on="text"))
+    blocks, notes = _worked(blocks, busy)
+    blocks = _stepped(blocks, steps)
+    return conform(blocks.with_columns(rank=pl.lit(rank, INT), marker="text").sort("start_ns", "end_ns"), SPANS), notes
+
+
+def _outermost(blocks: pl.DataFrame) -> pl.DataFrame:
+    """Without the ranges that lie inside another of their stream: a fused block marks its parts again."""
+    ordered = blocks.sort("stream", "origin", "start_ns", -pl.col("end_ns"))
+    until = pl.col("end_ns").cum_max().shift(1).over("stream", "origin")
+    return ordered.filter((pl.col("end_ns") > until).fill_null(True))
+
+
+def _worked(blocks: pl.DataFrame, busy: Busy | None) -> tuple[pl.DataFrame, list[Note]]:
+    """Without the weight-gradient ranges in which nothing ran: the script also marks pops of an empty store."""
+    weights = blocks.filter(pl.col("kind") == "W")
+    if weights.is_empty():
+        return blocks, []
+    idle = ~busy(weights) if busy else weights["end_ns"] - weights["start_ns"] < EMPTY_NS
+    left_out = weights.filter(idle)
+    if left_out.is_empty():
+        return blocks, []
+    note = Note("note", "weight-gradient ranges without any work are left out", count=left_out.height)
+    return blocks.join(left_out, on=["stream", "start_ns", "end_ns", "text"], how="anti", nulls_equal=True), [note]
+
+
+def _stepped(blocks: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """With the step whose host span holds the block's host range, or else begins nearest to it.
+
+    Device times do not decide it: work may run on after the host has gone on to the next step.
+    """
+    if steps.is_empty():
+        return blocks.with_columns(step=pl.lit(None, INT))
+    at = pl.coalesce("host_start_ns", "start_ns")
+    ordered = blocks.with_columns(at=at).sort("at")
+    spans = steps.sort("start_ns").select("step", "end_ns", at="start_ns")
+    last = ordered.drop("step").join_asof(spans, on="at", strategy="backward", suffix="_step")
+    first = spans["step"].first()
+    return last.with_columns(pl.col("step").fill_null(first))

@@ -1,0 +1,180 @@
+"""What an Ascend profile says about itself: sizes of the parallel job, communication groups, rank → stage.
+
+torch_npu stores the user's metadata as JSON texts in the table META_DATA and in `profiler_metadata.json`; MindSpore has
+only the file. Nothing here is needed to read blocks, so whatever is damaged becomes a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from trace_export.model import Declared, Note
+
+_SIZES = {
+    "tp": ("tensor_model_parallel_size", "tp"),
+    "pp": ("pipeline_model_parallel_size", "pp"),
+    "dp": ("data_parallel_size", "dp"),
+    "cp": ("context_parallel_size", "cp"),
+}
+"""Megatron's long names and the short ones that some launchers write."""
+
+MAX_JSON = 64 << 20
+"""Metadata files are a few kB; a larger one is something else."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A communication group: the framework's name for it (pp, dp, …), this rank's place in it, its global ranks."""
+
+    name: str
+    place: int
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What is known of one rank. `groups`: decimal group hash → group. `place`: columns of model.RANKS."""
+
+    declared: Declared = Declared()
+    groups: dict[str, Group] = field(default_factory=dict)
+    place: dict[str, int | None] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+
+    def members(self, group: str) -> tuple[int, ...]:
+        """The global ranks of the group with this hash; only its last three digits may be given. Empty if unknown."""
+        found = self.groups.get(group)
+        if found is None and len(group) <= 3:
+            alike = [g for key, g in self.groups.items() if key[-3:] == group.zfill(3)]
+            found = alike[0] if len(alike) == 1 else None
+        return found.members if found else ()
+
+
+def group_hash(identifier: str) -> str:
+    """The decimal number by which HCCL calls a group: two rolling sums over the characters, 32 bit each.
+
+    Op names end in its last three digits; text outputs append `@` and all of it. Verified on real captures.
+    """
+    low = high = 0
+    for byte in identifier.encode(errors="replace"):
+        high = (high * 29 + byte) & 0xFFFFFFFF
+        low = (low * 131 + byte) & 0xFFFFFFFF
+    return str(high << 32 | low)
+
+
+def whole(value: object, least: int = 1) -> int | None:
+    """`value` as a whole number of at least `least`, from a number or its text; else None."""
+    if isinstance(value, str) and value.strip().isdecimal() and len(value.strip()) <= 18:
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= least else None
+
+
+def json_file(path: Path) -> dict[str, Any]:
+    """The object in a small JSON file; empty when it is missing or damaged."""
+    try:
+        if path.stat().st_size > MAX_JSON:
+            return {}
+        value = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def boot_epoch(info: Mapping[str, Any]) -> int | None:
+    """Unix time at which the host's monotonic clock began (ns): equal, within microseconds, for all ranks of a host."""
+    end = info.get("end_info")
+    if not isinstance(end, dict):
+        return None
+    unix, monotonic = whole(end.get("collectionTimeEnd")), whole(end.get("MonotonicTimeEnd"))
+    return None if unix is None or monotonic is None else unix - monotonic
+
+
+def metadata(table: Sequence[tuple[str, str]], folder: Path, rank: int | None, source: Path) -> Metadata:
+    """What the rows (name, JSON text) of META_DATA and the files in the capture `folder` say about `rank`."""
+    notes: list[Note] = []
+    values: dict[str, object] = dict(_metadata_file(folder, notes))
+    for name, text in table:
+        if name not in ("pp_info", "distributed_args", "parallel_group_info"):
+            continue
+        try:
+            values[name] = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            notes.append(Note("warning", f"META_DATA: {name} is not JSON and is left out", str(source)))
+    groups = _groups(values.get("parallel_group_info"), rank)
+    sizes = _sizes(values.get("distributed_args"))
+    place = _place(groups, sizes, rank)
+    old = _old_mindspore(folder)
+    if place.get("stage") is None and old.get("stage") is not None:
+        place["stage"] = old["stage"]
+    sizes.setdefault("pp", old.get("pp"))
+    schedule, microbatches = _pp_info(values.get("pp_info"))
+    vee = schedule is not None and schedule.startswith("dualpipe")
+    declared = Declared(schedule=schedule, microbatches=microbatches, chunks=2 if vee else None, **sizes)
+    return Metadata(declared, groups, place, tuple(notes))
+
+
+def _metadata_file(folder: Path, notes: list[Note]) -> dict[str, Any]:
+    path = folder / "profiler_metadata.json"
+    if not path.is_file():
+        return {}
+    values = json_file(path)
+    if not values:
+        notes.append(Note("warning", "is not a JSON object and is left out", str(path)))
+    return values
+
+
+def _sizes(args: object) -> dict[str, int | None]:
+    """tp, pp, dp, cp of `distributed_args`, in Megatron's long form or the short one."""
+    if not isinstance(args, dict):
+        return {}
+    return {name: next((n for key in keys if (n := whole(args.get(key)))), None) for name, keys in _SIZES.items()}
+
+
+def _pp_info(info: object) -> tuple[str | None, int | None]:
+    """Schedule and micro-batches; MindSpeed-LLM writes its option as it is, so the schedule may be null."""
+    if not isinstance(info, dict):
+        return None, None
+    kind = info.get("pp_type")
+    return (kind.lower() if isinstance(kind, str) and kind else None), whole(info.get("microbatch_num"))
+
+
+def _groups(info: object, rank: int | None) -> dict[str, Group]:
+    """`parallel_group_info` by group hash; entries that do not hold a list of ranks are left out."""
+    found: dict[str, Group] = {}
+    for identifier, entry in info.items() if isinstance(info, dict) else ():
+        members = entry.get("global_ranks") if isinstance(entry, dict) else None
+        if not isinstance(members, list) or not members or any(whole(m, 0) is None for m in members):
+            continue
+        place = members.index(rank) if rank in members else whole(entry.get("group_rank"), 0)
+        if place is not None:
+            found[group_hash(identifier)] = Group(str(entry.get("group_name")), place, tuple(members))
+    return found
+
+
+def _place(groups: dict[str, Group], sizes: dict[str, int | None], rank: int | None) -> dict[str, int | None]:
+    """stage from the pipeline group, which is right in any rank order; tp, cp, dp from the order that it shows.
+
+    The step between neighbours of the pipeline group is how many ranks count faster than the stage does (Megatron's
+    orders tp-cp-ep-dp-pp and tp-cp-ep-pp-dp); what is left after taking the stage out splits by the sizes.
+    """
+    pipeline = next((g for g in groups.values() if g.name == "pp"), None)
+    if pipeline is None:
+        return {}
+    place: dict[str, int | None] = {"stage": pipeline.place}
+    steps = {b - a for a, b in zip(pipeline.members, pipeline.members[1:], strict=False)}
+    tp, cp = sizes.get("tp") or 1, sizes.get("cp") or 1
+    if rank is not None and len(steps) == 1 and (step := steps.pop()) > 0:
+        replica = rank // (step * len(pipeline.members)) * step + rank % step
+        place |= {"tp": replica % tp, "cp": replica // tp % cp, "dp": replica // (tp * cp)}
+    return place
+
+
+def _old_mindspore(folder: Path) -> dict[str, int | None]:
+    """MindSpore up to 2.4 says its stage in profiler_info_{rank}.json."""
+    info = next((json_file(path) for path in sorted(folder.glob("profiler_info*.json"))), {})
+    stages = whole(info.get("stage_num", info.get("pipeline_stage_num")))
+    return {"stage": whole(info.get("pipeline_stage_id"), 0), "pp": stages}
