@@ -11,6 +11,8 @@ from trace_export.sources.source import Kind, ReadOptions, Source
 READERS: dict[Kind, str] = {
     "paddle": "paddle",
     "paddle_dygraph": "paddle_dygraph",
+    "ascend": "ascend",
+    "mindspore": "ascend",
 }
 """Kind of source → the module of this package that reads it."""
 

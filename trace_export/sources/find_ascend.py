@@ -8,17 +8,15 @@ layout: https://gitcode.com/Ascend/msprof-analyze and the profiler's own guide.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from trace_export.model import Note
 from trace_export.sources.ascend_meta import boot_epoch, json_file, whole
+from trace_export.sources.layout import Folder, Found
 from trace_export.sources.source import Source
-
-if TYPE_CHECKING:
-    from trace_export.sources.find import Folder
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 TEXTS = ("trace_view.json", "kernel_details.csv", "communication.json", "analysis.db")
@@ -60,17 +58,17 @@ class _Capture:
         return match[2] if match else ""
 
 
-def sources(root: Path, folders: Iterable[Folder]) -> tuple[tuple[Source, ...], tuple[Note, ...]]:
+def captures(root: Path, folders: list[Folder]) -> Found:
     """The newest capture of every rank under `root`, and a note for each older one that was left out."""
     folders = [f for f in folders if not any(part in _NOT_RANKS for part in f.path.relative_to(root).parts)]
     files = {folder.path: folder.files for folder in folders}
-    captures = [c for folder in folders for c in _captures(folder, files)]
-    complete = {c.folder for c in captures if _MSPROF.fullmatch(c.path.name) is None}
-    captures = [c for c in captures if c.folder not in complete or _MSPROF.fullmatch(c.path.name) is None]
-    newest, notes = _newest(captures)
+    found = [c for folder in folders for c in _captures(folder, files)]
+    complete = {c.folder for c in found if _MSPROF.fullmatch(c.path.name) is None}
+    found = [c for c in found if c.folder not in complete or _MSPROF.fullmatch(c.path.name) is None]
+    newest, notes = _newest(found)
     if len({c.kind for c in newest}) > 1:
         notes.append(Note("warning", "PyTorch and MindSpore ranks lie in one folder; they are read as one run", str(root)))
-    return _placed(root, newest), tuple(notes)
+    return Found(_placed(root, newest), tuple(notes))
 
 
 def _captures(folder: Folder, files: dict[Path, tuple[str, ...]]) -> list[_Capture]:
@@ -141,10 +139,10 @@ def _placed(root: Path, captures: Sequence[_Capture]) -> tuple[Source, ...]:
             boots.append((capture.boot_ns, name))
         named.append(name)
     hosts = {name: index for index, name in enumerate(dict.fromkeys(named))}
-    lone = Source("ascend", root, "")
+    local = [named[:n].count(host) for n, host in enumerate(named)]
     return tuple(
-        replace(lone, kind=c.kind, path=c.path, host=host, machine=hosts[host], rank=c.rank)
-        for c, host in zip(captures, named, strict=True)
+        Source(c.kind, c.path, host, hosts[host], rank=c.rank, local=index)
+        for c, host, index in zip(captures, named, local, strict=True)
     )
 
 
