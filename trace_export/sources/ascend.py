@@ -46,9 +46,21 @@ def _from_database(source: Source, options: ReadOptions) -> Profile:
     place = {**meta.place, "rank": rank, "rank_origin": origin, "device": device}
     return Profile(
         hosts=_row({"host": host, "machine": source.machine, "label": label}, HOSTS),
-        ranks=_row({**place, "host": host, "source": str(source.path), "kind": source.kind,
-                    "stage_origin": "recorded" if meta.place.get("stage") is not None else None}, RANKS),
-        spans=spans, p2p=p2p, collectives=collectives, counters=counters, declared=meta.declared,
+        ranks=_row(
+            {
+                **place,
+                "host": host,
+                "source": str(source.path),
+                "kind": source.kind,
+                "stage_origin": "recorded" if meta.place.get("stage") is not None else None,
+            },
+            RANKS,
+        ),
+        spans=spans,
+        p2p=p2p,
+        collectives=collectives,
+        counters=counters,
+        declared=meta.declared,
         notes=(*meta.notes, *(replace(n, where=n.where or str(source.path)) for n in notes)),
     )
 

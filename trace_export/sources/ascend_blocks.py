@@ -1,4 +1,4 @@
-"""Markers of an Ascend rank → blocks: which markers are pipeline work, which of them are nested, which step they are of.
+"""Markers of an Ascend rank → blocks: which are pipeline work, which lie inside another, which step they are of.
 
 The training script marks its step functions with `mstx.range_start(message, stream)`. Each range exists twice: on the
 host, when it was issued, and on the device stream, when the work around it ran. The block is the device's range.

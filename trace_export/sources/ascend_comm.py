@@ -26,11 +26,15 @@ _NAME = r"^(?:hcom_)?([A-Za-z]+?)_*_(\d+)_(\d+)_\d+$"
 _TRANSFERS = {"send": "send", "receive": "recv", "recv": "recv", "batchsendrecv": "both"}
 
 
-def tables(operators: pl.DataFrame, copies: pl.DataFrame, meta: Metadata, rank: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+def tables(
+    operators: pl.DataFrame, copies: pl.DataFrame, meta: Metadata, rank: int
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """(p2p, collectives) as in model.P2P and model.COLLECTIVES from `OPERATORS` and `COPIES` of `rank`."""
     named = (
         operators.sort("start_ns", "op")
-        .with_columns(pl.col("op").str.extract_groups(_NAME).struct.rename_fields(["what", "digits", "index"]).alias("n"))
+        .with_columns(
+            pl.col("op").str.extract_groups(_NAME).struct.rename_fields(["what", "digits", "index"]).alias("n")
+        )
         .unnest("n")
         .with_columns(pl.col("group").fill_null(pl.col("digits")), whole_name="op", op=pl.coalesce("what", "op"))
         .with_columns(
@@ -72,9 +76,6 @@ def _sides(transfers: pl.DataFrame, copies: pl.DataFrame, meta: Metadata, rank: 
 def _members(groups: list[str], meta: Metadata, rank: int) -> pl.DataFrame:
     """The other members of each group: group, place (local), global rank."""
     rows = [
-        (group, place, member)
-        for group in groups
-        for place, member in enumerate(meta.members(group))
-        if member != rank
+        (group, place, member) for group in groups for place, member in enumerate(meta.members(group)) if member != rank
     ]
     return pl.DataFrame(rows, schema={"group": TEXT, "place": INT, "global": INT}, orient="row")

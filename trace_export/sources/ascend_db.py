@@ -22,7 +22,25 @@ HOST_ONLY = 4000000000
 
 ON_DEVICE = f"connectionId > {HOST_ONLY} AND connectionId < {NOT_AVAILABLE}"
 
-_ITEM_BYTES = {0: 1, 1: 2, 2: 4, 3: 2, 4: 4, 5: 8, 6: 8, 7: 1, 8: 2, 9: 4, 10: 8, 11: 2, 12: 16, 14: 1, 15: 1, 16: 1, 17: 1}
+_ITEM_BYTES = {
+    0: 1,
+    1: 2,
+    2: 4,
+    3: 2,
+    4: 4,
+    5: 8,
+    6: 8,
+    7: 1,
+    8: 2,
+    9: 4,
+    10: 8,
+    11: 2,
+    12: 16,
+    14: 1,
+    15: 1,
+    16: 1,
+    17: 1,
+}
 """Bytes of one element by ENUM_HCCL_DATA_TYPE."""
 
 _COUNTERS = (
@@ -64,7 +82,8 @@ def marks(db: Database) -> tuple[pl.DataFrame, int]:
         " domainId AS domain FROM MSTX_EVENTS WHERE eventType IN (1, 2) AND endNs >= startNs"
     )
     device = db.frame(
-        f"SELECT startNs AS start_ns, endNs AS end_ns, connectionId AS mark, streamId AS stream FROM TASK WHERE {ON_DEVICE}"
+        "SELECT startNs AS start_ns, endNs AS end_ns, connectionId AS mark, streamId AS stream FROM TASK"
+        f" WHERE {ON_DEVICE}"
     ).unique("mark", keep="first", maintain_order=True)
     both = named(db, host, "text", "domain").join(device, on="mark", how="left", maintain_order="left")
     unreached = pl.col("start_ns").is_null() & (pl.col("mark") > HOST_ONLY)
@@ -96,7 +115,9 @@ def operators(db: Database) -> tuple[pl.DataFrame, pl.DataFrame]:
         f" AS count, COALESCE({kind}, 65535) AS item FROM COMMUNICATION_OP"
     )
     item = pl.col("item").replace_strict(_ITEM_BYTES, default=None, return_dtype=TIME)
-    frame = named(db, frame, "op", "group").with_columns(bytes=pl.when(pl.col("count") > 0).then(pl.col("count") * item))
+    frame = named(db, frame, "op", "group").with_columns(
+        bytes=pl.when(pl.col("count") > 0).then(pl.col("count") * item)
+    )
     frame = frame.with_columns(_hashed(frame["group"])).filter(pl.col("op").is_not_null())
     return conform(frame, OPERATORS), _copies(db, frame)
 
@@ -126,9 +147,8 @@ def _copies(db: Database, operators: pl.DataFrame) -> pl.DataFrame:
     )
     data = ~pl.col("task").str.starts_with("Notify")
     away = pl.col("src") != pl.col("dst")
-    own = (
-        tasks.group_by("opId")
-        .agg(local=pl.col("moved").filter(data & ~away).sum(), peers=pl.col("dst").filter(away).n_unique())
+    own = tasks.group_by("opId").agg(
+        local=pl.col("moved").filter(data & ~away).sum(), peers=pl.col("dst").filter(away).n_unique()
     )
     peers = tasks.filter(away).group_by("opId", peer="dst").agg(remote=pl.col("moved").filter(data).sum())
     found = own.join(peers, on="opId", how="left")

@@ -67,7 +67,9 @@ def captures(root: Path, folders: list[Folder]) -> Found:
     found = [c for c in found if c.folder not in complete or _MSPROF.fullmatch(c.path.name) is None]
     newest, notes = _newest(found)
     if len({c.kind for c in newest}) > 1:
-        notes.append(Note("warning", "PyTorch and MindSpore ranks lie in one folder; they are read as one run", str(root)))
+        notes.append(
+            Note("warning", "PyTorch and MindSpore ranks lie in one folder; they are read as one run", str(root))
+        )
     return Found(_placed(root, newest), tuple(notes))
 
 
@@ -120,12 +122,14 @@ def _newest(captures: Sequence[_Capture]) -> tuple[list[_Capture], list[Note]]:
             continue
         old, new = sorted((other, capture), key=lambda c: c.taken)
         kept[key] = new
-        notes.append(Note("warning", f"rank {new.rank} was captured more than once: {new.folder.name} is read", str(old.path)))
+        notes.append(
+            Note("warning", f"rank {new.rank} was captured more than once: {new.folder.name} is read", str(old.path))
+        )
     return list(kept.values()), notes
 
 
 def _placed(root: Path, captures: Sequence[_Capture]) -> tuple[Source, ...]:
-    """`captures` as sources, each with its host: by boot time, else the name in the folder's name, else the top folder."""
+    """`captures` as sources with their hosts: by boot time, else the name in the folder's name, else the top folder."""
     named: list[str] = []
     boots: list[tuple[int, str]] = []
     for capture in captures:
