@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 from trace_export.errors import UsageError
 from trace_export.pipeline.schedules import OPS, TITLES, Schedule, canonical, schedule, virtual_stage
 
-SHARED = Path(os.environ.get("TRACE_EXPORT_SHARED", Path(__file__).parents[2] / "shared"))
 GOLDEN_NAMES = {
     "fthenb": ("fthenb", None), "1f1b": ("1f1b", None), "eager1f1b": ("Eager1F1B", None), "vpp2": ("VPP", 2),
     "vpp4": ("VPP", 4), "vpp2_paddle": ("interleaved-paddle", 2), "zb_h1": ("zb_h1", None), "zb_h2": ("ZBH2", None),
@@ -28,10 +26,9 @@ def golden(path: Path) -> Schedule:
     return schedule(alias, int(p), int(m), chunks)
 
 
-def test_golden_orders_byte_for_byte() -> None:
-    files = sorted((SHARED / "data" / "schedules" / "orders").glob("*.csv"))
-    if not files:
-        pytest.skip("no golden orders beside the repository")
+def test_golden_orders_byte_for_byte(shared: Path) -> None:
+    files = sorted((shared / "data" / "schedules" / "orders").glob("*.csv"))
+    assert files
     for path in files:
         assert golden(path).text() == path.read_text(), path.stem
 
@@ -41,11 +38,9 @@ PADDLE_MODES = {
 }  # fmt: skip
 
 
-def test_orders_of_paddle() -> None:
+def test_orders_of_paddle(shared: Path) -> None:
     """The job lists that Paddle's own passes made, but for those of a search (ZBVPP)."""
-    path = SHARED / "data" / "paddle" / "job_lists.json"
-    if not path.exists():
-        pytest.skip("no job lists beside the repository")
+    path = shared / "data" / "paddle" / "job_lists.json"
     checked = 0
     for mode, ranks in json.loads(path.read_text()).items():
         name, chunks, p, m, split = re.fullmatch(

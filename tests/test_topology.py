@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import polars as pl
@@ -13,15 +12,15 @@ from trace_export.errors import UsageError
 from trace_export.model import RANKS, SPANS, Declared, Profile, conform
 from trace_export.pipeline.topology import chunk_placement, resolve
 
-SHARED = Path(os.environ.get("TRACE_EXPORT_SHARED", Path(__file__).parents[2] / "shared"))
+
+@pytest.fixture
+def paddle(shared: Path) -> Path:
+    return shared / "data" / "paddle"
 
 
-def from_truth(sample: str, ranks: list[int] | None = None) -> Profile:
+def from_truth(folder: Path, ranks: list[int] | None = None) -> Profile:
     """The blocks of a sample as its log says them, without their stage."""
-    path = SHARED / "data" / "paddle" / sample / "truth.csv"
-    if not path.exists():
-        pytest.skip(f"no sample {sample} beside the repository")
-    truth = pl.read_csv(path, schema_overrides={"kind": pl.String})
+    truth = pl.read_csv(folder / "truth.csv", schema_overrides={"kind": pl.String})
     if ranks is not None:
         truth = truth.filter(pl.col("rank").is_in(ranks))
     spans = truth.with_columns(start_ns=pl.col("start_us") * 1000, end_ns=pl.col("end_us") * 1000, marker="job_type")
@@ -42,23 +41,23 @@ SAMPLES = [
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-def test_stages_from_the_shape_of_the_work(sample: str) -> None:
-    profile = resolve(from_truth(sample), Declared()).validate()
-    expected = json.loads((SHARED / "data" / "paddle" / sample / "expected.json").read_text())
+def test_stages_from_the_shape_of_the_work(paddle: Path, sample: str) -> None:
+    profile = resolve(from_truth(paddle / sample), Declared()).validate()
+    expected = json.loads((paddle / sample / "expected.json").read_text())
     truth = (expected.get("runs") or [expected])[0]["stage_of_rank"]
     assert stages(profile) == {rank: truth[rank] for rank in profile.ranks["rank"]}
 
 
 @pytest.mark.parametrize(("sample", "ranks"), [("subset_dev23", [2, 3]), ("1f1b_old_pp4_mb8", [1, 3])])
-def test_ranks_that_were_not_read(sample: str, ranks: list[int]) -> None:
-    profile = resolve(from_truth(sample, ranks), Declared())
+def test_ranks_that_were_not_read(paddle: Path, sample: str, ranks: list[int]) -> None:
+    profile = resolve(from_truth(paddle / sample, ranks), Declared())
     assert stages(profile) == {rank: rank for rank in ranks}
     assert any(n.level == "warning" and "not read" in n.text for n in profile.notes)
 
 
-def test_replicas_are_guessed_from_times() -> None:
-    profile = resolve(from_truth("tp2_pp2_dp2"), Declared())
-    truth = pl.read_csv(SHARED / "data" / "paddle" / "tp2_pp2_dp2" / "truth.csv").select("rank", "dp", "tp").unique()
+def test_replicas_are_guessed_from_times(paddle: Path) -> None:
+    profile = resolve(from_truth(paddle / "tp2_pp2_dp2"), Declared())
+    truth = pl.read_csv(paddle / "tp2_pp2_dp2" / "truth.csv").select("rank", "dp", "tp").unique()
     assert profile.ranks.sort("rank").select("rank", "dp", "tp").rows() == truth.sort("rank").rows()
     assert set(profile.ranks["stage_origin"]) == {"inferred"}
     assert any("guessed" in n.text for n in profile.notes)
@@ -67,8 +66,8 @@ def test_replicas_are_guessed_from_times() -> None:
 @pytest.mark.parametrize(
     ("sample", "placement"), [("vpp_pir_pp4_mb8", "loop"), ("zbvpp_pp4_mb4", "vee"), ("1f1b_old_pp4_mb8", "loop")]
 )
-def test_placement_from_the_order_of_forwards(sample: str, placement: str) -> None:
-    assert chunk_placement(from_truth(sample)) == placement
+def test_placement_from_the_order_of_forwards(paddle: Path, sample: str, placement: str) -> None:
+    assert chunk_placement(from_truth(paddle / sample)) == placement
 
 
 def bare(count: int, kind: str = "nsys", stage: list[int | None] | None = None) -> Profile:
@@ -107,9 +106,9 @@ def test_recorded_stages_stay_and_say_so() -> None:
     assert set(profile.ranks["stage_origin"]) == {"recorded"}
 
 
-def test_told_stages_that_the_work_contradicts() -> None:
+def test_told_stages_that_the_work_contradicts(paddle: Path) -> None:
     """Two stages told, but the leading forwards say four."""
-    profile = resolve(from_truth("1f1b_old_pp4_mb8"), Declared(pp=2, tp=2, dp=1))
+    profile = resolve(from_truth(paddle / "1f1b_old_pp4_mb8"), Declared(pp=2, tp=2, dp=1))
     assert stages(profile) == {0: 0, 1: 0, 2: 1, 3: 1}
     assert any(n.level == "warning" and "their work looks like" in n.text for n in profile.notes)
 

@@ -1,0 +1,243 @@
+"""How long the ranks of a pipeline stand idle in a step, and what they wait for.
+
+Busy is the union of a rank's F, B, W and FB blocks; the optimizer and other work do not count. Two definitions of the
+bubble, which papers and users mix up:
+
+- **global**: (last end - first start over all ranks of the step) - busy. What the step costs.
+- **own window**: (last end - first start on the rank itself) - busy. What the zero-bubble papers count; the skew at
+  both ends of a rank's window is left out.
+
+The global bubble of a rank is split by cause (`CAUSES`); the parts add up to it exactly.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from trace_export.model import Profile
+from trace_export.pipeline.dependencies import block_edges
+from trace_export.pipeline.schedules import virtual_stage
+from trace_export.pipeline.topology import chunk_placement
+
+CAUSES = {
+    "warm_up": "warm-up",
+    "upstream": "waiting for upstream",
+    "transfer": "exposed transfer",
+    "late": "late start",
+    "unknown": "unknown cause",
+    "optimizer": "optimizer tail",
+    "cool_down": "cool-down",
+}
+"""What idle time is due to, by the stem of its column (`warm_up_ns`):
+
+warm-up: before the rank's first block; cool-down: after its last; optimizer tail: the part of that in which its
+optimizer runs; waiting for upstream: the block before in the pipeline has not ended yet; exposed transfer: it has, and
+nothing runs until the data are here; late start: nothing is missing, but the block does not start (host, scheduler,
+data loader); unknown: the block before was not read, or has no number."""
+
+WORK = ["F", "B", "W", "FB"]
+STEP = ["run", "step"]
+RANK = ["rank", *STEP]
+
+
+def rank_bubbles(profile: Profile) -> pl.DataFrame:
+    """A row per (run, step, rank) that has blocks, sorted so.
+
+    Columns: run, step, rank, stage, first_ns, last_ns (of the rank's blocks), step_start_ns, step_end_ns (of all
+    ranks'), busy_ns, global_ns and own_ns (the two bubbles), and a column per cause, `warm_up_ns` … `cool_down_ns`,
+    whose sum is global_ns.
+    """
+    work = _work(profile.spans)
+    ranks = _windows(work).join(_optimizer_tail(profile.spans, work), on=RANK, how="left", nulls_equal=True)
+    inner = (
+        _split(_gaps(work), profile)
+        .group_by(RANK)
+        .agg(pl.col("upstream_ns", "transfer_ns", "late_ns", "unknown_ns").sum())
+    )
+    return (
+        ranks.join(inner, on=RANK, how="left", nulls_equal=True)
+        .with_columns(pl.col("upstream_ns", "transfer_ns", "late_ns", "unknown_ns", "optimizer_ns").fill_null(0))
+        .with_columns(
+            warm_up_ns=pl.col("first_ns") - pl.col("step_start_ns"),
+            cool_down_ns=pl.col("step_end_ns") - pl.col("last_ns") - pl.col("optimizer_ns"),
+        )
+        .join(profile.ranks.select("rank", "stage"), on="rank", how="left")
+        .select(
+            *STEP, "rank", "stage", "first_ns", "last_ns", "step_start_ns", "step_end_ns", "busy_ns", "global_ns",
+            "own_ns", *(f"{cause}_ns" for cause in CAUSES),
+        )
+        .sort(*STEP, "rank")
+    )  # fmt: skip
+
+
+def step_bubbles(profile: Profile) -> pl.DataFrame:
+    """run, step, start_ns, end_ns, ranks, bubble, bubble_own: the shares of the step (0 … 1) in which the ranks are
+    idle, by the global and by the own-window definition; sorted by (run, step)."""
+    return step_shares(_windows(_work(profile.spans)))
+
+
+def step_shares(ranks: pl.DataFrame) -> pl.DataFrame:
+    """`step_bubbles` from rows per rank as `rank_bubbles` gives them."""
+    own_window = pl.col("last_ns") - pl.col("first_ns")
+    length = pl.col("step_end_ns") - pl.col("step_start_ns")
+    return (
+        ranks.group_by(STEP)
+        .agg(
+            start_ns=pl.col("step_start_ns").first(),
+            end_ns=pl.col("step_end_ns").first(),
+            ranks=pl.len(),
+            bubble=pl.when(length.sum() > 0).then(pl.col("global_ns").sum() / length.sum()),
+            bubble_own=pl.when(own_window.sum() > 0).then(pl.col("own_ns").sum() / own_window.sum()),
+        )
+        .sort(STEP)
+    )
+
+
+def bubble_slices(profile: Profile) -> pl.DataFrame:
+    """Every idle stretch of every rank as a slice: rank, stage, run, step, start_ns, end_ns, name (a value of
+    `CAUSES`), waits_for (the rank whose block is missing, where it is known); sorted by (rank, start_ns)."""
+    work = _work(profile.spans)
+    windows = _windows(work)
+    gaps = _split(_gaps(work), profile)
+    ends = pl.col("idle_ns") + pl.col("upstream_ns")
+    parts = [
+        _slice(windows, "warm_up", "step_start_ns", "first_ns"),
+        _slice(gaps, "upstream", "idle_ns", ends, waits_for=pl.col("producer")),
+        _slice(gaps, "transfer", ends, ends + pl.col("transfer_ns"), waits_for=pl.col("producer")),
+        _slice(gaps.filter(pl.col("late_ns") > 0), "late", ends + pl.col("transfer_ns"), "start_ns"),
+        _slice(gaps.filter(pl.col("unknown_ns") > 0), "unknown", "idle_ns", "start_ns"),
+        *_tail_slices(profile.spans, windows),
+    ]
+    slices = pl.concat(parts).filter(pl.col("end_ns") > pl.col("start_ns"))
+    return (
+        slices.join(profile.ranks.select("rank", "stage"), on="rank", how="left")
+        .select("rank", "stage", *STEP, "start_ns", "end_ns", "name", "waits_for")
+        .sort("rank", "start_ns")
+    )
+
+
+def _work(spans: pl.DataFrame) -> pl.DataFrame:
+    """The blocks that count as busy, with their row in `spans`, sorted by (rank, run, step, start)."""
+    return (
+        spans.with_row_index("row")
+        .filter(pl.col("kind").is_in(WORK))
+        .select("row", *RANK, "kind", "microbatch", "chunk", "chunk_b", "start_ns", "end_ns")
+        .sort(*RANK, "start_ns", "end_ns", "row")
+        .with_columns(before_ns=pl.col("end_ns").cum_max().shift(1).over(RANK))
+    )
+
+
+def _windows(work: pl.DataFrame) -> pl.DataFrame:
+    """run, step, rank, first_ns, last_ns, step_start_ns, step_end_ns, busy_ns, global_ns, own_ns."""
+    gap = (pl.col("start_ns") - pl.col("before_ns")).clip(0)
+    ranks = work.group_by(RANK).agg(first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max(), own_ns=gap.sum())
+    steps = ranks.group_by(STEP).agg(step_start_ns=pl.col("first_ns").min(), step_end_ns=pl.col("last_ns").max())
+    busy = pl.col("last_ns") - pl.col("first_ns") - pl.col("own_ns")
+    return (
+        ranks.join(steps, on=STEP, how="left", nulls_equal=True)
+        .with_columns(busy_ns=busy)
+        .with_columns(global_ns=pl.col("step_end_ns") - pl.col("step_start_ns") - pl.col("busy_ns"))
+    )
+
+
+def _gaps(work: pl.DataFrame) -> pl.DataFrame:
+    """The idle stretches between blocks: the block that ends each, and idle_ns, when the stretch begins."""
+    return work.filter(pl.col("start_ns") > pl.col("before_ns")).rename({"before_ns": "idle_ns"})
+
+
+def _split(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
+    """`gaps` with upstream_ns, transfer_ns, late_ns, unknown_ns, whose sum is the gap, and the producer's rank."""
+    gaps = _needs(gaps, profile).join(_producers(profile), on="row", how="left", maintain_order="left")
+    idle, start, made = pl.col("idle_ns"), pl.col("start_ns"), pl.col("made_ns")
+    known = made.is_not_null()
+    unknown = pl.when(pl.col("needs") & ~known).then(start - idle).otherwise(0)
+    upstream = pl.when(known).then((pl.min_horizontal(start, made) - idle).clip(0)).otherwise(0)
+    # Data that were on their way before the rank fell idle are here when a transfer on this link usually ends.
+    usual = pl.when(made > idle).then(start - made).median().over("producer", "rank").round().cast(pl.Int64)
+    here = pl.when(made > idle).then(start).otherwise(made + usual.fill_null(0))
+    transfer = (
+        pl.when(known).then((pl.min_horizontal(start, here) - pl.max_horizontal(idle, made)).clip(0)).otherwise(0)
+    )
+    return gaps.with_columns(unknown_ns=unknown, upstream_ns=upstream, transfer_ns=transfer).with_columns(
+        late_ns=start - idle - pl.col("unknown_ns") - pl.col("upstream_ns") - pl.col("transfer_ns")
+    )
+
+
+def _producers(profile: Profile) -> pl.DataFrame:
+    """row, made_ns, producer: when the last of the block's inputs from another rank was made, and where."""
+    ends = profile.spans.select("rank", "end_ns").with_row_index("src")
+    edges = (
+        block_edges(profile)
+        .join(ends, on="src")
+        .join(ends.select(pl.col("src").alias("dst"), pl.col("rank").alias("to")), on="dst")
+    )
+    return (
+        edges.filter(pl.col("rank") != pl.col("to"))
+        .sort("dst", "end_ns")
+        .unique("dst", keep="last", maintain_order=True)
+        .select(row="dst", made_ns="end_ns", producer="rank")
+    )
+
+
+def _needs(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
+    """`gaps` with `needs`: whether the block has an input from another rank, by its place in the pipeline."""
+    placement = chunk_placement(profile)
+    stages = profile.ranks["stage"].drop_nulls().to_numpy()
+    count = int(stages.max()) + 1 if len(stages) else 1
+    chunks = gaps["chunk"].drop_nulls().to_numpy()
+    last = count * (int(chunks.max()) + 1 if len(chunks) and placement != "both" else 1) - 1
+    stage = pl.col("stage").fill_null(0)
+    at = virtual_stage(placement, count, pl.col("chunk").fill_null(0), stage)
+    at_b = virtual_stage(placement, count, pl.coalesce("chunk_b", "chunk").fill_null(0), stage)
+    # A V turns round on one rank: its next chunk there needs nobody else.
+    alone = pl.lit(count == 1)
+    turn, turn_b = (at % count == 0, (at_b + 1) % count == 0) if placement == "vee" else (alone, alone)
+    forward = pl.col("kind").is_in(["F", "FB"]) & (at > 0) & ~turn
+    back = pl.col("kind").is_in(["B", "FB"]) & (at_b < last) & ~turn_b
+    placed = gaps.join(profile.ranks.select("rank", "stage"), on="rank", how="left", maintain_order="left")
+    return placed.with_columns(needs=forward | back).drop("stage")
+
+
+def _tail(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    """The optimizer's blocks as far as they lie between a rank's last block and the end of the step, as
+    (rank, run, step, start_ns, end_ns, from_ns) without overlap: from_ns is where the stretch before each begins."""
+    return (
+        spans.filter(pl.col("kind") == "OPT")
+        .select(*RANK, "start_ns", "end_ns")
+        .join(windows.select(*RANK, "last_ns", "step_end_ns"), on=RANK, nulls_equal=True)
+        .with_columns(
+            start_ns=pl.max_horizontal("start_ns", "last_ns"), end_ns=pl.min_horizontal("end_ns", "step_end_ns")
+        )
+        .filter(pl.col("end_ns") > pl.col("start_ns"))
+        .sort(*RANK, "start_ns")
+        .with_columns(from_ns=pl.coalesce(pl.col("end_ns").cum_max().shift(1).over(RANK), "last_ns"))
+        .with_columns(start_ns=pl.max_horizontal("start_ns", "from_ns"))
+        .filter(pl.col("end_ns") > pl.col("start_ns"))
+    )
+
+
+def _optimizer_tail(spans: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    length = pl.col("end_ns") - pl.col("start_ns")
+    return _tail(spans, _windows(work)).group_by(RANK).agg(optimizer_ns=length.sum())
+
+
+def _tail_slices(spans: pl.DataFrame, windows: pl.DataFrame) -> list[pl.DataFrame]:
+    """What lies between a rank's last block and the end of the step, without the optimizer: that is drawn already."""
+    tail = _tail(spans, windows)
+    ended = tail.group_by(RANK).agg(pl.col("end_ns").max().alias("tail_ns"))
+    rest = windows.join(ended, on=RANK, how="left", nulls_equal=True)
+    return [
+        _slice(tail, "cool_down", "from_ns", "start_ns"),
+        _slice(rest, "cool_down", pl.coalesce("tail_ns", "last_ns"), "step_end_ns"),
+    ]
+
+
+def _slice(
+    frame: pl.DataFrame, cause: str, start: str | pl.Expr, end: str | pl.Expr, waits_for: pl.Expr | None = None
+) -> pl.DataFrame:
+    start = pl.col(start) if isinstance(start, str) else start
+    end = pl.col(end) if isinstance(end, str) else end
+    return frame.select(
+        *RANK, start_ns=start, end_ns=end, name=pl.lit(CAUSES[cause]),
+        waits_for=pl.lit(None, pl.Int32) if waits_for is None else waits_for,
+    )  # fmt: skip
