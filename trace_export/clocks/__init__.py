@@ -1,0 +1,1 @@
+"""Tables in, one clock for all hosts out."""

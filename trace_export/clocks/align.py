@@ -1,0 +1,315 @@
+"""Puts all hosts of a profile on one clock and says how well: `align(profile, "auto") -> Profile`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import polars as pl
+
+from trace_export.clocks import check, record
+from trace_export.clocks.edges import block_messages
+from trace_export.clocks.fit import ClockFit, fit_clocks
+from trace_export.errors import AlignmentError, UsageError
+from trace_export.model import CLOCKS, TIME, Note, Profile, conform
+
+How = Literal["auto", "wall", "none", "strict"] | Path
+
+SKEW_NS = 30 * 10**9
+EPOCH_NS = 10**17
+"""Times below this (1973) count from the start of something: they are no wall clock."""
+NAMED = 32
+"""Up to this many hosts each gets its own line."""
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """A profile on one clock; `fit` is None where nothing was fitted. `before`, `after`: messages that arrived before
+    they were sent, of `counted` between ranks of different hosts."""
+
+    profile: Profile
+    fit: ClockFit | None = None
+    counted: int = 0
+    before: int = 0
+    after: int = 0
+
+
+def align(
+    profile: Profile,
+    how: How = "auto",
+    *,
+    offsets: Mapping[str, int] | None = None,
+    block_edges: pl.DataFrame | None = None,
+    max_error_ns: float | None = None,
+) -> Profile:
+    """`profile` with all times on one clock, `clocks` filled, and notes on what was done; see `aligned`."""
+    return aligned(profile, how, offsets=offsets, block_edges=block_edges, max_error_ns=max_error_ns).profile
+
+
+def aligned(
+    profile: Profile,
+    how: How = "auto",
+    *,
+    offsets: Mapping[str, int] | None = None,
+    block_edges: pl.DataFrame | None = None,
+    max_error_ns: float | None = None,
+) -> Aligned:
+    """Corrects every time column of every table; the order within a rank stays as it is.
+
+    `how`: `auto` fits (nothing to do for one host), `strict` fits and refuses what is not sure, `wall` and `none` keep
+    the hosts' clocks, a path is a `clock_alignment.json` to use again. `offsets` (host → ns) are added to a host's
+    times first. `block_edges`: rows of `profile.spans` that feed each other (src, dst, direction). A host whose
+    uncertainty (one standard deviation) exceeds `max_error_ns` keeps its wall clock; with `strict` that is an error.
+    Raises AlignmentError, UsageError (an unknown host in `offsets`), SourceError (the file cannot be read).
+    """
+    moves = _known(profile, offsets or {})
+    one_host = profile.ranks["host"].n_unique() <= 1 and profile.hosts.height <= 1
+    if how in ("none", "wall") or (one_host and not isinstance(how, Path)):
+        method = "none" if how == "none" else "single-host" if one_host else "wall"
+        return _apply(profile, _told(_unmoved(profile, method), moves), None, None)
+    shifted = _moved(profile, _told(_unmoved(profile, "wall"), moves)) if moves else profile
+    edges = None if block_edges is None else block_messages(shifted.spans, block_edges)
+    if isinstance(how, Path):
+        clocks = record.read(how, profile)
+        return _apply(profile, _told(clocks, moves), None, edges)
+    fit = fit_clocks(shifted.messages, shifted.collectives, shifted.ranks, edges=edges)
+    clocks = _checked(shifted, fit, strict=how == "strict", max_error_ns=max_error_ns)
+    return _apply(profile, _told(clocks, moves), fit, edges)
+
+
+def _known(profile: Profile, offsets: Mapping[str, int]) -> dict[str, int]:
+    """The `offsets` by host key; a host may also be named by its label."""
+    keys = {h: h for h in profile.ranks["host"].drop_nulls().unique().sort()}
+    labels = dict(profile.hosts.select("label", "host").drop_nulls().iter_rows())
+    moves: dict[str, int] = {}
+    for name, offset in offsets.items():
+        host = keys.get(name) or labels.get(name)
+        if host is None:
+            raise UsageError(f'--offset names the host "{name}"', f"the hosts are {', '.join(keys)}")
+        moves[host] = moves.get(host, 0) + offset
+    return moves
+
+
+def _unmoved(profile: Profile, method: str) -> pl.DataFrame:
+    hosts = profile.ranks.select("host").drop_nulls().unique().sort("host")
+    return conform(
+        hosts.with_columns(method=pl.lit(method), offset_ns=0, drift=0.0, reference_ns=0, messages=0, collectives=0),
+        CLOCKS,
+    )
+
+
+def _told(clocks: pl.DataFrame, moves: Mapping[str, int]) -> pl.DataFrame:
+    """`clocks` that were found for times moved by `moves`, made to fit the times as they were read."""
+    if not moves:
+        return clocks
+    moved = pl.col("host").replace_strict(moves, default=0, return_dtype=TIME)
+    told = pl.col("host").is_in(list(moves))
+    return clocks.with_columns(
+        offset_ns=pl.col("offset_ns") - moved,
+        reference_ns=pl.col("reference_ns") - moved,
+        method=pl.when(told).then(pl.lit("told+") + pl.col("method")).otherwise("method"),
+    )
+
+
+def _moved(profile: Profile, clocks: pl.DataFrame) -> Profile:
+    """All tables of `profile` on the corrected clock."""
+    if clocks.filter((pl.col("offset_ns") != 0) | (pl.col("drift") != 0)).is_empty():
+        return profile
+    by_rank = profile.ranks.select("rank", "host").join(clocks, on="host").select(
+        "rank", "offset_ns", "drift", "reference_ns"
+    ).unique("rank")  # fmt: skip
+    one = [("rank", ["start_ns", "end_ns"])]
+    return replace(
+        profile,
+        spans=_correct(profile.spans, by_rank, one),
+        p2p=_correct(profile.p2p, by_rank, one),
+        collectives=_correct(profile.collectives, by_rank, one),
+        counters=_correct(profile.counters, by_rank, [("rank", ["ts_ns"])]),
+        messages=correct_messages(profile.messages, by_rank),
+    )
+
+
+def correct_messages(messages: pl.DataFrame, by_rank: pl.DataFrame) -> pl.DataFrame:
+    """Each side of the messages on its own rank's corrected clock."""
+    sides = [("src_rank", ["send_start_ns", "send_end_ns"]), ("dst_rank", ["recv_start_ns", "recv_end_ns"])]
+    return _correct(messages, by_rank, sides)
+
+
+def _correct(frame: pl.DataFrame, by_rank: pl.DataFrame, sides: list[tuple[str, list[str]]]) -> pl.DataFrame:
+    columns = frame.columns
+    for rank, times in sides:
+        clock = by_rank.rename({"rank": rank})
+        frame = frame.join(clock, on=rank, how="left", maintain_order="left")
+        late = (pl.col("drift") * (pl.col(time) - pl.col("reference_ns")) for time in times)
+        frame = frame.with_columns(
+            pl.col(time) - pl.col("offset_ns").fill_null(0) - drifted.round().cast(TIME).fill_null(0)
+            for time, drifted in zip(times, late, strict=True)
+        ).select(columns)
+    return frame
+
+
+def _apply(profile: Profile, clocks: pl.DataFrame, fit: ClockFit | None, edges: pl.DataFrame | None) -> Aligned:
+    """Moves the times and tells what that did."""
+    done = replace(_moved(profile, clocks), clocks=clocks)
+    ties = _ties(profile, edges)
+    by_rank = profile.ranks.select("rank", "host").join(clocks, on="host").unique("rank")
+    by_rank = by_rank.select("rank", "offset_ns", "drift", "reference_ns")
+    before, after = check.violations(ties), check.violations(correct_messages(ties, by_rank))
+    result = Aligned(done, fit, len(ties), before, after)
+    return replace(result, profile=done.with_notes(_notes(profile, result)))
+
+
+def _ties(profile: Profile, edges: pl.DataFrame | None) -> pl.DataFrame:
+    """The messages between hosts, or where there are none the block dependencies."""
+    host = profile.ranks.select("rank", "host").unique("rank")
+    for messages in (profile.messages, edges):
+        if messages is None or messages.is_empty():
+            continue
+        between = (
+            messages.join(host.rename({"rank": "src_rank", "host": "a"}), on="src_rank")
+            .join(host.rename({"rank": "dst_rank", "host": "b"}), on="dst_rank")
+            .filter(pl.col("a") != pl.col("b"))
+            .select(messages.columns)
+        )
+        if len(between):
+            return between
+    return profile.messages.clear()
+
+
+def _checked(profile: Profile, fit: ClockFit, *, strict: bool, max_error_ns: float | None) -> pl.DataFrame:
+    """The fit's clocks, with the wall clock where the fit is not sure enough.
+
+    Raises AlignmentError with `strict` where a host is not tied as well as asked for, and always where hosts without a
+    common axis have no wall clock either.
+    """
+    clocks = fit.clocks
+    untied = clocks.filter(pl.col("method") == "wall")["host"].to_list()
+    parts = clocks.filter(pl.col("method").str.contains("component"))["host"].to_list()
+    unsure = clocks.filter(pl.col("sd_ns") > max_error_ns)["host"].to_list() if max_error_ns is not None else []
+    if strict:
+        _refuse(fit, untied, parts, unsure, max_error_ns)
+    if untied or parts:
+        first = _first_stamps(profile)
+        baseless = first.filter(pl.col("first") < EPOCH_NS)["host"].to_list()
+        if baseless and len(first) > 1:
+            raise AlignmentError(
+                f"{_names(baseless)}: the times are no wall clock, and nothing ties the host to the others",
+                "give --offset, or --align none to draw the times as they are",
+            )
+    keep = pl.col("host").is_in(unsure)
+    return clocks.with_columns(
+        method=pl.when(keep).then(pl.lit("wall")).otherwise("method"),
+        offset_ns=pl.when(keep).then(0).otherwise("offset_ns"),
+        drift=pl.when(keep).then(0.0).otherwise("drift"),
+    )
+
+
+def _refuse(fit: ClockFit, untied: list[str], parts: list[str], unsure: list[str], limit: float | None) -> None:
+    remedy = "leave out --align strict to keep what is known"
+    if untied:
+        raise AlignmentError(f"nothing ties {_names(untied)} to the other hosts", remedy)
+    if parts:
+        raise AlignmentError(f"the hosts fall into groups that nothing ties together: {_names(parts)}", remedy)
+    if unsure and limit is not None:
+        raise AlignmentError(f"the clock of {_names(unsure)} is known less well than {_time(limit)}", remedy)
+    if fit.one_sided:
+        raise AlignmentError(f"messages go only one way between {_names(fit.one_sided)}", remedy)
+    if fit.contradiction:
+        raise AlignmentError(f"the messages between {_names(fit.contradiction)} contradict each other", remedy)
+
+
+def _first_stamps(profile: Profile) -> pl.DataFrame:
+    """host, first: the first time of each host in any table."""
+    times = [
+        frame.group_by("rank").agg(first=pl.col("start_ns").min())
+        for frame in (profile.spans, profile.p2p, profile.collectives)
+    ]
+    host = profile.ranks.select("rank", "host").unique("rank")
+    firsts = pl.concat(times).join(host, on="rank").group_by("host").agg(pl.col("first").min())
+    return firsts.drop_nulls().sort("host")
+
+
+def _notes(profile: Profile, result: Aligned) -> list[Note]:
+    clocks, fit = result.profile.clocks, result.fit
+    if len(clocks) < 2:
+        return []
+    notes = _skew(profile)
+    wall = clocks.filter(pl.col("method").str.ends_with("wall"))["host"].to_list()
+    if wall and fit is not None:
+        text = f"clock of {_names(wall)}: nothing ties it to the other hosts well enough, wall clock kept"
+        notes.append(Note("warning", text, count=len(wall)))
+    if fit is not None:
+        notes += _host_notes(clocks) + _fit_notes(fit)
+    if result.counted:
+        text = f"{result.before} of {result.counted} messages between hosts arrived before they were sent"
+        text += f", {result.after} after alignment" if fit is not None else ""
+        notes.append(Note("warning" if result.after else "note", text))
+    return notes
+
+
+def _skew(profile: Profile) -> list[Note]:
+    first = _first_stamps(profile).sort("first", "host")
+    if len(first) < 2 or first["first"][-1] - first["first"][0] <= SKEW_NS:
+        return []
+    gap = first["first"][-1] - first["first"][0]
+    return [
+        Note("warning", f"{first['host'][-1]} starts {gap / 1e9:.1f} s after {first['host'][0]} by their own clocks")
+    ]
+
+
+def _host_notes(clocks: pl.DataFrame) -> list[Note]:
+    fitted = clocks.filter(pl.col("sd_ns").is_not_null())
+    if len(fitted) > NAMED:
+        text = f"clocks of {len(fitted)} hosts aligned, ±{_time(fitted['sd_ns'].max())} at worst (1 sd)"
+        return [Note("note", text)]
+    return [Note("note", describe(row)) for row in fitted.iter_rows(named=True)]
+
+
+def describe(clock: Mapping[str, object]) -> str:
+    """One row of `clocks` in words."""
+    offset, drift = clock["offset_ns"], clock["drift"]
+    assert isinstance(offset, int) and isinstance(drift, float)
+    text = (
+        f"clock of {clock['host']}: {clock['method']}, offset {_time(offset, sign=True)}, drift {drift * 1e6:+.2f} ppm"
+    )
+    for value, words in ((clock["sd_ns"], ", ±{} (1 sd)"), (clock["bound_ns"], ", certainly within {}")):
+        text += words.format(_time(value)) if isinstance(value, float) else ""
+    return text
+
+
+def _fit_notes(fit: ClockFit) -> list[Note]:
+    notes = []
+    if fit.worst_pair is not None:
+        a, b, off = fit.worst_pair
+        notes.append(Note("note", f"clocks: {a} and {b} fit worst, their own messages disagree by {_time(abs(off))}"))
+    if fit.holdout_ns is not None:
+        notes.append(Note("note", f"clocks: fits on halves of the data differ by {_time(fit.holdout_ns)} at most"))
+    if fit.contradiction:
+        text = f"clocks: the data around {_names(fit.contradiction)} contradict constant clock rates"
+        notes.append(Note("warning", f"{text} by up to {_time(fit.slack_ns)}"))
+    if fit.one_sided:
+        text = f"clocks: messages go only one way between {_names(fit.one_sided)}, their travel time counts as offset"
+        notes.append(Note("warning", text))
+    if fit.few_messages:
+        notes.append(Note("warning", f"clocks: few messages between {_names(fit.few_messages)}"))
+    if fit.asymmetric:
+        notes.append(Note("note", "clocks: messages take longer one way than the other, as collectives show"))
+    elif not fit.pairs.is_empty():
+        text = "clocks: both ways are taken to last alike; half of a difference counts as offset, per host pair"
+        notes.append(Note("note", text))
+    return notes
+
+
+def _names(names: list[str] | tuple[str, ...], most: int = 6) -> str:
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def _time(ns: object, *, sign: bool = False) -> str:
+    assert isinstance(ns, int | float)
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(ns) >= size:
+            return f"{ns / size:{'+' if sign else ''}.3g} {unit}"
+    return f"{ns:{'+' if sign else ''}.0f} ns"

@@ -1,0 +1,296 @@
+"""The robust fit itself: one offset and one drift per host that make all ties agree, by reweighted least squares.
+
+Messages: the delay of a message is a fixed lag plus noise to one side, so the fitted line hugs the lower envelope of
+the delays (an asymmetric Huber loss); a message that is far too late says nothing and loses its pull. Collectives: all
+members end together (a symmetric Huber loss about the event's own time). The unknown lags and event times are
+eliminated, so that what is solved has two unknowns per host whatever the number of messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sparse
+from numpy.typing import NDArray
+from scipy.sparse.linalg import splu
+
+from trace_export.clocks.edges import BLOCKS, Floats, Ints, Ties
+
+SMALL_EVENT = 16
+"""A collective of more members keeps its time as an unknown, so that the matrix stays sparse."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that can be tuned, in µs unless said otherwise.
+
+    `tau`, `block_tau`: the share of messages (of block dependencies) below the fitted line. `zone`: width of the loss's
+    round part, `far`: where a late message loses its pull, both in units of the spread of the earliest quarter of the
+    delays. `lag_us`, `drift_ppm`: what is thought likely beforehand (one standard deviation about 0).
+    """
+
+    tau: float = 0.05
+    block_tau: float = 0.02
+    zone: float = 1.5
+    far: float = 8.0
+    drift_ppm: float = 20.0
+    lag_us: float = 2000.0
+    same_lag_us: float = 0.01
+    collective_us: float = 2.0
+    huber: float = 1.345
+    rounds: int = 30
+    tolerance_us: float = 0.01
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The pull of a message whose residual is r µs, for one kind of tie; `scale` turns it into a likelihood."""
+
+    tau: float
+    zone: float
+    far: float
+    scale: float = 1.0
+
+    @staticmethod
+    def of(residual: Floats, tau: float, settings: Settings, *, blocks: bool) -> Loss:
+        """The loss whose shape fits the spread of these residuals."""
+        early, later = np.quantile(residual, [0.05, 0.25])
+        spread = 1.0 if blocks else max(float(later - early), 1.0)
+        far = np.inf if blocks else settings.far * spread
+        loss = Loss(tau, max(settings.zone * spread, 1.0), far)
+        pull = loss.weight(residual) * residual
+        bend = ((residual > -(1 - tau) * loss.zone) & (residual < tau * loss.zone)).mean() / loss.zone
+        return replace(loss, scale=float((pull**2).mean()) / max(float(bend), 1e-4))
+
+    def weight(self, residual: Floats) -> Floats:
+        """The least-squares weight that gives the same pull."""
+        slope = np.maximum(residual / self.tau, residual / (self.tau - 1))
+        weight = 1.0 / (self.scale * np.maximum(slope, self.zone))
+        late = residual > self.far
+        weight[late] *= (self.far / residual[late]) ** 2
+        return weight
+
+
+@dataclass(frozen=True)
+class Weights:
+    message: Floats
+    member: Floats
+
+
+@dataclass(frozen=True)
+class Solution:
+    """`offset` µs and `drift` (µs over the span) per host, `lag` per directed pair, residuals per row, in µs."""
+
+    offset: Floats
+    drift: Floats
+    lag: Floats
+    residual: Floats
+    disagreement: Floats
+    losses: dict[int, Loss] = field(default_factory=dict)
+    member_us: float = 2.0
+
+
+class Problem:
+    """The least-squares system of `ties`; `anchors` are the hosts held at offset 0, one per connected component."""
+
+    def __init__(self, ties: Ties, anchors: Ints, settings: Settings) -> None:
+        self.ties, self.anchors, self.settings = ties, anchors, settings
+        self.hosts = len(ties.hosts)
+        span = ties.span_us
+        self.span = span
+        self.x_sent, self.x_received = ties.sent / span, ties.received / span
+        self.delay = ties.received - ties.sent
+        low, high = np.minimum(ties.source, ties.target), np.maximum(ties.source, ties.target)
+        unordered, self.link = np.unique(low * self.hosts + high, return_inverse=True)
+        self.low, self.high = unordered // self.hosts, unordered % self.hosts
+        self.slot = (ties.source > ties.target).astype(np.int64)
+        self.asymmetry_us = np.full(len(unordered), settings.same_lag_us)
+        self.kinds = ties.kind[ties.pair] if len(ties.pair) else np.zeros(0, np.int64)
+
+    @cached_property
+    def event_size(self) -> Ints:
+        return np.bincount(self.ties.event)
+
+    def fit(self, times: Floats | None = None, event_times: Floats | None = None, start: Solution | None = None,
+            rounds: int | None = None) -> Solution:  # fmt: skip
+        """The robust solution; `times` counts each message, `event_times` each collective (for resampling).
+
+        With `start` its losses are kept and its weights are where the search begins.
+        """
+        weights = self._first_weights() if start is None else self._weights(start)
+        found: Solution | None = start
+        for _ in range(rounds or self.settings.rounds):
+            counted = Weights(
+                weights.message if times is None else weights.message * times,
+                weights.member if event_times is None else weights.member * event_times[self.ties.event],
+            )
+            last = found
+            found = self.solve(counted)
+            if start is None:
+                found = self._with_losses(found)
+            else:
+                found = replace(found, losses=start.losses, member_us=start.member_us)
+            if last is not None and self._change(last, found) < self.settings.tolerance_us:
+                break
+            weights = self._weights(found)
+        assert found is not None
+        return found
+
+    @staticmethod
+    def _change(a: Solution, b: Solution) -> float:
+        return float(max(np.abs(a.offset - b.offset).max(), np.abs(a.drift - b.drift).max()))
+
+    def _first_weights(self) -> Weights:
+        return Weights(np.full(len(self.delay), 1 / 50.0**2), np.full(len(self.ties.event), 1 / 10.0**2))
+
+    def _with_losses(self, found: Solution) -> Solution:
+        losses = {}
+        for kind in np.unique(self.kinds):
+            tau = self.settings.block_tau if kind == BLOCKS else self.settings.tau
+            losses[int(kind)] = Loss.of(
+                found.residual[self.kinds == kind], tau, self.settings, blocks=bool(kind == BLOCKS)
+            )
+        spread = self.settings.collective_us
+        if len(found.disagreement):
+            spread = max(1.4826 * float(np.median(np.abs(found.disagreement))), spread)
+        return replace(found, losses=losses, member_us=spread)
+
+    def _weights(self, found: Solution) -> Weights:
+        message = np.empty(len(self.delay))
+        for kind, loss in found.losses.items():
+            rows = self.kinds == kind
+            message[rows] = loss.weight(found.residual[rows])
+        away = np.abs(found.disagreement)
+        spread = found.member_us
+        member = np.minimum(1.0, self.settings.huber * spread / np.maximum(away, 1e-9)) / spread**2
+        return Weights(message, member)
+
+    def solve(self, weights: Weights) -> Solution:
+        """The least-squares solution under fixed `weights`."""
+        matrix, right, lags = self.normal(weights)
+        found = splu(matrix, permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True}).solve(right)
+        offset, drift = found[: self.hosts], found[self.hosts : 2 * self.hosts]
+        lag = lags.back(found)[self.link, self.slot] if len(self.delay) else np.zeros(0)
+        ties = self.ties
+        line = offset[ties.target] - offset[ties.source] + lag
+        residual = self.delay - line[ties.pair] - drift[ties.target][ties.pair] * self.x_received
+        residual += drift[ties.source][ties.pair] * self.x_sent
+        return Solution(offset, drift, lag, residual, self._disagreement(offset, drift, weights.member))
+
+    def _disagreement(self, offset: Floats, drift: Floats, weight: Floats) -> Floats:
+        """How far each member's end lies from its collective's, scaled so that small collectives count alike."""
+        ties = self.ties
+        if not len(ties.event):
+            return np.zeros(0)
+        end = ties.left - offset[ties.member] - drift[ties.member] * ties.left / self.span
+        total = np.bincount(ties.event, weight)
+        mean = np.bincount(ties.event, weight * end) / np.where(total > 0, total, 1.0)
+        size = self.event_size[ties.event]
+        return (end - mean[ties.event]) * np.sqrt(size / np.maximum(size - 1, 1))
+
+    def normal(self, weights: Weights) -> tuple[Any, Floats, Lags]:
+        """The normal equations over offsets, drifts and the times of large collectives: matrix, right side, lags."""
+        hosts = self.hosts
+        prior = np.zeros(2 * hosts)
+        prior[:hosts] = np.where(self.ties.used, 1e-12, 1.0)
+        prior[self.anchors] += 1e6
+        prior[hosts:] = 1 / (self.settings.drift_ppm * 1e-6 * self.span) ** 2
+        right = np.zeros(2 * hosts)
+        parts: list[Any] = [sparse.diags(prior)]
+        lags = Lags.none()
+        if len(self.delay):
+            matrix, force, lags = self._messages(weights.message)
+            parts.append(matrix)
+            right += force
+        if not len(self.ties.event):
+            return sum(parts[1:], parts[0]).tocsc(), right, lags
+        matrix, force, border, own, own_force = self._collectives(weights.member)
+        total = sum(parts, matrix)
+        if border.shape[0]:
+            total = sparse.bmat([[total, border.T], [border, sparse.diags(own)]])
+        return total.tocsc(), np.concatenate([right + force, own_force]), lags
+
+    def _messages(self, w: Floats) -> tuple[Any, Floats, Lags]:
+        """The messages' part with the lags eliminated, from nine sums per directed pair."""
+        first = self.ties.first
+        xi, xj, z = self.x_sent, self.x_received, self.delay
+        wi, wj = w * xi, w * xj
+        s, si, sj, sii, sjj, sij, y, yi, yj = (
+            np.add.reduceat(v, first) for v in (w, wi, wj, wi * xi, wj * xj, wi * xj, w * z, wi * z, wj * z)
+        )
+        block = np.stack([s, si, -s, -sj, si, sii, -si, -sij, -s, -si, s, sj, -sj, -sij, sj, sjj], -1).reshape(-1, 4, 4)
+        at = self._columns(self.ties.source, self.ties.target)
+        couple = np.stack([-s, -si, s, sj], -1)
+        lags = self._lags(s, y, np.where(self.slot[:, None] == 0, couple, couple[:, [2, 3, 0, 1]]))
+        reduced = np.swapaxes(lags.couple, 1, 2) @ lags.inverse
+        size = 2 * self.hosts
+        matrix = _scatter(at, block, size) - _scatter(lags.columns, reduced @ lags.couple, size)
+        right = _sums(at, np.stack([-y, -yi, y, yj], -1), size)
+        right -= _sums(lags.columns, reduced @ lags.force[:, :, None], size)
+        return matrix, right, lags
+
+    def _columns(self, one: Ints, other: Ints) -> Ints:
+        return np.stack([one, one + self.hosts, other, other + self.hosts], -1)
+
+    def _lags(self, s: Floats, y: Floats, couple: Floats) -> Lags:
+        """Both directed lags of each host pair, tied to each other and to 0 by what is thought likely beforehand."""
+        count = len(self.low)
+        own = np.zeros((count, 2, 2))
+        own[self.link, self.slot, self.slot] = s
+        mean, half = 0.25 / self.settings.lag_us**2, 0.25 / self.asymmetry_us**2
+        own = own + mean + np.array([[1, -1], [-1, 1]]) * half[:, None, None]
+        full = np.zeros((count, 2, 4))
+        full[self.link, self.slot] = couple
+        force = np.zeros((count, 2))
+        force[self.link, self.slot] = y
+        return Lags(np.asarray(np.linalg.inv(own), np.float64), full, force, self._columns(self.low, self.high))
+
+    def _collectives(self, w: Floats) -> tuple[Any, Floats, Any, Floats, Floats]:
+        """The collectives' part: small ones with their time eliminated, large ones as a border of the matrix."""
+        ties, hosts = self.ties, self.hosts
+        rows = np.arange(len(ties.event))
+        one = np.ones(len(rows))
+        where = (np.concatenate([rows, rows]), np.concatenate([ties.member, ties.member + hosts]))
+        use = sparse.csr_matrix((np.concatenate([one, ties.left / self.span]), where), shape=(len(rows), 2 * hosts))
+        belongs = sparse.csr_matrix((w, (ties.event, rows)), shape=(len(self.event_size), len(rows)))
+        own = _sums(ties.event, w, len(self.event_size)) + 1e-12
+        border, force = (belongs @ use).tocsr(), belongs @ ties.left
+        small = self.event_size <= SMALL_EVENT
+        inner, inner_force = border[small], force[small]
+        scaled = sparse.diags(1 / own[small]) @ inner
+        matrix = use.T @ sparse.diags(w) @ use - inner.T @ scaled
+        right = use.T @ (w * ties.left) - scaled.T @ inner_force
+        return matrix, right, border[~small], own[~small], force[~small]
+
+
+@dataclass(frozen=True)
+class Lags:
+    """What was eliminated: per host pair the inverse of the lags' own block, its coupling to the hosts, its force."""
+
+    inverse: Floats
+    couple: Floats
+    force: Floats
+    columns: Ints
+
+    @staticmethod
+    def none() -> Lags:
+        return Lags(np.zeros((0, 2, 2)), np.zeros((0, 2, 4)), np.zeros((0, 2)), np.zeros((0, 4), np.int64))
+
+    def back(self, found: Floats) -> Floats:
+        """The lags (host pairs × 2 directions) that belong to the solution `found`."""
+        rest = self.force[:, :, None] - self.couple @ found[self.columns][:, :, None]
+        return np.asarray((self.inverse @ rest)[:, :, 0])
+
+
+def _scatter(columns: Ints, blocks: NDArray[np.float64], size: int) -> Any:
+    rows = np.broadcast_to(columns[:, :, None], blocks.shape)
+    cols = np.broadcast_to(columns[:, None, :], blocks.shape)
+    return sparse.csr_matrix((blocks.ravel(), (rows.ravel(), cols.ravel())), shape=(size, size))
+
+
+def _sums(columns: Ints, values: Floats, size: int) -> Floats:
+    return np.asarray(np.bincount(columns.ravel(), values.ravel(), size), np.float64)
