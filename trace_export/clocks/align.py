@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -24,18 +24,6 @@ NAMED = 32
 """Up to this many hosts each gets its own line."""
 
 
-@dataclass(frozen=True)
-class Aligned:
-    """A profile on one clock; `fit` is None where nothing was fitted. `before`, `after`: messages that arrived before
-    they were sent, of `counted` between ranks of different hosts."""
-
-    profile: Profile
-    fit: ClockFit | None = None
-    counted: int = 0
-    before: int = 0
-    after: int = 0
-
-
 def align(
     profile: Profile,
     how: How = "auto",
@@ -44,19 +32,9 @@ def align(
     block_edges: pl.DataFrame | None = None,
     max_error_ns: float | None = None,
 ) -> Profile:
-    """`profile` with all times on one clock, `clocks` filled, and notes on what was done; see `aligned`."""
-    return aligned(profile, how, offsets=offsets, block_edges=block_edges, max_error_ns=max_error_ns).profile
+    """`profile` with all hosts on one clock: every time column of every table corrected, `clocks` filled, notes added.
 
-
-def aligned(
-    profile: Profile,
-    how: How = "auto",
-    *,
-    offsets: Mapping[str, int] | None = None,
-    block_edges: pl.DataFrame | None = None,
-    max_error_ns: float | None = None,
-) -> Aligned:
-    """Corrects every time column of every table; the order within a rank stays as it is.
+    The order within a rank stays as it is.
 
     `how`: `auto` fits (nothing to do for one host), `strict` fits and refuses what is not sure, `wall` and `none` keep
     the hosts' clocks, a path is a `clock_alignment.json` to use again. `offsets` (host → ns) are added to a host's
@@ -150,15 +128,21 @@ def _correct(frame: pl.DataFrame, by_rank: pl.DataFrame, sides: list[tuple[str, 
     return frame
 
 
-def _apply(profile: Profile, clocks: pl.DataFrame, fit: ClockFit | None, edges: pl.DataFrame | None) -> Aligned:
+def _apply(profile: Profile, clocks: pl.DataFrame, fit: ClockFit | None, edges: pl.DataFrame | None) -> Profile:
     """Moves the times and tells what that did."""
-    done = replace(_moved(profile, clocks), clocks=clocks)
     ties = _ties(profile, edges)
     by_rank = profile.ranks.select("rank", "host").join(clocks, on="host").unique("rank")
     by_rank = by_rank.select("rank", "offset_ns", "drift", "reference_ns")
     before, after = check.violations(ties), check.violations(correct_messages(ties, by_rank))
-    result = Aligned(done, fit, len(ties), before, after)
-    return replace(result, profile=done.with_notes(_notes(profile, result)))
+    done = replace(_moved(profile, clocks), clocks=clocks)
+    if len(clocks) < 2:
+        return done
+    notes = _skew(profile) + _clock_notes(clocks, fit)
+    if len(ties):
+        text = f"clocks: {before} of {len(ties)} messages between hosts arrived before they were sent"
+        text += f", {after} after alignment" if fit is not None else ""
+        notes.append(Note("warning" if after else "note", text))
+    return done.with_notes(notes)
 
 
 def _ties(profile: Profile, edges: pl.DataFrame | None) -> pl.DataFrame:
@@ -231,21 +215,14 @@ def _first_stamps(profile: Profile) -> pl.DataFrame:
     return firsts.drop_nulls().sort("host")
 
 
-def _notes(profile: Profile, result: Aligned) -> list[Note]:
-    clocks, fit = result.profile.clocks, result.fit
-    if len(clocks) < 2:
+def _clock_notes(clocks: pl.DataFrame, fit: ClockFit | None) -> list[Note]:
+    if fit is None:
         return []
-    notes = _skew(profile)
+    notes = _host_notes(clocks) + _fit_notes(fit)
     wall = clocks.filter(pl.col("method").str.ends_with("wall"))["host"].to_list()
-    if wall and fit is not None:
+    if wall:
         text = f"clock of {_names(wall)}: nothing ties it to the other hosts well enough, wall clock kept"
         notes.append(Note("warning", text, count=len(wall)))
-    if fit is not None:
-        notes += _host_notes(clocks) + _fit_notes(fit)
-    if result.counted:
-        text = f"{result.before} of {result.counted} messages between hosts arrived before they were sent"
-        text += f", {result.after} after alignment" if fit is not None else ""
-        notes.append(Note("warning" if result.after else "note", text))
     return notes
 
 
@@ -255,7 +232,10 @@ def _skew(profile: Profile) -> list[Note]:
         return []
     gap = first["first"][-1] - first["first"][0]
     return [
-        Note("warning", f"{first['host'][-1]} starts {gap / 1e9:.1f} s after {first['host'][0]} by their own clocks")
+        Note(
+            "warning",
+            f"clocks: {first['host'][-1]} starts {gap / 1e9:.1f} s after {first['host'][0]} by their own clocks",
+        )
     ]
 
 

@@ -9,7 +9,7 @@ which this program rounds; it makes the second use exact to the nanosecond.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import polars as pl
@@ -17,45 +17,42 @@ import polars as pl
 from trace_export.errors import SourceError
 from trace_export.model import CLOCKS, Profile, conform
 
-if TYPE_CHECKING:
-    from trace_export.clocks.align import Aligned
-
 MOST_BYTES = 64 << 20
 
 
-def content(result: Aligned) -> dict[str, Any]:
-    """What the file says, as plain values: per host the correction, and what is known about the whole."""
-    clocks = result.profile.clocks
-    referenced = clocks.filter(pl.col("reference_ns") != 0)["reference_ns"]
-    t0 = int(referenced.min()) if len(referenced) else 0  # type: ignore[arg-type]
-    facts: dict[str, Any] = {
+def content(profile: Profile) -> dict[str, Any]:
+    """What the file says, as plain values: the correction of each host, the delays that are left, what was noted."""
+    clocks = profile.clocks
+    referenced = clocks.filter(pl.col("reference_ns") != 0)["reference_ns"].to_list()
+    t0 = min(referenced, default=0)
+    return {
         "format": "trace_export clock alignment 1",
         "t0_ns": t0,
         "formula": "corrected = t - offset_ns - drift * (t - t0_ns)",
-        "messages": result.counted,
-        "violations_before": result.before,
-        "violations_after": result.after,
+        "hosts": {row["host"]: _host(row, t0) for row in clocks.iter_rows(named=True)},
+        "delays": _delays(profile).to_dicts(),
+        "notes": [note.text for note in profile.notes if note.text.startswith("clock")],
     }
-    if result.fit is not None:
-        fit = result.fit
-        facts |= {
-            "holdout_us": _us(fit.holdout_ns),
-            "lags_differ_by_direction": fit.asymmetric,
-            "contradiction": list(fit.contradiction),
-            "settings": {name: getattr(fit.settings, name) for name in ("tau", "block_tau", "drift_ppm", "lag_us")},
-        }
-    facts["hosts"] = {row["host"]: _host(row, t0) for row in clocks.iter_rows(named=True)}
-    if result.fit is not None:
-        facts["pairs"] = [
-            {k.replace("_ns", "_us"): _us(v) if k.endswith("_ns") else v for k, v in row.items()}
-            for row in result.fit.pairs.iter_rows(named=True)
-        ]
-    return facts
 
 
-def write(result: Aligned, path: Path) -> None:
+def write(profile: Profile, path: Path) -> None:
     """Writes the content to `path`."""
-    path.write_bytes(orjson.dumps(content(result), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    path.write_bytes(orjson.dumps(content(profile), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+def _delays(profile: Profile) -> pl.DataFrame:
+    """How long after its sender had ended each message's receiver ended, per pair of hosts, on the corrected clock."""
+    host = profile.ranks.select("rank", "host").unique("rank")
+    delay = (pl.col("recv_end_ns") - pl.col("send_end_ns")) / 1e3
+    quantiles = {"min": 0.0, "q05": 0.05, "median": 0.5, "q95": 0.95}
+    return (
+        profile.messages.join(host.rename({"rank": "src_rank", "host": "from"}), on="src_rank")
+        .join(host.rename({"rank": "dst_rank", "host": "to"}), on="dst_rank")
+        .filter(pl.col("from") != pl.col("to"))
+        .group_by("from", "to")
+        .agg(pl.len().alias("messages"), *(delay.quantile(q).round(3).alias(f"{n}_us") for n, q in quantiles.items()))
+        .sort("from", "to")
+    )
 
 
 def _host(row: dict[str, Any], t0: int) -> dict[str, Any]:

@@ -1,0 +1,185 @@
+"""One clock for all hosts: accuracy against known truth, and what must hold exactly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import polars as pl
+import pytest
+
+from tests.clock_runs import Clocks, Run, make
+from trace_export.clocks import check, record
+from trace_export.clocks.align import align
+from trace_export.clocks.fit import fit_clocks
+from trace_export.errors import AlignmentError, SourceError, UsageError
+from trace_export.model import MESSAGES, TABLES, Profile, empty
+
+
+def with_messages(run: Run) -> Profile:
+    return replace(run.profile, messages=run.paired)
+
+
+SCENARIOS = {
+    "plain": (Clocks(seed=1), 4.0),
+    "replicas": (Clocks(seed=2, replicas=2), 5.0),
+    "eager": (Clocks(seed=3, eager=0.3, microbatches=8), 5.0),
+    "all eager": (Clocks(seed=4, eager=1.0, microbatches=8), 15.0),
+    "two ranks a host": (Clocks(seed=5, stages=6, ranks_per_host=2), 5.0),
+    "lags differ, seen by collectives": (Clocks(seed=6, lags_us=(60, 10), over_stages=True, steps=4), 12.0),
+}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_hosts_are_placed_where_they_belong(name: str) -> None:
+    clocks, allowed_us = SCENARIOS[name]
+    run = make(clocks)
+    result = align(with_messages(run))
+    left = run.misplaced_us(result.clocks)
+    assert max(map(abs, left.values())) < allowed_us
+    assert check.violations(run.paired) > 0
+    assert check.violations(result.messages) == 0
+    for host, sd, bound in result.clocks.select("host", "sd_ns", "bound_ns").iter_rows():
+        assert abs(left[host]) < 4 * sd / 1e3
+        assert abs(left[host]) < bound / 1e3
+
+
+def test_lags_that_differ_unseen_stay_inside_the_hard_bound() -> None:
+    run = make(Clocks(seed=7, lags_us=(60, 10)))
+    result = align(with_messages(run))
+    left = run.misplaced_us(result.clocks)
+    assert max(map(abs, left.values())) > 10, "the limit that cannot be passed without a collective over the stages"
+    for host, bound in result.clocks.select("host", "bound_ns").iter_rows():
+        assert abs(left[host]) < bound / 1e3
+    assert any("both ways" in n.text for n in result.notes)
+
+
+def moved(profile: Profile, host: str, by_ns: int) -> Profile:
+    ranks = profile.ranks.filter(pl.col("host") == host)["rank"].to_list()
+
+    def shift(frame: pl.DataFrame, rank: str, *times: str) -> pl.DataFrame:
+        here = pl.col(rank).is_in(ranks)
+        return frame.with_columns(pl.when(here).then(pl.col(t) + by_ns).otherwise(t).alias(t) for t in times)
+
+    sent = shift(profile.messages, "src_rank", "send_start_ns", "send_end_ns")
+    return replace(
+        profile,
+        spans=shift(profile.spans, "rank", "start_ns", "end_ns"),
+        p2p=shift(profile.p2p, "rank", "start_ns", "end_ns"),
+        collectives=shift(profile.collectives, "rank", "start_ns", "end_ns"),
+        messages=shift(sent, "dst_rank", "recv_start_ns", "recv_end_ns"),
+    )
+
+
+@pytest.mark.parametrize("by_ns", [1, -777, 123_456_789, 11_560_000_000, -(10**18)])
+def test_shifting_one_host_changes_no_relative_place(by_ns: int) -> None:
+    profile = with_messages(make(Clocks(seed=8, replicas=2)))
+    one, other = align(profile), align(moved(profile, "host02", by_ns))
+    gaps = (one.spans["start_ns"] - other.spans["start_ns"]).unique()
+    assert len(gaps) == 1
+
+
+def test_order_of_rows_does_not_matter() -> None:
+    profile = with_messages(make(Clocks(seed=9, replicas=2, eager=0.2)))
+    tables = ("messages", "collectives", "ranks")
+    shuffled = {n: getattr(profile, n).sample(fraction=1, shuffle=True, seed=5) for n in tables}
+    assert align(replace(profile, **shuffled)).clocks.equals(align(profile).clocks)
+
+
+def test_one_host_is_left_bit_for_bit() -> None:
+    profile = with_messages(make(Clocks(seed=10, ranks_per_host=4)))
+    one, none = align(profile, "auto"), align(profile, "none")
+    for table in TABLES.keys() - {"clocks"}:
+        assert getattr(one, table).equals(getattr(profile, table))
+        assert getattr(none, table).equals(getattr(profile, table))
+    assert one.clocks["method"].to_list() == ["single-host"]
+
+
+def test_order_within_a_rank_stays() -> None:
+    profile = with_messages(make(Clocks(seed=11, drift_ppm=400)))
+    done = align(profile)
+    for rank in profile.ranks["rank"]:
+        before, after = (p.spans.filter(pl.col("rank") == rank) for p in (profile, done))
+        assert before["start_ns"].is_sorted()
+        assert after["start_ns"].is_sorted()
+        assert (after["end_ns"] >= after["start_ns"]).all()
+
+
+def test_a_host_without_ties_keeps_its_wall_clock_and_says_so() -> None:
+    run = make(Clocks(seed=12))
+    messages = run.paired.filter((pl.col("src_rank") != 3) & (pl.col("dst_rank") != 3))
+    profile = replace(run.profile, messages=messages)
+    done = align(profile)
+    last = done.clocks.filter(pl.col("host") == "host03").row(0, named=True)
+    assert (last["method"], last["offset_ns"], last["drift"]) == ("wall", 0, 0.0)
+    assert any(n.level == "warning" and "host03" in n.text for n in done.notes)
+    with pytest.raises(AlignmentError, match="host03"):
+        align(profile, "strict")
+
+
+def test_strict_refuses_what_is_known_less_well_than_asked() -> None:
+    profile = with_messages(make(Clocks(seed=13)))
+    align(profile, "strict", max_error_ns=100_000)
+    with pytest.raises(AlignmentError, match="less well"):
+        align(profile, "strict", max_error_ns=10)
+    kept = align(profile, "auto", max_error_ns=10)
+    assert set(kept.clocks["method"]) == {"wall"}
+    assert kept.spans.equals(profile.spans)
+
+
+def test_told_offsets_come_first() -> None:
+    profile = with_messages(make(Clocks(seed=14)))
+    shifted = align(profile, "none", offsets={"host01": 3_200_000})
+    gap = shifted.spans["start_ns"] - profile.spans["start_ns"]
+    assert gap.filter(profile.spans["rank"] == 1).unique().to_list() == [3_200_000]
+    assert gap.filter(profile.spans["rank"] != 1).unique().to_list() == [0]
+    one, other = align(profile), align(profile, offsets={"host01": 3_200_000})
+    assert len((one.spans["start_ns"] - other.spans["start_ns"]).unique()) == 1
+    with pytest.raises(UsageError, match="host77"):
+        align(profile, offsets={"host77": 1})
+
+
+def test_the_record_can_be_used_again(tmp_path: Path) -> None:
+    profile = with_messages(make(Clocks(seed=15, replicas=2)))
+    done = align(profile, offsets={"host03": -40_000})
+    record.write(done, tmp_path / "clock_alignment.json")
+    again = align(profile, tmp_path / "clock_alignment.json")
+    for table in ("spans", "messages", "collectives"):
+        assert getattr(again, table).equals(getattr(done, table))
+
+
+def test_the_record_says_what_its_formula_says(tmp_path: Path) -> None:
+    profile = with_messages(make(Clocks(seed=16)))
+    done = align(profile)
+    record.write(done, tmp_path / "clock_alignment.json")
+    said = orjson.loads((tmp_path / "clock_alignment.json").read_bytes())
+    host = dict(profile.ranks.select("rank", "host").iter_rows())
+    both = zip(profile.spans["start_ns"], done.spans["start_ns"], strict=True)
+    for rank, (start, shown) in zip(profile.spans["rank"], both, strict=True):
+        entry = said["hosts"][host[rank]]
+        by_hand = start - entry["offset_ns"] - round(entry["drift"] * (start - said["t0_ns"]))
+        assert abs(by_hand - shown) <= 1
+
+
+BROKEN = [
+    "",
+    "[]",
+    "{}",
+    '{"hosts": 3}',
+    '{"hosts": {"host00": {"offset_ns": "x"}}}',
+    '{"hosts": {"host00": {"drift": 7}}}',
+]
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_broken_record_is_one_sentence(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "clocks.json"
+    path.write_text(text)
+    with pytest.raises(SourceError, match=r"clocks\.json"):
+        align(make(Clocks(seed=17)).profile, path)
+
+
+def test_nothing_to_fit() -> None:
+    profile = make(Clocks()).profile
+    assert set(fit_clocks(empty(MESSAGES), profile.collectives, profile.ranks).clocks["method"]) == {"wall"}
