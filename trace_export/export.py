@@ -13,10 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import polars as pl
-from trace_export.analysis.bubbles import bubble_slices, step_bubbles
-from trace_export.chart.tracks import Chart, ChartOptions, lay_out
 
 from trace_export import parallel, sources
+from trace_export.analysis.bubbles import bubble_slices, step_bubbles
+from trace_export.chart.chart import Chart
+from trace_export.chart.colours import ColorBy
+from trace_export.chart.tracks import ChartOptions, lay_out
 from trace_export.clocks import align as clock_alignment
 from trace_export.clocks import record
 from trace_export.cut import cut
@@ -42,7 +44,7 @@ FORMATS = {
 """Output format → file name extension."""
 STEM = "pipeline_profile"
 TRACKS = ("stage", "rank")
-COLOR_BY = ("kind", "microbatch", "rank", "none")
+COLOR_BY: tuple[ColorBy, ...] = ("kind", "microbatch", "rank", "none")
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "paddle": ("paddle", "paddle_dygraph"),
@@ -228,17 +230,21 @@ def spill_folder(options: LoadOptions) -> Iterator[LoadOptions]:
 
 
 def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
-    """The chart of a profile: tracks, slices, arrows, counters."""
+    """The chart of a profile: tracks, slices, arrows, counters; and what analysis and theory add to it."""
+    added = []
+    if options.bubbles:
+        added.append(bubble_slices(profile))
+    if options.model:
+        added.append(simulate.model_slices(profile))
     return lay_out(
         profile,
         ChartOptions(
-            tracks=options.tracks,
+            tracks="rank" if options.tracks == "rank" else "stage",
             detail=detail,
-            color_by=options.color_by,
+            color_by=next(choice for choice in COLOR_BY if choice == options.color_by),
             edges=dependencies.block_edges(profile),
-            step_bubbles=step_bubbles(profile),
-            bubbles=bubble_slices(profile) if options.bubbles else None,
-            model=simulate.model_of(profile) if options.model else None,
+            step_arguments=step_bubbles(profile).select("run", "step", (100 * pl.col("bubble")).alias("bubble %")),
+            added=tuple(added),
         ),
     )
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import orjson
 import polars as pl
-from trace_export.analysis.bubbles import step_bubbles
 
+from trace_export.analysis.bubbles import step_bubbles
 from trace_export.errors import TraceExportError
 from trace_export.model import Profile
 
