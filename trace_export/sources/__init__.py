@@ -11,6 +11,7 @@ from trace_export.sources.source import Kind, ReadOptions, Source
 READERS: dict[Kind, str] = {
     "paddle": "paddle",
     "paddle_dygraph": "paddle_dygraph",
+    "nsys": "nsys",
     "ascend": "ascend",
     "mindspore": "ascend",
 }

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from trace_export.sources import find_ascend, find_paddle
+from trace_export.sources import find_ascend, find_nsys, find_paddle
 from trace_export.sources.layout import Folder, Found, walk
 
 _RECOGNISERS: tuple[Callable[[Path, list[Folder]], Found], ...] = (
     find_paddle.worker_logs,
     find_paddle.dygraph_records,
+    find_nsys.exports,
     find_ascend.captures,
 )
 

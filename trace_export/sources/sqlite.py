@@ -120,6 +120,19 @@ class Database:
             ((first,),) = self.texts(f"{after} WHERE rowid > {last}")
 
 
+def tables_of(path: Path) -> frozenset[str]:
+    """The tables of a database, for a first look: empty when it is none or cannot be read. Ignores a log beside it."""
+    try:
+        with path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                return frozenset()
+        with closing(sqlite3.connect(f"file:{_quoted(path)}?mode=ro&immutable=1", uri=True)) as connection:
+            connection.text_factory = _text
+            return frozenset(name for (name,) in connection.execute("SELECT name FROM sqlite_master"))
+    except (OSError, sqlite3.Error):
+        return frozenset()
+
+
 def decoded(column: pl.Series) -> pl.Series:
     """A Binary column as String, bytes that are not UTF-8 replaced."""
     try:

@@ -1,0 +1,154 @@
+"""Which rank each process of an Nsight Systems export is.
+
+Processes are told apart by their own id and never by the device's: every rank may call its GPU device 0. The evidence
+in order: names of step ranges, MPI's ranks, the environment of a session around a single rank, pipeline stages in the
+names of ranges, the file's name, and at last the order of devices and processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import polars as pl
+
+from trace_export.model import Declared, Note
+from trace_export.sources.nsys_ranges import Ranges
+from trace_export.sources.nsys_session import environment_rank
+from trace_export.sources.nsys_work import KERNELS
+from trace_export.sources.source import Source
+from trace_export.sources.sqlite import Database
+
+Numbers = dict[int, int]
+"""Process → rank, of the processes that the evidence covers."""
+
+
+def read_ranks(db: Database, ranges: Ranges, source: Source) -> tuple[pl.DataFrame, list[Note]]:
+    """process, rank, rank_origin, stage, stage_origin, device of every process with blocks, and what to tell of it.
+
+    A process whose recorded rank another one has too is left out.
+    """
+    processes = ranges.of("block")["process"].unique().sort().to_list()
+    devices = {process: _device(db, process) for process in processes}
+    alone = len(processes) == 1
+    stages = stages_of(ranges)
+    places = {**{p: min(own) for p, own in stages.items()}, **_from_names(ranges, "place")}
+    evidence: list[tuple[str, Callable[[], Numbers]]] = [
+        ("recorded", lambda: _from_names(ranges)),
+        ("recorded", lambda: _from_mpi(db)),
+        ("recorded", lambda: _same(processes, environment_rank(db)) if alone else {}),
+        ("assumed", lambda: _from_stages(stages)),
+        (source.rank_origin, lambda: _same(processes, source.rank) if alone else {}),
+    ]
+    numbers: Numbers = {}
+    origins: dict[int, str] = {}
+    notes: list[Note] = []
+    for origin, find in evidence:
+        for process, rank in find().items():
+            if process in processes and process not in numbers:
+                numbers[process], origins[process] = rank, origin
+    for process in sorted(processes, key=lambda p: (devices[p], p)):
+        if process not in numbers:
+            free = next(r for r in range(len(processes) + 1) if r not in numbers.values())
+            numbers[process], origins[process] = free, "assumed"
+    kept, twice = _unique(numbers, ranges)
+    for process in twice:
+        text = f"a second process says it is rank {numbers[process]}: it is left out"
+        notes.append(Note("warning", text, str(db.path)))
+    frame = pl.DataFrame(
+        {
+            "process": kept,
+            "rank": [numbers[p] for p in kept],
+            "rank_origin": [origins[p] for p in kept],
+            "stage": [places.get(p) for p in kept],
+            "stage_origin": ["recorded" if p in places else None for p in kept],
+            "device": [devices[p][0] if devices[p][0] >= 0 else None for p in kept],
+        },
+        schema_overrides={"process": pl.Int64, "stage": pl.Int32, "stage_origin": pl.String, "device": pl.Int32},
+    )
+    return frame.sort("rank"), notes
+
+
+def stages_of(ranges: Ranges) -> dict[int, list[int]]:
+    """Process → the stages that its names speak of as its own, in order."""
+    own = ranges.frame.filter(pl.col("role").is_in(["block", "p2p", "boundary"]))
+    stages = pl.concat([own.select("process", stage=pl.col(c)) for c in ("stage", "stage_b")]).drop_nulls()
+    grouped = stages.group_by("process").agg(pl.col("stage").unique().sort())
+    return dict(grouped.iter_rows())
+
+
+def with_chunks(rows: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
+    """`rows` (process, stage, chunk, perhaps stage_b and chunk_b) with the chunk of every stage that is named: its
+    place among the stages of the process."""
+    places = [(p, stage, chunk) for p, own in stages_of(ranges).items() for chunk, stage in enumerate(own)]
+    schema = {"process": pl.Int64, "stage": pl.Int32, "nth": pl.Int32}
+    chunks = pl.DataFrame(places, schema, orient="row")
+    for stage, chunk in (("stage", "chunk"), ("stage_b", "chunk_b")):
+        if stage in rows.columns:
+            rows = rows.join(chunks.rename({"stage": stage}), on=["process", stage], how="left", maintain_order="left")
+            rows = rows.with_columns(pl.coalesce(chunk, "nth").alias(chunk)).drop("nth")
+    return rows
+
+
+def declared(stages: dict[int, list[int]]) -> Declared:
+    """Chunks, depth and placement of the pipeline, as far as the stages of all processes of a file tell.
+
+    With two chunks and P ranks, rank r has stages {r, r + P} in a loop and {r, 2P - 1 - r} in a V.
+    """
+    counts = {len(own) for own in stages.values()}
+    if len(counts) != 1:
+        return Declared()
+    (chunks,) = counts
+    covered = sorted({stage for own in stages.values() for stage in own})
+    whole = chunks > 1 and covered == list(range(len(covered)))
+    loop = chunks > 1 and len({own[1] - own[0] for own in stages.values()}) == 1
+    vee = chunks == 2 and len({own[0] + own[1] for own in stages.values()}) == 1
+    placement: Literal["loop", "vee"] = "loop" if loop else "vee"
+    return Declared(
+        chunks=chunks, pp=len(covered) // chunks if whole else None, placement=placement if loop != vee else None
+    )
+
+
+def _same(processes: list[int], rank: int | None) -> Numbers:
+    return {} if rank is None else dict.fromkeys(processes, rank)
+
+
+def _from_names(ranges: Ranges, number: str = "rank") -> Numbers:
+    """`iter_{rank}_{step}`, or a mark with rank=… (and with `number` place, the stage=… of a mark)."""
+    told = ranges.frame.select("process", number).drop_nulls()
+    return dict(told.unique("process", keep="first", maintain_order=True).iter_rows())
+
+
+def _from_mpi(db: Database) -> Numbers:
+    if not {"globalTid", "rank"} <= db.columns("MPI_RANKS").keys():
+        return {}
+    rows = db.texts("SELECT DISTINCT globalTid >> 24, rank FROM MPI_RANKS WHERE globalTid IS NOT NULL")
+    return {process: rank for process, rank in rows if isinstance(rank, int) and 0 <= rank < 10**9}
+
+
+def _from_stages(stages: dict[int, list[int]]) -> Numbers:
+    """The smallest stage, unless several replicas of the pipeline are in the file."""
+    numbers = {process: min(own) for process, own in stages.items()}
+    return numbers if len(set(numbers.values())) == len(numbers) else {}
+
+
+def _unique(numbers: Numbers, ranges: Ranges) -> tuple[list[int], list[int]]:
+    """The processes to keep, and those whose rank a process with more ranges has."""
+    sizes = dict(ranges.frame.group_by("process").len().iter_rows())
+    kept: dict[int, int] = {}
+    for process in sorted(numbers, key=lambda p: (-sizes[p], p)):
+        kept.setdefault(numbers[process], process)
+    return list(kept.values()), [p for p in numbers if p not in kept.values()]
+
+
+def _device(db: Database, process: int) -> tuple[int, int]:
+    """(physical GPU, the process's own number of it), -1 where unknown."""
+    device = -1
+    if KERNELS in db.tables():
+        rows = db.texts(f"SELECT deviceId FROM {KERNELS} WHERE globalPid >> 24 = ? LIMIT 1", [process])
+        device = int(rows[0][0]) if rows and isinstance(rows[0][0], int) else -1
+    if not {"gpuId", "cudaId", "pid"} <= db.columns("TARGET_INFO_CUDA_DEVICE").keys():
+        return device, device
+    rows = db.texts("SELECT gpuId, cudaId FROM TARGET_INFO_CUDA_DEVICE WHERE pid = ?", [process & 0xFFFFFF])
+    of_number = {cuda: gpu for gpu, cuda in rows if isinstance(gpu, int) and isinstance(cuda, int)}
+    return (of_number.get(device, device), device)

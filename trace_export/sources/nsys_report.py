@@ -1,0 +1,37 @@
+"""Reports that were not exported yet: `nsys` itself turns them into SQLite, where it is installed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trace_export.errors import SourceError
+
+SUFFIX = ".nsys-rep"
+
+
+@contextmanager
+def exported(path: Path) -> Iterator[Path]:
+    """The SQLite file to read for `path`: itself, or for a report its export in a folder that is gone afterwards.
+
+    Raises SourceError when there is no `nsys` on the PATH or it fails. What it prints is not passed on: it may name
+    anything that ran on the machine.
+    """
+    if path.suffix != SUFFIX:
+        yield path
+        return
+    by_hand = f"nsys export --type sqlite {path.name}"
+    program = shutil.which("nsys")
+    if program is None:
+        raise SourceError(path, "is a report that only nsys can read, and nsys is not installed here", f"run {by_hand}")
+    with tempfile.TemporaryDirectory(prefix="trace-export-") as folder:
+        target = Path(folder) / f"{path.stem}.sqlite"
+        command = [program, "export", "--type", "sqlite", "--output", str(target), str(path.absolute())]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        if done.returncode or not target.exists():
+            raise SourceError(path, f"nsys could not export it (exit code {done.returncode})", f"try {by_hand}")
+        yield target

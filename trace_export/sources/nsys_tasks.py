@@ -1,0 +1,74 @@
+"""The device tasks of an Nsight Systems export, by rank and stream, for the rows below the blocks."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+
+from trace_export.model import Detail, KernelFile
+from trace_export.sources.nsys_work import COPIES, GRAPHS, IS_NCCL, KERNELS
+from trace_export.sources.source import ReadOptions
+from trace_export.sources.spill import Spill
+from trace_export.sources.sqlite import Database
+
+CLEARS = "CUPTI_ACTIVITY_KIND_MEMSET"
+NAME_COLUMN = {KERNELS: "shortName", GRAPHS: "graphId", COPIES: "copyKind", CLEARS: "0"}
+"""Table → the column that tells what the task is."""
+COPY_KINDS = dict(enumerate(["HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP"], start=1))
+"""CUpti_ActivityMemcpyKind: from host, device or array to the other; P between two devices."""
+
+
+def write_tasks(db: Database, ranks: pl.DataFrame, offset_ns: int, options: ReadOptions) -> tuple[KernelFile, ...]:
+    """One file per rank of `ranks` (rank, process) with what `options.detail` asks for: NCCL's kernels, or all work."""
+    if options.spill is None or options.detail == "spans":
+        return ()
+    spill = Spill(options.spill)
+    names: dict[int, str] = {}
+    for table in (KERNELS,) if options.detail == "comm" else NAME_COLUMN:
+        for where in db.chunks(table) if table in db.tables() else ():
+            tasks = _chunk(db, table, where, options.detail).join(ranks, on="process")
+            tasks = tasks.with_columns(
+                _name(db, table, tasks["what"], names),
+                stream=pl.format("stream {}", pl.col("stream")),
+                category=_category(table),
+                start_ns=pl.col("start") + offset_ns,
+                end_ns=pl.col("end") + offset_ns,
+            )
+            for (rank,), part in tasks.group_by("rank"):
+                spill.add(rank, part)
+    return spill.files()
+
+
+def _chunk(db: Database, table: str, where: str, detail: Detail) -> pl.DataFrame:
+    """process, stream, start, end, what (the number behind the task's name) and nccl (0 or 1)."""
+    nccl = IS_NCCL if table == KERNELS else "0"
+    only = f" AND {nccl}" if detail == "comm" else ""
+    return db.frame(
+        f"""SELECT COALESCE(globalPid, 0) >> 24 AS process, COALESCE(streamId, 0) AS stream, start, "end",
+            COALESCE({NAME_COLUMN[table]}, 0) AS what, {nccl} AS nccl FROM {table} WHERE {where}{only}"""
+    )
+
+
+def _category(table: str) -> pl.Expr:
+    if table in (COPIES, CLEARS):
+        return pl.lit("memory")
+    return pl.when(pl.col("nccl") != 0).then(pl.lit("communication")).otherwise(pl.lit("compute"))
+
+
+def _name(db: Database, table: str, what: pl.Series, names: dict[int, str]) -> pl.Series:
+    """The tasks' names; `names` keeps the strings that were looked up."""
+    numbers = what.unique()
+    if table == KERNELS:
+        asked = json.dumps([n for n in numbers if n not in names])
+        names |= dict(db.texts("SELECT id, value FROM StringIds WHERE id IN (SELECT value FROM json_each(?))", [asked]))
+        texts = [names.get(n, "kernel") for n in numbers]
+    elif table == GRAPHS:
+        texts = [f"CUDA graph {n}" for n in numbers]
+    elif table == COPIES:
+        texts = [f"Memcpy {COPY_KINDS.get(n, '')}".strip() for n in numbers]
+    else:
+        texts = ["Memset" for _ in numbers]
+    return what.replace_strict(numbers, pl.Series(texts, dtype=pl.Categorical), return_dtype=pl.Categorical).alias(
+        "name"
+    )
