@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_schedules import golden
 
+from tests.test_schedules import golden
 from trace_export.analysis.bubbles import CAUSES, bubble_slices, rank_bubbles, step_bubbles
 from trace_export.model import RANKS, SPANS, Declared, Profile, conform
 from trace_export.pipeline.schedules import schedule

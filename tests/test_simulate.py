@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from test_schedules import golden
 
+from tests.test_schedules import golden
 from trace_export.errors import UsageError
 from trace_export.pipeline.schedules import TITLES, Schedule, schedule
 from trace_export.pipeline.simulate import Costs, durations, run, simulate
