@@ -24,9 +24,9 @@ SAMPLES: dict[str, pl.DataType] = {"track": pl.UInt32(), "ts_ns": pl.Int64(), "v
 class Track:
     """A row of the chart, or a group of rows.
 
-    `parent` is the id of the group (None: the root of all), `order` the place among its siblings. Slices that overlap
-    lie on several lanes: tracks of one name, parent and order that are drawn as one. `flat` is the name for formats
-    without groups (empty: the same).
+    The root has the id 1. `parent` is the id of the group (None: the root), `order` the place among its siblings.
+    Slices that overlap lie on several lanes: tracks of one name, parent and order that are drawn as one. `flat` is the
+    name for formats without groups (empty: the same).
     """
 
     id: int

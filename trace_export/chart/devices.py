@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,10 @@ ROWS = 1 << 18
 """Device tasks held at a time."""
 
 
-def add_ranks(
-    builder: Builder, profile: Profile, ranks: list[dict[str, Any]], order: int
-) -> Callable[[], Iterator[Part]]:
-    """Adds the group "Ranks" with a group per rank that has communication or device tasks; what reads the tasks.
+def add_ranks(builder: Builder, profile: Profile, ranks: list[dict[str, Any]], order: int) -> dict[int, int]:
+    """Adds the group "Ranks" with a group per rank that has communication or device tasks.
+
+    Returns the groups that device tasks go to: rank → track.
 
     `ranks` are rows of `profile.ranks` in the order wanted, with their `text`.
     """
@@ -28,7 +29,7 @@ def add_ranks(
     with_tasks = {file.rank for file in profile.kernels}
     wanted = [r for r in ranks if r["rank"] in with_tasks or r["rank"] in communication]
     if not wanted:
-        return lambda: iter(())
+        return {}
     top = builder.track("Ranks", order, kind="group", description="Device tasks and communication of each rank drawn")
     groups = {}
     for place, rank in enumerate(wanted):
@@ -36,7 +37,7 @@ def add_ranks(
         groups[rank["rank"]] = group = builder.track(name, place, top, kind="group", description=rank["text"])
         if (frame := communication.get(rank["rank"])) is not None:
             builder.slices(frame, builder.track("communication", 0, group, flat=f"{name} · communication"))
-    return lambda: _tasks(profile, {r: g for r, g in groups.items() if r in with_tasks})
+    return {rank: group for rank, group in groups.items() if rank in with_tasks}
 
 
 def first_task_ns(profile: Profile, ranks: list[int]) -> int | None:
@@ -61,17 +62,16 @@ def _communication(profile: Profile) -> dict[int, pl.DataFrame]:
     return {int(rank): frame.drop("rank") for (rank,), frame in both.group_by("rank", maintain_order=True)}
 
 
-def _tasks(profile: Profile, groups: dict[int, int]) -> Iterator[Part]:
-    """The device tasks of each rank in `groups` (rank → its track), with the tracks of its streams as they turn up."""
-    # Tracks of the main part are numbered from 1; these stay clear of them.
-    ids = iter(range(1 << 24, 1 << 32))
+def tasks(profile: Profile, groups: dict[int, int], first_id: int) -> Iterator[Part]:
+    """The device tasks of each rank in `groups`, with the tracks of its streams as they turn up, from `first_id` on."""
+    ids = count(first_id)
     for rank, group in groups.items():
         streams = {
             name: _Stream(name, order, rank, group) for order, name in enumerate(_stream_names(profile, rank), 1)
         }
         for batch in profile.kernel_batches(rank, ROWS):
-            for (name,), tasks in batch.group_by("stream", maintain_order=True):
-                yield streams[str(name)].part(tasks, ids)
+            for (name,), rows in batch.group_by("stream", maintain_order=True):
+                yield streams[str(name)].part(rows, ids)
 
 
 def _stream_names(profile: Profile, rank: int) -> list[str]:
@@ -93,13 +93,13 @@ class _Stream:
         self._lanes = Lanes()
         self._ids: list[int] = []
 
-    def part(self, tasks: pl.DataFrame, ids: Iterator[int]) -> Part:
-        tasks = tasks.sort("start_ns", "end_ns", maintain_order=True)
-        lane = self._lanes.assign(tasks["start_ns"].to_numpy(), tasks["end_ns"].to_numpy())
+    def part(self, rows: pl.DataFrame, ids: Iterator[int]) -> Part:
+        rows = rows.sort("start_ns", "end_ns", maintain_order=True)
+        lane = self._lanes.assign(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
         known = len(self._ids)
         self._ids += [next(ids) for _ in range(known, self._lanes.count)]
         fresh = tuple(
             Track(**{**vars(self._track), "id": self._ids[lane], "lane": lane}) for lane in range(known, len(self._ids))
         )
         track = pl.Series("track", np.array(self._ids, np.uint32)[lane])
-        return Part(fresh, tasks.select(track, "start_ns", "end_ns", "name", "category"))
+        return Part(fresh, rows.select(track, "start_ns", "end_ns", "name", "category"))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import polars as pl
@@ -73,11 +74,13 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     steps.add_stages_busy(builder, blocks.filter(pl.col("rank").is_in(firsts)), COUNTERS)
     steps.add_counters(builder, profile.counters, numbers, COUNTERS + 1)
     detailed = drawn if options.detail != "spans" else []
-    more = devices.add_ranks(builder, profile, detailed, RANKS)
+    groups = devices.add_ranks(builder, profile, detailed, RANKS)
     starts = (builder.first_ns(), devices.first_task_ns(profile, [r["rank"] for r in detailed]))
     origin = min((s for s in starts if s is not None), default=0)
     name = title(profile)
-    return Chart(name, origin, builder.part(name, root_text(profile, origin)), attributes(profile, origin), more)
+    main = builder.part(name, root_text(profile, origin))
+    more = partial(devices.tasks, profile, groups, first_id=builder.next_id)
+    return Chart(name, origin, main, attributes(profile, origin), more)
 
 
 def _blocks(profile: Profile, options: ChartOptions) -> pl.DataFrame:

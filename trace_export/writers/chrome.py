@@ -1,7 +1,8 @@
 """A chart as Chrome's JSON trace events.
 
-All tracks are threads of one process, which is what opens expanded in the Perfetto UI; thread ids start at 100, names
-are padded with zeros because the UI v52 sorts by name. Times are microseconds with three decimals, exact to the
+All tracks are threads of one process, which is what opens expanded in the Perfetto UI. A thread's id is its track's,
+never that of the process (1), which would make it the main thread. Names are padded with zeros because the UI v52 sorts
+by name. Times are microseconds with three decimals, exact to the
 nanosecond since they count from the first event.
 """
 
@@ -21,7 +22,7 @@ from trace_export.writers.records import raw
 from trace_export.writers.sink import opened
 from trace_export.writers.wire import Write
 
-FIRST_THREAD: Final = 100
+_PROCESS: Final = 1
 _CHUNK: Final = 1 << 14
 _CHUNK_BYTES: Final = 1 << 25
 
@@ -29,7 +30,7 @@ _CHUNK_BYTES: Final = 1 << 25
 def write(chart: Chart, path: Path, gzip: bool = False) -> None:
     """Writes `chart` to `path`, in memory that does not grow with its device tasks. Raises OSError as `open` does."""
     facts = orjson.dumps(chart.attributes)
-    process = {"ph": "M", "name": "process_name", "pid": 1, "tid": FIRST_THREAD, "args": {"name": chart.title}}
+    process = {"ph": "M", "name": "process_name", "pid": _PROCESS, "args": {"name": chart.title}}
     digits = _digits(chart.main.tracks)
     with opened(path, gzip) as sink:
         sink(b'{"displayTimeUnit":"ns","metadata":%b,"otherData":%b,"traceEvents":[\n' % (facts, facts))
@@ -50,7 +51,7 @@ def _write_tracks(tracks: tuple[Track, ...], digits: int, sink: Write) -> None:
         if track.kind == "slices":
             name = re.sub(r"\d+", lambda number: number[0].zfill(digits), track.flat or track.name)
             name += f" ({track.lane + 1})" if track.lane else ""
-            event = {"ph": "M", "name": "thread_name", "pid": 1, "tid": _thread(track.id), "args": {"name": name}}
+            event = {"ph": "M", "name": "thread_name", "pid": _PROCESS, "tid": track.id, "args": {"name": name}}
             order = event | {"name": "thread_sort_index", "args": {"sort_index": track.id}}
             sink(b",\n" + orjson.dumps(event) + b",\n" + orjson.dumps(order))
 
@@ -59,10 +60,6 @@ def _digits(tracks: tuple[Track, ...]) -> int:
     """The most digits of a number in a track's name."""
     numbers = (n for t in tracks if t.kind == "slices" for n in re.findall(r"\d+", t.flat or t.name))
     return max(map(len, numbers), default=1)
-
-
-def _thread(track: int) -> int:
-    return FIRST_THREAD + track
 
 
 def _write_slices(slices: pl.DataFrame, origin_ns: int, sink: Write) -> None:
@@ -104,8 +101,8 @@ def _write_counters(samples: pl.DataFrame, tracks: dict[int, Track], origin_ns: 
 
 def _event(phase: bytes, chunk: pl.DataFrame, time: str, origin_ns: int) -> Parts:
     """The begin of each event: its phase, thread and time."""
-    threads = Number.of(_thread(0) + chunk["track"].cast(pl.Int64).to_numpy())
-    return [b',\n{"ph":%b,"pid":1,"tid":' % phase, threads, b',"ts":', _time(chunk[time] - origin_ns)]
+    threads = Number.of(chunk["track"].to_numpy())
+    return [b',\n{"ph":%b,"pid":%d,"tid":' % (phase, _PROCESS), threads, b',"ts":', _time(chunk[time] - origin_ns)]
 
 
 def _time(series: pl.Series) -> Number:

