@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from trace_export.chart.chart import INSTANTS, SAMPLES, SLICES, Part, Track
 from trace_export.chart.lanes import Lanes
@@ -25,12 +26,12 @@ class Builder:
         self._samples = pl.DataFrame(schema=SAMPLES)
 
     @property
-    def next_id(self) -> int:
+    def _next_id(self) -> int:
         return len(self._tracks) + 1
 
     def track(self, name: str, order: int, parent: int = ROOT, **more: Any) -> int:
         """Adds a track (further fields of `Track` by name); its id."""
-        self._tracks.append(Track(self.next_id, name, parent, order, **more))
+        self._tracks.append(Track(self._next_id, name, parent, order, **more))
         return len(self._tracks)
 
     def slices(self, frame: pl.DataFrame, track: int | pl.Expr) -> None:
@@ -50,32 +51,54 @@ class Builder:
         times = [int(first) for c in columns if (first := c.min()) is not None]  # type: ignore[arg-type]
         return min(times, default=None)
 
-    def part(self, title: str, description: str) -> Part:
-        """All that was added, under a root of that name."""
+    def part(self, title: str, description: str) -> tuple[Part, dict[int, int]]:
+        """All that was added, under a root of that name, and the final id of each track.
+
+        Tracks are numbered in the order they are drawn, which is how formats without an order of their own show them.
+        """
         self._tracks[0] = replace(self._tracks[0], name=title, description=description)
         slices = pl.concat([pl.DataFrame(schema=SLICES), *self._slices], how="diagonal_relaxed")
         slices = slices.sort("track", "start_ns", "end_ns", maintain_order=True)
-        slices = self._with_lanes(slices)
-        # The track is the same for runs of rows, so this sort is cheap; it keeps a lane's rows together.
-        slices = slices.sort("track", maintain_order=True)
-        return Part(tuple(self._tracks), slices, self._instants, self._samples)
+        slices = slices.with_columns(track=pl.Series(self._lanes(slices), dtype=pl.UInt32))
+        drawn = self._in_order()
+        final = {track.id: number for number, track in enumerate(drawn, ROOT)}
+        tracks = tuple(replace(t, id=final[t.id], parent=t.parent and final[t.parent]) for t in drawn)
+        numbered = pl.col("track").replace_strict(final, return_dtype=pl.UInt32)
+        return Part(
+            tracks,
+            slices.with_columns(numbered).sort("track", maintain_order=True),
+            self._instants.with_columns(numbered),
+            self._samples.with_columns(numbered),
+        ), final
 
-    def _with_lanes(self, slices: pl.DataFrame) -> pl.DataFrame:
+    def _lanes(self, slices: pl.DataFrame) -> NDArray[np.uint32]:
+        """The track of each row, where overlapping ones of a track go to further tracks."""
         track = slices["track"].to_numpy().copy()
         start, end = slices["start_ns"].to_numpy(), slices["end_ns"].to_numpy()
         for low, high in pairwise([*np.flatnonzero(np.diff(track, prepend=0)).tolist(), len(track)]):
             lanes = Lanes()
             lane = lanes.assign(start[low:high], end[low:high])
             if lanes.count > 1:
-                ids = self._lane_ids(int(track[low]), lanes.count)
+                first = self._tracks[track[low] - 1]
+                ids = [first.id, *range(self._next_id, self._next_id + lanes.count - 1)]
+                self._tracks += [replace(first, id=i, lane=n) for n, i in enumerate(ids) if n]
                 track[low:high] = np.array(ids, np.uint32)[lane]
-        return slices.with_columns(track=pl.Series(track))
+        return track
 
-    def _lane_ids(self, track: int, count: int) -> list[int]:
-        first = self._tracks[track - 1]
-        ids = [track, *range(self.next_id, self.next_id + count - 1)]
-        self._tracks += [replace(first, id=i, lane=lane) for lane, i in enumerate(ids) if lane]
-        return ids
+    def _in_order(self) -> list[Track]:
+        """Each track with its lanes before those below it, siblings by their order."""
+        below: dict[int | None, list[Track]] = {}
+        for track in sorted(self._tracks, key=lambda t: (t.order, t.name, t.lane)):
+            below.setdefault(track.parent, []).append(track)
+        drawn: list[Track] = []
+        waiting = below.pop(None)
+        while waiting:
+            first = waiting.pop(0)
+            drawn.append(first)
+            while waiting and waiting[0].lane:
+                drawn.append(waiting.pop(0))
+            waiting = below.get(first.id, []) + waiting
+        return drawn
 
 
 def _on(track: int) -> pl.Expr:

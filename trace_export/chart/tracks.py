@@ -78,8 +78,9 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     starts = (builder.first_ns(), devices.first_task_ns(profile, [r["rank"] for r in detailed]))
     origin = min((s for s in starts if s is not None), default=0)
     name = title(profile)
-    main = builder.part(name, root_text(profile, origin))
-    more = partial(devices.tasks, profile, groups, first_id=builder.next_id)
+    main, final = builder.part(name, root_text(profile, origin))
+    groups = {rank: final[group] for rank, group in groups.items()}
+    more = partial(devices.tasks, profile, groups, first_id=len(final) + 1)
     return Chart(name, origin, main, attributes(profile, origin), more)
 
 
