@@ -41,9 +41,15 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_in_the_way_and_a_missing_folder(tmp_path: Path) -> None:
+def test_a_folder_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
-    with pytest.raises(OutputError, match="folder"), whole(tmp_path / "taken"):
+    with pytest.raises(OutputError, match="taken: cannot be written: it is a folder"), whole(tmp_path / "taken"):
         pytest.fail("not reached")
-    with pytest.raises(OutputError, match="No such file"), whole(tmp_path / "no" / "a.json") as temporary:
+
+
+def test_missing_folders_are_made_and_a_file_in_their_place_is_said(tmp_path: Path) -> None:
+    with whole(tmp_path / "new" / "er" / "a.json") as temporary:
         temporary.write_text("x")
+    assert (tmp_path / "new" / "er" / "a.json").read_text() == "x"
+    with pytest.raises(OutputError, match="cannot be written"), whole(tmp_path / "new" / "er" / "a.json" / "b"):
+        pytest.fail("not reached")

@@ -22,7 +22,7 @@ from trace_export.chart.tracks import ChartOptions, lay_out
 from trace_export.clocks import align as clock_alignment
 from trace_export.clocks import record
 from trace_export.cut import cut
-from trace_export.errors import NothingToExportError, OutputError, SourceError, TraceExportError, UsageError
+from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError
 from trace_export.model import Declared, Detail, Note, Profile
 from trace_export.pipeline import dependencies, labels, messages, simulate, topology
 from trace_export.selection import Numbers
@@ -31,6 +31,7 @@ from trace_export.sources.layout import Found
 from trace_export.sources.merge import merge
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.writers import chrome, perfetto, picture, tables
+from trace_export.writers.whole import whole
 
 FORMATS = {
     "perfetto": "pftrace",
@@ -261,13 +262,8 @@ def write(
     written = []
     for number, (name, path) in enumerate(targets.items()):
         progress(f"writing {path.name}", number, len(targets))
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _write_one(name, path, profile, chart, options)
-        except OSError as error:
-            raise OutputError(
-                path, f"cannot be written ({error.strerror})", "choose another place with --out"
-            ) from error
+        with whole(path) as temporary:
+            _write_one(name, temporary, profile, chart, options)
         written.append(path)
     if profile.clocks.height > 1:
         path = next(iter(targets.values())).parent / "clock_alignment.json"

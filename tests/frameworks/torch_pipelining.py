@@ -1,5 +1,6 @@
 """torch.distributed.pipelining: SCHEDULE STEPS MICROBATCHES OUT [before|after]: when the marks are turned on."""
 
+import os
 import sys
 from pathlib import Path
 

@@ -145,14 +145,13 @@ class _Machine:
         for needed in module.imports:
             function = wasmtime.Func(self._store, needed.type, self._host_function(needed.name or "", needed.type))
             linker.define(self._store, needed.module, needed.name, function)
-        # Typed as anything: wasmtime knows only at run time which of a module's exports is what.
-        self._exports: Any = linker.instantiate(self._store, module).exports(self._store)
-        self._memory: Any = self._exports["memory"]
+        self._exports = linker.instantiate(self._store, module).exports(self._store)
+        self._memory = self._export("memory")
         self._run("emscripten_stack_init")
         self._run("__wasm_call_ctors")
         word = wasmtime.ValType.i32()
         answer = wasmtime.Func(self._store, wasmtime.FuncType([word, word], []), self._take_answer)
-        slot = self._exports["__indirect_function_table"].grow(self._store, 1, answer)
+        slot = self._export("__indirect_function_table").grow(self._store, 1, answer)
         self._inbox = self._run("trace_processor_rpc_init", slot, REQUEST) & 0xFFFFFFFF
 
     def call(self, message: bytes) -> bytes:
@@ -167,10 +166,14 @@ class _Machine:
 
     def _run(self, name: str, *arguments: int) -> int:
         try:
-            return int(self._exports[name](self._store, *arguments) or 0)
+            return int(self._export(name)(self._store, *arguments) or 0)
         except (self._wasmtime.WasmtimeError, self._wasmtime.Trap) as error:
             said = self._said.decode(errors="replace").strip().splitlines()[-3:]
             raise TraceExportError(f"the trace processor broke down: {' '.join(said) or error}") from error
+
+    def _export(self, name: str) -> Any:
+        """What the module offers under `name`: only its user knows whether that is a function, a table, or memory."""
+        return self._exports[name]
 
     def _take_answer(self, start: int, size: int) -> None:
         self._answers += self._read(start, size)
