@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -178,7 +179,7 @@ def _nothing_drawn(options: LoadOptions, failures: list[TraceExportError], profi
 def read_all(chosen: list[Source], options: LoadOptions, progress: Progress) -> tuple[Profile, list[TraceExportError]]:
     """All sources read and merged, and the errors of those that could not be."""
     jobs = options.jobs or parallel.sensible_jobs([s.path for s in chosen])
-    reader = _Reader(options.read)
+    read = partial(sources.read, options=options.read)
     done = 0
 
     def tick(index: int) -> None:
@@ -187,19 +188,9 @@ def read_all(chosen: list[Source], options: LoadOptions, progress: Progress) -> 
         progress("reading", done, len(chosen))
 
     progress("reading", 0, len(chosen))
-    results = list(parallel.run(reader, chosen, jobs, tick))
+    results = parallel.run(read, chosen, jobs, tick)
     profile, refused = merge(r for r in results if isinstance(r, Profile))
     return profile, [r for r in results if isinstance(r, TraceExportError)] + list(refused)
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """`sources.read` with its options, in a form that can be sent to a worker process."""
-
-    options: ReadOptions
-
-    def __call__(self, source: Source) -> Profile:
-        return sources.read(source, self.options)
 
 
 def interpret(profile: Profile, told: Declared) -> Profile:

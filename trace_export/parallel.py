@@ -1,30 +1,83 @@
-"""Map a function over sources: in this process or on a pool of processes; results come in the order of the items."""
+"""Map a function over sources: in this process or on worker processes; results come in the order of the sources.
+
+The workers are processes of our own and not a `ProcessPoolExecutor`, because that cannot say which source killed its
+worker, runs the caller's main module again in each, and lets the terminal's Ctrl-C reach them. A worker
+- has a session of its own, so that Ctrl-C reaches only the parent, which then ends all workers at once;
+- ends when its standard input does, so that none outlives a parent that was killed;
+- is given one source at a time, so that no more than `jobs` sources are in memory, and so that a worker that dies (out
+  of memory, say) costs one source and not the run.
+"""
 
 from __future__ import annotations
 
-import multiprocessing
+import multiprocessing.connection
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
-from trace_export.errors import TraceExportError
+import polars as pl
+
+from trace_export.errors import SourceError, TraceExportError
 
 SMALL_BYTES = 64 << 20
-Item = TypeVar("Item")
+"""Less than this is read sooner than a second process has started."""
+LEAST_BYTES = 1 << 20
+"""What the smallest source counts as: opening one takes its time too."""
+WORKER_BYTES = 128 << 20
+"""The memory of a process that reads a small source; a large one adds about its own size (see docs/scale.md)."""
+
+
+class HasPath(Protocol):
+    """What a function is mapped over: anything that lies somewhere."""
+
+    @property
+    def path(self) -> Path: ...
+
+
+Item = TypeVar("Item", bound=HasPath)
 Result = TypeVar("Result")
 
 
-def available_cores() -> int:
-    """The processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def sensible_jobs(paths: Sequence[Path]) -> int:
-    """The number of processes worth starting: one where the input is so small that starting costs more than reading."""
-    size = sum(p.stat().st_size for p in paths if p.is_file())
-    return available_cores() if size > SMALL_BYTES and len(paths) > 1 else 1
+    """The number of processes worth starting: one where there is little to read, else the cores there are, or as many
+    as fit into the memory that is free."""
+    sizes = [_size(p) for p in paths]
+    if len(sizes) < 2 or sum(max(size, LEAST_BYTES) for size in sizes) < SMALL_BYTES:
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, free_memory() // (WORKER_BYTES + max(sizes))))
+
+
+def _size(path: Path) -> int:
+    """The bytes of a file, or of the files in a folder; 0 for what is not there, which its reader will tell."""
+    try:
+        return sum(_size(file) for file in path.iterdir() if file.is_file()) if path.is_dir() else path.stat().st_size
+    except OSError:
+        return 0
+
+
+def free_memory() -> int:
+    """The bytes that this process and its children may use: what the system has free, at most what a container may."""
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for place, pattern, unit in (
+        ("/proc/meminfo", r"MemAvailable: +(\d+) kB", 1024),
+        ("/sys/fs/cgroup/memory.max", r"(\d+)", 1),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", r"(\d+)", 1),
+    ):
+        with suppress(OSError):  # each exists on some systems only
+            if found := re.search(pattern, Path(place).read_text()):
+                sizes.append(int(found[1]) * unit)
+    return min(sizes)
 
 
 def run(
@@ -32,47 +85,132 @@ def run(
     items: Sequence[Item],
     jobs: int,
     done: Callable[[int], None] = lambda index: None,
-) -> Iterator[Result | TraceExportError]:
-    """The result of each item in order, or the error that it raised; `done` is told the index of each that is ready.
+) -> list[Result | TraceExportError]:
+    """The result of each item in their order, or the error that it raised; `done` is told the index of each when ready.
 
-    With `jobs` 1 everything happens in this process. Only TraceExportErrors are results: another exception is a
-    mistake of ours and ends the run.
+    With `jobs` 1 everything happens in this process; else `function`, items and results must be picklable.
     """
     if jobs <= 1 or len(items) <= 1:
+        results = []
         for index, item in enumerate(items):
-            yield _attempt(function, item)
+            results.append(attempt(function, item))
             done(index)
-        return
-    pool = ProcessPoolExecutor(min(jobs, len(items)), multiprocessing.get_context("spawn"), _single_threaded)
-    try:
-        for index, result in enumerate(pool.map(_Attempt(function), items)):
-            yield result
-            done(index)
-        pool.shutdown()
-    except BaseException:
-        for process in (pool._processes or {}).values():  # Ctrl-C must not wait for a reader that is in a large file
-            process.terminate()
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
+        return results
+    with tempfile.TemporaryDirectory(prefix="trace_export_") as scratch:
+        return _Pool(function, items, done, scratch).run(min(jobs, len(items)))
 
 
-class _Attempt(Generic[Item, Result]):
-    """`_attempt` of one function, in a form that can be sent to a worker process."""
-
-    def __init__(self, function: Callable[[Item], Result]) -> None:
-        self.function = function
-
-    def __call__(self, item: Item) -> Result | TraceExportError:
-        return _attempt(self.function, item)
-
-
-def _attempt(function: Callable[[Item], Result], item: Item) -> Result | TraceExportError:
+def attempt(function: Callable[[Item], Result], item: Item) -> Result | TraceExportError:
+    """The result, or the error as the user is told it; a mistake of ours costs its source too, and not the run."""
     try:
         return function(item)
     except TraceExportError as error:
         return error
+    except MemoryError:
+        return SourceError(item.path, "does not fit into memory", "read fewer at a time with --jobs 1")
+    except (Exception, pl.exceptions.PanicException) as error:
+        ours = SourceError(item.path, f"internal error in its reader, {type(error).__name__}: {error}", "see --debug")
+        ours.add_note("".join(traceback.format_exception(error)))
+        return ours
 
 
-def _single_threaded() -> None:
-    """One thread of Polars a process: the processes already use all cores."""
-    os.environ["POLARS_MAX_THREADS"] = "1"
+class _Worker:
+    """One worker process, and the connection on which it is given items and returns results."""
+
+    def __init__(self, function: Callable[[Any], Any], scratch: str) -> None:
+        self.connection, theirs = multiprocessing.Pipe()
+        start = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({theirs.fileno()})"
+        # Set before Polars is imported there: one thread a process, because the processes already use all cores.
+        environment = {**os.environ, "POLARS_MAX_THREADS": "1", "TMPDIR": scratch}
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", start],
+                stdin=subprocess.PIPE,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self.connection.send(function)
+
+    def end(self) -> int:
+        """Ends the process, whatever it is doing. Readers change nothing, so there is nothing to wait for."""
+        self.connection.close()
+        self.process.kill()
+        self.process.communicate()
+        return self.process.returncode
+
+
+class _Pool(Generic[Item, Result]):
+    """One run over `items`: which worker has which, and what came of them."""
+
+    def __init__(
+        self, function: Callable[[Item], Result], items: Sequence[Item], done: Callable[[int], None], scratch: str
+    ) -> None:
+        self.function, self.items, self.done, self.scratch = function, items, done, scratch
+        self.waiting = iter(range(len(items)))
+        self.busy: dict[Connection, tuple[_Worker, int]] = {}
+        self.results: dict[int, Result | TraceExportError] = {}
+
+    def run(self, jobs: int) -> list[Result | TraceExportError]:
+        try:
+            for _ in range(jobs):
+                self._employ(self._new_worker())
+            while self.busy:
+                for connection in multiprocessing.connection.wait(list(self.busy)):
+                    self._take(cast(Connection, connection))
+        finally:
+            for worker, _ in self.busy.values():
+                worker.end()
+        return [self.results[index] for index in range(len(self.items))]
+
+    def _new_worker(self) -> _Worker:
+        try:
+            return _Worker(self.function, self.scratch)
+        except OSError as error:
+            raise TraceExportError(f"no worker process can be started ({error.strerror})", "try --jobs 1") from error
+
+    def _employ(self, worker: _Worker) -> None:
+        """Gives `worker` the next item; ends it when there is none."""
+        self.busy.pop(worker.connection, None)
+        index = next(self.waiting, None)
+        if index is None:
+            worker.end()
+            return
+        try:
+            worker.connection.send(self.items[index])
+        except OSError:  # it died between two items
+            worker.end()
+            worker = self._new_worker()
+            worker.connection.send(self.items[index])
+        self.busy[worker.connection] = (worker, index)
+
+    def _take(self, connection: Connection) -> None:
+        """The result that a worker sends. One that dies over its item leaves an error, and another takes its place."""
+        worker, index = self.busy[connection]
+        try:
+            self.results[index] = connection.recv()
+        except (EOFError, OSError):
+            del self.busy[connection]
+            self.results[index] = _died(self.items[index], worker.end())
+            worker = self._new_worker()
+        self.done(index)
+        self._employ(worker)
+
+
+def _died(item: HasPath, code: int) -> SourceError:
+    how = f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
+    return SourceError(item.path, f"the process that read it {how}, perhaps for lack of memory", "try --jobs 1")
+
+
+def serve(descriptor: int) -> None:
+    """The life of a worker: a function comes over the connection, then items; each result goes back."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with Connection(descriptor) as connection:
+        function = connection.recv()
+        while True:
+            connection.send(attempt(function, connection.recv()))
+
+
+def _end_with_parent() -> None:
+    os.read(sys.stdin.fileno(), 1)  # returns when the parent is gone, or closes it
+    os._exit(0)

@@ -1,0 +1,54 @@
+"""What worker processes are asked to do in the tests; a module of its own, because they import it by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from trace_export.errors import SourceError
+
+
+@dataclass(frozen=True)
+class Task:
+    """An item: what to do stands in the name of its path."""
+
+    path: Path
+
+
+def perform(task: Task) -> tuple[str, int]:
+    """The name of the task and the process that did it."""
+    name = task.path.name
+    if name.startswith("refuse"):
+        raise SourceError(task.path, "is refused", "give another")
+    if name.startswith("mistake"):
+        raise ZeroDivisionError("a mistake")
+    if name.startswith("panic"):
+        raise pl.exceptions.PanicException("lost its nerve")
+    if name.startswith("killed"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if name.startswith("exit"):
+        os._exit(7)
+    if name.startswith("hungry"):
+        raise MemoryError
+    if name.startswith("slow"):
+        time.sleep(float(name.removeprefix("slow")))
+    return name, os.getpid()
+
+
+def threads(task: Task) -> int:
+    return pl.thread_pool_size()
+
+
+def temporary(task: Task) -> str:
+    """Leaves a temporary file and dies, as a reader that is killed does."""
+    descriptor, name = tempfile.mkstemp(prefix="left_behind_")
+    os.close(descriptor)
+    task.path.write_text(name)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return name

@@ -1,0 +1,160 @@
+"""The worker processes: order, faults of single items, and that none outlives its parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import ROOT
+from tests.parallel_tasks import Task, perform, temporary, threads
+from trace_export import parallel
+from trace_export.errors import SourceError, TraceExportError
+from trace_export.parallel import run, sensible_jobs
+
+
+def tasks(*names: str) -> list[Task]:
+    return [Task(Path(name)) for name in names]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_results_come_in_the_order_of_the_items(jobs: int) -> None:
+    told: list[int] = []
+    results = run(perform, tasks("slow0.3", "a", "b", "c"), jobs, told.append)
+    assert [r[0] for r in results if isinstance(r, tuple)] == ["slow0.3", "a", "b", "c"]
+    assert sorted(told) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_item_that_fails_takes_no_other_along(jobs: int) -> None:
+    results = run(perform, tasks("a", "refuse", "mistake", "panic", "hungry", "b"), jobs)
+    assert [r[0] for r in results if isinstance(r, tuple)] == ["a", "b"]
+    errors = [r for r in results if isinstance(r, TraceExportError)]
+    assert [str(e) for e in errors] == [
+        "refuse: is refused; give another",
+        "mistake: internal error in its reader, ZeroDivisionError: a mistake; see --debug",
+        "panic: internal error in its reader, PanicException: lost its nerve; see --debug",
+        "hungry: does not fit into memory; read fewer at a time with --jobs 1",
+    ]
+    assert "ZeroDivisionError" in errors[1].__notes__[0]  # the traceback, for --debug
+
+
+def test_a_worker_that_dies_costs_its_item_only() -> None:
+    results = run(perform, tasks("a", "killed1", "b", "exit", "killed2", "c", "d"), 2)
+    assert [r[0] for r in results if isinstance(r, tuple)] == ["a", "b", "c", "d"]
+    errors = [str(r) for r in results if isinstance(r, SourceError)]
+    assert [e.split(",")[0] for e in errors] == [
+        "killed1: the process that read it was killed (SIGKILL)",
+        "exit: the process that read it ended with exit code 7",
+        "killed2: the process that read it was killed (SIGKILL)",
+    ]
+
+
+def test_a_worker_that_is_killed_from_outside_costs_one_item() -> None:
+    killed = []
+
+    def kill_the_other(index: int) -> None:
+        for child in psutil.Process().children():
+            if not killed:
+                child.kill()
+                killed.append(child.pid)
+
+    results = run(perform, tasks("a", *[f"slow0.0{n}" for n in range(1, 9)]), 2, kill_the_other)
+    assert len(killed) == 1
+    assert sum(isinstance(r, SourceError) for r in results) <= 1
+    assert sum(isinstance(r, tuple) for r in results) >= 8
+
+
+def test_workers_use_one_thread_each_and_no_more_processes_than_items() -> None:
+    assert run(threads, tasks("a", "b"), 8) == [1, 1]
+    pids = {r[1] for r in run(perform, tasks("slow0.2", "slow0.2", "slow0.2"), 64) if isinstance(r, tuple)}
+    assert len(pids) == 3
+    assert os.getpid() not in pids
+
+
+def test_no_process_and_no_temporary_file_is_left(tmp_path: Path) -> None:
+    results = run(temporary, [Task(tmp_path / "a"), Task(tmp_path / "b")], 2)
+    assert all(isinstance(r, SourceError) for r in results)
+    left = [Path((tmp_path / name).read_text()) for name in ("a", "b")]
+    assert not any(file.exists() for file in left)
+    assert not psutil.Process().children()
+
+
+def test_a_callback_that_fails_ends_the_workers() -> None:
+    def stop(index: int) -> None:
+        raise KeyboardInterrupt
+
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run(perform, tasks("a", "slow60", "slow60"), 2, stop)
+    assert time.monotonic() - started < 10
+    assert not psutil.Process().children()
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tests.parallel_tasks import Task, perform
+from trace_export.parallel import run
+run(perform, [Task(Path("slow60")) for _ in range(4)], 2)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_worker_outlives_its_parent(how: signal.Signals) -> None:
+    """A script without a main guard works too; its workers end with it at once and print nothing."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        workers = wait_for(lambda: psutil.Process(parent.pid).children(), 2)
+        time.sleep(0.5)
+        os.killpg(parent.pid, how)  # as the terminal does: to the whole group
+        _, said = parent.communicate(timeout=10)
+    finally:
+        parent.kill()
+    _, alive = psutil.wait_procs(workers, timeout=5)
+    assert not alive
+    assert said.count("Traceback") == (how == signal.SIGINT)  # the parent's own; the command line has a sentence for it
+
+
+def wait_for(look: object, count: int) -> list[psutil.Process]:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        found = look()  # type: ignore[operator]
+        if len(found) >= count:
+            return found  # type: ignore[no-any-return]
+        time.sleep(0.02)
+    raise AssertionError("the workers did not start")
+
+
+def test_jobs_follow_size_cores_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
+    monkeypatch.setattr(parallel, "free_memory", lambda: 64 << 30)
+    small, big, folder = tmp_path / "small", tmp_path / "big", tmp_path / "folder"
+    small.write_bytes(b"x")
+    folder.mkdir()
+    for path in (big, folder / "part"):
+        with path.open("wb") as file:
+            file.truncate(1 << 30)
+    assert sensible_jobs([small, small]) == 1
+    assert sensible_jobs([big]) == 1
+    assert sensible_jobs([small] * 64) == 16
+    assert sensible_jobs([big, small]) == 16
+    assert sensible_jobs([folder, small]) == 16
+    assert sensible_jobs([big, tmp_path / "absent"]) == 16
+    monkeypatch.setattr(parallel, "free_memory", lambda: 4 << 30)
+    assert sensible_jobs([big, small]) == 3
+    monkeypatch.setattr(parallel, "free_memory", lambda: 100 << 20)
+    assert sensible_jobs([big, small]) == 1
+
+
+def test_free_memory_is_what_the_system_says() -> None:
+    assert 0 < parallel.free_memory() <= psutil.virtual_memory().total
