@@ -232,11 +232,10 @@ class Encoder:
                 shapes.add(slot.present, 2)
 
         def build(rows_of_shape: Rows, example: int) -> Words:
-            parts: Parts = []
-            packets = [_event(e, rows_of_shape, example) for e in events]
-            slack = -_size([p for parts_of in packets for p in parts_of]) % 8
-            packets[0] = _event(events[0], rows_of_shape, example, slack)
-            parts = [p for parts_of in packets for p in parts_of]
+            rest = [part for event in events[1:] for part in _event(event, rows_of_shape, example)]
+            # A longer message may need a longer length field as well, so the padding that fits has to be tried out.
+            candidates = (_event(events[0], rows_of_shape, example, slack) + rest for slack in range(16))
+            parts = next(parts for parts in candidates if _size(parts) % 8 == 0)
             count = rows if isinstance(rows_of_shape, slice) else len(rows_of_shape)
             return _pack(parts, count)
 
@@ -246,7 +245,7 @@ class Encoder:
 def _event(event: tuple[int, Column, list[Slot]], rows: Rows, example: int, slack: int = 0) -> Parts:
     """The packet of one event for `rows`, which all have the fields that row `example` has.
 
-    It is made `slack` (at most 7) bytes longer by padding the sequence id and the two lengths.
+    It is made at least `slack` bytes longer by padding the sequence id and the two lengths.
     """
     kind, time, slots = event
     inner: Parts = [field(9, kind)]
