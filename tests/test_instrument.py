@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trace_export.instrument as ti
@@ -23,9 +23,10 @@ from trace_export.instrument import marks
 from trace_export.instrument.backends import choose, mstx
 from trace_export.instrument.backends.recorder import Recorder
 from trace_export.instrument.frameworks import patching
-from trace_export.instrument.marks import Mark, text
+from trace_export.instrument.marks import Mark, Where, text
 from trace_export.sources.markers import OWN, Dialects
 
+DIALECTS = Dialects()
 ROOT = Path(__file__).resolve().parent.parent
 STARTUP = ROOT / "trace_export" / "instrument" / "startup"
 
@@ -49,74 +50,87 @@ def recorder() -> Recorder:
 
 
 def said(recorder: Recorder) -> list[str]:
-    return [text(m.mark).removeprefix("te:") for m in recorder.marks]
+    return [text(m.mark, m.where).removeprefix("te:") for m in recorder.marks]
 
 
 # --- what a mark says
 
 numbers = st.none() | st.integers(0, 10**6)
-blocks = st.builds(
-    Mark, st.sampled_from(["F", "B", "W", "FB", "OPT"]), *[numbers] * 7, st.sampled_from([None, "forward_step"])
-)
+blocks = st.builds(lambda *given: Mark(*given), st.sampled_from(["F", "B", "W", "FB", "OPT"]), *[numbers] * 4)
+NOWHERE = Where(None, None, None, "")
+
+
+def located(stage: int | None, step: int | None, rank: int | None) -> Where:
+    """As a process at that place would have it."""
+    marks.state = marks._State()
+    marks.state.step = step
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(marks, "global_rank", lambda: rank)
+        return marks._locate(stage)
+
+
+places = st.builds(located, numbers, numbers, numbers)
 
 
 def meaning(said: str) -> dict[str, Any]:
     """The reader's non-null fields of one text."""
-    (row,) = Dialects().parse(pl.Series([said])).names.rows(named=True)
+    (row,) = DIALECTS.parse(pl.Series([said])).names.rows(named=True)
     return {k: v for k, v in row.items() if v is not None and k not in ("text", "dialect")}
 
 
-def fields(mark: Mark) -> dict[str, Any]:
+def fields(mark: Mark, where: Where) -> dict[str, Any]:
     """What a reader should get from `mark`: an optimizer has no micro-batch, only a pair a second one."""
-    keys = ("kind", "step", "rank") if mark.kind == "OPT" else ("kind", "microbatch", "chunk", "step", "rank")
+    keys: tuple[str, ...] = ("kind",) if mark.kind == "OPT" else ("kind", "microbatch", "chunk")
     keys += ("microbatch_b", "chunk_b") if mark.kind == "FB" else ()
-    found = {"role": "block", "place": mark.stage, **{k: getattr(mark, k) for k in keys}}
+    found = {"role": "block", "place": where.stage, "step": where.step, "rank": where.rank}
+    found |= {k: getattr(mark, k) for k in keys}
     return {k: v for k, v in found.items() if v is not None}
 
 
-@given(blocks)
-def test_the_readers_understand_every_text(mark: Mark) -> None:
-    assert meaning(text(mark)) == fields(mark)
-    assert Dialects().parse(pl.Series([text(mark)])).names["dialect"].to_list() == [OWN]
+@settings(max_examples=50, deadline=None)
+@given(blocks, places)
+def test_the_readers_understand_every_text(mark: Mark, where: Where) -> None:
+    assert meaning(text(mark, where)) == fields(mark, where)
+    assert DIALECTS.parse(pl.Series([text(mark, where)])).names["dialect"].to_list() == [OWN]
 
 
-@given(blocks)
-def test_the_readers_understand_every_mstx_message(mark: Mark) -> None:
-    mark = mark._replace(name=None)
+@settings(max_examples=50, deadline=None)
+@given(blocks, places)
+def test_the_readers_understand_every_mstx_message(mark: Mark, where: Where) -> None:
     if mark.kind != "FB":
         mark = mark._replace(microbatch_b=None, chunk_b=None)
     if mark.kind == "OPT":
         mark = mark._replace(microbatch=None, chunk=None)
-    written = mstx.message(mark)
-    found, whole = meaning(written), fields(mark)
+    written = mstx.message(mark, where)
+    found, whole = meaning(written), fields(mark, where)
     assert len(written.encode()) <= 128
     assert found.items() <= whole.items()
     lost = whole.keys() - found.keys()
     assert lost <= {"rank", "step", "place"}
-    if len(str(ast.literal_eval(written) | {"rank": mark.rank})) <= 128:
+    if len(str(ast.literal_eval(written) | {"rank": where.rank})) <= 128:
         assert "rank" not in lost
 
 
 def test_texts_are_short_to_read() -> None:
-    assert text(Mark("F", 3, 1, stage=0, step=7, rank=5)) == "te:F3.1 stage=0 step=7 rank=5"
-    assert text(Mark("FB", 5, 0, 2, 1)) == "te:F5.0+B2.1"
-    assert text(Mark("W", chunk=1)) == "te:W?.1"
-    assert text(Mark("OPT", step=2)) == "te:Optimizer step=2"
+    assert text(Mark("F", 3, 1), located(0, 7, 5)) == "te:F3.1 stage=0 step=7 rank=5"
+    assert text(Mark("FB", 5, 0, 2, 1), NOWHERE) == "te:F5.0+B2.1"
+    assert text(Mark("W", chunk=1), NOWHERE) == "te:W?.1"
+    assert text(Mark("OPT"), located(None, 2, None)) == "te:Optimizer step=2"
     assert meaning("te:Step step=7 rank=5") == {"role": "step", "step": 7, "rank": 5}
 
 
 def test_mstx_messages_have_the_form_of_ascends_guide() -> None:
-    message = mstx.message(Mark("F", 3, 0, stage=1, step=7, rank=5, name="forward_step_with_model_graph"))
+    message = mstx.message(Mark("F", 3, 0, name="forward_step_with_model_graph"), located(1, 7, 5))
     assert ast.literal_eval(message) == {
         "name": "forward_step_with_model_graph", "current_microbatch": 3, "chunk": 0, "stage": 1, "step": 7, "rank": 5,
     }  # fmt: skip
-    assert ast.literal_eval(mstx.message(Mark("FB", 5, 0, 2, 1)))["name"] == "forward_backward_overlaping"
-    assert meaning(mstx.message(Mark("STEP", step=7))) == {"role": "step", "step": 7}
+    assert ast.literal_eval(mstx.message(Mark("FB", 5, 0, 2, 1), NOWHERE))["name"] == "forward_backward_overlaping"
+    assert meaning(mstx.message(Mark("STEP"), located(None, 7, None))) == {"role": "step", "step": 7}
 
 
 @pytest.mark.parametrize("near", ["te:F3.0 stage=1 x", " te:F3", "te:X3", "te:F3.0.0", "te:F3 rank=1 step=2", "te:"])
 def test_other_texts_are_not_taken_for_marks(near: str) -> None:
-    assert Dialects().parse(pl.Series([near])).names.height == 0
+    assert DIALECTS.parse(pl.Series([near])).names.height == 0
 
 
 # --- one's own loop
@@ -206,7 +220,7 @@ def test_steps_count_passes_unless_told(recorder: Recorder) -> None:
 
 
 class Broken:
-    def begin(self, mark: Mark) -> None:
+    def begin(self, mark: Mark, where: Where) -> None:
         raise OSError("the profiler is gone")
 
     def end(self, token: None) -> None:
@@ -463,7 +477,9 @@ def test_startup_in_an_older_python(version: str) -> None:
         from trace_export.instrument.backends.recorder import Recorder
         recorder = Recorder(); ti.auto(recorder)
         with ti.step(2), ti.forward(microbatch=1): pass
-        print([tuple(m.mark) for m in recorder.marks][0])
+        print(recorder.marks[0].mark, recorder.marks[0].where.text)
     """
     done = python(code, str(found[-1]), PYTHONPATH=str(STARTUP))
-    assert (done.stderr, done.stdout) == ("", "('F', 1, None, None, None, None, 2, None, None)\n")
+    assert done.stderr == ""
+    assert done.stdout.startswith("Mark(kind='F', microbatch=1, chunk=None")
+    assert done.stdout.endswith(" step=2\n")

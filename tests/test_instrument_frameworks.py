@@ -109,6 +109,22 @@ def optimizers(out: Path, rank: int) -> list[str]:
     ],
 )
 def test_torch_pipelining(tmp_path: Path, name: str, microbatches: int, when: str) -> None:
-    train("torch_pipelining.py", 2, name, 2, microbatches, tmp_path, when)
+    train("train_torch.py", 2, name, 2, microbatches, tmp_path, when)
     check(tmp_path, name, 2, microbatches, 2)
     assert optimizers(tmp_path, 1) == [f"te:Optimizer stage=1 step={s} rank=1" for s in (0, 1)]
+
+
+@needs("megatron.core")
+@pytest.mark.parametrize(("chunks", "microbatches"), [(1, 5), (2, 4)])
+def test_megatron_core(tmp_path: Path, chunks: int, microbatches: int) -> None:
+    train("train_megatron.py", 2, chunks, 2, microbatches, tmp_path)
+    name, how = ("1f1b", {}) if chunks == 1 else ("interleaved", {"chunks": chunks})
+    check(tmp_path, name, 2, microbatches, 2, **how)
+    assert optimizers(tmp_path, 1) == [f"te:Optimizer stage=1 step={s} rank=1" for s in (0, 1)]
+
+
+@needs("deepspeed")
+def test_deepspeed(tmp_path: Path) -> None:
+    train("train_deepspeed.py", 2, 2, 5, tmp_path)
+    check(tmp_path, "1f1b", 2, 5, 2)
+    assert optimizers(tmp_path, 0) == [f"te:Optimizer stage=0 step={s} rank=0" for s in (0, 1)]

@@ -24,12 +24,12 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 class Block:
     """A block of pipeline work. As a decorator, a number given as text is the name of the function's parameter."""
 
-    def __init__(self, kind: str, **numbers: int | str | None) -> None:
-        self._kind, self._numbers = kind, numbers
+    def __init__(self, mark: Mark) -> None:
+        self._mark = mark
         self._open: list[Open | None] = []
 
     def __enter__(self) -> Block:
-        self._open.append(marks.begin(Mark(self._kind, **self._numbers)))  # type: ignore[arg-type]
+        self._open.append(marks.begin(self._mark))
         return self
 
     def __exit__(
@@ -40,22 +40,26 @@ class Block:
     def __call__(self, function: _Function) -> _Function:
         """`function` with each call marked. Raises TypeError when it has no parameter of a given name."""
         signature = inspect.signature(function)
-        named = {key: name for key, name in self._numbers.items() if isinstance(name, str)}
+        named = {key: name for key, name in self._mark._asdict().items() if key != "kind" and isinstance(name, str)}
         for name in named.values():
             if name not in signature.parameters:
                 raise TypeError(f"{function.__name__}() has no parameter {name} to take the number from")
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            numbers = self._numbers
+            mark = self._mark
             if named:
                 given = signature.bind(*args, **kwargs)
                 given.apply_defaults()
-                numbers = {**numbers, **{key: given.arguments[name] for key, name in named.items()}}
-            with Block(self._kind, **numbers):
+                mark = mark._replace(**{key: given.arguments[name] for key, name in named.items()})
+            with Block(mark):
                 return function(*args, **kwargs)
 
         return call  # type: ignore[return-value]
+
+
+def _block(kind: str, *numbers: int | str | None) -> Block:
+    return Block(Mark(kind, *numbers))  # type: ignore[arg-type]  # names of parameters stand in for numbers
 
 
 def forward(
@@ -63,24 +67,24 @@ def forward(
 ) -> Block:
     """A forward pass of one micro-batch (from 0) through the model chunk `chunk` (from 0) of this rank.
 
-    Without `microbatch` it is numbered by order when the profile is read. `stage` is the rank's place in its pipeline; it
-    needs to be given once.
+    Without `microbatch` it is numbered by order when the profile is read. `stage` is the rank's place in its pipeline
+    and needs to be given once.
     """
-    return Block("F", microbatch=microbatch, chunk=chunk, stage=stage)
+    return _block("F", microbatch, chunk, None, None, stage)
 
 
 def backward(
     microbatch: int | str | None = None, chunk: int | str | None = None, stage: int | str | None = None
 ) -> Block:
     """A backward pass; only that of the inputs where `weight` blocks hold the rest. Numbers as in `forward`."""
-    return Block("B", microbatch=microbatch, chunk=chunk, stage=stage)
+    return _block("B", microbatch, chunk, None, None, stage)
 
 
 def weight(
     microbatch: int | str | None = None, chunk: int | str | None = None, stage: int | str | None = None
 ) -> Block:
     """The weight gradients of one micro-batch, or of several when `microbatch` is left out. Numbers as in `forward`."""
-    return Block("W", microbatch=microbatch, chunk=chunk, stage=stage)
+    return _block("W", microbatch, chunk, None, None, stage)
 
 
 def forward_backward(
@@ -91,12 +95,12 @@ def forward_backward(
     stage: int | str | None = None,
 ) -> Block:
     """The forward of one micro-batch overlapped with the backward of another (`…_b`), as in DualPipe."""
-    return Block("FB", microbatch=microbatch, chunk=chunk, microbatch_b=microbatch_b, chunk_b=chunk_b, stage=stage)
+    return _block("FB", microbatch, chunk, microbatch_b, chunk_b, stage)
 
 
 def optimizer() -> Block:
     """The optimizer's step."""
-    return Block("OPT")
+    return Block(Mark("OPT"))
 
 
 class Step:
@@ -106,7 +110,8 @@ class Step:
         self._number = number
 
     def __enter__(self) -> Step:
-        self._before, marks.state.step = marks.state.step, self._number
+        self._before = marks.state.step
+        marks.set_step(self._number)
         self._range = marks.begin_range(Mark("STEP"))
         return self
 
@@ -115,7 +120,7 @@ class Step:
     ) -> None:
         marks.close(lingering_only=True)
         marks.end_range(self._range)
-        marks.state.step = self._before
+        marks.set_step(self._before)
 
 
 def step(number: int) -> Step:

@@ -7,7 +7,6 @@ trace_export, and stays within the syntax of Python 3.9.
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import sys
@@ -34,52 +33,54 @@ class Mark(NamedTuple):
     microbatch_b: int | None = None
     chunk_b: int | None = None
     stage: int | None = None
-    step: int | None = None
-    rank: int | None = None
     name: str | None = None
+
+
+class Where(NamedTuple):
+    """What the blocks of a step on this rank have in common; `text` is how `text()` writes it."""
+
+    stage: int | None
+    step: int | None
+    rank: int | None
+    text: str
 
 
 class Backend(Protocol):
     """A profiler's way to take marks. `end` gets what `begin` gave."""
 
-    def begin(self, mark: Mark) -> Any: ...
+    def begin(self, mark: Mark, where: Where) -> Any: ...
 
     def end(self, token: Any) -> None: ...
 
 
-class Open(NamedTuple):
+class Open:
     """A block that has begun and not ended."""
 
-    backend: Backend
-    token: Any
-    lingering: bool
+    __slots__ = ("backend", "lingering", "token")
+
+    def __init__(self, backend: Backend, token: Any, lingering: bool) -> None:
+        self.backend, self.token, self.lingering = backend, token, lingering
 
 
-def text(mark: Mark) -> str:
+def text(mark: Mark, where: Where) -> str:
     """The mark in the dialect of trace_export: `te:F3.0 stage=1 step=7 rank=5`, `te:F5.0+B2.1 …`, `te:Optimizer …`.
 
     The numbers are micro-batch and chunk; what is not known is left out.
     """
-    if mark.kind == "FB":
-        return (
-            f"te:F{_number(mark.microbatch, mark.chunk)}+B{_number(mark.microbatch_b, mark.chunk_b)}"
-            f"{_where(mark.stage, mark.step, mark.rank)}"
-        )
-    if mark.kind in ("OPT", "STEP"):
-        return f"te:{'Optimizer' if mark.kind == 'OPT' else 'Step'}{_where(mark.stage, mark.step, mark.rank)}"
-    return f"te:{mark.kind}{_number(mark.microbatch, mark.chunk)}{_where(mark.stage, mark.step, mark.rank)}"
+    kind, microbatch, chunk, microbatch_b, chunk_b, _, _ = mark
+    if kind == "FB":
+        return f"te:F{_number(microbatch, chunk)}+B{_number(microbatch_b, chunk_b)}{where.text}"
+    if kind == "OPT":
+        return f"te:Optimizer{where.text}"
+    if kind == "STEP":
+        return f"te:Step{where.text}"
+    return f"te:{kind}{_number(microbatch, chunk)}{where.text}"
 
 
 def _number(microbatch: int | None, chunk: int | None) -> str:
-    if microbatch is None:
-        return "" if chunk is None else f"?.{chunk}"
-    return f"{microbatch}" if chunk is None else f"{microbatch}.{chunk}"
-
-
-@functools.lru_cache(maxsize=64)
-def _where(stage: int | None, step: int | None, rank: int | None) -> str:
-    known = (("stage", stage), ("step", step), ("rank", rank))
-    return "".join(f" {name}={value}" for name, value in known if value is not None)
+    if chunk is None:
+        return "" if microbatch is None else str(microbatch)
+    return f"{'?' if microbatch is None else microbatch}.{chunk}"
 
 
 class _Thread(threading.local):
@@ -94,8 +95,7 @@ class _State:
     def __init__(self) -> None:
         self.backend: Backend | None = None
         self.choose: Callable[[], Backend | None] | None = None
-        self.rank: int | None = None
-        self.stage: int | None = None
+        self.where: Where | None = None
         self.passes = -1
         self.step: int | None = None
         self.off = False
@@ -107,28 +107,36 @@ state = _State()
 
 def global_rank() -> int | None:
     """The process's global rank: torch.distributed knows it, else the launcher's environment, else nobody."""
-    if state.rank is None:
-        torch: Any = sys.modules.get("torch")
-        distributed = getattr(torch, "distributed", None)
-        if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            state.rank = int(distributed.get_rank())
-        else:
-            found = (os.environ[name] for name in RANK_VARIABLES if name in os.environ)
-            state.rank = next((int(value) for value in found if value.isdecimal()), None)
-    return state.rank
+    torch: Any = sys.modules.get("torch")
+    distributed = getattr(torch, "distributed", None)
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    found = (os.environ[name] for name in RANK_VARIABLES if name in os.environ)
+    return next((int(value) for value in found if value.isdecimal()), None)
 
 
-def current_step() -> int | None:
-    """The step that the user has named, else the number of the schedule's pass since the start, else None."""
-    if state.step is not None:
-        return state.step
-    return state.passes if state.passes >= 0 else None
+def set_step(number: int | None) -> None:
+    """From here on blocks belong to the step that the user calls `number`; None: steps are counted by passes again."""
+    state.step = number
+    _locate(None)
 
 
 def begin_pass() -> None:
     """A pipeline schedule starts its pass over a batch: that is a step, unless the user counts steps himself."""
     close(lingering_only=True)
     state.passes += 1
+    _locate(None)
+
+
+def _locate(stage: int | None) -> Where:
+    """Where the next blocks are. A rank has one place, also for those of its blocks that are not told it."""
+    if stage is None and state.where is not None:
+        stage = state.where.stage
+    step = state.passes if state.step is None and state.passes >= 0 else state.step
+    known = (("stage", stage), ("step", step), ("rank", rank := global_rank()))
+    written = "".join(f" {name}={value}" for name, value in known if value is not None)
+    state.where = Where(stage, step, rank, written)
+    return state.where
 
 
 def begin(mark: Mark, lingering: bool = False) -> Open | None:
@@ -160,10 +168,10 @@ def begin_range(mark: Mark, lingering: bool = False) -> Open | None:
         backend = state.backend or _choose()
         if backend is None:
             return None
-        if mark.stage is not None:
-            state.stage = mark.stage  # a rank has one place, also for its optimizer, which is not told it
-        mark = mark._replace(stage=state.stage, step=current_step(), rank=global_rank())
-        return Open(backend, backend.begin(mark), lingering)
+        where = state.where
+        if where is None or (mark.stage is not None and mark.stage != where.stage):
+            where = _locate(mark.stage)
+        return Open(backend, backend.begin(mark, where), lingering)
     except Exception as error:
         give_up(error)
         return None
@@ -182,7 +190,7 @@ def end_range(range_: Open | None) -> None:
 def linger(block: Open | None) -> None:
     """The function has returned, but its block goes on until `close` or the next block."""
     if block is not None and _thread.block is block:
-        _thread.block = block._replace(lingering=True)
+        block.lingering = True
 
 
 def close(lingering_only: bool = False) -> None:

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from trace_export.instrument.marks import Backend, Mark
+from trace_export.instrument.marks import Backend, Mark, Where
 
 VARIABLE = "TRACE_EXPORT_MARKS"
 """Environment variable that names the backend: nvtx, torch, mstx, paddle or off."""
@@ -24,11 +24,11 @@ class Both:
         self.nvtx, self.torch = nvtx, torch
         self.profiler_type, self.nvtx_type = profiler_type, nvtx_type
 
-    def begin(self, mark: Mark) -> Any:
+    def begin(self, mark: Mark, where: Where) -> Any:
         pushed = self.profiler_type() != self.nvtx_type
         if pushed:
-            self.nvtx.begin(mark)
-        return pushed, self.torch.begin(mark)
+            self.nvtx.begin(mark, where)
+        return pushed, self.torch.begin(mark, where)
 
     def end(self, token: Any) -> None:
         pushed, range_ = token

@@ -12,7 +12,7 @@ import importlib
 import sys
 from typing import Any
 
-from trace_export.instrument.marks import Mark
+from trace_export.instrument.marks import Mark, Where
 
 LONGEST = 128
 
@@ -25,17 +25,17 @@ _NAMES = {
 }
 
 
-def message(mark: Mark) -> str:
+def message(mark: Mark, where: Where) -> str:
     """`mark` as MSTX carries it."""
     fields = {
-        "name": mark.name or _NAMES.get(mark.kind, f"step {mark.step}"),
+        "name": mark.name or _NAMES.get(mark.kind, f"step {where.step}"),
         "current_microbatch": mark.microbatch,
         "chunk": mark.chunk,
         "microbatch_b": mark.microbatch_b,
         "chunk_b": mark.chunk_b,
-        "stage": mark.stage,
-        "step": mark.step,
-        "rank": mark.rank,
+        "stage": where.stage,
+        "step": where.step,
+        "rank": where.rank,
     }
     known = {name: value for name, value in fields.items() if value is not None}
     written = str(known)
@@ -57,9 +57,9 @@ class Mstx:
             self._mstx = importlib.import_module("mindspore.profiler").mstx
             self._stream = getattr(mindspore, "runtime", mindspore).current_stream
 
-    def begin(self, mark: Mark) -> int:
+    def begin(self, mark: Mark, where: Where) -> int:
         stream = None if mark.kind == "STEP" else self._stream()
-        opened: int = self._mstx.range_start(message(mark), stream)
+        opened: int = self._mstx.range_start(message(mark, where), stream)
         return opened
 
     def end(self, token: int) -> None:

@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import Any
 
-from trace_export.instrument.marks import Mark, text
+from trace_export.instrument.marks import Mark, Where, text
 
 
 class Nvtx:
@@ -20,8 +20,8 @@ class Nvtx:
             nvtx: Any = importlib.import_module("nvtx")
             self._push, self._pop = nvtx.push_range, nvtx.pop_range
 
-    def begin(self, mark: Mark) -> None:
-        self._push(text(mark))
+    def begin(self, mark: Mark, where: Where) -> None:
+        self._push(text(mark, where))
 
     def end(self, token: None) -> None:
         self._pop()

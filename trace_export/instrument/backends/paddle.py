@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from trace_export.instrument.marks import Mark, text
+from trace_export.instrument.marks import Mark, Where, text
 
 
 class Paddle:
@@ -18,8 +18,8 @@ class Paddle:
         self._push = getattr(core, "nvprof_nvtx_push", None)
         self._pop = getattr(core, "nvprof_nvtx_pop", None)
 
-    def begin(self, mark: Mark) -> Any:
-        name = text(mark)
+    def begin(self, mark: Mark, where: Where) -> Any:
+        name = text(mark, where)
         if self._push is not None:
             self._push(name)
         event = self._event(name)

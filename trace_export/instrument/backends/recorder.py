@@ -6,13 +6,14 @@ import threading
 import time
 from typing import NamedTuple
 
-from trace_export.instrument.marks import Mark
+from trace_export.instrument.marks import Mark, Where
 
 
 class Recorded(NamedTuple):
     """A block with its host times, in unix nanoseconds, and the thread it began on."""
 
     mark: Mark
+    where: Where
     start_ns: int
     end_ns: int
     thread: int
@@ -24,9 +25,9 @@ class Recorder:
     def __init__(self) -> None:
         self.marks: list[Recorded] = []
 
-    def begin(self, mark: Mark) -> tuple[Mark, int]:
-        return mark, time.time_ns()
+    def begin(self, mark: Mark, where: Where) -> tuple[Mark, Where, int]:
+        return mark, where, time.time_ns()
 
-    def end(self, token: tuple[Mark, int]) -> None:
-        mark, start_ns = token
-        self.marks.append(Recorded(mark, start_ns, time.time_ns(), threading.get_ident()))
+    def end(self, token: tuple[Mark, Where, int]) -> None:
+        mark, where, start_ns = token
+        self.marks.append(Recorded(mark, where, start_ns, time.time_ns(), threading.get_ident()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from trace_export.instrument.marks import Mark, text
+from trace_export.instrument.marks import Mark, Where, text
 
 
 class TorchProfiler:
@@ -16,8 +16,8 @@ class TorchProfiler:
         slow: Any = importlib.import_module("torch.autograd.profiler").record_function
         self._range = getattr(profiler, "_RecordFunctionFast", slow)
 
-    def begin(self, mark: Mark) -> Any:
-        opened = self._range(text(mark))
+    def begin(self, mark: Mark, where: Where) -> Any:
+        opened = self._range(text(mark, where))
         opened.__enter__()
         return opened
 

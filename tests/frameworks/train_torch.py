@@ -1,6 +1,5 @@
 """torch.distributed.pipelining: SCHEDULE STEPS MICROBATCHES OUT [before|after]: when the marks are turned on."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -39,11 +38,11 @@ indices = [rank] if single else [rank, total - 1 - rank if vee else rank + world
 modules = [torch.nn.Linear(8, 8) for _ in indices]
 stages = [
     PipelineStage(m, i, total, torch.device("cpu"), input_args=(example(i > 0),), output_args=(example(True),))
-    for m, i in zip(modules, indices)
+    for m, i in zip(modules, indices, strict=True)
 ]
 optimizer = torch.optim.SGD([p for m in modules for p in m.parameters()], lr=0.1)
 run = schedule_class(stages[0] if single else stages, microbatches, loss_fn=torch.nn.functional.mse_loss)
-for step in range(steps):
+for _ in range(steps):
     batch = torch.randn(2 * microbatches, 8)
     named = {"target": batch, "losses": []} if total - 1 in indices else {}
     run.step(*((batch,) if 0 in indices else ()), **named)

@@ -1,0 +1,42 @@
+"""`trace-export run -- COMMAND`: run a training command with every block of its pipeline marked for the profiler."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trace_export import instrument
+from trace_export.errors import UsageError
+from trace_export.instrument.backends import NAMES, VARIABLE
+
+STARTUP = Path(instrument.__file__).parent / "startup"
+
+
+def run(
+    command: Annotated[
+        list[str], typer.Argument(help="The training command: `torchrun … train.py`.", show_default=False)
+    ],
+    marks: Annotated[
+        str, typer.Option(help=f"Where the marks go: {', '.join(NAMES)}; auto is what fits the framework.")
+    ] = "auto",
+) -> None:
+    """Run a training command with its pipeline's blocks marked, without a change to the script.
+
+    Every Python process that the command starts marks the forward, backward, weight-gradient and optimizer blocks of
+    Megatron-Core, torch.distributed.pipelining, DeepSpeed and MindSpeed. A profiler must record them: put it before or
+    after, `nsys profile … trace-export run -- torchrun …`. `trace-export howto` has the commands for each profiler.
+    """
+    if marks not in ("auto", *NAMES):
+        raise UsageError(f'--marks "{marks}": there is no such kind', f"choose auto, {', '.join(NAMES)}")
+    path = [str(STARTUP), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    if marks != "auto":
+        environment[VARIABLE] = marks
+    try:
+        # In place of this process, so that signals, exit code and terminal are the command's own.
+        os.execvpe(command[0], command, environment)
+    except OSError as error:
+        raise UsageError(f"{command[0]}: {error.strerror}", "give the command as you would type it") from error
