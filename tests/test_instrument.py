@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trace_export.instrument as ti
+from tests.conftest import Cli
 from trace_export.instrument import marks
 from trace_export.instrument.backends import choose, mstx
 from trace_export.instrument.backends.recorder import Recorder
@@ -483,3 +484,24 @@ def test_startup_in_an_older_python(version: str) -> None:
     assert done.stderr == ""
     assert done.stdout.startswith("Mark(kind='F', microbatch=1, chunk=None")
     assert done.stdout.endswith(" step=2\n")
+
+
+def test_run_passes_everything_on(run_cli: Cli) -> None:
+    code = "import os, sys, sitecustomize as s; print(s.__file__, sys.argv[1:], os.getenv('TRACE_EXPORT_MARKS')); "
+    code += "sys.exit(7)"
+    for dashes in ([], ["--"]):
+        done = run_cli("run", "--marks", "torch", *dashes, sys.executable, "-c", code, "--some_flag", "--", "-x")
+        assert done.returncode == 7
+        assert done.stdout == f"{STARTUP / 'sitecustomize.py'} ['--some_flag', '--', '-x'] torch\n"
+        assert done.stderr == ""
+
+
+def test_run_says_what_is_wrong(run_cli: Cli) -> None:
+    done = run_cli("run", "--", "no-such-program-here")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "trace-export: no-such-program-here: No such file or directory; give the command as you would type it\n"
+    )
+    done = run_cli("run", "--marks", "nvxt", "--", "true")
+    assert done.returncode == 2
+    assert 'trace-export: --marks "nvxt": there is no such kind' in done.stderr

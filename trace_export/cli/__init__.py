@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from trace_export.cli import export, inspect
+from trace_export.cli import export, inspect, run
 from trace_export.errors import TraceExportError, printable
 
 INTERRUPTED = 130
@@ -58,6 +58,7 @@ def _common(
 
 export.register(app)
 app.command("inspect")(inspect.inspect)
+app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 
 
 def main(arguments: list[str] | None = None) -> None:
