@@ -26,11 +26,14 @@ if TYPE_CHECKING:
         TraceExportError,
         UsageError,
     )
-    from trace_export.model import Note, Profile
+    from trace_export.model import Declared, Note, Profile
+    from trace_export.pipeline.simulate import Costs
 
 __all__ = [
     "AlignmentError",
     "ClockFit",
+    "Costs",
+    "Declared",
     "Note",
     "NothingToExportError",
     "OutputError",
@@ -47,7 +50,8 @@ __all__ = [
 _HOMES = {
     "api": ("Run", "load", "simulate"),
     "clocks.fit": ("ClockFit", "fit_clocks"),
-    "model": ("Note", "Profile"),
+    "model": ("Declared", "Note", "Profile"),
+    "pipeline.simulate": ("Costs",),
     "errors": (
         "AlignmentError",
         "NothingToExportError",
