@@ -1,0 +1,240 @@
+// Draws the chart of the page's data on a canvas: only what is in view, so that any number of blocks can be zoomed.
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const canvas = document.getElementById("chart");
+  const tip = document.getElementById("tip");
+  const choice = document.getElementById("step");
+  const pen = canvas.getContext("2d");
+  const AXIS = 26, TOP = 22, SHARE = 64, LEAST_SPAN = 50;
+  const FONT = "px " + getComputedStyle(document.body).fontFamily;
+  const NUMBERS = 11 + FONT, WORDS = 12 + FONT;
+
+  // A line is one lane of a row; its blocks are offsets[line] … offsets[line + 1] - 1, in the order of time.
+  const starts = new Float64Array(data.length.length), ends = new Float64Array(data.length.length);
+  for (let line = 0; line < data.lines.length; line++) {
+    let at = 0;
+    for (let i = data.offsets[line]; i < data.offsets[line + 1]; i++) {
+      starts[i] = at += data.gap[i];
+      ends[i] = at += data.length[i];
+    }
+  }
+  const value = (column, i) => column.values[column.codes ? column.codes[i] : 0];
+  const whole = {
+    from: Math.min(...data.steps.map((s) => s.start)),
+    to: Math.max(...data.steps.map((s) => s.end), 1),
+  };
+  const view = { ...(data.steps.length > 1 ? { from: data.steps[0].start, to: data.steps[0].end } : whole) };
+
+  pen.font = WORDS;
+  const gutter = Math.min(Math.max(...data.rows.map((row) => pen.measureText(row.name).width)) + 14, 260);
+  const tops = [];
+  let bottom = TOP;
+  for (const row of data.rows) {
+    tops.push(bottom);
+    bottom += data.lane * (row.lanes === 1 ? 1 : 0.6 * row.lanes);
+  }
+  const lines = data.lines.map(([row, lane]) => {
+    const height = ((tops[row + 1] ?? bottom) - tops[row] - 2) / data.rows[row].lanes;
+    return { row, y: tops[row] + 1 + lane * height, h: height - (data.rows[row].lanes > 1 ? 0.5 : 0) };
+  });
+
+  const plotWidth = () => Math.max(canvas.clientWidth - gutter - (data.bubble ? SHARE : 0), 1);
+  const x = (time) => gutter + ((time - view.from) / (view.to - view.from)) * plotWidth();
+  const time = (px) => view.from + ((px - gutter) / plotWidth()) * (view.to - view.from);
+
+  function duration(ns, digits = 6) {
+    const size = Math.abs(ns);
+    const [unit, factor] = size >= 2e9 ? ["s", 1e9] : size >= 2e6 ? ["ms", 1e6] : size >= 2e3 ? ["µs", 1e3] : ["ns", 1];
+    return `${+(ns / factor).toPrecision(digits)} ${unit}`;
+  }
+
+  // The first block of a line that ends after `time`.
+  function firstAfter(line, time) {
+    let low = data.offsets[line], high = data.offsets[line + 1];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (ends[middle] > time) high = middle; else low = middle + 1;
+    }
+    return low;
+  }
+
+  function drawAxis(ink) {
+    const span = view.to - view.from;
+    const rough = span / Math.max(plotWidth() / 110, 2);
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = power * [1, 2, 5, 10].find((factor) => power * factor >= rough);
+    pen.font = NUMBERS;
+    pen.textAlign = "center";
+    for (let at = Math.ceil(view.from / step) * step; at <= view.to; at += step) {
+      pen.fillStyle = ink.grid;
+      pen.fillRect(x(at), TOP, 1, bottom - TOP + 5);
+      pen.fillStyle = ink.quiet;
+      pen.fillText(duration(at - whole.from, 9), x(at), bottom + 18);
+    }
+  }
+
+  function drawLine(line) {
+    const { y, h } = lines[line];
+    pen.font = NUMBERS;
+    pen.textAlign = "center";
+    let drawnTo = -1;
+    for (let i = firstAfter(line, view.from); i < data.offsets[line + 1] && starts[i] < view.to; i++) {
+      const left = x(starts[i]), right = x(ends[i]);
+      if (right < drawnTo + 0.25) continue; // all within a pixel that has its colour
+      const width = right - left;
+      pen.fillStyle = value(data.fill, i);
+      pen.fillRect(left, y, Math.max(width - Math.min(0.15 * width, 1), 0.5), h);
+      drawnTo = right;
+      const label = value(data.label, i);
+      if (width > 8 && h >= 10 && label && pen.measureText(label).width + 2 <= width) {
+        pen.fillStyle = data.text;
+        // A block that is cut by the edge has its number in the part that is seen.
+        const middle = (Math.max(left, gutter) + Math.min(right, gutter + plotWidth())) / 2;
+        pen.fillText(label, middle, y + h / 2 + 4);
+      }
+    }
+  }
+
+  function drawRows(ink) {
+    const middle = (view.from + view.to) / 2;
+    const distance = (step) => Math.max(step.start - middle, middle - step.end, 0);
+    const step = data.steps.reduce((best, other) => (distance(other) < distance(best) ? other : best));
+    pen.font = WORDS;
+    data.rows.forEach((row, index) => {
+      const y = (tops[index] + (tops[index + 1] ?? bottom)) / 2 + 4;
+      pen.fillStyle = ink.text;
+      pen.textAlign = "right";
+      pen.fillText(row.name, gutter - 8, y, gutter - 8);
+      const share = step.shares[index];
+      if (share !== null) pen.fillText(`${(100 * share).toFixed(1)}%`, canvas.clientWidth - 4, y);
+    });
+    pen.fillStyle = ink.quiet;
+    pen.font = NUMBERS;
+    if (data.bubble) pen.fillText("bubble", canvas.clientWidth - 4, TOP - 8);
+    pen.textAlign = "center";
+    for (const { name, start, end } of data.steps) {
+      const left = Math.max(x(start), gutter), right = Math.min(x(end), gutter + plotWidth());
+      if (right - left > pen.measureText(name).width) pen.fillText(name, (left + right) / 2, TOP - 8);
+      if (x(start) >= gutter && x(start) <= gutter + plotWidth()) pen.fillRect(x(start), TOP - 18, 1, bottom - TOP + 18);
+    }
+  }
+
+  function draw() {
+    const ratio = window.devicePixelRatio || 1;
+    canvas.style.height = `${bottom + AXIS}px`;
+    canvas.width = Math.round(canvas.clientWidth * ratio);
+    canvas.height = Math.round((bottom + AXIS) * ratio);
+    canvas.dataset.from = view.from;
+    canvas.dataset.to = view.to;
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    const style = getComputedStyle(document.documentElement);
+    const ink = Object.fromEntries(["paper", "text", "quiet", "idle", "grid"].map((n) => [n, style.getPropertyValue(`--${n}`)]));
+    drawAxis(ink);
+    pen.save();
+    pen.beginPath();
+    pen.rect(gutter, TOP, plotWidth(), bottom - TOP);
+    pen.clip();
+    pen.fillStyle = ink.idle;
+    data.rows.forEach((_, row) => pen.fillRect(gutter, tops[row] + 1, plotWidth(), (tops[row + 1] ?? bottom) - tops[row] - 2));
+    lines.forEach((_, line) => drawLine(line));
+    pen.restore();
+    drawRows(ink);
+  }
+
+  let waiting = false;
+  function redraw() {
+    if (waiting) return;
+    waiting = true;
+    requestAnimationFrame(() => { waiting = false; draw(); });
+  }
+
+  function show(from, to) {
+    const span = Math.min(Math.max(to - from, LEAST_SPAN), whole.to - whole.from);
+    const start = Math.min(Math.max(from, whole.from), whole.to - span);
+    Object.assign(view, { from: start, to: start + span });
+    tip.style.visibility = "hidden";
+    redraw();
+  }
+  function zoom(factor, px = gutter + plotWidth() / 2) {
+    const centre = time(px);
+    show(centre - (centre - view.from) * factor, centre + (view.to - centre) * factor);
+  }
+  const move = (share) => show(view.from + share * (view.to - view.from), view.to + share * (view.to - view.from));
+
+  function blockAt(px, py) {
+    if (px < gutter || px > gutter + plotWidth()) return -1;
+    const line = lines.findIndex(({ y, h }) => py >= y && py <= y + h);
+    if (line < 0) return -1;
+    const i = firstAfter(line, time(px));
+    return i < data.offsets[line + 1] && starts[i] <= time(px) ? i : -1;
+  }
+  function explain(event) {
+    const i = blockAt(event.offsetX, event.offsetY);
+    tip.style.visibility = i < 0 ? "hidden" : "visible";
+    if (i < 0) return;
+    const facts = Object.entries(data.facts).map(([name, column]) => [name, value(column, i)]);
+    tip.textContent = [
+      `${value(data.name, i)} · ${duration(ends[i] - starts[i])}`,
+      `starts at ${duration(starts[i] - whole.from, 9)}`,
+      ...facts.filter(([, fact]) => fact !== null).map(([name, fact]) => `${name.replaceAll("_", " ")}: ${fact}`),
+    ].join("\n");
+    tip.style.left = `${Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8)}px`;
+    tip.style.top = `${Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8)}px`;
+  }
+
+  canvas.addEventListener("wheel", (event) => {
+    if (event.ctrlKey || event.metaKey) zoom(Math.exp(Math.sign(event.deltaY) * 0.2), event.offsetX);
+    else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) move((event.deltaX || event.deltaY) / 1000);
+    else return; // the page scrolls
+    event.preventDefault();
+  }, { passive: false });
+
+  const fingers = new Map();
+  canvas.addEventListener("pointerdown", (event) => {
+    fingers.set(event.pointerId, event.offsetX);
+    canvas.setPointerCapture(event.pointerId);
+    canvas.classList.add("moving");
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    const before = [...fingers.values()];
+    if (!fingers.has(event.pointerId)) return explain(event);
+    fingers.set(event.pointerId, event.offsetX);
+    const after = [...fingers.values()];
+    if (after.length === 1) return move((before[0] - after[0]) / plotWidth());
+    const apart = (pair) => Math.max(Math.abs(pair[0] - pair[1]), 8);
+    zoom(apart(before) / apart(after), (after[0] + after[1]) / 2);
+  });
+  for (const name of ["pointerup", "pointercancel"]) {
+    canvas.addEventListener(name, (event) => {
+      fingers.delete(event.pointerId);
+      canvas.classList.toggle("moving", fingers.size > 0);
+    });
+  }
+  canvas.addEventListener("pointerleave", () => { tip.style.visibility = "hidden"; });
+  canvas.addEventListener("dblclick", () => show(whole.from, whole.to));
+
+  const keys = {
+    w: () => zoom(0.7), s: () => zoom(1 / 0.7), a: () => move(-0.15), d: () => move(0.15),
+    "+": () => zoom(0.7), "-": () => zoom(1 / 0.7), ArrowLeft: () => move(-0.15), ArrowRight: () => move(0.15),
+    0: () => show(whole.from, whole.to),
+  };
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target === choice || !(event.key in keys)) return;
+    keys[event.key]();
+    event.preventDefault();
+  });
+
+  const all = data.steps.length > 1 ? [{ name: "all steps", start: whole.from, end: whole.to }] : [];
+  [...data.steps, ...all].forEach(({ name, start, end }) => {
+    const option = new Option(name);
+    option.addEventListener("show", () => show(start, end));
+    choice.add(option);
+  });
+  choice.addEventListener("change", () => choice.selectedOptions[0].dispatchEvent(new Event("show")));
+  document.getElementById("in").addEventListener("click", () => zoom(0.5));
+  document.getElementById("out").addEventListener("click", () => zoom(2));
+  new ResizeObserver(redraw).observe(canvas);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  draw();
+})();

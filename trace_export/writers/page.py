@@ -1,0 +1,149 @@
+"""The pipeline chart as one HTML page to zoom and to hover, alone or above the tables of a report.
+
+The page holds all it needs: it asks no server for anything, and its content security policy forbids it to. The blocks
+are drawn on a canvas from columns of numbers, because a browser moves a hundred thousand SVG elements only with pain,
+and a plotting library (Vega) would bring 800 kB of script that evaluates code from text. Without scripts the page
+shows the still picture.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+import orjson
+import polars as pl
+
+from trace_export.chart.palette import TEXT, shade
+from trace_export.errors import printable
+from trace_export.writers import svg
+from trace_export.writers.figure import NAMES, Figure
+
+HELP = "Zoom: Ctrl + wheel, or W and S. Move: drag, or A and D. Everything: double-click, or 0."
+_NOT_FACTS = ("row", "lane", "start_ns", "end_ns", "name", "label")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the report: its `frame` is shown as it is, null as –, floats with four significant digits."""
+
+    title: str
+    frame: pl.DataFrame
+    note: str = ""
+
+
+def page(figure: Figure, tables: Sequence[Table] = (), still_steps: int | None = None) -> str:
+    """The whole document. `still_steps`: how many steps the picture for browsers without scripts shows."""
+    style, script = (files("trace_export.writers").joinpath(name).read_text() for name in ("page.css", "page.js"))
+    policy = (
+        f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    still = base64.b64encode(svg.draw(figure, still_steps).encode()).decode()
+    remarks = [f"bubble: {figure.bubbles.definition}"] if figure.bubbles else []
+    return "\n".join([
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{_safe(figure.title)}</title><style>{style}</style></head><body>",
+        f'<h1>{_safe(figure.title)}</h1><div class="bar">{"".join(_legend(figure))}</div>',
+        '<div class="bar"><label>Show <select id="step"></select></label><span><button id="in" title="zoom in">+</button> '
+        f'<button id="out" title="zoom out">−</button></span><span class="quiet">{HELP}</span></div>',
+        f'<canvas id="chart" tabindex="0" role="img" aria-label="{_safe(figure.title)}"></canvas><div id="tip"></div>',
+        f'<noscript><img alt="{_safe(figure.title)}" src="data:image/svg+xml;base64,{still}"></noscript>',
+        *(f"<p>{_safe(remark)}</p>" for remark in remarks + figure.remarks),
+        *map(_table, tables),
+        f'<script type="application/json" id="data">{_json(_data(figure))}</script>',
+        f"<script>{script}</script></body></html>\n",
+    ])  # fmt: skip
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _legend(figure: Figure) -> list[str]:
+    items = [(shade(kind, 0, 1), NAMES[kind]) for kind in figure.kinds]
+    if figure.chunks > 1:
+        items += [(shade("F", chunk, figure.chunks), f"chunk {chunk}") for chunk in range(figure.chunks)]
+    return [
+        f'<span><svg viewBox="0 0 12 12"><rect fill="{fill}" width="12" height="12"/></svg>{_safe(words)}</span>'
+        for fill, words in items
+    ]
+
+
+def _data(figure: Figure) -> dict[str, Any]:
+    """What the script draws. Times are nanoseconds since the first block; a block is given by the time since the end
+    of the one before it on its line and by its length; all other columns are `_coded`."""
+    blocks = figure.blocks
+    origin = int(figure.steps["start_ns"].min())  # type: ignore[call-overload]
+    lines = blocks.group_by("row", "lane", maintain_order=True).len()
+    before = pl.col("end_ns").shift().over("row", "lane").fill_null(origin)
+    fill = blocks.select(fill=svg.fills(figure))["fill"]
+    return {
+        "rows": [{"name": printable(row.name), "lanes": row.lanes} for row in figure.rows],
+        "steps": [
+            {"name": name, "start": start - origin, "end": end - origin,
+             "shares": [figure.share(run, step, row.stage) for row in figure.rows]}
+            for run, step, start, end, name in figure.steps.iter_rows()
+        ],
+        "bubble": figure.bubbles is not None,
+        "text": TEXT,
+        "lane": svg.lane_height(figure),
+        "lines": lines.select("row", "lane").rows(),
+        "offsets": [0, *lines["len"].cum_sum().to_list()],
+        "gap": blocks.select(pl.col("start_ns") - before).to_series().to_list(),
+        "length": (blocks["end_ns"] - blocks["start_ns"]).to_list(),
+        "name": _coded(blocks["name"]),
+        "label": _coded(blocks["label"]),
+        "fill": _coded(fill),
+        "facts": {name: _coded(blocks[name]) for name in blocks.columns if name not in _NOT_FACTS},
+    }  # fmt: skip
+
+
+def _coded(column: pl.Series) -> dict[str, Any]:
+    """Its different values, and where there are several, each row's index into them."""
+    values = column.unique(maintain_order=True)
+    shown = [printable(v) if isinstance(v, str) else v for v in values.to_list()]
+    if len(values) == 1:
+        return {"values": shown}
+    return {"values": shown, "codes": column.rank("dense").to_list()}
+
+
+def _json(data: dict[str, Any]) -> str:
+    """JSON that may stand inside a script element: no `<`, so no tag can end or open in it."""
+    return orjson.dumps(data).decode().replace("<", "\\u003c")
+
+
+def _table(table: Table) -> str:
+    frame = table.frame
+    numbers = {name: dtype.is_numeric() for name, dtype in frame.schema.items()}
+    head = "".join(f"<th{_right(numbers[name])}>{_safe(name.replace('_', ' '))}</th>" for name in frame.columns)
+    rows = "".join(
+        "<tr>" + "".join(f"<td{_right(numbers[name])}>{_cell(v)}</td>" for name, v in row.items()) + "</tr>"
+        for row in frame.iter_rows(named=True)
+    )
+    note = f"<p>{_safe(table.note)}</p>" if table.note else ""
+    return (
+        f'<h2>{_safe(table.title)}</h2>{note}<div class="wide"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _right(number: bool) -> str:
+    return ' class="number"' if number else ""
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else _safe(value)
+
+
+def _safe(words: object) -> str:
+    return escape(printable(words))

@@ -1,0 +1,245 @@
+"""The pipeline chart as one still SVG picture: a panel per step, stages as rows, as the papers print it.
+
+Written by hand and not by a plotting library: a chart is rectangles and numbers, whose text has to fit into blocks of
+known width, whose colours have to follow the reader's light or dark page (CSS, which Vega's SVG has not), and of which
+there may be a hundred thousand (one path for all blocks of a colour, about 25 bytes each).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from itertools import accumulate
+from math import floor, log10
+
+import polars as pl
+
+from trace_export.chart.palette import TEXT, shade
+from trace_export.errors import printable
+from trace_export.writers.figure import NAMES, Figure
+
+MARGIN = 16
+LEAST_WIDTH, MOST_WIDTH = 720, 1600
+"""Of the plot itself, in pixels; between them it is as wide as the blocks' numbers need."""
+
+MOST_TEXT, LEAST_TEXT = 11.0, 7.0
+"""Font size of the numbers in blocks, in pixels."""
+
+LETTER = 0.6
+"""Width of a digit in font sizes: what sans-serif fonts have at most, rounded up."""
+
+HEADING, AXIS = 26, 30
+FONTS = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,'Liberation Sans',sans-serif"
+
+STYLE = f"""
+text{{font-family:{FONTS};font-size:12px;fill:#24292f}}
+.paper{{fill:#ffffff}}.idle{{fill:#eef1f4}}.grid{{stroke:#d0d7de;stroke-width:1}}
+.title{{font-size:15px;font-weight:600}}.step{{font-weight:600}}.quiet{{fill:#57606a;font-size:11px}}
+.end{{text-anchor:end}}.mid{{text-anchor:middle}}
+@media (prefers-color-scheme:dark){{text{{fill:#e6edf3}}.paper{{fill:#0d1117}}.idle{{fill:#1c2128}}
+.grid{{stroke:#373e47}}.quiet{{fill:#9198a1}}}}
+.n text{{text-anchor:middle;fill:{TEXT};font-size:%.1fpx}}
+"""
+"""`.n` comes last: the numbers stand on the blocks' fills, which are the same in light and dark."""
+
+
+def draw(figure: Figure, at_most: int | None = None) -> str:
+    """The SVG document; of the steps only the first `at_most` where that is given, which the picture then says."""
+    steps = figure.steps.head(at_most) if at_most else figure.steps
+    size = _Size.of(figure, steps)
+    legend, y = _legend(figure, size)
+    parts = [legend]
+    for run, step, start, end, name in steps.select("run", "step", "start_ns", "end_ns", "name").iter_rows():
+        blocks = figure.blocks.filter(pl.col("run").eq_missing(run), pl.col("step").eq_missing(step))
+        shares = [figure.share(run, step, row.stage) for row in figure.rows]
+        heading = f"{name} · {_duration(end - start)}"
+        parts.append(_panel(figure, size, blocks, start, y, heading, shares))
+        y += HEADING + size.tops[-1] + AXIS
+    for remark in _remarks(figure, len(steps)):
+        y += 16
+        parts.append(_text(MARGIN, y, remark, "quiet"))
+    return _document(figure, steps, size, y + MARGIN, "".join(parts))
+
+
+@dataclass(frozen=True)
+class _Size:
+    """Pixels: `left` where the plot begins, `plot` its width, `tops` of the rows below a panel's heading (and the end
+    of the last), `lane` the height of a lane, `text` the numbers' font size; `scale` is pixels per nanosecond."""
+
+    left: int
+    plot: float
+    page: int
+    tops: tuple[float, ...]
+    lane: float
+    text: float
+    scale: float
+
+    @staticmethod
+    def of(figure: Figure, steps: pl.DataFrame) -> _Size:
+        span = max(int((steps["end_ns"] - steps["start_ns"]).max()), 1)  # type: ignore[call-overload]
+        shown = figure.blocks.filter(pl.col("kind").is_in(["F", "B", "W"]))
+        narrow = max(float(shown.select((pl.col("end_ns") - pl.col("start_ns")).quantile(0.1)).item() or 0), 1.0)
+        digits = int(shown["label"].str.len_chars().max() or 1)  # type: ignore[call-overload]
+        wanted = (digits * LETTER * MOST_TEXT + 4) * span / narrow
+        plot = min(max(wanted, LEAST_WIDTH), MOST_WIDTH)
+        text = min(max((narrow * plot / span - 2) / digits / LETTER, LEAST_TEXT), MOST_TEXT)
+        lane = 24.0 if len(figure.rows) <= 16 else 18.0 if len(figure.rows) <= 32 else 13.0
+        heights = (lane * (1 if row.lanes == 1 else 0.6 * row.lanes) for row in figure.rows)
+        left = MARGIN + min(max(len(row.name) for row in figure.rows), 40) * 7 + 10
+        right = MARGIN + (64 if figure.bubbles else 0)
+        return _Size(left, plot, round(left + plot + right), (0.0, *accumulate(heights)), lane, text, plot / span)
+
+
+def _panel(
+    figure: Figure, size: _Size, blocks: pl.DataFrame, start_ns: int, y: float, heading: str, shares: list[float | None]
+) -> str:
+    top = y + HEADING
+    right = size.left + size.plot
+    ink = [_text(MARGIN, y + 17, heading, "step")]
+    if figure.bubbles:
+        ink.append(_text(size.page - MARGIN, y + 17, "bubble", "quiet end"))
+    ink.append(_axis(size, top))
+    for row, at, below, share in zip(figure.rows, size.tops, size.tops[1:], shares, strict=False):
+        middle = top + (at + below) / 2 + 4
+        ink.append(_text(size.left - 10, middle, _shortened(row.name), "end"))
+        ink.append(f'<rect class="idle" x="{size.left}" y="{top + at + 1:g}" width="{right - size.left:g}" '
+                   f'height="{below - at - 2:g}"/>')  # fmt: skip
+        if share is not None:
+            ink.append(_text(size.page - MARGIN, middle, f"{share:.1%}", "end"))
+    placed = _placed(figure, size, blocks, start_ns, top)
+    return "".join([*ink, *_fills(placed), _numbers(placed, size.text)])
+
+
+def _placed(figure: Figure, size: _Size, blocks: pl.DataFrame, start_ns: int, top: float) -> pl.DataFrame:
+    """The blocks with x, y, w, h in pixels and their `fill`. Neighbours are kept apart by a sliver of the idle row."""
+    tops = [(row, lane, *_lane(size, at, below, lane, line.lanes))
+            for row, (line, at, below) in enumerate(zip(figure.rows, size.tops, size.tops[1:], strict=False))
+            for lane in range(line.lanes)]  # fmt: skip
+    lanes = pl.DataFrame(tops, schema={"row": pl.UInt32, "lane": pl.UInt32, "y": pl.Float64, "h": pl.Float64}, orient="row")
+    width = (pl.col("end_ns") - pl.col("start_ns")) * size.scale
+    colours = blocks.select("kind", pl.col("chunk").fill_null(0)).unique()
+    fills = colours.with_columns(
+        fill=pl.Series([shade(k, c, figure.chunks) for k, c in colours.iter_rows()], dtype=pl.String)
+    )
+    return (
+        blocks.with_columns(pl.col("chunk").fill_null(0))
+        .join(lanes, on=["row", "lane"], maintain_order="left")
+        .join(fills, on=["kind", "chunk"], maintain_order="left")
+        .with_columns(
+            x=(size.left + (pl.col("start_ns") - start_ns) * size.scale).round(2),
+            y=(pl.col("y") + top).round(2),
+            w=(width - (0.15 * width).clip(upper_bound=1.0)).clip(lower_bound=0.3).round(2),
+        )
+    )
+
+
+def _lane(size: _Size, at: float, below: float, lane: int, lanes: int) -> tuple[float, float]:
+    height = (below - at - 2) / lanes
+    return at + 1 + lane * height, round(height - (0.5 if lanes > 1 else 0), 2)
+
+
+def _fills(placed: pl.DataFrame) -> Iterator[str]:
+    """One path per colour."""
+    path = pl.format("M{} {}h{}v{}h-{}z", "x", "y", "w", "h", "w")
+    for fill, data in placed.group_by("fill", maintain_order=True).agg(path.str.join("")).sort("fill").iter_rows():
+        yield f'<path fill="{fill}" d="{data}"/>'
+
+
+def _numbers(placed: pl.DataFrame, text: float) -> str:
+    """The labels of the blocks that they fit into."""
+    fitting = placed.filter(
+        pl.col("label") != "",
+        pl.col("label").str.len_chars() * LETTER * text + 1 <= pl.col("w"),
+        pl.col("h") >= text,
+    )
+    words = fitting["label"].unique(maintain_order=True)
+    safe = pl.Series([escape(printable(word)) for word in words], dtype=pl.String)
+    label = pl.col("label").replace_strict(words, safe, return_dtype=pl.String) if len(words) else pl.col("label")
+    x, y = (pl.col("x") + pl.col("w") / 2).round(1), (pl.col("y") + pl.col("h") / 2 + 0.36 * text).round(1)
+    texts = fitting.select(pl.format('<text x="{}" y="{}">{}</text>', x, y, label).str.join("")).item()
+    return f'<g class="n">{texts}</g>'
+
+
+def _axis(size: _Size, top: float) -> str:
+    """Grid lines behind the rows, and below them the time since the step's start."""
+    span = size.plot / size.scale
+    unit, factor = time_unit(span)
+    bottom = top + size.tops[-1]
+    ink = []
+    ticks = ticks_until(span / factor, max(4, round(size.plot / 110)))
+    for tick in ticks:
+        x = round(size.left + tick * factor * size.scale, 1)
+        ink.append(f'<path class="grid" d="M{x:g} {top:g}V{bottom + 5:g}"/>')
+        label = f"{tick:g} {unit}" if tick == ticks[-1] else f"{tick:g}"
+        ink.append(_text(x, bottom + 17, label, "quiet mid"))
+    return "".join(ink)
+
+
+def time_unit(span_ns: float) -> tuple[str, int]:
+    """The unit that suits a duration, and its nanoseconds."""
+    for unit, factor in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
+        if span_ns >= 2 * factor:
+            return unit, factor
+    return "ns", 1
+
+
+def ticks_until(end: float, count: int) -> list[float]:
+    """About `count` round numbers from 0 up to `end`: steps of 1, 2 or 5 times a power of ten."""
+    rough = end / count
+    power = 10.0 ** floor(log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
+    return [index * step for index in range(int(end / step + 1e-9) + 1)]
+
+
+def _duration(span_ns: int) -> str:
+    unit, factor = time_unit(span_ns)
+    return f"{span_ns / factor:.4g} {unit}"
+
+
+def _legend(figure: Figure, size: _Size) -> tuple[str, float]:
+    """Title, and what the colours mean; with the y below them."""
+    ink = [_text(MARGIN, MARGIN + 12, figure.title, "title")]
+    chunks = range(figure.chunks) if figure.chunks > 1 else range(0)
+    items = [(shade(kind, 0, 1), NAMES[kind]) for kind in figure.kinds]
+    items += [(shade("F", chunk, figure.chunks), f"chunk {chunk}") for chunk in chunks]
+    x, y = float(MARGIN), MARGIN + 34.0
+    for fill, words in items:
+        if x + 24 + len(words) * 7 > size.page - MARGIN:
+            x, y = float(MARGIN), y + 18
+        ink.append(f'<rect fill="{fill}" x="{x:g}" y="{y - 10:g}" width="12" height="12"/>')
+        ink.append(_text(x + 17, y, words, "quiet"))
+        x += 17 + len(words) * 6.2 + 16
+    return "".join(ink), y + 14
+
+
+def _remarks(figure: Figure, drawn: int) -> list[str]:
+    remarks = []
+    if figure.bubbles:
+        remarks.append(f"bubble: {figure.bubbles.definition}")
+    if drawn < len(figure.steps):
+        remarks.append(f"The first {drawn} of {len(figure.steps)} steps; --steps chooses others.")
+    return remarks + list(figure.remarks)
+
+
+def _document(figure: Figure, steps: pl.DataFrame, size: _Size, height: float, ink: str) -> str:
+    width = size.page
+    words = f"{len(figure.rows)} rows, {len(steps)} steps"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height:g}" viewBox="0 0 {width} {height:g}" '
+        f'role="img"><title>{_safe(figure.title)}</title><desc>{words}</desc><style>{STYLE % size.text}</style>'
+        f'<rect class="paper" width="{width}" height="{height:g}"/>{ink}</svg>\n'
+    )
+
+
+def _text(x: float, y: float, words: str, style: str) -> str:
+    return f'<text x="{x:g}" y="{y:g}" class="{style}">{_safe(words)}</text>'
+
+
+def _safe(words: str) -> str:
+    """`words` as XML text: markup escaped, and what XML cannot hold spelt out."""
+    return escape(printable(words))
+
+
+def _shortened(words: str) -> str:
+    return words if len(words) <= 40 else words[:39] + "…"
