@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from trace_export.chart.chart import Chart, Track
+from trace_export.chart.chart import SLICES, Chart, Track
+from trace_export.chart.palette import shade
 from trace_export.errors import NothingToExportError
 
 NAMES = {
@@ -24,32 +25,28 @@ NAMES = {
 }
 """The kinds of block in the order of the legend; "" is a block without kind."""
 
+BUBBLE = (
+    "bubble: share of the step, from its first block to its last over all ranks, in which this rank runs no forward, "
+    "backward or weight block (global bubble)"
+)
+
 _OPTIONAL = {"kind": pl.String, "microbatch": pl.Int32, "microbatch_b": pl.Int32, "chunk": pl.Int32,
-             "stage": pl.Int32, "run": pl.Int32, "step": pl.Int32}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Bubbles:
-    """The idle share of each stage in each step. `shares` has run, step, stage and share (0 … 1); `definition` is a
-    phrase that completes "bubble: " so that no reader has to guess which of the two bubbles it is."""
-
-    shares: pl.DataFrame
-    definition: str
+             "rank": pl.Int32, "run": pl.Int32, "step": pl.Int32}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the picture: a track of the chart with all its lanes. `stage` is null where it mixes several."""
+    """A line of the picture: a track of the chart with all its lanes. `rank` is None on a model's row."""
 
     name: str
     lanes: int
-    stage: int | None
+    rank: int | None
 
 
 @dataclass(frozen=True)
 class Figure:
-    """`blocks`: row, lane, run, step, kind ("" for none), chunk, label, name, start_ns, end_ns, then the arguments of
-    the chart's slices; sorted by (row, lane, start_ns). `steps`: run, step, start_ns, end_ns, name, sorted by start.
+    """`blocks`: row, lane, start_ns, end_ns, name, label, fill (a hex colour), kind ("" for none), then the arguments
+    of the chart's slices; sorted by (row, lane, start_ns). `steps`: run, step, start_ns, end_ns, name, by start.
     """
 
     title: str
@@ -57,25 +54,33 @@ class Figure:
     steps: pl.DataFrame
     blocks: pl.DataFrame
     chunks: int
-    bubbles: Bubbles | None
+    bubbles: pl.DataFrame | None
 
     @property
     def remarks(self) -> list[str]:
-        """What the picture shows but the data do not say."""
+        """What a number means, and what the picture shows that the data do not say."""
         guessed = {"labels": "The numbers in some blocks", "origin": "The times of some blocks"}
-        return [
+        remarks = [BUBBLE] if self.bubbles is not None else []
+        return remarks + [
             f"{what} are inferred, not recorded."
             for column, what in guessed.items()
             if column in self.blocks.columns and (self.blocks[column] == "inferred").any()
         ]
 
-    def share(self, run: int | None, step: int | None, stage: int | None) -> float | None:
-        """The bubble of a stage in a step, where it is known; without a run, of the only run."""
-        if self.bubbles is None or stage is None:
-            return None
-        asked = {"run": run, "step": step, "stage": stage}
-        found = self.bubbles.shares.filter(pl.col(key) == value for key, value in asked.items() if value is not None)
-        return found["share"].first() if len(found) else None  # type: ignore[return-value]
+    def shares(self, run: int | None, step: int | None) -> list[float | None]:
+        """Each row's bubble in a step, where it is known. A chart without runs is one of a single run."""
+        if self.bubbles is None:
+            return [None] * len(self.rows)
+        same_run = pl.lit(True) if run is None else pl.col("run") == run
+        length = pl.col("step_end_ns") - pl.col("step_start_ns")
+        of_step = self.bubbles.filter(same_run, pl.col("step").eq_missing(step), length > 0)
+        found = dict(of_step.select("rank", pl.col("global_ns") / length).iter_rows())
+        return [found.get(row.rank) for row in self.rows]
+
+    @property
+    def lane_height(self) -> float:
+        """In pixels: less where there are many rows."""
+        return 24.0 if len(self.rows) <= 16 else 18.0 if len(self.rows) <= 32 else 13.0
 
     @property
     def kinds(self) -> list[str]:
@@ -84,12 +89,30 @@ class Figure:
         return [kind for kind in NAMES if kind in present]
 
 
-def figure(chart: Chart, steps: Container[int] | None = None, bubbles: Bubbles | None = None) -> Figure:
+def figure(chart: Chart, steps: Container[int] | None = None, bubbles: pl.DataFrame | None = None) -> Figure:
     """The picture of `chart`, of the `steps` only where some are given.
 
+    `bubbles`, of which each row's bubble is taken: run, step, rank, step_start_ns, step_end_ns, and global_ns, the
+    rank's idle time between the two.
     Raises NothingToExportError when no block is left.
     """
     tracks = _row_tracks(chart)
+    slices = _slices(chart, tracks)
+    if steps is not None:
+        wanted = [step for step in slices["step"].drop_nulls().unique() if step in steps]
+        slices = slices.filter(pl.col("step").is_in(wanted))
+    if slices.is_empty():
+        raise NothingToExportError("no block to draw", "widen --steps")
+    chunks = 1 + int(slices.select(pl.col("chunk").max().fill_null(0)).item())
+    blocks = slices.with_columns(label=_label(), fill=_fill(slices, chunks))
+    first = ["row", "lane", "start_ns", "end_ns", "name", "label", "fill", "kind"]
+    facts = [name for name in blocks.columns if name not in (*first, *SLICES)]
+    blocks = blocks.select(*first, *facts).sort("row", "lane", "start_ns", "end_ns", maintain_order=True)
+    return Figure(chart.title, _rows(tracks, slices), _steps(blocks), blocks, chunks, bubbles)
+
+
+def _slices(chart: Chart, tracks: list[list[Track]]) -> pl.DataFrame:
+    """The slices on `tracks` with their row and lane, and with all the columns that a picture looks at."""
     places = pl.DataFrame(
         [(track.id, row, track.lane) for row, lanes in enumerate(tracks) for track in lanes],
         schema={"track": pl.UInt32, "row": pl.UInt32, "lane": pl.UInt32},
@@ -97,18 +120,7 @@ def figure(chart: Chart, steps: Container[int] | None = None, bubbles: Bubbles |
     )
     slices = chart.main.slices
     missing = [pl.lit(None, dtype).alias(name) for name, dtype in _OPTIONAL.items() if name not in slices.columns]
-    blocks = slices.with_columns(missing).filter(pl.col("category").ne_missing("step")).join(places, on="track")
-    if steps is not None:
-        wanted = [step for step in blocks["step"].drop_nulls().unique() if step in steps]
-        blocks = blocks.filter(pl.col("step").is_in(wanted))
-    if blocks.is_empty():
-        raise NothingToExportError("no block to draw", "widen --steps")
-    blocks = blocks.select(
-        "row", "lane", "start_ns", "end_ns", "name", pl.col("kind").fill_null(""), _label(),
-        pl.exclude("track", "row", "lane", "start_ns", "end_ns", "name", "kind", "category", "seed", "flow_out", "flow_in"),
-    ).sort("row", "lane", "start_ns", "end_ns", maintain_order=True)  # fmt: skip
-    chunks = (blocks["chunk"].max() or 0) + 1  # type: ignore[operator]
-    return Figure(chart.title, _rows(tracks, blocks), _steps(blocks), blocks, chunks, bubbles)
+    return slices.with_columns(missing).with_columns(pl.col("kind").fill_null("")).join(places, on="track")
 
 
 def _row_tracks(chart: Chart) -> list[list[Track]]:
@@ -125,14 +137,12 @@ def _row_tracks(chart: Chart) -> list[list[Track]]:
     return [lines[key] for key in sorted(lines)]
 
 
-def _rows(tracks: list[list[Track]], blocks: pl.DataFrame) -> tuple[Row, ...]:
-    stages = dict(
-        blocks.group_by("row")
-        .agg(pl.when(pl.col("stage").n_unique() == 1).then(pl.col("stage").first()))
-        .iter_rows()
-    )
+def _rows(tracks: list[list[Track]], slices: pl.DataFrame) -> tuple[Row, ...]:
+    measured = slices.filter(pl.col("category") == "block")
+    ranks = dict(measured.group_by("row").agg(pl.col("rank").first()).iter_rows())
     return tuple(
-        Row(lanes[0].name, max(track.lane for track in lanes) + 1, stages.get(row)) for row, lanes in enumerate(tracks)
+        Row(lanes[0].flat or lanes[0].name, max(track.lane for track in lanes) + 1, ranks.get(row))
+        for row, lanes in enumerate(tracks)
     )
 
 
@@ -141,7 +151,16 @@ def _label() -> pl.Expr:
     forward = pl.col("microbatch").cast(pl.String)
     pair = pl.concat_str(forward, pl.lit("+"), pl.col("microbatch_b").cast(pl.String))
     plain = pl.when(pl.col("kind").is_in(["F", "B", "W"])).then(forward)
-    return plain.when(pl.col("kind") == "FB").then(pair).otherwise("name").fill_null("").alias("label")
+    return plain.when(pl.col("kind") == "FB").then(pair).otherwise(pl.col("name")).fill_null("")
+
+
+def _fill(blocks: pl.DataFrame, chunks: int) -> pl.Series:
+    """The colour of each block, by its kind and its chunk (none: the first)."""
+    keys = blocks.select("kind", pl.col("chunk").fill_null(0))
+    different = keys.unique()
+    fills = [shade(kind, chunk, chunks) for kind, chunk in different.iter_rows()]
+    coloured = different.with_columns(fill=pl.Series(fills, dtype=pl.String))
+    return keys.join(coloured, on=["kind", "chunk"], maintain_order="left")["fill"]
 
 
 def _steps(blocks: pl.DataFrame) -> pl.DataFrame:

@@ -43,10 +43,10 @@
   const x = (time) => gutter + ((time - view.from) / (view.to - view.from)) * plotWidth();
   const time = (px) => view.from + ((px - gutter) / plotWidth()) * (view.to - view.from);
 
-  function duration(ns, digits = 6) {
-    const size = Math.abs(ns);
-    const [unit, factor] = size >= 2e9 ? ["s", 1e9] : size >= 2e6 ? ["ms", 1e6] : size >= 2e3 ? ["µs", 1e3] : ["ns", 1];
-    return `${+(ns / factor).toPrecision(digits)} ${unit}`;
+  const unitOf = (ns) => [["s", 1e9], ["ms", 1e6], ["µs", 1e3]].find(([, factor]) => ns >= 2 * factor) ?? ["ns", 1];
+  function duration(ns) {
+    const [unit, factor] = unitOf(ns);
+    return `${+(ns / factor).toPrecision(9)} ${unit}`;
   }
 
   // The first block of a line that ends after `time`.
@@ -64,13 +64,14 @@
     const rough = span / Math.max(plotWidth() / 110, 2);
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = power * [1, 2, 5, 10].find((factor) => power * factor >= rough);
+    const [unit, factor] = unitOf(view.to);
     pen.font = NUMBERS;
     pen.textAlign = "center";
     for (let at = Math.ceil(view.from / step) * step; at <= view.to; at += step) {
       pen.fillStyle = ink.grid;
       pen.fillRect(x(at), TOP, 1, bottom - TOP + 5);
       pen.fillStyle = ink.quiet;
-      pen.fillText(duration(at - whole.from, 9), x(at), bottom + 18);
+      pen.fillText(`${+(at / factor).toPrecision(9)} ${unit}`, x(at), bottom + 18);
     }
   }
 
@@ -86,12 +87,12 @@
       pen.fillStyle = value(data.fill, i);
       pen.fillRect(left, y, Math.max(width - Math.min(0.15 * width, 1), 0.5), h);
       drawnTo = right;
+      // A block that is cut by the edge has its number in the part that is seen.
+      const seen = Math.min(right, gutter + plotWidth()) - Math.max(left, gutter);
       const label = value(data.label, i);
-      if (width > 8 && h >= 10 && label && pen.measureText(label).width + 2 <= width) {
+      if (seen > 8 && h >= 10 && label && pen.measureText(label).width + 2 <= seen) {
         pen.fillStyle = data.text;
-        // A block that is cut by the edge has its number in the part that is seen.
-        const middle = (Math.max(left, gutter) + Math.min(right, gutter + plotWidth())) / 2;
-        pen.fillText(label, middle, y + h / 2 + 4);
+        pen.fillText(label, Math.max(left, gutter) + seen / 2, y + h / 2 + 4);
       }
     }
   }
@@ -176,8 +177,8 @@
     const facts = Object.entries(data.facts).map(([name, column]) => [name, value(column, i)]);
     tip.textContent = [
       `${value(data.name, i)} · ${duration(ends[i] - starts[i])}`,
-      `starts at ${duration(starts[i] - whole.from, 9)}`,
-      ...facts.filter(([, fact]) => fact !== null).map(([name, fact]) => `${name.replaceAll("_", " ")}: ${fact}`),
+      `starts at ${duration(starts[i])}`,
+      ...facts.filter(([, fact]) => fact !== null && fact !== "").map(([name, fact]) => `${name.replaceAll("_", " ")}: ${fact}`),
     ].join("\n");
     tip.style.left = `${Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8)}px`;
     tip.style.top = `${Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8)}px`;

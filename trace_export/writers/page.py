@@ -25,7 +25,7 @@ from trace_export.writers import svg
 from trace_export.writers.figure import NAMES, Figure
 
 HELP = "Zoom: Ctrl + wheel, or W and S. Move: drag, or A and D. Everything: double-click, or 0."
-_NOT_FACTS = ("row", "lane", "start_ns", "end_ns", "name", "label")
+_NOT_FACTS = ("row", "lane", "start_ns", "end_ns", "name", "label", "fill")
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,18 @@ def page(figure: Figure, tables: Sequence[Table] = (), still_steps: int | None =
         "base-uri 'none'; form-action 'none'"
     )
     still = base64.b64encode(svg.draw(figure, still_steps).encode()).decode()
-    remarks = [f"bubble: {figure.bubbles.definition}"] if figure.bubbles else []
     return "\n".join([
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{_safe(figure.title)}</title><style>{style}</style></head><body>",
         f'<h1>{_safe(figure.title)}</h1><div class="bar">{"".join(_legend(figure))}</div>',
-        '<div class="bar"><label>Show <select id="step"></select></label><span><button id="in" title="zoom in">+</button> '
-        f'<button id="out" title="zoom out">−</button></span><span class="quiet">{HELP}</span></div>',
+        '<div class="bar"><label>Show <select id="step"></select></label>',
+        '<span><button id="in" title="zoom in">+</button> <button id="out" title="zoom out">−</button></span>',
+        f'<span class="quiet">{HELP}</span></div>',
         f'<canvas id="chart" tabindex="0" role="img" aria-label="{_safe(figure.title)}"></canvas><div id="tip"></div>',
         f'<noscript><img alt="{_safe(figure.title)}" src="data:image/svg+xml;base64,{still}"></noscript>',
-        *(f"<p>{_safe(remark)}</p>" for remark in remarks + figure.remarks),
+        *(f"<p>{_safe(remark)}</p>" for remark in figure.remarks),
         *map(_table, tables),
         f'<script type="application/json" id="data">{_json(_data(figure))}</script>',
         f"<script>{script}</script></body></html>\n",
@@ -81,38 +81,40 @@ def _data(figure: Figure) -> dict[str, Any]:
     """What the script draws. Times are nanoseconds since the first block; a block is given by the time since the end
     of the one before it on its line and by its length; all other columns are `_coded`."""
     blocks = figure.blocks
-    origin = int(figure.steps["start_ns"].min())  # type: ignore[call-overload]
+    origin = min(figure.steps["start_ns"].to_list())
     lines = blocks.group_by("row", "lane", maintain_order=True).len()
     before = pl.col("end_ns").shift().over("row", "lane").fill_null(origin)
-    fill = blocks.select(fill=svg.fills(figure))["fill"]
     return {
         "rows": [{"name": printable(row.name), "lanes": row.lanes} for row in figure.rows],
         "steps": [
             {"name": name, "start": start - origin, "end": end - origin,
-             "shares": [figure.share(run, step, row.stage) for row in figure.rows]}
+             "shares": figure.shares(run, step)}
             for run, step, start, end, name in figure.steps.iter_rows()
         ],
         "bubble": figure.bubbles is not None,
         "text": TEXT,
-        "lane": svg.lane_height(figure),
+        "lane": figure.lane_height,
         "lines": lines.select("row", "lane").rows(),
         "offsets": [0, *lines["len"].cum_sum().to_list()],
         "gap": blocks.select(pl.col("start_ns") - before).to_series().to_list(),
         "length": (blocks["end_ns"] - blocks["start_ns"]).to_list(),
         "name": _coded(blocks["name"]),
         "label": _coded(blocks["label"]),
-        "fill": _coded(fill),
+        "fill": _coded(blocks["fill"]),
         "facts": {name: _coded(blocks[name]) for name in blocks.columns if name not in _NOT_FACTS},
     }  # fmt: skip
 
 
 def _coded(column: pl.Series) -> dict[str, Any]:
     """Its different values, and where there are several, each row's index into them."""
-    values = column.unique(maintain_order=True)
-    shown = [printable(v) if isinstance(v, str) else v for v in values.to_list()]
+    values = column.unique(maintain_order=True).alias("value")
+    shown = [printable(value) if isinstance(value, str) else value for value in values.to_list()]
     if len(values) == 1:
         return {"values": shown}
-    return {"values": shown, "codes": column.rank("dense").to_list()}
+    index = values.to_frame().with_row_index("code")
+    rows = column.alias("value").to_frame()
+    codes = rows.join(index, on="value", how="left", nulls_equal=True, maintain_order="left")["code"]
+    return {"values": shown, "codes": codes.to_list()}
 
 
 def _json(data: dict[str, Any]) -> str:

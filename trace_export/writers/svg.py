@@ -26,7 +26,7 @@ LEAST_WIDTH, MOST_WIDTH = 720, 1600
 MOST_TEXT, LEAST_TEXT = 11.0, 7.0
 """Font size of the numbers in blocks, in pixels."""
 
-LETTER = 0.6
+LETTER = 0.64
 """Width of a digit in font sizes: what sans-serif fonts have at most, rounded up."""
 
 HEADING, AXIS = 26, 30
@@ -52,11 +52,13 @@ def draw(figure: Figure, at_most: int | None = None) -> str:
     parts = [legend]
     for run, step, start, end, name in steps.select("run", "step", "start_ns", "end_ns", "name").iter_rows():
         blocks = figure.blocks.filter(pl.col("run").eq_missing(run), pl.col("step").eq_missing(step))
-        shares = [figure.share(run, step, row.stage) for row in figure.rows]
         heading = f"{name} · {_duration(end - start)}"
-        parts.append(_panel(figure, size, blocks, start, y, heading, shares))
+        parts.append(_panel(figure, size, blocks, start, y, heading, figure.shares(run, step)))
         y += HEADING + size.tops[-1] + AXIS
-    for remark in _remarks(figure, len(steps)):
+    remarks = figure.remarks
+    if len(steps) < len(figure.steps):
+        remarks.append(f"The first {len(steps)} of {len(figure.steps)} steps; --steps chooses others.")
+    for remark in remarks:
         y += 16
         parts.append(_text(MARGIN, y, remark, "quiet"))
     return _document(figure, steps, size, y + MARGIN, "".join(parts))
@@ -65,30 +67,28 @@ def draw(figure: Figure, at_most: int | None = None) -> str:
 @dataclass(frozen=True)
 class _Size:
     """Pixels: `left` where the plot begins, `plot` its width, `tops` of the rows below a panel's heading (and the end
-    of the last), `lane` the height of a lane, `text` the numbers' font size; `scale` is pixels per nanosecond."""
+    of the last), `text` the numbers' font size; `scale` is pixels per nanosecond."""
 
     left: int
     plot: float
     page: int
     tops: tuple[float, ...]
-    lane: float
     text: float
     scale: float
 
     @staticmethod
     def of(figure: Figure, steps: pl.DataFrame) -> _Size:
-        span = max(int((steps["end_ns"] - steps["start_ns"]).max()), 1)  # type: ignore[call-overload]
+        span = max(*(steps["end_ns"] - steps["start_ns"]).to_list(), 1)
         shown = figure.blocks.filter(pl.col("kind").is_in(["F", "B", "W"]))
         narrow = max(float(shown.select((pl.col("end_ns") - pl.col("start_ns")).quantile(0.1)).item() or 0), 1.0)
-        digits = int(shown["label"].str.len_chars().max() or 1)  # type: ignore[call-overload]
+        digits = max(*map(len, shown["label"].unique()), 1)
         wanted = (digits * LETTER * MOST_TEXT + 4) * span / narrow
         plot = min(max(wanted, LEAST_WIDTH), MOST_WIDTH)
         text = min(max((narrow * plot / span - 2) / digits / LETTER, LEAST_TEXT), MOST_TEXT)
-        lane = 24.0 if len(figure.rows) <= 16 else 18.0 if len(figure.rows) <= 32 else 13.0
-        heights = (lane * (1 if row.lanes == 1 else 0.6 * row.lanes) for row in figure.rows)
+        heights = (figure.lane_height * (1 if row.lanes == 1 else 0.6 * row.lanes) for row in figure.rows)
         left = MARGIN + min(max(len(row.name) for row in figure.rows), 40) * 7 + 10
-        right = MARGIN + (64 if figure.bubbles else 0)
-        return _Size(left, plot, round(left + plot + right), (0.0, *accumulate(heights)), lane, text, plot / span)
+        right = MARGIN + (64 if figure.bubbles is not None else 0)
+        return _Size(left, plot, round(left + plot + right), (0.0, *accumulate(heights)), text, plot / span)
 
 
 def _panel(
@@ -97,7 +97,7 @@ def _panel(
     top = y + HEADING
     right = size.left + size.plot
     ink = [_text(MARGIN, y + 17, heading, "step")]
-    if figure.bubbles:
+    if figure.bubbles is not None:
         ink.append(_text(size.page - MARGIN, y + 17, "bubble", "quiet end"))
     ink.append(_axis(size, top))
     for row, at, below, share in zip(figure.rows, size.tops, size.tops[1:], shares, strict=False):
@@ -112,25 +112,18 @@ def _panel(
 
 
 def _placed(figure: Figure, size: _Size, blocks: pl.DataFrame, start_ns: int, top: float) -> pl.DataFrame:
-    """The blocks with x, y, w, h in pixels and their `fill`. Neighbours are kept apart by a sliver of the idle row."""
+    """The blocks with x, y, w, h in pixels. Neighbours are kept apart by a sliver of the idle row."""
     tops = [(row, lane, *_lane(size, at, below, lane, line.lanes))
             for row, (line, at, below) in enumerate(zip(figure.rows, size.tops, size.tops[1:], strict=False))
             for lane in range(line.lanes)]  # fmt: skip
-    lanes = pl.DataFrame(tops, schema={"row": pl.UInt32, "lane": pl.UInt32, "y": pl.Float64, "h": pl.Float64}, orient="row")
-    width = (pl.col("end_ns") - pl.col("start_ns")) * size.scale
-    colours = blocks.select("kind", pl.col("chunk").fill_null(0)).unique()
-    fills = colours.with_columns(
-        fill=pl.Series([shade(k, c, figure.chunks) for k, c in colours.iter_rows()], dtype=pl.String)
+    lanes = pl.DataFrame(
+        tops, schema={"row": pl.UInt32, "lane": pl.UInt32, "y": pl.Float64, "h": pl.Float64}, orient="row"
     )
-    return (
-        blocks.with_columns(pl.col("chunk").fill_null(0))
-        .join(lanes, on=["row", "lane"], maintain_order="left")
-        .join(fills, on=["kind", "chunk"], maintain_order="left")
-        .with_columns(
-            x=(size.left + (pl.col("start_ns") - start_ns) * size.scale).round(2),
-            y=(pl.col("y") + top).round(2),
-            w=(width - (0.15 * width).clip(upper_bound=1.0)).clip(lower_bound=0.3).round(2),
-        )
+    width = (pl.col("end_ns") - pl.col("start_ns")) * size.scale
+    return blocks.join(lanes, on=["row", "lane"], maintain_order="left").with_columns(
+        x=(size.left + (pl.col("start_ns") - start_ns) * size.scale).round(2),
+        y=(pl.col("y") + top).round(2),
+        w=(width - (0.15 * width).clip(upper_bound=1.0)).clip(lower_bound=0.3).round(2),
     )
 
 
@@ -209,17 +202,8 @@ def _legend(figure: Figure, size: _Size) -> tuple[str, float]:
             x, y = float(MARGIN), y + 18
         ink.append(f'<rect fill="{fill}" x="{x:g}" y="{y - 10:g}" width="12" height="12"/>')
         ink.append(_text(x + 17, y, words, "quiet"))
-        x += 17 + len(words) * 6.2 + 16
+        x += 17 + len(words) * 6.2 + 14
     return "".join(ink), y + 14
-
-
-def _remarks(figure: Figure, drawn: int) -> list[str]:
-    remarks = []
-    if figure.bubbles:
-        remarks.append(f"bubble: {figure.bubbles.definition}")
-    if drawn < len(figure.steps):
-        remarks.append(f"The first {drawn} of {len(figure.steps)} steps; --steps chooses others.")
-    return remarks + list(figure.remarks)
 
 
 def _document(figure: Figure, steps: pl.DataFrame, size: _Size, height: float, ink: str) -> str:
