@@ -12,7 +12,7 @@ FILLS = {
 }
 """Fill of a kind of block ("": none of these). Dark text on each has a contrast of at least 7 : 1 (WCAG AAA)."""
 
-TEXT = "#0d1117"
+TEXT = "#000000"
 """The text on a fill, on light and dark pages alike."""
 
 

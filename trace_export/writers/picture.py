@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from pathlib import Path
-from typing import Literal
 
 import polars as pl
 
@@ -18,8 +17,6 @@ from trace_export.errors import UsageError
 from trace_export.writers import svg
 from trace_export.writers.figure import Figure, figure
 from trace_export.writers.page import Table, page
-
-PictureFormat = Literal["svg", "png", "html"]
 
 STEPS_SHOWN = 3
 """Steps in a still picture of which nobody said which steps to show."""
@@ -31,11 +28,11 @@ SHARPNESS = 2.0
 def write(
     chart: Chart,
     path: Path,
-    format: PictureFormat,
+    format: str,
     steps: Container[int] | None = None,
     bubbles: pl.DataFrame | None = None,
 ) -> None:
-    """Writes the chart's pipeline rows to `path`.
+    """Writes the chart's pipeline rows to `path`; `format` is svg, png or html.
 
     `steps`: which to show; None: all, of which a still picture shows the first ones. `bubbles`: see `figure`.
     Raises UsageError where png lacks its extra, NothingToExportError when no block is left, OSError as `open` does.

@@ -81,7 +81,7 @@ class _Size:
         span = max(*(steps["end_ns"] - steps["start_ns"]).to_list(), 1)
         shown = figure.blocks.filter(pl.col("kind").is_in(["F", "B", "W"]))
         narrow = max(float(shown.select((pl.col("end_ns") - pl.col("start_ns")).quantile(0.1)).item() or 0), 1.0)
-        digits = max(*map(len, shown["label"].unique()), 1)
+        digits = max(map(len, shown["label"].unique()), default=1)
         wanted = (digits * LETTER * MOST_TEXT + 4) * span / narrow
         plot = min(max(wanted, LEAST_WIDTH), MOST_WIDTH)
         text = min(max((narrow * plot / span - 2) / digits / LETTER, LEAST_TEXT), MOST_TEXT)

@@ -1,0 +1,55 @@
+"""A real headless Chromium for the tests of pages and pictures."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    path = next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        pytest.skip("no Chromium here: apt-get install chromium fonts-dejavu-core")
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield running
+        running.close()
+
+
+@contextmanager
+def opened(browser: Browser, path: Path, **options: object) -> Iterator[Page]:
+    """The local file in a tab of its own; at the end it must have asked for nothing else and complained of nothing."""
+    context = browser.new_context(**{"viewport": {"width": 1300, "height": 700}, **options})  # type: ignore[arg-type]
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: complaints.append(request.url) if "data:" not in request.url else None)
+    page.goto(path.as_uri())
+    yield page
+    context.close()
+    assert complaints == [path.as_uri()]
+
+
+def pixels(page: Page, png: bytes, points: list[tuple[float, float]]) -> list[str]:
+    """The colours of a PNG at points, as #rrggbb, decoded by the browser."""
+    script = """async ([data, points]) => {
+      const image = new Image();
+      image.src = "data:image/png;base64," + data;
+      await image.decode();
+      const canvas = new OffscreenCanvas(image.width, image.height), pen = canvas.getContext("2d");
+      pen.drawImage(image, 0, 0);
+      return points.map(([x, y]) => "#" + [...pen.getImageData(x, y, 1, 1).data].slice(0, 3)
+        .map((part) => part.toString(16).padStart(2, "0")).join(""));
+    }"""
+    colours: list[str] = page.evaluate(script, [base64.b64encode(png).decode(), points])
+    return colours
