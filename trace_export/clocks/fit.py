@@ -188,8 +188,8 @@ class _Fit:
         events = len(problem.event_size) if len(self.ties.event) else 0
         for _ in range(RESAMPLES):
             again = problem.fit(
-                draw.poisson(1.0, len(self.ties.pair)).astype(float),
-                draw.poisson(1.0, events).astype(float),
+                draw.exponential(size=len(self.ties.pair)),
+                draw.exponential(size=events),
                 start=solution,
                 rounds=6,
             )
