@@ -13,11 +13,13 @@ from pathlib import Path
 
 import polars as pl
 
-CHUNK = 4 << 20
+CHUNK = 1 << 20
 LONGEST = 512
 """More bytes than a record can have; the bounds in RECORD see to that."""
 
 MARKER = b"Profiler "
+NEEDLES = (b"Profiler Info: Job (", b"Profiler start at step ")
+"""What RECORD's matches begin with; long, because a search may skip as many bytes as its needle has."""
 RECORD = re.compile(
     rb"Profiler (?:"
     rb"start at step (\d{1,9}) and end at step ?(\d{0,9})|"
@@ -85,8 +87,10 @@ class _Scanner:
 
     def take(self, buffer: bytearray, start: int, end: int, base: int) -> None:
         """Everything in buffer[start:end]; the bytes before `start` are there for the prefix's sake."""
-        if buffer.find(MARKER, start, end) < 0:  # much faster than the pattern, and most chunks of a log hold no record
+        places = [place for needle in NEEDLES if (place := buffer.find(needle, start, end)) >= 0]
+        if not places:  # found out much faster than by the pattern, and most chunks of a log hold no record
             return
+        start = min(places)
         found: list[Match] = RECORD.findall(buffer, start, end)
         broken = sum(not (match[0] or match[2]) for match in found)
         if broken and not self.malformed:
