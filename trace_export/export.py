@@ -16,7 +16,7 @@ from pathlib import Path
 import polars as pl
 
 from trace_export import parallel, sources
-from trace_export.analysis.bubbles import bubble_slices, step_bubbles
+from trace_export.analysis.bubbles import bubble_slices, rank_bubbles, step_bubbles
 from trace_export.chart.chart import Chart
 from trace_export.chart.colours import ColorBy
 from trace_export.chart.tracks import ChartOptions, lay_out
@@ -77,7 +77,8 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What to write. `out` is a folder, or a file for a single format; None: the log_dir."""
+    """What to write. `out` is a folder, or a file for a single format; None: the log_dir. `steps` are those that the
+    user asked for; where it is None, a picture that cannot be zoomed shows the first ones only."""
 
     formats: tuple[str, ...] = ("perfetto", "chrome")
     out: Path | None = None
@@ -86,6 +87,7 @@ class WriteOptions:
     color_by: str = "kind"
     bubbles: bool = False
     model: bool = False
+    steps: Numbers | None = None
 
 
 @dataclass(frozen=True)
@@ -249,7 +251,7 @@ def write(
     Raises OutputError when a file cannot be written; those already written stay.
     """
     targets = output_paths(options, log_dir)
-    chart = draw(profile, options, detail) if {"perfetto", "chrome"} & set(targets) else None
+    chart = draw(profile, options, detail) if set(targets) - {"parquet", "csv"} else None
     written = []
     for number, (name, path) in enumerate(targets.items()):
         progress(f"writing {path.name}", number, len(targets))
@@ -272,8 +274,8 @@ def _write_one(name: str, path: Path, profile: Profile, chart: Chart | None, opt
         tables.write_parquet(profile, path)
     elif name == "csv":
         tables.write_csv(profile, path)
-    else:
-        picture.write(profile, path, name)
+    elif chart is not None:
+        picture.write(chart, path, name, steps=options.steps, bubbles=rank_bubbles(profile))
 
 
 def output_paths(options: WriteOptions, log_dir: Path) -> dict[str, Path]:
@@ -302,7 +304,8 @@ def export(
     output_paths(write_options, load_options.log_dir)  # a wrong output is told before anything is read
     with spill_folder(load_options) as options:
         loaded = load(options, progress)
-        written = write(loaded.profile, write_options, options.log_dir, options.read.detail, progress)
+        wanted = replace(write_options, steps=options.read.steps)
+        written = write(loaded.profile, wanted, options.log_dir, options.read.detail, progress)
     return loaded, written
 
 

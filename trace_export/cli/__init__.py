@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from trace_export.cli import export, inspect, run
+from trace_export.cli.open import open_trace
 from trace_export.errors import TraceExportError, printable
 
 INTERRUPTED = 130
@@ -58,6 +59,7 @@ def _common(
 
 export.register(app)
 app.command("inspect")(inspect.inspect)
+app.command("open")(open_trace)
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 
 

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from trace_export.errors import TraceExportError
+from trace_export.cli import options
+from trace_export.errors import TraceExportError, UsageError
 from trace_export.selection import nanoseconds
-from trace_export.ui import serve
-from trace_export.ui.trace_file import first_step
 
 
 def open_trace(
@@ -18,35 +17,35 @@ def open_trace(
     offline: Annotated[
         bool, typer.Option("--offline", help="Use the Perfetto UI of the extra ui instead of ui.perfetto.dev.")
     ] = False,
-    no_browser: Annotated[
-        bool, typer.Option("--no-browser", "--no_browser", help="Print the link and open nothing.")
-    ] = False,
-    timeout: Annotated[str, typer.Option(help="End when nothing was asked for this long, e.g. 90s.")] = "300s",
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the link and open nothing.")] = False,
+    timeout: Annotated[str, typer.Option(help="End when nothing was asked for this long.", metavar="TIME")] = "300s",
+    debug: options.Debug = False,
 ) -> None:
     """Show a trace in the Perfetto UI, with its first step in view.
 
     The trace stays on this machine: it is served from 127.0.0.1 to that one page, and the command ends when the page
     has it (with --offline, when you press Ctrl-C).
     """
+    from trace_export.ui import serve
+    from trace_export.ui.trace_file import first_step
+
     idle_s = nanoseconds(timeout, "--timeout") / 1e9
+    if idle_s <= 0:
+        raise UsageError(f"--timeout {timeout} is over at once", "give a positive time, such as 90s")
     view = first_step(file)
     with serve.with_bundled_ui(file) if offline else serve.for_public_ui(file) as server:
         link = serve.link(server, view)
         shown = not no_browser and serve.open_browser(link)
         typer.echo(f"{'Opening' if shown else 'Open this link in a browser:'} {link}")
-        typer.echo(_advice(server, offline), err=True)
-        if not server.serve(idle_s, once=not offline):
-            raise TraceExportError(
-                f"nobody fetched {file.name} for {timeout}", "open the link, or give a longer --timeout"
-            )
-    typer.echo(
-        "The page has the trace; it stays there until you close it." if not offline else "Server ended.", err=True
-    )
+        typer.echo(_advice(server.host, offline), err=True)
+        fetched = server.serve(idle_s, once=not offline)
+    if not fetched:
+        raise TraceExportError(f"nobody fetched {file.name} for {timeout}", "open the link, or give a longer --timeout")
+    typer.echo("The page has the trace; the server has ended.", err=True)
 
 
-def _advice(server: serve.Server, offline: bool) -> str:
-    port = server.host.rpartition(":")[2]
-    remote = f"If the browser runs on another machine: ssh -L {port}:{server.host} THIS_MACHINE, there."
+def _advice(host: str, offline: bool) -> str:
+    remote = f"If the browser runs on another machine, there: ssh -L {host.rpartition(':')[2]}:{host} THIS_MACHINE"
     if offline:
         return f"Ctrl-C ends the server. {remote}"
     return f"If the browser asks whether the page may reach this device, allow it. {remote}"

@@ -6,7 +6,6 @@ device tasks and counters belong to the trace viewer.
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import dataclass
 
 import polars as pl
@@ -14,6 +13,7 @@ import polars as pl
 from trace_export.chart.chart import SLICES, Chart, Track
 from trace_export.chart.palette import shade
 from trace_export.errors import NothingToExportError
+from trace_export.selection import Numbers
 
 NAMES = {
     "F": "forward",
@@ -89,7 +89,7 @@ class Figure:
         return [kind for kind in NAMES if kind in present]
 
 
-def figure(chart: Chart, steps: Container[int] | None = None, bubbles: pl.DataFrame | None = None) -> Figure:
+def figure(chart: Chart, steps: Numbers | None = None, bubbles: pl.DataFrame | None = None) -> Figure:
     """The picture of `chart`, of the `steps` only where some are given.
 
     `bubbles`, of which each row's bubble is taken: run, step, rank, step_start_ns, step_end_ns, and global_ns, the

@@ -7,13 +7,14 @@ dependencies, with fonts inside, kept by the Vega project.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
 
 from trace_export.chart.chart import Chart
 from trace_export.errors import UsageError
+from trace_export.selection import Numbers
 from trace_export.writers import svg
 from trace_export.writers.figure import Figure, figure
 from trace_export.writers.page import Table, page
@@ -29,7 +30,7 @@ def write(
     chart: Chart,
     path: Path,
     format: str,
-    steps: Container[int] | None = None,
+    steps: Numbers | None = None,
     bubbles: pl.DataFrame | None = None,
 ) -> None:
     """Writes the chart's pipeline rows to `path`; `format` is svg, png or html.
@@ -51,7 +52,7 @@ def write_report(
     chart: Chart,
     path: Path,
     tables: Sequence[Table],
-    steps: Container[int] | None = None,
+    steps: Numbers | None = None,
     bubbles: pl.DataFrame | None = None,
 ) -> None:
     """Writes one self-contained HTML page: the chart to zoom, then the tables. Parameters and errors as `write`."""
