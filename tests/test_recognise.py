@@ -10,7 +10,7 @@ import pytest
 
 from tests.test_schedules import golden
 from trace_export.model import RANKS, SPANS, Profile, conform
-from trace_export.pipeline.recognise import recognise
+from trace_export.pipeline.recognise import declare, deviations, recognise
 from trace_export.pipeline.schedules import Schedule, schedule
 from trace_export.pipeline.simulate import Costs, simulate
 
@@ -24,11 +24,12 @@ def run_of(s: Schedule) -> Profile:
 def test_every_golden_order_is_recognised(shared: Path) -> None:
     for path in sorted((shared / "data" / "schedules" / "orders").glob("*.csv")):
         s = golden(path)
-        found = recognise(run_of(s))
+        profile = run_of(s)
+        found = recognise(profile)
         assert found.certainty == "exact", path.stem
         assert found.distance == 0
         assert s.name in (found.schedule.name, *found.twins), path.stem
-        assert found.deviations.is_empty()
+        assert deviations(profile, s).is_empty()
 
 
 @pytest.mark.parametrize(
@@ -70,9 +71,9 @@ def test_any_removed_block_lowers_the_certainty() -> None:
     profile = run_of(schedule("1f1b", 2, 4))
     for row in range(len(profile.spans)):
         spans = profile.spans.with_row_index("i").filter(pl.col("i") != row).drop("i")
-        found = recognise(Profile(ranks=profile.ranks, spans=spans))
-        assert found.certainty != "exact", row
-        assert len(found.deviations) == 1, row
+        cut = Profile(ranks=profile.ranks, spans=spans)
+        assert recognise(cut).certainty != "exact", row
+        assert len(deviations(cut, schedule("1f1b", 2, 4))) == 1, row
 
 
 def test_first_deviation_is_named() -> None:
@@ -82,9 +83,28 @@ def test_first_deviation_is_named() -> None:
     moved = profile.spans.with_columns(
         start_ns=pl.when(swapped & (pl.col("kind") == "F")).then(pl.col("start_ns") + 2500).otherwise("start_ns")
     )
-    found = recognise(Profile(ranks=profile.ranks, spans=moved))
+    changed = Profile(ranks=profile.ranks, spans=moved)
+    found = recognise(changed)
     assert (found.schedule.name, found.certainty) == ("1f1b", "likely")
-    assert found.deviations.rows() == [(0, 0, 1, 1, 19, "F10.0", "B9.0")]
+    assert deviations(changed, found.schedule).rows() == [(0, 0, 1, 1, 19, "F10.0", "B9.0")]
+
+
+def test_steps_of_other_sizes_are_compared_with_their_own_order() -> None:
+    """Batch size ramp-up: 4, then 8 micro-batches; nothing deviates."""
+    small, large = (run_of(schedule("1f1b", 2, m)) for m in (4, 8))
+    spans = pl.concat([small.spans, large.spans.with_columns(step=pl.lit(1, pl.Int32))])
+    profile = Profile(ranks=small.ranks, spans=spans)
+    found = recognise(profile)
+    assert (found.certainty, found.schedule.microbatches) == ("exact", 8)
+    assert deviations(profile, found.schedule).is_empty()
+
+
+def test_what_is_recognised_is_declared_with_a_note() -> None:
+    profile = declare(run_of(schedule("dualpipe", 4, 8)))
+    assert (profile.declared.schedule, profile.declared.microbatches, profile.declared.chunks) == ("dualpipe", 8, 2)
+    assert [n.text for n in profile.notes] == ["the order of the blocks is exactly that of DualPipe"]
+    assert declare(profile) is profile
+    assert declare(Profile()).declared.schedule is None
 
 
 def test_order_of_a_search_is_not_forced_into_a_name(shared: Path) -> None:

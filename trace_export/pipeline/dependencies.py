@@ -19,7 +19,7 @@ def block_edges(profile: Profile) -> pl.DataFrame:
     Needs ranks.stage (`topology.resolve`). O(n log n) in the number of blocks.
     """
     placement = chunk_placement(profile)
-    halves = _halves(profile.spans).join(_replicas(profile.ranks), on="rank", how="inner")
+    halves = _halves(profile.spans).join(replicas(profile.ranks), on="rank", how="inner")
     stages = profile.ranks["stage"].n_unique()
     if halves.is_empty():
         return pl.DataFrame(schema=EDGES)
@@ -54,7 +54,7 @@ def _halves(spans: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([forward, back, pair]).drop_nulls("microbatch")
 
 
-def _replicas(ranks: pl.DataFrame) -> pl.DataFrame:
+def replicas(ranks: pl.DataFrame) -> pl.DataFrame:
     """rank, stage, replica: ranks with the same number form one pipeline, one rank per stage."""
     places = ranks.drop_nulls("stage").with_columns(pl.col("dp", "tp", "cp").fill_null(0)).sort("rank")
     # Where the data do not tell replicas apart, the ranks of a stage are numbered in order.

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import polars as pl
 
 from trace_export.errors import UsageError
-from trace_export.model import Profile
+from trace_export.model import Declared, Note, Profile
 from trace_export.pipeline.schedules import TITLES, Schedule, canonical, schedule
 
 STEP = ["run", "step"]
@@ -36,9 +36,7 @@ class Recognition:
     whether to believe it: `exact` on all ranks, `likely`, or `unknown` (then it has no name, only the closest).
 
     `distance` is the share of blocks that are missing, superfluous or elsewhere, in the step that was compared;
-    `runner_up` the next best and its distance. `twins` are schedules that cannot be told from it. `deviations` has a
-    row per rank and step that differs from the order: the first position where it does, the block expected there and
-    the one found (null: none).
+    `runner_up` the next best and its distance. `twins` are schedules that cannot be told from it.
     """
 
     schedule: Schedule | None = None
@@ -46,7 +44,6 @@ class Recognition:
     distance: float = 1.0
     runner_up: tuple[str, float] | None = None
     twins: tuple[str, ...] = ()
-    deviations: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=DEVIATIONS))
 
     @property
     def named(self) -> Schedule | None:
@@ -66,13 +63,12 @@ class _Numbers:
 
 
 def recognise(profile: Profile) -> Recognition:
-    """The schedule of the profile's fullest step, and where all steps deviate from it.
+    """The schedule of the profile's fullest step.
 
     Blocks need kind and chunk (null: 0); where the micro-batch is null, the order of occurrence stands for it. Needs
     ranks.stage. A run without a backward (evaluation) has no schedule.
     """
-    orders = sequences(profile)
-    step = _fullest(orders)
+    step = sequences(profile, _fullest(profile.spans))
     if step.is_empty() or not step["kind"].is_in(["B"]).any():
         return Recognition()
     numbers = _numbers(step)
@@ -93,14 +89,35 @@ def recognise(profile: Profile) -> Recognition:
         distance=distance,
         runner_up=runner_up,
         twins=(*twins, *(() if numbers.weights else TWINS.get(best, ()))),
-        deviations=_deviations(orders, found, numbers),
     )
 
 
-def sequences(profile: Profile) -> pl.DataFrame:
-    """The measured orders: run, step, rank, stage, position, kind (F, B, W), chunk, microbatch (from 0 per chunk, by
-    occurrence where null), row (of `spans`), sorted by (run, step, rank, position)."""
-    rows = profile.spans.with_row_index("row").with_columns(pl.col("chunk", "chunk_b").fill_null(0))
+def declare(profile: Profile) -> Profile:
+    """`profile` that declares the schedule its order shows, where it declares none and the order is certain enough."""
+    if profile.declared.schedule is not None or (found := recognise(profile)).named is None:
+        return profile
+    s = found.named
+    assert s is not None
+    numbers = Declared(
+        schedule=s.name,
+        microbatches=s.microbatches,
+        chunks=s.chunks,
+        placement=None if s.placement == "both" else s.placement,
+    )
+    how = "exactly" if found.certainty == "exact" else f"but for {found.distance:.1%} of the blocks"
+    twins = f" (or {', '.join(TITLES[n] for n in found.twins)}, which would look the same)" if found.twins else ""
+    note = Note("note", f"the order of the blocks is {how} that of {s.title}{twins}")
+    return replace(profile, declared=profile.declared.or_else(numbers)).with_notes([note])
+
+
+def sequences(profile: Profile, spans: pl.DataFrame | None = None) -> pl.DataFrame:
+    """The measured orders of `spans` (with their `row`), or of all the profile's.
+
+    Columns run, step, rank, stage, position, kind (F, B, W), chunk, microbatch (from 0 per chunk, by occurrence where
+    null), row (of `Profile.spans`); sorted by (run, step, rank, position).
+    """
+    rows = profile.spans.with_row_index("row") if spans is None else spans
+    rows = rows.with_columns(pl.col("chunk", "chunk_b").fill_null(0))
     common = ["row", "rank", *STEP, "start_ns", "end_ns"]
     plain = rows.filter(pl.col("kind").is_in(["F", "B", "W"])).select(*common, "kind", "chunk", "microbatch", half=0)
     pairs = rows.filter(pl.col("kind") == "FB")
@@ -151,10 +168,11 @@ def expected_order(s: Schedule, weights: bool) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _fullest(orders: pl.DataFrame) -> pl.DataFrame:
-    """The rows of the step with the most blocks, the first of several."""
-    counts = orders.group_by(STEP).len().sort("len", *STEP, descending=[True, False, False]).head(1)
-    return orders.join(counts, on=STEP, how="semi", nulls_equal=True, maintain_order="left")
+def _fullest(spans: pl.DataFrame) -> pl.DataFrame:
+    """The rows of the step with the most blocks, the first of several, with their `row`."""
+    counts = spans.filter(pl.col("kind").is_in(["F", "B", "W", "FB"])).group_by(STEP).len()
+    most = counts.sort("len", *STEP, descending=[True, False, False]).head(1)
+    return spans.with_row_index("row").join(most, on=STEP, how="semi", nulls_equal=True, maintain_order="left")
 
 
 def _numbers(step: pl.DataFrame) -> _Numbers:
@@ -263,19 +281,25 @@ def _increasing(values: list[int]) -> int:
     return len(tails)
 
 
-def _deviations(orders: pl.DataFrame, found: Schedule, numbers: _Numbers) -> pl.DataFrame:
-    """The first difference of each rank and step from the order; steps of other numbers of micro-batches are compared
-    with the order for theirs."""
+def deviations(profile: Profile, found: Schedule) -> pl.DataFrame:
+    """Where ranks leave the order of `found`: run, step, rank, stage, position, expected, found.
+
+    A row per rank and step that differs: the first position where it does, the block expected there and the one found
+    (null: none). Steps with other numbers of micro-batches are compared with the order for theirs.
+    """
+    orders = sequences(profile)
+    weights = bool((orders["kind"] == "W").any())
     counts = (
         orders.filter((pl.col("kind") == "F") & (pl.col("chunk") == 0))
         .group_by(*STEP, "rank").len().group_by(STEP).agg(m=pl.col("len").max())
     )  # fmt: skip
     parts = [pl.DataFrame(schema=DEVIATIONS)]
-    for (m,), steps in counts.group_by("m", maintain_order=True):
-        s = _same(found, int(m) if found.placement != "both" else 2 * int(m))
+    for m in counts["m"].unique():
+        s = _same(found, m if found.placement != "both" else 2 * m)
         if s is not None:
+            steps = counts.filter(pl.col("m") == m)
             part = orders.join(steps, on=STEP, how="semi", nulls_equal=True, maintain_order="left")
-            parts.append(_first_differences(part, expected_order(s, numbers.weights)))
+            parts.append(_first_differences(part, expected_order(s, weights)))
     return pl.concat(parts).sort(*STEP, "rank")
 
 
