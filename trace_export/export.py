@@ -19,13 +19,15 @@ from trace_export import parallel, sources
 from trace_export.analysis.bubbles import bubble_slices, rank_bubbles, step_bubbles
 from trace_export.chart.chart import Chart
 from trace_export.chart.colours import ColorBy
+from trace_export.chart.names import block_name, has_chunks
 from trace_export.chart.tracks import ChartOptions, lay_out
 from trace_export.clocks import align as clock_alignment
 from trace_export.clocks import record
 from trace_export.cut import cut
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError
 from trace_export.model import Declared, Detail, Note, Profile
-from trace_export.pipeline import dependencies, labels, messages, simulate, topology
+from trace_export.pipeline import dependencies, labels, messages, recognise, topology
+from trace_export.pipeline.measured import model_of
 from trace_export.selection import Numbers
 from trace_export.sources.find import find
 from trace_export.sources.layout import Found
@@ -196,8 +198,8 @@ def read_all(chosen: list[Source], options: LoadOptions, progress: Progress) -> 
 
 
 def interpret(profile: Profile, told: Declared) -> Profile:
-    """What the blocks mean: stage and group of a rank, micro-batch and chunk of a block, both ends of a message."""
-    return messages.pair(labels.label(topology.resolve(profile, told)))
+    """What the blocks mean: stage of a rank, micro-batch and chunk of a block, the schedule, both ends of a message."""
+    return messages.pair(recognise.declare(labels.label(topology.resolve(profile, told))))
 
 
 def align(profile: Profile, options: LoadOptions) -> Profile:
@@ -227,9 +229,10 @@ def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
     """The chart of a profile: tracks, slices, arrows, counters; and what analysis and theory add to it."""
     added = []
     if options.bubbles:
-        added.append(bubble_slices(profile))
+        drawn = profile.ranks.join(profile.spans, on="rank", how="semi").group_by("stage").agg(pl.col("rank").min())
+        added.append(bubble_slices(profile).join(drawn, on=["stage", "rank"], how="semi", nulls_equal=True))
     if options.model:
-        added.append(simulate.model_slices(profile))
+        added.append(model_of(profile).with_columns(block_name(has_chunks(profile.spans)), category=pl.lit("model")))
     return lay_out(
         profile,
         ChartOptions(

@@ -95,7 +95,8 @@ def step_shares(ranks: pl.DataFrame) -> pl.DataFrame:
 
 def bubble_slices(profile: Profile) -> pl.DataFrame:
     """Every idle stretch of every rank as a slice: rank, stage, run, step, start_ns, end_ns, name (a value of
-    `CAUSES`), waits_for (the rank whose block is missing, where it is known); sorted by (rank, start_ns)."""
+    `CAUSES`), waits_for (the rank whose block is missing, where it is known), category (`bubble`); sorted by
+    (rank, start_ns)."""
     work = _work(profile.spans)
     windows = _windows(work)
     gaps = _split(_gaps(work), profile)
@@ -111,7 +112,7 @@ def bubble_slices(profile: Profile) -> pl.DataFrame:
     slices = pl.concat(parts).filter(pl.col("end_ns") > pl.col("start_ns"))
     return (
         slices.join(profile.ranks.select("rank", "stage"), on="rank", how="left")
-        .select("rank", "stage", *STEP, "start_ns", "end_ns", "name", "waits_for")
+        .select("rank", "stage", *STEP, "start_ns", "end_ns", "name", "waits_for", category=pl.lit("bubble"))
         .sort("rank", "start_ns")
     )
 
