@@ -97,20 +97,33 @@ def _by_first_forward(profile: Profile, blocks: pl.DataFrame) -> pl.Series | Non
 def _by_balance(profile: Profile, blocks: pl.DataFrame) -> pl.Series | None:
     """By counts: a stage that is not the last has as many backwards as forwards only when its step is over.
 
-    The first stage of each pipeline gives the number of blocks of a kind per step; the others count theirs, from the
-    end where the start of the capture is missing (forwards lack, backwards do not).
+    That gives the blocks of a kind per step. A rank whose capture has whole steps only counts them; any other takes the
+    step that was going on, by the clock, on the earliest stage of its pipeline that could count.
     """
     last = profile.ranks["stage"].max()
     placed = blocks.join(profile.ranks.select("rank", "stage", *REPLICA), on="rank", how="left", maintain_order="left")
-    first = placed.filter((pl.col("stage") == pl.col("stage").min().over(REPLICA)) & (pl.col("stage") != last))
-    balance = first.with_columns(
-        forwards=FORWARDS.cum_sum().over("rank"), open=(FORWARDS.cast(INT) - BACKWARDS.cast(INT)).cum_sum().over("rank")
-    ).filter(pl.col("open") == 0)
-    per_step = balance.group_by(REPLICA).agg(size=pl.col("forwards").first())
-    sized = placed.join(per_step, on=REPLICA, how="left", nulls_equal=True, maintain_order="left")
-    size, count = pl.col("size"), pl.len().over("rank", "kind")
-    forwards, backwards = FORWARDS.sum().over("rank"), BACKWARDS.sum().over("rank")
-    shift = pl.when((forwards % size != 0) & (backwards % size == 0)).then(-count % size).otherwise(0)
-    index = pl.int_range(pl.len()).over("rank", "kind")
-    numbered = pl.when(pl.col("kind").is_in(["F", "B"])).then((index + shift) // size)
-    return sized.select(numbered.fill_null(pl.when(size.is_null()).then(0)).cast(INT))[:, 0]
+    placed = placed.with_columns(
+        pipeline=pl.struct(REPLICA).rank("dense"),
+        forwards=FORWARDS.sum().over("rank"), backwards=BACKWARDS.sum().over("rank"),
+    )  # fmt: skip
+    balance = placed.filter(pl.col("stage") != last).with_columns(
+        size=FORWARDS.cum_sum().over("rank"), open=(FORWARDS.cast(INT) - BACKWARDS.cast(INT)).cum_sum().over("rank")
+    )
+    leads = (pl.col("kind") == "F").cast(INT).cum_min().sum().over("rank") > 1  # else its start is missing
+    sizes = balance.filter((pl.col("open") == 0) & leads).group_by("pipeline", "rank").agg(pl.col("size").first())
+    fits = (pl.col("forwards") % pl.col("size") == 0) & (pl.col("backwards") % pl.col("size") == 0)
+    votes = sizes.group_by("pipeline", "size").len().sort("len", "size")
+    size = votes.group_by("pipeline").agg(pl.col("size").last())
+    counted = placed.join(size, on="pipeline", how="left", maintain_order="left").with_columns(
+        step=pl.when(fits & pl.col("kind").is_in(["F", "B"]))
+        .then(pl.int_range(pl.len()).over("rank", "kind") // pl.col("size"))
+        .cast(INT)
+    )
+    begins = (
+        counted.filter(fits & (pl.col("stage") == pl.col("stage").filter(fits).min().over("pipeline")))
+        .group_by("pipeline", "step").agg(pl.col("start_ns").min()).drop_nulls().sort("start_ns")
+    )  # fmt: skip
+    rest = counted.filter(pl.col("size").is_not_null() & ~fits).select("row", "pipeline", "start_ns").sort("start_ns")
+    timed = rest.join_asof(begins, on="start_ns", by="pipeline", check_sortedness=False).select("row", timed="step")
+    whole = counted.join(timed, on="row", how="left", maintain_order="left")
+    return whole.select(pl.coalesce("step", "timed", pl.when(pl.col("size").is_null()).then(0)).cast(INT))[:, 0]
