@@ -1,72 +1,119 @@
 """One rank of an Ascend run, from torch_npu or MindSpore, database or text export → its tables.
 
-What differs between the exports is in `ascend_db.py` and `ascend_text.py`; what the frames mean is the same for all:
+What differs between the exports is in `ascend_db.py` and `ascend_text.py`; what their frames mean is the same for all:
 markers become blocks (`ascend_blocks.py`), operators become transfers and collectives (`ascend_comm.py`), and where
-there are no markers, kernels do (`ascend_infer.py`).
+there are no markers, kernels become blocks (`ascend_infer.py`).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.model import HOSTS, RANKS, Note, Profile, conform
-from trace_export.sources import ascend_blocks, ascend_comm, ascend_db
+from trace_export.model import HOSTS, INT, RANKS, Note, Profile, Schema, conform
+from trace_export.sources import ascend_blocks, ascend_comm, ascend_db, ascend_infer, ascend_text, trace_view
 from trace_export.sources.ascend_meta import Metadata, metadata
 from trace_export.sources.markers import Dialects
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.sqlite import Database
 
+NO_BLOCKS = "no pipeline blocks: no markers of forward and backward, and no kernels that tell them apart"
+
 
 def read(source: Source, options: ReadOptions) -> Profile:
     """The tables of one rank. Raises SourceError when its files hold nothing that can be read."""
     if source.path.is_dir():
-        raise SourceError(source.path, "text exports are not read yet")
-    return _from_database(source, options)
-
-
-def _from_database(source: Source, options: ReadOptions) -> Profile:
+        return _from_text(source, options)
     with Database(source.path) as db:
-        if not {"TASK", "STRING_IDS"} <= db.tables():
-            raise SourceError(source.path, "holds no device tasks (table TASK)", "export the profile again")
-        rank, device, origin = _identity(db, source)
-        meta = _metadata(db, source, rank)
-        marks, lost = ascend_db.marks(db)
-        steps = ascend_db.steps(db)
-        has_kernels = "COMPUTE_TASK_INFO" in db.tables()
-        busy = (lambda ranges: ascend_db.busy(db, ranges)) if has_kernels else None
-        spans, notes = ascend_blocks.spans(marks, steps, rank, Dialects.of(options.markers), busy)
-        p2p, collectives = ascend_comm.tables(*ascend_db.operators(db), meta, rank)
-        if lost:
-            notes.append(Note("note", "ranges whose end the device never reached are left out", str(source.path), lost))
-        host, label = _host(db, source)
-        counters = ascend_db.counters(db, rank)
-    place = {**meta.place, "rank": rank, "rank_origin": origin, "device": device}
+        return _from_database(db, source, options)
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """What the files of one rank hold; the frames as in the modules named like them."""
+
+    rank: int
+    rank_origin: str
+    device: int | None
+    host: str
+    label: str
+    meta: Metadata
+    marks: pl.DataFrame
+    steps: pl.DataFrame
+    operators: pl.DataFrame
+    copies: pl.DataFrame
+    counters: pl.DataFrame
+    kernels: Callable[[], pl.DataFrame]
+    busy: ascend_blocks.Busy | None
+    notes: tuple[Note, ...]
+
+
+def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
+    dialects = Dialects.of(options.markers)
+    marks = _on_host(found.marks) if options.host_ranges else found.marks
+    spans, notes = ascend_blocks.spans(marks, found.steps, found.rank, dialects, found.busy)
+    p2p, collectives = ascend_comm.tables(found.operators, found.copies, found.meta, found.rank)
+    if not spans["kind"].is_in(["F", "B", "FB"]).any():
+        transfers, others = p2p["start_ns"].to_numpy(), collectives["start_ns"].to_numpy()
+        spans = ascend_infer.spans(found.kernels(), transfers, others, found.rank)
+        notes.append(_inferred_note(spans))
+    notes = [replace(note, where=note.where or str(source.path)) for note in notes]
+    place = found.meta.place
+    rank = {
+        **place, "rank": found.rank, "rank_origin": found.rank_origin, "device": found.device, "host": found.host,
+        "source": str(source.path), "kind": source.kind,
+        "stage_origin": None if place.get("stage") is None else "recorded",
+    }  # fmt: skip
     return Profile(
-        hosts=_row({"host": host, "machine": source.machine, "label": label}, HOSTS),
-        ranks=_row(
-            {
-                **place,
-                "host": host,
-                "source": str(source.path),
-                "kind": source.kind,
-                "stage_origin": "recorded" if meta.place.get("stage") is not None else None,
-            },
-            RANKS,
-        ),
+        hosts=_row({"host": found.host, "machine": source.machine, "label": found.label}, HOSTS),
+        ranks=_row(rank, RANKS),
         spans=spans,
         p2p=p2p,
         collectives=collectives,
-        counters=counters,
-        declared=meta.declared,
-        notes=(*meta.notes, *(replace(n, where=n.where or str(source.path)) for n in notes)),
+        counters=found.counters,
+        declared=found.meta.declared,
+        notes=(*found.meta.notes, *found.notes, *notes),
     )
 
 
-def _row(values: dict[str, object], schema: dict[str, pl.DataType]) -> pl.DataFrame:
+def _inferred_note(spans: pl.DataFrame) -> Note:
+    if spans.is_empty():
+        return Note("warning", NO_BLOCKS)
+    return Note("note", "no markers; blocks are inferred from the types of kernels, the loss counts as forward")
+
+
+def _on_host(marks: pl.DataFrame) -> pl.DataFrame:
+    """The ranges as the host issued them."""
+    known = marks.filter(pl.col("host_start_ns").is_not_null())
+    return known.with_columns(start_ns="host_start_ns", end_ns="host_end_ns", origin=pl.lit("host"))
+
+
+def _row(values: Mapping[str, object], schema: Schema) -> pl.DataFrame:
     return conform(pl.DataFrame([values], schema={k: schema[k] for k in values}), schema)
+
+
+def _from_database(db: Database, source: Source, options: ReadOptions) -> Profile:
+    if not {"TASK", "STRING_IDS"} <= db.tables():
+        raise SourceError(source.path, "holds no device tasks (table TASK)", "export the profile again")
+    rank, device, origin = _identity(db, source)
+    marks, lost = ascend_db.marks(db)
+    operators, copies = ascend_db.operators(db)
+    host, label = _host(db, source)
+    notes = (
+        [Note("note", "ranges whose end the device never reached are left out", str(source.path), lost)] if lost else []
+    )
+    found = _Recorded(
+        rank=rank, rank_origin=origin, device=device, host=host, label=label,
+        meta=_metadata(db, source, rank), marks=marks, steps=ascend_db.steps(db), operators=operators, copies=copies,
+        counters=ascend_db.counters(db, rank), kernels=lambda: ascend_db.kernels(db),
+        busy=(lambda ranges: ascend_db.busy(db, ranges)) if "COMPUTE_TASK_INFO" in db.tables() else None,
+        notes=tuple(notes),
+    )  # fmt: skip
+    return _profile(found, source, options)
 
 
 def _identity(db: Database, source: Source) -> tuple[int, int | None, str]:
@@ -97,3 +144,34 @@ def _metadata(db: Database, source: Source, rank: int) -> Metadata:
     if {"name", "value"} <= db.columns("META_DATA").keys():
         rows = [(str(n), str(v)) for n, v in db.texts("SELECT name, value FROM META_DATA")]
     return metadata(rows, source.path.parent.parent, rank, source.path)
+
+
+def _from_text(source: Source, options: ReadOptions) -> Profile:
+    folder, rank = source.path, 0 if source.rank is None else source.rank
+    notes: list[Note] = []
+    seen = _trace(folder, Dialects.of(options.markers))
+    rows = ascend_text.kernels(folder)
+    is_communication = pl.col("core").is_in(ascend_text.COMMUNICATION).fill_null(False) | pl.col(
+        "name"
+    ).str.starts_with("hcom_")
+    communication = rows.filter(is_communication).collect(engine="streaming")
+    computing = rows.filter(~is_communication)
+    by_step = computing.group_by("step").agg(pl.col("end_ns").max()).drop_nulls().collect(engine="streaming")
+    twins = seen.marks["host_start_ns"].null_count() == 0 and len(seen.steps) > 0
+    operators, copies = ascend_text.operators(communication, folder, notes)
+    found = _Recorded(
+        rank=rank, rank_origin=source.rank_origin if source.rank is not None else "assumed", device=None,
+        host=source.host, label=source.host, meta=metadata((), folder.parent, rank, folder), marks=seen.marks,
+        steps=seen.steps if twins or by_step.is_empty() else ascend_text.steps(by_step),
+        operators=operators, copies=copies,
+        counters=pl.concat([seen.counters, ascend_text.counters(folder)]).with_columns(rank=pl.lit(rank, INT)),
+        kernels=lambda: ascend_text.worked(computing),
+        busy=(lambda ranges: ascend_text.busy(computing, ranges)) if len(by_step) else None,
+        notes=(*seen.notes, *notes),
+    )  # fmt: skip
+    return _profile(found, source, options)
+
+
+def _trace(folder: Path, dialects: Dialects) -> trace_view.TraceView:
+    path = folder / "trace_view.json"
+    return trace_view.read(path, dialects) if path.is_file() else trace_view.NOTHING

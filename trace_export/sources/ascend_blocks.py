@@ -30,13 +30,21 @@ Busy = Callable[[pl.DataFrame], pl.Series]
 
 
 def spans(
-    marks: pl.DataFrame, steps: pl.DataFrame, rank: int, markers: Dialects, busy: Busy | None
+    marks: pl.DataFrame, steps: pl.DataFrame, rank: int, dialects: Dialects, busy: Busy | None
 ) -> tuple[pl.DataFrame, list[Note]]:
-    """The blocks among `marks` (`MARKS`) as in model.SPANS, by start; `markers` says what their texts mean."""
-    names = markers.parse(marks["text"]).names.filter(pl.col("role") == "block")
-    blocks = _outermost(marks.join(names, on="text"))
+    """The blocks among `marks` (`MARKS`) as in model.SPANS, by start; `dialects` says what their texts mean.
+
+    Where the profiler has no `steps`, markers around whole steps stand in for them.
+    """
+    names = dialects.parse(marks["text"]).names
+    told = marks.join(names, on="text")
+    if steps.is_empty():
+        steps = conform(told.filter((pl.col("role") == "step") & pl.col("step").is_not_null()), STEPS)
+    blocks = _outermost(told.filter(pl.col("role") == "block").drop("rank", "step"))
     blocks, notes = _worked(blocks, busy)
-    blocks = _stepped(blocks, steps)
+    blocks, outside = _stepped(blocks, steps)
+    if outside:
+        notes.append(Note("note", "blocks issued between two steps are given to the nearest", count=outside))
     return conform(blocks.with_columns(rank=pl.lit(rank, INT), marker="text").sort("start_ns", "end_ns"), SPANS), notes
 
 
@@ -60,16 +68,21 @@ def _worked(blocks: pl.DataFrame, busy: Busy | None) -> tuple[pl.DataFrame, list
     return blocks.join(left_out, on=["stream", "start_ns", "end_ns", "text"], how="anti", nulls_equal=True), [note]
 
 
-def _stepped(blocks: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """With the step whose host span holds the block's host range, or else begins nearest to it.
+def _stepped(blocks: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """With the step whose host span holds the block's host range, or else begins nearest to it; and how many of these.
 
     Device times do not decide it: work may run on after the host has gone on to the next step.
     """
     if steps.is_empty():
-        return blocks.with_columns(step=pl.lit(None, INT))
-    at = pl.coalesce("host_start_ns", "start_ns")
-    ordered = blocks.with_columns(at=at).sort("at")
-    spans = steps.sort("start_ns").select("step", "end_ns", at="start_ns")
-    last = ordered.drop("step").join_asof(spans, on="at", strategy="backward", suffix="_step")
-    first = spans["step"].first()
-    return last.with_columns(pl.col("step").fill_null(first))
+        return blocks.with_columns(step=pl.lit(None, INT)), 0
+    since = pl.coalesce("host_start_ns", "start_ns")
+    until = pl.coalesce("host_end_ns", since)
+    ordered = blocks.with_columns(since=since, until=until).sort("since")
+    spans = steps.sort("start_ns").select("step", since="start_ns", begin="start_ns", end="end_ns")
+    for name, strategy in (("last", "backward"), ("next", "forward")):
+        side = spans.rename({c: f"{c}_{name}" for c in ("step", "begin", "end")})
+        ordered = ordered.join_asof(side, on="since", strategy=strategy)  # type: ignore[arg-type]
+    inside = (pl.col("until") <= pl.col("end_last")).fill_null(False)
+    later = pl.col("begin_next") - pl.col("since") < pl.col("since") - pl.col("begin_last")
+    step = pl.when(inside | ~later.fill_null(False)).then(pl.coalesce("step_last", "step_next")).otherwise("step_next")
+    return ordered.with_columns(step=step), ordered.filter(~inside).height

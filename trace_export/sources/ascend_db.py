@@ -13,6 +13,7 @@ import polars as pl
 from trace_export.model import COUNTERS, INT, TEXT, TIME, conform, empty
 from trace_export.sources.ascend_blocks import MARKS, STEPS
 from trace_export.sources.ascend_comm import COPIES, OPERATORS
+from trace_export.sources.ascend_infer import WORKED
 from trace_export.sources.ascend_meta import group_hash
 from trace_export.sources.sqlite import Database
 
@@ -185,3 +186,23 @@ def counters(db: Database, rank: int) -> pl.DataFrame:
         title = pl.format(name, *(pl.col(k).cast(TEXT).fill_null("") for k in keys)) if keys else pl.lit(name)
         parts.append(conform(samples.with_columns(name=title, unit=pl.lit(unit), rank=pl.lit(rank, INT)), COUNTERS))
     return pl.concat(parts)
+
+
+def kernels(db: Database) -> pl.DataFrame:
+    """The compute kernels as `WORKED`, by start. Their type is text only in the end: ids are small."""
+    columns = db.columns("COMPUTE_TASK_INFO")
+    if "globalTaskId" not in columns:
+        return empty(WORKED)
+    kind = "c.opType" if "opType" in columns else "c.name"
+    parts = [
+        db.frame(
+            f"SELECT t.startNs AS start_ns, t.endNs AS end_ns, t.streamId AS stream, {kind} AS text, c.name AS name"
+            f" FROM TASK t JOIN COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId WHERE t.{rows}"
+        )
+        for rows in db.chunks("TASK")
+    ]
+    whole = (
+        named(db, pl.concat(parts), "text", "name") if parts else empty(WORKED).with_columns(name=pl.lit(None, TEXT))
+    )
+    typed = pl.when(pl.col("text") != "N/A").then("text").otherwise("name")
+    return conform(whole.with_columns(text=typed), WORKED).sort("start_ns")
