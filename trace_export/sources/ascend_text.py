@@ -147,8 +147,8 @@ def _analysed(folder: Path) -> pl.DataFrame:
             if "CommAnalyzerTime" in db.tables():
                 rows = db.texts(
                     "SELECT hccl_op_name, group_name, CAST(ROUND(start_timestamp * 1000) AS INTEGER),"
-                    " CAST(ROUND(start_timestamp * 1000 + elapse_time * 1000000) AS INTEGER), NULL FROM CommAnalyzerTime"
-                    " WHERE hccl_op_name LIKE 'hcom%'"
+                    " CAST(ROUND(start_timestamp * 1000 + elapse_time * 1000000) AS INTEGER), NULL"
+                    " FROM CommAnalyzerTime WHERE hccl_op_name LIKE 'hcom%'"
                 )
                 return pl.DataFrame(rows, schema=OPERATORS, orient="row")
     return empty(OPERATORS)
