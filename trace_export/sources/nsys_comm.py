@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from trace_export.sources import nsys_ranks
+from trace_export.sources.blocks import with_chunks
 from trace_export.sources.markers import SUFFIX
-from trace_export.sources.nsys_ranges import COMMUNICATION, Ranges
 from trace_export.sources.nsys_work import COPIES, attribute
+from trace_export.sources.ranges import COMMUNICATION, Ranges
 from trace_export.sources.sqlite import Database
 
 NOT_TRANSFERS = r"^nccl(?:Comm|Group|Get|Mem|Redop|RedOp|Init|Debug)"
@@ -28,7 +28,7 @@ def transfers(db: Database, ranges: Ranges, work: pl.DataFrame) -> pl.DataFrame:
     own = named.with_columns(end=pl.when("repaired").then(None).otherwise(ends))
     told = own.drop(fields, strict=False).join(ranges.transfers, on="text", maintain_order="left_right")
     told, calls = _with_calls(told, work.filter(pl.col("role") == COMMUNICATION, pl.col("text").is_in(ALONE)))
-    both = nsys_ranks.with_chunks(pl.concat([told, calls], how="diagonal"), ranges)
+    both = with_chunks(pl.concat([told, calls], how="diagonal"), ranges)
     unnumbered = pl.col("microbatch").is_null()
     return both.select(
         "process",

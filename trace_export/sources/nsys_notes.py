@@ -8,8 +8,8 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.model import Note
-from trace_export.sources.nsys_ranges import Ranges
-from trace_export.sources.nsys_work import Work
+from trace_export.sources.attribution import Work
+from trace_export.sources.ranges import Ranges
 
 EXAMPLES = 5
 """How many names a sentence lists."""

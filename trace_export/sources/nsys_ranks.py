@@ -8,14 +8,14 @@ names of ranges, the file's name, and at last the order of devices and processes
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import polars as pl
 
-from trace_export.model import Declared, Note
-from trace_export.sources.nsys_ranges import Ranges
+from trace_export.model import Note
+from trace_export.sources.blocks import stages_of
 from trace_export.sources.nsys_session import environment_rank
 from trace_export.sources.nsys_work import KERNELS
+from trace_export.sources.ranges import Ranges
 from trace_export.sources.source import Source
 from trace_export.sources.sqlite import Database
 
@@ -67,46 +67,6 @@ def read_ranks(db: Database, ranges: Ranges, source: Source) -> tuple[pl.DataFra
         schema_overrides={"process": pl.Int64, "stage": pl.Int32, "stage_origin": pl.String, "device": pl.Int32},
     )
     return frame.sort("rank"), notes
-
-
-def stages_of(ranges: Ranges) -> dict[int, list[int]]:
-    """Process → the stages that its names speak of as its own, in order."""
-    own = ranges.frame.filter(pl.col("role").is_in(["block", "p2p", "boundary"]))
-    stages = pl.concat([own.select("process", stage=pl.col(c)) for c in ("stage", "stage_b")]).drop_nulls()
-    grouped = stages.group_by("process").agg(pl.col("stage").unique().sort())
-    return dict(grouped.iter_rows())
-
-
-def with_chunks(rows: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
-    """`rows` (process, stage, chunk, perhaps stage_b and chunk_b) with the chunk of every stage that is named: its
-    place among the stages of the process."""
-    places = [(p, stage, chunk) for p, own in stages_of(ranges).items() for chunk, stage in enumerate(own)]
-    schema = {"process": pl.Int64, "stage": pl.Int32, "nth": pl.Int32}
-    chunks = pl.DataFrame(places, schema, orient="row")
-    for stage, chunk in (("stage", "chunk"), ("stage_b", "chunk_b")):
-        if stage in rows.columns:
-            rows = rows.join(chunks.rename({"stage": stage}), on=["process", stage], how="left", maintain_order="left")
-            rows = rows.with_columns(pl.coalesce(chunk, "nth").alias(chunk)).drop("nth")
-    return rows
-
-
-def declared(stages: dict[int, list[int]]) -> Declared:
-    """Chunks, depth and placement of the pipeline, as far as the stages of all processes of a file tell.
-
-    With two chunks and P ranks, rank r has stages {r, r + P} in a loop and {r, 2P - 1 - r} in a V.
-    """
-    counts = {len(own) for own in stages.values()}
-    if len(counts) != 1:
-        return Declared()
-    (chunks,) = counts
-    covered = sorted({stage for own in stages.values() for stage in own})
-    whole = chunks > 1 and covered == list(range(len(covered)))
-    loop = chunks > 1 and len({own[1] - own[0] for own in stages.values()}) == 1
-    vee = chunks == 2 and len({own[0] + own[1] for own in stages.values()}) == 1
-    placement: Literal["loop", "vee"] = "loop" if loop else "vee"
-    return Declared(
-        chunks=chunks, pp=len(covered) // chunks if whole else None, placement=placement if loop != vee else None
-    )
 
 
 def _same(processes: list[int], rank: int | None) -> Numbers:
