@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import polars as pl
 
@@ -25,7 +26,7 @@ from trace_export.clocks import align as clock_alignment
 from trace_export.clocks import record
 from trace_export.cut import cut
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError
-from trace_export.model import Declared, Detail, Note, Profile
+from trace_export.model import INT, SPANS, TEXT, Declared, Detail, Note, Profile, conform
 from trace_export.pipeline import dependencies, labels, messages, recognise, topology
 from trace_export.pipeline.measured import model_of
 from trace_export.selection import Numbers
@@ -47,6 +48,9 @@ FORMATS = {
 }
 """Output format → file name extension."""
 STEM = "pipeline_profile"
+TRACES = {"perfetto": perfetto.write, "chrome": chrome.write}
+TABLES = {"parquet": tables.write_parquet, "csv": tables.write_csv}
+ALIGN: tuple[Literal["auto", "wall", "none", "strict"], ...] = ("auto", "wall", "none", "strict")
 TRACKS = ("stage", "rank")
 COLOR_BY: tuple[ColorBy, ...] = ("kind", "microbatch", "rank", "none")
 
@@ -205,7 +209,7 @@ def interpret(profile: Profile, told: Declared) -> Profile:
 def align(profile: Profile, options: LoadOptions) -> Profile:
     """All hosts on one clock, as the options say."""
     how = options.align
-    method: str | Path = how if how in ("auto", "wall", "none", "strict") else Path(how)
+    method = next((m for m in ALIGN if m == how), Path(how))
     return clock_alignment.align(
         profile,
         method,
@@ -229,10 +233,11 @@ def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
     """The chart of a profile: tracks, slices, arrows, counters; and what analysis and theory add to it."""
     added = []
     if options.bubbles:
-        drawn = profile.ranks.join(profile.spans, on="rank", how="semi").group_by("stage").agg(pl.col("rank").min())
-        added.append(bubble_slices(profile).join(drawn, on=["stage", "rank"], how="semi", nulls_equal=True))
+        idle = bubble_slices(profile).filter(pl.col("rank") == pl.col("rank").min().over("stage"))
+        added.append(idle.with_columns(track=pl.format("stage {} · idle", "stage")))
     if options.model:
-        added.append(model_of(profile).with_columns(block_name(has_chunks(profile.spans)), category=pl.lit("model")))
+        model = conform(model_of(profile), SPANS | {"stage": INT, "track": TEXT})
+        added.append(model.with_columns(block_name(has_chunks(profile.spans))))
     return lay_out(
         profile,
         ChartOptions(
@@ -254,31 +259,22 @@ def write(
     Raises OutputError when a file cannot be written; those already written stay.
     """
     targets = output_paths(options, log_dir)
-    chart = draw(profile, options, detail) if set(targets) - {"parquet", "csv"} else None
-    written = []
+    chart = draw(profile, options, detail) if set(targets) - set(TABLES) else None
     for number, (name, path) in enumerate(targets.items()):
         progress(f"writing {path.name}", number, len(targets))
         with whole(path) as temporary:
-            _write_one(name, temporary, profile, chart, options)
-        written.append(path)
+            if chart is None or name in TABLES:
+                TABLES[name](profile, temporary)
+            elif name in TRACES:
+                TRACES[name](chart, temporary, gzip=options.gzip)
+            else:
+                picture.write(chart, temporary, name, bubbles=rank_bubbles(profile))
+    written = list(targets.values())
     if profile.clocks.height > 1:
-        path = next(iter(targets.values())).parent / "clock_alignment.json"
-        record.write(profile, path)
-        written.append(path)
+        written.append(written[0].parent / "clock_alignment.json")
+        with whole(written[-1]) as temporary:
+            record.write(profile, temporary)
     return written
-
-
-def _write_one(name: str, path: Path, profile: Profile, chart: Chart | None, options: WriteOptions) -> None:
-    if name == "perfetto" and chart is not None:
-        perfetto.write(chart, path, gzip=options.gzip)
-    elif name == "chrome" and chart is not None:
-        chrome.write(chart, path, gzip=options.gzip)
-    elif name == "parquet":
-        tables.write_parquet(profile, path)
-    elif name == "csv":
-        tables.write_csv(profile, path)
-    elif chart is not None:
-        picture.write(chart, path, name, steps=options.steps, bubbles=rank_bubbles(profile))
 
 
 def output_paths(options: WriteOptions, log_dir: Path) -> dict[str, Path]:
