@@ -66,10 +66,10 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     numbers = [r["rank"] for r in drawn]
     builder = Builder()
     tracks = _add_tracks(builder, drawn)
-    _add_blocks(builder, blocks, tracks, options.edges)
+    _add_blocks(builder, _without_lone_run(profile, blocks), tracks, options.edges)
     steps.add_steps(builder, blocks, options.step_arguments, STEPS)
     own = {r["stage"]: tracks[r["rank"]] for r in drawn if r["stage"] is not None and r["first"]}
-    _add_frames(builder, options.added, own, options.color_by)
+    _add_frames(builder, [_without_lone_run(profile, frame) for frame in options.added], own, options.color_by)
     firsts = [r["rank"] for r in drawn if r["first"]]
     steps.add_stages_busy(builder, blocks.filter(pl.col("rank").is_in(firsts)), COUNTERS)
     steps.add_counters(builder, profile.counters, numbers, COUNTERS + 1)
@@ -96,6 +96,11 @@ def _blocks(profile: Profile, options: ChartOptions) -> pl.DataFrame:
         .with_columns(block_name(has_chunks(spans)), pl.lit("block").alias("category"), seed(options.color_by))
         .select("row", "start_ns", "end_ns", "name", "category", "seed", *ARGUMENTS, *more)
     )
+
+
+def _without_lone_run(profile: Profile, slices: pl.DataFrame) -> pl.DataFrame:
+    """The number of the run is told only where there are several."""
+    return slices.drop("run", strict=False) if profile.spans["run"].drop_nulls().n_unique() < 2 else slices
 
 
 def _ranks(profile: Profile, blocks: pl.DataFrame, options: ChartOptions) -> list[dict[str, Any]]:
@@ -138,8 +143,6 @@ def _add_blocks(builder: Builder, blocks: pl.DataFrame, tracks: dict[int, int], 
         for end, column in (("src", "flow_out"), ("dst", "flow_in")):
             flows = arrows.group_by(pl.col(end).cast(pl.UInt32).alias("row")).agg(pl.col("flow").alias(column))
             shown = shown.join(flows, on="row", how="left", maintain_order="left")
-    if shown["run"].drop_nulls().n_unique() < 2:
-        shown = shown.drop("run")
     builder.slices(shown.drop("row"), pl.col("rank").replace_strict(tracks, return_dtype=pl.UInt32))
 
 
