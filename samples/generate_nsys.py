@@ -128,7 +128,8 @@ def write(folder: Path, *, stages: int = 4, microbatches: int = 6, steps: int = 
             source = at.get((block.rank + (-1 if block.kind == "F" else 1), block.step, block.kind, block.microbatch))
             if block.kind in "FB" and source:
                 met = block.start_ns - 7 * US
-                rank.transfer("RECV", block, block.start_ns - 80 * US, block.start_ns - 75 * US, met + 2 * US, 20)
+                end = met + chance.randrange(200, 3_000)
+                rank.transfer("RECV", block, block.start_ns - 80 * US, block.start_ns - 75 * US, end, 20)
                 ranks[source.rank].transfer("SEND", source, source.start_ns - 35 * US, source.end_ns + 3 * US, met, 21)
         rank.steps(mine)
     folder.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,7 @@ from trace_export.clocks import record
 from trace_export.cut import cut
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError
 from trace_export.model import INT, SPANS, TEXT, Declared, Detail, Note, Profile, conform
-from trace_export.pipeline import dependencies, labels, messages, recognise, topology
+from trace_export.pipeline import dependencies, labels, messages, peers, recognise, topology
 from trace_export.pipeline.measured import model_of
 from trace_export.selection import Numbers
 from trace_export.sources.find import find
@@ -203,7 +203,7 @@ def read_all(chosen: list[Source], options: LoadOptions, progress: Progress) -> 
 
 def interpret(profile: Profile, told: Declared) -> Profile:
     """What the blocks mean: stage of a rank, micro-batch and chunk of a block, the schedule, both ends of a message."""
-    return messages.pair(recognise.declare(labels.label(topology.resolve(profile, told))))
+    return messages.pair(peers.fill(recognise.declare(labels.label(topology.resolve(profile, told)))))
 
 
 def align(profile: Profile, options: LoadOptions) -> Profile:

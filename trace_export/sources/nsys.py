@@ -59,11 +59,10 @@ def read(source: Source, options: ReadOptions) -> Profile:
 
 def _pipeline_ranges(db: Database, options: ReadOptions) -> Ranges:
     """The ranges that the dialects know. Raises SourceError when there are none, or no GPU work beside them."""
-    if nsys_ranges.TABLE not in db.tables():
-        raise nsys_notes.no_ranges(db.path)
     ranges = nsys_ranges.read_ranges(db, Dialects.of(options.markers))
     if ranges.of("block").is_empty():
-        raise nsys_notes.no_names(db.path, nsys_ranges.most_frequent(db))
+        frequent = nsys_ranges.most_frequent(db)
+        raise nsys_notes.no_names(db.path, frequent) if frequent else nsys_notes.no_ranges(db.path)
     if not options.host_ranges and not {KERNELS, GRAPHS} & db.tables():
         raise nsys_notes.no_kernels(db.path)
     return ranges

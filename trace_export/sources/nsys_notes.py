@@ -26,11 +26,10 @@ def no_ranges(path: Path) -> SourceError:
 
 def no_names(path: Path, frequent: list[str]) -> SourceError:
     """For a capture whose runtime does not name its passes."""
-    found = ", ".join(_short(name) for name in frequent) or "none"
     return SourceError(
         path,
         "no NVTX range is named like a pipeline block (looked for names such as F3.0.0, PP:0F3, Forward 3, "
-        f"forward_step, forward-0 and DeepSpeedEngine.forward); the most frequent names here: {found}",
+        f"forward_step, forward-0 and DeepSpeedEngine.forward); the most frequent names here: {', '.join(map(_short, frequent))}",
         "wrap each pass in torch.cuda.nvtx.range(f'F{microbatch}.{chunk}.0') or name your own with --marker 'REGEX=>F'",
     )
 

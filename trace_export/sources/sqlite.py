@@ -192,6 +192,7 @@ def _check_lock(path: Path) -> None:
 def _refused(path: Path, error: Exception) -> SourceError:
     """SQLite's own message in the user's words. The messages name columns and tables, never stored values."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    text = text.rpartition("[SQLite] ")[2].removeprefix("Failed to prepare query: ")
     if "locked" in text:
         return SourceError(path, "is locked: another program is writing it", "wait until that has finished")
     if "readonly" in text:
