@@ -22,7 +22,7 @@ from trace_export.sources.source import ReadOptions
 
 CAPTURES = ["A_zbh1_all", "B_1f1b", "C_InterleavedZeroBubble", "graph_node"]
 LABELS = ["rank", "step", "kind", "microbatch", "chunk", "marker"]
-CANARIES = (b"CANARY_ENV", b"must-not-appear", b"canary-", b"canary_")
+CANARIES = (b"CANARY_ENV", b"must-not-appear", b"canary-")
 AHEAD_NS = 15_000
 """How far a block may reach out of its CUDA events' span: the offset between the two clocks is fitted."""
 

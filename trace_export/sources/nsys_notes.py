@@ -26,10 +26,11 @@ def no_ranges(path: Path) -> SourceError:
 
 def no_names(path: Path, frequent: list[str]) -> SourceError:
     """For a capture whose runtime does not name its passes."""
+    names = ", ".join(map(_short, frequent))
     return SourceError(
         path,
         "no NVTX range is named like a pipeline block (looked for names such as F3.0.0, PP:0F3, Forward 3, "
-        f"forward_step, forward-0 and DeepSpeedEngine.forward); the most frequent names here: {', '.join(map(_short, frequent))}",
+        f"forward_step, forward-0 and DeepSpeedEngine.forward); the most frequent names here: {names}",
         "wrap each pass in torch.cuda.nvtx.range(f'F{microbatch}.{chunk}.0') or name your own with --marker 'REGEX=>F'",
     )
 
