@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from playwright.sync_api import Browser
 
 from tests.browser import browser, opened, pixels
-from trace_export.analysis.bubbles import rank_bubbles
+from trace_export.analysis.bubbles import bubble_slices, rank_bubbles
 from trace_export.chart.chart import Chart
 from trace_export.chart.palette import FILLS, TEXT, shade
 from trace_export.chart.tracks import ChartOptions, lay_out
@@ -153,6 +153,19 @@ def test_every_rank_has_its_row(tmp_path: Path) -> None:
     texts = texts_of(drawn(lay_out(profile, ChartOptions(tracks="rank")), tmp_path))
     rows = [text for text in texts if text.startswith("stage ")]
     assert rows == ["stage 0 · rank 0", "stage 0 · rank 2", "stage 1 · rank 1", "stage 1 · rank 3"]
+
+
+def test_bubbles_by_cause_lie_in_their_step(tmp_path: Path) -> None:
+    profile = run_of("gpipe", 2, 2, steps=2)
+    profile = replace(profile, spans=profile.spans.with_columns(run=pl.lit(0, pl.Int32)))
+    root = drawn(lay_out(profile, ChartOptions(added=(bubble_slices(profile),))), tmp_path)
+    texts = texts_of(root)
+    assert [text for text in texts if text.startswith("step ")] == ["step 0 · 6 ms", "step 1 · 6 ms"]
+    assert "idle, by cause" in texts
+    # (p - 1)(F + B) on each of two ranks, in two steps, against m (F + B) of work.
+    widths = blocks_of(root).group_by(idle=pl.col("fill") == FILLS["idle"]).agg(pl.col("w").sum())
+    work, idle = (widths.filter(pl.col("idle") == i)["w"].item() for i in (False, True))
+    assert idle / work == pytest.approx(1 / 2, rel=0.02)
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:

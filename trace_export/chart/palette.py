@@ -8,9 +8,10 @@ FILLS = {
     "W": "#eaa94a",
     "FB": "#c98ae0",
     "OPT": "#f0737c",
-    "": "#b4bcc4",
+    "": "#8fb8b5",
+    "idle": "#d3d9df",
 }
-"""Fill of a kind of block ("": none of these). Dark text on each has a contrast of at least 7 : 1 (WCAG AAA)."""
+"""Fill of a kind of block ("": work that is none of these; "idle": a stretch without any). Dark text on each has a contrast of at least 7 : 1 (WCAG AAA)."""
 
 TEXT = "#000000"
 """The text on a fill, on light and dark pages alike."""

@@ -22,8 +22,9 @@ NAMES = {
     "FB": "forward + backward, overlapped",
     "OPT": "optimizer",
     "": "other work",
+    "idle": "idle, by cause",
 }
-"""The kinds of block in the order of the legend; "" is a block without kind."""
+"""The kinds of block in the order of the legend; "" is a block without kind, "idle" a bubble that was asked for."""
 
 BUBBLE = (
     "bubble: share of the step, from its first block to its last over all ranks, in which this rank runs no forward, "
@@ -45,8 +46,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Figure:
-    """`blocks`: row, lane, start_ns, end_ns, name, label, fill (a hex colour), kind ("" for none), then the arguments
-    of the chart's slices; sorted by (row, lane, start_ns). `steps`: run, step, start_ns, end_ns, name, by start.
+    """`blocks`: row, lane, start_ns, end_ns, name, label, fill (a hex colour), kind (a key of `NAMES`), then the
+    arguments of the chart's slices; sorted by (row, lane, start_ns). `steps`: run, step, start_ns, end_ns,
+    name, by start.
     """
 
     title: str
@@ -120,7 +122,12 @@ def _slices(chart: Chart, tracks: list[list[Track]]) -> pl.DataFrame:
     )
     slices = chart.main.slices
     missing = [pl.lit(None, dtype).alias(name) for name, dtype in _OPTIONAL.items() if name not in slices.columns]
-    return slices.with_columns(missing).with_columns(pl.col("kind").fill_null("")).join(places, on="track")
+    slices = slices.with_columns(missing).join(places, on="track")
+    block = pl.col("category") == "block"
+    kind = pl.coalesce("kind", pl.when(block).then(pl.lit("")).otherwise(pl.lit("idle")))
+    if slices.filter(block)["run"].drop_nulls().is_empty():  # one run only, whatever added slices say of it
+        slices = slices.with_columns(run=pl.lit(None, pl.Int32))
+    return slices.with_columns(kind=kind)
 
 
 def _row_tracks(chart: Chart) -> list[list[Track]]:

@@ -21,7 +21,7 @@ from trace_export.writers.figure import NAMES, Figure
 
 MARGIN = 16
 LEAST_WIDTH, MOST_WIDTH = 720, 1600
-"""Of the plot itself, in pixels; between them it is as wide as the blocks' numbers need."""
+"""Of the plot itself, in pixels; between them it is as wide as the numbers of all but odd slivers of blocks need."""
 
 MOST_TEXT, LEAST_TEXT = 11.0, 7.0
 """Font size of the numbers in blocks, in pixels."""
@@ -79,12 +79,12 @@ class _Size:
     @staticmethod
     def of(figure: Figure, steps: pl.DataFrame) -> _Size:
         span = max(*(steps["end_ns"] - steps["start_ns"]).to_list(), 1)
-        shown = figure.blocks.filter(pl.col("kind").is_in(["F", "B", "W"]))
-        narrow = max(float(shown.select((pl.col("end_ns") - pl.col("start_ns")).quantile(0.1)).item() or 0), 1.0)
-        digits = max(map(len, shown["label"].unique()), default=1)
-        wanted = (digits * LETTER * MOST_TEXT + 4) * span / narrow
-        plot = min(max(wanted, LEAST_WIDTH), MOST_WIDTH)
-        text = min(max((narrow * plot / span - 2) / digits / LETTER, LEAST_TEXT), MOST_TEXT)
+        numbered = figure.blocks.filter(pl.col("kind").is_in(["F", "B", "W", "FB"]), pl.col("label") != "")
+        letters = numbered.select((pl.col("end_ns") - pl.col("start_ns")) / pl.col("label").str.len_chars()).to_series()
+        usual = letters.filter(letters >= (letters.median() or 0) / 4)  # type: ignore[operator]
+        narrow = max(usual.quantile(0.02) or 0.0, 1.0)
+        plot = min(max((LETTER * MOST_TEXT + 3) * span / narrow, LEAST_WIDTH), MOST_WIDTH)
+        text = min(max((narrow * plot / span - 3) / LETTER, LEAST_TEXT), MOST_TEXT)
         heights = (figure.lane_height * (1 if row.lanes == 1 else 0.6 * row.lanes) for row in figure.rows)
         left = MARGIN + min(max(len(row.name) for row in figure.rows), 40) * 7 + 10
         right = MARGIN + (64 if figure.bubbles is not None else 0)
