@@ -19,6 +19,8 @@ from trace_export.pipeline.steps import BACKWARDS, FORWARDS, REPLICA, WORK, numb
 
 STEP = ["rank", "run", "step"]
 NUMBERS = ["microbatch", "chunk", "microbatch_b", "chunk_b"]
+_ONLY_VEE = pl.col("marker").str.contains("_model_graph", literal=True)
+"""MindSpeed marks so in DualPipeV only."""
 _FOUND: Schema = {"row": pl.UInt32(), **{c: SPANS[c] for c in [*NUMBERS, "phase"]}}
 
 
@@ -51,8 +53,10 @@ def label(profile: Profile) -> Profile:
 def _work(profile: Profile) -> pl.DataFrame:
     """The blocks of all ranks that lack numbers, by time, with their stage, their pipeline and place in their step."""
     spans = profile.spans.with_row_index("row").filter(pl.col("kind").is_in(WORK))
-    lacking = (pl.col("kind").is_in(["F", "B"]) & pl.col("microbatch").is_null()) | (
-        (pl.col("kind") == "FB") & pl.col("microbatch_b").is_null()
+    lacking = (
+        (pl.col("kind").is_in(["F", "B"]) & pl.col("microbatch").is_null())
+        | ((pl.col("kind") == "FB") & pl.col("microbatch_b").is_null())
+        | (pl.col("chunk").is_null() & _ONLY_VEE.fill_null(False))
     )
     ranks = spans.filter(lacking).select("rank").unique()
     placed = profile.ranks.select("rank", "stage", *REPLICA)
@@ -114,7 +118,7 @@ def _pipeline(work: pl.DataFrame, evidence: pl.DataFrame, declared: Declared) ->
 
 def _is_vee(work: pl.DataFrame, declared: Declared) -> bool:
     """MindSpeed's DualPipeV: so declared, or it has the fused blocks or the markers that only DualPipeV has."""
-    fused = (pl.col("kind") == "FB") | pl.col("marker").str.contains("_model_graph", literal=True)
+    fused = (pl.col("kind") == "FB") | _ONLY_VEE
     return (declared.schedule or "").startswith("dualpipe") or bool(work.select(fused.any()).item())
 
 
