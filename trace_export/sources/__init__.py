@@ -14,6 +14,7 @@ READERS: dict[Kind, str] = {
     "nsys": "nsys",
     "ascend": "ascend",
     "mindspore": "ascend",
+    "kineto": "kineto",
 }
 """Kind of source → the module of this package that reads it."""
 

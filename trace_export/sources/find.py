@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from trace_export.sources import find_ascend, find_nsys, find_paddle
+from trace_export.sources import find_ascend, find_kineto, find_nsys, find_paddle
 from trace_export.sources.layout import Folder, Found, walk
 
 _RECOGNISERS: tuple[Callable[[Path, list[Folder]], Found], ...] = (
@@ -17,6 +17,7 @@ _RECOGNISERS: tuple[Callable[[Path, list[Folder]], Found], ...] = (
     find_paddle.dygraph_records,
     find_nsys.exports,
     find_ascend.captures,
+    find_kineto.traces,
 )
 
 

@@ -7,11 +7,13 @@ for their partners, nor copies, which run beside the block.
 
 from __future__ import annotations
 
+from functools import partial
+
 import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.model import COLLECTIVES, HOSTS, P2P, RANKS, SPANS, Profile, conform
-from trace_export.sources import nsys_comm, nsys_notes, nsys_ranges, nsys_ranks
+from trace_export.sources import nsys_comm, nsys_notes, nsys_ranges, nsys_ranks, range_notes
 from trace_export.sources.attribution import Work
 from trace_export.sources.blocks import blocks, chosen, declared, on_ranks, stages_of
 from trace_export.sources.markers import Dialects
@@ -22,6 +24,7 @@ from trace_export.sources.nsys_work import GRAPHS, KERNELS, attribute
 from trace_export.sources.ranges import Ranges
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.sqlite import Database
+from trace_export.sources.transfers import transfers
 
 
 def read(source: Source, options: ReadOptions) -> Profile:
@@ -41,19 +44,19 @@ def read(source: Source, options: ReadOptions) -> Profile:
         worked = ranges.frame.join((work or Work.none(ranges.frame.height)).frame(), on="id", maintain_order="left")
         found = blocks(worked, ranges, host=options.host_ranges)
         if found.is_empty():
-            raise nsys_notes.no_work(source.path)
-        transfers = nsys_comm.transfers(db, ranges, worked)
+            raise range_notes.no_work(source.path)
+        moved = transfers(ranges, worked, partial(nsys_comm.last_copies, db, ranges))
         host = session.host or source.host
         where = {"host": host, "source": str(source.path), "kind": source.kind}
         return Profile(
             hosts=conform(pl.DataFrame({"host": [host], "machine": [source.machine], "label": [host]}), HOSTS),
             ranks=conform(ranks.with_columns(pl.lit(v).alias(k) for k, v in where.items()), RANKS),
             spans=conform(on_ranks(found, ranks, session.offset_ns), SPANS),
-            p2p=conform(on_ranks(transfers, ranks, session.offset_ns), P2P),
+            p2p=conform(on_ranks(moved, ranks, session.offset_ns), P2P),
             collectives=conform(on_ranks(nsys_comm.collectives(worked), ranks, session.offset_ns), COLLECTIVES),
             kernels=write_tasks(db, ranks, session.offset_ns, options),
             declared=declared(stages_of(ranges)),
-            notes=(*session.notes, *notes, *nsys_notes.of_ranges(source.path, ranges, worked, work)),
+            notes=(*session.notes, *notes, *range_notes.of_ranges(source.path, ranges, worked, work)),
         )
 
 

@@ -1,0 +1,73 @@
+"""NCCL's kernels in a trace of torch.profiler: transfers and collectives, with what PyTorch knows of each.
+
+PyTorch adds to a kernel the collective's name, its process group, the global rank of the other side and the sizes
+(since 2.4; torch/csrc/profiler/util.cpp). Kernels of older versions have only their own names.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+IS_NCCL = pl.col("name").str.starts_with("nccl")
+
+_SIZES = {
+    "Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1,
+    "Float8_e4m3fn": 1, "Float8_e5m2": 1, "ComplexFloat": 8, "ComplexDouble": 16,
+}  # fmt: skip
+_KERNEL = r"^nccl(?:Dev)?Kernel_?([A-Za-z]+?)(?:_|RING|Ring|TREE|Tree|COLLNET|$|\()"
+
+
+NONE = pl.DataFrame(
+    schema={"op": pl.String, "group": pl.String, "peer": pl.Int64, "seq": pl.Int64, "bytes": pl.Int64}
+    | {"start": pl.Int64, "end": pl.Int64}
+)
+"""No calls."""
+
+
+def calls(kernels: pl.DataFrame) -> pl.DataFrame:
+    """NCCL's kernels among those of `Trace.events`: the columns of `NONE`; op is PyTorch's name, else NCCL's."""
+    told = kernels.filter(IS_NCCL)
+    number = {name: pl.col(name).cast(pl.Int64, strict=False) for name in ("Src Rank", "Dst Rank", "Seq")}
+    elements = pl.max_horizontal(pl.col(f"{side} msg nelems").cast(pl.Int64, strict=False) for side in ("In", "Out"))
+    return told.select(
+        op=pl.coalesce("Collective name", pl.col("name").str.extract(_KERNEL)),
+        group=pl.col("Process Group Name"),
+        peer=pl.coalesce(number["Src Rank"], number["Dst Rank"]),
+        seq=number["Seq"],
+        bytes=elements * pl.col("dtype").replace_strict(_SIZES, default=None, return_dtype=pl.Int64),
+        start="start",
+        end="end",
+    )
+
+
+def transfers(found: pl.DataFrame) -> pl.DataFrame:
+    """The sends and receives among `calls`: process, role, peer, group, ordinal, op, bytes, start, end.
+
+    The k-th of its group, side and peer in the trace; a batch of several is one kernel that names none, and left out.
+    """
+    sides = found.filter(pl.col("op").is_in(["send", "recv"]) & pl.col("peer").is_not_null()).sort("start")
+    return sides.select(
+        pl.lit(0, pl.Int64).alias("process"),
+        pl.col("op").alias("role"),
+        "peer",
+        "group",
+        pl.int_range(pl.len()).over("group", "op", "peer").alias("ordinal"),
+        "op",
+        "bytes",
+        "start",
+        "end",
+    )
+
+
+def collectives(found: pl.DataFrame) -> pl.DataFrame:
+    """All other `calls` that have a name: process, group, ordinal, op, bytes, start, end.
+
+    PyTorch's own sequence number of the group where all have one, else the k-th of its group and name in the trace.
+    """
+    rest = found.filter(pl.col("op").is_not_null() & ~pl.col("op").str.contains("^(?i:send|recv|sendrecv|coalesced)$"))
+    rest = rest.sort("start")
+    numbered = not rest["seq"].null_count()
+    place = pl.col("seq") if numbered else pl.int_range(pl.len()).over("group", "op")
+    return rest.select(
+        pl.lit(0, pl.Int64).alias("process"), "group", place.alias("ordinal"), "op", "bytes", "start", "end"
+    )
