@@ -18,7 +18,7 @@ HOST = "draw the CPU-side ranges with --host"
 
 def no_names(path: Path, kind: str, frequent: list[str], remedy: str) -> SourceError:
     """For a capture whose runtime does not name its passes; `kind` is what the profiler calls its ranges."""
-    found = ", ".join(_short(name) for name in frequent) or "none"
+    found = ", ".join(map(_short, frequent)) or "none"
     return SourceError(
         path,
         f"no {kind} is named like a pipeline block (looked for names such as F3.0.0, PP:0F3, Forward 3, "
