@@ -93,8 +93,7 @@ class TraceProcessor:
             names = names or list(answer.query_result.column_names)
             for batch in answer.query_result.batch:
                 cells += _cells(batch)
-        columns = {name: cells[place :: len(names)] for place, name in enumerate(names)}
-        return pl.DataFrame(columns, strict=False)
+        return pl.DataFrame([pl.Series(name, cells[at :: len(names)], strict=False) for at, name in enumerate(names)])
 
     def problems(self) -> pl.DataFrame:
         """The statistics that mean wrong or lost data: name, severity, value; no row for a clean trace."""

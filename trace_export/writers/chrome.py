@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import orjson
 import polars as pl
 
 from trace_export.chart.chart import Chart, Track, arguments
-from trace_export.writers.json_text import Number, Parts, Text, records, value
+from trace_export.writers.json_text import Number, Parts, Text, dumps, records, value
 from trace_export.writers.records import raw
 from trace_export.writers.sink import opened
 from trace_export.writers.wire import Write
@@ -29,12 +28,12 @@ _CHUNK_BYTES: Final = 1 << 25
 
 def write(chart: Chart, path: Path, gzip: bool = False) -> None:
     """Writes `chart` to `path`, in memory that does not grow with its device tasks. Raises OSError as `open` does."""
-    facts = orjson.dumps(chart.attributes)
+    facts = dumps(chart.attributes)
     process = {"ph": "M", "name": "process_name", "pid": _PROCESS, "args": {"name": chart.title}}
     digits = _digits(chart.main.tracks)
     with opened(path, gzip) as sink:
         sink(b'{"displayTimeUnit":"ns","metadata":%b,"otherData":%b,"traceEvents":[\n' % (facts, facts))
-        sink(orjson.dumps(process))
+        sink(dumps(process))
         tracks: dict[int, Track] = {}
         for part in chart.parts():
             tracks |= {t.id: t for t in part.tracks}
@@ -53,7 +52,7 @@ def _write_tracks(tracks: tuple[Track, ...], digits: int, sink: Write) -> None:
             name += f" ({track.lane + 1})" if track.lane else ""
             event = {"ph": "M", "name": "thread_name", "pid": _PROCESS, "tid": track.id, "args": {"name": name}}
             order = event | {"name": "thread_sort_index", "args": {"sort_index": track.id}}
-            sink(b",\n" + orjson.dumps(event) + b",\n" + orjson.dumps(order))
+            sink(b",\n" + dumps(event) + b",\n" + dumps(order))
 
 
 def _digits(tracks: tuple[Track, ...]) -> int:
@@ -66,7 +65,7 @@ def _write_slices(slices: pl.DataFrame, origin_ns: int, sink: Write) -> None:
     for chunk in _chunks(slices):
         head = [*_event(b'"X"', chunk, "start_ns", origin_ns), b',"dur":', _time(chunk["end_ns"] - chunk["start_ns"])]
         head += [b',"cat":', Text.of(chunk["category"].fill_null("slice")), b',"name":', Text.of(chunk["name"])]
-        more = [(orjson.dumps(name) + b":", value(chunk[name])) for name in arguments(slices)]
+        more = [(dumps(name) + b":", value(chunk[name])) for name in arguments(slices)]
         sink(raw(records(len(chunk), [*head, b',"args":{'], more, b"}}")))
 
 
@@ -93,7 +92,7 @@ def _write_counters(samples: pl.DataFrame, tracks: dict[int, Track], origin_ns: 
         whole = tracks[int(track)].name
         # The UI shows the name and the key, parted by a blank.
         name, key = whole.rsplit(" ", 1) if " " in whole else (whole, "value")
-        names = b',"name":%b,"args":{%b:' % (orjson.dumps(name), orjson.dumps(key))
+        names = b',"name":%b,"args":{%b:' % (dumps(name), dumps(key))
         for chunk in _chunks(of_track):
             head = [*_event(b'"C"', chunk, "ts_ns", origin_ns), names, Text.of(chunk["value"])]
             sink(raw(records(len(chunk), head, [], b"}}")))

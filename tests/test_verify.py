@@ -1,0 +1,87 @@
+"""The self-check finds what was lost or changed between the chart and the file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import polars as pl
+import pytest
+
+from tests.test_trace_writers import FORMATS, full_chart
+from tests.traces import open_trace
+from trace_export.chart.chart import Chart
+from trace_export.errors import TraceExportError
+from trace_export.ui import processor
+from trace_export.ui.verify import verify
+from trace_export.writers import chrome, perfetto
+
+
+@pytest.fixture(autouse=True)
+def with_processor(tmp_path: Path) -> None:
+    """Skips these tests where there is no trace processor."""
+    (tmp_path / "empty").touch()
+    with open_trace(tmp_path / "empty"):
+        pass
+
+
+def without(chart: Chart, kept: pl.Expr) -> Chart:
+    return replace(chart, main=replace(chart.main, slices=chart.main.slices.filter(kept)))
+
+
+@pytest.mark.parametrize(("writer", "name"), FORMATS)
+def test_a_good_file_has_no_differences(writer: ModuleType, name: str, tmp_path: Path) -> None:
+    chart = full_chart(tmp_path)
+    writer.write(chart, tmp_path / name)
+    assert verify(chart, tmp_path / name) == []
+
+
+@pytest.mark.parametrize(("writer", "name"), FORMATS)
+def test_a_lost_a_moved_and_an_added_slice_are_found(writer: ModuleType, name: str, tmp_path: Path) -> None:
+    chart = full_chart(tmp_path)
+    path = tmp_path / name
+    writer.write(without(chart, ~((pl.col("name") == "B1") & (pl.col("rank") == 2).fill_null(False))), path)
+    found = verify(chart, path)
+    assert f'{path}: track "stage 1 · rank 2": 4 slices in the file, 5 expected' in found
+    assert any("arrows: 7 in the file, 8 expected" in line for line in found)
+    longer = pl.when(pl.col("name") == "Optimizer").then(pl.col("end_ns") + 1).otherwise("end_ns")
+    writer.write(replace(chart, main=replace(chart.main, slices=chart.main.slices.with_columns(end_ns=longer))), path)
+    # The first event is 1550 ns before the first block, and the last block ends 1003 ns after that one.
+    assert f'{path}: track "rank 3": 2554 ns to the last in the file, 2553 expected' in verify(chart, path)
+    writer.write(chart, path)
+    found = verify(without(chart, (pl.col("name") != "F0").fill_null(False)), path)
+    assert f'{path}: track "stage 0 · rank 0": 5 slices in the file, 4 expected' in found
+
+
+def test_a_file_cut_short_is_found(tmp_path: Path) -> None:
+    """The trace processor itself loads it without a complaint."""
+    chart = full_chart(tmp_path)
+    path = tmp_path / "a.pftrace"
+    perfetto.write(chart, path)
+    path.write_bytes(path.read_bytes()[:-300])
+    assert verify(chart, path) != []
+
+
+def test_overlap_that_reached_the_file_is_found(tmp_path: Path) -> None:
+    """Crossing slices on one track: END carries its name, so the trace processor sees that it closes the wrong one."""
+    chart = full_chart(tmp_path)
+    crossing = chart.main.slices.with_columns(
+        end_ns=pl.when(pl.col("name") == "F0").then(pl.col("end_ns") + 50).otherwise("end_ns")
+    )
+    chart = replace(chart, main=replace(chart.main, slices=crossing))
+    perfetto.write(chart, tmp_path / "a.pftrace")
+    assert any("misplaced_end_event" in line for line in verify(chart, tmp_path / "a.pftrace"))
+    chrome.write(chart, tmp_path / "a.json")
+    assert any("slice_drop_overlapping_complete_event" in line for line in verify(chart, tmp_path / "a.json"))
+
+
+def test_a_file_that_is_no_trace_and_a_missing_extra_are_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.json").write_text("neither fish nor fowl")
+    with pytest.raises(TraceExportError, match=r"a\.json: the trace processor says"):
+        verify(full_chart(tmp_path), tmp_path / "a.json")
+    monkeypatch.setattr(processor, "missing", lambda: "wasmtime")
+    with pytest.raises(TraceExportError, match=r'needs wasmtime; install the extra: pip install "trace-export\[ui\]"'):
+        verify(full_chart(tmp_path), tmp_path / "a.json")
