@@ -12,6 +12,8 @@ The global bubble of a rank is split by cause (`CAUSES`); the parts add up to it
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import polars as pl
 
 from trace_export.model import Profile
@@ -47,16 +49,28 @@ def rank_bubbles(profile: Profile) -> pl.DataFrame:
     ranks'), busy_ns, global_ns and own_ns (the two bubbles), and a column per cause, `warm_up_ns` … `cool_down_ns`,
     whose sum is global_ns.
     """
+    return measure(profile).ranks
+
+
+@dataclass(frozen=True)
+class Bubbles:
+    """`ranks` as `rank_bubbles` has them; `waits`: the waits between blocks that ended with data from another rank
+    which was made meanwhile: src_rank, dst_rank, direction (F, B), length_ns from the data's making to the start."""
+
+    ranks: pl.DataFrame
+    waits: pl.DataFrame
+
+
+def measure(profile: Profile) -> Bubbles:
+    """The bubbles of all ranks and steps, by cause."""
     work = _work(profile.spans)
-    ranks = _windows(work).join(_optimizer_tail(profile.spans, work), on=RANK, how="left", nulls_equal=True)
-    inner = (
-        _split(_gaps(work), profile)
-        .group_by(RANK)
-        .agg(pl.col("upstream_ns", "transfer_ns", "late_ns", "unknown_ns").sum())
-    )
-    return (
-        ranks.join(inner, on=RANK, how="left", nulls_equal=True)
-        .with_columns(pl.col("upstream_ns", "transfer_ns", "late_ns", "unknown_ns", "optimizer_ns").fill_null(0))
+    windows = _windows(work)
+    gaps = _split(_gaps(work), profile)
+    inner = ["upstream_ns", "transfer_ns", "late_ns", "unknown_ns"]
+    ranks = (
+        windows.join(_optimizer_tail(profile.spans, windows), on=RANK, how="left", nulls_equal=True)
+        .join(gaps.group_by(RANK).agg(pl.col(inner).sum()), on=RANK, how="left", nulls_equal=True)
+        .with_columns(pl.col(*inner, "optimizer_ns").fill_null(0))
         .with_columns(
             warm_up_ns=pl.col("first_ns") - pl.col("step_start_ns"),
             cool_down_ns=pl.col("step_end_ns") - pl.col("last_ns") - pl.col("optimizer_ns"),
@@ -68,6 +82,10 @@ def rank_bubbles(profile: Profile) -> pl.DataFrame:
         )
         .sort(*STEP, "rank")
     )  # fmt: skip
+    waits = gaps.filter(pl.col("made_ns") > pl.col("idle_ns"), pl.col("made_ns") <= pl.col("start_ns")).select(
+        src_rank="producer", dst_rank="rank", direction="direction", length_ns=pl.col("start_ns") - pl.col("made_ns")
+    )
+    return Bubbles(ranks, waits)
 
 
 def step_bubbles(profile: Profile) -> pl.DataFrame:
@@ -165,7 +183,7 @@ def _split(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
 
 
 def _producers(profile: Profile) -> pl.DataFrame:
-    """row, made_ns, producer: when the last of the block's inputs from another rank was made, and where."""
+    """row, made_ns, producer, direction: when the last of a block's inputs from another rank was made, and where."""
     ends = profile.spans.select("rank", "end_ns").with_row_index("src")
     edges = (
         block_edges(profile)
@@ -176,7 +194,7 @@ def _producers(profile: Profile) -> pl.DataFrame:
         edges.filter(pl.col("rank") != pl.col("to"))
         .sort("dst", "end_ns")
         .unique("dst", keep="last", maintain_order=True)
-        .select(row="dst", made_ns="end_ns", producer="rank")
+        .select("direction", row="dst", made_ns="end_ns", producer="rank")
     )
 
 
@@ -217,9 +235,9 @@ def _tail(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _optimizer_tail(spans: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+def _optimizer_tail(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     length = pl.col("end_ns") - pl.col("start_ns")
-    return _tail(spans, _windows(work)).group_by(RANK).agg(optimizer_ns=length.sum())
+    return _tail(spans, windows).group_by(RANK).agg(optimizer_ns=length.sum())
 
 
 def _tail_slices(spans: pl.DataFrame, windows: pl.DataFrame) -> list[pl.DataFrame]:

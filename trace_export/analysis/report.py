@@ -1,0 +1,199 @@
+"""How much bubble, where, and why: all of a run's analysis as frames, as tables to read, and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import orjson
+import polars as pl
+
+from trace_export.analysis import bubbles, stragglers
+from trace_export.analysis.bubbles import CAUSES, STEP
+from trace_export.analysis.theory import Theory, explain
+from trace_export.model import Note, Profile
+from trace_export.pipeline.schedules import TITLES
+
+DEFINITIONS = (
+    "bubble: idle share of the step, from the first start to the last end over all stages (global); own: the same from"
+    " each stage's own first start to its own last end, as the zero-bubble papers count"
+)
+PARTS = [f"{cause}_ns" for cause in CAUSES]
+SHOWN = 20
+"""Rows of a table that may have thousands."""
+
+
+@dataclass(frozen=True)
+class ReportTable:
+    """A table to be read: `frame` has few rows, with times in ms and shares in %; `note` says what they mean."""
+
+    title: str
+    frame: pl.DataFrame
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run's analysis; times in nanoseconds, shares from 0 to 1.
+
+    `steps`: run, step, start_ns, end_ns, ranks, bubble, bubble_own, next_ns (from the end to the next step's start).
+    `stages`: run, step, stage, ranks and, as means over the ranks, busy_ns, global_ns, own_ns and a column per cause.
+    `causes`: cause, idle_ns (mean per rank and step), share (of the step). `slow_stages`, `slow_ranks`, `slow_links`
+    as in `stragglers`. `theory` as in `theory.explain`.
+    """
+
+    steps: pl.DataFrame
+    stages: pl.DataFrame
+    causes: pl.DataFrame
+    slow_stages: pl.DataFrame
+    slow_ranks: pl.DataFrame
+    slow_links: pl.DataFrame
+    theory: Theory
+    notes: tuple[Note, ...]
+
+    def json(self) -> str:
+        """Everything, as one JSON document."""
+        t = self.theory
+        found = t.recognition
+        schedule = found.schedule
+        document = {
+            "definitions": DEFINITIONS,
+            **{name: getattr(self, name).to_dicts() for name in ("steps", "stages", "causes")},
+            **{name: getattr(self, name).to_dicts() for name in ("slow_stages", "slow_ranks", "slow_links")},
+            "schedule": {
+                "name": schedule.name if schedule else None,
+                "certainty": found.certainty,
+                "stages": schedule.stages if schedule else None,
+                "microbatches": schedule.microbatches if schedule else None,
+                "chunks": schedule.chunks if schedule else None,
+                "distance": found.distance,
+                "runner_up": found.runner_up,
+                "twins": found.twins,
+                "deviations": t.deviations.to_dicts(),
+            },
+            "theory": t.levels.to_dicts(),
+            "closed_form": asdict(t.closed_form) if t.closed_form else None,
+            "what_if": t.changes.to_dicts(),
+            "notes": [asdict(note) for note in self.notes],
+        }
+        return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+
+    def tables(self) -> list[ReportTable]:
+        """The report as people read it; empty tables are left out."""
+        made = [
+            ReportTable("Steps", _readable(self._step_rows()), DEFINITIONS),
+            ReportTable("Stages", _readable(self._stage_rows()), "means over the steps and ranks of a stage"),
+            ReportTable("Idle time by cause", _readable(self.causes), "mean per rank and step; share of the step"),
+            ReportTable(
+                "Slow stages", _readable(self.slow_stages), f"slow: above {stragglers.SLOW} × the median stage"
+            ),
+            ReportTable(
+                "Slow ranks", _readable(self.slow_ranks.filter("slow").drop("slow")), "beside the same stage's"
+            ),
+            ReportTable("Slow links", _readable(self.slow_links.filter("slow").drop("slow")), "beside the like links"),
+            ReportTable("Schedule", self._schedule(), self._deviating()),
+            ReportTable("Where it deviates", self.theory.deviations, "first deviation of each rank and step"),
+            ReportTable("Theory beside measurement", _readable(self.theory.levels), self._formula()),
+            ReportTable("What if", _readable(self.theory.changes), "in the model, without transfers"),
+        ]
+        return [_short(table) for table in made if not table.frame.is_empty()]
+
+    def _step_rows(self) -> pl.DataFrame:
+        parts = self.stages.group_by(STEP).agg(pl.col(PARTS).mean())
+        return (
+            self.steps.with_columns(step_ns=pl.col("end_ns") - pl.col("start_ns"))
+            .join(parts, on=STEP, how="left", nulls_equal=True, maintain_order="left")
+            .select(
+                *(["run"] if self.steps["run"].n_unique() > 1 else []), "step", "step_ns", "next_ns",
+                "bubble", pl.col("bubble_own").alias("own"), *PARTS,
+            )
+        )  # fmt: skip
+
+    def _stage_rows(self) -> pl.DataFrame:
+        window = (pl.col("busy_ns") + pl.col("global_ns")).mean()
+        own_window = (pl.col("busy_ns") + pl.col("own_ns")).mean()
+        return (
+            self.stages.group_by("stage")
+            .agg(
+                pl.col("ranks").max(), pl.col("busy_ns").mean(), bubble=pl.col("global_ns").mean() / window,
+                own=pl.col("own_ns").mean() / own_window, **{p: pl.col(p).mean() for p in PARTS},
+            )
+            .sort("stage")
+        )  # fmt: skip
+
+    def _schedule(self) -> pl.DataFrame:
+        found = self.theory.recognition
+        if found.schedule is None:
+            return pl.DataFrame()
+        s = found.schedule
+        certain = {
+            "exact": "exactly",
+            "likely": f"likely: {found.distance:.1%} of the blocks are missing or elsewhere",
+            "unknown": f"none; the closest, {found.distance:.1%} of the blocks are missing or elsewhere",
+        }[found.certainty]
+        numbers = f"{s.stages} stages, {s.microbatches} micro-batches, {s.chunks} chunk(s)"
+        same = ", ".join(TITLES[name] for name in found.twins)
+        return pl.DataFrame(
+            {"schedule": [s.title], "recognised": [certain], "numbers": [numbers], "would look the same": [same]}
+        )
+
+    def _deviating(self) -> str:
+        ranks = self.theory.deviations
+        return f"{ranks['rank'].n_unique()} ranks deviate from it" if len(ranks) else ""
+
+    def _formula(self) -> str:
+        form = self.theory.closed_form
+        if form is None:
+            return "no published formula for the idle time of this schedule"
+        return f"published idle time per rank {form.formula} = {form.idle_ns / 1e6:.3f} ms with the mean durations"
+
+
+def report(profile: Profile) -> Report:
+    """The whole analysis of a profile that has been interpreted and aligned."""
+    measured = bubbles.measure(profile)
+    steps = bubbles.step_shares(measured.ranks)
+    following = pl.col("start_ns").shift(-1).over("run", order_by="start_ns") - pl.col("end_ns")
+    stages = (
+        measured.ranks.group_by(*STEP, "stage")
+        .agg(pl.len().alias("ranks"), pl.col("busy_ns", "global_ns", "own_ns", *PARTS).mean())
+        .sort(*STEP, "stage")
+    )
+    length = (measured.ranks["step_end_ns"] - measured.ranks["step_start_ns"]).mean()
+    causes = pl.DataFrame(
+        [(name, measured.ranks[f"{cause}_ns"].mean()) for cause, name in CAUSES.items()],
+        schema={"cause": pl.String, "idle_ns": pl.Float64},
+        orient="row",
+    ).with_columns(share=pl.col("idle_ns") / pl.lit(length, pl.Float64))
+    return Report(
+        steps=steps.with_columns(next_ns=following),
+        stages=stages,
+        causes=causes.filter(pl.col("idle_ns") > 0),
+        slow_stages=stragglers.slow_stages(profile),
+        slow_ranks=stragglers.slow_ranks(profile),
+        slow_links=stragglers.slow_links(profile, measured.waits),
+        theory=explain(profile, steps),
+        notes=profile.notes,
+    )
+
+
+def _readable(frame: pl.DataFrame) -> pl.DataFrame:
+    """Nanoseconds as ms, shares as %, with the unit in the name of the column."""
+    shares = [c for c in ("bubble", "own", "share", "saved") if c in frame.columns]
+    times = [c for c in frame.columns if c.endswith("_ns")]
+    return frame.select(
+        (pl.col(c) * 100).round(2).alias(f"{c} %")
+        if c in shares
+        else (pl.col(c) / 1e6).round(3).alias(f"{CAUSES.get(c.removesuffix('_ns'), c.removesuffix('_ns'))} ms")
+        if c in times
+        else pl.col(c).round(3)
+        if frame.schema[c].is_float()
+        else pl.col(c)
+        for c in frame.columns
+    )
+
+
+def _short(table: ReportTable) -> ReportTable:
+    more = len(table.frame) - SHOWN
+    if more <= 0:
+        return table
+    note = "; ".join(n for n in (table.note, f"{more} more rows in --json") if n)
+    return ReportTable(table.title, table.frame.head(SHOWN), note)

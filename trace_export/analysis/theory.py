@@ -1,0 +1,206 @@
+"""The recognised schedule beside the measurement: what it costs by itself, what the run adds, and what a change saves.
+
+All theory here is the model of `pipeline.simulate` with measured durations and without transfers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from trace_export.errors import UsageError
+from trace_export.model import Profile
+from trace_export.pipeline.measured import ALIKE, Measured, measure
+from trace_export.pipeline.recognise import Recognition, deviations, recognise
+from trace_export.pipeline.schedules import TITLES, Schedule, schedule
+from trace_export.pipeline.simulate import Times, run
+
+LEVELS: dict[str, pl.DataType] = {"level": pl.String(), "step_ns": pl.Float64(), "bubble": pl.Float64()}
+"""How the step comes about: the schedule with one duration per kind of block; with each stage's own (adds the
+imbalance of the stages); with every block's own (adds jitter); as measured (adds transfers and the host)."""
+
+CHANGES: dict[str, pl.DataType] = {
+    "change": pl.String(), "step_ns": pl.Float64(), "saved": pl.Float64(), "bubble": pl.Float64(),
+}  # fmt: skip
+"""What the model's step would take after one change; `saved` is the share of the time per micro-batch that is saved."""
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """The published formula of a schedule's idle time per rank: its text, and its value in nanoseconds. F, B, I, W are
+    the mean durations per micro-batch and rank, all chunks together; p stages, v chunks."""
+
+    formula: str
+    idle_ns: float
+
+
+@dataclass(frozen=True)
+class Theory:
+    """What `explain` found; `closed_form` is None where nobody published one."""
+
+    recognition: Recognition
+    deviations: pl.DataFrame
+    levels: pl.DataFrame
+    closed_form: ClosedForm | None
+    changes: pl.DataFrame
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Mean durations per micro-batch, an array over stages: forward, backward, and its halves. `split`: whether the
+    halves were measured; else each is taken as half of the backward."""
+
+    forward: Times
+    backward: Times
+    inputs: Times
+    weights: Times
+    split: bool
+
+
+def explain(profile: Profile, steps: pl.DataFrame) -> Theory:
+    """The theory of the profile's schedule; `steps` are its `bubbles.step_bubbles`.
+
+    Where the order fits no schedule, only the recognition is filled.
+    """
+    found = recognise(profile)
+    if found.named is None:
+        return Theory(found, pl.DataFrame(), pl.DataFrame(schema=LEVELS), None, pl.DataFrame(schema=CHANGES))
+    measured = measure(profile, found.named)
+    work = _work(measured)
+    return Theory(
+        recognition=found,
+        deviations=deviations(profile, found.named),
+        levels=_levels(measured, steps),
+        closed_form=closed_form(
+            found.named, *(float(w.mean()) for w in (work.forward, work.backward, work.inputs, work.weights))
+        ),
+        changes=pl.DataFrame(list(_changes(measured, work)), schema=CHANGES, orient="row"),
+    )
+
+
+def closed_form(s: Schedule, forward: float, backward: float, inputs: float, weights: float) -> ClosedForm | None:
+    """The idle time per rank by the published formula (global bubble), for durations per micro-batch and rank."""
+    p, v = s.stages, s.chunks
+    formulas: dict[str, tuple[str, float]] = {
+        "gpipe": ("(p-1)(F+B)", (p - 1) * (forward + backward)),
+        "interleaved": ("(p-1)(F+B)/v", (p - 1) * (forward + backward) / v),
+        "zb-h1": ("(p-1)(F+I-W)", (p - 1) * (forward + inputs - weights)),
+        "zb-h2": ("(p-1)F", (p - 1) * forward),
+        "interleaved-zb1p": ("(p-1)(F+I-W)/v", (p - 1) * (forward + inputs - weights) / v),
+        "zb-v": ("(p-1)I/2", (p - 1) * inputs / 2),
+        "dualpipe": ("(p/2-1)(F+2B-3W)", (p / 2 - 1) * (forward + 2 * backward - 3 * weights)),
+        "dualpipev": ("(p-1)(F+2B-3W)/2", (p - 1) * (forward + 2 * backward - 3 * weights) / 2),
+    }
+    same = {"1f1b": "gpipe", "eager-1f1b": "gpipe", "interleaved-paddle": "interleaved"}
+    found = formulas.get(same.get(s.name, s.name))
+    return None if found is None else ClosedForm(*found)
+
+
+def _simulated(s: Schedule, durations: Times) -> tuple[float, float]:
+    """Step time and share of idle time of the model; medians over cases."""
+    end = run(s, durations)[1].reshape(len(s.ops), -1).max(axis=0)
+    busy = durations.reshape(len(s.ops), -1).sum(axis=0)
+    with np.errstate(invalid="ignore"):
+        bubble = 1 - busy / (end * s.stages)
+    return float(np.median(end)), float(np.median(bubble))
+
+
+def _levels(measured: Measured, steps: pl.DataFrame) -> pl.DataFrame:
+    s = measured.schedule
+    taken = steps.join(measured.cases, on=["run", "step"], how="semi", nulls_equal=True)
+    length = (taken["end_ns"] - taken["start_ns"]).to_numpy()
+    kinds = ["kind", "full"] if s.chunks == 1 else ["kind", "full", "chunk", "chunk_b"]
+    rows = [
+        (f"{s.title}, one duration per kind", *_simulated(s, measured.typical(kinds, "mean"))),
+        ("with each stage's own durations", *_simulated(s, measured.typical(how="mean"))),
+        ("with every block's own duration", *_simulated(s, measured.all())),
+        ("measured", float(np.median(length)), float(np.median(taken["bubble"].to_numpy()))),
+    ]
+    return pl.DataFrame(rows, schema=LEVELS, orient="row")
+
+
+def _work(measured: Measured) -> _Work:
+    """The durations of a stage per micro-batch from those of its blocks."""
+    s = measured.schedule
+    mean = pl.Series(measured.typical(how="mean"))
+    per_chunk = s.ops.with_columns(mean=mean).group_by("stage", "kind", "full", "chunk").agg(pl.col("mean").mean())
+    # In DualPipe a micro-batch passes one of a rank's two chunks, elsewhere all of them.
+    whole = pl.col("mean").mean() if s.placement == "both" else pl.col("mean").sum()
+
+    def stages(kind: str, full: bool | None) -> Times | None:
+        rows = per_chunk.filter((pl.col("kind") == kind) & pl.col("full").eq_missing(full))
+        each = rows.group_by("stage").agg(whole.alias("mean"), chunks=pl.len()).sort("stage")
+        complete = len(each) == s.stages and (each["chunks"] == each["chunks"].max()).all()
+        return each["mean"].to_numpy() if complete else None
+
+    forward = stages("F", None)
+    forward = np.zeros(s.stages) if forward is None else forward
+    inputs, weights, backward = stages("B", False), stages("W", None), stages("B", True)
+    if inputs is not None and weights is not None and weights.any():
+        return _Work(forward, inputs + weights, inputs, weights, split=True)
+    backward = backward if backward is not None else inputs if inputs is not None else np.zeros(s.stages)
+    return _Work(forward, backward, backward / 2, backward / 2, split=False)
+
+
+def _changes(measured: Measured, work: _Work) -> Iterator[tuple[str, float, float, float]]:
+    """The rows of `CHANGES`; the first is the model of the run as it is."""
+    s = measured.schedule
+    durations = measured.typical(how="mean")
+    now, bubble = _simulated(s, durations)
+    if now <= 0:
+        return
+    yield "as it is", now, 0.0, bubble
+
+    def rows(change: str, other: Schedule, times: Times) -> Iterator[tuple[str, float, float, float]]:
+        try:
+            step, share = _simulated(other, times)
+        except UsageError:  # its ranks would wait for each other for ever
+            return
+        yield change, step, 1 - (step / other.microbatches) / (now / s.microbatches), share
+
+    double = _fitting(s.name, s.stages, 2 * s.microbatches, s.chunks)
+    if double is not None:
+        change = f"{double.microbatches} micro-batches instead of {s.microbatches}"
+        yield from rows(change, double, _transferred(s, durations, double))
+    total = work.forward + work.backward
+    slowest = int(total.argmax())
+    if total[slowest] > np.median(total):
+        factor = np.where(s.ops["stage"].to_numpy() == slowest, np.median(total) / total[slowest], 1.0)
+        yield from rows(f"stage {slowest} as fast as the median stage", s, durations * factor)
+    for name in TITLES:
+        other = None if name == s.name or "paddle" in name else _fitting(name, s.stages, s.microbatches, None)
+        if other is not None:
+            chunks = f", {other.chunks} chunks" if other.chunks > 1 else ""
+            assumed = "" if work.split or not _splits(other) else ", W taken as half of B"
+            yield from rows(f"{other.title}{chunks}{assumed}", other, _spread(work, other))
+
+
+def _splits(s: Schedule) -> bool:
+    return bool(s.ops["full"].not_().any())
+
+
+def _fitting(name: str, stages: int, microbatches: int, chunks: int | None) -> Schedule | None:
+    try:
+        return schedule(name, stages, microbatches, chunks)
+    except UsageError:  # its rules do not allow these numbers
+        return None
+
+
+def _transferred(s: Schedule, durations: Times, other: Schedule) -> Times:
+    """The durations of alike blocks of `s` for the ops of `other`, the same schedule of another length."""
+    known = s.ops.select(ALIKE).with_columns(length=pl.Series(durations)).group_by(ALIKE).agg(pl.col("length").mean())
+    joined = other.ops.select(ALIKE).join(known, on=ALIKE, how="left", nulls_equal=True, maintain_order="left")
+    return joined["length"].fill_null(0).to_numpy()
+
+
+def _spread(work: _Work, other: Schedule) -> Times:
+    """The work of each stage spread evenly over the chunks of another schedule; its pairs gain nothing by overlap."""
+    share = 1 if other.placement == "both" else other.chunks
+    stage, kind = other.ops["stage"].to_numpy(), other.ops["kind"].to_numpy()
+    full = other.ops["full"].fill_null(False).to_numpy()
+    rules = [kind == "F", kind == "W", kind == "FB", (kind == "B") & full, (kind == "B") & ~full]
+    times = [work.forward, work.weights, work.forward + work.backward, work.backward, work.inputs]
+    return np.asarray(np.select(rules, [each[stage] for each in times]) / share, np.float64)
