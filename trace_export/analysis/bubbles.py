@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from trace_export.model import Profile
@@ -166,7 +167,7 @@ def _gaps(work: pl.DataFrame) -> pl.DataFrame:
 
 def _split(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
     """`gaps` with upstream_ns, transfer_ns, late_ns, unknown_ns, whose sum is the gap, and the producer's rank."""
-    gaps = _needs(gaps, profile).join(_producers(profile), on="row", how="left", maintain_order="left")
+    gaps = _needs(gaps, profile).hstack(_producers(profile)[gaps["row"]])
     idle, start, made = pl.col("idle_ns"), pl.col("start_ns"), pl.col("made_ns")
     known = made.is_not_null()
     unknown = pl.when(pl.col("needs") & ~known).then(start - idle).otherwise(0)
@@ -183,18 +184,22 @@ def _split(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
 
 
 def _producers(profile: Profile) -> pl.DataFrame:
-    """row, made_ns, producer, direction: when the last of a block's inputs from another rank was made, and where."""
-    ends = profile.spans.select("rank", "end_ns").with_row_index("src")
-    edges = (
-        block_edges(profile)
-        .join(ends, on="src")
-        .join(ends.select(pl.col("src").alias("dst"), pl.col("rank").alias("to")), on="dst")
-    )
-    return (
-        edges.filter(pl.col("rank") != pl.col("to"))
-        .sort("dst", "end_ns")
-        .unique("dst", keep="last", maintain_order=True)
-        .select("direction", row="dst", made_ns="end_ns", producer="rank")
+    """made_ns, producer, direction for each row of `spans`: when the last of the block's inputs from another rank was
+    made, and where; null where it has none."""
+    edges = block_edges(profile)
+    rank, end = profile.spans["rank"].to_numpy(), profile.spans["end_ns"].to_numpy()
+    maker, onward = np.full(len(rank), -1, np.int64), np.zeros(len(rank), np.bool_)
+    for direction in ("F", "B"):
+        chosen = edges.filter(pl.col("direction") == direction)
+        src, dst = chosen["src"].to_numpy(), chosen["dst"].to_numpy()
+        later = (rank[src] != rank[dst]) & ((maker[dst] < 0) | (end[src] > end[maker[dst]]))
+        maker[dst[later]] = src[later]
+        onward[dst[later]] = direction == "F"
+    known = pl.Series(maker >= 0)
+    return pl.select(
+        made_ns=pl.when(known).then(pl.Series(end[maker])),
+        producer=pl.when(known).then(pl.Series(rank[maker])),
+        direction=pl.when(known).then(pl.when(pl.Series(onward)).then(pl.lit("F")).otherwise(pl.lit("B"))),
     )
 
 

@@ -14,7 +14,7 @@ import polars as pl
 from trace_export.errors import UsageError
 from trace_export.model import Profile
 from trace_export.pipeline.measured import ALIKE, Measured, measure
-from trace_export.pipeline.recognise import Recognition, deviations, recognise
+from trace_export.pipeline.recognise import Recognition, deviations, recognise, sequences
 from trace_export.pipeline.schedules import TITLES, Schedule, schedule
 from trace_export.pipeline.simulate import Times, run
 
@@ -68,11 +68,12 @@ def explain(profile: Profile, steps: pl.DataFrame) -> Theory:
     found = recognise(profile)
     if found.named is None:
         return Theory(found, pl.DataFrame(), pl.DataFrame(schema=LEVELS), None, pl.DataFrame(schema=CHANGES))
-    measured = measure(profile, found.named)
+    orders = sequences(profile)
+    measured = measure(profile, found.named, orders)
     work = _work(measured)
     return Theory(
         recognition=found,
-        deviations=deviations(profile, found.named),
+        deviations=deviations(orders, found.named),
         levels=_levels(measured, steps),
         closed_form=closed_form(
             found.named, *(float(w.mean()) for w in (work.forward, work.backward, work.inputs, work.weights))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from trace_export.model import Profile
@@ -18,28 +20,26 @@ def block_edges(profile: Profile) -> pl.DataFrame:
     replica and step. Blocks without a micro-batch have no edges; where a stage was not read, the chain has a gap.
     Needs ranks.stage (`topology.resolve`). O(n log n) in the number of blocks.
     """
-    placement = chunk_placement(profile)
-    halves = _halves(profile.spans).join(replicas(profile.ranks), on="rank", how="inner")
-    stages = profile.ranks["stage"].n_unique()
+    places = replicas(profile.ranks)
+    halves = _halves(profile.spans).filter(pl.col("rank").is_in(places["rank"].implode()))
     if halves.is_empty():
         return pl.DataFrame(schema=EDGES)
-    keyed = _keyed(halves, placement, max(stages, _above(profile.ranks["stage"])))
+    row, forward = halves["row"].to_numpy(), halves["forward"].to_numpy()
+    key = _keys(halves, places, chunk_placement(profile))
     # Blocks one virtual stage apart have keys one apart, so neighbours in order of the key are the edges.
-    ordered = keyed.sort("forward", "key", descending=[True, False])
-    linked = ordered.select(
-        "forward", here="row", next=pl.col("row").shift(-1),
-        joined=(pl.col("key").shift(-1) == pl.col("key") + 1) & (pl.col("forward").shift(-1) == pl.col("forward")),
-    ).filter("joined")  # fmt: skip
-    return linked.select(
-        src=pl.when("forward").then("here").otherwise("next"),
-        dst=pl.when("forward").then("next").otherwise("here"),
-        direction=pl.when("forward").then(pl.lit("F")).otherwise(pl.lit("B")),
+    order = np.argsort(key, kind="stable")
+    near, far = order[:-1], order[1:]
+    linked = key[far] == key[near] + 1
+    near, far = near[linked], far[linked]
+    onward = forward[near]
+    return pl.DataFrame(
+        {
+            "src": row[np.where(onward, near, far)],
+            "dst": row[np.where(onward, far, near)],
+            "direction": pl.select(pl.when(pl.Series(onward)).then(pl.lit("F")).otherwise(pl.lit("B"))).to_series(),
+        },
+        schema=EDGES,
     )
-
-
-def _above(numbers: pl.Series) -> int:
-    known = numbers.drop_nulls().to_numpy()
-    return int(known.max()) + 1 if len(known) else 0
 
 
 def _halves(spans: pl.DataFrame) -> pl.DataFrame:
@@ -55,23 +55,27 @@ def _halves(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def replicas(ranks: pl.DataFrame) -> pl.DataFrame:
-    """rank, stage, replica: ranks with the same number form one pipeline, one rank per stage."""
+    """rank, stage, replica, sorted by rank: ranks with the same replica form one pipeline, one rank per stage."""
     places = ranks.drop_nulls("stage").with_columns(pl.col("dp", "tp", "cp").fill_null(0)).sort("rank")
     # Where the data do not tell replicas apart, the ranks of a stage are numbered in order.
     numbered = places.with_columns(same=pl.int_range(pl.len()).over("stage", "dp", "tp", "cp"))
     return numbered.select("rank", "stage", replica=pl.struct("dp", "tp", "cp", "same").rank("dense").cast(pl.Int64))
 
 
-def _keyed(halves: pl.DataFrame, placement: Placement, stages: int) -> pl.DataFrame:
-    """row, forward, key: one number for (step, replica, direction of DualPipe, micro-batch, virtual stage)."""
-    steps = halves.select("run", "step").unique().sort("run", "step").with_row_index("at")
-    virtual = virtual_stage(placement, stages, pl.col("chunk").cast(pl.Int64), pl.col("stage").cast(pl.Int64))
-    copy = pl.col("chunk") if placement == "both" else pl.lit(0)
-    columns = halves.join(steps, on=["run", "step"], how="left", maintain_order="left").select(
-        "row", "forward", "replica", "microbatch", at=pl.col("at").cast(pl.Int64), copy=copy, virtual=virtual
-    )
-    key = pl.col("at")
-    for part in ("replica", "copy", "microbatch", "virtual"):
-        # One number is left free, so that the last virtual stage and the first of the next micro-batch are apart.
-        key = key * (_above(columns[part]) + 1) + pl.col(part)
-    return columns.select("row", "forward", key=key)
+def _keys(halves: pl.DataFrame, places: pl.DataFrame, placement: Placement) -> npt.NDArray[np.int64]:
+    """One number for (direction, step, replica, copy of the model, micro-batch, virtual stage) of each half.
+
+    Numbers in between are left free, so that a last virtual stage is never one below the first of something else.
+    """
+    here = np.searchsorted(places["rank"].to_numpy(), halves["rank"].to_numpy())
+    stage, replica = (places[c].to_numpy().astype(np.int64)[here] for c in ("stage", "replica"))
+    chunk = halves["chunk"].to_numpy().astype(np.int64)
+    stages = int(places["stage"].to_numpy().max()) + 1
+    parts = [halves[c].to_numpy().astype(np.int64) for c in ("forward", "run", "step")]
+    parts += [replica, chunk if placement == "both" else np.zeros_like(chunk)]
+    parts += [halves["microbatch"].to_numpy().astype(np.int64), virtual_stage(placement, stages, chunk, stage)]
+    key = np.zeros_like(chunk)
+    for part in parts:
+        least = part.min()
+        key = key * (part.max() - least + 2) + (part - least)
+    return key

@@ -9,7 +9,7 @@ import polars as pl
 
 from trace_export.model import INT, TEXT, TIME, Profile, Schema, conform, empty
 from trace_export.pipeline.dependencies import replicas
-from trace_export.pipeline.recognise import STEP, expected_order, recognise, sequences
+from trace_export.pipeline.recognise import KEY, STEP, expected_order, recognise, sequences
 from trace_export.pipeline.schedules import Schedule
 from trace_export.pipeline.simulate import Times, run
 
@@ -30,7 +30,7 @@ class Measured:
         """A duration for each op: the median (or mean) of the measured blocks that are alike in the columns `by` (of
         `ops`; None: `ALIKE`). A block that was never measured takes no time."""
         by = ALIKE if by is None else by
-        ops = self.schedule.ops.select(*ALIKE).with_row_index("op")
+        ops = self.schedule.ops.select(*ALIKE).with_row_index("op").with_columns(pl.col("op").cast(pl.Int64))
         length = getattr(pl.col("length_ns"), how)()
         known = self.blocks.join(ops, on="op").group_by(by).agg(length_ns=length)
         return (
@@ -46,36 +46,44 @@ class Measured:
         return matrix
 
 
-def measure(profile: Profile, schedule: Schedule) -> Measured:
+def measure(profile: Profile, schedule: Schedule, orders: pl.DataFrame | None = None) -> Measured:
     """The durations of the profile's blocks in the order of `schedule`, which `recognise` found in it.
 
     An overlapped pair that was recorded as two blocks takes as long as their union, or as both where they do not
-    overlap.
+    overlap. `orders`: the profile's `sequences`, where they are known already.
     """
-    lengths = profile.spans.select("start_ns", "end_ns").with_row_index("row")
-    found = sequences(profile)
-    sizes = found.filter(pl.col("kind") == "F").group_by(STEP).agg(m=pl.col("microbatch").max() + 1)
+    orders = sequences(profile) if orders is None else orders
+    sizes = orders.filter(pl.col("kind") == "F").group_by(STEP).agg(m=pl.col("microbatch").max() + 1)
     per_chunk = schedule.microbatches // 2 if schedule.placement == "both" else schedule.microbatches
-    cases = (
-        found.select(*STEP, "rank").unique()
-        .join(sizes.filter(pl.col("m") == per_chunk), on=STEP, how="semi", nulls_equal=True)
-        .join(replicas(profile.ranks).select("rank", "replica"), on="rank")
-    )  # fmt: skip
-    numbered = cases.select(*STEP, "replica").unique().sort(*STEP, "replica").with_row_index("case")
-    cases = cases.join(numbered, on=[*STEP, "replica"], nulls_equal=True).select(*STEP, "rank", "case")
-    halves = found.join(cases, on=[*STEP, "rank"], nulls_equal=True).join(
-        expected_order(schedule, weights=True).select("op", "stage", "kind", "chunk", "microbatch"),
-        on=["stage", "kind", "chunk", "microbatch"],
-    )
+    places = replicas(profile.ranks).select("rank", "replica")
+    ran = orders.select(*STEP, "rank").unique().join(places, on="rank")
+    ran = ran.join(sizes.filter(pl.col("m") == per_chunk), on=STEP, how="semi", nulls_equal=True)
+    cases = ran.select(*STEP, "replica").unique().sort(*STEP, "replica").with_row_index("case")
+    ran = ran.join(cases, on=[*STEP, "replica"], nulls_equal=True).select(*STEP, "rank", "case")
+    halves = _with_op(orders, schedule).join(ran, on=[*STEP, "rank"], nulls_equal=True)
+    start, end = (profile.spans[c].gather(halves["row"]) for c in ("start_ns", "end_ns"))
+    timed = halves.select("op", "case", start, end)
     length = pl.col("end_ns") - pl.col("start_ns")
-    blocks = (
-        halves.join(lengths, on="row")
-        .group_by("op", "case")
-        .agg(
-            length_ns=pl.min_horizontal(length.sum(), pl.col("end_ns").max() - pl.col("start_ns").min())
-        )
-    )  # fmt: skip
-    return Measured(schedule, numbered, blocks.sort("op", "case"))
+    if (schedule.ops["kind"] == "FB").any():
+        union = pl.col("end_ns").max() - pl.col("start_ns").min()
+        blocks = timed.group_by("op", "case").agg(length_ns=pl.min_horizontal(length.sum(), union))
+    else:
+        blocks = timed.select("op", "case", length_ns=length)
+    return Measured(schedule, cases, blocks)
+
+
+def _with_op(orders: pl.DataFrame, schedule: Schedule) -> pl.DataFrame:
+    """`orders` with op, the row of the schedule's `ops`; without the blocks that it does not have."""
+    expected = expected_order(schedule, weights=True)
+    key = [pl.col("stage").cast(pl.Int64), KEY]
+    sides = [frame.select(key).to_numpy() for frame in (orders, expected)]
+    span = 1 + max(int(side[:, 1].max()) for side in sides if len(side))
+    found, wanted = (side[:, 0] * span + side[:, 1] for side in sides)
+    order = np.argsort(wanted)
+    at = np.minimum(np.searchsorted(wanted, found, sorter=order), len(wanted) - 1)
+    here = order[at]
+    op = pl.Series("op", expected["op"].to_numpy()[here].astype(np.int64))
+    return orders.with_columns(op).filter(pl.Series(wanted[here] == found))
 
 
 MODEL: Schema = {

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import polars as pl
 
 from trace_export.errors import UsageError
@@ -18,6 +19,12 @@ from trace_export.model import Declared, Note, Profile
 from trace_export.pipeline.schedules import TITLES, Schedule, canonical, schedule
 
 STEP = ["run", "step"]
+LETTERS = "FBW"
+KEY = (pl.col("microbatch").cast(pl.Int64) * 4096 + pl.col("chunk")) * 4 + pl.when(pl.col("kind") == "F").then(0).when(
+    pl.col("kind") == "B"
+).then(1).otherwise(2)
+"""What a block is, as one number; -1 is no block."""
+
 LIKELY = 0.02
 """An order that is not exact is named when this share of its blocks, at most, is missing or elsewhere."""
 
@@ -123,28 +130,39 @@ def sequences(profile: Profile, spans: pl.DataFrame | None = None) -> pl.DataFra
     pairs = rows.filter(pl.col("kind") == "FB")
     forward = pairs.select(*common, kind=pl.lit("F"), chunk="chunk", microbatch="microbatch", half=0)
     back = pairs.select(*common, kind=pl.lit("B"), chunk="chunk_b", microbatch="microbatch_b", half=1)
-    ordered = pl.concat([plain, forward, back]).sort(*STEP, "rank", "start_ns", "half", "end_ns", "row")
-    group = ["rank", *STEP]
+    halves = pl.concat([plain, forward, back]).join(profile.ranks.select("rank", "stage"), on="rank", how="inner")
+    ordered = halves.sort(*STEP, "rank", "start_ns", "half", "end_ns", "row").with_row_index("at")
+    first = pl.any_horizontal(pl.col(c).ne_missing(pl.col(c).shift(1)) for c in [*STEP, "rank"]) | (pl.col("at") == 0)
+    position = pl.col("at") - pl.when(first).then("at").forward_fill()
     # Of two blocks that overlap by more than half of the shorter, the forward counts as the first.
-    later = pl.col("kind").shift(-1).over(group) == "F"
-    both = pl.min_horizontal("end_ns", pl.col("end_ns").shift(-1)) - pl.col("start_ns").shift(-1)
-    shorter = pl.min_horizontal(
-        pl.col("end_ns") - pl.col("start_ns"), (pl.col("end_ns") - pl.col("start_ns")).shift(-1)
-    )
-    swap = ((pl.col("kind") == "B") & later & (2 * both > shorter)).fill_null(False)
-    counted = pl.int_range(pl.len(), dtype=pl.Int32).over(*group, "kind", "chunk")
-    first = pl.col("microbatch").filter(pl.col("kind") == "F").min().over(*STEP, "chunk")
-    return (
-        ordered.with_columns(position=pl.int_range(pl.len(), dtype=pl.Int32).over(group), swap=swap)
-        .with_columns(
-            position=pl.col("position") + pl.col("swap").cast(pl.Int32)
-            - pl.col("swap").shift(1, fill_value=False).cast(pl.Int32),
-            microbatch=(pl.col("microbatch") - first).fill_null(counted),
-        )
-        .join(profile.ranks.select("rank", "stage"), on="rank", how="inner", maintain_order="left")
-        .select(*STEP, "rank", "stage", "position", "kind", "chunk", "microbatch", "row")
-        .sort(*STEP, "rank", "position")
+    after = {c: pl.col(c).shift(-1) for c in ("kind", "start_ns", "end_ns")}
+    both = pl.min_horizontal("end_ns", after["end_ns"]) - after["start_ns"]
+    shorter = pl.min_horizontal(pl.col("end_ns") - pl.col("start_ns"), after["end_ns"] - after["start_ns"])
+    turned = (pl.col("kind") == "B") & (after["kind"] == "F") & ~first.shift(-1, fill_value=True)
+    swap = (turned & (2 * both > shorter)).fill_null(False)
+    placed = ordered.with_columns(position=position.cast(pl.Int32), swap=swap).with_columns(
+        position=pl.col("position") + pl.col("swap").cast(pl.Int32)
+        - pl.col("swap").shift(1, fill_value=False).cast(pl.Int32)
     )  # fmt: skip
+    columns = [*STEP, "rank", "stage", "position", "kind", "chunk", "microbatch", "row"]
+    if placed["swap"].any():
+        placed = placed.sort(*STEP, "rank", "position")
+    return _counted(placed.select(columns))
+
+
+def _counted(orders: pl.DataFrame) -> pl.DataFrame:
+    """`orders` with micro-batches from 0 in each step and chunk; by occurrence where they are null."""
+    if orders["microbatch"].null_count():
+        counted = pl.int_range(pl.len(), dtype=pl.Int32).over("rank", *STEP, "kind", "chunk")
+        orders = orders.with_columns(pl.coalesce("microbatch", counted))
+    least = orders.filter(pl.col("kind") == "F").group_by(*STEP, "chunk").agg(least=pl.col("microbatch").min())
+    if not (least["least"] != 0).any():
+        return orders
+    return (
+        orders.join(least, on=[*STEP, "chunk"], how="left", nulls_equal=True, maintain_order="left")
+        .with_columns(pl.col("microbatch") - pl.col("least").fill_null(0))
+        .drop("least")
+    )
 
 
 def expected_order(s: Schedule, weights: bool) -> pl.DataFrame:
@@ -226,7 +244,7 @@ def _distances(step: pl.DataFrame, expected: dict[str, pl.DataFrame]) -> dict[st
 
     The rest are compared by how many blocks are followed by the right one, which is never less than the distance.
     """
-    found = _ranked(step)
+    found = step.select("rank", "stage", "position", key=KEY)
     rough = {name: _rough(found, order) for name, order in expected.items()}
     close = sorted(rough, key=lambda name: rough[name])[:2]
     return {
@@ -234,20 +252,11 @@ def _distances(step: pl.DataFrame, expected: dict[str, pl.DataFrame]) -> dict[st
     }
 
 
-def _keyed(frame: pl.DataFrame) -> pl.Expr:
-    kind = pl.col("kind").replace_strict({"F": 0, "B": 1, "W": 2}, return_dtype=pl.Int64)
-    return (pl.col("microbatch").cast(pl.Int64) * 4096 + pl.col("chunk")) * 4 + kind
-
-
-def _ranked(step: pl.DataFrame) -> pl.DataFrame:
-    return step.select("rank", "stage", "position", key=_keyed(step))
-
-
 def _rough(found: pl.DataFrame, order: pl.DataFrame) -> float:
     """The share of blocks whose follower is not the expected one; 0 when and only when all ranks are exact."""
     following = pl.col("key").shift(-1).fill_null(-1)
     links = found.with_columns(next=following.over("rank"), first=pl.col("position") == 0)
-    right = order.select("stage", "position", key=_keyed(order)).with_columns(
+    right = order.select("stage", "position", key=KEY).with_columns(
         next=following.over("stage"), first=pl.col("position") == 0
     )
     matched = len(links.join(right, on=["stage", "key", "next", "first"], how="semi"))
@@ -260,7 +269,7 @@ def _edits(found: pl.DataFrame, order: pl.DataFrame) -> float:
     """(missing + superfluous + displaced blocks) / blocks. Blocks missing at both ends are free: the window was cut."""
     places = {
         stage: dict(zip(keys, range(len(keys)), strict=True))
-        for stage, keys in order.group_by("stage").agg(_keyed(order)).iter_rows()
+        for stage, keys in order.group_by("stage").agg(KEY).iter_rows()
     }
     wrong = total = 0
     for stage, keys in found.group_by("rank").agg(pl.col("stage").first(), "key").select("stage", "key").iter_rows():
@@ -281,13 +290,13 @@ def _increasing(values: list[int]) -> int:
     return len(tails)
 
 
-def deviations(profile: Profile, found: Schedule) -> pl.DataFrame:
-    """Where ranks leave the order of `found`: run, step, rank, stage, position, expected, found.
+def deviations(orders: pl.DataFrame, found: Schedule) -> pl.DataFrame:
+    """Where ranks leave the order of `found` in `orders` (as `sequences` gives them).
 
-    A row per rank and step that differs: the first position where it does, the block expected there and the one found
-    (null: none). Steps with other numbers of micro-batches are compared with the order for theirs.
+    Columns `DEVIATIONS`: a row per rank and step that differs, with the first position where it does, the block
+    expected there and the one found (null: none). Steps with other numbers of micro-batches are compared with the
+    order for theirs.
     """
-    orders = sequences(profile)
     weights = bool((orders["kind"] == "W").any())
     counts = (
         orders.filter((pl.col("kind") == "F") & (pl.col("chunk") == 0))
@@ -313,23 +322,26 @@ def _same(found: Schedule, m: int) -> Schedule | None:
 
 
 def _first_differences(orders: pl.DataFrame, expected: pl.DataFrame) -> pl.DataFrame:
+    # A row per stage, long enough for all, so that expected blocks are looked up and not joined.
+    stage, position = (orders[c].to_numpy() for c in ("stage", "position"))
+    lengths = [orders["position"], expected["position"]]
+    shape = (1 + max(stage.max(), expected["stage"].to_numpy().max()), 2 + max(p.to_numpy().max() for p in lengths))
+    table = np.full(shape, -1, np.int64)
+    table[expected["stage"].to_numpy(), expected["position"].to_numpy()] = expected.select(KEY).to_series().to_numpy()
     group = [*STEP, "rank", "stage"]
-    text = pl.format("{}{}.{}", "kind", "microbatch", "chunk")
-    right = expected.select("stage", "position", expected=_keyed(expected), expected_text=text)
-    here = orders.select(*group, "position", found=_keyed(orders), found_text=text)
-    lengths = right.group_by("stage").agg(wanted=pl.len())
-    wrong = here.join(right, on=["stage", "position"], how="left", maintain_order="left").filter(
-        pl.col("found").ne_missing(pl.col("expected"))
-    )
-    first = wrong.group_by(group).agg(pl.col("position", "expected_text", "found_text").sort_by("position").first())
-    short = (
-        here.group_by(group).agg(position=pl.len().cast(pl.Int32))
-        .join(lengths, on="stage").filter(pl.col("position") < pl.col("wanted"))
-        .join(first, on=group, how="anti", nulls_equal=True)
-        .join(right, on=["stage", "position"])
-        .with_columns(found_text=pl.lit(None, pl.String))
-    )  # fmt: skip
-    both = pl.concat([first, short.select(first.columns)])
-    return both.rename({"expected_text": "expected", "found_text": "found"}).select(
+    keyed = orders.select(*group, "position", found=KEY, expected=pl.Series(table[stage, position]))
+    ends = keyed.group_by(group).agg(pl.col("position").max() + 1)
+    after = pl.Series(table[ends["stage"].to_numpy(), ends["position"].to_numpy()])
+    short = ends.with_columns(found=pl.lit(-1, pl.Int64), expected=after)
+    wrong = pl.concat([keyed, short.select(keyed.columns)]).filter(pl.col("found") != pl.col("expected"))
+    first = wrong.sort("position").group_by(group, maintain_order=True).first()
+    return first.with_columns(_name("found"), _name("expected")).select(
         pl.col(name).cast(dtype) for name, dtype in DEVIATIONS.items()
     )
+
+
+def _name(column: str) -> pl.Expr:
+    """`B3.1` for the key of the backward of micro-batch 3 in chunk 1."""
+    key = pl.col(column)
+    letter = (key % 4).replace_strict(dict(enumerate(LETTERS)), default=None, return_dtype=pl.String)
+    return pl.when(key >= 0).then(pl.format("{}{}.{}", letter, key // 4 // 4096, key // 4 % 4096)).alias(column)

@@ -1,0 +1,68 @@
+"""How long the report takes: 1,024 ranks × 10 steps × 64 micro-batches (1.3 M blocks), and schedules of 64 × 512.
+
+Run: python tests/benchmarks/bench_report.py. Prints seconds, and the ratio to sorting the same table once by
+(rank, step, start), the least that any such analysis has to do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import polars as pl
+
+from trace_export.analysis.report import report
+from trace_export.model import RANKS, Profile, conform
+from trace_export.pipeline.recognise import recognise
+from trace_export.pipeline.schedules import schedule
+from trace_export.pipeline.simulate import Costs, as_profile, durations, run, simulate
+
+STAGES, REPLICAS, STEPS, MICROBATCHES = 16, 64, 10, 64
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def large_run() -> Profile:
+    """Replicas and steps of 1F1B, each with its own jitter."""
+    s = schedule("1f1b", STAGES, MICROBATCHES)
+    rng = np.random.default_rng(0)
+    base = durations(s, Costs(10_000_000, 20_000_000))[:, None]
+    start, end = run(s, np.round(base * rng.normal(1, 0.02, (len(s.ops), REPLICAS * STEPS))), 100_000)
+    one = as_profile(s, start[:, 0], end[:, 0]).spans
+    parts = []
+    for case in range(REPLICAS * STEPS):
+        replica, step = divmod(case, STEPS)
+        times = [
+            pl.Series(n, t[:, case].astype(np.int64)) + step * 10**10 for n, t in (("start_ns", start), ("end_ns", end))
+        ]
+        place = {"rank": pl.col("rank") + replica * STAGES, "step": pl.lit(step, pl.Int32)}
+        parts.append(one.with_columns(*times, **place))
+    ranks = pl.DataFrame({"rank": range(STAGES * REPLICAS)}).with_columns(
+        stage=pl.col("rank") % STAGES, dp=pl.col("rank") // STAGES
+    )
+    return Profile(ranks=conform(ranks, RANKS), spans=pl.concat(parts))
+
+
+def both(name: str) -> float:
+    """Seconds to recognise a run of the schedule and to simulate it."""
+    costs = Costs(10_000_000, 10_000_000, 10_000_000)
+    model = simulate(schedule(name, 64, 512), costs)
+    return seconds(lambda: recognise(model)) + seconds(lambda: simulate(schedule(name, 64, 512), costs))
+
+
+def main() -> None:
+    profile = large_run()
+    least = seconds(lambda: profile.spans.sort("rank", "step", "start_ns"))
+    taken = seconds(lambda: report(profile))
+    print(f"report of {len(profile.spans):,} blocks: {taken:.2f} s (goal 5 s), {taken / least:.0f} × one sort")
+    for name in ("1f1b", "interleaved", "zb-h1", "zb-v", "dualpipev"):
+        print(f"{name}, 64 stages, 512 micro-batches: {both(name):.2f} s for recognition and simulation (goal 1 s)")
+
+
+if __name__ == "__main__":
+    main()
