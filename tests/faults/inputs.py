@@ -1,0 +1,83 @@
+"""One tiny sound input of each format, and how to break it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import generate_nsys
+import generate_paddle
+
+from tests.ascend_export import Block, Capture
+from trace_export.sources.find import find
+from trace_export.sources.source import Source
+
+
+@dataclass(frozen=True)
+class Input:
+    """`make` puts the input into an empty folder; `files` are those to break, one at a time: the reader's first."""
+
+    make: Callable[[Path], None]
+    files: tuple[str, ...]
+
+    def source(self, folder: Path) -> Source:
+        """The input as the walk over its folder sees it."""
+        self.make(folder)
+        (source,) = find(folder).sources
+        return source
+
+
+def _paddle(folder: Path) -> None:
+    generate_paddle.write(folder, stages=1, microbatches=2, steps=2)
+    (folder / "truth.csv").unlink()
+    (folder / "envlog.0").write_text("PADDLE_GLOBAL_RANK=0\nPADDLE_LOCAL_RANK=0\n")
+
+
+def _dygraph(folder: Path) -> None:
+    names = [f"{kind}{m}_VP{c}" for c in (0, 1) for m in (0, 1) for kind in "FB"]
+    events = [
+        {"name": name, "cat": "virtual pipeline timeline", "ph": ph, "pid": 0, "tid": 1, "ts": 1_701_829_911_000 + 10 * n + (ph == "E")}
+        for n, name in enumerate(names * 2)
+        for ph in "BE"
+    ]  # fmt: skip
+    text = "".join(json.dumps(event) + "\n" for event in events)
+    (folder / "profile_record_tmp_file_for_rank_0").write_text(text)
+
+
+def _nsys(folder: Path) -> None:
+    generate_nsys.write(folder, stages=1, microbatches=2, steps=1, hosts=1, clock_errors_ns=(0,))
+    (folder / "truth.csv").unlink()
+
+
+def _blocks(stages: int = 2) -> list[list[Block]]:
+    """Two steps of the first stage."""
+    return [
+        [
+            Block(b.kind, b.microbatch, b.start_us * 1000, b.end_us * 1000)
+            for b in generate_paddle.simulate(stages, 2, 2, 0, random.Random(3))
+            if b.rank == 0 and b.kind != "OPT" and b.step == step
+        ]
+        for step in (0, 1)
+    ]
+
+
+def _ascend(folder: Path) -> None:
+    Capture(rank=0, stage=0, stages=2).write_database(folder, _blocks())
+
+
+def _mindspore(folder: Path) -> None:
+    Capture(rank=0, stage=0, stages=2, framework="mindspore").write_text(folder, _blocks())
+
+
+INPUTS = {
+    "paddle": Input(_paddle, ("workerlog.0", "envlog.0")),
+    "paddle_dygraph": Input(_dygraph, ("profile_record_tmp_file_for_rank_0",)),
+    "nsys": Input(_nsys, ("node0.sqlite",)),
+    "ascend": Input(_ascend, ("ascend_pytorch_profiler_0.db", "profiler_info_0.json")),
+    "mindspore": Input(
+        _mindspore, ("trace_view.json", "kernel_details.csv", "profiler_metadata.json", "profiler_info_0.json")
+    ),
+}
