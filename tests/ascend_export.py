@@ -17,13 +17,18 @@ COLUMNS = {
     "TASK": "startNs endNs deviceId connectionId globalTaskId globalPid taskType contextId streamId taskId modelId",
     "COMPUTE_TASK_INFO": "name globalTaskId blockNum mixBlockNum taskType opType",
     "MSTX_EVENTS": "startNs endNs eventType rangeId category message globalTid endGlobalTid domainId connectionId",
-    "COMMUNICATION_OP": "opName startNs endNs connectionId groupName opId relay retry dataType algType count opType deviceId",
+    "COMMUNICATION_OP": "opName startNs endNs connectionId groupName opId relay retry dataType algType count opType",
     "COMMUNICATION_TASK_INFO": "name globalTaskId taskType planeId groupName notifyId srcRank dstRank size opId",
     "STEP_TIME": "id startNs endNs",
     "RANK_DEVICE_MAP": "rankId deviceId",
     "HOST_INFO": "hostUid hostName",
     "META_DATA": "name value",
 }  # fmt: skip
+
+
+KERNEL_DETAILS = (
+    "Step Id,Device_id,Model ID,Task ID,Stream ID,Name,Type,Accelerator Core,Start Time(us),Duration(us),Wait Time(us)"
+)
 
 
 @dataclass(frozen=True)
@@ -100,8 +105,7 @@ class Capture:
         (folder / "profiler_metadata.json").write_text(json.dumps(self.metadata()))
         output = folder / "ASCEND_PROFILER_OUTPUT"
         output.joinpath("trace_view.json").write_text(json.dumps(list(self._events(steps))))
-        header = "Step Id,Device_id,Model ID,Task ID,Stream ID,Name,Type,Accelerator Core,Start Time(us),Duration(us),Wait Time(us)"
-        lines = [header]
+        lines = [KERNEL_DETAILS]
         for number, blocks in enumerate(steps):
             for block in blocks:
                 for at, (start, end) in enumerate(self._cuts(block)):
@@ -141,7 +145,7 @@ class Capture:
         group = self.string(f"group_name_{self.rank - self.stage}")
         name = self.string(f"hcom_receive__000_{number}_1")
         times = (block.start_ns - 40_000, block.start_ns - 5_000)
-        rows["COMMUNICATION_OP"].append((name, *times, 0, group, number, 0, 0, 11, 0, 4096, name, self.rank % 8))
+        rows["COMMUNICATION_OP"].append((name, *times, 0, group, number, 0, 0, 11, 0, 4096, name))
         copy = self.string("Memcpy")
         rows["COMMUNICATION_TASK_INFO"].append((copy, task, copy, 0, group, NONE, self.stage, peer, 8192, number))
 

@@ -74,7 +74,7 @@ def test_bytes_that_are_not_utf8_are_replaced(tmp_path: Path) -> None:
         "INSERT INTO event VALUES (1, CAST(x'46ff33' AS TEXT)), (2, 'ü'), (3, NULL), (4, CAST(x'46ff33' AS TEXT))",
     )
     with Database(path) as db:
-        names = db.frame("SELECT CAST(name AS BLOB) AS name FROM event")["name"]
+        names = db.frame("SELECT CAST(name AS BLOB) AS name FROM event", blobs=["name"])["name"]
         assert db.texts("SELECT name FROM event WHERE start = 1") == [("F\ufffd3",)]
     assert decoded(names).to_list() == ["F\ufffd3", "ü", None, "F\ufffd3"]
 
@@ -149,7 +149,7 @@ def test_damaged_pages(tmp_path: Path, page: int) -> None:
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [("'soon'", "holds text"), ("0.5", "holds fractions"), ("CAST(x'ff' AS TEXT)", "holds text")],
+    [("x'00'", "holds bytes"), ("'soon'", "holds text"), ("0.5", "holds fractions"), ("CAST(x'ff' AS TEXT)", "holds text")],
 )
 def test_columns_of_a_wrong_type(tmp_path: Path, value: str, words: str) -> None:
     path = build(tmp_path / "x.db", 5, f"INSERT INTO event VALUES ({value}, '')")
@@ -159,4 +159,4 @@ def test_columns_of_a_wrong_type(tmp_path: Path, value: str, words: str) -> None
 
 
 def test_a_query_that_cannot_be(tmp_path: Path) -> None:
-    assert "no such column: nosuch" in refusal(build(tmp_path / "x.db"), "SELECT nosuch FROM event")
+    assert "lacks the column nosuch" in refusal(build(tmp_path / "x.db"), "SELECT nosuch FROM event")

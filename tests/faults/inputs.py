@@ -38,11 +38,12 @@ def _paddle(folder: Path) -> None:
 
 def _dygraph(folder: Path) -> None:
     names = [f"{kind}{m}_VP{c}" for c in (0, 1) for m in (0, 1) for kind in "FB"]
+    place = {"cat": "virtual pipeline timeline", "pid": 0, "tid": 1}
     events = [
-        {"name": name, "cat": "virtual pipeline timeline", "ph": ph, "pid": 0, "tid": 1, "ts": 1_701_829_911_000 + 10 * n + (ph == "E")}
+        {"name": name, **place, "ph": ph, "ts": 1_701_829_911_000 + 10 * n + (ph == "E")}
         for n, name in enumerate(names * 2)
         for ph in "BE"
-    ]  # fmt: skip
+    ]
     text = "".join(json.dumps(event) + "\n" for event in events)
     (folder / "profile_record_tmp_file_for_rank_0").write_text(text)
 

@@ -16,7 +16,8 @@ NUMBERS = (
 )  # fmt: skip
 CELLS: tuple[object, ...] = (
     0, -1, 1, 2**31, 2**32 - 1, 2**53, 2**63 - 1, -(2**63), 10_000_000, 0.5, 1e308, float("inf"), None, "", "text", "7",
-    "9" * 400, b"\xff\xfe", "new\nline \x1b[31m \x00 end", "{'name': ", "F99999999999.0.0", "[" * 2000, "iter_10000000_0",
+    "9" * 400, b"\xff\xfe", "new\nline \x1b[31m \x00 end", "{'name': ", "F99999999999.0.0", "[" * 2000,
+    "iter_10000000_0",
 )  # fmt: skip
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
+import polars as pl
+
+from trace_export.errors import SourceError
 from trace_export.model import Profile
 from trace_export.sources.source import Kind, ReadOptions, Source
 
@@ -20,7 +23,12 @@ READERS: dict[Kind, str] = {
 
 
 def read(source: Source, options: ReadOptions) -> Profile:
-    """The tables of one source. Raises SourceError when nothing in it can be read."""
+    """The tables of one source. Raises SourceError when nothing in it can be read, or when it holds what no sound
+    file holds, such as a number that does not fit the type of its column."""
     reader: Callable[[Source, ReadOptions], Profile]
     reader = import_module(f"{__name__}.{READERS[source.kind]}").read  # imported here: a run needs few of the formats
-    return reader(source, options)
+    try:
+        return reader(source, options)
+    except (pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError) as error:
+        first = str(error).partition("\n")[0]
+        raise SourceError(source.path, f"holds what cannot be right ({first})", "export or copy it again") from error

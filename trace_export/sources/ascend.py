@@ -21,6 +21,9 @@ from trace_export.sources.markers import Dialects
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.sqlite import Database
 
+LARGEST = 2**31
+"""Ranks and devices are numbered below this; `ascend_db.NOT_AVAILABLE` lies above."""
+
 NO_BLOCKS = "no pipeline blocks: no markers of forward and backward, and no kernels that tell them apart"
 
 
@@ -122,10 +125,10 @@ def _identity(db: Database, source: Source) -> tuple[int, int | None, str]:
     if {"rankId", "deviceId"} <= db.columns("RANK_DEVICE_MAP").keys():
         known = db.texts("SELECT rankId, deviceId FROM RANK_DEVICE_MAP") or known
     inside = next(((r, d) for r, d in known if r == source.rank), known[0])
-    device = inside[1] if isinstance(inside[1], int) and 0 <= inside[1] < ascend_db.NOT_AVAILABLE else None
+    device = inside[1] if isinstance(inside[1], int) and 0 <= inside[1] < LARGEST else None
     if source.rank is not None:
         return source.rank, device, source.rank_origin
-    if isinstance(inside[0], int) and 0 <= inside[0] < ascend_db.NOT_AVAILABLE:
+    if isinstance(inside[0], int) and 0 <= inside[0] < LARGEST:
         return inside[0], device, "recorded"
     return 0, device, "assumed"
 

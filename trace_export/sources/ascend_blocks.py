@@ -37,11 +37,13 @@ def spans(
     Where the profiler has no `steps`, markers around whole steps stand in for them.
     """
     names = dialects.parse(marks["text"]).names
-    told = marks.join(names, on="text")
+    told = marks.filter(pl.col("end_ns") >= pl.col("start_ns")).join(names, on="text")
     if steps.is_empty():
         steps = conform(told.filter((pl.col("role") == "step") & pl.col("step").is_not_null()), STEPS)
     blocks = _outermost(told.filter(pl.col("role") == "block").drop("rank", "step"))
     blocks, notes = _worked(blocks, busy)
+    if len(marks) > len(told):
+        notes.append(Note("warning", "ranges without a usable time are left out", count=len(marks) - len(told)))
     blocks, outside = _stepped(blocks, steps)
     if outside:
         notes.append(Note("note", "blocks issued between two steps are given to the nearest", count=outside))

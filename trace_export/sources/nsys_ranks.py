@@ -62,7 +62,7 @@ def read_ranks(db: Database, ranges: Ranges, source: Source) -> tuple[pl.DataFra
             "rank_origin": [origins[p] for p in kept],
             "stage": [places.get(p) for p in kept],
             "stage_origin": ["recorded" if p in places else None for p in kept],
-            "device": [devices[p][0] if devices[p][0] >= 0 else None for p in kept],
+            "device": [devices[p][0] if 0 <= devices[p][0] < 2**31 else None for p in kept],
         },
         schema_overrides={"process": pl.Int64, "stage": pl.Int32, "stage_origin": pl.String, "device": pl.Int32},
     )

@@ -43,11 +43,11 @@ def read(source: Source, options: ReadOptions) -> Profile:
             Note("warning", "lines that are no event, left out", str(source.path), events.height - good.height)
         )
     name = ["kind", "microbatch", "chunk"]
-    ended = (pl.col("ph").shift(-1) == "E").over(name)
+    ended = ((pl.col("ph").shift(-1) == "E") & (pl.col("ts").shift(-1) >= pl.col("ts"))).over(name)
     spans = good.with_columns(end=pl.col("ts").shift(-1).over(name)).filter((pl.col("ph") == "B") & ended)
     lost = good.height - 2 * spans.height
     if lost:
-        notes.append(Note("warning", "begins without an end or ends without a begin, left out", str(source.path), lost))
+        notes.append(Note("warning", "begins without an end, or the reverse, left out", str(source.path), lost))
     rank = source.rank or 0
     step = pl.int_range(pl.len()).over(name).cum_max() + 1  # the file has no number; the trainers count from 1
     threads = good["tid"].drop_nulls().unique()

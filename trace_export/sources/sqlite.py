@@ -68,7 +68,7 @@ class Database:
                 str(name): {str(row[1]): str(row[2]) for row in self._rows.execute(f"PRAGMA table_info({_name(name)})")}
                 for (name,) in self._rows.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
             }
-        except (sqlite3.Error, adbc.Error, OSError) as error:
+        except (sqlite3.Error, adbc.Error, OSError, UnicodeDecodeError) as error:
             raise _refused(self.path, error) from error
 
     def _copied(self, wal: Path) -> Path:
@@ -85,8 +85,10 @@ class Database:
         """Column → declared type of `table`, in their order; empty when there is no such table."""
         return self._schema.get(table, {})
 
-    def frame(self, sql: str, real: Collection[str] = (), batch_rows: int = BATCH_ROWS) -> pl.DataFrame:
-        """The rows of `sql`: Int64 columns, Float64 those named in `real`, Binary where the query gives blobs.
+    def frame(
+        self, sql: str, real: Collection[str] = (), blobs: Collection[str] = (), batch_rows: int = BATCH_ROWS
+    ) -> pl.DataFrame:
+        """The rows of `sql`: Int64 columns, but Float64 those named in `real` and Binary those named in `blobs`.
 
         Raises SourceError when the query fails or a column holds anything else.
         """
@@ -95,20 +97,23 @@ class Database:
                 cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(batch_rows)})
                 cursor.execute(sql)
                 frame = pl.DataFrame(cursor.fetch_arrow())
-        except (adbc.Error, pl.exceptions.PolarsError) as error:
+        except (adbc.Error, pl.exceptions.PolarsError, UnicodeDecodeError) as error:
             raise _refused(self.path, error) from error
+        allowed = {pl.Float64: real, pl.Binary: blobs, pl.String: ()}
         for name, dtype in frame.schema.items():
-            if dtype == pl.String or (dtype == pl.Float64 and name not in real):
-                held = "text" if dtype == pl.String else "fractions"
+            if name not in allowed.get(dtype.base_type(), (name,)):
+                held = {pl.Float64: "fractions", pl.Binary: "bytes", pl.String: "text"}[dtype.base_type()]
                 raise SourceError(self.path, f'column "{name}" holds {held} instead of whole numbers', _AGAIN)
         return frame.with_columns(pl.col(name).cast(pl.Float64) for name in real)
 
     def texts(self, sql: str, parameters: Collection[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of `sql` as tuples, undecodable bytes replaced. For small tables and single values."""
+        """The rows of `sql` as tuples of numbers, str and None, undecodable bytes replaced. For small tables and single
+        values."""
         try:
-            return self._rows.execute(sql, tuple(parameters)).fetchall()
-        except sqlite3.Error as error:
+            rows = self._rows.execute(sql, tuple(parameters)).fetchall()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise _refused(self.path, error) from error
+        return [tuple(_text(value) if isinstance(value, bytes) else value for value in row) for row in rows]
 
     def chunks(self, table: str, rows: int = BATCH_ROWS) -> Iterator[str]:
         """Conditions `rowid BETWEEN a AND b` that together cover `table` in pieces of at most `rows` rows."""
@@ -129,7 +134,7 @@ def tables_of(path: Path) -> frozenset[str]:
         with closing(sqlite3.connect(f"file:{_quoted(path)}?mode=ro&immutable=1", uri=True)) as connection:
             connection.text_factory = _text
             return frozenset(name for (name,) in connection.execute("SELECT name FROM sqlite_master"))
-    except (OSError, sqlite3.Error):
+    except (OSError, sqlite3.Error, UnicodeDecodeError):
         return frozenset()
 
 
@@ -197,8 +202,10 @@ def _refused(path: Path, error: Exception) -> SourceError:
         return SourceError(path, "is locked: another program is writing it", "wait until that has finished")
     if "readonly" in text:
         return SourceError(path, "holds an unfinished transaction of a program that died", _AGAIN)
-    if "malformed" in text or "not a database" in text:
+    if "malformed" in text or "not a database" in text or isinstance(error, UnicodeDecodeError):
         return SourceError(path, "is damaged", _AGAIN)
     if "Type mismatch" in text:
         return SourceError(path, "holds a column whose values are not all of one type", _AGAIN)
+    if "no such column" in text:
+        return SourceError(path, f"lacks the column {text.rpartition(' ')[2]}", _AGAIN)
     return SourceError(path, f"cannot be read ({text})")
