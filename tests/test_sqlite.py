@@ -149,7 +149,12 @@ def test_damaged_pages(tmp_path: Path, page: int) -> None:
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [("x'00'", "holds bytes"), ("'soon'", "holds text"), ("0.5", "holds fractions"), ("CAST(x'ff' AS TEXT)", "holds text")],
+    [
+        ("x'00'", "holds bytes"),
+        ("'soon'", "holds text"),
+        ("0.5", "holds fractions"),
+        ("CAST(x'ff' AS TEXT)", "holds text"),
+    ],
 )
 def test_columns_of_a_wrong_type(tmp_path: Path, value: str, words: str) -> None:
     path = build(tmp_path / "x.db", 5, f"INSERT INTO event VALUES ({value}, '')")
