@@ -91,7 +91,7 @@ def test_an_output_place_that_cannot_be_written(run_cli: Cli, samples: Path, tmp
     (tmp_path / "taken").write_text("a file where a folder should be")
     result = run_cli("--log_dir", samples / "paddle" / "single", "--out", tmp_path / "taken" / "deeper")
     assert result.returncode == 1
-    assert "choose another place with --out" in sentence(result)
+    assert "name another place with --out" in sentence(result)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
@@ -116,7 +116,7 @@ def test_a_full_disk_leaves_nothing_behind(run_cli: Cli, samples: Path, tmp_path
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert result.returncode == 1
-    assert "cannot be written (File too large)" in sentence(result)
+    assert "cannot be written: File too large" in sentence(result)
     assert all(p.stat().st_size < 8 * 1024 for p in tmp_path.iterdir())
     assert not [p for p in tmp_path.iterdir() if p.suffix not in (".pftrace", ".json")]
 

@@ -37,7 +37,11 @@ WELL_FORMED = [
 
 def table(folder: Path) -> list[tuple[object, ...]]:
     """The rows of an exported CSV table, with micro-batch and chunk only where a kind gives them a meaning."""
-    return sorted(map(comparable, csv.DictReader((folder / "pipeline_profile.csv").open())), key=str)
+    return sorted(map(comparable, rows_of(folder / "pipeline_profile.csv")), key=str)
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
 def comparable(row: dict[str, str]) -> tuple[object, ...]:
@@ -48,7 +52,7 @@ def comparable(row: dict[str, str]) -> tuple[object, ...]:
 
 
 def truth(sample: Path) -> list[tuple[object, ...]]:
-    return sorted(map(comparable, csv.DictReader((sample / "truth.csv").open())), key=str)
+    return sorted(map(comparable, rows_of(sample / "truth.csv")), key=str)
 
 
 @pytest.mark.parametrize("name", STATIC + ONE_IS_MISSING)
@@ -59,11 +63,8 @@ def test_every_block_of_a_recorded_sample(name: str, shared: Path, run_cli: Cli,
     assert result.returncode == (3 if name in ONE_IS_MISSING else 0), result.stderr
     rows = table(tmp_path)
     rejects = sample / "rejects.csv"
-    optional = (
-        {(r["step"], r["microbatch"]) for r in csv.DictReader(rejects.open()) if r["optional"] == "1"}
-        if rejects.exists()
-        else set()
-    )
+    refused = rows_of(rejects) if rejects.exists() else []
+    optional = {(r["step"], r["microbatch"]) for r in refused if r["optional"] == "1"}
     extra = [row for row in Counter(rows) - Counter(truth(sample)) if (row[1], row[3]) not in optional]
     assert not extra
     assert not Counter(truth(sample)) - Counter(rows)
@@ -83,7 +84,7 @@ def test_the_same_slices_as_paddles_own_script(name: str, shared: Path, run_cli:
         if b["ts"] > 0
     )
     run_cli("--log_dir", sample, "--out", tmp_path, "--format", "csv", "--align", "none")
-    rows = csv.DictReader((tmp_path / "pipeline_profile.csv").open())
+    rows = rows_of(tmp_path / "pipeline_profile.csv")
     found = Counter(
         (int(r["rank"]), r["marker"], int(r["microbatch"] or 0), int(r["start_ns"]) // 1000, int(r["end_ns"]) // 1000)
         for r in rows
