@@ -54,8 +54,8 @@ def path(profile: Profile, tmp_path: Path) -> Path:
 
 def test_every_block_is_there_to_the_nanosecond(profile: Profile, path: Path) -> None:
     data = data_of(path)
-    count = len(data["gap"])
-    edges = [accumulate(chain.from_iterable(zip(data["gap"][a:b], data["length"][a:b], strict=True)))
+    count = len(data["wait"])
+    edges = [accumulate(chain.from_iterable(zip(data["wait"][a:b], data["length"][a:b], strict=True)))
              for a, b in zip(data["offsets"], data["offsets"][1:], strict=False)]  # fmt: skip
     times = list(chain.from_iterable(edges))
     found = pl.DataFrame({

@@ -81,8 +81,19 @@ class Figure:
 
     @property
     def lane_height(self) -> float:
-        """In pixels: less where there are many rows."""
-        return 24.0 if len(self.rows) <= 16 else 18.0 if len(self.rows) <= 32 else 13.0
+        """In pixels: less where there are many rows, so that the picture ends somewhere."""
+        count = len(self.rows)
+        return 24.0 if count <= 16 else 18.0 if count <= 32 else 13.0 if count <= 512 else max(13.0 * 512 / count, 2.0)
+
+    @property
+    def gap(self) -> float:
+        """Pixels between rows."""
+        return min(2.0, 0.2 * self.lane_height)
+
+    @property
+    def names_every(self) -> int:
+        """Which rows have their name written: each one where there is room."""
+        return max(1, round(12 / self.lane_height))
 
     @property
     def kinds(self) -> list[str]:

@@ -15,7 +15,7 @@
   for (let line = 0; line < data.lines.length; line++) {
     let at = 0;
     for (let i = data.offsets[line]; i < data.offsets[line + 1]; i++) {
-      starts[i] = at += data.gap[i];
+      starts[i] = at += data.wait[i];
       ends[i] = at += data.length[i];
     }
   }
@@ -35,8 +35,8 @@
     bottom += data.lane * (row.lanes === 1 ? 1 : 0.6 * row.lanes);
   }
   const lines = data.lines.map(([row, lane]) => {
-    const height = ((tops[row + 1] ?? bottom) - tops[row] - 2) / data.rows[row].lanes;
-    return { row, y: tops[row] + 1 + lane * height, h: height - (data.rows[row].lanes > 1 ? 0.5 : 0) };
+    const height = ((tops[row + 1] ?? bottom) - tops[row] - data.gap) / data.rows[row].lanes;
+    return { row, y: tops[row] + data.gap / 2 + lane * height, h: height - (data.rows[row].lanes > 1 ? 0.5 : 0) };
   });
 
   const plotWidth = () => Math.max(canvas.clientWidth - gutter - (data.bubble ? SHARE : 0), 1);
@@ -103,6 +103,7 @@
     const step = data.steps.reduce((best, other) => (distance(other) < distance(best) ? other : best));
     pen.font = WORDS;
     data.rows.forEach((row, index) => {
+      if (index % data.every) return;
       const y = (tops[index] + (tops[index + 1] ?? bottom)) / 2 + 4;
       pen.fillStyle = ink.text;
       pen.textAlign = "right";
@@ -122,7 +123,7 @@
   }
 
   function draw() {
-    const ratio = window.devicePixelRatio || 1;
+    const ratio = Math.min(window.devicePixelRatio || 1, 32000 / (bottom + AXIS)); // browsers draw no taller canvas
     canvas.style.height = `${bottom + AXIS}px`;
     canvas.width = Math.round(canvas.clientWidth * ratio);
     canvas.height = Math.round((bottom + AXIS) * ratio);
@@ -137,7 +138,9 @@
     pen.rect(gutter, TOP, plotWidth(), bottom - TOP);
     pen.clip();
     pen.fillStyle = ink.idle;
-    data.rows.forEach((_, row) => pen.fillRect(gutter, tops[row] + 1, plotWidth(), (tops[row + 1] ?? bottom) - tops[row] - 2));
+    data.rows.forEach((_, row) => {
+      pen.fillRect(gutter, tops[row] + data.gap / 2, plotWidth(), (tops[row + 1] ?? bottom) - tops[row] - data.gap);
+    });
     lines.forEach((_, line) => drawLine(line));
     pen.restore();
     drawRows(ink);

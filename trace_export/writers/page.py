@@ -44,7 +44,7 @@ def page(figure: Figure, tables: Sequence[Table] = (), still_steps: int | None =
         f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    still = base64.b64encode(svg.draw(figure, still_steps).encode()).decode()
+    still = base64.b64encode(svg.draw(figure, still_steps).text.encode()).decode()
     return "\n".join([
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
@@ -94,10 +94,12 @@ def _data(figure: Figure) -> dict[str, Any]:
         "bubble": figure.bubbles is not None,
         "text": TEXT,
         "lane": figure.lane_height,
+        "gap": figure.gap,
+        "every": figure.names_every,
         "lines": lines.select("row", "lane").rows(),
         "offsets": [0, *lines["len"].cum_sum().to_list()],
-        "gap": blocks.select(pl.col("start_ns") - before).to_series().to_list(),
-        "length": (blocks["end_ns"] - blocks["start_ns"]).to_list(),
+        "wait": blocks.select(pl.col("start_ns") - before).to_series().to_numpy(),
+        "length": (blocks["end_ns"] - blocks["start_ns"]).to_numpy(),
         "name": _coded(blocks["name"]),
         "label": _coded(blocks["label"]),
         "fill": _coded(blocks["fill"]),
@@ -114,12 +116,12 @@ def _coded(column: pl.Series) -> dict[str, Any]:
     index = values.to_frame().with_row_index("code")
     rows = column.alias("value").to_frame()
     codes = rows.join(index, on="value", how="left", nulls_equal=True, maintain_order="left")["code"]
-    return {"values": shown, "codes": codes.to_list()}
+    return {"values": shown, "codes": codes.to_numpy()}
 
 
 def _json(data: dict[str, Any]) -> str:
     """JSON that may stand inside a script element: no `<`, so no tag can end or open in it."""
-    return orjson.dumps(data).decode().replace("<", "\\u003c")
+    return orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY).decode().replace("<", "\\u003c")
 
 
 def _table(table: Table) -> str:

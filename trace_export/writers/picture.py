@@ -8,6 +8,7 @@ dependencies, with fonts inside, kept by the Vega project.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import sqrt
 from pathlib import Path
 
 import polars as pl
@@ -23,7 +24,9 @@ STEPS_SHOWN = 3
 """Steps in a still picture of which nobody said which steps to show."""
 
 SHARPNESS = 2.0
-"""Pixels of a PNG per pixel of the SVG."""
+"""Pixels of a PNG per pixel of the SVG, as long as there are not more than `MOST_PIXELS`."""
+
+MOST_PIXELS = 40_000_000
 
 
 def write(
@@ -43,7 +46,7 @@ def write(
     if format == "html":
         path.write_text(page(shown, still_steps=at_most), encoding="utf-8")
     elif format == "svg":
-        path.write_text(svg.draw(shown, at_most), encoding="utf-8")
+        path.write_text(svg.draw(shown, at_most).text, encoding="utf-8")
     else:
         path.write_bytes(_png(shown, at_most))
 
@@ -67,5 +70,11 @@ def _png(shown: Figure, at_most: int | None) -> bytes:
             "--format png needs the extra picture, which is not installed",
             "install it: pip install 'trace-export[picture]', or choose svg",
         ) from error
-    png: bytes = vl_convert.svg_to_png(svg.draw(shown, at_most), scale=SHARPNESS)
+    still = svg.draw(shown, at_most)
+    scale = min(SHARPNESS, sqrt(MOST_PIXELS / still.width / still.height))
+    if scale < 1:
+        raise UsageError(
+            f"a png of {still.width} × {still.height:.0f} pixels is too large", "give fewer --steps, or choose svg"
+        )
+    png: bytes = vl_convert.svg_to_png(still.text, scale=scale)
     return png

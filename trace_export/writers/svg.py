@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import accumulate
 from math import floor, log10
+from typing import Any
 
 import polars as pl
 
@@ -44,24 +45,34 @@ text{{font-family:{FONTS};font-size:12px;fill:#24292f}}
 """`.n` comes last: the numbers stand on the blocks' fills, which are the same in light and dark."""
 
 
-def draw(figure: Figure, at_most: int | None = None) -> str:
-    """The SVG document; of the steps only the first `at_most` where that is given, which the picture then says."""
+@dataclass(frozen=True)
+class Still:
+    """An SVG document, and its size in pixels."""
+
+    text: str
+    width: int
+    height: float
+
+
+def draw(figure: Figure, at_most: int | None = None) -> Still:
+    """The picture; of the steps only the first `at_most` where that is given, which the picture then says."""
     steps = figure.steps.head(at_most) if at_most else figure.steps
     size = _Size.of(figure, steps)
     legend, y = _legend(figure, size)
-    parts = [legend]
-    for run, step, start, end, name in steps.select("run", "step", "start_ns", "end_ns", "name").iter_rows():
-        blocks = figure.blocks.filter(pl.col("run").eq_missing(run), pl.col("step").eq_missing(step))
-        heading = f"{name} · {_duration(end - start)}"
-        parts.append(_panel(figure, size, blocks, start, y, heading, figure.shares(run, step)))
-        y += HEADING + size.tops[-1] + AXIS
+    panel = HEADING + size.tops[-1] + AXIS
+    steps = steps.with_columns(top=y + HEADING + panel * pl.int_range(pl.len()))
+    placed = _placed(figure, size, steps)
+    parts = [legend, *(_frame(figure, size, step) for step in steps.iter_rows(named=True)), *_fills(placed)]
+    parts.append(_numbers(placed, size.text))
+    y += panel * len(steps)
     remarks = figure.remarks
     if len(steps) < len(figure.steps):
         remarks.append(f"The first {len(steps)} of {len(figure.steps)} steps; --steps chooses others.")
     for remark in remarks:
         y += 16
         parts.append(_text(MARGIN, y, remark, "quiet"))
-    return _document(figure, steps, size, y + MARGIN, "".join(parts))
+    height = y + MARGIN
+    return Still(_document(figure, steps, size, height, "".join(parts)), size.page, height)
 
 
 @dataclass(frozen=True)
@@ -91,45 +102,48 @@ class _Size:
         return _Size(left, plot, round(left + plot + right), (0.0, *accumulate(heights)), text, plot / span)
 
 
-def _panel(
-    figure: Figure, size: _Size, blocks: pl.DataFrame, start_ns: int, y: float, heading: str, shares: list[float | None]
-) -> str:
-    top = y + HEADING
-    right = size.left + size.plot
-    ink = [_text(MARGIN, y + 17, heading, "step")]
+def _frame(figure: Figure, size: _Size, step: dict[str, Any]) -> str:
+    """A step's panel without its blocks: heading, axis, the rows' names and bubbles."""
+    top, start, end = step["top"], step["start_ns"], step["end_ns"]
+    ink = [_text(MARGIN, top - 9, f"{step['name']} · {_duration(end - start)}", "step"), _axis(size, top)]
     if figure.bubbles is not None:
-        ink.append(_text(size.page - MARGIN, y + 17, "bubble", "quiet end"))
-    ink.append(_axis(size, top))
-    for row, at, below, share in zip(figure.rows, size.tops, size.tops[1:], shares, strict=False):
+        ink.append(_text(size.page - MARGIN, top - 9, "bubble", "quiet end"))
+    shares = figure.shares(step["run"], step["step"])
+    for index, (row, at, below, share) in enumerate(zip(figure.rows, size.tops, size.tops[1:], shares, strict=False)):
+        ink.append(f'<rect class="idle" x="{size.left}" y="{top + at + figure.gap / 2:g}" '
+                   f'width="{size.plot:g}" height="{below - at - figure.gap:g}"/>')  # fmt: skip
+        if index % figure.names_every:
+            continue
         middle = top + (at + below) / 2 + 4
         ink.append(_text(size.left - 10, middle, _shortened(row.name), "end"))
-        ink.append(f'<rect class="idle" x="{size.left}" y="{top + at + 1:g}" width="{right - size.left:g}" '
-                   f'height="{below - at - 2:g}"/>')  # fmt: skip
         if share is not None:
             ink.append(_text(size.page - MARGIN, middle, f"{share:.1%}", "end"))
-    placed = _placed(figure, size, blocks, start_ns, top)
-    return "".join([*ink, *_fills(placed), _numbers(placed, size.text)])
+    return "".join(ink)
 
 
-def _placed(figure: Figure, size: _Size, blocks: pl.DataFrame, start_ns: int, top: float) -> pl.DataFrame:
-    """The blocks with x, y, w, h in pixels. Neighbours are kept apart by a sliver of the idle row."""
-    tops = [(row, lane, *_lane(size, at, below, lane, line.lanes))
-            for row, (line, at, below) in enumerate(zip(figure.rows, size.tops, size.tops[1:], strict=False))
-            for lane in range(line.lanes)]  # fmt: skip
-    lanes = pl.DataFrame(
-        tops, schema={"row": pl.UInt32, "lane": pl.UInt32, "y": pl.Float64, "h": pl.Float64}, orient="row"
-    )
+def _placed(figure: Figure, size: _Size, steps: pl.DataFrame) -> pl.DataFrame:
+    """The blocks of `steps` with x, y, w, h in pixels. A sliver of the idle row keeps neighbours apart."""
+    lanes = [(row, lane, *_lane(figure.gap, at, below, lane, line.lanes))
+             for row, (line, at, below) in enumerate(zip(figure.rows, size.tops, size.tops[1:], strict=False))
+             for lane in range(line.lanes)]  # fmt: skip
+    places = pl.DataFrame(lanes, {"row": pl.UInt32, "lane": pl.UInt32, "y": pl.Float64, "h": pl.Float64}, orient="row")
+    begins = steps.select("run", "step", "top", begin_ns="start_ns")
     width = (pl.col("end_ns") - pl.col("start_ns")) * size.scale
-    return blocks.join(lanes, on=["row", "lane"], maintain_order="left").with_columns(
-        x=(size.left + (pl.col("start_ns") - start_ns) * size.scale).round(2),
-        y=(pl.col("y") + top).round(2),
-        w=(width - (0.15 * width).clip(upper_bound=1.0)).clip(lower_bound=0.3).round(2),
+    return (
+        figure.blocks.join(begins, on=["run", "step"], nulls_equal=True, maintain_order="left")
+        .join(places, on=["row", "lane"], maintain_order="left")
+        .with_columns(
+            x=(size.left + (pl.col("start_ns") - pl.col("begin_ns")) * size.scale).round(2),
+            y=(pl.col("y") + pl.col("top")).round(2),
+            w=(width - (0.15 * width).clip(upper_bound=1.0)).clip(lower_bound=0.3).round(2),
+        )
     )
 
 
-def _lane(size: _Size, at: float, below: float, lane: int, lanes: int) -> tuple[float, float]:
-    height = (below - at - 2) / lanes
-    return at + 1 + lane * height, round(height - (0.5 if lanes > 1 else 0), 2)
+def _lane(gap: float, at: float, below: float, lane: int, lanes: int) -> tuple[float, float]:
+    """Top and height of a lane in the row from `at` to `below`."""
+    height = (below - at - gap) / lanes
+    return at + gap / 2 + lane * height, round(height - (0.5 if lanes > 1 else 0), 2)
 
 
 def _fills(placed: pl.DataFrame) -> Iterator[str]:
