@@ -6,7 +6,7 @@ so a host that is seconds off costs no precision, and shifting one host's input 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -59,6 +59,19 @@ class Ties:
         latest = [float(x.max()) for x in (self.sent, self.received, self.left) if len(x)]
         return max([1.0, *latest])
 
+    def thinned(self, most: int) -> Ties:
+        """At most `most` messages of each directed pair, spread evenly over the window."""
+        count = np.diff(np.append(self.first, len(self.pair)))
+        if not len(count) or count.max() <= most:
+            return self
+        place = np.arange(len(self.pair)) - self.first[self.pair]
+        kept = np.minimum(count, most)[self.pair]
+        share = place * kept // count[self.pair]
+        keep = np.flatnonzero(np.append(True, (np.diff(share) != 0) | (np.diff(self.pair) != 0)))
+        pair = self.pair[keep]
+        first = np.searchsorted(pair, np.arange(len(count)))
+        return replace(self, pair=pair, first=first, sent=self.sent[keep], received=self.received[keep])
+
 
 def block_messages(spans: pl.DataFrame, block_edges: pl.DataFrame) -> pl.DataFrame:
     """Dependencies between blocks as pseudo messages (schema `MESSAGES`): the producer's end, the consumer's start.
@@ -66,7 +79,7 @@ def block_messages(spans: pl.DataFrame, block_edges: pl.DataFrame) -> pl.DataFra
     `block_edges` has `src` and `dst`, rows of `spans`, and `direction`.
     """
     source = spans[block_edges["src"]].select(
-        pl.col("rank").alias("src_rank"), "microbatch", "chunk", send_start_ns="start_ns", send_end_ns="end_ns"
+        "microbatch", "chunk", src_rank="rank", send_start_ns="end_ns", send_end_ns="end_ns"
     )
     target = spans[block_edges["dst"]].select(dst_rank="rank", recv_start_ns="start_ns", recv_end_ns="start_ns")
     return conform(pl.concat([source, target, block_edges.select("direction")], how="horizontal"), MESSAGES)

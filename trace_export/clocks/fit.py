@@ -17,6 +17,8 @@ from trace_export.clocks.solve import Problem, Settings, Solution, Weights
 from trace_export.model import CLOCKS, conform
 
 RESAMPLES = 16
+RESAMPLED = 100
+"""So many messages of each directed pair are resampled; of more the uncertainty is stated too large."""
 LEAST_SD_US = 0.5
 FEW = 8
 """A host pair with fewer messages than this leans on what was thought likely beforehand."""
@@ -111,18 +113,17 @@ class _Fit:
 
     def result(self) -> ClockFit:
         problem = Problem(self.ties, self.anchors, self.settings)
+        few = Problem(self.ties.thinned(RESAMPLED), self.anchors, self.settings)
         solution = problem.fit()
-        asymmetric = False
-        if len(self.ties.event) and len(self.ties.pair):
-            problem, solution, asymmetric = self._lags_that_differ(problem, solution)
-        sd_mid, sd_drift, holdout = self._uncertainty(problem, solution)
-        if np.all(np.abs(self._centred(solution.drift)) < 2 * sd_drift):
-            still = replace(self.settings, drift_ppm=1e-6)
-            asymmetry = problem.asymmetry_us
-            problem = Problem(self.ties, self.anchors, still)
-            problem.asymmetry_us = asymmetry
+        asymmetry = self._lags_that_differ(few) if len(self.ties.event) and len(self.ties.pair) else None
+        if asymmetry is not None:
+            problem, few = problem.with_asymmetry(asymmetry), few.with_asymmetry(asymmetry)
             solution = problem.fit()
-            sd_mid, sd_drift, holdout = self._uncertainty(problem, solution)
+        sd_mid, sd_drift, holdout = self._uncertainty(few)
+        if np.all(np.abs(self._centred(solution.drift)) < 2 * sd_drift):
+            problem, few = problem.without_drift(), few.without_drift()
+            solution = replace(problem.fit(), drift=np.zeros(len(self.ties.hosts)))
+            sd_mid, _, holdout = self._uncertainty(few)
         bound, slack, cycle = check.bounds(self.ties, solution, self.component)
         sd = np.sqrt(sd_mid**2 + sd_drift**2 / 12)
         clocks = self._clocks(solution, sd, bound, sd_mid)
@@ -136,22 +137,28 @@ class _Fit:
             contradiction=tuple(names[h] for h in cycle),
             few_messages=self._few(pairs),
             one_sided=self._one_sided(pairs),
-            asymmetric=asymmetric,
+            asymmetric=asymmetry is not None,
             span_ns=round(self.ties.span_us * 1e3),
             settings=self.settings,
         )
 
-    def _lags_that_differ(self, problem: Problem, solution: Solution) -> tuple[Problem, Solution, bool]:
-        """Lets the two directions' lags differ where collectives prove that they do."""
-        loose = Problem(self.ties, self.anchors, self.settings)
-        loose.asymmetry_us = np.where(self._joined(), 1000.0, self.settings.same_lag_us)
+    def _lags_that_differ(self, problem: Problem) -> Floats | None:
+        """By about how much (µs) the two directions' lags differ, where collectives prove that they do; else None."""
+        joined = self._joined()
+        if not joined.any():
+            return None
+        tight = problem.fit()
+        loose = problem.with_asymmetry(np.where(joined, 1000.0, self.settings.same_lag_us))
         freed = loose.fit()
-        spread = freed.member_us
-        better = (_huber(solution.disagreement / spread) - _huber(freed.disagreement / spread)).sum()
-        free = int(self._joined().sum())
-        if better > free + 3 * np.sqrt(2 * free):
-            return loose, freed, True
-        return problem, solution, False
+        free, members = int(joined.sum()), len(problem.ties.event)
+        left = max(members - len(problem.event_size) - free, 1)
+        spread = freed.member_us * np.sqrt(members / left)
+        better = (_huber(tight.disagreement / spread) - _huber(freed.disagreement / spread)).sum()
+        if better < free + 6 * np.sqrt(2 * free):
+            return None
+        lags = loose.lags(freed)[joined]
+        about = float(np.sqrt(np.nanmean((lags[:, 0] - lags[:, 1]) ** 2))) / 2
+        return np.where(joined, about, self.settings.same_lag_us)
 
     def _joined(self) -> NDArray[np.bool_]:
         """Of each host pair with messages: do collectives alone tie its two hosts?"""
@@ -177,25 +184,22 @@ class _Fit:
     def _mid(self, solution: Solution) -> Floats:
         return self._centred(solution.offset + solution.drift / 2)
 
-    def _uncertainty(self, problem: Problem, solution: Solution) -> tuple[Floats, Floats, float]:
+    def _uncertainty(self, problem: Problem) -> tuple[Floats, Floats, float]:
         """Standard deviation (µs) of each host's place at mid-window and of its drift (over the span), and the largest
         difference between two fits on half of the data each.
 
         The larger of: the scatter over resampled data, half the difference of the halves, and what the data leave open.
         """
         draw = np.random.default_rng(self.settings.seed)
+        solution = problem.fit()
         places, drifts = [], []
         events = len(problem.event_size) if len(self.ties.event) else 0
         for _ in range(RESAMPLES):
-            again = problem.fit(
-                draw.exponential(size=len(self.ties.pair)),
-                draw.exponential(size=events),
-                start=solution,
-                rounds=6,
-            )
+            times, event_times = draw.exponential(size=len(problem.delay)), draw.exponential(size=events)
+            again = problem.fit(times, event_times, start=solution, rounds=6)
             places.append(self._mid(again))
             drifts.append(self._centred(again.drift))
-        times, event_times = check.halves(self.ties)
+        times, event_times = check.halves(problem.ties)
         odd = problem.fit(times, event_times, start=solution)
         even = problem.fit(1 - times, 1 - event_times, start=solution)
         apart = np.abs(self._mid(odd) - self._mid(even))
@@ -208,8 +212,9 @@ class _Fit:
         """The standard deviations that the data's geometry and the priors alone would give (µs, at mid-window)."""
         hosts = len(self.ties.hosts)
         loss = solution.losses
-        per_message = np.array([1 / (loss[k].scale * loss[k].zone) if k in loss else 1.0 for k in (MESSAGE, BLOCKS)])
-        weight = per_message[problem.kinds] if len(problem.kinds) else np.zeros(0)
+        weight = np.zeros(len(problem.delay))
+        for kind, rows in problem.rows.items():
+            weight[rows] = 1 / (loss[kind].scale * loss[kind].zone)
         member = np.full(len(self.ties.event), 1 / solution.member_us**2)
         matrix, _, _ = problem.normal(Weights(weight / 10, member))
         factor = splu(matrix, permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})

@@ -8,6 +8,7 @@ eliminated, so that what is solved has two unknowns per host whatever the number
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,8 +18,10 @@ import scipy.sparse as sparse
 from numpy.typing import NDArray
 from scipy.sparse.linalg import splu
 
-from trace_export.clocks.edges import BLOCKS, Floats, Ints, Ties
+from trace_export.clocks.edges import Floats, Ints, Ties
 
+ENOUGH = 1 << 16
+"""So many residuals tell the shape of the loss."""
 SMALL_EVENT = 16
 """A collective of more members keeps its time as an unknown, so that the matrix stays sparse."""
 
@@ -27,15 +30,14 @@ SMALL_EVENT = 16
 class Settings:
     """All that can be tuned, in µs unless said otherwise.
 
-    `tau`, `block_tau`: the share of messages (of block dependencies) below the fitted line. `zone`: width of the loss's
-    round part, `far`: where a late message loses its pull, both in units of the spread of the earliest quarter of the
-    delays. `lag_us`, `drift_ppm`: what is thought likely beforehand (one standard deviation about 0).
+    `tau`: the share of messages below the fitted line. `zone`: width of the loss's round part, `far`: where a late
+    message loses its pull, both in units of the spread of the earliest delays. `lag_us`, `drift_ppm`: what is thought
+    likely beforehand (one standard deviation about 0).
     """
 
     tau: float = 0.05
-    block_tau: float = 0.02
     zone: float = 1.5
-    far: float = 8.0
+    far: float = 6.0
     drift_ppm: float = 20.0
     lag_us: float = 2000.0
     same_lag_us: float = 0.01
@@ -56,21 +58,23 @@ class Loss:
     scale: float = 1.0
 
     @staticmethod
-    def of(residual: Floats, tau: float, settings: Settings, *, blocks: bool) -> Loss:
-        """The loss whose shape fits the spread of these residuals."""
-        early, later = np.quantile(residual, [0.05, 0.25])
-        spread = 1.0 if blocks else max(float(later - early), 1.0)
-        far = np.inf if blocks else settings.far * spread
-        loss = Loss(tau, max(settings.zone * spread, 1.0), far)
+    def of(residual: Floats, settings: Settings) -> Loss:
+        """The loss whose shape fits the spread of the earliest of these residuals."""
+        residual = residual[:: 1 + len(residual) // ENOUGH]
+        early, later = np.quantile(residual, [0.05, 0.15])
+        spread = max(2 * float(later - early), 1.0)
+        tau, zone = settings.tau, settings.zone * spread
+        loss = Loss(tau, zone, settings.far * spread)
         pull = loss.weight(residual) * residual
-        bend = ((residual > -(1 - tau) * loss.zone) & (residual < tau * loss.zone)).mean() / loss.zone
+        bend = ((residual > (tau - 1) * zone) & (residual < tau * zone)).mean() / zone
         return replace(loss, scale=float((pull**2).mean()) / max(float(bend), 1e-4))
 
     def weight(self, residual: Floats) -> Floats:
         """The least-squares weight that gives the same pull."""
-        slope = np.maximum(residual / self.tau, residual / (self.tau - 1))
-        weight = 1.0 / (self.scale * np.maximum(slope, self.zone))
-        late = residual > self.far
+        weight = np.maximum(residual / self.tau, residual / (self.tau - 1))
+        np.maximum(weight, self.zone, out=weight)
+        np.divide(1 / self.scale, weight, out=weight)
+        late = np.flatnonzero(residual > self.far)
         weight[late] *= (self.far / residual[late]) ** 2
         return weight
 
@@ -109,7 +113,28 @@ class Problem:
         self.low, self.high = unordered // self.hosts, unordered % self.hosts
         self.slot = (ties.source > ties.target).astype(np.int64)
         self.asymmetry_us = np.full(len(unordered), settings.same_lag_us)
-        self.kinds = ties.kind[ties.pair] if len(ties.pair) else np.zeros(0, np.int64)
+        self.drift_us = settings.drift_ppm * 1e-6 * span
+        kinds = np.unique(ties.kind).tolist()
+        rows = ties.kind[ties.pair]
+        self.rows = {k: slice(None) if len(kinds) == 1 else np.flatnonzero(rows == k) for k in kinds}
+
+    def without_drift(self) -> Problem:
+        """The same system with all rates taken to be equal."""
+        still = copy(self)
+        still.drift_us = self.settings.tolerance_us * 1e-3
+        return still
+
+    def with_asymmetry(self, asymmetry_us: Floats) -> Problem:
+        """The same system with another notion of how much the two lags of each host pair may differ."""
+        loose = copy(self)
+        loose.asymmetry_us = asymmetry_us
+        return loose
+
+    def lags(self, found: Solution) -> Floats:
+        """The two lags of each host pair, host pairs × 2; nan where no message went that way."""
+        both = np.full((len(self.low), 2), np.nan)
+        both[self.link, self.slot] = found.lag
+        return both
 
     @cached_property
     def event_size(self) -> Ints:
@@ -148,12 +173,7 @@ class Problem:
         return Weights(np.full(len(self.delay), 1 / 50.0**2), np.full(len(self.ties.event), 1 / 10.0**2))
 
     def _with_losses(self, found: Solution) -> Solution:
-        losses = {}
-        for kind in np.unique(self.kinds):
-            tau = self.settings.block_tau if kind == BLOCKS else self.settings.tau
-            losses[int(kind)] = Loss.of(
-                found.residual[self.kinds == kind], tau, self.settings, blocks=bool(kind == BLOCKS)
-            )
+        losses = {kind: Loss.of(found.residual[rows], self.settings) for kind, rows in self.rows.items()}
         spread = self.settings.collective_us
         if len(found.disagreement):
             spread = max(1.4826 * float(np.median(np.abs(found.disagreement))), spread)
@@ -161,9 +181,8 @@ class Problem:
 
     def _weights(self, found: Solution) -> Weights:
         message = np.empty(len(self.delay))
-        for kind, loss in found.losses.items():
-            rows = self.kinds == kind
-            message[rows] = loss.weight(found.residual[rows])
+        for kind, rows in self.rows.items():
+            message[rows] = found.losses[kind].weight(found.residual[rows])
         away = np.abs(found.disagreement)
         spread = found.member_us
         member = np.minimum(1.0, self.settings.huber * spread / np.maximum(away, 1e-9)) / spread**2
@@ -198,7 +217,7 @@ class Problem:
         prior = np.zeros(2 * hosts)
         prior[:hosts] = np.where(self.ties.used, 1e-12, 1.0)
         prior[self.anchors] += 1e6
-        prior[hosts:] = 1 / (self.settings.drift_ppm * 1e-6 * self.span) ** 2
+        prior[hosts:] = 1 / self.drift_us**2
         right = np.zeros(2 * hosts)
         parts: list[Any] = [sparse.diags(prior)]
         lags = Lags.none()

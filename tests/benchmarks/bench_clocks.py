@@ -1,0 +1,79 @@
+"""How long one clock for many hosts takes, against the time that a plain sort of the same messages takes.
+
+    python tests/benchmarks/bench_clocks.py [HOSTS [MESSAGES]]
+
+Prints seconds, the ratio to the sort, the memory, and how far off the hosts were placed.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+
+import numpy as np
+import polars as pl
+
+from trace_export.clocks.fit import fit_clocks
+from trace_export.model import COLLECTIVES, MESSAGES, RANKS, conform
+
+STAGES = 8
+START_NS = 1_750_000_000_000_000_000
+WINDOW_NS = 60 * 10**9
+
+
+def tables(hosts: int, messages: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame, np.ndarray, np.ndarray]:
+    """Pipelines of eight hosts each, joined by one collective per stage and step; offset (ns) and rate of each host."""
+    rng = np.random.default_rng(1)
+    offset, rate = rng.uniform(-5e6, 5e6, hosts), rng.uniform(-20e-6, 20e-6, hosts)
+    below = np.array([h for h in range(hosts) if h % STAGES != STAGES - 1 and h + 1 < hosts])
+    one = rng.choice(below, messages)
+    down = rng.random(messages) < 0.5
+    src, dst = np.where(down, one, one + 1), np.where(down, one + 1, one)
+    sent = rng.uniform(0, WINDOW_NS, messages)
+    lag = rng.uniform(7_500, 22_500, messages) + rng.exponential(3_000, messages)
+    lag += np.where(rng.random(messages) < 0.3, rng.exponential(2e6, messages) + 1e6, 0)
+
+    def stamp(host: np.ndarray, time: np.ndarray) -> np.ndarray:
+        return START_NS + np.round(time + offset[host] + rate[host] * time).astype(np.int64)
+
+    ends = {"send_end_ns": stamp(src, sent), "recv_end_ns": stamp(dst, sent + lag)}
+    starts = {"send_start_ns": stamp(src, sent - 1e6), "recv_start_ns": stamp(dst, sent + lag - 2e6)}
+    steps = np.repeat(np.linspace(0.05, 1, 20) * WINDOW_NS, hosts)
+    member = np.tile(np.arange(hosts), 20)
+    done = steps + rng.uniform(0, 10_000, len(steps))
+    met = {"rank": member, "group": [f"dp{h % STAGES}" for h in member], "op": "allreduce",
+           "ordinal": np.repeat(np.arange(20), hosts), "start_ns": stamp(member, done - 5e6),
+           "end_ns": stamp(member, done)}  # fmt: skip
+    ranks = pl.DataFrame({"rank": range(hosts), "host": [f"host{h:05d}" for h in range(hosts)]})
+    table = conform(pl.DataFrame({"src_rank": src, "dst_rank": dst} | starts | ends), MESSAGES)
+    return table, conform(pl.DataFrame(met), COLLECTIVES), conform(ranks, RANKS), offset, rate
+
+
+def main() -> None:
+    hosts, messages = (int(a) for a in (sys.argv[1:] + ["1000", "1000000"][len(sys.argv) - 1 :])[:2])
+    table, met, ranks, offset, rate = tables(hosts, messages)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begin = time.process_time()
+    table.sort("src_rank", "dst_rank", "send_end_ns")
+    plain = time.process_time() - begin
+    begin = time.process_time()
+    fit = fit_clocks(table, met, ranks)
+    taken = time.process_time() - begin
+    memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    clocks = fit.clocks.sort("host")
+    at = START_NS + WINDOW_NS // 2
+    shown = at + np.round(offset + rate * WINDOW_NS / 2)
+    late = np.round(clocks["drift"].to_numpy() * (shown - clocks["reference_ns"].to_numpy()))
+    left = shown - clocks["offset_ns"].to_numpy() - late - at
+    left -= left.mean()
+    sd = clocks["sd_ns"].to_numpy()
+    print(f"{hosts} hosts, {messages} messages, {len(met)} parts of collectives")
+    print(f"fit {taken:.2f} s, {taken / plain:.1f} times a plain sort ({plain:.2f} s), {memory:.0f} MiB more")
+    print(f"off by {left.std() / 1e3:.2f} µs (rms), {np.abs(left).max() / 1e3:.2f} µs at worst; "
+          f"within 2 sd {np.mean(np.abs(left) < 2 * sd):.0%}, within the bound "
+          f"{np.mean(np.abs(left) < clocks['bound_ns'].fill_null(np.inf).to_numpy()):.0%}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
