@@ -140,7 +140,7 @@ def _device_tasks(events: pl.DataFrame, only_nccl: bool, offset_ns: int) -> pl.D
     return events.filter(nccl if only_nccl else kernel | pl.col("cat").str.starts_with("gpu_mem")).select(
         pl.format("stream {}", pl.coalesce("stream", "tid")).alias("stream"),
         pl.col("name").cast(pl.Categorical),
-        pl.when(nccl).then(pl.lit("communication")).otherwise(computes).alias("category"),
+        category.alias("category"),
         start_ns=pl.col("start") + offset_ns,
         end_ns=pl.col("end") + offset_ns,
     )
