@@ -56,3 +56,30 @@ def test_cluster_equals_its_truth(shared: Path, name: str) -> None:
     assert spans.select(columns).rows() == truth.select(columns).rows()
     pairs = pl.DataFrame({"ours": spans["step"], "theirs": truth["step"]}).unique()
     assert pairs.height == truth["step"].n_unique() == spans["step"].n_unique()
+
+
+@pytest.mark.parametrize("name", ["1f1b_pp4_mb8", "mindspore_text_1f1b_pp4_mb4"])
+def test_device_tasks_on_demand(shared: Path, tmp_path: Path, name: str) -> None:
+    """All tasks but the markers themselves, by start; the optimizer is found among them."""
+    folder = shared / "data" / "ascend" / name
+    told = load(folder, detail="kernels", spill=tmp_path)
+    truth = json.loads((folder / "truth.json").read_text())
+    per_block = {"OPT": 20}
+    assert [file.rank for file in told.kernels] == [0, 1, 2, 3]
+    for file in told.kernels:
+        tasks = pl.concat(list(told.kernel_batches(file.rank, rows=100)))
+        assert tasks["start_ns"].is_sorted()
+        blocks = truth["ranks"][str(file.rank)]["spans"]
+        kernels = tasks.filter(pl.col("category") == "compute")
+        counts = [per_block.get(block["kind"], truth["args"]["kernels"]) for block in blocks]
+        assert [kernels["start_ns"].is_between(block["start_ns"], block["end_ns"]).sum() for block in blocks] == counts
+        assert len(kernels) == sum(counts)
+        optimizer = told.spans.filter((pl.col("rank") == file.rank) & (pl.col("kind") == "OPT"))
+        wanted = [s for s in blocks if s["kind"] == "OPT"]
+        assert len(optimizer) == len(wanted)
+        for ours, block in zip(optimizer.sort("start_ns").to_dicts(), wanted, strict=True):
+            assert 0 <= ours["start_ns"] - block["start_ns"] <= 5_000
+            assert 0 <= block["end_ns"] - ours["end_ns"] <= 5_000
+    communication = load(folder, detail="comm", spill=tmp_path)
+    for file in communication.kernels:
+        assert pl.read_ipc(file.path)["category"].unique().to_list() == ["communication"]

@@ -14,8 +14,16 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.model import HOSTS, INT, RANKS, Note, Profile, Schema, conform
-from trace_export.sources import ascend_blocks, ascend_comm, ascend_db, ascend_infer, ascend_text, trace_view
+from trace_export.model import HOSTS, INT, RANKS, KernelFile, Note, Profile, Schema, conform
+from trace_export.sources import (
+    ascend_blocks,
+    ascend_comm,
+    ascend_db,
+    ascend_infer,
+    ascend_kernels,
+    ascend_text,
+    trace_view,
+)
 from trace_export.sources.ascend_meta import Metadata, metadata
 from trace_export.sources.markers import Dialects
 from trace_export.sources.source import ReadOptions, Source
@@ -51,6 +59,7 @@ class _Recorded:
     copies: pl.DataFrame
     counters: pl.DataFrame
     kernels: Callable[[], pl.DataFrame]
+    tasks: tuple[KernelFile, ...]
     busy: ascend_blocks.Busy | None
     notes: tuple[Note, ...]
 
@@ -64,6 +73,8 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
         transfers, others = p2p["start_ns"].to_numpy(), collectives["start_ns"].to_numpy()
         spans = ascend_infer.spans(found.kernels(), transfers, others, found.rank)
         notes.append(_inferred_note(spans))
+    elif options.detail == "kernels":
+        spans = pl.concat([spans, ascend_infer.optimizer(found.kernels(), spans, found.rank)])
     notes = [replace(note, where=note.where or str(source.path)) for note in notes]
     place = found.meta.place
     rank = {
@@ -78,6 +89,7 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
         p2p=p2p,
         collectives=collectives,
         counters=found.counters,
+        kernels=found.tasks,
         declared=found.meta.declared,
         notes=(*found.meta.notes, *found.notes, *notes),
     )
@@ -114,7 +126,7 @@ def _from_database(db: Database, source: Source, options: ReadOptions) -> Profil
         meta=_metadata(db, source, rank), marks=marks, steps=ascend_db.steps(db), operators=operators, copies=copies,
         counters=ascend_db.counters(db, rank), kernels=lambda: ascend_db.kernels(db),
         busy=(lambda ranges: ascend_db.busy(db, ranges)) if "COMPUTE_TASK_INFO" in db.tables() else None,
-        notes=tuple(notes),
+        tasks=ascend_kernels.from_database(db, rank, options), notes=tuple(notes),
     )  # fmt: skip
     return _profile(found, source, options)
 
@@ -170,7 +182,7 @@ def _from_text(source: Source, options: ReadOptions) -> Profile:
         counters=pl.concat([seen.counters, ascend_text.counters(folder)]).with_columns(rank=pl.lit(rank, INT)),
         kernels=lambda: ascend_text.worked(computing),
         busy=(lambda ranges: ascend_text.busy(computing, ranges)) if len(by_step) else None,
-        notes=(*seen.notes, *notes),
+        tasks=ascend_kernels.from_text(rows, rank, options), notes=(*seen.notes, *notes),
     )  # fmt: skip
     return _profile(found, source, options)
 

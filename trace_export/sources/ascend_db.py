@@ -189,20 +189,20 @@ def counters(db: Database, rank: int) -> pl.DataFrame:
 
 
 def kernels(db: Database) -> pl.DataFrame:
-    """The compute kernels as `WORKED`, by start. Their type is text only in the end: ids are small."""
+    """The compute kernels as `WORKED`, by start."""
     columns = db.columns("COMPUTE_TASK_INFO")
-    if "globalTaskId" not in columns:
+    if not {"globalTaskId", "name"} <= columns.keys():
         return empty(WORKED)
     kind = "c.opType" if "opType" in columns else "c.name"
-    parts = [
+    numbers = [
         db.frame(
             f"SELECT t.startNs AS start_ns, t.endNs AS end_ns, t.streamId AS stream, {kind} AS text, c.name AS name"
             f" FROM TASK t JOIN COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId WHERE t.{rows}"
         )
         for rows in db.chunks("TASK")
     ]
-    whole = (
-        named(db, pl.concat(parts), "text", "name") if parts else empty(WORKED).with_columns(name=pl.lit(None, TEXT))
-    )
+    if not numbers:
+        return empty(WORKED)
+    whole = named(db, pl.concat(numbers), "text", "name")
     typed = pl.when(pl.col("text") != "N/A").then("text").otherwise("name")
     return conform(whole.with_columns(text=typed), WORKED).sort("start_ns")
