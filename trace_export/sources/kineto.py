@@ -109,9 +109,9 @@ def _gathered(trace: Trace, dialects: Dialects, spill: Spill | None, only_nccl: 
         stems = ranges["text"].str.replace(SUFFIX + "$", "").value_counts()
         content.names = Counter(dict((content.names + Counter(dict(stems.iter_rows()))).most_common(NAMES)))
         calls = events.filter(pl.col("cat").str.contains("_(?:runtime|driver)$"))
-        content.launches.append(calls.select("start", _thread(), _id()))
+        content.launches.append(calls.select("start", _thread(), _id(-1)))
         kernels = events.filter(pl.col("cat") == "kernel")
-        content.tasks.append(kernels.select(_id(), "start", "end", nccl=kineto_comm.IS_NCCL))
+        content.tasks.append(kernels.select(_id(-2), "start", "end", nccl=kineto_comm.IS_NCCL))
         content.calls.append(kineto_comm.calls(kernels))
         if content.device is None and kernels.height:
             content.device = kernels["device"].cast(pl.Int32, strict=False)[0]
@@ -126,8 +126,8 @@ def _thread() -> pl.Expr:
     return pl.coalesce(tid.cast(pl.Int64, strict=False), -(tid.hash() // 2).cast(pl.Int64)).alias("thread")
 
 
-def _id() -> pl.Expr:
-    return pl.col("correlation").cast(pl.Int64, strict=False).fill_null(-1)
+def _id(none: int) -> pl.Expr:
+    return pl.col("correlation").cast(pl.Int64, strict=False).fill_null(none)
 
 
 def _device_tasks(events: pl.DataFrame, only_nccl: bool, offset_ns: int) -> pl.DataFrame:

@@ -101,9 +101,7 @@ class Trace:
         try:
             header = orjson.loads(start[:name] + b'"traceEvents":[]}')
         except orjson.JSONDecodeError as error:
-            raise SourceError(
-                self.path, "is no trace of torch.profiler: what precedes its events is no JSON"
-            ) from error
+            raise SourceError(self.path, "is no trace of torch.profiler: its header is no JSON") from error
         return header, start[bracket + 1 :]
 
     def _whole_events(self) -> pl.DataFrame | None:

@@ -1,0 +1,94 @@
+"""Build small traces of the shape that torch.profiler writes: for the samples, and for tests.
+
+Only what readers look at is there, in Kineto's own layout of lines; `compact` writes the same as other programs would.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MAIN = 4001
+"""The thread id of the main thread, which is the process's."""
+
+
+@dataclass
+class Trace:
+    """One rank's trace. Times are nanoseconds after `base_ns`; None writes no base, as old versions did."""
+
+    rank: int | None = 0
+    world: int = 1
+    base_ns: int | None = 1_760_000_000_000_000_000
+    host: str | None = "node0"
+    events: list[dict[str, Any]] = field(default_factory=list)
+    correlation: int = 100
+
+    def add(self, cat: str, name: str, start: int, end: int, tid: object, **args: Any) -> None:
+        pid = 0 if cat in ("kernel", "gpu_memcpy", "gpu_memset") else MAIN
+        event = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid}
+        self.events.append({**event, "ts": Micro(start), "dur": Micro(end - start), "args": args})
+
+    def range(self, start: int, end: int, name: str, *, thread: object = MAIN, cat: str = "user_annotation") -> None:
+        self.add(cat, name, start, end, thread, **{"External id": len(self.events)})
+
+    def call(self, start: int, *, thread: object = MAIN, name: str = "cudaLaunchKernel") -> int:
+        """A launch; returns its correlation id."""
+        self.correlation += 1
+        cat = "cuda_driver" if name.startswith("cu") and not name.startswith("cuda") else "cuda_runtime"
+        self.add(cat, name, start, start + 2, thread, cbid=211, correlation=self.correlation)
+        return self.correlation
+
+    def kernel(self, start: int, end: int, call: int, *, name: str = "gemm", stream: int = 7, **args: Any) -> None:
+        self.add("kernel", name, start, end, stream, device=0, stream=stream, correlation=call, grid=[1, 2, 3], **args)
+
+    def copy(self, start: int, end: int, call: int) -> None:
+        self.add("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", start, end, 7, device=0, stream=7, correlation=call)
+
+    def header(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "Made-up GPU"}]}
+        if self.rank is not None:
+            found["distributedInfo"] = {"backend": "nccl", "rank": self.rank, "world_size": self.world}
+        if self.host is not None:
+            found["host_name"] = self.host
+        if self.base_ns is not None:
+            found["baseTimeNanoseconds"] = self.base_ns
+        return found
+
+    def text(self, *, compact: bool = False) -> str:
+        if compact:
+            whole = {**self.header(), "traceEvents": self.events, "traceName": "x"}
+            return json.dumps(whole, separators=(",", ":"), default=str).replace(*MARKS[0]).replace(*MARKS[1])
+        fields = "".join(f'  "{k}": {json.dumps(v)},\n' for k, v in self.header().items())
+        return f'{{\n{fields}  "traceEvents": [\n{",".join(map(lines, self.events))}\n  ],"traceName": "x.json" }}'
+
+    def write(self, path: Path, *, compact: bool = False) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = self.text(compact=compact).encode()
+        path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+        return path
+
+
+class Micro:
+    """Nanoseconds, written as microseconds with three decimals."""
+
+    def __init__(self, ns: int) -> None:
+        self.ns = ns
+
+    def __str__(self) -> str:
+        sign = "-" if self.ns < 0 else ""
+        return f"\x01{sign}{abs(self.ns) // 1000}.{abs(self.ns) % 1000:03d}\x02"
+
+
+MARKS = (('"\\u0001', ""), ('\\u0002"', ""))
+"""A number with its decimals goes through json as text between these."""
+
+
+def lines(event: dict[str, Any]) -> str:
+    """An event as Kineto prints it."""
+    args = ",".join(f'"{k}": {json.dumps(v)}' for k, v in event["args"].items())
+    head = ", ".join(f'"{k}": {json.dumps(v)}' for k, v in event.items() if k not in ("ts", "dur", "args"))
+    times = ", ".join(f'"{k}": {str(event[k])[1:-1]}' for k in ("ts", "dur"))
+    return f'\n  {{\n    {head},\n    {times},\n    "args": {{\n      {args}\n    }}\n  }}'
