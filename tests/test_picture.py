@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from playwright.sync_api import Browser
 
 from tests.browser import browser, opened, pixels
-from trace_export.analysis.bubbles import bubble_slices, rank_bubbles
+from trace_export.analysis.bubbles import CAUSES, bubble_slices, rank_bubbles
 from trace_export.chart.chart import Chart
-from trace_export.chart.palette import FILLS, TEXT, shade
+from trace_export.chart.palette import FILLS, IDLE_FILLS, TEXT, shade
 from trace_export.chart.tracks import ChartOptions, lay_out
 from trace_export.errors import NothingToExportError, UsageError
 from trace_export.model import Profile
@@ -161,9 +161,9 @@ def test_bubbles_by_cause_lie_in_their_step(tmp_path: Path) -> None:
     root = drawn(lay_out(profile, ChartOptions(added=(bubble_slices(profile),))), tmp_path)
     texts = texts_of(root)
     assert [text for text in texts if text.startswith("step ")] == ["step 0 · 6 ms", "step 1 · 6 ms"]
-    assert "idle, by cause" in texts
+    assert {"idle: warm-up", "idle: cool-down"} <= set(texts)
     # (p - 1)(F + B) on each of two ranks, in two steps, against m (F + B) of work.
-    widths = blocks_of(root).group_by(idle=pl.col("fill") == FILLS["idle"]).agg(pl.col("w").sum())
+    widths = blocks_of(root).group_by(idle=~pl.col("fill").is_in(list(FILLS.values()))).agg(pl.col("w").sum())
     work, idle = (widths.filter(pl.col("idle") == i)["w"].item() for i in (False, True))
     assert idle / work == pytest.approx(1 / 2, rel=0.02)
 
@@ -245,7 +245,8 @@ def luminance(colour: str) -> float:
 
 
 def test_text_on_every_fill_is_readable() -> None:
-    for kind in FILLS:
+    assert set(CAUSES.values()) - {"unknown cause"} == set(IDLE_FILLS)
+    for kind in (*FILLS, *IDLE_FILLS, "unknown cause"):
         for chunk in range(3):
             assert (luminance(shade(kind, chunk, 3)) + 0.05) / (luminance(TEXT) + 0.05) >= 7
 

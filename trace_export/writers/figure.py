@@ -22,9 +22,8 @@ NAMES = {
     "FB": "forward + backward, overlapped",
     "OPT": "optimizer",
     "": "other work",
-    "idle": "idle, by cause",
 }
-"""The kinds of block in the order of the legend; "" is a block without kind, "idle" a bubble that was asked for."""
+"""The kinds of block in the order of the legend; "" is a block without kind."""
 
 BUBBLE = (
     "bubble: share of the step, from its first block to its last over all ranks, in which this rank runs no forward, "
@@ -46,9 +45,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Figure:
-    """`blocks`: row, lane, start_ns, end_ns, name, label, fill (a hex colour), kind (a key of `NAMES`), then the
-    arguments of the chart's slices; sorted by (row, lane, start_ns). `steps`: run, step, start_ns, end_ns,
-    name, by start.
+    """`blocks`: row, lane, start_ns, end_ns, name, label, fill (a hex colour), kind (a key of `NAMES`, or what idle
+    time is due to), then the arguments of the chart's slices; sorted by (row, lane, start_ns). `steps`: run, step,
+    start_ns, end_ns, name, by start.
     """
 
     title: str
@@ -96,10 +95,15 @@ class Figure:
         return max(1, round(12 / self.lane_height))
 
     @property
-    def kinds(self) -> list[str]:
-        """The kinds that occur, in the order of the legend."""
-        present = set(self.blocks["kind"].unique())
-        return [kind for kind in NAMES if kind in present]
+    def legend(self) -> list[tuple[str, str]]:
+        """Each fill that is a meaning, with its words."""
+        present = self.blocks["kind"].unique().sort()
+        chunks = range(self.chunks) if self.chunks > 1 else ()
+        return [
+            *((shade(kind, 0, 1), words) for kind, words in NAMES.items() if kind in present),
+            *((shade("F", chunk, self.chunks), f"chunk {chunk}") for chunk in chunks),
+            *((shade(cause, 0, 1), f"idle: {cause}") for cause in present if cause not in NAMES),
+        ]
 
 
 def figure(chart: Chart, steps: Numbers | None = None, bubbles: pl.DataFrame | None = None) -> Figure:
@@ -135,7 +139,7 @@ def _slices(chart: Chart, tracks: list[list[Track]]) -> pl.DataFrame:
     missing = [pl.lit(None, dtype).alias(name) for name, dtype in _OPTIONAL.items() if name not in slices.columns]
     slices = slices.with_columns(missing).join(places, on="track")
     block = pl.col("category") == "block"
-    kind = pl.coalesce("kind", pl.when(block).then(pl.lit("")).otherwise(pl.lit("idle")))
+    kind = pl.coalesce("kind", pl.when(block).then(pl.lit("")).otherwise("name"))
     if slices.filter(block)["run"].drop_nulls().is_empty():  # one run only, whatever added slices say of it
         slices = slices.with_columns(run=pl.lit(None, pl.Int32))
     return slices.with_columns(kind=kind)

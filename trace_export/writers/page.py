@@ -19,10 +19,10 @@ from typing import Any
 import orjson
 import polars as pl
 
-from trace_export.chart.palette import TEXT, shade
+from trace_export.chart.palette import TEXT
 from trace_export.errors import printable
 from trace_export.writers import svg
-from trace_export.writers.figure import NAMES, Figure
+from trace_export.writers.figure import Figure
 
 HELP = "Zoom: Ctrl + wheel, or W and S. Move: drag, or A and D. Everything: double-click, or 0."
 _NOT_FACTS = ("row", "lane", "start_ns", "end_ns", "name", "label", "fill")
@@ -68,12 +68,9 @@ def _digest(text: str) -> str:
 
 
 def _legend(figure: Figure) -> list[str]:
-    items = [(shade(kind, 0, 1), NAMES[kind]) for kind in figure.kinds]
-    if figure.chunks > 1:
-        items += [(shade("F", chunk, figure.chunks), f"chunk {chunk}") for chunk in range(figure.chunks)]
     return [
         f'<span><svg viewBox="0 0 12 12"><rect fill="{fill}" width="12" height="12"/></svg>{_safe(words)}</span>'
-        for fill, words in items
+        for fill, words in figure.legend
     ]
 
 

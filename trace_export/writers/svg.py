@@ -16,9 +16,9 @@ from typing import Any
 
 import polars as pl
 
-from trace_export.chart.palette import TEXT, shade
+from trace_export.chart.palette import TEXT
 from trace_export.errors import printable
-from trace_export.writers.figure import NAMES, Figure
+from trace_export.writers.figure import Figure
 
 MARGIN = 16
 LEAST_WIDTH, MOST_WIDTH = 720, 1600
@@ -207,11 +207,8 @@ def _duration(span_ns: int) -> str:
 def _legend(figure: Figure, size: _Size) -> tuple[str, float]:
     """Title, and what the colours mean; with the y below them."""
     ink = [_text(MARGIN, MARGIN + 12, figure.title, "title")]
-    chunks = range(figure.chunks) if figure.chunks > 1 else range(0)
-    items = [(shade(kind, 0, 1), NAMES[kind]) for kind in figure.kinds]
-    items += [(shade("F", chunk, figure.chunks), f"chunk {chunk}") for chunk in chunks]
     x, y = float(MARGIN), MARGIN + 34.0
-    for fill, words in items:
+    for fill, words in figure.legend:
         if x + 24 + len(words) * 7 > size.page - MARGIN:
             x, y = float(MARGIN), y + 18
         ink.append(f'<rect fill="{fill}" x="{x:g}" y="{y - 10:g}" width="12" height="12"/>')
