@@ -296,9 +296,7 @@ def test_device_tasks(tmp_path: Path, detail: Any) -> None:
     with patch.object(kineto_json, "CHUNK", 200):
         profile = loaded(trace.write(tmp_path / "t.json"), detail=detail, spill=tmp_path)
     (file,) = profile.kernels
-    rows = (
-        pl.read_ipc(file.path).with_columns(pl.col("start_ns", "end_ns") - BASE, pl.col("name").cast(pl.String)).rows()
-    )
+    tasks = pl.read_ipc(file.path).with_columns(pl.col("start_ns", "end_ns") - BASE, pl.col("name").cast(pl.String))
     everything = [
         ("stream 20", "ncclDevKernel_AllReduce_Sum", "communication", 5, 9),
         ("stream 7", "gemm", "compute", 20_000, 30_007),

@@ -56,7 +56,11 @@ class Trace:
         self.cut = False
         self.refused = 0
         self._file = _opened(path)
-        self.header, self._buffer = self._read_header()
+        try:
+            self.header, self._buffer = self._read_header()
+        except SourceError:
+            self._file.close()
+            raise
 
     def __enter__(self) -> Trace:
         return self
