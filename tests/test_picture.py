@@ -20,7 +20,7 @@ from trace_export.chart.chart import Chart
 from trace_export.chart.palette import FILLS, IDLE_FILLS, TEXT, shade
 from trace_export.chart.tracks import ChartOptions, lay_out
 from trace_export.errors import NothingToExportError, UsageError
-from trace_export.model import Profile
+from trace_export.model import COLLECTIVES, Profile, conform
 from trace_export.pipeline.schedules import schedule
 from trace_export.pipeline.simulate import Costs, simulate
 from trace_export.selection import Numbers
@@ -125,6 +125,17 @@ def test_steps_are_panels_and_can_be_chosen(tmp_path: Path) -> None:
         drawn(chart, tmp_path, steps=Numbers.parse("9", "--steps"))
 
 
+def test_blocks_of_no_step_do_not_squeeze_the_steps(tmp_path: Path) -> None:
+    profile = run_of("gpipe", 2, 2)
+    stray = profile.spans.with_columns(pl.col("start_ns", "end_ns") - 3_600_000 * MS, step=pl.lit(None, pl.Int32))
+    both = lay_out(replace(profile, spans=pl.concat([stray, profile.spans])))
+    texts = texts_of(drawn(both, tmp_path))
+    assert [text for text in texts if text.startswith("step ")] == ["step 0 · 6 ms"]
+    assert "Blocks outside of any step are left out." in texts
+    alone = texts_of(drawn(lay_out(replace(profile, spans=stray)), tmp_path))
+    assert "outside of any step · 6 ms" in alone
+
+
 def test_guesses_are_said(tmp_path: Path) -> None:
     profile = run_of("gpipe", 2, 2)
     assert not any("inferred" in text for text in texts_of(drawn(lay_out(profile), tmp_path)))
@@ -166,6 +177,17 @@ def test_bubbles_by_cause_lie_in_their_step(tmp_path: Path) -> None:
     widths = blocks_of(root).group_by(idle=~pl.col("fill").is_in(list(FILLS.values()))).agg(pl.col("w").sum())
     work, idle = (widths.filter(pl.col("idle") == i)["w"].item() for i in (False, True))
     assert idle / work == pytest.approx(1 / 2, rel=0.02)
+
+
+def test_details_of_the_ranks_are_left_to_the_trace_viewer(tmp_path: Path) -> None:
+    profile = run_of("gpipe", 2, 2)
+    spans = profile.spans.select("rank", "start_ns", "end_ns", group=pl.lit("tp"), op=pl.lit("AllReduce"))
+    profile = replace(profile, collectives=conform(spans, COLLECTIVES))
+    chart = lay_out(profile, ChartOptions(detail="comm"))
+    assert "AllReduce" in set(chart.main.slices["name"])
+    root = drawn(chart, tmp_path)
+    assert len(blocks_of(root)) == len(profile.spans)
+    assert not any("communication" in text for text in texts_of(root))
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class Row:
 class Figure:
     """`blocks`: row, lane, start_ns, end_ns, name, label, fill (a hex colour), kind (a key of `NAMES`, or what idle
     time is due to), then the arguments of the chart's slices; sorted by (row, lane, start_ns). `steps`: run, step,
-    start_ns, end_ns, name, by start.
+    start_ns, end_ns, name, by start; last what is of no step.
     """
 
     title: str
@@ -146,16 +146,19 @@ def _slices(chart: Chart, tracks: list[list[Track]]) -> pl.DataFrame:
 
 
 def _row_tracks(chart: Chart) -> list[list[Track]]:
-    """The tracks that hold blocks, one list of lanes per line that is seen, in the chart's order."""
+    """The tracks of blocks, one list of lanes per line that is seen, in the chart's order. What lies in groups below
+    the root is detail of the ranks, not of the pipeline."""
     tracks = {track.id: track for track in chart.main.tracks}
 
-    def place(track: Track) -> tuple[int, ...]:
-        return () if track.parent is None else (*place(tracks[track.parent]), track.order)
+    def path(track: Track) -> list[Track]:
+        return [] if track.parent is None else [*path(tracks[track.parent]), track]
 
     lines: dict[tuple[tuple[int, ...], str], list[Track]] = {}
     for number in sorted(chart.main.slices.filter(pl.col("category").ne_missing("step"))["track"].unique()):
-        track = tracks[number]
-        lines.setdefault((place(track), track.name), []).append(track)
+        line = path(tracks[number])
+        if all(track.kind == "slices" for track in line):
+            place = tuple(track.order for track in line)
+            lines.setdefault((place, tracks[number].name), []).append(tracks[number])
     return [lines[key] for key in sorted(lines)]
 
 
@@ -192,6 +195,6 @@ def _steps(blocks: pl.DataFrame) -> pl.DataFrame:
     return (
         blocks.group_by("run", "step")
         .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
-        .sort("start_ns", "run", "step")
+        .sort(pl.col("step").is_null(), "start_ns", "run", "step")
         .with_columns(name=pl.when(pl.col("step").is_null()).then(pl.lit("outside of any step")).otherwise(name))
     )

@@ -55,8 +55,11 @@ class Still:
 
 
 def draw(figure: Figure, at_most: int | None = None) -> Still:
-    """The picture; of the steps only the first `at_most` where that is given, which the picture then says."""
-    steps = figure.steps.head(at_most) if at_most else figure.steps
+    """The picture; of the steps only the first `at_most` where that is given, and nothing that is of no step where
+    there are steps: the picture then says so."""
+    numbered = figure.steps.filter(pl.col("step").is_not_null())
+    every = numbered if len(numbered) else figure.steps
+    steps = every.head(at_most) if at_most else every
     size = _Size.of(figure, steps)
     legend, y = _legend(figure, size)
     panel = HEADING + size.tops[-1] + AXIS
@@ -66,8 +69,10 @@ def draw(figure: Figure, at_most: int | None = None) -> Still:
     parts.append(_numbers(placed, size.text))
     y += panel * len(steps)
     remarks = figure.remarks
-    if len(steps) < len(figure.steps):
-        remarks.append(f"The first {len(steps)} of {len(figure.steps)} steps; --steps chooses others.")
+    if len(steps) < len(every):
+        remarks.append(f"The first {len(steps)} of {len(every)} steps; --steps chooses others.")
+    if len(every) < len(figure.steps):
+        remarks.append("Blocks outside of any step are left out.")
     for remark in remarks:
         y += 16
         parts.append(_text(MARGIN, y, remark, "quiet"))
