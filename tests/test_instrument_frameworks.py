@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,11 @@ import polars as pl
 import pytest
 
 from trace_export.pipeline.schedules import schedule
+from trace_export.sources import read
+from trace_export.sources.find import find
 from trace_export.sources.markers import OWN, Dialects
+from trace_export.sources.merge import merge
+from trace_export.sources.source import ReadOptions
 
 HERE = Path(__file__).resolve().parent
 PYTHON = os.environ.get("TRACE_EXPORT_FRAMEWORKS_PYTHON", sys.executable)
@@ -112,6 +117,21 @@ def test_torch_pipelining(tmp_path: Path, name: str, microbatches: int, when: st
     train("train_torch.py", 2, name, 2, microbatches, tmp_path, when)
     check(tmp_path, name, 2, microbatches, 2)
     assert optimizers(tmp_path, 1) == [f"te:Optimizer stage=1 step={s} rank=1" for s in (0, 1)]
+
+
+@needs("torch")
+def test_a_trace_of_the_real_torch_profiler(tmp_path: Path) -> None:
+    train("train_torch.py", 2, "InterleavedZeroBubble", 2, 4, tmp_path, "profiled")
+    profile, refused = merge(read(s, ReadOptions(host_ranges=True)) for s in find(tmp_path).sources)
+    assert refused == []
+    assert profile.ranks.select("rank", "rank_origin", "stage").rows() == [(0, "recorded", 0), (1, "recorded", 1)]
+    blocks = profile.spans.filter(pl.col("kind") != "OPT")
+    for rank, step in ((r, s) for r in range(2) for s in range(2)):
+        found = blocks.filter(pl.col("rank") == rank, pl.col("step") == step)
+        order = found.sort("start_ns").select("kind", "microbatch", "chunk").rows()
+        assert order == expected("InterleavedZeroBubble", 2, 4, rank), (rank, step)
+    assert abs(blocks["end_ns"].max() - time.time_ns()) < 60e9  # type: ignore[operator]
+    assert (blocks["end_ns"] - blocks["start_ns"]).min() > 0  # type: ignore[operator]
 
 
 @needs("megatron.core")

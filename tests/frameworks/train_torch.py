@@ -1,4 +1,8 @@
-"""torch.distributed.pipelining: SCHEDULE STEPS MICROBATCHES OUT [before|after]: when the marks are turned on."""
+"""torch.distributed.pipelining: SCHEDULE STEPS MICROBATCHES OUT [before|after|profiled].
+
+`before` and `after` the import of torch says when the marks are turned on; `profiled`: they go to torch.profiler, which
+writes a trace to OUT, instead of to the stub.
+"""
 
 import sys
 from pathlib import Path
@@ -9,8 +13,8 @@ stub.install()
 schedule_name, steps, microbatches, out = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
 import trace_export.instrument as ti  # noqa: E402
 
-if sys.argv[5] == "before":
-    ti.auto()
+if sys.argv[5] != "after":
+    ti.auto("torch" if sys.argv[5] == "profiled" else None)
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -42,6 +46,9 @@ stages = [
 ]
 optimizer = torch.optim.SGD([p for m in modules for p in m.parameters()], lr=0.1)
 run = schedule_class(stages[0] if single else stages, microbatches, loss_fn=torch.nn.functional.mse_loss)
+profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+if sys.argv[5] == "profiled":
+    profiler.start()
 for _ in range(steps):
     batch = torch.randn(2 * microbatches, 8)
     named = {"target": batch, "losses": []} if total - 1 in indices else {}
@@ -49,5 +56,8 @@ for _ in range(steps):
     optimizer.step()
     optimizer.zero_grad()
 dist.barrier()
+if sys.argv[5] == "profiled":
+    profiler.stop()
+    profiler.export_chrome_trace(str(out / f"trace{rank}.pt.trace.json.gz"))
 dist.destroy_process_group()
 stub.write(out)

@@ -111,7 +111,7 @@ class Extent:
 class Work:
     """GPU work by range id: `compute` (kernels and graphs, or what else was asked for) and `communication` (NCCL's
     kernels, by pipeline range and by NCCL call). Of all `tasks` of the processes, `outside` were launched outside
-    every pipeline range and `orphans` have no launch call in the file; `every_call`: whether all calls were read."""
+    every pipeline range (NCCL's, which may be anywhere, not counted) and `orphans` have no launch call in the file; `every_call`: whether all calls were read."""
 
     compute: Extent
     communication: Extent
@@ -133,7 +133,7 @@ class Work:
         self.communication.add(np.where(nccl, call, NONE), start, end)
         self.tasks += len(start)
         self.orphans += int(np.count_nonzero(~known))
-        self.outside += int(np.count_nonzero(known & (pipeline == NONE)))
+        self.outside += int(np.count_nonzero(known & (pipeline == NONE) & ~nccl))
 
     def frame(self) -> pl.DataFrame:
         """One row per range id: id, work_start, work_end, work_count, comm_start, comm_end, comm_count."""
