@@ -31,7 +31,7 @@ TEXT = "#000000"
 def shade(kind: str, chunk: int, chunks: int) -> str:
     """The fill of a block of `kind` (or of idle time of that cause) and of model chunk `chunk` (from 0) of `chunks`:
     the first is full, later ones are lighter."""
-    white = 0.6 * chunk / (chunks - 1) if chunks > 1 else 0.0
+    white = 0.5 * chunk / (chunks - 1) if chunks > 1 else 0.0
     base = FILLS.get(kind) or IDLE_FILLS.get(kind, IDLE)
     full = (int(base[at : at + 2], 16) for at in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * white):02x}" for part in full)

@@ -37,15 +37,17 @@ def open_trace(
         link = serve.link(server, view)
         shown = not no_browser and serve.open_browser(link)
         typer.echo(f"{'Opening' if shown else 'Open this link in a browser:'} {link}")
-        typer.echo(_advice(server.host, offline), err=True)
+        typer.echo(_advice(server.host, offline, timeout), err=True)
+        if file.stat().st_size > serve.LARGE:
+            typer.echo("The trace is large: if the page runs out of memory, export fewer --steps or --ranks.", err=True)
         fetched = server.serve(idle_s, once=not offline)
     if not fetched:
         raise TraceExportError(f"nobody fetched {file.name} for {timeout}", "open the link, or give a longer --timeout")
     typer.echo("The page has the trace; the server has ended.", err=True)
 
 
-def _advice(host: str, offline: bool) -> str:
+def _advice(host: str, offline: bool, timeout: str) -> str:
     remote = f"If the browser runs on another machine, there: ssh -L {host.rpartition(':')[2]}:{host} THIS_MACHINE"
     if offline:
-        return f"Ctrl-C ends the server. {remote}"
+        return f"Ctrl-C ends the server, as do {timeout} in which nothing is asked for. {remote}"
     return f"If the browser asks whether the page may reach this device, allow it. {remote}"

@@ -28,6 +28,10 @@ from trace_export.errors import TraceExportError, UsageError
 LOOPBACK = "127.0.0.1"
 PORT = 9001
 PUBLIC_UI = "https://ui.perfetto.dev"
+METHODS = "GET, HEAD, OPTIONS"
+LARGE = 200_000_000
+"""Bytes of a trace above which a browser may run out of memory (2 GB, of which it takes ten times the trace's size)."""
+
 STAY_HERE = "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'"
 """Content security policy of the bundled UI: what it needs of its own server, and nothing of the internet."""
 
@@ -93,13 +97,15 @@ class _Handler(BaseHTTPRequestHandler):
         if self._refused() or not self._file():
             return
         self.send_response(HTTPStatus.NO_CONTENT)
-        self.send_header("Allow", "GET, HEAD, OPTIONS")
+        self.send_header("Allow", METHODS)
         self.send_header("Access-Control-Allow-Methods", "GET, HEAD")
         self.send_header("Access-Control-Allow-Private-Network", "true")
         self._end_headers()
 
     def do_POST(self) -> None:
-        self.send_error(HTTPStatus.METHOD_NOT_ALLOWED)
+        self.send_response(HTTPStatus.METHOD_NOT_ALLOWED)
+        self.send_header("Allow", METHODS)
+        self.end_headers()
 
     do_PUT = do_DELETE = do_PATCH = do_POST
 
