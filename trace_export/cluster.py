@@ -1,0 +1,278 @@
+"""Map a function over sources on a Dask cluster: each machine reads what lies on its own disk, only tables travel.
+
+Needs the extra `dask`. A task that is bound to a machine goes to the workers of that machine only; when they die and
+new ones come up there, it is given to those. What a machine cannot read is an error of that source and never ends the
+run.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import socket
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
+
+from trace_export.errors import SourceError, TraceExportError, UsageError
+from trace_export.parallel import attempt
+
+CONNECT_S = 10
+LOOK_S = 1.0
+"""How often it is checked whether the machines of bound tasks are still there."""
+GONE_S = 20.0
+"""How long a machine may be without a worker before its tasks are given up; a nanny restarts one in a few seconds."""
+TRIES = 3
+"""How many workers of its machine a bound task may outlive."""
+EVERY = "*"
+
+
+class Placed(Protocol):
+    """What a function is mapped over: it lies somewhere, perhaps on a disk that only the machine `at` can read."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def at(self) -> str | None: ...
+
+
+Item = TypeVar("Item", bound=Placed)
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The Dask scheduler at `address`, and which machine reads which folder of its own, in order.
+
+    A machine is called by the name or address of its workers or by its host name; `*` stands for every machine. No
+    folders: every worker sees the log_dir under the same name.
+    """
+
+    address: str
+    folders: tuple[tuple[str, Path], ...] = ()
+
+    @staticmethod
+    def parse(address: str, entries: Sequence[str]) -> Cluster:
+        """`entries` are `MACHINE:FOLDER`, or a TOML file with a table `machines` that holds `MACHINE = "FOLDER"` or a
+        list of folders. Raises UsageError."""
+        folders: list[tuple[str, Path]] = []
+        for entry in entries:
+            if entry.endswith(".toml"):
+                folders += _plan(Path(entry))
+                continue
+            machine, colon, folder = entry.partition(":")
+            if not (machine and colon and folder):
+                raise UsageError(f'--at "{entry}" is not MACHINE:FOLDER', "write it like --at node1:/scratch/profiles")
+            folders.append((machine, Path(folder)))
+        return Cluster(address, tuple(folders))
+
+
+def _plan(file: Path) -> list[tuple[str, Path]]:
+    try:
+        machines = tomllib.loads(file.read_text(encoding="utf-8"))["machines"]
+        named = [(m, [f] if isinstance(f, str) else f) for m, f in machines.items()]
+        return [(machine, Path(folder)) for machine, folders in named for folder in folders]
+    except OSError as error:
+        raise UsageError(f"--at {file}: cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, AttributeError, TypeError) as error:
+        remedy = 'it needs a table [machines] with lines like node1 = "/scratch/profiles"'
+        raise UsageError(f"--at {file}: is not a plan", remedy) from error
+
+
+def run(
+    cluster: Cluster,
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    done: Callable[[int], None] = lambda index: None,
+) -> list[Result | TraceExportError]:
+    """The result of each item in their order, or its error, as `parallel.run`; read by the cluster's workers.
+
+    Raises TraceExportError when no scheduler answers, or no worker can run this program.
+    """
+    with _client(cluster) as client:
+        return _Run(client, function, items, done).results()
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder of a machine."""
+
+    path: Path
+    at: str
+
+
+def in_each_folder(
+    cluster: Cluster, function: Callable[[Path], Result]
+) -> list[tuple[Place, Result | TraceExportError]]:
+    """What `function` makes of each of the cluster's folders, on the machine that has it.
+
+    Raises TraceExportError as `run` does, and UsageError for a machine that has no worker.
+    """
+    with _client(cluster) as client:
+        workers = _workers(client)
+        places = []
+        for name, folder in cluster.folders:
+            if name != EVERY and not any(w.called(name) for w in workers):
+                there = ", ".join(sorted({w.host for w in workers}))
+                raise UsageError(f"--at {name}: no worker of the cluster is called so", f"hosts there: {there}")
+            names = [name] if name != EVERY else [w.host for w in {w.ip: w for w in reversed(workers)}.values()][::-1]
+            places += [Place(folder, n) for n in names]
+        return list(zip(places, _Run(client, partial(_of_path, function), places).results(), strict=True))
+
+
+def _of_path(function: Callable[[Path], Result], place: Place) -> Result:
+    return function(place.path)
+
+
+@contextmanager
+def _client(cluster: Cluster) -> Iterator[Any]:
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise TraceExportError("--scheduler needs the extra dask", "pip install 'trace-export[dask]'") from error
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # we tell what was lost in our own words
+    try:
+        client: Any = Client(cluster.address, timeout=CONNECT_S, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        remedy = "start one with `dask scheduler` and workers with `dask worker`"
+        raise TraceExportError(f"{cluster.address}: no Dask scheduler answers there", remedy) from error
+    with client:
+        if not client.nthreads():
+            raise TraceExportError(f"{cluster.address}: the Dask cluster has no worker", "start some with dask worker")
+        yield client
+
+
+class Worker(NamedTuple):
+    """What a worker tells of itself. `name` is its address where nobody gave it one."""
+
+    address: str
+    name: str
+    host: str
+    ip: str
+
+    def called(self, machine: str) -> bool:
+        return machine in (*self, self.host.partition(".")[0])
+
+
+def _workers(client: Any) -> list[Worker]:
+    """The workers in the order of their names. Raises TraceExportError when one cannot run this program."""
+    try:
+        told = client.run(_who, on_error="return").values()
+    except Exception as error:  # whatever unpickling, versions or the network make of it over there
+        return _refuse(error)
+    for answer in told:
+        if isinstance(answer, Exception) and not isinstance(answer, OSError):  # OSError: it is just going
+            return _refuse(answer)
+    return sorted(Worker(*answer) for answer in told if not isinstance(answer, Exception))
+
+
+def _refuse(error: Exception) -> NoReturn:
+    remedy = "install the same trace-export on every worker"
+    raise TraceExportError(f"a Dask worker cannot run this program ({error})", remedy) from error
+
+
+def _who(dask_worker: Any) -> tuple[str, str, str, str]:
+    return dask_worker.address, str(dask_worker.name), socket.gethostname(), dask_worker.ip
+
+
+class _Run(Generic[Item, Result]):
+    """One run over `items`: which tasks are out, and what came of the others."""
+
+    def __init__(
+        self,
+        client: Any,
+        function: Callable[[Item], Result],
+        items: Sequence[Item],
+        done: Callable[[int], None] = lambda index: None,
+    ) -> None:
+        self.client, self.items, self.done = client, items, done
+        self.task = partial(attempt, function)
+        self.workers = _workers(client)
+        self.out: dict[Any, int] = {}
+        self.bound: dict[int, list[str]] = {}
+        self.tries = [0] * len(items)
+        self.lost_at: dict[int, float] = {}
+        self.finished: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.found: dict[int, Result | TraceExportError] = {}
+
+    def results(self) -> list[Result | TraceExportError]:
+        try:
+            for index in range(len(self.items)):
+                self._submit(index)
+            looked = time.monotonic()
+            while self.out:
+                self._gather(self._next())
+                if time.monotonic() - looked > LOOK_S:
+                    self._look_after_the_bound()
+                    looked = time.monotonic()
+        finally:
+            self.client.cancel(list(self.out))
+        return [self.found[index] for index in range(len(self.items))]
+
+    def _submit(self, index: int) -> None:
+        at = self.items[index].at
+        self.tries[index] += 1
+        if at is not None:
+            self.bound[index] = [w.address for w in self.workers if w.called(at)]
+        future = self.client.submit(self.task, self.items[index], pure=False, workers=self.bound.get(index))
+        self.out[future] = index
+        future.add_done_callback(self.finished.put)
+
+    def _next(self) -> list[Any]:
+        """The tasks that have ended since the last look; waits a while for one."""
+        ended = []
+        try:
+            ended.append(self.finished.get(timeout=LOOK_S))
+            while not self.finished.empty():
+                ended.append(self.finished.get())
+        except queue.Empty:
+            pass
+        return [future for future in ended if future in self.out]
+
+    def _gather(self, ended: list[Any]) -> None:
+        """Takes the results over in one go; those of workers that died are fetched again by Dask itself."""
+        whole = [future for future in ended if future.status == "finished"]
+        results = self.client.gather(whole, errors="skip")
+        if len(results) < len(whole):  # a worker died after it had finished
+            results = [self._one(future) for future in whole]
+        for future, result in zip(whole, results, strict=True):
+            self._settle(future, result)
+        for future in ended:
+            if future in self.out:
+                self._settle(future, self._one(future))
+
+    def _one(self, future: Any) -> Result | TraceExportError:
+        item = self.items[self.out[future]]
+        try:
+            return future.result()  # type: ignore[no-any-return]
+        except Exception as error:  # whatever the cluster did with the task: this source is lost, not the run
+            how = f"the Dask workers that read it died or lost it ({type(error).__name__})"
+            return SourceError(item.path, how, "give them more memory, or read it on one machine")
+
+    def _settle(self, future: Any, result: Result | TraceExportError) -> None:
+        index = self.out.pop(future)
+        self.found[index] = result
+        self.done(index)
+
+    def _look_after_the_bound(self) -> None:
+        """Tasks whose machine has lost the workers they were given to: again to its new ones, or given up."""
+        alive = set(self.client.nthreads())
+        stranded = {f: i for f, i in self.out.items() if i in self.bound and not alive & set(self.bound[i])}
+        if stranded:
+            self.workers = _workers(self.client)
+        for future, index in stranded.items():
+            item = self.items[index]
+            since = self.lost_at.setdefault(index, time.monotonic())
+            back = any(w.called(item.at or "") for w in self.workers)
+            if back and self.tries[index] < TRIES:
+                del self.out[future], self.lost_at[index]
+                self.client.cancel([future])
+                self._submit(index)
+            elif back or time.monotonic() - since > GONE_S:
+                how = f"machine {item.at} of the cluster has no worker left to read it"
+                self._settle(future, SourceError(item.path, how, "start its workers again"))
