@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
@@ -132,12 +133,12 @@ def _of_path(function: Callable[[Path], Result], place: Place) -> Result:
 @contextmanager
 def _client(cluster: Cluster) -> Iterator[Any]:
     try:
-        from distributed import Client
+        distributed: Any = import_module("distributed")
     except ImportError as error:
         raise TraceExportError("--scheduler needs the extra dask", "pip install 'trace-export[dask]'") from error
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # we tell what was lost in our own words
     try:
-        client: Any = Client(cluster.address, timeout=CONNECT_S, set_as_default=False)
+        client = distributed.Client(cluster.address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         remedy = "start one with `dask scheduler` and workers with `dask worker`"
         raise TraceExportError(f"{cluster.address}: no Dask scheduler answers there", remedy) from error
@@ -208,7 +209,7 @@ class _Run(Generic[Item, Result]):
             while self.out:
                 self._gather(self._next())
                 if time.monotonic() - looked > LOOK_S:
-                    self._look_after_the_bound()
+                    self._look_after_the_stranded()
                     looked = time.monotonic()
         finally:
             self.client.cancel(list(self.out))
@@ -256,23 +257,26 @@ class _Run(Generic[Item, Result]):
 
     def _settle(self, future: Any, result: Result | TraceExportError) -> None:
         index = self.out.pop(future)
+        at = self.items[index].at
+        if at is not None and isinstance(result, TraceExportError):
+            result = TraceExportError(f"{at}: {result.what}", result.remedy)
         self.found[index] = result
         self.done(index)
 
-    def _look_after_the_bound(self) -> None:
-        """Tasks whose machine has lost the workers they were given to: again to its new ones, or given up."""
+    def _look_after_the_stranded(self) -> None:
+        """Tasks without a worker that may do them: again to new ones of their machine, or given up after a while."""
         alive = set(self.client.nthreads())
-        stranded = {f: i for f, i in self.out.items() if i in self.bound and not alive & set(self.bound[i])}
+        stranded = {f: i for f, i in self.out.items() if not alive & set(self.bound.get(i, alive))}
         if stranded:
             self.workers = _workers(self.client)
         for future, index in stranded.items():
             item = self.items[index]
             since = self.lost_at.setdefault(index, time.monotonic())
-            back = any(w.called(item.at or "") for w in self.workers)
+            back = any(item.at is not None and w.called(item.at) for w in self.workers)
             if back and self.tries[index] < TRIES:
                 del self.out[future], self.lost_at[index]
                 self.client.cancel([future])
                 self._submit(index)
             elif back or time.monotonic() - since > GONE_S:
-                how = f"machine {item.at} of the cluster has no worker left to read it"
-                self._settle(future, SourceError(item.path, how, "start its workers again"))
+                how = "no worker is left that could read it"
+                self._settle(future, SourceError(item.path, how, "start workers again, with more memory"))

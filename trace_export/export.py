@@ -16,7 +16,7 @@ from typing import Literal
 
 import polars as pl
 
-from trace_export import parallel, sources
+from trace_export import cluster, parallel, sources
 from trace_export.analysis.bubbles import bubble_slices, rank_bubbles, step_bubbles
 from trace_export.chart.chart import Chart
 from trace_export.chart.colours import ColorBy
@@ -24,13 +24,14 @@ from trace_export.chart.names import block_name, has_chunks
 from trace_export.chart.tracks import ChartOptions, lay_out
 from trace_export.clocks import align as clock_alignment
 from trace_export.clocks import record
+from trace_export.cluster import Cluster
 from trace_export.cut import cut
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError
 from trace_export.model import INT, SPANS, TEXT, Declared, Detail, Note, Profile, conform
 from trace_export.pipeline import dependencies, labels, messages, peers, recognise, topology
 from trace_export.pipeline.measured import model_of
 from trace_export.selection import Numbers
-from trace_export.sources.find import find
+from trace_export.sources.find import find, together
 from trace_export.sources.layout import Found
 from trace_export.sources.merge import merge
 from trace_export.sources.source import ReadOptions, Source
@@ -79,6 +80,7 @@ class LoadOptions:
     offsets: dict[str, int] = field(default_factory=dict)
     max_clock_error_ns: int | None = None
     jobs: int | None = None
+    cluster: Cluster | None = None
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,9 @@ def load(options: LoadOptions, progress: Progress = silent) -> Loaded:
     Raises UsageError for impossible options, NothingToExportError when no source gave a block, AlignmentError when
     `align` is `strict` and the clocks cannot be tied.
     """
-    found = find(options.log_dir)
+    found, lost = locate(options)
     chosen, missing = choose(found, options)
+    missing += lost
     if not chosen:
         raise missing[0] if missing else nothing_found(options)
     profile, failures = read_all(chosen, options, progress)
@@ -136,6 +139,23 @@ def load(options: LoadOptions, progress: Progress = silent) -> Loaded:
             f"{options.log_dir}: no block is left by the options", "see what is there with trace-export inspect"
         )
     return Loaded(profile, tuple(failures))
+
+
+def locate(options: LoadOptions) -> tuple[Found, list[TraceExportError]]:
+    """What lies in the log_dir, or in the folders of its own that each machine of a cluster has; there, an error for
+    each that cannot be looked into."""
+    if options.cluster is None:
+        return find(options.log_dir), []
+    if options.read.detail != "spans":
+        raise UsageError(
+            f"--detail {options.read.detail} needs the profiles on this machine, and from a cluster come only tables",
+            "leave out --scheduler, or --detail",
+        )
+    if not options.cluster.folders:
+        return find(options.log_dir), []
+    looks = cluster.in_each_folder(options.cluster, find)
+    found = [(place.at, look) for place, look in looks if isinstance(look, Found)]
+    return together(found), [look for _, look in looks if isinstance(look, TraceExportError)]
 
 
 def choose(found: Found, options: LoadOptions) -> tuple[list[Source], list[TraceExportError]]:
@@ -186,7 +206,6 @@ def _nothing_drawn(options: LoadOptions, failures: list[TraceExportError], profi
 
 def read_all(chosen: list[Source], options: LoadOptions, progress: Progress) -> tuple[Profile, list[TraceExportError]]:
     """All sources read and merged, and the errors of those that could not be."""
-    jobs = options.jobs or parallel.sensible_jobs([s.path for s in chosen])
     read = partial(sources.read, options=options.read)
     done = 0
 
@@ -196,7 +215,11 @@ def read_all(chosen: list[Source], options: LoadOptions, progress: Progress) -> 
         progress("reading", done, len(chosen))
 
     progress("reading", 0, len(chosen))
-    results = parallel.run(read, chosen, jobs, tick)
+    if options.cluster is not None:
+        results = cluster.run(options.cluster, read, chosen, tick)
+    else:
+        jobs = options.jobs or parallel.sensible_jobs([s.path for s in chosen])
+        results = parallel.run(read, chosen, jobs, tick)
     profile, refused = merge(r for r in results if isinstance(r, Profile))
     return profile, [r for r in results if isinstance(r, TraceExportError)] + list(refused)
 

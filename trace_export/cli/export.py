@@ -70,6 +70,8 @@ def run(
     offset: opt.Offset = None,
     max_clock_error: opt.MaxClockError = None,
     jobs: opt.Jobs = None,
+    scheduler: opt.Scheduler = None,
+    at: opt.At = None,
     strict: opt.Strict = False,
     json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -77,7 +79,7 @@ def run(
 ) -> None:
     family = None if ctx.info_name == "export" else ctx.info_name
     source = loading.load_options(
-        loading.folder(folder, log_dir),
+        loading.folder(folder, log_dir, scheduler, at or ()),
         family=family,
         devices=devices,
         multi_machine=multi_machine,
@@ -96,6 +98,8 @@ def run(
         offset=offset or (),
         max_clock_error=max_clock_error,
         jobs=jobs,
+        scheduler=scheduler,
+        at=at or (),
     )
     from trace_export.analysis.summary import summarise
     from trace_export.export import WriteOptions, export

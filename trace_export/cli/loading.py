@@ -13,8 +13,17 @@ if TYPE_CHECKING:
     from trace_export.export import LoadOptions
 
 
-def folder(positional: Path | None, option: Path | None) -> Path:
-    """The one folder that was given. Raises UsageError for none or two."""
+def folder(positional: Path | None, option: Path | None, scheduler: str | None = None, at: Sequence[str] = ()) -> Path:
+    """The one folder that was given; the current one where the profiles lie `at` the machines of a cluster.
+
+    Raises UsageError for none or two.
+    """
+    if at and (positional or option):
+        raise UsageError("both --at and a folder given", "--at says where the profiles lie; --out says where to write")
+    if at and not scheduler:
+        raise UsageError("--at needs --scheduler", "machines are those of a Dask cluster: --scheduler tcp://HOST:PORT")
+    if at:
+        return Path()
     if positional is not None and option is not None and positional != option:
         raise UsageError(f"two folders given, {positional} and {option}", "give one")
     chosen = option or positional
@@ -55,8 +64,11 @@ def load_options(
     offset: Sequence[str] = (),
     max_clock_error: str | None = None,
     jobs: int | None = None,
+    scheduler: str | None = None,
+    at: Sequence[str] = (),
 ) -> LoadOptions:
     """The options as the API takes them. Raises UsageError that names the option."""
+    from trace_export.cluster import Cluster
     from trace_export.export import LoadOptions
     from trace_export.model import DETAILS, Declared
     from trace_export.sources.source import ReadOptions
@@ -87,4 +99,5 @@ def load_options(
         offsets=offsets(offset),
         max_clock_error_ns=nanoseconds(max_clock_error, "--max-clock-error") if max_clock_error else None,
         jobs=jobs,
+        cluster=Cluster.parse(scheduler, at) if scheduler else None,
     )

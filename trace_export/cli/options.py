@@ -69,6 +69,24 @@ MaxClockError = Annotated[
 Jobs = Annotated[
     int | None, typer.Option(help="Processes that read; default: the cores there are.", min=1, show_default=False)
 ]
+Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        help="Read on the Dask cluster of this scheduler, tcp://HOST:PORT (extra dask); the log_dir is one that its"
+        " workers see too.",
+        metavar="ADDRESS",
+        show_default=False,
+    ),
+]
+At = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Instead of a log_dir: a folder on a disk of a machine of the cluster (* for each machine), or a TOML"
+        " file with a table of machines and folders.",
+        metavar="MACHINE:DIR",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Any warning makes the exit code 3.")]

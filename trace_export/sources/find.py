@@ -6,11 +6,13 @@ the sources it is sure of. Ranks and machines come from names here; a reader may
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trace_export.sources import find_ascend, find_kineto, find_nsys, find_paddle
-from trace_export.sources.layout import Folder, Found, walk
+from trace_export.sources.layout import ALONE, Folder, Found, walk
+from trace_export.sources.source import Source
 
 _RECOGNISERS: tuple[Callable[[Path, list[Folder]], Found], ...] = (
     find_paddle.worker_logs,
@@ -29,3 +31,27 @@ def find(root: Path) -> Found:
     folders = walk(root)
     found = [recognise(root, folders) for recognise in _RECOGNISERS]
     return Found(tuple(s for f in found for s in f.sources), tuple(n for f in found for n in f.notes))
+
+
+def together(parts: Sequence[tuple[str, Found]]) -> Found:
+    """What was found on each machine of a cluster as one; a machine's clock domains carry its name.
+
+    A log whose number of its rank is just its place on its machine is the same on every machine: such ranks become
+    `assumed` and give way to each other when the profiles are merged.
+    """
+    sources: list[Source] = []
+    for at, found in parts:
+        first = 1 + max((s.machine for s in sources), default=-1)
+        for source in found.sources:
+            counted = len(parts) > 1 and source.rank is not None and source.rank == source.local
+            sources.append(
+                replace(
+                    source,
+                    at=at,
+                    host=at if source.host == ALONE else f"{at}/{source.host}",
+                    machine=first + source.machine,
+                    rank_origin="assumed" if counted else source.rank_origin,
+                )
+            )
+    notes = tuple(replace(note, where=f"{at}:{note.where}") for at, found in parts for note in found.notes)
+    return Found(tuple(sources), notes)

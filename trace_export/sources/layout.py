@@ -14,6 +14,9 @@ from trace_export.sources.source import Source
 DEPTH = 8
 """How deep profiles may lie below the given folder; the deepest known layout (Ascend) needs six."""
 
+ALONE = "machine0"
+"""The clock domain of profiles that lie in the given folder itself."""
+
 
 @dataclass(frozen=True)
 class Folder:
@@ -38,7 +41,7 @@ def natural(text: str) -> tuple[tuple[int, int | str], ...]:
 
 def host_of(root: Path, folder: Path) -> str:
     """The name of the clock domain of the profiles in `folder`: its place below `root`."""
-    return "machine0" if folder == root else folder.relative_to(root).as_posix()
+    return ALONE if folder == root else folder.relative_to(root).as_posix()
 
 
 def walk(root: Path) -> list[Folder]:

@@ -19,7 +19,8 @@ class Source:
     `path` is what is opened. `host` is the clock domain as far as the layout tells (a reader may know better),
     `machine` its index, `rank` the global rank where the layout tells it, and `rank_origin` how (see model.RANKS).
     `local` is the worker's index on its machine (Paddle's meaning of `--devices`),
-    `ranks_apart` the distance between the ranks of equal local index on neighbouring machines.
+    `ranks_apart` the distance between the ranks of equal local index on neighbouring machines. `at` is the machine of a
+    cluster on whose own disk it lies (None: it can be read from anywhere).
     """
 
     kind: Kind
@@ -31,6 +32,7 @@ class Source:
     device: int | None = None
     local: int | None = None
     ranks_apart: int = 1
+    at: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,196 @@
+"""A real Dask scheduler and workers, as processes on this machine: the same tables, and what happens when one dies."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import generate_paddle
+import pytest
+
+from tests.conftest import ROOT, Cli
+from tests.parallel_tasks import perform, processes_named
+from trace_export import cluster
+from trace_export.cli import loading
+from trace_export.cluster import Cluster, Place
+from trace_export.errors import TraceExportError, UsageError
+from trace_export.export import LoadOptions, load
+from trace_export.sources.source import ReadOptions
+
+pytest.importorskip("distributed")
+
+
+@dataclass
+class Dask:
+    """A cluster: its address, and its workers by name."""
+
+    address: str
+    workers: dict[str, subprocess.Popen[bytes]]
+    start: Callable[[str], subprocess.Popen[bytes]]
+
+
+def dask(*arguments: object) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-W", "ignore", "-m", "distributed.cli." + str(arguments[0]), *map(str, arguments[1:])]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "false"}
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+
+
+@pytest.fixture
+def two_workers(tmp_path: Path) -> Iterator[Dask]:
+    """A scheduler with the workers `left` and `right`, without nannies: who dies stays dead."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    with ExitStack() as stack:
+
+        def start(name: str) -> subprocess.Popen[bytes]:
+            place = tmp_path / f"worker_{name}"
+            options = ("--name", name, "--nthreads", 1, "--no-nanny", "--no-dashboard", "--local-directory", place)
+            process = stack.enter_context(dask("dask_worker", address, *options))
+            stack.callback(process.kill)
+            return process
+
+        scheduler = stack.enter_context(
+            dask("dask_scheduler", "--host", "127.0.0.1", "--port", address.rpartition(":")[2], "--no-dashboard")
+        )
+        stack.callback(scheduler.kill)
+        found = Dask(address, {name: start(name) for name in ("left", "right")}, start)
+        wait_for(lambda: len(names(address)) == 2)
+        yield found
+
+
+def names(address: str) -> list[str]:
+    """The names of the workers that are there."""
+    try:
+        with cluster._client(Cluster(address)) as client:
+            return [w.name for w in cluster._workers(client)]
+    except TraceExportError:
+        return []
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def places(*tasks: str, at: str | None = None) -> list[Place]:
+    return [Place(Path(task), at) for task in tasks]
+
+
+def test_a_worker_dies_in_mid_run(two_workers: Dask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its unfinished work is done by the other; what was bound to it is an error that names it."""
+    killed = []
+
+    def kill_left(index: int) -> None:
+        if not killed:
+            two_workers.workers["left"].send_signal(signal.SIGKILL)
+            killed.append(index)
+
+    items = [*places("a", "b", "slow2", "slow2.1", "slow0.1"), *places("slow3", at="left"), *places("c", at="right")]
+    monkeypatch.setattr(cluster, "GONE_S", 2.0)
+    results = cluster.run(Cluster(two_workers.address), perform, items, kill_left)
+    free = [r[0] for r in results[:5] if isinstance(r, tuple)]
+    assert free == ["a", "b", "slow2", "slow2.1", "slow0.1"]
+    assert "left: slow3: no worker is left that could read it" in str(results[5])
+    assert isinstance(results[6], tuple)
+    with pytest.raises(UsageError, match="no worker of the cluster is called so; hosts there: "):
+        cluster.in_each_folder(Cluster(two_workers.address, (("left", Path("x")),)), processes_named)
+
+
+def test_a_machine_that_comes_back_goes_on(two_workers: Dask) -> None:
+    def replace_left(index: int) -> None:
+        if index == 0:
+            two_workers.workers["left"].send_signal(signal.SIGKILL)
+            two_workers.start("left")
+
+    items = [*places("a", at="left"), *places("slow1", "b", at="left")]
+    results = cluster.run(Cluster(two_workers.address), perform, items, replace_left)
+    assert [r[0] for r in results if isinstance(r, tuple)] == ["a", "slow1", "b"]
+
+
+def test_tasks_that_fail_and_one_that_kills_every_worker(two_workers: Dask, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = cluster.run(Cluster(two_workers.address), perform, places("a", "refuse", "mistake", "b"))
+    assert [r[0] for r in results if isinstance(r, tuple)] == ["a", "b"]
+    assert "is refused" in str(results[1])
+    assert "internal error in its reader, ZeroDivisionError" in str(results[2])
+    monkeypatch.setattr(cluster, "GONE_S", 2.0)
+    (last,) = cluster.run(Cluster(two_workers.address), perform, places("killed"))
+    assert str(last) == "killed: no worker is left that could read it; start workers again, with more memory"
+
+
+def test_each_machine_reads_its_own_disk(two_workers: Dask, tmp_path: Path, run_cli: Cli) -> None:
+    """Two machines of one run, apart: the same blocks as when both lie in one folder."""
+    whole = tmp_path / "whole"
+    truth = generate_paddle.write(whole, stages=4, microbatches=4, machines=2, clock_errors_us=(0, 0))
+    for worker, machine in (("left", "machine0"), ("right", "machine1")):
+        shutil.copytree(whole / machine, tmp_path / worker)
+    where = [f"--at={name}:{tmp_path / name}" for name in ("left", "right")]
+    result = run_cli("--scheduler", two_workers.address, *where, "--format", "csv", "--out", tmp_path / "apart")
+    assert result.returncode == 0, result.stderr
+    assert "error" not in result.stderr
+    expected = load(LoadOptions(whole)).profile.spans.sort("rank", "start_ns")
+    lines = (tmp_path / "apart" / "pipeline_profile.csv").read_text().splitlines()
+    assert len(lines) - 1 == expected.height == len(truth)
+    plan = tmp_path / "plan.toml"
+    plan.write_text(f'[machines]\nleft = "{tmp_path / "left"}"\nright = ["{tmp_path / "right"}"]\n')
+    shared = load(LoadOptions(whole, cluster=Cluster(two_workers.address))).profile
+    planned = load(LoadOptions(Path(), cluster=Cluster.parse(two_workers.address, [str(plan)]))).profile
+    assert shared.spans.sort("rank", "start_ns").equals(expected)
+    assert planned.spans.sort("rank", "start_ns").equals(expected)
+    assert planned.hosts["host"].to_list() == ["left", "right"]
+    everyone = Cluster.parse(two_workers.address, [f"*:{whole}"])
+    assert load(LoadOptions(Path(), cluster=everyone)).profile.spans.sort("rank", "start_ns").equals(expected)
+    missing = Cluster(two_workers.address, (("left", tmp_path / "nowhere"),))
+    with pytest.raises(TraceExportError, match=f"left: {tmp_path / 'nowhere'}: there is no such folder"):
+        load(LoadOptions(Path(), cluster=missing))
+
+
+@pytest.mark.parametrize(
+    ("folder", "scheduler", "at", "words"),
+    [
+        (None, None, ["a:b"], "--at needs --scheduler"),
+        ("logs", "tcp://x:1", ["a:b"], "both --at and a folder given"),
+        (None, "tcp://x:1", ["nonsense"], '--at "nonsense" is not MACHINE:FOLDER'),
+        (None, "tcp://x:1", ["absent.toml"], "absent.toml: cannot be read"),
+        (None, "tcp://x:1", ["broken.toml"], "broken.toml: is not a plan"),
+    ],
+)
+def test_wrong_usage(
+    folder: str | None,
+    scheduler: str | None,
+    at: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("broken.toml").write_text("[machines]\nnode1 = 3\n")
+    with pytest.raises(UsageError, match=words):
+        loading.load_options(
+            loading.folder(Path(folder) if folder else None, None, scheduler, at), scheduler=scheduler, at=at
+        )
+
+
+def test_device_tasks_do_not_travel(tmp_path: Path) -> None:
+    options = LoadOptions(tmp_path, read=ReadOptions(detail="kernels"), cluster=Cluster("tcp://x:1"))
+    with pytest.raises(UsageError, match="--detail kernels needs the profiles on this machine"):
+        load(options)
+
+
+def test_no_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "CONNECT_S", 1)
+    with pytest.raises(TraceExportError, match="tcp://127.0.0.1:1: no Dask scheduler answers there"):
+        cluster.run(Cluster("tcp://127.0.0.1:1"), perform, places("a"))
