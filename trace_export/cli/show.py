@@ -53,12 +53,10 @@ def size(path: Path) -> str:
 
 def summary(result: Summary) -> None:
     """The run in a few rows."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
+    out = console()
     for name, value in result.rows():
-        table.add_row(name, printable(value))
-    console().print(table)
+        out.print(f"{name:<9} ", style="bold", end="", markup=False)
+        out.print(printable(value), markup=False)
 
 
 def inspection(result: Inspection) -> None:

@@ -1,0 +1,115 @@
+"""The manners of the command line."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+import trace_export
+from tests.conftest import ROOT, Cli
+
+
+def test_version_and_help(run_cli: Cli) -> None:
+    assert re.fullmatch(r"trace-export \d+\.\d+\.\d+\n", run_cli("--version").stdout)
+    assert "inspect" in run_cli("--help").stdout
+    assert run_cli().returncode in (0, 2)
+
+
+def test_the_folder_may_stand_alone_and_either_spelling_is_right(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    logs = samples / "paddle" / "single"
+    for number, arguments in enumerate(
+        [("--log_dir", logs), ("--log-dir", logs), (logs,), ("export", logs), ("paddle", "--log_dir", logs)]
+    ):
+        out = tmp_path / str(number)
+        assert run_cli(*arguments, "--out", out, "--format", "csv", "--color_by", "none").returncode == 0
+    assert len({(tmp_path / str(n) / "pipeline_profile.csv").read_bytes() for n in range(5)}) == 1
+
+
+def test_running_twice_gives_the_same_bytes(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    formats = "perfetto,chrome,svg,html,parquet,csv"
+    for out in ("a", "b"):
+        run_cli(samples / "paddle" / "two_machines", "--out", tmp_path / out, "--format", formats)
+    written = sorted(p.name for p in (tmp_path / "a").iterdir())
+    assert len(written) == 7
+    assert [n for n in written if (tmp_path / "a" / n).read_bytes() != (tmp_path / "b" / n).read_bytes()] == []
+
+
+def test_a_family_that_is_not_there(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    result = run_cli("nsys", "--log_dir", samples / "paddle" / "single", "--out", tmp_path)
+    assert result.returncode == 1
+    assert "no nsys profile in this folder" in result.stderr
+
+
+def test_quiet_and_json(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    result = run_cli(samples / "paddle" / "single", "--out", tmp_path, "--quiet")
+    assert (result.stdout, result.stderr) == ("", "")
+    result = run_cli(samples / "paddle" / "single", "--out", tmp_path, "--json")
+    assert orjson.loads(result.stdout)["stages"] == 4
+
+
+def test_inspect_says_what_is_there(run_cli: Cli, samples: Path) -> None:
+    result = run_cli("inspect", samples / "paddle" / "two_machines", "--json")
+    ranks = orjson.loads(result.stdout)["ranks"]
+    assert [(r["rank"], r["stage"], r["host"], r["steps"], r["blocks"]) for r in ranks] == [
+        (0, 0, "machine0", 3, 51), (1, 1, "machine0", 3, 51), (2, 2, "machine1", 3, 51), (3, 3, "machine1", 3, 51),
+    ]  # fmt: skip
+    assert run_cli("inspect", samples / "paddle" / "two_machines").returncode == 0
+
+
+def test_one_file_as_output(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    out = tmp_path / "chart.json.gz"
+    result = run_cli(samples / "paddle" / "single", "--format", "chrome", "--gzip", "--out", out)
+    assert result.returncode == 0, result.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["chart.json.gz"]
+
+
+def test_no_colours_when_nobody_looks(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    result = run_cli(samples / "paddle" / "single", "--out", tmp_path)
+    assert "\x1b" not in result.stdout + result.stderr
+
+
+def test_the_public_names_are_exactly_these() -> None:
+    assert trace_export.__all__ == sorted(trace_export.__all__)
+    assert dir(trace_export) == trace_export.__all__
+    for name in trace_export.__all__:
+        assert getattr(trace_export, name).__doc__, name
+    with pytest.raises(AttributeError):
+        trace_export.nothing  # noqa: B018
+
+
+def test_importing_the_package_is_cheap() -> None:
+    code = "import sys, trace_export; sys.exit(any(m in sys.modules for m in ('polars', 'numpy', 'typer')))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_the_library_does_what_the_command_does(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    run_cli(samples / "paddle" / "two_machines", "--out", tmp_path)
+    run = trace_export.load(samples / "paddle" / "two_machines").align()
+    (written, alignment) = run.write(tmp_path / "library" / "chart.pftrace")
+    assert written.read_bytes() == (tmp_path / "pipeline_profile.pftrace").read_bytes()
+    assert alignment.read_bytes() == (tmp_path / "clock_alignment.json").read_bytes()
+    assert run.spans.height == 204
+    assert run.clocks["host"].to_list() == ["machine0", "machine1"]
+    assert run.report()
+
+
+def test_every_module_can_be_imported_alone() -> None:
+    names = [
+        m.name for m in pkgutil.walk_packages(trace_export.__path__, "trace_export.") if not m.name.endswith("__main__")
+    ]
+    code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
+    subprocess.run([sys.executable, "-c", code, *names], cwd=ROOT, check=True)
+
+
+def test_the_metadata_is_whole() -> None:
+    meta = importlib.metadata.metadata("trace-export")
+    assert meta["License-Expression"] == "Apache-2.0"
+    assert (ROOT / "trace_export" / "py.typed").exists()
+    assert Path(ROOT / "LICENSE").read_text().lstrip().startswith("Apache License")
