@@ -111,10 +111,10 @@ def test_a_capture_without_kernels_is_refused_and_drawn_on_demand(unpacked: Path
 
 
 def test_no_canary_in_any_output(unpacked: Path, tmp_path: Path, run_cli: Cli) -> None:
-    for name in [*CAPTURES, "O_2022"]:
+    for name in ("A_zbh1_all", "C_InterleavedZeroBubble", "O_2022"):
         out = tmp_path / name
         out.mkdir()
-        more = ["--format", "perfetto,chrome,parquet,csv,svg", "--detail", "kernels", "--debug"]
+        more = ["--format", "perfetto,chrome,parquet,csv", "--detail", "kernels", "--debug"]
         done = run_cli("--log_dir", unpacked / name, "--out", out, *more)
         assert done.returncode == (1 if name == "O_2022" else 0), done.stderr
         looked = run_cli("inspect", unpacked / name)

@@ -1,0 +1,179 @@
+"""How fast Nsight Systems exports are read, as ratios against a plain SQLite scan in the same run.
+
+    python tests/benchmarks/bench_nsys.py [--kernels 250000,1000000]
+
+Makes exports of 8 processes with nested ranges, 2.75 calls for each kernel, and prints for each size: the time of the
+scan (all columns that are needed, summed by SQLite), the ratios of the reader alone and of the whole command with both
+trace files, the command's peak memory, and whether every block is exact. Then the same rows in four files, on one core
+and on all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "samples"))
+from nsys_export import VM, Export  # noqa: E402
+
+PROCESSES, PER_BLOCK, MICROBATCHES, INNER = 8, 220, 16, 12
+KINDS = "FBW"
+CALL, GAP = 6_000, 60_000
+PERIOD = PER_BLOCK * CALL + GAP
+SCAN = """
+SELECT total(start), total("end"), total(deviceId), total(streamId), total(correlationId), total(globalPid),
+    total(shortName) FROM CUPTI_ACTIVITY_KIND_KERNEL;
+SELECT total(start), total("end"), total(globalTid), total(correlationId), total(nameId)
+    FROM CUPTI_ACTIVITY_KIND_RUNTIME;
+SELECT total(start), total("end"), total(globalTid), total(length(text)) FROM NVTX_EVENTS;
+"""
+READ = """
+import sys
+from pathlib import Path
+from trace_export.sources import nsys
+from trace_export.sources.source import ReadOptions, Source
+nsys.read(Source("nsys", Path(sys.argv[1]), "host"), ReadOptions())
+"""
+
+
+def make(path: Path, kernels: int, processes: Iterable[int] = range(PROCESSES)) -> pl.DataFrame:
+    """An export with about `kernels` kernels over all processes; the truth: rank, marker, start_ns, end_ns."""
+    blocks = max(1, round(kernels / PROCESSES / PER_BLOCK))
+    export = Export()
+    names = [export.string(n) for n in ("gemm", "cudaLaunchKernel_v7000", "cuLaunchKernelEx", "cudaEventRecord_v3020")]
+    for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
+        export.rows[table] = []
+    export.write(path)
+    truth = []
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript("PRAGMA journal_mode = off; PRAGMA synchronous = off;")
+        for first in range(0, blocks, 3 * MICROBATCHES):
+            numbers = np.arange(first, min(first + 3 * MICROBATCHES, blocks))
+            parts = [step(rank, numbers, names) for rank in processes]
+            for table, place in (("NVTX_EVENTS", 0), ("CUPTI_ACTIVITY_KIND_RUNTIME", 1)):
+                rows = sorted((row for part in parts for row in part[place]), key=lambda row: row[0])
+                db.executemany(f"INSERT INTO {table} VALUES ({','.join('?' * len(rows[0]))})", rows)
+            rows = sorted((row for part in parts for row in part[2]), key=lambda row: row[0])
+            db.executemany(f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({','.join('?' * len(rows[0]))})", rows)
+            truth += [row for part in parts for row in part[3]]
+        db.commit()
+    return pl.DataFrame(truth, ["rank", "marker", "start_ns", "end_ns"], orient="row")
+
+
+Rows = list[tuple[object, ...]]
+
+
+def step(rank: int, blocks: np.ndarray, names: list[int]) -> tuple[Rows, Rows, Rows, Rows]:
+    """Ranges, calls, kernels and truth of one rank and one training step, whose blocks have these numbers."""
+    process = 500 + 10 * rank
+    thread, gemm = VM | process << 24 | process, names[0]
+    ranges: Rows = []
+    calls: Rows = []
+    kernels: Rows = []
+    truth: Rows = []
+
+    def mark(start: int, end: int, text: str) -> None:
+        ranges.append((start, end, 59, text, thread, None, None, 0))
+
+    mark(int(blocks[0]) * PERIOD, int(blocks[-1] + 1) * PERIOD, f"iter_{rank}_{blocks[0] // (3 * MICROBATCHES)}")
+    for block in blocks.tolist():
+        kind, at = KINDS[block % 3], block * PERIOD + 1_000
+        text = f"{kind}{block // 3 % MICROBATCHES}.0.0"
+        mark(at, at + PERIOD - GAP // 2, text)
+        launcher = thread + 9 if kind == "B" else thread
+        launch = at + 10_000 + rank + CALL * np.arange(PER_BLOCK)
+        correlation = 1_000 + 3 * (block * PER_BLOCK + np.arange(PER_BLOCK))
+        for j in range(INNER):
+            begin = int(launch[j * PER_BLOCK // INNER])
+            mark(begin - 50, begin + 90_000, f"aten::linear, seq = {j}, op_id = {block * INNER + j}")
+        for i, (t, c) in enumerate(zip(launch.tolist(), correlation.tolist(), strict=True)):
+            calls.append((t, t + 2_000, i % 2, launcher, c, names[1 + i % 2], 0))
+            calls.append((t + 2_500, t + 3_000, 0, launcher, c + 1, names[3], 0))
+            if i % 4:
+                calls.append((t + 3_500, t + 4_000, 0, launcher, c + 2, names[3], 0))
+            kernels.append((t + 30_000, t + 34_000, rank, 1, 7, c, VM | process << 24, gemm, gemm, None))
+        first, last = int(launch[0]) + 30_000, int(launch[-1]) + 34_000
+        truth.append((rank, text, Export.epoch_ns + first, Export.epoch_ns + last))
+    return ranges, calls, kernels, truth
+
+
+def scan(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        for statement in SCAN.strip().split(";\n"):
+            db.execute(statement).fetchall()
+
+
+def seconds(run: Callable[[], object], rounds: int = 3) -> float:
+    """The best of some rounds."""
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.perf_counter()
+        run()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def megabytes(command: list[str]) -> int:
+    """The peak memory of a command and its children."""
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, _, usage = os.wait4(process.pid, 0)
+    return usage.ru_maxrss // 1024
+
+
+def run(command: list[str]) -> Callable[[], object]:
+    return lambda: subprocess.run(command, capture_output=True, check=True, cwd=ROOT)
+
+
+def report(kernels: int, folder: Path) -> None:
+    path = folder / "in" / "node0.sqlite"
+    path.parent.mkdir(parents=True)
+    truth = make(path, kernels)
+    export = [sys.executable, "-m", "trace_export", "--log_dir", str(path.parent), "--out", str(folder / "out")]
+    unit = seconds(lambda: scan(path))
+    reader = seconds(run([sys.executable, "-c", READ, str(path)]))
+    whole = seconds(run(export))
+    memory = megabytes(export)
+    run([*export, "--format", "parquet", "--align", "none"])()
+    got = pl.read_parquet(folder / "out" / "pipeline_profile.parquet").select(truth.columns)
+    exact = sorted(got.rows()) == sorted(truth.rows())
+    print(
+        f"{truth.height * PER_BLOCK:9,} kernels, {path.stat().st_size / 1e6:5.0f} MB: scan {unit:5.2f} s · "
+        f"reader {reader / unit:.2f}x · whole command {whole / unit:.2f}x ({whole:.2f} s, {memory} MB) · "
+        f"{truth.height} blocks {'exact' if exact else 'WRONG'}",
+        flush=True,
+    )
+
+
+def report_jobs(kernels: int, folder: Path) -> None:
+    (folder / "in").mkdir(parents=True)
+    for part in range(4):
+        make(folder / "in" / f"part{part}.sqlite", kernels, range(2 * part, 2 * part + 2))
+    export = [sys.executable, "-m", "trace_export", "--log_dir", str(folder / "in"), "--out", str(folder / "out")]
+    one, many = (seconds(run([*export, "--jobs", jobs])) for jobs in ("1", str(os.cpu_count())))
+    print(f"four files: one core {one:.2f} s, {os.cpu_count()} cores {many:.2f} s, {one / many:.2f}x as fast")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernels", default="250000,1000000", help="numbers of kernels, comma-separated")
+    sizes = [int(n) for n in parser.parse_args().kernels.split(",")]
+    with tempfile.TemporaryDirectory() as name:
+        for size in sizes:
+            report(size, Path(name) / str(size))
+        report_jobs(sizes[-1], Path(name) / "jobs")
+
+
+if __name__ == "__main__":
+    main()
