@@ -152,7 +152,7 @@ class Launches:
     @staticmethod
     def of_parts(parts: list[tuple[Ints, Ints, Ints]]) -> Launches:
         """Of columns in pieces; one launch that nothing can match stands first, so that a search always ends."""
-        nothing = (np.array([-_LAST]), np.array([NONE]), np.array([NONE]))
+        nothing = (np.array([-_LAST]), np.array([NONE], np.int32), np.array([NONE], np.int32))
         correlation, pipeline, call = (np.concatenate(p) for p in zip(nothing, *parts, strict=True))
         order = np.argsort(correlation, kind="stable")
         return Launches(correlation[order], pipeline[order], call[order])

@@ -50,13 +50,10 @@ def _chunks(db: Database) -> Iterator[pl.DataFrame]:
         schema={"textId": pl.Int64, "registered": pl.String},
         orient="row",
     )
-    for where in db.chunks(TABLE):
-        frame = db.frame(
-            f"""SELECT rowid AS row, COALESCE(globalTid, 0) >> 24 AS process, COALESCE(globalTid, 0) AS thread, start,
-                COALESCE("end", start - 1) AS "end", {text_id} AS textId, CAST(COALESCE(text, '') AS BLOB) AS text
-                FROM {TABLE} WHERE {where} AND eventType IN (59, 60)""",
-            blobs=["text"],
-        )
+    sql = f"""SELECT rowid AS row, COALESCE(globalTid, 0) >> 24 AS process, COALESCE(globalTid, 0) AS thread, start,
+        COALESCE("end", start - 1) AS "end", {text_id} AS textId, CAST(COALESCE(text, '') AS BLOB) AS text
+        FROM {TABLE} WHERE {{where}} AND eventType IN (59, 60)"""
+    for frame in db.frames(TABLE, sql, blobs=["text"]):
         frame = frame.with_columns(decoded(frame["text"]))
         frame = frame.join(registered, on="textId", how="left", maintain_order="left")
         name = pl.when(pl.col("text") == "").then(pl.col("registered").fill_null("")).otherwise("text")

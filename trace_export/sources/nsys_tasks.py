@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import polars as pl
 
@@ -26,8 +27,8 @@ def write_tasks(db: Database, ranks: pl.DataFrame, offset_ns: int, options: Read
     spill = Spill(options.spill)
     names: dict[int, str] = {}
     for table in (KERNELS,) if options.detail == "comm" else NAME_COLUMN:
-        for where in db.chunks(table) if table in db.tables() else ():
-            tasks = _chunk(db, table, where, options.detail).join(ranks, on="process")
+        for chunk in _chunks(db, table, options.detail):
+            tasks = chunk.join(ranks, on="process")
             tasks = tasks.with_columns(
                 _name(db, table, tasks["what"], names),
                 stream=pl.format("stream {}", pl.col("stream")),
@@ -40,14 +41,13 @@ def write_tasks(db: Database, ranks: pl.DataFrame, offset_ns: int, options: Read
     return spill.files()
 
 
-def _chunk(db: Database, table: str, where: str, detail: Detail) -> pl.DataFrame:
+def _chunks(db: Database, table: str, detail: Detail) -> Iterator[pl.DataFrame]:
     """process, stream, start, end, what (the number behind the task's name) and nccl (0 or 1)."""
     nccl = IS_NCCL if table == KERNELS else "0"
     only = f" AND {nccl}" if detail == "comm" else ""
-    return db.frame(
-        f"""SELECT COALESCE(globalPid, 0) >> 24 AS process, COALESCE(streamId, 0) AS stream, start, "end",
-            COALESCE({NAME_COLUMN[table]}, 0) AS what, {nccl} AS nccl FROM {table} WHERE {where}{only}"""
-    )
+    sql = f"""SELECT COALESCE(globalPid, 0) >> 24 AS process, COALESCE(streamId, 0) AS stream, start, "end",
+        COALESCE({NAME_COLUMN[table]}, 0) AS what, {nccl} AS nccl FROM {table} WHERE {{where}}{only}"""
+    return db.frames(table, sql)
 
 
 def _category(table: str) -> pl.Expr:

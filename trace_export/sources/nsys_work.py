@@ -50,12 +50,10 @@ def _attributed(db: Database, ranges: pl.DataFrame, calls: str, tables: Iterable
 def _launches(db: Database, ranges: pl.DataFrame, processes: list[int], calls: str) -> dict[int, Launches]:
     layers = {process: Layer.both(ranges.filter(pl.col("process") == process)) for process in processes}
     parts: dict[int, list[tuple[Ints, Ints, Ints]]] = {process: [] for process in processes}
-    for where in db.chunks(LAUNCHES) if LAUNCHES in db.tables() else ():
-        chunk = db.frame(
-            f"""SELECT start, COALESCE(globalTid, 0) AS thread, COALESCE(globalTid, 0) >> 24 AS process,
-                COALESCE(correlationId, -1) AS correlation FROM {LAUNCHES} WHERE {where} AND ({calls})"""
-        )
-        for process, part in _by_process(chunk, processes):
+    sql = f"""SELECT start, COALESCE(globalTid, 0) AS thread, COALESCE(correlationId, -1) AS correlation
+        FROM {LAUNCHES} WHERE {{where}} AND ({calls})"""
+    for chunk in db.frames(LAUNCHES, sql):
+        for process, part in _by_process(chunk, "thread", processes):
             found = [layer.find(part["start"], part["thread"]).astype(np.int32) for layer in layers[process]]
             parts[process].append((part["correlation"], found[0], found[1]))
     return {process: Launches.of_parts(of) for process, of in parts.items()}
@@ -63,22 +61,18 @@ def _launches(db: Database, ranges: pl.DataFrame, processes: list[int], calls: s
 
 def _tasks(db: Database, table: str, processes: list[int]) -> Iterator[tuple[int, dict[str, Ints]]]:
     """The GPU tasks in `table` in pieces of one process: start, end, correlation, nccl (0 or 1)."""
-    if table not in db.tables():
-        return
     nccl = IS_NCCL if table == KERNELS else "0"
-    for where in db.chunks(table):
-        chunk = db.frame(
-            f"""SELECT start, "end", COALESCE(globalPid, 0) >> 24 AS process,
-                COALESCE(correlationId, -2) AS correlation, {nccl} AS nccl FROM {table} WHERE {where}"""
-        )
-        yield from _by_process(chunk, processes)
+    sql = f"""SELECT start, "end", COALESCE(globalPid, 0) AS owner, COALESCE(correlationId, -2) AS correlation,
+        {nccl} AS nccl FROM {table} WHERE {{where}}"""
+    for chunk in db.frames(table, sql):
+        yield from _by_process(chunk, "owner", processes)
 
 
-def _by_process(chunk: pl.DataFrame, processes: list[int]) -> Iterator[tuple[int, dict[str, Ints]]]:
-    """The columns of a chunk, process by process."""
+def _by_process(chunk: pl.DataFrame, owner: str, processes: list[int]) -> Iterator[tuple[int, dict[str, Ints]]]:
+    """The columns of a chunk, process by process; `owner` names the column of global ids."""
     columns = {name: chunk[name].to_numpy() for name in chunk.columns}
-    owner = columns.pop("process")
+    of = columns[owner] >> 24
     for process in processes:
-        mine = np.flatnonzero(owner == process)
+        mine = np.flatnonzero(of == process)
         if len(mine):
             yield process, {name: values[mine] for name, values in columns.items()}

@@ -12,8 +12,11 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import tempfile
+from collections import deque
 from collections.abc import Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from itertools import cycle
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,6 +30,8 @@ from trace_export.errors import SourceError
 MAGIC = b"SQLite format 3\0"
 BATCH_ROWS = 1 << 18
 HEADER_BYTES = 100
+READERS = 2
+"""How many pieces of a table are read at a time. SQLite leaves the interpreter alone while it does."""
 
 _AGAIN = "export or copy it again"
 
@@ -63,7 +68,7 @@ class Database:
                 uri = f"file:{_quoted(self.path)}?mode=ro&immutable=1"
             self._rows = self._stack.enter_context(closing(sqlite3.connect(uri, uri=True)))
             self._rows.text_factory = _text
-            self._columns = self._stack.enter_context(closing(adbc.connect(uri)))
+            self._columns = [self._stack.enter_context(closing(adbc.connect(uri))) for _ in range(READERS)]
             self._schema = {
                 str(name): {str(row[1]): str(row[2]) for row in self._rows.execute(f"PRAGMA table_info({_name(name)})")}
                 for (name,) in self._rows.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
@@ -92,8 +97,32 @@ class Database:
 
         Raises SourceError when the query fails or a column holds anything else.
         """
+        return self._frame(self._columns[0], sql, real, blobs, batch_rows)
+
+    def frames(self, table: str, sql: str, blobs: Collection[str] = ()) -> Iterator[pl.DataFrame]:
+        """As `frame`, but in pieces of bounded size, in the order of `table`: {where} in `sql` stands for the condition
+        that picks a piece. Pieces are read ahead. Nothing where there is no such table."""
+        if table not in self._schema:
+            return
+        with ThreadPoolExecutor(READERS) as pool:
+            ahead: deque[Future[pl.DataFrame]] = deque()
+            for where, connection in zip(self.chunks(table), cycle(self._columns), strict=False):
+                if len(ahead) == READERS:  # so that the connection's last piece has arrived
+                    yield ahead.popleft().result()
+                ahead.append(pool.submit(self._frame, connection, sql.format(where=where), (), blobs))
+            while ahead:
+                yield ahead.popleft().result()
+
+    def _frame(
+        self,
+        connection: adbc.Connection,
+        sql: str,
+        real: Collection[str],
+        blobs: Collection[str],
+        batch_rows: int = BATCH_ROWS,
+    ) -> pl.DataFrame:
         try:
-            with closing(self._columns.cursor()) as cursor:
+            with closing(connection.cursor()) as cursor:
                 cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(batch_rows)})
                 cursor.execute(sql)
                 frame = pl.DataFrame(cursor.fetch_arrow())
