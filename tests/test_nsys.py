@@ -450,3 +450,19 @@ def test_reports_are_exported_where_nsys_is(tmp_path: Path, fake_nsys: Path) -> 
     (reports / "x.nsys-rep").write_bytes(b"")
     with pytest.raises(SourceError, match="nsys could not export it"):
         read(source, ReadOptions())
+
+
+def test_the_sample_is_drawn_on_the_true_clock(samples: Path, tmp_path: Path, run_cli: Cli) -> None:
+    """Two hosts 2.7 ms apart: the transfers between them bring every block to where it really ran, one origin kept."""
+    done = run_cli("--log_dir", samples / "nsys" / "two_hosts", "--out", tmp_path, "--format", "parquet")
+    assert done.returncode == 0, done.stderr
+    spans = pl.read_parquet(tmp_path / "pipeline_profile.parquet")
+    truth = pl.read_csv(samples / "nsys" / "two_hosts" / "truth.csv", infer_schema_length=None)
+    ints = truth.with_columns(pl.col("rank", "step", "microbatch").cast(pl.Int32))
+    both = spans.join(ints, on=["rank", "step", "kind", "marker"])
+    assert both.height == truth.height == spans.height
+    assert both["microbatch"].equals(both["microbatch_right"])
+    assert both["stage"].equals(both["rank"])
+    error = (both["start_ns"] - both["true_start_ns"]).to_numpy()
+    assert error.max() - error.min() < 3_000
+    assert ((both["end_ns"] - both["start_ns"]) - (both["true_end_ns"] - both["true_start_ns"])).abs().max() <= 1
