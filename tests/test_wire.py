@@ -8,12 +8,13 @@ from typing import Any
 from unittest.mock import patch
 
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from perfetto.trace_builder.proto_builder import TraceProtoBuilder
 
 from tests.traces import Event, decode, open_trace, read_slices
-from trace_export.writers import wire
+from trace_export.writers import records, wire
 
 SCHEMA = {
     "track": pl.UInt64,
@@ -58,9 +59,10 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def encode(frame: pl.DataFrame, chunk: int = wire.CHUNK, arguments: list[str] = ARGUMENTS) -> bytes:
+def encode(frame: pl.DataFrame, chunk: int = records.CHUNK, arguments: list[str] = ARGUMENTS) -> bytes:
+    """The frame encoded in chunks of so many rows, two of them to a block."""
     out = bytearray()
-    with patch.object(wire, "CHUNK", chunk):
+    with patch.object(wire, "CHUNK", chunk), patch.object(records, "BLOCK", 2 * chunk):
         wire.Encoder(out.extend).slices(frame, arguments)
     return bytes(out)
 
@@ -177,6 +179,16 @@ def test_small_fields_are_the_bytes_of_the_specification() -> None:
     assert wire.varint(-1) == b"\xff" * 9 + b"\x01"
     assert wire.field(2, "testing") == b"\x12\x07testing"
     assert wire.field(1, 0.5) == b"\x09\x00\x00\x00\x00\x00\x00\xe0\x3f"
+
+
+@pytest.mark.parametrize("count", range(48))
+def test_packets_of_any_size(count: int) -> None:
+    """The lengths of packets, which are padded, take one byte below 128 and two above."""
+    values = {f"a{i}": i for i in range(count)}
+    frame = pl.DataFrame([{"track": 1, "start_ns": 0, "end_ns": 2**50, "name": "F0", **values}])
+    begin, end = decode(encode(frame, arguments=list(values)))
+    assert begin["args"] == values
+    assert (end["ts"], end["name"]) == (2**50, "F0")
 
 
 def test_records_are_compact() -> None:

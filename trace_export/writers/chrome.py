@@ -17,13 +17,11 @@ import polars as pl
 
 from trace_export.chart.chart import Chart, Track, arguments
 from trace_export.writers.json_text import Number, Parts, Text, dumps, records, value
-from trace_export.writers.records import raw
+from trace_export.writers.records import Words, blocks, raw
 from trace_export.writers.sink import opened
 from trace_export.writers.wire import Write
 
 _PROCESS: Final = 1
-_CHUNK: Final = 1 << 14
-_CHUNK_BYTES: Final = 1 << 25
 
 
 def write(chart: Chart, path: Path, gzip: bool = False) -> None:
@@ -62,11 +60,13 @@ def _digits(tracks: tuple[Track, ...]) -> int:
 
 
 def _write_slices(slices: pl.DataFrame, origin_ns: int, sink: Write) -> None:
-    for chunk in _chunks(slices):
-        head = [*_event(b'"X"', chunk, "start_ns", origin_ns), b',"dur":', _time(chunk["end_ns"] - chunk["start_ns"])]
-        head += [b',"cat":', Text.of(chunk["category"].fill_null("slice")), b',"name":', Text.of(chunk["name"])]
-        more = [(dumps(name) + b":", value(chunk[name])) for name in arguments(slices)]
-        sink(raw(records(len(chunk), [*head, b',"args":{'], more, b"}}")))
+    for block in blocks(slices):
+        head = [*_event(b'"X"', block, "start_ns", origin_ns), b',"dur":', _time(block["end_ns"] - block["start_ns"])]
+        if "category" in block.columns:
+            head += [b',"cat":', Text.of(block["category"].fill_null("slice"))]
+        head += [b',"name":', Text.of(block["name"])]
+        more = [(dumps(name) + b":", value(block[name])) for name in arguments(slices)]
+        _put(sink, records(len(block), [*head, b',"args":{'], more, b"}}"))
 
 
 def _write_flows(slices: pl.DataFrame, origin_ns: int, sink: Write) -> None:
@@ -76,15 +76,15 @@ def _write_flows(slices: pl.DataFrame, origin_ns: int, sink: Write) -> None:
     for column, (when, phase) in ends.items():
         if column in slices.columns:
             having = slices.filter(pl.col(column).list.len() > 0)
-            for chunk in _chunks(having.select("track", when.alias("ts_ns"), id=column).explode("id")):
-                head = [*_event(phase, chunk, "ts_ns", origin_ns), b',"cat":"flow","name":"next","id":']
-                sink(raw(records(len(chunk), [*head, value(chunk["id"])], [], b"}")))
+            for block in blocks(having.select("track", when.alias("ts_ns"), id=column).explode("id")):
+                head = [*_event(phase, block, "ts_ns", origin_ns), b',"cat":"flow","name":"next","id":']
+                _put(sink, records(len(block), [*head, value(block["id"])], [], b"}"))
 
 
 def _write_instants(instants: pl.DataFrame, origin_ns: int, sink: Write) -> None:
-    for chunk in _chunks(instants):
-        head = [*_event(b'"i","s":"t"', chunk, "ts_ns", origin_ns), b',"name":', Text.of(chunk["name"])]
-        sink(raw(records(len(chunk), head, [], b"}")))
+    for block in blocks(instants):
+        head = [*_event(b'"i","s":"t"', block, "ts_ns", origin_ns), b',"name":', Text.of(block["name"])]
+        _put(sink, records(len(block), head, [], b"}"))
 
 
 def _write_counters(samples: pl.DataFrame, tracks: dict[int, Track], origin_ns: int, sink: Write) -> None:
@@ -93,25 +93,21 @@ def _write_counters(samples: pl.DataFrame, tracks: dict[int, Track], origin_ns: 
         # The UI shows the name and the key, parted by a blank.
         name, key = whole.rsplit(" ", 1) if " " in whole else (whole, "value")
         names = b',"name":%b,"args":{%b:' % (dumps(name), dumps(key))
-        for chunk in _chunks(of_track):
-            head = [*_event(b'"C"', chunk, "ts_ns", origin_ns), names, Text.of(chunk["value"])]
-            sink(raw(records(len(chunk), head, [], b"}}")))
+        for block in blocks(of_track):
+            head = [*_event(b'"C"', block, "ts_ns", origin_ns), names, Text.of(block["value"])]
+            _put(sink, records(len(block), head, [], b"}}"))
 
 
-def _event(phase: bytes, chunk: pl.DataFrame, time: str, origin_ns: int) -> Parts:
+def _event(phase: bytes, block: pl.DataFrame, time: str, origin_ns: int) -> Parts:
     """The begin of each event: its phase, thread and time."""
-    threads = Number.of(chunk["track"].to_numpy())
-    return [b',\n{"ph":%b,"pid":%d,"tid":' % (phase, _PROCESS), threads, b',"ts":', _time(chunk[time] - origin_ns)]
+    threads = Number.of(block["track"].to_numpy())
+    return [b',\n{"ph":%b,"pid":%d,"tid":' % (phase, _PROCESS), threads, b',"ts":', _time(block[time] - origin_ns)]
 
 
 def _time(series: pl.Series) -> Number:
     return Number.of(series.to_numpy(), fraction=True)
 
 
-def _chunks(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """`frame` piece by piece; the pieces are shorter where texts are long, for each record holds its own copy."""
-    texts = [pl.col(c).cast(pl.String).str.len_bytes().max() for c, t in frame.schema.items() if t == pl.String]
-    longest = max((n or 0 for n in frame.select(texts).row(0)), default=0) if texts and len(frame) else 0
-    rows = max(1, min(_CHUNK, _CHUNK_BYTES // (longest + 1)))
-    for at in range(0, len(frame), rows):
-        yield frame.slice(at, rows)
+def _put(sink: Write, chunks: Iterator[Words]) -> None:
+    for words in chunks:
+        sink(raw(words))

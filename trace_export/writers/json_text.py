@@ -7,7 +7,8 @@ which JSON allows. Numbers come from tables of four digits each, texts from the 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -15,9 +16,12 @@ import orjson
 import polars as pl
 from numpy.typing import NDArray
 
-from trace_export.writers.records import Rows, Shapes, Words
+from trace_export.writers.records import CHUNK, Rows, Shapes, Words, distinct
 
 Present = NDArray[np.bool_] | None
+
+_CHUNK_BYTES: Final = 1 << 25
+"""A chunk of records takes no more, however long the texts in it are."""
 
 _NUMBERS: Final = np.arange(10_000).astype("S4")
 _ZEROS: Final = np.char.zfill(_NUMBERS, 4).view("<u4")
@@ -45,7 +49,10 @@ class Number:
     def width(self) -> int:
         return 4 * self.groups + (4 if self.fraction else 0)
 
-    def put(self, out: NDArray[np.uint8], at: int, rows: Rows) -> None:
+    def width_at(self, row: int) -> int:
+        return self.width
+
+    def put(self, out: NDArray[np.uint8], at: int, rows: NDArray[np.intp], width: int) -> None:
         """Writes the digits of `rows` into the columns of `out` from `at` on."""
         whole = self.values[rows]
         if self.fraction:
@@ -72,28 +79,34 @@ class Text:
     values: list[bytes]
     widths: NDArray[np.int64]
     present: Present = None
+    _tables: dict[int, tuple[NDArray[np.bytes_], NDArray[np.intp]]] = field(default_factory=dict)
 
     @staticmethod
     def of(series: pl.Series) -> Text:
-        found = series.unique(maintain_order=True).drop_nulls()
-        texts = found.cast(pl.String) if found.dtype in (pl.Categorical, pl.Enum) else found
-        values = [dumps(v) for v in texts]
-        if len(values) < 2:
-            codes = np.zeros(len(series), np.intp)
+        if series.dtype in (pl.String, pl.Categorical, pl.Enum):
+            codes, found = distinct(series)
         else:
+            found = series.drop_nulls().unique(maintain_order=True).to_list()
             codes = series.replace_strict(found, range(len(found)), default=0, return_dtype=pl.Int64).to_numpy()
+        values = [dumps(v) for v in found]
         widths = np.array([_roomy(len(v)) for v in values] or [8])
         return Text(codes, values, widths, present(series))
 
-    def width(self, row: int) -> int:
+    def width_at(self, row: int) -> int:
         return int(self.widths[self.codes[row]])
 
-    def put(self, out: NDArray[np.uint8], at: int, rows: Rows, width: int) -> None:
+    def put(self, out: NDArray[np.uint8], at: int, rows: NDArray[np.intp], width: int) -> None:
         """Writes the values of `rows`, all of `width`, into the columns of `out` from `at` on."""
-        same = self.widths == width
-        table = np.array([v.ljust(width) for v, fits in zip(self.values, same.tolist(), strict=True) if fits])
-        place = np.cumsum(same) - 1
+        table, place = self._table(width)
         _view(out, at, table.dtype)[:] = table[place[self.codes[rows]]]
+
+    def _table(self, width: int) -> tuple[NDArray[np.bytes_], NDArray[np.intp]]:
+        """The values of that width, and where among them each value is."""
+        if width not in self._tables:
+            same = self.widths == width
+            fitting = [v.ljust(width) for v, fits in zip(self.values, same.tolist(), strict=True) if fits]
+            self._tables[width] = np.array(fitting), np.cumsum(same) - 1
+        return self._tables[width]
 
 
 Value = Number | Text
@@ -142,45 +155,50 @@ def _words(out: NDArray[np.uint8], at: int) -> NDArray[np.uint32]:
     return _view(out, at, np.dtype("<u4"))
 
 
-def records(rows: int, head: Parts, optional: list[tuple[bytes, Value]], tail: bytes) -> Words:
-    """One record per row: `head` (constants and values that all rows have), then of the `optional` values those that
-    the row has, each after its key and parted by commas, then `tail`; blanks fill the record up to whole words."""
-    shapes = Shapes(rows)
-    for item in [part for part in head if not isinstance(part, bytes)] + [v for _, v in optional]:
+def records(rows: int, head: Parts, optional: list[tuple[bytes, Value]], tail: bytes) -> Iterator[Words]:
+    """One record per row, in chunks: `head` (constants and values that all rows have), then of the `optional` values
+    those that the row has, each after its key and parted by commas, then `tail`; blanks fill it up to whole words."""
+    values = [part for part in head if not isinstance(part, bytes)] + [item for _, item in optional]
+    widest = sum(int(v.widths.max()) if isinstance(v, Text) else v.width for v in values)
+    at_once = max(1, min(CHUNK, _CHUNK_BYTES // (widest + 1)))
+    for start in range(0, rows, at_once):
+        yield _chunk(np.arange(start, min(start + at_once, rows)), head, optional, tail)
+
+
+def _chunk(rows: NDArray[np.intp], head: Parts, optional: list[tuple[bytes, Value]], tail: bytes) -> Words:
+    shapes = Shapes(len(rows))
+    for item in [part for part in head if not isinstance(part, bytes)] + [item for _, item in optional]:
         if isinstance(item, Text) and len(sizes := np.unique(item.widths)) > 1:
-            shapes.add(np.searchsorted(sizes, item.widths)[item.codes], len(sizes))
+            shapes.add(np.searchsorted(sizes, item.widths)[item.codes[rows]], len(sizes))
         if item.present is not None:
-            shapes.add(item.present, 2)
+            shapes.add(item.present[rows], 2)
 
     def build(rows_of_shape: Rows, example: int) -> Words:
         parts = list(head)
         comma = b""
         for key, item in optional:
-            if item.present is None or item.present[example]:
+            if item.present is None or item.present[rows[example]]:
                 parts += [comma + key, item]
                 comma = b","
-        parts.append(tail)
-        count = rows if isinstance(rows_of_shape, slice) else len(rows_of_shape)
-        return _fill(parts, rows_of_shape, example, count)
+        return _fill([*parts, tail], rows[rows_of_shape])
 
     return shapes.interleave(build)
 
 
-def _fill(parts: Parts, rows: Rows, example: int, count: int) -> Words:
+def _fill(parts: Parts, rows: NDArray[np.intp]) -> Words:
+    """The records of `rows`, which are all of one shape."""
     template = b""
-    places: list[tuple[int, Value]] = []
+    places: list[tuple[int, Value, int]] = []
     for part in parts:
         if isinstance(part, bytes):
             template += part
         else:
-            places.append((len(template), part))
-            template += b" " * (part.width(example) if isinstance(part, Text) else part.width)
+            width = part.width_at(int(rows[0]))
+            places.append((len(template), part, width))
+            template += b" " * width
     template += b" " * (-len(template) % 8)
-    out = np.empty((count, len(template)), np.uint8)
+    out = np.empty((len(rows), len(template)), np.uint8)
     out[:] = np.frombuffer(template, np.uint8)
-    for at, item in places:
-        if isinstance(item, Text):
-            item.put(out, at, rows, item.width(example))
-        else:
-            item.put(out, at, rows)
+    for at, item, width in places:
+        item.put(out, at, rows, width)
     return out.view(np.uint64)

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import polars as pl
-
-from trace_export.chart.chart import Chart, Part, Track, arguments
+from trace_export.chart.chart import Chart, Track, arguments
 from trace_export.writers.sink import opened
-from trace_export.writers.wire import Encoder, Write, field, packet
+from trace_export.writers.wire import Encoder, field, packet
 
 _EXPLICIT_ORDER = 3
 
@@ -21,20 +19,12 @@ def write(chart: Chart, path: Path, gzip: bool = False) -> None:
     """Writes `chart` to `path`, in memory that does not grow with its device tasks. Raises OSError as `open` does."""
     with opened(path, gzip) as sink:
         sink(packet(_attributes(chart.attributes)))
-        encoder = Encoder(sink)
+        encoder = Encoder(sink, chart.origin_ns)
         for part in chart.parts():
-            _write_part(part, chart.origin_ns, sink, encoder)
-
-
-def _write_part(part: Part, origin_ns: int, sink: Write, encoder: Encoder) -> None:
-    sink(b"".join(packet(field(60, descriptor(track))) for track in part.tracks))
-    encoder.slices(_since(origin_ns, part.slices, "start_ns", "end_ns"), arguments(part.slices))
-    encoder.instants(_since(origin_ns, part.instants, "ts_ns"))
-    encoder.counters(_since(origin_ns, part.samples, "ts_ns"))
-
-
-def _since(origin_ns: int, frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
-    return frame.with_columns(pl.col(columns) - origin_ns)
+            sink(b"".join(packet(field(60, descriptor(track))) for track in part.tracks))
+            encoder.slices(part.slices, arguments(part.slices))
+            encoder.instants(part.instants)
+            encoder.counters(part.samples)
 
 
 def descriptor(track: Track) -> bytes:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
@@ -12,12 +14,38 @@ Rows = NDArray[np.intp] | slice
 Build = Callable[[Rows, int], Words]
 """(rows of one shape, one of them) → their records as an array (rows, words)."""
 
-_LIMIT = 1 << 62
+BLOCK: Final = 1 << 18
+"""Rows whose columns are made ready at a time: Polars works best on many."""
+CHUNK: Final = 1 << 14
+"""Rows encoded at a time: the temporaries of a chunk stay in the processor's cache."""
+
+_LIMIT: Final = 1 << 62
 
 
 def raw(words: Words) -> memoryview:
     """The bytes of an array, not copied."""
     return words.data.cast("B")
+
+
+def blocks(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """`frame` in pieces of `BLOCK` rows."""
+    for at in range(0, len(frame), BLOCK):
+        yield frame.slice(at, BLOCK)
+
+
+def distinct(texts: pl.Series) -> tuple[NDArray[np.intp], list[str]]:
+    """Each row's place among the distinct texts, and these in the order of their first rows; null has any place."""
+    if texts.dtype == pl.String:
+        # Categories of their own are forgotten with the series; the common ones would be kept as long as the process.
+        texts = texts.cast(pl.Categorical(pl.Categories.random()))
+    codes = texts.to_physical().fill_null(0).to_numpy()
+    rows = np.flatnonzero(texts.is_not_null().to_numpy()) if texts.null_count() else np.arange(len(texts))
+    first = np.full(int(codes.max(initial=0)) + 1, len(texts))
+    first[codes[rows[::-1]]] = rows[::-1]  # of several rows with one code the last assignment counts
+    found = np.argsort(first)[: np.count_nonzero(first < len(texts))]
+    place = np.zeros(len(first), np.intp)
+    place[found] = np.arange(len(found))
+    return place[codes], texts.gather(first[found]).cast(pl.String).to_list()
 
 
 class Shapes:

@@ -18,10 +18,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from trace_export.writers.records import Rows, Shapes, Words, raw
-
-CHUNK: Final = 1 << 14
-"""Rows encoded at a time: the temporaries of a chunk stay in the processor's cache."""
+from trace_export.writers.records import CHUNK, Rows, Shapes, Words, blocks, distinct, raw
 
 Write = Callable[[memoryview | bytes], object]
 
@@ -71,6 +68,9 @@ class Column:
         bits = int(numbers.max(initial=0)).bit_length()
         return Column(numbers, -(-bits // 7) or 1 if bits <= 56 else 10)
 
+    def take(self, rows: Rows) -> Column:
+        return Column(self.values[rows], self.width, self.raw)
+
     @staticmethod
     def raw64(values: NDArray[np.generic]) -> Column:
         return Column(np.ascontiguousarray(values).view(np.uint64), 8, raw=True)
@@ -87,20 +87,26 @@ class Slot:
     column: Column
     present: NDArray[np.bool_] | None = None
 
+    def cut(self, rows: slice) -> Slot:
+        """The same for some of the rows."""
+        return Slot(self.head, self.column.take(rows), None if self.present is None else self.present[rows])
+
 
 def _size(parts: Parts) -> int:
     return sum(len(p) if isinstance(p, bytes) else p.width for p in parts)
 
 
-def _message(number: int, parts: Parts, slack: int = 0) -> Parts:
-    """`parts` as a sub-message whose length is written `slack` bytes longer than need be."""
+def _message(number: int, parts: Parts, room: int = 0) -> Parts:
+    """`parts` as a sub-message; its length is as wide as if there were `room` more bytes."""
     size = _size(parts)
-    return [varint(number << 3 | _BYTES) + varint(size, len(varint(size)) + slack), *parts]
+    return [varint(number << 3 | _BYTES) + varint(size, len(varint(size + room))), *parts]
 
 
 def _spread(values: Words, width: int) -> Words:
     """The low 7 · `width` bits of each value, 7 to a byte (width ≤ 8), by halving steps on the whole word."""
     v = values
+    if width == 1:
+        return v
     if width > 4:
         v = (v & np.uint64(0x00FFFFFFF0000000)) << np.uint64(4) | v & np.uint64(0x000000000FFFFFFF)
     if width > 2:
@@ -134,15 +140,21 @@ def _pack(parts: Parts, rows: int) -> Words:
     return np.ascontiguousarray(words.T)
 
 
+Event = tuple[int, Column, list[Slot]]
+"""The type of an event, its time, and its further fields."""
+
+
 class Encoder:
     """Writes events of one packet sequence to `write`, interning their texts as they come.
 
-    Frames have the columns `track` (uuid ≥ 1), times in ns ≥ 0, `name`, and may have `category` and `seed` (the text
-    of the correlation id), `flow_out` and `flow_in` (lists of flow ids). Null and NaN values are left out.
+    Frames have the columns `track` (uuid ≥ 1), times in ns, `name`, and may have `category` and `seed` (the text of the
+    correlation id), `flow_out` and `flow_in` (lists of flow ids). Null and NaN values are left out. Times are written
+    as distances from `origin_ns`, which none is before.
     """
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, write: Write, origin_ns: int = 0) -> None:
         self._write = write
+        self._origin = origin_ns
         self._iids: dict[int, dict[str, int]] = {
             t: {} for t in (_CATEGORIES, _NAMES, _ARGUMENTS, _ARGUMENT_TEXTS, _SEEDS)
         }
@@ -152,43 +164,47 @@ class Encoder:
     def slices(self, frame: pl.DataFrame, arguments: Sequence[str] = ()) -> None:
         """Slices with `start_ns`, `end_ns` and the columns `arguments`. Rows of a track must come in the order of start
         and, where slices are nested, the outer one first; a slice must not cross another on its track."""
-        for chunk in _chunks(frame):
-            name, track = self._text(chunk["name"], b"", 10, _NAMES), _track(chunk)
-            begin = [track, name, *self._common(chunk), *self._arguments(chunk, arguments)]
-            start = Column.varints(chunk["start_ns"].to_numpy())
-            end = Column.varints(chunk["end_ns"].to_numpy())
-            self._put(len(chunk), [(_SLICE_BEGIN, start, begin), (_SLICE_END, end, [track, name])])
+        for block in blocks(frame):
+            track, name, *more = self._slots(block, arguments)
+            begin = (_SLICE_BEGIN, self._time(block["start_ns"]), [track, name, *more])
+            self._put(len(block), [begin, (_SLICE_END, self._time(block["end_ns"]), [track, name])])
 
     def instants(self, frame: pl.DataFrame, arguments: Sequence[str] = ()) -> None:
         """Marks at `ts_ns`."""
-        for chunk in _chunks(frame):
-            name = self._text(chunk["name"], b"", 10, _NAMES)
-            slots = [_track(chunk), name, *self._common(chunk), *self._arguments(chunk, arguments)]
-            self._put(len(chunk), [(_INSTANT, Column.varints(chunk["ts_ns"].to_numpy()), slots)])
+        for block in blocks(frame):
+            self._put(len(block), [(_INSTANT, self._time(block["ts_ns"]), self._slots(block, arguments))])
 
     def counters(self, frame: pl.DataFrame) -> None:
         """Samples `value` (real) at `ts_ns`."""
-        for chunk in _chunks(frame):
-            value = Slot(varint(44 << 3 | _FIXED64), Column.raw64(chunk["value"].cast(pl.Float64).to_numpy()))
-            self._put(len(chunk), [(_COUNTER, Column.varints(chunk["ts_ns"].to_numpy()), [_track(chunk), value])])
+        for block in blocks(frame):
+            value = Slot(varint(44 << 3 | _FIXED64), Column.raw64(block["value"].cast(pl.Float64).to_numpy()))
+            self._put(len(block), [(_COUNTER, self._time(block["ts_ns"]), [_track(block), value])])
 
-    def _common(self, chunk: pl.DataFrame) -> Iterator[Slot]:
-        if "category" in chunk.columns:
-            yield self._text(chunk["category"], b"", 3, _CATEGORIES)
-        if "seed" in chunk.columns:
-            yield self._text(chunk["seed"], b"", 54, _SEEDS)
+    def _time(self, series: pl.Series) -> Column:
+        return Column.varints(series.to_numpy() - self._origin)
+
+    def _slots(self, block: pl.DataFrame, arguments: Sequence[str]) -> list[Slot]:
+        """Track, name, and whatever else the rows have."""
+        name = self._text(block["name"], b"", 10, _NAMES)
+        return [_track(block), name, *self._common(block), *self._arguments(block, arguments)]
+
+    def _common(self, block: pl.DataFrame) -> Iterator[Slot]:
+        if "category" in block.columns:
+            yield self._text(block["category"], b"", 3, _CATEGORIES)
+        if "seed" in block.columns:
+            yield self._text(block["seed"], b"", 54, _SEEDS)
         for column, number in (("flow_out", 47), ("flow_in", 48)):
-            if column in chunk.columns:
-                flows = chunk[column]
+            if column in block.columns:
+                flows = block[column]
                 for place in range(int(flows.list.len().max() or 0)):  # type: ignore[arg-type]
                     ids = flows.list.get(place, null_on_oob=True)
                     column_of_ids = Column.raw64(ids.fill_null(0).cast(pl.UInt64).to_numpy())
                     yield Slot(varint(number << 3 | _FIXED64), column_of_ids, _present(ids))
 
-    def _arguments(self, chunk: pl.DataFrame, names: Sequence[str]) -> Iterator[Slot]:
+    def _arguments(self, block: pl.DataFrame, names: Sequence[str]) -> Iterator[Slot]:
         """Each column as a DebugAnnotation; its length is constant, as all widths are."""
         for name in names:
-            series = chunk[name]
+            series = block[name]
             iid = field(1, self._iid(_ARGUMENTS, name))
             if series.dtype in (pl.String, pl.Categorical, pl.Enum):
                 slot = self._text(series, iid, 17, _ARGUMENT_TEXTS)
@@ -205,13 +221,9 @@ class Encoder:
 
     def _text(self, series: pl.Series, head: bytes, number: int, table: int) -> Slot:
         """A field with the interned id of each text."""
-        found = series.unique(maintain_order=True).drop_nulls()
-        iids = [self._iid(table, text) for text in found.cast(pl.String)]
-        if len(iids) == 1:
-            values = np.full(len(series), iids[0], np.uint64)
-        else:
-            values = series.replace_strict(found, iids, default=0, return_dtype=pl.UInt64).to_numpy()
-        return Slot(head + varint(number << 3 | _VARINT), Column.varints(values), _present(series))
+        places, found = distinct(series)
+        iids = np.array([self._iid(table, text) for text in found] or [0], np.uint64)
+        return Slot(head + varint(number << 3 | _VARINT), Column.varints(iids[places]), _present(series))
 
     def _iid(self, table: int, text: str) -> int:
         known = self._iids[table]
@@ -221,45 +233,51 @@ class Encoder:
             self._new += field(table, field(1, iid) + field(2, text))
         return iid
 
-    def _put(self, rows: int, events: list[tuple[int, Column, list[Slot]]]) -> None:
-        """Writes what was newly interned, then for each row its `events` (type, time, fields), one packet each."""
+    def _put(self, rows: int, events: list[Event]) -> None:
+        """Writes what was newly interned, then for each row its `events`, one packet each."""
         if self._new:
             self._write(packet(field(10, _SEQUENCE) + field(13, 2) + field(12, self._new)))
             self._new = b""
-        shapes = Shapes(rows)
-        for slot in (slot for _, _, slots in events[:1] for slot in slots):
-            if slot.present is not None:
-                shapes.add(slot.present, 2)
-
-        def build(rows_of_shape: Rows, example: int) -> Words:
-            rest = [part for event in events[1:] for part in _event(event, rows_of_shape, example)]
-            # A longer message may need a longer length field as well, so the padding that fits has to be tried out.
-            candidates = (_event(events[0], rows_of_shape, example, slack) + rest for slack in range(16))
-            parts = next(parts for parts in candidates if _size(parts) % 8 == 0)
-            count = rows if isinstance(rows_of_shape, slice) else len(rows_of_shape)
-            return _pack(parts, count)
-
-        self._write(raw(shapes.interleave(build)))
+        for at in range(0, rows, CHUNK):
+            piece = slice(at, min(at + CHUNK, rows))
+            cut = [(kind, time.take(piece), [slot.cut(piece) for slot in slots]) for kind, time, slots in events]
+            self._write(raw(_encode(piece.stop - at, cut)))
 
 
-def _event(event: tuple[int, Column, list[Slot]], rows: Rows, example: int, slack: int = 0) -> Parts:
+def _encode(rows: int, events: list[Event]) -> Words:
+    """The packets of all rows; the fields that a row may lack are those of its first event."""
+    shapes = Shapes(rows)
+    for slot in events[0][2]:
+        if slot.present is not None:
+            shapes.add(slot.present, 2)
+
+    def build(rows_of_shape: Rows, example: int) -> Words:
+        packets = [_event(event, rows_of_shape, example) for event in events]
+        slack = -sum(map(_size, packets)) % 8
+        packets[0] = _event(events[0], rows_of_shape, example, slack)
+        count = rows if isinstance(rows_of_shape, slice) else len(rows_of_shape)
+        return _pack([part for parts in packets for part in parts], count)
+
+    return shapes.interleave(build)
+
+
+def _event(event: Event, rows: Rows, example: int, slack: int = 0) -> Parts:
     """The packet of one event for `rows`, which all have the fields that row `example` has.
 
-    It is made at least `slack` bytes longer by padding the sequence id and the two lengths.
+    It is `slack` (at most 7) bytes longer than need be: the sequence id is padded, and the length has room for that.
     """
     kind, time, slots = event
     inner: Parts = [field(9, kind)]
     for slot in slots:
         if slot.present is None or slot.present[example]:
-            inner += [slot.head, Column(slot.column.values[rows], slot.column.width, slot.column.raw)]
-    a, b, c = slack // 3, (slack + 1) // 3, (slack + 2) // 3
-    sequence = varint(10 << 3) + varint(_SEQUENCE, 1 + a)
-    stamp = Column(time.values[rows], time.width)
-    return _message(1, [varint(8 << 3), stamp, sequence, field(13, 2), *_message(11, inner, b)], c)
+            inner += [slot.head, slot.column.take(rows)]
+    sequence = varint(10 << 3) + varint(_SEQUENCE, 1 + slack)
+    body = [varint(8 << 3), time.take(rows), sequence, field(13, 2), *_message(11, inner)]
+    return _message(1, body, room=7 - slack)
 
 
-def _track(chunk: pl.DataFrame) -> Slot:
-    return Slot(varint(11 << 3), Column.varints(chunk["track"].to_numpy()))
+def _track(block: pl.DataFrame) -> Slot:
+    return Slot(varint(11 << 3), Column.varints(block["track"].to_numpy()))
 
 
 def _present(series: pl.Series) -> NDArray[np.bool_] | None:
@@ -268,8 +286,3 @@ def _present(series: pl.Series) -> NDArray[np.bool_] | None:
 
 def _wide(dtype: pl.DataType) -> pl.DataType:
     return pl.UInt64() if dtype.is_unsigned_integer() else pl.Int64()
-
-
-def _chunks(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    for at in range(0, len(frame), CHUNK):
-        yield frame.slice(at, CHUNK)
