@@ -1,9 +1,9 @@
 """The pipeline chart as one HTML page to zoom and to hover, alone or above the tables of a report.
 
 The page holds all it needs: it asks no server for anything, and its content security policy forbids it to. The blocks
-are drawn on a canvas from columns of numbers, because a browser moves a hundred thousand SVG elements only with pain,
-and a plotting library (Vega) would bring 800 kB of script that evaluates code from text. Without scripts the page
-shows the still picture.
+are drawn on a canvas from columns of numbers, because a browser moves a hundred thousand SVG elements only with pain.
+A plotting library (Vega) would bring a script many times this page's size that makes code from text, which a strict
+policy forbids. Without scripts the page shows the still picture.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from importlib.resources import files
 from typing import Any
 
@@ -23,6 +22,7 @@ from trace_export.chart.palette import TEXT
 from trace_export.errors import printable
 from trace_export.writers import svg
 from trace_export.writers.figure import Figure
+from trace_export.writers.svg import safe
 
 HELP = "Zoom: Ctrl + wheel, or W and S. Move: drag, or A and D. Everything: double-click, or 0."
 _NOT_FACTS = ("row", "lane", "start_ns", "end_ns", "name", "label", "fill")
@@ -30,7 +30,7 @@ _NOT_FACTS = ("row", "lane", "start_ns", "end_ns", "name", "label", "fill")
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the report: its `frame` is shown as it is, null as –, floats with four significant digits."""
+    """A table of the report: its `frame` is shown as it is, null as –, floats to four significant digits."""
 
     title: str
     frame: pl.DataFrame
@@ -39,7 +39,9 @@ class Table:
 
 def page(figure: Figure, tables: Sequence[Table] = (), still_steps: int | None = None) -> str:
     """The whole document. `still_steps`: how many steps the picture for browsers without scripts shows."""
-    style, script = (files("trace_export.writers").joinpath(name).read_text() for name in ("page.css", "page.js"))
+    style, script = (
+        files("trace_export.writers").joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js")
+    )
     policy = (
         f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
@@ -49,14 +51,14 @@ def page(figure: Figure, tables: Sequence[Table] = (), still_steps: int | None =
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{_safe(figure.title)}</title><style>{style}</style></head><body>",
-        f'<h1>{_safe(figure.title)}</h1><div class="bar">{"".join(_legend(figure))}</div>',
+        f"<title>{safe(figure.title)}</title><style>{style}</style></head><body>",
+        f'<h1>{safe(figure.title)}</h1><div class="bar">{"".join(_legend(figure))}</div>',
         '<div class="bar"><label>Show <select id="step"></select></label>',
         '<span><button id="in" title="zoom in">+</button> <button id="out" title="zoom out">−</button></span>',
         f'<span class="quiet">{HELP}</span></div>',
-        f'<canvas id="chart" tabindex="0" role="img" aria-label="{_safe(figure.title)}"></canvas><div id="tip"></div>',
-        f'<noscript><img alt="{_safe(figure.title)}" src="data:image/svg+xml;base64,{still}"></noscript>',
-        *(f"<p>{_safe(remark)}</p>" for remark in figure.remarks),
+        f'<canvas id="chart" tabindex="0" role="img" aria-label="{safe(figure.title)}"></canvas><div id="tip"></div>',
+        f'<noscript><img alt="{safe(figure.title)}" src="data:image/svg+xml;base64,{still}"></noscript>',
+        *(f"<p>{safe(remark)}</p>" for remark in figure.remarks),
         *map(_table, tables),
         f'<script type="application/json" id="data">{_json(_data(figure))}</script>',
         f"<script>{script}</script></body></html>\n",
@@ -69,7 +71,7 @@ def _digest(text: str) -> str:
 
 def _legend(figure: Figure) -> list[str]:
     return [
-        f'<span><svg viewBox="0 0 12 12"><rect fill="{fill}" width="12" height="12"/></svg>{_safe(words)}</span>'
+        f'<span><svg viewBox="0 0 12 12"><rect fill="{fill}" width="12" height="12"/></svg>{safe(words)}</span>'
         for fill, words in figure.legend
     ]
 
@@ -124,14 +126,14 @@ def _json(data: dict[str, Any]) -> str:
 def _table(table: Table) -> str:
     frame = table.frame
     numbers = {name: dtype.is_numeric() for name, dtype in frame.schema.items()}
-    head = "".join(f"<th{_right(numbers[name])}>{_safe(name.replace('_', ' '))}</th>" for name in frame.columns)
+    head = "".join(f"<th{_right(numbers[name])}>{safe(name.replace('_', ' '))}</th>" for name in frame.columns)
     rows = "".join(
         "<tr>" + "".join(f"<td{_right(numbers[name])}>{_cell(v)}</td>" for name, v in row.items()) + "</tr>"
         for row in frame.iter_rows(named=True)
     )
-    note = f"<p>{_safe(table.note)}</p>" if table.note else ""
+    note = f"<p>{safe(table.note)}</p>" if table.note else ""
     return (
-        f'<h2>{_safe(table.title)}</h2>{note}<div class="wide"><table><thead><tr>{head}</tr></thead>'
+        f'<h2>{safe(table.title)}</h2>{note}<div class="wide"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
 
@@ -143,8 +145,6 @@ def _right(number: bool) -> str:
 def _cell(value: object) -> str:
     if value is None:
         return "–"
-    return f"{value:.4g}" if isinstance(value, float) else _safe(value)
-
-
-def _safe(words: object) -> str:
-    return escape(printable(words))
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return safe(value)
