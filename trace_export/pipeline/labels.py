@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from trace_export.model import INT, SPANS, Declared, Note, Profile, Schema, conform
-from trace_export.pipeline import anchors
+from trace_export.pipeline import anchors, transfers
 from trace_export.pipeline.sequences import LETTER, MINDSPEED, MINDSPEED_PLAIN, Plan, blocks, recognise, words
 from trace_export.pipeline.steps import BACKWARDS, FORWARDS, REPLICA, WORK, number
 
@@ -25,7 +25,8 @@ _FOUND: Schema = {"row": pl.UInt32(), **{c: SPANS[c] for c in [*NUMBERS, "phase"
 
 
 def label(profile: Profile) -> Profile:
-    """`profile` with what spans lack: step, microbatch, chunk, phase; `labels` is `inferred` where order told it.
+    """`profile` with what spans lack: step, microbatch, chunk, phase; `labels` is `inferred` where order told it. Also
+    with what transfers lack, see `transfers`.
 
     Spans of ranks whose forwards and backwards all carry their numbers are left as they are, but for a missing step.
     Notes say how many blocks stay without a number, and where the order fits no schedule.
@@ -33,7 +34,7 @@ def label(profile: Profile) -> Profile:
     spans = number(profile)
     work = _work(replace(profile, spans=spans))
     if work.is_empty():
-        return replace(profile, spans=spans)
+        return transfers.label(replace(profile, spans=spans))
     evidence = _evidence(profile, work)
     found, notes = [], []
     for pipeline in work.partition_by("pipeline"):
@@ -47,7 +48,7 @@ def label(profile: Profile) -> Profile:
     if len(open_blocks):
         text = "blocks stay without a micro-batch: part of their step is missing, and their place in it is not certain"
         notes.append(Note("warning", text, count=len(open_blocks)))
-    return replace(profile, spans=conform(filled, SPANS)).with_notes(_once(notes))
+    return transfers.label(replace(profile, spans=conform(filled, SPANS))).with_notes(_once(notes))
 
 
 def _work(profile: Profile) -> pl.DataFrame:

@@ -40,7 +40,7 @@ def pair(profile: Profile) -> Profile:
         return profile.with_notes(_unpaired(len(sends), len(receives), profile.p2p["peer"].null_count()))
     by_order = _placed(sends, lanes, "src_rank"), _placed(receives, lanes, "dst_rank")
     by_number = tuple(side.with_columns(at="ordinal") for side in by_order)
-    numbered = _agreeing(*_relative(*by_number), lanes.filter("numbered")).select("lane")
+    numbered = _all_met(_agreeing(*_relative(*by_number), lanes.filter("numbered")), lanes).select("lane")
     counted = lanes.join(numbered, on="lane", how="anti")
     shifts = pl.concat([
         numbered.with_columns(shift=pl.lit(0, pl.Int64)), _search(*_relative(*by_order), counted)
@@ -143,6 +143,15 @@ def _agreeing(sent: pl.DataFrame, received: pl.DataFrame, lanes: pl.DataFrame) -
     both = _answers(lanes).join(tried, on="lane").join(tried.select(answer="lane", back="low"), on="answer", how="left")
     close = (pl.col("low") + pl.col("back")).fill_null(0)
     return both.filter("fits", pl.col("spread") <= AGREE_NS, pl.col("n") >= 3, close >= -EARLY_NS)
+
+
+def _all_met(agreeing: pl.DataFrame, lanes: pl.DataFrame) -> pl.DataFrame:
+    """Those of `agreeing` that left nothing over. In a group of more than two, each rank counts all its operations, so
+    some numbers of other transfers meet by chance; in a group of two what is left over has no other side."""
+    most = lanes.select(
+        "lane", most=pl.min_horizontal("n", "n_recv"), two=pl.col("src_rank").n_unique().over("group") <= 2
+    )
+    return agreeing.join(most, on="lane").filter(pl.col("two") | (pl.col("n") >= pl.col("most")))
 
 
 def _answers(lanes: pl.DataFrame) -> pl.DataFrame:

@@ -1,0 +1,208 @@
+"""What the Ascend profilers leave of one rank, as a database of torch_npu or as a text export of MindSpore.
+
+Only the tables, columns and files that a reader of pipelines needs, with made-up contents.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ABSENT = 4294967295
+FIRST_MARK = 4000000001
+STREAM, LINK_STREAM = 2, 5
+
+TABLES = {
+    "STRING_IDS": "id INTEGER PRIMARY KEY, value TEXT",
+    "META_DATA": "name TEXT, value TEXT",
+    "RANK_DEVICE_MAP": "rankId INTEGER, deviceId INTEGER",
+    "HOST_INFO": "hostUid TEXT, hostName TEXT",
+    "STEP_TIME": "id INTEGER, startNs INTEGER, endNs INTEGER",
+    "TASK": "startNs INTEGER, endNs INTEGER, deviceId INTEGER, connectionId INTEGER, globalTaskId INTEGER,"
+    " globalPid INTEGER, taskType INTEGER, contextId INTEGER, streamId INTEGER, taskId INTEGER, modelId INTEGER",
+    "COMPUTE_TASK_INFO": "name INTEGER, globalTaskId INTEGER PRIMARY KEY, taskType INTEGER, opType INTEGER",
+    "MSTX_EVENTS": "startNs INTEGER, endNs INTEGER, eventType INTEGER, rangeId INTEGER, category INTEGER,"
+    " message INTEGER, globalTid INTEGER, endGlobalTid INTEGER, domainId INTEGER, connectionId INTEGER",
+    "COMMUNICATION_OP": "opName INTEGER, startNs INTEGER, endNs INTEGER, connectionId INTEGER, groupName INTEGER,"
+    " opId INTEGER PRIMARY KEY, dataType INTEGER, count NUMERIC, opType INTEGER",
+    "COMMUNICATION_TASK_INFO": "name INTEGER, globalTaskId INTEGER, taskType INTEGER, groupName INTEGER,"
+    " srcRank INTEGER, dstRank INTEGER, size INTEGER, opId INTEGER",
+}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    type: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A communication operator. `place` and `peer` are places in the group; `peer` is None for a collective."""
+
+    what: str
+    group: str
+    index: int
+    start_ns: int
+    end_ns: int
+    place: int = 0
+    peer: int | None = None
+    bytes: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"hcom_{self.what}__{hash_of(self.group)[-3:]}_{self.index}_1"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A marker range: on the device, and when the host issued it."""
+
+    text: str
+    start_ns: int
+    end_ns: int
+    host_start_ns: int
+    host_end_ns: int
+
+
+@dataclass
+class Recording:
+    """Everything one rank recorded, on its host's clock. `metadata` is what the training script added."""
+
+    rank: int
+    device: int
+    host: str
+    metadata: dict[str, object]
+    marks: list[Mark] = field(default_factory=list)
+    kernels: list[tuple[int, Kernel]] = field(default_factory=list)
+    operators: list[tuple[int, Operator]] = field(default_factory=list)
+    steps: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+def hash_of(group: str) -> str:
+    """HCCL's number of a group: two sums of 32 bits over the characters of its identifier."""
+    high = low = 0
+    for character in group:
+        high = (high * 29 + ord(character)) % (1 << 32)
+        low = (low * 131 + ord(character)) % (1 << 32)
+    return str((high << 32) + low)
+
+
+def write_database(rec: Recording, folder: Path) -> Path:
+    """`ascend_pytorch_profiler_{rank}.db` in the capture folder `folder`."""
+    path = _output(folder) / f"ascend_pytorch_profiler_{rec.rank}.db"
+    path.unlink(missing_ok=True)
+    strings: dict[str, int] = {}
+
+    def text(value: str) -> int:
+        return strings.setdefault(value, len(strings))
+
+    rows: dict[str, list[tuple[object, ...]]] = {name: [] for name in TABLES}
+
+    def task(start: int, end: int, connection: int, kind: str, stream: int) -> int:
+        number = len(rows["TASK"])
+        rows["TASK"].append(
+            (start, end, rec.device, connection, number, 1, text(kind), ABSENT, stream, number % 65536, ABSENT)
+        )
+        return number
+
+    for number, mark in enumerate(rec.marks):
+        connection = FIRST_MARK + number
+        task(mark.start_ns, mark.end_ns, connection, "MsTx", STREAM)
+        rows["MSTX_EVENTS"].append(
+            (
+                mark.host_start_ns,
+                mark.host_end_ns,
+                2,
+                ABSENT,
+                ABSENT,
+                text(mark.text),
+                1,
+                1,
+                text("default"),
+                connection,
+            )
+        )
+    for _, kernel in rec.kernels:
+        number = task(kernel.start_ns, kernel.end_ns, ABSENT, "AI_CORE", STREAM)
+        name = text(f"aclnn{kernel.type}_{kernel.type}")
+        rows["COMPUTE_TASK_INFO"].append((name, number, text("AI_CORE"), text(kernel.type)))
+    for number, (_, op) in enumerate(rec.operators):
+        name, group = text(op.name), text(op.group)
+        rows["COMMUNICATION_OP"].append(
+            (name, op.start_ns, op.end_ns, number, group, number, 11, op.bytes // 2, text(f"hcom_{op.what}_"))
+        )
+        if op.peer is None:
+            continue
+        over = op.peer if op.what == "receive" else op.place
+        for kind, to, size in (("Notify_Wait", op.peer, 0), ("Memcpy", over, op.bytes)):
+            small = task(op.start_ns, op.end_ns, number, "SDMA", LINK_STREAM)
+            rows["COMMUNICATION_TASK_INFO"].append((name, small, text(kind), group, op.place, to, size, number))
+    rows["STEP_TIME"] = list(rec.steps)
+    rows["RANK_DEVICE_MAP"] = [(rec.rank, rec.device)]
+    rows["HOST_INFO"] = [(hash_of(rec.host), rec.host)]
+    rows["META_DATA"] = [("SCHEMA_VERSION", "1.2.0"), *((k, json.dumps(v)) for k, v in rec.metadata.items())]
+    rows["STRING_IDS"] = [(number, value) for value, number in strings.items()]
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA page_size = 1024")
+        for table, columns in TABLES.items():
+            db.execute(f"CREATE TABLE {table} ({columns})")
+            if rows[table]:
+                db.executemany(f"INSERT INTO {table} VALUES ({','.join('?' * len(rows[table][0]))})", rows[table])
+        db.execute("CREATE INDEX TaskIndex ON TASK (startNs, globalTaskId)")
+        db.commit()
+        db.execute("VACUUM")
+    _info(folder, rec.rank, {"rank_id": rec.rank, "torch_npu_version": "2.7.1"})
+    return path
+
+
+def write_text(rec: Recording, folder: Path) -> None:
+    """`trace_view.json`, `kernel_details.csv`, `communication.json` and the metadata of a MindSpore capture."""
+    output = _output(folder)
+    hardware = {"pid": 1 << 10 | 13 << 5 | rec.device, "tid": STREAM}
+    events: list[dict[str, object]] = [
+        {"ph": "M", "name": "process_name", **hardware, "args": {"name": "Ascend Hardware"}},
+        {"ph": "M", "name": "thread_name", **hardware, "args": {"name": f"Stream {STREAM}"}},
+    ]
+    events += [
+        {"ph": "X", "name": name, **hardware, "ts": _us(start), "dur": (end - start) / 1000, "args": {}}
+        for name, start, end in [(m.text, m.start_ns, m.end_ns) for m in rec.marks]
+        + [(k.type, k.start_ns, k.end_ns) for _, k in rec.kernels]
+    ]
+    (output / "trace_view.json").write_text(json.dumps(events))
+    rows = [(step, f"aclnn{k.type}", k.type, "AI_CORE", STREAM, k.start_ns, k.end_ns) for step, k in rec.kernels]
+    rows += [(s, o.name, f"hcom_{o.what}_", "COMMUNICATION", "N/A", o.start_ns, o.end_ns) for s, o in rec.operators]
+    with (output / "kernel_details.csv").open("w", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["Step Id", "Name", "Type", "Accelerator Core", "Stream ID", "Start Time(us)", "Duration(us)"])
+        for step, name, kind, core, stream, start, end in sorted(rows, key=lambda row: row[5]):
+            table.writerow([step, name, kind, core, stream, _us(start) + "\t", _us(end - start)])
+    steps: dict[str, dict[str, dict[str, object]]] = {}
+    for step, op in rec.operators:
+        kind = "collective" if op.peer is None else "p2p"
+        time = {"Start Timestamp(us)": op.start_ns / 1000, "Elapse Time(ms)": (op.end_ns - op.start_ns) / 1e6}
+        moved = {"SDMA": {"Transit Size(MB)": op.bytes / 1e6 if op.what == "receive" else 0}}
+        entry = {"Communication Time Info": time, "Communication Bandwidth Info": moved}
+        steps.setdefault(f"step{step}", {"p2p": {}, "collective": {}})[kind][f"{op.name}@{hash_of(op.group)}"] = entry
+    (output / "communication.json").write_text(json.dumps(steps))
+    (folder / "profiler_metadata.json").write_text(json.dumps(rec.metadata))
+    _info(folder, rec.rank, {"ms_profiler_info": {"rank_id": str(rec.rank)}, "ms_version": "2.7.0"})
+
+
+def _output(folder: Path) -> Path:
+    output = folder / "ASCEND_PROFILER_OUTPUT"
+    output.mkdir(parents=True, exist_ok=True)
+    return output
+
+
+def _info(folder: Path, rank: int, content: dict[str, object]) -> None:
+    (folder / f"profiler_info_{rank}.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _us(ns: int) -> str:
+    return f"{ns // 1000}.{ns % 1000:03d}"
