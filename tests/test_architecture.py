@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 PACKAGE = ROOT / "trace_export"
 GROUND = {"model", "errors", "selection"}
 ROOMS = {"sources", "pipeline", "clocks", "analysis", "chart", "writers", "ui", "parallel", "cluster", "cut"}
-SPINE = {"api", "export", "inspection", "__init__", "__main__", "cli", "instrument"}
+SPINE = {"api", "export", "output", "inspection", "__init__", "__main__", "cli", "instrument"}
 DOORS = {("analysis", "pipeline"), ("writers", "chart"), ("ui", "chart"), ("cluster", "parallel")}
 """Rooms that may know another room."""
 

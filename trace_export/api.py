@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from trace_export import export
+from trace_export import export, output
 from trace_export.errors import TraceExportError, UsageError
 from trace_export.model import Declared, Profile
 from trace_export.pipeline import schedules
@@ -88,17 +88,17 @@ class Run:
         """Writes the chart and returns the files.
 
         `path` is a file whose name tells the format (.pftrace, .json, .svg, .png, .html, .parquet, .csv), or a folder
-        for the `formats` given. Further `options` are those of `export.WriteOptions`. Raises UsageError, OutputError.
+        for the `formats` given. Further `options` are those of `output.WriteOptions`. Raises UsageError, OutputError.
         """
         target = Path(path)
         if formats is None:
             extension = target.name.removesuffix(".gz").rpartition(".")[2]
-            names = [name for name, known in export.FORMATS.items() if known == extension]
+            names = [name for name, known in output.FORMATS.items() if known == extension]
             if not names:
                 raise UsageError(f"{target}: the name does not tell the format", "give formats=[…] and a folder")
             formats, options = names, {"gzip": target.name.endswith(".gz"), **options}
-        settings = export.WriteOptions(formats=tuple(formats), out=target, **options)
-        return export.write(self.profile, settings, self.log_dir)
+        settings = output.WriteOptions(formats=tuple(formats), out=target, **options)
+        return output.write(self.profile, settings, self.log_dir)
 
 
 def load(log_dir: str | PathLike[str], *, declared: Declared | None = None, **options: Any) -> Run:

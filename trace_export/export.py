@@ -7,53 +7,28 @@ call these and nothing deeper.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import polars as pl
-
 from trace_export import cluster, parallel, sources
-from trace_export.analysis.bubbles import bubble_slices, rank_bubbles, step_bubbles
-from trace_export.chart.chart import Chart
-from trace_export.chart.colours import ColorBy
-from trace_export.chart.names import block_name, has_chunks
-from trace_export.chart.tracks import ChartOptions, lay_out
 from trace_export.clocks import align as clock_alignment
-from trace_export.clocks import record
 from trace_export.cluster import Cluster
 from trace_export.cut import cut
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError
-from trace_export.model import INT, SPANS, TEXT, Declared, Detail, Note, Profile, conform
+from trace_export.model import Declared, Profile
+from trace_export.output import Progress, WriteOptions, announce, output_paths, silent, write
 from trace_export.pipeline import dependencies, labels, messages, peers, recognise, topology
-from trace_export.pipeline.measured import model_of
 from trace_export.selection import Numbers
 from trace_export.sources.find import find, together
 from trace_export.sources.layout import Found
 from trace_export.sources.merge import merge
 from trace_export.sources.source import ReadOptions, Source
-from trace_export.writers import chrome, perfetto, picture, tables
-from trace_export.writers.whole import whole
 
-FORMATS = {
-    "perfetto": "pftrace",
-    "chrome": "json",
-    "svg": "svg",
-    "png": "png",
-    "html": "html",
-    "parquet": "parquet",
-    "csv": "csv",
-}
-"""Output format → file name extension."""
-STEM = "pipeline_profile"
-TRACES = {"perfetto": perfetto.write, "chrome": chrome.write}
-TABLES = {"parquet": tables.write_parquet, "csv": tables.write_csv}
 ALIGN: tuple[Literal["auto", "wall", "none", "strict"], ...] = ("auto", "wall", "none", "strict")
-TRACKS = ("stage", "rank")
-COLOR_BY: tuple[ColorBy, ...] = ("kind", "microbatch", "rank", "none")
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "paddle": ("paddle", "paddle_dygraph"),
@@ -84,34 +59,11 @@ class LoadOptions:
 
 
 @dataclass(frozen=True)
-class WriteOptions:
-    """What to write. `out` is a folder, or a file for a single format; None: the log_dir. `steps` are those that the
-    user asked for; where it is None, a picture that cannot be zoomed shows the first ones only."""
-
-    formats: tuple[str, ...] = ("perfetto", "chrome")
-    out: Path | None = None
-    gzip: bool = False
-    tracks: str = "stage"
-    color_by: str = "kind"
-    bubbles: bool = False
-    model: bool = False
-    steps: Numbers | None = None
-
-
-@dataclass(frozen=True)
 class Loaded:
     """A profile ready to be drawn or asked, and the sources that could not be read."""
 
     profile: Profile
     failures: tuple[TraceExportError, ...]
-
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and out of how much."""
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """The progress of nobody who looks."""
 
 
 def load(options: LoadOptions, progress: Progress = silent) -> Loaded:
@@ -252,73 +204,6 @@ def spill_folder(options: LoadOptions) -> Iterator[LoadOptions]:
         yield replace(options, read=replace(options.read, spill=Path(folder)))
 
 
-def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
-    """The chart of a profile: tracks, slices, arrows, counters; and what analysis and theory add to it."""
-    added = []
-    if options.bubbles:
-        idle = bubble_slices(profile).filter(pl.col("rank") == pl.col("rank").min().over("stage"))
-        added.append(idle.with_columns(track=pl.format("stage {} · idle", "stage")))
-    if options.model:
-        model = conform(model_of(profile), SPANS | {"stage": INT, "track": TEXT})
-        added.append(model.with_columns(block_name(has_chunks(profile.spans))))
-    return lay_out(
-        profile,
-        ChartOptions(
-            tracks="rank" if options.tracks == "rank" else "stage",
-            detail=detail,
-            color_by=next(choice for choice in COLOR_BY if choice == options.color_by),
-            edges=dependencies.block_edges(profile),
-            step_arguments=step_bubbles(profile).select("run", "step", (100 * pl.col("bubble")).alias("bubble %")),
-            added=tuple(added),
-        ),
-    )
-
-
-def write(
-    profile: Profile, options: WriteOptions, log_dir: Path, detail: Detail = "spans", progress: Progress = silent
-) -> list[Path]:
-    """The files written, one for each format, and `clock_alignment.json` where several hosts were aligned.
-
-    Raises OutputError when a file cannot be written; those already written stay.
-    """
-    targets = output_paths(options, log_dir)
-    chart = draw(profile, options, detail) if set(targets) - set(TABLES) else None
-    for number, (name, path) in enumerate(targets.items()):
-        progress(f"writing {path.name}", number, len(targets))
-        with whole(path) as temporary:
-            if chart is None or name in TABLES:
-                TABLES[name](profile, temporary)
-            elif name in TRACES:
-                TRACES[name](chart, temporary, gzip=options.gzip)
-            else:
-                picture.write(chart, temporary, name, bubbles=rank_bubbles(profile))
-    written = list(targets.values())
-    if profile.clocks.height > 1:
-        written.append(written[0].parent / "clock_alignment.json")
-        with whole(written[-1]) as temporary:
-            record.write(profile, temporary)
-    return written
-
-
-def output_paths(options: WriteOptions, log_dir: Path) -> dict[str, Path]:
-    """Format → the file it goes to. Raises UsageError for an unknown choice or one file for several formats."""
-    choices = [("--format", f, tuple(FORMATS)) for f in options.formats]
-    choices += [("--tracks", options.tracks, TRACKS), ("--color-by", options.color_by, COLOR_BY)]
-    for option, value, known in choices:
-        if value not in known:
-            raise UsageError(f'{option} "{value}" is unknown', f"choose from {', '.join(known)}")
-    out = options.out or log_dir
-    suffixes = tuple(f".{ext}" for ext in FORMATS.values())
-    if out.name.removesuffix(".gz").endswith(suffixes) and not out.is_dir():
-        if len(options.formats) != 1:
-            raise UsageError(
-                f"--out {out} is one file, but --format names {len(options.formats)}", "give a folder, or one format"
-            )
-        return {options.formats[0]: out}
-    zipped = {"perfetto", "chrome"} if options.gzip else set()
-    return {f: out / f"{STEM}.{FORMATS[f]}{'.gz' if f in zipped else ''}" for f in options.formats}
-
-
 def export(
     load_options: LoadOptions, write_options: WriteOptions, progress: Progress = silent
 ) -> tuple[Loaded, list[Path]]:
@@ -327,15 +212,7 @@ def export(
     with spill_folder(load_options) as options:
         loaded = load(options, progress)
         wanted = replace(write_options, steps=options.read.steps)
-        written = write(loaded.profile, wanted, options.log_dir, options.read.detail, progress)
+        detail = options.read.detail
+        loaded = replace(loaded, profile=loaded.profile.with_notes(announce(loaded.profile, wanted, detail)))
+        written = write(loaded.profile, wanted, options.log_dir, detail, progress)
     return loaded, written
-
-
-def failure_notes(failures: tuple[TraceExportError, ...]) -> list[Note]:
-    """Errors of single sources as warnings of the run."""
-    return [Note("warning", str(error)) for error in failures]
-
-
-def stages_drawn(profile: Profile) -> pl.Series:
-    """The stages that have blocks, in order."""
-    return profile.ranks.join(profile.spans, on="rank", how="semi")["stage"].unique().sort()

@@ -10,6 +10,7 @@ import polars as pl
 from trace_export import export
 from trace_export.errors import TraceExportError
 from trace_export.model import Note, Profile
+from trace_export.output import Progress, silent
 from trace_export.sources.find import find
 
 
@@ -33,7 +34,7 @@ class Inspection:
         return orjson.dumps(tables, option=orjson.OPT_INDENT_2).decode()
 
 
-def inspect(options: export.LoadOptions, progress: export.Progress = export.silent) -> Inspection:
+def inspect(options: export.LoadOptions, progress: Progress = silent) -> Inspection:
     """Reads every source of the folder on its own clock. Raises UsageError when it is no folder."""
     found = find(options.log_dir)
     rows = [(s.kind, str(s.path), s.machine, s.rank, s.rank_origin) for s in found.sources]

@@ -35,6 +35,12 @@ ColorBy = Annotated[
 Bubbles = Annotated[bool, typer.Option("--bubbles", help="Draw idle time as slices named by their cause.")]
 Model = Annotated[bool, typer.Option("--model", help="Draw the theoretical schedule under the measured one.")]
 
+Verify = Annotated[bool, typer.Option("--verify", help="Read the traces back and compare (needs the extra ui).")]
+MaxSlices = Annotated[
+    int | None,
+    typer.Option("--max-slices", help="Split a larger trace into files of whole steps.", min=1, show_default=False),
+]
+
 
 def register(app: typer.Typer) -> None:
     """One command for each family; they differ in what they look for."""
@@ -64,6 +70,8 @@ def run(
     color_by: ColorBy = "kind",
     bubbles: Bubbles = False,
     model: Model = False,
+    verify: Verify = False,
+    max_slices: MaxSlices = None,
     host: opt.Host = False,
     marker: opt.Marker = None,
     align: opt.Align = "auto",
@@ -102,7 +110,8 @@ def run(
         at=at or (),
     )
     from trace_export.analysis.summary import summarise
-    from trace_export.export import WriteOptions, export
+    from trace_export.export import export
+    from trace_export.output import WriteOptions
 
     target = WriteOptions(
         formats=tuple(f.strip() for f in format.split(",")),
@@ -112,6 +121,8 @@ def run(
         color_by=color_by,
         bubbles=bubbles,
         model=model,
+        verify=verify,
+        max_slices=max_slices,
     )
     with show.progress(quiet or json) as progress:
         loaded, written = export(source, target, progress)

@@ -15,7 +15,7 @@ from rich.table import Table
 from trace_export.errors import TraceExportError, printable
 
 if TYPE_CHECKING:
-    from trace_export import export
+    from trace_export import output
     from trace_export.analysis.summary import Summary
     from trace_export.inspection import Inspection
     from trace_export.model import Note
@@ -30,7 +30,7 @@ def console(*, error: bool = False) -> Console:
 
 
 @contextmanager
-def progress(quiet: bool) -> Iterator[export.Progress]:
+def progress(quiet: bool) -> Iterator[output.Progress]:
     """A bar on stderr while work goes on, only where somebody sees it."""
     if quiet or not sys.stderr.isatty():
         yield lambda what, done, total: None

@@ -1,0 +1,216 @@
+"""Out of the house: a profile → its chart → the files in the formats that were asked for.
+
+A trace that a browser could not hold is announced, or written as several files of whole steps each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+
+from trace_export.analysis.bubbles import bubble_slices, rank_bubbles, step_bubbles
+from trace_export.chart.chart import Chart
+from trace_export.chart.colours import ColorBy
+from trace_export.chart.names import block_name, has_chunks
+from trace_export.chart.tracks import ChartOptions, lay_out
+from trace_export.clocks import record
+from trace_export.cut import cut
+from trace_export.errors import OutputError, UsageError
+from trace_export.model import INT, SPANS, TEXT, Detail, Note, Profile, conform
+from trace_export.pipeline import dependencies
+from trace_export.pipeline.measured import model_of
+from trace_export.selection import Numbers
+from trace_export.writers import chrome, perfetto, picture, tables
+from trace_export.writers.whole import whole
+
+FORMATS = {
+    "perfetto": "pftrace",
+    "chrome": "json",
+    "svg": "svg",
+    "png": "png",
+    "html": "html",
+    "parquet": "parquet",
+    "csv": "csv",
+}
+"""Output format → file name extension."""
+STEM = "pipeline_profile"
+TRACES = {"perfetto": perfetto.write, "chrome": chrome.write}
+TABLES = {"parquet": tables.write_parquet, "csv": tables.write_csv}
+TRACKS = ("stage", "rank")
+COLOR_BY: tuple[ColorBy, ...] = ("kind", "microbatch", "rank", "none")
+BROWSER_SLICES = 3_000_000
+"""With arguments, more slices than a tab of a browser holds (2 GB at some 600 bytes a slice)."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and out of how much."""
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """The progress of nobody who looks."""
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """What to write. `out` is a folder, or a file for a single format; None: the log_dir. `steps` are those that the
+    user asked for; where it is None, a picture that cannot be zoomed shows the first ones only. `verify` reads the
+    traces back; more than `max_slices` in a trace make it several files."""
+
+    formats: tuple[str, ...] = ("perfetto", "chrome")
+    out: Path | None = None
+    gzip: bool = False
+    tracks: str = "stage"
+    color_by: str = "kind"
+    bubbles: bool = False
+    model: bool = False
+    verify: bool = False
+    max_slices: int | None = None
+    steps: Numbers | None = None
+
+
+def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
+    """The chart of a profile: tracks, slices, arrows, counters; and what analysis and theory add to it."""
+    added = []
+    if options.bubbles:
+        idle = bubble_slices(profile).filter(pl.col("rank") == pl.col("rank").min().over("stage"))
+        added.append(idle.with_columns(track=pl.format("stage {} · idle", "stage")))
+    if options.model:
+        model = conform(model_of(profile), SPANS | {"stage": INT, "track": TEXT})
+        added.append(model.with_columns(block_name(has_chunks(profile.spans))))
+    return lay_out(
+        profile,
+        ChartOptions(
+            tracks="rank" if options.tracks == "rank" else "stage",
+            detail=detail,
+            color_by=next(choice for choice in COLOR_BY if choice == options.color_by),
+            edges=dependencies.block_edges(profile),
+            step_arguments=step_bubbles(profile).select("run", "step", (100 * pl.col("bubble")).alias("bubble %")),
+            added=tuple(added),
+        ),
+    )
+
+
+def write(
+    profile: Profile, options: WriteOptions, log_dir: Path, detail: Detail = "spans", progress: Progress = silent
+) -> list[Path]:
+    """The files written, in each format one, or one for each range of steps; and `clock_alignment.json` where several
+    hosts were aligned.
+
+    Raises OutputError when a file cannot be written or `verify` finds it wrong; those already written stay.
+    """
+    targets = output_paths(options, log_dir)
+    parts = pieces(profile, options, detail) if set(TRACES) & set(targets) else []
+    written: list[Path] = []
+
+    def put(path: Path, write_to: Callable[[Path], None]) -> None:
+        progress(f"writing {path.name}", len(written), len(targets))
+        with whole(path) as temporary:
+            write_to(temporary)
+        written.append(path)
+
+    for steps, piece in parts:
+        chart = draw(piece, options, detail)
+        for name in [name for name in targets if name in TRACES]:
+            path = targets[name] if steps is None else _with_steps(targets[name], steps)
+            put(path, partial(_write_trace, name, chart, options))
+    for name in [name for name in targets if name in TABLES]:
+        put(targets[name], partial(TABLES[name], profile))
+    pictures = [name for name in targets if name not in TRACES and name not in TABLES]
+    if pictures:
+        chart, bubbles = draw(profile, options, "spans"), rank_bubbles(profile)
+        for name in pictures:
+            put(targets[name], partial(picture.write, chart, format=name, steps=options.steps, bubbles=bubbles))
+    if profile.clocks.height > 1:
+        put(written[0].parent / "clock_alignment.json", partial(record.write, profile))
+    return written
+
+
+def _write_trace(name: str, chart: Chart, options: WriteOptions, path: Path) -> None:
+    TRACES[name](chart, path, gzip=options.gzip)
+    if options.verify:
+        from trace_export.ui.verify import verify  # needs the extra `ui`
+
+        wrong = verify(chart, path)
+        if wrong:
+            what = f"the {name} trace does not hold what was to be written: {wrong[0]}"
+            raise OutputError(path, what, "please report it")
+
+
+def pieces(profile: Profile, options: WriteOptions, detail: Detail) -> list[tuple[Numbers | None, Profile]]:
+    """The profile whole, or as parts of whole steps with at most `options.max_slices` slices each.
+
+    A step that alone has more is a part of its own. Device tasks are taken to be spread evenly over the steps.
+    """
+    most = options.max_slices
+    if most is None or slices_drawn(profile, options, detail) <= most:
+        return [(None, profile)]
+    blocks = _drawn(profile, options).group_by("step").len().drop_nulls().sort("step")
+    tasks = slices_drawn(profile, options, detail) - int(blocks["len"].sum())
+    each = tasks // max(blocks.height, 1)
+    ranges: list[tuple[int, int]] = []
+    room = 0
+    for step, count in blocks.iter_rows():
+        if ranges and count + each <= room:
+            ranges[-1] = (ranges[-1][0], step)
+        else:
+            ranges.append((step, step))
+            room = most
+        room -= count + each
+    return [(part, cut(profile, part, None, None)) for part in (Numbers((r,)) for r in ranges)]
+
+
+def slices_drawn(profile: Profile, options: WriteOptions, detail: Detail) -> int:
+    """How many slices a trace of the profile has: blocks, and with a detail the device tasks of the ranks drawn."""
+    drawn = _drawn(profile, options)
+    if detail == "spans":
+        return drawn.height
+    ranks = set(drawn["rank"].unique())
+    return drawn.height + sum(
+        int(pl.scan_ipc(file.path).select(pl.len()).collect().item()) for file in profile.kernels if file.rank in ranks
+    )
+
+
+def _drawn(profile: Profile, options: WriteOptions) -> pl.DataFrame:
+    """The blocks of the ranks that get a track."""
+    if options.tracks == "rank":
+        return profile.spans
+    present = profile.ranks.join(profile.spans, on="rank", how="semi").sort("rank")
+    firsts = present.filter(pl.col("stage").is_null() | pl.col("stage").is_first_distinct())
+    return profile.spans.join(firsts, on="rank", how="semi")
+
+
+def announce(profile: Profile, options: WriteOptions, detail: Detail) -> list[Note]:
+    """A warning where the trace will be larger than a browser holds."""
+    count = slices_drawn(profile, options, detail)
+    if not set(TRACES) & set(options.formats) or min(count, options.max_slices or count) <= BROWSER_SLICES:
+        return []
+    text = f"{count} slices are more than a browser holds; choose --steps, or split with --max-slices {BROWSER_SLICES}"
+    return [Note("warning", text)]
+
+
+def _with_steps(path: Path, steps: Numbers) -> Path:
+    """pipeline_profile.json.gz → pipeline_profile.steps2-4.json.gz"""
+    stem, _, extension = path.name.partition(".")
+    return path.with_name(f"{stem}.steps{steps}.{extension}")
+
+
+def output_paths(options: WriteOptions, log_dir: Path) -> dict[str, Path]:
+    """Format → the file it goes to. Raises UsageError for an unknown choice or one file for several formats."""
+    choices = [("--format", f, tuple(FORMATS)) for f in options.formats]
+    choices += [("--tracks", options.tracks, TRACKS), ("--color-by", options.color_by, COLOR_BY)]
+    for option, value, known in choices:
+        if value not in known:
+            raise UsageError(f'{option} "{value}" is unknown', f"choose from {', '.join(known)}")
+    out = options.out or log_dir
+    suffixes = tuple(f".{ext}" for ext in FORMATS.values())
+    if out.name.removesuffix(".gz").endswith(suffixes) and not out.is_dir():
+        if len(options.formats) != 1:
+            raise UsageError(
+                f"--out {out} is one file, but --format names {len(options.formats)}", "give a folder, or one format"
+            )
+        return {options.formats[0]: out}
+    zipped = {"perfetto", "chrome"} if options.gzip else set()
+    return {f: out / f"{STEM}.{FORMATS[f]}{'.gz' if f in zipped else ''}" for f in options.formats}
