@@ -182,13 +182,22 @@ def test_hostile_text_never_becomes_markup(profile: Profile, tmp_path: Path, bro
 
 
 def test_report_shows_its_tables(profile: Profile, tmp_path: Path, browser: Browser) -> None:
-    frame = pl.DataFrame({"stage": [0, 1], "step_time": ["14 ms", None], "share": [1 / 7, 12345.6]})
+    frame = pl.DataFrame(
+        {
+            "stage": [0, 1],
+            "step_time": ["14 ms", None],
+            "share": [1 / 7, 0.05],
+            "far": [12345.6, None],
+            "slow": [True, False],
+        }
+    )
     picture.write_report(lay_out(profile), tmp_path / "report.html", [Table("Bubbles", frame, "of each stage")])
     with opened(browser, tmp_path / "report.html") as page:
         assert page.locator("h2").inner_text() == "Bubbles"
-        assert page.locator("th").all_inner_texts() == ["stage", "step time", "share"]
-        assert page.locator("td").all_inner_texts() == ["0", "14 ms", "0.1429", "1", "–", "12346"]
-        assert page.locator("td.number").count() == 4
+        assert page.locator("th").all_inner_texts() == ["stage", "step time", "share", "far", "slow"]
+        rows = [["0", "14 ms", "0.1429", "12346", "yes"], ["1", "–", "0.0500", "–", "no"]]
+        assert page.locator("td").all_inner_texts() == rows[0] + rows[1]
+        assert page.locator("td.number").count() == 6
 
 
 def test_nothing_is_asked_of_a_server(path: Path) -> None:

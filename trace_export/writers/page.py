@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from math import floor, log10
 from typing import Any
 
 import orjson
@@ -30,7 +31,7 @@ _NOT_FACTS = ("row", "lane", "start_ns", "end_ns", "name", "label", "fill")
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the report: its `frame` is shown as it is, null as –, floats to four significant digits."""
+    """A table of the report: its `frame` is shown as it is, null as –."""
 
     title: str
     frame: pl.DataFrame
@@ -124,13 +125,10 @@ def _json(data: dict[str, Any]) -> str:
 
 
 def _table(table: Table) -> str:
-    frame = table.frame
-    numbers = {name: dtype.is_numeric() for name, dtype in frame.schema.items()}
-    head = "".join(f"<th{_right(numbers[name])}>{safe(name.replace('_', ' '))}</th>" for name in frame.columns)
-    rows = "".join(
-        "<tr>" + "".join(f"<td{_right(numbers[name])}>{_cell(v)}</td>" for name, v in row.items()) + "</tr>"
-        for row in frame.iter_rows(named=True)
-    )
+    columns = [(name, _cells(column), column.dtype.is_numeric()) for name, column in table.frame.to_dict().items()]
+    head = "".join(f"<th{_right(number)}>{safe(name.replace('_', ' '))}</th>" for name, _, number in columns)
+    cells = [[f"<td{_right(number)}>{cell}</td>" for cell in column] for _, column, number in columns]
+    rows = "".join(f"<tr>{''.join(row)}</tr>" for row in zip(*cells, strict=True))
     note = f"<p>{safe(table.note)}</p>" if table.note else ""
     return (
         f'<h2>{safe(table.title)}</h2>{note}<div class="wide"><table><thead><tr>{head}</tr></thead>'
@@ -142,9 +140,11 @@ def _right(number: bool) -> str:
     return ' class="number"' if number else ""
 
 
-def _cell(value: object) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return safe(value)
+def _cells(column: pl.Series) -> list[str]:
+    """The values as HTML. Floats have as many decimals as show four digits of the column's largest."""
+    if column.dtype.is_float():
+        largest = column.abs().filter(column.is_finite()).to_list()
+        decimals = min(max(3 - floor(log10(max(largest, default=0) or 1)), 0), 6)
+        return ["–" if value is None else f"{value:.{decimals}f}" for value in column]
+    words = {None: "–", True: "yes", False: "no"} if column.dtype == pl.Boolean else {None: "–"}
+    return [words[value] if value in words else safe(value) for value in column]
