@@ -111,7 +111,8 @@ class Extent:
 class Work:
     """GPU work by range id: `compute` (kernels and graphs, or what else was asked for) and `communication` (NCCL's
     kernels, by pipeline range and by NCCL call). Of all `tasks` of the processes, `outside` were launched outside
-    every pipeline range (NCCL's, which may be anywhere, not counted) and `orphans` have no launch call in the file; `every_call`: whether all calls were read."""
+    every pipeline range (NCCL's, which may be anywhere, not counted) and `orphans` have no launch call in the file;
+    `every_call`: whether all calls were read."""
 
     compute: Extent
     communication: Extent
