@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from trace_export.cli import export, inspect, run
+from trace_export.cli import export, howto, inspect, run
 from trace_export.cli.open import open_trace
 from trace_export.errors import TraceExportError, printable
 
@@ -60,6 +60,7 @@ def _common(
 export.register(app)
 app.command("inspect")(inspect.inspect)
 app.command("open")(open_trace)
+app.command("howto")(howto.howto)
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 
 

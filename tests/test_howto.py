@@ -1,0 +1,111 @@
+"""The collection guides: what they tell one to type works, and what they quote is what the program says."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import trace_export.instrument as ti
+from tests.conftest import ROOT, Cli
+from trace_export.cli.howto import Guide, text
+
+SAMPLES = {
+    Guide.nsys: "nsys/two_hosts",
+    Guide.kineto: "kineto/two_hosts",
+    Guide.paddle: "paddle/two_machines",
+    Guide.ascend: "ascend",
+    Guide.mindspore: "mindspore",
+}
+FILLED = {"no NVTX range": "no {kind}", "no annotation": "no {kind}", "rank 0, as another": "rank {twice}, as {other}"}
+"""Sentences of the guides that the program fills in."""
+GUIDES = pytest.mark.parametrize("guide", list(Guide))
+
+
+def blocks(guide: Guide, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text(guide), re.DOTALL | re.MULTILINE)
+
+
+def rows(guide: Guide, heading: str) -> list[str]:
+    """The first column of the table that has `heading`."""
+    table = re.search(rf"^\| {heading} \|.*\n\|[-|]+\|\n((?:\|.*\n)*)", text(guide), re.MULTILINE)
+    return [line.split("|")[1].strip() for line in table[1].splitlines()] if table else []
+
+
+@GUIDES
+def test_python_is_python_and_uses_what_is_there(guide: Guide) -> None:
+    found = blocks(guide, "python")
+    assert found
+    for code in found:
+        compile(code, guide, "exec", flags=ast.PyCF_ONLY_AST)
+    names = set(re.findall(r"\bti\.(\w+)", text(guide)))
+    assert names <= set(ti.__all__)
+
+
+@GUIDES
+def test_shell_is_shell(guide: Guide) -> None:
+    for code in blocks(guide, "bash"):
+        done = subprocess.run(["bash", "-n"], input=code, text=True, capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@GUIDES
+def test_its_own_commands_work_word_by_word(guide: Guide, samples: Path, run_cli: Cli, tmp_path: Path) -> None:
+    sample = samples / SAMPLES[guide]
+    if not sample.is_dir():
+        pytest.skip(f"no sample {SAMPLES[guide]}")
+    shutil.copytree(sample, tmp_path / "profiles")
+    lines = [line for code in blocks(guide, "bash") for line in code.splitlines() if line.startswith("trace-export ")]
+    commands = [shlex.split(line)[1:] for line in lines]
+    assert [c[0] for c in commands] == ["inspect", "--log_dir"]
+    for command in commands:
+        done = run_cli(*command, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "profiles" / "pipeline_profile.pftrace").stat().st_size > 1000
+
+
+@GUIDES
+def test_what_it_quotes_is_what_the_program_says(guide: Guide) -> None:
+    code = "".join(path.read_text("utf-8") for path in sorted((ROOT / "trace_export").rglob("*.py")))
+    said = re.sub(r'"\s*\n\s*f?"', "", code)  # sentences that go over several lines
+    for sentence in rows(guide, "what it says"):
+        for filled, written in FILLED.items():
+            sentence = sentence.replace(filled, written)
+        assert sentence in said
+
+
+@GUIDES
+def test_its_options_exist(guide: Guide, run_cli: Cli) -> None:
+    ours = run_cli("export", "--help")
+    for option in re.findall(r"`(--(?:detail|host|pp|dp|tp|align)\b)[^`]*`", text(guide)):
+        assert option in ours.stdout
+
+
+@GUIDES
+def test_the_command_prints_the_guide(guide: Guide, run_cli: Cli) -> None:
+    done = run_cli("howto", guide)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", text(guide))
+
+
+def test_without_a_name_it_lists_the_guides(run_cli: Cli) -> None:
+    done = run_cli("howto")
+    assert done.returncode == 0
+    assert [line.split()[2] for line in done.stdout.splitlines()] == [str(guide) for guide in Guide]
+
+
+def test_an_unknown_guide_is_a_usage_error(run_cli: Cli) -> None:
+    done = run_cli("howto", "rocprof")
+    assert done.returncode == 2
+    assert "nsys" in done.stderr
+
+
+def test_every_guide_has_the_same_parts() -> None:
+    for guide in Guide:
+        titles = re.findall(r"^## \d\. (.*)", text(guide), re.MULTILINE)
+        assert titles[-2:] == ["Put the files together", "Check before the cluster time is gone"]
+        assert rows(guide, "setting") or rows(guide, "level")
