@@ -22,7 +22,11 @@ SAMPLES = {
     Guide.ascend: "ascend",
     Guide.mindspore: "mindspore",
 }
-FILLED = {"no NVTX range": "no {kind}", "no annotation": "no {kind}", "rank 0, as another": "rank {twice}, as {other}"}
+FILLED = {
+    "no NVTX range is": "no {kind} is",
+    "no annotation is": "no {kind} is",
+    "rank 0, as another": "rank {twice}, as {other}",
+}
 """Sentences of the guides that the program fills in."""
 GUIDES = pytest.mark.parametrize("guide", list(Guide))
 
