@@ -18,8 +18,7 @@ import polars as pl
 from trace_export.chart.chart import Chart, Track, arguments
 from trace_export.writers.json_text import Number, Parts, Text, dumps, records, value
 from trace_export.writers.records import Words, blocks, raw
-from trace_export.writers.sink import opened
-from trace_export.writers.wire import Write
+from trace_export.writers.sink import Write, opened
 
 _PROCESS: Final = 1
 

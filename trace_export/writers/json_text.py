@@ -16,7 +16,7 @@ import orjson
 import polars as pl
 from numpy.typing import NDArray
 
-from trace_export.writers.records import CHUNK, Rows, Shapes, Words, distinct
+from trace_export.writers.records import CHUNK, Rows, Shapes, Words, distinct, encoded
 
 Present = NDArray[np.bool_] | None
 
@@ -161,8 +161,7 @@ def records(rows: int, head: Parts, optional: list[tuple[bytes, Value]], tail: b
     values = [part for part in head if not isinstance(part, bytes)] + [item for _, item in optional]
     widest = sum(int(v.widths.max()) if isinstance(v, Text) else v.width for v in values)
     at_once = max(1, min(CHUNK, _CHUNK_BYTES // (widest + 1)))
-    for start in range(0, rows, at_once):
-        yield _chunk(np.arange(start, min(start + at_once, rows)), head, optional, tail)
+    return encoded(rows, at_once, lambda piece: _chunk(np.arange(piece.start, piece.stop), head, optional, tail))
 
 
 def _chunk(rows: NDArray[np.intp], head: Parts, optional: list[tuple[bytes, Value]], tail: bytes) -> Words:

@@ -10,7 +10,7 @@ Field numbers are those of protos/perfetto/trace (trace_packet.proto, track_even
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,9 +18,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from trace_export.writers.records import CHUNK, Rows, Shapes, Words, blocks, distinct, raw
-
-Write = Callable[[memoryview | bytes], object]
+from trace_export.writers.records import CHUNK, Rows, Shapes, Words, blocks, distinct, encoded, raw
+from trace_export.writers.sink import Write
 
 _VARINT, _FIXED64, _BYTES = 0, 1, 2
 _SLICE_BEGIN, _SLICE_END, _INSTANT, _COUNTER = 1, 2, 3, 4
@@ -238,10 +237,13 @@ class Encoder:
         if self._new:
             self._write(packet(field(10, _SEQUENCE) + field(13, 2) + field(12, self._new)))
             self._new = b""
-        for at in range(0, rows, CHUNK):
-            piece = slice(at, min(at + CHUNK, rows))
+
+        def encode(piece: slice) -> Words:
             cut = [(kind, time.take(piece), [slot.cut(piece) for slot in slots]) for kind, time, slots in events]
-            self._write(raw(_encode(piece.stop - at, cut)))
+            return _encode(piece.stop - piece.start, cut)
+
+        for words in encoded(rows, CHUNK, encode):
+            self._write(raw(words))
 
 
 def _encode(rows: int, events: list[Event]) -> Words:
