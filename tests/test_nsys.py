@@ -243,7 +243,7 @@ def test_transfers_and_collectives(tmp_path: Path) -> None:
         ("send", "F", 0, 0, None, 400, 500),
         ("recv", "B", 4, 1, None, 400, 500),
         ("recv", "F", 1, 0, None, 600, 850),
-        ("recv", None, None, None, 0, 1_200, 1_300),
+        ("recv", None, None, None, 0, 1_200, 1_300),  # no block comes after it
         ("send", "F", 1, 0, None, 1_300, 1_400),
     ]
     assert profile.collectives.select("op", "ordinal", "start_ns", "end_ns").rows() == [
@@ -251,6 +251,24 @@ def test_transfers_and_collectives(tmp_path: Path) -> None:
         ("ncclAllReduce", 1, 1_700, 1_800),
     ]
     assert profile.spans.select("start_ns", "end_ns").rows() == [(100, 150)]
+
+
+def test_calls_between_blocks_go_the_way_of_the_blocks(tmp_path: Path) -> None:
+    export = Export(epoch_ns=0)
+    names = {0: "ncclRecv", 10: "forward_step", 200: "ncclSend", 250: "ncclRecv", 300: "backward_step"}
+    for at, text in (names | {310: "ncclSend", 500: "ncclSend", 600: "optimizer_step"}).items():
+        export.range(A, at, at + (90 if "step" in text else 5), text, registered=True)
+    export.kernel(A, 15, 20, export.call(A, 12))
+    profile = load(export, tmp_path)
+    assert profile.p2p.select("role", "direction", "start_ns").rows() == [
+        ("recv", "F", 0),
+        ("send", "F", 200),
+        ("recv", "B", 250),
+        ("send", None, 310),  # inside a block it may be an all-to-all
+        ("send", "B", 500),
+    ]
+    (note,) = [n for n in profile.notes if "directions" in n.text]
+    assert note.count == 4
 
 
 @pytest.mark.parametrize("detail", ["spans", "comm", "kernels"])
@@ -449,6 +467,9 @@ def test_reports_are_exported_where_nsys_is(tmp_path: Path, fake_nsys: Path) -> 
     assert [p.name for p in reports.iterdir()] == ["x.nsys-rep"]
     (reports / "x.nsys-rep").write_bytes(b"")
     with pytest.raises(SourceError, match="nsys could not export it"):
+        read(source, ReadOptions())
+    (reports / "x.nsys-rep").write_text("not a database")
+    with pytest.raises(SourceError, match=r"reports/x\.nsys-rep: is not an SQLite database"):
         read(source, ReadOptions())
 
 

@@ -147,6 +147,6 @@ def test_generated_blocks_and_transfers_equal_the_truth(shared: Path, tmp_path: 
         assert both.filter(pl.col(label) != pl.col(f"{label}_true")).is_empty()
     messages = pl.read_csv(tmp_path / "messages.csv")
     for role, rank in (("send", "src_rank"), ("recv", "dst_rank")):
-        want = messages.select(rank, f"{role}_start_ns", f"{role}_end_ns").rows()
-        mine = profile.p2p.filter(pl.col("role") == role).select("rank", "start_ns", "end_ns").rows()
+        want = messages.select(rank, "direction", f"{role}_start_ns", f"{role}_end_ns").rows()
+        mine = profile.p2p.filter(pl.col("role") == role).select("rank", "direction", "start_ns", "end_ns").rows()
         assert sorted(mine) == sorted(want)

@@ -36,7 +36,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
     with exported(source.path) as path, Database(path) as db:
         if not is_export(db.tables()):
             raise SourceError(source.path, "is an SQLite database, but no Nsight Systems export")
-        session = read_session(db)
+        session = read_session(db, source.path)
         ranges = _pipeline_ranges(db, options)
         ranks, notes = nsys_ranks.read_ranks(db, ranges, source)
         ranks = ranks.filter(chosen("rank", options.ranks))
@@ -56,7 +56,12 @@ def read(source: Source, options: ReadOptions) -> Profile:
             collectives=conform(on_ranks(nsys_comm.collectives(worked), ranks, session.offset_ns), COLLECTIVES),
             kernels=write_tasks(db, ranks, session.offset_ns, options),
             declared=declared(stages_of(ranges)),
-            notes=(*session.notes, *notes, *range_notes.of_ranges(source.path, ranges, worked, work)),
+            notes=(
+                *session.notes,
+                *notes,
+                *range_notes.of_ranges(source.path, ranges, worked, work),
+                *range_notes.of_transfers(source.path, moved),
+            ),
         )
 
 

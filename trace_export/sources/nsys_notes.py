@@ -22,7 +22,8 @@ def no_names(path: Path, frequent: list[str]) -> SourceError:
         path,
         "NVTX range",
         frequent,
-        "wrap each pass in torch.cuda.nvtx.range(f'F{microbatch}.{chunk}.0') or name your own with --marker 'REGEX=>F'",
+        "mark the passes with trace-export run, wrap them in torch.cuda.nvtx.range(f'F{microbatch}.{chunk}.0'), or "
+        "name your own with --marker 'REGEX=>F'",
     )
 
 

@@ -54,7 +54,7 @@ def read_ranks(db: Database, ranges: Ranges, source: Source) -> tuple[pl.DataFra
     kept, twice = _unique(numbers, ranges)
     for process in twice:
         text = f"a second process says it is rank {numbers[process]}: it is left out"
-        notes.append(Note("warning", text, str(db.path)))
+        notes.append(Note("warning", text, str(source.path)))
     frame = pl.DataFrame(
         {
             "process": kept,

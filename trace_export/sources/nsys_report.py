@@ -34,4 +34,7 @@ def exported(path: Path) -> Iterator[Path]:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         if done.returncode or not target.exists():
             raise SourceError(path, f"nsys could not export it (exit code {done.returncode})", f"try {by_hand}")
-        yield target
+        try:
+            yield target
+        except SourceError as error:  # what is wrong with the export is wrong with the report
+            raise SourceError(path, *error.args[1:]) from error

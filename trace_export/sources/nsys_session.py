@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 from trace_export.model import Note
 from trace_export.sources.sqlite import Database
@@ -39,8 +40,8 @@ def is_export(tables: frozenset[str]) -> bool:
     return {"TARGET_INFO_SESSION_START_TIME", "StringIds"} <= tables and any(t in tables for t in METADATA)
 
 
-def read_session(db: Database) -> Session:
-    """Clock, host and diagnostics of the session.
+def read_session(db: Database, path: Path) -> Session:
+    """Clock, host and diagnostics of the session; the notes name `path`.
 
     unix = utcEpochNs + t - EXPORT_CONFIG_TIME_SHIFT: `nsys export --ts-normalize` and `--ts-shift` have added the shift
     to every stamp.
@@ -50,7 +51,7 @@ def read_session(db: Database) -> Session:
     epoch = row[0][0] if row and isinstance(row[0][0], int) else None
     if epoch is None:
         notes.append(
-            Note("warning", "the export does not say when it was taken: times begin at the session", str(db.path))
+            Note("warning", "the export does not say when it was taken: times begin at the session", str(path))
         )
     shift = _metadata(db, "EXPORT_CONFIG_TIME_SHIFT")
     host = _system(db, "Hostname").strip()
@@ -58,11 +59,11 @@ def read_session(db: Database) -> Session:
     if version and (int(version[1]), int(version[2])) > NEWEST:
         newest = ".".join(map(str, NEWEST))
         text = f"written in schema {version[0]}, newer than {newest}, the newest this program was tried on"
-        notes.append(Note("note", text, str(db.path)))
+        notes.append(Note("note", text, str(path)))
     return Session(
         (epoch or 0) - (int(shift) if re.fullmatch(r"-?\d{1,19}", shift) else 0),
         None if host.lower() in NAMELESS else host,
-        (*notes, *_diagnostics(db)),
+        (*notes, *(Note("note", f"nsys: {text}", str(path), count) for text, count in _diagnostics(db).items())),
     )
 
 
@@ -95,17 +96,16 @@ def _system(db: Database, name: str) -> str:
     return str(rows[0][0] or "") if rows else ""
 
 
-def _diagnostics(db: Database) -> list[Note]:
-    """Warnings of the profiler, and its notes about lost events, each text once."""
+def _diagnostics(db: Database) -> Counter[str]:
+    """Warnings of the profiler, and its notes about lost events."""
     if "DIAGNOSTIC_EVENT" not in db.tables():
-        return []
+        return Counter()
     rows = db.texts("SELECT severity, text FROM DIAGNOSTIC_EVENT")
-    texts = Counter(
+    return Counter(
         _without_secrets(str(text))
         for severity, text in rows
         if (isinstance(severity, int) and severity >= _WARNING) or any(words in str(text) for words in _LOSSES)
     )
-    return [Note("note", f"nsys: {text}", str(db.path), count) for text, count in texts.items()]
 
 
 def _without_secrets(text: str) -> str:

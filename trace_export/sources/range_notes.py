@@ -31,6 +31,13 @@ def no_work(path: Path) -> SourceError:
     return SourceError(path, "no GPU work was launched inside any pipeline range", HOST)
 
 
+def of_transfers(path: Path, moved: pl.DataFrame) -> list[Note]:
+    """`moved`: see transfers.transfers."""
+    guessed = int(moved["guessed"].sum())
+    text = "sends and receives without a name: their directions are those of the blocks before and after them"
+    return [Note("note", text, str(path), guessed)] if guessed else []
+
+
 def of_ranges(path: Path, ranges: Ranges, worked: pl.DataFrame, work: Work | None) -> list[Note]:
     """What was repaired and left out. `worked`: the ranges with work_count; `work` None: CPU-side ranges are drawn."""
     notes = []

@@ -17,12 +17,12 @@ ALONE = {"ncclSend": "send", "ncclRecv": "recv"}
 def transfers(
     ranges: Ranges, work: pl.DataFrame, last_copies: Callable[[pl.DataFrame], pl.Series] | None = None
 ) -> pl.DataFrame:
-    """One row per named transfer: process, role, direction, microbatch, stage, chunk, op, ordinal, start, end.
+    """One row per transfer: process, role, direction, microbatch, stage, chunk, op, ordinal, start, end, guessed.
 
     `work`: the ranges with comm_start, comm_end (NCCL's kernels). A transfer lasts as long as the NCCL kernels of its
     range; where there are none, from the range's start to its end, for a receiver to its last copy, whose ends
     `last_copies` finds. The end of a repaired range is no time of a transfer: null. Unnumbered calls of NCCL count only
-    outside named transfers.
+    outside named transfers; `guessed`: their direction is that of the blocks around them.
     """
     named = work.filter(pl.col("role") == "p2p")
     ends = pl.col("end")
@@ -32,7 +32,7 @@ def transfers(
     own = named.with_columns(end=pl.when("repaired").then(None).otherwise(ends))
     told = own.drop(fields, strict=False).join(ranges.transfers, on="text", maintain_order="left_right")
     told, calls = _with_calls(told, work.filter(pl.col("role") == COMMUNICATION, pl.col("text").is_in(ALONE)))
-    both = with_chunks(pl.concat([told, calls], how="diagonal"), ranges)
+    both = with_chunks(pl.concat([told, _with_directions(calls, work)], how="diagonal"), ranges)
     unnumbered = pl.col("microbatch").is_null()
     return both.select(
         "process",
@@ -41,7 +41,31 @@ def transfers(
         ordinal=pl.when(unnumbered).then(pl.int_range(pl.len()).over("process", "role", "direction", unnumbered)),
         start=pl.coalesce("comm_start", "start"),
         end=pl.coalesce("comm_end", "end"),
+        guessed=(pl.col("text").is_in(list(ALONE)) & pl.col("direction").is_not_null()),
     )
+
+
+def _with_directions(calls: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """NCCL's own sends and receives between two blocks: what is sent was made by the block before, what is received is
+    for the block after. Calls inside blocks may be an all-to-all of experts, and with several chunks a receive may be
+    for any later block: they keep no direction.
+    """
+    kind = pl.when(pl.col("kind").is_in(["F", "B"])).then("kind")
+    single = (pl.col("chunk").max().fill_null(0) == 0) & (pl.col("stage").n_unique() <= 1)
+    blocks = work.filter(pl.col("role") == "block").filter(single.over("process")).sort("start", "end")
+    before = blocks.select(
+        "process", "start", until=pl.col("end").cum_max().over("process"), made=kind.forward_fill().over("process")
+    )
+    after = blocks.select("process", "start", wanted=kind).drop_nulls()
+    found = (
+        calls.drop("direction", strict=False)
+        .sort("start")
+        .join_asof(before, on="start", by="process", check_sortedness=False)
+        .join_asof(after, on="start", by="process", strategy="forward", check_sortedness=False)
+    )
+    between = pl.col("until").is_null() | (pl.col("start") >= pl.col("until"))
+    direction = pl.when(between).then(pl.when(pl.col("role") == "send").then("made").otherwise("wanted"))
+    return found.with_columns(direction=direction).sort("id")
 
 
 def _with_calls(told: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
