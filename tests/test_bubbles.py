@@ -100,8 +100,7 @@ def test_expected_cases(shared: Path) -> None:
     for case in json.loads((folder / "expected.json").read_text()):
         s = golden(folder / case["orders"])
         unit = {k: v * 1e6 for k, v in case["per_chunk"].items()}
-        split = bool(s.ops["full"].not_().any())
-        costs = Costs(unit["F"], unit["I"] if split else unit["B"], unit["W"], overlap=case["overlap_factor"])
+        costs = Costs(unit["F"], unit["I"] if s.splits else unit["B"], unit["W"], overlap=case["overlap_factor"])
         profile = as_profile(s, *run(s, durations(s, costs), case["comm"] * 1e6))
         ranks = rank_bubbles(profile)
         where = f"{case['orders']} {case['case']}"

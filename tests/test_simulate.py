@@ -35,8 +35,7 @@ def test_expected_cases(shared: Path) -> None:
     for case in cases:
         s = golden(folder / case["orders"])
         unit = case["per_chunk"]
-        split = bool(s.ops["full"].not_().any())
-        costs = Costs(unit["F"], unit["I"] if split else unit["B"], unit["W"], overlap=case["overlap_factor"])
+        costs = Costs(unit["F"], unit["I"] if s.splits else unit["B"], unit["W"], overlap=case["overlap_factor"])
         start, end = run(s, durations(s, costs), case["comm"])
         where = f"{case['orders']} {case['case']}"
         assert end.max() == pytest.approx(case["makespan"], abs=1e-9), where
@@ -55,8 +54,7 @@ def test_every_span_of_the_unit_cases(shared: Path) -> None:
     for (orders,), expected in spans.group_by("orders", maintain_order=True):
         s = golden(Path(f"{orders}.csv"))
         unit = 1 / s.chunks
-        split = bool(s.ops["full"].not_().any())
-        start, end = run(s, durations(s, Costs(unit, unit if split else 2 * unit, unit)))
+        start, end = run(s, durations(s, Costs(unit, unit if s.splits else 2 * unit, unit)))
         names = [op for row in s.text().splitlines() for op in row.split(",")]
         ours = pl.DataFrame({"rank": s.ops["stage"], "op": names, "start": start, "end": end})
         theirs = expected.select("rank", "op", "start", "end")

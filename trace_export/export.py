@@ -23,6 +23,7 @@ from trace_export.model import Declared, Profile
 from trace_export.output import Progress, WriteOptions, announce, output_paths, silent, write
 from trace_export.pipeline import dependencies, labels, messages, peers, recognise, topology
 from trace_export.selection import Numbers
+from trace_export.sources import table
 from trace_export.sources.find import find, together
 from trace_export.sources.layout import Found
 from trace_export.sources.merge import merge
@@ -67,12 +68,15 @@ class Loaded:
 
 
 def load(options: LoadOptions, progress: Progress = silent) -> Loaded:
-    """Everything that lies in the folder, understood and on one clock.
+    """Everything that lies in the folder, understood and on one clock; or what a span table holds.
 
     With detail `comm` or `kernels` the rows of `Profile.kernels` lie in `options.read.spill` (see `spill_folder`).
     Raises UsageError for impossible options, NothingToExportError when no source gave a block, AlignmentError when
     `align` is `strict` and the clocks cannot be tied.
     """
+    if table.is_table(options.log_dir):
+        read_back = recognise.declare(topology.resolve(table.read(options.log_dir), options.told))
+        return Loaded(_asked(read_back, options), ())
     found, lost = locate(options)
     chosen, missing = choose(found, options)
     missing += lost
@@ -85,12 +89,17 @@ def load(options: LoadOptions, progress: Progress = silent) -> Loaded:
         raise _nothing_drawn(options, failures, profile)
     progress("aligning clocks", 0, 1)
     profile = align(interpret(profile, options.told), options)
+    return Loaded(_asked(profile, options), tuple(failures))
+
+
+def _asked(profile: Profile, options: LoadOptions) -> Profile:
+    """The part of the profile that the options ask for. Raises NothingToExportError when that is no block."""
     profile = cut(profile, options.read.steps, options.stages, options.read.window)
     if profile.spans.is_empty():
         raise NothingToExportError(
             f"{options.log_dir}: no block is left by the options", "see what is there with trace-export inspect"
         )
-    return Loaded(profile, tuple(failures))
+    return profile
 
 
 def locate(options: LoadOptions) -> tuple[Found, list[TraceExportError]]:

@@ -13,6 +13,8 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.analysis.bubbles import bubble_slices, rank_bubbles, step_bubbles
+from trace_export.analysis.report import Report
+from trace_export.chart.beside import beside
 from trace_export.chart.chart import Chart
 from trace_export.chart.colours import ColorBy
 from trace_export.chart.names import block_name, has_chunks
@@ -24,7 +26,7 @@ from trace_export.model import INT, SPANS, TEXT, Detail, Note, Profile, conform
 from trace_export.pipeline import dependencies
 from trace_export.pipeline.measured import model_of
 from trace_export.selection import Numbers
-from trace_export.writers import chrome, perfetto, picture, tables
+from trace_export.writers import chrome, page, perfetto, picture, tables
 from trace_export.writers.whole import whole
 
 FORMATS = {
@@ -57,7 +59,8 @@ def silent(what: str, done: int, total: int) -> None:
 class WriteOptions:
     """What to write. `out` is a folder, or a file for a single format; None: the log_dir. `steps` are those that the
     user asked for; where it is None, a picture that cannot be zoomed shows the first ones only. `verify` reads the
-    traces back; more than `max_slices` in a trace make it several files."""
+    traces back; more than `max_slices` in a trace make it several files. `beside` is another run to draw under this
+    one, as `B`."""
 
     formats: tuple[str, ...] = ("perfetto", "chrome")
     out: Path | None = None
@@ -69,6 +72,7 @@ class WriteOptions:
     verify: bool = False
     max_slices: int | None = None
     steps: Numbers | None = None
+    beside: Profile | None = None
 
 
 def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
@@ -80,6 +84,8 @@ def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
     if options.model:
         model = conform(model_of(profile), SPANS | {"stage": INT, "track": TEXT})
         added.append(model.with_columns(block_name(has_chunks(profile.spans))))
+    if options.beside is not None:
+        added.append(beside(options.beside, profile, "B"))
     return lay_out(
         profile,
         ChartOptions(
@@ -126,6 +132,14 @@ def write(
     if profile.clocks.height > 1:
         put(written[0].parent / "clock_alignment.json", partial(record.write, profile))
     return written
+
+
+def write_report(profile: Profile, result: Report, path: Path, steps: Numbers | None = None) -> None:
+    """One self-contained HTML page: the chart, then the tables of its report. Raises OutputError."""
+    chart = draw(profile, WriteOptions(bubbles=True), "spans")
+    shown = [page.Table(t.title, t.frame, t.note) for t in result.tables()]
+    with whole(path) as temporary:
+        picture.write_report(chart, temporary, shown, steps, bubbles=rank_bubbles(profile))
 
 
 def _write_trace(name: str, chart: Chart, options: WriteOptions, path: Path) -> None:

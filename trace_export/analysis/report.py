@@ -18,6 +18,7 @@ DEFINITIONS = (
     " each stage's own first start to its own last end, as the zero-bubble papers count"
 )
 PARTS = [f"{cause}_ns" for cause in CAUSES]
+HEADINGS = {"next": "to next step", "microbatch": "per micro-batch", **CAUSES}
 SHOWN = 20
 """Rows of a table that may have thousands."""
 
@@ -38,7 +39,7 @@ class Report:
     `steps`: run, step, start_ns, end_ns, ranks, bubble, bubble_own, next_ns (from the end to the next step's start).
     `stages`: run, step, stage, ranks and, as means over the ranks, busy_ns, global_ns, own_ns and a column per cause.
     `causes`: cause, idle_ns (mean per rank and step), share (of the step). `slow_stages`, `slow_ranks`, `slow_links`
-    as in `stragglers`. `theory` as in `theory.explain`.
+    as in `stragglers`. `theory` as in `theory.explain`. `clocks` says how sure waits across hosts are.
     """
 
     steps: pl.DataFrame
@@ -48,6 +49,7 @@ class Report:
     slow_ranks: pl.DataFrame
     slow_links: pl.DataFrame
     theory: Theory
+    clocks: str
     notes: tuple[Note, ...]
 
     def json(self) -> str:
@@ -73,6 +75,7 @@ class Report:
             "theory": t.levels.to_dicts(),
             "closed_form": asdict(t.closed_form) if t.closed_form else None,
             "what_if": t.changes.to_dicts(),
+            "clocks": self.clocks.removeprefix("; "),
             "notes": [asdict(note) for note in self.notes],
         }
         return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
@@ -82,7 +85,7 @@ class Report:
         made = [
             ReportTable("Steps", _readable(self._step_rows()), DEFINITIONS),
             ReportTable("Stages", _readable(self._stage_rows()), "means over the steps and ranks of a stage"),
-            ReportTable("Idle time by cause", _readable(self.causes), "mean per rank and step; share of the step"),
+            ReportTable("Idle time by cause", _readable(self.causes), f"means per rank and step{self.clocks}"),
             ReportTable(
                 "Slow stages", _readable(self.slow_stages), f"slow: above {stragglers.SLOW} × the median stage"
             ),
@@ -171,24 +174,40 @@ def report(profile: Profile) -> Report:
         slow_ranks=stragglers.slow_ranks(profile),
         slow_links=stragglers.slow_links(profile, measured.waits),
         theory=explain(profile, steps),
+        clocks=_clocks(profile),
         notes=profile.notes,
     )
 
 
+def _clocks(profile: Profile) -> str:
+    """What the clocks do to waits between hosts, as a part of a sentence."""
+    if profile.ranks.join(profile.spans, on="rank", how="semi")["host"].n_unique() < 2:
+        return ""
+    errors = profile.clocks["sd_ns"].drop_nulls().to_numpy()
+    if not len(errors):
+        return "; how well the hosts' clocks agree is not known, so waits across hosts may be wrong"
+    return f"; waits across hosts are known to about ±{errors.max() / 1000:.3g} µs"
+
+
 def _readable(frame: pl.DataFrame) -> pl.DataFrame:
-    """Nanoseconds as ms, shares as %, with the unit in the name of the column."""
+    """Nanoseconds as ms, shares as %, with the unit in the name of the column; without causes that never occur."""
+    frame = frame.drop(p for p in PARTS if p in frame.columns and (frame[p] == 0).all())
     shares = [c for c in ("bubble", "own", "share", "saved") if c in frame.columns]
     times = [c for c in frame.columns if c.endswith("_ns")]
     return frame.select(
         (pl.col(c) * 100).round(2).alias(f"{c} %")
         if c in shares
-        else (pl.col(c) / 1e6).round(3).alias(f"{CAUSES.get(c.removesuffix('_ns'), c.removesuffix('_ns'))} ms")
+        else (pl.col(c) / 1e6).round(3).alias(f"{_heading(c.removesuffix('_ns'))} ms")
         if c in times
         else pl.col(c).round(3)
         if frame.schema[c].is_float()
         else pl.col(c)
         for c in frame.columns
     )
+
+
+def _heading(stem: str) -> str:
+    return HEADINGS.get(stem, stem.replace("_", " "))
 
 
 def _short(table: ReportTable) -> ReportTable:

@@ -175,12 +175,8 @@ def _changes(measured: Measured, work: _Work) -> Iterator[tuple[str, float, floa
         other = None if name == s.name or "paddle" in name else _fitting(name, s.stages, s.microbatches, None)
         if other is not None:
             chunks = f", {other.chunks} chunks" if other.chunks > 1 else ""
-            assumed = "" if work.split or not _splits(other) else ", W taken as half of B"
+            assumed = "" if work.split or not other.splits else ", W taken as half of B"
             yield from rows(f"{other.title}{chunks}{assumed}", other, _spread(work, other))
-
-
-def _splits(s: Schedule) -> bool:
-    return bool(s.ops["full"].not_().any())
 
 
 def _fitting(name: str, stages: int, microbatches: int, chunks: int | None) -> Schedule | None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from trace_export.cli import export, howto, inspect, run
+from trace_export.cli import compare, export, howto, inspect, report, run, simulate
 from trace_export.cli.open import open_trace
 from trace_export.errors import TraceExportError, printable
 
@@ -59,6 +59,9 @@ def _common(
 
 export.register(app)
 app.command("inspect")(inspect.inspect)
+app.command("report")(report.report)
+app.command("simulate")(simulate.simulate)
+app.command("compare")(compare.compare)
 app.command("open")(open_trace)
 app.command("howto")(howto.howto)
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)

@@ -218,6 +218,8 @@ def _candidates(n: _Numbers, declared: str | None) -> Iterable[Schedule]:
     names = list(TITLES)
     if not n.weights:
         names = [name for name in names if name not in ("zb-h1", "zb-h2", "zbh1-paddle", "interleaved-split-paddle")]
+    if n.m != n.p:
+        names.remove("interleaved-paddle")  # differs from interleaved only in steps as short as the pipeline
     if declared is not None:
         names = list(dict.fromkeys([*_canonical(declared), *names]))
     for name in names:
@@ -227,8 +229,7 @@ def _candidates(n: _Numbers, declared: str | None) -> Iterable[Schedule]:
             found = schedule(name, n.p, 2 * n.m if name == "dualpipe" else n.m, n.v if many else None, group)
         except UsageError:  # its rules do not allow these numbers
             continue
-        splits = bool(found.ops["full"].not_().any())
-        if found.chunks == n.v and (splits or not n.weights):
+        if found.chunks == n.v and (found.splits or not n.weights):
             yield found
 
 

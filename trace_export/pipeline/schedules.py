@@ -55,6 +55,11 @@ class Schedule:
     def title(self) -> str:
         return TITLES[self.name]
 
+    @property
+    def splits(self) -> bool:
+        """Whether weight gradients are blocks of their own."""
+        return bool(self.ops["full"].not_().any())
+
     def text(self) -> str:
         """One line per rank, its blocks with commas, an overlapped pair as `(0F7;7B3)OVERLAP_F_B`."""
         stage, back = (

@@ -36,8 +36,7 @@ class Costs:
 
 def durations(schedule: Schedule, costs: Costs) -> Times:
     """The duration of each row of `schedule.ops`."""
-    split = bool(schedule.ops["full"].not_().any())
-    whole = costs.backward + (costs.weight if split else 0)
+    whole = costs.backward + (costs.weight if schedule.splits else 0)
     kind = pl.col("kind")
     return (
         schedule.ops.select(

@@ -1,0 +1,96 @@
+"""`trace-export report`: how much bubble, where, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trace_export.cli import loading, show, tables
+from trace_export.cli import options as opt
+from trace_export.errors import UsageError
+
+PAGE = "pipeline_report.html"
+
+
+def report(
+    folder: opt.Folder = None,
+    log_dir: opt.LogDir = None,
+    devices: opt.Devices = "all",
+    multi_machine: opt.MultiMachine = False,
+    ranks: opt.Ranks = "all",
+    steps: opt.Steps = "all",
+    stages: opt.Stages = "all",
+    time: opt.Time = None,
+    pp: opt.Pp = None,
+    tp: opt.Tp = None,
+    dp: opt.Dp = None,
+    cp: opt.Cp = None,
+    format: Annotated[
+        str, typer.Option("--format", help="text: on the terminal; html: one page with the chart.", metavar="FORMAT")
+    ] = "text",
+    out: Annotated[
+        Path | None,
+        typer.Option(help=f"The page, or its folder; default: {PAGE} in the log_dir.", show_default=False),
+    ] = None,
+    host: opt.Host = False,
+    marker: opt.Marker = None,
+    align: opt.Align = "auto",
+    offset: opt.Offset = None,
+    jobs: opt.Jobs = None,
+    strict: opt.Strict = False,
+    json: opt.Json = False,
+    quiet: opt.Quiet = False,
+    debug: opt.Debug = False,
+) -> None:
+    """Say how much bubble a run has, where and why: per step and stage, stragglers, schedule, theory, what-if.
+
+    DIR holds profiles; a span table written with --format parquet or csv does as well.
+    """
+    if format not in ("text", "html"):
+        raise UsageError(f'--format "{format}" is unknown', "choose text or html")
+    source = loading.load_options(
+        loading.folder(folder, log_dir),
+        devices=devices,
+        multi_machine=multi_machine,
+        ranks=ranks,
+        steps=steps,
+        stages=stages,
+        time=time,
+        pp=pp,
+        tp=tp,
+        dp=dp,
+        cp=cp,
+        host=host,
+        marker=marker or (),
+        align=align,
+        offset=offset or (),
+        jobs=jobs,
+    )
+    from trace_export.analysis.report import report as analyse
+    from trace_export.export import load
+    from trace_export.output import write_report
+
+    with show.progress(quiet or json) as progress:
+        loaded = load(source, progress)
+        result = analyse(loaded.profile)
+    if format == "html":
+        path = _page(out, source.log_dir)
+        write_report(loaded.profile, result, path, source.read.steps)
+    if json:
+        typer.echo(result.json())
+    elif not quiet:
+        if format == "text":
+            tables.show(result.tables())
+        show.notes(loaded.profile.notes)
+        if format == "html":
+            show.files([path])
+    show.errors(loaded.failures)
+    warned = any(note.level == "warning" for note in loaded.profile.notes)
+    raise typer.Exit(3 if loaded.failures or (strict and warned) else 0)
+
+
+def _page(out: Path | None, source: Path) -> Path:
+    folder = out or (source if source.is_dir() else source.parent)
+    return folder if folder.suffix == ".html" else folder / PAGE

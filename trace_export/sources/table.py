@@ -1,0 +1,43 @@
+"""The span table that `--format parquet` or `csv` wrote, read back: one file with all ranks, on one clock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from trace_export.errors import SourceError
+from trace_export.model import HOSTS, RANKS, SPANS, Profile, conform
+
+SUFFIXES = (".parquet", ".csv")
+NEEDED = ("rank", "kind", "start_ns", "end_ns")
+REMEDY = "give a table that trace-export wrote with --format parquet or csv"
+
+
+def is_table(path: Path) -> bool:
+    return path.suffix in SUFFIXES and path.is_file()
+
+
+def read(path: Path) -> Profile:
+    """The blocks, ranks and hosts in the table. Its steps count as of one run, for it does not tell runs apart.
+
+    Raises SourceError when the file is no such table.
+    """
+    try:
+        table = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path, infer_schema=False)
+        missing = [name for name in NEEDED if name not in table.columns]
+        if missing:
+            raise SourceError(path, f"is no span table: it has no column {missing[0]}", REMEDY)
+        spans = conform(table, SPANS).with_columns(pl.col("run").fill_null(0))
+        ranks = conform(table, RANKS).unique("rank", keep="first", maintain_order=True).sort("rank")
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise SourceError(path, f"cannot be read as a span table ({str(error).splitlines()[0]})", REMEDY) from error
+    if spans.select(pl.any_horizontal(pl.col("rank", "start_ns", "end_ns").is_null()).any()).item():
+        raise SourceError(path, "is no span table: a row has no rank or no time", REMEDY)
+    told = pl.when(pl.col("stage").is_not_null()).then(pl.lit("recorded"))
+    ranks = ranks.with_columns(
+        pl.col("host").fill_null("unknown"), kind=pl.lit("table"), source=pl.lit(str(path)),
+        rank_origin=pl.lit("recorded"), stage_origin=told,
+    )  # fmt: skip
+    hosts = ranks.select("host", label="host").unique(maintain_order=True).with_row_index("machine")
+    return Profile(hosts=conform(hosts, HOSTS), ranks=ranks, spans=spans)
