@@ -16,6 +16,7 @@ from trace_export.errors import TraceExportError, printable
 
 if TYPE_CHECKING:
     from trace_export import output
+    from trace_export.analysis.model_summary import ModelSummary
     from trace_export.analysis.summary import Summary
     from trace_export.inspection import Inspection
     from trace_export.model import Note
@@ -51,7 +52,7 @@ def size(path: Path) -> str:
     return f"{value:.1f} GB"
 
 
-def summary(result: Summary) -> None:
+def summary(result: Summary | ModelSummary) -> None:
     """The run in a few rows."""
     out = console()
     for name, value in result.rows():
