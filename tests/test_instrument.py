@@ -462,7 +462,8 @@ def test_startup_lets_the_program_run_where_it_cannot_mark(tmp_path: Path) -> No
     broken = tmp_path / "trace_export" / "instrument" / "startup"
     broken.mkdir(parents=True)
     (broken / "sitecustomize.py").write_bytes((STARTUP / "sitecustomize.py").read_bytes())
-    done = python("print('trained')", PYTHONPATH=str(broken))
+    (tmp_path / "trace_export" / "__init__.py").write_text("raise ImportError('half a package')")
+    done = python("print('trained')", PYTHONPATH=os.pathsep.join([str(broken), str(tmp_path)]))
     assert done.stdout == "trained\n"
     assert done.stderr.startswith("trace_export: no blocks are marked: ImportError: ")
     assert done.stderr.count("\n") == 1
