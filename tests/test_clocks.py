@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from tests.clock_runs import Clocks, Run, make
-from trace_export.clocks import check, record
+from trace_export.clocks import causality, record
 from trace_export.clocks.align import align
 from trace_export.clocks.fit import fit_clocks
 from trace_export.errors import AlignmentError, SourceError, UsageError
@@ -38,8 +38,8 @@ def test_hosts_are_placed_where_they_belong(name: str) -> None:
     result = align(with_messages(run))
     left = run.misplaced_us(result.clocks)
     assert max(map(abs, left.values())) < allowed_us
-    assert check.violations(run.paired) > 0
-    assert check.violations(result.messages) == 0
+    assert causality.violations(run.paired) > 0
+    assert causality.violations(result.messages) == 0
     for host, sd, bound in result.clocks.select("host", "sd_ns", "bound_ns").iter_rows():
         assert abs(left[host]) < 4 * sd / 1e3
         assert abs(left[host]) < bound / 1e3

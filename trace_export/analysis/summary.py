@@ -13,6 +13,8 @@ from trace_export.analysis.bubbles import step_bubbles
 from trace_export.errors import TraceExportError
 from trace_export.model import Profile
 
+HOSTS_SHOWN = 16
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -49,7 +51,9 @@ class Summary:
         ]
         if self.bubble is not None:
             rows.append(("bubble", f"{self.bubble:.1%} of the steps (first start to last end over all stages)"))
-        rows += [("clock", _clock(clock)) for clock in self.clocks]
+        rows += [("clock", _clock(clock)) for clock in self.clocks[:HOSTS_SHOWN]]
+        if len(self.clocks) > HOSTS_SHOWN:
+            rows.append(("clock", f"… and {len(self.clocks) - HOSTS_SHOWN} more hosts; --json lists them all"))
         warnings = sum(note["level"] == "warning" for note in self.notes)
         rows.append(("warnings", str(warnings + len(self.failures))))
         return rows
@@ -72,11 +76,17 @@ def summarise(profile: Profile, failures: Sequence[TraceExportError] = (), files
         step_ns=_median(steps["end_ns"] - steps["start_ns"]),
         blocks=dict(counts.iter_rows()),
         bubble=float(value) if isinstance(value := steps["bubble"].mean(), float) else None,
-        clocks=profile.clocks.to_dicts(),
+        clocks=_clocks(profile),
         notes=[asdict(note) for note in profile.notes],
         failures=[str(error) for error in failures],
         files=[str(path) for path in files],
     )
+
+
+def _clocks(profile: Profile) -> list[dict[str, object]]:
+    """The rows of the table `clocks` with the label of their host, in the order of the machines."""
+    hosts = profile.hosts.select("host", "label", "machine")
+    return profile.clocks.join(hosts, on="host", how="left").sort("machine", "host").drop("machine").to_dicts()
 
 
 def _median(values: pl.Series) -> int | None:
@@ -98,7 +108,7 @@ def _time(ns: float) -> str:
 
 def _clock(clock: dict[str, object]) -> str:
     """One host's correction, as in: node1: p2p, offset +3.2 ms, drift +12 ppm, ±1.2 µs (1 sd), certain within 40 µs."""
-    parts = [f"{clock['host']}: {clock['method']}"]
+    parts = [f"{clock['label'] or clock['host']}: {clock['method']}"]
     offset, drift, deviation, bound = (clock[k] for k in ("offset_ns", "drift", "sd_ns", "bound_ns"))
     if isinstance(offset, int) and offset:
         parts.append(f"offset {'+' if offset > 0 else '-'}{_time(abs(offset))}")

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from trace_export.clocks import check, record
+from trace_export.clocks import record
+from trace_export.clocks.causality import violations
 from trace_export.clocks.edges import block_messages
-from trace_export.clocks.fit import ClockFit, fit_clocks
 from trace_export.errors import AlignmentError, UsageError
 from trace_export.model import CLOCKS, TIME, Note, Profile, conform
+
+if TYPE_CHECKING:
+    from trace_export.clocks.fit import ClockFit
 
 How = Literal["auto", "wall", "none", "strict"] | Path
 
 SKEW_NS = 30 * 10**9
 EPOCH_NS = 10**17
 """Times below this (1973) count from the start of something: they are no wall clock."""
-NAMED = 32
-"""Up to this many hosts each gets its own line."""
 
 
 def align(
@@ -52,6 +53,8 @@ def align(
     if isinstance(how, Path):
         clocks = record.read(how, profile)
         return _apply(profile, _told(clocks, moves), None, edges)
+    from trace_export.clocks.fit import fit_clocks  # its solvers take longer to import than most runs to draw
+
     fit = fit_clocks(shifted.messages, shifted.collectives, shifted.ranks, edges=edges)
     clocks = _checked(shifted, fit, strict=how == "strict", max_error_ns=max_error_ns)
     return _apply(profile, _told(clocks, moves), fit, edges)
@@ -133,7 +136,7 @@ def _apply(profile: Profile, clocks: pl.DataFrame, fit: ClockFit | None, edges: 
     ties = _ties(profile, edges)
     by_rank = profile.ranks.select("rank", "host").join(clocks, on="host").unique("rank")
     by_rank = by_rank.select("rank", "offset_ns", "drift", "reference_ns")
-    before, after = check.violations(ties), check.violations(correct_messages(ties, by_rank))
+    before, after = violations(ties), violations(correct_messages(ties, by_rank))
     done = replace(_moved(profile, clocks), clocks=clocks)
     if len(clocks) < 2:
         return done
@@ -218,7 +221,7 @@ def _first_stamps(profile: Profile) -> pl.DataFrame:
 def _clock_notes(clocks: pl.DataFrame, fit: ClockFit | None) -> list[Note]:
     if fit is None:
         return []
-    notes = _host_notes(clocks) + _fit_notes(fit)
+    notes = _fit_notes(fit)
     wall = clocks.filter(pl.col("method").str.ends_with("wall"))["host"].to_list()
     if wall:
         text = f"clock of {_names(wall)}: nothing ties it to the other hosts well enough, wall clock kept"
@@ -237,26 +240,6 @@ def _skew(profile: Profile) -> list[Note]:
             f"clocks: {first['host'][-1]} starts {gap / 1e9:.1f} s after {first['host'][0]} by their own clocks",
         )
     ]
-
-
-def _host_notes(clocks: pl.DataFrame) -> list[Note]:
-    fitted = clocks.filter(pl.col("sd_ns").is_not_null())
-    if len(fitted) > NAMED:
-        text = f"clocks of {len(fitted)} hosts aligned, ±{_time(fitted['sd_ns'].max())} at worst (1 sd)"
-        return [Note("note", text)]
-    return [Note("note", describe(row)) for row in fitted.iter_rows(named=True)]
-
-
-def describe(clock: Mapping[str, object]) -> str:
-    """One row of `clocks` in words."""
-    offset, drift = clock["offset_ns"], clock["drift"]
-    assert isinstance(offset, int) and isinstance(drift, float)
-    text = (
-        f"clock of {clock['host']}: {clock['method']}, offset {_time(offset, sign=True)}, drift {drift * 1e6:+.2f} ppm"
-    )
-    for value, words in ((clock["sd_ns"], ", ±{} (1 sd)"), (clock["bound_ns"], ", certainly within {}")):
-        text += words.format(_time(value)) if isinstance(value, float) else ""
-    return text
 
 
 def _fit_notes(fit: ClockFit) -> list[Note]:

@@ -8,26 +8,14 @@ import scipy.sparse as sparse
 from numpy.typing import NDArray
 from scipy.sparse import csgraph
 
+from trace_export.clocks.causality import SLACK_US
 from trace_export.clocks.edges import Floats, Ints, Ties
 from trace_export.clocks.solve import Solution
-
-SLACK_US = 5.0
-"""What the ends of one transfer may contradict each other by: device clocks, reading noise."""
 
 BIG_EVENTS = 256
 """Of the collectives with many members only so many, the tightest, are used for the bounds."""
 
 CHUNK = 512
-
-
-def violations(messages: pl.DataFrame) -> int:
-    """How many messages arrive before they were sent."""
-    return int((messages["recv_end_ns"] < messages["send_start_ns"]).sum())
-
-
-def early(messages: pl.DataFrame, slack_ns: int = round(SLACK_US * 1e3)) -> int:
-    """How many messages arrive before their sender had finished, by more than `slack_ns`."""
-    return int((messages["recv_end_ns"] < messages["send_end_ns"] - slack_ns).sum())
 
 
 def bounds(ties: Ties, solution: Solution, component: Ints) -> tuple[Floats, float, list[int]]:

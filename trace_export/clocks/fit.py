@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csgraph
 from scipy.sparse.linalg import splu
 
-from trace_export.clocks import check
+from trace_export.clocks import causality, check
 from trace_export.clocks.edges import BLOCKS, MESSAGE, Floats, Ints, Ties, gather
 from trace_export.clocks.solve import Problem, Settings, Solution, Weights
 from trace_export.model import CLOCKS, conform
@@ -44,7 +44,7 @@ class ClockFit:
     clocks: pl.DataFrame
     pairs: pl.DataFrame
     holdout_ns: float | None = None
-    slack_ns: float = check.SLACK_US * 1e3
+    slack_ns: float = causality.SLACK_US * 1e3
     contradiction: tuple[str, ...] = ()
     few_messages: tuple[str, ...] = ()
     one_sided: tuple[str, ...] = ()
