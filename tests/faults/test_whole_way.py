@@ -1,0 +1,111 @@
+"""Broken inputs all the way to the files: a chart of what is sound, or one sentence, and nothing half-written."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import generate_nsys
+import generate_paddle
+import orjson
+import pytest
+
+from tests.ascend_export import Block, Capture
+from tests.faults.mutate import mutant
+from trace_export.errors import TraceExportError
+from trace_export.export import LoadOptions, WriteOptions, export
+
+MUTANTS = 100
+SLOW_FACTOR = 50
+STAGES, MICROBATCHES, STEPS = 2, 2, 2
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of two ranks on two hosts; `broken` matches the files of which one is broken each time."""
+
+    make: Callable[[Path], object]
+    broken: str
+
+
+def _paddle(folder: Path) -> None:
+    generate_paddle.write(
+        folder, stages=STAGES, microbatches=MICROBATCHES, steps=STEPS, machines=2, clock_errors_us=(0, 900)
+    )
+
+
+def _nsys(folder: Path) -> None:
+    generate_nsys.write(folder, stages=STAGES, microbatches=MICROBATCHES, steps=1)
+
+
+def _captures(folder: Path) -> list[tuple[Capture, list[list[Block]]]]:
+    truth = generate_paddle.simulate(STAGES, MICROBATCHES, STEPS, 0, random.Random(1))
+    folder.mkdir(parents=True, exist_ok=True)
+    captures = []
+    for rank in range(STAGES):
+        steps = [
+            [
+                Block(b.kind, b.microbatch, b.start_us * 1000, b.end_us * 1000)
+                for b in truth
+                if (b.rank, b.step) == (rank, step) and b.kind != "OPT"
+            ]
+            for step in range(STEPS)
+        ]
+        captures.append((Capture(rank, rank, STAGES, host=f"node{rank}"), steps))
+    return captures
+
+
+def _ascend(folder: Path) -> None:
+    for capture, steps in _captures(folder):
+        capture.write_database(folder, steps)
+
+
+def _text(folder: Path) -> None:
+    for capture, steps in _captures(folder):
+        capture.framework = "mindspore"
+        capture.write_text(folder, steps)
+
+
+RUNS = {
+    "paddle": Run(_paddle, "machine*/workerlog.*"),
+    "nsys": Run(_nsys, "*.sqlite"),
+    "ascend": Run(_ascend, "*/ASCEND_PROFILER_OUTPUT/*.db"),
+    "mindspore": Run(_text, "*/ASCEND_PROFILER_OUTPUT/*"),
+}
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_broken_source_ends_in_files_or_a_sentence(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    slow = bool(request.config.getoption("--slow"))
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    RUNS[kind].make(logs)
+    files = sorted(logs.glob(RUNS[kind].broken))
+    assert len(files) >= STAGES
+    loading, writing = LoadOptions(logs, jobs=1), WriteOptions(("perfetto", "chrome", "csv"), out, bubbles=True)
+    loaded, written = export(loading, writing)
+    assert loaded.profile.ranks.height == STAGES
+    drawn = 0
+    for seed in range(MUTANTS * (SLOW_FACTOR if slow else 1)):
+        chance = random.Random(seed)
+        file = chance.choice(files)
+        content = file.read_bytes()
+        file.write_bytes(mutant(content, chance))
+        for path in written:
+            path.unlink(missing_ok=True)
+        try:
+            loaded, written = export(loading, writing)
+            drawn += 1
+        except TraceExportError as error:
+            assert str(error).isprintable()
+        except BaseException as error:
+            raise AssertionError(f"{kind}, seed {seed}: {type(error).__name__}") from error
+        internal = [str(f) for f in loaded.failures if "internal error" in str(f)]
+        assert not internal, f"{kind}, seed {seed}: {internal}"
+        assert set(out.iterdir()) <= set(written), f"{kind}, seed {seed}: something half-written"
+        for path in written:
+            if path.suffix == ".json" and path.exists():
+                orjson.loads(path.read_bytes())
+        file.write_bytes(content)
+    assert drawn > MUTANTS // 2
