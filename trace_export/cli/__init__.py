@@ -5,6 +5,7 @@ Commands import what they need when they run, so that `--help` is quick and a tr
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib.metadata import version
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ from trace_export.cli.open import open_trace
 from trace_export.errors import TraceExportError, printable
 
 INTERRUPTED = 130
+TERMINATED = 143
 
 
 class _DefaultGroup(TyperGroup):
@@ -70,14 +72,15 @@ app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits with the codes of the README; an error is one sentence on stderr."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         app(arguments, prog_name="trace-export")
     except SystemExit as end:
         if end.code == INTERRUPTED:
             print("trace-export: interrupted; files already written are whole", file=sys.stderr)
         raise
-    except Exception as error:
-        if "--debug" in arguments:
+    except BaseException as error:  # a panic inside Polars is no Exception
+        if "--debug" in arguments or isinstance(error, KeyboardInterrupt):
             raise
         known = isinstance(error, TraceExportError)
         sentence = (
@@ -85,3 +88,8 @@ def main(arguments: list[str] | None = None) -> None:
         )
         print(f"trace-export: {sentence}", file=sys.stderr)
         sys.exit(error.exit_code if isinstance(error, TraceExportError) else 1)
+
+
+def _terminated(number: int, frame: object) -> None:
+    """Ends as Ctrl-C does: workers stop, temporary files go."""
+    sys.exit(TERMINATED)

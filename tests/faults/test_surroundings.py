@@ -1,0 +1,286 @@
+"""What lies around the program: odd files, odd names, full and read-only disks, other programs, the end of the process.
+
+Never: a traceback, a hang, a changed input, a half-written output, anything written outside `--out`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import generate_paddle
+import orjson
+import pytest
+
+from tests.conftest import ROOT, Cli
+from tests.faults.inputs import INPUTS
+from trace_export import sources
+from trace_export.errors import SourceError
+from trace_export.sources.source import ReadOptions
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """The logs of a small run."""
+    folder = tmp_path / "logs"
+    generate_paddle.write(folder, stages=2, microbatches=2, steps=2)
+    (folder / "truth.csv").unlink()
+    return folder
+
+
+def state(folder: Path) -> dict[str, tuple[float, str]]:
+    """Time of change and content of every file, to see whether anything was touched."""
+    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and not p.is_symlink()]
+    return {str(p): (p.stat().st_mtime, hashlib.sha256(p.read_bytes()).hexdigest()) for p in files}
+
+
+def test_nothing_is_written_but_the_output(logs: Path, tmp_path: Path, run_cli: Cli) -> None:
+    before = state(logs)
+    for name in ("here", "tmp"):
+        (tmp_path / name).mkdir()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "TMPDIR": str(tmp_path / "tmp"),
+        "HOME": str(tmp_path / "here"),
+    }
+    options = ("--detail", "kernels", "--jobs", 2, "--out", tmp_path / "out")
+    result = run_cli("--log_dir", logs, *options, cwd=tmp_path / "here", env=environment)
+    assert result.returncode == 0, result.stderr
+    assert state(logs) == before
+    assert not [*(tmp_path / "here").iterdir(), *(tmp_path / "tmp").iterdir()]
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {"pipeline_profile.pftrace", "pipeline_profile.json"}
+
+
+def test_what_is_no_file_is_passed_over(logs: Path, tmp_path: Path, run_cli: Cli) -> None:
+    """Pipes, folders, links in a circle and into nothing, called like logs; a pipe that is opened would hang."""
+    os.mkfifo(logs / "workerlog.2")
+    (logs / "workerlog.3").mkdir()
+    (logs / "workerlog.4").symlink_to(logs / "workerlog.4")
+    (logs / "workerlog.5").symlink_to("nowhere")
+    (logs / "workerlog.6").symlink_to("/dev/zero")
+    (logs / "circle").symlink_to(logs)
+    (logs / "circles").mkdir()
+    (logs / "circles" / "up").symlink_to(tmp_path)
+    result = run_cli("--log_dir", logs, "--out", tmp_path / "out", "--json", timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert orjson.loads(result.stdout)["ranks"] == 2
+
+
+def test_names_with_control_characters_reach_no_terminal(logs: Path, tmp_path: Path, run_cli: Cli) -> None:
+    odd = tmp_path / "new\nline \x1b[31m red\t\u202e"
+    logs.rename(odd)
+    (odd / "workerlog.2\x1b]0;title\x07").write_text("not a log")
+    (odd / "workerlog.2").write_text("\x1b[2J nothing here\n")
+    result = run_cli("--log_dir", odd)
+    assert result.returncode == 3, result.stderr
+    told = result.stdout + result.stderr
+    assert "\\n" in told and "\\x1b" in told
+    assert all(line.isprintable() for line in told.split("\n"))
+    assert orjson.loads((odd / "pipeline_profile.json").read_bytes())
+
+
+def test_ten_million_ranks(tmp_path: Path, run_cli: Cli) -> None:
+    """A rank is a name, not a number of things to make room for."""
+    folder = tmp_path / "logs"
+    generate_paddle.write(folder, stages=2, microbatches=2, steps=1)
+    (folder / "workerlog.1").rename(folder / "workerlog.9999999")
+    (folder / "envlog.0").write_text("PADDLE_GLOBAL_RANK=9999998\nPADDLE_LOCAL_RANK=0\n")
+    started = time.monotonic()
+    result = run_cli("--log_dir", folder, "--out", tmp_path / "out", "--json", "--tracks", "rank", timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert orjson.loads(result.stdout)["ranks"] == 2
+    assert time.monotonic() - started < 30
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1_000_000
+
+
+@contextmanager
+def nobody() -> Iterator[dict[str, object]]:
+    """How to run a process as a user with no rights, where this one may do so; skips the test where not."""
+    if os.geteuid() != 0:
+        yield {}
+        return
+    options: dict[str, object] = {"user": 65534, "group": 65534, "extra_groups": []}
+    trial = subprocess.run([sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); import trace_export"],
+                           capture_output=True, check=False, **options)  # type: ignore[call-overload]  # fmt: skip
+    if trial.returncode:
+        pytest.skip("another user cannot run the program here")
+    yield options
+
+
+def test_files_and_folders_without_permission(run_cli: Cli, logs: Path, samples: Path) -> None:
+    with tempfile.TemporaryDirectory() as open_to_all, nobody() as user:
+        folder = Path(open_to_all) / "logs"
+        Path(open_to_all).chmod(0o755)
+        shutil.copytree(logs, folder)
+        (folder / "workerlog.1").chmod(0)
+        folder.chmod(0o555)
+        out = Path(open_to_all) / "out"
+        out.mkdir()
+        out.chmod(0o777)
+        options = {**user, "env": {**os.environ, "PYTHONPATH": str(ROOT), "HOME": "/"}}
+        result = run_cli("--log_dir", folder, "--out", out, **options)
+        assert result.returncode == 3, result.stderr
+        assert f"{folder}/workerlog.1: cannot be read (Permission denied)" in result.stderr
+        result = run_cli("--log_dir", folder, **options)
+        assert result.returncode == 1
+        assert "name another place with --out" in result.stderr or "choose another place with --out" in result.stderr
+        assert sorted(p.name for p in folder.iterdir()) == ["workerlog.0", "workerlog.1"]
+        folder.chmod(0)
+        result = run_cli("--log_dir", folder, **options)
+        assert result.returncode == 1
+        assert "Permission denied" in result.stderr
+        assert "Traceback" not in result.stderr
+        folder.chmod(0o755)
+
+
+@contextmanager
+def small_disk(place: Path, size: str) -> Iterator[Path]:
+    """A file system of that size; skips the test where none can be mounted."""
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk(logs: Path, tmp_path: Path, run_cli: Cli) -> None:
+    with small_disk(tmp_path / "disk", "16k") as disk:
+        result = run_cli("--log_dir", logs, "--out", disk / "out", "--format", "chrome,csv,svg")
+        assert result.returncode == 1
+        assert result.stderr.count("\n") == 1, result.stderr
+        assert "No space left on device" in result.stderr
+        whole = {p.name for p in disk.rglob("*") if p.is_file()}
+        assert whole <= {"pipeline_profile.csv", "pipeline_profile.svg"}
+
+
+def test_a_full_disk_for_temporary_files(tmp_path: Path, run_cli: Cli) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    INPUTS["nsys"].make(folder)
+    with small_disk(tmp_path / "disk", "4k") as disk:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(disk)}
+        result = run_cli("--log_dir", folder, "--detail", "kernels", "--out", tmp_path / "out", env=environment)
+        assert "Traceback" not in result.stderr
+        assert "internal error" not in result.stderr
+        assert result.returncode in (0, 1, 3)
+        assert not list(disk.iterdir())
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_a_file_that_vanishes_grows_and_shrinks(kind: str, tmp_path: Path) -> None:
+    """In a process of its own: a file that is mapped into memory and then cut short would kill it."""
+    code = f"import sys; from tests.faults.test_surroundings import disturbed; disturbed({kind!r}, {str(tmp_path)!r})"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "samples")))}
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, f"exit code {result.returncode}: {result.stderr}"
+
+
+def disturbed(kind: str, place: str) -> None:
+    """Reads an input again and again, while another thread cuts its file, restores it and takes it away."""
+    source = INPUTS[kind].source(Path(place))
+    path = next(Path(place).rglob(INPUTS[kind].files[0]))
+    content = path.read_bytes()
+    ended = threading.Event()
+
+    def disturb() -> None:
+        chance = random.Random(1)
+        while not ended.is_set():
+            with suppress(OSError):
+                os.truncate(path, chance.randrange(len(content)))
+            time.sleep(0.002)
+            with path.open("ab") as file:
+                file.write(content[: chance.randrange(len(content))])
+            time.sleep(0.002)
+            path.unlink()
+            time.sleep(0.002)
+            path.write_bytes(content)
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            with suppress(SourceError):
+                sources.read(source, ReadOptions())
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_killed_at_any_moment(logs: Path, tmp_path: Path, run_cli: Cli) -> None:
+    """Each output is whole or absent, whenever the process is killed; the inputs stay as they are."""
+    before = state(logs)
+    command = [sys.executable, "-m", "trace_export", "--log_dir", str(logs), "--format", "perfetto,chrome,csv,parquet"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    started = time.monotonic()
+    subprocess.run([*command, "--out", str(tmp_path / "whole")], env=environment, check=True, capture_output=True)
+    lasts = time.monotonic() - started
+    whole = {p.name: p.read_bytes() for p in (tmp_path / "whole").iterdir()}
+    chance = random.Random(5)
+    for attempt in range(6):
+        out = tmp_path / f"killed{attempt}"
+        process = subprocess.Popen(
+            [*command, "--out", str(out)], env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
+        time.sleep(lasts * chance.uniform(0.5, 1.05))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        for path in out.iterdir() if out.exists() else ():
+            assert path.name.startswith(".") or path.read_bytes() == whole[path.name]
+    assert state(logs) == before
+
+
+def test_terminated_leaves_no_temporary_file(tmp_path: Path) -> None:
+    """As a batch system ends a job: workers stop at once, their files are removed."""
+    logs, scratch = tmp_path / "logs", tmp_path / "scratch"
+    logs.mkdir()
+    scratch.mkdir()
+    for n in range(2):
+        with (logs / f"workerlog.{n}").open("wb") as file:
+            file.truncate(200 << 30)  # hours of zeros to read, no space on the disk
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(scratch)}
+    command = [
+        sys.executable,
+        "-m",
+        "trace_export",
+        "--log_dir",
+        str(logs),
+        "--out",
+        str(tmp_path / "out"),
+        "--jobs",
+        "2",
+    ]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 30
+    while not list(scratch.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=20)
+    assert (process.returncode, said) == (143, "")
+    assert not list(scratch.iterdir())
+    assert not (tmp_path / "out").exists()
