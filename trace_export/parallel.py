@@ -108,6 +108,9 @@ def attempt(function: Callable[[Item], Result], item: Item) -> Result | TraceExp
         return error
     except MemoryError:
         return SourceError(item.path, "does not fit into memory", "read fewer at a time with --jobs 1")
+    except OSError as error:
+        remedy = "check its disk, and that of temporary files (TMPDIR)"
+        return SourceError(item.path, f"reading it failed ({error.strerror or error})", remedy)
     except (Exception, pl.exceptions.PanicException) as error:
         ours = SourceError(item.path, f"internal error in its reader, {type(error).__name__}: {error}", "see --debug")
         ours.add_note("".join(traceback.format_exception(error)))

@@ -55,9 +55,10 @@ class ClockFit:
     @property
     def worst_pair(self) -> tuple[str, str, float] | None:
         """The two hosts whose own messages disagree most with the joint fit, and by how many ns."""
-        if self.pairs.is_empty():
+        known = self.pairs.drop_nulls("disagreement_ns")
+        if known.is_empty():
             return None
-        row = self.pairs.sort(pl.col("disagreement_ns").abs(), descending=True).row(0, named=True)
+        row = known.sort(pl.col("disagreement_ns").abs(), descending=True).row(0, named=True)
         return row["host_a"], row["host_b"], row["disagreement_ns"]
 
 

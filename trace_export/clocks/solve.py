@@ -67,7 +67,8 @@ class Loss:
         loss = Loss(tau, zone, settings.far * spread)
         pull = loss.weight(residual) * residual
         bend = ((residual > (tau - 1) * zone) & (residual < tau * zone)).mean() / zone
-        return replace(loss, scale=float((pull**2).mean()) / max(float(bend), 1e-4))
+        moved = max(float((pull**2).mean()), 1e-9)  # all at the same distance: any weight will do, but not infinity
+        return replace(loss, scale=moved / max(float(bend), 1e-4))
 
     def weight(self, residual: Floats) -> Floats:
         """The least-squares weight that gives the same pull."""

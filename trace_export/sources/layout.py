@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,11 +68,18 @@ def walk(root: Path) -> list[Folder]:
         if (status.st_dev, status.st_ino) in seen:
             return
         seen.add((status.st_dev, status.st_ino))
-        folders.append(Folder(path, tuple(e.name for e in entries if e.is_file())))
+        folders.append(Folder(path, tuple(e.name for e in entries if _leads_to(e, os.DirEntry.is_file))))
         if depth < DEPTH:
             for entry in entries:
-                if entry.is_dir():
+                if _leads_to(entry, os.DirEntry.is_dir):
                     visit(path / entry.name, depth + 1)
 
     visit(root, 0)
     return folders
+
+
+def _leads_to(entry: os.DirEntry[str], what: Callable[[os.DirEntry[str]], bool]) -> bool:
+    try:
+        return what(entry)
+    except OSError:  # a link that leads to itself
+        return False
