@@ -40,7 +40,7 @@ def resolve(profile: Profile, told: Declared) -> Profile:
     places = _first_of(ranks, [c for c in candidates if c is not None])
     if told_places is not None:
         notes += _contradiction(told_places, recorded, "the data say")
-    if inferred is not None and inferred.exact:
+    if inferred is not None and inferred.exact and _numbered(profile.spans):
         notes += _contradiction(places.filter(pl.col("origin") != "inferred"), inferred.stages, "their work looks like")
     notes += _told_how(places, inferred)
     places = _rest_in_order(places)
@@ -121,6 +121,13 @@ def _first_of(ranks: pl.DataFrame, candidates: list[pl.DataFrame]) -> pl.DataFra
             for c in (*PLACES, "origin")
         ),
     )
+
+
+def _numbered(spans: pl.DataFrame) -> bool:
+    """Whether the source numbers its forwards and backwards. Where it does not, neither chunks nor a start that was cut
+    off are known yet, and counts of blocks may speak of another stage without anything being wrong."""
+    blocks = spans.filter(pl.col("kind").is_in(["F", "B"]))
+    return blocks["microbatch"].null_count() == 0
 
 
 def _contradiction(believed: pl.DataFrame, other: pl.DataFrame, who: str) -> list[Note]:
