@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from trace_export.model import Declared, Profile
-from trace_export.pipeline import labels, topology
+from trace_export.pipeline import labels, messages, peers, topology
 from trace_export.sources import read
 from trace_export.sources.find import find
 from trace_export.sources.merge import merge
@@ -21,6 +21,7 @@ DATABASES = [
     "1f1b_pp4_mb8", "1f1b_tp_pp_dp_order_pp2_dp2", "dualpipev_cp2_pp2_mb6", "dualpipev_plain_pp2_mb6",
     "dualpipev_pp4_mb10", "mindspore_db_1f1b_pp4_mb6", "vpp_pp4_v2_mb8",
 ]  # fmt: skip
+TEXTS = ["mindspore_text_1f1b_pp4_mb4", "mindspore_text_nomstx_pp4_mb4"]
 NUMBERS = ["microbatch", "chunk", "microbatch_b", "chunk_b"]
 
 
@@ -56,6 +57,17 @@ def test_cluster_equals_its_truth(shared: Path, name: str) -> None:
     assert spans.select(columns).rows() == truth.select(columns).rows()
     pairs = pl.DataFrame({"ours": spans["step"], "theirs": truth["step"]}).unique()
     assert pairs.height == truth["step"].n_unique() == spans["step"].n_unique()
+    assert [note for note in profile.notes if note.level == "warning"] == []
+
+
+@pytest.mark.parametrize("name", [name for name in DATABASES if "levelnone" not in name] + TEXTS)
+def test_messages_equal_the_truth(shared: Path, name: str) -> None:
+    """Each transfer has its two sides: batched, without peers, and where one rank's capture begins late too."""
+    folder = shared / "data" / "ascend" / name
+    columns = ["src_rank", "dst_rank", "send_start_ns", "send_end_ns", "recv_start_ns", "recv_end_ns"]
+    told = json.loads((folder / "truth.json").read_text())["messages"]
+    wanted = {tuple(m[c] for c in columns) for m in told if None not in [m[c] for c in columns]}
+    assert set(messages.pair(peers.fill(understood(folder))).messages.select(columns).rows()) == wanted
 
 
 @pytest.mark.parametrize("name", ["1f1b_pp4_mb8", "mindspore_text_1f1b_pp4_mb4"])

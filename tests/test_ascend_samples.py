@@ -92,7 +92,12 @@ def test_samples_are_what_their_generator_writes(
 
 def test_hosts_are_told_apart(cluster: Path) -> None:
     found = load(cluster)
-    assert found.hosts["label"].to_list() == ["node0", "node1"]
+    assert found.hosts["host"].to_list() == found.hosts["label"].to_list() == ["node0", "node1"]
+    change(database(cluster, 2), "UPDATE HOST_INFO SET hostName = 'node0'")
+    change(database(cluster, 3), "UPDATE HOST_INFO SET hostName = 'node0'")
+    alike = load(cluster)
+    assert alike.hosts["host"].n_unique() == 2
+    assert alike.ranks.sort("rank")["host"].to_list() == [h for h in alike.hosts["host"] for _ in range(2)]
     assert found.ranks["device"].to_list() == [0, 1, 0, 1]
 
 

@@ -51,7 +51,7 @@ def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
     whole = concat(kept)
     if assumed:
         whole = whole.with_notes([replace(assumed[0], count=len(assumed))])
-    return replace(whole, hosts=_hosts(whole.hosts)), refused
+    return _by_label(replace(whole, hosts=_hosts(whole.hosts))), refused
 
 
 def _ranks(profile: Profile, *, recorded: bool) -> dict[int, str]:
@@ -67,6 +67,15 @@ def _renumbered(profile: Profile, numbers: dict[int, int]) -> Profile:
     }
     kernels = tuple(replace(k, rank=numbers.get(k.rank, k.rank)) for k in profile.kernels)
     return replace(profile, **frames, kernels=kernels)
+
+
+def _by_label(whole: Profile) -> Profile:
+    """Hosts whose label is theirs alone are called by it in all tables: it is what the user sees and types."""
+    taken = pl.concat([whole.hosts["label"], whole.hosts.filter(pl.col("label") != pl.col("host"))["host"]])
+    alone = whole.hosts.filter(~pl.col("label").is_in(taken.filter(taken.is_duplicated()).implode()))
+    names = dict(alone.select("host", "label").drop_nulls().iter_rows())
+    called = pl.col("host").replace(names)
+    return replace(whole, hosts=whole.hosts.with_columns(called), ranks=whole.ranks.with_columns(called))
 
 
 def _hosts(hosts: pl.DataFrame) -> pl.DataFrame:
