@@ -6,10 +6,15 @@ import queue
 import sys
 import types
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
+import ascend_export
+import polars as pl
 import pytest
 
+from tests.conftest import Cli
 from trace_export.instrument import marks
 from trace_export.instrument.backends import mstx
 from trace_export.instrument.backends.recorder import Recorder
@@ -98,6 +103,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     fake.forward_backward_pipelining_with_cutinhalf = lambda run: run()
     store = fake.WeightGradStore = type("WeightGradStore", (WeightGradStore,), {**vars(WeightGradStore)})
     parallel_state: Any = types.ModuleType("megatron.core.parallel_state")
+    parallel_state.model_parallel_is_initialized = lambda: True
     parallel_state.get_pipeline_model_parallel_rank = lambda: 0
     monkeypatch.setitem(sys.modules, "megatron.core.parallel_state", parallel_state)
     mindspeed.patch(fake)
@@ -169,3 +175,31 @@ def test_blocks_without_overlap(module: Any) -> None:
     assert isinstance(backend, Recorder)
     names = [ast.literal_eval(mstx.message(m.mark, m.where))["name"] for m in backend.marks]
     assert names == ["forward_step_no_model_graph"] * 2 + ["backward_step"] * 2
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_the_marks_come_back_from_an_ascend_profile(module: Any, tmp_path: Path, run_cli: Cli, described: bool) -> None:
+    """Two steps of all ranks, as torch_npu's database holds the messages, with and without the cluster's metadata."""
+    expected = []
+    about: dict[str, Any] = {"pp_info": {"pp_type": "dualpipev", "microbatch_num": MICROBATCHES}} if described else {}
+    for rank in range(STAGES):
+        parallel_state: Any = sys.modules["megatron.core.parallel_state"]
+        parallel_state.get_pipeline_model_parallel_rank = partial(int, rank)
+        marks.state = marks._State()
+        recorder = marks.state.backend = Recorder()
+        for _ in range(2):
+            module.forward_backward_pipelining_with_cutinhalf(partial(overlapped_step, module, rank))
+        rows = []
+        for i, m in enumerate(recorder.marks):
+            at = 10**18 + i * 1_000_000
+            rows.append(ascend_export.Mark(mstx.message(m.mark, m.where), at, at + 900_000, at - 500_000, at - 400_000))
+            numbers = m.mark.microbatch, m.mark.chunk, m.mark.microbatch_b, m.mark.chunk_b
+            expected.append((rank, rank, m.where.step, m.mark.kind, *numbers))
+        recording = ascend_export.Recording(rank, rank, "node0", about, marks=rows)
+        recording.kernels = [(0, ascend_export.Kernel("MatMulV3", r.start_ns + 9, r.end_ns - 9)) for r in rows]
+        ascend_export.write_database(recording, tmp_path / f"node0_{rank}_2025112712000000{rank}_ascend_pt")
+    done = run_cli("--log_dir", tmp_path, "--format", "parquet", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    frame = pl.read_parquet(tmp_path / "out" / "pipeline_profile.parquet").sort("rank", "start_ns")
+    columns = ["rank", "stage", "step", "kind", "microbatch", "chunk", "microbatch_b", "chunk_b"]
+    assert frame.filter(pl.col("kind") != "OPT").select(columns).rows() == expected

@@ -35,8 +35,9 @@ def auto(marks_to: str | Backend | None = None) -> None:
     """Marks the blocks of every framework that is known, those imported already and those that will be.
 
     `marks_to`: `nvtx`, `torch`, `mstx`, `paddle`, `off`, or an object with `begin` and `end`; by default what the
-    environment variable TRACE_EXPORT_MARKS names, else what fits the framework, chosen at the first block. A
-    framework's unknown version is a warning in the log, and its blocks stay unmarked.
+    environment variable TRACE_EXPORT_MARKS names, else what fits the framework, chosen at the first block
+    (`backends.recorder.Recorder` keeps the marks, for a test of one's own loop). A framework's unknown version is a
+    warning in the log, and its blocks stay unmarked.
     """
     if isinstance(marks_to, str):
         name = marks_to

@@ -104,7 +104,10 @@ def optimizer() -> Block:
 
 
 class Step:
-    """A step of the training run: its number goes into every block inside. Without one, steps are counted by `auto`."""
+    """A step of the training run: its number goes into every block inside.
+
+    Without one, `auto` counts the passes of the schedule from 0, evaluations among them.
+    """
 
     def __init__(self, number: int) -> None:
         self._number = number

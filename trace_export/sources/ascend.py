@@ -76,7 +76,7 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
     elif options.detail == "kernels":
         spans = pl.concat([spans, ascend_infer.optimizer(found.kernels(), spans, found.rank)])
     notes = [replace(note, where=note.where or str(source.path)) for note in notes]
-    place = found.meta.place
+    place = {"stage": ascend_blocks.stage(marks, dialects)} | found.meta.place
     rank = {
         **place, "rank": found.rank, "rank_origin": found.rank_origin, "device": found.device, "host": found.host,
         "source": str(source.path), "kind": source.kind,

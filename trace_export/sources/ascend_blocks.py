@@ -40,7 +40,7 @@ def spans(
     told = marks.filter(pl.col("end_ns") >= pl.col("start_ns")).join(names, on="text")
     if steps.is_empty():
         steps = conform(told.filter((pl.col("role") == "step") & pl.col("step").is_not_null()), STEPS)
-    blocks = _outermost(told.filter(pl.col("role") == "block").drop("rank", "step"))
+    blocks = _outermost(told.filter(pl.col("role") == "block").drop("rank").rename({"step": "told"}))
     blocks, notes = _worked(blocks, busy)
     if len(marks) > len(told):
         notes.append(Note("warning", "ranges without a usable time are left out", count=len(marks) - len(told)))
@@ -48,6 +48,12 @@ def spans(
     if outside:
         notes.append(Note("note", "blocks issued between two steps are given to the nearest", count=outside))
     return conform(blocks.with_columns(rank=pl.lit(rank, INT), marker="text").sort("start_ns", "end_ns"), SPANS), notes
+
+
+def stage(marks: pl.DataFrame, dialects: Dialects) -> int | None:
+    """The rank's place in its pipeline, if `marks` say it: those of trace_export.instrument do."""
+    said = dialects.parse(marks["text"]).names["place"].drop_nulls()
+    return None if said.is_empty() else int(said[0])
 
 
 def _outermost(blocks: pl.DataFrame) -> pl.DataFrame:
@@ -73,10 +79,11 @@ def _worked(blocks: pl.DataFrame, busy: Busy | None) -> tuple[pl.DataFrame, list
 def _stepped(blocks: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     """With the step whose host span holds the block's host range, or else begins nearest to it; and how many of these.
 
-    Device times do not decide it: work may run on after the host has gone on to the next step.
+    Device times do not decide it: work may run on after the host has gone on to the next step. Without any span the
+    marker's own number counts.
     """
     if steps.is_empty():
-        return blocks.with_columns(step=pl.lit(None, INT)), 0
+        return blocks.with_columns(step="told"), 0
     since = pl.coalesce("host_start_ns", "start_ns")
     until = pl.coalesce("host_end_ns", since)
     ordered = blocks.with_columns(since=since, until=until).sort("since")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from typing import Any
@@ -11,7 +12,16 @@ from trace_export.instrument.marks import Backend, Mark, Where
 VARIABLE = "TRACE_EXPORT_MARKS"
 """Environment variable that names the backend: nvtx, torch, mstx, paddle or off."""
 
-NAMES = ("nvtx", "torch", "mstx", "paddle", "off")
+_BACKENDS = {
+    "nvtx": ("nvtx", "Nvtx"),
+    "torch": ("torch_profiler", "TorchProfiler"),
+    "mstx": ("mstx", "Mstx"),
+    "paddle": ("paddle", "Paddle"),
+    "off": ("off", "Off"),
+}
+"""Name → module of this package and its class; imported when chosen."""
+
+NAMES = tuple(_BACKENDS)
 
 
 class Both:
@@ -38,7 +48,7 @@ class Both:
 
 
 def choose(name: str | None = None) -> Backend | None:
-    """The backend called `name` (default: the environment's), else the one for the loaded framework; None: no marks.
+    """The backend called `name` (default: the environment's), else the loaded framework's; None when there is none.
 
     Raises ValueError for an unknown name, ImportError or AttributeError when the named one is not there.
     """
@@ -60,32 +70,16 @@ def choose(name: str | None = None) -> Backend | None:
 
 
 def _for_torch() -> Backend:
-    from trace_export.instrument.backends.torch_profiler import TorchProfiler
-
     torch: Any = sys.modules["torch"]
     if not torch.cuda.is_available():
-        return TorchProfiler()
+        return _named("torch")
     autograd = torch._C._autograd
-    return Both(_named("nvtx"), TorchProfiler(), autograd._profiler_type, autograd.ActiveProfilerType.NVTX)  # type: ignore[arg-type]
+    return Both(_named("nvtx"), _named("torch"), autograd._profiler_type, autograd.ActiveProfilerType.NVTX)
 
 
-def _named(name: str) -> Backend | None:
-    if name == "nvtx":
-        from trace_export.instrument.backends.nvtx import Nvtx
-
-        return Nvtx()
-    if name == "torch":
-        from trace_export.instrument.backends.torch_profiler import TorchProfiler
-
-        return TorchProfiler()
-    if name == "mstx":
-        from trace_export.instrument.backends.mstx import Mstx
-
-        return Mstx()
-    if name == "paddle":
-        from trace_export.instrument.backends.paddle import Paddle
-
-        return Paddle()
-    if name == "off":
-        return None
-    raise ValueError(f'"{name}" is no kind of marks, choose from {", ".join(NAMES)}')
+def _named(name: str) -> Backend:
+    if name not in _BACKENDS:
+        raise ValueError(f'"{name}" is no kind of marks, choose from {", ".join(NAMES)}')
+    module, kind = _BACKENDS[name]
+    backend: Backend = getattr(importlib.import_module(f"{__name__}.{module}"), kind)()
+    return backend

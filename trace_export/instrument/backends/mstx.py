@@ -1,6 +1,6 @@
 """Marks for Ascend: MSTX ranges on the current stream, whose message is a dict in the form that Ascend's guide uses.
 
-`{'name': 'forward_step', 'current_microbatch': 3, 'chunk': 0, 'stage': 1, 'step': 7, 'rank': 5}`: msprof-analyze's
+`{'name': 'forward_step', 'current_microbatch': 3, 'chunk': 0, 'step': 7, 'stage': 1, 'rank': 5}`: msprof-analyze's
 pp_chart reads the name and passes over the rest. `current_microbatch` counts within the chunk wherever the chunk is
 given. CANN cuts messages (at 128 bytes in older versions, 156 in newer ones), so a longer one loses its last fields,
 which the profiler records by its own means.
@@ -33,8 +33,8 @@ def message(mark: Mark, where: Where) -> str:
         "chunk": mark.chunk,
         "microbatch_b": mark.microbatch_b,
         "chunk_b": mark.chunk_b,
-        "stage": where.stage,
         "step": where.step,
+        "stage": where.stage,
         "rank": where.rank,
     }
     known = {name: value for name, value in fields.items() if value is not None}

@@ -39,11 +39,12 @@ def prepare(*args: Any, **kwargs: Any) -> None:
     """A pass starts: nothing is in flight, and the groups stand."""
     global _stage
     IN_FLIGHT.clear()
-    communicator = kwargs.get("p2p_communicator")
-    if communicator is not None:
-        _stage = communicator.pp_group.rank()
-    else:
-        parallel_state: Any = sys.modules["megatron.core.parallel_state"]
+    communicator, groups = kwargs.get("p2p_communicator"), kwargs.get("pg_collection")
+    group = communicator.pp_group if communicator is not None else getattr(groups, "pp", None)
+    parallel_state: Any = sys.modules["megatron.core.parallel_state"]
+    if group is not None:
+        _stage = group.rank()
+    elif parallel_state.model_parallel_is_initialized():
         _stage = parallel_state.get_pipeline_model_parallel_rank()
 
 
