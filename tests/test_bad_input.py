@@ -87,6 +87,12 @@ def test_a_mistyped_option_gets_a_suggestion(run_cli: Cli) -> None:
     assert "--multi" in result.stderr
 
 
+def test_a_mistyped_command_gets_a_suggestion(run_cli: Cli) -> None:
+    result = run_cli("exprot", "--log_dir", ".")
+    assert result.returncode == 2
+    assert sentence(result) == 'trace-export: there is no command "exprot"; did you mean export?'
+
+
 def test_an_output_place_that_cannot_be_written(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file where a folder should be")
     result = run_cli("--log_dir", samples / "paddle" / "single", "--out", tmp_path / "taken" / "deeper")

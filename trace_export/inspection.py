@@ -24,6 +24,11 @@ class Inspection:
     notes: tuple[Note, ...]
     failures: tuple[TraceExportError, ...]
 
+    def shown(self) -> pl.DataFrame:
+        """The ranks as people read them: times as text, in UTC."""
+        first = pl.from_epoch("first_ns", time_unit="ns").dt.strftime("%Y-%m-%d %H:%M:%S%.6f")
+        return self.ranks.with_columns(first_ns=first, seconds=pl.col("seconds").round(3)).rename({"first_ns": "first"})
+
     def json(self) -> str:
         tables = {
             "sources": self.sources.to_dicts(),

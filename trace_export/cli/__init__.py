@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import signal
 import sys
+from difflib import get_close_matches
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +17,7 @@ from typer.core import TyperGroup
 
 from trace_export.cli import compare, export, howto, inspect, report, run, simulate
 from trace_export.cli.open import open_trace
-from trace_export.errors import TraceExportError, printable
+from trace_export.errors import TraceExportError, UsageError, printable
 
 INTERRUPTED = 130
 TERMINATED = 143
@@ -27,6 +29,9 @@ class _DefaultGroup(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own = {name for parameter in self.params for name in parameter.opts} | {"--help"}
         if args and args[0] not in self.commands and args[0] not in own:
+            meant = get_close_matches(args[0], self.commands, n=1, cutoff=0.75)
+            if meant and not Path(args[0]).exists():
+                raise UsageError(f'there is no command "{args[0]}"', f"did you mean {meant[0]}?")
             args = ["export", *args]
         return super().parse_args(ctx, args)
 

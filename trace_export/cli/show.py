@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
+from trace_export.cli import tables
 from trace_export.errors import TraceExportError, printable
 
 if TYPE_CHECKING:
@@ -62,25 +62,16 @@ def summary(result: Summary | ModelSummary) -> None:
 
 def inspection(result: Inspection) -> None:
     """The ranks of a folder, then the notes."""
-    out = console()
+    from trace_export.analysis.report import ReportTable
+
     counts = result.sources.group_by("kind", maintain_order=True).len()
+    out = console()
     out.print("sources: " + (", ".join(f"{n} {kind}" for kind, n in counts.iter_rows()) or "none"), markup=False)
     if result.ranks.height:
-        table = Table(box=None, pad_edge=False)
-        for column in result.ranks.columns:
-            table.add_column(column.removesuffix("_ns"), justify="left" if column == "host" else "right")
-        for row in result.ranks.head(RANKS_SHOWN).iter_rows():
-            table.add_row(*(_cell(value) for value in row))
-        out.print(table)
-        if result.ranks.height > RANKS_SHOWN:
-            out.print(f"… and {result.ranks.height - RANKS_SHOWN} more ranks; --json lists them all", markup=False)
+        more = result.ranks.height - RANKS_SHOWN
+        note = f"… and {more} more ranks; --json lists them all" if more > 0 else ""
+        tables.show([ReportTable("Ranks", result.shown().head(RANKS_SHOWN), note)])
     notes(result.notes)
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.3f}" if isinstance(value, float) else printable(value)
 
 
 def notes(items: Sequence[Note]) -> None:
