@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -14,6 +17,7 @@ from tests.conftest import ROOT, Cli
 from tests.reference import PAGE, page
 from trace_export.ui import processor
 
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
 README = ROOT / "README.md"
 DOCS = ROOT / "trace_export" / "docs"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
@@ -118,3 +122,20 @@ def test_the_picture_is_what_the_program_draws(run_cli: Cli, samples: Path, tmp_
     out = tmp_path / "pp_chart.svg"
     run_cli(samples / "paddle" / "single", "--steps", "2", "--format", "svg", "--out", out)
     assert out.read_bytes() == (DOCS / "pp_chart.svg").read_bytes()
+
+
+def test_the_python_of_the_readme_runs(workplace: Path) -> None:
+    (code,) = blocks(README, "python")
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=workplace, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (workplace / "chart.pftrace").exists()
+
+
+def test_the_example_runs(samples: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, samples / "example.py"], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "wrote pipeline_profile.svg" in done.stdout

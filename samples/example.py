@@ -1,0 +1,36 @@
+"""A tour of the library in cells: run it whole, or cell by cell in an editor that knows `# %%`."""
+
+# %% Read a folder. Each host is still on its own clock.
+from pathlib import Path
+from tempfile import mkdtemp
+
+import polars as pl
+
+import trace_export
+
+here = Path(__file__).parent
+run = trace_export.load(here / "paddle" / "two_machines")
+print(run.ranks.select("rank", "stage", "stage_origin", "host"))
+
+# %% One clock for all hosts, and how sure it is.
+run = run.align()
+print(run.clocks.select("host", "method", "offset_ns", "sd_ns", "bound_ns"))
+
+# %% Every block is a row. How long do forwards take, stage by stage?
+blocks = run.spans.join(run.ranks.select("rank", "stage"), on="rank")
+length = (pl.col("end_ns") - pl.col("start_ns")).mean() / 1e6
+print(blocks.filter(pl.col("kind") == "F").group_by("stage").agg(length.alias("forward ms")).sort("stage"))
+
+# %% The bubble of each step, by both definitions.
+print(run.report().steps.select("step", "bubble", "bubble_own"))
+
+# %% What would zero bubble give? Durations in nanoseconds.
+costs = trace_export.Costs(forward=9e6, backward=9e6, weight=9e6)
+for name in ("1f1b", "zb-h1", "zb-v"):
+    theory = trace_export.simulate(name, stages=4, microbatches=8, costs=costs)
+    print(name, theory.spans["end_ns"].max() / 1e6, "ms")
+
+# %% Pictures and traces.
+out = Path(mkdtemp())
+for path in run.write(out, ["perfetto", "svg"]):
+    print("wrote", path.name)
