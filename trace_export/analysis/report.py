@@ -19,6 +19,9 @@ DEFINITIONS = (
 )
 PARTS = [f"{cause}_ns" for cause in CAUSES]
 HEADINGS = {"next": "to next step", "microbatch": "per micro-batch", **CAUSES}
+ODD = 2
+"""A step of this many times the median length is one that compiles, warms up or was disturbed."""
+
 SHOWN = 20
 """Rows of a table that may have thousands."""
 
@@ -83,7 +86,7 @@ class Report:
     def tables(self) -> list[ReportTable]:
         """The report as people read it; empty tables are left out."""
         made = [
-            ReportTable("Steps", _readable(self._step_rows()), DEFINITIONS),
+            ReportTable("Steps", _readable(self._step_rows()), "; ".join([DEFINITIONS, *self._odd_steps()])),
             ReportTable("Stages", _readable(self._stage_rows()), "means over the steps and ranks of a stage"),
             ReportTable("Idle time by cause", _readable(self.causes), f"means per rank and step{self.clocks}"),
             ReportTable(
@@ -99,6 +102,14 @@ class Report:
             ReportTable("What if", _readable(self.theory.changes), "in the model, without transfers"),
         ]
         return [_short(table) for table in made if not table.frame.is_empty()]
+
+    def _odd_steps(self) -> list[str]:
+        """Steps that took far longer than the others, and so shift all means."""
+        length = pl.col("end_ns") - pl.col("start_ns")
+        odd = self.steps.filter(length > ODD * length.median())["step"].drop_nulls()
+        if odd.is_empty():
+            return []
+        return [f"step {odd[0]} took more than {ODD} times as long as the median: leave it out with --steps"]
 
     def _step_rows(self) -> pl.DataFrame:
         parts = self.stages.group_by(STEP).agg(pl.col(PARTS).mean())
@@ -128,15 +139,17 @@ class Report:
         if found.schedule is None:
             return pl.DataFrame()
         s = found.schedule
-        certain = {
-            "exact": "exactly",
-            "likely": f"likely: {found.distance:.1%} of the blocks are missing or elsewhere",
-            "unknown": f"none; the closest, {found.distance:.1%} of the blocks are missing or elsewhere",
-        }[found.certainty]
+        apart = f"{found.distance:.1%} of the blocks are missing or elsewhere" if found.distance else "its ends are cut"
+        certain = {"exact": "exactly", "likely": f"likely; {apart}", "unknown": f"no, but the closest; {apart}"}
         numbers = f"{s.stages} stages, {s.microbatches} micro-batches, {s.chunks} chunk(s)"
         same = ", ".join(TITLES[name] for name in found.twins)
         return pl.DataFrame(
-            {"schedule": [s.title], "recognised": [certain], "numbers": [numbers], "would look the same": [same]}
+            {
+                "schedule": [s.title],
+                "recognised": [certain[found.certainty]],
+                "numbers": [numbers],
+                "would look the same": [same],
+            }
         )
 
     def _deviating(self) -> str:

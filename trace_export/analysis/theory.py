@@ -14,7 +14,8 @@ import polars as pl
 from trace_export.errors import UsageError
 from trace_export.model import Profile
 from trace_export.pipeline.measured import ALIKE, Measured, measure
-from trace_export.pipeline.recognise import Recognition, deviations, recognise, sequences
+from trace_export.pipeline.observed import sequences
+from trace_export.pipeline.recognise import Recognition, deviations, recognise
 from trace_export.pipeline.schedules import TITLES, Schedule, schedule
 from trace_export.pipeline.simulate import Times, run
 
@@ -73,7 +74,7 @@ def explain(profile: Profile, steps: pl.DataFrame) -> Theory:
     work = _work(measured)
     return Theory(
         recognition=found,
-        deviations=deviations(orders, found.named),
+        deviations=deviations(orders, found),
         levels=_levels(measured, steps),
         closed_form=closed_form(
             found.named, *(float(w.mean()) for w in (work.forward, work.backward, work.inputs, work.weights))

@@ -9,7 +9,8 @@ import polars as pl
 
 from trace_export.model import INT, TEXT, TIME, Profile, Schema, conform, empty
 from trace_export.pipeline.dependencies import replicas
-from trace_export.pipeline.recognise import KEY, STEP, expected_order, recognise, sequences
+from trace_export.pipeline.observed import KEY, STEP, expected_order, sequences
+from trace_export.pipeline.recognise import recognise
 from trace_export.pipeline.schedules import Schedule
 from trace_export.pipeline.simulate import Times, run
 
@@ -64,7 +65,8 @@ def measure(profile: Profile, schedule: Schedule, orders: pl.DataFrame | None = 
     start, end = (profile.spans[c].gather(halves["row"]) for c in ("start_ns", "end_ns"))
     timed = halves.select("op", "case", start, end)
     length = pl.col("end_ns") - pl.col("start_ns")
-    if (schedule.ops["kind"] == "FB").any():
+    again = (KEY.shift(1) == KEY) & (pl.col("position") > 0)
+    if (schedule.ops["kind"] == "FB").any() or orders.select(again.any()).item():
         union = pl.col("end_ns").max() - pl.col("start_ns").min()
         blocks = timed.group_by("op", "case").agg(length_ns=pl.min_horizontal(length.sum(), union))
     else:

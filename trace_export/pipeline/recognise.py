@@ -1,7 +1,6 @@
 """Which schedule a run follows: the measured order of each rank's blocks against the orders of `schedules`.
 
-An order is a list of keys, one for each forward, backward and weight gradient; an overlapped pair is its forward, then
-its backward. Micro-batches are numbered from 0 per chunk, so that a run that counts on is recognised too.
+Exact orders are found by equality. Else the distance is how many blocks are missing, superfluous or displaced.
 """
 
 from __future__ import annotations
@@ -16,17 +15,12 @@ import polars as pl
 
 from trace_export.errors import UsageError
 from trace_export.model import Declared, Note, Profile
+from trace_export.pipeline.observed import KEY, LETTERS, STEP, expected_order, sequences, without_pieces
 from trace_export.pipeline.schedules import TITLES, Schedule, canonical, schedule
 
-STEP = ["run", "step"]
-LETTERS = "FBW"
-KEY = (pl.col("microbatch").cast(pl.Int64) * 4096 + pl.col("chunk")) * 4 + pl.when(pl.col("kind") == "F").then(0).when(
-    pl.col("kind") == "B"
-).then(1).otherwise(2)
-"""What a block is, as one number; -1 is no block."""
-
-LIKELY = 0.02
-"""An order that is not exact is named when this share of its blocks, at most, is missing or elsewhere."""
+LIKELY = ((0.02, 2), (0.1, 5))
+"""An order that is not exact is named when its distance is below the first number, and the runner-up's above the
+second number times that; one of the pairs suffices."""
 
 TWINS = {"1f1b": ("zb-h1",), "eager-1f1b": ("zb-h2",)}
 """Without recorded W blocks these cannot be told from the schedules on the right."""
@@ -43,7 +37,8 @@ class Recognition:
     whether to believe it: `exact` on all ranks, `likely`, or `unknown` (then it has no name, only the closest).
 
     `distance` is the share of blocks that are missing, superfluous or elsewhere, in the step that was compared;
-    `runner_up` the next best and its distance. `twins` are schedules that cannot be told from it.
+    `runner_up` the next best and its distance. `twins` are schedules that cannot be told from it. `weights` is false
+    where weight gradients were not compared, because none or only some were recorded.
     """
 
     schedule: Schedule | None = None
@@ -51,6 +46,7 @@ class Recognition:
     distance: float = 1.0
     runner_up: tuple[str, float] | None = None
     twins: tuple[str, ...] = ()
+    weights: bool = True
 
     @property
     def named(self) -> Schedule | None:
@@ -75,27 +71,44 @@ def recognise(profile: Profile) -> Recognition:
     Blocks need kind and chunk (null: 0); where the micro-batch is null, the order of occurrence stands for it. Needs
     ranks.stage. A run without a backward (evaluation) has no schedule.
     """
-    step = sequences(profile, _fullest(profile.spans))
-    if step.is_empty() or not step["kind"].is_in(["B"]).any():
+    step = without_pieces(sequences(profile, _fullest(profile.spans)))
+    kinds = dict(step.group_by("kind").len().iter_rows())
+    if "B" not in kinds or "F" not in kinds:
         return Recognition()
+    found = _closest(step, profile.declared.schedule)
+    if found.certainty != "exact" and 0 < kinds.get("W", 0) < kinds["B"]:
+        # Some runs record the weight gradients of a part of the step only.
+        other = _closest(_without_weights(step), profile.declared.schedule)
+        if other.certainty == "exact" and other.schedule is not None and other.schedule.splits:
+            return other
+    return found
+
+
+def _without_weights(orders: pl.DataFrame) -> pl.DataFrame:
+    position = pl.int_range(pl.len(), dtype=pl.Int32).over("rank", *STEP)
+    return orders.filter(pl.col("kind") != "W").with_columns(position=position)
+
+
+def _closest(step: pl.DataFrame, declared: str | None) -> Recognition:
     numbers = _numbers(step)
-    candidates = {s.name: s for s in _candidates(numbers, profile.declared.schedule)}
+    candidates = {s.name: s for s in _candidates(numbers, declared)}
     if not candidates:
         return Recognition()
     expected = {name: expected_order(s, numbers.weights) for name, s in candidates.items()}
     distances = _distances(step, expected)
     best, *others = sorted(distances, key=lambda name: (*distances[name], list(TITLES).index(name)))
-    found = candidates[best]
     differs, distance = distances[best]
     twins = tuple(n for n in others if distances[n] == distances[best])
     runner_up = next(((n, distances[n][1]) for n in others if n not in twins), None)
-    clear = runner_up is None or runner_up[1] >= 2 * distance
+    further = runner_up[1] if runner_up else 1.0
+    likely = any(distance < most and further >= times * distance for most, times in LIKELY)
     return Recognition(
-        schedule=found,
-        certainty="exact" if not differs else "likely" if distance < LIKELY and clear else "unknown",
+        schedule=candidates[best],
+        certainty="exact" if not differs else "likely" if likely else "unknown",
         distance=distance,
         runner_up=runner_up,
         twins=(*twins, *(() if numbers.weights else TWINS.get(best, ()))),
+        weights=numbers.weights,
     )
 
 
@@ -115,75 +128,6 @@ def declare(profile: Profile) -> Profile:
     twins = f" (or {', '.join(TITLES[n] for n in found.twins)}, which would look the same)" if found.twins else ""
     note = Note("note", f"the order of the blocks is {how} that of {s.title}{twins}")
     return replace(profile, declared=profile.declared.or_else(numbers)).with_notes([note])
-
-
-def sequences(profile: Profile, spans: pl.DataFrame | None = None) -> pl.DataFrame:
-    """The measured orders of `spans` (with their `row`), or of all the profile's.
-
-    Columns run, step, rank, stage, position, kind (F, B, W), chunk, microbatch (from 0 per chunk, by occurrence where
-    null), row (of `Profile.spans`); sorted by (run, step, rank, position).
-    """
-    rows = profile.spans.with_row_index("row") if spans is None else spans
-    rows = rows.with_columns(pl.col("chunk", "chunk_b").fill_null(0))
-    common = ["row", "rank", *STEP, "start_ns", "end_ns"]
-    plain = rows.filter(pl.col("kind").is_in(["F", "B", "W"])).select(*common, "kind", "chunk", "microbatch", half=0)
-    pairs = rows.filter(pl.col("kind") == "FB")
-    forward = pairs.select(*common, kind=pl.lit("F"), chunk="chunk", microbatch="microbatch", half=0)
-    back = pairs.select(*common, kind=pl.lit("B"), chunk="chunk_b", microbatch="microbatch_b", half=1)
-    halves = pl.concat([plain, forward, back]).join(profile.ranks.select("rank", "stage"), on="rank", how="inner")
-    ordered = halves.sort(*STEP, "rank", "start_ns", "half", "end_ns", "row").with_row_index("at")
-    first = pl.any_horizontal(pl.col(c).ne_missing(pl.col(c).shift(1)) for c in [*STEP, "rank"]) | (pl.col("at") == 0)
-    position = pl.col("at") - pl.when(first).then("at").forward_fill()
-    # Of two blocks that overlap by more than half of the shorter, the forward counts as the first.
-    after = {c: pl.col(c).shift(-1) for c in ("kind", "start_ns", "end_ns")}
-    both = pl.min_horizontal("end_ns", after["end_ns"]) - after["start_ns"]
-    shorter = pl.min_horizontal(pl.col("end_ns") - pl.col("start_ns"), after["end_ns"] - after["start_ns"])
-    turned = (pl.col("kind") == "B") & (after["kind"] == "F") & ~first.shift(-1, fill_value=True)
-    swap = (turned & (2 * both > shorter)).fill_null(False)
-    placed = ordered.with_columns(position=position.cast(pl.Int32), swap=swap).with_columns(
-        position=pl.col("position") + pl.col("swap").cast(pl.Int32)
-        - pl.col("swap").shift(1, fill_value=False).cast(pl.Int32)
-    )  # fmt: skip
-    columns = [*STEP, "rank", "stage", "position", "kind", "chunk", "microbatch", "row"]
-    if placed["swap"].any():
-        placed = placed.sort(*STEP, "rank", "position")
-    return _counted(placed.select(columns))
-
-
-def _counted(orders: pl.DataFrame) -> pl.DataFrame:
-    """`orders` with micro-batches from 0 in each step and chunk; by occurrence where they are null."""
-    if orders["microbatch"].null_count():
-        counted = pl.int_range(pl.len(), dtype=pl.Int32).over("rank", *STEP, "kind", "chunk")
-        orders = orders.with_columns(pl.coalesce("microbatch", counted))
-    least = orders.filter(pl.col("kind") == "F").group_by(*STEP, "chunk").agg(least=pl.col("microbatch").min())
-    if not (least["least"] != 0).any():
-        return orders
-    return (
-        orders.join(least, on=[*STEP, "chunk"], how="left", nulls_equal=True, maintain_order="left")
-        .with_columns(pl.col("microbatch") - pl.col("least").fill_null(0))
-        .drop("least")
-    )
-
-
-def expected_order(s: Schedule, weights: bool) -> pl.DataFrame:
-    """The order of a schedule in the form of `sequences`: stage, position, kind, chunk, microbatch, op (row of `ops`),
-    full; without its W blocks where `weights` is false, as in a run that does not record them."""
-    rows = s.ops.with_row_index("op")
-    columns = ["op", "stage", "position", "kind", "chunk", "microbatch", "full"]
-    plain = rows.filter(pl.col("kind") != "FB").select(*columns, half=0)
-    pairs = rows.filter(pl.col("kind") == "FB")
-    forward = pairs.with_columns(kind=pl.lit("F"), full=None).select(*columns, half=0)
-    back = pairs.with_columns(kind=pl.lit("B"), chunk="chunk_b", microbatch="microbatch_b").select(*columns, half=1)
-    halves = pl.concat([plain, forward, back], how="vertical_relaxed")
-    kept = halves if weights else halves.filter(pl.col("kind") != "W")
-    first = pl.col("microbatch").min().over("chunk")
-    return (
-        kept.sort("stage", "position", "half")
-        .with_columns(
-            position=pl.int_range(pl.len(), dtype=pl.Int32).over("stage"), microbatch=pl.col("microbatch") - first
-        )
-        .drop("half")
-    )  # fmt: skip
 
 
 def _fullest(spans: pl.DataFrame) -> pl.DataFrame:
@@ -241,13 +185,13 @@ def _canonical(name: str) -> list[str]:
 
 
 def _distances(step: pl.DataFrame, expected: dict[str, pl.DataFrame]) -> dict[str, tuple[bool, float]]:
-    """Whether the step differs from each order, and by how much; exactly so for the closest two.
+    """Whether the step differs from each order, and by how much; where none is exact, counted for the closest two.
 
-    The rest are compared by how many blocks are followed by the right one, which is never less than the distance.
+    The rest are compared by how many blocks are followed by the right one: more than the distance, and quickly known.
     """
     found = step.select("rank", "stage", "position", key=KEY)
     rough = {name: _rough(found, order) for name, order in expected.items()}
-    close = sorted(rough, key=lambda name: rough[name])[:2]
+    close = sorted(rough, key=lambda name: rough[name])[:2] if min(rough.values()) > 0 else []
     return {
         name: (far > 0, _edits(found, expected[name]) if name in close and far else far) for name, far in rough.items()
     }
@@ -291,25 +235,29 @@ def _increasing(values: list[int]) -> int:
     return len(tails)
 
 
-def deviations(orders: pl.DataFrame, found: Schedule) -> pl.DataFrame:
-    """Where ranks leave the order of `found` in `orders` (as `sequences` gives them).
+def deviations(orders: pl.DataFrame, found: Recognition) -> pl.DataFrame:
+    """Where ranks leave the recognised order in `orders` (as `observed.sequences` gives them).
 
     Columns `DEVIATIONS`: a row per rank and step that differs, with the first position where it does, the block
     expected there and the one found (null: none). Steps with other numbers of micro-batches are compared with the
     order for theirs.
     """
-    weights = bool((orders["kind"] == "W").any())
+    if found.schedule is None:
+        return pl.DataFrame(schema=DEVIATIONS)
+    orders = without_pieces(orders)
+    if not found.weights:
+        orders = _without_weights(orders)
     counts = (
         orders.filter((pl.col("kind") == "F") & (pl.col("chunk") == 0))
         .group_by(*STEP, "rank").len().group_by(STEP).agg(m=pl.col("len").max())
     )  # fmt: skip
     parts = [pl.DataFrame(schema=DEVIATIONS)]
     for m in counts["m"].unique():
-        s = _same(found, m if found.placement != "both" else 2 * m)
+        s = _same(found.schedule, m if found.schedule.placement != "both" else 2 * m)
         if s is not None:
             steps = counts.filter(pl.col("m") == m)
             part = orders.join(steps, on=STEP, how="semi", nulls_equal=True, maintain_order="left")
-            parts.append(_first_differences(part, expected_order(s, weights)))
+            parts.append(_first_differences(part, expected_order(s, found.weights)))
     return pl.concat(parts).sort(*STEP, "rank")
 
 
