@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 
 from tests.conftest import Cli
+from trace_export.ui import processor
 
 KEYS = ["rank", "step", "kind", "microbatch", "chunk", "start_ns", "end_ns"]
 STATIC = [
@@ -179,3 +180,34 @@ def test_the_environment_in_the_launchers_files_reaches_no_output(shared: Path, 
     written = b"".join(p.read_bytes() for p in (tmp_path / "out").iterdir())
     assert b"planted-secret" not in written + result.stdout.encode() + result.stderr.encode()
     assert orjson.loads(result.stdout)["ranks"] == 4
+
+
+@pytest.mark.skipif(bool(processor.missing()), reason="needs the extra ui")
+@pytest.mark.parametrize("suffix", ["pftrace", "json", "pftrace.gz", "json.gz"])
+def test_both_traces_hold_the_table(suffix: str, run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    options = ["--gzip"] if suffix.endswith("gz") else []
+    formats = "perfetto,chrome,parquet"
+    result = run_cli(samples / "paddle" / "two_machines", "--out", tmp_path, "--format", formats, "--verify", *options)
+    assert result.returncode == 0, result.stderr
+    frame = pl.read_parquet(tmp_path / "pipeline_profile.parquet")
+    first = frame["start_ns"].min()
+    names = ("kind", "microbatch", "chunk", "stage", "rank", "step", "host", "origin", "marker")
+    key = "debug" if "pftrace" in suffix else "args"
+    columns = ", ".join(f"extract_arg(arg_set_id, '{key}.{name}') {name}" for name in names)
+    with processor.TraceProcessor(tmp_path / f"pipeline_profile.{suffix}") as trace:
+        assert trace.problems().is_empty()
+        slices = trace.query(f"select ts, dur, name, {columns} from slice where category = 'block' order by ts, rank")
+        flows = trace.query("select count(*) n from flow").item()
+        tracks = trace.query("select count(distinct track_id) n from slice where category = 'block'").item()
+    expected = frame.select(
+        (pl.col("start_ns") - first).alias("ts"),
+        (pl.col("end_ns") - pl.col("start_ns")).alias("dur"),
+        pl.when(pl.col("kind") == "OPT")
+        .then(pl.lit("Optimizer"))
+        .otherwise(pl.concat_str("kind", "microbatch", ignore_nulls=True))
+        .alias("name"),
+        *names,
+    ).sort("ts", "rank")
+    assert slices.rows() == expected.rows()
+    assert tracks == 4
+    assert flows == 2 * 3 * 8 * 3  # forward and backward, hops, micro-batches, steps
