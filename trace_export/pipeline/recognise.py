@@ -113,13 +113,18 @@ def _closest(step: pl.DataFrame, declared: str | None) -> Recognition:
 
 
 def declare(profile: Profile) -> Profile:
-    """`profile` that declares the schedule its order shows, where it declares none and the order is certain enough."""
-    if profile.declared.schedule is not None or (found := recognise(profile)).named is None:
+    """`profile` that declares the schedule its order shows, where it declares none and the order is certain enough.
+
+    A single stage has no schedule to speak of.
+    """
+    if profile.declared.schedule is not None:
         return profile
+    found = recognise(profile)
     s = found.named
-    assert s is not None
+    if s is None or s.stages == 1:
+        return profile
     numbers = Declared(
-        schedule=s.name,
+        schedule=s.title,
         microbatches=s.microbatches,
         chunks=s.chunks,
         placement=None if s.placement == "both" else s.placement,

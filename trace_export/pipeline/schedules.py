@@ -109,9 +109,11 @@ def schedule_placement(name: str) -> Placement:
 
 
 def canonical(name: str) -> str:
-    """The name in `TITLES` that `name` means, whatever its case and dashes. Raises UsageError when there is none."""
-    plain = "".join(c for c in name.lower() if c.isalnum())
-    found = _ALIASES.get(plain)
+    """The key in `TITLES` that `name` means: a key, a title or an alias, whatever its case and dashes.
+
+    Raises UsageError when there is none.
+    """
+    found = _ALIASES.get(_plain(name))
     if found is None:
         raise UsageError(f'there is no schedule "{name}"', f"choose one of {', '.join(TITLES)}")
     return found
@@ -242,10 +244,14 @@ TITLES: dict[str, str] = {
 """All schedules with the name that people read."""
 
 
-_ALIASES: dict[str, str] = {"".join(c for c in name if c.isalnum()): name for name in TITLES} | {
+def _plain(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+_ALIASES: dict[str, str] = {_plain(text): name for name, title in TITLES.items() for text in (name, title)} | {
     "fthenb": "gpipe", "afab": "gpipe", "pipedreamflush": "1f1b", "eager": "eager-1f1b", "vpp": "interleaved",
-    "interleaved1f1b": "interleaved", "megatron": "interleaved", "vpppaddle": "interleaved-paddle", "zb1p": "zb-h1",
-    "zb2p": "zb-h2", "interleavedzerobubble": "interleaved-zb1p", "zbvzerobubble": "zb-v",
+    "megatron": "interleaved", "vpppaddle": "interleaved-paddle", "zb1p": "zb-h1", "zb2p": "zb-h2",
+    "interleavedzerobubble": "interleaved-zb1p", "zbvzerobubble": "zb-v",
 }  # fmt: skip
 
 

@@ -142,7 +142,7 @@ def as_profile(schedule: Schedule, start: Times, end: Times) -> Profile:
         ranks=conform(ranks, RANKS),
         spans=conform(spans, SPANS),
         declared=Declared(
-            schedule=schedule.name,
+            schedule=schedule.title,
             microbatches=schedule.microbatches,
             chunks=schedule.chunks,
             placement=None if schedule.placement == "both" else schedule.placement,
