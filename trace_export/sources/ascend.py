@@ -74,7 +74,7 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
         spans = ascend_infer.spans(found.kernels(), transfers, others, found.rank)
         notes.append(_inferred_note(spans))
     elif options.detail == "kernels":
-        spans = pl.concat([spans, ascend_infer.optimizer(found.kernels(), spans, found.rank)])
+        spans = pl.concat([spans, ascend_infer.optimizer(ascend_kernels.computing(found.tasks), spans, found.rank)])
     notes = [replace(note, where=note.where or str(source.path)) for note in notes]
     place = {"stage": ascend_blocks.stage(marks, dialects)} | found.meta.place
     rank = {

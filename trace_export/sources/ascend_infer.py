@@ -61,12 +61,14 @@ def spans(kernels: pl.DataFrame, transfers: Times, collectives: Times, rank: int
     )
 
 
-def optimizer(kernels: pl.DataFrame, blocks: pl.DataFrame, rank: int) -> pl.DataFrame:
-    """The optimizer blocks as in model.SPANS beside the marked `blocks`: all kernels that vote for it between two of
-    them are one, of the step of the block before."""
-    voting = _voting(kernels).filter(pl.col("vote") == "OPT").sort("start_ns")
+def optimizer(kernels: pl.LazyFrame, blocks: pl.DataFrame, rank: int) -> pl.DataFrame:
+    """The optimizer blocks as in model.SPANS beside the marked `blocks`: all `kernels` (text, start_ns, end_ns) that
+    vote for it between two of them are one, of the step of the block before."""
+    texts = kernels.select("text").unique().collect().select(pl.col("text").cast(TEXT))
+    voters = texts.filter(pl.col("text").str.contains(_VOTES[0][1]))["text"]
+    voting = kernels.filter(pl.col("text").cast(TEXT).is_in(voters.implode())).collect().sort("start_ns")
     known = blocks.select("start_ns", "step").sort("start_ns").with_row_index("gap")
-    runs = voting.drop("step").join_asof(known, on="start_ns").group_by("gap", maintain_order=True).agg(
+    runs = voting.join_asof(known, on="start_ns").group_by("gap", maintain_order=True).agg(
         pl.col("step").first(), pl.col("start_ns").min(), pl.col("end_ns").max()
     )  # fmt: skip
     return conform(runs.with_columns(kind=pl.lit("OPT"), rank=pl.lit(rank, INT), origin=pl.lit("inferred")), SPANS)

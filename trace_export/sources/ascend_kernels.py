@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from trace_export.model import KernelFile
+from trace_export.model import KERNELS, KernelFile
 from trace_export.sources import ascend_text
 from trace_export.sources.ascend_db import ON_DEVICE, texts
 from trace_export.sources.source import ReadOptions
@@ -76,3 +76,9 @@ def from_text(rows: pl.LazyFrame, rank: int, options: ReadOptions) -> tuple[Kern
     for piece in tasks.collect_batches(chunk_size=PIECE_ROWS):
         spill.add(rank, piece)
     return spill.files()
+
+
+def computing(files: tuple[KernelFile, ...]) -> pl.LazyFrame:
+    """The compute kernels in `files`: text (the name), start_ns, end_ns."""
+    whole = pl.concat([pl.scan_ipc(file.path) for file in files]) if files else pl.LazyFrame(schema=KERNELS)
+    return whole.filter(pl.col("category") == "compute").select("start_ns", "end_ns", text="name")

@@ -48,6 +48,8 @@ class Spill:
     def _joined(self, rank: int) -> KernelFile:
         path = self._folder / f"{rank}.arrow"
         pieces = sorted(self._pieces.pop(rank), key=lambda p: p.start_ns)
+        if len(pieces) == 1:
+            return KernelFile(rank, pieces[0].path.rename(path))
 
         def batches(columns: object, predicate: object, rows: object, batch_rows: object) -> Iterator[pl.DataFrame]:
             yield from _in_order(pieces)
