@@ -145,7 +145,7 @@ def main() -> None:
         )
         print(f"all tasks, whole command {every}")
         print(
-            f"  {rows / every.wall / 1e6:.2f} M slices/s by the clock, {rows / every.cpu / 1e6:.2f} M a processor second"
+            f"  {rows / every.wall / 1e6:.2f} M slices/s by the clock, {rows / every.cpu / 1e6:.2f} M by processors"
         )
 
 
