@@ -14,7 +14,7 @@ from trace_export.clocks import causality, record
 from trace_export.clocks.align import align
 from trace_export.clocks.fit import fit_clocks
 from trace_export.errors import AlignmentError, SourceError, UsageError
-from trace_export.model import MESSAGES, TABLES, Profile, empty
+from trace_export.model import HOSTS, MESSAGES, TABLES, Profile, conform, empty
 
 
 def with_messages(run: Run) -> Profile:
@@ -183,3 +183,31 @@ def test_a_broken_record_is_one_sentence(tmp_path: Path, text: str) -> None:
 def test_nothing_to_fit() -> None:
     profile = make(Clocks()).profile
     assert set(fit_clocks(empty(MESSAGES), profile.collectives, profile.ranks).clocks["method"]) == {"wall"}
+
+
+def test_machines_that_share_a_name_are_taken_apart() -> None:
+    run = make(Clocks(seed=18, stages=6, ranks_per_host=2))
+    ranks = run.profile.ranks.with_columns(host=pl.when(pl.col("rank") < 4).then(pl.lit("box")).otherwise("host"))
+    hosts = pl.DataFrame({"host": ["box", "host02"], "machine": [0, 1], "label": ["box", "host02"]})
+    profile = replace(run.profile, ranks=ranks, hosts=conform(hosts, HOSTS), messages=run.paired)
+    done = align(profile, offsets={"box": 500}).validate()
+    assert done.hosts["host"].to_list() == ["box (ranks 0-1)", "box (ranks 2-3)", "host02"]
+    assert dict(done.ranks.select("rank", "host").iter_rows())[3] == "box (ranks 2-3)"
+    assert any(n.level == "warning" and "box" in n.text for n in done.notes)
+    assert causality.violations(done.messages) == 0
+    true = {"box (ranks 0-1)": "host00", "box (ranks 2-3)": "host01"}
+    left = run.misplaced_us(done.clocks.with_columns(pl.col("host").replace(true)))
+    assert max(map(abs, left.values())) < 5
+
+
+def test_ranks_of_one_host_that_agree_stay_together() -> None:
+    run = make(Clocks(seed=19, stages=6, ranks_per_host=3, eager=0.5))
+    assert align(with_messages(run)).ranks.equals(run.profile.ranks)
+
+
+def test_good_clocks_are_left_as_they_are() -> None:
+    run = make(Clocks(seed=21, offset_us=0.2, drift_ppm=0))
+    done = align(with_messages(run))
+    assert done.clocks["method"].str.starts_with("wall, confirmed by p2p").all()
+    assert done.spans.equals(run.profile.spans)
+    assert not [n for n in done.notes if n.level == "warning"]

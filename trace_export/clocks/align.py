@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from trace_export.clocks import record
+from trace_export.clocks import domains, record
 from trace_export.clocks.causality import violations
 from trace_export.clocks.edges import block_messages
 from trace_export.errors import AlignmentError, UsageError
@@ -44,6 +44,8 @@ def align(
     Raises AlignmentError, UsageError (an unknown host in `offsets`), SourceError (the file cannot be read).
     """
     moves = _known(profile, offsets or {})
+    if how not in ("none", "wall"):
+        profile, moves = _split(profile, moves)
     one_host = profile.ranks["host"].n_unique() <= 1 and profile.hosts.height <= 1
     if how in ("none", "wall") or (one_host and not isinstance(how, Path)):
         method = "none" if how == "none" else "single-host" if one_host else "wall"
@@ -71,6 +73,13 @@ def _known(profile: Profile, offsets: Mapping[str, int]) -> dict[str, int]:
             raise UsageError(f'--offset names the host "{name}"', f"the hosts are {', '.join(keys)}")
         moves[host] = moves.get(host, 0) + offset
     return moves
+
+
+def _split(profile: Profile, moves: dict[str, int]) -> tuple[Profile, dict[str, int]]:
+    """The profile with its hosts taken apart where they are several; each part has what its host was told."""
+    parts = domains.split(profile)
+    names = parts.ranks.select("host", old=profile.ranks["host"]).drop_nulls().unique()
+    return parts, {host: moves[old] for host, old in names.iter_rows() if old in moves}
 
 
 def _unmoved(profile: Profile, method: str) -> pl.DataFrame:
@@ -247,6 +256,8 @@ def _fit_notes(fit: ClockFit) -> list[Note]:
     if fit.worst_pair is not None:
         a, b, off = fit.worst_pair
         notes.append(Note("note", f"clocks: {a} and {b} fit worst, their own messages disagree by {_time(abs(off))}"))
+    if fit.wander_ns:
+        notes.append(Note("note", f"clocks: they stray from constant rates by about {_time(fit.wander_ns)}"))
     if fit.holdout_ns is not None:
         notes.append(Note("note", f"clocks: fits on halves of the data differ by {_time(fit.holdout_ns)} at most"))
     if fit.contradiction:

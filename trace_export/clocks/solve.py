@@ -58,10 +58,13 @@ class Loss:
     scale: float = 1.0
 
     @staticmethod
-    def of(residual: Floats, settings: Settings) -> Loss:
-        """The loss whose shape fits the spread of the earliest of these residuals."""
+    def of(residual: Floats, settings: Settings, fitted: float) -> Loss:
+        """The loss whose shape fits the spread of the earliest of these residuals.
+
+        A share `fitted` of them is about 0 whatever the noise, because the line was drawn through them.
+        """
         residual = residual[:: 1 + len(residual) // ENOUGH]
-        early, later = np.quantile(residual, [0.05, 0.15])
+        early, later = np.quantile(residual, [0.05 + fitted, 0.15 + fitted])
         spread = max(2 * float(later - early), 1.0)
         tau, zone = settings.tau, settings.zone * spread
         loss = Loss(tau, zone, settings.far * spread)
@@ -139,7 +142,7 @@ class Problem:
 
     @cached_property
     def event_size(self) -> Ints:
-        return np.bincount(self.ties.event)
+        return np.bincount(self.ties.event) if len(self.ties.event) else np.zeros(0, np.int64)
 
     def fit(self, times: Floats | None = None, event_times: Floats | None = None, start: Solution | None = None,
             rounds: int | None = None) -> Solution:  # fmt: skip
@@ -174,7 +177,9 @@ class Problem:
         return Weights(np.full(len(self.delay), 1 / 50.0**2), np.full(len(self.ties.event), 1 / 10.0**2))
 
     def _with_losses(self, found: Solution) -> Solution:
-        losses = {kind: Loss.of(found.residual[rows], self.settings) for kind, rows in self.rows.items()}
+        unknowns = 2 * np.count_nonzero(self.ties.used) + len(self.low)
+        fitted = min(unknowns / max(len(self.delay), 1), 0.5)
+        losses = {kind: Loss.of(found.residual[rows], self.settings, fitted) for kind, rows in self.rows.items()}
         spread = self.settings.collective_us
         if len(found.disagreement):
             spread = max(1.4826 * float(np.median(np.abs(found.disagreement))), spread)

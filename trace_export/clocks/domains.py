@@ -1,0 +1,117 @@
+"""Hosts that are not one: machines (or containers) that share a name but not a clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+
+from trace_export.model import HOSTS, Note, Profile, conform
+
+TOLERANCE_NS = 50_000
+"""Two ranks on one clock cannot contradict each other by more than this."""
+STEADY_NS = 100_000
+"""What would be a clock's offset scatters by less than this; what scatters more is waiting."""
+SHARE = 0.25
+
+
+def split(profile: Profile) -> Profile:
+    """`profile` with each host whose ranks' messages contradict one common clock taken apart, and a note for each.
+
+    Ranks stay together that are joined by messages without contradiction. A rank without messages inside the host goes
+    with the rank before it.
+    """
+    links = _links(profile)
+    wrong = links.filter("contradicts")
+    if wrong.is_empty():
+        return profile
+    ranks, hosts, notes = profile.ranks, profile.hosts, []
+    for host in wrong["host"].unique().sort():
+        here = ranks.filter(pl.col("host") == host)["rank"].unique().sort()
+        names = _names(host, here, _parts(here, links.filter(pl.col("host") == host)))
+        moved = pl.DataFrame({"rank": here, "part": names})
+        ranks = (
+            ranks.join(moved, on="rank", how="left", maintain_order="left")
+            .with_columns(host=pl.coalesce("part", "host"))
+            .drop("part")
+        )
+        hosts = _renamed(hosts, host, names)
+        parts = ", ".join(dict.fromkeys(names))
+        text = f"clock of {host}: its ranks contradict each other, taken as several machines: {parts}"
+        notes.append(Note("warning", text))
+    return replace(profile, ranks=ranks, hosts=hosts).with_notes(notes)
+
+
+def _links(profile: Profile) -> pl.DataFrame:
+    """The pairs of ranks of one host that exchange messages: host, a, b, contradicts.
+
+    They contradict each other where many messages arrive before they were sent, or where most arrive steadily before
+    their sender had finished (a sender that waits for something else varies), while a message and its answer together
+    take no less than no time: messages that were paired wrongly do not look like that.
+    """
+    host = profile.ranks.select("rank", "host").unique("rank")
+    delay = pl.col("recv_end_ns") - pl.col("send_end_ns")
+    impossible = pl.col("recv_end_ns") < pl.col("send_start_ns") - TOLERANCE_NS
+    steady = (delay.median() < -TOLERANCE_NS) & (delay.quantile(0.75) - delay.quantile(0.25) < STEADY_NS)
+    ways = (
+        profile.messages.join(host.rename({"rank": "src_rank"}), on="src_rank")
+        .join(host.rename({"rank": "dst_rank", "host": "other"}), on="dst_rank")
+        .filter(pl.col("host") == pl.col("other"))
+        .group_by("host", "src_rank", "dst_rank")
+        .agg(contradicts=(pl.len() >= 3) & ((impossible.mean() > SHARE) | steady), low=delay.quantile(0.05))
+    )
+    return (
+        ways.with_columns(a=pl.min_horizontal("src_rank", "dst_rank"), b=pl.max_horizontal("src_rank", "dst_rank"))
+        .group_by("host", "a", "b")
+        .agg(pl.col("contradicts").any() & (pl.len() == 2) & (pl.col("low").sum() > -TOLERANCE_NS))
+        .sort("host", "a", "b")
+    )
+
+
+def _parts(ranks: pl.Series, links: pl.DataFrame) -> list[int]:
+    """A number per rank: which ranks share a clock. Where agreeing ranks lead to a contradiction, each is alone."""
+    at = {rank: place for place, rank in enumerate(ranks)}
+    a, b, wrong = (links[c].to_list() for c in ("a", "b", "contradicts"))
+    label = list(range(len(ranks)))
+    for x, y, w in zip(a, b, wrong, strict=True):
+        if not w:
+            one, other = label[at[x]], label[at[y]]
+            label = [one if part == other else part for part in label]
+    if any(label[at[x]] == label[at[y]] for x, y, w in zip(a, b, wrong, strict=True) if w):
+        label = list(range(len(ranks)))
+    linked = set(a) | set(b)
+    for place, rank in enumerate(ranks):
+        if rank not in linked and place:
+            label[place] = label[place - 1]
+    return label
+
+
+def _names(host: str, ranks: pl.Series, parts: list[int]) -> list[str]:
+    members: dict[int, list[int]] = {}
+    for rank, part in zip(ranks, parts, strict=True):
+        members.setdefault(part, []).append(rank)
+    word = {part: f"{host} (rank{'s' * (len(own) > 1)} {_ranges(own)})" for part, own in members.items()}
+    return [word[part] for part in parts]
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Sorted numbers in short: 0-3,7."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ",".join("-".join(map(str, run)) for run in runs)
+
+
+def _renamed(hosts: pl.DataFrame, host: str, names: list[str]) -> pl.DataFrame:
+    """The table of hosts with a row for each part in place of `host`, machines numbered anew."""
+    parts = pl.DataFrame({"host": [host], "part": [list(dict.fromkeys(names))]})
+    rows = hosts.join(parts, on="host", how="left", maintain_order="left").explode("part")
+    return conform(
+        rows.with_columns(
+            host=pl.coalesce("part", "host"), label=pl.coalesce("part", "label"), machine=pl.int_range(pl.len())
+        ),
+        HOSTS,
+    )
