@@ -11,6 +11,7 @@ import pytest
 from tests.profiles import ORIGIN, forward_edges, memory_counter, profile, span, two_stages, with_devices
 from trace_export.chart.chart import Chart, Track
 from trace_export.chart.tracks import ChartOptions, lay_out
+from trace_export.model import Declared
 
 
 def tree(chart: Chart) -> list[str]:
@@ -144,8 +145,15 @@ def test_counters_of_the_source_are_tracks_of_their_rank() -> None:
     chart = lay_out(two_stages(counters=memory_counter()))
     track = next(t for t in chart.main.tracks if t.name == "memory · rank 0")
     assert (track.kind, track.unit) == ("counter", "bytes")
+    assert chart.main.tracks[(track.parent or 0) - 1].name == "Counters"
     samples = chart.main.samples.filter(pl.col("track") == track.id)
     assert samples.select("ts_ns", "value").rows() == [(ORIGIN, 5.0), (ORIGIN + 9, 7.5)]
+
+
+def test_the_title_names_the_schedule_as_told() -> None:
+    made = two_stages()
+    assert lay_out(made, ChartOptions(schedule="Interleaved 1F1B")).title == "PP chart · Interleaved 1F1B · PP=2"
+    assert lay_out(replace(made, declared=Declared(pp=8))).title == "PP chart · PP=8"
 
 
 def test_arrows_only_between_blocks_that_are_drawn() -> None:

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from trace_export.errors import UsageError
-from trace_export.pipeline.schedules import OPS, TITLES, Schedule, canonical, schedule, virtual_stage
+from trace_export.pipeline.schedules import OPS, TITLES, Schedule, canonical, readable, schedule, virtual_stage
 
 GOLDEN_NAMES = {
     "fthenb": ("fthenb", None), "1f1b": ("1f1b", None), "eager1f1b": ("Eager1F1B", None), "vpp2": ("VPP", 2),
@@ -176,6 +176,7 @@ def test_impossible_combinations_get_a_sentence(
 
 def test_names_and_aliases() -> None:
     assert canonical("FThenB") == canonical("GPIPE") == "gpipe"
+    assert [readable(n) for n in ("vpp", "1f1b", "my own", None)] == ["Interleaved 1F1B", "1F1B", "my own", None]
     assert canonical("VPP") == canonical("Interleaved_1F1B") == "interleaved"
     assert canonical("ZBVPP".replace("VPP", "V")) == "zb-v"
     assert canonical("DualPipe V") == "dualpipev"

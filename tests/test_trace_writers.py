@@ -141,7 +141,7 @@ def test_perfetto_tracks_are_one_tree_with_lanes_drawn_as_one(tmp_path: Path) ->
         )
         assert tracks.filter(tracks["parent"].is_null())["name"].to_list() == ["PP chart · 1F1B · PP=2"]
         top = tracks.filter(tracks["parent"] == "PP chart · 1F1B · PP=2")["name"].to_list()
-        assert top == ["Steps", "stage 0 · rank 0", "stage 1 · rank 2", "stages busy", "memory · rank 0", "Ranks"]
+        assert top == ["Steps", "stage 0 · rank 0", "stage 1 · rank 2", "stages busy", "Counters", "Ranks"]
         lanes = tracks.filter(tracks["name"] == "stream 13")
         assert len(lanes) == 2
         assert lanes["row"].n_unique() == 1

@@ -25,6 +25,7 @@ from trace_export.errors import OutputError, UsageError
 from trace_export.model import INT, SPANS, TEXT, Detail, Note, Profile, conform
 from trace_export.pipeline import dependencies
 from trace_export.pipeline.measured import model_of
+from trace_export.pipeline.schedules import readable
 from trace_export.selection import Numbers
 from trace_export.writers import chrome, page, perfetto, picture, tables
 from trace_export.writers.whole import whole
@@ -92,6 +93,7 @@ def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
             tracks="rank" if options.tracks == "rank" else "stage",
             detail=detail,
             color_by=next(choice for choice in COLOR_BY if choice == options.color_by),
+            schedule=readable(profile.declared.schedule),
             edges=dependencies.block_edges(profile),
             step_arguments=step_bubbles(profile).select("run", "step", (100 * pl.col("bubble")).alias("bubble %")),
             added=tuple(added),

@@ -8,10 +8,10 @@ from typing import Any
 from trace_export.model import Profile
 
 
-def title(profile: Profile) -> str:
+def title(profile: Profile, schedule: str | None) -> str:
     """`PP chart · 1F1B · PP=4`, less what is not known."""
     stages = profile.declared.pp or profile.ranks["stage"].drop_nulls().n_unique()
-    words = ["PP chart", profile.declared.schedule, f"PP={stages}" if stages else None]
+    words = ["PP chart", schedule or profile.declared.schedule, f"PP={stages}" if stages else None]
     return " · ".join(w for w in words if w)
 
 

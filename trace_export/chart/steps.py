@@ -64,8 +64,12 @@ def add_stages_busy(builder: Builder, blocks: pl.DataFrame, order: int) -> None:
 
 
 def add_counters(builder: Builder, counters: pl.DataFrame, ranks: list[int], order: int) -> None:
-    """A track per rank and name of `counters` for the `ranks` that are drawn."""
+    """A group with a track per name and rank of `counters`, for the `ranks` that are drawn."""
     found = counters.filter(pl.col("rank").is_in(ranks)).sort("name", "rank", "ts_ns")
-    for (name, rank, unit), samples in found.group_by("name", "rank", "unit", maintain_order=True):
-        track = builder.track(f"{name} · rank {rank}", order, kind="counter", unit=str(unit or ""))
+    if found.is_empty():
+        return
+    group = builder.track("Counters", order, kind="group", description="What the source counted on each rank")
+    tracks = found.group_by("name", "rank", "unit", maintain_order=True)
+    for place, ((name, rank, unit), samples) in enumerate(tracks):
+        track = builder.track(f"{name} · rank {rank}", place, group, kind="counter", unit=str(unit or ""))
         builder.samples(samples, track)

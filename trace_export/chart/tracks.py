@@ -4,7 +4,8 @@ PP chart · 1F1B · PP=4    the root of all, so that the Perfetto UI opens it by
  ├ Steps                  one slice per (run, step)
  ├ stage 0 · rank 0       the blocks of the stage's first rank; under it, if wanted, those of its other ranks
  ├ stage 0 (…)            tracks that the caller adds below the stage: a model, bubbles
- ├ stages busy, …         counters
+ ├ stages busy            a counter
+ ├ Counters               those of the source
  └ Ranks                  with a detail, per rank: its communication and its streams
 """
 
@@ -41,16 +42,18 @@ ARGUMENTS = (
 class ChartOptions:
     """What is drawn, and what other rooms found out that is to be seen in the chart.
 
-    `tracks`: one rank per stage, or all; `detail`: what lies below the ranks; `color_by`: what colours mean. `edges`
-    (src, dst: rows of `Profile.spans`) become arrows where both blocks are drawn. `span_arguments` has one row per row
-    of `Profile.spans`, `step_arguments` the keys run and step: their other columns become arguments. Each frame of
-    `added` holds more slices: start_ns, end_ns, name, stage (null: of no stage), and perhaps `track` (the name of a
-    track of their own below the stage's; null: on the stage's track), category, kind, seed; the rest are arguments.
+    `tracks`: one rank per stage, or all; `detail`: what lies below the ranks; `color_by`: what colours mean;
+    `schedule`: its name for the title. `edges` (src, dst: rows of `Profile.spans`) become arrows where both blocks are
+    drawn. `span_arguments` has one row per row of `Profile.spans`, `step_arguments` the keys run and step: their other
+    columns become arguments. Each frame of `added` holds more slices: start_ns, end_ns, name, stage (null: of no
+    stage), and perhaps `track` (the name of a track of their own below the stage's; null: on the stage's track),
+    category, kind, seed; the rest are arguments.
     """
 
     tracks: Literal["stage", "rank"] = "stage"
     detail: Detail = "spans"
     color_by: ColorBy = "kind"
+    schedule: str | None = None
     edges: pl.DataFrame | None = None
     span_arguments: pl.DataFrame | None = None
     step_arguments: pl.DataFrame | None = None
@@ -77,7 +80,7 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     groups = devices.add_ranks(builder, profile, detailed, RANKS)
     starts = (builder.first_ns(), devices.first_task_ns(profile, [r["rank"] for r in detailed]))
     origin = min((s for s in starts if s is not None), default=0)
-    name = title(profile)
+    name = title(profile, options.schedule)
     main, final = builder.part(name, root_text(profile, origin))
     groups = {rank: final[group] for rank, group in groups.items()}
     more = partial(devices.tasks, profile, groups, first_id=len(final) + 1)

@@ -119,6 +119,12 @@ def canonical(name: str) -> str:
     return found
 
 
+def readable(name: str | None) -> str | None:
+    """`name` as people read it (`1F1B`); one that is not known stays as it is."""
+    plain = "".join(c for c in (name or "").lower() if c.isalnum())
+    return TITLES[_ALIASES[plain]] if plain in _ALIASES else name
+
+
 def _numbers(rule: _Rule, size: Size, codes: Codes) -> tuple[Codes, Codes]:
     """The micro-batches of a rank's forward and backward parts: each chunk counts its F and its backwards from 0, and
     a W takes the number of its I."""
