@@ -25,11 +25,12 @@ COLUMNS = {
     "CUPTI_ACTIVITY_KIND_RUNTIME": "start end eventClass globalTid correlationId nameId returnValue",
     "NVTX_EVENTS": "start end eventType text globalTid endGlobalTid textId domainId",
     "TARGET_INFO_CUDA_DEVICE": "gpuId cudaId pid",
+    "TARGET_INFO_GPU": "id uuid",
     "DIAGNOSTIC_EVENT": "timestamp severity text globalPid",
     "MPI_RANKS": "globalTid rank",
     "META_DATA_CAPTURE": "name value",
 }
-TEXTS = {"text", "name", "value"}
+TEXTS = {"text", "name", "value", "uuid"}
 
 
 @dataclass

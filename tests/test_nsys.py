@@ -17,6 +17,7 @@ from trace_export.errors import SourceError
 from trace_export.model import Profile
 from trace_export.selection import Numbers
 from trace_export.sources.find import find
+from trace_export.sources.merge import merge
 from trace_export.sources.nsys import read
 from trace_export.sources.source import ReadOptions, Source
 
@@ -218,6 +219,23 @@ def test_host_names(tmp_path: Path) -> None:
         block(export, A, 0, "F0.0.0")
         profile = load(export, tmp_path)
         assert profile.hosts["host"].to_list() == profile.ranks["host"].to_list() == [host]
+
+
+def test_containers_of_one_name_on_two_machines_are_two_hosts(tmp_path: Path) -> None:
+    for number, uuid in enumerate(["11-aa", "22-bb", "22-bb"]):
+        export = Export(host="trainer")
+        export.add("TARGET_INFO_GPU", 0, uuid)
+        export.range(A, 0, 1_000, f"iter_{number}_0")
+        block(export, A, 0, "F0.0.0")
+        export.write(tmp_path / f"{number}.sqlite")
+    parts = [read(source, ReadOptions()) for source in find(tmp_path).sources]
+    whole, _ = merge(parts)
+    assert whole.hosts["label"].to_list() == ["trainer"] * 2
+    hosts = whole.ranks.sort("rank")["host"].to_list()
+    assert hosts[0] != hosts[1] == hosts[2]
+    assert "11-aa" not in str(hosts)
+    single, _ = merge(parts[:1])
+    assert single.ranks["host"].to_list() == ["trainer"]
 
 
 def test_transfers_and_collectives(tmp_path: Path) -> None:

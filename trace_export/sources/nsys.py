@@ -46,10 +46,10 @@ def read(source: Source, options: ReadOptions) -> Profile:
         if found.is_empty():
             raise range_notes.no_work(source.path)
         moved = transfers(ranges, worked, partial(nsys_comm.last_copies, db, ranges))
-        host = session.host or source.host
+        host, label = session.host or source.host, session.label or source.host
         where = {"host": host, "source": str(source.path), "kind": source.kind}
         return Profile(
-            hosts=conform(pl.DataFrame({"host": [host], "machine": [source.machine], "label": [host]}), HOSTS),
+            hosts=conform(pl.DataFrame({"host": [host], "machine": [source.machine], "label": [label]}), HOSTS),
             ranks=conform(ranks.with_columns(pl.lit(v).alias(k) for k, v in where.items()), RANKS),
             spans=conform(on_ranks(found, ranks, session.offset_ns), SPANS),
             p2p=conform(on_ranks(moved, ranks, session.offset_ns), P2P),

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from zlib import crc32
 
 from trace_export.model import Note
 from trace_export.sources.sqlite import Database
@@ -28,10 +29,12 @@ _WARNING = 2
 
 @dataclass(frozen=True)
 class Session:
-    """`offset_ns` turns session time into unix time; `host` is the host's own name where it has a telling one."""
+    """`offset_ns` turns session time into unix time; `host` and `label` (see model.HOSTS) are None where the host has
+    no telling name."""
 
     offset_ns: int
     host: str | None
+    label: str | None
     notes: tuple[Note, ...]
 
 
@@ -54,7 +57,8 @@ def read_session(db: Database, path: Path) -> Session:
             Note("warning", "the export does not say when it was taken: times begin at the session", str(path))
         )
     shift = _metadata(db, "EXPORT_CONFIG_TIME_SHIFT")
-    host = _system(db, "Hostname").strip()
+    label = _system(db, "Hostname").strip()
+    named = label.lower() not in NAMELESS
     version = re.match(r"(\d{1,9})\.(\d{1,9})", _metadata(db, "EXPORT_SCHEMA_VERSION"))
     if version and (int(version[1]), int(version[2])) > NEWEST:
         newest = ".".join(map(str, NEWEST))
@@ -62,7 +66,8 @@ def read_session(db: Database, path: Path) -> Session:
         notes.append(Note("note", text, str(path)))
     return Session(
         (epoch or 0) - (int(shift) if re.fullmatch(r"-?\d{1,19}", shift) else 0),
-        None if host.lower() in NAMELESS else host,
+        label + _gpus(db) if named else None,
+        label if named else None,
         (*notes, *(Note("note", f"nsys: {text}", str(path), count) for text, count in _diagnostics(db).items())),
     )
 
@@ -94,6 +99,14 @@ def _system(db: Database, name: str) -> str:
         return ""
     rows = db.texts("SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = ? LIMIT 1", [name])
     return str(rows[0][0] or "") if rows else ""
+
+
+def _gpus(db: Database) -> str:
+    """A short sum of the GPUs' ids: two containers of one name on two machines are two hosts."""
+    if "uuid" not in db.columns("TARGET_INFO_GPU"):
+        return ""
+    ids = sorted(str(uuid) for (uuid,) in db.texts("SELECT DISTINCT uuid FROM TARGET_INFO_GPU WHERE uuid IS NOT NULL"))
+    return f"~{crc32(' '.join(ids).encode()):08x}" if ids else ""
 
 
 def _diagnostics(db: Database) -> Counter[str]:

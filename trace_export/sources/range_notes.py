@@ -58,7 +58,7 @@ def of_ranges(path: Path, ranges: Ranges, worked: pl.DataFrame, work: Work | Non
     if work.orphans:
         notes.append(Note("note", "GPU tasks whose launch call is not in the file", str(path), work.orphans))
     if work.outside:
-        share = f"{work.outside / work.tasks:.1%}"
+        share = f"{work.outside / work.tasks:.1%}" if work.outside * 1000 >= work.tasks else "less than 0.1%"
         notes.append(Note("note", f"GPU tasks launched outside every block ({share})", str(path), work.outside))
     return notes
 
