@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,13 @@ def test_python_is_python_and_uses_what_is_there(guide: Guide) -> None:
         compile(code, guide, "exec", flags=ast.PyCF_ONLY_AST)
     names = set(re.findall(r"\bti\.(\w+)", text(guide)))
     assert names <= set(ti.__all__)
+
+
+def test_the_example_of_ones_own_loop_runs() -> None:
+    page = (ROOT / "trace_export/docs/collect/instrument.md").read_text("utf-8")
+    code = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)[-1]
+    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @GUIDES

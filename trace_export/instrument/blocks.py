@@ -18,11 +18,15 @@ from typing import Any, TypeVar
 from trace_export.instrument import marks
 from trace_export.instrument.marks import Mark, Open
 
+Number = Any
+"""An int, None where unknown, or for a decorator the name of the function's parameter that holds it."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Block:
     """A block of pipeline work. As a decorator, a number given as text is the name of the function's parameter."""
+
+    __slots__ = ("_mark", "_open")
 
     def __init__(self, mark: Mark) -> None:
         self._mark = mark
@@ -58,44 +62,34 @@ class Block:
         return call  # type: ignore[return-value]
 
 
-def _block(kind: str, *numbers: int | str | None) -> Block:
-    return Block(Mark(kind, *numbers))  # type: ignore[arg-type]  # names of parameters stand in for numbers
-
-
-def forward(
-    microbatch: int | str | None = None, chunk: int | str | None = None, stage: int | str | None = None
-) -> Block:
+def forward(microbatch: Number = None, chunk: Number = None, stage: Number = None) -> Block:
     """A forward pass of one micro-batch (from 0) through the model chunk `chunk` (from 0) of this rank.
 
     Without `microbatch` it is numbered by order when the profile is read. `stage` is the rank's place in its pipeline
     and needs to be given once.
     """
-    return _block("F", microbatch, chunk, None, None, stage)
+    return Block(Mark("F", microbatch, chunk, None, None, stage))
 
 
-def backward(
-    microbatch: int | str | None = None, chunk: int | str | None = None, stage: int | str | None = None
-) -> Block:
+def backward(microbatch: Number = None, chunk: Number = None, stage: Number = None) -> Block:
     """A backward pass; only that of the inputs where `weight` blocks hold the rest. Numbers as in `forward`."""
-    return _block("B", microbatch, chunk, None, None, stage)
+    return Block(Mark("B", microbatch, chunk, None, None, stage))
 
 
-def weight(
-    microbatch: int | str | None = None, chunk: int | str | None = None, stage: int | str | None = None
-) -> Block:
+def weight(microbatch: Number = None, chunk: Number = None, stage: Number = None) -> Block:
     """The weight gradients of one micro-batch, or of several when `microbatch` is left out. Numbers as in `forward`."""
-    return _block("W", microbatch, chunk, None, None, stage)
+    return Block(Mark("W", microbatch, chunk, None, None, stage))
 
 
 def forward_backward(
-    microbatch: int | str | None = None,
-    chunk: int | str | None = None,
-    microbatch_b: int | str | None = None,
-    chunk_b: int | str | None = None,
-    stage: int | str | None = None,
+    microbatch: Number = None,
+    chunk: Number = None,
+    microbatch_b: Number = None,
+    chunk_b: Number = None,
+    stage: Number = None,
 ) -> Block:
     """The forward of one micro-batch overlapped with the backward of another (`…_b`), as in DualPipe."""
-    return _block("FB", microbatch, chunk, microbatch_b, chunk_b, stage)
+    return Block(Mark("FB", microbatch, chunk, microbatch_b, chunk_b, stage))
 
 
 def optimizer() -> Block:
