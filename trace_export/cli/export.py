@@ -86,29 +86,7 @@ def run(
     debug: opt.Debug = False,
 ) -> None:
     family = None if ctx.info_name == "export" else ctx.info_name
-    source = loading.load_options(
-        loading.folder(folder, log_dir, scheduler, at or ()),
-        family=family,
-        devices=devices,
-        multi_machine=multi_machine,
-        ranks=ranks,
-        steps=steps,
-        stages=stages,
-        time=time,
-        pp=pp,
-        tp=tp,
-        dp=dp,
-        cp=cp,
-        host=host,
-        marker=marker or (),
-        detail=detail,
-        align=align,
-        offset=offset or (),
-        max_clock_error=max_clock_error,
-        jobs=jobs,
-        scheduler=scheduler,
-        at=at or (),
-    )
+    source = loading.from_command(ctx, family)
     from trace_export.analysis.summary import summarise
     from trace_export.export import export
     from trace_export.output import WriteOptions

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import typer
 
 from trace_export.errors import UsageError
 from trace_export.selection import Numbers, Window, nanoseconds
@@ -41,6 +44,15 @@ def offsets(texts: Sequence[str]) -> dict[str, int]:
             raise UsageError(f'--offset "{text}" is not HOST=TIME', "write it like --offset node1=+3.2ms")
         result[host] = nanoseconds(time, "--offset")
     return result
+
+
+def from_command(ctx: typer.Context, family: str | None = None) -> LoadOptions:
+    """The options of the command at hand, those that have a say in what is loaded."""
+    known = signature(load_options).parameters
+    given = {
+        name: value for name, value in ctx.params.items() if name in known and name != "log_dir" and value is not None
+    }
+    return load_options(folder(ctx.params["folder"], ctx.params["log_dir"]), family=family, **given)
 
 
 def load_options(

@@ -15,6 +15,7 @@ PAGE = "pipeline_report.html"
 
 
 def report(
+    ctx: typer.Context,
     folder: opt.Folder = None,
     log_dir: opt.LogDir = None,
     devices: opt.Devices = "all",
@@ -50,24 +51,7 @@ def report(
     """
     if format not in ("text", "html"):
         raise UsageError(f'--format "{format}" is unknown', "choose text or html")
-    source = loading.load_options(
-        loading.folder(folder, log_dir),
-        devices=devices,
-        multi_machine=multi_machine,
-        ranks=ranks,
-        steps=steps,
-        stages=stages,
-        time=time,
-        pp=pp,
-        tp=tp,
-        dp=dp,
-        cp=cp,
-        host=host,
-        marker=marker or (),
-        align=align,
-        offset=offset or (),
-        jobs=jobs,
-    )
+    source = loading.from_command(ctx)
     from trace_export.analysis.report import report as analyse
     from trace_export.export import load
     from trace_export.output import write_report
