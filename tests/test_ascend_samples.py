@@ -258,3 +258,12 @@ def test_a_thousand_ranks_are_found_quickly(tmp_path: Path) -> None:
     found = find(tmp_path)
     assert sorted(s.rank for s in found.sources if s.rank is not None) == list(range(1000))
     assert len({s.host for s in found.sources}) == 125
+
+
+def test_devices_are_counted_on_each_host(cluster: Path, tmp_path: Path, run_cli: Cli) -> None:
+    run = ["ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--format", "parquet", "--devices"]
+    assert run_cli(*run, "1").returncode == 0
+    assert sorted(pl.read_parquet(tmp_path / "out" / "pipeline_profile.parquet")["rank"].unique()) == [1, 3]
+    result = run_cli(*run, "1,2")
+    assert result.returncode == 3
+    assert "device 2 of node0 has no profile here; it has those of devices 0,1" in result.stderr

@@ -14,8 +14,11 @@ import polars as pl
 import pytest
 
 from tests.test_ascend import load, understood
-from trace_export.errors import OutputError
+from trace_export.errors import NothingToExportError, OutputError
+from trace_export.export import LoadOptions, write_step_tasks
 from trace_export.model import INT, SPANS, TEXT, TIME, Profile, conform
+from trace_export.selection import Numbers
+from trace_export.sources.source import ReadOptions
 from trace_export.writers import step_task_info
 
 RIGHT = [
@@ -114,3 +117,20 @@ def one_rank(path: Path) -> Profile:
 def test_text_ranks_have_no_database(shared: Path, tmp_path: Path) -> None:
     folder = shared / "data" / "ascend" / "mindspore_text_1f1b_pp4_mb4"
     assert step_task_info.write(load(folder), folder, tmp_path) == []
+
+
+def test_steps_limit_every_kind_of_row(shared: Path, tmp_path: Path) -> None:
+    """The reference's --step_id leaves forwards and backwards of all steps in."""
+    folder = shared / "data" / "ascend" / "dualpipev_pp4_mb10"
+    options = LoadOptions(folder, read=ReadOptions(steps=Numbers.parse("11", "--steps")))
+    paths, failures = write_step_tasks(options, tmp_path)
+    assert failures == ()
+    truth = json.loads((folder / "truth.json").read_text())["ranks"]
+    for path, told in zip(paths, truth.values(), strict=True):
+        wanted = [s["start_ns"] for s in told["spans"] if s["step"] == 11 and s["kind"] != "OPT"]
+        assert [start for _, start, _, _ in written(path)] == wanted
+
+
+def test_no_database_is_told(samples: Path, tmp_path: Path) -> None:
+    with pytest.raises(NothingToExportError, match="no Ascend or MindSpore database"):
+        write_step_tasks(LoadOptions(samples / "mindspore"), tmp_path)

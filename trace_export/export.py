@@ -28,6 +28,7 @@ from trace_export.sources.find import find, together
 from trace_export.sources.layout import Found
 from trace_export.sources.merge import merge
 from trace_export.sources.source import ReadOptions, Source
+from trace_export.writers import step_task_info
 
 ALIGN: tuple[Literal["auto", "wall", "none", "strict"], ...] = ("auto", "wall", "none", "strict")
 
@@ -129,18 +130,22 @@ def choose(found: Found, options: LoadOptions) -> tuple[list[Source], list[Trace
         return chosen, []
     wanted = options.devices
     missing: list[TraceExportError] = []
-    for folder in sorted({s.path.parent for s in chosen if s.local is not None}):
-        there = {s.local for s in chosen if s.path.parent == folder}
+    for host in sorted({s.host for s in chosen if s.local is not None}):
+        there = {s.local: s for s in chosen if s.host == host and s.local is not None}
         gaps = [d for low, high in wanted.ranges for d in range(low, min(high, low + 4096) + 1) if d not in there]
-        missing += [_no_log(folder, d, there) for d in gaps]
+        missing += [_no_profile(options.log_dir, d, there) for d in gaps]
     return [s for s in chosen if s.local is None or s.local in wanted], missing
 
 
-def _no_log(folder: Path, device: int, there: set[int | None]) -> SourceError:
+def _no_profile(log_dir: Path, device: int, there: dict[int, Source]) -> SourceError:
+    """The error of a device that its machine, of which the sources are `there` by device, has no profile of."""
+    one = next(iter(there.values()))
+    known = ",".join(str(n) for n in sorted(there))
+    if one.kind == "paddle":
+        path = one.path.parent / f"workerlog.{device}"
+        return SourceError(path, f"device {device} has no log here", f"devices with logs: {known}")
     return SourceError(
-        folder / f"workerlog.{device}",
-        f"device {device} has no log here",
-        f"devices with logs: {','.join(str(n) for n in sorted(n for n in there if n is not None))}",
+        log_dir, f"device {device} of {one.host} has no profile here", f"it has those of devices {known}"
     )
 
 
@@ -225,3 +230,23 @@ def export(
         loaded = replace(loaded, profile=loaded.profile.with_notes(announce(loaded.profile, wanted, detail)))
         written = write(loaded.profile, wanted, options.log_dir, detail, progress)
     return loaded, written
+
+
+def write_step_tasks(
+    options: LoadOptions, out: Path | None, progress: Progress = silent
+) -> tuple[list[Path], tuple[TraceExportError, ...]]:
+    """The table StepTaskInfo for MindStudio Insight, in copies of the databases under `out`, or in place (None).
+
+    Returns the databases written, and the sources that could not be read. Times are those of the databases, so nothing
+    is aligned. Raises NothingToExportError when no source is a database with blocks, OutputError.
+    """
+    chosen, missing = choose(find(options.log_dir), options)
+    profile, failures = read_all(chosen, replace(options, read=replace(options.read, detail="spans")), progress)
+    labelled = labels.label(topology.resolve(profile, options.told))
+    written = step_task_info.write(cut(labelled, options.read.steps, None, None), options.log_dir, out)
+    if not written:
+        raise NothingToExportError(
+            f"{options.log_dir}: no Ascend or MindSpore database here to put the table StepTaskInfo into",
+            "collect with the export type db",
+        )
+    return written, tuple(missing + failures)
