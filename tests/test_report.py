@@ -8,14 +8,19 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from trace_export.analysis.compare import compare
-from trace_export.analysis.report import report
+from trace_export.analysis.report import PARTS, report
 from trace_export.analysis.stragglers import slow_links, slow_ranks, slow_stages
 from trace_export.analysis.theory import closed_form
-from trace_export.model import MESSAGES, RANKS, Profile, conform
+from trace_export.model import MESSAGES, RANKS, SPANS, Declared, Profile, conform
+from trace_export.pipeline.measured import model_of
+from trace_export.pipeline.recognise import declare
 from trace_export.pipeline.schedules import schedule
 from trace_export.pipeline.simulate import Costs, as_profile, durations, run, simulate
+from trace_export.pipeline.topology import resolve
 
 MS = 1_000_000
 
@@ -227,3 +232,38 @@ def test_comparison_of_two_runs() -> None:
 
 def conform_like(frame: pl.DataFrame, other: pl.DataFrame) -> pl.DataFrame:
     return conform(frame, dict(other.schema))  # type: ignore[arg-type]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_odd_runs_never_fail(seed: int) -> None:
+    """Missing numbers, stages, steps and kinds, repeated and overlapping blocks: a report still comes, and adds up."""
+    rng = np.random.default_rng(seed)
+    count, ranks = int(rng.integers(0, 60)), int(rng.integers(1, 6))
+
+    def some(values: np.ndarray) -> list[object]:
+        missing = rng.random(count) < rng.choice([0, 0.2])
+        return [None if gap else value for gap, value in zip(missing, values.tolist(), strict=True)]
+
+    start = rng.integers(0, 2000, count)
+    spans = {
+        "rank": rng.integers(0, ranks, count), "run": some(rng.integers(0, 2, count)),
+        "step": some(rng.integers(0, 3, count)),
+        "kind": some(rng.choice(["F", "B", "W", "FB", "OPT"], count, p=rng.dirichlet(np.ones(5)))),
+        "microbatch": some(rng.integers(0, 4, count)), "chunk": some(rng.integers(0, rng.integers(1, 4), count)),
+        "microbatch_b": some(rng.integers(0, 4, count)), "chunk_b": some(rng.integers(0, 2, count)),
+        "start_ns": start, "end_ns": start + rng.integers(0, 200, count),
+    }  # fmt: skip
+    stage = [None if rng.random() < 0.3 else int(rng.integers(0, ranks)) for _ in range(ranks)]
+    table = pl.DataFrame(
+        {"rank": range(ranks), "stage": stage, "host": ["a"] * ranks}, schema_overrides={"stage": pl.Int32}
+    )
+    profile = Profile(ranks=conform(table, RANKS), spans=conform(pl.DataFrame(spans, strict=False), SPANS))
+    for each in (profile, declare(resolve(profile, Declared()))):
+        result = report(each)
+        parts = result.stages.select(pl.sum_horizontal(PARTS).alias("parts"), "global_ns")
+        assert (parts["parts"] - parts["global_ns"]).abs().max() in (None, pytest.approx(0, abs=1e-6))
+        assert json.loads(result.json())["steps"] == json.loads(json.dumps(result.steps.to_dicts()))
+        result.tables()
+        model_of(each)
+    compare(profile, profile).tables()
