@@ -13,6 +13,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tests.conftest import Cli
 from tests.test_ascend import load, understood
 from trace_export.errors import NothingToExportError, OutputError
 from trace_export.export import LoadOptions, write_step_tasks
@@ -123,8 +124,7 @@ def test_steps_limit_every_kind_of_row(shared: Path, tmp_path: Path) -> None:
     """The reference's --step_id leaves forwards and backwards of all steps in."""
     folder = shared / "data" / "ascend" / "dualpipev_pp4_mb10"
     options = LoadOptions(folder, read=ReadOptions(steps=Numbers.parse("11", "--steps")))
-    paths, failures = write_step_tasks(options, tmp_path)
-    assert failures == ()
+    paths = write_step_tasks(options, tmp_path)
     truth = json.loads((folder / "truth.json").read_text())["ranks"]
     for path, told in zip(paths, truth.values(), strict=True):
         wanted = [s["start_ns"] for s in told["spans"] if s["step"] == 11 and s["kind"] != "OPT"]
@@ -134,3 +134,18 @@ def test_steps_limit_every_kind_of_row(shared: Path, tmp_path: Path) -> None:
 def test_no_database_is_told(samples: Path, tmp_path: Path) -> None:
     with pytest.raises(NothingToExportError, match="no Ascend or MindSpore database"):
         write_step_tasks(LoadOptions(samples / "mindspore"), tmp_path)
+
+
+def test_the_command_writes_copies_or_in_place(samples: Path, tmp_path: Path, run_cli: Cli) -> None:
+    cluster = tmp_path / "cluster"
+    shutil.copytree(samples / "ascend", cluster)
+    before = {p: p.read_bytes() for p in cluster.rglob("*.db")}
+    result = run_cli("ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--step-task-info")
+    assert result.returncode == 0, result.stderr
+    copies = sorted((tmp_path / "out" / "step_task_info").rglob("*.db"))
+    assert [len(written(p)) for p in copies] == [24] * 4
+    assert {p: p.read_bytes() for p in cluster.rglob("*.db")} == before
+    result = run_cli("ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--step-task-info", "--in-place")
+    assert result.returncode == 0, result.stderr
+    assert [written(p) for p in sorted(cluster.rglob("*.db"))] == [written(p) for p in copies]
+    assert run_cli("ascend", "--log_dir", cluster, "--in-place").returncode == 2

@@ -232,16 +232,14 @@ def export(
     return loaded, written
 
 
-def write_step_tasks(
-    options: LoadOptions, out: Path | None, progress: Progress = silent
-) -> tuple[list[Path], tuple[TraceExportError, ...]]:
+def write_step_tasks(options: LoadOptions, out: Path | None, progress: Progress = silent) -> list[Path]:
     """The table StepTaskInfo for MindStudio Insight, in copies of the databases under `out`, or in place (None).
 
-    Returns the databases written, and the sources that could not be read. Times are those of the databases, so nothing
-    is aligned. Raises NothingToExportError when no source is a database with blocks, OutputError.
+    Returns the databases written; sources that cannot be read, which `load` tells of, have none. Times are those of the
+    databases, so nothing is aligned. Raises NothingToExportError when no source is a database, OutputError.
     """
-    chosen, missing = choose(find(options.log_dir), options)
-    profile, failures = read_all(chosen, replace(options, read=replace(options.read, detail="spans")), progress)
+    chosen, _ = choose(find(options.log_dir), options)
+    profile, _ = read_all(chosen, replace(options, read=replace(options.read, detail="spans")), progress)
     labelled = labels.label(topology.resolve(profile, options.told))
     written = step_task_info.write(cut(labelled, options.read.steps, None, None), options.log_dir, out)
     if not written:
@@ -249,4 +247,4 @@ def write_step_tasks(
             f"{options.log_dir}: no Ascend or MindSpore database here to put the table StepTaskInfo into",
             "collect with the export type db",
         )
-    return written, tuple(missing + failures)
+    return written

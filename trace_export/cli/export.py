@@ -9,6 +9,7 @@ import typer
 
 from trace_export.cli import loading, show
 from trace_export.cli import options as opt
+from trace_export.errors import UsageError
 
 FAMILIES = {
     "export": "Draw what lies in a folder, whatever wrote it.",
@@ -40,6 +41,13 @@ MaxSlices = Annotated[
     int | None,
     typer.Option("--max-slices", help="Split a larger trace into files of whole steps.", min=1, show_default=False),
 ]
+StepTaskInfo = Annotated[
+    bool,
+    typer.Option(
+        "--step-task-info", help="Also write the table that MindStudio Insight reads, into copies of the databases."
+    ),
+]
+InPlace = Annotated[bool, typer.Option("--in-place", help="With --step-task-info: into the databases themselves.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -72,6 +80,8 @@ def run(
     model: Model = False,
     verify: Verify = False,
     max_slices: MaxSlices = None,
+    step_task_info: StepTaskInfo = False,
+    in_place: InPlace = False,
     host: opt.Host = False,
     marker: opt.Marker = None,
     align: opt.Align = "auto",
@@ -88,9 +98,11 @@ def run(
     family = None if ctx.info_name == "export" else ctx.info_name
     source = loading.from_command(ctx, family)
     from trace_export.analysis.summary import summarise
-    from trace_export.export import export
+    from trace_export.export import export, write_step_tasks
     from trace_export.output import WriteOptions
 
+    if in_place and not step_task_info:
+        raise UsageError("--in-place has nothing to write", "give it together with --step-task-info")
     target = WriteOptions(
         formats=tuple(f.strip() for f in format.split(",")),
         out=out,
@@ -104,6 +116,10 @@ def run(
     )
     with show.progress(quiet or json) as progress:
         loaded, written = export(source, target, progress)
+        if step_task_info:
+            copies = out or source.log_dir
+            copies = copies if copies.is_dir() else copies.parent
+            written = written + write_step_tasks(source, None if in_place else copies, progress)
     summary = summarise(loaded.profile, loaded.failures, written)
     if json:
         typer.echo(summary.json())
