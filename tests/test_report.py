@@ -76,8 +76,8 @@ def test_what_if() -> None:
     slow = np.where(s.ops["stage"].to_numpy() == 2, 2.0, 1.0) * even
     changes = {row[0]: row[1:] for row in report(as_profile(s, *run(s, slow))).theory.changes.rows()}
     now = float(run(s, slow)[1].max())
-    assert changes["as it is"][0] == now
-    step, saved, bubble = changes["stage 2 as fast as the median stage"]
+    assert changes["as it is"] == (now, 0, pytest.approx(1 - float(slow.sum()) / now / 4), 4)
+    step, saved, bubble, _ = changes["stage 2 as fast as the median stage"]
     assert step == (8 + 3) * 30 * MS
     assert saved == pytest.approx(1 - step / now)
     assert bubble == pytest.approx(3 / 11)

@@ -33,6 +33,23 @@ def test_golden_orders_byte_for_byte(shared: Path) -> None:
         assert golden(path).text() == path.read_text(), path.stem
 
 
+def test_activations_in_flight(shared: Path) -> None:
+    """The peak of live chunks on every rank of the computed cases."""
+    folder = shared / "data" / "schedules"
+    cases = json.loads((folder / "expected.json").read_text())
+    for case in cases:
+        expected = [rank["peak_live_chunks"] for rank in case["ranks"]]
+        assert golden(folder / case["orders"]).in_flight()["chunks"].to_list() == expected, case["orders"]
+
+
+def test_activations_in_flight_by_formula() -> None:
+    """1F1B p - r; ZB-H1 p; ZB-H2 2p - 1; GPipe m."""
+    assert schedule("1f1b", 4, 8).in_flight()["chunks"].to_list() == [4, 3, 2, 1]
+    assert schedule("zb-h1", 4, 8).in_flight()["chunks"].to_list() == [4] * 4
+    assert schedule("zb-h2", 4, 16).in_flight()["chunks"].to_list() == [7] * 4
+    assert schedule("gpipe", 4, 8).in_flight()["chunks"].to_list() == [8] * 4
+
+
 PADDLE_MODES = {
     "FThenB": "gpipe", "1F1B": "1f1b", "Eager1F1B": "eager-1f1b", "ZBH1": "zbh1-paddle", "VPP": "interleaved-paddle",
 }  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 
 from trace_export.analysis.bubbles import step_bubbles
-from trace_export.analysis.theory import closed_form
+from trace_export.analysis.theory import closed_form, in_flight
 from trace_export.model import Profile
 from trace_export.pipeline.schedules import Schedule
 from trace_export.pipeline.simulate import Costs
@@ -28,6 +28,7 @@ class ModelSummary:
     step_ns: int
     bubble: float
     bubble_own: float
+    in_flight: float
     formula: str | None
     formula_idle_ns: float | None
     files: list[str]
@@ -47,6 +48,7 @@ class ModelSummary:
             ("bubble", f"{self.bubble:.2%} of the step (first start to last end over all stages)"),
             ("own bubble", f"{self.bubble_own:.2%} of each stage's own window, from its first start to its last end"),
         ]
+        rows.append(("in flight", f"up to {self.in_flight:g} micro-batches' activations on a stage"))
         if self.formula is not None and self.formula_idle_ns is not None:
             rows.append(("published", f"idle per rank {self.formula} = {self.formula_idle_ns / 1e6:.3f} ms"))
         return rows
@@ -67,6 +69,7 @@ def summarise(schedule: Schedule, profile: Profile, costs: Costs, files: Sequenc
         step_ns=step["end_ns"] - step["start_ns"],
         bubble=step["bubble"] or 0.0,
         bubble_own=step["bubble_own"] or 0.0,
+        in_flight=in_flight(schedule),
         formula=form.formula if form else None,
         formula_idle_ns=form.idle_ns if form else None,
         files=[str(path) for path in files],

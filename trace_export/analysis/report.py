@@ -17,6 +17,10 @@ DEFINITIONS = (
     "bubble: idle share of the step, from the first start to the last end over all stages (global); own: the same from"
     " each stage's own first start to its own last end, as the zero-bubble papers count"
 )
+WHAT_IF = (
+    "in the model, without transfers; saved: time per micro-batch; in flight: micro-batches whose activations the worst"
+    " stage holds at once"
+)
 PARTS = [f"{cause}_ns" for cause in CAUSES]
 HEADINGS = {"next": "to next step", "microbatch": "per micro-batch", **CAUSES}
 ODD = 2
@@ -40,12 +44,14 @@ class Report:
     """A run's analysis; times in nanoseconds, shares from 0 to 1.
 
     `steps`: run, step, start_ns, end_ns, ranks, bubble, bubble_own, next_ns (from the end to the next step's start).
+    `ranks` as `bubbles.rank_bubbles` (not in the JSON document: it has a row for each rank and step).
     `stages`: run, step, stage, ranks and, as means over the ranks, busy_ns, global_ns, own_ns and a column per cause.
     `causes`: cause, idle_ns (mean per rank and step), share (of the step). `slow_stages`, `slow_ranks`, `slow_links`
     as in `stragglers`. `theory` as in `theory.explain`. `clocks` says how sure waits across hosts are.
     """
 
     steps: pl.DataFrame
+    ranks: pl.DataFrame
     stages: pl.DataFrame
     causes: pl.DataFrame
     slow_stages: pl.DataFrame
@@ -99,7 +105,7 @@ class Report:
             ReportTable("Schedule", self._schedule(), self._deviating()),
             ReportTable("Where it deviates", self.theory.deviations, "first deviation of each rank and step"),
             ReportTable("Theory beside measurement", _readable(self.theory.levels), self._formula()),
-            ReportTable("What if", _readable(self.theory.changes), "in the model, without transfers"),
+            ReportTable("What if", _readable(self.theory.changes), WHAT_IF),
         ]
         return [_short(table) for table in made if not table.frame.is_empty()]
 
@@ -181,6 +187,7 @@ def report(profile: Profile) -> Report:
     ).with_columns(share=pl.col("idle_ns") / pl.lit(length, pl.Float64))
     return Report(
         steps=steps.with_columns(next_ns=following),
+        ranks=measured.ranks,
         stages=stages,
         causes=causes.filter(pl.col("idle_ns") > 0),
         slow_stages=stragglers.slow_stages(profile),
@@ -212,7 +219,7 @@ def _readable(frame: pl.DataFrame) -> pl.DataFrame:
         if c in shares
         else (pl.col(c) / 1e6).round(3).alias(f"{_heading(c.removesuffix('_ns'))} ms")
         if c in times
-        else pl.col(c).round(3)
+        else pl.col(c).round(3).alias(c.replace("_", " "))
         if frame.schema[c].is_float()
         else pl.col(c)
         for c in frame.columns

@@ -25,8 +25,10 @@ imbalance of the stages); with every block's own (adds jitter); as measured (add
 
 CHANGES: dict[str, pl.DataType] = {
     "change": pl.String(), "step_ns": pl.Float64(), "saved": pl.Float64(), "bubble": pl.Float64(),
+    "in_flight": pl.Float64(),
 }  # fmt: skip
-"""What the model's step would take after one change; `saved` is the share of the time per micro-batch that is saved."""
+"""What the model's step would take after one change. `saved` is the share of the time per micro-batch that is saved;
+`in_flight` the micro-batches whose activations the worst stage holds at once."""
 
 
 @dataclass(frozen=True)
@@ -147,21 +149,27 @@ def _work(measured: Measured) -> _Work:
     return _Work(forward, backward, backward / 2, backward / 2, split=False)
 
 
-def _changes(measured: Measured, work: _Work) -> Iterator[tuple[str, float, float, float]]:
+def in_flight(s: Schedule) -> float:
+    """The micro-batches whose activations the worst stage holds at once; part of a micro-batch's chunks is a part."""
+    chunks = s.in_flight()["chunks"].to_numpy().max()
+    return float(chunks) / (1 if s.placement == "both" else s.chunks)
+
+
+def _changes(measured: Measured, work: _Work) -> Iterator[tuple[str, float, float, float, float]]:
     """The rows of `CHANGES`; the first is the model of the run as it is."""
     s = measured.schedule
     durations = measured.typical(how="mean")
     now, bubble = _simulated(s, durations)
     if now <= 0:
         return
-    yield "as it is", now, 0.0, bubble
+    yield "as it is", now, 0.0, bubble, in_flight(s)
 
-    def rows(change: str, other: Schedule, times: Times) -> Iterator[tuple[str, float, float, float]]:
+    def rows(change: str, other: Schedule, times: Times) -> Iterator[tuple[str, float, float, float, float]]:
         try:
             step, share = _simulated(other, times)
         except UsageError:  # its ranks would wait for each other for ever
             return
-        yield change, step, 1 - (step / other.microbatches) / (now / s.microbatches), share
+        yield change, step, 1 - (step / other.microbatches) / (now / s.microbatches), share, in_flight(other)
 
     double = _fitting(s.name, s.stages, 2 * s.microbatches, s.chunks)
     if double is not None:

@@ -60,6 +60,14 @@ class Schedule:
         """Whether weight gradients are blocks of their own."""
         return bool(self.ops["full"].not_().any())
 
+    def in_flight(self) -> pl.DataFrame:
+        """stage, chunks: how many forwards of a chunk a rank holds at most before their backward, or where that is
+        split their weight gradient, sets them free. A measure of the memory for activations."""
+        kind = pl.col("kind")
+        opens, frees = kind.is_in(["F", "FB"]).cast(INT), ((kind == "W") | pl.col("full").fill_null(False)).cast(INT)
+        held = opens.cum_sum() - frees.cum_sum().shift(1, fill_value=0)
+        return self.ops.group_by("stage", maintain_order=True).agg(chunks=held.max())
+
     def text(self) -> str:
         """One line per rank, its blocks with commas, an overlapped pair as `(0F7;7B3)OVERLAP_F_B`."""
         stage, back = (
