@@ -197,6 +197,20 @@ def test_ranks_from_file_names_give_way_to_evidence(tmp_path: Path) -> None:
     assert ranks_of(load(export, tmp_path, rank=2)) == [(6, "recorded")]
 
 
+def test_assumed_ranks_make_room_for_recorded_ones(tmp_path: Path) -> None:
+    export = four(Export())
+    export.range(B, 0, 1_000, "iter_0_0")
+    export.range(D, 0, 1_000, "iter_2_0")
+    profile = load(export, tmp_path)
+    assert ranks_of(profile) == [(0, "recorded"), (1, "assumed"), (2, "recorded"), (3, "assumed")]
+    replicas = Export()
+    for process, stage in ((A, 0), (B, 1), (C, 0), (D, 1)):
+        block(replicas, process, 0, f"PP:{stage}F0")
+    profile = load(replicas, tmp_path)
+    assert ranks_of(profile) == [(r, "assumed") for r in range(4)]
+    assert profile.ranks["stage"].to_list() == [0, 1, 0, 1]
+
+
 def test_two_processes_of_one_rank_are_not_mixed(tmp_path: Path) -> None:
     export = Export()
     for process, blocks in ((A, 1), (B, 3)):
@@ -330,6 +344,7 @@ def test_nothing_private_leaves_the_file(tmp_path: Path, run_cli: Cli) -> None:
     export.string(f"PATH=/x\0{CANARY}\0")
     export.add("META_DATA_CAPTURE", "PROCESS_0:COMMAND", CANARY)
     export.add("META_DATA_CAPTURE", "PROCESS_0:ENVIRONMENT_VARIABLE", CANARY)
+    export.add("DIAGNOSTIC_EVENT", 0, 2, "python failed --api-key must-not-appear -p must-not-appear here", 0)
     for text in (f"launched '{CANARY}'", f"see /must-not-appear/x and {CANARY}", 'ran "must-not-appear" x'):
         export.add("DIAGNOSTIC_EVENT", 0, 3, text, 0)
     folder = tmp_path / "in"

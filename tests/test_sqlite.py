@@ -3,7 +3,9 @@
 import hashlib
 import sqlite3
 from contextlib import closing
+from functools import partialmethod
 from pathlib import Path
+from unittest.mock import patch
 
 import polars as pl
 import pytest
@@ -59,6 +61,18 @@ def test_chunks_cover_a_table_with_holes_exactly_once(tmp_path: Path, rows: int)
         parts = [db.frame(f"SELECT start FROM event WHERE {where}") for where in db.chunks("event", rows)]
     assert all(0 < len(p) <= rows for p in parts)
     assert sorted(pl.concat(parts)["start"]) == [0, 1, 4, *(i * i for i in range(15, 25))]
+
+
+def test_frames_come_in_the_order_of_the_table(tmp_path: Path) -> None:
+    path = build(tmp_path / "x.db", 30)
+    with Database(path) as db, patch.object(Database, "chunks", partialmethod(Database.chunks, rows=4)):
+        frames = list(db.frames("event", "SELECT start FROM event WHERE {where}"))
+        assert [len(f) for f in frames] == [4] * 7 + [2]
+        assert pl.concat(frames)["start"].to_list() == [i * i for i in range(30)]
+        assert list(db.frames("none", "SELECT start FROM none WHERE {where}")) == []
+        with pytest.raises(SourceError, match="nosuch"):
+            list(db.frames("event", "SELECT nosuch FROM event WHERE {where}"))
+        assert next(db.frames("event", "SELECT start FROM event WHERE {where}")).height == 4
 
 
 def test_an_empty_table_has_no_chunks(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from trace_export.sources.markers import Dialects
 from trace_export.sources.nsys_report import exported
 from trace_export.sources.nsys_session import is_export, read_session
 from trace_export.sources.nsys_tasks import write_tasks
-from trace_export.sources.nsys_work import GRAPHS, KERNELS, attribute
+from trace_export.sources.nsys_work import GRAPHS, KERNELS, LAUNCHES, attribute
 from trace_export.sources.ranges import Ranges
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.sqlite import Database
@@ -73,4 +73,6 @@ def _pipeline_ranges(db: Database, options: ReadOptions) -> Ranges:
         raise nsys_notes.no_names(db.path, frequent) if frequent else nsys_notes.no_ranges(db.path)
     if not options.host_ranges and not {KERNELS, GRAPHS} & db.tables():
         raise nsys_notes.no_kernels(db.path)
+    if not options.host_ranges and LAUNCHES not in db.tables():
+        raise nsys_notes.no_calls(db.path)
     return ranges

@@ -27,6 +27,14 @@ def no_names(path: Path, frequent: list[str]) -> SourceError:
     )
 
 
+def no_calls(path: Path) -> SourceError:
+    return SourceError(
+        path,
+        "no CUDA calls in the file, so that nothing ties its GPU work to the ranges",
+        f"capture with -t cuda,nvtx, or {range_notes.HOST}",
+    )
+
+
 def no_kernels(path: Path) -> SourceError:
     return SourceError(
         path,

@@ -8,6 +8,7 @@ names of ranges, the file's name, and at last the order of devices and processes
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 
 import polars as pl
 
@@ -30,31 +31,21 @@ def read_ranks(db: Database, ranges: Ranges, source: Source) -> tuple[pl.DataFra
     """
     processes = ranges.of("block")["process"].unique().sort().to_list()
     devices = {process: _device(db, process) for process in processes}
-    alone = len(processes) == 1
     stages = stages_of(ranges)
     places = {**{p: min(own) for p, own in stages.items()}, **_from_names(ranges, "place")}
-    evidence: list[tuple[str, Callable[[], Numbers]]] = [
+    alone = processes[0] if len(processes) == 1 else None
+    numbers, origins = _first_known(
+        processes,
         ("recorded", lambda: _from_names(ranges)),
         ("recorded", lambda: _from_mpi(db)),
-        ("recorded", lambda: _same(processes, environment_rank(db)) if alone else {}),
+        ("recorded", lambda: _of(alone, environment_rank(db))),
         ("assumed", lambda: _from_stages(stages)),
-        (source.rank_origin, lambda: _same(processes, source.rank) if alone else {}),
-    ]
-    numbers: Numbers = {}
-    origins: dict[int, str] = {}
-    notes: list[Note] = []
-    for origin, find in evidence:
-        for process, rank in find().items():
-            if process in processes and process not in numbers:
-                numbers[process], origins[process] = rank, origin
-    for process in sorted(processes, key=lambda p: (devices[p], p)):
-        if process not in numbers:
-            free = next(r for r in range(len(processes) + 1) if r not in numbers.values())
-            numbers[process], origins[process] = free, "assumed"
+        (source.rank_origin, lambda: _of(alone, source.rank)),
+        ("assumed", lambda: {p: i for i, p in enumerate(sorted(processes, key=lambda p: (devices[p], p)))}),
+    )
     kept, twice = _unique(numbers, ranges)
-    for process in twice:
-        text = f"a second process says it is rank {numbers[process]}: it is left out"
-        notes.append(Note("warning", text, str(source.path)))
+    text = "a second process says it is rank {}: it is left out"
+    notes = [Note("warning", text.format(numbers[process]), str(source.path)) for process in twice]
     frame = pl.DataFrame(
         {
             "process": kept,
@@ -69,8 +60,22 @@ def read_ranks(db: Database, ranges: Ranges, source: Source) -> tuple[pl.DataFra
     return frame.sort("rank"), notes
 
 
-def _same(processes: list[int], rank: int | None) -> Numbers:
-    return {} if rank is None else dict.fromkeys(processes, rank)
+def _first_known(processes: list[int], *evidence: tuple[str, Callable[[], Numbers]]) -> tuple[Numbers, dict[int, str]]:
+    """Rank and origin of each of `processes` from the first evidence (origin, numbers) that knows it. An assumed number
+    that another process has already becomes the next free one."""
+    numbers: Numbers = {}
+    origins: dict[int, str] = {}
+    for origin, find in evidence:
+        known = {p: rank for p, rank in find().items() if p in processes and p not in numbers}
+        for process, rank in sorted(known.items(), key=lambda item: item[::-1]):
+            taken = set(numbers.values()) if origin == "assumed" else set()
+            numbers[process] = next(number for number in count(rank) if number not in taken)
+            origins[process] = origin
+    return numbers, origins
+
+
+def _of(process: int | None, rank: int | None) -> Numbers:
+    return {} if process is None or rank is None else {process: rank}
 
 
 def _from_names(ranges: Ranges, number: str = "rank") -> Numbers:

@@ -122,8 +122,8 @@ def _diagnostics(db: Database) -> Counter[str]:
 
 
 def _without_secrets(text: str) -> str:
-    """A diagnostic without counts, paths, assignments and anything quoted, and of bounded length."""
+    """A diagnostic without counts, paths, assignments, options and anything quoted, and of bounded length."""
     if loss := re.search(r"[^.:]*events might (?:have been|be missing)[^.]*", text):
         text = loss[0]
-    text = re.sub(r"\"[^\"]*\"|'[^']*'|\S*[/\\]\S*|\S*=\S*", "…", text)
+    text = re.sub(r"\"[^\"]*\"|'[^']*'|\S*[/\\]\S*|\S*=\S*|(?<!\S)--?[A-Za-z]\S*(?:\s+[^\s-]\S*)?", "…", text)
     return " ".join(text.split())[:200]
