@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trace_export.chart import lanes as lanes_module
 from trace_export.chart.lanes import Lanes
 
 BLOCKS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=25)
@@ -22,8 +25,13 @@ def lanes_by_hand(blocks: list[tuple[int, int]]) -> list[int]:
     return found
 
 
-@given(BLOCKS, st.integers(0, 25))
-def test_lowest_free_lane_in_one_batch_and_in_two(raw: list[tuple[int, int]], cut: int) -> None:
+@given(BLOCKS, st.integers(0, 25), st.sampled_from([64, 2, 0]))
+def test_lowest_free_lane_in_one_batch_and_in_two(raw: list[tuple[int, int]], cut: int, deep: int) -> None:
+    with patch.object(lanes_module, "_DEEP", deep):
+        check(raw, cut)
+
+
+def check(raw: list[tuple[int, int]], cut: int) -> None:
     blocks = sorted((start, start + length) for start, length in raw)
     start, end = np.array(blocks, np.int64).reshape(-1, 2).T
     expected = lanes_by_hand(blocks)
@@ -37,3 +45,12 @@ def test_lowest_free_lane_in_one_batch_and_in_two(raw: list[tuple[int, int]], cu
 def test_touching_and_empty_blocks_share_a_lane() -> None:
     start, end = np.array([0, 10, 10, 20]), np.array([10, 10, 20, 20])
     assert Lanes().assign(start, end).tolist() == [0, 0, 0, 0]
+
+
+def test_more_lanes_than_anyone_wants() -> None:
+    """A hundred blocks that never end, twice: each has a lane of its own, the second time the same ones."""
+    start = np.arange(100)
+    lanes = Lanes()
+    assert lanes.assign(start, np.full(100, 1000)).tolist() == list(range(100))
+    assert lanes.assign(start + 1000, np.full(100, 3000)).tolist() == list(range(100))
+    assert lanes.count == 100
