@@ -48,7 +48,7 @@ def test_names_and_those_that_cannot_be_told_apart(name: str, twins: tuple[str, 
 
 def test_group_of_interleaving() -> None:
     found = recognise(run_of(schedule("interleaved", 2, 12, 3, group=4)))
-    assert (found.certainty, found.schedule.chunks) == ("exact", 3)
+    assert (found.certainty, found.schedule.chunks, found.schedule.group) == ("exact", 3, 4)
 
 
 @pytest.mark.parametrize("name", ["zb-v", "dualpipev", "interleaved"])

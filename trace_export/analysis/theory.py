@@ -171,7 +171,7 @@ def _changes(measured: Measured, work: _Work) -> Iterator[tuple[str, float, floa
             return
         yield change, step, 1 - (step / other.microbatches) / (now / s.microbatches), share, in_flight(other)
 
-    double = _fitting(s.name, s.stages, 2 * s.microbatches, s.chunks)
+    double = _fitting(s.name, s.stages, 2 * s.microbatches, s.chunks, s.group)
     if double is not None:
         change = f"{double.microbatches} micro-batches instead of {s.microbatches}"
         yield from rows(change, double, _transferred(s, durations, double))
@@ -181,16 +181,18 @@ def _changes(measured: Measured, work: _Work) -> Iterator[tuple[str, float, floa
         factor = np.where(s.ops["stage"].to_numpy() == slowest, np.median(total) / total[slowest], 1.0)
         yield from rows(f"stage {slowest} as fast as the median stage", s, durations * factor)
     for name in TITLES:
-        other = None if name == s.name or "paddle" in name else _fitting(name, s.stages, s.microbatches, None)
+        other = None if name == s.name or "paddle" in name else _fitting(name, s.stages, s.microbatches)
         if other is not None:
             chunks = f", {other.chunks} chunks" if other.chunks > 1 else ""
             assumed = "" if work.split or not other.splits else ", W taken as half of B"
             yield from rows(f"{other.title}{chunks}{assumed}", other, _spread(work, other))
 
 
-def _fitting(name: str, stages: int, microbatches: int, chunks: int | None) -> Schedule | None:
+def _fitting(
+    name: str, stages: int, microbatches: int, chunks: int | None = None, group: int | None = None
+) -> Schedule | None:
     try:
-        return schedule(name, stages, microbatches, chunks)
+        return schedule(name, stages, microbatches, chunks, group)
     except UsageError:  # its rules do not allow these numbers
         return None
 

@@ -270,7 +270,7 @@ def _same(found: Schedule, m: int) -> Schedule | None:
     if m == found.microbatches:
         return found
     try:
-        return schedule(found.name, found.stages, m, found.chunks)
+        return schedule(found.name, found.stages, m, found.chunks, found.group)
     except UsageError:  # a step with too few micro-batches for the schedule
         return None
 

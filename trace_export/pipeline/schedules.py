@@ -42,7 +42,8 @@ _KINDS = pl.DataFrame(
 
 @dataclass(frozen=True)
 class Schedule:
-    """The order of all blocks of one step. `ops` has the columns of `OPS`, sorted by stage and position."""
+    """The order of all blocks of one step. `ops` has the columns of `OPS`, sorted by stage and position. `group` is the
+    size of an interleaved schedule's groups where it is not the usual one."""
 
     name: str
     stages: int
@@ -50,6 +51,7 @@ class Schedule:
     chunks: int
     placement: Placement
     ops: pl.DataFrame
+    group: int | None = None
 
     @property
     def title(self) -> str:
@@ -108,7 +110,7 @@ def schedule(
     _check(rule, name, stages, microbatches, chunks, group)
     size = Size(stages, microbatches, chunks, group or rule.group(stages, microbatches))
     ops = _table(rule, size, [rule.order(size, r) for r in range(stages)])
-    return Schedule(name, stages, microbatches, chunks, rule.placement, ops)
+    return Schedule(name, stages, microbatches, chunks, rule.placement, ops, group)
 
 
 def schedule_placement(name: str) -> Placement:
