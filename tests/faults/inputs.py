@@ -10,6 +10,7 @@ from pathlib import Path
 
 import generate_nsys
 import generate_paddle
+from kineto_trace import Trace
 
 from tests.ascend_export import Block, Capture
 from trace_export.sources.find import find
@@ -18,10 +19,14 @@ from trace_export.sources.source import Source
 
 @dataclass(frozen=True)
 class Input:
-    """`make` puts the input into an empty folder; `files` are those to break, one at a time: the reader's first."""
+    """`make` puts the input into an empty folder; `files` are those to break, one at a time: the reader's first.
+
+    `mutants` is how many a quick run breaks.
+    """
 
     make: Callable[[Path], None]
     files: tuple[str, ...]
+    mutants: int = 2_000
 
     def source(self, folder: Path) -> Source:
         """The input as the walk over its folder sees it."""
@@ -73,10 +78,23 @@ def _mindspore(folder: Path) -> None:
     Capture(rank=0, stage=0, stages=2, framework="mindspore").write_text(folder, _blocks())
 
 
+def _kineto(folder: Path) -> None:
+    trace = Trace()
+    for i, name in enumerate(("te:F0.0 stage=0 step=1 rank=0", "PP:0F0", "F1.0.0", "te:B0.0", "ProfilerStep#1")):
+        trace.range(
+            100_000 * i, 100_000 * i + 50_000, name, cat="cpu_op" if name.startswith("te:") else "user_annotation"
+        )
+        trace.kernel(10_000_000 * i, 10_000_000 * i + 1_234, trace.call(100_000 * i + 7, thread="autograd"))
+    told = {"Collective name": "send", "Dst Rank": 1, "Process Group Name": "2", "dtype": "Half", "In msg nelems": 3}
+    trace.kernel(5, 99, trace.call(3), name="ncclDevKernel_SendRecv", **told)
+    trace.write(folder / "one.pt.trace.json")
+
+
 INPUTS = {
     "paddle": Input(_paddle, ("workerlog.0", "envlog.0")),
     "paddle_dygraph": Input(_dygraph, ("profile_record_tmp_file_for_rank_0",)),
     "nsys": Input(_nsys, ("node0.sqlite",)),
+    "kineto": Input(_kineto, ("one.pt.trace.json",), mutants=500),
     "ascend": Input(_ascend, ("ascend_pytorch_profiler_0.db", "profiler_info_0.json")),
     "mindspore": Input(
         _mindspore, ("trace_view.json", "kernel_details.csv", "profiler_metadata.json", "profiler_info_0.json")

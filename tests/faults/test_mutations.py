@@ -20,7 +20,6 @@ from trace_export.model import Profile
 from trace_export.sources.find import find
 from trace_export.sources.source import ReadOptions
 
-MUTANTS = 2_000
 SLOW_FACTOR = 30
 LONGEST_S = 10.0
 MEMORY_KB = 400_000
@@ -55,7 +54,7 @@ def test_a_reader_survives_every_mutant(kind: str, tmp_path: Path, request: pyte
     files = sorted(tmp_path.rglob("*"))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     read = refused = 0
-    for seed in range(MUTANTS * (SLOW_FACTOR if slow else 1)):
+    for seed in range(made.mutants * (SLOW_FACTOR if slow else 1)):
         chance = random.Random(seed)
         name = chance.choice((made.files[0], *made.files))  # most of them break what matters most
         broken = mutant(content[name], chance)
@@ -77,5 +76,5 @@ def test_a_reader_survives_every_mutant(kind: str, tmp_path: Path, request: pyte
         sound[name].write_bytes(content[name])
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < MEMORY_KB, f"{kind}: the process grew by {grown} kB"
-    assert read > MUTANTS // 20  # else the mutants are too coarse to reach the reader's own code
+    assert read > made.mutants // 20  # else the mutants are too coarse to reach the reader's own code
     assert refused

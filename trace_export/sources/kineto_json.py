@@ -196,7 +196,7 @@ def _parsed(body: bytes) -> pl.DataFrame | None:
     start, length = _nanoseconds("ts"), _nanoseconds("dur")
     return (
         raw.filter(pl.col("ph") == "X")
-        .select("cat", "name", "tid", start=start, end=start + length.fill_null(0), args="args")
+        .select(pl.col("cat", "name").fill_null(""), "tid", start=start, end=start + length.fill_null(0), args="args")
         .filter(pl.col("start").is_not_null())
         .unnest("args")
     )
