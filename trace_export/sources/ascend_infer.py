@@ -25,12 +25,18 @@ _VOTES = (
 )
 """Vote → what the type contains; the first that fits. Matrix products and element-wise kernels run everywhere."""
 
+SEGMENT = ["step", "cut"]
+"""What lies between two point-to-point operators of one step."""
+
 LEAST = 2
 """Fewer runs than this of F or of B are no pipeline."""
 
 MIXED_RUNS = 3
 """So many backward runs between two point-to-point operators are parts of one block: two passes at once, or a
 backward that computes its layers' forwards again."""
+
+LONG = 1.5
+"""Among such runs, a forward run so many times as long as the usual one is a forward of its own."""
 
 PARTIAL = 0.75
 """A forward run shorter than this part of the usual, right before a backward, is a recomputation."""
@@ -92,46 +98,69 @@ def _runs(voting: pl.DataFrame) -> pl.DataFrame:
 
 def _blocks(runs: pl.DataFrame, voting: pl.DataFrame, *, has_cuts: bool) -> pl.DataFrame:
     """Runs → blocks: kind, step, cut, start_ns, end_ns of the voting kernels."""
-    segment = ["step", "cut"]
-    many = (pl.col("vote") == "B").sum().over(segment) >= MIXED_RUNS
-    runs = runs.with_columns(mixed=many if has_cuts else pl.lit(False))
-    plain_backward = runs.filter((pl.col("vote") == "B") & ~pl.col("mixed")).height > 0
-    work = pl.col("vote").is_in(["F", "B"])
-    mixed = (
-        runs.filter(pl.col("mixed") & work)
-        .group_by(segment, maintain_order=True)
-        .agg(pl.col("start_ns").first(), pl.col("end_ns").last())
-        .with_columns(kind=pl.lit("FB" if plain_backward else "B"))
+    many = (pl.col("vote") == "B").sum().over(SEGMENT) >= MIXED_RUNS
+    runs = runs.with_columns(mixed=(many & pl.col("vote").is_in(["F", "B"])) if has_cuts else pl.lit(False))
+    plain = runs.filter(~pl.col("mixed"))
+    together = "FB" if (plain["vote"] == "B").any() else "B"
+    blocks = [_mixed(runs.filter("mixed"), voting, together), _plain(plain, voting)]
+    return pl.concat(b.select("kind", *SEGMENT, "start_ns", "end_ns") for b in blocks).sort("start_ns")
+
+
+def _mixed(runs: pl.DataFrame, voting: pl.DataFrame, kind: str) -> pl.DataFrame:
+    """Segments in which forward and backward runs alternate → blocks of `kind`: FB where two passes overlap, B where a
+    backward computes each layer's forward again.
+
+    A forward run much longer than its like is a whole forward beside them. Right before a recomputing backward it ends
+    with the recomputation of that one's first layer.
+    """
+    long = (pl.col("vote") == "F") & (pl.col("n") > LONG * pl.col("usual"))
+    runs = runs.with_columns(usual=pl.col("n").filter(pl.col("vote") == "F").median().over(SEGMENT))
+    runs = runs.with_columns(long=long, follows=long.shift(1).over(SEGMENT).fill_null(False))
+    shared = pl.col("long") & (pl.col("vote").shift(-1).over(SEGMENT) == "B") & pl.lit(kind == "B")
+    runs = runs.with_columns(keep=pl.col("n") - pl.when(shared).then("usual").otherwise(0).cast(INT))
+    split = (runs["first"] + runs["keep"]).clip(0, len(voting) - 1)
+    runs = runs.with_columns(
+        end_ns=voting["end_ns"].gather(runs["first"] + runs["keep"] - 1),
+        rest=pl.when(shared).then(voting["start_ns"].gather(split)),
+        part=(pl.col("long") | pl.col("follows")).cum_sum(),
+    ).with_columns(pl.coalesce(pl.col("rest").shift(1).over(SEGMENT), "start_ns").alias("start_ns"))
+    return runs.group_by(*SEGMENT, "part", maintain_order=True).agg(
+        pl.col("start_ns").first(),
+        pl.col("end_ns").last(),
+        kind=pl.when(pl.col("long").first()).then(pl.lit("F")).otherwise(pl.lit(kind)),
     )
-    plain = _without_recomputation(runs.filter(~(pl.col("mixed") & work)).rename({"vote": "kind"}), voting)
-    columns = ["kind", *segment, "start_ns", "end_ns"]
-    return pl.concat([plain.select(columns), mixed.select(columns)]).sort("start_ns")
 
 
-def _without_recomputation(runs: pl.DataFrame, voting: pl.DataFrame) -> pl.DataFrame:
-    """`runs` with the forwards that a backward computes again made part of it.
+def _plain(runs: pl.DataFrame, voting: pl.DataFrame) -> pl.DataFrame:
+    """Runs that are blocks of their own, with the forwards that a backward computes again made part of it.
 
-    Such a run stands right before the backward, no operator between. It is one if it is shorter than a whole forward,
-    or if every backward has one although there are enough forwards without (a stage whose backwards wait for a
+    Such a forward run stands right before the backward, no operator between. It is one if it is shorter than a whole
+    forward, or if every backward has one although there are enough forwards without (a stage whose backwards wait for a
     message, so a forward of its own would be followed by an operator). On the last stage a forward and the
     recomputation after it are one run, twice as long as the backward.
     """
-    joined = (pl.col("kind") == "F") & (pl.col("kind").shift(-1) == "B") & (pl.col("cut").shift(-1) == pl.col("cut"))
-    runs = runs.with_columns(joined=joined.fill_null(False), after=pl.col("n").shift(-1))
-    alone = runs.filter((pl.col("kind") == "F") & ~pl.col("joined"))
-    backwards = runs.filter(pl.col("kind") == "B").height
+    before = pl.col("cut").shift(-1) == pl.col("cut")
+    joined = ((pl.col("vote") == "F") & (pl.col("vote").shift(-1) == "B") & before).fill_null(False)
+    runs = runs.with_columns(joined=joined, after=pl.col("n").shift(-1))
+    alone = runs.filter((pl.col("vote") == "F") & ~pl.col("joined"))
+    backwards = runs.filter(pl.col("vote") == "B").height
     usual = alone["n"].median()
     every = runs["joined"].sum() == backwards and alone.height >= backwards > 0
     short = pl.col("n") < PARTIAL * (usual if isinstance(usual, float) else 0.0)
     runs = runs.with_columns(again=pl.col("joined") & (pl.lit(every) | short))
-    runs = runs.with_columns(double=pl.col("joined") & ~pl.col("again") & (pl.col("n") >= TWICE * pl.col("after")))
-    half = voting.select("start_ns", "end_ns")[(runs["first"] + (runs["n"] + 1) // 2).clip(0, len(voting) - 1)]
-    before = voting.select("end_ns")[(runs["first"] + (runs["n"] + 1) // 2 - 1).clip(0, len(voting) - 1)]
-    runs = runs.with_columns(half_start=half["start_ns"], half_end=before["end_ns"])
-    taken = pl.when(pl.col("again")).then("start_ns").when(pl.col("double")).then("half_start").shift(1)
-    return runs.with_columns(
-        start_ns=pl.coalesce(taken, "start_ns"), end_ns=pl.when("double").then("half_end").otherwise("end_ns")
-    ).filter(~pl.col("again"))
+    double = pl.col("joined") & ~pl.col("again") & (pl.col("n") >= TWICE * pl.col("after"))
+    half = (runs["first"] + (runs["n"] + 1) // 2).clip(0, len(voting) - 1)
+    runs = runs.with_columns(
+        end_ns=pl.when(double).then(voting["end_ns"].gather(half - 1)).otherwise("end_ns"),
+        rest=pl.when(double).then(voting["start_ns"].gather(half)),
+    ).with_columns(pl.coalesce(pl.col("rest").shift(1), "start_ns").alias("start_ns"))
+    goes_on = pl.col("again") & (pl.col("vote").shift(1) == "B") & (pl.col("cut").shift(1) == pl.col("cut"))
+    new = ~(pl.col("again").shift(1) | goes_on).fill_null(False)
+    return (
+        runs.with_columns(block=new.cum_sum())
+        .group_by("block", maintain_order=True)
+        .agg(pl.col("step", "cut", "start_ns").first(), pl.col("end_ns").last(), kind=pl.col("vote").last())
+    )
 
 
 def _bounds(blocks: pl.DataFrame, main: pl.DataFrame, transfers: Times, collectives: Times) -> tuple[Times, Times]:
