@@ -267,3 +267,31 @@ def test_devices_are_counted_on_each_host(cluster: Path, tmp_path: Path, run_cli
     result = run_cli(*run, "1,2")
     assert result.returncode == 3
     assert "device 2 of node0 has no profile here; it has those of devices 0,1" in result.stderr
+
+
+def test_communication_marked_at_level_none(cluster: Path) -> None:
+    """Without tables of communication HCCL's own markers tell the operators; what they do not say stays open."""
+    for rank in range(4):
+        path = database(cluster, rank)
+        with closing(sqlite3.connect(path)) as db:
+            found = db.execute(
+                "SELECT s.value, g.value, o.startNs, o.endNs FROM COMMUNICATION_OP o"
+                " JOIN STRING_IDS s ON s.id = o.opName JOIN STRING_IDS g ON g.id = o.groupName ORDER BY o.opId"
+            ).fetchall()
+            db.execute("INSERT INTO STRING_IDS VALUES (9000, 'communication')")
+            kinds = {"send": "HcclSend", "receive": "HcclReceive", "allReduce": "HcclAllReduce"}
+            for number, (name, group, start, end) in enumerate(found):
+                message = {"streamId": "5", "count": "1", "dataType": "fp16", "groupName": group,
+                           "opName": kinds[name.split("_")[1]]}  # fmt: skip
+                db.execute("INSERT INTO STRING_IDS VALUES (?, ?)", (9001 + number, json.dumps(message)))
+                mark = 4000100000 + number
+                row = (start, start + 1, 9001 + number, 9000, mark)
+                db.execute("INSERT INTO MSTX_EVENTS VALUES (?, ?, 2, 0, 0, ?, 1, 1, ?, ?)", row)
+                db.execute("INSERT INTO TASK VALUES (?, ?, 0, ?, ?, 1, 0, 0, 5, 0, 0)", (start, end, mark, mark))
+            for table in ("COMMUNICATION_OP", "COMMUNICATION_TASK_INFO", "COMPUTE_TASK_INFO"):
+                db.execute(f"DROP TABLE {table}")
+            db.commit()
+    profile = understood(cluster)
+    assert len(profile.spans) == 4 * 8
+    assert profile.collectives.select("op", "ordinal").unique().rows() == [("HcclAllReduce", None)]
+    assert len(messages.pair(peers.fill(profile)).messages) == 2 * 3 * 4

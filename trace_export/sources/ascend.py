@@ -116,7 +116,7 @@ def _from_database(db: Database, source: Source, options: ReadOptions) -> Profil
         raise SourceError(source.path, "holds no device tasks (table TASK)", "export the profile again")
     rank, device, origin = _identity(db, source)
     marks, lost = ascend_db.marks(db)
-    operators, copies = ascend_db.operators(db)
+    operators, copies = ascend_db.operators(db, marks)
     host, label = _host(db, source)
     notes = (
         [Note("note", "ranges whose end the device never reached are left out", str(source.path), lost)] if lost else []

@@ -38,7 +38,7 @@ def tables(
         .unnest("n")
         .with_columns(pl.col("group").fill_null(pl.col("digits")), whole_name="op", op=pl.coalesce("what", "op"))
         .with_columns(
-            ordinal=pl.coalesce(pl.col("index").cast(TIME, strict=False), pl.int_range(pl.len()).over("group")),
+            ordinal=pl.col("index").cast(TIME, strict=False),
             role=pl.col("op").str.to_lowercase().str.replace("^hccl_?", "").replace_strict(_TRANSFERS, default=None),
             rank=pl.lit(rank, INT),
         )

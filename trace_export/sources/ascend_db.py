@@ -7,7 +7,9 @@ Times are ns of the host's wall clock; names are ids into STRING_IDS; 4294967295
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
+import orjson
 import polars as pl
 
 from trace_export.model import COUNTERS, INT, TEXT, TIME, conform, empty
@@ -104,11 +106,11 @@ def steps(db: Database) -> pl.DataFrame:
     return conform(db.frame("SELECT id AS step, startNs AS start_ns, endNs AS end_ns FROM STEP_TIME"), STEPS)
 
 
-def operators(db: Database) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """(`OPERATORS`, `COPIES`) of the communication tables, which Level_none does not have."""
+def operators(db: Database, ranges: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """(`OPERATORS`, `COPIES`) of the communication tables, or else, at Level_none, of the marker `ranges`."""
     columns = db.columns("COMMUNICATION_OP")
     if not columns:
-        return empty(OPERATORS), empty(COPIES)
+        return _announced(ranges), empty(COPIES)
     size = "CAST(count AS INTEGER)" if "count" in columns else "-1"
     kind = "dataType" if "dataType" in columns else "65535"
     frame = db.frame(
@@ -121,6 +123,20 @@ def operators(db: Database) -> tuple[pl.DataFrame, pl.DataFrame]:
     )
     frame = frame.with_columns(_hashed(frame["group"])).filter(pl.col("op").is_not_null())
     return conform(frame, OPERATORS), _copies(db, frame)
+
+
+def _announced(ranges: pl.DataFrame) -> pl.DataFrame:
+    """`OPERATORS` that HCCL marked itself, in the domain `communication`, as JSON. These names have no index."""
+    own = ranges.filter(pl.col("domain") == "communication") if "domain" in ranges.columns else ranges.clear()
+    told = []
+    for text in own["text"].unique():
+        with suppress(orjson.JSONDecodeError):
+            message = orjson.loads(text)
+            if isinstance(message, dict) and isinstance(message.get("opName"), str):
+                told.append({"text": text, "op": message["opName"], "group": str(message.get("groupName", "N/A"))})
+    schema = {"text": TEXT, "op": TEXT, "group": TEXT}
+    rows = own.join(pl.DataFrame(told, schema=schema), on="text")
+    return conform(rows.with_columns(_hashed(rows["group"])), OPERATORS)
 
 
 def _hashed(groups: pl.Series) -> pl.Series:
