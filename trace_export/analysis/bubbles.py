@@ -167,13 +167,21 @@ def _gaps(work: pl.DataFrame) -> pl.DataFrame:
 
 def _split(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
     """`gaps` with upstream_ns, transfer_ns, late_ns, unknown_ns, whose sum is the gap, and the producer's rank."""
-    gaps = _needs(gaps, profile).hstack(_producers(profile)[gaps["row"]])
+    gaps = gaps.hstack(_producers(profile)[gaps["row"]])
     idle, start, made = pl.col("idle_ns"), pl.col("start_ns"), pl.col("made_ns")
     known = made.is_not_null()
-    unknown = pl.when(pl.col("needs") & ~known).then(start - idle).otherwise(0)
+    gaps = pl.concat([gaps.filter(known).with_columns(lacks=False), _lacks(gaps.filter(~known), profile)])
+    unknown = pl.when("lacks").then(start - idle).otherwise(0)
     upstream = pl.when(known).then((pl.min_horizontal(start, made) - idle).clip(0)).otherwise(0)
     # Data that were on their way before the rank fell idle are here when a transfer on this link usually ends.
-    usual = pl.when(made > idle).then(start - made).median().over("producer", "rank").round().cast(pl.Int64)
+    usual = (
+        pl.when((made > idle) & (made <= start))
+        .then(start - made)
+        .median()
+        .over("producer", "rank")
+        .round()
+        .cast(pl.Int64)
+    )
     here = pl.when(made > idle).then(start).otherwise(made + usual.fill_null(0))
     transfer = (
         pl.when(known).then((pl.min_horizontal(start, here) - pl.max_horizontal(idle, made)).clip(0)).otherwise(0)
@@ -203,12 +211,13 @@ def _producers(profile: Profile) -> pl.DataFrame:
     )
 
 
-def _needs(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
-    """`gaps` with `needs`: whether the block has an input from another rank, by its place in the pipeline."""
+def _lacks(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
+    """`gaps` with `lacks`: whether the block, of which no producer is known, must have one on another rank."""
     placement = chunk_placement(profile)
-    stages = profile.ranks["stage"].drop_nulls().to_numpy()
+    stages, chunks = (
+        frame[c].drop_nulls().to_numpy() for frame, c in ((profile.ranks, "stage"), (profile.spans, "chunk"))
+    )
     count = int(stages.max()) + 1 if len(stages) else 1
-    chunks = gaps["chunk"].drop_nulls().to_numpy()
     last = count * (int(chunks.max()) + 1 if len(chunks) and placement != "both" else 1) - 1
     stage = pl.col("stage").fill_null(0)
     at = virtual_stage(placement, count, pl.col("chunk").fill_null(0), stage)
@@ -219,7 +228,7 @@ def _needs(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
     forward = pl.col("kind").is_in(["F", "FB"]) & (at > 0) & ~turn
     back = pl.col("kind").is_in(["B", "FB"]) & (at_b < last) & ~turn_b
     placed = gaps.join(profile.ranks.select("rank", "stage"), on="rank", how="left", maintain_order="left")
-    return placed.with_columns(needs=forward | back).drop("stage")
+    return placed.with_columns(lacks=forward | back).drop("stage")
 
 
 def _tail(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:

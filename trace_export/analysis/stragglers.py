@@ -22,9 +22,7 @@ _WORK = ["F", "B", "W", "FB"]
 def slow_stages(profile: Profile) -> pl.DataFrame:
     """stage, ranks, microbatch_ns, ratio, slow: the work of a stage per micro-batch (all its chunks; the median over
     its ranks and steps), and its ratio to the median of all stages; sorted by stage."""
-    work = profile.spans.filter(pl.col("kind").is_in(_WORK)).join(
-        profile.ranks.select("rank", "stage").drop_nulls(), on="rank"
-    )
+    work = _work(profile)
     chunks = pl.col("chunk").fill_null(0).n_unique()
     forwards = pl.col("kind").is_in(["F", "FB"]).sum()
     each = (
@@ -41,11 +39,10 @@ def slow_stages(profile: Profile) -> pl.DataFrame:
 def slow_ranks(profile: Profile) -> pl.DataFrame:
     """rank, stage, kind, chunk, blocks, median_ns, peers_ns, ratio, slow: a rank's blocks beside those of the other
     ranks of its stage; sorted by (ratio, slowest first). Empty where no stage has two ranks."""
-    placed = profile.spans.filter(pl.col("kind").is_in(_WORK)).join(
-        profile.ranks.select("rank", "stage").drop_nulls(), on="rank"
-    )
-    medians = placed.group_by("rank", "stage", "kind", pl.col("chunk").fill_null(0)).agg(
-        blocks=pl.len(), median_ns=_LENGTH.median()
+    medians = (
+        _work(profile)
+        .group_by("rank", "stage", "kind", pl.col("chunk").fill_null(0))
+        .agg(blocks=pl.len(), median_ns=_LENGTH.median())
     )
     peers = ["stage", "kind", "chunk"]
     return (
@@ -54,6 +51,18 @@ def slow_ranks(profile: Profile) -> pl.DataFrame:
         .with_columns(ratio=pl.col("median_ns") / pl.col("peers_ns"))
         .with_columns(slow=(pl.col("ratio") > SLOW) & (pl.col("blocks") >= ENOUGH))
         .sort("ratio", "rank", "kind", "chunk", descending=[True, False, False, False])
+    )
+
+
+def _work(profile: Profile) -> pl.DataFrame:
+    columns = ["rank", "run", "step", "kind", "chunk", "start_ns", "end_ns"]
+    placed = profile.ranks.select("rank", "stage").drop_nulls()
+    return (
+        profile.spans.lazy()
+        .filter(pl.col("kind").is_in(_WORK))
+        .select(columns)
+        .join(placed.lazy(), on="rank")
+        .collect()
     )
 
 

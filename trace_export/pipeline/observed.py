@@ -91,8 +91,8 @@ def expected_order(s: Schedule, weights: bool) -> pl.DataFrame:
 
 def without_pieces(orders: pl.DataFrame) -> pl.DataFrame:
     """`orders` where a block that was recorded in several pieces (MindSpeed's loss head) counts once, as the last."""
-    piece = orders.select(piece=pl.struct("rank", *STEP, KEY).is_last_distinct().not_())["piece"]
-    if not piece.any():
+    block = pl.struct("rank", *STEP, KEY)
+    if orders.select(block.hash().n_unique()).item() == len(orders):
         return orders
     position = pl.int_range(pl.len(), dtype=pl.Int32).over("rank", *STEP)
-    return orders.filter(piece.not_()).with_columns(position=position)
+    return orders.filter(block.is_last_distinct()).with_columns(position=position)
