@@ -18,7 +18,7 @@ from tests.conftest import Cli
 from trace_export.instrument import marks
 from trace_export.instrument.backends import mstx
 from trace_export.instrument.backends.recorder import Recorder
-from trace_export.instrument.frameworks import mindspeed
+from trace_export.instrument.frameworks import megatron, mindspeed
 from trace_export.pipeline.schedules import schedule
 
 MODULE = "mindspeed.core.pipeline_parallel.dualpipev.dualpipev_schedules"
@@ -165,16 +165,38 @@ def test_overlapped_blocks_have_all_numbers(module: Any, stage: int) -> None:
     assert store.weight_grad_queue.empty()
 
 
-def test_blocks_without_overlap(module: Any) -> None:
+@pytest.mark.parametrize("patched_first", [False, True])
+def test_blocks_without_overlap(module: Any, patched_first: bool) -> None:
+    """`backward_step` comes from Megatron, where it may have its marks already."""
+    if patched_first:
+        module.backward_step = megatrons_backward_step()
+        mindspeed.patch(module)
+    module.forward_backward_pipelining_with_cutinhalf(lambda: None)
     first = forward(module, "forward_step_no_model_graph", 0, 0)
     second = forward(module, "forward_step_no_model_graph", 2, 1)
     module.backward_step(None, second, None, None, None)
+    store.cache = [Tensor()]
+    store.pop()
     module.backward_step(None, first, None, None, None)
-    assert recorded() == [(k, m, c, None, None) for k, m, c in [("F", 0, 0), ("F", 2, 1), ("B", 2, 1), ("B", 0, 0)]]
+    expected = [("F", 0, 0), ("F", 2, 1), ("B", 2, 1), ("W", 2, 1), ("B", 0, 0)]
+    assert recorded() == [(*numbers, None, None) for numbers in expected]
     backend = marks.state.backend
     assert isinstance(backend, Recorder)
     names = [ast.literal_eval(mstx.message(m.mark, m.where))["name"] for m in backend.marks]
-    assert names == ["forward_step_no_model_graph"] * 2 + ["backward_step"] * 2
+    forwards, others = ["forward_step_no_model_graph"] * 2, ["backward_step", "WeightGradStore.pop", "backward_step"]
+    assert names == forwards + others
+
+
+def megatrons_backward_step() -> Any:
+    """As Megatron's schedules have it once they are patched."""
+    schedules: Any = types.ModuleType("megatron.core.pipeline_parallel.schedules")
+    for way in ("no_pipelining", "pipelining_with_interleaving", "pipelining_without_interleaving"):
+        setattr(schedules, f"forward_backward_{way}", lambda run: run())
+    schedules.forward_step = lambda data, current_microbatch=None, vp_stage=None: (Tensor(), 0)
+    # A function of its own: what is patched once is not patched again.
+    schedules.backward_step = types.FunctionType(backward_step.__code__, globals(), "backward_step")
+    megatron.patch_schedules(schedules)
+    return schedules.backward_step
 
 
 @pytest.mark.parametrize("described", [True, False])

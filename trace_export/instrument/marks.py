@@ -118,7 +118,10 @@ def global_rank() -> int | None:
 def set_step(number: int | None) -> None:
     """From here on blocks belong to the step that the user calls `number`; None: steps are counted by passes again."""
     state.step = number
-    _locate(None)
+    try:
+        _locate(None)
+    except Exception as error:
+        give_up(error)
 
 
 def begin_pass() -> None:

@@ -1,7 +1,8 @@
 """MindSpeed's DualPipeV: the functions that Ascend's guide wraps by hand, with the numbers that the guide leaves out.
 
 Chunk 0 counts its micro-batches 0 … M-1 and chunk 1 M … 2M-1; a mark counts within the chunk. A backward is known by
-the model graph, or without one by the output, that its forward returned. A weight block belongs to the backward that
+the model graph, or without one by the output, that its forward returned; `backward_step` is Megatron's own, and marked
+there if it was patched first. A weight block belongs to the backward that
 queued it. Weight work inside a backward or an overlapped block is part of that block.
 """
 
@@ -15,7 +16,6 @@ from trace_export.instrument.frameworks import megatron
 from trace_export.instrument.frameworks.patching import argument, block, replace, schedule_pass
 from trace_export.instrument.marks import Mark
 
-_last_backward: list[tuple[int | None, int | None]] = [(None, None)]
 _queued: deque[tuple[int | None, int | None]] = deque()
 
 
@@ -25,7 +25,7 @@ def patch(module: ModuleType) -> None:
         forward = block(_forward(getattr(module, name), name), _remember)
         replace(module, name, forward, needs=("model_chunk_id", "num_microbatches", "current_microbatch"))
     for name in ("backward_step_with_model_graph", "backward_step"):
-        backward = block(_backward(getattr(module, name), name), _note_backward)
+        backward = block(_backward(getattr(module, name), name))
         replace(module, name, backward, needs=("output_tensor",))
     _patch_store(module.WeightGradStore)
 
@@ -33,7 +33,6 @@ def patch(module: ModuleType) -> None:
 def _prepare(*args: Any, **kwargs: Any) -> None:
     megatron.prepare()
     _queued.clear()
-    _last_backward[0] = (None, None)
 
 
 def _forward(function: Any, name: str) -> Any:
@@ -48,7 +47,6 @@ def _forward(function: Any, name: str) -> Any:
         if overlapped is None:
             return Mark("F", microbatch, chunk, stage=megatron.stage(), name=name)
         backward = megatron.IN_FLIGHT.recall(overlapped["bwd_model_graph"])
-        _last_backward[0] = backward
         return Mark("FB", microbatch, chunk, *backward, stage=megatron.stage())
 
     return describe
@@ -74,17 +72,13 @@ def _backward(function: Any, name: str) -> Any:
     return describe
 
 
-def _note_backward(mark: Mark, result: Any) -> None:
-    _last_backward[0] = (mark.microbatch, mark.chunk)
-
-
 def _patch_store(store: Any) -> None:
     """`pop` runs the weight work of the last backward; `flush_chunk_grad` queues it, `pop_single` runs the oldest."""
 
     def pop(cls: Any, *args: Any, **kwargs: Any) -> Mark | None:
         if not cls.cache:
             return None
-        return Mark("W", *_last_backward[0], stage=megatron.stage(), name="WeightGradStore.pop")
+        return Mark("W", *megatron.IN_FLIGHT.last, stage=megatron.stage(), name="WeightGradStore.pop")
 
     def pop_single(cls: Any, *args: Any, **kwargs: Any) -> Mark | None:
         waiting = cls.weight_grad_queue.queue
@@ -95,7 +89,7 @@ def _patch_store(store: Any) -> None:
 
     def flush(function: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            _queued.append(_last_backward[0])
+            _queued.append(megatron.IN_FLIGHT.last)
             return function(*args, **kwargs)
 
         return call

@@ -85,7 +85,7 @@ def schedule_pass(prepare: Callable[..., None] | None = None) -> Callable[[Any],
 
     def around(function: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            marks.begin_pass()
+            safely(marks.begin_pass)
             if prepare is not None:
                 safely(prepare, *args, **kwargs)
             try:
@@ -110,13 +110,18 @@ def argument(function: Any, name: str) -> Callable[[tuple[Any, ...], dict[str, A
 
 
 class InFlight:
-    """Which micro-batch and chunk an object that a forward returned belongs to, for the backward that is given it."""
+    """Which micro-batch and chunk an object that a forward returned belongs to, for the backward that is given it.
+
+    `last` is what was recalled last, so the backward that runs or ran last.
+    """
 
     def __init__(self) -> None:
         self._numbers: dict[int, tuple[int | None, int | None]] = {}
+        self.last: tuple[int | None, int | None] = (None, None)
 
     def clear(self) -> None:
         self._numbers.clear()
+        self.last = (None, None)
 
     def remember(self, thing: Any, microbatch: int | None, chunk: int | None) -> None:
         self._numbers[id(_first(thing))] = (microbatch, chunk)
@@ -125,7 +130,8 @@ class InFlight:
         """(None, None) for an object that no forward returned."""
         key = id(_first(thing))
         found = self._numbers.get(key) if keep else self._numbers.pop(key, None)
-        return found or (None, None)
+        self.last = found or (None, None)
+        return self.last
 
 
 def _first(thing: Any) -> Any:
