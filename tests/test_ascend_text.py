@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tests.conftest import Cli
 from tests.test_ascend import NUMBERS, load, truth_spans, understood
 from trace_export.errors import SourceError
 from trace_export.sources import trace_view
@@ -39,6 +40,9 @@ def test_real_capture_without_markers(shared: Path) -> None:
     profile = understood(folder)
     assert dict(profile.ranks.select("rank", "stage").iter_rows()) == {
         int(rank): stage for rank, stage in expected["stage_of_rank"].items()
+    }
+    assert dict(profile.ranks.select("rank", "device").iter_rows()) == {
+        int(rank): device for rank, device in expected["device_of_rank"].items()
     }
     for rank, blocks in expected["spans"].items():
         ours = profile.spans.filter(pl.col("rank") == int(rank)).sort("start_ns").to_dicts()
@@ -116,3 +120,11 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(SourceError, match=r"trace_view\.json"):
         trace_view.read(path, Dialects())
+
+
+def test_inspect_names_the_tables_without_times(shared: Path, run_cli: Cli) -> None:
+    result = run_cli("inspect", shared / "data" / "ascend" / "real" / "qwen3_pp2_dp2_level2")
+    assert result.returncode == 0, result.stderr
+    assert "hold no times: op_statistic.csv, api_statistic.csv, step_trace_time.csv" in " ".join(
+        (result.stdout + result.stderr).split()
+    )

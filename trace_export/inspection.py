@@ -12,6 +12,7 @@ from trace_export.errors import TraceExportError
 from trace_export.model import Note, Profile
 from trace_export.output import Progress, silent
 from trace_export.sources.find import find
+from trace_export.sources.find_ascend import timeless
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ def inspect(options: export.LoadOptions, progress: Progress = silent) -> Inspect
         return Inspection(sources, pl.DataFrame(), found.notes, (export.nothing_found(options),))
     profile, failures = export.read_all(list(found.sources), options, progress)
     profile = export.interpret(profile, options.told)
-    return Inspection(sources, _ranks(profile), found.notes + profile.notes, tuple(failures))
+    notes = found.notes + profile.notes + timeless(found.sources)
+    return Inspection(sources, _ranks(profile), notes, tuple(failures))
 
 
 def _ranks(profile: Profile) -> pl.DataFrame:

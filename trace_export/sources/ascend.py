@@ -166,17 +166,16 @@ def _from_text(source: Source, options: ReadOptions) -> Profile:
     notes: list[Note] = []
     seen = _trace(folder, Dialects.of(options.markers))
     rows = ascend_text.kernels(folder)
-    is_communication = pl.col("core").is_in(ascend_text.COMMUNICATION).fill_null(False) | pl.col(
-        "name"
-    ).str.starts_with("hcom_")
+    of_hccl = pl.col("core").is_in(ascend_text.COMMUNICATION).fill_null(False)
+    is_communication = of_hccl | pl.col("name").str.starts_with("hcom_")
     communication = rows.filter(is_communication).collect(engine="streaming")
     computing = rows.filter(~is_communication)
     by_step = computing.group_by("step").agg(pl.col("end_ns").max()).drop_nulls().collect(engine="streaming")
     twins = seen.marks["host_start_ns"].null_count() == 0 and len(seen.steps) > 0
     operators, copies = ascend_text.operators(communication, folder, notes)
     found = _Recorded(
-        rank=rank, rank_origin=source.rank_origin if source.rank is not None else "assumed", device=None,
-        host=source.host, label=source.host, meta=metadata((), folder.parent, rank, folder), marks=seen.marks,
+        rank=rank, rank_origin=source.rank_origin if source.rank is not None else "assumed",
+        device=ascend_text.device(folder), host=source.host, label=source.host, meta=metadata((), folder.parent, rank, folder), marks=seen.marks,
         steps=seen.steps if twins or by_step.is_empty() else ascend_text.steps(by_step),
         operators=operators, copies=copies,
         counters=pl.concat([seen.counters, ascend_text.counters(folder)]).with_columns(rank=pl.lit(rank, INT)),

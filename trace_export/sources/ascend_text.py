@@ -17,6 +17,7 @@ from trace_export.model import COUNTERS, INT, TEXT, TIME, Note, Schema, conform,
 from trace_export.sources.ascend_blocks import STEPS
 from trace_export.sources.ascend_comm import COPIES, OPERATORS
 from trace_export.sources.ascend_infer import WORKED
+from trace_export.sources.ascend_meta import json_file, whole
 from trace_export.sources.sqlite import Database
 from trace_export.sources.trace_view import nanoseconds
 
@@ -56,6 +57,17 @@ def kernels(folder: Path) -> pl.LazyFrame:
     return rows.select(*known, *absent, start_ns=start, end_ns=start + length).with_columns(
         pl.col("stream").cast(TIME, strict=False), pl.col("step").cast(INT, strict=False)
     ).drop_nulls("end_ns")  # fmt: skip
+
+
+def device(folder: Path) -> int | None:
+    """The device's number on its host: a column that several tables have, depending on the version."""
+    for name, column in (("step_trace_time.csv", "Device_id"), ("kernel_details.csv", "Device_id")):
+        path = folder / name
+        if path.is_file() and path.stat().st_size and column in _csv(path).collect_schema().names():
+            return next((whole(value, least=0) for value in _csv(path).select(column).head(1).collect()[column]), None)
+    info = next((json_file(path) for path in sorted(folder.parent.glob("profiler_info*.json"))), {})
+    inner = info.get("ms_profiler_info")
+    return whole(inner.get("device_id"), least=0) if isinstance(inner, dict) else None
 
 
 def operators(rows: pl.DataFrame, folder: Path, notes: list[Note]) -> tuple[pl.DataFrame, pl.DataFrame]:

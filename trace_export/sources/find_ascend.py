@@ -25,6 +25,12 @@ TEXTS = ("trace_view.json", "kernel_details.csv", "communication.json", "analysi
 COPIES = "step_task_info"
 """Where `writers/step_task_info.py` puts its copies of the databases; never read again as a profile."""
 
+TIMELESS = (
+    "dataset.csv", "op_statistic.csv", "api_statistic.csv", "l2_cache.csv", "step_trace_time.csv",
+    "minddata_pipeline_summary_{rank}.csv", "minddata_pipeline_raw_{rank}.csv",
+)  # fmt: skip
+"""Tables of a text export that say how long or how often, but not when."""
+
 _DATABASE = re.compile(r"ascend_(pytorch|mindspore)_profiler(?:_(\d{1,9}))?\.db")
 _MONITOR = re.compile(r"msmonitor_\d+_\d{17}_(-1|\d{1,9})\.db")
 _MSPROF = re.compile(r"msprof_\d{14}\.db")
@@ -71,6 +77,20 @@ def captures(root: Path, folders: list[Folder]) -> Found:
             Note("warning", "PyTorch and MindSpore ranks lie in one folder; they are read as one run", str(root))
         )
     return Found(_placed(root, newest), tuple(notes))
+
+
+def timeless(sources: tuple[Source, ...]) -> tuple[Note, ...]:
+    """What lies beside the `sources` but cannot be drawn, because it has no times."""
+    names = {
+        name.format(rank="N"): source.path
+        for source in sources
+        if source.path.is_dir()
+        for name in TIMELESS
+        if (source.path / name.format(rank=source.rank)).is_file()
+    }
+    if not names:
+        return ()
+    return (Note("note", f"not drawn, for they hold no times: {', '.join(names)}", str(next(iter(names.values())))),)
 
 
 def _captures(folder: Folder, files: dict[Path, tuple[str, ...]]) -> list[_Capture]:
