@@ -169,7 +169,8 @@ class Dialects:
     def _any(self) -> str:
         """One pattern for Polars that lets through what some rule may know."""
         patterns = [re.sub(r"\(\?P<\w+>", "(?:", rule.pattern) for rule in self.rules]
-        return rf"^(?:\{{.*\}}|{'|'.join(patterns)})(?:{SUFFIX})?$"
+        message = r"\{.*['\"]name['\"].*\}"
+        return f"^(?:{message}|{'|'.join(patterns)})(?:{SUFFIX})?$"
 
     @cached_property
     def _compiled(self) -> list[tuple[Rule, re.Pattern[str]]]:
