@@ -174,15 +174,22 @@ def _from_text(source: Source, options: ReadOptions) -> Profile:
     twins = seen.marks["host_start_ns"].null_count() == 0 and len(seen.steps) > 0
     operators, copies = ascend_text.operators(communication, folder, notes)
     found = _Recorded(
-        rank=rank, rank_origin=source.rank_origin if source.rank is not None else "assumed",
-        device=ascend_text.device(folder), host=source.host, label=source.host, meta=metadata((), folder.parent, rank, folder), marks=seen.marks,
+        rank=rank,
+        rank_origin="assumed" if source.rank is None else source.rank_origin,
+        device=ascend_text.device(folder),
+        host=source.host,
+        label=source.host,
+        meta=metadata((), folder.parent, rank, folder),
+        marks=seen.marks,
         steps=seen.steps if twins or by_step.is_empty() else ascend_text.steps(by_step),
-        operators=operators, copies=copies,
+        operators=operators,
+        copies=copies,
         counters=pl.concat([seen.counters, ascend_text.counters(folder)]).with_columns(rank=pl.lit(rank, INT)),
         kernels=lambda: ascend_text.worked(computing),
         busy=(lambda ranges: ascend_text.busy(computing, ranges)) if len(by_step) else None,
-        tasks=ascend_kernels.from_text(rows, rank, options), notes=(*seen.notes, *notes),
-    )  # fmt: skip
+        tasks=ascend_kernels.from_text(rows, rank, options),
+        notes=(*seen.notes, *notes),
+    )
     return _profile(found, source, options)
 
 

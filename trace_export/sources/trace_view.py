@@ -20,7 +20,7 @@ from trace_export.model import COUNTERS, INT, TEXT, TIME, Note, Schema, conform,
 from trace_export.sources.ascend_blocks import MARKS, STEPS
 from trace_export.sources.markers import Dialects
 
-PIECE_BYTES = 16 << 20
+PIECE_BYTES = 8 << 20
 MAX_EVENT_BYTES = 256 << 20
 """No event is as long as this; a file without the end of one is no trace."""
 
