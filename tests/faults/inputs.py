@@ -94,7 +94,7 @@ INPUTS = {
     "paddle": Input(_paddle, ("workerlog.0", "envlog.0")),
     "paddle_dygraph": Input(_dygraph, ("profile_record_tmp_file_for_rank_0",)),
     "nsys": Input(_nsys, ("node0.sqlite",)),
-    "kineto": Input(_kineto, ("one.pt.trace.json",), mutants=500),
+    "kineto": Input(_kineto, ("one.pt.trace.json",)),
     "ascend": Input(_ascend, ("ascend_pytorch_profiler_0.db", "profiler_info_0.json")),
     "mindspore": Input(
         _mindspore, ("trace_view.json", "kernel_details.csv", "profiler_metadata.json", "profiler_info_0.json")

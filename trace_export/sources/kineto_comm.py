@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-IS_NCCL = pl.col("name").str.starts_with("nccl")
+IS_NCCL = pl.col("name").str.starts_with("nccl").fill_null(False)
 
 _SIZES = {
     "Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1,
