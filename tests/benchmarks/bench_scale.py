@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import resource
 import shutil
 import socket
 import sqlite3
@@ -28,11 +29,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "samples")]
 
-import generate_nsys  # noqa: E402
 import generate_paddle  # noqa: E402
 import psutil  # noqa: E402
-from nsys_export import Export  # noqa: E402
 
+from tests import nsys_session  # noqa: E402
 from tests.ascend_export import Block, Capture  # noqa: E402
 from trace_export import cluster, parallel, sources  # noqa: E402
 from trace_export.sources.find import find  # noqa: E402
@@ -59,16 +59,7 @@ def ascend(place: Path, ranks: int) -> None:
 
 def nsys(place: Path, files: int, kernels: int = 100_000) -> None:
     """One session a file, each of one rank; all hold the same times."""
-    chance = random.Random(1)
-    export = Export()
-    rank = generate_nsys.Rank(export, 0, STAGES, 0)
-    generate_nsys.KERNELS = 500
-    steps = max(1, kernels // (generate_nsys.KERNELS * 3 * MICROBATCHES))
-    blocks = [b for b in generate_nsys.simulate(STAGES, MICROBATCHES, steps, chance) if b.rank == 0]
-    for block in blocks:
-        rank.block(block, chance)
-    rank.steps(blocks)
-    first = export.write(place / "rank0.sqlite")
+    first = nsys_session.write(place / "rank0.sqlite", kernels)
     for number in range(1, files):
         path = shutil.copyfile(first, place / f"rank{number}.sqlite")
         with closing(sqlite3.connect(path)) as db:
@@ -103,10 +94,10 @@ class Peak(threading.Thread):
                 time.sleep(0.1)
 
 
-def whole_way(place: Path) -> tuple[float, float]:
-    """Seconds and peak megabytes of the command on a folder."""
+def whole_way(place: Path) -> tuple[float, float, float]:
+    """Seconds, seconds of the processors, and peak megabytes of the command on a folder."""
     with tempfile.TemporaryDirectory() as out:
-        started = time.perf_counter()
+        started, before = time.perf_counter(), cpu()
         process = subprocess.Popen(
             [sys.executable, "-m", "trace_export", "--log_dir", str(place), "--out", out, "--quiet"],
             env=ENVIRONMENT,
@@ -116,7 +107,13 @@ def whole_way(place: Path) -> tuple[float, float]:
         watch.start()
         if process.wait():
             sys.exit(f"{place}: the command failed")
-        return time.perf_counter() - started, watch.bytes / 1e6
+        return time.perf_counter() - started, cpu() - before, watch.bytes / 1e6
+
+
+def cpu() -> float:
+    """What the processes that have ended used of the processors, with all that those started."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 ONE_BY_ONE = """
@@ -187,12 +184,15 @@ def main() -> None:
                 f"dask    {count} sources: {on_dask:.2f} s, pool {on_pool:.2f} s, ratio {on_dask / on_pool:.2f} (1.3)"
             )
             continue
+        before = cpu()
         alone = one_by_one(place)
-        seconds, megabytes = whole_way(place)
+        alone_cpu = cpu() - before
+        seconds, seconds_cpu, megabytes = whole_way(place)
         limit = 10.0 if case == "paddle" else 0.5 * alone + 3
         print(
             f"{case:7} {count} sources: whole way {seconds:.2f} s ({limit:.2f}), one by one {alone:.2f} s,"
-            f" ratio {seconds / alone:.2f}, peak {megabytes:.0f} MB (1000)"
+            f" ratio {seconds / alone:.2f}, of processor time {seconds_cpu:.2f} s and {alone_cpu:.2f} s,"
+            f" peak {megabytes:.0f} MB (1000)"
         )
 
 

@@ -1,0 +1,74 @@
+"""The memory formula of `trace_export/docs/scale.md`, checked by runs that the system kills when they need more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests import nsys_session
+from tests.conftest import ROOT
+
+PROCESS_BYTES, LAUNCH_BYTES = 200 << 20, 64
+"""A process that reads: this much, and this much for each GPU launch in its file."""
+GROUPS = {
+    Path("/sys/fs/cgroup/memory"): "memory.limit_in_bytes",
+    Path("/sys/fs/cgroup"): "memory.max",
+}
+"""Where groups of processes get their limits, in both versions of the interface."""
+
+
+@contextmanager
+def limited(size: int) -> Iterator[Path]:
+    """A group of processes that may have so many bytes; the system's cache of files does not count for it."""
+    for root, file in GROUPS.items():
+        group = root / f"trace_export_test_{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            if not (group / file).exists():
+                continue
+            (group / file).write_text(str(size))
+            yield group / "cgroup.procs"
+            return
+        finally:
+            group.rmdir()
+    pytest.skip("no limit on memory can be set here")
+
+
+def run_in(processes: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command as a member of the group of `processes`."""
+    join = f'echo $$ > "{processes}" && exec "$@"'
+    command = ["sh", "-c", join, "sh", sys.executable, "-m", "trace_export", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_all_device_work_of_a_long_session_in_bounded_memory(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    kernels = nsys_session.repeat(nsys_session.write(folder / "rank0.sqlite", 50_000), 16)
+    assert kernels > 700_000
+    options = ("--log_dir", folder, "--out", tmp_path / "out", "--detail", "kernels", "--format", "perfetto", "--quiet")
+    with limited(PROCESS_BYTES + LAUNCH_BYTES * kernels) as group:
+        result = run_in(group, *options, "--jobs", 1)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "out" / "pipeline_profile.pftrace").stat().st_size > 40 * kernels  # all of them are there
+
+
+def test_a_run_that_gets_too_little_dies_alone(tmp_path: Path) -> None:
+    """The test above can fail: the same with a tenth of the memory is killed, and leaves no output."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    nsys_session.write(folder / "rank0.sqlite", 50_000)
+    with limited(40 << 20) as group:
+        result = run_in(group, "--log_dir", folder, "--out", tmp_path / "out", "--detail", "kernels")
+    assert result.returncode < 0
+    assert not (tmp_path / "out").exists()
