@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +15,23 @@ import pytest
 from tests.clock_runs import Clocks, Run, make
 from trace_export.clocks import causality, record
 from trace_export.clocks.align import align
+from trace_export.clocks.edges import block_messages
 from trace_export.clocks.fit import fit_clocks
 from trace_export.errors import AlignmentError, SourceError, UsageError
-from trace_export.model import HOSTS, MESSAGES, TABLES, Profile, conform, empty
+from trace_export.model import (
+    COLLECTIVES,
+    HOSTS,
+    MESSAGES,
+    P2P,
+    RANKS,
+    SPANS,
+    TABLES,
+    Profile,
+    conform,
+    empty,
+)
+from trace_export.pipeline.dependencies import block_edges
+from trace_export.pipeline.messages import pair
 
 
 def with_messages(run: Run) -> Profile:
@@ -211,3 +228,56 @@ def test_good_clocks_are_left_as_they_are() -> None:
     assert done.clocks["method"].str.starts_with("wall, confirmed by p2p").all()
     assert done.spans.equals(run.profile.spans)
     assert not [n for n in done.notes if n.level == "warning"]
+
+
+FIGURES_US = {"ntp_16hosts": (1.5, 6.0), "packed_4hosts": (1.5, 6.0), "cut_4stages": (2.0, 7.0)}
+"""Root mean square and largest error that the reference fit was to reach on these simulated runs."""
+
+
+@pytest.mark.parametrize("name", FIGURES_US)
+def test_recorded_runs_are_placed_as_well_as_is_possible(shared: Path, tmp_path: Path, name: str) -> None:
+    folder = shared / "data" / "clocks" / name
+    profile = pair(simulated(folder))
+    done = align(profile)
+    assert causality.violations(done.messages) == 0 < causality.violations(profile.messages)
+    record.write(done, tmp_path / "clocks.json")
+    scorer = [sys.executable, shared / "tools" / "gen_clocks.py", "score", folder, "--fit", tmp_path / "clocks.json"]
+    score = json.loads(subprocess.run(scorer, capture_output=True, text=True, check=True).stdout)
+    rms, worst = FIGURES_US[name]
+    assert score["rms_us"] < rms
+    assert score["max_us"] < worst
+    assert score["recv_end_before_send_start"] == 0
+
+
+def simulated(folder: Path) -> Profile:
+    """The events of a simulated run as a reader would deliver them."""
+    events = pl.read_parquet(folder / "events.parquet")
+    ends = events.filter(pl.col("kind").is_in(["send", "recv"])).with_columns(role="kind")
+    peer = pl.when(pl.col("kind") == "send").then("dst_rank").otherwise("src_rank")
+    met = events.filter(pl.col("kind") == "collective").with_columns(op="name")
+    blocks = events.filter(pl.col("kind") == "compute").with_columns(kind="name")
+    return Profile(
+        ranks=conform(events.select("rank", "host", "stage", "dp").unique().sort("rank"), RANKS),
+        spans=conform(blocks, SPANS),
+        p2p=conform(ends.with_columns(peer=peer), P2P),
+        collectives=conform(met, COLLECTIVES),
+    )
+
+
+@pytest.mark.parametrize(("sample", "true_us"), [("multi_2x2_skew", 3200), ("multi_2x2_envlog_swapped", 1900)])
+def test_blocks_alone_tie_the_machines_of_a_log(shared: Path, sample: str, true_us: int) -> None:
+    truth = pl.read_csv(shared / "data" / "paddle" / sample / "truth.csv")
+    truth = truth.with_columns(start_ns=pl.col("start_us") * 1000, end_ns=pl.col("end_us") * 1000)
+    ranks = truth.select("rank", pl.col("machine").cast(pl.String).alias("host"), "stage").unique().sort("rank")
+    profile = Profile(ranks=conform(ranks, RANKS), spans=conform(truth, SPANS))
+    done = align(profile, block_edges=block_edges(profile))
+    assert set(done.clocks["method"]) == {"blocks"}
+    host = ranks.join(done.clocks, on="host").select("rank", "sd_ns", "bound_ns")
+    moved = truth.with_columns(shown=done.spans["start_ns"]).join(host, on="rank")
+    left = (moved["shown"] - moved["true_start_us"] * 1000).to_numpy() / 1e3
+    apart = left.max() - left.min()
+    assert apart < 2 * 2 * done.clocks["sd_ns"][0] / 1e3 < 20
+    assert apart < done.clocks["bound_ns"][0] / 1e3 < true_us
+    before, after = (block_messages(p.spans, block_edges(p)) for p in (profile, done))
+    assert causality.violations(before) > 0
+    assert causality.violations(after) == 0

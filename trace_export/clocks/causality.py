@@ -11,8 +11,3 @@ SLACK_US = 5.0
 def violations(messages: pl.DataFrame) -> int:
     """How many messages arrive before they were sent."""
     return int((messages["recv_end_ns"] < messages["send_start_ns"]).sum())
-
-
-def early(messages: pl.DataFrame, slack_ns: int = round(SLACK_US * 1e3)) -> int:
-    """How many messages arrive before their sender had finished, by more than `slack_ns`."""
-    return int((messages["recv_end_ns"] < messages["send_end_ns"] - slack_ns).sum())

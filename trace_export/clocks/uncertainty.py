@@ -16,10 +16,12 @@ RESAMPLES = 16
 RESAMPLED = 100
 """So many messages of each directed pair are resampled; of more the uncertainty is stated too large."""
 LEAST_SD_US = 0.5
-SPREAD_OUT, MEMBERS_SPREAD = 9.0, 1.5
+SPREAD_OUT = 9.0
 SCARCE = 10.0
-"""How much larger than in the loss's round part the variance of messages really is (and of collectives than their
-spread says), more so with fewer messages than `SCARCE` each way. Found by comparison with simulated runs."""
+"""How much larger than in the loss's round part the variance of messages really is, more so with fewer of them than
+`SCARCE` each way. Found by comparison with simulated runs."""
+COMMON_SPREAD_US = 10.0
+"""The ends of one collective commonly lie so far apart; worth two observations."""
 TIMES = 8
 """Into so many stretches the window is cut to see whether a clock wanders."""
 
@@ -71,7 +73,7 @@ def _left_open(problem: Problem, solution: Solution, component: Ints) -> tuple[F
         weight[rows] = 1 / (solution.losses[kind].scale * solution.losses[kind].zone)
     count = np.bincount(problem.ties.pair, minlength=1)[problem.ties.pair]
     weight /= SPREAD_OUT * (1 + (SCARCE / count) ** 2) ** 2
-    member = np.full(len(problem.ties.event), 1 / (MEMBERS_SPREAD * solution.member_us**2))
+    member = np.full(len(problem.ties.event), 1 / _member_variance(problem, solution))
     matrix, _, _ = problem.normal(Weights(weight, member))
     factor = splu(matrix, permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
     hosts, size = problem.hosts, np.bincount(component)
@@ -85,6 +87,16 @@ def _left_open(problem: Problem, solution: Solution, component: Ints) -> tuple[F
             probe[:hosts], probe[hosts : 2 * hosts] = of_offset * own, of_drift * own
             values[rows] = np.sqrt(np.maximum((probe * factor.solve(probe)).sum(0), 0.0))
     return mid, drift
+
+
+def _member_variance(problem: Problem, solution: Solution) -> float:
+    """How much (µs²) the end of a collective's member scatters: what was seen, and where little was seen what is
+    common."""
+    spare = len(problem.ties.event) - len(problem.event_size)
+    if not len(problem.delay):
+        spare -= 2 * int(problem.ties.used.sum()) - 2
+    seen = max(spare, 0)
+    return float((seen * solution.member_us**2 + 2 * COMMON_SPREAD_US**2) / (seen + 2))
 
 
 def unsteadiness(ties: Ties, solution: Solution) -> float:

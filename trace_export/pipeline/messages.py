@@ -142,7 +142,7 @@ def _agreeing(sent: pl.DataFrame, received: pl.DataFrame, lanes: pl.DataFrame) -
     tried = _tried(sent, received, lanes, 0)
     both = _answers(lanes).join(tried, on="lane").join(tried.select(answer="lane", back="low"), on="answer", how="left")
     close = (pl.col("low") + pl.col("back")).fill_null(0)
-    return both.filter("fits", pl.col("spread") <= AGREE_NS, pl.col("n") >= 3, close >= -EARLY_NS)
+    return both.filter("fits", pl.col("scatter") <= AGREE_NS, pl.col("n") >= 3, close >= -EARLY_NS)
 
 
 def _all_met(agreeing: pl.DataFrame, lanes: pl.DataFrame) -> pl.DataFrame:
@@ -167,9 +167,10 @@ def _answers(lanes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _tried(sent: pl.DataFrame, received: pl.DataFrame, lanes: pl.DataFrame, shift: int) -> pl.DataFrame:
-    """How well each lane fits with its receives `shift`ed: lane, n, spread and low (ns) of end - end, fits, shift.
+    """How well each lane fits with its receives `shift`ed: lane, n, scatter, spread, low (ns of end - end), fits, shift.
 
-    Fits: at least half of the shorter side is paired, and known micro-batches agree.
+    Scatter is that of the middle half, spread that of the earlier half: late messages tell nothing. Fits: at least half
+    of the shorter side is paired, and known micro-batches agree.
     """
     delay = pl.col("end_recv") - pl.col("end")
     same = (pl.col("microbatch") == pl.col("microbatch_recv")) & pl.col("chunk").eq_missing(pl.col("chunk_recv"))
@@ -179,17 +180,23 @@ def _tried(sent: pl.DataFrame, received: pl.DataFrame, lanes: pl.DataFrame, shif
         .group_by("lane")
         .agg(
             n=pl.len(),
-            spread=delay.quantile(0.75) - delay.quantile(0.25),
+            scatter=delay.quantile(0.75) - delay.quantile(0.25),
+            spread=delay.quantile(0.5) - delay.quantile(0.05),
             low=delay.quantile(0.05),
             same=same.mean().fill_null(1.0),
         )
         .join(lanes.select("lane", least=pl.min_horizontal("n", "n_recv") / 2), on="lane")
-        .select("lane", "n", "spread", "low", fits=enough & (pl.col("same") > 0.9), shift=pl.lit(shift, pl.Int64))
+        .select(
+            "lane", "n", "scatter", "spread", "low", fits=enough & (pl.col("same") > 0.9), shift=pl.lit(shift, pl.Int64)
+        )
     )
 
 
 def _best(tried: pl.DataFrame, answer: pl.DataFrame) -> pl.DataFrame:
-    """The shift of each lane that with some shift of its answer costs least; null where another does nearly as well."""
+    """The shift of each lane that with some shift of its answer costs least.
+
+    Null where it is not 0 and another does nearly as well.
+    """
     here = tried.select("lane", "shift", "spread", "low")
     there = tried.select(answer="lane", back_shift="shift", back_spread="spread", back="low")
     both = answer.join(here, on="lane").join(there, on="answer", how="left")
@@ -207,12 +214,10 @@ def _best(tried: pl.DataFrame, answer: pl.DataFrame) -> pl.DataFrame:
         .agg(
             pl.col("shift", "cost").first(),
             second=pl.col("cost").get(1, null_on_oob=True),
-            unmoved=pl.col("cost").filter(pl.col("shift") == 0).first(),
         )
     )
     clear = pl.col("second").is_null() | (pl.col("second") >= CLEARLY * pl.col("cost"))
-    rest = pl.col("unmoved") < CLEARLY * pl.col("cost")
-    return ranked.select("lane", shift=pl.when(clear).then("shift").when(rest).then(0))
+    return ranked.select("lane", shift=pl.when(clear | (pl.col("shift") == 0)).then("shift"))
 
 
 def _joined(sends: pl.DataFrame, receives: pl.DataFrame, shifts: pl.DataFrame) -> pl.DataFrame:
