@@ -8,11 +8,13 @@ import numpy as np
 import polars as pl
 from scipy.sparse.linalg import splu
 
-from trace_export.clocks.check import CHUNK, halves
+from trace_export.clocks.check import halves
 from trace_export.clocks.edges import Floats, Ints, Ties
 from trace_export.clocks.solve import Problem, Solution, Weights
 
 RESAMPLES = 16
+ROUNDS = 4
+"""Rounds of a refit, which starts where the fit ended."""
 RESAMPLED = 100
 """So many messages of each directed pair are resampled; of more the uncertainty is stated too large."""
 LEAST_SD_US = 0.5
@@ -22,6 +24,7 @@ SCARCE = 10.0
 `SCARCE` each way. Found by comparison with simulated runs."""
 COMMON_SPREAD_US = 10.0
 """The ends of one collective commonly lie so far apart; worth two observations."""
+PROBED = 256
 TIMES = 8
 """Into so many stretches the window is cut to see whether a clock wanders."""
 
@@ -53,12 +56,12 @@ def uncertainty(problem: Problem, component: Ints) -> Uncertainty:
     places, drifts = [], []
     for _ in range(RESAMPLES):
         times, event_times = draw.exponential(size=len(problem.delay)), draw.exponential(size=len(problem.event_size))
-        again = problem.fit(times, event_times, start=solution, rounds=6)
+        again = problem.fit(times, event_times, start=solution, rounds=ROUNDS)
         places.append(place(again))
         drifts.append(centred(again.drift, component))
     times, event_times = halves(problem.ties)
-    odd = problem.fit(times, event_times, start=solution)
-    even = problem.fit(1 - times, 1 - event_times, start=solution)
+    odd = problem.fit(times, event_times, start=solution, rounds=2 * ROUNDS)
+    even = problem.fit(1 - times, 1 - event_times, start=solution, rounds=2 * ROUNDS)
     apart = np.abs(place(odd) - place(even))
     open_mid, open_drift = _left_open(problem, solution, component)
     mid = np.maximum.reduce([np.std(places, axis=0), apart / 2, open_mid, np.full(len(apart), LEAST_SD_US)])
@@ -67,7 +70,10 @@ def uncertainty(problem: Problem, component: Ints) -> Uncertainty:
 
 
 def _left_open(problem: Problem, solution: Solution, component: Ints) -> tuple[Floats, Floats]:
-    """The standard deviations that the data's geometry and the priors alone give (µs): at mid-window, of the drift."""
+    """The standard deviations that the data's geometry and the priors alone give (µs): at mid-window, of the drift.
+
+    Of more than `PROBED` hosts only some are looked at; the others get the largest that was found.
+    """
     weight = np.zeros(len(problem.delay))
     for kind, rows in problem.rows.items():
         weight[rows] = 1 / (solution.losses[kind].scale * solution.losses[kind].zone)
@@ -77,16 +83,18 @@ def _left_open(problem: Problem, solution: Solution, component: Ints) -> tuple[F
     matrix, _, _ = problem.normal(Weights(weight, member))
     factor = splu(matrix, permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
     hosts, size = problem.hosts, np.bincount(component)
-    mid, drift = np.zeros(hosts), np.zeros(hosts)
-    for at in range(0, hosts, CHUNK):
-        rows = np.arange(at, min(at + CHUNK, hosts))
-        own = -(component[:, None] == component[rows]).astype(float) / size[component[rows]]
-        own[rows, np.arange(len(rows))] += 1
-        for values, of_offset, of_drift in ((mid, 1.0, 0.5), (drift, 0.0, 1.0)):
-            probe = np.zeros((matrix.shape[0], len(rows)))
-            probe[:hosts], probe[hosts : 2 * hosts] = of_offset * own, of_drift * own
-            values[rows] = np.sqrt(np.maximum((probe * factor.solve(probe)).sum(0), 0.0))
-    return mid, drift
+    rows = np.arange(0, hosts, 1 + (hosts - 1) // PROBED)
+    own = -(component[:, None] == component[rows]).astype(float) / size[component[rows]]
+    own[rows, np.arange(len(rows))] += 1
+    found = []
+    for of_offset, of_drift in ((1.0, 0.5), (0.0, 1.0)):
+        probe = np.zeros((matrix.shape[0], len(rows)))
+        probe[:hosts], probe[hosts : 2 * hosts] = of_offset * own, of_drift * own
+        known = np.sqrt(np.maximum((probe * factor.solve(probe)).sum(0), 0.0))
+        everywhere = np.full(hosts, known.max())
+        everywhere[rows] = known
+        found.append(everywhere)
+    return found[0], found[1]
 
 
 def _member_variance(problem: Problem, solution: Solution) -> float:

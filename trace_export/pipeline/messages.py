@@ -167,10 +167,10 @@ def _answers(lanes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _tried(sent: pl.DataFrame, received: pl.DataFrame, lanes: pl.DataFrame, shift: int) -> pl.DataFrame:
-    """How well each lane fits with its receives `shift`ed: lane, n, scatter, spread, low (ns of end - end), fits, shift.
+    """How well each lane fits with its receives `shift`ed: lane, n, scatter, spread, low, fits, shift.
 
-    Scatter is that of the middle half, spread that of the earlier half: late messages tell nothing. Fits: at least half
-    of the shorter side is paired, and known micro-batches agree.
+    Of end - end in ns: scatter is that of the middle half, spread that of the earlier half (late ones tell nothing),
+    low the earliest. Fits: at least half of the shorter side is paired, and known micro-batches agree.
     """
     delay = pl.col("end_recv") - pl.col("end")
     same = (pl.col("microbatch") == pl.col("microbatch_recv")) & pl.col("chunk").eq_missing(pl.col("chunk_recv"))
