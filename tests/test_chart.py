@@ -104,6 +104,11 @@ def test_overlapping_blocks_go_to_lanes_of_one_name() -> None:
     assert found == {("F0", 0), ("B0", 1), ("F1", 0), ("B1", 2)}
 
 
+def test_a_block_that_ends_before_it_starts_is_empty() -> None:
+    chart = lay_out(profile([span(0, "F", 0, 10, 5), span(0, "B", 0, 20, 30)], {0: 0}))
+    assert on(chart, "stage 0 · rank 0").select("start_ns", "end_ns").row(0) == (ORIGIN + 10, ORIGIN + 10)
+
+
 def test_steps_of_two_runs_are_kept_apart() -> None:
     blocks = [span(0, "F", 0, 0, 10), span(1, "B", 0, 5, 30), span(0, "F", 0, 50, 60, step=1)]
     blocks += [span(0, "F", 0, 1000, 1010, run=1), span(0, "F", 9, 2000, 2001, step=None, run=1)]
@@ -142,7 +147,9 @@ def test_overlapping_blocks_of_a_stage_count_once() -> None:
 
 
 def test_counters_of_the_source_are_tracks_of_their_rank() -> None:
-    chart = lay_out(two_stages(counters=memory_counter()))
+    samples = memory_counter()
+    broken = samples.with_columns(value=pl.Series([float("nan"), None]))
+    chart = lay_out(two_stages(counters=pl.concat([samples, broken])))
     track = next(t for t in chart.main.tracks if t.name == "memory · rank 0")
     assert (track.kind, track.unit) == ("counter", "bytes")
     assert chart.main.tracks[(track.parent or 0) - 1].name == "Counters"

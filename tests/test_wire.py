@@ -123,7 +123,7 @@ intervals = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambd
 
 
 @given(st.lists(st.tuples(intervals, st.lists(texts, min_size=1, max_size=3), st.booleans()), min_size=1, max_size=20))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_the_trace_processor_reads_the_same_slices(
     tmp_path_factory: Any, cases: list[tuple[list[tuple[int, int]], list[str], bool]]
 ) -> None:

@@ -14,6 +14,8 @@ from trace_export.chart.chart import INSTANTS, SAMPLES, SLICES, Part, Track
 from trace_export.chart.lanes import Lanes
 
 ROOT = 1
+NOT_NEGATIVE = pl.max_horizontal("start_ns", "end_ns").alias("end_ns")
+"""No slice ends before it starts, whatever a broken input says: no format could hold it."""
 
 
 class Builder:
@@ -58,7 +60,7 @@ class Builder:
         """
         self._tracks[0] = replace(self._tracks[0], name=title, description=description)
         slices = pl.concat([pl.DataFrame(schema=SLICES), *self._slices], how="diagonal_relaxed")
-        slices = slices.sort("track", "start_ns", "end_ns", maintain_order=True)
+        slices = slices.with_columns(NOT_NEGATIVE).sort("track", "start_ns", "end_ns", maintain_order=True)
         slices = slices.with_columns(track=pl.Series(self._lanes(slices), dtype=pl.UInt32))
         drawn = self._in_order()
         final = {track.id: number for number, track in enumerate(drawn, ROOT)}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from trace_export.chart.build import Builder
+from trace_export.chart.build import NOT_NEGATIVE, Builder
 from trace_export.chart.chart import Part, Track
 from trace_export.chart.lanes import Lanes
 from trace_export.model import Profile
@@ -94,7 +94,7 @@ class _Stream:
         self._ids: list[int] = []
 
     def part(self, rows: pl.DataFrame, ids: Iterator[int]) -> Part:
-        rows = rows.sort("start_ns", "end_ns", maintain_order=True)
+        rows = rows.with_columns(NOT_NEGATIVE).sort("start_ns", "end_ns", maintain_order=True)
         lane = self._lanes.assign(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
         known = len(self._ids)
         self._ids += [next(ids) for _ in range(known, self._lanes.count)]

@@ -65,7 +65,8 @@ def add_stages_busy(builder: Builder, blocks: pl.DataFrame, order: int) -> None:
 
 def add_counters(builder: Builder, counters: pl.DataFrame, ranks: list[int], order: int) -> None:
     """A group with a track per name and rank of `counters`, for the `ranks` that are drawn."""
-    found = counters.filter(pl.col("rank").is_in(ranks)).sort("name", "rank", "ts_ns")
+    drawn = pl.col("rank").is_in(ranks) & pl.col("value").is_finite() & pl.col("ts_ns").is_not_null()
+    found = counters.filter(drawn).sort("name", "rank", "ts_ns")
     if found.is_empty():
         return
     group = builder.track("Counters", order, kind="group", description="What the source counted on each rank")

@@ -28,8 +28,7 @@ def verify(chart: Chart, path: Path) -> list[str]:
     difference, so an empty list is a good file. Raises TraceExportError when the file cannot be loaded, or when the
     extra `ui` is not installed.
     """
-    expected, arrows, samples = _expected(chart)
-    names = {t.id: t.name for part in chart.parts() for t in part.tracks}
+    expected, names, arrows, samples = _expected(chart)
     with TraceProcessor(path) as processor:
         found = processor.query(_FOUND)
         differences = _differing(expected, found.select(KEYS) if len(found) else expected.clear(), names)
@@ -47,10 +46,12 @@ def verify(chart: Chart, path: Path) -> list[str]:
     return [f"{path}: {difference}" for difference in differences]
 
 
-def _expected(chart: Chart) -> tuple[pl.DataFrame, int, int]:
-    """Per track what is to be found (`KEYS`), and the numbers of arrows and counter samples."""
+def _expected(chart: Chart) -> tuple[pl.DataFrame, dict[int, str], int, int]:
+    """Per track what is to be found (`KEYS`), the tracks' names, and the numbers of arrows and counter samples."""
     frames, arrows, samples = [], 0, 0
+    names: dict[int, str] = {}
     for part in chart.parts():
+        names |= {track.id: track.name for track in part.tracks}
         marks = part.instants.select("track", start_ns="ts_ns", end_ns="ts_ns")
         both = pl.concat([part.slices.select("track", "start_ns", "end_ns"), marks])
         frames.append(both.group_by("track").agg(*_facts(chart.origin_ns)))
@@ -60,7 +61,7 @@ def _expected(chart: Chart) -> tuple[pl.DataFrame, int, int]:
     totals = pl.concat(frames).group_by("track").agg(
         pl.col("slices", "busy_ns").sum(), pl.col("first_ns").min(), pl.col("last_ns").max()
     )  # fmt: skip
-    return totals.select(pl.col(KEYS).cast(pl.Int64)).sort("track"), arrows, samples
+    return totals.select(pl.col(KEYS).cast(pl.Int64)).sort("track"), names, arrows, samples
 
 
 def _facts(origin_ns: int) -> list[pl.Expr]:

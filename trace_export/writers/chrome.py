@@ -87,7 +87,7 @@ def _write_instants(instants: pl.DataFrame, origin_ns: int, sink: Write) -> None
 
 
 def _write_counters(samples: pl.DataFrame, tracks: dict[int, Track], origin_ns: int, sink: Write) -> None:
-    for (track,), of_track in samples.filter(pl.col("value").is_finite()).group_by("track", maintain_order=True):
+    for (track,), of_track in samples.group_by("track", maintain_order=True):
         whole = tracks[int(track)].name
         # The UI shows the name and the key, parted by a blank.
         name, key = whole.rsplit(" ", 1) if " " in whole else (whole, "value")
