@@ -31,8 +31,8 @@ def block(export: Export, process: int, at: int, text: str) -> None:
     export.kernel(process, at + 100, at + 150, export.call(process, at + 10))
 
 
-def load(export: Export, folder: Path, options: ReadOptions | None = None, rank: int | None = None) -> Profile:
-    source = Source("nsys", export.write(folder / "x.sqlite"), "folder", rank=rank, rank_origin="assumed")
+def load(export: Export, folder: Path, options: ReadOptions | None = None) -> Profile:
+    source = Source("nsys", export.write(folder / "x.sqlite"), "folder")
     return read(source, options or ReadOptions()).validate()
 
 
@@ -187,14 +187,6 @@ def test_ranks_from_the_environment_of_a_single_process(tmp_path: Path, variable
     block(export, A, 0, "F0.0.0")
     assert ranks_of(load(export, tmp_path)) == [(3, "recorded")]
     assert ranks_of(load(four(export), tmp_path)) == [(r, "assumed") for r in range(4)]
-
-
-def test_ranks_from_file_names_give_way_to_evidence(tmp_path: Path) -> None:
-    export = Export()
-    block(export, A, 0, "F0.0.0")
-    assert ranks_of(load(export, tmp_path, rank=2)) == [(2, "assumed")]
-    export.range(A, 0, 1_000, "iter_6_0")
-    assert ranks_of(load(export, tmp_path, rank=2)) == [(6, "recorded")]
 
 
 def test_assumed_ranks_make_room_for_recorded_ones(tmp_path: Path) -> None:
@@ -446,20 +438,31 @@ def test_exports_are_found_whatever_they_are_called(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "ranks"),
-    [
-        (["x_rank0", "x_rank1"], [0, 1]),
-        (["rank-3.node1", "Rank12"], [3, 12]),
-        (["run.0", "run.1"], [0, 1]),
-        (["report1", "report2"], [None, None]),
-        (["a0", "b0"], [None, None]),
-        (["a0", "b"], [None, None]),
-    ],
+    ("name", "rank"),
+    [("x_rank1", 1), ("rank-3.node1", 3), ("Rank12", 12), ("report2", 0), ("node7", 0), ("rank99999999", 0)],
 )
-def test_ranks_in_file_names(tmp_path: Path, names: list[str], ranks: list[int | None]) -> None:
-    for name in names:
-        four(Export()).write(tmp_path / f"{name}.sqlite")
-    assert {s.path.stem: s.rank for s in find(tmp_path).sources} == dict(zip(names, ranks, strict=True))
+def test_ranks_in_file_names(tmp_path: Path, name: str, rank: int) -> None:
+    export = Export()
+    block(export, A, 0, "F0.0.0")
+    export.write(tmp_path / f"{name}.sqlite")
+    (source,) = find(tmp_path).sources
+    assert source.rank is None  # so that nobody leaves a file out because of its name
+    assert ranks_of(read(source, ReadOptions())) == [(rank, "assumed")]
+    export.range(A, 0, 1_000, "iter_6_0")
+    export.write(source.path)
+    assert ranks_of(read(source, ReadOptions())) == [(6, "recorded")]
+
+
+def test_ranks_of_several_files_can_be_chosen(samples: Path, tmp_path: Path, run_cli: Cli) -> None:
+    done = run_cli("--log_dir", samples / "nsys" / "two_hosts", "--out", tmp_path, "--format", "csv", "--ranks", "1-2")
+    assert done.returncode == 0, done.stderr
+    assert pl.read_csv(tmp_path / "pipeline_profile.csv")["rank"].unique().sort().to_list() == [1, 2]
+
+
+def test_a_wrong_rule_is_wrong_usage(samples: Path, run_cli: Cli) -> None:
+    done = run_cli("--log_dir", samples / "nsys" / "two_hosts", "--marker", "F=>Q")
+    assert done.returncode == 2
+    assert 'there is no kind "Q"' in done.stderr
 
 
 def test_one_bad_file_does_not_hide_the_others(tmp_path: Path, run_cli: Cli) -> None:

@@ -26,6 +26,7 @@ from trace_export.selection import Numbers
 from trace_export.sources import table
 from trace_export.sources.find import find, together
 from trace_export.sources.layout import Found
+from trace_export.sources.markers import Dialects
 from trace_export.sources.merge import merge
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.writers import step_task_info
@@ -78,6 +79,7 @@ def load(options: LoadOptions, progress: Progress = silent) -> Loaded:
     if table.is_table(options.log_dir):
         read_back = recognise.declare(topology.resolve(table.read(options.log_dir), options.told))
         return Loaded(_asked(read_back, options), ())
+    Dialects.of(options.read.markers)  # a wrong rule is told before anything is read
     found, lost = locate(options)
     chosen, missing = choose(found, options)
     missing += lost
