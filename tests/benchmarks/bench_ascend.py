@@ -2,7 +2,7 @@
 
     python tests/benchmarks/bench_ascend.py CLUSTER                      # a folder of *_ascend_pt captures
     python tests/benchmarks/bench_ascend.py --generator GEN.py           # makes one: 16 ranks x 500 k tasks, 0.9 GB
-    python tests/benchmarks/bench_ascend.py CLUSTER --reference PYTHON   # also msprof-analyze, installed for PYTHON
+    python tests/benchmarks/bench_ascend.py CLUSTER --reference COMMAND  # also the command msprof-analyze, on a copy
 
 Blocks only: seconds, ratio to the scan and to the reference, and the memory of all processes together. Then all device
 tasks: slices a second, from the databases to the finished trace, and memory. Processor seconds stand beside the time by
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -116,7 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cluster", type=Path, nargs="?")
     parser.add_argument("--generator", type=Path)
-    parser.add_argument("--reference", help="a Python that has msprof-analyze")
+    parser.add_argument("--reference", help="the path of msprof-analyze; it writes into the databases that it reads")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         cluster = asked.cluster or Path(scratch) / "cluster"
@@ -135,18 +136,15 @@ def main() -> None:
             f"  {blocks.wall / plain.wall:.2f}x the scan by the clock, {blocks.cpu / plain.cpu:.2f}x its processor time"
         )
         if asked.reference:
-            reference = command(
-                asked.reference, "-m", "msprof_analyze", "cluster", "-m", "pp_chart", "-d", str(cluster)
-            )
+            copy = shutil.copytree(cluster, Path(scratch) / "reference")
+            reference = command(asked.reference, "cluster", "-m", "pp_chart", "-d", str(copy))
             print(f"msprof-analyze pp_chart  {reference}")
             print(f"  blocks take {blocks.wall / reference.wall:.2f} of its time")
         every = export(
             cluster, Path(scratch) / "tasks", "--detail", "kernels", "--tracks", "rank", "--format", "perfetto"
         )
         print(f"all tasks, whole command {every}")
-        print(
-            f"  {rows / every.wall / 1e6:.2f} M slices/s by the clock, {rows / every.cpu / 1e6:.2f} M by processors"
-        )
+        print(f"  {rows / every.wall / 1e6:.2f} M slices/s by the clock, {rows / every.cpu / 1e6:.2f} M by processors")
 
 
 if __name__ == "__main__":
