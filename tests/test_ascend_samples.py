@@ -295,3 +295,18 @@ def test_communication_marked_at_level_none(cluster: Path) -> None:
     assert len(profile.spans) == 4 * 8
     assert profile.collectives.select("op", "ordinal").unique().rows() == [("HcclAllReduce", None)]
     assert len(messages.pair(peers.fill(profile)).messages) == 2 * 3 * 4
+
+
+def test_named_work_around_blocks_hides_none(cluster: Path) -> None:
+    path = database(cluster, 0)
+    with closing(sqlite3.connect(path)) as db:
+        (first, last) = db.execute("SELECT MIN(startNs), MAX(endNs) FROM TASK").fetchone()
+        db.execute("INSERT INTO STRING_IDS VALUES (9999, 'evaluation')")
+        db.execute("INSERT INTO MSTX_EVENTS VALUES (?, ?, 2, 0, 0, 9999, 1, 1, 0, 4000009001)", (first, last))
+        db.execute("INSERT INTO TASK VALUES (?, ?, 0, 4000009001, 77, 1, 0, 0, 2, 0, 0)", (first - 1, last + 1))
+        db.commit()
+    source = find(cluster).sources[0]
+    assert len(read(source, ReadOptions()).spans) == 8
+    drawn = read(source, ReadOptions(markers=("evaluation=>OTHER",))).spans
+    assert drawn.filter(pl.col("kind").is_null())["marker"].to_list() == ["evaluation"]
+    assert len(drawn) == 9

@@ -57,10 +57,14 @@ def stage(marks: pl.DataFrame, dialects: Dialects) -> int | None:
 
 
 def _outermost(blocks: pl.DataFrame) -> pl.DataFrame:
-    """Without the ranges that lie inside another of their stream: a fused block marks its parts again."""
-    ordered = blocks.sort("stream", "origin", "start_ns", -pl.col("end_ns"))
-    until = pl.col("end_ns").cum_max().shift(1).over("stream", "origin")
-    return ordered.filter((pl.col("end_ns") > until).fill_null(True))
+    """Without the blocks that lie inside another of their stream: a fused block marks its parts again.
+
+    Named work that is no block of the pipeline hides none and is hidden by none.
+    """
+    stream = [pl.col("stream"), pl.col("origin"), pl.col("kind").is_null()]
+    ordered = blocks.sort(*stream, pl.col("start_ns"), -pl.col("end_ns"))
+    until = pl.col("end_ns").cum_max().shift(1).over(stream)
+    return ordered.filter((pl.col("end_ns") > until).fill_null(True) | pl.col("kind").is_null())
 
 
 def _worked(blocks: pl.DataFrame, busy: Busy | None) -> tuple[pl.DataFrame, list[Note]]:
