@@ -459,6 +459,14 @@ def test_ranks_of_several_files_can_be_chosen(samples: Path, tmp_path: Path, run
     assert pl.read_csv(tmp_path / "pipeline_profile.csv")["rank"].unique().sort().to_list() == [1, 2]
 
 
+def test_devices_are_those_of_each_host(samples: Path, tmp_path: Path, run_cli: Cli) -> None:
+    sample = samples / "nsys" / "two_hosts"
+    done = run_cli("--log_dir", sample, "--out", tmp_path, "--format", "csv", "--devices", "1")
+    assert done.returncode == 0, done.stderr
+    assert pl.read_csv(tmp_path / "pipeline_profile.csv")["rank"].unique().sort().to_list() == [1, 3]
+    assert run_cli("--log_dir", sample, "--out", tmp_path, "--devices", "2").returncode == 1
+
+
 def test_a_wrong_rule_is_wrong_usage(samples: Path, run_cli: Cli) -> None:
     done = run_cli("--log_dir", samples / "nsys" / "two_hosts", "--marker", "F=>Q")
     assert done.returncode == 2

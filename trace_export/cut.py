@@ -1,4 +1,4 @@
-"""A profile → the part of it that the user asked for: steps, stages, a window of time."""
+"""A profile → the part of it that the user asked for: devices, steps, stages, a window of time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import polars as pl
 from trace_export.model import Profile
 from trace_export.selection import Numbers, Window
 
+MANY_RANKS = ("nsys",)
+"""Kinds of source that hold several ranks, so that devices can only be chosen once they are read."""
 TIMES = {"p2p": "start_ns", "messages": "send_start_ns", "collectives": "start_ns", "counters": "ts_ns"}
 """The table's column that decides whether a row lies in the window."""
 
@@ -16,6 +18,20 @@ TIMES = {"p2p": "start_ns", "messages": "send_start_ns", "collectives": "start_n
 def inside(column: str, numbers: Numbers) -> pl.Expr:
     """True where the column's number is one of `numbers`."""
     return pl.any_horizontal(pl.col(column).is_between(low, high) for low, high in numbers.ranges).fill_null(False)
+
+
+def on_devices(profile: Profile, devices: Numbers) -> Profile:
+    """Only the ranks that are one of `devices` of their host, counted in the order of their numbers; of the kinds in
+    MANY_RANKS, as the sources of the others were chosen already."""
+    place = pl.int_range(pl.len()).over("host", order_by="rank")
+    counted = profile.ranks.with_columns(device_of_host=place)
+    kept = counted.filter(~pl.col("kind").is_in(MANY_RANKS) | inside("device_of_host", devices)).drop("device_of_host")
+    tables = {
+        name: getattr(profile, name).join(kept, on="rank", how="semi", maintain_order="left")
+        for name in ("spans", "p2p", "collectives", "counters")
+    }
+    kernels = tuple(k for k in profile.kernels if k.rank in set(kept["rank"]))
+    return replace(profile, ranks=kept, kernels=kernels, **tables)
 
 
 def cut(profile: Profile, steps: Numbers | None, stages: Numbers | None, window: Window | None) -> Profile:

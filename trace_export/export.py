@@ -17,7 +17,7 @@ from typing import Literal
 from trace_export import cluster, parallel, sources
 from trace_export.clocks import align as clock_alignment
 from trace_export.cluster import Cluster
-from trace_export.cut import cut
+from trace_export.cut import cut, on_devices
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError
 from trace_export.model import Declared, Profile
 from trace_export.output import Progress, WriteOptions, announce, output_paths, silent, write
@@ -41,6 +41,8 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "kineto": ("kineto",),
 }
 """What the user calls a format → the kinds of source it stands for."""
+
+_SEE = "see what is there with trace-export inspect"
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,10 @@ def load(options: LoadOptions, progress: Progress = silent) -> Loaded:
     if not chosen:
         raise missing[0] if missing else nothing_found(options)
     profile, failures = read_all(chosen, options, progress)
+    if options.devices is not None and profile.spans.height:
+        profile = on_devices(profile, options.devices)
+        if profile.spans.is_empty():
+            raise NothingToExportError(f"{options.log_dir}: no host has a device {options.devices}", _SEE)
     failures = missing + failures
     profile = replace(profile, notes=found.notes + profile.notes)
     if profile.spans.is_empty():
@@ -99,9 +105,7 @@ def _asked(profile: Profile, options: LoadOptions) -> Profile:
     """The part of the profile that the options ask for. Raises NothingToExportError when that is no block."""
     profile = cut(profile, options.read.steps, options.stages, options.read.window)
     if profile.spans.is_empty():
-        raise NothingToExportError(
-            f"{options.log_dir}: no block is left by the options", "see what is there with trace-export inspect"
-        )
+        raise NothingToExportError(f"{options.log_dir}: no block is left by the options", _SEE)
     return profile
 
 
@@ -169,7 +173,7 @@ def _nothing_drawn(options: LoadOptions, failures: list[TraceExportError], profi
             f"{options.log_dir}: none of the {len(failures)} sources gave a block; the first: {failures[0]}"
         )
     why = next((n.text for n in profile.notes if n.level == "warning"), "no pipeline block in any source")
-    return NothingToExportError(f"{options.log_dir}: {why}", "see what is there with trace-export inspect")
+    return NothingToExportError(f"{options.log_dir}: {why}", _SEE)
 
 
 def read_all(chosen: list[Source], options: LoadOptions, progress: Progress) -> tuple[Profile, list[TraceExportError]]:
