@@ -212,6 +212,16 @@ def test_slices_of_the_caller_lie_below_their_stage_or_on_it() -> None:
     assert on(chart, "stage 0 (1F1B, model)")["seed"].to_list() == ["forward-op"]
 
 
+def test_no_two_siblings_have_one_name() -> None:
+    """Viewers would draw them as one track."""
+    other = {"stage": pl.Series([None, 0], dtype=pl.Int32), "name": "x", "start_ns": ORIGIN, "end_ns": ORIGIN + 1}
+    names = [
+        line.strip()
+        for line in tree(lay_out(two_stages(), ChartOptions(added=(pl.DataFrame(other | {"track": "Steps"}),))))
+    ]
+    assert sorted(n for n in names if n.startswith("Steps")) == ["Steps", "Steps (2)", "Steps (3)"]
+
+
 def test_ranks_without_a_stage_have_tracks_of_their_own() -> None:
     chart = lay_out(profile([span(0, "F", 0, 0, 1), span(4, "F", 0, 0, 1)], {0: None, 4: None}))
     assert tree(chart) == ["PP chart · 1F1B", "  Steps", "  rank 0", "  rank 4"]

@@ -9,6 +9,7 @@ from types import ModuleType
 import polars as pl
 import pytest
 
+from tests.conftest import Cli
 from tests.test_trace_writers import FORMATS, full_chart
 from tests.traces import open_trace
 from trace_export.chart.chart import Chart
@@ -43,15 +44,15 @@ def test_a_lost_a_moved_and_an_added_slice_are_found(writer: ModuleType, name: s
     path = tmp_path / name
     writer.write(without(chart, ~((pl.col("name") == "B1") & (pl.col("rank") == 2).fill_null(False))), path)
     found = verify(chart, path)
-    assert f'{path}: track "stage 1 · rank 2": 4 slices in the file, 5 expected' in found
+    assert 'track "stage 1 · rank 2": 4 slices in the file, 5 expected' in found
     assert any("arrows: 7 in the file, 8 expected" in line for line in found)
     longer = pl.when(pl.col("name") == "Optimizer").then(pl.col("end_ns") + 1).otherwise("end_ns")
     writer.write(replace(chart, main=replace(chart.main, slices=chart.main.slices.with_columns(end_ns=longer))), path)
     # The first event is 1550 ns before the first block, and the last block ends 1003 ns after that one.
-    assert f'{path}: track "rank 3": 2554 ns to the last in the file, 2553 expected' in verify(chart, path)
+    assert 'track "rank 3": 2554 ns to the last in the file, 2553 expected' in verify(chart, path)
     writer.write(chart, path)
     found = verify(without(chart, (pl.col("name") != "F0").fill_null(False)), path)
-    assert f'{path}: track "stage 0 · rank 0": 5 slices in the file, 4 expected' in found
+    assert 'track "stage 0 · rank 0": 5 slices in the file, 4 expected' in found
 
 
 def test_a_file_cut_short_is_found(tmp_path: Path) -> None:
@@ -85,3 +86,13 @@ def test_a_file_that_is_no_trace_and_a_missing_extra_are_one_sentence(
     monkeypatch.setattr(processor, "missing", lambda: "wasmtime")
     with pytest.raises(TraceExportError, match=r'needs wasmtime; install the extra: pip install "trace-export\[ui\]"'):
         verify(full_chart(tmp_path), tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("name", ["paddle/single", "nsys", "ascend", "mindspore", "kineto"])
+def test_every_sample_with_all_that_can_be_drawn(name: str, samples: Path, tmp_path: Path, run_cli: Cli) -> None:
+    """Every rank and stream, idle times and the model: the trace processor finds all of it and counts no error."""
+    everything = ["--tracks", "rank", "--detail", "kernels", "--bubbles", "--model", "--gzip", "--verify"]
+    done = run_cli(samples / name, "--out", tmp_path, *everything)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "pipeline_profile.pftrace.gz").stat().st_size > 1000
+    assert (tmp_path / "pipeline_profile.json.gz").stat().st_size > 1000

@@ -123,7 +123,7 @@ def write(
         chart = draw(piece, options, detail)
         for name in [name for name in targets if name in TRACES]:
             path = targets[name] if steps is None else _with_steps(targets[name], steps)
-            put(path, partial(_write_trace, name, chart, options))
+            put(path, partial(_write_trace, name, chart, options, path))
     for name in [name for name in targets if name in TABLES]:
         put(targets[name], partial(TABLES[name], profile))
     pictures = [name for name in targets if name not in TRACES and name not in TABLES]
@@ -144,12 +144,13 @@ def write_report(profile: Profile, result: Report, path: Path, steps: Numbers | 
         picture.write_report(chart, temporary, shown, steps, bubbles=rank_bubbles(profile))
 
 
-def _write_trace(name: str, chart: Chart, options: WriteOptions, path: Path) -> None:
-    TRACES[name](chart, path, gzip=options.gzip)
+def _write_trace(name: str, chart: Chart, options: WriteOptions, path: Path, temporary: Path) -> None:
+    """Writes the trace to `temporary`; what is wrong with it is said of `path`, where it would go."""
+    TRACES[name](chart, temporary, gzip=options.gzip)
     if options.verify:
         from trace_export.ui.verify import verify  # needs the extra `ui`
 
-        wrong = verify(chart, path)
+        wrong = verify(chart, temporary)
         if wrong:
             what = f"the {name} trace does not hold what was to be written: {wrong[0]}"
             raise OutputError(path, what, "please report it")

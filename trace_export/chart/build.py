@@ -23,6 +23,7 @@ class Builder:
 
     def __init__(self) -> None:
         self._tracks = [Track(ROOT, "", None, kind="group")]
+        self._names: set[tuple[int, str]] = set()
         self._slices: list[pl.DataFrame] = []
         self._instants = pl.DataFrame(schema=INSTANTS)
         self._samples = pl.DataFrame(schema=SAMPLES)
@@ -32,8 +33,16 @@ class Builder:
         return len(self._tracks) + 1
 
     def track(self, name: str, order: int, parent: int = ROOT, **more: Any) -> int:
-        """Adds a track (further fields of `Track` by name); its id."""
-        self._tracks.append(Track(self._next_id, name, parent, order, **more))
+        """Adds a track (further fields of `Track` by name); its id.
+
+        A name that a sibling has gets a number: viewers draw siblings of one name as one track.
+        """
+        unique, number = name, 1
+        while (parent, unique) in self._names:
+            number += 1
+            unique = f"{name} ({number})"
+        self._names.add((parent, unique))
+        self._tracks.append(Track(self._next_id, unique, parent, order, **more))
         return len(self._tracks)
 
     def slices(self, frame: pl.DataFrame, track: int | pl.Expr) -> None:

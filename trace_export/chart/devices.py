@@ -14,6 +14,7 @@ from trace_export.chart.chart import Part, Track
 from trace_export.chart.lanes import Lanes
 from trace_export.model import Profile
 
+COMMUNICATION = "communication"
 ROWS = 1 << 18
 """Device tasks held at a time."""
 
@@ -36,7 +37,7 @@ def add_ranks(builder: Builder, profile: Profile, ranks: list[dict[str, Any]], o
         name = f"rank {rank['rank']}"
         groups[rank["rank"]] = group = builder.track(name, place, top, kind="group", description=rank["text"])
         if (frame := communication.get(rank["rank"])) is not None:
-            builder.slices(frame, builder.track("communication", 0, group, flat=f"{name} · communication"))
+            builder.slices(frame, builder.track(COMMUNICATION, 0, group, flat=f"{name} · {COMMUNICATION}"))
     return {rank: group for rank, group in groups.items() if rank in with_tasks}
 
 
@@ -89,6 +90,7 @@ class _Stream:
     """The track of one stream, whose lanes live on from batch to batch."""
 
     def __init__(self, name: str, order: int, rank: int, group: int) -> None:
+        name = f"{name} stream" if name == COMMUNICATION else name  # siblings of one name are drawn as one
         self._track = Track(0, name, group, order, flat=f"rank {rank} · {name}")
         self._lanes = Lanes()
         self._ids: list[int] = []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from trace_export.chart.chart import Chart
+from trace_export.chart.chart import Chart, Track
 from trace_export.ui.processor import TraceProcessor
 
 KEYS = ["track", "slices", "busy_ns", "first_ns", "last_ns"]
@@ -28,10 +28,10 @@ def verify(chart: Chart, path: Path) -> list[str]:
     difference, so an empty list is a good file. Raises TraceExportError when the file cannot be loaded, or when the
     extra `ui` is not installed.
     """
-    expected, names, arrows, samples = _expected(chart)
+    expected, tracks, arrows, samples = _expected(chart)
     with TraceProcessor(path) as processor:
-        found = processor.query(_FOUND)
-        differences = _differing(expected, found.select(KEYS) if len(found) else expected.clear(), names)
+        found = _per_track(processor.query(_FOUND), tracks)
+        differences = _differing(expected, found, tracks)
         counts = {
             "arrows": ("select count(*) n from flow", arrows),
             "counter samples": ("select count(*) n from counter", samples),
@@ -43,25 +43,24 @@ def verify(chart: Chart, path: Path) -> list[str]:
                 differences.append(f"{what}: {n} in the file, {wanted} expected")
         for name, severity, value in processor.problems().iter_rows():
             differences.append(f"the trace processor counts {value} × {name} ({severity})")
-    return [f"{path}: {difference}" for difference in differences]
+    return differences
 
 
-def _expected(chart: Chart) -> tuple[pl.DataFrame, dict[int, str], int, int]:
-    """Per track what is to be found (`KEYS`), the tracks' names, and the numbers of arrows and counter samples."""
+def _expected(chart: Chart) -> tuple[pl.DataFrame, dict[int, Track], int, int]:
+    """Per track what is to be found (`KEYS`), the track that each lane belongs to, and the numbers of arrows and
+    counter samples."""
     frames, arrows, samples = [], 0, 0
-    names: dict[int, str] = {}
+    rows: dict[tuple[int | None, str], Track] = {}
+    tracks: dict[int, Track] = {}
     for part in chart.parts():
-        names |= {track.id: track.name for track in part.tracks}
+        tracks |= {track.id: rows.setdefault((track.parent, track.name), track) for track in part.tracks}
         marks = part.instants.select("track", start_ns="ts_ns", end_ns="ts_ns")
         both = pl.concat([part.slices.select("track", "start_ns", "end_ns"), marks])
         frames.append(both.group_by("track").agg(*_facts(chart.origin_ns)))
         if "flow_out" in part.slices.columns:
             arrows += int(part.slices["flow_out"].list.len().sum())
         samples += len(part.samples)
-    totals = pl.concat(frames).group_by("track").agg(
-        pl.col("slices", "busy_ns").sum(), pl.col("first_ns").min(), pl.col("last_ns").max()
-    )  # fmt: skip
-    return totals.select(pl.col(KEYS).cast(pl.Int64)).sort("track"), names, arrows, samples
+    return _per_track(pl.concat(frames), tracks), tracks, arrows, samples
 
 
 def _facts(origin_ns: int) -> list[pl.Expr]:
@@ -73,12 +72,21 @@ def _facts(origin_ns: int) -> list[pl.Expr]:
     ]
 
 
-def _differing(expected: pl.DataFrame, found: pl.DataFrame, names: dict[int, str]) -> list[str]:
+def _per_track(lanes: pl.DataFrame, tracks: dict[int, Track]) -> pl.DataFrame:
+    """The numbers of all lanes of a track together: which lane holds what is the trace processor's affair."""
+    first = {lane: track.id for lane, track in tracks.items()}
+    together = lanes.select(pl.col(KEYS).cast(pl.Int64)).with_columns(pl.col("track").replace(first))
+    sums = [pl.col("slices", "busy_ns").sum(), pl.col("first_ns").min(), pl.col("last_ns").max()]
+    return together.group_by("track").agg(sums).sort("track")
+
+
+def _differing(expected: pl.DataFrame, found: pl.DataFrame, tracks: dict[int, Track]) -> list[str]:
     """A sentence for each number of each track that is not as expected."""
-    both = expected.join(found.cast(pl.Int64), on="track", how="full", coalesce=True).sort("track")
+    both = expected.join(found, on="track", how="full", coalesce=True).sort("track").fill_null(0)
     words = {"slices": "slices", "busy_ns": "ns in slices", "first_ns": "ns to the first", "last_ns": "ns to the last"}
     return [
-        f'track "{names.get(row["track"], "?")}": {row[f"{key}_right"]} {text} in the file, {row[key]} expected'
+        f'track "{tracks[row["track"]].name if row["track"] in tracks else "?"}": '
+        f"{row[f'{key}_right']} {text} in the file, {row[key]} expected"
         for row in both.iter_rows(named=True)
         for key, text in words.items()
         if row[key] != row[f"{key}_right"]
