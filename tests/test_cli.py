@@ -47,6 +47,13 @@ def test_a_family_that_is_not_there(run_cli: Cli, samples: Path, tmp_path: Path)
     assert "no nsys profile in this folder" in result.stderr
 
 
+@pytest.mark.parametrize("folder", ["paddle/single", "nsys/two_hosts", "ascend"])
+def test_ranks_that_are_not_there(run_cli: Cli, samples: Path, tmp_path: Path, folder: str) -> None:
+    result = run_cli("--log_dir", samples / folder, "--out", tmp_path, "--ranks", "70-77")
+    assert result.returncode == 1
+    assert "no source holds a rank of --ranks 70-77" in result.stderr
+
+
 def test_quiet_and_json(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
     result = run_cli(samples / "paddle" / "single", "--out", tmp_path, "--quiet")
     assert (result.stdout, result.stderr) == ("", "")

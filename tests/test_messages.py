@@ -90,6 +90,20 @@ def test_an_unknown_other_side_is_said() -> None:
     assert "who is on the other side" in profile.notes[0].text
 
 
+def test_a_group_of_which_two_ranks_were_read_is_no_group_of_two() -> None:
+    """Ranks 1 and 2 of a pipeline of four: half of their transfers go to ranks that are not here."""
+    run = make(Clocks(seed=8))
+    middle = run.profile.p2p.filter(pl.col("rank").is_in([1, 2])).with_columns(group=pl.lit("pipeline"))
+    onward = (pl.col("peer") > pl.col("rank")) == (pl.col("role") == "send")
+    told = middle.with_columns(
+        direction=pl.when(onward).then(pl.lit("F")).otherwise(pl.lit("B")),
+        peer=pl.when(pl.col("peer").is_in([1, 2])).then("peer"),
+    )
+    profile = pair(replace(run.profile, p2p=told))
+    expected = run.paired.filter(pl.col("src_rank").is_in([1, 2]) & pl.col("dst_rank").is_in([1, 2]))
+    assert same(profile.messages, expected)
+
+
 def test_nothing_to_pair() -> None:
     assert pair(Profile()).messages.is_empty()
 

@@ -86,7 +86,7 @@ def load(options: LoadOptions, progress: Progress = silent) -> Loaded:
     chosen, missing = choose(found, options)
     missing += lost
     if not chosen:
-        raise missing[0] if missing else nothing_found(options)
+        raise missing[0] if missing else nothing_found(options, found)
     profile, failures = read_all(chosen, options, progress)
     if options.devices is not None and profile.spans.height:
         profile = on_devices(profile, options.devices)
@@ -128,8 +128,7 @@ def locate(options: LoadOptions) -> tuple[Found, list[TraceExportError]]:
 
 def choose(found: Found, options: LoadOptions) -> tuple[list[Source], list[TraceExportError]]:
     """The sources that the options ask for, and an error for each device that has none."""
-    kinds = FAMILIES[options.family] if options.family else [s.kind for s in found.sources]
-    chosen = [s for s in found.sources if s.kind in kinds]
+    chosen = _of_family(found, options)
     if options.read.ranks is not None:
         chosen = [s for s in chosen if s.rank is None or s.rank in options.read.ranks]
     if options.devices is None:
@@ -141,6 +140,11 @@ def choose(found: Found, options: LoadOptions) -> tuple[list[Source], list[Trace
         gaps = [d for low, high in wanted.ranges for d in range(low, min(high, low + 4096) + 1) if d not in there]
         missing += [_no_profile(options.log_dir, d, there) for d in gaps]
     return [s for s in chosen if s.local is None or s.local in wanted], missing
+
+
+def _of_family(found: Found, options: LoadOptions) -> list[Source]:
+    kinds = FAMILIES[options.family] if options.family else [s.kind for s in found.sources]
+    return [s for s in found.sources if s.kind in kinds]
 
 
 def _no_profile(log_dir: Path, device: int, there: dict[int, Source]) -> SourceError:
@@ -155,8 +159,10 @@ def _no_profile(log_dir: Path, device: int, there: dict[int, Source]) -> SourceE
     )
 
 
-def nothing_found(options: LoadOptions) -> TraceExportError:
-    """Why a folder without a source cannot be exported."""
+def nothing_found(options: LoadOptions, found: Found) -> TraceExportError:
+    """Why a folder without a source, or without one of the ranks asked for, cannot be exported."""
+    if options.read.ranks is not None and _of_family(found, options):
+        return _no_rank(options)
     looked_for = "workerlog.N, *.sqlite of Nsight Systems, *_ascend_pt and *_ascend_ms folders, *.pt.trace.json"
     if options.family:
         return NothingToExportError(
@@ -165,7 +171,16 @@ def nothing_found(options: LoadOptions) -> TraceExportError:
     return NothingToExportError(f"{options.log_dir}: no profile in this folder", f"looked for {looked_for}")
 
 
+def _no_rank(options: LoadOptions) -> TraceExportError:
+    return NothingToExportError(
+        f"{options.log_dir}: no source holds a rank of --ranks {options.read.ranks}",
+        "see which there are with trace-export inspect",
+    )
+
+
 def _nothing_drawn(options: LoadOptions, failures: list[TraceExportError], profile: Profile) -> TraceExportError:
+    if not failures and profile.ranks.is_empty() and options.read.ranks is not None:
+        return _no_rank(options)
     if len(failures) == 1:
         return failures[0]
     if failures:

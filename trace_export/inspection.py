@@ -47,7 +47,7 @@ def inspect(options: export.LoadOptions, progress: Progress = silent) -> Inspect
     schema = {"kind": pl.String, "path": pl.String, "machine": pl.Int32, "rank": pl.Int32, "rank_origin": pl.String}
     sources = pl.DataFrame(rows, schema, orient="row")
     if not found.sources:
-        return Inspection(sources, pl.DataFrame(), found.notes, (export.nothing_found(options),))
+        return Inspection(sources, pl.DataFrame(), found.notes, (export.nothing_found(options, found),))
     profile, failures = export.read_all(list(found.sources), options, progress)
     profile = export.interpret(profile, options.told)
     notes = found.notes + profile.notes + timeless(found.sources)

@@ -57,10 +57,13 @@ def pair(profile: Profile) -> Profile:
 def _sides(p2p: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The sending and the receiving sides: an operation that does both is one of each.
 
-    Where the source does not know the peer, the other rank of a group of two is it.
+    Where the source does not know the peer, the other rank of a group of two is it. A group has more members than those
+    that were read when a transfer's direction leads to none of them.
     """
     rows = p2p.filter(pl.col("start_ns").is_not_null() & pl.col("end_ns").is_not_null())
-    two = pl.col("group").is_not_null() & (pl.col("rank").n_unique().over("group") == 2)
+    outside = pl.col("peer").is_null() & pl.col("direction").is_not_null()
+    two = (pl.col("rank").n_unique().over("group") == 2) & ~outside.any().over("group")
+    two = pl.col("group").is_not_null() & two
     other = pl.col("rank").min().over("group") + pl.col("rank").max().over("group") - pl.col("rank")
     rows = rows.with_columns(
         peer=pl.coalesce("peer", pl.when(two).then(other)), group=pl.col("group").fill_null("")
