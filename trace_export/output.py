@@ -45,6 +45,8 @@ TRACES = {"perfetto": perfetto.write, "chrome": chrome.write}
 TABLES = {"parquet": tables.write_parquet, "csv": tables.write_csv}
 TRACKS = ("stage", "rank")
 COLOR_BY: tuple[ColorBy, ...] = ("kind", "microbatch", "rank", "none")
+MANY_RANKS = 64
+"""Above this, the summary says which ranks stand for their stages."""
 BROWSER_SLICES = 3_000_000
 """With arguments, more slices than a tab of a browser holds (2 GB at some 600 bytes a slice)."""
 
@@ -200,12 +202,19 @@ def _drawn(profile: Profile, options: WriteOptions) -> pl.DataFrame:
 
 
 def announce(profile: Profile, options: WriteOptions, detail: Detail) -> list[Note]:
-    """A warning where the trace will be larger than a browser holds."""
-    count = slices_drawn(profile, options, detail)
-    if not set(TRACES) & set(options.formats) or min(count, options.max_slices or count) <= BROWSER_SLICES:
+    """Which of many ranks a trace will show, and a warning where it will be larger than a browser holds."""
+    if not set(TRACES) & set(options.formats):
         return []
-    text = f"{count} slices are more than a browser holds; choose --steps, or split with --max-slices {BROWSER_SLICES}"
-    return [Note("warning", text)]
+    notes = []
+    ranks = profile.ranks.join(profile.spans, on="rank", how="semi")
+    if options.tracks == "stage" and ranks.height > MANY_RANKS:
+        text = f"{ranks['stage'].n_unique()} of {ranks.height} ranks are drawn, the first of each stage"
+        notes.append(Note("note", f"{text}; --tracks rank draws all"))
+    count = slices_drawn(profile, options, detail)
+    if min(count, options.max_slices or count) > BROWSER_SLICES:
+        text = f"{count} slices are more than a browser holds"
+        notes.append(Note("warning", f"{text}; choose --steps, or split with --max-slices {BROWSER_SLICES}"))
+    return notes
 
 
 def _with_steps(path: Path, steps: Numbers) -> Path:
