@@ -49,17 +49,16 @@ def align(
     one_host = profile.ranks["host"].n_unique() <= 1 and profile.hosts.height <= 1
     if how in ("none", "wall") or (one_host and not isinstance(how, Path)):
         method = "none" if how == "none" else "single-host" if one_host else "wall"
-        return _apply(profile, _told(_unmoved(profile, method), moves), None, None)
-    shifted = _moved(profile, _told(_unmoved(profile, "wall"), moves)) if moves else profile
-    edges = None if block_edges is None else block_messages(shifted.spans, block_edges)
+        return _apply(profile, _told(_unmoved(profile, method), moves), None, block_edges)
     if isinstance(how, Path):
-        clocks = record.read(how, profile)
-        return _apply(profile, _told(clocks, moves), None, edges)
+        return _apply(profile, _told(record.read(how, profile), moves), None, block_edges)
     from trace_export.clocks.fit import fit_clocks  # its solvers take longer to import than most runs to draw
 
+    shifted = _moved(profile, _told(_unmoved(profile, "wall"), moves)) if moves else profile
+    edges = None if block_edges is None else block_messages(shifted.spans, block_edges)
     fit = fit_clocks(shifted.messages, shifted.collectives, shifted.ranks, edges=edges)
     clocks = _checked(shifted, fit, strict=how == "strict", max_error_ns=max_error_ns)
-    return _apply(profile, _told(clocks, moves), fit, edges)
+    return _apply(profile, _told(clocks, moves), fit, block_edges)
 
 
 def _known(profile: Profile, offsets: Mapping[str, int]) -> dict[str, int]:
@@ -105,11 +104,9 @@ def _told(clocks: pl.DataFrame, moves: Mapping[str, int]) -> pl.DataFrame:
 
 def _moved(profile: Profile, clocks: pl.DataFrame) -> Profile:
     """All tables of `profile` on the corrected clock."""
-    if clocks.filter((pl.col("offset_ns") != 0) | (pl.col("drift") != 0)).is_empty():
+    if _unchanged(clocks):
         return profile
-    by_rank = profile.ranks.select("rank", "host").join(clocks, on="host").select(
-        "rank", "offset_ns", "drift", "reference_ns"
-    ).unique("rank")  # fmt: skip
+    by_rank = _by_rank(profile, clocks)
     one = [("rank", ["start_ns", "end_ns"])]
     return replace(
         profile,
@@ -119,6 +116,15 @@ def _moved(profile: Profile, clocks: pl.DataFrame) -> Profile:
         counters=_correct(profile.counters, by_rank, [("rank", ["ts_ns"])]),
         messages=correct_messages(profile.messages, by_rank),
     )
+
+
+def _unchanged(clocks: pl.DataFrame) -> bool:
+    return clocks.filter((pl.col("offset_ns") != 0) | (pl.col("drift") != 0)).is_empty()
+
+
+def _by_rank(profile: Profile, clocks: pl.DataFrame) -> pl.DataFrame:
+    known = profile.ranks.select("rank", "host").join(clocks, on="host").unique("rank")
+    return known.select("rank", "offset_ns", "drift", "reference_ns")
 
 
 def correct_messages(messages: pl.DataFrame, by_rank: pl.DataFrame) -> pl.DataFrame:
@@ -140,38 +146,37 @@ def _correct(frame: pl.DataFrame, by_rank: pl.DataFrame, sides: list[tuple[str, 
     return frame
 
 
-def _apply(profile: Profile, clocks: pl.DataFrame, fit: ClockFit | None, edges: pl.DataFrame | None) -> Profile:
+def _apply(profile: Profile, clocks: pl.DataFrame, fit: ClockFit | None, block_edges: pl.DataFrame | None) -> Profile:
     """Moves the times and tells what that did."""
-    ties = _ties(profile, edges)
-    by_rank = profile.ranks.select("rank", "host").join(clocks, on="host").unique("rank")
-    by_rank = by_rank.select("rank", "offset_ns", "drift", "reference_ns")
-    before, after = violations(ties), violations(correct_messages(ties, by_rank))
     done = replace(_moved(profile, clocks), clocks=clocks)
     if len(clocks) < 2:
         return done
     notes = _skew(profile) + _clock_notes(clocks, fit)
-    if len(ties):
-        text = f"clocks: {before} of {len(ties)} messages between hosts arrived before they were sent"
-        text += f", {after} after alignment" if fit is not None else ""
-        notes.append(Note("warning" if after else "note", text))
-    return done.with_notes(notes)
+    return done.with_notes(notes + _causality(profile, clocks, block_edges))
 
 
-def _ties(profile: Profile, edges: pl.DataFrame | None) -> pl.DataFrame:
-    """The messages between hosts, or where there are none the block dependencies."""
+def _causality(profile: Profile, clocks: pl.DataFrame, block_edges: pl.DataFrame | None) -> list[Note]:
+    """How many messages between hosts (where there are none: blocks) precede their cause, before and after."""
+    ties, words = _between_hosts(profile, profile.messages), "messages between hosts arrived before they were sent"
+    if ties.is_empty() and block_edges is not None:
+        ties = _between_hosts(profile, block_messages(profile.spans, block_edges))
+        words = "blocks started before what feeds them on another host had ended"
+    if ties.is_empty():
+        return []
+    before, after = violations(ties), violations(correct_messages(ties, _by_rank(profile, clocks)))
+    moved = not _unchanged(clocks)
+    text = f"clocks: {before} of {len(ties)} {words}" + (f", {after} after alignment" if moved else "")
+    return [Note("warning" if moved and after else "note", text)]
+
+
+def _between_hosts(profile: Profile, messages: pl.DataFrame) -> pl.DataFrame:
     host = profile.ranks.select("rank", "host").unique("rank")
-    for messages in (profile.messages, edges):
-        if messages is None or messages.is_empty():
-            continue
-        between = (
-            messages.join(host.rename({"rank": "src_rank", "host": "a"}), on="src_rank")
-            .join(host.rename({"rank": "dst_rank", "host": "b"}), on="dst_rank")
-            .filter(pl.col("a") != pl.col("b"))
-            .select(messages.columns)
-        )
-        if len(between):
-            return between
-    return profile.messages.clear()
+    return (
+        messages.join(host.rename({"rank": "src_rank", "host": "a"}), on="src_rank")
+        .join(host.rename({"rank": "dst_rank", "host": "b"}), on="dst_rank")
+        .filter(pl.col("a") != pl.col("b"))
+        .select(messages.columns)
+    )
 
 
 def _checked(profile: Profile, fit: ClockFit, *, strict: bool, max_error_ns: float | None) -> pl.DataFrame:
@@ -255,7 +260,7 @@ def _fit_notes(fit: ClockFit) -> list[Note]:
     notes = []
     if fit.worst_pair is not None:
         a, b, off = fit.worst_pair
-        notes.append(Note("note", f"clocks: {a} and {b} fit worst, their own messages disagree by {_time(abs(off))}"))
+        notes.append(Note("note", f"clocks: {a} and {b} fit worst: what ties them disagrees by {_time(abs(off))}"))
     if fit.wander_ns:
         notes.append(Note("note", f"clocks: they stray from constant rates by about {_time(fit.wander_ns)}"))
     if fit.holdout_ns is not None:

@@ -13,7 +13,8 @@ from scipy.sparse import csgraph
 from trace_export.clocks import check, report
 from trace_export.clocks.causality import SLACK_US
 from trace_export.clocks.edges import Floats, Ints, Ties, gather
-from trace_export.clocks.solve import Problem, Settings
+from trace_export.clocks.loss import Settings
+from trace_export.clocks.solve import Problem
 from trace_export.clocks.uncertainty import RESAMPLED, centred, uncertainty, unsteadiness
 from trace_export.model import CLOCKS, conform
 
