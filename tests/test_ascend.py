@@ -95,3 +95,12 @@ def test_device_tasks_on_demand(shared: Path, tmp_path: Path, name: str) -> None
     communication = load(folder, detail="comm", spill=tmp_path)
     for file in communication.kernels:
         assert pl.read_ipc(file.path)["category"].unique().to_list() == ["communication"]
+
+
+@pytest.mark.parametrize("detail", ["comm", "kernels"])
+def test_details_of_a_capture_without_device_tasks(shared: Path, tmp_path: Path, detail: str) -> None:
+    """Level_none has markers only: the blocks are there, and no task below them."""
+    folder = shared / "data" / "ascend" / "1f1b_levelnone_pp4_mb6"
+    told = load(folder, detail=detail, spill=tmp_path)
+    assert told.spans.height == truth_spans(folder).height
+    assert [len(batch) for file in told.kernels for batch in told.kernel_batches(file.rank)] == []

@@ -44,7 +44,8 @@ def _named(db: Database, rows: pl.DataFrame, names: dict[int, str]) -> pl.DataFr
     """`rows` with names, streams and categories; `names` keeps the texts that were looked up."""
     ids = rows["name"].unique()
     names |= texts(db, [i for i in ids if i not in names])
-    known = pl.DataFrame({"name": ids, "text": [names.get(i, "task") for i in ids]}).with_columns(
+    found = pl.Series("text", [names.get(i, "task") for i in ids], pl.String)
+    known = pl.DataFrame([ids, found]).with_columns(
         pl.col("text").cast(pl.Categorical), memory=pl.col("text").str.contains("^(?:MEMCPY|SDMA)")
     )
     streams = rows.select(pl.col("stream").unique()).with_columns(title=pl.format("stream {}", "stream"))
