@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # the workers already use all cores; before anything imports Polars
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")
+
 ROOT = Path(__file__).resolve().parent.parent
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -15,6 +15,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.parallel_tasks import Task, perform, temporary, threads
 from trace_export import parallel
+from trace_export.cli import show
 from trace_export.errors import SourceError, TraceExportError
 from trace_export.parallel import run, sensible_jobs
 
@@ -159,3 +160,13 @@ def test_jobs_follow_size_cores_and_memory(tmp_path: Path, monkeypatch: pytest.M
 
 def test_free_memory_is_what_the_system_says() -> None:
     assert 0 < parallel.free_memory() <= psutil.virtual_memory().total
+
+
+def test_debug_shows_where_a_reader_went_wrong(capfd: pytest.CaptureFixture[str]) -> None:
+    failures = [e for e in run(perform, tasks("mistake", "refuse"), 1) if isinstance(e, TraceExportError)]
+    show.errors(failures)
+    assert "Traceback" not in capfd.readouterr().err
+    show.errors(failures, debug=True)
+    told = capfd.readouterr().err
+    assert told.count("Traceback") == 1
+    assert "parallel_tasks.py" in told

@@ -17,7 +17,7 @@ from tests.faults.mutate import mutant
 from trace_export.errors import TraceExportError
 from trace_export.export import LoadOptions, WriteOptions, export
 
-MUTANTS = 100
+MUTANTS = 60
 SLOW_FACTOR = 50
 STAGES, MICROBATCHES, STEPS = 2, 2, 2
 

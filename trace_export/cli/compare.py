@@ -64,5 +64,5 @@ def compare(
         show.notes([note for run in loaded for note in run.profile.notes])
         show.files(written)
     failures = [failure for run in loaded for failure in run.failures]
-    show.errors(failures)
+    show.errors(failures, debug)
     raise typer.Exit(3 if failures else 0)

@@ -127,6 +127,6 @@ def run(
         show.summary(summary)
         show.notes(loaded.profile.notes)
         show.files(written)
-    show.errors(loaded.failures)
+    show.errors(loaded.failures, debug)
     warned = any(note.level == "warning" for note in loaded.profile.notes)
     raise typer.Exit(3 if loaded.failures or (strict and warned) else 0)

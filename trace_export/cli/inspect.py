@@ -23,5 +23,5 @@ def inspect(
         typer.echo(result.json())
     else:
         show.inspection(result)
-    show.errors(result.failures)
+    show.errors(result.failures, debug)
     raise typer.Exit(0 if result.sources.height else 1)

@@ -70,7 +70,7 @@ def report(
         show.notes(loaded.profile.notes)
         if format == "html":
             show.files([path])
-    show.errors(loaded.failures)
+    show.errors(loaded.failures, debug)
     warned = any(note.level == "warning" for note in loaded.profile.notes)
     raise typer.Exit(3 if loaded.failures or (strict and warned) else 0)
 

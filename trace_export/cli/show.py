@@ -88,12 +88,14 @@ def notes(items: Sequence[Note]) -> None:
         out.print(f"… and {len(ordered) - NOTES_SHOWN} more; --json lists them all", markup=False)
 
 
-def errors(items: Sequence[TraceExportError]) -> None:
-    """One sentence for each input that could not be read."""
+def errors(items: Sequence[TraceExportError], debug: bool = False) -> None:
+    """One sentence for each input that could not be read; with `debug` also where a reader of ours went wrong."""
     out = console(error=True)
     for error in items:
         out.print("error: ", style="red", end="", markup=False)
         out.print(str(error), markup=False)
+        for traceback in getattr(error, "__notes__", ()) if debug else ():
+            out.print(traceback, markup=False)
 
 
 def files(paths: Sequence[Path]) -> None:
