@@ -52,7 +52,8 @@ def from_command(ctx: typer.Context, family: str | None = None) -> LoadOptions:
     given = {
         name: value for name, value in ctx.params.items() if name in known and name != "log_dir" and value is not None
     }
-    return load_options(folder(ctx.params["folder"], ctx.params["log_dir"]), family=family, **given)
+    place = folder(ctx.params["folder"], ctx.params["log_dir"], given.get("scheduler"), given.get("at") or ())
+    return load_options(place, family=family, **given)
 
 
 def load_options(
