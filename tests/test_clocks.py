@@ -281,3 +281,25 @@ def test_blocks_alone_tie_the_machines_of_a_log(shared: Path, sample: str, true_
     before, after = (block_messages(p.spans, block_edges(p)) for p in (profile, done))
     assert causality.violations(before) > 0
     assert causality.violations(after) == 0
+
+
+def test_one_message_says_little_and_that_is_said() -> None:
+    run = make(Clocks(seed=22, stages=2))
+    profile = replace(run.profile, messages=run.paired.head(1))
+    done = align(profile)
+    assert done.clocks["sd_ns"].min() > 100_000  # type: ignore[operator]
+    assert done.clocks["bound_ns"].null_count() == 2
+    said = " ".join(n.text for n in done.notes if n.level == "warning")
+    assert "only one way" in said
+    assert "few messages" in said
+    with pytest.raises(AlignmentError, match="one way"):
+        align(profile, "strict")
+
+
+def test_times_without_sense_do_not_break_the_fit() -> None:
+    far = [10**k for k in range(3, 18, 2)]
+    rows = {"src_rank": [0] * 8, "dst_rank": [1] * 8, "send_start_ns": far, "send_end_ns": far, "recv_start_ns": far,
+            "recv_end_ns": far[::-1]}  # fmt: skip
+    profile = make(Clocks(seed=23, stages=2)).profile
+    fit = fit_clocks(conform(pl.DataFrame(rows), MESSAGES), profile.collectives, profile.ranks)
+    assert fit.clocks["drift"].is_finite().all()
