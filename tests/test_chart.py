@@ -11,7 +11,7 @@ import pytest
 from tests.profiles import ORIGIN, forward_edges, memory_counter, profile, span, two_stages, with_devices
 from trace_export.chart.chart import Chart, Track
 from trace_export.chart.tracks import ChartOptions, lay_out
-from trace_export.model import Declared
+from trace_export.model import Declared, Profile
 
 
 def tree(chart: Chart) -> list[str]:
@@ -241,6 +241,14 @@ def test_tracks_say_where_they_come_from() -> None:
     assert chart.attributes["origin_unix_ns"] == ORIGIN
 
 
+def lay_out_tasks(made: Profile) -> pl.DataFrame:
+    """The device tasks drawn, with starts of the Unix epoch."""
+    chart = lay_out(made, ChartOptions(detail="kernels"))
+    streams = {t.id for part in chart.parts() for t in part.tracks if "stream" in t.name}
+    slices = pl.concat([part.slices.select("track", "start_ns") for part in chart.parts()])
+    return slices.filter(pl.col("track").is_in(streams))
+
+
 def test_streams_and_communication_lie_under_ranks(tmp_path: Path) -> None:
     made = two_stages()
     made = replace(made, **with_devices(made, tmp_path))
@@ -267,6 +275,16 @@ def test_streams_and_communication_lie_under_ranks(tmp_path: Path) -> None:
     ids = [t.id for part in chart.parts() for t in part.tracks]
     assert len(set(ids)) == len(ids)
     assert [t.id for part in chart.parts() for t in part.tracks] == ids  # a second reading gives the same
+
+
+def test_a_part_of_the_run_that_holds_few_device_tasks_or_none(tmp_path: Path) -> None:
+    made = two_stages()
+    made = replace(made, **with_devices(made, tmp_path))
+    starts = lay_out_tasks(made)["start_ns"]
+    late = int(starts.max() or 0)
+    cut = lay_out_tasks(replace(made, window_ns=(late, late + 10**9)))
+    assert 0 < len(cut) < len(starts)
+    assert lay_out_tasks(replace(made, window_ns=(late + 10**10, late + 10**11))).is_empty()
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def add_ranks(builder: Builder, profile: Profile, ranks: list[dict[str, Any]], o
 def first_task_ns(profile: Profile, ranks: list[int]) -> int | None:
     """The start of the first device task of `ranks`."""
     wanted = {file.rank for file in profile.kernels} & set(ranks)
-    batches = (next(profile.kernel_batches(rank, rows=1), None) for rank in wanted)
+    batches = (next((b for b in profile.kernel_batches(rank, ROWS) if len(b)), None) for rank in wanted)
     return min((int(b["start_ns"][0]) for b in batches if b is not None), default=None)
 
 

@@ -151,7 +151,7 @@ def _told_how(places: pl.DataFrame, inferred: shape.Inference | None) -> list[No
         notes.append(Note("note", f"the stages of {count} ranks were inferred from {inferred.how}; {remedy}"))
         absent = _above(places["rank"]) - len(places)
         if absent and (places["stage"] == places["rank"]).all():
-            text = f"{absent} ranks before the last were not read; the stages count them as one pipeline in order"
+            text = f"ranks before the last were not read ({absent} of them); the stages count on in their order"
             notes.append(Note("warning", f"{text}; {remedy}"))
     if count := (origins == "assumed").sum():
         notes.append(Note("note", f"the stages of {count} ranks follow the default order of ranks; {remedy}"))
