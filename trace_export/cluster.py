@@ -7,6 +7,7 @@ run.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import queue
 import socket
@@ -28,6 +29,8 @@ LOOK_S = 1.0
 """How often it is checked whether the machines of bound tasks are still there."""
 GONE_S = 20.0
 """How long a machine may be without a worker before its tasks are given up; a nanny restarts one in a few seconds."""
+FETCH_S = 5.0
+"""How long a small table may take to travel; a result whose worker has died never comes."""
 TRIES = 3
 """How many workers of its machine a bound task may outlive."""
 EVERY = "*"
@@ -238,7 +241,15 @@ class _Run(Generic[Item, Result]):
     def _gather(self, ended: list[Any]) -> None:
         """Takes the results over in one go; those of workers that died are fetched again by Dask itself."""
         whole = [future for future in ended if future.status == "finished"]
-        results = self.client.gather(whole, errors="skip")
+        gather = self.client.gather(whole, errors="skip", asynchronous=True)
+        fetching = asyncio.run_coroutine_threadsafe(gather, self.client.loop.asyncio_loop)
+        try:
+            results = fetching.result(FETCH_S)
+        except TimeoutError:  # the worker that holds a result is gone, and no other may do the task again
+            fetching.cancel()
+            for future in ended:
+                self.finished.put(future)
+            return
         if len(results) < len(whole):  # a worker died after it had finished
             results = [self._one(future) for future in whole]
         for future, result in zip(whole, results, strict=True):
@@ -250,7 +261,7 @@ class _Run(Generic[Item, Result]):
     def _one(self, future: Any) -> Result | TraceExportError:
         item = self.items[self.out[future]]
         try:
-            return future.result()  # type: ignore[no-any-return]
+            return future.result(FETCH_S)  # type: ignore[no-any-return]
         except Exception as error:  # whatever the cluster did with the task: this source is lost, not the run
             how = f"the Dask workers that read it died or lost it ({type(error).__name__})"
             return SourceError(item.path, how, "give them more memory, or read it on one machine")
