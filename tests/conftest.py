@@ -19,6 +19,7 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the long tests too")
+    parser.addoption("--mutants", type=int, default=200, help="broken inputs for each reader")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -19,14 +19,10 @@ from trace_export.sources.source import Source
 
 @dataclass(frozen=True)
 class Input:
-    """`make` puts the input into an empty folder; `files` are those to break, one at a time: the reader's first.
-
-    `mutants` is how many a quick run breaks.
-    """
+    """`make` puts the input into an empty folder; `files` are those to break, one at a time: the reader's first."""
 
     make: Callable[[Path], None]
     files: tuple[str, ...]
-    mutants: int = 2_000
 
     def source(self, folder: Path) -> Source:
         """The input as the walk over its folder sees it."""

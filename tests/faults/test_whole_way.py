@@ -17,8 +17,8 @@ from tests.faults.mutate import mutant
 from trace_export.errors import TraceExportError
 from trace_export.export import LoadOptions, WriteOptions, export
 
-MUTANTS = 60
-SLOW_FACTOR = 50
+SHARE = 20
+"""One whole way for so many of `--mutants`: it costs as much as twenty readings."""
 STAGES, MICROBATCHES, STEPS = 2, 2, 2
 
 
@@ -78,7 +78,7 @@ RUNS = {
 
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_broken_source_ends_in_files_or_a_sentence(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    slow = bool(request.config.getoption("--slow"))
+    mutants = request.config.getoption("--mutants") // SHARE
     logs, out = tmp_path / "logs", tmp_path / "out"
     RUNS[kind].make(logs)
     files = sorted(logs.glob(RUNS[kind].broken))
@@ -87,7 +87,7 @@ def test_a_broken_source_ends_in_files_or_a_sentence(kind: str, tmp_path: Path, 
     loaded, written = export(loading, writing)
     assert loaded.profile.ranks.height == STAGES
     drawn = 0
-    for seed in range(MUTANTS * (SLOW_FACTOR if slow else 1)):
+    for seed in range(mutants):
         chance = random.Random(seed)
         file = chance.choice(files)
         content = file.read_bytes()
@@ -108,4 +108,4 @@ def test_a_broken_source_ends_in_files_or_a_sentence(kind: str, tmp_path: Path, 
             if path.suffix == ".json" and path.exists():
                 orjson.loads(path.read_bytes())
         file.write_bytes(content)
-    assert drawn > MUTANTS // 2
+    assert drawn > mutants // 2
