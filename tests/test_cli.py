@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -120,3 +121,18 @@ def test_the_metadata_is_whole() -> None:
     assert meta["License-Expression"] == "Apache-2.0"
     assert (ROOT / "trace_export" / "py.typed").exists()
     assert Path(ROOT / "LICENSE").read_text().lstrip().startswith("Apache License")
+
+
+def test_a_rank_recorded_twice(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    """In two formats, the user chooses one; in one format, nobody but the user can know which file is right."""
+    for first, second, hint in (
+        ("nsys/two_hosts", "ascend", "name the format to draw"),
+        ("nsys/two_hosts", "nsys/two_hosts", "keep only one of them"),
+    ):
+        folder = tmp_path / first / second
+        for name, sample in (("a", first), ("b", second)):
+            shutil.copytree(samples / sample, folder / name)
+        result = run_cli("--log_dir", folder, "--out", tmp_path / "out", "--format", "csv")
+        assert "holds rank 0" in result.stderr
+        assert hint in result.stderr
+        assert result.returncode == 3

@@ -31,11 +31,7 @@ def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
     for part in parts:
         twice = next((r for r in _ranks(part, recorded=True) if r in used), None)
         if twice is not None:
-            path = _ranks(part, recorded=True)[twice]
-            other = next(p for k in kept for r, p in _ranks(k, recorded=True).items() if r == twice)
-            refused.append(
-                SourceError(Path(path), f"holds rank {twice}, as {other} does", "keep only one of them in the folder")
-            )
+            refused.append(_refusal(part, twice, next(k for k in kept if twice in _ranks(k, recorded=True))))
             continue
         numbers = {}
         for rank, path in _ranks(part, recorded=False).items():
@@ -52,6 +48,14 @@ def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
     if assumed:
         whole = whole.with_notes([replace(assumed[0], count=len(assumed))])
     return _by_label(replace(whole, hosts=_hosts(whole.hosts))), refused
+
+
+def _refusal(part: Profile, rank: int, kept: Profile) -> SourceError:
+    path, other = (_ranks(p, recorded=True)[rank] for p in (part, kept))
+    kinds = [p.ranks["kind"].first() for p in (part, kept)]
+    formats = "name the format to draw, as in trace-export nsys --log_dir DIR"
+    hint = "keep only one of them in the folder" if kinds[0] == kinds[1] else formats
+    return SourceError(Path(path), f"holds rank {rank}, as {other} does", hint)
 
 
 def _ranks(profile: Profile, *, recorded: bool) -> dict[int, str]:
