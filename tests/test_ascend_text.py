@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import Cli
 from tests.test_ascend import NUMBERS, load, truth_spans, understood
 from trace_export.errors import SourceError
-from trace_export.sources import trace_view
+from trace_export.sources import ascend_text, trace_view
 from trace_export.sources.markers import Dialects
 
 
@@ -87,6 +87,26 @@ EVENTS = (
     '{"ph": "X", "name": "}, {not a marker", "pid": 7, "tid": 2, "ts": "1736408883694757.000", "dur": 1}',
     '{"ph": "C", "name": "HBM 2/Write", "pid": 9, "ts": "1736408883574037.92", "args": {"Write(MB/s)": 4.5}}',
 )
+
+
+def test_no_sizes_are_unknown_sizes(tmp_path: Path) -> None:
+    """A capture that took no sizes has zeros in their place; a transfer of nothing would have no speed."""
+    names = {"hcom_send__1_0_1": 0, "hcom_send__1_1_1": 1.5}
+    entries = {
+        f"{name}@1": {
+            "Communication Time Info": {"Start Timestamp(us)": 10.0, "Elapse Time(ms)": 0.5},
+            "Communication Bandwidth Info": {"SDMA": {"Transit Size(MB)": size}},
+        }
+        for name, size in names.items()
+    }
+    (tmp_path / "communication.json").write_text(json.dumps({"step1": {"p2p": entries, "collective": {}}}))
+    operators, _ = ascend_text.operators(
+        pl.DataFrame(schema={"start_ns": pl.Int64, "end_ns": pl.Int64, "name": pl.String}), tmp_path, []
+    )
+    assert dict(operators.select("op", "bytes").iter_rows()) == {
+        "hcom_send__1_0_1": None,
+        "hcom_send__1_1_1": 1_500_000,
+    }
 
 
 @pytest.mark.parametrize("between", [",", ", ", ",\n  ", " ,\r\n"])

@@ -85,7 +85,10 @@ def operators(rows: pl.DataFrame, folder: Path, notes: list[Note]) -> tuple[pl.D
 
 
 def _communication(folder: Path, notes: list[Note]) -> pl.DataFrame:
-    """The operators in communication.json: op, group, kind (p2p, collective), start_ns, end_ns, bytes (remote)."""
+    """The operators in communication.json: op, group, start_ns, end_ns, bytes (remote).
+
+    A sum of nothing is what the profiler writes where it took no sizes: null.
+    """
     rows = []
     for name, group, entry in _entries(folder / "communication.json", notes):
         time, bandwidth = entry.get("Communication Time Info"), entry.get("Communication Bandwidth Info")
@@ -95,7 +98,7 @@ def _communication(folder: Path, notes: list[Note]) -> pl.DataFrame:
         links = bandwidth if isinstance(bandwidth, dict) else {}
         sizes = [_number(links[k].get("Transit Size(MB)")) for k in ("SDMA", "RDMA") if isinstance(links.get(k), dict)]
         start_ns = round(start * 1000)
-        rows.append((name, group, start_ns, start_ns + round(length * 1e6), round(sum(sizes) * MB)))
+        rows.append((name, group, start_ns, start_ns + round(length * 1e6), round(sum(sizes) * MB) or None))
     return pl.DataFrame(rows, schema=OPERATORS, orient="row")
 
 
