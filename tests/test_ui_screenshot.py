@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser import Browser, chromium, ui_colour
 from tests.conftest import Cli
+from tests.perfetto_ui import Browser, chromium, ui_colour
 from tests.profiles import profile, span
 from tests.test_trace_writers import full_chart
 from trace_export.chart.colours import SEEDS

@@ -108,7 +108,7 @@ def load(log_dir: str | PathLike[str], *, declared: Declared | None = None, **op
     them `family`, `devices`, `stages`, `jobs` and `read` (a `ReadOptions`). Raises UsageError when there is no such
     folder, NothingToExportError when nothing in it gave a block.
     """
-    settings = export.LoadOptions(Path(log_dir), told=declared or Declared(), align="none", **options)
+    settings = export.LoadOptions(Path(log_dir), told=declared or Declared(), align=None, **options)
     loaded = export.load(settings)
     return Run(loaded.profile, settings.log_dir, loaded.failures)
 
