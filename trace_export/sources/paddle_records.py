@@ -13,7 +13,9 @@ from pathlib import Path
 
 import polars as pl
 
-CHUNK = 1 << 20
+CHUNK = 256 << 10
+FRAME_ROWS = 16_384
+"""Records are turned into columns so many at a time: often enough for memory, seldom enough for speed."""
 LONGEST = 512
 """More bytes than a record can have; the bounds in RECORD see to that."""
 
@@ -80,6 +82,9 @@ class _Scanner:
 
     def __init__(self) -> None:
         self.frames: list[pl.DataFrame] = []
+        self.records: list[Match] = []  # found, but not in a frame yet
+        self.threads: list[int | None] = []
+        self.changes: list[tuple[int, int | None, int]] = [(0, None, 0)]  # the records from this one on: as announced
         self.malformed = 0
         self.first_malformed = -1
         self.text: tuple[bytes, bytes] | None = None
@@ -97,31 +102,34 @@ class _Scanner:
             at = next(m.start() for m in RECORD.finditer(buffer, start, end) if m[1] is None and m[3] is None)
             self.first_malformed = base + at
         self.malformed += broken
-        records: list[Match] = []
-        changes: list[tuple[int, int | None, int]] = [(0, *self._announced())]
+        before = len(self.records)
         for match in found:
             if match[2]:
-                records.append(match)
+                self.records.append(match)
             elif match[0]:
                 self._announce(match[0], match[1])
-                changes.append((len(records), *self._announced()))
-        if records:
-            announced = pl.DataFrame(
-                changes, {"row": pl.UInt32, "announced": pl.Int32, "announcement": pl.Int32}, orient="row"
-            )
-            frame = _frame(records).with_columns(_threads(buffer, start, end, len(records))).with_row_index("row")
-            frame = frame.join_asof(announced.unique("row", keep="last").sort("row"), on="row")
-            self.frames.append(frame.select(*RECORDS))
+        if len(self.records) > before:
+            self.threads += _threads(buffer, start, end, len(self.records) - before)
+        if len(self.records) >= FRAME_ROWS:
+            self._flush()
 
     def _announce(self, first: bytes, last: bytes) -> None:
         if self.text is not None and self.text != (first, last):
             self.announcement += 1
         self.text = (first, last)
+        self.changes.append((len(self.records), int(first), self.announcement))
 
-    def _announced(self) -> tuple[int | None, int]:
-        return (int(self.text[0]) if self.text else None), self.announcement
+    def _flush(self) -> None:
+        schema = {"row": pl.UInt32, "announced": pl.Int32, "announcement": pl.Int32}
+        changes = pl.DataFrame(self.changes, schema, orient="row").unique("row", keep="last").sort("row")
+        frame = _frame(self.records).with_columns(pl.Series("thread", self.threads, pl.Int32)).with_row_index("row")
+        self.frames.append(frame.join_asof(changes, on="row").select(*RECORDS))
+        self.records, self.threads = [], []
+        self.changes = [(0, *self.changes[-1][1:])]
 
     def log(self) -> Log:
+        if self.records:
+            self._flush()
         records = pl.concat(self.frames) if self.frames else pl.DataFrame(schema=RECORDS)
         return Log(records, self.malformed, self.first_malformed)
 
@@ -145,7 +153,7 @@ def _microseconds(text: pl.Expr) -> pl.Expr:
     return (text.cast(pl.Float64) * 1000).round().cast(pl.Int64)
 
 
-def _threads(buffer: bytearray, start: int, end: int, records: int) -> pl.Series:
+def _threads(buffer: bytearray, start: int, end: int, records: int) -> list[int | None]:
     """The thread ids in the log's prefixes before the records of buffer[start:end], in order; null without a prefix."""
     first = next(m for m in RECORD.finditer(buffer, start, end) if m[3] is not None)
     prefix = PREFIX.search(buffer, max(0, first.start() - PREFIX_LENGTH), first.start())
@@ -154,15 +162,13 @@ def _threads(buffer: bytearray, start: int, end: int, records: int) -> pl.Series
         and buffer.count(b" " + prefix[1] + prefix[2] + b"Profiler Info: Job (", max(0, start - PREFIX_LENGTH), end)
         == records
     ):
-        return pl.repeat(int(prefix[1]), records, dtype=pl.Int32, eager=True).alias(
-            "thread"
-        )  # the usual case: one thread
-    threads = []
+        return [int(prefix[1])] * records  # the usual case: one thread
+    threads: list[int | None] = []
     for match in RECORD.finditer(buffer, start, end):
         if match[3] is not None:
             prefix = PREFIX.search(buffer, max(0, match.start() - PREFIX_LENGTH), match.start())
             threads.append(int(prefix[1]) if prefix else None)
-    return pl.Series("thread", threads, pl.Int32)
+    return threads
 
 
 def line_of(path: Path, offset: int) -> int:
