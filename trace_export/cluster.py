@@ -7,7 +7,6 @@ run.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import queue
 import socket
@@ -240,6 +239,8 @@ class _Run(Generic[Item, Result]):
 
     def _gather(self, ended: list[Any]) -> None:
         """Takes the results over in one go; those of workers that died are fetched again by Dask itself."""
+        import asyncio  # loaded by Dask anyway, and by nobody else
+
         whole = [future for future in ended if future.status == "finished"]
         gather = self.client.gather(whole, errors="skip", asynchronous=True)
         fetching = asyncio.run_coroutine_threadsafe(gather, self.client.loop.asyncio_loop)
