@@ -26,7 +26,8 @@ def label(profile: Profile) -> Profile:
     blocks = profile.spans.filter(pl.col("kind").is_in(["F", "B"])).join(
         profile.ranks.select("rank", "stage"), on="rank", how="left"
     )
-    first, last = pl.col("stage") == 0, pl.col("stage") == pl.col("stage").max()
+    stages = pl.col("stage").max() + 1 if profile.declared.pp is None else pl.lit(profile.declared.pp)
+    first, last = pl.col("stage") == 0, pl.col("stage") == stages - 1
     ends = first | last if (blocks["chunk"].fill_null(0) == 0).all() else pl.lit(False)
     # The ends of a pipeline of one chunk: no activations come to the first stage, no gradients to the last.
     takes = pl.when(ends & first).then(pl.col("kind") == "B").when(ends & last).then(pl.col("kind") == "F")
