@@ -235,6 +235,14 @@ def test_steps_from_counts() -> None:
     assert labelled.spans.sort("rank", "start_ns")["step"].to_list() == expected
 
 
+@pytest.mark.parametrize("read", [1, 2, 3])
+def test_steps_from_counts_where_the_last_stages_were_not_read(read: int) -> None:
+    words = [[one_f_one_b(4, s, 6)] * 3 for s in range(read)]
+    labelled = label(profile(words, stepped=False, pp=4))
+    expected = [step for _ in range(read) for step in range(3) for _ in range(12)]
+    assert labelled.spans.sort("rank", "start_ns")["step"].to_list() == expected
+
+
 def test_steps_from_the_optimizer() -> None:
     words = [[one_f_one_b(2, s, 3) + "O"] * 2 for s in range(2)]
     plain = profile(words, stepped=False)

@@ -100,7 +100,8 @@ def _by_balance(profile: Profile, blocks: pl.DataFrame) -> pl.Series | None:
     That gives the blocks of a kind per step. A rank whose capture has whole steps only counts them; any other takes the
     step that was going on, by the clock, on the earliest stage of its pipeline that could count.
     """
-    last = profile.ranks["stage"].max()
+    stages = profile.declared.pp
+    last = profile.ranks["stage"].max() if stages is None else stages - 1
     placed = blocks.join(profile.ranks.select("rank", "stage", *REPLICA), on="rank", how="left", maintain_order="left")
     placed = placed.with_columns(
         pipeline=pl.struct(REPLICA).rank("dense"),
