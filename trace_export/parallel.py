@@ -137,9 +137,9 @@ class _Worker:
 
     def end(self) -> int:
         """Ends the process, whatever it is doing. Readers change nothing, so there is nothing to wait for."""
-        self.connection.close()
         self.process.kill()
         self.process.communicate()
+        self.connection.close()
         return self.process.returncode
 
 
@@ -208,7 +208,7 @@ def _died(item: HasPath, code: int) -> SourceError:
 def serve(descriptor: int) -> None:
     """The life of a worker: a function comes over the connection, then items; each result goes back."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with Connection(descriptor) as connection:
+    with Connection(descriptor) as connection, suppress(EOFError):  # the end of the line is the end of the work
         function = connection.recv()
         while True:
             connection.send(attempt(function, connection.recv()))
