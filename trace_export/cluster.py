@@ -238,31 +238,40 @@ class _Run(Generic[Item, Result]):
         return [future for future in ended if future in self.out]
 
     def _gather(self, ended: list[Any]) -> None:
-        """Takes the results over in one go; those of workers that died are fetched again by Dask itself."""
+        """Takes the results over, in one go where that works. One whose worker died after it had finished does not
+        come, or only when another worker has done the task again: it is looked for again later."""
+        whole = [future for future in ended if future.status == "finished"]
+        for future, result in self._together(whole):
+            self._settle(future, result)
+        missing = [future for future in ended if future in self.out]
+        while missing:
+            try:
+                self._settle(missing[0], self._one(missing[0]))
+                missing.pop(0)
+            except TimeoutError:
+                for future in missing:
+                    self.finished.put(future)
+                return
+
+    def _together(self, whole: list[Any]) -> list[tuple[Any, Result]]:
+        """The tasks with their results; none when not all of them are there."""
         import asyncio  # loaded by Dask anyway, and by nobody else
 
-        whole = [future for future in ended if future.status == "finished"]
         gather = self.client.gather(whole, errors="skip", asynchronous=True)
         fetching = asyncio.run_coroutine_threadsafe(gather, self.client.loop.asyncio_loop)
         try:
             results = fetching.result(FETCH_S)
-        except TimeoutError:  # the worker that holds a result is gone, and no other may do the task again
+        except TimeoutError:
             fetching.cancel()
-            for future in ended:
-                self.finished.put(future)
-            return
-        if len(results) < len(whole):  # a worker died after it had finished
-            results = [self._one(future) for future in whole]
-        for future, result in zip(whole, results, strict=True):
-            self._settle(future, result)
-        for future in ended:
-            if future in self.out:
-                self._settle(future, self._one(future))
+            return []
+        return list(zip(whole, results, strict=True)) if len(results) == len(whole) else []
 
     def _one(self, future: Any) -> Result | TraceExportError:
         item = self.items[self.out[future]]
         try:
             return future.result(FETCH_S)  # type: ignore[no-any-return]
+        except TimeoutError:
+            raise
         except Exception as error:  # whatever the cluster did with the task: this source is lost, not the run
             how = f"the Dask workers that read it died or lost it ({type(error).__name__})"
             return SourceError(item.path, how, "give them more memory, or read it on one machine")

@@ -23,8 +23,8 @@ READERS: dict[Kind, str] = {
 
 
 def read(source: Source, options: ReadOptions) -> Profile:
-    """The tables of one source. Raises SourceError when nothing in it can be read, or when it holds what no sound
-    file holds, such as a number that does not fit the type of its column."""
+    """The tables of one source. Raises SourceError when nothing in it can be read, when it vanishes meanwhile, or
+    when it holds what no sound file holds, such as a number that does not fit the type of its column."""
     reader: Callable[[Source, ReadOptions], Profile]
     reader = import_module(f"{__name__}.{READERS[source.kind]}").read  # imported here: a run needs few of the formats
     try:
@@ -32,3 +32,6 @@ def read(source: Source, options: ReadOptions) -> Profile:
     except (pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError) as error:
         first = str(error).partition("\n")[0]
         raise SourceError(source.path, f"holds what cannot be right ({first})", "export or copy it again") from error
+    except OSError as error:  # a file beside the one that was opened first
+        what = f"cannot be read ({error.strerror or error})"
+        raise SourceError(source.path, what, "check that it is whole and that nobody is writing there") from error
