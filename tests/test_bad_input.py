@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,10 +45,13 @@ def test_an_empty_folder_names_what_was_looked_for(run_cli: Cli, tmp_path: Path)
     assert "no profile in this folder; looked for workerlog.N" in sentence(result)
 
 
-def test_multi_machine_without_machine_folders(run_cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize("logs", [True, False], ids=["logs lie in the folder itself", "nothing lies there"])
+def test_multi_machine_without_machine_folders(logs: bool, run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    if logs:
+        shutil.copy(samples / "paddle" / "single" / "workerlog.0", tmp_path)
     result = run_cli("--log_dir", tmp_path, "--multi_machine")
     assert result.returncode == 1
-    assert "machine" in sentence(result)
+    assert "--multi_machine, but no folder of a machine holds a profile; put each machine's" in sentence(result)
 
 
 def test_a_binary_file_called_workerlog(run_cli: Cli, tmp_path: Path) -> None:

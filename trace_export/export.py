@@ -127,8 +127,14 @@ def locate(options: LoadOptions) -> tuple[Found, list[TraceExportError]]:
 
 
 def choose(found: Found, options: LoadOptions) -> tuple[list[Source], list[TraceExportError]]:
-    """The sources that the options ask for, and an error for each device that has none."""
+    """The sources that the options ask for, and an error for each device that has none.
+
+    Raises NothingToExportError when there should be a folder for each machine and is none.
+    """
     chosen = _of_family(found, options)
+    if options.multi_machine and all(s.path.parent == options.log_dir for s in chosen):
+        what = f"{options.log_dir}: --multi_machine, but no folder of a machine holds a profile"
+        raise NothingToExportError(what, "put each machine's into machine0, machine1, …, or leave the option out")
     if options.read.ranks is not None:
         chosen = [s for s in chosen if s.rank is None or s.rank in options.read.ranks]
     if options.devices is None:

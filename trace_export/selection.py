@@ -1,4 +1,4 @@
-"""What part of the data the user asked for: sets of whole numbers ("2-4,7") and windows of time ("1.5s-2.0s")."""
+"""What users write and read: sets of whole numbers ("2-4,7"), times ("3.2ms") and windows of time ("1.5s-2.0s")."""
 
 from __future__ import annotations
 
@@ -45,6 +45,15 @@ def nanoseconds(text: str, option: str) -> int:
     scale = NANOSECONDS[unit]
     value = int(whole) * scale + round(float(f"0.{fraction or 0}") * scale)
     return -value if sign == "-" else value
+
+
+def duration(ns: float, *, sign: bool = False) -> str:
+    """A time as people read it: three significant digits in the unit that fits; with `sign` a plus where it is one."""
+    plus = "+" if sign else ""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(ns) >= size:
+            return f"{ns / size:{plus}.3g} {unit}"
+    return f"{ns:{plus}.0f} ns"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import polars as pl
 from trace_export.analysis.bubbles import step_bubbles
 from trace_export.errors import TraceExportError
 from trace_export.model import Profile
+from trace_export.selection import duration
 
 HOSTS_SHOWN = 16
 
@@ -46,7 +47,7 @@ class Summary:
             ("source", ", ".join(self.kinds)),
             ("ranks", str(self.ranks)),
             ("stages", f"{self.stages} ({self.stage_origin})"),
-            ("steps", str(self.steps) + (f", {_time(self.step_ns)} each (median)" if self.step_ns else "")),
+            ("steps", str(self.steps) + (f", {duration(self.step_ns)} each (median)" if self.step_ns else "")),
             ("blocks", blocks),
         ]
         if self.bubble is not None:
@@ -98,24 +99,16 @@ def _few(names: list[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + (f", … {len(names) - most} more" if len(names) > most else "")
 
 
-def _time(ns: float) -> str:
-    """Three significant digits in the unit that fits."""
-    for scale, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
-        if abs(ns) >= scale:
-            return f"{ns / scale:.3g} {unit}"
-    return f"{ns:.0f} ns"
-
-
 def _clock(clock: dict[str, object]) -> str:
     """One host's correction, as in: node1: p2p, offset +3.2 ms, drift +12 ppm, ±1.2 µs (1 sd), certain within 40 µs."""
     parts = [f"{clock['label'] or clock['host']}: {clock['method']}"]
     offset, drift, deviation, bound = (clock[k] for k in ("offset_ns", "drift", "sd_ns", "bound_ns"))
     if isinstance(offset, int) and offset:
-        parts.append(f"offset {'+' if offset > 0 else '-'}{_time(abs(offset))}")
+        parts.append(f"offset {duration(offset, sign=True)}")
     if isinstance(drift, float) and drift:
         parts.append(f"drift {drift * 1e6:+.2f} ppm")
     if isinstance(deviation, float):
-        parts.append(f"±{_time(deviation)} (1 sd)")
+        parts.append(f"±{duration(deviation)} (1 sd)")
     if isinstance(bound, float):
-        parts.append(f"certain within {_time(bound)}")
+        parts.append(f"certain within {duration(bound)}")
     return ", ".join(parts)

@@ -17,7 +17,11 @@ Devices = Annotated[
 ]
 MultiMachine = Annotated[
     bool,
-    typer.Option("--multi_machine", "--multi-machine", help="Each machine* folder is a machine (also found without)."),
+    typer.Option(
+        "--multi_machine",
+        "--multi-machine",
+        help="Each machine* folder is a machine (found without too; with it there must be one).",
+    ),
 ]
 Ranks = Annotated[str, typer.Option(help="Global ranks to read: 0,8-15 or all.", metavar="LIST")]
 Steps = Annotated[str, typer.Option(help="Steps to draw: 2-4 or all.", metavar="LIST")]

@@ -14,6 +14,7 @@ from trace_export.clocks.causality import violations
 from trace_export.clocks.edges import block_messages
 from trace_export.errors import AlignmentError, UsageError
 from trace_export.model import CLOCKS, TIME, Note, Profile, conform
+from trace_export.selection import duration
 
 if TYPE_CHECKING:
     from trace_export.clocks.fit import ClockFit
@@ -214,7 +215,7 @@ def _refuse(fit: ClockFit, untied: list[str], parts: list[str], unsure: list[str
     if parts:
         raise AlignmentError(f"the hosts fall into groups that nothing ties together: {_names(parts)}", remedy)
     if unsure and limit is not None:
-        raise AlignmentError(f"the clock of {_names(unsure)} is known less well than {_time(limit)}", remedy)
+        raise AlignmentError(f"the clock of {_names(unsure)} is known less well than {duration(limit)}", remedy)
     if fit.one_sided:
         raise AlignmentError(f"messages go only one way between {_names(fit.one_sided)}", remedy)
     if fit.contradiction:
@@ -260,14 +261,14 @@ def _fit_notes(fit: ClockFit) -> list[Note]:
     notes = []
     if fit.worst_pair is not None:
         a, b, off = fit.worst_pair
-        notes.append(Note("note", f"clocks: {a} and {b} fit worst: what ties them disagrees by {_time(abs(off))}"))
+        notes.append(Note("note", f"clocks: {a} and {b} fit worst: what ties them disagrees by {duration(abs(off))}"))
     if fit.wander_ns:
-        notes.append(Note("note", f"clocks: they stray from constant rates by about {_time(fit.wander_ns)}"))
+        notes.append(Note("note", f"clocks: they stray from constant rates by about {duration(fit.wander_ns)}"))
     if fit.holdout_ns is not None:
-        notes.append(Note("note", f"clocks: fits on halves of the data differ by {_time(fit.holdout_ns)} at most"))
+        notes.append(Note("note", f"clocks: fits on halves of the data differ by {duration(fit.holdout_ns)} at most"))
     if fit.contradiction:
         text = f"clocks: the data around {_names(fit.contradiction)} contradict constant clock rates"
-        notes.append(Note("warning", f"{text} by up to {_time(fit.slack_ns)}"))
+        notes.append(Note("warning", f"{text} by up to {duration(fit.slack_ns)}"))
     if fit.one_sided:
         text = f"clocks: messages go only one way between {_names(fit.one_sided)}, their travel time counts as offset"
         notes.append(Note("warning", text))
@@ -284,11 +285,3 @@ def _fit_notes(fit: ClockFit) -> list[Note]:
 def _names(names: list[str] | tuple[str, ...], most: int = 6) -> str:
     shown = ", ".join(names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
-
-
-def _time(ns: object, *, sign: bool = False) -> str:
-    assert isinstance(ns, int | float)
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if abs(ns) >= size:
-            return f"{ns / size:{'+' if sign else ''}.3g} {unit}"
-    return f"{ns:{'+' if sign else ''}.0f} ns"

@@ -9,7 +9,7 @@ from typing import Literal
 from trace_export.model import Detail
 from trace_export.selection import Numbers, Window
 
-Kind = Literal["paddle", "paddle_dygraph", "nsys", "ascend", "mindspore", "trace_view", "kineto"]
+Kind = Literal["paddle", "paddle_dygraph", "nsys", "ascend", "mindspore", "kineto"]
 
 
 @dataclass(frozen=True)
