@@ -247,7 +247,7 @@ def test_killed_at_any_moment(logs: Path, tmp_path: Path, run_cli: Cli) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
         for path in out.iterdir() if out.exists() else ():
-            assert path.name.startswith(".") or path.read_bytes() == whole[path.name]
+            assert path.read_bytes() == whole[path.name]
     assert state(logs) == before
 
 

@@ -48,7 +48,7 @@ def write(profile: Profile, log_dir: Path, out: Path | None) -> list[Path]:
             written.append(path)
             continue
         target = out / FOLDER / path.relative_to(log_dir)
-        with whole(target) as temporary:
+        with whole(target, named=True) as temporary:  # SQLite opens no other
             _copy(path, temporary)
             _replace(temporary, target, values)
         written.append(target)
