@@ -6,8 +6,10 @@ which JSON allows. Numbers come from tables of four digits each, texts from the 
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,12 +18,14 @@ import orjson
 import polars as pl
 from numpy.typing import NDArray
 
-from trace_export.writers.records import CHUNK, Rows, Shapes, Words, distinct, encoded
+from trace_export.writers.records import CHUNK, Rows, Shapes, Words, distinct, filled
 
 Present = NDArray[np.bool_] | None
 
 _CHUNK_BYTES: Final = 1 << 25
 """A chunk of records takes no more, however long the texts in it are."""
+
+_THREADS: Final = min(4, os.cpu_count() or 1)
 
 _NUMBERS: Final = np.arange(10_000).astype("S4")
 _ZEROS: Final = np.char.zfill(_NUMBERS, 4).view("<u4")
@@ -84,7 +88,8 @@ class Text:
     @staticmethod
     def of(series: pl.Series) -> Text:
         if series.dtype in (pl.String, pl.Categorical, pl.Enum):
-            codes, found = distinct(series)
+            code, place, found = distinct(series)
+            codes = place[code]
         else:
             found = series.drop_nulls().unique(maintain_order=True).to_list()
             codes = series.replace_strict(found, range(len(found)), default=0, return_dtype=pl.Int64).to_numpy()
@@ -125,7 +130,7 @@ def value(series: pl.Series) -> Value:
     if series.dtype.is_integer():
         numbers = series.cast(pl.Int64, strict=False)
         if numbers.null_count() == series.null_count() and (numbers >= 0).all():
-            return Number.of(numbers.fill_null(0).to_numpy(), present(series))
+            return Number.of(filled(numbers), present(series))
     if series.dtype.is_float():
         series = series.set(~series.is_finite(), None)
     return Text.of(series)
@@ -161,7 +166,17 @@ def records(rows: int, head: Parts, optional: list[tuple[bytes, Value]], tail: b
     values = [part for part in head if not isinstance(part, bytes)] + [item for _, item in optional]
     widest = sum(int(v.widths.max()) if isinstance(v, Text) else v.width for v in values)
     at_once = max(1, min(CHUNK, _CHUNK_BYTES // (widest + 1)))
-    return encoded(rows, at_once, lambda piece: _chunk(np.arange(piece.start, piece.stop), head, optional, tail))
+    return _encoded(rows, at_once, lambda piece: _chunk(np.arange(piece.start, piece.stop), head, optional, tail))
+
+
+def _encoded(rows: int, at_once: int, encode: Callable[[slice], Words]) -> Iterator[Words]:
+    """What `encode` makes of each `at_once` of so many rows, in order; numpy lets several threads work at a time."""
+    pieces = [slice(at, min(at + at_once, rows)) for at in range(0, rows, at_once)]
+    if len(pieces) == 1:
+        yield encode(pieces[0])
+        return
+    with ThreadPoolExecutor(_THREADS) as pool:
+        yield from pool.map(encode, pieces)
 
 
 def _chunk(rows: NDArray[np.intp], head: Parts, optional: list[tuple[bytes, Value]], tail: bytes) -> Words:

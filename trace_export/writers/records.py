@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -21,8 +19,6 @@ BLOCK: Final = 1 << 18
 CHUNK: Final = 1 << 15
 """Rows encoded at a time: the temporaries of a chunk stay in the processor's cache."""
 
-_THREADS: Final = min(4, os.cpu_count() or 1)
-
 _LIMIT: Final = 1 << 62
 
 
@@ -37,29 +33,24 @@ def blocks(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
         yield frame.slice(at, BLOCK)
 
 
-def encoded(rows: int, at_once: int, encode: Callable[[slice], Words]) -> Iterator[Words]:
-    """What `encode` makes of each `at_once` of so many rows, in order; numpy lets several threads work at a time."""
-    pieces = [slice(at, min(at + at_once, rows)) for at in range(0, rows, at_once)]
-    if len(pieces) == 1:
-        yield encode(pieces[0])
-        return
-    with ThreadPoolExecutor(_THREADS) as pool:
-        yield from pool.map(encode, pieces)
-
-
-def distinct(texts: pl.Series) -> tuple[NDArray[np.intp], list[str]]:
-    """Each row's place among the distinct texts, and these in the order of their first rows; null has any place."""
+def distinct(texts: pl.Series) -> tuple[NDArray[np.unsignedinteger[Any]], NDArray[np.intp], list[str]]:
+    """(a code per row, each code's place among the distinct texts, these by alphabet); null has any code."""
     if texts.dtype == pl.String:
         # Categories of their own are forgotten with the series; the common ones would be kept as long as the process.
         texts = texts.cast(pl.Categorical(pl.Categories.random()))
-    codes = texts.to_physical().fill_null(0).to_numpy()
-    rows = np.flatnonzero(texts.is_not_null().to_numpy()) if texts.null_count() else np.arange(len(texts))
-    first = np.full(int(codes.max(initial=0)) + 1, len(texts))
-    first[codes[rows[::-1]]] = rows[::-1]  # of several rows with one code the last assignment counts
-    found = np.argsort(first)[: np.count_nonzero(first < len(texts))]
-    place = np.zeros(len(first), np.intp)
-    place[found] = np.arange(len(found))
-    return place[codes], texts.gather(first[found]).cast(pl.String).to_list()
+    physical = texts.to_physical()
+    used = np.flatnonzero(np.bincount(physical.drop_nulls().to_numpy()))
+    found = pl.Series(used).cast(physical.dtype).cat.to(texts.dtype).cast(pl.String)
+    order = found.arg_sort().to_numpy()
+    codes = filled(physical)
+    place = np.zeros(int(codes.max(initial=0)) + 1, np.intp)
+    place[used[order]] = np.arange(len(used))
+    return codes, place, found.gather(order).to_list()
+
+
+def filled(numbers: pl.Series) -> NDArray[Any]:
+    """The values of a column, 0 for null."""
+    return (numbers.fill_null(0) if numbers.null_count() else numbers).to_numpy()
 
 
 class Shapes:

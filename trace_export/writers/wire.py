@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from trace_export.writers.records import CHUNK, Rows, Shapes, Words, blocks, distinct, encoded, raw
+from trace_export.writers.records import CHUNK, Rows, Shapes, Words, blocks, distinct, filled, raw
 from trace_export.writers.sink import Write
 
 _VARINT, _FIXED64, _BYTES = 0, 1, 2
@@ -54,25 +54,48 @@ def packet(body: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Column:
-    """One value per row in a slot of fixed width: a padded varint of `width` bytes, or eight raw bytes if `raw`."""
+    """One value per row in a slot of fixed width: a padded varint of `width` bytes, or eight raw bytes if `raw`.
 
-    values: Words
+    The values are `values` less `origin`, or where there is a `table`, its entries at the places `values`.
+    """
+
+    values: NDArray[np.generic]
     width: int
     raw: bool = False
+    origin: int = 0
+    table: Words | None = None
 
     @staticmethod
-    def varints(values: NDArray[np.generic]) -> Column:
-        numbers = values.astype(np.int64, copy=False).view(np.uint64) if values.dtype.kind == "i" else values
-        numbers = numbers.astype(np.uint64, copy=False)
-        bits = int(numbers.max(initial=0)).bit_length()
-        return Column(numbers, -(-bits // 7) or 1 if bits <= 56 else 10)
+    def varints(values: NDArray[np.generic], origin: int = 0) -> Column:
+        return Column(values, _width(values, origin), origin=origin)
 
-    def take(self, rows: Rows) -> Column:
-        return Column(self.values[rows], self.width, self.raw)
+    @staticmethod
+    def entries(table: Words, places: NDArray[np.generic]) -> Column:
+        return Column(places, _width(table), table=table)
 
     @staticmethod
     def raw64(values: NDArray[np.generic]) -> Column:
         return Column(np.ascontiguousarray(values).view(np.uint64), 8, raw=True)
+
+    def read(self, rows: Rows, out: Words) -> None:
+        """Puts the values of `rows` into `out`, negative ones as their two's complement."""
+        values = self.values[rows]
+        if self.table is not None:
+            np.copyto(out, self.table[values])
+        elif self.origin:
+            np.subtract(values, self.origin, out=out.view(np.int64))
+        else:
+            np.copyto(out, values, casting="unsafe")
+
+
+def _width(values: NDArray[np.generic], origin: int = 0) -> int:
+    """The bytes that a varint of any of `values` less `origin` fits into."""
+    if not len(values):
+        return 1
+    if int(values.min()) < origin:
+        return 10
+    bits = (int(values.max()) - origin).bit_length()
+    return -(-bits // 7) or 1 if bits <= 56 else 10
 
 
 Parts = list["bytes | Column"]
@@ -86,10 +109,6 @@ class Slot:
     column: Column
     present: NDArray[np.bool_] | None = None
 
-    def cut(self, rows: slice) -> Slot:
-        """The same for some of the rows."""
-        return Slot(self.head, self.column.take(rows), None if self.present is None else self.present[rows])
-
 
 def _size(parts: Parts) -> int:
     return sum(len(p) if isinstance(p, bytes) else p.width for p in parts)
@@ -101,42 +120,84 @@ def _message(number: int, parts: Parts, room: int = 0) -> Parts:
     return [varint(number << 3 | _BYTES) + varint(size, len(varint(size + room))), *parts]
 
 
-def _spread(values: Words, width: int) -> Words:
-    """The low 7 · `width` bits of each value, 7 to a byte (width ≤ 8), by halving steps on the whole word."""
-    v = values
-    if width == 1:
-        return v
-    if width > 4:
-        v = (v & np.uint64(0x00FFFFFFF0000000)) << np.uint64(4) | v & np.uint64(0x000000000FFFFFFF)
-    if width > 2:
-        v = (v & np.uint64(0x0FFFC0000FFFC000)) << np.uint64(2) | v & np.uint64(0x00003FFF00003FFF)
-    return (v & np.uint64(0x3F803F803F803F80)) << np.uint64(1) | v & np.uint64(0x007F007F007F007F)
+_SPREADING: Final = (
+    (4, np.uint64(0x00FFFFFFF0000000), np.uint64(15)),
+    (2, np.uint64(0x0FFFC0000FFFC000), np.uint64(3)),
+    (1, np.uint64(0x3F803F803F803F80), np.uint64(1)),
+)
+"""Steps that halve the groups of bits which lie together, each for widths above so many bytes: the upper half of each
+group is moved up by 4, 2, 1 bits, that is, 15, 3, 1 times its value is added."""
 
 
-def _pack(parts: Parts, rows: int) -> Words:
-    """The records of `rows` rows as an array (rows, words); the size of `parts` is a multiple of eight."""
+class Packer:
+    """Makes records of columns, at most `CHUNK` at a time.
+
+    All arithmetic happens in place in arrays that are kept: to be given fresh memory costs more than to calculate.
+    """
+
+    def __init__(self) -> None:
+        self._value = np.empty(CHUNK, np.uint64)
+        self._spare = np.empty(CHUNK, np.uint64)
+        self._words = np.empty(0, np.uint64)
+
+    def pack(self, parts: Parts, rows: Rows, count: int) -> Words:
+        """The records of `rows`, `count` of them, as an array (rows, words); the size of `parts` is a multiple of 8."""
+        template, places = _template(parts)
+        constants = np.frombuffer(template, np.uint64)
+        if self._words.size < constants.size * count:
+            self._words = np.empty(constants.size * CHUNK, np.uint64)
+        words = self._words[: constants.size * count].reshape(constants.size, count)
+        value = self._value[:count]
+        fresh = dict(enumerate(constants))
+        for column, at in places:
+            column.read(rows, value)
+            if column.width > 8 and not column.raw:
+                self._place(words, fresh, [a + 8 for a in at], self._spread(value >> np.uint64(56), 2), 2)
+                value &= np.uint64((1 << 56) - 1)
+            self._place(words, fresh, at, value if column.raw else self._spread(value, column.width), column.width)
+        for word, constant in fresh.items():
+            words[word] = constant
+        return words.T.copy()
+
+    def _spread(self, values: Words, width: int) -> Words:
+        """`values`, changed: their low 7 · `width` bits (width ≤ 8, more count as 8), 7 to a byte."""
+        spare = self._spare[: len(values)]
+        for least, mask, factor in _SPREADING:
+            if width > least:
+                np.bitwise_and(values, mask, out=spare)
+                if factor > 1:
+                    np.multiply(spare, factor, out=spare)
+                np.add(values, spare, out=values)
+        return values
+
+    def _place(self, words: Words, fresh: dict[int, np.uint64], at: list[int], values: Words, width: int) -> None:
+        """Puts `values`, `width` bytes wide (more count as 8), to the bytes `at` of the records.
+
+        A word that nothing was put into yet is in `fresh`, with its constant, and leaves it.
+        """
+        spare = self._spare[: len(values)]
+
+        def put(word: int, moved: Words) -> None:
+            np.bitwise_or(moved, fresh.pop(word, words[word]), out=words[word])
+
+        for byte in at:
+            word, shift = divmod(byte * 8, 64)
+            put(word, np.left_shift(values, np.uint64(shift), out=spare) if shift else values)
+            if shift + 8 * min(width, 8) > 64:
+                put(word + 1, np.right_shift(values, np.uint64(64 - shift), out=spare))
+
+
+def _template(parts: Parts) -> tuple[bytes, list[tuple[Column, list[int]]]]:
+    """The constant bytes of a record, with the continuation bits of varints, and each column's places in it."""
     template = bytearray()
-    places: list[tuple[int, Words]] = []
+    places: dict[int, tuple[Column, list[int]]] = {}
     for part in parts:
-        at = len(template)
         if isinstance(part, bytes):
             template += part
-        elif part.raw:
-            template += bytes(8)
-            places.append((at, part.values))
         else:
-            template += b"\x80" * (part.width - 1) + b"\0"
-            places.append((at, _spread(part.values & np.uint64((1 << 56) - 1), min(part.width, 8))))
-            if part.width > 8:
-                places.append((at + 8, _spread(part.values >> np.uint64(56), 2)))
-    constants = np.frombuffer(bytes(template), np.uint64)
-    words = np.repeat(constants, rows).reshape(len(constants), rows)
-    for at, values in places:
-        word, shift = divmod(at * 8, 64)
-        words[word] |= values << np.uint64(shift)
-        if shift and word + 1 < len(words):
-            words[word + 1] |= values >> np.uint64(64 - shift)
-    return np.ascontiguousarray(words.T)
+            places.setdefault(id(part), (part, []))[1].append(len(template))
+            template += bytes(8) if part.raw else b"\x80" * (part.width - 1) + b"\0"
+    return bytes(template), list(places.values())
 
 
 Event = tuple[int, Column, list[Slot]]
@@ -158,6 +219,7 @@ class Encoder:
             t: {} for t in (_CATEGORIES, _NAMES, _ARGUMENTS, _ARGUMENT_TEXTS, _SEEDS)
         }
         self._new = b""
+        self._packer = Packer()
         write(packet(field(10, _SEQUENCE) + field(13, 1)))
 
     def slices(self, frame: pl.DataFrame, arguments: Sequence[str] = ()) -> None:
@@ -180,7 +242,7 @@ class Encoder:
             self._put(len(block), [(_COUNTER, self._time(block["ts_ns"]), [_track(block), value])])
 
     def _time(self, series: pl.Series) -> Column:
-        return Column.varints(series.to_numpy() - self._origin)
+        return Column.varints(series.to_numpy(), self._origin)
 
     def _slots(self, block: pl.DataFrame, arguments: Sequence[str]) -> list[Slot]:
         """Track, name, and whatever else the rows have."""
@@ -197,7 +259,7 @@ class Encoder:
                 flows = block[column]
                 for place in range(int(flows.list.len().max() or 0)):  # type: ignore[arg-type]
                     ids = flows.list.get(place, null_on_oob=True)
-                    column_of_ids = Column.raw64(ids.fill_null(0).cast(pl.UInt64).to_numpy())
+                    column_of_ids = Column.raw64(filled(ids.cast(pl.UInt64)))
                     yield Slot(varint(number << 3 | _FIXED64), column_of_ids, _present(ids))
 
     def _arguments(self, block: pl.DataFrame, names: Sequence[str]) -> Iterator[Slot]:
@@ -209,20 +271,20 @@ class Encoder:
                 slot = self._text(series, iid, 17, _ARGUMENT_TEXTS)
             elif series.dtype.is_float():
                 series = series.cast(pl.Float64).fill_nan(None)
-                values = Column.raw64(series.fill_null(0.0).to_numpy())
+                values = Column.raw64(filled(series))
                 slot = Slot(iid + varint(5 << 3 | _FIXED64), values, _present(series))
             else:
                 key = varint((2 if series.dtype == pl.Boolean else 4) << 3 | _VARINT)
-                values = Column.varints(series.cast(_wide(series.dtype)).fill_null(0).to_numpy())
+                values = Column.varints(filled(series.to_physical()))
                 slot = Slot(iid + key, values, _present(series))
             length = len(slot.head) + slot.column.width
             yield Slot(varint(4 << 3 | _BYTES) + varint(length) + slot.head, slot.column, slot.present)
 
     def _text(self, series: pl.Series, head: bytes, number: int, table: int) -> Slot:
         """A field with the interned id of each text."""
-        places, found = distinct(series)
+        codes, place, found = distinct(series)
         iids = np.array([self._iid(table, text) for text in found] or [0], np.uint64)
-        return Slot(head + varint(number << 3 | _VARINT), Column.varints(iids[places]), _present(series))
+        return Slot(head + varint(number << 3 | _VARINT), Column.entries(iids[place], codes), _present(series))
 
     def _iid(self, table: int, text: str) -> int:
         known = self._iids[table]
@@ -238,33 +300,30 @@ class Encoder:
             self._write(packet(field(10, _SEQUENCE) + field(13, 2) + field(12, self._new)))
             self._new = b""
 
-        def encode(piece: slice) -> Words:
-            cut = [(kind, time.take(piece), [slot.cut(piece) for slot in slots]) for kind, time, slots in events]
-            return _encode(piece.stop - piece.start, cut)
+        for at in range(0, rows, CHUNK):
+            self._write(raw(self._encode(slice(at, min(at + CHUNK, rows)), events)))
 
-        for words in encoded(rows, CHUNK, encode):
-            self._write(raw(words))
+    def _encode(self, piece: slice, events: list[Event]) -> Words:
+        """The packets of the rows in `piece`; the fields that a row may lack are those of its first event."""
+        shapes = Shapes(piece.stop - piece.start)
+        for slot in events[0][2]:
+            if slot.present is not None:
+                shapes.add(slot.present[piece], 2)
 
+        def build(rows_of_shape: Rows, example: int) -> Words:
+            packets = [_event(event, piece.start + example) for event in events]
+            slack = -sum(map(_size, packets)) % 8
+            packets[0] = _event(events[0], piece.start + example, slack)
+            parts = [part for parts in packets for part in parts]
+            if isinstance(rows_of_shape, slice):
+                return self._packer.pack(parts, piece, piece.stop - piece.start)
+            return self._packer.pack(parts, rows_of_shape + piece.start, len(rows_of_shape))
 
-def _encode(rows: int, events: list[Event]) -> Words:
-    """The packets of all rows; the fields that a row may lack are those of its first event."""
-    shapes = Shapes(rows)
-    for slot in events[0][2]:
-        if slot.present is not None:
-            shapes.add(slot.present, 2)
-
-    def build(rows_of_shape: Rows, example: int) -> Words:
-        packets = [_event(event, rows_of_shape, example) for event in events]
-        slack = -sum(map(_size, packets)) % 8
-        packets[0] = _event(events[0], rows_of_shape, example, slack)
-        count = rows if isinstance(rows_of_shape, slice) else len(rows_of_shape)
-        return _pack([part for parts in packets for part in parts], count)
-
-    return shapes.interleave(build)
+        return shapes.interleave(build)
 
 
-def _event(event: Event, rows: Rows, example: int, slack: int = 0) -> Parts:
-    """The packet of one event for `rows`, which all have the fields that row `example` has.
+def _event(event: Event, example: int, slack: int = 0) -> Parts:
+    """The packet of one event for the rows that have the fields which row `example` has.
 
     It is `slack` (at most 7) bytes longer than need be: the sequence id is padded, and the length has room for that.
     """
@@ -272,9 +331,9 @@ def _event(event: Event, rows: Rows, example: int, slack: int = 0) -> Parts:
     inner: Parts = [field(9, kind)]
     for slot in slots:
         if slot.present is None or slot.present[example]:
-            inner += [slot.head, slot.column.take(rows)]
+            inner += [slot.head, slot.column]
     sequence = varint(10 << 3) + varint(_SEQUENCE, 1 + slack)
-    body = [varint(8 << 3), time.take(rows), sequence, field(13, 2), *_message(11, inner)]
+    body = [varint(8 << 3), time, sequence, field(13, 2), *_message(11, inner)]
     return _message(1, body, room=7 - slack)
 
 
@@ -284,7 +343,3 @@ def _track(block: pl.DataFrame) -> Slot:
 
 def _present(series: pl.Series) -> NDArray[np.bool_] | None:
     return series.is_not_null().to_numpy() if series.null_count() else None
-
-
-def _wide(dtype: pl.DataType) -> pl.DataType:
-    return pl.UInt64() if dtype.is_unsigned_integer() else pl.Int64()
