@@ -19,7 +19,7 @@ from trace_export.sources.sqlite import Database
 
 PROCESSES = (500, 501)
 THREADS = (500, 7, 8)
-Moment = st.integers(0, 24)
+Moment = st.integers(1, 24)  # 0 is what profilers write for an unknown time
 
 
 class Range(NamedTuple):

@@ -77,10 +77,9 @@ def _mindspore(folder: Path) -> None:
 def _kineto(folder: Path) -> None:
     trace = Trace()
     for i, name in enumerate(("te:F0.0 stage=0 step=1 rank=0", "PP:0F0", "F1.0.0", "te:B0.0", "ProfilerStep#1")):
-        trace.range(
-            100_000 * i, 100_000 * i + 50_000, name, cat="cpu_op" if name.startswith("te:") else "user_annotation"
-        )
-        trace.kernel(10_000_000 * i, 10_000_000 * i + 1_234, trace.call(100_000 * i + 7, thread="autograd"))
+        at, ran = 100_000 * (i + 1), 10_000_000 * (i + 1)
+        trace.range(at, at + 50_000, name, cat="cpu_op" if name.startswith("te:") else "user_annotation")
+        trace.kernel(ran, ran + 1_234, trace.call(at + 7, thread="autograd"))
     told = {"Collective name": "send", "Dst Rank": 1, "Process Group Name": "2", "dtype": "Half", "In msg nelems": 3}
     trace.kernel(5, 99, trace.call(3), name="ncclDevKernel_SendRecv", **told)
     trace.write(folder / "one.pt.trace.json")

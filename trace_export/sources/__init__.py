@@ -10,6 +10,7 @@ import polars as pl
 from trace_export.errors import SourceError
 from trace_export.model import Profile
 from trace_export.sources.source import Kind, ReadOptions, Source
+from trace_export.sources.times import plausible
 
 READERS: dict[Kind, str] = {
     "paddle": "paddle",
@@ -28,7 +29,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
     reader: Callable[[Source, ReadOptions], Profile]
     reader = import_module(f"{__name__}.{READERS[source.kind]}").read  # imported here: a run needs few of the formats
     try:
-        return reader(source, options)
+        return plausible(reader(source, options), source.path)
     except (pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError) as error:
         first = str(error).partition("\n")[0]
         raise SourceError(source.path, f"holds what cannot be right ({first})", "export or copy it again") from error

@@ -12,6 +12,7 @@ import polars as pl
 
 from trace_export.model import INT, SPANS, TEXT, TIME, Note, Schema, conform
 from trace_export.sources.markers import Dialects
+from trace_export.sources.times import UNTIMED, usable
 
 MARKS: Schema = {
     "text": TEXT, "stream": TIME, "start_ns": TIME, "end_ns": TIME, "host_start_ns": TIME, "host_end_ns": TIME,
@@ -37,13 +38,13 @@ def spans(
     Where the profiler has no `steps`, markers around whole steps stand in for them.
     """
     names = dialects.parse(marks["text"]).names
-    told = marks.filter(pl.col("end_ns") >= pl.col("start_ns")).join(names, on="text")
+    told = marks.filter(usable()).join(names, on="text")
     if steps.is_empty():
         steps = conform(told.filter((pl.col("role") == "step") & pl.col("step").is_not_null()), STEPS)
     blocks = _outermost(told.filter(pl.col("role") == "block").drop("rank").rename({"step": "told"}))
     blocks, notes = _worked(blocks, busy)
-    if len(marks) > len(told):
-        notes.append(Note("warning", "ranges without a usable time are left out", count=len(marks) - len(told)))
+    if lost := marks.filter(~usable().fill_null(False)).height:
+        notes.append(Note("warning", f"ranges {UNTIMED}", count=lost))
     blocks, outside = _stepped(blocks, steps)
     if outside:
         notes.append(Note("note", "blocks issued between two steps are given to the nearest", count=outside))

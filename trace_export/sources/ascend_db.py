@@ -18,6 +18,7 @@ from trace_export.sources.ascend_comm import COPIES, OPERATORS
 from trace_export.sources.ascend_infer import WORKED
 from trace_export.sources.ascend_meta import group_hash
 from trace_export.sources.sqlite import Database
+from trace_export.sources.times import usable
 
 NOT_AVAILABLE = 4294967295
 HOST_ONLY = 4000000000
@@ -82,8 +83,10 @@ def marks(db: Database) -> tuple[pl.DataFrame, int]:
         return empty(MARKS), 0
     host = db.frame(
         "SELECT startNs AS host_start_ns, endNs AS host_end_ns, message AS text, connectionId AS mark,"
-        " domainId AS domain FROM MSTX_EVENTS WHERE eventType IN (1, 2) AND endNs >= startNs"
+        " domainId AS domain FROM MSTX_EVENTS WHERE eventType IN (1, 2)"
     )
+    known = usable("host_start_ns", "host_end_ns")
+    host = host.with_columns(pl.when(known).then(c).alias(c) for c in ("host_start_ns", "host_end_ns"))
     device = db.frame(
         "SELECT startNs AS start_ns, endNs AS end_ns, connectionId AS mark, streamId AS stream FROM TASK"
         f" WHERE {ON_DEVICE}"
@@ -221,4 +224,4 @@ def kernels(db: Database) -> pl.DataFrame:
         return empty(WORKED)
     whole = named(db, pl.concat(numbers), "text", "name")
     typed = pl.when(pl.col("text") != "N/A").then("text").otherwise("name")
-    return conform(whole.with_columns(text=typed), WORKED).sort("start_ns")
+    return conform(whole.filter(usable()).with_columns(text=typed), WORKED).sort("start_ns")

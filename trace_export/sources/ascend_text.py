@@ -19,6 +19,7 @@ from trace_export.sources.ascend_comm import COPIES, OPERATORS
 from trace_export.sources.ascend_infer import WORKED
 from trace_export.sources.ascend_meta import json_file, whole
 from trace_export.sources.sqlite import Database
+from trace_export.sources.times import usable
 from trace_export.sources.trace_view import nanoseconds
 
 KERNELS: Schema = {
@@ -37,6 +38,8 @@ _MEMORY = (
     ("npu_module_mem.csv", "{} module reserved", "Component", "Total Reserved(MB)"),
 )
 MB = 1_000_000
+LARGEST = 1 << 53
+"""Of the numbers in JSON files: a time in µs far beyond ours, and the largest up to which a float is exact."""
 
 
 def kernels(folder: Path) -> pl.LazyFrame:
@@ -56,7 +59,7 @@ def kernels(folder: Path) -> pl.LazyFrame:
     start, length = (nanoseconds(pl.col(column)) for column in _TIMES)
     return rows.select(*known, *absent, start_ns=start, end_ns=start + length).with_columns(
         pl.col("stream").cast(TIME, strict=False), pl.col("step").cast(INT, strict=False)
-    ).drop_nulls("end_ns")  # fmt: skip
+    ).filter(usable())  # fmt: skip
 
 
 def device(folder: Path) -> int | None:
@@ -150,7 +153,8 @@ def _entries(path: Path, notes: list[Note]) -> Iterator[tuple[str, str | None, d
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0
+    """A quantity of a JSON file, 0 for what cannot be one."""
+    return float(value) if isinstance(value, (int, float)) and abs(value) < LARGEST else 0.0
 
 
 def _analysed(folder: Path) -> pl.DataFrame:

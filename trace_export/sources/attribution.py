@@ -16,11 +16,12 @@ import numpy.typing as npt
 import polars as pl
 
 from trace_export.sources.ranges import COMMUNICATION
+from trace_export.sources.times import LATEST_NS, NO_TIME_NS
 
 NONE = -1
 
 Ints = npt.NDArray[np.signedinteger[Any]]
-_LAST = np.iinfo(np.int64).max
+_FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 class Enclosing:
@@ -33,7 +34,7 @@ class Enclosing:
         order = np.lexsort((ids, -end, start))
         self.ids, self.start, self.end = (
             np.concatenate([[outside], column[order]])
-            for outside, column in ((NONE, ids), (-_LAST, start), (_LAST, end))
+            for outside, column in ((NONE, ids), (_FIRST, start), (_LAST, end))
         )
         self.outer = self._outer()
 
@@ -111,23 +112,31 @@ class Extent:
 class Work:
     """GPU work by range id: `compute` (kernels and graphs, or what else was asked for) and `communication` (NCCL's
     kernels, by pipeline range and by NCCL call). Of all `tasks` of the processes, `outside` were launched outside
-    every pipeline range (NCCL's, which may be anywhere, not counted) and `orphans` have no launch call in the file;
-    `every_call`: whether all calls were read."""
+    every pipeline range (NCCL's, which may be anywhere, not counted), `orphans` have no launch call in the file, and
+    `untimed` have no usable time; `every_call`: whether all calls were read."""
 
     compute: Extent
     communication: Extent
     tasks: int
     outside: int
     orphans: int
+    untimed: int
     every_call: bool
 
     @staticmethod
     def none(size: int) -> Work:
         """No work for `size` ranges."""
-        return Work(Extent.none(size), Extent.none(size), 0, 0, 0, False)
+        return Work(Extent.none(size), Extent.none(size), 0, 0, 0, 0, False)
 
     def take(self, launches: Launches, correlation: Ints, start: Ints, end: Ints, nccl: npt.NDArray[np.bool_]) -> None:
-        """Takes in GPU tasks of the process of `launches`; `nccl`: which of them are NCCL's kernels."""
+        """Takes in GPU tasks of the process of `launches`; `nccl`: which of them are NCCL's kernels.
+
+        CUPTI writes 0 where it could not take the time. A clock may be shifted, so that other times are below 0.
+        """
+        timed = (start != 0) & (start > NO_TIME_NS) & (start <= end) & (end < LATEST_NS)
+        if not timed.all():
+            self.untimed += int(np.count_nonzero(~timed))
+            correlation, start, end, nccl = (column[timed] for column in (correlation, start, end, nccl))
         known, pipeline, call = launches.of(correlation)
         self.compute.add(np.where(nccl, NONE, pipeline), start, end)
         self.communication.add(np.where(nccl, pipeline, NONE), start, end)

@@ -21,6 +21,7 @@ from trace_export.sources.markers import SUFFIX, Dialects
 from trace_export.sources.ranges import Ranges, gather
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.spill import Spill
+from trace_export.sources.times import NO_TIME_NS
 from trace_export.sources.transfers import transfers
 
 WANTED = r'"cat":\s*"(?:user_annotation|kernel|gpu_mem\w+|\w+_runtime|\w+_driver)"|"name":\s*"te:'
@@ -30,6 +31,7 @@ NAMES = 1000
 """How many names of annotations are counted, for the sentence that says none is known."""
 NAMELESS = ("", "localhost", "localhost.localdomain", "(none)")
 _MARKS = pl.col("name").str.starts_with("te:")
+_TIMED = (pl.col("start") != 0) & (pl.col("start") > NO_TIME_NS)
 _PROCESS = pl.lit(0, pl.Int64).alias("process")
 """A trace is one process."""
 
@@ -70,7 +72,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
         worked = ranges.frame.join((work or Work.none(ranges.frame.height)).frame(), on="id", maintain_order="left")
         found = blocks(worked, ranges, host=options.host_ranges)
         if found.is_empty():
-            raise range_notes.no_work(source.path)
+            raise range_notes.no_work(source.path, work)
         calls = pl.concat(content.calls)
         named = transfers(ranges, worked)
         moved = named if named.height else kineto_comm.transfers(calls)
@@ -112,11 +114,11 @@ def _gathered(trace: Trace, dialects: Dialects, spill: Spill | None, only_nccl: 
         content.launches.append(calls.select("start", _thread(), _id(-1)))
         kernels = events.filter(pl.col("cat") == "kernel")
         content.tasks.append(kernels.select(_id(-2), "start", "end", nccl=kineto_comm.IS_NCCL))
-        content.calls.append(kineto_comm.calls(kernels))
+        content.calls.append(kineto_comm.calls(kernels.filter(_TIMED)))
         if content.device is None and kernels.height:
             content.device = kernels["device"].cast(pl.Int32, strict=False)[0]
         if spill is not None:
-            spill.add(0, _device_tasks(events, only_nccl, offset_ns))
+            spill.add(0, _device_tasks(events.filter(_TIMED), only_nccl, offset_ns))
     return content
 
 
@@ -148,6 +150,8 @@ def _device_tasks(events: pl.DataFrame, only_nccl: bool, offset_ns: int) -> pl.D
 
 def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> None:
     """Raises SourceError when there is nothing to draw."""
+    if ranges.of("block").is_empty() and ranges.untimed:
+        raise range_notes.no_times(source.path)
     if ranges.of("block").is_empty():
         raise range_notes.no_names(
             source.path,

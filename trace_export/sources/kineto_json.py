@@ -19,6 +19,7 @@ import orjson
 import polars as pl
 
 from trace_export.errors import SourceError
+from trace_export.sources.times import NO_TIME_NS
 
 CHUNK = 4 << 20
 MAX_HEADER = 64 << 20
@@ -70,6 +71,7 @@ class Trace:
 
     def events(self) -> Iterator[pl.DataFrame]:
         """The complete events (`ph` X) in the file's order: cat, name, tid, start, end in ns (Int64), and `FIELDS`.
+        Both times are NO_TIME_NS where they cannot be read.
 
         Raises SourceError when what stands there is no list of events.
         """
@@ -196,8 +198,11 @@ def _parsed(body: bytes) -> pl.DataFrame | None:
     start, length = _nanoseconds("ts"), _nanoseconds("dur")
     return (
         raw.filter(pl.col("ph") == "X")
-        .select(pl.col("cat", "name").fill_null(""), "tid", start=start, end=start + length.fill_null(0), args="args")
-        .filter(pl.col("start").is_not_null())
+        .with_columns(pl.col("dur").fill_null("0"))
+        .select(pl.col("cat", "name").fill_null(""), "tid", start=start, end=start + length, args="args")
+        .with_columns(
+            pl.when(pl.col("end").is_not_null()).then(c).otherwise(NO_TIME_NS).alias(c) for c in ("start", "end")
+        )
         .unnest("args")
     )
 

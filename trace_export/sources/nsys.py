@@ -44,7 +44,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
         worked = ranges.frame.join((work or Work.none(ranges.frame.height)).frame(), on="id", maintain_order="left")
         found = blocks(worked, ranges, host=options.host_ranges)
         if found.is_empty():
-            raise range_notes.no_work(source.path)
+            raise range_notes.no_work(source.path, work)
         moved = transfers(ranges, worked, partial(nsys_comm.last_copies, db, ranges))
         host, label = session.host or source.host, session.label or source.host
         where = {"host": host, "source": str(source.path), "kind": source.kind}
@@ -68,6 +68,8 @@ def read(source: Source, options: ReadOptions) -> Profile:
 def _pipeline_ranges(db: Database, options: ReadOptions) -> Ranges:
     """The ranges that the dialects know. Raises SourceError when there are none, or no GPU work beside them."""
     ranges = nsys_ranges.read_ranges(db, Dialects.of(options.markers))
+    if ranges.of("block").is_empty() and ranges.untimed:
+        raise range_notes.no_times(db.path)
     if ranges.of("block").is_empty():
         frequent = nsys_ranges.most_frequent(db)
         raise nsys_notes.no_names(db.path, frequent) if frequent else nsys_notes.no_ranges(db.path)

@@ -14,6 +14,7 @@ from zlib import crc32
 
 from trace_export.model import Note
 from trace_export.sources.sqlite import Database
+from trace_export.sources.times import LATEST_NS
 
 METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """The metadata table since 2023, and before."""
@@ -50,7 +51,8 @@ def read_session(db: Database, path: Path) -> Session:
     to every stamp.
     """
     notes = []
-    row = db.texts("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME WHERE utcEpochNs > 0 LIMIT 1")
+    known = f"utcEpochNs > 0 AND utcEpochNs < {LATEST_NS}"
+    row = db.texts(f"SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME WHERE {known} LIMIT 1")
     epoch = row[0][0] if row and isinstance(row[0][0], int) else None
     if epoch is None:
         notes.append(
@@ -65,7 +67,7 @@ def read_session(db: Database, path: Path) -> Session:
         text = f"written in schema {version[0]}, newer than {newest}, the newest this program was tried on"
         notes.append(Note("note", text, str(path)))
     return Session(
-        (epoch or 0) - (int(shift) if re.fullmatch(r"-?\d{1,19}", shift) else 0),
+        (epoch or 0) - (int(shift) if re.fullmatch(r"-?\d{1,18}", shift) else 0),
         label + _gpus(db) if named else None,
         label if named else None,
         (*notes, *(Note("note", f"nsys: {text}", str(path), count) for text, count in _diagnostics(db).items())),

@@ -28,7 +28,7 @@ def write_tasks(db: Database, ranks: pl.DataFrame, offset_ns: int, options: Read
     names: dict[int, str] = {}
     for table in (KERNELS,) if options.detail == "comm" else NAME_COLUMN:
         for chunk in _chunks(db, table, options.detail):
-            tasks = chunk.join(ranks, on="process")
+            tasks = chunk.filter(pl.col("start") != 0).join(ranks, on="process")
             tasks = tasks.with_columns(
                 _name(db, table, tasks["what"], names),
                 stream=pl.format("stream {}", pl.col("stream")),

@@ -10,6 +10,7 @@ from trace_export.errors import SourceError
 from trace_export.model import Note
 from trace_export.sources.attribution import Work
 from trace_export.sources.ranges import Ranges
+from trace_export.sources.times import UNTIMED
 
 EXAMPLES = 5
 """How many names a sentence lists."""
@@ -27,8 +28,14 @@ def no_names(path: Path, kind: str, frequent: list[str], remedy: str) -> SourceE
     )
 
 
-def no_work(path: Path) -> SourceError:
+def no_work(path: Path, work: Work | None) -> SourceError:
+    if work and work.untimed:
+        return SourceError(path, "its GPU work has no usable time", HOST)
     return SourceError(path, "no GPU work was launched inside any pipeline range", HOST)
+
+
+def no_times(path: Path) -> SourceError:
+    return SourceError(path, "its pipeline ranges have no usable time", "take or export the profile again")
 
 
 def of_transfers(path: Path, moved: pl.DataFrame) -> list[Note]:
@@ -47,14 +54,18 @@ def of_ranges(path: Path, ranges: Ranges, worked: pl.DataFrame, work: Work | Non
             notes.append(Note("note", f"{text}: {_examples(rows)}", str(path), rows.height))
 
     tell(ranges.frame.filter("repaired"), "ends of ranges were wrong and taken from the next range's start")
-    unclosed = ranges.unclosed
+    unclosed, lost = ranges.unclosed, ranges.untimed
     tell(unclosed.filter(pl.col("role") != "step"), "ranges still open at the end of the capture were left out")
     tell(unclosed.filter(pl.col("role") == "step"), "steps still open at the end of the capture are incomplete")
+    if lost:
+        notes.append(Note("warning", f"ranges {UNTIMED}", str(path), lost))
     if work is None:
         return notes
     tell(worked.filter(pl.col("role") == "block", pl.col("work_count") == 0), "blocks without GPU work were left out")
     if work.every_call:
         notes.append(Note("note", "launches by calls of unusual names: all calls were read", str(path)))
+    if work.untimed:
+        notes.append(Note("warning", f"GPU tasks {UNTIMED}", str(path), work.untimed))
     if work.orphans:
         notes.append(Note("note", "GPU tasks whose launch call is not in the file", str(path), work.orphans))
     if work.outside:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from trace_export.sources.markers import NAMES, OWN, PLAIN, TRANSFERS, Dialects
+from trace_export.sources.times import LATEST_NS, NO_TIME_NS
 
 PIPELINING = "torch-pipelining"
 COMMUNICATION = "communication"
@@ -24,11 +25,12 @@ class Ranges:
     """`frame`: id (the row's number), row, process (globalTid >> 24), thread, start, end in session time, the columns
     of markers.NAMES and `repaired`; sorted by process, start, the longer first. A step that was open at the end of the
     capture ends where it starts; all other open ranges are only in `unclosed`, which has the same columns less the
-    last. `transfers`: see markers.TRANSFERS."""
+    last. `transfers`: see markers.TRANSFERS. `untimed`: how many ranges have no usable time and are left out."""
 
     frame: pl.DataFrame
     transfers: pl.DataFrame
     unclosed: pl.DataFrame
+    untimed: int
 
     def of(self, *roles: str) -> pl.DataFrame:
         return self.frame.filter(pl.col("role").is_in(roles))
@@ -42,6 +44,8 @@ def gather(found: list[pl.DataFrame], transfers: list[pl.DataFrame], dialects: D
     """
     frame = pl.concat([pl.DataFrame(schema={**RANGE, **NAMES}), *found], how="diagonal").filter(_trains())
     frame = _without_weak_names(_with_one_kind_of_step(frame, dialects))
+    named, frame = frame.height, frame.filter(_timed())
+    untimed = named - frame.height
     opened = pl.col("end") < pl.col("start")
     unclosed = frame.filter(opened & (pl.col("role") != COMMUNICATION))
     frame = frame.with_columns(
@@ -54,7 +58,14 @@ def gather(found: list[pl.DataFrame], transfers: list[pl.DataFrame], dialects: D
         frame.with_row_index("id").cast({"id": pl.Int64}),
         pl.concat([pl.DataFrame(schema=TRANSFERS), *transfers]).unique(maintain_order=True),
         unclosed,
+        untimed,
     )
+
+
+def _timed() -> pl.Expr:
+    """Whether a range has times, or is open. A clock may be shifted, so that times are below 0."""
+    start, end = pl.col("start"), pl.col("end")
+    return (start > NO_TIME_NS) & (start <= end + 1) & (end < LATEST_NS)
 
 
 def _trains() -> pl.Expr:

@@ -11,6 +11,7 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from trace_export.model import KERNELS, KernelFile, conform
+from trace_export.sources.times import usable
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,9 @@ class Spill:
         self._pieces: dict[int, list[_Piece]] = {}
 
     def add(self, rank: int, tasks: pl.DataFrame) -> None:
-        """Takes in `tasks`, a frame with the columns of model.KERNELS in any order of rows."""
+        """Takes in `tasks`, a frame with the columns of model.KERNELS in any order of rows; not those whose times
+        cannot be true, of which the reader tells."""
+        tasks = tasks.filter(usable())
         if tasks.is_empty():
             return
         pieces = self._pieces.setdefault(rank, [])

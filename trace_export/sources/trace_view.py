@@ -62,7 +62,9 @@ def nanoseconds(text: pl.Expr) -> pl.Expr:
     """Decimal µs as text (`1764246877073569.640`, perhaps with blanks around) → ns, exact."""
     parts = text.str.strip_chars().str.split_exact(".", 1)
     whole, fraction = parts.struct.field("field_0"), parts.struct.field("field_1").fill_null("")
-    return whole.cast(TIME, strict=False) * 1000 + fraction.str.pad_end(3, "0").str.slice(0, 3).cast(TIME, strict=False)
+    # 16 digits reach beyond the year 2116; more do not fit into 64 bits as nanoseconds.
+    known = pl.when(whole.str.len_chars() <= 16).then(whole).cast(TIME, strict=False)
+    return known * 1000 + fraction.str.pad_end(3, "0").str.slice(0, 3).cast(TIME, strict=False)
 
 
 def read(path: Path, dialects: Dialects) -> TraceView:
@@ -122,7 +124,7 @@ def _kept(piece: bytes, dialects: Dialects) -> pl.DataFrame:
         .with_columns(pl.when(pl.col("ph") == "X").then("role").alias("role"))
         .filter(useful)
         .with_columns(start_ns=nanoseconds(pl.col("ts")))
-        .with_columns(end_ns=pl.col("start_ns") + (pl.col("dur") * 1000).round().cast(TIME)),
+        .with_columns(end_ns=pl.col("start_ns") + (pl.col("dur") * 1000).round().cast(TIME, strict=False)),
         KEPT,
     )
 

@@ -1,0 +1,131 @@
+"""Times that cannot be: 0 for "not known", the ends of 64 bits, and below. Never a wrong picture."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.faults.inputs import INPUTS
+from trace_export.errors import TraceExportError
+from trace_export.export import Loaded, LoadOptions, WriteOptions, export
+from trace_export.model import Profile
+
+LAST = 2**63 - 1
+NUMBERS = (0, LAST, LAST + 1, -LAST - 1, -1)
+TEXTS = ("0.000000", *map(str, NUMBERS), *(f"{n // 1000}.{n % 1000:06}" for n in (LAST, LAST + 1)))
+"""Also as microseconds whose nanoseconds are about those that 64 bits hold, and as Paddle writes it."""
+
+CELLS = {
+    "nsys": (
+        ("CUPTI_ACTIVITY_KIND_KERNEL", "start"), ("CUPTI_ACTIVITY_KIND_KERNEL", "end"), ("NVTX_EVENTS", "start"),
+        ("NVTX_EVENTS", "end"), ("CUPTI_ACTIVITY_KIND_RUNTIME", "start"),
+        ("TARGET_INFO_SESSION_START_TIME", "utcEpochNs"),
+    ),
+    "ascend": (
+        ("TASK", "startNs"), ("TASK", "endNs"), ("MSTX_EVENTS", "startNs"), ("MSTX_EVENTS", "endNs"),
+        ("STEP_TIME", "startNs"), ("STEP_TIME", "endNs"), ("COMMUNICATION_OP", "startNs"),
+        ("COMMUNICATION_OP", "endNs"),
+    ),
+}  # fmt: skip
+"""Format → the columns of its database that hold times."""
+
+PATTERNS = {
+    "paddle": (
+        ("workerlog.0", rb"job_start_time = ([\d.]+)"),
+        ("workerlog.0", rb"type = forward, .*job_end_time = ([\d.]+)"),
+    ),
+    "paddle_dygraph": (
+        ("profile_record_tmp_file_for_rank_0", rb'"B", "ts": (\d+)'),
+        ("profile_record_tmp_file_for_rank_0", rb'"E", "ts": (\d+)'),
+    ),
+    "mindspore": (
+        ("trace_view.json", rb'"ts": "(\d+\.\d+)"'),
+        ("trace_view.json", rb'"dur": ([\d.]+)'),
+        ("kernel_details.csv", rb",(\d{16}\.\d{3})\t"),
+        ("kernel_details.csv", rb"\t,([\d.]+),"),
+    ),
+    "kineto": (
+        ("one.pt.trace.json", rb'gemm"[^}]*"ts": ([\d.]+)'),
+        ("one.pt.trace.json", rb'gemm"[^}]*"dur": ([\d.]+)'),
+        ("one.pt.trace.json", rb'te:B0.0[^}]*"ts": ([\d.]+)'),
+        ("one.pt.trace.json", rb'te:B0.0[^}]*"dur": ([\d.]+)'),
+        ("one.pt.trace.json", rb'"baseTimeNanoseconds": (\d+)'),
+    ),
+}
+"""Format → a file of it, and what stands around a time there."""
+
+
+def drawn(folder: Path, out: Path) -> Loaded:
+    options = WriteOptions(("chrome", "perfetto"), out)
+    return export(LoadOptions(folder, jobs=1), options)[0]
+
+
+def lengths(profile: Profile) -> int:
+    """How long the run lasts: a block in the wrong decade makes it long."""
+    return int(profile.spans["end_ns"].max()) - int(profile.spans["start_ns"].min())  # type: ignore[arg-type]
+
+
+def broken_ones(kind: str, file: Path) -> list[tuple[str, Callable[[], object]]]:
+    """What to do to the file, one thing at a time, with a name for each."""
+    content = file.read_bytes()
+
+    def cell(table: str, column: str, value: float, where: str) -> None:
+        file.write_bytes(content)
+        with closing(sqlite3.connect(file)) as db:
+            db.execute(f'UPDATE "{table}" SET "{column}" = ? WHERE {where}', [value])
+            db.commit()
+
+    def text(pattern: bytes, value: str, count: int) -> None:
+        changed = content
+        for match in [*re.finditer(pattern, content)][-count:][::-1]:
+            changed = changed[: match.start(1)] + value.encode() + changed[match.end(1) :]
+        file.write_bytes(changed)
+
+    deeds: list[tuple[str, Callable[[], object]]] = []
+    for table, column in CELLS.get(kind, ()):
+        one = f'rowid = (SELECT min(rowid) FROM "{table}" WHERE "{column}" IS NOT NULL)'
+        for value in NUMBERS:
+            held = float(value) if value > LAST else value  # as SQLite takes it
+            for where in (one, "TRUE") if value in (0, LAST) else (one,):
+                deed = lambda t=table, c=column, v=held, w=where: cell(t, c, v, w)  # noqa: E731
+                deeds.append((f"{table}.{column} = {value} where {where}", deed))
+    for name, pattern in PATTERNS.get(kind, ()):
+        if name == file.name:
+            assert re.search(pattern, content), pattern
+            for written in TEXTS:
+                for count in (1, 0) if written in ("0", "0.000000", str(LAST)) else (1,):  # the last, or all
+                    change = lambda p=pattern, v=written, n=count: text(p, v, n)  # noqa: E731
+                    deeds.append((f"{pattern!r} = {written}, {'one' if count else 'all'}", change))
+    return deeds
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_impossible_times_are_told_and_not_drawn(kind: str, tmp_path: Path) -> None:
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    logs.mkdir()
+    INPUTS[kind].make(logs)
+    sound = drawn(logs, out).profile
+    told = {note.text for note in sound.notes}
+    drawings = 0
+    for name in {file for file, _ in PATTERNS.get(kind, ())} or {INPUTS[kind].files[0]}:
+        file = next(logs.rglob(name))
+        content = file.read_bytes()
+        for what, deed in broken_ones(kind, file):
+            deed()
+            try:
+                found = drawn(logs, out).profile
+            except TraceExportError as error:
+                assert str(error).isprintable(), what
+                continue
+            drawings += 1
+            shifted = kind == "nsys" and " = -1 " in what  # its clock may be shifted: -1 is as good as any time
+            assert lengths(found) <= lengths(sound) + (10**9 if shifted else 10**6), what
+            lost = found.spans.height < sound.spans.height
+            assert not lost or {note.text for note in found.notes} - told, f"{what}: lost without a word"
+        file.write_bytes(content)
+    assert drawings
