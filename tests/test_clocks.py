@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import orjson
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse import csgraph, csr_matrix
 
 from tests.clock_runs import Clocks, Run, make
-from trace_export.clocks import causality, record
+from trace_export.clocks import causality, graph, record, solve
 from trace_export.clocks.align import align
 from trace_export.clocks.edges import block_messages
 from trace_export.clocks.fit import fit_clocks
@@ -60,6 +66,42 @@ def test_hosts_are_placed_where_they_belong(name: str) -> None:
     for host, sd, bound in result.clocks.select("host", "sd_ns", "bound_ns").iter_rows():
         assert abs(left[host]) < 4 * sd / 1e3
         assert abs(left[host]) < bound / 1e3
+
+
+@pytest.mark.parametrize("name", ["plain", "lags differ, seen by collectives"])
+def test_sparse_matrices_say_what_dense_ones_say(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = with_messages(make(SCENARIOS[name][0]))
+    dense = align(profile).clocks
+    monkeypatch.setattr(solve, "FEW_HOSTS", 0)
+    monkeypatch.setattr(solve, "SMALL_EVENT", 3)
+    monkeypatch.setattr(graph, "FEW_NODES", 0)
+    sparse = align(profile).clocks
+    assert dense["method"].to_list() == sparse["method"].to_list()
+    for column, within in (("offset_ns", 5.0), ("drift", 1e-9), ("sd_ns", 5.0), ("bound_ns", 5.0)):
+        assert (dense[column] - sparse[column]).abs().max() <= within  # type: ignore[operator]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(-3, 30)), max_size=30))
+def test_paths_and_components_are_those_of_scipy(edges: list[tuple[int, int, int]]) -> None:
+    once = {(a, b): float(length) for a, b, length in edges if a != b}
+    source, target = (np.array([pair[end] for pair in once], np.int64) for end in (0, 1))
+    matrix = csr_matrix((list(once.values()), (source, target)), shape=(10, 10))
+    label = csgraph.connected_components(matrix, directed=False)[1]
+    ours = graph.components(source, target, 10)
+    assert ((label[:, None] == label) == (ours[:, None] == ours)).all()
+    assert (ours <= np.arange(10)).all()
+    found = [
+        outcome(lambda: graph.shortest(source, target, np.array(list(once.values())), 10, np.arange(10))),
+        outcome(lambda: csgraph.johnson(matrix)),
+    ]
+    assert found[0] == found[1]
+
+
+def outcome(run: Callable[[], Any]) -> list[list[float]] | None:
+    try:
+        return [list(map(float, row)) for row in run()]
+    except (graph.NegativeCycleError, csgraph.NegativeCycleError):
+        return None
 
 
 def test_lags_that_differ_unseen_stay_inside_the_hard_bound() -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
-import scipy.sparse as sparse
 from numpy.typing import NDArray
-from scipy.sparse import csgraph
 
 from trace_export.clocks.causality import SLACK_US
 from trace_export.clocks.edges import Floats, Ints, Ties
+from trace_export.clocks.graph import NegativeCycleError, shortest
 from trace_export.clocks.solve import Solution
 
 BIG_EVENTS = 256
@@ -29,25 +28,21 @@ def bounds(ties: Ties, solution: Solution, component: Ints) -> tuple[Floats, flo
     slack = SLACK_US
     cycle: list[int] = []
     while True:
-        graph = _graph(source, target, limit + slack, nodes)
         try:
-            return _spread(graph, component, len(ties.hosts)), slack, cycle
-        except csgraph.NegativeCycleError:
+            return _spread(source, target, limit + slack, nodes, component), slack, cycle
+        except NegativeCycleError:
             if not cycle:
                 cycle = [n for n in _cycle(source, target, limit + slack, nodes) if n < len(ties.hosts)]
             slack *= 2
 
 
-def _graph(source: Ints, target: Ints, limit: Floats, nodes: int) -> sparse.csr_matrix:
-    return sparse.csr_matrix((limit, (source, target)), shape=(nodes, nodes))
-
-
-def _spread(graph: sparse.csr_matrix, component: Ints, hosts: int) -> Floats:
+def _spread(source: Ints, target: Ints, limit: Floats, nodes: int, component: Ints) -> Floats:
+    hosts = len(component)
     upper, lower = np.zeros(hosts), np.zeros(hosts)
     size = np.bincount(component, minlength=int(component.max()) + 1)[component]
     for at in range(0, hosts, CHUNK):
         rows = np.arange(at, min(at + CHUNK, hosts))
-        far = csgraph.johnson(graph, indices=rows)[:, :hosts]
+        far = shortest(source, target, limit, nodes, rows)[:, :hosts]
         far = np.where(component[rows][:, None] == component[None, :], far, 0.0)
         upper += far.sum(0)
         lower[rows] = far.sum(1)

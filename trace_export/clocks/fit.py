@@ -6,13 +6,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
-import scipy.sparse as sparse
 from numpy.typing import NDArray
-from scipy.sparse import csgraph
 
 from trace_export.clocks import check, report
 from trace_export.clocks.causality import SLACK_US
 from trace_export.clocks.edges import Floats, Ints, Ties, gather
+from trace_export.clocks.graph import components
 from trace_export.clocks.loss import Settings
 from trace_export.clocks.solve import Problem
 from trace_export.clocks.uncertainty import RESAMPLED, centred, uncertainty, unsteadiness
@@ -99,10 +98,7 @@ def _components(ties: Ties) -> Ints:
     hosts, events = len(ties.hosts), int(ties.event.max()) + 1 if len(ties.event) else 0
     one = np.concatenate([ties.source, ties.member])
     other = np.concatenate([ties.target, ties.event + hosts])
-    graph = sparse.coo_matrix((np.ones(len(one)), (one, other)), shape=(hosts + events, hosts + events))
-    label = csgraph.connected_components(graph, directed=False)[1][:hosts]
-    _, first, number = np.unique(label, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[number]
+    return np.unique(components(one, other, hosts + events)[:hosts], return_inverse=True)[1]
 
 
 def _fit(ties: Ties, settings: Settings) -> ClockFit:
@@ -157,9 +153,8 @@ def _joined(problem: Problem) -> NDArray[np.bool_]:
     ties = problem.ties
     if not len(ties.event) or not len(ties.pair):
         return np.zeros(len(problem.low), bool)
-    size = len(ties.hosts) + len(problem.event_size)
-    graph = sparse.coo_matrix((np.ones(len(ties.event)), (ties.member, ties.event + len(ties.hosts))), (size, size))
-    label = csgraph.connected_components(graph, directed=False)[1]
+    hosts = len(ties.hosts)
+    label = components(ties.member, ties.event + hosts, hosts + len(problem.event_size))
     both_ways = np.bincount(problem.link, minlength=len(problem.low)) == 2
     return np.asarray((label[problem.low] == label[problem.high]) & both_ways)
 

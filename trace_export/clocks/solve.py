@@ -11,20 +11,21 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import scipy.sparse as sparse
 from numpy.typing import NDArray
-from scipy.sparse.linalg import splu
 
 from trace_export.clocks.edges import Floats, Ints, Ties
 from trace_export.clocks.loss import Loss, Settings
+from trace_export.clocks.matrix import Matrix, bordered, matrix, solver
 
 RIDGE = 1 + 1e-12
 """Keeps the matrix from being singular where what is eliminated leaves nothing but rounding errors."""
 SMALL_EVENT = 16
-"""A collective of more members keeps its time as an unknown, so that the matrix stays sparse."""
+"""A collective of more members keeps its time as an unknown, so that a sparse matrix stays sparse."""
+FEW_HOSTS = 32
+MANY_EVENTS = 1 << 14
+"""More hosts than the one, or collectives than the other, make sparse matrices worth their while."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Problem:
     def __init__(self, ties: Ties, anchors: Ints, settings: Settings) -> None:
         self.ties, self.anchors, self.settings = ties, anchors, settings
         self.hosts = len(ties.hosts)
+        self.dense = self.hosts <= FEW_HOSTS and len(self.event_size) <= MANY_EVENTS
         span = ties.span_us
         self.span = span
         self.x_sent, self.x_received = ties.sent / span, ties.received / span
@@ -140,8 +142,8 @@ class Problem:
 
     def solve(self, weights: Weights) -> Solution:
         """The least-squares solution under fixed `weights`."""
-        matrix, right, lags = self.normal(weights)
-        found = splu(matrix, permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True}).solve(right)
+        normal, right, lags = self.normal(weights)
+        found = solver(normal)(right)
         offset, drift = found[: self.hosts], found[self.hosts : 2 * self.hosts]
         lag = lags.back(found)[self.link, self.slot] if len(self.delay) else np.zeros(0)
         ties = self.ties
@@ -161,29 +163,37 @@ class Problem:
         size = self.event_size[ties.event]
         return (end - mean[ties.event]) * np.sqrt(size / np.maximum(size - 1, 1))
 
-    def normal(self, weights: Weights) -> tuple[Any, Floats, Lags]:
+    def normal(self, weights: Weights) -> tuple[Matrix, Floats, Lags]:
         """The normal equations over offsets, drifts and the times of large collectives: matrix, right side, lags."""
         hosts = self.hosts
         prior = np.zeros(2 * hosts)
         prior[:hosts] = np.where(self.ties.used, 1e-12, 1.0)
         prior[self.anchors] += 1e6
         prior[hosts:] = 1 / self.drift_us**2
-        right = np.zeros(2 * hosts)
-        parts: list[Any] = [sparse.diags(prior)]
-        lags = Lags.none()
+        every = np.arange(2 * hosts)
+        total, right, lags = self._matrix(every, every, prior), np.zeros(2 * hosts), Lags.none()
         if len(self.delay):
-            matrix, force, lags = self._messages(weights.message)
-            parts.append(matrix)
-            right += force
+            part, right, lags = self._messages(weights.message)
+            total = total + part
         if not len(self.ties.event):
-            return sum(parts[1:], parts[0]).tocsc(), right, lags
-        matrix, force, border, own, own_force = self._collectives(weights.member)
-        total = sum(parts, matrix)
-        if border.shape[0]:
-            total = sparse.bmat([[total, border.T], [border, sparse.diags(own)]])
-        return total.tocsc(), np.concatenate([right + force, own_force]), lags
+            return total, right, lags
+        part, force, border, own, own_force = self._collectives(weights.member)
+        total = total + part
+        if len(own):
+            total = bordered(total, border, own)
+        return total, np.concatenate([right + force, own_force]), lags
 
-    def _messages(self, w: Floats) -> tuple[Any, Floats, Lags]:
+    def _matrix(self, rows: Ints, columns: Ints, values: Floats, height: int | None = None) -> Matrix:
+        """The matrix over offsets and drifts, with `height` rows if these are something else."""
+        size = 2 * self.hosts
+        return matrix(rows, columns, values, (size if height is None else height, size), dense=self.dense)
+
+    def _scatter(self, columns: Ints, blocks: NDArray[np.float64]) -> Matrix:
+        """The sum of the square `blocks` (n × k × k), whose rows and columns are those of `columns` (n × k)."""
+        rows = np.broadcast_to(columns[:, :, None], blocks.shape)
+        return self._matrix(rows, np.broadcast_to(columns[:, None, :], blocks.shape), blocks)
+
+    def _messages(self, w: Floats) -> tuple[Matrix, Floats, Lags]:
         """The messages' part with the lags eliminated, from nine sums per directed pair."""
         first = self.ties.first
         xi, xj, z = self.x_sent, self.x_received, self.delay
@@ -198,10 +208,10 @@ class Problem:
         lags = self._lags(s, y, np.where(self.slot[:, None] == 0, couple, couple[:, [2, 3, 0, 1]]))
         reduced = np.swapaxes(lags.couple, 1, 2) @ lags.inverse
         size = 2 * self.hosts
-        matrix = _scatter(at, block, size) - _scatter(lags.columns, reduced @ lags.couple, size)
+        part = self._scatter(at, block) - self._scatter(lags.columns, reduced @ lags.couple)
         right = _sums(at, np.stack([-y, -yi, y, yj], -1), size)
         right -= _sums(lags.columns, reduced @ lags.force[:, :, None], size)
-        return matrix, right, lags
+        return part, right, lags
 
     def _columns(self, one: Ints, other: Ints) -> Ints:
         return np.stack([one, one + self.hosts, other, other + self.hosts], -1)
@@ -219,24 +229,26 @@ class Problem:
         force[self.link, self.slot] = y
         return Lags(np.asarray(np.linalg.inv(own), np.float64), full, force, self._columns(self.low, self.high))
 
-    def _collectives(self, w: Floats) -> tuple[Any, Floats, Any, Floats, Floats]:
-        """The collectives' part: small ones with their time eliminated, large ones as a border of the matrix."""
-        ties, hosts = self.ties, self.hosts
-        rows = np.arange(len(ties.event))
-        one = np.ones(len(rows))
-        where = (np.concatenate([rows, rows]), np.concatenate([ties.member, ties.member + hosts]))
-        use = sparse.csr_matrix((np.concatenate([one, ties.left / self.span]), where), shape=(len(rows), 2 * hosts))
-        belongs = sparse.csr_matrix((w, (ties.event, rows)), shape=(len(self.event_size), len(rows)))
-        own = _sums(ties.event, w, len(self.event_size)) + 1e-12
-        border, force = (belongs @ use).tocsr(), belongs @ ties.left
-        small = self.event_size <= SMALL_EVENT
-        inner, inner_force = border[small], force[small]
-        scaled = sparse.diags(1 / own[small]) @ inner
-        members = use.T @ sparse.diags(w) @ use
-        members.setdiag(members.diagonal() * RIDGE)
-        matrix = members - inner.T @ scaled
-        right = use.T @ (w * ties.left) - scaled.T @ inner_force
-        return matrix, right, border[~small], own[~small], force[~small]
+    def _collectives(self, w: Floats) -> tuple[Matrix, Floats, Matrix, Floats, Floats]:
+        """The collectives' part: those with their time eliminated, and large ones as a border of a sparse matrix."""
+        ties, hosts, count = self.ties, self.hosts, len(self.event_size)
+        x, size = ties.left / self.span, 2 * self.hosts
+        columns = np.concatenate([ties.member, ties.member + hosts])
+        event, use = np.tile(ties.event, 2), np.concatenate([w, w * x])
+        own, pull = _sums(ties.event, w, count) + 1e-12, _sums(ties.event, w * ties.left, count)
+        border = self._matrix(event, columns, use, count)
+        scaled = self._matrix(event, columns, use / own[event], count)
+        kept = np.flatnonzero((self.event_size > SMALL_EVENT) & (not self.dense))
+        if len(kept):
+            small = np.flatnonzero(self.event_size <= SMALL_EVENT)
+            inner, scaled, inner_pull = border[small], scaled[small], pull[small]
+        else:
+            inner, inner_pull = border, pull
+        members = np.stack([_sums(ties.member, v, hosts) for v in (w * RIDGE, w * x, w * x, w * x**2 * RIDGE)], -1)
+        each = np.arange(hosts)
+        part = self._scatter(np.stack([each, each + hosts], -1), members.reshape(-1, 2, 2)) - inner.T @ scaled
+        right = _sums(columns, np.tile(ties.left, 2) * use, size) - scaled.T @ inner_pull
+        return part, right, border[kept], own[kept], pull[kept]
 
 
 @dataclass(frozen=True)
@@ -256,12 +268,6 @@ class Lags:
         """The lags (host pairs × 2 directions) that belong to the solution `found`."""
         rest = self.force[:, :, None] - self.couple @ found[self.columns][:, :, None]
         return np.asarray((self.inverse @ rest)[:, :, 0])
-
-
-def _scatter(columns: Ints, blocks: NDArray[np.float64], size: int) -> Any:
-    rows = np.broadcast_to(columns[:, :, None], blocks.shape)
-    cols = np.broadcast_to(columns[:, None, :], blocks.shape)
-    return sparse.csr_matrix((blocks.ravel(), (rows.ravel(), cols.ravel())), shape=(size, size))
 
 
 def _sums(columns: Ints, values: Floats, size: int) -> Floats:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
-from scipy.sparse.linalg import splu
 
 from trace_export.clocks.check import halves
 from trace_export.clocks.edges import Floats, Ints, Ties
+from trace_export.clocks.matrix import solver
 from trace_export.clocks.solve import Problem, Solution, Weights
 
 RESAMPLES = 16
@@ -81,7 +81,7 @@ def _left_open(problem: Problem, solution: Solution, component: Ints) -> tuple[F
     weight /= SPREAD_OUT * (1 + (SCARCE / count) ** 2) ** 2
     member = np.full(len(problem.ties.event), 1 / _member_variance(problem, solution))
     matrix, _, _ = problem.normal(Weights(weight, member))
-    factor = splu(matrix, permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
+    solved = solver(matrix)
     hosts, size = problem.hosts, np.bincount(component)
     rows = np.arange(0, hosts, 1 + (hosts - 1) // PROBED)
     own = -(component[:, None] == component[rows]).astype(float) / size[component[rows]]
@@ -90,7 +90,7 @@ def _left_open(problem: Problem, solution: Solution, component: Ints) -> tuple[F
     for of_offset, of_drift in ((1.0, 0.5), (0.0, 1.0)):
         probe = np.zeros((matrix.shape[0], len(rows)))
         probe[:hosts], probe[hosts : 2 * hosts] = of_offset * own, of_drift * own
-        known = np.sqrt(np.maximum((probe * factor.solve(probe)).sum(0), 0.0))
+        known = np.sqrt(np.maximum((probe * solved(probe)).sum(0), 0.0))
         everywhere = np.full(hosts, known.max())
         everywhere[rows] = known
         found.append(everywhere)
