@@ -58,6 +58,23 @@ def test_a_worker_that_dies_costs_its_item_only() -> None:
     ]
 
 
+def test_workers_that_cannot_start_are_not_replaced_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    monkeypatch.setattr(parallel, "_START", "raise SystemExit(3)")
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: started.append(1) or popen(*a, **k))
+    with pytest.raises(TraceExportError, match=r"worker process|Broken pipe"):
+        run(perform, tasks(*"abcdefgh"), 2)
+    assert len(started) <= 3
+
+
+def test_a_worker_that_cannot_be_loaded_says_so_in_a_line() -> None:
+    start = parallel._START.format(path=sys.path, module="trace_export.no_such", descriptor=0)
+    ended = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, check=False)
+    assert ended.stderr.startswith("trace-export: a worker process cannot start (ModuleNotFoundError: ")
+    assert ended.stderr.count("\n") == 1
+
+
 def test_a_worker_that_is_killed_from_outside_costs_one_item() -> None:
     killed = []
 

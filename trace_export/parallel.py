@@ -117,12 +117,24 @@ def attempt(function: Callable[[Item], Result], item: Item) -> Result | TraceExp
         return ours
 
 
+_START = """
+import sys
+sys.path[:] = {path!r}
+try:
+    from {module} import serve
+except BaseException as error:
+    sys.exit(f"trace-export: a worker process cannot start ({{type(error).__name__}}: {{error}})")
+serve({descriptor})
+"""
+
+
 class _Worker:
-    """One worker process, and the connection on which it is given items and returns results."""
+    """One worker process, and the connection on which it is given items and returns results; `ready` once it runs."""
 
     def __init__(self, function: Callable[[Any], Any], scratch: str) -> None:
         self.connection, theirs = multiprocessing.Pipe()
-        start = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({theirs.fileno()})"
+        self.ready = False
+        start = _START.format(path=sys.path, module=__name__, descriptor=theirs.fileno())
         # Set before Polars is imported there: one thread a process, because the processes already use all cores.
         environment = {**os.environ, "POLARS_MAX_THREADS": "1", "TMPDIR": scratch}
         with theirs:
@@ -153,6 +165,7 @@ class _Pool(Generic[Item, Result]):
         self.waiting = iter(range(len(items)))
         self.busy: dict[Connection, tuple[_Worker, int]] = {}
         self.results: dict[int, Result | TraceExportError] = {}
+        self.works = False
 
     def run(self, jobs: int) -> list[Result | TraceExportError]:
         try:
@@ -188,28 +201,42 @@ class _Pool(Generic[Item, Result]):
         self.busy[worker.connection] = (worker, index)
 
     def _take(self, connection: Connection) -> None:
-        """The result that a worker sends. One that dies over its item leaves an error, and another takes its place."""
+        """The result that a worker sends. One that dies over its item leaves an error, and another takes its place; but
+        when none has been ready yet, no other would be."""
         worker, index = self.busy[connection]
         try:
-            self.results[index] = connection.recv()
+            answer = connection.recv()
         except (EOFError, OSError):
             del self.busy[connection]
-            self.results[index] = _died(self.items[index], worker.end())
+            code = worker.end()
+            if not self.works:
+                raise TraceExportError(f"a worker process {_how(code)} as it started", "try --jobs 1") from None
+            self.results[index] = _died(self.items[index], code)
             worker = self._new_worker()
+        else:
+            if not worker.ready:
+                worker.ready = self.works = True
+                return
+            self.results[index] = answer
         self.done(index)
         self._employ(worker)
 
 
 def _died(item: HasPath, code: int) -> SourceError:
-    how = f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
-    return SourceError(item.path, f"the process that read it {how}, perhaps for lack of memory", "try --jobs 1")
+    return SourceError(item.path, f"the process that read it {_how(code)}, perhaps for lack of memory", "try --jobs 1")
+
+
+def _how(code: int) -> str:
+    return f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
 
 
 def serve(descriptor: int) -> None:
-    """The life of a worker: a function comes over the connection, then items; each result goes back."""
+    """The life of a worker: a function comes over the connection, it says that it is ready; then items come, and each
+    result goes back."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with Connection(descriptor) as connection, suppress(EOFError):  # the end of the line is the end of the work
         function = connection.recv()
+        connection.send(None)
         while True:
             connection.send(attempt(function, connection.recv()))
 

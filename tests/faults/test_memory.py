@@ -72,3 +72,21 @@ def test_a_run_that_gets_too_little_dies_alone(tmp_path: Path) -> None:
         result = run_in(group, "--log_dir", folder, "--out", tmp_path / "out", "--detail", "kernels")
     assert result.returncode < 0
     assert not (tmp_path / "out").exists()
+
+
+def test_without_room_for_scipy_the_fit_ends() -> None:
+    """The OpenBLAS in scipy asks for its buffers for ever where there is no memory for them."""
+    code = """
+import re, resource
+from pathlib import Path
+import numpy as np
+from trace_export.clocks.matrix import matrix
+used = int(re.search(r"VmData:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
+resource.setrlimit(resource.RLIMIT_DATA, (used + (24 << 20), resource.RLIM_INFINITY))
+matrix(np.array([0]), np.array([0]), np.array([1.0]), (1, 1), dense=False)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.stderr.splitlines()[-1].startswith(("MemoryError", "numpy._core._exceptions._ArrayMemoryError"))

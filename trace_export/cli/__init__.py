@@ -5,6 +5,7 @@ Commands import what they need when they run, so that `--help` is quick and a tr
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from difflib import get_close_matches
@@ -78,6 +79,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits with the codes of the README; an error is one sentence on stderr."""
     arguments = sys.argv[1:] if arguments is None else arguments
     signal.signal(signal.SIGTERM, _terminated)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more would only take memory: the matrices here are small
     try:
         app(arguments, prog_name="trace-export")
     except SystemExit as end:
@@ -87,12 +89,16 @@ def main(arguments: list[str] | None = None) -> None:
     except BaseException as error:  # a panic inside Polars is no Exception
         if "--debug" in arguments or isinstance(error, KeyboardInterrupt):
             raise
-        known = isinstance(error, TraceExportError)
-        sentence = (
-            str(error) if known else f"internal error, {type(error).__name__}: {printable(error)} (--debug shows where)"
-        )
-        print(f"trace-export: {sentence}", file=sys.stderr)
+        print(f"trace-export: {_sentence(error)}", file=sys.stderr)
         sys.exit(error.exit_code if isinstance(error, TraceExportError) else 1)
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, TraceExportError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "there is not enough memory; choose --ranks or --steps, or read one at a time with --jobs 1"
+    return f"internal error, {type(error).__name__}: {printable(error)} (--debug shows where)"
 
 
 def _terminated(number: int, frame: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trace_export.clocks.edges import Floats, Ints
+from trace_export.clocks.matrix import check_room
 
 FEW_NODES = 64
 """The paths of a graph with no more nodes are found sooner than scipy is imported."""
@@ -33,6 +34,7 @@ def shortest(source: Ints, target: Ints, length: Floats, nodes: int, rows: Ints)
     Edges may be negative, and there is at most one from a node to another. Raises NegativeCycleError.
     """
     if nodes > FEW_NODES:
+        check_room()
         from scipy.sparse import csgraph, csr_matrix
 
         try:
