@@ -6,11 +6,12 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -156,6 +157,30 @@ def test_each_machine_reads_its_own_disk(two_workers: Dask, tmp_path: Path, run_
     missing = Cluster(two_workers.address, (("left", tmp_path / "nowhere"),))
     with pytest.raises(TraceExportError, match=f"left: {tmp_path / 'nowhere'}: there is no such folder"):
         load(LoadOptions(Path(), cluster=missing))
+
+
+def test_the_table_of_insight_with_a_cluster(two_workers: Dask, samples: Path, tmp_path: Path, run_cli: Cli) -> None:
+    """From a folder that all share the same table as without a cluster; of databases elsewhere a sentence."""
+    wanted = ("ascend", "--log_dir", samples / "ascend", "--format", "csv", "--step-task-info")
+    tables = []
+    for name, how in (("here", ()), ("there", ("--scheduler", two_workers.address))):
+        result = run_cli(*wanted, *how, "--out", tmp_path / name)
+        assert result.returncode == 0, result.stderr
+        found = sorted((tmp_path / name / "step_task_info").rglob("*.db"))
+        assert len(found) == 4
+        tables.append([rows_of(path) for path in found])
+    assert tables[0] == tables[1]
+    assert all(tables[0])
+    result = run_cli("ascend", "--scheduler", two_workers.address, f"--at=left:{samples / 'ascend'}",
+                     "--step-task-info", "--out", tmp_path / "apart")  # fmt: skip
+    assert result.returncode == 2
+    assert "--step-task-info writes into databases on this machine" in result.stderr
+    assert not (tmp_path / "apart").exists()
+
+
+def rows_of(path: Path) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute("SELECT name, startNs, endNs, type FROM StepTaskInfo ORDER BY rowid").fetchall()
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,11 @@ def run(
 
     if in_place and not step_task_info:
         raise UsageError("--in-place has nothing to write", "give it together with --step-task-info")
+    if step_task_info and at:
+        raise UsageError(
+            "--step-task-info writes into databases on this machine, and --at names those of others",
+            "run it on each of them, or with a --log_dir that all share",
+        )
     target = WriteOptions(
         formats=tuple(f.strip() for f in format.split(",")),
         out=out,
