@@ -243,6 +243,17 @@ def test_steps_from_counts_where_the_last_stages_were_not_read(read: int) -> Non
     assert labelled.spans.sort("rank", "start_ns")["step"].to_list() == expected
 
 
+def test_steps_of_the_last_stage_alone_are_told_to_be_one() -> None:
+    """Forward, backward, forward, … is what one long step and several short ones look like there."""
+    whole = profile([[one_f_one_b(4, s, 6)] * 3 for s in range(4)], stepped=False)
+    spans, ranks = (frame.filter(pl.col("rank") == 3) for frame in (whole.spans, whole.ranks))
+    labelled = label(replace(whole, spans=spans, ranks=ranks))
+    assert labelled.spans["step"].unique().to_list() == [0]
+    (warning,) = [note for note in labelled.notes if note.level == "warning"]
+    assert warning.text.startswith("nothing tells where a step of these ranks ends")
+    assert not [note for note in label(whole).notes if note.level == "warning"]
+
+
 def test_steps_from_the_optimizer() -> None:
     words = [[one_f_one_b(2, s, 3) + "O"] * 2 for s in range(2)]
     plain = profile(words, stepped=False)

@@ -31,12 +31,12 @@ def label(profile: Profile) -> Profile:
     Spans of ranks whose forwards and backwards all carry their numbers are left as they are, but for a missing step.
     Notes say how many blocks stay without a number, and where the order fits no schedule.
     """
-    spans = number(profile)
+    spans, notes = number(profile)
     work = _work(replace(profile, spans=spans))
     if work.is_empty():
-        return transfers.label(replace(profile, spans=spans))
+        return transfers.label(replace(profile, spans=spans)).with_notes(notes)
     evidence = _evidence(profile, work)
-    found, notes = [], []
+    found = []
     for pipeline in work.partition_by("pipeline"):
         labelled, said = _pipeline(pipeline, evidence, profile.declared)
         found.append(conform(labelled, _FOUND))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from trace_export.model import INT, Profile
+from trace_export.model import INT, Note, Profile
 
 WORK = ("F", "B", "W", "FB")
 FORWARDS = pl.col("kind").is_in(["F", "FB"])
@@ -18,23 +18,29 @@ REPLICA = ("dp", "tp", "cp")
 """What tells the pipelines of a run apart: ranks that agree in these are the stages of one pipeline."""
 
 
-def number(profile: Profile) -> pl.DataFrame:
-    """`profile.spans` in the same order, with `step` filled (from 0) for the ranks none of whose blocks has one."""
+def number(profile: Profile) -> tuple[pl.DataFrame, list[Note]]:
+    """`profile.spans` in the same order, with `step` filled (from 0) for the ranks none of whose blocks has one; and a
+    note of the ranks of which nothing tells where a step ends, so that all their blocks count as one."""
     spans = profile.spans.with_row_index("row")
     blocks = spans.filter(pl.col("kind").is_in([*WORK, "OPT"]))
     known = blocks.filter(pl.col("step").is_not_null())
     blocks = blocks.join(known, on="rank", how="anti").sort("rank", "start_ns", "end_ns").drop("step")
     if blocks.is_empty():
-        return profile.spans
+        return profile.spans, []
     steps = _by_optimizer(blocks)
-    for rule in (_by_collectives, _by_first_forward, _by_balance):
+    for rule in (_by_collectives, _by_first_forward):
         steps = rule(profile, blocks) if steps is None else steps
-    whole = pl.lit(0) if steps is None else steps
-    found = blocks.select("row", "rank", step=whole).with_columns(
+    if steps is None:
+        steps = _by_balance(profile, blocks)
+    found = blocks.select("row", "rank", "kind", step=steps).with_columns(
         pl.col("step").forward_fill().backward_fill().over("rank").cast(INT)
     )
+    untold = found.filter(FORWARDS & pl.col("step").is_null()).group_by("rank").len().filter(pl.col("len") > 1)
+    text = "nothing tells where a step of these ranks ends; all their blocks count as one (an earlier stage would tell)"
+    notes = [Note("warning", text, count=untold.height)] if untold.height else []
     filled = spans.join(found.select("row", found="step"), on="row", how="left", maintain_order="left")
-    return filled.with_columns(pl.coalesce("step", "found").alias("step")).drop("row", "found")
+    one = pl.when(pl.col("row").is_in(found["row"].implode())).then(0)
+    return filled.with_columns(pl.coalesce("step", "found", one).alias("step")).drop("row", "found"), notes
 
 
 def _by_optimizer(blocks: pl.DataFrame) -> pl.Series | None:
@@ -94,11 +100,11 @@ def _by_first_forward(profile: Profile, blocks: pl.DataFrame) -> pl.Series | Non
     return blocks.select((count - count.first().over("rank").clip(0, 1)).cast(INT))[:, 0]
 
 
-def _by_balance(profile: Profile, blocks: pl.DataFrame) -> pl.Series | None:
+def _by_balance(profile: Profile, blocks: pl.DataFrame) -> pl.Series:
     """By counts: a stage that is not the last has as many backwards as forwards only when its step is over.
 
     That gives the blocks of a kind per step. A rank whose capture has whole steps only counts them; any other takes the
-    step that was going on, by the clock, on the earliest stage of its pipeline that could count.
+    step that was going on, by the clock, on the earliest stage of its pipeline that could count. Null where none could.
     """
     stages = profile.declared.pp
     last = profile.ranks["stage"].max() if stages is None else stages - 1
@@ -127,4 +133,4 @@ def _by_balance(profile: Profile, blocks: pl.DataFrame) -> pl.Series | None:
     rest = counted.filter(pl.col("size").is_not_null() & ~fits).select("row", "pipeline", "start_ns").sort("start_ns")
     timed = rest.join_asof(begins, on="start_ns", by="pipeline", check_sortedness=False).select("row", timed="step")
     whole = counted.join(timed, on="row", how="left", maintain_order="left")
-    return whole.select(pl.coalesce("step", "timed", pl.when(pl.col("size").is_null()).then(0)).cast(INT))[:, 0]
+    return whole.select(pl.coalesce("step", "timed").cast(INT))[:, 0]
