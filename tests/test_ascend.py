@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from trace_export.export import Loaded, LoadOptions, with_tasks
 from trace_export.model import Declared, Profile
 from trace_export.pipeline import labels, messages, peers, topology
 from trace_export.sources import read
@@ -30,6 +31,14 @@ def load(folder: Path, **options: Any) -> Profile:
     profile, refused = merge(read(source, ReadOptions(**options)) for source in find(folder).sources)
     assert refused == []
     return profile.validate()
+
+
+def with_details(profile: Profile, detail: Any, folder: Path) -> Profile:
+    """With the device tasks of all ranks."""
+    ranks = profile.ranks["rank"].to_list()
+    found = with_tasks(Loaded(profile, ()), LoadOptions(folder, detail=detail, jobs=1), ranks, folder)
+    assert found.failures == ()
+    return found.profile
 
 
 def understood(folder: Path, **options: Any) -> Profile:
@@ -74,7 +83,7 @@ def test_messages_equal_the_truth(shared: Path, name: str) -> None:
 def test_device_tasks_on_demand(shared: Path, tmp_path: Path, name: str) -> None:
     """All tasks but the markers themselves, by start; the optimizer is found among them."""
     folder = shared / "data" / "ascend" / name
-    told = load(folder, detail="kernels", spill=tmp_path)
+    told = with_details(load(folder, optimizer=True), "kernels", tmp_path)
     truth = json.loads((folder / "truth.json").read_text())
     per_block = {"OPT": 20}
     assert [file.rank for file in told.kernels] == [0, 1, 2, 3]
@@ -92,7 +101,7 @@ def test_device_tasks_on_demand(shared: Path, tmp_path: Path, name: str) -> None
         for ours, block in zip(optimizer.sort("start_ns").to_dicts(), wanted, strict=True):
             assert 0 <= ours["start_ns"] - block["start_ns"] <= 5_000
             assert 0 <= block["end_ns"] - ours["end_ns"] <= 5_000
-    communication = load(folder, detail="comm", spill=tmp_path)
+    communication = with_details(load(folder), "comm", tmp_path)
     for file in communication.kernels:
         assert pl.read_ipc(file.path)["category"].unique().to_list() == ["communication"]
 
@@ -101,6 +110,6 @@ def test_device_tasks_on_demand(shared: Path, tmp_path: Path, name: str) -> None
 def test_details_of_a_capture_without_device_tasks(shared: Path, tmp_path: Path, detail: str) -> None:
     """Level_none has markers only: the blocks are there, and no task below them."""
     folder = shared / "data" / "ascend" / "1f1b_levelnone_pp4_mb6"
-    told = load(folder, detail=detail, spill=tmp_path)
+    told = with_details(load(folder), detail, tmp_path)
     assert told.spans.height == truth_spans(folder).height
     assert [len(batch) for file in told.kernels for batch in told.kernel_batches(file.rank)] == []

@@ -25,7 +25,6 @@ from trace_export.cli import loading
 from trace_export.cluster import Cluster, Place
 from trace_export.errors import TraceExportError, UsageError
 from trace_export.export import LoadOptions, load
-from trace_export.sources.source import ReadOptions
 
 pytest.importorskip("distributed")
 
@@ -210,7 +209,7 @@ def test_wrong_usage(
 
 
 def test_device_tasks_do_not_travel(tmp_path: Path) -> None:
-    options = LoadOptions(tmp_path, read=ReadOptions(detail="kernels"), cluster=Cluster("tcp://x:1"))
+    options = LoadOptions(tmp_path, detail="kernels", cluster=Cluster("tcp://x:1"))
     with pytest.raises(UsageError, match="--detail kernels needs the profiles on this machine"):
         load(options)
 

@@ -22,8 +22,8 @@ from trace_export.model import Profile
 from trace_export.selection import Numbers
 from trace_export.sources import kineto_json
 from trace_export.sources.find import find
-from trace_export.sources.kineto import read
-from trace_export.sources.source import ReadOptions, Source
+from trace_export.sources.kineto import read, read_tasks
+from trace_export.sources.source import ReadOptions, Source, Tasks
 
 BASE = Trace.base_ns or 0
 
@@ -295,8 +295,8 @@ def test_device_tasks(tmp_path: Path, detail: Any) -> None:
     trace.copy(40_000, 41_000, trace.call(2))
     trace.events.reverse()
     with patch.object(kineto_json, "CHUNK", 200):
-        profile = loaded(trace.write(tmp_path / "t.json"), detail=detail, spill=tmp_path)
-    (file,) = profile.kernels
+        source = Source("kineto", trace.write(tmp_path / "t.json"), "machine0")
+        (file,) = read_tasks(Tasks(source, detail, {0: 2}, None, tmp_path))
     tasks = pl.read_ipc(file.path).with_columns(pl.col("start_ns", "end_ns") - BASE, pl.col("name").cast(pl.String))
     everything = [
         ("stream 20", "ncclDevKernel_AllReduce_Sum", "communication", 5, 9),

@@ -7,6 +7,7 @@ import sqlite3
 import stat
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -18,8 +19,8 @@ from trace_export.model import Profile
 from trace_export.selection import Numbers
 from trace_export.sources.find import find
 from trace_export.sources.merge import merge
-from trace_export.sources.nsys import read
-from trace_export.sources.source import ReadOptions, Source
+from trace_export.sources.nsys import read, read_tasks
+from trace_export.sources.source import ReadOptions, Source, Tasks
 
 A, B, C, D = 700, 710, 720, 730
 CANARY = "CANARY_ENV=must-not-appear"
@@ -295,8 +296,8 @@ def test_calls_between_blocks_go_the_way_of_the_blocks(tmp_path: Path) -> None:
     assert note.count == 4
 
 
-@pytest.mark.parametrize("detail", ["spans", "comm", "kernels"])
-def test_device_tasks(tmp_path: Path, detail: str) -> None:
+@pytest.mark.parametrize("detail", ["comm", "kernels"])
+def test_device_tasks(tmp_path: Path, detail: Any) -> None:
     export = Export(epoch_ns=10)
     block(export, A, 0, "F0.0.0")
     export.kernel(A, 300, 400, None, name="ncclDevKernel_SendRecv", stream=20)
@@ -307,14 +308,14 @@ def test_device_tasks(tmp_path: Path, detail: str) -> None:
     export.kernel(C, 1, 2, None)  # of a process without blocks
     spill = tmp_path / "spill"
     spill.mkdir()
-    options = ReadOptions(detail=detail, spill=spill)  # type: ignore[arg-type]
-    profile = load(export, tmp_path, options)
-    found = {k.rank: pl.read_ipc(k.path).cast({"name": pl.String}).rows() for k in profile.kernels}
+    profile = load(export, tmp_path)
+    ranks = dict(profile.ranks.select("process", "rank").iter_rows())
+    files = read_tasks(Tasks(Source("nsys", tmp_path / "x.sqlite", "folder"), detail, ranks, None, spill))
+    found = {k.rank: pl.read_ipc(k.path).cast({"name": pl.String}).rows() for k in files}
     nccl = ("stream 20", "ncclDevKernel_SendRecv", "communication", 310, 410)
     assert (
         found
         == {
-            "spans": {},
             "comm": {0: [nccl]},
             "kernels": {
                 0: [

@@ -19,7 +19,6 @@ from trace_export.errors import NothingToExportError, OutputError
 from trace_export.export import LoadOptions, write_step_tasks
 from trace_export.model import INT, SPANS, TEXT, TIME, Profile, conform
 from trace_export.selection import Numbers
-from trace_export.sources.source import ReadOptions
 from trace_export.writers import step_task_info
 
 RIGHT = [
@@ -123,7 +122,7 @@ def test_text_ranks_have_no_database(shared: Path, tmp_path: Path) -> None:
 def test_steps_limit_every_kind_of_row(shared: Path, tmp_path: Path) -> None:
     """The reference's --step_id leaves forwards and backwards of all steps in."""
     folder = shared / "data" / "ascend" / "dualpipev_pp4_mb10"
-    options = LoadOptions(folder, read=ReadOptions(steps=Numbers.parse("11", "--steps")))
+    options = LoadOptions(folder, steps=Numbers.parse("11", "--steps"))
     paths = write_step_tasks(options, tmp_path)
     truth = json.loads((folder / "truth.json").read_text())["ranks"]
     for path, told in zip(paths, truth.values(), strict=True):

@@ -30,8 +30,7 @@ def on_devices(profile: Profile, devices: Numbers) -> Profile:
         name: getattr(profile, name).join(kept, on="rank", how="semi", maintain_order="left")
         for name in ("spans", "p2p", "collectives", "counters")
     }
-    kernels = tuple(k for k in profile.kernels if k.rank in set(kept["rank"]))
-    return replace(profile, ranks=kept, kernels=kernels, **tables)
+    return replace(profile, ranks=kept, **tables)
 
 
 def cut(profile: Profile, steps: Numbers | None, stages: Numbers | None, window: Window | None) -> Profile:

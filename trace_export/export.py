@@ -7,28 +7,31 @@ call these and nothing deeper.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Literal
+
+import polars as pl
 
 from trace_export import cluster, parallel, sources
 from trace_export.clocks import align as clock_alignment
 from trace_export.cluster import Cluster
 from trace_export.cut import cut, on_devices
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError
-from trace_export.model import Declared, Profile
-from trace_export.output import Progress, WriteOptions, announce, output_paths, silent, write
+from trace_export.model import Declared, Detail, Profile, recorded
+from trace_export.output import Progress, WriteOptions, announce, drawn_ranks, output_paths, silent, write
 from trace_export.pipeline import dependencies, labels, messages, peers, recognise, topology
-from trace_export.selection import Numbers
+from trace_export.selection import Numbers, Window
 from trace_export.sources import table
 from trace_export.sources.find import find, together
 from trace_export.sources.layout import Found
 from trace_export.sources.markers import Dialects
 from trace_export.sources.merge import merge
-from trace_export.sources.source import ReadOptions, Source
+from trace_export.sources.source import ReadOptions, Source, Tasks
 from trace_export.writers import step_task_info
 
 ALIGN: tuple[Literal["auto", "wall", "none", "strict"], ...] = ("auto", "wall", "none", "strict")
@@ -47,13 +50,17 @@ _SEE = "see what is there with trace-export inspect"
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What to read and how to understand it. `family` None: whatever lies there."""
+    """What to read and how to understand it. `family` None: whatever lies there. `steps`, `stages` and `window` are cut
+    out once all is understood and on one clock; only of device tasks (`detail`) no others are read."""
 
     log_dir: Path
     family: str | None = None
     devices: Numbers | None = None
     multi_machine: bool = False
+    steps: Numbers | None = None
     stages: Numbers | None = None
+    window: Window | None = None
+    detail: Detail = "spans"
     read: ReadOptions = field(default_factory=ReadOptions)
     told: Declared = field(default_factory=Declared)
     align: str | None = "auto"
@@ -72,9 +79,9 @@ class Loaded:
 
 
 def load(options: LoadOptions, progress: Progress = silent) -> Loaded:
-    """Everything that lies in the folder, understood and on one clock; or what a span table holds.
+    """Everything that lies in the folder, understood and on one clock; or what a span table holds. `with_tasks` adds
+    the device tasks.
 
-    With detail `comm` or `kernels` the rows of `Profile.kernels` lie in `options.read.spill` (see `spill_folder`).
     Raises UsageError for impossible options, NothingToExportError when no source gave a block, AlignmentError when
     `align` is `strict` and the clocks cannot be tied.
     """
@@ -103,7 +110,7 @@ def load(options: LoadOptions, progress: Progress = silent) -> Loaded:
 
 def _asked(profile: Profile, options: LoadOptions) -> Profile:
     """The part of the profile that the options ask for. Raises NothingToExportError when that is no block."""
-    profile = cut(profile, options.read.steps, options.stages, options.read.window)
+    profile = cut(profile, options.steps, options.stages, options.window)
     if profile.spans.is_empty():
         raise NothingToExportError(f"{options.log_dir}: no block is left by the options", _SEE)
     return profile
@@ -114,9 +121,9 @@ def locate(options: LoadOptions) -> tuple[Found, list[TraceExportError]]:
     each that cannot be looked into."""
     if options.cluster is None:
         return find(options.log_dir), []
-    if options.read.detail != "spans":
+    if options.detail != "spans":
         raise UsageError(
-            f"--detail {options.read.detail} needs the profiles on this machine, and from a cluster come only tables",
+            f"--detail {options.detail} needs the profiles on this machine, and from a cluster come only tables",
             "leave out --scheduler, or --detail",
         )
     if not options.cluster.folders:
@@ -199,15 +206,8 @@ def _nothing_drawn(options: LoadOptions, failures: list[TraceExportError], profi
 
 def read_all(chosen: list[Source], options: LoadOptions, progress: Progress) -> tuple[Profile, list[TraceExportError]]:
     """All sources read and merged, and the errors of those that could not be."""
-    read = partial(sources.read, options=options.read)
-    done = 0
-
-    def tick(index: int) -> None:
-        nonlocal done
-        done += 1
-        progress("reading", done, len(chosen))
-
-    progress("reading", 0, len(chosen))
+    read = partial(sources.read, options=replace(options.read, optimizer=options.detail == "kernels"))
+    tick = _counted(progress, "reading", len(chosen))
     if options.cluster is not None:
         results = cluster.run(options.cluster, read, chosen, tick)
     else:
@@ -237,14 +237,31 @@ def align(profile: Profile, options: LoadOptions) -> Profile:
     )
 
 
-@contextmanager
-def spill_folder(options: LoadOptions) -> Iterator[LoadOptions]:
-    """The options with a temporary folder for device tasks, where the detail asks for them; gone afterwards."""
-    if options.read.detail == "spans":
-        yield options
-        return
-    with tempfile.TemporaryDirectory(prefix="trace_export_") as folder:
-        yield replace(options, read=replace(options.read, spill=Path(folder)))
+def with_tasks(
+    loaded: Loaded, options: LoadOptions, ranks: list[int], folder: Path, progress: Progress = silent
+) -> Loaded:
+    """The same with the device tasks of `ranks` that `options.detail` asks for, in files below `folder`: of the time
+    that the profile was cut to, and no others are read. A source that cannot be read any more leaves an error."""
+    profile = loaded.profile
+    rows = profile.ranks.filter(pl.col("rank").is_in(ranks) & pl.col("kind").is_in(sources.WITH_TASKS))
+    wanted = []
+    for (path, kind, host), group in rows.group_by("source", "kind", "host", maintain_order=True):
+        window = profile.window_ns and recorded(profile.window_ns, profile.clock(group["rank"][0]))
+        source = Source(kind, Path(str(path)), str(host))
+        numbers = dict(group.select("process", "rank").iter_rows())
+        wanted.append(Tasks(source, options.detail, numbers, window, folder))
+    jobs = options.jobs or parallel.sensible_jobs([w.path for w in wanted])
+    results = parallel.run(sources.read_tasks, wanted, jobs, _counted(progress, "reading device tasks", len(wanted)))
+    files = tuple(file for r in results if isinstance(r, tuple) for file in r)
+    failures = tuple(r for r in results if isinstance(r, TraceExportError))
+    return Loaded(replace(profile, kernels=files), loaded.failures + failures)
+
+
+def _counted(progress: Progress, what: str, total: int) -> Callable[[int], None]:
+    """A function that counts its calls, each for one source that is done."""
+    done = count(1)
+    progress(what, 0, total)
+    return lambda index: progress(what, next(done), total)
 
 
 def export(
@@ -252,12 +269,16 @@ def export(
 ) -> tuple[Loaded, list[Path]]:
     """The whole way: what was read, and the files written."""
     output_paths(write_options, load_options.log_dir)  # a wrong output is told before anything is read
-    with spill_folder(load_options) as options:
-        loaded = load(options, progress)
-        wanted = replace(write_options, steps=options.read.steps)
-        detail = options.read.detail
+    detail = load_options.detail
+    with ExitStack() as stack:
+        loaded = load(load_options, progress)
+        if detail != "spans":
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="trace_export_"))
+            ranks = drawn_ranks(loaded.profile, write_options.tracks)
+            loaded = with_tasks(loaded, load_options, ranks, Path(folder), progress)
+        wanted = replace(write_options, steps=load_options.steps)
         loaded = replace(loaded, profile=loaded.profile.with_notes(announce(loaded.profile, wanted, detail)))
-        written = write(loaded.profile, wanted, options.log_dir, detail, progress)
+        written = write(loaded.profile, wanted, load_options.log_dir, detail, progress)
     return loaded, written
 
 
@@ -268,9 +289,9 @@ def write_step_tasks(options: LoadOptions, out: Path | None, progress: Progress 
     databases, so nothing is aligned. Raises NothingToExportError when no source is a database, OutputError.
     """
     chosen, _ = choose(find(options.log_dir), options)
-    profile, _ = read_all(chosen, replace(options, read=replace(options.read, detail="spans")), progress)
+    profile, _ = read_all(chosen, replace(options, detail="spans"), progress)
     labelled = labels.label(topology.resolve(profile, options.told))
-    written = step_task_info.write(cut(labelled, options.read.steps, None, None), options.log_dir, out)
+    written = step_task_info.write(cut(labelled, options.steps, None, None), options.log_dir, out)
     if not written:
         raise NothingToExportError(
             f"{options.log_dir}: no Ascend or MindSpore database here to put the table StepTaskInfo into",

@@ -28,11 +28,12 @@ HOSTS: Schema = {"host": TEXT, "machine": INT, "label": TEXT}
 
 RANKS: Schema = {
     "rank": INT, "host": TEXT, "device": INT, "stage": INT, "dp": INT, "tp": INT, "cp": INT,
-    "source": TEXT, "kind": TEXT, "rank_origin": TEXT, "stage_origin": TEXT,
+    "source": TEXT, "process": TIME, "kind": TEXT, "rank_origin": TEXT, "stage_origin": TEXT,
 }  # fmt: skip
-"""A device's process. `stage` is the rank's place in its pipeline (0 … P-1, whatever the chunks' placement), `source`
-the path read, `kind` its format; `rank_origin` and `stage_origin` say how sure the number is: `recorded` (the data say
-so), `told` (the user said so), `assumed` (from names or order of files), `inferred` (from the shape of the work)."""
+"""A device's process. `stage` is the rank's place in its pipeline (0 … P-1, whatever the chunks' placement),
+`source` the path read, `process` which of the source's processes it is (null where a source is one), `kind` its
+format; `rank_origin` and `stage_origin` say how sure the number is: `recorded` (the data say so), `told` (the user
+said so), `assumed` (from names or order of files), `inferred` (from the shape of the work)."""
 
 SPANS: Schema = {
     "rank": INT, "run": INT, "step": INT, "kind": TEXT, "microbatch": INT, "chunk": INT, "microbatch_b": INT,
@@ -178,10 +179,14 @@ class Profile:
                 raise ValueError(f"table {name}: {found} instead of {schema}")
         return self
 
+    def clock(self, rank: int) -> pl.DataFrame:
+        """The row of `clocks` of the host of `rank`; no row where its clock was not looked at."""
+        host = self.ranks.filter(pl.col("rank") == rank)["host"]
+        return self.clocks.filter(pl.col("host") == host[0]) if len(host) else self.clocks.clear()
+
     def kernel_batches(self, rank: int, rows: int = 1 << 20) -> Iterator[pl.DataFrame]:
         """The device tasks of `rank` on the corrected clock, in frames of at most `rows` rows, by start."""
-        host = self.ranks.filter(pl.col("rank") == rank)["host"]
-        clock = self.clocks.filter(pl.col("host") == host[0]) if len(host) else self.clocks.clear()
+        clock = self.clock(rank)
         for file in self.kernels:
             if file.rank != rank:
                 continue
@@ -208,6 +213,16 @@ def corrected(frame: pl.DataFrame, clock: pl.DataFrame, columns: list[str]) -> p
         return frame
     moved = [pl.col(c) - offset - (drift * (pl.col(c) - reference)).round().cast(TIME) for c in columns]
     return frame.with_columns(moved)
+
+
+def recorded(window_ns: tuple[int, int], clock: pl.DataFrame) -> tuple[int, int]:
+    """A window of corrected time in the clock of a host (`clock` as for `corrected`), at most 2 ns wider each way."""
+    if clock.is_empty():
+        return window_ns
+    offset, drift, reference = clock.select("offset_ns", "drift", "reference_ns").row(0)
+    first, last = (t + offset - reference for t in window_ns)
+    first, last = (reference + t + round(t * drift / (1 - drift)) for t in (first, last))
+    return first - 2, last + 2
 
 
 def concat(profiles: Iterable[Profile]) -> Profile:

@@ -194,11 +194,15 @@ def slices_drawn(profile: Profile, options: WriteOptions, detail: Detail) -> int
 
 def _drawn(profile: Profile, options: WriteOptions) -> pl.DataFrame:
     """The blocks of the ranks that get a track."""
-    if options.tracks == "rank":
-        return profile.spans
-    present = profile.ranks.join(profile.spans, on="rank", how="semi").sort("rank")
-    firsts = present.filter(pl.col("stage").is_null() | pl.col("stage").is_first_distinct())
-    return profile.spans.join(firsts, on="rank", how="semi")
+    return profile.spans.filter(pl.col("rank").is_in(drawn_ranks(profile, options.tracks)))
+
+
+def drawn_ranks(profile: Profile, tracks: str) -> list[int]:
+    """The ranks that get a track: all, or of each stage the first, one with blocks if there is any."""
+    empty = ~pl.col("rank").is_in(profile.spans["rank"].unique().implode())
+    ranks = profile.ranks.sort(empty, "stage", "rank")
+    first = pl.col("stage").is_null() | pl.col("stage").is_first_distinct()
+    return (ranks if tracks == "rank" else ranks.filter(first))["rank"].to_list()
 
 
 def announce(profile: Profile, options: WriteOptions, detail: Detail) -> list[Note]:
@@ -208,7 +212,8 @@ def announce(profile: Profile, options: WriteOptions, detail: Detail) -> list[No
     notes = []
     ranks = profile.ranks.join(profile.spans, on="rank", how="semi")
     if options.tracks == "stage" and ranks.height > MANY_RANKS:
-        text = f"{ranks['stage'].n_unique()} of {ranks.height} ranks are drawn, the first of each stage"
+        read = "" if detail == "spans" else ", and no others' device tasks were read"
+        text = f"{ranks['stage'].n_unique()} of {ranks.height} ranks are drawn, the first of each stage{read}"
         notes.append(Note("note", f"{text}; --tracks rank draws all"))
     count = slices_drawn(profile, options, detail)
     if min(count, options.max_slices or count) > BROWSER_SLICES:

@@ -61,7 +61,7 @@ def report(
         result = analyse(loaded.profile)
     if format == "html":
         path = _page(out, source.log_dir)
-        write_report(loaded.profile, result, path, source.read.steps)
+        write_report(loaded.profile, result, path, source.steps)
     if json:
         typer.echo(result.json())
     elif not quiet:

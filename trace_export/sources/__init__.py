@@ -1,15 +1,19 @@
-"""Input formats: `find` lists what lies in a folder, `read` reads one source into the tables of `model.Profile`."""
+"""Input formats: `find` lists what lies in a folder, `read` reads one source into the tables of `model.Profile`, and
+`read_tasks` what lies below its blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.model import Profile
-from trace_export.sources.source import Kind, ReadOptions, Source
+from trace_export.model import KernelFile, Profile
+from trace_export.sources.source import Kind, ReadOptions, Source, Tasks
 from trace_export.sources.times import plausible
 
 READERS: dict[Kind, str] = {
@@ -23,16 +27,37 @@ READERS: dict[Kind, str] = {
 """Kind of source → the module of this package that reads it."""
 
 
+WITH_TASKS: tuple[Kind, ...] = ("nsys", "ascend", "mindspore", "kineto")
+"""The kinds that hold device tasks."""
+
+
 def read(source: Source, options: ReadOptions) -> Profile:
     """The tables of one source. Raises SourceError when nothing in it can be read, when it vanishes meanwhile, or
     when it holds what no sound file holds, such as a number that does not fit the type of its column."""
-    reader: Callable[[Source, ReadOptions], Profile]
-    reader = import_module(f"{__name__}.{READERS[source.kind]}").read  # imported here: a run needs few of the formats
-    try:
+    reader: Callable[[Source, ReadOptions], Profile] = _reader(source.kind).read
+    with _told(source.path):
         return plausible(reader(source, options), source.path)
+
+
+def read_tasks(wanted: Tasks) -> tuple[KernelFile, ...]:
+    """The device tasks of one source, a file for each of its ranks that has any. Raises SourceError as `read` does."""
+    reader: Callable[[Tasks], tuple[KernelFile, ...]] = _reader(wanted.source.kind).read_tasks
+    with _told(wanted.path):
+        return reader(wanted)
+
+
+def _reader(kind: Kind) -> Any:
+    return import_module(f"{__name__}.{READERS[kind]}")  # imported here: a run needs few of the formats
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Errors of the libraries as SourceError."""
+    try:
+        yield
     except (pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError) as error:
         first = str(error).partition("\n")[0]
-        raise SourceError(source.path, f"holds what cannot be right ({first})", "export or copy it again") from error
+        raise SourceError(path, f"holds what cannot be right ({first})", "export or copy it again") from error
     except OSError as error:  # a file beside the one that was opened first
         what = f"cannot be read ({error.strerror or error})"
-        raise SourceError(source.path, what, "check that it is whole and that nobody is writing there") from error
+        raise SourceError(path, what, "check that it is whole and that nobody is writing there") from error

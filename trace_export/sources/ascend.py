@@ -26,7 +26,7 @@ from trace_export.sources import (
 )
 from trace_export.sources.ascend_meta import Metadata, metadata
 from trace_export.sources.markers import Dialects
-from trace_export.sources.source import ReadOptions, Source
+from trace_export.sources.source import ReadOptions, Source, Tasks
 from trace_export.sources.sqlite import Database
 
 LARGEST = 2**31
@@ -41,6 +41,14 @@ def read(source: Source, options: ReadOptions) -> Profile:
         return _from_text(source, options)
     with Database(source.path) as db:
         return _from_database(db, source, options)
+
+
+def read_tasks(wanted: Tasks) -> tuple[KernelFile, ...]:
+    """The device tasks of one rank. Raises SourceError when its files cannot be read."""
+    if wanted.path.is_dir():
+        return ascend_kernels.from_text(ascend_text.kernels(wanted.path), wanted)
+    with Database(wanted.path) as db:
+        return ascend_kernels.from_database(db, wanted)
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,7 @@ class _Recorded:
     copies: pl.DataFrame
     counters: pl.DataFrame
     kernels: Callable[[], pl.DataFrame]
-    tasks: tuple[KernelFile, ...]
+    optimizing: Callable[[], pl.DataFrame]
     busy: ascend_blocks.Busy | None
     notes: tuple[Note, ...]
 
@@ -73,8 +81,8 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
         transfers, others = p2p["start_ns"].to_numpy(), collectives["start_ns"].to_numpy()
         spans = ascend_infer.spans(found.kernels(), transfers, others, found.rank)
         notes.append(_inferred_note(spans))
-    elif options.detail == "kernels":
-        spans = pl.concat([spans, ascend_infer.optimizer(ascend_kernels.computing(found.tasks), spans, found.rank)])
+    elif options.optimizer:
+        spans = pl.concat([spans, ascend_infer.optimizer(found.optimizing(), spans, found.rank)])
     notes = [replace(note, where=note.where or str(source.path)) for note in notes]
     place = {"stage": ascend_blocks.stage(marks, dialects)} | found.meta.place
     rank = {
@@ -89,7 +97,6 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
         p2p=p2p,
         collectives=collectives,
         counters=found.counters,
-        kernels=found.tasks,
         declared=found.meta.declared,
         notes=(*found.meta.notes, *found.notes, *notes),
     )
@@ -126,7 +133,7 @@ def _from_database(db: Database, source: Source, options: ReadOptions) -> Profil
         meta=_metadata(db, source, rank), marks=marks, steps=ascend_db.steps(db), operators=operators, copies=copies,
         counters=ascend_db.counters(db, rank), kernels=lambda: ascend_db.kernels(db),
         busy=(lambda ranges: ascend_db.busy(db, ranges)) if "COMPUTE_TASK_INFO" in db.tables() else None,
-        tasks=ascend_kernels.from_database(db, rank, options), notes=tuple(notes),
+        optimizing=lambda: ascend_db.kernels_called(db, ascend_infer.OPTIMIZER), notes=tuple(notes),
     )  # fmt: skip
     return _profile(found, source, options)
 
@@ -187,7 +194,7 @@ def _from_text(source: Source, options: ReadOptions) -> Profile:
         counters=pl.concat([seen.counters, ascend_text.counters(folder)]).with_columns(rank=pl.lit(rank, INT)),
         kernels=lambda: ascend_text.worked(computing),
         busy=(lambda ranges: ascend_text.busy(computing, ranges)) if len(by_step) else None,
-        tasks=ascend_kernels.from_text(rows, rank, options),
+        optimizing=lambda: ascend_text.kernels_called(computing, ascend_infer.OPTIMIZER),
         notes=(*seen.notes, *notes),
     )
     return _profile(found, source, options)

@@ -6,6 +6,7 @@ Times are ns of the host's wall clock; names are ids into STRING_IDS; 4294967295
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -205,6 +206,23 @@ def counters(db: Database, rank: int) -> pl.DataFrame:
         title = pl.format(name, *(pl.col(k).cast(TEXT).fill_null("") for k in keys)) if keys else pl.lit(name)
         parts.append(conform(samples.with_columns(name=title, unit=pl.lit(unit), rank=pl.lit(rank, INT)), COUNTERS))
     return pl.concat(parts)
+
+
+def kernels_called(db: Database, pattern: str) -> pl.DataFrame:
+    """start_ns and end_ns of the compute kernels whose names match `pattern`."""
+    found = pl.DataFrame(schema={"start_ns": TIME, "end_ns": TIME})
+    if not {"globalTaskId", "name"} <= db.columns("COMPUTE_TASK_INFO").keys():
+        return found
+    names = texts(db, db.frame("SELECT DISTINCT name FROM COMPUTE_TASK_INFO")["name"].drop_nulls())
+    ids = ",".join(str(i) for i, name in names.items() if re.search(pattern, name))
+    parts = [
+        db.frame(
+            "SELECT t.startNs AS start_ns, t.endNs AS end_ns FROM TASK t JOIN COMPUTE_TASK_INFO c"
+            f" ON c.globalTaskId = t.globalTaskId WHERE t.{rows} AND c.name IN ({ids})"
+        )
+        for rows in (db.chunks("TASK") if ids else ())
+    ]
+    return pl.concat([found, *parts]).filter(usable())
 
 
 def kernels(db: Database) -> pl.DataFrame:

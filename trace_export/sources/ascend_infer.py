@@ -18,8 +18,11 @@ Times = npt.NDArray[np.int64]
 WORKED: Schema = {"text": TEXT, "stream": TIME, "step": INT, "start_ns": TIME, "end_ns": TIME}
 """A compute kernel; `text` is its type, or at Level0 its name."""
 
+OPTIMIZER = "(?i)adam|applymomentum|applyrmsprop|applyadagrad|lamb|lars|sgd"
+"""What the names and types of an optimizer's kernels contain."""
+
 _VOTES = (
-    ("OPT", "(?i)adam|applymomentum|applyrmsprop|applyadagrad|lamb|lars|sgd"),
+    ("OPT", OPTIMIZER),
     ("B", "Grad|Backprop"),
     ("F", "FlashAttention|RmsNorm|LayerNorm|SwiGlu|Swiglu|Gelu|Silu|RotaryPositionEmbedding|RotaryMul"),
 )
@@ -67,14 +70,11 @@ def spans(kernels: pl.DataFrame, transfers: Times, collectives: Times, rank: int
     )
 
 
-def optimizer(kernels: pl.LazyFrame, blocks: pl.DataFrame, rank: int) -> pl.DataFrame:
-    """The optimizer blocks as in model.SPANS beside the marked `blocks`: all `kernels` (text, start_ns, end_ns) that
-    vote for it between two of them are one, of the step of the block before."""
-    texts = kernels.select("text").unique().collect().select(pl.col("text").cast(TEXT))
-    voters = texts.filter(pl.col("text").str.contains(_VOTES[0][1]))["text"]
-    voting = kernels.filter(pl.col("text").cast(TEXT).is_in(voters.implode())).collect().sort("start_ns")
+def optimizer(voting: pl.DataFrame, blocks: pl.DataFrame, rank: int) -> pl.DataFrame:
+    """The optimizer blocks as in model.SPANS beside the marked `blocks`: all `voting` kernels (start_ns, end_ns), whose
+    names are an OPTIMIZER's, between two of them are one, of the step of the block before."""
     known = blocks.select("start_ns", "step").sort("start_ns").with_row_index("gap")
-    runs = voting.join_asof(known, on="start_ns").group_by("gap", maintain_order=True).agg(
+    runs = voting.sort("start_ns").join_asof(known, on="start_ns").group_by("gap", maintain_order=True).agg(
         pl.col("step").first(), pl.col("start_ns").min(), pl.col("end_ns").max()
     )  # fmt: skip
     return conform(runs.with_columns(kind=pl.lit("OPT"), rank=pl.lit(rank, INT), origin=pl.lit("inferred")), SPANS)

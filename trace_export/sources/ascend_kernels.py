@@ -4,39 +4,38 @@ from __future__ import annotations
 
 import polars as pl
 
-from trace_export.model import KERNELS, KernelFile
+from trace_export.model import KernelFile
 from trace_export.sources import ascend_text
 from trace_export.sources.ascend_db import ON_DEVICE, texts
-from trace_export.sources.source import ReadOptions
+from trace_export.sources.source import Tasks
 from trace_export.sources.spill import Spill
 from trace_export.sources.sqlite import Database
 
 PIECE_ROWS = 1 << 19
 
 
-def from_database(db: Database, rank: int, options: ReadOptions) -> tuple[KernelFile, ...]:
-    """What `options.detail` asks for of the table TASK: the small tasks of communication, or everything.
+def from_database(db: Database, wanted: Tasks) -> tuple[KernelFile, ...]:
+    """What is `wanted` of the table TASK: the small tasks of communication, or everything.
 
     A task is called as its kernel, as the small task of communication that it is, or as its own type.
     """
-    if options.spill is None or options.detail == "spans":
-        return ()
     communicates = {"globalTaskId", "taskType"} <= db.columns("COMMUNICATION_TASK_INFO").keys()
-    computes = options.detail == "kernels" and {"globalTaskId", "name"} <= db.columns("COMPUTE_TASK_INFO").keys()
-    if options.detail == "comm" and not communicates:
+    computes = wanted.detail == "kernels" and {"globalTaskId", "name"} <= db.columns("COMPUTE_TASK_INFO").keys()
+    if wanted.detail == "comm" and not communicates:
         return ()
-    inner = "" if options.detail == "comm" else "LEFT "
+    inner = "" if wanted.detail == "comm" else "LEFT "
     joins = f"{inner}JOIN COMMUNICATION_TASK_INFO m ON m.globalTaskId = t.globalTaskId " if communicates else ""
     joins += "LEFT JOIN COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId " if computes else ""
     transfer, kernel = "m.taskType" if communicates else "NULL", "c.name" if computes else "NULL"
-    spill, names = Spill(options.spill), dict[int, str]()
+    spill, names = Spill(wanted.folder), dict[int, str]()
+    inside = wanted.touching("t.startNs", "t.endNs")
     for where in db.chunks("TASK", PIECE_ROWS):
         rows = db.frame(
             f"SELECT t.startNs AS start_ns, t.endNs AS end_ns, t.streamId AS stream, {kernel} IS NOT NULL AS computes,"
             f" {transfer} IS NOT NULL AS communicates, COALESCE({kernel}, {transfer}, t.taskType) AS name"
-            f" FROM TASK t {joins}WHERE t.{where} AND NOT ({ON_DEVICE})"
+            f" FROM TASK t {joins}WHERE t.{where} AND {inside} AND NOT ({ON_DEVICE})"
         )
-        spill.add(rank, _named(db, rows, names))
+        spill.add(wanted.rank, _named(db, rows, names))
     return spill.files()
 
 
@@ -61,25 +60,21 @@ def _named(db: Database, rows: pl.DataFrame, names: dict[int, str]) -> pl.DataFr
     )  # fmt: skip
 
 
-def from_text(rows: pl.LazyFrame, rank: int, options: ReadOptions) -> tuple[KernelFile, ...]:
+def from_text(rows: pl.LazyFrame, wanted: Tasks) -> tuple[KernelFile, ...]:
     """The same of kernel_details.csv (ascend_text.KERNELS); operators of communication are a stream of their own."""
-    if options.spill is None or options.detail == "spans":
-        return ()
     communicates = pl.col("core").is_in(ascend_text.COMMUNICATION).fill_null(False)
-    wanted = rows.filter(communicates) if options.detail == "comm" else rows
+    if wanted.detail == "comm":
+        rows = rows.filter(communicates)
+    if wanted.window_ns is not None:
+        first, last = wanted.window_ns
+        rows = rows.filter((pl.col("end_ns") >= first) & (pl.col("start_ns") <= last))
     stream = pl.format("stream {}", pl.col("stream").fill_null(0))
-    tasks = wanted.select(
+    tasks = rows.select(
         "start_ns", "end_ns", pl.col("name").cast(pl.Categorical),
         stream=pl.when(communicates).then(pl.lit("communication")).otherwise(stream),
         category=pl.when(communicates).then(pl.lit("communication")).otherwise(pl.lit("compute")),
     )  # fmt: skip
-    spill = Spill(options.spill)
+    spill = Spill(wanted.folder)
     for piece in tasks.collect_batches(chunk_size=PIECE_ROWS):
-        spill.add(rank, piece)
+        spill.add(wanted.rank, piece)
     return spill.files()
-
-
-def computing(files: tuple[KernelFile, ...]) -> pl.LazyFrame:
-    """The compute kernels in `files`: text (the name), start_ns, end_ns."""
-    whole = pl.concat([pl.scan_ipc(file.path) for file in files]) if files else pl.LazyFrame(schema=KERNELS)
-    return whole.filter(pl.col("category") == "compute").select("start_ns", "end_ns", text="name")

@@ -201,6 +201,11 @@ def _csv(path: Path) -> pl.LazyFrame:
     return pl.scan_csv(path, infer_schema=False, encoding="utf8-lossy", truncate_ragged_lines=True)
 
 
+def kernels_called(rows: pl.LazyFrame, pattern: str) -> pl.DataFrame:
+    """start_ns and end_ns of the `rows` (`KERNELS`) whose names match `pattern`."""
+    return rows.filter(pl.col("name").str.contains(pattern)).select("start_ns", "end_ns").collect(engine="streaming")
+
+
 def worked(computing: pl.LazyFrame) -> pl.DataFrame:
     """The compute kernels as `WORKED`, by start."""
     rows = computing.select("stream", "step", "start_ns", "end_ns", text=pl.coalesce("type", "name"))

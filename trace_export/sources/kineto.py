@@ -19,13 +19,16 @@ from trace_export.sources.blocks import blocks, declared, on_ranks, stages_of
 from trace_export.sources.kineto_json import Trace
 from trace_export.sources.markers import SUFFIX, Dialects
 from trace_export.sources.ranges import Ranges, gather
-from trace_export.sources.source import ReadOptions, Source
+from trace_export.sources.source import ReadOptions, Source, Tasks
 from trace_export.sources.spill import Spill
 from trace_export.sources.times import NO_TIME_NS
 from trace_export.sources.transfers import transfers
 
 WANTED = r'"cat":\s*"(?:user_annotation|kernel|gpu_mem\w+|\w+_runtime|\w+_driver)"|"name":\s*"te:'
 """Events that are read. PyTorch files the marks of trace_export.instrument (te:…) among its operators."""
+
+TASKS = r'"cat":\s*"(?:kernel|gpu_mem\w+)"'
+"""Of these the device tasks."""
 
 NAMES = 1000
 """How many names of annotations are counted, for the sentence that says none is known."""
@@ -58,13 +61,12 @@ def read(source: Source, options: ReadOptions) -> Profile:
     `options.host_ranges` asks for the ranges themselves).
     """
     dialects = Dialects.of(options.markers)
-    spill = None if options.spill is None or options.detail == "spans" else Spill(options.spill)
     with Trace(source.path, WANTED) as trace:
         told = _recorded_rank(trace)
         if told is not None and options.ranks is not None and told not in options.ranks:
             return Profile()
         offset_ns, clock = _clock(trace)
-        content = _gathered(trace, dialects, spill, options.detail == "comm", offset_ns)
+        content = _gathered(trace, dialects)
         ranges = gather(content.named, content.transfers, dialects)
         _check(source, ranges, content, options.host_ranges)
         ranks = _ranks(trace, source, ranges, content.device)
@@ -83,10 +85,19 @@ def read(source: Source, options: ReadOptions) -> Profile:
             spans=conform(on_ranks(found, ranks, offset_ns), SPANS),
             p2p=conform(on_ranks(moved, ranks, offset_ns), P2P),
             collectives=conform(on_ranks(kineto_comm.collectives(calls), ranks, offset_ns), COLLECTIVES),
-            kernels=() if spill is None else tuple(KernelFile(ranks["rank"][0], f.path) for f in spill.files()),
             declared=declared(stages_of(ranges)),
             notes=(*clock, *_losses(trace), *range_notes.of_ranges(source.path, ranges, worked, work)),
         )
+
+
+def read_tasks(wanted: Tasks) -> tuple[KernelFile, ...]:
+    """The device tasks of a trace. Raises SourceError when the file is no trace."""
+    spill = Spill(wanted.folder)
+    with Trace(wanted.path, TASKS) as trace:
+        offset_ns, _ = _clock(trace)
+        for events in trace.events():
+            spill.add(wanted.rank, _device_tasks(events.filter(_TIMED), wanted, offset_ns))
+    return spill.files()
 
 
 def _clock(trace: Trace) -> tuple[int, list[Note]]:
@@ -97,7 +108,7 @@ def _clock(trace: Trace) -> tuple[int, list[Note]]:
     return 0, [Note("warning", "its baseTimeNanoseconds is no time: times begin at 0", str(trace.path))]
 
 
-def _gathered(trace: Trace, dialects: Dialects, spill: Spill | None, only_nccl: bool, offset_ns: int) -> _Content:
+def _gathered(trace: Trace, dialects: Dialects) -> _Content:
     content = _Content()
     rows = 0
     for events in trace.events():
@@ -117,8 +128,6 @@ def _gathered(trace: Trace, dialects: Dialects, spill: Spill | None, only_nccl: 
         content.calls.append(kineto_comm.calls(kernels.filter(_TIMED)))
         if content.device is None and kernels.height:
             content.device = kernels["device"].cast(pl.Int32, strict=False)[0]
-        if spill is not None:
-            spill.add(0, _device_tasks(events.filter(_TIMED), only_nccl, offset_ns))
     return content
 
 
@@ -132,14 +141,18 @@ def _id(none: int) -> pl.Expr:
     return pl.col("correlation").cast(pl.Int64, strict=False).fill_null(none)
 
 
-def _device_tasks(events: pl.DataFrame, only_nccl: bool, offset_ns: int) -> pl.DataFrame:
-    """The events on the device with the columns of model.KERNELS."""
+def _device_tasks(events: pl.DataFrame, wanted: Tasks, offset_ns: int) -> pl.DataFrame:
+    """Those of the events on the device that are wanted, with the columns of model.KERNELS."""
     kernel = pl.col("cat") == "kernel"
     nccl = kernel & kineto_comm.IS_NCCL
     category = (
         pl.when(nccl).then(pl.lit("communication")).when(kernel).then(pl.lit("compute")).otherwise(pl.lit("memory"))
     )
-    return events.filter(nccl if only_nccl else kernel | pl.col("cat").str.starts_with("gpu_mem")).select(
+    if wanted.window_ns is not None:
+        first, last = (t - offset_ns for t in wanted.window_ns)
+        events = events.filter((pl.col("end") >= first) & (pl.col("start") <= last))
+    every = kernel | pl.col("cat").str.starts_with("gpu_mem")
+    return events.filter(nccl if wanted.detail == "comm" else every).select(
         pl.format("stream {}", pl.coalesce("stream", "tid")).alias("stream"),
         pl.col("name").cast(pl.Categorical),
         category.alias("category"),

@@ -69,8 +69,7 @@ def _renumbered(profile: Profile, numbers: dict[int, int]) -> Profile:
         table: getattr(profile, table).with_columns(pl.col(columns).replace(numbers).cast(INT))
         for table, columns in RANK_COLUMNS.items()
     }
-    kernels = tuple(replace(k, rank=numbers.get(k.rank, k.rank)) for k in profile.kernels)
-    return replace(profile, **frames, kernels=kernels)
+    return replace(profile, **frames)
 
 
 def _by_label(whole: Profile) -> Profile:

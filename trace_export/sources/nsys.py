@@ -12,7 +12,7 @@ from functools import partial
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.model import COLLECTIVES, HOSTS, P2P, RANKS, SPANS, Profile, conform
+from trace_export.model import COLLECTIVES, HOSTS, P2P, RANKS, SPANS, KernelFile, Profile, conform
 from trace_export.sources import nsys_comm, nsys_notes, nsys_ranges, nsys_ranks, range_notes
 from trace_export.sources.attribution import Work
 from trace_export.sources.blocks import blocks, chosen, declared, on_ranks, stages_of
@@ -22,7 +22,7 @@ from trace_export.sources.nsys_session import is_export, read_session
 from trace_export.sources.nsys_tasks import write_tasks
 from trace_export.sources.nsys_work import GRAPHS, KERNELS, LAUNCHES, attribute
 from trace_export.sources.ranges import Ranges
-from trace_export.sources.source import ReadOptions, Source
+from trace_export.sources.source import ReadOptions, Source, Tasks
 from trace_export.sources.sqlite import Database
 from trace_export.sources.transfers import transfers
 
@@ -54,7 +54,6 @@ def read(source: Source, options: ReadOptions) -> Profile:
             spans=conform(on_ranks(found, ranks, session.offset_ns), SPANS),
             p2p=conform(on_ranks(moved, ranks, session.offset_ns), P2P),
             collectives=conform(on_ranks(nsys_comm.collectives(worked), ranks, session.offset_ns), COLLECTIVES),
-            kernels=write_tasks(db, ranks, session.offset_ns, options),
             declared=declared(stages_of(ranges)),
             notes=(
                 *session.notes,
@@ -63,6 +62,12 @@ def read(source: Source, options: ReadOptions) -> Profile:
                 *range_notes.of_transfers(source.path, moved),
             ),
         )
+
+
+def read_tasks(wanted: Tasks) -> tuple[KernelFile, ...]:
+    """The device tasks of an export's ranks. Raises SourceError when the file cannot be read."""
+    with exported(wanted.path) as path, Database(path) as db:
+        return write_tasks(db, read_session(db, wanted.path).offset_ns, wanted)
 
 
 def _pipeline_ranges(db: Database, options: ReadOptions) -> Ranges:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from trace_export.model import Detail, KernelFile
+from trace_export.model import KernelFile
 from trace_export.sources.nsys_work import COPIES, GRAPHS, IS_NCCL, KERNELS
-from trace_export.sources.source import ReadOptions
+from trace_export.sources.source import Tasks
 from trace_export.sources.spill import Spill
 from trace_export.sources.sqlite import Database
 
@@ -20,14 +20,13 @@ COPY_KINDS = dict(enumerate(["HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "Dt
 """CUpti_ActivityMemcpyKind: from host, device or array to the other; P between two devices."""
 
 
-def write_tasks(db: Database, ranks: pl.DataFrame, offset_ns: int, options: ReadOptions) -> tuple[KernelFile, ...]:
-    """One file per rank of `ranks` (rank, process) with what `options.detail` asks for: NCCL's kernels, or all work."""
-    if options.spill is None or options.detail == "spans":
-        return ()
-    spill = Spill(options.spill)
+def write_tasks(db: Database, offset_ns: int, wanted: Tasks) -> tuple[KernelFile, ...]:
+    """One file per rank with what is `wanted`: NCCL's kernels, or all work. Unix time is session time + `offset_ns`."""
+    spill = Spill(wanted.folder)
+    ranks = pl.DataFrame(list(wanted.ranks.items()), {"process": pl.Int64, "rank": pl.Int32}, orient="row")
     names: dict[int, str] = {}
-    for table in (KERNELS,) if options.detail == "comm" else NAME_COLUMN:
-        for chunk in _chunks(db, table, options.detail):
+    for table in (KERNELS,) if wanted.detail == "comm" else NAME_COLUMN:
+        for chunk in _chunks(db, table, offset_ns, wanted):
             tasks = chunk.filter(pl.col("start") != 0).join(ranks, on="process")
             tasks = tasks.with_columns(
                 _name(db, table, tasks["what"], names),
@@ -41,10 +40,11 @@ def write_tasks(db: Database, ranks: pl.DataFrame, offset_ns: int, options: Read
     return spill.files()
 
 
-def _chunks(db: Database, table: str, detail: Detail) -> Iterator[pl.DataFrame]:
+def _chunks(db: Database, table: str, offset_ns: int, wanted: Tasks) -> Iterator[pl.DataFrame]:
     """process, stream, start, end, what (the number behind the task's name) and nccl (0 or 1)."""
     nccl = IS_NCCL if table == KERNELS else "0"
-    only = f" AND {nccl}" if detail == "comm" else ""
+    only = f" AND {nccl}" if wanted.detail == "comm" else ""
+    only += " AND " + wanted.touching("start", '"end"', offset_ns)
     sql = f"""SELECT COALESCE(globalPid, 0) >> 24 AS process, COALESCE(streamId, 0) AS stream, start, "end",
         COALESCE({NAME_COLUMN[table]}, 0) AS what, {nccl} AS nccl FROM {table} WHERE {{where}}{only}"""
     return db.frames(table, sql)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from trace_export.model import Detail
-from trace_export.selection import Numbers, Window
+from trace_export.selection import Numbers
 
 Kind = Literal["paddle", "paddle_dygraph", "nsys", "ascend", "mindspore", "kineto"]
 
@@ -37,12 +37,39 @@ class Source:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How much to read. `spill` is a folder for files of device tasks; set whenever `detail` is not `spans`."""
+    """How to read blocks, messages and counters, which are always read for all of the time: steps are counted and
+    clocks are tied by them. `host_ranges`: the ranges themselves in place of the GPU work in them. `optimizer`: also
+    look for the optimizer among an Ascend rank's kernels."""
 
-    detail: Detail = "spans"
     host_ranges: bool = False
-    steps: Numbers | None = None
     ranks: Numbers | None = None
-    window: Window | None = None
     markers: tuple[str, ...] = ()
-    spill: Path | None = None
+    optimizer: bool = False
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The device tasks to read of one source: those of its processes `ranks` (process → rank; the process is None where
+    the source is one) that touch `window_ns`, in the clock of its host (None: all). They go to files below `folder`."""
+
+    source: Source
+    detail: Detail
+    ranks: dict[int | None, int]
+    window_ns: tuple[int, int] | None
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        return self.source.path
+
+    @property
+    def rank(self) -> int:
+        """The rank of a source that is one process."""
+        return next(iter(self.ranks.values()))
+
+    def touching(self, start: str, end: str, earlier_ns: int = 0) -> str:
+        """The window as a condition in SQL on the columns `start` and `end`, `earlier_ns` before its clock."""
+        if self.window_ns is None:
+            return "TRUE"
+        first, last = (t - earlier_ns for t in self.window_ns)
+        return f"({end} >= {first} AND {start} <= {last})"

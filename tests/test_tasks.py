@@ -1,0 +1,140 @@
+"""Device tasks: read for the ranks that are drawn and of the time that is asked for, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trace_export import sources
+from trace_export.export import Loaded, LoadOptions, WriteOptions, export, load, with_tasks
+from trace_export.model import CLOCKS, KERNELS, TIME, Declared, Profile, corrected, empty, recorded
+from trace_export.selection import Numbers, Window
+from trace_export.sources.source import Tasks
+
+SAMPLES = ("nsys", "ascend", "mindspore", "kineto")
+MARGIN_NS = 10
+"""How much wider than the window what is read may be."""
+
+
+def tasks(profile: Profile, rank: int) -> pl.DataFrame:
+    """The device tasks of a rank as they are drawn, by start and name."""
+    whole = pl.concat([empty(KERNELS), *profile.kernel_batches(rank)])
+    return whole.with_columns(pl.col("name").cast(pl.String)).sort("start_ns", "end_ns", "name")
+
+
+def read(options: LoadOptions, ranks: list[int], folder: Path) -> Profile:
+    folder.mkdir()
+    loaded = with_tasks(load(options), options, ranks, folder)
+    assert loaded.failures == ()
+    return loaded.profile
+
+
+CHOICES: dict[str, dict[str, Any]] = {
+    "a window": {"window": Window(7_000_000, 12_000_000)},
+    "a window before the first block": {"window": Window(0, 1_500_000)},
+    "a stage": {"stages": Numbers(((1, 1),))},
+}
+
+
+@pytest.mark.parametrize("detail", ["comm", "kernels"])
+@pytest.mark.parametrize("choice", ["a step", *CHOICES])
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_what_is_chosen_is_what_would_be_chosen_of_everything(
+    samples: Path, tmp_path: Path, sample: str, choice: str, detail: Any
+) -> None:
+    options = LoadOptions(samples / sample, detail=detail, jobs=1)
+    every = load(options).profile.ranks["rank"].to_list()
+    whole = read(options, every, tmp_path / "whole")
+    if choice == "a step":
+        step = whole.spans["step"].max()
+        wanted = replace(options, steps=Numbers(((step, step),)))
+    else:
+        wanted = replace(options, **CHOICES[choice])
+    chosen = read(wanted, every[1:], tmp_path / "chosen")
+    assert chosen.window_ns is not None
+    first, last = chosen.window_ns
+    kept = set(chosen.ranks["rank"]) & set(every[1:])
+    assert {file.rank for file in chosen.kernels} <= kept
+    for rank in kept:
+        expected = tasks(whole, rank).filter((pl.col("end_ns") >= first) & (pl.col("start_ns") <= last))
+        assert tasks(chosen, rank).equals(expected)
+    for file in chosen.kernels:
+        on_disk = corrected(pl.read_ipc(file.path), chosen.clock(file.rank), ["start_ns", "end_ns"])
+        assert on_disk.filter(
+            (pl.col("end_ns") < first - MARGIN_NS) | (pl.col("start_ns") > last + MARGIN_NS)
+        ).is_empty()
+
+
+def test_the_samples_have_what_the_tests_choose_from(samples: Path, tmp_path: Path) -> None:
+    """In each there are hosts whose clocks differ, and tasks inside the window and outside."""
+    for sample in SAMPLES:
+        options = LoadOptions(samples / sample, detail="kernels", jobs=1)
+        whole = read(options, [1], tmp_path / f"{sample}-whole")
+        chosen = read(replace(options, window=Window(7_000_000, 12_000_000)), [1], tmp_path / f"{sample}-chosen")
+        assert 0 < len(tasks(chosen, 1)) < len(tasks(whole, 1))
+        assert (whole.clocks["offset_ns"] != 0).any()
+
+
+big = st.integers(-(2**40), 2**40)
+
+
+@given(big, st.floats(-1e-4, 1e-4), st.integers(1, 2**60), big, st.integers(0, 2**40), big)
+def test_a_window_of_corrected_time_in_the_clock_of_a_host(
+    offset: int, drift: float, reference: int, begin: int, length: int, at: int
+) -> None:
+    rows = {"host": ["h"], "offset_ns": [offset], "drift": [drift], "reference_ns": [reference]}
+    clock = pl.DataFrame(rows, schema={name: CLOCKS[name] for name in rows})
+    window = (reference + begin, reference + begin + length)
+    first, last = recorded(window, clock)
+    times = pl.DataFrame({"t": [first, last, first - 1, last + 1, reference + at]}, schema={"t": TIME})
+    shown = corrected(times, clock, ["t"])["t"].to_list()
+    assert window[0] - 6 <= shown[0] <= window[0]
+    assert window[1] <= shown[1] <= window[1] + 6
+    assert shown[2] < window[0]
+    assert shown[3] > window[1]
+    if window[0] <= shown[4] <= window[1]:
+        assert first <= reference + at <= last
+
+
+def test_a_source_that_goes_between_the_two_readings_costs_its_tasks_only(samples: Path, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    shutil.copytree(samples / "nsys", logs)
+    options = LoadOptions(logs, detail="kernels", jobs=1)
+    loaded = load(options)
+    gone, *others = sorted(logs.rglob("*.sqlite"))
+    gone.unlink()
+    every = loaded.profile.ranks["rank"].to_list()
+    result = with_tasks(loaded, options, every, tmp_path)
+    (failure,) = result.failures
+    assert str(failure).startswith(f"{gone}: cannot be opened (No such file or directory)")
+    of_others = result.profile.ranks.filter(pl.col("source").is_in([str(path) for path in others]))["rank"]
+    assert {file.rank for file in result.profile.kernels} == set(of_others)
+    assert isinstance(result, Loaded)
+    assert result.profile.spans.equals(loaded.profile.spans)
+
+
+@pytest.mark.parametrize("tracks", ["stage", "rank"])
+def test_only_the_tasks_that_get_a_track_are_read(
+    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracks: str
+) -> None:
+    """Two stages, each on two ranks: of a stage its first rank is drawn, or all are."""
+    asked: list[int] = []
+    real = sources.read_tasks
+
+    def read_tasks(wanted: Tasks) -> Any:
+        asked.extend(wanted.ranks.values())
+        return real(wanted)
+
+    monkeypatch.setattr(sources, "read_tasks", read_tasks)
+    options = LoadOptions(samples / "nsys", told=Declared(pp=2), detail="kernels", jobs=1)
+    loaded, _ = export(options, WriteOptions(("chrome",), tmp_path, tracks=tracks))
+    ranks = loaded.profile.ranks.sort("stage", "rank")
+    assert ranks["stage"].to_list() == [0, 0, 1, 1]
+    assert sorted(asked) == (sorted(ranks["rank"].gather([0, 2])) if tracks == "stage" else [0, 1, 2, 3])
