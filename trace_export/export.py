@@ -24,7 +24,7 @@ from trace_export.cut import cut, on_devices
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError
 from trace_export.model import Declared, Detail, Profile, recorded
 from trace_export.output import Progress, WriteOptions, announce, drawn_ranks, output_paths, silent, write
-from trace_export.pipeline import dependencies, labels, messages, peers, recognise, topology
+from trace_export.pipeline import carried, dependencies, labels, messages, peers, recognise, topology
 from trace_export.selection import Numbers, Window
 from trace_export.sources import table
 from trace_export.sources.find import find, together
@@ -219,7 +219,8 @@ def read_all(chosen: list[Source], options: LoadOptions, progress: Progress) -> 
 
 def interpret(profile: Profile, told: Declared) -> Profile:
     """What the blocks mean: stage of a rank, micro-batch and chunk of a block, the schedule, both ends of a message."""
-    return messages.pair(peers.fill(recognise.declare(labels.label(topology.resolve(profile, told)))))
+    labelled = recognise.declare(labels.label(topology.resolve(profile, told)))
+    return carried.tell(messages.pair(peers.fill(labelled)))
 
 
 def align(profile: Profile, options: LoadOptions) -> Profile:
