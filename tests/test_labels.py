@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
+import generate_paddle
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -128,6 +130,26 @@ def test_a_clipped_end_counts_from_the_start(data: st.DataObject) -> None:
     labelled = label(profile(words))
     for kind in "FB":
         assert numbers(labelled, rank, kind, step=1) == [(m, 0) for m in range(whole[rank][:kept].count(kind))]
+
+
+@pytest.mark.parametrize(("stage", "first", "last"), [(3, 3, 12), (3, 1, 8), (3, 4, 7), (2, 3, 9), (1, 4, 9)])
+def test_the_stages_beside_tell_the_place_of_a_cut_step(stage: int, first: int, last: int) -> None:
+    """A window that fits at several places of its stage's order; on a host of its own it stays open."""
+    truth = [b for b in generate_paddle.simulate(4, 6, 1, 0, random.Random(2)) if b.kind != "OPT"]
+    of_stage = sorted((b for b in truth if b.rank == stage), key=lambda b: b.start_us)
+    kept = [b for b in truth if b.rank != stage] + of_stage[first:last]
+    rows = [
+        {"rank": b.rank, "run": 0, "step": 0, "kind": b.kind, "start_ns": b.start_us * 1000, "end_ns": b.end_us * 1000}
+        for b in kept
+    ]
+    spans = conform(pl.DataFrame(rows), SPANS)
+    for host, expected in (("a", [b.microbatch for b in of_stage[first:last]]), ("b", [None] * (last - first))):
+        ranks = pl.DataFrame(
+            [{"rank": r, "stage": r, "dp": 0, "tp": 0, "cp": 0, "host": host if r == stage else "a"} for r in range(4)]
+        )
+        labelled = label(Profile(spans=spans, ranks=conform(ranks, RANKS), declared=Declared(pp=4)))
+        found = labelled.spans.filter(pl.col("rank") == stage).sort("start_ns")
+        assert found["microbatch"].to_list() == expected
 
 
 def test_an_uncertain_window_stays_open() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from trace_export.model import INT, SPANS, Declared, Note, Profile, Schema, conform
-from trace_export.pipeline import anchors, transfers
+from trace_export.pipeline import anchors, neighbours, transfers
 from trace_export.pipeline.sequences import LETTER, MINDSPEED, MINDSPEED_PLAIN, Plan, blocks, recognise, words
 from trace_export.pipeline.steps import BACKWARDS, FORWARDS, REPLICA, WORK, number
 
@@ -60,7 +60,7 @@ def _work(profile: Profile) -> pl.DataFrame:
         | (pl.col("chunk").is_null() & _ONLY_VEE.fill_null(False))
     )
     ranks = spans.filter(lacking).select("rank").unique()
-    placed = profile.ranks.select("rank", "stage", *REPLICA)
+    placed = profile.ranks.select("rank", "stage", "host", *REPLICA)
     return (
         spans.join(ranks, on="rank", how="semi")
         .join(placed, on="rank", how="left")
@@ -164,7 +164,8 @@ def _loop(
     for key, part in work.partition_by("run", "step", as_dict=True).items():
         plan = plans.get((key[0], key[1]), usual)
         if plan is not None and plan.exact:
-            found.append(_numbered(part, _cuts(part, evidence, plan), plan))
+            placed = neighbours.settle(part, _cuts(part, evidence, plan), plan)
+            found.append(_numbered(part, placed, plan))
         else:
             unknown |= plan is None
             found.append(_ordinal(part, counted, plan))
