@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,15 @@ from trace_export.sources.source import Tasks
 SAMPLES = ("nsys", "ascend", "mindspore", "kineto")
 MARGIN_NS = 10
 """How much wider than the window what is read may be."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A sample: how it was read, its ranks, and all that it holds."""
+
+    options: LoadOptions
+    ranks: list[int]
+    profile: Profile
 
 
 def tasks(profile: Profile, rank: int) -> pl.DataFrame:
@@ -43,43 +52,49 @@ CHOICES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(scope="module", params=SAMPLES)
+def whole(request: pytest.FixtureRequest, samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """A sample with all device tasks of all its ranks."""
+    options = LoadOptions(samples / request.param, detail="kernels", jobs=1)
+    loaded = load(options)
+    ranks = loaded.profile.ranks["rank"].to_list()
+    return Whole(options, ranks, with_tasks(loaded, options, ranks, tmp_path_factory.mktemp("whole")).profile)
+
+
 @pytest.mark.parametrize("detail", ["comm", "kernels"])
 @pytest.mark.parametrize("choice", ["a step", *CHOICES])
-@pytest.mark.parametrize("sample", SAMPLES)
 def test_what_is_chosen_is_what_would_be_chosen_of_everything(
-    samples: Path, tmp_path: Path, sample: str, choice: str, detail: Any
+    whole: Whole, tmp_path: Path, choice: str, detail: Any
 ) -> None:
-    options = LoadOptions(samples / sample, detail=detail, jobs=1)
-    every = load(options).profile.ranks["rank"].to_list()
-    whole = read(options, every, tmp_path / "whole")
-    if choice == "a step":
-        step = whole.spans["step"].max()
-        wanted = replace(options, steps=Numbers(((step, step),)))
-    else:
-        wanted = replace(options, **CHOICES[choice])
-    chosen = read(wanted, every[1:], tmp_path / "chosen")
+    last_step = whole.profile.spans["step"].max()
+    chosen_by = CHOICES.get(choice, {"steps": Numbers(((last_step, last_step),))})
+    ranks = whole.ranks[1:]
+    chosen = read(replace(whole.options, detail=detail, **chosen_by), ranks, tmp_path / "chosen")
     assert chosen.window_ns is not None
     first, last = chosen.window_ns
-    kept = set(chosen.ranks["rank"]) & set(every[1:])
+    kept = set(chosen.ranks["rank"]) & set(ranks)
     assert {file.rank for file in chosen.kernels} <= kept
+    inside = (pl.col("end_ns") >= first) & (pl.col("start_ns") <= last)
+    if detail == "comm":
+        inside &= pl.col("category") == "communication"
     for rank in kept:
-        expected = tasks(whole, rank).filter((pl.col("end_ns") >= first) & (pl.col("start_ns") <= last))
-        assert tasks(chosen, rank).equals(expected)
+        assert tasks(chosen, rank).equals(tasks(whole.profile, rank).filter(inside))
     for file in chosen.kernels:
         on_disk = corrected(pl.read_ipc(file.path), chosen.clock(file.rank), ["start_ns", "end_ns"])
-        assert on_disk.filter(
-            (pl.col("end_ns") < first - MARGIN_NS) | (pl.col("start_ns") > last + MARGIN_NS)
-        ).is_empty()
+        outside = (pl.col("end_ns") < first - MARGIN_NS) | (pl.col("start_ns") > last + MARGIN_NS)
+        assert on_disk.filter(outside).is_empty()
 
 
-def test_the_samples_have_what_the_tests_choose_from(samples: Path, tmp_path: Path) -> None:
-    """In each there are hosts whose clocks differ, and tasks inside the window and outside."""
-    for sample in SAMPLES:
-        options = LoadOptions(samples / sample, detail="kernels", jobs=1)
-        whole = read(options, [1], tmp_path / f"{sample}-whole")
-        chosen = read(replace(options, window=Window(7_000_000, 12_000_000)), [1], tmp_path / f"{sample}-chosen")
-        assert 0 < len(tasks(chosen, 1)) < len(tasks(whole, 1))
-        assert (whole.clocks["offset_ns"] != 0).any()
+def test_the_samples_have_what_the_test_chooses_from(whole: Whole) -> None:
+    """There are hosts whose clocks differ, and tasks of both kinds inside the window and outside."""
+    assert (whole.profile.clocks["offset_ns"] != 0).any()
+    window = CHOICES["a window"]["window"]
+    zero = whole.profile.spans["start_ns"].min()
+    all_tasks = tasks(whole.profile, 1)
+    inside = pl.col("start_ns").is_between(zero + window.start_ns, zero + window.end_ns)
+    for category in ("communication", "compute"):
+        of_category = all_tasks.filter(pl.col("category") == category)
+        assert 0 < len(of_category.filter(inside)) < len(of_category)
 
 
 big = st.integers(-(2**40), 2**40)
