@@ -152,7 +152,7 @@ def _write_trace(name: str, chart: Chart, options: WriteOptions, path: Path, tem
     if options.verify:
         from trace_export.ui.verify import verify  # needs the extra `ui`
 
-        wrong = verify(chart, temporary)
+        wrong = verify(chart, temporary, path)
         if wrong:
             what = f"the {name} trace does not hold what was to be written: {wrong[0]}"
             raise OutputError(path, what, "please report it")

@@ -56,14 +56,15 @@ def module_file() -> Path:
 
 
 class TraceProcessor:
-    """A trace file, loaded; a context manager. Raises TraceExportError when it cannot be loaded."""
+    """A trace file, loaded; a context manager. Raises TraceExportError, which names the file as `called` (None: as
+    `path`), when it cannot be loaded."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, called: Path | None = None) -> None:
         from perfetto.trace_processor.platform import PlatformDelegate
         from perfetto.trace_processor.protos import ProtoFactory
 
         module = module_file()
-        self._path = path
+        self._path = called or path
         self._protos = ProtoFactory(PlatformDelegate())
         self._rpc = self._protos.TraceProcessorRpc
         self._machine: _Machine | None = _Machine(module)

@@ -20,8 +20,8 @@ _FOUND = """
     group by 1"""
 
 
-def verify(chart: Chart, path: Path) -> list[str]:
-    """Compares the trace at `path` (Perfetto or Chrome) with the chart it was written from.
+def verify(chart: Chart, path: Path, called: Path | None = None) -> list[str]:
+    """Compares the trace at `path` (Perfetto or Chrome) with the chart it was written from; errors name it as `called`.
 
     Per track: number of slices, sum of durations, first and last time; of the whole: arrows, counter samples, slices
     without end or name, and the trace processor's statistics of errors and lost data. Returns a sentence per
@@ -29,7 +29,7 @@ def verify(chart: Chart, path: Path) -> list[str]:
     extra `ui` is not installed.
     """
     expected, tracks, arrows, samples = _expected(chart)
-    with TraceProcessor(path) as processor:
+    with TraceProcessor(path, called) as processor:
         found = _per_track(processor.query(_FOUND), tracks)
         differences = _differing(expected, found, tracks)
         counts = {
