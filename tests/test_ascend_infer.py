@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from trace_export.model import conform
-from trace_export.sources import ascend_infer
+from trace_export.sources import ascend_blocks, ascend_infer
 
 LAYERS = 6
 FORWARD = ["RmsNorm", "MatMulV3", "FlashAttentionScore", "SwiGlu", "MatMulV3"]
@@ -27,7 +27,7 @@ def infer(work: str) -> list[str]:
         for kernel in kinds[letter]:
             rows.append({"text": kernel, "stream": 2, "start_ns": at, "end_ns": at + 8})
             at += 10
-    kernels = conform(pl.DataFrame(rows), ascend_infer.WORKED)
+    kernels = conform(pl.DataFrame(rows), ascend_blocks.WORKED)
     found = ascend_infer.spans(kernels, np.array(cuts, np.int64), np.array(collectives, np.int64), rank=3)
     assert found["origin"].unique().to_list() in ([], ["inferred"])
     assert (found["start_ns"] >= found["end_ns"].shift(1)).fill_null(True).all()
@@ -80,7 +80,7 @@ def test_kernels_between_blocks_go_to_the_earlier_one() -> None:
     kernels = [("RmsNorm", 0), ("MatMulV3", 10), ("SwiGluGrad", 20), ("Cast", 30), ("RmsNorm", 50), ("SwiGluGrad", 60)]
     rows = [{"text": t, "stream": 2, "start_ns": s, "end_ns": s + 8} for t, s in kernels]
     rows += [{"text": "ApplyAdamWV2", "stream": 2, "start_ns": 90, "end_ns": 98}]
-    table = conform(pl.DataFrame(rows), ascend_infer.WORKED)
+    table = conform(pl.DataFrame(rows), ascend_blocks.WORKED)
     found = ascend_infer.spans(table, np.array([40]), np.array([70]), rank=0)
     assert found.select("kind", "start_ns", "end_ns").rows() == [
         ("F", 0, 18), ("B", 20, 38), ("F", 50, 58), ("B", 60, 68), ("OPT", 90, 98)

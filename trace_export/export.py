@@ -13,26 +13,28 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from trace_export import cluster, parallel, sources
+from trace_export import parallel, sources
 from trace_export.clocks import align as clock_alignment
-from trace_export.cluster import Cluster
 from trace_export.cut import cut, on_devices
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError
 from trace_export.model import Declared, Detail, Profile, recorded
 from trace_export.output import Progress, WriteOptions, announce, drawn_ranks, output_paths, silent, write
+from trace_export.parallel import Workers
 from trace_export.pipeline import carried, dependencies, labels, messages, peers, recognise, topology
 from trace_export.selection import Numbers, Window
-from trace_export.sources import table
+from trace_export.sources import effort, table
 from trace_export.sources.find import find, together
 from trace_export.sources.layout import Found
 from trace_export.sources.markers import Dialects
 from trace_export.sources.merge import merge
 from trace_export.sources.source import ReadOptions, Source, Tasks
-from trace_export.writers import step_task_info
+
+if TYPE_CHECKING:
+    from trace_export.cluster import Cluster
 
 ALIGN: tuple[Literal["auto", "wall", "none", "strict"], ...] = ("auto", "wall", "none", "strict")
 
@@ -128,6 +130,8 @@ def locate(options: LoadOptions) -> tuple[Found, list[TraceExportError]]:
         )
     if not options.cluster.folders:
         return find(options.log_dir), []
+    from trace_export import cluster
+
     looks = cluster.in_each_folder(options.cluster, find)
     found = [(place.at, look) for place, look in looks if isinstance(look, Found)]
     return together(found), [look for _, look in looks if isinstance(look, TraceExportError)]
@@ -209,10 +213,11 @@ def read_all(chosen: list[Source], options: LoadOptions, progress: Progress) -> 
     read = partial(sources.read, options=replace(options.read, optimizer=options.detail == "kernels"))
     tick = _counted(progress, "reading", len(chosen))
     if options.cluster is not None:
+        from trace_export import cluster
+
         results = cluster.run(options.cluster, read, chosen, tick)
     else:
-        jobs = options.jobs or parallel.sensible_jobs([s.path for s in chosen])
-        results = parallel.run(read, chosen, jobs, tick)
+        results = parallel.run(read, chosen, _workers(options, chosen), tick)
     profile, refused = merge(r for r in results if isinstance(r, Profile))
     return profile, [r for r in results if isinstance(r, TraceExportError)] + list(refused)
 
@@ -251,11 +256,20 @@ def with_tasks(
         source = Source(kind, Path(str(path)), str(host))
         numbers = dict(group.select("process", "rank").iter_rows())
         wanted.append(Tasks(source, options.detail, numbers, window, folder))
-    jobs = options.jobs or parallel.sensible_jobs([w.path for w in wanted])
-    results = parallel.run(sources.read_tasks, wanted, jobs, _counted(progress, "reading device tasks", len(wanted)))
+    workers = _workers(options, [w.source for w in wanted], tasks=True)
+    results = parallel.run(sources.read_tasks, wanted, workers, _counted(progress, "reading device tasks", len(wanted)))
     files = tuple(file for r in results if isinstance(r, tuple) for file in r)
     failures = tuple(r for r in results if isinstance(r, TraceExportError))
     return Loaded(replace(profile, kernels=files), loaded.failures + failures)
+
+
+def _workers(options: LoadOptions, chosen: list[Source], *, tasks: bool = False) -> Workers:
+    """Who reads: as many processes as the user says, or what is done first."""
+    if options.jobs:
+        return Workers(options.jobs)
+    times = [effort.seconds(s.kind, s.path, tasks=tasks) for s in chosen]
+    largest = max((effort.size(s.path) for s in chosen), default=0)
+    return parallel.sensible(times, largest, beside=not tasks and all(effort.beside(s.kind, s.path) for s in chosen))
 
 
 def _counted(progress: Progress, what: str, total: int) -> Callable[[int], None]:
@@ -292,6 +306,8 @@ def write_step_tasks(options: LoadOptions, out: Path | None, progress: Progress 
     chosen, _ = choose(find(options.log_dir), options)
     profile, _ = read_all(chosen, replace(options, detail="spans"), progress)
     labelled = labels.label(topology.resolve(profile, options.told))
+    from trace_export.writers import step_task_info
+
     written = step_task_info.write(cut(labelled, options.steps, None, None), options.log_dir, out)
     if not written:
         raise NothingToExportError(

@@ -1,6 +1,7 @@
 """Out of the house: a profile → its chart → the files in the formats that were asked for.
 
-A trace that a browser could not hold is announced, or written as several files of whole steps each.
+A trace that a browser could not hold is announced, or written as several files of whole steps each. What only some runs
+draw is imported when they do.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from trace_export.analysis.bubbles import bubble_slices, rank_bubbles, step_bubbles
-from trace_export.analysis.report import Report
-from trace_export.chart.beside import beside
 from trace_export.chart.chart import Chart
 from trace_export.chart.colours import ColorBy
 from trace_export.chart.names import block_name, has_chunks
@@ -24,11 +24,13 @@ from trace_export.cut import cut
 from trace_export.errors import OutputError, UsageError
 from trace_export.model import INT, SPANS, TEXT, Detail, Note, Profile, conform
 from trace_export.pipeline import dependencies
-from trace_export.pipeline.measured import model_of
 from trace_export.pipeline.schedules import readable
 from trace_export.selection import Numbers
-from trace_export.writers import chrome, page, perfetto, picture, tables
+from trace_export.writers import chrome, perfetto, tables
 from trace_export.writers.whole import whole
+
+if TYPE_CHECKING:
+    from trace_export.analysis.report import Report
 
 FORMATS = {
     "perfetto": "pftrace",
@@ -85,9 +87,13 @@ def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
         idle = bubble_slices(profile).filter(pl.col("rank") == pl.col("rank").min().over("stage"))
         added.append(idle.with_columns(track=pl.format("stage {} · idle", "stage")))
     if options.model:
+        from trace_export.pipeline.measured import model_of
+
         model = conform(model_of(profile), SPANS | {"stage": INT, "track": TEXT})
         added.append(model.with_columns(block_name(has_chunks(profile.spans))))
     if options.beside is not None:
+        from trace_export.chart.beside import beside
+
         added.append(beside(options.beside, profile, "B"))
     return lay_out(
         profile,
@@ -130,6 +136,8 @@ def write(
         put(targets[name], partial(TABLES[name], profile))
     pictures = [name for name in targets if name not in TRACES and name not in TABLES]
     if pictures:
+        from trace_export.writers import picture
+
         chart, bubbles = draw(profile, options, "spans"), rank_bubbles(profile)
         for name in pictures:
             put(targets[name], partial(picture.write, chart, format=name, steps=options.steps, bubbles=bubbles))
@@ -140,6 +148,8 @@ def write(
 
 def write_report(profile: Profile, result: Report, path: Path, steps: Numbers | None = None) -> None:
     """One self-contained HTML page: the chart, then the tables of its report. Raises OutputError."""
+    from trace_export.writers import page, picture
+
     chart = draw(profile, WriteOptions(bubbles=True), "spans")
     shown = [page.Table(t.title, t.frame, t.note) for t in result.tables()]
     with whole(path) as temporary:

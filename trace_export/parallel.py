@@ -1,6 +1,7 @@
-"""Map a function over sources: in this process or on worker processes; results come in the order of the sources.
+"""Map a function over sources: in this process, on threads of it where there is little to read, or on worker processes;
+results come in the order of the sources.
 
-The workers are processes of our own and not a `ProcessPoolExecutor`, because that cannot say which source killed its
+The processes are processes of our own and not a `ProcessPoolExecutor`, because that cannot say which source killed its
 worker, runs the caller's main module again in each, and lets the terminal's Ctrl-C reach them. A worker
 - has a session of its own, so that Ctrl-C reaches only the parent, which then ends all workers at once;
 - ends when its standard input does, so that none outlives a parent that was killed;
@@ -19,8 +20,11 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -29,10 +33,10 @@ import polars as pl
 
 from trace_export.errors import SourceError, TraceExportError
 
-SMALL_BYTES = 64 << 20
-"""Less than this is read sooner than a second process has started."""
-LEAST_BYTES = 1 << 20
-"""What the smallest source counts as: opening one takes its time too."""
+START_S = 0.35
+"""What a process takes to start: as long as all that it needs takes to import."""
+IN_TURN = 0.65
+"""The time that two threads take for what they read side by side, as a part of the time that one takes."""
 WORKER_BYTES = 128 << 20
 """The memory of a process that reads a small source; a large one adds about its own size (see docs/scale.md)."""
 
@@ -48,22 +52,29 @@ Item = TypeVar("Item", bound=HasPath)
 Result = TypeVar("Result")
 
 
-def sensible_jobs(paths: Sequence[Path]) -> int:
-    """The number of processes worth starting: one where there is little to read, else the cores there are, or as many
-    as fit into the memory that is free."""
-    sizes = [_size(p) for p in paths]
-    if len(sizes) < 2 or sum(max(size, LEAST_BYTES) for size in sizes) < SMALL_BYTES:
-        return 1
+@dataclass(frozen=True)
+class Workers:
+    """How many work at a time: processes, or threads of this one. One alone is this process."""
+
+    count: int
+    threads: bool = False
+
+
+def sensible(seconds: Sequence[float], largest: int, *, beside: bool) -> Workers:
+    """The workers that are done first with what takes one core `seconds` each, `largest` bytes at most.
+
+    Processes are as many as there are cores, or as fit into the memory that is free. `beside`: threads would not wait
+    for each other all the time.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, free_memory() // (WORKER_BYTES + max(sizes))))
-
-
-def _size(path: Path) -> int:
-    """The bytes of a file, or of the files in a folder; 0 for what is not there, which its reader will tell."""
-    try:
-        return sum(_size(file) for file in path.iterdir() if file.is_file()) if path.is_dir() else path.stat().st_size
-    except OSError:
-        return 0
+    fitting = max(1, min(cores, len(seconds), free_memory() // (WORKER_BYTES + largest)))
+    if fitting == 1:
+        return Workers(1)
+    total = sum(seconds)
+    ways = {Workers(1): total, Workers(fitting): START_S + max(total / fitting, *seconds)}
+    if beside:
+        ways[Workers(2, threads=True)] = IN_TURN * total
+    return min(ways, key=lambda way: ways[way])
 
 
 def free_memory() -> int:
@@ -83,21 +94,36 @@ def free_memory() -> int:
 def run(
     function: Callable[[Item], Result],
     items: Sequence[Item],
-    jobs: int,
+    workers: Workers,
     done: Callable[[int], None] = lambda index: None,
 ) -> list[Result | TraceExportError]:
     """The result of each item in their order, or the error that it raised; `done` is told the index of each when ready.
 
-    With `jobs` 1 everything happens in this process; else `function`, items and results must be picklable.
+    Where processes work, `function`, items and results must be picklable.
     """
-    if jobs <= 1 or len(items) <= 1:
-        results = []
-        for index, item in enumerate(items):
-            results.append(attempt(function, item))
+    count = min(workers.count, len(items))
+    if count > 1 and not workers.threads:
+        with tempfile.TemporaryDirectory(prefix="trace_export_") as scratch:
+            return _Pool(function, items, done, scratch).run(count)
+    results = []
+    with _threads(count) as work:
+        for index, result in enumerate(work(partial(attempt, function), items)):
+            results.append(result)
             done(index)
-        return results
-    with tempfile.TemporaryDirectory(prefix="trace_export_") as scratch:
-        return _Pool(function, items, done, scratch).run(min(jobs, len(items)))
+    return results
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[Callable[..., Iterator[Any]]]:
+    """`map` on so many threads, or the plain one; what has not begun when the caller gives up is not begun."""
+    if count <= 1:
+        yield map
+        return
+    pool = ThreadPoolExecutor(count)
+    try:
+        yield pool.map
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def attempt(function: Callable[[Item], Result], item: Item) -> Result | TraceExportError:

@@ -158,7 +158,7 @@ def dask(place: Path) -> tuple[float, float]:
             process.terminate()
             process.wait()
     begun = time.perf_counter()
-    parallel.run(read, found, 2)
+    parallel.run(read, found, parallel.Workers(2))
     return on_dask, time.perf_counter() - begun
 
 

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 from difflib import get_close_matches
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +51,8 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         print(f"trace-export {version('trace-export')}")
         raise typer.Exit
 

@@ -125,11 +125,10 @@ def run(
             copies = out or source.log_dir
             copies = copies if copies.is_dir() else copies.parent
             written = written + write_step_tasks(source, None if in_place else copies, progress)
-    summary = summarise(loaded.profile, loaded.failures, written)
     if json:
-        typer.echo(summary.json())
+        typer.echo(summarise(loaded.profile, loaded.failures, written).json())
     elif not quiet:
-        show.summary(summary)
+        show.summary(summarise(loaded.profile, loaded.failures, written))
         show.notes(loaded.profile.notes)
         show.files(written)
     show.errors(loaded.failures, debug)

@@ -13,6 +13,7 @@ from trace_export.errors import UsageError
 from trace_export.selection import Numbers, Window, nanoseconds
 
 if TYPE_CHECKING:
+    from trace_export.cluster import Cluster
     from trace_export.export import LoadOptions
 
 
@@ -81,7 +82,6 @@ def load_options(
     at: Sequence[str] = (),
 ) -> LoadOptions:
     """The options as the API takes them. Raises UsageError that names the option."""
-    from trace_export.cluster import Cluster
     from trace_export.export import LoadOptions
     from trace_export.model import DETAILS, Declared
     from trace_export.sources.source import ReadOptions
@@ -112,5 +112,11 @@ def load_options(
         offsets=offsets(offset),
         max_clock_error_ns=nanoseconds(max_clock_error, "--max-clock-error") if max_clock_error else None,
         jobs=jobs,
-        cluster=Cluster.parse(scheduler, at) if scheduler else None,
+        cluster=_cluster(scheduler, at) if scheduler else None,
     )
+
+
+def _cluster(scheduler: str, at: Sequence[str]) -> Cluster:
+    from trace_export.cluster import Cluster
+
+    return Cluster.parse(scheduler, at)

@@ -8,13 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from trace_export.cli import tables
 from trace_export.errors import TraceExportError, printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from trace_export import output
     from trace_export.analysis.model_summary import ModelSummary
     from trace_export.analysis.summary import Summary
@@ -27,6 +26,8 @@ RANKS_SHOWN = 64
 
 def console(*, error: bool = False) -> Console:
     """Colours only on a terminal; never wraps a path that somebody may want to copy."""
+    from rich.console import Console
+
     return Console(stderr=error, highlight=False, soft_wrap=True)
 
 
@@ -36,6 +37,8 @@ def progress(quiet: bool) -> Iterator[output.Progress]:
     if quiet or not sys.stderr.isatty():
         yield lambda what, done, total: None
         return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console(error=True), transient=True) as bar:
         task = bar.add_task("")
@@ -90,6 +93,8 @@ def notes(items: Sequence[Note]) -> None:
 
 def errors(items: Sequence[TraceExportError], debug: bool = False) -> None:
     """One sentence for each input that could not be read; with `debug` also where a reader of ours went wrong."""
+    if not items:
+        return
     out = console(error=True)
     for error in items:
         out.print("error: ", style="red", end="", markup=False)

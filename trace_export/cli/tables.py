@@ -6,9 +6,6 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
 from trace_export.errors import printable
 
 if TYPE_CHECKING:
@@ -20,6 +17,9 @@ WIDE = 240
 
 def show(tables: Sequence[ReportTable]) -> None:
     """Each table with its title above and its note below."""
+    from rich.console import Console
+    from rich.table import Table
+
     out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
     for item in tables:
         table = Table(title=item.title, title_justify="left", title_style="bold", box=None, pad_edge=False)

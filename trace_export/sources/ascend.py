@@ -19,7 +19,6 @@ from trace_export.sources import (
     ascend_blocks,
     ascend_comm,
     ascend_db,
-    ascend_infer,
     ascend_kernels,
     ascend_text,
     trace_view,
@@ -73,18 +72,22 @@ class _Recorded:
 
 
 def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
-    dialects = Dialects.of(options.markers)
     marks = _on_host(found.marks) if options.host_ranges else found.marks
-    spans, notes = ascend_blocks.spans(marks, found.steps, found.rank, dialects, found.busy)
+    names = Dialects.of(options.markers).parse(marks["text"]).names
+    spans, notes = ascend_blocks.spans(marks, names, found.steps, found.rank, found.busy)
     p2p, collectives = ascend_comm.tables(found.operators, found.copies, found.meta, found.rank)
     if not spans["kind"].is_in(["F", "B", "FB"]).any():
+        from trace_export.sources import ascend_infer  # and numpy, which most runs do without
+
         transfers, others = p2p["start_ns"].to_numpy(), collectives["start_ns"].to_numpy()
         spans = ascend_infer.spans(found.kernels(), transfers, others, found.rank)
         notes.append(_inferred_note(spans))
     elif options.optimizer:
+        from trace_export.sources import ascend_infer
+
         spans = pl.concat([spans, ascend_infer.optimizer(found.optimizing(), spans, found.rank)])
     notes = [replace(note, where=note.where or str(source.path)) for note in notes]
-    place = {"stage": ascend_blocks.stage(marks, dialects)} | found.meta.place
+    place = {"stage": ascend_blocks.stage(names)} | found.meta.place
     rank = {
         **place, "rank": found.rank, "rank_origin": found.rank_origin, "device": found.device, "host": found.host,
         "source": str(source.path), "kind": source.kind,
@@ -133,7 +136,7 @@ def _from_database(db: Database, source: Source, options: ReadOptions) -> Profil
         meta=_metadata(db, source, rank), marks=marks, steps=ascend_db.steps(db), operators=operators, copies=copies,
         counters=ascend_db.counters(db, rank), kernels=lambda: ascend_db.kernels(db),
         busy=(lambda ranges: ascend_db.busy(db, ranges)) if "COMPUTE_TASK_INFO" in db.tables() else None,
-        optimizing=lambda: ascend_db.kernels_called(db, ascend_infer.OPTIMIZER), notes=tuple(notes),
+        optimizing=lambda: ascend_db.kernels_called(db, ascend_blocks.OPTIMIZER), notes=tuple(notes),
     )  # fmt: skip
     return _profile(found, source, options)
 
@@ -194,7 +197,7 @@ def _from_text(source: Source, options: ReadOptions) -> Profile:
         counters=pl.concat([seen.counters, ascend_text.counters(folder)]).with_columns(rank=pl.lit(rank, INT)),
         kernels=lambda: ascend_text.worked(computing),
         busy=(lambda ranges: ascend_text.busy(computing, ranges)) if len(by_step) else None,
-        optimizing=lambda: ascend_text.kernels_called(computing, ascend_infer.OPTIMIZER),
+        optimizing=lambda: ascend_text.kernels_called(computing, ascend_blocks.OPTIMIZER),
         notes=(*seen.notes, *notes),
     )
     return _profile(found, source, options)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 import polars as pl
 
 from trace_export.model import INT, SPANS, TEXT, TIME, Note, Schema, conform
-from trace_export.sources.markers import Dialects
 from trace_export.sources.times import UNTIMED, usable
 
 MARKS: Schema = {
@@ -23,6 +22,12 @@ MARKS: Schema = {
 STEPS: Schema = {"step": INT, "start_ns": TIME, "end_ns": TIME}
 """A training step on the host, as the profiler's schedule numbers it."""
 
+WORKED: Schema = {"text": TEXT, "stream": TIME, "step": INT, "start_ns": TIME, "end_ns": TIME}
+"""A compute kernel; `text` is its type, or at Level0 its name."""
+
+OPTIMIZER = "(?i)adam|applymomentum|applyrmsprop|applyadagrad|lamb|lars|sgd"
+"""What the names and types of an optimizer's kernels contain."""
+
 EMPTY_NS = 10_000
 """Where no kernels were recorded, a weight-gradient range shorter than this is taken for a pop of an empty store."""
 
@@ -31,13 +36,13 @@ Busy = Callable[[pl.DataFrame], pl.Series]
 
 
 def spans(
-    marks: pl.DataFrame, steps: pl.DataFrame, rank: int, dialects: Dialects, busy: Busy | None
+    marks: pl.DataFrame, names: pl.DataFrame, steps: pl.DataFrame, rank: int, busy: Busy | None
 ) -> tuple[pl.DataFrame, list[Note]]:
-    """The blocks among `marks` (`MARKS`) as in model.SPANS, by start; `dialects` says what their texts mean.
+    """The blocks among `marks` (`MARKS`) as in model.SPANS, by start; `names` (markers.NAMES) says what their texts
+    mean.
 
     Where the profiler has no `steps`, markers around whole steps stand in for them.
     """
-    names = dialects.parse(marks["text"]).names
     told = marks.filter(usable()).join(names, on="text")
     if steps.is_empty():
         steps = conform(told.filter((pl.col("role") == "step") & pl.col("step").is_not_null()), STEPS)
@@ -51,9 +56,9 @@ def spans(
     return conform(blocks.with_columns(rank=pl.lit(rank, INT), marker="text").sort("start_ns", "end_ns"), SPANS), notes
 
 
-def stage(marks: pl.DataFrame, dialects: Dialects) -> int | None:
-    """The rank's place in its pipeline, if `marks` say it: those of trace_export.instrument do."""
-    said = dialects.parse(marks["text"]).names["place"].drop_nulls()
+def stage(names: pl.DataFrame) -> int | None:
+    """The rank's place in its pipeline, if its markers say it: those of trace_export.instrument do."""
+    said = names["place"].drop_nulls()
     return None if said.is_empty() else int(said[0])
 
 

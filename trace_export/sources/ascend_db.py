@@ -14,9 +14,8 @@ import orjson
 import polars as pl
 
 from trace_export.model import COUNTERS, INT, TEXT, TIME, conform, empty
-from trace_export.sources.ascend_blocks import MARKS, STEPS
+from trace_export.sources.ascend_blocks import MARKS, STEPS, WORKED
 from trace_export.sources.ascend_comm import COPIES, OPERATORS
-from trace_export.sources.ascend_infer import WORKED
 from trace_export.sources.ascend_meta import group_hash
 from trace_export.sources.sqlite import Database
 from trace_export.sources.times import usable

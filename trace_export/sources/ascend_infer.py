@@ -11,15 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from trace_export.model import INT, SPANS, TEXT, TIME, Schema, conform, empty
+from trace_export.model import INT, SPANS, TIME, conform, empty
+from trace_export.sources.ascend_blocks import OPTIMIZER
 
 Times = npt.NDArray[np.int64]
-
-WORKED: Schema = {"text": TEXT, "stream": TIME, "step": INT, "start_ns": TIME, "end_ns": TIME}
-"""A compute kernel; `text` is its type, or at Level0 its name."""
-
-OPTIMIZER = "(?i)adam|applymomentum|applyrmsprop|applyadagrad|lamb|lars|sgd"
-"""What the names and types of an optimizer's kernels contain."""
 
 _VOTES = (
     ("OPT", OPTIMIZER),

@@ -14,9 +14,8 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.model import COUNTERS, INT, TEXT, TIME, Note, Schema, conform, empty
-from trace_export.sources.ascend_blocks import STEPS
+from trace_export.sources.ascend_blocks import STEPS, WORKED
 from trace_export.sources.ascend_comm import COPIES, OPERATORS
-from trace_export.sources.ascend_infer import WORKED
 from trace_export.sources.ascend_meta import json_file, whole
 from trace_export.sources.sqlite import Database
 from trace_export.sources.times import usable
