@@ -71,7 +71,7 @@ MaxClockError = Annotated[
     ),
 ]
 Jobs = Annotated[
-    int | None, typer.Option(help="Processes that read; default: the cores there are.", min=1, show_default=False)
+    int | None, typer.Option(help="Processes that read; default: as many as pay off.", min=1, show_default=False)
 ]
 Scheduler = Annotated[
     str | None,
