@@ -160,17 +160,23 @@ def _loop(
         seen = dict(part.select("stage", "word").drop_nulls().iter_rows())
         plans[key[0], key[1]] = recognise(seen, stages, None) if seen else None
     usual = next((p for p in plans.values() if p is not None), None)
-    found, unknown = [], False
+    alike: dict[Plan | None, list[pl.DataFrame]] = {}
     for key, part in work.partition_by("run", "step", as_dict=True).items():
-        plan = plans.get((key[0], key[1]), usual)
-        if plan is not None and plan.exact:
-            placed = neighbours.settle(part, _cuts(part, evidence, plan), plan)
-            found.append(_numbered(part, placed, plan))
-        else:
-            unknown |= plan is None
-            found.append(_ordinal(part, counted, plan))
+        alike.setdefault(plans.get((key[0], key[1]), usual), []).append(part)
+    found = [_by_plan(pl.concat(parts), evidence, counted, plan) for plan, parts in alike.items()]
     text = "the order of the blocks fits no schedule known here; micro-batches are numbered in order of appearance"
-    return pl.concat(found), [Note("warning", text)] if unknown else []
+    return pl.concat(found), [Note("warning", text)] if None in alike else []
+
+
+def _by_plan(work: pl.DataFrame, evidence: pl.DataFrame, counted: pl.DataFrame, plan: Plan | None) -> pl.DataFrame:
+    """`_FOUND` for the steps that follow one plan."""
+    if plan is None or not plan.exact:
+        return _ordinal(work, counted, plan)
+    placed = _cuts(work, evidence, plan)
+    if placed.height < work.height:
+        steps = work.partition_by("run", "step")
+        placed = pl.concat(neighbours.settle(s, placed.join(s, on="row", how="semi"), plan) for s in steps)
+    return _numbered(work, placed, plan)
 
 
 def _counted(work: pl.DataFrame) -> pl.DataFrame:
@@ -208,6 +214,8 @@ def _cuts(work: pl.DataFrame, evidence: pl.DataFrame, plan: Plan) -> pl.DataFram
         .join(evidence, on=STEP, how="left", nulls_equal=True, maintain_order="left")
     )
     expected = words(plan)
+    if all(word == expected.get(stage) for stage, word in steps.select("stage", "word").iter_rows()):
+        return work.select("row", "position")
     pieces = [
         (rank, run, step, piece.begin, piece.end, piece.offset)
         for rank, run, step, word, stage, ends, starts in steps.select(
