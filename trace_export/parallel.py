@@ -11,6 +11,7 @@ worker, runs the caller's main module again in each, and lets the terminal's Ctr
 
 from __future__ import annotations
 
+import gc
 import multiprocessing.connection
 import os
 import re
@@ -259,6 +260,7 @@ def _how(code: int) -> str:
 def serve(descriptor: int) -> None:
     """The life of a worker: a function comes over the connection, it says that it is ready; then items come, and each
     result goes back."""
+    gc.set_threshold(100_000, 20, 20)  # as for the command itself
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with Connection(descriptor) as connection, suppress(EOFError):  # the end of the line is the end of the work
         function = connection.recv()
