@@ -26,6 +26,8 @@ from trace_export.parallel import attempt
 CONNECT_S = 10
 LOOK_S = 1.0
 """How often it is checked whether the machines of bound tasks are still there."""
+TOGETHER_S = 0.25
+"""How long results may wait for others to be fetched with them."""
 GONE_S = 20.0
 """How long a machine may be without a worker before its tasks are given up; a nanny restarts one in a few seconds."""
 FETCH_S = 5.0
@@ -227,10 +229,13 @@ class _Run(Generic[Item, Result]):
         future.add_done_callback(self.finished.put)
 
     def _next(self) -> list[Any]:
-        """The tasks that have ended since the last look; waits a while for one."""
+        """The tasks that have ended since the last look; waits a while for one, and a moment for more, because fetching
+        many takes hardly longer than fetching one."""
         ended = []
         try:
             ended.append(self.finished.get(timeout=LOOK_S))
+            if len(self.out) > 1:
+                time.sleep(TOGETHER_S)
             while not self.finished.empty():
                 ended.append(self.finished.get())
         except queue.Empty:

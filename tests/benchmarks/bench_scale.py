@@ -31,6 +31,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "samples")]
 
 import generate_paddle  # noqa: E402
 import psutil  # noqa: E402
+from distributed import Client  # noqa: E402
 
 from tests import nsys_session  # noqa: E402
 from tests.ascend_export import Block, Capture  # noqa: E402
@@ -149,7 +150,9 @@ def dask(place: Path) -> tuple[float, float]:
     worker = ["--nthreads", "1", "--no-nanny", "--no-dashboard"]
     started += [subprocess.Popen([*base, "distributed.cli.dask_worker", address, *worker], **quiet) for _ in range(2)]
     try:
-        cluster.run(cluster.Cluster(address), read, found[:8])  # both are up, and have imported what they need
+        with Client(address) as client:
+            client.wait_for_workers(2)
+        cluster.run(cluster.Cluster(address), read, found[:8])  # so that both have imported what they need
         begun = time.perf_counter()
         cluster.run(cluster.Cluster(address), read, found)
         on_dask = time.perf_counter() - begun
