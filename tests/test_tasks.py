@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trace_export import sources
+from trace_export.cli import main
 from trace_export.export import Loaded, LoadOptions, WriteOptions, export, load, with_tasks
 from trace_export.model import CLOCKS, KERNELS, TIME, Declared, Profile, corrected, empty, recorded
 from trace_export.selection import Numbers, Window
+from trace_export.sources import nsys_tasks
 from trace_export.sources.source import Tasks
 
 SAMPLES = ("nsys", "ascend", "mindspore", "kineto")
@@ -133,6 +137,78 @@ def test_a_source_that_goes_between_the_two_readings_costs_its_tasks_only(sample
     assert {file.rank for file in result.profile.kernels} == set(of_others)
     assert isinstance(result, Loaded)
     assert result.profile.spans.equals(loaded.profile.spans)
+
+
+DAMAGED = {
+    "nsys": "*.sqlite", "ascend": "ascend_pytorch_profiler_*.db", "mindspore": "kernel_details.csv",
+    "kineto": "*.trace.json.gz",
+}  # fmt: skip
+"""Sample → the files that hold device tasks."""
+
+
+@pytest.mark.parametrize("left", [0.9, 0.5, None])
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_a_source_that_shrinks_between_the_two_readings_is_told(
+    samples: Path, tmp_path: Path, sample: str, left: float | None
+) -> None:
+    """Cut short, or gone: a text that ends early reads like a shorter one."""
+    logs = tmp_path / "logs"
+    shutil.copytree(samples / sample, logs)
+    options = LoadOptions(logs, detail="kernels", jobs=1)
+    loaded = load(options)
+    damaged, *others = sorted(logs.rglob(DAMAGED[sample]))
+    if left is None:
+        damaged.unlink()
+    else:
+        os.truncate(damaged, int(damaged.stat().st_size * left))
+    result = with_tasks(loaded, options, loaded.profile.ranks["rank"].to_list(), tmp_path)
+    (failure,) = result.failures
+    source = next(path for path in loaded.profile.ranks["source"] if damaged.is_relative_to(path))
+    assert str(failure).startswith(f"{source}: ")
+    of_others = loaded.profile.ranks.filter(pl.col("source") != source)["rank"]
+    assert others
+    assert {file.rank for file in result.profile.kernels} == set(of_others)
+
+
+def test_a_source_that_is_lost_between_the_two_readings_makes_the_exit_code_3(
+    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = tmp_path / "logs"
+    shutil.copytree(samples / "ascend", logs)
+    gone = sorted(logs.rglob("ascend_pytorch_profiler_*.db"))[0]
+    real = sources.read_tasks
+
+    def read_tasks(wanted: Tasks) -> Any:
+        gone.unlink(missing_ok=True)
+        return real(wanted)
+
+    monkeypatch.setattr(sources, "read_tasks", read_tasks)
+    options = ["--log_dir", str(logs), "--detail", "kernels", "--jobs", "1", "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit) as end:
+        main(options)
+    assert end.value.code == 3
+    assert f"{gone}: cannot be opened" in capsys.readouterr().err
+    assert (tmp_path / "out" / "pipeline_profile.pftrace").stat().st_size > 0
+
+
+def test_of_an_export_with_several_ranks_only_the_wanted_are_fetched(
+    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = LoadOptions(samples / "nsys", detail="kernels", jobs=1)
+    loaded = load(options)
+    ranks = loaded.profile.ranks.filter(pl.col("source") == pl.col("source").first()).sort("rank")
+    assert ranks.height > 1
+    fetched: list[int] = []
+    real = nsys_tasks._chunks
+
+    def chunks(*arguments: Any) -> Iterator[pl.DataFrame]:
+        for chunk in real(*arguments):
+            fetched.extend(chunk["process"].unique())
+            yield chunk
+
+    monkeypatch.setattr(nsys_tasks, "_chunks", chunks)
+    with_tasks(loaded, options, [ranks["rank"][1]], tmp_path)
+    assert set(fetched) == {ranks["process"][1]}
 
 
 @pytest.mark.parametrize("tracks", ["stage", "rank"])

@@ -74,10 +74,12 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A profile ready to be drawn or asked, and the sources that could not be read."""
+    """A profile ready to be drawn or asked, and the sources that could not be read. `sizes`: where device tasks are
+    still to be read, the bytes that each source had, by path."""
 
     profile: Profile
     failures: tuple[TraceExportError, ...]
+    sizes: dict[str, int] = field(default_factory=dict)
 
 
 def load(options: LoadOptions, progress: Progress = silent) -> Loaded:
@@ -96,6 +98,7 @@ def load(options: LoadOptions, progress: Progress = silent) -> Loaded:
     missing += lost
     if not chosen:
         raise missing[0] if missing else nothing_found(options, found)
+    sizes = {} if options.detail == "spans" else {str(s.path): effort.size(s.path) for s in chosen}
     profile, failures = read_all(chosen, options, progress)
     if options.devices is not None and profile.spans.height:
         profile = on_devices(profile, options.devices)
@@ -107,7 +110,7 @@ def load(options: LoadOptions, progress: Progress = silent) -> Loaded:
         raise _nothing_drawn(options, failures, profile)
     progress("aligning clocks", 0, 1)
     profile = align(interpret(profile, options.told), options)
-    return Loaded(_asked(profile, options), tuple(failures))
+    return Loaded(_asked(profile, options), tuple(failures), sizes)
 
 
 def _asked(profile: Profile, options: LoadOptions) -> Profile:
@@ -255,12 +258,13 @@ def with_tasks(
         window = profile.window_ns and recorded(profile.window_ns, profile.clock(group["rank"][0]))
         source = Source(kind, Path(str(path)), str(host))
         numbers = dict(group.select("process", "rank").iter_rows())
-        wanted.append(Tasks(source, options.detail, numbers, window, folder))
+        size = loaded.sizes.get(str(path), 0)
+        wanted.append(Tasks(source, options.detail, numbers, window, folder, size))
     workers = _workers(options, [w.source for w in wanted], tasks=True)
     results = parallel.run(sources.read_tasks, wanted, workers, _counted(progress, "reading device tasks", len(wanted)))
     files = tuple(file for r in results if isinstance(r, tuple) for file in r)
     failures = tuple(r for r in results if isinstance(r, TraceExportError))
-    return Loaded(replace(profile, kernels=files), loaded.failures + failures)
+    return replace(loaded, profile=replace(profile, kernels=files), failures=loaded.failures + failures)
 
 
 def _workers(options: LoadOptions, chosen: list[Source], *, tasks: bool = False) -> Workers:

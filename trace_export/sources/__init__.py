@@ -13,6 +13,7 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.model import KernelFile, Profile
+from trace_export.sources.effort import size
 from trace_export.sources.source import Kind, ReadOptions, Source, Tasks
 from trace_export.sources.times import plausible
 
@@ -40,10 +41,15 @@ def read(source: Source, options: ReadOptions) -> Profile:
 
 
 def read_tasks(wanted: Tasks) -> tuple[KernelFile, ...]:
-    """The device tasks of one source, a file for each of its ranks that has any. Raises SourceError as `read` does."""
+    """The device tasks of one source, a file for each of its ranks that has any. Raises SourceError as `read` does, and
+    when the source has become smaller: a text that ends early reads like a shorter one."""
     reader: Callable[[Tasks], tuple[KernelFile, ...]] = _reader(wanted.source.kind).read_tasks
     with _told(wanted.path):
-        return reader(wanted)
+        files = reader(wanted)
+    if size(wanted.path) < wanted.size:
+        what = "has become smaller since its blocks were read; its device tasks are left out"
+        raise SourceError(wanted.path, what, "run again when nobody is writing there")
+    return files
 
 
 def _reader(kind: Kind) -> Any:

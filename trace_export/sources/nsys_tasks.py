@@ -45,6 +45,7 @@ def _chunks(db: Database, table: str, offset_ns: int, wanted: Tasks) -> Iterator
     nccl = IS_NCCL if table == KERNELS else "0"
     only = f" AND {nccl}" if wanted.detail == "comm" else ""
     only += " AND " + wanted.touching("start", '"end"', offset_ns)
+    only += f" AND COALESCE(globalPid, 0) >> 24 IN ({', '.join(map(str, wanted.ranks))})"
     sql = f"""SELECT COALESCE(globalPid, 0) >> 24 AS process, COALESCE(streamId, 0) AS stream, start, "end",
         COALESCE({NAME_COLUMN[table]}, 0) AS what, {nccl} AS nccl FROM {table} WHERE {{where}}{only}"""
     return db.frames(table, sql)

@@ -50,13 +50,15 @@ class ReadOptions:
 @dataclass(frozen=True)
 class Tasks:
     """The device tasks to read of one source: those of its processes `ranks` (process → rank; the process is None where
-    the source is one) that touch `window_ns`, in the clock of its host (None: all). They go to files below `folder`."""
+    the source is one) that touch `window_ns`, in the clock of its host (None: all). They go to files below `folder`.
+    `size`: the bytes that the source had when its blocks were read."""
 
     source: Source
     detail: Detail
     ranks: dict[int | None, int]
     window_ns: tuple[int, int] | None
     folder: Path
+    size: int = 0
 
     @property
     def path(self) -> Path:
