@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import generate_paddle
 import pytest
@@ -129,6 +130,31 @@ def test_tasks_that_fail_and_one_that_kills_every_worker(two_workers: Dask, monk
     monkeypatch.setattr(cluster, "GONE_S", 2.0)
     (last,) = cluster.run(Cluster(two_workers.address), perform, places("killed"))
     assert str(last) == "killed: no worker is left that could read it; start workers again, with more memory"
+
+
+def test_several_sources_in_a_task(two_workers: Dask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "MANY", 0)
+    told: list[int] = []
+    items = [*places(*"abcdefghij", "refuse"), *places("k", "l", at="right")]
+    results = cluster.run(Cluster(two_workers.address), perform, items, told.append)
+    assert [r[0] for r in results if isinstance(r, tuple)] == list("abcdefghijkl")
+    assert "is refused" in str(results[10])
+    assert sorted(told) == list(range(13))
+
+
+def test_several_sources_whose_task_is_lost_are_tried_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lost:
+        def result(self, timeout: float) -> object:
+            raise RuntimeError("its workers died")
+
+    again: list[list[int]] = []
+    run: Any = object.__new__(cluster._Run)
+    lost = Lost()
+    run.items, run.out = places("a", "b", "c"), {lost: [0, 1, 2]}
+    monkeypatch.setattr(cluster._Run, "_submit", lambda self, part: again.append(part))
+    run._look_at(lost)
+    assert again == [[0], [1], [2]]
+    assert run.out == {}
 
 
 def test_each_machine_reads_its_own_disk(two_workers: Dask, tmp_path: Path, run_cli: Cli) -> None:

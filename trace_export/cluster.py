@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
@@ -26,6 +27,8 @@ from trace_export.parallel import attempt
 CONNECT_S = 10
 LOOK_S = 1.0
 """How often it is checked whether the machines of bound tasks are still there."""
+MANY, PART = 64, 8
+"""Of more sources for each worker so many make one task, for a task costs the scheduler as much as a small source."""
 TOGETHER_S = 0.25
 """How long results may wait for others to be fetched with them."""
 GONE_S = 20.0
@@ -185,6 +188,10 @@ def _who(dask_worker: Any) -> tuple[str, str, str, str]:
     return dask_worker.address, str(dask_worker.name), socket.gethostname(), dask_worker.ip
 
 
+def _attempt_all(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result | TraceExportError]:
+    return [attempt(function, item) for item in items]
+
+
 class _Run(Generic[Item, Result]):
     """One run over `items`: which tasks are out, and what came of the others."""
 
@@ -196,9 +203,9 @@ class _Run(Generic[Item, Result]):
         done: Callable[[int], None] = lambda index: None,
     ) -> None:
         self.client, self.items, self.done = client, items, done
-        self.task = partial(attempt, function)
+        self.task = partial(_attempt_all, function)
         self.workers = _workers(client)
-        self.out: dict[Any, int] = {}
+        self.out: dict[Any, list[int]] = {}
         self.bound: dict[int, list[str]] = {}
         self.tries = [0] * len(items)
         self.lost_at: dict[int, float] = {}
@@ -207,8 +214,8 @@ class _Run(Generic[Item, Result]):
 
     def results(self) -> list[Result | TraceExportError]:
         try:
-            for index in range(len(self.items)):
-                self._submit(index)
+            for part in self._parts():
+                self._submit(part)
             looked = time.monotonic()
             while self.out:
                 self._gather(self._next())
@@ -219,13 +226,22 @@ class _Run(Generic[Item, Result]):
             self.client.cancel(list(self.out))
         return [self.found[index] for index in range(len(self.items))]
 
-    def _submit(self, index: int) -> None:
-        at = self.items[index].at
-        self.tries[index] += 1
+    def _parts(self) -> Iterator[list[int]]:
+        """The items of each task, by index; those of one are all at the same machine."""
+        size = PART if len(self.items) > MANY * len(self.workers) else 1
+        for _, same in groupby(range(len(self.items)), lambda index: self.items[index].at):
+            indices = list(same)
+            yield from (indices[i : i + size] for i in range(0, len(indices), size))
+
+    def _submit(self, part: list[int]) -> None:
+        """Tries, bound workers and times of loss are kept by the first item of a task."""
+        at = self.items[part[0]].at
+        self.tries[part[0]] += 1
         if at is not None:
-            self.bound[index] = [w.address for w in self.workers if w.called(at)]
-        future = self.client.submit(self.task, self.items[index], pure=False, workers=self.bound.get(index))
-        self.out[future] = index
+            self.bound[part[0]] = [w.address for w in self.workers if w.called(at)]
+        items = [self.items[index] for index in part]
+        future = self.client.submit(self.task, items, pure=False, workers=self.bound.get(part[0]))
+        self.out[future] = part
         future.add_done_callback(self.finished.put)
 
     def _next(self) -> list[Any]:
@@ -251,14 +267,14 @@ class _Run(Generic[Item, Result]):
         missing = [future for future in ended if future in self.out]
         while missing:
             try:
-                self._settle(missing[0], self._one(missing[0]))
+                self._look_at(missing[0])
                 missing.pop(0)
             except TimeoutError:
                 for future in missing:
                     self.finished.put(future)
                 return
 
-    def _together(self, whole: list[Any]) -> list[tuple[Any, Result]]:
+    def _together(self, whole: list[Any]) -> list[tuple[Any, list[Result]]]:
         """The tasks with their results; none when not all of them are there."""
         import asyncio  # loaded by Dask anyway, and by nobody else
 
@@ -271,38 +287,45 @@ class _Run(Generic[Item, Result]):
             return []
         return list(zip(whole, results, strict=True)) if len(results) == len(whole) else []
 
-    def _one(self, future: Any) -> Result | TraceExportError:
-        item = self.items[self.out[future]]
+    def _look_at(self, future: Any) -> None:
+        """Takes the result of one task. Several sources that cannot be read in one task are read in one each."""
+        part = self.out[future]
         try:
-            return future.result(FETCH_S)  # type: ignore[no-any-return]
+            self._settle(future, future.result(FETCH_S))
         except TimeoutError:
             raise
         except Exception as error:  # whatever the cluster did with the task: this source is lost, not the run
+            if len(part) > 1:
+                del self.out[future]
+                for index in part:
+                    self._submit([index])
+                return
             how = f"the Dask workers that read it died or lost it ({type(error).__name__})"
-            return SourceError(item.path, how, "give them more memory, or read it on one machine")
+            remedy = "give them more memory, or read it on one machine"
+            self._settle(future, [SourceError(self.items[part[0]].path, how, remedy)])
 
-    def _settle(self, future: Any, result: Result | TraceExportError) -> None:
-        index = self.out.pop(future)
-        at = self.items[index].at
-        if at is not None and isinstance(result, TraceExportError):
-            result = TraceExportError(f"{at}: {result.what}", result.remedy)
-        self.found[index] = result
-        self.done(index)
+    def _settle(self, future: Any, results: Sequence[Result | TraceExportError]) -> None:
+        for index, result in zip(self.out.pop(future), results, strict=True):
+            at = self.items[index].at
+            if at is not None and isinstance(result, TraceExportError):
+                result = TraceExportError(f"{at}: {result.what}", result.remedy)
+            self.found[index] = result
+            self.done(index)
 
     def _look_after_the_stranded(self) -> None:
         """Tasks without a worker that may do them: again to new ones of their machine, or given up after a while."""
         alive = set(self.client.nthreads())
-        stranded = {f: i for f, i in self.out.items() if not alive & set(self.bound.get(i, alive))}
+        stranded = {f: part for f, part in self.out.items() if not alive & set(self.bound.get(part[0], alive))}
         if stranded:
             self.workers = _workers(self.client)
-        for future, index in stranded.items():
-            item = self.items[index]
-            since = self.lost_at.setdefault(index, time.monotonic())
-            back = any(item.at is not None and w.called(item.at) for w in self.workers)
-            if back and self.tries[index] < TRIES:
-                del self.out[future], self.lost_at[index]
+        for future, part in stranded.items():
+            at = self.items[part[0]].at
+            since = self.lost_at.setdefault(part[0], time.monotonic())
+            back = any(at is not None and w.called(at) for w in self.workers)
+            if back and self.tries[part[0]] < TRIES:
+                del self.out[future], self.lost_at[part[0]]
                 self.client.cancel([future])
-                self._submit(index)
+                self._submit(part)
             elif back or time.monotonic() - since > GONE_S:
-                how = "no worker is left that could read it"
-                self._settle(future, SourceError(item.path, how, "start workers again, with more memory"))
+                how, remedy = "no worker is left that could read it", "start workers again, with more memory"
+                self._settle(future, [SourceError(self.items[index].path, how, remedy) for index in part])
