@@ -291,7 +291,7 @@ class _Run(Generic[Item, Result]):
         """Takes the result of one task. Several sources that cannot be read in one task are read in one each."""
         part = self.out[future]
         try:
-            self._settle(future, future.result(FETCH_S))
+            results = future.result(FETCH_S)
         except TimeoutError:
             raise
         except Exception as error:  # whatever the cluster did with the task: this source is lost, not the run
@@ -302,7 +302,8 @@ class _Run(Generic[Item, Result]):
                 return
             how = f"the Dask workers that read it died or lost it ({type(error).__name__})"
             remedy = "give them more memory, or read it on one machine"
-            self._settle(future, [SourceError(self.items[part[0]].path, how, remedy)])
+            results = [SourceError(self.items[part[0]].path, how, remedy)]
+        self._settle(future, results)
 
     def _settle(self, future: Any, results: Sequence[Result | TraceExportError]) -> None:
         for index, result in zip(self.out.pop(future), results, strict=True):
