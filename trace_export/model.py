@@ -137,10 +137,11 @@ def conform(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
 
     Raises a Polars error when a value does not fit its type: a reader's mistake, not the user's.
     """
-    return frame.select(
-        pl.col(name).cast(dtype) if name in frame.columns else pl.lit(None, dtype).alias(name)
+    there = set(frame.columns)
+    return pl.DataFrame([
+        frame[name].cast(dtype) if name in there else pl.Series(name, [None], dtype).new_from_index(0, frame.height)
         for name, dtype in schema.items()
-    )
+    ])  # fmt: skip
 
 
 def _table(schema: Schema) -> pl.DataFrame:

@@ -12,6 +12,7 @@ the clock, because the latter says little on a machine that is busy with other w
 from __future__ import annotations
 
 import argparse
+import compileall
 import os
 import resource
 import shutil
@@ -119,6 +120,7 @@ def main() -> None:
     parser.add_argument("--generator", type=Path)
     parser.add_argument("--reference", help="the path of msprof-analyze; it writes into the databases that it reads")
     asked = parser.parse_args()
+    compileall.compile_dir(ROOT / "trace_export", quiet=1)  # as an installed package is
     with tempfile.TemporaryDirectory() as scratch:
         cluster = asked.cluster or Path(scratch) / "cluster"
         if asked.generator:

@@ -11,6 +11,7 @@ and with one for each core. On a busy machine the ratios of processor time say m
 from __future__ import annotations
 
 import argparse
+import compileall
 import os
 import sqlite3
 import subprocess
@@ -182,6 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernels", default="250000,1000000", help="numbers of kernels, comma-separated")
     sizes = [int(n) for n in parser.parse_args().kernels.split(",")]
+    compileall.compile_dir(ROOT / "trace_export", quiet=1)  # as an installed package is
     with tempfile.TemporaryDirectory() as name:
         for size in sizes:
             report(size, Path(name) / str(size))

@@ -9,6 +9,7 @@ above what the process holds once its packages are imported, a 100 MB line, and 
 from __future__ import annotations
 
 import argparse
+import compileall
 import subprocess
 import sys
 import tempfile
@@ -67,6 +68,7 @@ def main() -> None:
     parser.add_argument("--gb", type=float, default=1.0)
     parser.add_argument("--dense", action="store_true", help="nothing but records in the log")
     options = parser.parse_args()
+    compileall.compile_dir(ROOT / "trace_export", quiet=1)  # as an installed package is
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         log = folder / "one" / "workerlog.0"

@@ -5,6 +5,7 @@ Commands import what they need when they run, so that `--help` is quick and a tr
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import signal
@@ -81,6 +82,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits with the codes of the README; an error is one sentence on stderr."""
     arguments = sys.argv[1:] if arguments is None else arguments
     signal.signal(signal.SIGTERM, _terminated)
+    atexit.register(gc.freeze)  # else the interpreter ends with a search for cycles, a twentieth of a second long
     gc.set_threshold(100_000, 20, 20)  # few cycles arise here, and a short run spends a twentieth on the search
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more would only take memory: the matrices here are small
     try:

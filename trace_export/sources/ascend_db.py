@@ -69,8 +69,7 @@ def texts(db: Database, ids: Iterable[int]) -> dict[int, str]:
 
 def named(db: Database, frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
     """`frame` with the id `columns` replaced by their texts; ids without an entry become null."""
-    ids = {i for column in columns for i in frame[column].unique().drop_nulls()}
-    known = texts(db, ids)
+    known = texts(db, {i for column in columns for i in frame[column].unique().to_list()} - {None})
     return frame.with_columns(
         pl.col(c).replace_strict(known, default=None, return_dtype=TEXT) if known else pl.lit(None, TEXT).alias(c)
         for c in columns

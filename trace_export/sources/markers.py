@@ -11,9 +11,9 @@ import ast
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,6 +42,9 @@ PLAIN = "plain"
 
 SUFFIX = r", (?:seq = \d+, )?op_id = \d+.*"
 """What torch's emit_nvtx appends to a name."""
+
+REMEMBERED = 1 << 16
+"""So many names at most are remembered with what they say."""
 
 _N = r"\d{1,9}"
 _WHERE = rf"(?: stage=(?P<place>{_N}))?(?: step=(?P<step>{_N}))?(?: rank=(?P<rank>{_N}))?"
@@ -145,7 +148,7 @@ class Dialects:
         KIND is F, B, W, FB, OPT, STEP (a range around a step), OTHER (drawn under its own name), SKIP (not pipeline
         work), SEND_F, SEND_B, RECV_F or RECV_B. Groups may be named as in NUMBERS. Raises UsageError.
         """
-        return Dialects((*(rule for marker in markers for rule in _told(marker)), *RULES))
+        return _dialects((*(rule for marker in markers for rule in _told(marker)), *RULES))
 
     def parse(self, texts: pl.Series) -> Names:
         """What the `texts` (String, repetitions allowed) say; unknown ones are left out. Raises UsageError when a
@@ -156,7 +159,7 @@ class Dialects:
             .unique()
             .with_columns(stem=pl.col("text").str.replace(SUFFIX + "$", ""))
         )
-        found = [(stem, said) for stem in known["stem"].unique() if (said := self._said(stem)) is not None]
+        found = [(stem, said) for stem in known["stem"].unique() if (said := self._once(stem)) is not None]
         names = pl.DataFrame(
             [{**said, "text": stem} for stem, said in found], schema={**NAMES, "transfers": TEXT}, orient="row"
         )
@@ -176,6 +179,11 @@ class Dialects:
     def _compiled(self) -> list[tuple[Rule, re.Pattern[str]]]:
         return [(rule, re.compile(rule.pattern)) for rule in self.rules]
 
+    @cached_property
+    def _once(self) -> Callable[[str], dict[str, Any] | None]:
+        """`_said`, which remembers: the ranks of a run have the same names."""
+        return lru_cache(maxsize=REMEMBERED)(self._said)
+
     def _said(self, stem: str) -> dict[str, Any] | None:
         """The fields of NAMES for one name, and `transfers`; None when no rule knows it."""
         name, told = _message(stem)
@@ -194,6 +202,12 @@ class Dialects:
             "transfers": transfers,
             **{k: told.get(k, number) for k, number in numbers.items()},
         }
+
+
+@lru_cache(maxsize=8)
+def _dialects(rules: tuple[Rule, ...]) -> Dialects:
+    """One object for the same rules, so that what it remembers serves all sources."""
+    return Dialects(rules)
 
 
 def _spread(known: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:

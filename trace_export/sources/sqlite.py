@@ -62,19 +62,22 @@ class Database:
         wal = self.path.with_name(self.path.name + "-wal")
         try:
             if wal.exists() and wal.stat().st_size > 0:
-                uri = f"file:{_quoted(self._copied(wal))}"
+                self._uri = f"file:{_quoted(self._copied(wal))}"
             else:
                 _check_lock(self.path)
-                uri = f"file:{_quoted(self.path)}?mode=ro&immutable=1"
-            self._rows = self._stack.enter_context(closing(sqlite3.connect(uri, uri=True)))
+                self._uri = f"file:{_quoted(self.path)}?mode=ro&immutable=1"
+            self._rows = self._stack.enter_context(closing(sqlite3.connect(self._uri, uri=True)))
             self._rows.text_factory = _text
-            self._columns = [self._stack.enter_context(closing(adbc.connect(uri))) for _ in range(READERS)]
+            self._columns = [self._connected()]
             self._schema = {
                 str(name): {str(row[1]): str(row[2]) for row in self._rows.execute(f"PRAGMA table_info({_name(name)})")}
                 for (name,) in self._rows.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
             }
         except (sqlite3.Error, adbc.Error, OSError, UnicodeDecodeError) as error:
             raise _refused(self.path, error) from error
+
+    def _connected(self) -> adbc.Connection:
+        return self._stack.enter_context(closing(adbc.connect(self._uri)))
 
     def _copied(self, wal: Path) -> Path:
         """A copy of the database and its write-ahead log, which SQLite may then put together without touching ours."""
@@ -104,6 +107,10 @@ class Database:
         that picks a piece. Pieces are read ahead. Nothing where there is no such table."""
         if table not in self._schema:
             return
+        try:
+            self._columns += [self._connected() for _ in range(READERS - len(self._columns))]
+        except adbc.Error as error:
+            raise _refused(self.path, error) from error
         with ThreadPoolExecutor(READERS) as pool:
             ahead: deque[Future[pl.DataFrame]] = deque()
             for where, connection in zip(self.chunks(table), cycle(self._columns), strict=False):
@@ -133,7 +140,7 @@ class Database:
             if name not in allowed.get(dtype.base_type(), (name,)):
                 held = {pl.Float64: "fractions", pl.Binary: "bytes", pl.String: "text"}[dtype.base_type()]
                 raise SourceError(self.path, f'column "{name}" holds {held} instead of whole numbers', _AGAIN)
-        return frame.with_columns(pl.col(name).cast(pl.Float64) for name in real)
+        return frame.with_columns(pl.col(name).cast(pl.Float64) for name in real) if real else frame
 
     def texts(self, sql: str, parameters: Collection[Any] = ()) -> list[tuple[Any, ...]]:
         """The rows of `sql` as tuples of numbers, str and None, undecodable bytes replaced. For small tables and single

@@ -31,6 +31,8 @@ def plausible(profile: Profile, path: Path) -> Profile:
     for table, what in names.items():
         whole: pl.DataFrame = getattr(profile, table)
         times = ("ts_ns", "ts_ns") if table == "counters" else ("start_ns", "end_ns")
+        if whole.is_empty():
+            continue
         kept[table] = whole.filter(usable(*times).fill_null(True))
         if lost := whole.height - kept[table].height:
             notes.append(Note("warning", f"{what} {UNTIMED}", str(path), lost))
