@@ -82,7 +82,18 @@ def test_numbers_that_never_change_mean_nothing(tmp_path: Path) -> None:
     for i in range(3):
         block(export, A, 100 + 1_000 * i, "F0.0.0")
     block(export, A, 5_000, "B0.0.0")
-    assert labels(load(export, tmp_path)) == [(0, 1, "F", None, None)] * 3 + [(0, 1, "B", 0, 0)]
+    assert labels(load(export, tmp_path)) == [(0, 1, "F", None, None)] * 3 + [(0, 1, "B", None, None)]
+
+
+def test_a_single_weight_gradient_beside_the_rest_in_one_keeps_its_number(tmp_path: Path) -> None:
+    export = Export()
+    export.range(A, 0, 9_000, "iter_0_1")
+    names = ["F0.0.0", "F1.0.0", "B0.0.0", "W0.0.0", "B1.0.0", "W_clear.0.0"]
+    for at, name in enumerate(names):
+        block(export, A, 100 + 1_000 * at, name)
+    assert [row[2:4] for row in labels(load(export, tmp_path))] == [
+        ("F", 0), ("F", 1), ("B", 0), ("W", 0), ("B", 1), ("W", None),
+    ]  # fmt: skip
 
 
 def test_chunks_are_places_among_the_stages_of_a_process(tmp_path: Path) -> None:

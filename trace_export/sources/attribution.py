@@ -16,7 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 from trace_export.sources.ranges import COMMUNICATION
-from trace_export.sources.times import LATEST_NS, NO_TIME_NS
+from trace_export.sources.times import taken
 
 NONE = -1
 
@@ -129,14 +129,11 @@ class Work:
         return Work(Extent.none(size), Extent.none(size), 0, 0, 0, 0, False)
 
     def take(self, launches: Launches, correlation: Ints, start: Ints, end: Ints, nccl: npt.NDArray[np.bool_]) -> None:
-        """Takes in GPU tasks of the process of `launches`; `nccl`: which of them are NCCL's kernels.
-
-        CUPTI writes 0 where it could not take the time. A clock may be shifted, so that other times are below 0.
-        """
-        timed = (start != 0) & (start > NO_TIME_NS) & (start <= end) & (end < LATEST_NS)
+        """Takes in GPU tasks of the process of `launches`; `nccl`: which of them are NCCL's kernels."""
+        timed = taken(start, end)
         if not timed.all():
             self.untimed += int(np.count_nonzero(~timed))
-            correlation, start, end, nccl = (column[timed] for column in (correlation, start, end, nccl))
+            correlation, nccl, start, end = correlation[timed], nccl[timed], start[timed], end[timed]
         known, pipeline, call = launches.of(correlation)
         self.compute.add(np.where(nccl, NONE, pipeline), start, end)
         self.communication.add(np.where(nccl, pipeline, NONE), start, end)

@@ -34,10 +34,12 @@ def _with_steps(blocks: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_numbers(blocks: pl.DataFrame) -> pl.DataFrame:
-    """Zero-bubble's interleaved schedules call every forward F0.0.0: numbers that never change mean nothing."""
+    """Zero-bubble's interleaved schedules call every forward F0.0.0: where a kind's numbers never change, none of the
+    process mean anything."""
     alike = ["process", "step", "kind", "dialect"]
     same = (pl.col("microbatch").max().over(alike) == 0) & (pl.col("chunk").max().over(alike) == 0)
-    empty = (pl.col("dialect") == "zero-bubble") & same & (pl.len().over(alike) > 1)
+    several = pl.col("microbatch").count().over(alike) > 1
+    empty = ((pl.col("dialect") == "zero-bubble") & same & several).any().over("process")
     return blocks.with_columns(pl.when(~empty.fill_null(False)).then(c).alias(c) for c in ("microbatch", "chunk"))
 
 

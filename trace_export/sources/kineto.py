@@ -21,7 +21,7 @@ from trace_export.sources.markers import SUFFIX, Dialects
 from trace_export.sources.ranges import Ranges, gather
 from trace_export.sources.source import ReadOptions, Source, Tasks
 from trace_export.sources.spill import Spill
-from trace_export.sources.times import NO_TIME_NS
+from trace_export.sources.times import taken
 from trace_export.sources.transfers import transfers
 
 WANTED = r'"cat":\s*"(?:user_annotation|kernel|gpu_mem\w+|\w+_runtime|\w+_driver)"|"name":\s*"te:'
@@ -34,7 +34,7 @@ NAMES = 1000
 """How many names of annotations are counted, for the sentence that says none is known."""
 NAMELESS = ("", "localhost", "localhost.localdomain", "(none)")
 _MARKS = pl.col("name").str.starts_with("te:")
-_TIMED = (pl.col("start") != 0) & (pl.col("start") > NO_TIME_NS)
+_TIMED = taken(pl.col("start"), pl.col("end"))
 _PROCESS = pl.lit(0, pl.Int64).alias("process")
 """A trace is one process."""
 

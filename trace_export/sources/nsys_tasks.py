@@ -12,6 +12,7 @@ from trace_export.sources.nsys_work import COPIES, GRAPHS, IS_NCCL, KERNELS
 from trace_export.sources.source import Tasks
 from trace_export.sources.spill import Spill
 from trace_export.sources.sqlite import Database
+from trace_export.sources.times import taken
 
 CLEARS = "CUPTI_ACTIVITY_KIND_MEMSET"
 NAME_COLUMN = {KERNELS: "shortName", GRAPHS: "graphId", COPIES: "copyKind", CLEARS: "0"}
@@ -27,7 +28,7 @@ def write_tasks(db: Database, offset_ns: int, wanted: Tasks) -> tuple[KernelFile
     names: dict[int, str] = {}
     for table in (KERNELS,) if wanted.detail == "comm" else NAME_COLUMN:
         for chunk in _chunks(db, table, offset_ns, wanted):
-            tasks = chunk.filter(pl.col("start") != 0).join(ranks, on="process")
+            tasks = chunk.filter(taken(pl.col("start"), pl.col("end"))).join(ranks, on="process")
             tasks = tasks.with_columns(
                 _name(db, table, tasks["what"], names),
                 stream=pl.format("stream {}", pl.col("stream")),
