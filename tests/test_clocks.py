@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csgraph, csr_matrix
 
-from tests.clock_runs import Clocks, Run, make
+from tests.clock_runs import START_NS, Clocks, Run, make
 from trace_export.clocks import causality, graph, record, solve
 from trace_export.clocks.align import align
 from trace_export.clocks.edges import block_messages
@@ -345,3 +345,28 @@ def test_times_without_sense_do_not_break_the_fit() -> None:
     profile = make(Clocks(seed=23, stages=2)).profile
     fit = fit_clocks(conform(pl.DataFrame(rows), MESSAGES), profile.collectives, profile.ranks)
     assert fit.clocks["drift"].is_finite().all()
+
+
+@given(
+    lag_us=st.integers(1, 1000),
+    ppm=st.lists(st.integers(-15, 15), min_size=4, max_size=4),
+    offset_us=st.lists(st.integers(-60_000, 60_000), min_size=4, max_size=4),
+)
+def test_messages_that_never_scatter_do_not_bend_all_clocks_together(
+    lag_us: int, ppm: list[int], offset_us: list[int]
+) -> None:
+    def shown(host: int, true_ns: int) -> int:
+        return START_NS + true_ns + offset_us[host] * 1000 + round(true_ns * ppm[host] * 1e-6)
+
+    rows = []
+    for at in range(0, 300_000_000, 3_000_000):
+        for a, b in [(a + way, a + 1 - way) for a in range(3) for way in (0, 1)]:
+            sent, received = shown(a, at), shown(b, at + lag_us * 1000)
+            rows.append((a, b, sent, sent, received, received))
+    columns = ["src_rank", "dst_rank", "send_start_ns", "send_end_ns", "recv_start_ns", "recv_end_ns"]
+    messages = conform(pl.DataFrame(rows, columns, orient="row"), MESSAGES)
+    ranks = conform(pl.DataFrame({"rank": range(4), "host": ["a", "b", "c", "d"]}), RANKS)
+    found = np.array(fit_clocks(messages, empty(COLLECTIVES), ranks).clocks["drift"]) * 1e6
+    true = np.array(ppm)
+    assert np.abs((found - found.mean()) - (true - true.mean())).max() < 0.5
+    assert abs(found.mean()) < 1  # what all have in common cannot be seen, so nothing may be made of it

@@ -10,6 +10,9 @@ from trace_export.clocks.edges import Floats
 
 ENOUGH = 1 << 16
 """So many residuals tell the shape of the loss."""
+LEAST_PULL_US = 0.1
+"""Messages that all take the same time count as if they scattered so much: weights without bound would drown in rounding
+errors what is thought likely beforehand, and with it the rate that all clocks have in common."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Loss:
         loss = Loss(tau, zone, settings.far * spread)
         pull = loss.weight(residual) * residual
         bend = ((residual > (tau - 1) * zone) & (residual < tau * zone)).mean() / zone
-        moved = max(float((pull**2).mean()), 1e-9)  # all at the same distance: any weight will do, but not infinity
+        moved = max(float((pull**2).mean()), LEAST_PULL_US**2)
         return replace(loss, scale=moved / max(float(bend), 1e-4))
 
     def weight(self, residual: Floats) -> Floats:
