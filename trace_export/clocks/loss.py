@@ -11,8 +11,8 @@ from trace_export.clocks.edges import Floats
 ENOUGH = 1 << 16
 """So many residuals tell the shape of the loss."""
 LEAST_PULL_US = 0.1
-"""Messages that all take the same time count as if they scattered so much: weights without bound would drown in rounding
-errors what is thought likely beforehand, and with it the rate that all clocks have in common."""
+"""Messages that all take the same time count as if they scattered so much: weights without bound would drown what is
+thought likely beforehand in rounding errors, and with it the rate that all clocks have in common."""
 
 
 @dataclass(frozen=True)
