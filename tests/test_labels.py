@@ -276,6 +276,34 @@ def test_steps_of_the_last_stage_alone_are_told_to_be_one() -> None:
     assert not [note for note in label(whole).notes if note.level == "warning"]
 
 
+def replicas(pipelines: int, stages: int, microbatches: int, steps: int) -> Profile:
+    """Pipelines of 1F1B beside each other, without recorded steps; the ranks of one follow those of the other."""
+    words = [[one_f_one_b(stages, s, microbatches)] * steps for _ in range(pipelines) for s in range(stages)]
+    whole = profile(words, stepped=False, pp=stages)
+    dp, stage = pl.col("rank") // stages, pl.col("rank") % stages
+    return replace(whole, ranks=conform(whole.ranks.with_columns(stage=stage, dp=dp), RANKS)).validate()
+
+
+@given(st.integers(2, 4), st.integers(2, 7), st.integers(2, 3), st.integers(1, 3), st.booleans())
+@settings(max_examples=40)
+def test_a_cut_first_stage_without_steps_is_numbered_as_its_replica_or_not_at_all(
+    stages: int, microbatches: int, steps: int, lost: int, at_the_end: bool
+) -> None:
+    whole = replicas(2, stages, microbatches, steps)
+    truth = label(whole).spans.sort("rank", "start_ns").with_row_index("at")
+    own = truth.filter(pl.col("rank") == 0)["at"]
+    gone = own.tail(lost) if at_the_end else own.head(lost)
+    spans = whole.spans.sort("rank", "start_ns").with_row_index("at").filter(~pl.col("at").is_in(gone.implode()))
+    cut = label(replace(whole, spans=spans.drop("at"))).spans.with_columns(spans["at"])
+    both = cut.join(truth, on="at", suffix="_true")
+    wrong = both.filter(pl.col("microbatch") != pl.col("microbatch_true"))
+    assert wrong.is_empty()
+    assert both.filter(pl.col("rank") > 0)["microbatch"].null_count() == 0
+    if microbatches > stages and lost == 1:
+        assert both["microbatch"].null_count() == 0
+        assert both["step"].equals(both["step_true"])
+
+
 def test_steps_from_the_optimizer() -> None:
     words = [[one_f_one_b(2, s, 3) + "O"] * 2 for s in range(2)]
     plain = profile(words, stepped=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -10,6 +11,7 @@ import pytest
 
 from trace_export.errors import UsageError
 from trace_export.model import RANKS, SPANS, Declared, Profile, conform
+from trace_export.pipeline.sequences import MINDSPEED, MINDSPEED_PLAIN, Plan, blocks
 from trace_export.pipeline.topology import chunk_placement, resolve
 
 
@@ -68,6 +70,54 @@ def test_replicas_are_guessed_from_times(paddle: Path) -> None:
 )
 def test_placement_from_the_order_of_forwards(paddle: Path, sample: str, placement: str) -> None:
     assert chunk_placement(from_truth(paddle / sample)) == placement
+
+
+def mindspeed(stages: int, microbatches: int, replicas: int, *, plain: bool) -> Profile:
+    """DualPipeV as MindSpeed marks it: forwards carry m + c * M, nothing tells a chunk; replica by replica."""
+    plan = Plan(MINDSPEED_PLAIN if plain else MINDSPEED, stages, microbatches)
+    marker = pl.when(pl.col("kind") == "FB").then(pl.lit("overlapping")).otherwise(pl.lit("x_with_model_graph"))
+    forward = pl.col("kind").is_in(["F", "FB"])
+    number = pl.col("microbatch") + pl.col("chunk") * microbatches
+    steps = [
+        blocks(plan).select(
+            "kind", rank=pl.col("stage") + replica * stages, run=0, step=step, marker=marker,
+            microbatch=pl.when(forward).then(number), start_ns=10_000 * step + 100 * pl.col("position"),
+            end_ns=10_000 * step + 100 * pl.col("position") + 90,
+        )
+        for step in range(2)
+        for replica in range(replicas)
+    ]  # fmt: skip
+    return Profile(ranks=bare(stages * replicas).ranks, spans=conform(pl.concat(steps), SPANS)).validate()
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize(("stages", "microbatches", "replicas"), [(2, 4, 1), (4, 8, 2), (4, 11, 1), (8, 16, 1)])
+def test_stages_of_dualpipev_from_its_numbers(stages: int, microbatches: int, replicas: int, plain: bool) -> None:
+    whole = mindspeed(stages, microbatches, replicas, plain=plain)
+    expected = {rank: rank % stages for rank in range(stages * replicas)}
+    assert stages_of(whole) == expected
+    begun = whole.spans.filter((pl.col("rank") > 0) | (pl.col("start_ns") >= 200) & (pl.col("step") == 0))
+    assert stages_of(replace(whole, spans=begun)) == expected  # rank 0 has one step, and not its first two blocks
+
+
+def stages_of(profile: Profile) -> dict[int, int]:
+    return stages(resolve(profile, Declared()))
+
+
+@pytest.mark.parametrize("origin", ["told", "declared"])
+def test_the_work_tells_which_of_two_orders_the_ranks_have(origin: str) -> None:
+    """pp 2, tp 2, dp 2, counted tp, pp, dp; one rank in eight was cut and looks like the last stage."""
+    rows = [
+        {"rank": rank, "run": 0, "step": 0, "kind": kind, "start_ns": 10 * at, "end_ns": 10 * at + 9}
+        for rank, word in enumerate(["FFBFBB", "FBFBB", "FBFBFB", "FBFBFB", "FFBFBB", "FFBFBB", "FBFBFB", "FBFBFB"])
+        for at, kind in enumerate(word)
+    ]
+    sizes = Declared(pp=2, tp=2, dp=2)
+    profile = Profile(ranks=bare(8).ranks, spans=conform(pl.DataFrame(rows), SPANS))
+    told = resolve(profile, sizes) if origin == "told" else resolve(replace(profile, declared=sizes), Declared())
+    assert stages(told) == {0: 0, 1: 0, 2: 1, 3: 1, 4: 0, 5: 0, 6: 1, 7: 1}
+    assert told.ranks["dp"].to_list() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert set(told.ranks["stage_origin"]) == {"told" if origin == "told" else "inferred"}
 
 
 def bare(count: int, kind: str = "nsys", stage: list[int | None] | None = None) -> Profile:

@@ -14,13 +14,20 @@ import polars as pl
 
 from trace_export.model import INT, SPANS, Declared, Note, Profile, Schema, conform
 from trace_export.pipeline import anchors, neighbours, transfers
-from trace_export.pipeline.sequences import LETTER, MINDSPEED, MINDSPEED_PLAIN, Plan, blocks, recognise, words
+from trace_export.pipeline.sequences import (
+    LETTER,
+    MINDSPEED,
+    MINDSPEED_PLAIN,
+    VEE_MARKER,
+    Plan,
+    blocks,
+    recognise,
+    words,
+)
 from trace_export.pipeline.steps import BACKWARDS, FORWARDS, REPLICA, WORK, number
 
 STEP = ["rank", "run", "step"]
 NUMBERS = ["microbatch", "chunk", "microbatch_b", "chunk_b"]
-_ONLY_VEE = pl.col("marker").str.contains("_model_graph", literal=True)
-"""MindSpeed marks so in DualPipeV only."""
 _FOUND: Schema = {"row": pl.UInt32(), **{c: SPANS[c] for c in [*NUMBERS, "phase"]}}
 
 
@@ -31,11 +38,11 @@ def label(profile: Profile) -> Profile:
     Spans of ranks whose forwards and backwards all carry their numbers are left as they are, but for a missing step.
     Notes say how many blocks stay without a number, and where the order fits no schedule.
     """
-    spans, notes = number(profile)
+    spans, untold, notes = number(profile)
     work = _work(replace(profile, spans=spans))
     if work.is_empty():
         return transfers.label(replace(profile, spans=spans)).with_notes(notes)
-    evidence = _evidence(profile, work)
+    evidence = _evidence(profile, work).with_columns(pl.col("starts", "ends") & ~pl.col("rank").is_in(untold.implode()))
     found = []
     for pipeline in work.partition_by("pipeline"):
         labelled, said = _pipeline(pipeline, evidence, profile.declared)
@@ -57,7 +64,7 @@ def _work(profile: Profile) -> pl.DataFrame:
     lacking = (
         (pl.col("kind").is_in(["F", "B"]) & pl.col("microbatch").is_null())
         | ((pl.col("kind") == "FB") & pl.col("microbatch_b").is_null())
-        | (pl.col("chunk").is_null() & _ONLY_VEE.fill_null(False))
+        | (pl.col("chunk").is_null() & VEE_MARKER)
     )
     ranks = spans.filter(lacking).select("rank").unique()
     placed = profile.ranks.select("rank", "stage", "host", *REPLICA)
@@ -119,7 +126,7 @@ def _pipeline(work: pl.DataFrame, evidence: pl.DataFrame, declared: Declared) ->
 
 def _is_vee(work: pl.DataFrame, declared: Declared) -> bool:
     """MindSpeed's DualPipeV: so declared, or it has the fused blocks or the markers that only DualPipeV has."""
-    fused = (pl.col("kind") == "FB") | _ONLY_VEE
+    fused = (pl.col("kind") == "FB") | VEE_MARKER
     return (declared.schedule or "").startswith("dualpipe") or bool(work.select(fused.any()).item())
 
 

@@ -24,6 +24,9 @@ MINDSPEED = "mindspeed-dualpipev"
 MINDSPEED_PLAIN = "mindspeed-dualpipev-plain"
 """The same without overlapped pairs."""
 
+VEE_MARKER = pl.col("marker").str.contains("_model_graph", literal=True).fill_null(False)
+"""MindSpeed marks so in DualPipeV only. The forwards of chunk c then carry the number m + c * M."""
+
 _LOOPS = ("1f1b", "gpipe", "eager-1f1b", "zb-h1", "zb-h2", "zbh1-paddle")
 _CHUNKED = ("interleaved", "interleaved-paddle", "interleaved-zb1p", "interleaved-split-paddle")
 

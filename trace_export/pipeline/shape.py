@@ -6,7 +6,8 @@ All of it is measured on a rank's own clock, so it holds however wrong the clock
   Eager 1F1B and interleaved orders);
 - where all forwards come first (GPipe), it waits for its first backward one forward and backward longer per stage that
   follows it;
-- where the chunks lie in a V, the data come back to it later the more stages follow it.
+- where the chunks lie in a V, the data come back to it later the more stages follow it: in DualPipeV and ZBV after one
+  forward and two more for each.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+
+from trace_export.pipeline.sequences import VEE_MARKER
 
 STEPS = 5
 """So many steps are looked at, those with the most blocks: a cut step has fewer."""
@@ -61,13 +64,15 @@ def placement(spans: pl.DataFrame) -> Literal["loop", "vee"] | None:
 
 def measure(spans: pl.DataFrame) -> pl.DataFrame:
     """A row per rank with forward blocks, medians over steps: `lead` forwards before the first backward of
-    `forwards`, `wait_ns` from the last of them to it, `turn` forwards of chunk 0 before the first of chunk 1,
-    `away_ns` between the two chunks' first, `chunks`, `unit_ns` the length of a forward."""
+    `forwards`, `wait_ns` from the last of them to it, `turn` forwards of chunk 0 before the first of chunk 1 (with
+    those that a cut step lacks), `away_ns` between the two chunks' first, `chunks`, `unit_ns` the length of a
+    forward."""
     first_back = pl.col("start_ns").filter(_BACKWARD).min()
     first = [pl.col("start_ns").filter(_FORWARD & (pl.col("chunk") == c)).min() for c in (0, 1)]
     leading = (pl.col("kind") == "F") & (pl.col("start_ns") < first_back)
+    before = _FORWARD & (pl.col("chunk") == 0) & (pl.col("start_ns") < first[1])
     each = (
-        sample(spans)
+        sample(_with_chunks(spans))
         .with_columns(pl.col("chunk").fill_null(0))
         .group_by("rank", *STEP)
         .agg(
@@ -75,7 +80,7 @@ def measure(spans: pl.DataFrame) -> pl.DataFrame:
             forwards=_FORWARD.sum(),
             wait_ns=first_back - pl.col("end_ns").filter(leading).max(),
             turn=pl.when(first[1].is_not_null()).then(
-                (_FORWARD & (pl.col("chunk") == 0) & (pl.col("start_ns") < first[1])).sum()
+                pl.coalesce(pl.col("microbatch").filter(before).max() + 1, before.sum())
             ),
             away_ns=first[1] - first[0],
             chunks=pl.col("chunk").max() + 1,
@@ -85,13 +90,25 @@ def measure(spans: pl.DataFrame) -> pl.DataFrame:
     return each.group_by("rank").agg(pl.exclude("rank", *STEP).median()).sort("rank")
 
 
+def _with_chunks(spans: pl.DataFrame) -> pl.DataFrame:
+    """With the chunks that MindSpeed's numbers tell before they are taken apart (see VEE_MARKER)."""
+    told = VEE_MARKER.any() & _FORWARD & pl.col("chunk").is_null()
+    microbatches = pl.col("microbatch").filter(told).max() // 2 + 1
+    return spans.with_columns(
+        chunk=pl.when(told).then(pl.col("microbatch") // microbatches).otherwise("chunk"),
+        microbatch=pl.when(told).then(pl.col("microbatch") % microbatches).otherwise("microbatch"),
+    )
+
+
 def _infer(shape: pl.DataFrame) -> Inference | None:
     shape = shape.drop_nulls(["lead", "unit_ns"])
     if shape.is_empty():
         return None
     threshold = float(np.median(shape["unit_ns"].to_numpy())) / 2
     if shape["turn"].null_count() == 0 and shape["turn"].n_unique() > 1:
-        after, how, exact = _clusters(shape["away_ns"].to_numpy(), threshold), "the way of the data through a V", False
+        turn = shape["turn"].to_numpy().astype(np.int64)
+        after = turn // 2 if (turn % 2).all() else _clusters(shape["away_ns"].to_numpy(), threshold)
+        how, exact = "the way of the data through a V", False
     else:
         after, how, exact = _by_lead(shape, threshold)
     rank = shape["rank"].to_numpy()

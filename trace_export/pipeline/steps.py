@@ -18,15 +18,15 @@ REPLICA = ("dp", "tp", "cp")
 """What tells the pipelines of a run apart: ranks that agree in these are the stages of one pipeline."""
 
 
-def number(profile: Profile) -> tuple[pl.DataFrame, list[Note]]:
-    """`profile.spans` in the same order, with `step` filled (from 0) for the ranks none of whose blocks has one; and a
-    note of the ranks of which nothing tells where a step ends, so that all their blocks count as one."""
+def number(profile: Profile) -> tuple[pl.DataFrame, pl.Series, list[Note]]:
+    """`profile.spans` in the same order, with `step` filled (from 0) for the ranks none of whose blocks has one; the
+    ranks of which nothing tells where a step ends, so that all their blocks count as one; and a note of these."""
     spans = profile.spans.with_row_index("row")
     blocks = spans.filter(pl.col("kind").is_in([*WORK, "OPT"]))
     known = blocks.filter(pl.col("step").is_not_null())
     blocks = blocks.join(known, on="rank", how="anti").sort("rank", "start_ns", "end_ns").drop("step")
     if blocks.is_empty():
-        return profile.spans, []
+        return profile.spans, pl.Series("rank", [], INT), []
     steps = _by_optimizer(blocks)
     for rule in (_by_collectives, _by_first_forward):
         steps = rule(profile, blocks) if steps is None else steps
@@ -35,12 +35,40 @@ def number(profile: Profile) -> tuple[pl.DataFrame, list[Note]]:
     found = blocks.select("row", "rank", "kind", step=steps).with_columns(
         pl.col("step").forward_fill().backward_fill().over("rank").cast(INT)
     )
+    found = _of_replicas(found, profile.ranks)
     untold = found.filter(FORWARDS & pl.col("step").is_null()).group_by("rank").len().filter(pl.col("len") > 1)
     text = "nothing tells where a step of these ranks ends; all their blocks count as one (an earlier stage would tell)"
     notes = [Note("warning", text, count=untold.height)] if untold.height else []
     filled = spans.join(found.select("row", found="step"), on="row", how="left", maintain_order="left")
     one = pl.when(pl.col("row").is_in(found["row"].implode())).then(0)
-    return filled.with_columns(pl.coalesce("step", "found", one).alias("step")).drop("row", "found"), notes
+    filled = filled.with_columns(pl.coalesce("step", "found", one).alias("step")).drop("row", "found")
+    return filled, untold["rank"], notes
+
+
+def _of_replicas(found: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
+    """`found` (row, rank, kind, step, by time) with the steps of ranks that have none: those of another rank of their
+    stage in whose order of blocks their own occurs, and at one place only."""
+    if not found["step"].null_count():
+        return found
+    letter = pl.col("kind").replace({"FB": "X", "OPT": "O"})
+    words = (
+        found.join(ranks.select("rank", "stage"), on="rank", how="left", maintain_order="left")
+        .group_by("rank", "stage", maintain_order=True)
+        .agg(letter.str.join("").alias("word"), pl.col("step"), told=pl.col("step").is_not_null().all())
+    )
+    taken = []
+    for rank, stage, word in words.filter(~pl.col("told")).select("rank", "stage", "word").iter_rows():
+        replicas = words.filter(pl.col("told") & (pl.col("stage") == stage)).select("word", "step").iter_rows()
+        for other, steps in replicas:
+            if (at := other.find(word)) >= 0 and at == other.rfind(word):
+                taken.append(pl.DataFrame({"rank": rank, "taken": steps[at : at + len(word)]}))
+                break
+    if not taken:
+        return found
+    nth = pl.int_range(pl.len()).over("rank").alias("nth")
+    table = pl.concat(taken).cast({"rank": INT, "taken": INT}).with_columns(nth)
+    joined = found.with_columns(nth).join(table, on=["rank", "nth"], how="left", maintain_order="left")
+    return joined.with_columns(step=pl.coalesce("taken", "step")).drop("taken", "nth")
 
 
 def _by_optimizer(blocks: pl.DataFrame) -> pl.Series | None:
@@ -103,8 +131,9 @@ def _by_first_forward(profile: Profile, blocks: pl.DataFrame) -> pl.Series | Non
 def _by_balance(profile: Profile, blocks: pl.DataFrame) -> pl.Series:
     """By counts: a stage that is not the last has as many backwards as forwards only when its step is over.
 
-    That gives the blocks of a kind per step. A rank whose capture has whole steps only counts them; any other takes the
-    step that was going on, by the clock, on the earliest stage of its pipeline that could count. Null where none could.
+    That gives the blocks of a kind per step, which replicas have in common. A rank whose capture has whole steps only
+    counts them; any other takes the step that was going on, by the clock, on the earliest stage of its pipeline that
+    could count, if that is no later than its own. Null where none could.
     """
     stages = profile.declared.pp
     last = profile.ranks["stage"].max() if stages is None else stages - 1
@@ -121,16 +150,21 @@ def _by_balance(profile: Profile, blocks: pl.DataFrame) -> pl.Series:
     fits = (pl.col("forwards") % pl.col("size") == 0) & (pl.col("backwards") % pl.col("size") == 0)
     votes = sizes.group_by("pipeline", "size").len().sort("len", "size")
     size = votes.group_by("pipeline").agg(pl.col("size").last())
-    counted = placed.join(size, on="pipeline", how="left", maintain_order="left").with_columns(
+    usual = sizes.group_by("size").len().sort("len", "size")["size"].last() if len(sizes) else None
+    placed = placed.join(size, on="pipeline", how="left", maintain_order="left")
+    counted = placed.with_columns(pl.col("size").fill_null(pl.lit(usual, pl.Int64))).with_columns(
         step=pl.when(fits & pl.col("kind").is_in(["F", "B"]))
         .then(pl.int_range(pl.len()).over("rank", "kind") // pl.col("size"))
         .cast(INT)
     )
     begins = (
         counted.filter(fits & (pl.col("stage") == pl.col("stage").filter(fits).min().over("pipeline")))
-        .group_by("pipeline", "step").agg(pl.col("start_ns").min()).drop_nulls().sort("start_ns")
+        .group_by("pipeline", "step").agg(pl.col("start_ns").min(), begun=pl.col("stage").first())
+        .drop_nulls().sort("start_ns")
     )  # fmt: skip
-    rest = counted.filter(pl.col("size").is_not_null() & ~fits).select("row", "pipeline", "start_ns").sort("start_ns")
-    timed = rest.join_asof(begins, on="start_ns", by="pipeline", check_sortedness=False).select("row", timed="step")
+    rest = counted.filter(pl.col("size").is_not_null() & ~fits).sort("start_ns")
+    rest = rest.select("row", "pipeline", "start_ns", "stage")
+    timed = rest.join_asof(begins, on="start_ns", by="pipeline", check_sortedness=False)
+    timed = timed.filter(pl.col("stage") >= pl.col("begun")).select("row", timed="step")
     whole = counted.join(timed, on="row", how="left", maintain_order="left")
     return whole.select(pl.coalesce("step", "timed").cast(INT))[:, 0]

@@ -16,6 +16,8 @@ from trace_export.pipeline.schedules import Placement, canonical, schedule_place
 
 PLACES = ["stage", "dp", "tp", "cp"]
 
+MOST = 0.75
+"""So many of the ranks must do the work of their stage for their order to be believed."""
 ALIKE = 0.01
 """Two ranks of a stage are tensor-parallel peers when nine in ten of their blocks start within this part of a block's
 length of each other: replicas start a step together too, but drift apart in it."""
@@ -29,8 +31,8 @@ def resolve(profile: Profile, told: Declared) -> Profile:
     """
     ranks, notes = profile.ranks, []
     inferred = shape.infer(profile.spans)
-    told_places = _by_sizes(ranks, told, "told")
-    declared_places = _by_sizes(ranks, profile.declared, "assumed")
+    told_places = _in_order(ranks, told, "told", inferred)
+    declared_places = _in_order(ranks, profile.declared, "assumed", inferred)
     recorded = ranks.select("rank", *PLACES).with_columns(
         origin=pl.when(pl.col("stage").is_not_null()).then(pl.lit("recorded"))
     )
@@ -73,10 +75,25 @@ def _known(name: str) -> str | None:
         return None
 
 
-def _by_sizes(ranks: pl.DataFrame, sizes: Declared, origin: str) -> pl.DataFrame | None:
-    """The places in the frameworks' default order of ranks, or None where the number of stages is not known.
+def _in_order(
+    ranks: pl.DataFrame, sizes: Declared, origin: str, inferred: shape.Inference | None
+) -> pl.DataFrame | None:
+    """The places in the frameworks' default order of ranks, or where the work of most ranks fits it better, in
+    Megatron-LM's other one (use_tp_pp_dp_mapping); None where the number of stages is not known."""
+    usual = _by_sizes(ranks, sizes, origin)
+    if usual is None or inferred is None or not inferred.exact:
+        return usual
+    other = _by_sizes(ranks, sizes, "inferred" if origin == "assumed" else origin, replicas_last=True)
+    if other is None:
+        return usual
+    fits = [(inferred.stages.join(p, on=["rank", "stage"]).height, p) for p in (usual, other)]
+    return other if fits[1][0] > max(fits[0][0], MOST * len(inferred.stages)) else usual
 
-    Megatron-LM counts tp, cp, dp, pp from the fastest to the slowest; Paddle tp, pp, dp.
+
+def _by_sizes(ranks: pl.DataFrame, sizes: Declared, origin: str, *, replicas_last: bool = False) -> pl.DataFrame | None:
+    """The places in an order of ranks, or None where the number of stages is not known.
+
+    Megatron-LM counts tp, cp, dp, pp from the fastest to the slowest; Paddle, and all with `replicas_last`, tp, pp, dp.
     """
     world = _above(ranks["rank"])
     given = (sizes.tp or 1) * (sizes.cp or 1) * (sizes.dp or 1)
@@ -92,14 +109,15 @@ def _by_sizes(ranks: pl.DataFrame, sizes: Declared, origin: str) -> pl.DataFrame
     per_stage = max(-(-world // pp), given)
     tp = sizes.tp or (per_stage // given if sizes.dp else None)
     inner = (tp or 1) * (sizes.cp or 1)
-    rank, paddle = pl.col("rank"), pl.col("kind").str.starts_with("paddle").fill_null(False)
-    if tp is None and per_stage > 1 and ranks.select(paddle.any()).item():
+    rank = pl.col("rank")
+    last = pl.col("kind").str.starts_with("paddle").fill_null(False) | replicas_last
+    if tp is None and per_stage > 1 and ranks.select(last.any()).item():
         return None  # the stage depends on tp: the shape of the work knows better
-    within = pl.when(paddle).then(rank % inner + rank // (inner * pp) * inner).otherwise(rank % per_stage)
+    within = pl.when(last).then(rank % inner + rank // (inner * pp) * inner).otherwise(rank % per_stage)
     known = tp is not None or per_stage == 1
     return ranks.select(
         "rank",
-        stage=pl.when(paddle).then(rank // inner % pp).otherwise(rank // per_stage),
+        stage=pl.when(last).then(rank // inner % pp).otherwise(rank // per_stage),
         dp=within // inner if known else pl.lit(None, pl.Int32),
         tp=within % (tp or 1) if known else pl.lit(None, pl.Int32),
         cp=within // (tp or 1) % (sizes.cp or 1) if known else pl.lit(None, pl.Int32),
