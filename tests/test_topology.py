@@ -136,6 +136,11 @@ def test_sizes_in_the_order_of_megatron() -> None:
     assert set(profile.ranks["stage_origin"]) == {"told"}
 
 
+def test_what_sizes_leave_is_context_parallel() -> None:
+    profile = resolve(bare(16), Declared(pp=2, tp=2, dp=2))
+    assert profile.ranks.equals(resolve(bare(16), Declared(pp=2, tp=2, dp=2, cp=2)).ranks)
+
+
 def test_sizes_in_the_order_of_paddle() -> None:
     """dp 2, pp 2, tp 2: dp is the slowest."""
     profile = resolve(bare(8, "paddle"), Declared(pp=2, tp=2, dp=2))

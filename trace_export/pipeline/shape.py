@@ -107,8 +107,8 @@ def _infer(shape: pl.DataFrame) -> Inference | None:
     threshold = float(np.median(shape["unit_ns"].to_numpy())) / 2
     if shape["turn"].null_count() == 0 and shape["turn"].n_unique() > 1:
         turn = shape["turn"].to_numpy().astype(np.int64)
-        after = turn // 2 if (turn % 2).all() else _clusters(shape["away_ns"].to_numpy(), threshold)
-        how, exact = "the way of the data through a V", False
+        how, exact = "the way of the data through a V", bool((turn % 2).all())
+        after = turn // 2 if exact else _clusters(shape["away_ns"].to_numpy(), threshold)
     else:
         after, how, exact = _by_lead(shape, threshold)
     rank = shape["rank"].to_numpy()

@@ -93,7 +93,8 @@ def _in_order(
 def _by_sizes(ranks: pl.DataFrame, sizes: Declared, origin: str, *, replicas_last: bool = False) -> pl.DataFrame | None:
     """The places in an order of ranks, or None where the number of stages is not known.
 
-    Megatron-LM counts tp, cp, dp, pp from the fastest to the slowest; Paddle, and all with `replicas_last`, tp, pp, dp.
+    Megatron-LM counts tp, cp, dp, pp from the fastest to the slowest; Paddle, and all with `replicas_last`, tp, cp, pp,
+    dp. What the other sizes leave of a stage's ranks is the size of tp, or where that is known, of cp.
     """
     world = _above(ranks["rank"])
     given = (sizes.tp or 1) * (sizes.cp or 1) * (sizes.dp or 1)
@@ -107,8 +108,10 @@ def _by_sizes(ranks: pl.DataFrame, sizes: Declared, origin: str, *, replicas_las
             )
         return None
     per_stage = max(-(-world // pp), given)
-    tp = sizes.tp or (per_stage // given if sizes.dp else None)
-    inner = (tp or 1) * (sizes.cp or 1)
+    left = per_stage // given if sizes.dp else None
+    tp = sizes.tp or left
+    cp = sizes.cp or (left if sizes.tp else None) or 1
+    inner = (tp or 1) * cp
     rank = pl.col("rank")
     last = pl.col("kind").str.starts_with("paddle").fill_null(False) | replicas_last
     if tp is None and per_stage > 1 and ranks.select(last.any()).item():
@@ -120,7 +123,7 @@ def _by_sizes(ranks: pl.DataFrame, sizes: Declared, origin: str, *, replicas_las
         stage=pl.when(last).then(rank // inner % pp).otherwise(rank // per_stage),
         dp=within // inner if known else pl.lit(None, pl.Int32),
         tp=within % (tp or 1) if known else pl.lit(None, pl.Int32),
-        cp=within // (tp or 1) % (sizes.cp or 1) if known else pl.lit(None, pl.Int32),
+        cp=within // (tp or 1) % cp if known else pl.lit(None, pl.Int32),
         origin=pl.lit(origin),
     )
 
