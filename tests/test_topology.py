@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,10 +99,38 @@ def test_stages_of_dualpipev_from_its_numbers(stages: int, microbatches: int, re
     assert stages_of(whole) == expected
     begun = whole.spans.filter((pl.col("rank") > 0) | (pl.col("start_ns") >= 200) & (pl.col("step") == 0))
     assert stages_of(replace(whole, spans=begun)) == expected  # rank 0 has one step, and not its first two blocks
+    first = replace(whole, ranks=whole.ranks.filter(rank=0), spans=whole.spans.filter(rank=0))
+    assert resolve(first, Declared()).declared.pp == stages  # whatever was read of them
 
 
 def stages_of(profile: Profile) -> dict[int, int]:
     return stages(resolve(profile, Declared()))
+
+
+def sized(words: dict[int, str], sizes: Declared, wait: dict[int, int] | None = None) -> dict[int, int]:
+    """The stages of ranks with these words and declared sizes; each waits so long for its first backward."""
+    rows = []
+    for rank, word in words.items():
+        for at, kind in enumerate(word):
+            start = 100 * at + (wait or {}).get(rank, 0) * (at >= word.index("B"))
+            rows.append({"rank": rank, "run": 0, "step": 0, "kind": kind, "start_ns": start, "end_ns": start + 90})
+    ranks = bare(max(words) + 1).ranks.filter(pl.col("rank").is_in(list(words)))
+    return stages_of(Profile(ranks=ranks, spans=conform(pl.DataFrame(rows), SPANS), declared=sizes))
+
+
+def test_the_order_of_ranks_where_the_first_and_last_stage_were_not_read() -> None:
+    """pp 6, dp 2, counted pp, dp: ranks 2, 3, 7, 8 and 10."""
+    leads = {rank: 6 - rank % 6 for rank in (2, 3, 7, 8, 10)}
+    words = {rank: "F" * (n - 1) + "FB" * 8 + "B" * (n - 1) for rank, n in leads.items()}
+    assert sized(words, Declared(pp=6, tp=1, dp=2)) == {2: 2, 3: 3, 7: 1, 8: 2, 10: 4}
+
+
+@pytest.mark.parametrize(("read", "believed"), [(range(8), True), ([0, 1, 7], False)])
+def test_times_alone_tell_the_order_of_many_ranks_only(read: Sequence[int], believed: bool) -> None:
+    """pp 4, dp 2, counted pp, dp, all forwards first: only the wait for the first backward tells the stage."""
+    words, wait = dict.fromkeys(read, "FFFFBBBB"), {rank: 300 * (3 - rank % 4) for rank in range(8)}
+    expected = {rank: rank % 4 if believed else rank // 2 for rank in read}
+    assert sized(words, Declared(pp=4, tp=1, dp=2), wait) == expected
 
 
 @pytest.mark.parametrize("origin", ["told", "declared"])

@@ -31,11 +31,13 @@ _BACKWARD = pl.col("kind") != "F"
 
 @dataclass(frozen=True)
 class Inference:
-    """`stages`: rank, stage. `how` says what it was seen from; `exact` whether counts alone say so, without times."""
+    """`stages`: rank, stage, and how many stages come `after`. `how` says what it was seen from; `exact` whether counts
+    alone say so, without times. `depth`: the number of all stages, where that can be seen too."""
 
     stages: pl.DataFrame
     how: str
     exact: bool
+    depth: int | None
 
 
 def sample(spans: pl.DataFrame, steps: int = STEPS) -> pl.DataFrame:
@@ -51,7 +53,8 @@ def infer(spans: pl.DataFrame) -> Inference | None:
     Every run is looked at on its own; counts are believed before times.
     """
     runs = spans.select(pl.col("run").fill_null(0)).to_series().unique().sort()
-    found = [_infer(measure(spans.filter(pl.col("run").fill_null(0) == run))) for run in runs]
+    vee = spans.select(VEE_MARKER.any()).item()
+    found = [_infer(measure(spans.filter(pl.col("run").fill_null(0) == run)), vee=vee) for run in runs]
     usable = [inference for inference in found if inference is not None]
     return min(usable, key=lambda i: (-len(i.stages), not i.exact), default=None)
 
@@ -100,12 +103,13 @@ def _with_chunks(spans: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _infer(shape: pl.DataFrame) -> Inference | None:
+def _infer(shape: pl.DataFrame, *, vee: bool) -> Inference | None:
     shape = shape.drop_nulls(["lead", "unit_ns"])
     if shape.is_empty():
         return None
     threshold = float(np.median(shape["unit_ns"].to_numpy())) / 2
-    if shape["turn"].null_count() == 0 and shape["turn"].n_unique() > 1:
+    folded = shape["turn"].null_count() == 0 and (vee or shape["turn"].n_unique() > 1)
+    if folded:
         turn = shape["turn"].to_numpy().astype(np.int64)
         how, exact = "the way of the data through a V", bool((turn % 2).all())
         after = turn // 2 if exact else _clusters(shape["away_ns"].to_numpy(), threshold)
@@ -113,8 +117,9 @@ def _infer(shape: pl.DataFrame) -> Inference | None:
         after, how, exact = _by_lead(shape, threshold)
     rank = shape["rank"].to_numpy()
     stage = _numbered(rank, after, exact)
-    frame = pl.DataFrame({"rank": rank, "stage": stage}, schema={"rank": pl.Int32, "stage": pl.Int32})
-    return Inference(frame, how, exact)
+    columns = {"rank": rank, "stage": stage, "after": after}
+    depth = int((stage + after).max()) + 1 if folded and exact and len(np.unique(stage + after)) == 1 else None
+    return Inference(pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.Int32)), how, exact, depth)
 
 
 def _by_lead(shape: pl.DataFrame, threshold: float) -> tuple[npt.NDArray[np.int64], str, bool]:

@@ -17,7 +17,9 @@ from trace_export.pipeline.schedules import Placement, canonical, schedule_place
 PLACES = ["stage", "dp", "tp", "cp"]
 
 MOST = 0.75
-"""So many of the ranks must do the work of their stage for their order to be believed."""
+FEW = 4
+"""For another order of ranks than the usual one to be believed, `MOST` of them must do the work of their stage; where
+times had to tell what that is, all of them, and no fewer than `FEW`."""
 ALIKE = 0.01
 """Two ranks of a stage are tensor-parallel peers when nine in ten of their blocks start within this part of a block's
 length of each other: replicas start a step together too, but drift apart in it."""
@@ -51,7 +53,7 @@ def resolve(profile: Profile, told: Declared) -> Profile:
     return replace(
         profile,
         ranks=conform(merged.rename({"origin": "stage_origin"}), RANKS),
-        declared=told.or_else(profile.declared),
+        declared=told.or_else(profile.declared).or_else(Declared(pp=None if inferred is None else inferred.depth)),
     ).with_notes(notes + guessed)
 
 
@@ -81,13 +83,21 @@ def _in_order(
     """The places in the frameworks' default order of ranks, or where the work of most ranks fits it better, in
     Megatron-LM's other one (use_tp_pp_dp_mapping); None where the number of stages is not known."""
     usual = _by_sizes(ranks, sizes, origin)
-    if usual is None or inferred is None or not inferred.exact:
+    if usual is None or inferred is None:
         return usual
     other = _by_sizes(ranks, sizes, "inferred" if origin == "assumed" else origin, replicas_last=True)
     if other is None:
         return usual
-    fits = [(inferred.stages.join(p, on=["rank", "stage"]).height, p) for p in (usual, other)]
-    return other if fits[1][0] > max(fits[0][0], MOST * len(inferred.stages)) else usual
+    asked = [_fitting(places, inferred.stages, sizes.pp) for places in (usual, other)]
+    enough = MOST * len(inferred.stages) if inferred.exact else max(len(inferred.stages), FEW)
+    return other if asked[1] > asked[0] and asked[1] >= enough else usual
+
+
+def _fitting(places: pl.DataFrame, seen: pl.DataFrame, depth: int | None) -> int:
+    """How many ranks do the work of their stage: as counted from the first stage that was `seen`, or from the last."""
+    both = places.join(seen, on="rank", suffix="_seen")
+    counted = both["stage_seen"], (depth or 0) - 1 - both["after"]
+    return max(int((both["stage"] == stage).sum()) for stage in counted)
 
 
 def _by_sizes(ranks: pl.DataFrame, sizes: Declared, origin: str, *, replicas_last: bool = False) -> pl.DataFrame | None:
