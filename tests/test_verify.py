@@ -10,10 +10,13 @@ import polars as pl
 import pytest
 
 from tests.conftest import Cli
+from tests.profiles import two_stages
 from tests.test_trace_writers import FORMATS, full_chart
 from tests.traces import open_trace
 from trace_export.chart.chart import Chart
 from trace_export.errors import TraceExportError
+from trace_export.output import WriteOptions, announce, draw
+from trace_export.pipeline.dependencies import block_edges
 from trace_export.ui import processor
 from trace_export.ui.verify import verify
 from trace_export.writers import chrome, perfetto
@@ -96,3 +99,26 @@ def test_every_sample_with_all_that_can_be_drawn(name: str, samples: Path, tmp_p
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "pipeline_profile.pftrace.gz").stat().st_size > 1000
     assert (tmp_path / "pipeline_profile.json.gz").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(("writer", "name"), FORMATS)
+@pytest.mark.parametrize("ahead_ns", [-100, -11, -10, -9, -1, 0, 1, 100])
+def test_clocks_that_disagree_leave_only_arrows_that_lead_on(
+    writer: ModuleType, name: str, ahead_ns: int, tmp_path: Path
+) -> None:
+    made = two_stages()
+    late = made.ranks.filter(pl.col("stage") == 1)["rank"].implode()
+    moved = pl.when(pl.col("rank").is_in(late)).then(ahead_ns).otherwise(0)
+    spans = made.spans.with_columns(pl.col("start_ns") + moved, pl.col("end_ns") + moved)
+    shown = replace(made, spans=spans)
+    options = WriteOptions(tracks="rank")
+    chart = draw(shown, options, "spans")
+    writer.write(chart, tmp_path / name)
+    assert verify(chart, tmp_path / name) == []
+    edges = block_edges(shown)
+    starts = spans["start_ns"].to_list()
+    lost = sum(starts[dst] <= starts[src] for src, dst in edges.select("src", "dst").iter_rows())
+    with open_trace(tmp_path / name) as trace:
+        assert trace.query("select count(*) from flow").item() == edges.height - lost
+    said = [note.text for note in announce(shown, options, "spans")]
+    assert [text.split(" of the ways")[0] for text in said] == ([f"{lost} of {edges.height}"] if lost else [])

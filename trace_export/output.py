@@ -102,11 +102,17 @@ def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
             detail=detail,
             color_by=next(choice for choice in COLOR_BY if choice == options.color_by),
             schedule=readable(profile.declared.schedule),
-            edges=dependencies.block_edges(profile),
+            edges=_arrows(profile),
             step_arguments=step_bubbles(profile).select("run", "step", (100 * pl.col("bubble")).alias("bubble %")),
             added=tuple(added),
         ),
     )
+
+
+def _arrows(profile: Profile) -> pl.DataFrame:
+    """The edges that can be drawn: no viewer has arrows that lead back in time."""
+    edges = dependencies.block_edges(profile)
+    return edges.filter(~dependencies.back_in_time(edges, profile.spans))
 
 
 def write(
@@ -225,6 +231,10 @@ def announce(profile: Profile, options: WriteOptions, detail: Detail) -> list[No
         read = "" if detail == "spans" else ", and no others' device tasks were read"
         text = f"{ranks['stage'].n_unique()} of {ranks.height} ranks are drawn, the first of each stage{read}"
         notes.append(Note("note", f"{text}; --tracks rank draws all"))
+    edges = dependencies.block_edges(profile)
+    if back := int(dependencies.back_in_time(edges, profile.spans).sum()):
+        text = "of the ways from block to block lead back in time (clocks that disagree, or times of the host)"
+        notes.append(Note("note", f"{back} of {edges.height} {text}; they have no arrow"))
     count = slices_drawn(profile, options, detail)
     if min(count, options.max_slices or count) > BROWSER_SLICES:
         text = f"{count} slices are more than a browser holds"

@@ -42,6 +42,12 @@ def block_edges(profile: Profile) -> pl.DataFrame:
     )
 
 
+def back_in_time(edges: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
+    """Which `edges` lead to a block that starts no later than the one that feeds it, as on clocks that disagree."""
+    starts = spans["start_ns"]
+    return starts.gather(edges["dst"]) <= starts.gather(edges["src"])
+
+
 def _halves(spans: pl.DataFrame) -> pl.DataFrame:
     """A row per forward and per backward (an overlapped pair has both) with its row in `spans`."""
     rows = spans.with_row_index("row").with_columns(pl.col("run", "step", "chunk", "chunk_b").fill_null(0))

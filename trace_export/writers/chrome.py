@@ -69,15 +69,20 @@ def _write_slices(slices: pl.DataFrame, origin_ns: int, sink: Write) -> None:
 
 
 def _write_flows(slices: pl.DataFrame, origin_ns: int, sink: Write) -> None:
-    """Arrows: they start in the last nanosecond of the slice they leave, and end at the start of the other."""
-    inside = pl.max_horizontal("start_ns", pl.col("end_ns") - 1)
-    ends = {"flow_out": (inside, b'"s"'), "flow_in": (pl.col("start_ns"), b'"f","bp":"e"')}
-    for column, (when, phase) in ends.items():
-        if column in slices.columns:
-            having = slices.filter(pl.col(column).list.len() > 0)
-            for block in blocks(having.select("track", when.alias("ts_ns"), id=column).explode("id")):
-                head = [*_event(phase, block, "ts_ns", origin_ns), b',"cat":"flow","name":"next","id":']
-                _put(sink, records(len(block), [*head, value(block["id"])], [], b"}"))
+    """Arrows: they start in the last nanosecond of the slice they leave, or right before they end, at the start of the
+    other: one that ends before it starts is dropped by viewers."""
+    if not {"flow_out", "flow_in"} <= set(slices.columns):
+        return
+    leaving, coming = (
+        slices.select("track", "start_ns", "end_ns", id=column).filter(pl.col("id").list.len() > 0).explode("id")
+        for column in ("flow_out", "flow_in")
+    )
+    both = leaving.join(coming.select("id", until="start_ns"), on="id", maintain_order="left")
+    begun = pl.max_horizontal("start_ns", pl.min_horizontal("end_ns", "until") - 1)
+    for phase, ends in ((b'"s"', both.with_columns(start_ns=begun)), (b'"f","bp":"e"', coming)):
+        for block in blocks(ends):
+            head = [*_event(phase, block, "start_ns", origin_ns), b',"cat":"flow","name":"next","id":']
+            _put(sink, records(len(block), [*head, value(block["id"])], [], b"}"))
 
 
 def _write_instants(instants: pl.DataFrame, origin_ns: int, sink: Write) -> None:
