@@ -55,6 +55,15 @@ def test_ranks_that_are_not_there(run_cli: Cli, samples: Path, tmp_path: Path, f
     assert "no source holds a rank of --ranks 70-77" in result.stderr
 
 
+@pytest.mark.parametrize("chosen", [("--steps", "99"), ("--stages", "7"), ("--time", "5s-6s")])
+def test_what_there_is_to_choose_from(run_cli: Cli, samples: Path, tmp_path: Path, chosen: tuple[str, str]) -> None:
+    """The sample is of two machines with two of four stages each, and of the steps 2 to 4."""
+    result = run_cli(samples / "paddle" / "two_machines", "--out", tmp_path, *chosen)
+    assert result.returncode == 1
+    assert "no block is left by the options; it has steps 2-4, stages 0-3, 0." in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_quiet_and_json(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
     result = run_cli(samples / "paddle" / "single", "--out", tmp_path, "--quiet")
     assert (result.stdout, result.stderr) == ("", "")

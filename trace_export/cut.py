@@ -33,6 +33,16 @@ def on_devices(profile: Profile, devices: Numbers) -> Profile:
     return replace(profile, ranks=kept, **tables)
 
 
+def extent(profile: Profile) -> str:
+    """What there is to choose from: "steps 3-5, stages 0-3, 1.52 s from the first block to the last"."""
+    parts = []
+    for what, numbers in (("steps", profile.spans["step"]), ("stages", profile.ranks["stage"])):
+        if known := numbers.drop_nulls().unique().sort().to_list():
+            parts.append(f"{what} {known[0]}-{known[-1]}")
+    seconds = profile.spans.select((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).item() or 0.0
+    return ", ".join([*parts, f"{seconds:.3g} s from the first block to the last"])
+
+
 def cut(profile: Profile, steps: Numbers | None, stages: Numbers | None, window: Window | None) -> Profile:
     """Only the blocks of `steps`, on `stages`, that touch `window` (relative to the first block); all other rows of the
     same ranks within the time of these blocks."""

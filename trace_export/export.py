@@ -19,7 +19,7 @@ import polars as pl
 
 from trace_export import parallel, sources
 from trace_export.clocks import align as clock_alignment
-from trace_export.cut import cut, on_devices
+from trace_export.cut import cut, extent, on_devices
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError
 from trace_export.model import Declared, Detail, Profile, recorded
 from trace_export.output import Progress, WriteOptions, announce, drawn_ranks, output_paths, silent, write
@@ -115,10 +115,10 @@ def load(options: LoadOptions, progress: Progress = silent) -> Loaded:
 
 def _asked(profile: Profile, options: LoadOptions) -> Profile:
     """The part of the profile that the options ask for. Raises NothingToExportError when that is no block."""
-    profile = cut(profile, options.steps, options.stages, options.window)
-    if profile.spans.is_empty():
-        raise NothingToExportError(f"{options.log_dir}: no block is left by the options", _SEE)
-    return profile
+    asked = cut(profile, options.steps, options.stages, options.window)
+    if asked.spans.is_empty():
+        raise NothingToExportError(f"{options.log_dir}: no block is left by the options", f"it has {extent(profile)}")
+    return asked
 
 
 def locate(options: LoadOptions) -> tuple[Found, list[TraceExportError]]:
