@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+import trace_export
 from tests.conftest import Cli
 from tests.test_ascend import NUMBERS, load, truth_spans, understood
 from trace_export.errors import SourceError
@@ -148,3 +150,11 @@ def test_inspect_names_the_tables_without_times(shared: Path, run_cli: Cli) -> N
     assert "hold no times: op_statistic.csv, api_statistic.csv, step_trace_time.csv" in " ".join(
         (result.stdout + result.stderr).split()
     )
+
+
+def test_an_empty_table_is_told(samples: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(samples / "mindspore", tmp_path / "logs")
+    table = next(folder.glob("node0_4001_*/ASCEND_PROFILER_OUTPUT/kernel_details.csv"))
+    table.write_bytes(b"")
+    notes = trace_export.load(folder).profile.notes
+    assert [n.where for n in notes if "is empty" in n.text and n.level == "warning"] == [str(table)]

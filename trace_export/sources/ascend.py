@@ -173,7 +173,7 @@ def _metadata(db: Database, source: Source, rank: int) -> Metadata:
 
 def _from_text(source: Source, options: ReadOptions) -> Profile:
     folder, rank = source.path, 0 if source.rank is None else source.rank
-    notes: list[Note] = []
+    notes = list(ascend_text.unfinished(folder))
     seen = _trace(folder, Dialects.of(options.markers))
     rows = ascend_text.kernels(folder)
     of_hccl = pl.col("core").is_in(ascend_text.COMMUNICATION).fill_null(False)

@@ -61,6 +61,13 @@ def kernels(folder: Path) -> pl.LazyFrame:
     ).filter(usable())  # fmt: skip
 
 
+def unfinished(folder: Path) -> Iterator[Note]:
+    """A warning for each table without content, which is taken for one that is not there."""
+    for path in sorted(folder.glob("*.csv")):
+        if path.is_file() and path.stat().st_size == 0:
+            yield Note("warning", "is empty: its export or copy did not finish", str(path))
+
+
 def device(folder: Path) -> int | None:
     """The device's number on its host: a column that several tables have, depending on the version."""
     for name, column in (("step_trace_time.csv", "Device_id"), ("kernel_details.csv", "Device_id")):
