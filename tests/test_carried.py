@@ -63,6 +63,14 @@ def test_what_the_source_says_stays() -> None:
     assert told(tell(replace(whole, messages=said))) == [("B", 7, None)] * 4
 
 
+def test_a_known_direction_is_believed() -> None:
+    whole = two_ranks()
+    said = whole.messages.with_columns(direction=pl.Series(["F", "B", "B", "F"]))
+    found = tell(replace(whole, messages=said))
+    assert told(found) == [("F", 0, 0), ("B", None, None), ("B", 0, 0), ("F", None, None)]
+    assert [n.count for n in found.notes if "what they carry is inferred" in n.text] == [2]
+
+
 @pytest.mark.parametrize(
     ("name", "at_least"),
     [("1f1b_pp4_mb8", 1.0), ("1f1b_clipped_pp2_mb6", 1.0), ("vpp_pp4_v2_mb8", 1.0), ("dualpipev_pp4_mb10", 0.4)],

@@ -67,9 +67,9 @@ def placement(spans: pl.DataFrame) -> Literal["loop", "vee"] | None:
 
 def measure(spans: pl.DataFrame) -> pl.DataFrame:
     """A row per rank with forward blocks, medians over steps: `lead` forwards before the first backward of
-    `forwards`, `wait_ns` from the last of them to it, `turn` forwards of chunk 0 before the first of chunk 1 (with
-    those that a cut step lacks), `away_ns` between the two chunks' first, `chunks`, `unit_ns` the length of a
-    forward."""
+    `forwards`, `wait_ns` from the last of them to it, `away_ns` between the first of two chunks, `chunks`, `unit_ns`
+    the length of a forward; and the most of `turn`, forwards of chunk 0 before the first of chunk 1, which a cut step
+    may have fewer of."""
     first_back = pl.col("start_ns").filter(_BACKWARD).min()
     first = [pl.col("start_ns").filter(_FORWARD & (pl.col("chunk") == c)).min() for c in (0, 1)]
     leading = (pl.col("kind") == "F") & (pl.col("start_ns") < first_back)
@@ -90,7 +90,8 @@ def measure(spans: pl.DataFrame) -> pl.DataFrame:
             unit_ns=(pl.col("end_ns") - pl.col("start_ns")).filter(pl.col("kind") == "F").median(),
         )
     )
-    return each.group_by("rank").agg(pl.exclude("rank", *STEP).median()).sort("rank")
+    medians = pl.exclude("rank", *STEP, "turn").median()
+    return each.group_by("rank").agg(medians, pl.col("turn").max()).sort("rank")
 
 
 def _with_chunks(spans: pl.DataFrame) -> pl.DataFrame:
