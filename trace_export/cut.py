@@ -38,7 +38,7 @@ def extent(profile: Profile) -> str:
     parts = []
     for what, numbers in (("steps", profile.spans["step"]), ("stages", profile.ranks["stage"])):
         if known := numbers.drop_nulls().unique().sort().to_list():
-            parts.append(f"{what} {known[0]}-{known[-1]}")
+            parts.append(f"{what} {Numbers(((known[0], known[-1]),))}")
     seconds = profile.spans.select((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).item() or 0.0
     return ", ".join([*parts, f"{seconds:.3g} s from the first block to the last"])
 

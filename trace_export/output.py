@@ -222,7 +222,7 @@ def drawn_ranks(profile: Profile, tracks: str) -> list[int]:
 
 
 def announce(profile: Profile, options: WriteOptions, detail: Detail) -> list[Note]:
-    """Which of many ranks a trace will show, and a warning where it will be larger than a browser holds."""
+    """Which of many ranks and arrows a trace will show, and a warning where it is larger than a browser holds."""
     if not set(TRACES) & set(options.formats):
         return []
     notes = []
