@@ -276,6 +276,22 @@ def test_steps_of_the_last_stage_alone_are_told_to_be_one() -> None:
     assert not [note for note in label(whole).notes if note.level == "warning"]
 
 
+def alone(words: list[str], rank: int) -> Profile:
+    """One rank of several, and nothing that says how many there are."""
+    whole = profile([[word] for word in words])
+    spans, ranks = (frame.filter(pl.col("rank") == rank) for frame in (whole.spans, whole.ranks))
+    return replace(whole, spans=spans, ranks=ranks, declared=Declared())
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_one_stage_of_1f1b_alone(stage: int) -> None:
+    """Stage 1 of 4 has the order of stage 1 of 2 with two chunks; the simpler one is believed."""
+    labelled = label(alone([one_f_one_b(4, s, 6) for s in range(4)], stage))
+    for kind in "FB":
+        assert [m for m, _ in numbers(labelled, stage, kind)] == list(range(6))
+    assert labelled.spans["chunk"].fill_null(0).sum() == 0
+
+
 def replicas(pipelines: int, stages: int, microbatches: int, steps: int) -> Profile:
     """Pipelines of 1F1B beside each other, without recorded steps; the ranks of one follow those of the other."""
     words = [[one_f_one_b(stages, s, microbatches)] * steps for _ in range(pipelines) for s in range(stages)]

@@ -125,6 +125,13 @@ def test_the_order_of_ranks_where_the_first_and_last_stage_were_not_read() -> No
     assert sized(words, Declared(pp=6, tp=1, dp=2)) == {2: 2, 3: 3, 7: 1, 8: 2, 10: 4}
 
 
+def test_stages_beside_one_that_was_not_read_and_runs_all_forwards_first() -> None:
+    """pp 8, tp 2, 8 micro-batches, nothing of stage 1: nothing but the number of stage 0's forwards tells of it."""
+    stage = {rank: rank // 2 for rank in (1, 4, 5, 8, 9, 10, 12, 13, 14)}
+    words = {rank: "F" * (7 - s) + "FB" * (s + 1) + "B" * (7 - s) for rank, s in stage.items()}
+    assert sized(words, Declared()) == stage
+
+
 @pytest.mark.parametrize(("read", "believed"), [(range(8), True), ([0, 1, 7], False)])
 def test_times_alone_tell_the_order_of_many_ranks_only(read: Sequence[int], believed: bool) -> None:
     """pp 4, dp 2, counted pp, dp, all forwards first: only the wait for the first backward tells the stage."""

@@ -165,7 +165,7 @@ def _loop(
     plans: dict[tuple[object, object], Plan | None] = {}
     for key, part in counted.filter("whole").partition_by("run", "step", as_dict=True).items():
         seen = dict(part.select("stage", "word").drop_nulls().iter_rows())
-        plans[key[0], key[1]] = recognise(seen, stages, None) if seen else None
+        plans[key[0], key[1]] = recognise(seen, stages, all_stages=declared.pp is not None) if seen else None
     usual = next((p for p in plans.values() if p is not None), None)
     alike: dict[Plan | None, list[pl.DataFrame]] = {}
     for key, part in work.partition_by("run", "step", as_dict=True).items():

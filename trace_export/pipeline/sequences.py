@@ -7,7 +7,7 @@ schedule; a place in the word tells micro-batch, chunk and phase.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import polars as pl
@@ -60,26 +60,33 @@ def words(plan: Plan) -> dict[int, str]:
     return dict(rows.iter_rows())
 
 
-def recognise(seen: Mapping[int, str], stages: int, microbatches: int | None) -> Plan | None:
+def recognise(seen: Mapping[int, str], stages: int, *, all_stages: bool) -> Plan | None:
     """The plan under which every stage's word is exactly `seen` (stage → word of a whole step); else the plan whose
-    numbering fits, marked as not exact; None when there is neither."""
+    numbering fits, marked as not exact; None when there is neither.
+
+    `all_stages`: there are no more than `stages`. Else leading forwards that fall by one from stage to stage may say
+    that there are.
+    """
     forwards = {word.count("F") for word in seen.values()}
     if len(forwards) != 1 or any("X" in word for word in seen.values()):
         return None
-    plans = [p for p in _plans(forwards.pop(), stages) if microbatches in (None, p.microbatches)]
+    plans = list(_plans(forwards.pop(), stages))
+    depths = {stage + word.find("B") for stage, word in seen.items()}
+    if not all_stages and len(depths) == 1 and (depth := depths.pop()) > stages:
+        plans.insert(0, Plan("1f1b", depth, plans[0].microbatches))
     for plan in plans:
         if _possible(plan) and all(words(plan).get(stage) == word for stage, word in seen.items()):
             return plan
     for plan in plans:
         if _possible(plan) and all(_leads_alike(words(plan).get(stage, ""), word) for stage, word in seen.items()):
-            return Plan(plan.name, plan.stages, plan.microbatches, plan.chunks, exact=False)
+            return replace(plan, exact=False)
     return None
 
 
 def _plans(forwards: int, stages: int) -> Iterator[Plan]:
     """All plans with so many forwards on a rank, the simplest and most frequent first."""
     yield Plan("1f1b", stages, forwards)
-    for name in _CHUNKED:
+    for name in _CHUNKED if stages > 1 else ():
         for chunks in range(2, min(forwards // stages, 64) + 1):
             if forwards % chunks == 0:
                 yield Plan(name, stages, forwards // chunks, chunks)

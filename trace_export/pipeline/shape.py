@@ -129,11 +129,14 @@ def _by_lead(shape: pl.DataFrame, threshold: float) -> tuple[npt.NDArray[np.int6
     alike = lead.min() == lead.max() and lead.max() > 1
     full = (lead >= shape["forwards"].to_numpy()) | alike
     after = np.zeros(len(lead), np.int64)
+    base = 0
     if not full.all():
         chunks = int(shape["chunks"].to_numpy().max())
         after[~full] = _steps_of(lead[~full], chunks, shape["rank"].to_numpy()[~full])
+        base = after[~full].max() + 1
     if full.any():
-        base = 0 if full.all() else after[~full].max() + 1
+        if base and (after[~full] == lead[~full] - 1).all():  # so many follow at least, though not all may be read
+            base = max(base, lead[full].min() - 1)
         after[full] = base + _clusters(shape["wait_ns"].to_numpy()[full], threshold)
         return after, "how long each rank waits for its first backward", False
     return after, "how many forwards each rank runs before its first backward", True
