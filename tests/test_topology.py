@@ -216,6 +216,12 @@ def test_sizes_that_do_not_divide_the_ranks() -> None:
         resolve(bare(4), Declared(pp=3))
 
 
+def test_sizes_of_ranks_of_which_the_last_are_lost() -> None:
+    profile = resolve(bare(3), Declared(pp=4, tp=1, dp=1))
+    assert stages(profile) == {0: 0, 1: 1, 2: 2}
+    assert [n.text for n in profile.notes] == ["1 of the 4 stages that you told have no rank here"]
+
+
 def test_data_parallel_run_without_pipeline_is_one_stage() -> None:
     rows = [
         {"rank": r, "run": 0, "step": 0, "kind": k, "microbatch": m, "chunk": 0, "start_ns": t, "end_ns": t + 10}

@@ -49,6 +49,8 @@ def resolve(profile: Profile, told: Declared) -> Profile:
     notes += _told_how(places, inferred)
     places = _rest_in_order(places)
     places, guessed = _replicas(places, ranks, profile.spans)
+    if told.pp and (absent := told.pp - places["stage"].n_unique()) > 0:
+        notes.append(Note("note", f"{absent} of the {told.pp} stages that you told have no rank here"))
     merged = ranks.drop(*PLACES, "stage_origin").join(places, on="rank", how="left", maintain_order="left")
     return replace(
         profile,
@@ -111,7 +113,7 @@ def _by_sizes(ranks: pl.DataFrame, sizes: Declared, origin: str, *, replicas_las
     if sizes.pp is None and (sizes.tp is None or sizes.dp is None):
         return None
     pp = sizes.pp or max(world // given, 1)
-    if world % (pp * given) and len(ranks) == world:
+    if world % (pp * given) and len(ranks) == world > pp * given:  # of fewer, some may be lost
         if origin == "told":
             raise UsageError(
                 f"{world} ranks cannot be divided into {pp} stages of {given}", "check --pp, --tp, --dp and --cp"
