@@ -234,3 +234,19 @@ def test_data_parallel_run_without_pipeline_is_one_stage() -> None:
 
 def test_empty_profile() -> None:
     assert resolve(Profile(), Declared()).ranks.is_empty()
+
+
+def test_lost_ranks_are_told_where_stages_are_counted_without_them() -> None:
+    """pp 3, tp 2: the whole first stage is lost, and nothing can tell that it was."""
+    words = {2: "FFBFBFBB", 3: "FFBFBFBB", 4: "FBFBFBFB", 5: "FBFBFBFB"}
+    rows = [
+        {"rank": r, "run": 0, "step": 0, "kind": kind, "start_ns": 100 * at, "end_ns": 100 * at + 90}
+        for r, word in words.items()
+        for at, kind in enumerate(word)
+    ]
+    ranks = bare(6).ranks.filter(pl.col("rank") > 1)
+    found = resolve(Profile(ranks=ranks, spans=conform(pl.DataFrame(rows), SPANS)), Declared())
+    assert stages(found) == {2: 0, 3: 0, 4: 1, 5: 1}
+    assert [n.text.split("; ")[0] for n in found.notes if n.level == "warning"] == [
+        "ranks before the last were not read (2 of them)"
+    ]

@@ -183,8 +183,10 @@ def _told_how(places: pl.DataFrame, inferred: shape.Inference | None) -> list[No
     if inferred is not None and (count := (origins == "inferred").sum()):
         notes.append(Note("note", f"the stages of {count} ranks were inferred from {inferred.how}; {remedy}"))
         absent = _above(places["rank"]) - len(places)
-        if absent and (places["stage"] == places["rank"]).all():
-            text = f"ranks before the last were not read ({absent} of them); the stages count on in their order"
+        if absent:
+            in_order = (places["stage"] == places["rank"]).all()
+            how = "count on in their order" if in_order else "are numbered as if none were missing"
+            text = f"ranks before the last were not read ({absent} of them); the stages {how}"
             notes.append(Note("warning", f"{text}; {remedy}"))
     if count := (origins == "assumed").sum():
         notes.append(Note("note", f"the stages of {count} ranks follow the default order of ranks; {remedy}"))
