@@ -15,6 +15,7 @@ import pytest
 
 import trace_export
 from tests.conftest import ROOT, Cli
+from trace_export.errors import UsageError
 
 
 def test_version_and_help(run_cli: Cli) -> None:
@@ -115,6 +116,11 @@ def test_the_library_does_what_the_command_does(run_cli: Cli, samples: Path, tmp
     assert run.spans.height == 204
     assert run.clocks["host"].to_list() == ["machine0", "machine1"]
     assert run.report()
+
+
+def test_the_library_does_not_pass_over_device_tasks(samples: Path) -> None:
+    with pytest.raises(UsageError, match="holds no device tasks"):
+        trace_export.load(samples / "ascend", detail="kernels")
 
 
 def test_every_module_can_be_imported_alone() -> None:

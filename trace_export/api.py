@@ -105,9 +105,12 @@ def load(log_dir: str | PathLike[str], *, declared: Declared | None = None, **op
     """Everything that lies in a folder, read and understood, each host on its own clock yet.
 
     `declared` tells the topology where the data do not; further `options` are those of `export.LoadOptions`, among
-    them `family`, `devices`, `steps`, `stages`, `window`, `jobs` and `read` (a `ReadOptions`). Raises UsageError when
-    there is no such folder, NothingToExportError when nothing in it gave a block.
+    them `family`, `devices`, `steps`, `stages`, `window`, `jobs` and `read` (a `ReadOptions`). Device tasks (`detail`)
+    are drawn by the command only. Raises UsageError when they are asked for or there is no such folder,
+    NothingToExportError when nothing in it gave a block.
     """
+    if options.get("detail", "spans") != "spans":
+        raise UsageError("a Run holds no device tasks", "draw them with trace-export --detail")
     settings = export.LoadOptions(Path(log_dir), told=declared or Declared(), align=None, **options)
     loaded = export.load(settings)
     return Run(loaded.profile, settings.log_dir, loaded.failures)
