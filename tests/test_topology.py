@@ -12,7 +12,9 @@ import pytest
 
 from trace_export.errors import UsageError
 from trace_export.model import RANKS, SPANS, Declared, Profile, conform
+from trace_export.pipeline.schedules import schedule
 from trace_export.pipeline.sequences import MINDSPEED, MINDSPEED_PLAIN, Plan, blocks
+from trace_export.pipeline.simulate import Costs, simulate
 from trace_export.pipeline.topology import chunk_placement, resolve
 
 
@@ -101,6 +103,15 @@ def test_stages_of_dualpipev_from_its_numbers(stages: int, microbatches: int, re
     assert stages_of(replace(whole, spans=begun)) == expected  # rank 0 has one step, and not its first two blocks
     first = replace(whole, ranks=whole.ranks.filter(rank=0), spans=whole.spans.filter(rank=0))
     assert resolve(first, Declared()).declared.pp == stages  # whatever was read of them
+
+
+@pytest.mark.parametrize(("stages", "microbatches"), [(2, 3), (4, 4), (4, 5), (4, 7), (4, 8), (8, 9), (8, 15), (8, 20)])
+def test_stages_of_a_v_with_few_microbatches(stages: int, microbatches: int) -> None:
+    """The first stages run out of forwards before the data come back: their number tells nothing then."""
+    run = simulate(schedule("zb-v", stages, microbatches), Costs(1000, 1000, 1000, transfer=100))
+    unknown = replace(run, ranks=run.ranks.with_columns(stage=pl.lit(None, RANKS["stage"])), declared=Declared())
+    assert stages_of(unknown) == {rank: rank for rank in range(stages)}
+    assert not [n for n in resolve(run, Declared()).notes if n.level == "warning"]
 
 
 def stages_of(profile: Profile) -> dict[int, int]:

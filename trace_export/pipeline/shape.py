@@ -68,12 +68,13 @@ def placement(spans: pl.DataFrame) -> Literal["loop", "vee"] | None:
 def measure(spans: pl.DataFrame) -> pl.DataFrame:
     """A row per rank with forward blocks, medians over steps: `lead` forwards before the first backward of
     `forwards`, `wait_ns` from the last of them to it, `away_ns` between the first of two chunks, `chunks`, `unit_ns`
-    the length of a forward; and the most of `turn`, forwards of chunk 0 before the first of chunk 1, which a cut step
-    may have fewer of."""
+    the length of a forward; and the most of `turn`, forwards of chunk 0 before the first of chunk 1, and of `first`,
+    all those of chunk 0: a cut step may have fewer."""
     first_back = pl.col("start_ns").filter(_BACKWARD).min()
     first = [pl.col("start_ns").filter(_FORWARD & (pl.col("chunk") == c)).min() for c in (0, 1)]
     leading = (pl.col("kind") == "F") & (pl.col("start_ns") < first_back)
-    before = _FORWARD & (pl.col("chunk") == 0) & (pl.col("start_ns") < first[1])
+    of_first = _FORWARD & (pl.col("chunk") == 0)
+    before = of_first & (pl.col("start_ns") < first[1])
     each = (
         sample(_with_chunks(spans))
         .with_columns(pl.col("chunk").fill_null(0))
@@ -82,16 +83,20 @@ def measure(spans: pl.DataFrame) -> pl.DataFrame:
             lead=pl.when(first_back.is_not_null()).then(leading.sum()),
             forwards=_FORWARD.sum(),
             wait_ns=first_back - pl.col("end_ns").filter(leading).max(),
-            turn=pl.when(first[1].is_not_null()).then(
-                pl.coalesce(pl.col("microbatch").filter(before).max() + 1, before.sum())
-            ),
+            turn=pl.when(first[1].is_not_null()).then(_up_to(before)),
+            first=_up_to(of_first),
             away_ns=first[1] - first[0],
             chunks=pl.col("chunk").max() + 1,
             unit_ns=(pl.col("end_ns") - pl.col("start_ns")).filter(pl.col("kind") == "F").median(),
         )
     )
-    medians = pl.exclude("rank", *STEP, "turn").median()
-    return each.group_by("rank").agg(medians, pl.col("turn").max()).sort("rank")
+    medians = pl.exclude("rank", *STEP, "turn", "first").median()
+    return each.group_by("rank").agg(medians, pl.col("turn", "first").max()).sort("rank")
+
+
+def _up_to(which: pl.Expr) -> pl.Expr:
+    """How many blocks there are up to the last of `which`, by their number, or else as counted."""
+    return pl.coalesce(pl.col("microbatch").filter(which).max() + 1, which.sum())
 
 
 def _with_chunks(spans: pl.DataFrame) -> pl.DataFrame:
@@ -112,7 +117,9 @@ def _infer(shape: pl.DataFrame, *, vee: bool) -> Inference | None:
     folded = shape["turn"].null_count() == 0 and (vee or shape["turn"].n_unique() > 1)
     if folded:
         turn = shape["turn"].to_numpy().astype(np.int64)
-        how, exact = "the way of the data through a V", bool((turn % 2).all())
+        # A rank that runs all of them before the first of chunk 1 would run more if there were more.
+        exact = bool((turn % 2).all() and turn.max() < shape["first"].to_numpy().max())
+        how = "the way of the data through a V"
         after = turn // 2 if exact else _clusters(shape["away_ns"].to_numpy(), threshold)
     else:
         after, how, exact = _by_lead(shape, threshold)
