@@ -292,6 +292,17 @@ def test_one_stage_of_1f1b_alone(stage: int) -> None:
     assert labelled.spans["chunk"].fill_null(0).sum() == 0
 
 
+def test_a_stage_that_is_whole_beside_cut_ones_is_taken_for_what_its_other_steps_are() -> None:
+    """Alone, stage 1 of 2 with 3 chunks looks like stage 1 of 6; in the second step stage 0 was cut."""
+    words = [[interleaved(2, s, 4, 3)] * 2 for s in range(2)]
+    whole = label(replace(profile(words), declared=Declared()))
+    words[0][1] = words[0][1][:-2]
+    cut = label(replace(profile(words), declared=Declared()))
+    for kind in "FB":
+        assert numbers(cut, 1, kind, step=1) == numbers(whole, 1, kind, step=1) == numbers(whole, 1, kind)
+    assert {chunk for _, chunk in numbers(cut, 1, "F", step=1)} == {0, 1, 2}
+
+
 def replicas(pipelines: int, stages: int, microbatches: int, steps: int) -> Profile:
     """Pipelines of 1F1B beside each other, without recorded steps; the ranks of one follow those of the other."""
     words = [[one_f_one_b(stages, s, microbatches)] * steps for _ in range(pipelines) for s in range(stages)]

@@ -161,11 +161,12 @@ def _loop(
     work: pl.DataFrame, evidence: pl.DataFrame, stages: int, declared: Declared
 ) -> tuple[pl.DataFrame, list[Note]]:
     """One direction through the stages: step by step, the words of the complete ranks tell the schedule."""
-    counted = _counted(work)
+    counted, present = _counted(work), work["stage"].n_unique()
     plans: dict[tuple[object, object], Plan | None] = {}
     for key, part in counted.filter("whole").partition_by("run", "step", as_dict=True).items():
         seen = dict(part.select("stage", "word").drop_nulls().iter_rows())
-        plans[key[0], key[1]] = recognise(seen, stages, all_stages=declared.pp is not None) if seen else None
+        more = declared.pp is None and len(seen) == present
+        plans[key[0], key[1]] = recognise(seen, stages, more=more) if seen else None
     usual = next((p for p in plans.values() if p is not None), None)
     alike: dict[Plan | None, list[pl.DataFrame]] = {}
     for key, part in work.partition_by("run", "step", as_dict=True).items():

@@ -60,19 +60,18 @@ def words(plan: Plan) -> dict[int, str]:
     return dict(rows.iter_rows())
 
 
-def recognise(seen: Mapping[int, str], stages: int, *, all_stages: bool) -> Plan | None:
+def recognise(seen: Mapping[int, str], stages: int, *, more: bool) -> Plan | None:
     """The plan under which every stage's word is exactly `seen` (stage → word of a whole step); else the plan whose
     numbering fits, marked as not exact; None when there is neither.
 
-    `all_stages`: there are no more than `stages`. Else leading forwards that fall by one from stage to stage may say
-    that there are.
+    `more`: there may be more than `stages`, which leading forwards say that fall by one from stage to stage.
     """
     forwards = {word.count("F") for word in seen.values()}
     if len(forwards) != 1 or any("X" in word for word in seen.values()):
         return None
     plans = list(_plans(forwards.pop(), stages))
     depths = {stage + word.find("B") for stage, word in seen.items()}
-    if not all_stages and len(depths) == 1 and (depth := depths.pop()) > stages:
+    if more and len(depths) == 1 and (depth := depths.pop()) > stages:
         plans.insert(0, Plan("1f1b", depth, plans[0].microbatches))
     for plan in plans:
         if _possible(plan) and all(words(plan).get(stage) == word for stage, word in seen.items()):
