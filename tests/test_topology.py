@@ -165,6 +165,7 @@ def test_the_work_tells_which_of_two_orders_the_ranks_have(origin: str) -> None:
     assert stages(told) == {0: 0, 1: 0, 2: 1, 3: 1, 4: 0, 5: 0, 6: 1, 7: 1}
     assert told.ranks["dp"].to_list() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert set(told.ranks["stage_origin"]) == {"told" if origin == "told" else "inferred"}
+    assert any("in the order tp, cp, pp, dp" in n.text for n in told.notes) == (origin == "told")
 
 
 def bare(count: int, kind: str = "nsys", stage: list[int | None] | None = None) -> Profile:

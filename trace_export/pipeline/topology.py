@@ -33,8 +33,10 @@ def resolve(profile: Profile, told: Declared) -> Profile:
     """
     ranks, notes = profile.ranks, []
     inferred = shape.infer(profile.spans)
-    told_places = _in_order(ranks, told, "told", inferred)
-    declared_places = _in_order(ranks, profile.declared, "assumed", inferred)
+    told_places, swapped = _in_order(ranks, told, "told", inferred)
+    if swapped:
+        notes.append(Note("note", "the sizes that you told fit the work in the order tp, cp, pp, dp of ranks only"))
+    declared_places, _ = _in_order(ranks, profile.declared, "assumed", inferred)
     recorded = ranks.select("rank", *PLACES).with_columns(
         origin=pl.when(pl.col("stage").is_not_null()).then(pl.lit("recorded"))
     )
@@ -81,18 +83,19 @@ def _known(name: str) -> str | None:
 
 def _in_order(
     ranks: pl.DataFrame, sizes: Declared, origin: str, inferred: shape.Inference | None
-) -> pl.DataFrame | None:
+) -> tuple[pl.DataFrame | None, bool]:
     """The places in the frameworks' default order of ranks, or where the work of most ranks fits it better, in
-    Megatron-LM's other one (use_tp_pp_dp_mapping); None where the number of stages is not known."""
+    Megatron-LM's other one (use_tp_pp_dp_mapping), None where the number of stages is not known; and whether it is the
+    other order."""
     usual = _by_sizes(ranks, sizes, origin)
     if usual is None or inferred is None:
-        return usual
+        return usual, False
     other = _by_sizes(ranks, sizes, "inferred" if origin == "assumed" else origin, replicas_last=True)
     if other is None:
-        return usual
+        return usual, False
     asked = [_fitting(places, inferred.stages, sizes.pp) for places in (usual, other)]
     enough = MOST * len(inferred.stages) if inferred.exact else max(len(inferred.stages), FEW)
-    return other if asked[1] > asked[0] and asked[1] >= enough else usual
+    return (other, True) if asked[1] > asked[0] and asked[1] >= enough else (usual, False)
 
 
 def _fitting(places: pl.DataFrame, seen: pl.DataFrame, depth: int | None) -> int:
