@@ -118,29 +118,29 @@ def stages_of(profile: Profile) -> dict[int, int]:
     return stages(resolve(profile, Declared()))
 
 
-def sized(words: dict[int, str], sizes: Declared, wait: dict[int, int] | None = None) -> dict[int, int]:
-    """The stages of ranks with these words and declared sizes; each waits so long for its first backward."""
+def worked(words: dict[int, str], sizes: Declared | None = None, wait: dict[int, int] | None = None) -> Profile:
+    """Ranks with these words, a letter for a block, and declared sizes; each waits so long for its first backward."""
     rows = []
     for rank, word in words.items():
         for at, kind in enumerate(word):
             start = 100 * at + (wait or {}).get(rank, 0) * (at >= word.index("B"))
             rows.append({"rank": rank, "run": 0, "step": 0, "kind": kind, "start_ns": start, "end_ns": start + 90})
     ranks = bare(max(words) + 1).ranks.filter(pl.col("rank").is_in(list(words)))
-    return stages_of(Profile(ranks=ranks, spans=conform(pl.DataFrame(rows), SPANS), declared=sizes))
+    return Profile(ranks=ranks, spans=conform(pl.DataFrame(rows), SPANS), declared=sizes or Declared())
 
 
 def test_the_order_of_ranks_where_the_first_and_last_stage_were_not_read() -> None:
     """pp 6, dp 2, counted pp, dp: ranks 2, 3, 7, 8 and 10."""
     leads = {rank: 6 - rank % 6 for rank in (2, 3, 7, 8, 10)}
     words = {rank: "F" * (n - 1) + "FB" * 8 + "B" * (n - 1) for rank, n in leads.items()}
-    assert sized(words, Declared(pp=6, tp=1, dp=2)) == {2: 2, 3: 3, 7: 1, 8: 2, 10: 4}
+    assert stages_of(worked(words, Declared(pp=6, tp=1, dp=2))) == {2: 2, 3: 3, 7: 1, 8: 2, 10: 4}
 
 
 def test_stages_beside_one_that_was_not_read_and_runs_all_forwards_first() -> None:
     """pp 8, tp 2, 8 micro-batches, nothing of stage 1: nothing but the number of stage 0's forwards tells of it."""
     stage = {rank: rank // 2 for rank in (1, 4, 5, 8, 9, 10, 12, 13, 14)}
     words = {rank: "F" * (7 - s) + "FB" * (s + 1) + "B" * (7 - s) for rank, s in stage.items()}
-    assert sized(words, Declared()) == stage
+    assert stages_of(worked(words)) == stage
 
 
 @pytest.mark.parametrize(("read", "believed"), [(range(8), True), ([0, 1, 7], False)])
@@ -148,19 +148,14 @@ def test_times_alone_tell_the_order_of_many_ranks_only(read: Sequence[int], beli
     """pp 4, dp 2, counted pp, dp, all forwards first: only the wait for the first backward tells the stage."""
     words, wait = dict.fromkeys(read, "FFFFBBBB"), {rank: 300 * (3 - rank % 4) for rank in range(8)}
     expected = {rank: rank % 4 if believed else rank // 2 for rank in read}
-    assert sized(words, Declared(pp=4, tp=1, dp=2), wait) == expected
+    assert stages_of(worked(words, Declared(pp=4, tp=1, dp=2), wait)) == expected
 
 
 @pytest.mark.parametrize("origin", ["told", "declared"])
 def test_the_work_tells_which_of_two_orders_the_ranks_have(origin: str) -> None:
     """pp 2, tp 2, dp 2, counted tp, pp, dp; one rank in eight was cut and looks like the last stage."""
-    rows = [
-        {"rank": rank, "run": 0, "step": 0, "kind": kind, "start_ns": 10 * at, "end_ns": 10 * at + 9}
-        for rank, word in enumerate(["FFBFBB", "FBFBB", "FBFBFB", "FBFBFB", "FFBFBB", "FFBFBB", "FBFBFB", "FBFBFB"])
-        for at, kind in enumerate(word)
-    ]
-    sizes = Declared(pp=2, tp=2, dp=2)
-    profile = Profile(ranks=bare(8).ranks, spans=conform(pl.DataFrame(rows), SPANS))
+    words = ["FFBFBB", "FBFBB", "FBFBFB", "FBFBFB", "FFBFBB", "FFBFBB", "FBFBFB", "FBFBFB"]
+    sizes, profile = Declared(pp=2, tp=2, dp=2), worked(dict(enumerate(words)))
     told = resolve(profile, sizes) if origin == "told" else resolve(replace(profile, declared=sizes), Declared())
     assert stages(told) == {0: 0, 1: 0, 2: 1, 3: 1, 4: 0, 5: 0, 6: 1, 7: 1}
     assert told.ranks["dp"].to_list() == [0, 0, 0, 0, 1, 1, 1, 1]
@@ -251,13 +246,7 @@ def test_empty_profile() -> None:
 def test_lost_ranks_are_told_where_stages_are_counted_without_them() -> None:
     """pp 3, tp 2: the whole first stage is lost, and nothing can tell that it was."""
     words = {2: "FFBFBFBB", 3: "FFBFBFBB", 4: "FBFBFBFB", 5: "FBFBFBFB"}
-    rows = [
-        {"rank": r, "run": 0, "step": 0, "kind": kind, "start_ns": 100 * at, "end_ns": 100 * at + 90}
-        for r, word in words.items()
-        for at, kind in enumerate(word)
-    ]
-    ranks = bare(6).ranks.filter(pl.col("rank") > 1)
-    found = resolve(Profile(ranks=ranks, spans=conform(pl.DataFrame(rows), SPANS)), Declared())
+    found = resolve(worked(words), Declared())
     assert stages(found) == {2: 0, 3: 0, 4: 1, 5: 1}
     assert [n.text.split("; ")[0] for n in found.notes if n.level == "warning"] == [
         "ranks before the last were not read (2 of them)"

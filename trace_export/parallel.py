@@ -172,7 +172,7 @@ class _Worker:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        self.connection.send(function)
+        self.connection.send((function, gc.get_threshold()))
 
     def end(self) -> int:
         """Ends the process, whatever it is doing. Readers change nothing, so there is nothing to wait for."""
@@ -258,12 +258,12 @@ def _how(code: int) -> str:
 
 
 def serve(descriptor: int) -> None:
-    """The life of a worker: a function comes over the connection, it says that it is ready; then items come, and each
-    result goes back."""
-    gc.set_threshold(100_000, 20, 20)  # as for the command itself
+    """The life of a worker: a function comes over the connection, and how seldom its parent looks for cycles; it says
+    that it is ready; then items come, and each result goes back."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with Connection(descriptor) as connection, suppress(EOFError):  # the end of the line is the end of the work
-        function = connection.recv()
+        function, thresholds = connection.recv()
+        gc.set_threshold(*thresholds)
         connection.send(None)
         while True:
             connection.send(attempt(function, connection.recv()))

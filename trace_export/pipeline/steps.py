@@ -9,6 +9,7 @@ from __future__ import annotations
 import polars as pl
 
 from trace_export.model import INT, Note, Profile
+from trace_export.pipeline.sequences import LETTER
 
 WORK = ("F", "B", "W", "FB")
 FORWARDS = pl.col("kind").is_in(["F", "FB"])
@@ -50,7 +51,7 @@ def _of_replicas(found: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     stage in whose order of blocks their own occurs, and at one place only."""
     if not found["step"].null_count():
         return found
-    letter = pl.col("kind").replace({"FB": "X", "OPT": "O"})
+    letter = LETTER.replace("OPT", "O")  # one for each block
     words = (
         found.join(ranks.select("rank", "stage"), on="rank", how="left", maintain_order="left")
         .group_by("rank", "stage", maintain_order=True)

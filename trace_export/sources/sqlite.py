@@ -73,11 +73,14 @@ class Database:
                 str(name): {str(row[1]): str(row[2]) for row in self._rows.execute(f"PRAGMA table_info({_name(name)})")}
                 for (name,) in self._rows.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
             }
-        except (sqlite3.Error, adbc.Error, OSError, UnicodeDecodeError) as error:
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             raise _refused(self.path, error) from error
 
     def _connected(self) -> adbc.Connection:
-        return self._stack.enter_context(closing(adbc.connect(self._uri)))
+        try:
+            return self._stack.enter_context(closing(adbc.connect(self._uri)))
+        except adbc.Error as error:
+            raise _refused(self.path, error) from error
 
     def _copied(self, wal: Path) -> Path:
         """A copy of the database and its write-ahead log, which SQLite may then put together without touching ours."""
@@ -107,10 +110,7 @@ class Database:
         that picks a piece. Pieces are read ahead. Nothing where there is no such table."""
         if table not in self._schema:
             return
-        try:
-            self._columns += [self._connected() for _ in range(READERS - len(self._columns))]
-        except adbc.Error as error:
-            raise _refused(self.path, error) from error
+        self._columns += [self._connected() for _ in range(READERS - len(self._columns))]
         with ThreadPoolExecutor(READERS) as pool:
             ahead: deque[Future[pl.DataFrame]] = deque()
             for where, connection in zip(self.chunks(table), cycle(self._columns), strict=False):
