@@ -10,10 +10,10 @@ import pytest
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "trace_export"
-GROUND = {"model", "errors", "selection"}
-ROOMS = {"sources", "pipeline", "clocks", "analysis", "chart", "writers", "ui", "parallel", "cluster", "cut"}
+GROUND = {"model", "errors", "selection", "schedules"}
+ROOMS = {"sources", "pipeline", "clocks", "analysis", "chart", "writers", "viewer", "verify", "workers", "cut"}
 SPINE = {"api", "export", "output", "inspection", "__init__", "__main__", "cli", "instrument"}
-DOORS = {("analysis", "pipeline"), ("writers", "chart"), ("ui", "chart"), ("cluster", "parallel")}
+DOORS = {("analysis", "pipeline"), ("writers", "chart"), ("viewer", "chart"), ("verify", "chart")}
 """Rooms that may know another room."""
 
 FILES = sorted(PACKAGE.rglob("*.py"))

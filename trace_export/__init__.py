@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from trace_export.model import Declared, Note, Profile
-    from trace_export.pipeline.simulate import Costs
+    from trace_export.schedules.simulate import Costs
 
 __all__ = [
     "AlignmentError",
@@ -51,7 +51,7 @@ _HOMES = {
     "api": ("Run", "load", "simulate"),
     "clocks.fit": ("ClockFit", "fit_clocks"),
     "model": ("Declared", "Note", "Profile"),
-    "pipeline.simulate": ("Costs",),
+    "schedules.simulate": ("Costs",),
     "errors": (
         "AlignmentError",
         "NothingToExportError",

@@ -13,9 +13,9 @@ import polars as pl
 from trace_export import export, output
 from trace_export.errors import TraceExportError, UsageError
 from trace_export.model import Declared, Profile
-from trace_export.pipeline import schedules
-from trace_export.pipeline import simulate as simulator
-from trace_export.pipeline.simulate import Costs
+from trace_export.schedules import schedule as schedules
+from trace_export.schedules import simulate as simulator
+from trace_export.schedules.simulate import Costs
 
 if TYPE_CHECKING:
     from trace_export.analysis.report import Report

@@ -17,24 +17,26 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from trace_export import parallel, sources
+from trace_export import sources
 from trace_export.clocks import align as clock_alignment
 from trace_export.cut import cut, extent, on_devices
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError
 from trace_export.model import Declared, Detail, Profile, recorded
 from trace_export.output import Progress, WriteOptions, announce, drawn_ranks, output_paths, silent, write
-from trace_export.parallel import Workers
-from trace_export.pipeline import carried, dependencies, labels, messages, peers, recognise, topology
+from trace_export.pipeline import edges, labels, message_labels, messages, peers, schedule_match
+from trace_export.pipeline import stages as topology
 from trace_export.selection import Numbers, Window
-from trace_export.sources import effort, table
+from trace_export.sources import effort, span_table
 from trace_export.sources.find import find, together
-from trace_export.sources.layout import Found
-from trace_export.sources.markers import Dialects
+from trace_export.sources.folders import Found
 from trace_export.sources.merge import merge
+from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.source import ReadOptions, Source, Tasks
+from trace_export.workers import local
+from trace_export.workers.local import Workers
 
 if TYPE_CHECKING:
-    from trace_export.cluster import Cluster
+    from trace_export.workers.dask import Cluster
 
 ALIGN: tuple[Literal["auto", "wall", "none", "strict"], ...] = ("auto", "wall", "none", "strict")
 
@@ -89,8 +91,8 @@ def load(options: LoadOptions, progress: Progress = silent) -> Loaded:
     Raises UsageError for impossible options, NothingToExportError when no source gave a block, AlignmentError when
     `align` is `strict` and the clocks cannot be tied.
     """
-    if table.is_table(options.log_dir):
-        read_back = recognise.declare(topology.resolve(table.read(options.log_dir), options.told))
+    if span_table.is_table(options.log_dir):
+        read_back = schedule_match.declare(topology.resolve(span_table.read(options.log_dir), options.told))
         return Loaded(_asked(read_back, options), ())
     Dialects.of(options.read.markers)  # a wrong rule is told before anything is read
     found, lost = locate(options)
@@ -133,9 +135,9 @@ def locate(options: LoadOptions) -> tuple[Found, list[TraceExportError]]:
         )
     if not options.cluster.folders:
         return find(options.log_dir), []
-    from trace_export import cluster
+    from trace_export.workers import dask
 
-    looks = cluster.in_each_folder(options.cluster, find)
+    looks = dask.in_each_folder(options.cluster, find)
     found = [(place.at, look) for place, look in looks if isinstance(look, Found)]
     return together(found), [look for _, look in looks if isinstance(look, TraceExportError)]
 
@@ -216,19 +218,19 @@ def read_all(chosen: list[Source], options: LoadOptions, progress: Progress) -> 
     read = partial(sources.read, options=replace(options.read, optimizer=options.detail == "kernels"))
     tick = _counted(progress, "reading", len(chosen))
     if options.cluster is not None:
-        from trace_export import cluster
+        from trace_export.workers import dask
 
-        results = cluster.run(options.cluster, read, chosen, tick)
+        results = dask.run(options.cluster, read, chosen, tick)
     else:
-        results = parallel.run(read, chosen, _workers(options, chosen), tick)
+        results = local.run(read, chosen, _workers(options, chosen), tick)
     profile, refused = merge(r for r in results if isinstance(r, Profile))
     return profile, [r for r in results if isinstance(r, TraceExportError)] + list(refused)
 
 
 def interpret(profile: Profile, told: Declared) -> Profile:
     """What the blocks mean: stage of a rank, micro-batch and chunk of a block, the schedule, both ends of a message."""
-    labelled = recognise.declare(labels.label(topology.resolve(profile, told)))
-    return carried.tell(messages.pair(peers.fill(labelled)))
+    labelled = schedule_match.declare(labels.label(topology.resolve(profile, told)))
+    return message_labels.tell(messages.pair(peers.fill(labelled)))
 
 
 def align(profile: Profile, options: LoadOptions) -> Profile:
@@ -241,7 +243,7 @@ def align(profile: Profile, options: LoadOptions) -> Profile:
         profile,
         method,
         offsets=options.offsets,
-        block_edges=dependencies.block_edges(profile),
+        block_edges=edges.block_edges(profile),
         max_error_ns=options.max_clock_error_ns,
     )
 
@@ -261,7 +263,7 @@ def with_tasks(
         size = loaded.sizes.get(str(path), 0)
         wanted.append(Tasks(source, options.detail, numbers, window, folder, size))
     workers = _workers(options, [w.source for w in wanted], tasks=True)
-    results = parallel.run(sources.read_tasks, wanted, workers, _counted(progress, "reading device tasks", len(wanted)))
+    results = local.run(sources.read_tasks, wanted, workers, _counted(progress, "reading device tasks", len(wanted)))
     files = tuple(file for r in results if isinstance(r, tuple) for file in r)
     failures = tuple(r for r in results if isinstance(r, TraceExportError))
     return replace(loaded, profile=replace(profile, kernels=files), failures=loaded.failures + failures)
@@ -273,7 +275,7 @@ def _workers(options: LoadOptions, chosen: list[Source], *, tasks: bool = False)
         return Workers(options.jobs)
     times = [effort.seconds(s.kind, s.path, tasks=tasks) for s in chosen]
     largest = max((effort.size(s.path) for s in chosen), default=0)
-    return parallel.sensible(times, largest, beside=not tasks and all(effort.beside(s.kind, s.path) for s in chosen))
+    return local.sensible(times, largest, beside=not tasks and all(effort.beside(s.kind, s.path) for s in chosen))
 
 
 def _counted(progress: Progress, what: str, total: int) -> Callable[[int], None]:

@@ -15,19 +15,20 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from trace_export.analysis.bubbles import bubble_slices, rank_bubbles, step_bubbles
+from trace_export.chart.block_names import block_name, has_chunks
 from trace_export.chart.chart import Chart
 from trace_export.chart.colours import ColorBy
-from trace_export.chart.names import block_name, has_chunks
-from trace_export.chart.tracks import ChartOptions, lay_out
-from trace_export.clocks import record
+from trace_export.chart.layout import ChartOptions, lay_out
+from trace_export.clocks import alignment_file
 from trace_export.cut import cut
 from trace_export.errors import OutputError, UsageError
 from trace_export.model import INT, SPANS, TEXT, Detail, Note, Profile, conform
-from trace_export.pipeline import dependencies
-from trace_export.pipeline.schedules import readable
+from trace_export.pipeline import edges as dependencies
+from trace_export.schedules.schedule import readable
 from trace_export.selection import Numbers
-from trace_export.writers import chrome, perfetto, tables
-from trace_export.writers.whole import whole
+from trace_export.writers import tables
+from trace_export.writers.atomic import whole
+from trace_export.writers.traces import chrome, perfetto
 
 if TYPE_CHECKING:
     from trace_export.analysis.report import Report
@@ -87,12 +88,12 @@ def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
         idle = bubble_slices(profile).filter(pl.col("rank") == pl.col("rank").min().over("stage"))
         added.append(idle.with_columns(track=pl.format("stage {} · idle", "stage")))
     if options.model:
-        from trace_export.pipeline.measured import model_of
+        from trace_export.analysis.durations import model_of
 
         model = conform(model_of(profile), SPANS | {"stage": INT, "track": TEXT})
         added.append(model.with_columns(block_name(has_chunks(profile.spans))))
     if options.beside is not None:
-        from trace_export.chart.beside import beside
+        from trace_export.chart.comparison import beside
 
         added.append(beside(options.beside, profile, "B"))
     return lay_out(
@@ -142,19 +143,19 @@ def write(
         put(targets[name], partial(TABLES[name], profile))
     pictures = [name for name in targets if name not in TRACES and name not in TABLES]
     if pictures:
-        from trace_export.writers import picture
+        from trace_export.writers.pictures import picture
 
         chart, bubbles = draw(profile, options, "spans"), rank_bubbles(profile)
         for name in pictures:
             put(targets[name], partial(picture.write, chart, format=name, steps=options.steps, bubbles=bubbles))
     if profile.clocks.height > 1:
-        put(written[0].parent / "clock_alignment.json", partial(record.write, profile))
+        put(written[0].parent / "clock_alignment.json", partial(alignment_file.write, profile))
     return written
 
 
 def write_report(profile: Profile, result: Report, path: Path, steps: Numbers | None = None) -> None:
     """One self-contained HTML page: the chart, then the tables of its report. Raises OutputError."""
-    from trace_export.writers import page, picture
+    from trace_export.writers.pictures import page, picture
 
     chart = draw(profile, WriteOptions(bubbles=True), "spans")
     shown = [page.Table(t.title, t.frame, t.note) for t in result.tables()]
@@ -166,7 +167,7 @@ def _write_trace(name: str, chart: Chart, options: WriteOptions, path: Path, tem
     """Writes the trace to `temporary`; what is wrong with it is said of `path`, where it would go."""
     TRACES[name](chart, temporary, gzip=options.gzip)
     if options.verify:
-        from trace_export.ui.verify import verify  # needs the extra `ui`
+        from trace_export.verify.verify import verify  # needs the extra `ui`
 
         wrong = verify(chart, temporary, path)
         if wrong:

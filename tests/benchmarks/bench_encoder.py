@@ -23,7 +23,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
 from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
 from trace_export.chart.chart import Chart, Part, Track
-from trace_export.writers import chrome, perfetto
+from trace_export.writers.traces import chrome, perfetto
 
 TRACKS = 16
 ARGUMENTS = ["microbatch", "rank", "bytes"]

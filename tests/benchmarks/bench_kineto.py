@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from samples.kineto_trace import MAIN, Trace
+from samples.generators.kineto_trace import MAIN, Trace
 
 OPERATORS = 8
 """Operators for each launch; in real traces with stacks there are more."""
@@ -45,7 +45,7 @@ def write(path: Path, megabytes: int) -> None:
 
 
 def stream(path: Path) -> int:
-    from trace_export.sources.kineto import read
+    from trace_export.sources.kineto.reader import read
     from trace_export.sources.source import ReadOptions, Source
 
     return read(Source("kineto", path, "host"), ReadOptions()).spans.height

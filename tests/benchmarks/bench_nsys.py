@@ -27,8 +27,8 @@ import numpy as np
 import polars as pl
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "samples"))
-from nsys_export import VM, Export  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from samples.generators.nsys_export import VM, Export  # noqa: E402
 
 PROCESSES, PER_BLOCK, MICROBATCHES, INNER = 8, 220, 16, 12
 KINDS = "FBW"

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "samples"))
-import generate_paddle  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from samples.generators import paddle as generate_paddle  # noqa: E402
 
 TEXT = b"[2025-10-09 08:53:20,113] [    INFO] - loss: 9.87654321, learning_rate: 3e-05, interval_runtime: 1.2345\n"
 READ = """

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import polars as pl
 
-from trace_export.chart.tracks import lay_out
-from trace_export.pipeline.schedules import schedule
-from trace_export.pipeline.simulate import Costs, simulate
+from trace_export.chart.layout import lay_out
+from trace_export.schedules.schedule import schedule
+from trace_export.schedules.simulate import Costs, simulate
 from trace_export.selection import Numbers
-from trace_export.writers import picture, tables
+from trace_export.writers import tables
+from trace_export.writers.pictures import picture
 
 
 def timed(action: Callable[[], object]) -> float:

@@ -15,9 +15,9 @@ import polars as pl
 
 from trace_export.analysis.report import report
 from trace_export.model import RANKS, Profile, conform
-from trace_export.pipeline.recognise import recognise
-from trace_export.pipeline.schedules import schedule
-from trace_export.pipeline.simulate import Costs, as_profile, durations, run, simulate
+from trace_export.pipeline.schedule_match import recognise
+from trace_export.schedules.schedule import schedule
+from trace_export.schedules.simulate import Costs, as_profile, durations, run, simulate
 
 STAGES, REPLICAS, STEPS, MICROBATCHES = 16, 64, 10, 64
 

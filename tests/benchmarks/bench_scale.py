@@ -28,17 +28,19 @@ from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "samples")]
+sys.path.insert(0, str(ROOT))
 
-import generate_paddle  # noqa: E402
 import psutil  # noqa: E402
 from distributed import Client  # noqa: E402
 
-from tests import nsys_session  # noqa: E402
-from tests.ascend_export import Block, Capture  # noqa: E402
-from trace_export import cluster, parallel, sources  # noqa: E402
+from samples.generators import paddle as generate_paddle  # noqa: E402
+from tests.support import nsys_session  # noqa: E402
+from tests.support.ascend_capture import Block, Capture  # noqa: E402
+from trace_export import sources  # noqa: E402
 from trace_export.sources.find import find  # noqa: E402
 from trace_export.sources.source import ReadOptions  # noqa: E402
+from trace_export.workers import dask as cluster  # noqa: E402
+from trace_export.workers import local  # noqa: E402
 
 STAGES, MICROBATCHES, STEPS = 8, 8, 2
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -121,7 +123,7 @@ def cpu() -> float:
 ONE_BY_ONE = """
 import sys, time
 from pathlib import Path
-from trace_export import sources
+from trace_export import sources  # noqa: E402
 from trace_export.sources.find import find
 from trace_export.sources.source import ReadOptions
 started = time.perf_counter()
@@ -162,7 +164,7 @@ def dask(place: Path) -> tuple[float, float]:
             process.terminate()
             process.wait()
     begun = time.perf_counter()
-    parallel.run(read, found, parallel.Workers(2))
+    local.run(read, found, local.Workers(2))
     return on_dask, time.perf_counter() - begun
 
 

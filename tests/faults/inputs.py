@@ -8,11 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import generate_nsys
-import generate_paddle
-from kineto_trace import Trace
-
-from tests.ascend_export import Block, Capture
+from samples.generators import nsys as generate_nsys
+from samples.generators import paddle as generate_paddle
+from samples.generators.kineto_trace import Trace
+from tests.support.ascend_capture import Block, Capture
 from trace_export.sources.find import find
 from trace_export.sources.source import Source
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import nsys_session
 from tests.conftest import ROOT
+from tests.support import nsys_session
 
 PROCESS_BYTES, LAUNCH_BYTES = 200 << 20, 64
 """A process that reads: this much, and this much for each GPU launch in its file."""
@@ -80,7 +80,7 @@ def test_without_room_for_scipy_the_fit_ends() -> None:
 import re, resource
 from pathlib import Path
 import numpy as np
-from trace_export.clocks.matrix import matrix
+from trace_export.clocks.linalg import matrix
 used = int(re.search(r"VmData:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
 resource.setrlimit(resource.RLIMIT_DATA, (used + (24 << 20), resource.RLIM_INFINITY))
 matrix(np.array([0]), np.array([0]), np.array([1.0]), (1, 1), dense=False)

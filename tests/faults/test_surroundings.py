@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import generate_paddle
 import orjson
 import pytest
 
+from samples.generators import paddle as generate_paddle
 from tests.conftest import ROOT, Cli
 from tests.faults.inputs import INPUTS
 from trace_export import sources

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import generate_nsys
-import generate_paddle
 import orjson
 import pytest
 
-from tests.ascend_export import Block, Capture
+from samples.generators import nsys as generate_nsys
+from samples.generators import paddle as generate_paddle
 from tests.faults.mutate import mutant
+from tests.support.ascend_capture import Block, Capture
 from trace_export.errors import TraceExportError
 from trace_export.export import LoadOptions, WriteOptions, export
 

@@ -18,9 +18,9 @@ import numpy as np
 import polars as pl
 
 from trace_export.model import Profile
-from trace_export.pipeline.dependencies import block_edges
-from trace_export.pipeline.schedules import virtual_stage
-from trace_export.pipeline.topology import chunk_placement
+from trace_export.pipeline.edges import block_edges
+from trace_export.pipeline.stages import chunk_placement
+from trace_export.schedules.schedule import virtual_stage
 
 CAUSES = {
     "warm_up": "warm-up",

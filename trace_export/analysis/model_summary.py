@@ -11,8 +11,8 @@ import orjson
 from trace_export.analysis.bubbles import step_bubbles
 from trace_export.analysis.theory import closed_form, in_flight
 from trace_export.model import Profile
-from trace_export.pipeline.schedules import Schedule
-from trace_export.pipeline.simulate import Costs
+from trace_export.schedules.schedule import Schedule
+from trace_export.schedules.simulate import Costs
 
 
 @dataclass(frozen=True)

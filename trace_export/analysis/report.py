@@ -11,7 +11,7 @@ from trace_export.analysis import bubbles, stragglers
 from trace_export.analysis.bubbles import CAUSES, STEP
 from trace_export.analysis.theory import Theory, explain
 from trace_export.model import Note, Profile
-from trace_export.pipeline.schedules import TITLES
+from trace_export.schedules.schedule import TITLES
 
 DEFINITIONS = (
     "bubble: idle share of the step, from the first start to the last end over all stages (global); own: the same from"

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from trace_export.analysis.durations import ALIKE, Measured, measure
 from trace_export.errors import UsageError
 from trace_export.model import Profile
-from trace_export.pipeline.measured import ALIKE, Measured, measure
-from trace_export.pipeline.observed import sequences
-from trace_export.pipeline.recognise import Recognition, deviations, recognise
-from trace_export.pipeline.schedules import TITLES, Schedule, schedule
-from trace_export.pipeline.simulate import Times, run
+from trace_export.pipeline.block_order import sequences
+from trace_export.pipeline.schedule_match import Recognition, deviations, recognise
+from trace_export.schedules.schedule import TITLES, Schedule, schedule
+from trace_export.schedules.simulate import Times, run
 
 LEVELS: dict[str, pl.DataType] = {"level": pl.String(), "step_ns": pl.Float64(), "bubble": pl.Float64()}
 """How the step comes about: the schedule with one duration per kind of block; with each stage's own (adds the

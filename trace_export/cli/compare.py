@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trace_export.cli import loading, show, tables
+from trace_export.cli import load_options, tables, terminal
 from trace_export.cli import options as opt
 from trace_export.cli.export import Format, Gzip
 
@@ -42,14 +42,14 @@ def compare(
     In the trace that --out asks for, the tracks of B lie below those of A, and both start at the same time.
     """
     sources = [
-        loading.load_options(path, steps=steps, pp=pp, tp=tp, dp=dp, cp=cp, align=align, jobs=jobs)
+        load_options.load_options(path, steps=steps, pp=pp, tp=tp, dp=dp, cp=cp, align=align, jobs=jobs)
         for path, steps in ((a, steps_a), (b or a, steps_b))
     ]
     from trace_export.analysis.compare import compare as analyse
     from trace_export.export import load
     from trace_export.output import WriteOptions, write
 
-    with show.progress(quiet or json) as progress:
+    with terminal.progress(quiet or json) as progress:
         loaded = [load(source, progress) for source in sources]
     one, other = (run.profile for run in loaded)
     result = analyse(one, other)
@@ -61,8 +61,8 @@ def compare(
         typer.echo(result.json())
     elif not quiet:
         tables.show(result.tables())
-        show.notes([note for run in loaded for note in run.profile.notes])
-        show.files(written)
+        terminal.notes([note for run in loaded for note in run.profile.notes])
+        terminal.files(written)
     failures = [failure for run in loaded for failure in run.failures]
-    show.errors(failures, debug)
+    terminal.errors(failures, debug)
     raise typer.Exit(3 if failures else 0)

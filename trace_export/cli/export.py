@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trace_export.cli import loading, show
+from trace_export.cli import load_options, terminal
 from trace_export.cli import options as opt
 from trace_export.errors import UsageError
 
@@ -96,7 +96,7 @@ def run(
     debug: opt.Debug = False,
 ) -> None:
     family = None if ctx.info_name == "export" else ctx.info_name
-    source = loading.from_command(ctx, family)
+    source = load_options.from_command(ctx, family)
     from trace_export.analysis.summary import summarise
     from trace_export.export import export, write_step_tasks
     from trace_export.output import WriteOptions
@@ -119,7 +119,7 @@ def run(
         verify=verify,
         max_slices=max_slices,
     )
-    with show.progress(quiet or json) as progress:
+    with terminal.progress(quiet or json) as progress:
         loaded, written = export(source, target, progress)
         if step_task_info:
             copies = out or source.log_dir
@@ -128,9 +128,9 @@ def run(
     if json:
         typer.echo(summarise(loaded.profile, loaded.failures, written).json())
     elif not quiet:
-        show.summary(summarise(loaded.profile, loaded.failures, written))
-        show.notes(loaded.profile.notes)
-        show.files(written)
-    show.errors(loaded.failures, debug)
+        terminal.summary(summarise(loaded.profile, loaded.failures, written))
+        terminal.notes(loaded.profile.notes)
+        terminal.files(written)
+    terminal.errors(loaded.failures, debug)
     warned = any(note.level == "warning" for note in loaded.profile.notes)
     raise typer.Exit(3 if loaded.failures or (strict and warned) else 0)

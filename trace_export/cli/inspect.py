@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trace_export.cli import loading, show
+from trace_export.cli import load_options, terminal
 from trace_export.cli import options as opt
 
 
@@ -17,11 +17,11 @@ def inspect(
 
     from trace_export.inspection import inspect as look
 
-    with show.progress(json) as progress:
-        result = look(loading.load_options(loading.folder(folder, log_dir), align="none"), progress)
+    with terminal.progress(json) as progress:
+        result = look(load_options.load_options(load_options.folder(folder, log_dir), align="none"), progress)
     if json:
         typer.echo(result.json())
     else:
-        show.inspection(result)
-    show.errors(result.failures, debug)
+        terminal.inspection(result)
+    terminal.errors(result.failures, debug)
     raise typer.Exit(0 if result.sources.height else 1)

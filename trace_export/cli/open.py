@@ -26,8 +26,8 @@ def open_trace(
     The trace stays on this machine: it is served from 127.0.0.1 to that one page, and the command ends when the page
     has it (with --offline, when you press Ctrl-C).
     """
-    from trace_export.ui import serve
-    from trace_export.ui.trace_file import first_step
+    from trace_export.viewer import serve
+    from trace_export.viewer.first_step import first_step
 
     idle_s = nanoseconds(timeout, "--timeout") / 1e9
     if idle_s <= 0:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trace_export.cli import loading, show, tables
+from trace_export.cli import load_options, tables, terminal
 from trace_export.cli import options as opt
 from trace_export.errors import UsageError
 
@@ -51,12 +51,12 @@ def report(
     """
     if format not in ("text", "html"):
         raise UsageError(f'--format "{format}" is unknown', "choose text or html")
-    source = loading.from_command(ctx)
+    source = load_options.from_command(ctx)
     from trace_export.analysis.report import report as analyse
     from trace_export.export import load
     from trace_export.output import write_report
 
-    with show.progress(quiet or json) as progress:
+    with terminal.progress(quiet or json) as progress:
         loaded = load(source, progress)
         result = analyse(loaded.profile)
     if format == "html":
@@ -67,10 +67,10 @@ def report(
     elif not quiet:
         if format == "text":
             tables.show(result.tables())
-        show.notes(loaded.profile.notes)
+        terminal.notes(loaded.profile.notes)
         if format == "html":
-            show.files([path])
-    show.errors(loaded.failures, debug)
+            terminal.files([path])
+    terminal.errors(loaded.failures, debug)
     warned = any(note.level == "warning" for note in loaded.profile.notes)
     raise typer.Exit(3 if loaded.failures or (strict and warned) else 0)
 

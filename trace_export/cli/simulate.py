@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from trace_export.cli import options as opt
-from trace_export.cli import show
+from trace_export.cli import terminal
 from trace_export.cli.export import Format, Gzip
 from trace_export.errors import UsageError
 from trace_export.selection import nanoseconds
@@ -51,8 +51,8 @@ def simulate(
     """Draw the chart of a pipeline schedule as theory has it."""
     from trace_export.analysis.model_summary import summarise
     from trace_export.output import WriteOptions, write
-    from trace_export.pipeline import simulate as model
-    from trace_export.pipeline.schedules import schedule as planned
+    from trace_export.schedules import simulate as model
+    from trace_export.schedules.schedule import schedule as planned
 
     plan = planned(schedule, stages, microbatches, chunks)
     given = {"F": 10_000_000, "B": 10_000_000 if plan.splits else 20_000_000, "W": 10_000_000} | durations(times)
@@ -64,8 +64,8 @@ def simulate(
     if json:
         typer.echo(result.json())
     elif not quiet:
-        show.summary(result)
-        show.files(written)
+        terminal.summary(result)
+        terminal.files(written)
 
 
 def durations(text: str) -> dict[str, int]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from trace_export.clocks import domains, record
+from trace_export.clocks import alignment_file, split_hosts
 from trace_export.clocks.causality import violations
-from trace_export.clocks.edges import block_messages
+from trace_export.clocks.observations import block_messages
 from trace_export.errors import AlignmentError, UsageError
 from trace_export.model import CLOCKS, TIME, Note, Profile, conform
 from trace_export.selection import duration
@@ -52,7 +52,7 @@ def align(
         method = "none" if how == "none" else "single-host" if one_host else "wall"
         return _apply(profile, _told(_unmoved(profile, method), moves), None, block_edges)
     if isinstance(how, Path):
-        return _apply(profile, _told(record.read(how, profile), moves), None, block_edges)
+        return _apply(profile, _told(alignment_file.read(how, profile), moves), None, block_edges)
     from trace_export.clocks.fit import fit_clocks  # its solvers take longer to import than most runs to draw
 
     shifted = _moved(profile, _told(_unmoved(profile, "wall"), moves)) if moves else profile
@@ -77,7 +77,7 @@ def _known(profile: Profile, offsets: Mapping[str, int]) -> dict[str, int]:
 
 def _split(profile: Profile, moves: dict[str, int]) -> tuple[Profile, dict[str, int]]:
     """The profile with its hosts taken apart where they are several; each part has what its host was told."""
-    parts = domains.split(profile)
+    parts = split_hosts.split(profile)
     names = parts.ranks.select("host", old=profile.ranks["host"]).drop_nulls().unique()
     return parts, {host: moves[old] for host, old in names.iter_rows() if old in moves}
 

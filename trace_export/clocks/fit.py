@@ -8,11 +8,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from trace_export.clocks import check, report
+from trace_export.clocks import bounds, fit_tables
 from trace_export.clocks.causality import SLACK_US
-from trace_export.clocks.edges import Floats, Ints, Ties, gather
 from trace_export.clocks.graph import components
 from trace_export.clocks.loss import Settings
+from trace_export.clocks.observations import Floats, Ints, Ties, gather
 from trace_export.clocks.solve import Problem
 from trace_export.clocks.uncertainty import RESAMPLED, centred, uncertainty, unsteadiness
 from trace_export.model import CLOCKS, conform
@@ -81,7 +81,7 @@ def fit_clocks(
     settings = settings or Settings()
     ties = gather(messages, collectives, ranks, edges)
     if not ties.used.any():
-        return ClockFit(_wall(ties.hosts), pl.DataFrame(schema=report.PAIRS), settings=settings)
+        return ClockFit(_wall(ties.hosts), pl.DataFrame(schema=fit_tables.PAIRS), settings=settings)
     return _fit(ties, settings)
 
 
@@ -114,12 +114,12 @@ def _fit(ties: Ties, settings: Settings) -> ClockFit:
         problem, few = problem.without_drift(), few.without_drift()
         solution = replace(problem.fit(), drift=np.zeros(len(ties.hosts)))
         known = replace(uncertainty(few, component), drift=known.drift)
-    bound, slack, cycle = check.bounds(ties, solution, component)
+    bound, slack, cycle = bounds.bounds(ties, solution, component)
     wander = unsteadiness(ties, solution)
     sd = np.minimum(np.sqrt(known.mid**2 + known.drift**2 / 12 + wander**2), bound)
     return ClockFit(
-        clocks=report.clocks(ties, solution, component, sd, bound, still=still),
-        pairs=report.pairs(ties, solution, settings.tau),
+        clocks=fit_tables.clocks(ties, solution, component, sd, bound, still=still),
+        pairs=fit_tables.pairs(ties, solution, settings.tau),
         holdout_ns=known.holdout * 1e3,
         wander_ns=wander * 1e3,
         slack_ns=slack * 1e3,

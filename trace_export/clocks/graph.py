@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trace_export.clocks.edges import Floats, Ints
-from trace_export.clocks.matrix import check_room
+from trace_export.clocks.linalg import check_room
+from trace_export.clocks.observations import Floats, Ints
 
 FEW_NODES = 64
 """The paths of a graph with no more nodes are found sooner than scipy is imported."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trace_export.clocks.edges import Floats
+from trace_export.clocks.observations import Floats
 
 ENOUGH = 1 << 16
 """So many residuals tell the shape of the loss."""

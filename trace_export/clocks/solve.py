@@ -15,9 +15,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from trace_export.clocks.edges import Floats, Ints, Ties
+from trace_export.clocks.linalg import Matrix, bordered, matrix, solver
 from trace_export.clocks.loss import Loss, Settings
-from trace_export.clocks.matrix import Matrix, bordered, matrix, solver
+from trace_export.clocks.observations import Floats, Ints, Ties
 
 RIDGE = 1 + 1e-12
 """Keeps the matrix from being singular where what is eliminated leaves nothing but rounding errors."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from trace_export.clocks.check import halves
-from trace_export.clocks.edges import Floats, Ints, Ties
-from trace_export.clocks.matrix import solver
+from trace_export.clocks.bounds import halves
+from trace_export.clocks.linalg import solver
+from trace_export.clocks.observations import Floats, Ints, Ties
 from trace_export.clocks.solve import Problem, Solution, Weights
 
 RESAMPLES = 16

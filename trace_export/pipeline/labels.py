@@ -13,18 +13,9 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from trace_export.model import INT, SPANS, Declared, Note, Profile, Schema, conform
-from trace_export.pipeline import anchors, neighbours, transfers
-from trace_export.pipeline.sequences import (
-    LETTER,
-    MINDSPEED,
-    MINDSPEED_PLAIN,
-    VEE_MARKER,
-    Plan,
-    blocks,
-    recognise,
-    words,
-)
+from trace_export.pipeline import labels_by_number, labels_by_time, transfers
 from trace_export.pipeline.steps import BACKWARDS, FORWARDS, REPLICA, WORK, number
+from trace_export.schedules.words import LETTER, MINDSPEED, MINDSPEED_PLAIN, VEE_MARKER, Plan, blocks, recognise, words
 
 STEP = ["rank", "run", "step"]
 NUMBERS = ["microbatch", "chunk", "microbatch_b", "chunk_b"]
@@ -151,7 +142,7 @@ def _vee(
     if microbatches < 2 * stages:
         text = f"DualPipeV on {stages} stages needs {2 * stages} micro-batches, the data have {microbatches}"
         return own, [Note("warning", f"{text}; backward blocks stay without a number")]
-    placed = anchors.places(work, blocks(plan), microbatches)
+    placed = labels_by_number.places(work, blocks(plan), microbatches)
     rest = _cuts(work.join(placed.select(STEP), on=STEP, how="anti", nulls_equal=True), evidence, plan)
     numbered = _numbered(work, pl.concat([placed.select("row", "position"), rest]), plan)
     return pl.concat([numbered, conform(own.join(numbered, on="row", how="anti"), _FOUND)]), []
@@ -183,7 +174,7 @@ def _by_plan(work: pl.DataFrame, evidence: pl.DataFrame, counted: pl.DataFrame, 
     placed = _cuts(work, evidence, plan)
     if placed.height < work.height:
         steps = work.partition_by("run", "step")
-        placed = pl.concat(neighbours.settle(s, placed.join(s, on="row", how="semi"), plan) for s in steps)
+        placed = pl.concat(labels_by_time.settle(s, placed.join(s, on="row", how="semi"), plan) for s in steps)
     return _numbered(work, placed, plan)
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.model import P2P, Profile, conform
-from trace_export.pipeline.dependencies import replicas
-from trace_export.pipeline.schedules import virtual_stage
-from trace_export.pipeline.topology import chunk_placement
+from trace_export.pipeline.edges import replicas
+from trace_export.pipeline.stages import chunk_placement
+from trace_export.schedules.schedule import virtual_stage
 
 
 def fill(profile: Profile) -> Profile:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import polars as pl
 
 from trace_export.model import INT, Note, Profile
-from trace_export.pipeline.sequences import LETTER
+from trace_export.schedules.words import LETTER
 
 WORK = ("F", "B", "W", "FB")
 FORWARDS = pl.col("kind").is_in(["F", "FB"])

@@ -14,16 +14,16 @@ import polars as pl
 from trace_export.errors import SourceError
 from trace_export.model import KernelFile, Profile
 from trace_export.sources.effort import size
+from trace_export.sources.shared.timestamps import plausible
 from trace_export.sources.source import Kind, ReadOptions, Source, Tasks
-from trace_export.sources.times import plausible
 
 READERS: dict[Kind, str] = {
-    "paddle": "paddle",
-    "paddle_dygraph": "paddle_dygraph",
-    "nsys": "nsys",
-    "ascend": "ascend",
-    "mindspore": "ascend",
-    "kineto": "kineto",
+    "paddle": "paddle.reader",
+    "paddle_dygraph": "paddle.dygraph",
+    "nsys": "nsys.reader",
+    "ascend": "ascend.reader",
+    "mindspore": "ascend.reader",
+    "kineto": "kineto.reader",
 }
 """Kind of source → the module of this package that reads it."""
 

@@ -10,8 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trace_export.sources import find_ascend, find_kineto, find_nsys, find_paddle
-from trace_export.sources.layout import ALONE, Folder, Found, walk
+from trace_export.sources.ascend import find as find_ascend
+from trace_export.sources.folders import ALONE, Folder, Found, walk
+from trace_export.sources.kineto import find as find_kineto
+from trace_export.sources.nsys import find as find_nsys
+from trace_export.sources.paddle import find as find_paddle
 from trace_export.sources.source import Source
 
 _RECOGNISERS: tuple[Callable[[Path, list[Folder]], Found], ...] = (

@@ -17,7 +17,7 @@ import polars as pl
 
 from trace_export.errors import OutputError
 from trace_export.model import Profile
-from trace_export.writers.whole import whole
+from trace_export.writers.atomic import whole
 
 FOLDER = "step_task_info"
 """The copies lie in a folder of this name, at the places that the databases have in the log_dir."""

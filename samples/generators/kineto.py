@@ -1,0 +1,97 @@
+"""Write torch.profiler traces of a made-up zero-bubble (ZB-H1) run, with the truth beside them.
+
+    python -m samples.generators.kineto            # writes samples/kineto/two_hosts again
+
+Four ranks on two hosts, a gzipped trace each; the blocks are those of `nsys.py`, marked as
+`trace_export.instrument` marks them. Backward kernels are launched from autograd's thread, beside operators that say
+nothing; activations and gradients go through NCCL kernels that know their group and the other side, and every step ends
+with an all-reduce. The second host's clock is 2.7 ms ahead.
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+from pathlib import Path
+
+from samples.generators.kineto_trace import MAIN, Trace
+from samples.generators.nsys import LEAD, MS, US, Block, simulate
+
+STAGES, MICROBATCHES, STEPS = 4, 6, 2
+CLOCK_ERRORS_NS = (0, 0, 2_700_000, 2_700_000)
+KERNELS = 3
+AUTOGRAD = MAIN + 9
+ELEMENTS = 8 << 20
+
+
+class Rank:
+    """One rank's trace, in its host's clock."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.clock_ns = rank, CLOCK_ERRORS_NS[rank]
+        self.trace = Trace(rank=rank, world=STAGES, host=f"node{rank // 2}")
+
+    def block(self, block: Block, chance: random.Random) -> None:
+        start, end = block.start_ns + self.clock_ns, block.end_ns + self.clock_ns
+        launch = start - 60 * US
+        kind = "Optimizer" if block.kind == "OPT" else f"{block.kind}{block.microbatch}.0"
+        mark = f"te:{kind} stage={self.rank} step={block.step} rank={self.rank}"
+        self.trace.range(launch - 4 * US, launch + KERNELS * 5 * US, mark, cat="cpu_op")
+        cuts = sorted(chance.sample(range(start + US, end - US), KERNELS - 1))
+        thread = AUTOGRAD if block.kind == "B" else MAIN
+        for i, (begin, until) in enumerate(zip([start, *cuts], [*cuts, end], strict=True)):
+            at = launch + i * 5 * US
+            self.trace.range(at - US, at + 3 * US, "aten::mm", thread=thread, cat="cpu_op")
+            call = self.trace.call(at, thread=thread)
+            self.trace.kernel(begin, until, call, name=f"{block.kind.lower()}_kernel_{i}")
+
+    def nccl(self, what: str, launch_ns: int, start_ns: int, end_ns: int, **args: object) -> None:
+        launch, start, end = (t + self.clock_ns for t in (launch_ns, start_ns, end_ns))
+        told = {"Collective name": what, "Process Group Name": "1", "dtype": "BFloat16", "In msg nelems": ELEMENTS}
+        name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL" if what == "allreduce" else "ncclDevKernel_SendRecv"
+        self.trace.kernel(start, end, self.trace.call(launch), name=name, stream=20, **told, **args)
+
+
+def transfers(ranks: list[Rank], blocks: list[Block], chance: random.Random) -> None:
+    """From the end of each F and B to the start of the next one: both kernels run until both sides have met."""
+    at = {(b.rank, b.step, b.kind, b.microbatch): b for b in blocks}
+    for block in blocks:
+        source = at.get((block.rank + (-1 if block.kind == "F" else 1), block.step, block.kind, block.microbatch))
+        if block.kind not in "FB" or source is None:
+            continue
+        met = block.start_ns - 7 * US
+        sent = met + chance.randrange(200, 3_000)
+        posted = block.start_ns - 80 * US, block.start_ns - 75 * US
+        ranks[block.rank].nccl("recv", *posted, sent, **{"Src Rank": source.rank})
+        ranks[source.rank].nccl(
+            "send", source.start_ns - 35 * US, source.end_ns + 3 * US, met, **{"Dst Rank": block.rank}
+        )
+
+
+def write(folder: Path, seed: int = 1) -> list[Block]:
+    """A trace per rank in `folder`, and truth.csv. Returns the truth."""
+    chance = random.Random(seed)
+    blocks = simulate(STAGES, MICROBATCHES, STEPS, chance)
+    ranks = [Rank(r) for r in range(STAGES)]
+    for block in blocks:
+        ranks[block.rank].block(block, chance)
+    transfers(ranks, blocks, chance)
+    for step in range(STEPS):
+        met = max(b.end_ns for b in blocks if b.step == step) + MS
+        for rank in ranks:
+            own = max(b.end_ns for b in blocks if b.step == step and b.rank == rank.rank) + LEAD
+            rank.nccl("allreduce", own - 20 * US, own, met + chance.randrange(200, 4_000), Seq=step + 1)
+    for rank in ranks:
+        rank.trace.write(folder / f"node{rank.rank // 2}_{700 + rank.rank}.1760000000000000000.pt.trace.json.gz")
+    with (folder / "truth.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["rank", "step", "kind", "microbatch", "true_start_ns", "true_end_ns"])
+        base = Trace.base_ns or 0
+        for b in blocks:
+            microbatch = "" if b.kind == "OPT" else b.microbatch
+            table.writerow([b.rank, b.step, b.kind, microbatch, b.start_ns + base, b.end_ns + base])
+    return blocks
+
+
+if __name__ == "__main__":
+    write(Path(__file__).parent.parent / "kineto" / "two_hosts")

@@ -1,0 +1,269 @@
+"""The report: against formulas, hand-worked runs with a known fault, and itself under reordering."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trace_export.analysis.compare import compare
+from trace_export.analysis.durations import model_of
+from trace_export.analysis.report import PARTS, report
+from trace_export.analysis.stragglers import slow_links, slow_ranks, slow_stages
+from trace_export.analysis.theory import closed_form
+from trace_export.model import MESSAGES, RANKS, SPANS, Declared, Profile, conform
+from trace_export.pipeline.schedule_match import declare
+from trace_export.pipeline.stages import resolve
+from trace_export.schedules.schedule import schedule
+from trace_export.schedules.simulate import Costs, as_profile, durations, run, simulate
+
+MS = 1_000_000
+
+
+def replicated(profile: Profile, replicas: int) -> Profile:
+    """The run on several data-parallel replicas at once."""
+    stages = len(profile.ranks)
+    spans = pl.concat([profile.spans.with_columns(pl.col("rank") + n * stages) for n in range(replicas)])
+    ranks = pl.DataFrame({"rank": range(stages * replicas)}).with_columns(
+        stage=pl.col("rank") % stages, dp=pl.col("rank") // stages
+    )
+    return Profile(ranks=conform(ranks, RANKS), spans=spans)
+
+
+@pytest.mark.parametrize(
+    ("name", "p", "m", "costs", "idle"),
+    [  # Idle time of every rank by the published formula, in ms.
+        ("gpipe", 4, 8, Costs(10, 20), 3 * 30),
+        ("1f1b", 8, 32, Costs(10, 20), 7 * 30),
+        ("interleaved", 4, 8, Costs(10, 20), 3 * 30),
+        ("zb-h1", 4, 8, Costs(10, 12, 8), 3 * (10 + 12 - 8)),
+        ("zb-h2", 4, 8, Costs(10, 10, 10), 3 * 10),
+    ],
+)
+def test_bubble_of_a_simulated_run_is_the_formula(name: str, p: int, m: int, costs: Costs, idle: int) -> None:
+    """And the closed form, the levels of theory and the measurement all agree, for nothing disturbs the model."""
+    s = schedule(name, p, m)
+    scaled = Costs(costs.forward * MS, costs.backward * MS, costs.weight * MS)
+    profile = simulate(s, scaled)
+    result = report(Profile(ranks=profile.ranks, spans=profile.spans))
+    step = result.steps.row(0, named=True)
+    length = step["end_ns"] - step["start_ns"]
+    assert round(step["bubble"] * length) == idle * MS
+    assert set(result.stages["global_ns"]) == {idle * MS}
+    assert result.theory.recognition.schedule.name == name
+    assert result.theory.closed_form.idle_ns == pytest.approx(idle * MS)
+    assert result.theory.levels["step_ns"].to_list() == [length] * 4
+    assert result.theory.levels["bubble"].to_list() == pytest.approx([idle * MS / length] * 4)
+
+
+def test_closed_form_of_zb_v_and_dual_pipes() -> None:
+    """F = I = W = 1 per rank, p = 8: 3.5 and 7 of the computed table; DualPipe (p/2-1)(3+2-3)."""
+    assert closed_form(schedule("zb-v", 8, 32), 1, 2, 1, 1).idle_ns == 3.5
+    assert closed_form(schedule("dualpipev", 8, 32), 1, 2, 1, 1).idle_ns == 7
+    assert closed_form(schedule("dualpipe", 8, 32), 1, 2, 1, 1).idle_ns == 6
+    assert closed_form(schedule("zbh1-paddle", 8, 32), 1, 2, 1, 1) is None
+
+
+def test_what_if() -> None:
+    """1F1B, 4 stages, 8 micro-batches, F = 10, B = 20; stage 2 takes twice as long."""
+    s = schedule("1f1b", 4, 8)
+    even = durations(s, Costs(10 * MS, 20 * MS))
+    slow = np.where(s.ops["stage"].to_numpy() == 2, 2.0, 1.0) * even
+    changes = {row[0]: row[1:] for row in report(as_profile(s, *run(s, slow))).theory.changes.rows()}
+    now = float(run(s, slow)[1].max())
+    assert changes["as it is"] == (now, 0, pytest.approx(1 - float(slow.sum()) / now / 4), 4)
+    step, saved, bubble, _ = changes["stage 2 as fast as the median stage"]
+    assert step == (8 + 3) * 30 * MS
+    assert saved == pytest.approx(1 - step / now)
+    assert bubble == pytest.approx(3 / 11)
+    double = schedule("1f1b", 4, 16)
+    twice = float(
+        run(
+            double, np.where(double.ops["stage"].to_numpy() == 2, 2.0, 1.0) * durations(double, Costs(10 * MS, 20 * MS))
+        )[1].max()
+    )
+    assert changes["16 micro-batches instead of 8"][:2] == (twice, pytest.approx(1 - twice / 2 / now))
+
+
+def test_what_if_of_another_schedule() -> None:
+    """Even stages: interleaving with 2 chunks halves the bubble; splitting B in halves gives ZB-H1."""
+    profile = simulate(schedule("1f1b", 4, 8), Costs(10 * MS, 20 * MS))
+    changes = {row[0]: row[1:] for row in report(profile).theory.changes.rows()}
+    assert changes["Interleaved 1F1B, 2 chunks"][0] == pytest.approx((8 * 30 + 3 * 30 / 2) * MS)
+    assert changes["ZB-H1, W taken as half of B"][0] == pytest.approx((8 * 30 + 3 * 10) * MS)
+    assert changes["GPipe"][0] == (8 + 3) * 30 * MS
+
+
+def test_levels_of_an_uneven_run() -> None:
+    """Stage imbalance shows between the first two levels, jitter between the next two."""
+    s = schedule("1f1b", 4, 8)
+    rng = np.random.default_rng(5)
+    even = durations(s, Costs(10 * MS, 20 * MS))
+    slow = np.where(s.ops["stage"].to_numpy() == 1, 1.5, 1.0) * even
+    jittered = np.round(slow * rng.uniform(0.8, 1.2, len(slow)))
+    start, end = run(s, jittered, 2 * MS)
+    levels = report(as_profile(s, start, end)).theory.levels["step_ns"].to_list()
+    kinds = s.ops["kind"].to_numpy()
+    means = np.where(kinds == "F", jittered[kinds == "F"].mean(), jittered[kinds == "B"].mean())
+    assert levels[0] == pytest.approx(float(run(s, means)[1].max()))
+    assert levels[0] < levels[1] < levels[3]
+    assert levels[2] == float(run(s, jittered)[1].max())
+    assert levels[3] == float(end.max())
+
+
+def test_slow_stage_and_slow_rank() -> None:
+    """Stage 1 takes 1.5 times as long; of three replicas, rank 6 (stage 2) takes 1.3 times as long as its peers."""
+    s = schedule("1f1b", 4, 6)
+    even = durations(s, Costs(10 * MS, 20 * MS))
+    one = as_profile(s, *run(s, np.where(s.ops["stage"].to_numpy() == 1, 1.5, 1.0) * even))
+    profile = replicated(one, 3)
+    longer = pl.col("start_ns") + (1.3 * (pl.col("end_ns") - pl.col("start_ns"))).cast(pl.Int64)
+    spans = profile.spans.with_columns(end_ns=pl.when(pl.col("rank") == 6).then(longer).otherwise("end_ns"))
+    profile = replace(profile, spans=spans)
+    stages = slow_stages(profile)
+    assert stages["slow"].to_list() == [False, True, False, False]
+    assert stages["microbatch_ns"][1] == 45 * MS
+    assert stages["ratio"][1] == 1.5
+    ranks = slow_ranks(profile).filter("slow")
+    assert ranks.select("rank", "stage", "kind", "blocks").rows() == [(6, 2, "B", 6), (6, 2, "F", 6)]
+    assert ranks["ratio"].to_list() == pytest.approx([1.3, 1.3])
+
+
+def test_slow_link_from_messages() -> None:
+    """Three replicas of a link with transfers of 2 ms, one of them 6 ms; the send waits for the receiver first."""
+    rows = [
+        {
+            "src_rank": 2 * replica, "dst_rank": 2 * replica + 1, "direction": "F", "bytes": 1_000_000,
+            "send_start_ns": 100 * m * MS, "recv_start_ns": (100 * m + 30) * MS,
+            "recv_end_ns": (100 * m + 30 + (6 if replica == 1 else 2)) * MS,
+        }
+        for replica in range(3) for m in range(4)
+    ]  # fmt: skip
+    ranks = pl.DataFrame({"rank": range(6), "stage": [0, 1] * 3, "dp": [0, 0, 1, 1, 2, 2]})
+    profile = Profile(ranks=conform(ranks, RANKS), messages=conform(pl.DataFrame(rows), MESSAGES))
+    links = slow_links(profile, pl.DataFrame())
+    slow = links.filter("slow").row(0, named=True)
+    assert (slow["src_rank"], slow["dst_rank"], slow["transfers"], slow["ratio"]) == (2, 3, 4, 3.0)
+    assert slow["gbit_s"] == pytest.approx(1_000_000 * 8 / 6e-3 / 1e9)
+    assert len(links) == 3
+
+
+def test_slow_link_from_waits() -> None:
+    """Without messages: the blocks that wait for their data show how long a link takes."""
+    profile = simulate(schedule("1f1b", 3, 9), Costs(10 * MS, 20 * MS, transfer=3 * MS))
+    links = report(profile).slow_links
+    assert set(links["median_ns"]) == {3 * MS}
+    assert not links["slow"].any()
+
+
+def test_tables_and_json() -> None:
+    profile = simulate(schedule("1f1b", 4, 8), Costs(10 * MS, 20 * MS))
+    result = report(profile)
+    document = json.loads(result.json())
+    assert document["schedule"]["name"] == "1f1b"
+    assert document["steps"][0]["bubble"] == pytest.approx(3 / 11)
+    tables = {table.title: table.frame for table in result.tables()}
+    assert tables["Steps"]["step ms"].to_list() == [330.0]
+    assert tables["Steps"]["bubble %"].to_list() == [27.27]
+    assert tables["Stages"]["busy ms"].to_list() == [240.0] * 4
+    assert sum(tables["Idle time by cause"]["idle ms"]) == pytest.approx(90)
+    assert "Slow ranks" not in tables
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_runs_without_a_schedule_still_have_bubbles(steps: int) -> None:
+    one = simulate(schedule("1f1b", 2, 4), Costs(10, 20))
+    forward = one.spans.filter(pl.col("kind") == "F")
+    spans = pl.concat(
+        [
+            forward.with_columns(
+                step=pl.lit(n, pl.Int32), start_ns=pl.col("start_ns") + 1000 * n, end_ns=pl.col("end_ns") + 1000 * n
+            )
+            for n in range(steps)
+        ]
+    )
+    result = report(Profile(ranks=one.ranks, spans=spans))
+    assert len(result.steps) == steps
+    assert result.theory.levels.is_empty()
+    assert json.loads(result.json())["schedule"]["name"] is None
+    assert "What if" not in {table.title for table in result.tables()}
+
+
+def test_report_of_nothing() -> None:
+    assert report(Profile()).steps.is_empty()
+    assert [t.title for t in report(Profile()).tables()] == []
+
+
+def test_order_of_ranks_changes_nothing() -> None:
+    s = schedule("zb-v", 4, 8)
+    lengths = np.random.default_rng(2).integers(100, 900, len(s.ops)).astype(float)
+    profile = replicated(as_profile(s, *run(s, lengths, 20)), 2)
+    shuffled = Profile(
+        ranks=profile.ranks.sample(fraction=1, shuffle=True, seed=1),
+        spans=profile.spans.sample(fraction=1, shuffle=True, seed=2),
+    )
+    assert report(shuffled).json() == report(profile).json()
+
+
+def test_comparison_of_two_runs() -> None:
+    """B's backwards take 26 instead of 20 on stage 1; it has no optimizer."""
+    s = schedule("1f1b", 2, 4)
+    even = durations(s, Costs(10 * MS, 20 * MS))
+    slower = np.where((s.ops["stage"].to_numpy() == 1) & (s.ops["kind"].to_numpy() == "B"), 1.3, 1.0) * even
+    a, b = as_profile(s, *run(s, even)), as_profile(s, *run(s, slower))
+    optimizer = a.spans.head(1).with_columns(kind=pl.lit("OPT"), microbatch=None, chunk=None)
+    a = replace(a, spans=pl.concat([a.spans, conform_like(optimizer, a.spans)]))
+    result = compare(a, b)
+    blocks = {row[:3]: row[3:] for row in result.blocks.rows()}
+    assert blocks[1, "B", 0] == (4, 4, 20 * MS, 26 * MS, pytest.approx(0.3))
+    assert blocks[0, "F", 0] == (4, 4, 10 * MS, 10 * MS, 0)
+    assert blocks[0, "OPT", None] == (1, None, 10 * MS, None, None)
+    whole = {row[0]: row[1:] for row in result.whole.rows()}
+    assert whole["step time"][:2] == (150 * MS, float(run(s, slower)[1].max()))
+    assert whole["bubble (global)"][0] == pytest.approx(1 / 5)
+    assert json.loads(result.json())["blocks"]
+    assert [t.title for t in result.tables()] == ["Steps", "Blocks"]
+
+
+def conform_like(frame: pl.DataFrame, other: pl.DataFrame) -> pl.DataFrame:
+    return conform(frame, dict(other.schema))  # type: ignore[arg-type]
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_odd_runs_never_fail(seed: int) -> None:
+    """Missing numbers, stages, steps and kinds, repeated and overlapping blocks: a report still comes, and adds up."""
+    rng = np.random.default_rng(seed)
+    count, ranks = int(rng.integers(0, 60)), int(rng.integers(1, 6))
+
+    def some(values: np.ndarray) -> list[object]:
+        missing = rng.random(count) < rng.choice([0, 0.2])
+        return [None if gap else value for gap, value in zip(missing, values.tolist(), strict=True)]
+
+    start = rng.integers(0, 2000, count)
+    spans = {
+        "rank": rng.integers(0, ranks, count), "run": some(rng.integers(0, 2, count)),
+        "step": some(rng.integers(0, 3, count)),
+        "kind": some(rng.choice(["F", "B", "W", "FB", "OPT"], count, p=rng.dirichlet(np.ones(5)))),
+        "microbatch": some(rng.integers(0, 4, count)), "chunk": some(rng.integers(0, rng.integers(1, 4), count)),
+        "microbatch_b": some(rng.integers(0, 4, count)), "chunk_b": some(rng.integers(0, 2, count)),
+        "start_ns": start, "end_ns": start + rng.integers(0, 200, count),
+    }  # fmt: skip
+    stage = [None if rng.random() < 0.3 else int(rng.integers(0, ranks)) for _ in range(ranks)]
+    table = pl.DataFrame(
+        {"rank": range(ranks), "stage": stage, "host": ["a"] * ranks}, schema_overrides={"stage": pl.Int32}
+    )
+    profile = Profile(ranks=conform(table, RANKS), spans=conform(pl.DataFrame(spans, strict=False), SPANS))
+    for each in (profile, declare(resolve(profile, Declared()))):
+        result = report(each)
+        parts = result.stages.select(pl.sum_horizontal(PARTS).alias("parts"), "global_ns")
+        assert (parts["parts"] - parts["global_ns"]).abs().max() in (None, pytest.approx(0, abs=1e-6))
+        assert json.loads(result.json())["steps"] == json.loads(json.dumps(result.steps.to_dicts()))
+        result.tables()
+        model_of(each)
+    compare(profile, profile).tables()

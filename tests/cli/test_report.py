@@ -1,0 +1,140 @@
+"""simulate, report and compare as a user runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tests.conftest import Cli
+from trace_export.errors import SourceError
+from trace_export.model import SPANS
+from trace_export.schedules.schedule import schedule
+from trace_export.schedules.simulate import Costs, simulate
+from trace_export.sources import span_table
+from trace_export.writers.tables import write_csv, write_parquet
+
+ALL_FORMATS = "perfetto,chrome,svg,html,parquet,csv"
+
+
+def test_simulate_export_report_gives_the_formula(run_cli: Cli, tmp_path: Path) -> None:
+    """1F1B with p = 4, m = 8: the bubble is 3 (F + B) of 11 (F + B)."""
+    made = run_cli(
+        "simulate", "--schedule", "1f1b", "--stages", 4, "--microbatches", 8, "--times", "F=10ms,B=20ms",
+        "--format", ALL_FORMATS, "--out", tmp_path, "--json",
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    model = json.loads(made.stdout)
+    assert (model["step_ns"], model["bubble"], model["formula_idle_ns"]) == (330_000_000, 3 / 11, 90_000_000)
+    assert sorted(Path(f).suffix for f in model["files"]) == [".csv", ".html", ".json", ".parquet", ".pftrace", ".svg"]
+    told = run_cli("report", tmp_path / "pipeline_profile.parquet", "--json")
+    assert told.returncode == 0, told.stderr
+    document = json.loads(told.stdout)
+    assert [step["bubble"] for step in document["steps"]] == [3 / 11]
+    assert {stage["global_ns"] for stage in document["stages"]} == {90_000_000}
+    assert document["schedule"]["name"] == "1f1b"
+    assert document["closed_form"]["idle_ns"] == 90_000_000
+
+
+def test_simulate_on_the_terminal(run_cli: Cli, tmp_path: Path) -> None:
+    made = run_cli(
+        "simulate", "--schedule", "ZBV", "--stages", 4, "--microbatches", 8, "--comm", "1ms", "--format", "csv",
+        "--out", tmp_path / "model.csv",
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    assert "ZB-V" in made.stdout
+    assert "model.csv" in made.stdout
+    written = pl.read_csv(tmp_path / "model.csv")
+    expected = simulate(schedule("zb-v", 4, 8), Costs(10**7, 10**7, 10**7, 10**6)).spans
+    assert sorted(written["end_ns"]) == sorted(expected["end_ns"])
+    assert set(written["origin"]) == {"model"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--schedule", "nonsense", "--stages", 4, "--microbatches", 8), "no schedule"),
+        (("--schedule", "dualpipe", "--stages", 3, "--microbatches", 8), "even number of stages"),
+        (("--schedule", "interleaved", "--stages", 4, "--microbatches", 5, "--chunks", 3), "never ends"),
+        (("--schedule", "1f1b", "--stages", 4, "--microbatches", 8, "--times", "F:10"), "KIND=TIME"),
+        (("--schedule", "1f1b", "--stages", 4, "--microbatches", 8, "--times", "F=-1ms"), "less than no time"),
+        (("--schedule", "1f1b", "--stages", 4, "--microbatches", 8, "--comm", "soon"), "not a time"),
+        (("--schedule", "1f1b", "--stages", 4, "--microbatches", 8, "--format", "gif"), "gif"),
+    ],
+)
+def test_impossible_models_get_a_sentence(
+    run_cli: Cli, tmp_path: Path, options: tuple[object, ...], words: str
+) -> None:
+    made = run_cli("simulate", *options, "--out", tmp_path)
+    assert made.returncode == 2
+    assert words in made.stderr
+    assert "Traceback" not in made.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> tuple[Path, Path]:
+    """Two runs as span tables; the second has slower backwards."""
+    paths = tmp_path / "a.parquet", tmp_path / "b.csv"
+    write_parquet(simulate(schedule("1f1b", 4, 8), Costs(10_000_000, 20_000_000)), paths[0])
+    write_csv(simulate(schedule("1f1b", 4, 8), Costs(10_000_000, 25_000_000)), paths[1])
+    return paths
+
+
+def test_report_on_the_terminal_and_as_a_page(run_cli: Cli, tables: tuple[Path, Path], tmp_path: Path) -> None:
+    told = run_cli("report", tables[0])
+    assert told.returncode == 0, told.stderr
+    for words in ("27.27", "warm-up ms", "1F1B", "What if", "first start to the last end"):
+        assert words in told.stdout
+    page = run_cli("report", tables[0], "--format", "html", "--out", tmp_path)
+    assert page.returncode == 0, page.stderr
+    text = (tmp_path / "pipeline_report.html").read_text()
+    for words in ("What if", "27.27", "waiting for upstream"):
+        assert words in text
+
+
+def test_compare_writes_one_trace_with_both(run_cli: Cli, tables: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "both.json"
+    told = run_cli("compare", *tables, "--json", "--format", "chrome", "--out", out)
+    assert told.returncode == 0, told.stderr
+    blocks = json.loads(told.stdout)["blocks"]
+    changes = {(row["kind"], row["change"]) for row in blocks}
+    assert changes == {("F", 0.0), ("B", 0.25)}
+    events = json.loads(out.read_text())["traceEvents"]
+    names = {e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+    assert {f"stage {s} (B)" for s in range(4)} <= names
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+    starts = {
+        side: min(e["ts"] for e in events if e["ph"] == "X" and tracks[e["tid"]].endswith("(B)") == side)
+        for side in (True, False)
+    }
+    assert starts[True] == starts[False]
+
+
+def test_files_that_are_no_span_table(tmp_path: Path, run_cli: Cli) -> None:
+    other = tmp_path / "other.csv"
+    other.write_text("time,value\n1,2\n")
+    with pytest.raises(SourceError, match="no column rank"):
+        span_table.read(other)
+    broken = tmp_path / "broken.parquet"
+    broken.write_bytes(b"PAR1 not really")
+    with pytest.raises(SourceError, match="cannot be read"):
+        span_table.read(broken)
+    holes = tmp_path / "holes.csv"
+    holes.write_text("rank,kind,start_ns,end_ns\n0,F,1,\n")
+    with pytest.raises(SourceError, match="no rank or no time"):
+        span_table.read(holes)
+    told = run_cli("report", other)
+    assert told.returncode == 1
+    assert "no column rank" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_a_span_table_read_back_is_what_was_written(tables: tuple[Path, Path]) -> None:
+    expected = simulate(schedule("1f1b", 4, 8), Costs(10_000_000, 20_000_000))
+    profile = span_table.read(tables[0]).validate()
+    columns = [c for c in SPANS if c not in ("run", "phase", "labels")]
+    assert profile.spans.select(columns).equals(expected.spans.sort("start_ns", "rank").select(columns))
+    assert profile.ranks.select("rank", "stage", "device").equals(expected.ranks.select("rank", "stage", "device"))

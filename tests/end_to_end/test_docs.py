@@ -1,0 +1,141 @@
+"""What the documentation says is run: every command, every query, every option, every picture."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tests.conftest import ROOT, Cli
+from tests.support.command_reference import PAGE, page
+from trace_export.verify import processor
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
+README = ROOT / "README.md"
+DOCS = ROOT / "trace_export" / "docs"
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+SET_UP = ("bash ", "pip ", "git ", "python")
+"""Lines that set a machine up; the set-up itself runs the tests."""
+ELSEWHERE = ("open ", "run ")
+"""Commands that wait for a browser or start a training; they have tests of their own."""
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def commands(path: Path) -> list[str]:
+    """The lines of the page's sh blocks that call the program, without comments."""
+    lines = [
+        line.split("  #")[0].split(" # ")[0].strip() for block in blocks(path, "sh") for line in block.splitlines()
+    ]
+    return [line for line in lines if line.startswith("trace-export ")]
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, samples: Path) -> Path:
+    """A folder with the profiles that the documentation speaks of."""
+    shutil.copytree(samples / "paddle" / "single", tmp_path / "logs")
+    shutil.copytree(samples / "paddle" / "single", tmp_path / "other_logs")
+    shutil.copytree(samples / "paddle" / "two_machines", tmp_path / "multi_machine_logs")
+    return tmp_path
+
+
+RUNNABLE = [
+    (path, line)
+    for path in (README, *sorted(DOCS.glob("*.md")))
+    for line in commands(path)
+    if not line.removeprefix("trace-export ").startswith(ELSEWHERE)
+]
+
+
+@pytest.mark.parametrize(("path", "line"), RUNNABLE, ids=[f"{p.name}: {line}" for p, line in RUNNABLE])
+def test_a_documented_command_runs(path: Path, line: str, workplace: Path, run_cli: Cli) -> None:
+    result = run_cli(*shlex.split(line)[1:], cwd=workplace)
+    assert result.returncode == 0, result.stderr
+
+
+def test_every_line_of_the_readme_is_a_command_or_set_up() -> None:
+    lines = [line for block in blocks(README, "sh") for line in block.splitlines() if line and not line.startswith("#")]
+    assert [line for line in lines if not line.startswith(("trace-export ", ".venv/bin/trace-export ", *SET_UP))] == []
+
+
+def test_the_page_of_commands_is_what_help_says() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "write it anew: python -m tests.support.command_reference"
+
+
+def test_every_option_has_help() -> None:
+    bare = [line for line in page().splitlines() if line.startswith("| `") and line.endswith("|  |")]
+    assert bare == []
+
+
+def test_links_lead_somewhere() -> None:
+    for path in PAGES:
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+            assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert [p.name for p in DOCS.glob("*.md") if f"({p.relative_to(ROOT)})" not in text] == []
+
+
+QUERIES = blocks(DOCS / "formats.md", "sql")
+
+
+@pytest.fixture(scope="module")
+def sample_trace(tmp_path_factory: pytest.TempPathFactory, run_cli: Cli, samples: Path) -> Path:
+    out = tmp_path_factory.mktemp("trace")
+    assert run_cli(samples / "paddle" / "single", "--out", out, "--format", "perfetto,parquet").returncode == 0
+    return out
+
+
+@pytest.mark.skipif(bool(processor.missing()), reason="needs the extra ui")
+def test_the_documented_queries_answer(sample_trace: Path) -> None:
+    table = pl.read_parquet(sample_trace / "pipeline_profile.parquet")
+    assert len(QUERIES) == 10
+    with processor.TraceProcessor(sample_trace / "pipeline_profile.pftrace") as trace:
+        answers = [trace.query(sql) for sql in QUERIES]
+    assert all(answer.height for answer in answers)
+    work, forward, steps, gaps, hops, violations, path, busy, share, slow = answers
+    assert work["blocks"].sum() == table.height
+    assert forward.height == 8 * 4
+    assert steps["name"].to_list() == ["step 2", "step 3", "step 4"]
+    assert gaps["ms"].is_sorted(descending=True)
+    assert hops["ms"].min() > 0
+    assert violations.item() == 0
+    assert path["name"].to_list() == ["F3"] * 4 + ["B3"] * 4
+    assert busy["stages"].max() == 4
+    assert share["percent"].is_between(50, 100).all()
+    assert slow["times"].min() > 1
+
+
+def test_the_picture_is_what_the_program_draws(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    """`trace-export samples/paddle/single --steps 2 --format svg --out trace_export/docs/pp_chart.svg` makes it."""
+    out = tmp_path / "pp_chart.svg"
+    run_cli(samples / "paddle" / "single", "--steps", "2", "--format", "svg", "--out", out)
+    assert out.read_bytes() == (DOCS / "pp_chart.svg").read_bytes()
+
+
+def test_the_python_of_the_readme_runs(workplace: Path) -> None:
+    (code,) = blocks(README, "python")
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=workplace, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (workplace / "chart.pftrace").exists()
+
+
+def test_the_example_runs(samples: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, samples / "example.py"], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "wrote pipeline_profile.svg" in done.stdout

@@ -1,0 +1,60 @@
+"""Many ranks: what is read, what is drawn, and what the summary says about it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import orjson
+import pytest
+
+from samples.generators import paddle as generate_paddle
+from tests.conftest import Cli
+
+STAGES, MACHINES = 4, 17
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """68 ranks: 17 replicas of a pipeline of four stages, a machine each."""
+    folder = tmp_path / "logs"
+    generate_paddle.write(folder / "machine0", stages=STAGES, microbatches=4, steps=1)
+    (folder / "machine0" / "truth.csv").unlink()
+    for machine in range(1, MACHINES):
+        shutil.copytree(folder / "machine0", folder / f"machine{machine}")
+    return folder
+
+
+def tracks(path: Path) -> set[str]:
+    """The names of the rows with blocks in a Chrome trace."""
+    events = orjson.loads(path.read_bytes())["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+    return {names[e["tid"]] for e in events if e["ph"] == "X" and e["name"][0] in "FB"}
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_one_rank_stands_for_each_stage(many: Path, tmp_path: Path, run_cli: Cli, jobs: int) -> None:
+    result = run_cli("--log_dir", many, "--out", tmp_path, "--json", "--pp", STAGES, "--jobs", jobs)
+    assert result.returncode == 0, result.stderr
+    told = orjson.loads(result.stdout)
+    assert (told["ranks"], told["stages"]) == (STAGES * MACHINES, STAGES)
+    text = "4 of 68 ranks are drawn, the first of each stage; --tracks rank draws all"
+    assert text in [note["text"] for note in told["notes"]]
+    assert len(tracks(tmp_path / "pipeline_profile.json")) == STAGES
+
+
+def test_all_ranks_when_they_are_asked_for(many: Path, tmp_path: Path, run_cli: Cli) -> None:
+    result = run_cli("--log_dir", many, "--out", tmp_path, "--json", "--pp", STAGES, "--tracks", "rank")
+    assert result.returncode == 0, result.stderr
+    assert "ranks are drawn" not in result.stdout
+    assert len(tracks(tmp_path / "pipeline_profile.json")) == STAGES * MACHINES
+
+
+def test_ranks_are_chosen_before_anything_is_opened(many: Path, tmp_path: Path, run_cli: Cli) -> None:
+    """A log of another rank may be broken; it is not looked at."""
+    (many / "machine5" / "workerlog.0").write_bytes(b"no record")
+    result = run_cli(
+        "--log_dir", many, "--out", tmp_path, "--json", "--ranks", "0-3", "--stages", "1,2", "--steps", "2"
+    )
+    assert result.returncode == 0, result.stderr
+    assert orjson.loads(result.stdout)["ranks"] == 2

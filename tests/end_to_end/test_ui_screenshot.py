@@ -1,0 +1,90 @@
+"""What a user sees on opening a trace in the real Perfetto UI, without a click: tracks as text, blocks as colours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Cli
+from tests.support.perfetto_ui import Browser, chromium, ui_colour
+from tests.support.profiles import profile, span
+from tests.writers.traces.test_writers import full_chart
+from trace_export.chart.colours import SEEDS
+from trace_export.chart.layout import lay_out
+from trace_export.writers.traces import perfetto
+
+ENOUGH = 400
+"""Pixels of a colour that are blocks, not the edges of letters."""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with chromium(tmp_path_factory.mktemp("chromium")) as started:
+        yield started
+
+
+def test_our_colour_rule_is_the_ui_s(shared: Path) -> None:
+    vectors = json.loads((shared / "data/perfetto/colours.json").read_text())
+    for text, (seed, _, _, colour) in [*vectors["by_name"].items(), *vectors["by_correlation_id"].items()]:
+        assert ui_colour(seed) == colour, text
+
+
+def test_colours_mean_what_people_expect() -> None:
+    """Forward blue, backward green, weight orange, optimizer red, overlap purple: by hue on the colour wheel."""
+    from colorsys import rgb_to_hls
+
+    ranges = {"F": (200, 225), "B": (105, 140), "W": (25, 45), "OPT": (345, 365), "FB": (285, 305)}
+    for kind, (low, high) in ranges.items():
+        colour = ui_colour(SEEDS[kind])
+        red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+        hue = rgb_to_hls(red, green, blue)[0] * 360
+        assert low <= (hue + 360 if high > 360 and hue < 180 else hue) <= high, (kind, colour, hue)
+
+
+@pytest.mark.parametrize("suffix", [".pftrace", ".json"])
+def test_paddle_sample(suffix: str, browser: Browser, samples: Path, tmp_path: Path, run_cli: Cli) -> None:
+    folder = samples / "paddle" / "single"
+    if not folder.is_dir():
+        pytest.skip("no Paddle sample")
+    done = run_cli("--devices", "0,1,2,3", "--log_dir", folder, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    trace = tmp_path / f"pipeline_profile{suffix}"
+    stages = [f"stage {i} · rank {i}" for i in range(4)]
+    picture = browser.picture(trace, ["PP chart", "Steps", *stages])
+    for kind in ("F", "B"):
+        assert picture.pixels(ui_colour(SEEDS[kind] if suffix == ".pftrace" else kind)) > ENOUGH
+
+
+def test_every_rank_and_every_stream_below_its_stage(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "a.pftrace"
+    perfetto.write(full_chart(tmp_path), path)
+    closed = browser.picture(path, ["Steps", "stage 0 · rank 0", "stage 1 · rank 2", "stages busy", "Ranks"])
+    for hidden in ("rank 1\n", "stream 7"):
+        assert hidden not in closed.text
+    for kind in ("F", "B", "OPT"):
+        assert closed.pixels(ui_colour(SEEDS[kind])) > ENOUGH
+    groups = [("ExpandTracksByRegex", "^(stage 0 · rank 0|Ranks|rank 0)$")]
+    opened = browser.picture(path, ["rank 1", "stream 7 · compute", "stream 13", "communication"], groups)
+    assert opened.text.count("stream 13") == opened.text.count("communication")  # its two lanes are one track
+    assert opened.pixels(ui_colour(SEEDS["F"])) > 1.3 * closed.pixels(ui_colour(SEEDS["F"]))
+    assert opened.pixels(ui_colour("gemm")) > ENOUGH
+
+
+def test_all_kinds_and_overlapping_blocks(browser: Browser, tmp_path: Path) -> None:
+    """Blocks as DualPipeV has them, two of which overlap and lie on two lanes of one track."""
+    blocks = [
+        span(0, "F", 0, 0, 100),
+        span(0, "FB", 1, 100, 300, microbatch_b=0),
+        span(0, "F", 2, 250, 400),
+        span(0, "W", 0, 400, 500),
+        span(0, "B", 1, 500, 700),
+        span(0, "OPT", None, 700, 800),
+    ]
+    perfetto.write(lay_out(profile(blocks, {0: 0})), tmp_path / "a.pftrace")
+    picture = browser.picture(tmp_path / "a.pftrace", ["stage 0 · rank 0"])
+    assert picture.text.count("stage 0 · rank 0") == picture.text.count("Steps")
+    for seed in SEEDS.values():
+        assert picture.pixels(ui_colour(seed)) > ENOUGH

@@ -1,0 +1,152 @@
+"""The marks of real frameworks, several processes on the CPU, against the published order of each schedule.
+
+See frameworks/README.md for how to give these tests the frameworks; without them they are skipped.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from trace_export.schedules.schedule import schedule
+from trace_export.sources import read
+from trace_export.sources.find import find
+from trace_export.sources.merge import merge
+from trace_export.sources.ranges.dialects import OWN, Dialects
+from trace_export.sources.source import ReadOptions
+
+HERE = Path(__file__).resolve().parent
+PYTHON = os.environ.get("TRACE_EXPORT_FRAMEWORKS_PYTHON", sys.executable)
+
+
+@cache
+def missing(module: str) -> bool:
+    code = f"import importlib.util as u, sys; sys.exit(u.find_spec({module.partition('.')[0]!r}) is None)"
+    return subprocess.run([PYTHON, "-c", code]).returncode != 0
+
+
+def needs(module: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(
+        missing(module), reason=f"{module} is not installed; see tests/instrument/frameworks/README.md"
+    )
+
+
+def train(program: str, ranks: int, *arguments: Any) -> str:
+    """Runs one process per rank to its end; the processes' stderr together. Fails when one of them fails."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("COV", "TRACE_EXPORT"))}
+    environment |= {
+        "PYTHONPATH": str(HERE.parent), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
+        "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "PYTHONWARNINGS": "ignore",
+    }  # fmt: skip
+    command = [PYTHON, str(HERE / "frameworks" / program), *map(str, arguments)]
+    running = [
+        subprocess.Popen(
+            command, env=environment | {"RANK": str(r), "LOCAL_RANK": str(r)}, stderr=subprocess.PIPE, text=True
+        )
+        for r in range(ranks)
+    ]
+    try:
+        errors = [p.communicate(timeout=120)[1] for p in running]
+    finally:
+        for process in running:
+            process.kill()
+    assert [p.returncode for p in running] == [0] * ranks, "\n".join(errors)[-3000:]
+    return "".join(errors)
+
+
+def recorded(out: Path, rank: int) -> pl.DataFrame:
+    """What the readers make of a rank's blocks, in order. The calls must alternate: no block lies inside another."""
+    calls = json.loads((out / f"rank{rank}.json").read_text())
+    assert [what for what, *_ in calls] == ["push", "pop"] * (len(calls) // 2)
+    texts = pl.Series([name for what, name, *_ in calls if what == "push"])
+    names = Dialects().parse(texts).names
+    assert names["dialect"].unique().to_list() == [OWN]
+    blocks = texts.to_frame("text").join(names, on="text", how="left", maintain_order="left")
+    assert (blocks["rank"].unique().to_list(), blocks["place"].unique().to_list()) == ([rank], [rank])
+    return blocks.filter(pl.col("kind") != "OPT")
+
+
+def expected(name: str, ranks: int, microbatches: int, rank: int, **how: int) -> list[tuple[Any, ...]]:
+    """(kind, micro-batch, chunk) of one step in the schedule's order; an overlapped pair runs forward first here."""
+    rows = schedule(name, ranks, microbatches, **how).ops.filter(pl.col("stage") == rank)
+    order: list[tuple[Any, ...]] = []
+    for row in rows.iter_rows(named=True):
+        kind = "F" if row["kind"] == "FB" else row["kind"]
+        order.append((kind, row["microbatch"], row["chunk"]))
+        if row["kind"] == "FB":
+            order.append(("B", row["microbatch_b"], row["chunk_b"]))
+    return order
+
+
+def check(out: Path, name: str, ranks: int, microbatches: int, steps: int, **how: int) -> None:
+    for rank in range(ranks):
+        blocks = recorded(out, rank)
+        assert blocks["step"].unique().sort().to_list() == list(range(steps))
+        for step in range(steps):
+            found = blocks.filter(pl.col("step") == step).select("kind", "microbatch", "chunk").rows()
+            assert found == expected(name, ranks, microbatches, rank, **how), (rank, step)
+
+
+def optimizers(out: Path, rank: int) -> list[str]:
+    calls = json.loads((out / f"rank{rank}.json").read_text())
+    return [name for _, name, *_ in calls if name.startswith("te:Optimizer")]
+
+
+@needs("torch")
+@pytest.mark.parametrize(
+    ("name", "microbatches", "when"),
+    [
+        ("GPipe", 4, "before"),
+        ("1F1B", 5, "after"),
+        ("Interleaved1F1B", 4, "before"),
+        ("InterleavedZeroBubble", 4, "after"),
+        ("ZBVZeroBubble", 4, "before"),
+        ("DualPipeV", 6, "after"),
+    ],
+)
+def test_torch_pipelining(tmp_path: Path, name: str, microbatches: int, when: str) -> None:
+    train("train_torch.py", 2, name, 2, microbatches, tmp_path, when)
+    check(tmp_path, name, 2, microbatches, 2)
+    assert optimizers(tmp_path, 1) == [f"te:Optimizer stage=1 step={s} rank=1" for s in (0, 1)]
+
+
+@needs("torch")
+def test_a_trace_of_the_real_torch_profiler(tmp_path: Path) -> None:
+    train("train_torch.py", 2, "InterleavedZeroBubble", 2, 4, tmp_path, "profiled")
+    profile, refused = merge(read(s, ReadOptions(host_ranges=True)) for s in find(tmp_path).sources)
+    assert refused == []
+    assert profile.ranks.select("rank", "rank_origin", "stage").rows() == [(0, "recorded", 0), (1, "recorded", 1)]
+    blocks = profile.spans.filter(pl.col("kind") != "OPT")
+    for rank, step in ((r, s) for r in range(2) for s in range(2)):
+        found = blocks.filter(pl.col("rank") == rank, pl.col("step") == step)
+        order = found.sort("start_ns").select("kind", "microbatch", "chunk").rows()
+        assert order == expected("InterleavedZeroBubble", 2, 4, rank), (rank, step)
+    assert abs(blocks["end_ns"].max() - time.time_ns()) < 60e9  # type: ignore[operator]
+    assert (blocks["end_ns"] - blocks["start_ns"]).min() > 0  # type: ignore[operator]
+
+
+@needs("megatron.core")
+@pytest.mark.parametrize(("chunks", "microbatches"), [(1, 5), (2, 4)])
+def test_megatron_core(tmp_path: Path, chunks: int, microbatches: int) -> None:
+    train("train_megatron.py", 2, chunks, 2, microbatches, tmp_path)
+    name, how = ("1f1b", {}) if chunks == 1 else ("interleaved", {"chunks": chunks})
+    check(tmp_path, name, 2, microbatches, 2, **how)
+    assert optimizers(tmp_path, 1) == [f"te:Optimizer stage=1 step={s} rank=1" for s in (0, 1)]
+
+
+@needs("deepspeed")
+def test_deepspeed(tmp_path: Path) -> None:
+    train("train_deepspeed.py", 2, 2, 5, tmp_path)
+    check(tmp_path, "1f1b", 2, 5, 2)
+    assert optimizers(tmp_path, 0) == [f"te:Optimizer stage=0 step={s} rank=0" for s in (0, 1)]

@@ -1,0 +1,105 @@
+"""Edges between blocks, against the way of the data that each placement prescribes."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trace_export.model import RANKS, SPANS, Declared, Profile, conform
+from trace_export.pipeline.edges import block_edges
+from trace_export.schedules.schedule import schedule, virtual_stage
+
+
+def planned(name: str, stages: int, microbatches: int, chunks: int | None = None, steps: int = 1) -> Profile:
+    """The blocks of a schedule, each one unit long and one after the other on its rank."""
+    s = schedule(name, stages, microbatches, chunks)
+    ops = s.ops.rename({"stage": "rank"}).with_columns(
+        run=0, start_ns=pl.col("position"), end_ns=pl.col("position") + 1
+    )
+    spans = pl.concat([ops.with_columns(step=n, start_ns=pl.col("start_ns") + 1000 * n) for n in range(steps)])
+    ranks = pl.DataFrame({"rank": range(stages), "stage": range(stages)})
+    declared = Declared(schedule=name)
+    return Profile(ranks=conform(ranks, RANKS), spans=conform(spans, SPANS), declared=declared)
+
+
+def named(profile: Profile) -> set[tuple[object, ...]]:
+    """Each edge as (direction, step, micro-batch, producing rank and chunk, consuming rank and chunk)."""
+    rows = profile.spans.to_dicts()
+    found = set()
+    for src, dst, direction in block_edges(profile).iter_rows():
+        part = [
+            (r["microbatch"], r["chunk"]) if direction == "F" or r["kind"] == "B" else (r["microbatch_b"], r["chunk_b"])
+            for r in (rows[src], rows[dst])
+        ]
+        assert part[0][0] == part[1][0]
+        assert rows[src]["step"] == rows[dst]["step"]
+        ends = [(r["rank"], p[1]) for r, p in zip((rows[src], rows[dst]), part, strict=True)]
+        found.add((direction, rows[src]["step"], part[0][0], *ends))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "stages", "microbatches", "chunks"),
+    [
+        ("1f1b", 3, 4, None),
+        ("interleaved", 2, 4, 3),
+        ("zb-v", 3, 5, None),
+        ("dualpipev", 2, 6, None),
+        ("dualpipe", 4, 8, None),
+        ("zb-h1", 1, 2, None),
+    ],
+)
+def test_edges_follow_the_data(name: str, stages: int, microbatches: int, chunks: int | None) -> None:
+    s = schedule(name, stages, microbatches, chunks)
+    expected = set()
+    places = [(rank, chunk) for rank in range(stages) for chunk in range(s.chunks)]
+    for a in places:
+        for b in places:
+            one, other = (virtual_stage(s.placement, stages, c, r) for r, c in (a, b))
+            if other != one + 1 or (s.placement == "both" and a[1] != b[1]):
+                continue
+            for microbatch in range(microbatches):
+                if s.placement == "both" and microbatch // (microbatches // 2) != a[1]:
+                    continue
+                for step in range(2):
+                    expected |= {("F", step, microbatch, a, b), ("B", step, microbatch, b, a)}
+    assert named(planned(name, stages, microbatches, chunks, steps=2)) == expected
+
+
+def test_replicas_stay_apart_and_gaps_stay_open() -> None:
+    """Two replicas of three stages, the middle stage of the second was not read."""
+    one = planned("1f1b", 3, 2)
+    ranks = pl.DataFrame({"rank": [0, 1, 2, 3, 5], "stage": [0, 1, 2, 0, 2], "dp": [0, 0, 0, 1, 1]})
+    second = one.spans.filter(pl.col("rank") != 1).with_columns(pl.col("rank") + 3)
+    profile = Profile(ranks=conform(ranks, RANKS), spans=pl.concat([one.spans, second]))
+    assert named(profile) == named(one)
+
+
+def test_unknown_replicas_are_paired_in_rank_order() -> None:
+    one = planned("1f1b", 2, 1)
+    ranks = pl.DataFrame({"rank": [0, 1, 2, 3], "stage": [0, 1, 0, 1]})
+    second = one.spans.with_columns(pl.col("rank") + 2)
+    profile = Profile(ranks=conform(ranks, RANKS), spans=pl.concat([one.spans, second]))
+    ends = {(direction, a[0], b[0]) for direction, _, _, a, b in named(profile)}
+    assert ends == {("F", 0, 1), ("B", 1, 0), ("F", 2, 3), ("B", 3, 2)}
+
+
+def test_nothing_to_link() -> None:
+    assert block_edges(Profile()).is_empty()
+    one = planned("1f1b", 2, 2)
+    bare = Profile(ranks=one.ranks, spans=one.spans.with_columns(microbatch=pl.lit(None, pl.Int32)))
+    assert block_edges(bare).is_empty()
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 1000), name=st.sampled_from(["1f1b", "zb-v", "interleaved"]))
+def test_order_of_rows_changes_nothing(seed: int, name: str) -> None:
+    profile = planned(name, 3, 3)
+    shuffled = Profile(
+        ranks=profile.ranks.sample(fraction=1, shuffle=True, seed=seed),
+        spans=profile.spans.sample(fraction=1, shuffle=True, seed=seed),
+        declared=profile.declared,
+    )
+    assert named(shuffled) == named(profile)

@@ -1,0 +1,353 @@
+"""Numbers from order: what the rules of each schedule say, for whole steps, cut ones and several."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from samples.generators import paddle as generate_paddle
+from trace_export.model import COLLECTIVES, RANKS, SPANS, Declared, Profile, conform
+from trace_export.pipeline.labels import label
+
+Label = tuple[int | None, int | None]
+
+
+def one_f_one_b(stages: int, stage: int, microbatches: int) -> str:
+    lead = min(stages - stage - 1, microbatches)
+    return "F" * lead + "FB" * (microbatches - lead) + "B" * lead
+
+
+def interleaved(stages: int, stage: int, microbatches: int, chunks: int) -> str:
+    total = microbatches * chunks
+    lead = min(2 * (stages - stage - 1) + (chunks - 1) * stages, total)
+    return "F" * lead + "FB" * (total - lead) + "B" * lead
+
+
+def megatron_table(stages: int, microbatches: int, chunks: int) -> list[tuple[int, int]]:
+    """(micro-batch, chunk) of the k-th forward."""
+    groups = range(0, microbatches, stages)
+    return [(m, c) for g in groups for c in range(chunks) for m in range(g, min(g + stages, microbatches))]
+
+
+def profile(words: list[list[str]], *, stepped: bool = True, ended: bool = False, **declared: int | str) -> Profile:
+    """Ranks 0, 1, … on stages 0, 1, …, each with the words of its steps, a letter for a block of 10 ns.
+
+    `stepped`: the steps are recorded. `ended`: a collective of all stages closes every step.
+    """
+    blocks, collectives = [], []
+    length = 20 * max((len(word) for steps in words for word in steps), default=0) + 100
+    for rank, steps in enumerate(words):
+        for step, word in enumerate(steps):
+            for place, letter in enumerate(word):
+                start = step * length + 20 * place
+                blocks.append({"rank": rank, "step": step if stepped else None, "start_ns": start, "end_ns": start + 10,
+                               "kind": {"X": "FB"}.get(letter, letter), "marker": letter})  # fmt: skip
+            if ended:
+                at = (step + 1) * length - 30
+                collectives.append(
+                    {
+                        "rank": rank,
+                        "group": "world",
+                        "op": "allReduce",
+                        "ordinal": 2 * step,
+                        "start_ns": at,
+                        "end_ns": at + 10,
+                    }
+                )
+    ranks = [{"rank": r, "stage": r, "dp": 0, "tp": 0, "cp": 0} for r in range(len(words))]
+    return Profile(
+        spans=conform(pl.DataFrame(blocks, schema_overrides={"step": SPANS["step"]}), SPANS),
+        ranks=conform(pl.DataFrame(ranks), RANKS),
+        collectives=conform(pl.DataFrame(collectives, schema=None if collectives else COLLECTIVES), COLLECTIVES),
+        declared=Declared(**{"pp": len(words), **declared}),  # type: ignore[arg-type]
+    ).validate()
+
+
+def numbers(labelled: Profile, rank: int, kind: str, step: int = 0) -> list[Label]:
+    rows = labelled.spans.filter((pl.col("rank") == rank) & (pl.col("kind") == kind) & (pl.col("step") == step))
+    return rows.sort("start_ns").select("microbatch", "chunk").rows()
+
+
+@pytest.mark.parametrize(("stages", "microbatches"), [(1, 3), (2, 2), (4, 8), (4, 2), (3, 7)])
+def test_one_f_one_b_counts_both_kinds(stages: int, microbatches: int) -> None:
+    words = [[one_f_one_b(stages, s, microbatches)] for s in range(stages)]
+    labelled = label(profile(words))
+    for rank in range(stages):
+        for kind in "FB":
+            assert numbers(labelled, rank, kind) == [(m, 0) for m in range(microbatches)]
+    assert labelled.spans["labels"].unique().to_list() == ["inferred"]
+    assert labelled.spans["origin"].null_count() == len(labelled.spans)
+    assert labelled.notes == ()
+
+
+@pytest.mark.parametrize(("stages", "microbatches", "chunks"), [(2, 4, 2), (4, 8, 2), (2, 6, 3), (3, 7, 2), (4, 4, 2)])
+def test_interleaved_follows_the_table(stages: int, microbatches: int, chunks: int) -> None:
+    """Chunks are told from the leading forwards alone: nothing declares them."""
+    words = [[interleaved(stages, s, microbatches, chunks)] for s in range(stages)]
+    labelled = label(profile(words))
+    table = megatron_table(stages, microbatches, chunks)
+    for rank in range(stages):
+        assert numbers(labelled, rank, "F") == table
+        assert numbers(labelled, rank, "B") == [(m, chunks - 1 - c) for m, c in table]
+
+
+def test_phases_of_one_f_one_b() -> None:
+    spans = label(profile([["FFBFBFBB"], ["FBFBFBFB"]])).spans.sort("rank", "start_ns")
+    assert spans["phase"].to_list() == ["warm-up", *["steady"] * 6, "cool-down", *["steady"] * 8]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_a_clipped_start_counts_from_the_end(data: st.DataObject) -> None:
+    """A later step proves that the end is whole: what is left keeps its numbers, whatever is missing before it."""
+    stages = data.draw(st.integers(2, 4))
+    microbatches = data.draw(st.integers(stages, 8))
+    rank = data.draw(st.integers(0, stages - 1))
+    whole = [one_f_one_b(stages, s, microbatches) for s in range(stages)]
+    lost = data.draw(st.integers(1, 2 * microbatches - 1))
+    words = [[w[lost:] if s == rank else w, w] for s, w in enumerate(whole)]
+    labelled = label(profile(words))
+    for kind in "FB":
+        first = whole[rank][:lost].count(kind)
+        assert numbers(labelled, rank, kind) == [(m, 0) for m in range(first, microbatches)]
+        assert numbers(labelled, rank, kind, step=1) == [(m, 0) for m in range(microbatches)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_a_clipped_end_counts_from_the_start(data: st.DataObject) -> None:
+    stages = data.draw(st.integers(2, 4))
+    microbatches = data.draw(st.integers(stages, 8))
+    rank = data.draw(st.integers(0, stages - 1))
+    kept = data.draw(st.integers(1, 2 * microbatches - 1))
+    whole = [one_f_one_b(stages, s, microbatches) for s in range(stages)]
+    words = [[w, w[:kept] if s == rank else w] for s, w in enumerate(whole)]
+    labelled = label(profile(words))
+    for kind in "FB":
+        assert numbers(labelled, rank, kind, step=1) == [(m, 0) for m in range(whole[rank][:kept].count(kind))]
+
+
+@pytest.mark.parametrize(("stage", "first", "last"), [(3, 3, 12), (3, 1, 8), (3, 4, 7), (2, 3, 9), (1, 4, 9)])
+def test_the_stages_beside_tell_the_place_of_a_cut_step(stage: int, first: int, last: int) -> None:
+    """A window that fits at several places of its stage's order; on a host of its own it stays open."""
+    truth = [b for b in generate_paddle.simulate(4, 6, 1, 0, random.Random(2)) if b.kind != "OPT"]
+    of_stage = sorted((b for b in truth if b.rank == stage), key=lambda b: b.start_us)
+    kept = [b for b in truth if b.rank != stage] + of_stage[first:last]
+    rows = [
+        {"rank": b.rank, "run": 0, "step": 0, "kind": b.kind, "start_ns": b.start_us * 1000, "end_ns": b.end_us * 1000}
+        for b in kept
+    ]
+    spans = conform(pl.DataFrame(rows), SPANS)
+    for host, expected in (("a", [b.microbatch for b in of_stage[first:last]]), ("b", [None] * (last - first))):
+        ranks = pl.DataFrame(
+            [{"rank": r, "stage": r, "dp": 0, "tp": 0, "cp": 0, "host": host if r == stage else "a"} for r in range(4)]
+        )
+        labelled = label(Profile(spans=spans, ranks=conform(ranks, RANKS), declared=Declared(pp=4)))
+        found = labelled.spans.filter(pl.col("rank") == stage).sort("start_ns")
+        assert found["microbatch"].to_list() == expected
+
+
+def test_an_uncertain_window_stays_open() -> None:
+    """The last stage alternates F and B: a part of a lone step may be any part of it."""
+    words = [[one_f_one_b(2, 0, 6)], [one_f_one_b(2, 1, 6)[2:-2]]]
+    labelled = label(profile(words))
+    assert numbers(labelled, 1, "F") == [(None, None)] * 4
+    assert numbers(labelled, 0, "F") == [(m, 0) for m in range(6)]
+    assert [(n.level, n.count) for n in labelled.notes] == [("warning", 8)]
+    certain = label(profile([words[0], [one_f_one_b(2, 1, 6)[2:]]], ended=True))
+    assert numbers(certain, 1, "F") == [(m, 0) for m in range(1, 6)]
+
+
+def test_a_missing_block_does_not_blank_the_step() -> None:
+    word = one_f_one_b(3, 0, 6)  # FFFBFBFBFBBB
+    torn = word[:4] + word[5:]
+    words = [[word, torn, word], [one_f_one_b(3, 1, 6)] * 3, [one_f_one_b(3, 2, 6)] * 3]
+    labelled = label(profile(words))
+    assert numbers(labelled, 0, "F", step=1) == [(0, 0), (1, 0), (2, 0), (4, 0), (5, 0)]
+    assert numbers(labelled, 0, "B", step=1)[:1] == [(0, 0)]
+    assert numbers(labelled, 0, "B", step=1)[-3:] == [(3, 0), (4, 0), (5, 0)]
+
+
+def test_unknown_order_is_numbered_in_order_and_told() -> None:
+    odd = label(profile([["FBFFFBBB"], ["FFBBFBFB"]]))
+    for rank in range(2):
+        assert [m for m, _ in numbers(odd, rank, "B")] == [0, 1, 2, 3]
+    assert [n.text for n in odd.notes if "fits no schedule" in n.text] != []
+
+
+DUALPIPEV = (
+    "F 0", "F 1", "F 2", "F 4", "L 4", "B 4", "W 4", "F 5", "L 5", "X 3 5", "X 6 0", "L 6", "B 6", "X 7 1", "L 7",
+    "B 7", "B 2", "B 3",
+)  # fmt: skip
+"""Stage 0 of 2 with 4 micro-batches, written out from MindSpeed's rules: numbers of forward and backward, chunk 1 from
+4 on; L is the backward of the loss head. There are 3 * 4 + 4 * 2 - 2 blocks."""
+
+
+def dualpipev(window: slice) -> tuple[Profile, list[tuple[str, int, int, int | None, int | None]]]:
+    """A profile of the blocks in `window`, forwards with their number, and what their labels are."""
+    rows, wanted = [], []
+    for place, (letter, *told) in enumerate(block.split() for block in DUALPIPEV[window]):
+        first, second = int(told[0]), int(told[1]) if told[1:] else None
+        kind = {"X": "FB", "L": "B"}.get(letter, letter)
+        rows.append({"rank": 0, "step": 3, "kind": kind, "start_ns": 20 * place, "end_ns": 20 * place + 10,
+                     "microbatch": first if letter in "FX" else None, "marker": "…_with_model_graph"})  # fmt: skip
+        pair = (None, None) if second is None else (second % 4, second // 4)
+        wanted.append((kind, first % 4, first // 4, *pair))
+    spans = conform(pl.DataFrame(rows, infer_schema_length=None), SPANS)
+    ranks = conform(pl.DataFrame([{"rank": 0, "stage": 0}]), RANKS)
+    return Profile(spans=spans, ranks=ranks, declared=Declared("dualpipev", 4, pp=2)), wanted
+
+
+def test_dualpipev_whole() -> None:
+    given_labels, wanted = dualpipev(slice(None))
+    labelled = label(given_labels)
+    columns = ["kind", "microbatch", "chunk", "microbatch_b", "chunk_b"]
+    assert labelled.spans.select(columns).rows() == wanted
+    # A forward's number is recorded; all others are told by the order.
+    told = labelled.spans.select((pl.col("kind") == "F") == pl.col("labels").is_null())
+    assert told["kind"].all()
+    names = ["warm-up", "interleaved forward", "1b1w1f", "overlap", "1b1overlap", "interleaved backward", "cool-down"]
+    counts = dict(labelled.spans.group_by("phase").len().iter_rows())
+    assert [counts[name] for name in names] == [2, 2, 4, 3, 3, 2, 2]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 17), st.integers(1, 18))
+def test_dualpipev_window(first: int, length: int) -> None:
+    """Of any part of a step whatever is labelled is right, and every block between two numbered ones is labelled."""
+    given_labels, wanted = dualpipev(slice(first, first + length))
+    labelled = label(given_labels).spans
+    columns = ["kind", "microbatch", "chunk", "microbatch_b", "chunk_b"]
+    numbered = [i for i, (kind, *_) in enumerate(wanted) if kind in ("F", "FB")]
+    for place, (ours, expected) in enumerate(zip(labelled.select(columns).rows(), wanted, strict=True)):
+        if ours[1] is not None:
+            assert ours == expected
+        if numbered and numbered[0] <= place <= numbered[-1]:
+            assert ours == expected
+
+
+def test_recorded_numbers_are_left_alone() -> None:
+    given_labels = profile([["FBFB"]])
+    spans = given_labels.spans.with_columns(microbatch=pl.Series([7, 7, 3, 3], dtype=SPANS["microbatch"]))
+    before = replace(given_labels, spans=spans)
+    assert label(before).spans.equals(spans)
+    weights = conform(pl.DataFrame([{"rank": 0, "step": 0, "kind": "W", "start_ns": 90, "end_ns": 95}]), SPANS)
+    cleared = replace(before, spans=pl.concat([spans, weights]))
+    assert label(cleared).spans.equals(cleared.spans)
+
+
+def test_steps_from_collectives_of_all_stages() -> None:
+    """Three steps; rank 1 lacks the first, and numbers the others as rank 0 does."""
+    words = [[one_f_one_b(2, 0, 4)] * 3, ["", *[one_f_one_b(2, 1, 4)] * 2]]
+    labelled = label(profile(words, stepped=False, ended=True))
+    steps = labelled.spans.sort("rank", "start_ns").group_by("rank", maintain_order=True).agg(pl.col("step").unique())
+    assert [sorted(s) for s in steps["step"]] == [[0, 1, 2], [1, 2]]
+    assert numbers(labelled, 1, "B", step=2) == [(m, 0) for m in range(4)]
+
+
+def test_steps_from_counts() -> None:
+    words = [[one_f_one_b(4, s, 6)] * 3 for s in range(4)]
+    labelled = label(profile(words, stepped=False))
+    expected = [step for _ in range(4) for step in range(3) for _ in range(12)]
+    assert labelled.spans.sort("rank", "start_ns")["step"].to_list() == expected
+
+
+@pytest.mark.parametrize("read", [1, 2, 3])
+def test_steps_from_counts_where_the_last_stages_were_not_read(read: int) -> None:
+    words = [[one_f_one_b(4, s, 6)] * 3 for s in range(read)]
+    labelled = label(profile(words, stepped=False, pp=4))
+    expected = [step for _ in range(read) for step in range(3) for _ in range(12)]
+    assert labelled.spans.sort("rank", "start_ns")["step"].to_list() == expected
+
+
+def test_steps_of_the_last_stage_alone_are_told_to_be_one() -> None:
+    """Forward, backward, forward, … is what one long step and several short ones look like there."""
+    whole = profile([[one_f_one_b(4, s, 6)] * 3 for s in range(4)], stepped=False)
+    spans, ranks = (frame.filter(pl.col("rank") == 3) for frame in (whole.spans, whole.ranks))
+    labelled = label(replace(whole, spans=spans, ranks=ranks))
+    assert labelled.spans["step"].unique().to_list() == [0]
+    (warning,) = [note for note in labelled.notes if note.level == "warning"]
+    assert warning.text.startswith("nothing tells where a step of these ranks ends")
+    assert not [note for note in label(whole).notes if note.level == "warning"]
+
+
+def alone(words: list[str], rank: int) -> Profile:
+    """One rank of several, and nothing that says how many there are."""
+    whole = profile([[word] for word in words])
+    spans, ranks = (frame.filter(pl.col("rank") == rank) for frame in (whole.spans, whole.ranks))
+    return replace(whole, spans=spans, ranks=ranks, declared=Declared())
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_one_stage_of_1f1b_alone(stage: int) -> None:
+    """Stage 1 of 4 has the order of stage 1 of 2 with two chunks; the simpler one is believed."""
+    labelled = label(alone([one_f_one_b(4, s, 6) for s in range(4)], stage))
+    for kind in "FB":
+        assert [m for m, _ in numbers(labelled, stage, kind)] == list(range(6))
+    assert labelled.spans["chunk"].fill_null(0).sum() == 0
+
+
+def test_a_stage_that_is_whole_beside_cut_ones_is_taken_for_what_its_other_steps_are() -> None:
+    """Alone, stage 1 of 2 with 3 chunks looks like stage 1 of 6; in the second step stage 0 was cut."""
+    words = [[interleaved(2, s, 4, 3)] * 2 for s in range(2)]
+    whole = label(replace(profile(words), declared=Declared()))
+    words[0][1] = words[0][1][:-2]
+    cut = label(replace(profile(words), declared=Declared()))
+    for kind in "FB":
+        assert numbers(cut, 1, kind, step=1) == numbers(whole, 1, kind, step=1) == numbers(whole, 1, kind)
+    assert {chunk for _, chunk in numbers(cut, 1, "F", step=1)} == {0, 1, 2}
+
+
+def replicas(pipelines: int, stages: int, microbatches: int, steps: int) -> Profile:
+    """Pipelines of 1F1B beside each other, without recorded steps; the ranks of one follow those of the other."""
+    words = [[one_f_one_b(stages, s, microbatches)] * steps for _ in range(pipelines) for s in range(stages)]
+    whole = profile(words, stepped=False, pp=stages)
+    dp, stage = pl.col("rank") // stages, pl.col("rank") % stages
+    return replace(whole, ranks=conform(whole.ranks.with_columns(stage=stage, dp=dp), RANKS)).validate()
+
+
+@given(st.integers(2, 4), st.integers(2, 7), st.integers(2, 3), st.integers(1, 3), st.booleans())
+@settings(max_examples=40)
+def test_a_cut_first_stage_without_steps_is_numbered_as_its_replica_or_not_at_all(
+    stages: int, microbatches: int, steps: int, lost: int, at_the_end: bool
+) -> None:
+    whole = replicas(2, stages, microbatches, steps)
+    truth = label(whole).spans.sort("rank", "start_ns").with_row_index("at")
+    own = truth.filter(pl.col("rank") == 0)["at"]
+    gone = own.tail(lost) if at_the_end else own.head(lost)
+    spans = whole.spans.sort("rank", "start_ns").with_row_index("at").filter(~pl.col("at").is_in(gone.implode()))
+    cut = label(replace(whole, spans=spans.drop("at"))).spans.with_columns(spans["at"])
+    both = cut.join(truth, on="at", suffix="_true")
+    wrong = both.filter(pl.col("microbatch") != pl.col("microbatch_true"))
+    assert wrong.is_empty()
+    assert both.filter(pl.col("rank") > 0)["microbatch"].null_count() == 0
+    if microbatches > stages and lost == 1:
+        assert both["microbatch"].null_count() == 0
+        assert both["step"].equals(both["step_true"])
+
+
+def test_steps_from_the_optimizer() -> None:
+    words = [[one_f_one_b(2, s, 3) + "O"] * 2 for s in range(2)]
+    plain = profile(words, stepped=False)
+    spans = plain.spans.with_columns(pl.col("kind").replace({"O": "OPT"}))
+    labelled = label(replace(plain, spans=spans))
+    assert labelled.spans.sort("rank", "start_ns")["step"].to_list() == ([0] * 7 + [1] * 7) * 2
+
+
+def test_steps_of_numbered_forwards() -> None:
+    """Micro-batch 0 begins a step; a capture that begins inside one has that as its first."""
+    plain = profile([["FBFBFB", "FBFBFB"], ["BFB", "FBFBFB"]], stepped=False)
+    each = {0: [0, 1, 2, 0, 1, 2], 1: [2, 0, 1, 2]}
+    forward = pl.col("kind") == "F"
+    spans = plain.spans.with_columns(
+        microbatch=pl.when(forward).then(
+            pl.Series([each[r].pop(0) if k == "F" else None for r, k in plain.spans.select("rank", "kind").rows()])
+        ).cast(SPANS["microbatch"])
+    )  # fmt: skip
+    labelled = label(replace(plain, spans=spans)).spans.sort("rank", "start_ns")
+    assert labelled["step"].to_list() == [0] * 6 + [1] * 6 + [0] * 3 + [1] * 6

@@ -1,0 +1,89 @@
+"""What a message carries, told by the blocks at both its ends."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tests.support.profiles import ORIGIN, profile, span, table
+from trace_export.export import LoadOptions, load
+from trace_export.model import MESSAGES, Profile
+from trace_export.pipeline.message_labels import tell
+
+SKEW = 10_000_000
+"""The second rank's clock is ahead by this: no time of one rank is compared with one of the other."""
+
+
+def two_ranks() -> Profile:
+    """1F1B of two micro-batches on two stages; 10 ns after a block its result leaves, and takes 20 ns."""
+    blocks = [
+        span(0, "F", 0, 0, 100, chunk=0), span(0, "F", 1, 100, 200, chunk=0), span(0, "B", 0, 400, 500, chunk=0),
+        span(0, "B", 1, 700, 800, chunk=0),
+        span(1, "F", 0, SKEW + 140, SKEW + 240, chunk=0), span(1, "B", 0, SKEW + 240, SKEW + 340, chunk=0),
+        span(1, "F", 1, SKEW + 400, SKEW + 500, chunk=0), span(1, "B", 1, SKEW + 500, SKEW + 600, chunk=0),
+    ]  # fmt: skip
+    ends = [(0, 1, 100), (0, 1, 200), (1, 0, SKEW + 340), (1, 0, SKEW + 600)]
+    rows = [
+        {
+            "src_rank": src, "dst_rank": dst, "send_start_ns": ORIGIN + end + 10, "send_end_ns": ORIGIN + end + 30,
+            "recv_start_ns": ORIGIN + end + (SKEW if dst else -SKEW),
+            "recv_end_ns": ORIGIN + end + 30 + (SKEW if dst else -SKEW),
+        }
+        for src, dst, end in ends
+    ]  # fmt: skip
+    return replace(profile(blocks, {0: 0, 1: 1}), messages=table(rows, MESSAGES))
+
+
+def told(found: Profile) -> list[tuple[object, ...]]:
+    return found.messages.select("direction", "microbatch", "chunk").rows()
+
+
+def test_both_ends_name_the_same_blocks() -> None:
+    found = tell(two_ranks())
+    assert told(found) == [("F", 0, 0), ("F", 1, 0), ("B", 0, 0), ("B", 1, 0)]
+    assert [(n.level, n.count) for n in found.notes if "what they carry is inferred" in n.text] == [("note", 4)]
+
+
+def test_ends_that_disagree_leave_a_message_as_it_is() -> None:
+    """The receive of the first message ends only after the forward that it is said to feed has begun."""
+    whole = two_ranks()
+    late = pl.when(pl.int_range(pl.len()) == 0).then(pl.col("recv_end_ns") + 200).otherwise("recv_end_ns")
+    found = tell(replace(whole, messages=whole.messages.with_columns(recv_end_ns=late)))
+    assert told(found)[0] == (None, None, None)
+    assert told(found)[2:] == [("B", 0, 0), ("B", 1, 0)]
+
+
+def test_what_the_source_says_stays() -> None:
+    whole = two_ranks()
+    said = whole.messages.with_columns(direction=pl.lit("B"), microbatch=pl.lit(7, pl.Int32))
+    assert told(tell(replace(whole, messages=said))) == [("B", 7, None)] * 4
+
+
+def test_a_known_direction_is_believed() -> None:
+    whole = two_ranks()
+    said = whole.messages.with_columns(direction=pl.Series(["F", "B", "B", "F"]))
+    found = tell(replace(whole, messages=said))
+    assert told(found) == [("F", 0, 0), ("B", None, None), ("B", 0, 0), ("F", None, None)]
+    assert [n.count for n in found.notes if "what they carry is inferred" in n.text] == [2]
+
+
+@pytest.mark.parametrize(
+    ("name", "at_least"),
+    [("1f1b_pp4_mb8", 1.0), ("1f1b_clipped_pp2_mb6", 1.0), ("vpp_pp4_v2_mb8", 1.0), ("dualpipev_pp4_mb10", 0.4)],
+)
+def test_truth(shared: Path, name: str, at_least: float) -> None:
+    """What is filled in is right; overlapped pairs send from their middle, which no block's end tells."""
+    folder = shared / "data" / "ascend" / name
+    truth = {
+        (m["src_rank"], m["dst_rank"], m["send_start_ns"]): (m["direction"], m["microbatch"], m["chunk"])
+        for m in json.loads((folder / "truth.json").read_text())["messages"]
+    }
+    messages = load(LoadOptions(folder, align=None)).profile.messages
+    known = messages.drop_nulls("direction")
+    keys = known.select("src_rank", "dst_rank", "send_start_ns").rows()
+    assert known.select("direction", "microbatch", "chunk").rows() == [truth[key] for key in keys]
+    assert known.height >= at_least * messages.height > 0

@@ -1,0 +1,125 @@
+"""Sends and receives find each other: whole captures, windows cut differently, numbered and unnumbered operations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tests.support.clock_runs import Clocks, Run, make
+from trace_export.model import P2P, Profile, conform
+from trace_export.pipeline.messages import pair
+
+ENDS = ["src_rank", "dst_rank", "send_start_ns", "send_end_ns", "recv_start_ns", "recv_end_ns"]
+
+
+def unlabelled(profile: Profile) -> Profile:
+    return replace(profile, p2p=profile.p2p.with_columns(microbatch=pl.lit(None, pl.Int32)))
+
+
+def same(found: pl.DataFrame, true: pl.DataFrame) -> bool:
+    return found.select(ENDS).sort(ENDS).equals(true.select(ENDS).sort(ENDS))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("eager", [0.0, 0.3])
+def test_windows_cut_differently(seed: int, eager: float) -> None:
+    run = make(Clocks(seed=seed, cut_ms=60, eager=eager, microbatches=8))
+    profile = pair(unlabelled(run.profile).validate()).validate()
+    assert same(profile.messages, run.paired)
+    sends, receives = (run.profile.p2p.filter(pl.col("role") == r).height for r in ("send", "recv"))
+    assert sends != len(run.paired) or receives != len(run.paired), "nothing was cut: the test says nothing"
+    assert any("no other side" in n.text for n in profile.notes)
+
+
+def test_a_whole_capture_needs_no_shift_and_no_note() -> None:
+    run = make(Clocks(seed=5, replicas=2))
+    profile = pair(run.profile)
+    assert same(profile.messages, run.paired)
+    assert profile.notes == ()
+    assert set(profile.messages["microbatch"]) == set(range(6))
+
+
+def test_order_of_rows_and_clock_offsets_do_not_matter() -> None:
+    run = make(Clocks(seed=6, cut_ms=60))
+    mixed = replace(run.profile, p2p=run.profile.p2p.sample(fraction=1, shuffle=True, seed=1))
+    assert pair(mixed).messages.equals(pair(run.profile).messages)
+    late = pl.when(pl.col("rank") == 2).then(10**15).otherwise(0)
+    far = replace(run.profile, p2p=run.profile.p2p.with_columns(pl.col("start_ns", "end_ns") + late))
+    assert len(pair(far).messages) == len(run.paired)
+
+
+def batched(run: Run) -> pl.DataFrame:
+    """The transfers of `run` as operations that are numbered alike on both sides and whose peer is not told."""
+    rows = []
+    for n, m in enumerate(run.paired.filter(pl.col("src_rank") < 2, pl.col("dst_rank") < 2).iter_rows(named=True)):
+        if n == 3:
+            continue  # one transfer that the profiler lost on the sender's side only
+        rows.append({"rank": m["src_rank"], "role": "send", "start_ns": m["send_start_ns"], "end_ns": m["send_end_ns"]})
+        rows[-1]["ordinal"] = n
+    for n, m in enumerate(run.paired.filter(pl.col("src_rank") < 2, pl.col("dst_rank") < 2).iter_rows(named=True)):
+        rows.append({"rank": m["dst_rank"], "role": "recv", "start_ns": m["recv_start_ns"], "end_ns": m["recv_end_ns"]})
+        rows[-1]["ordinal"] = n
+    return conform(pl.DataFrame(rows).with_columns(group=pl.lit("pair")), P2P)
+
+
+def test_ordinals_decide_where_they_make_the_ends_agree() -> None:
+    run = make(Clocks(seed=7))
+    expected = run.paired.filter(pl.col("src_rank") < 2, pl.col("dst_rank") < 2)
+    found = pair(replace(run.profile, p2p=batched(run))).messages
+    assert len(found) == len(expected) - 1
+    assert found.join(expected, on=ENDS).height == len(found)
+
+
+def test_an_operation_that_does_both_is_one_of_each() -> None:
+    times = [100, 250, 400, 700, 900]
+    rows = [{"rank": r, "role": "both", "peer": 1 - r, "start_ns": t * 10**6, "end_ns": (t + 5) * 10**6 + 10 * r}
+            for r in (0, 1) for t in times]  # fmt: skip
+    found = pair(Profile(p2p=conform(pl.DataFrame(rows), P2P))).messages
+    assert len(found) == 2 * len(times)
+    assert (found["send_end_ns"] - found["recv_end_ns"]).abs().max() == 10
+
+
+def test_an_unknown_other_side_is_said() -> None:
+    row = {"rank": 0, "role": "send", "start_ns": 1, "end_ns": 2, "group": "world"}
+    more = [row, row | {"rank": 1}, row | {"rank": 2, "role": "recv"}]
+    profile = pair(Profile(p2p=conform(pl.DataFrame(more), P2P)))
+    assert profile.messages.is_empty()
+    assert "who is on the other side" in profile.notes[0].text
+
+
+def test_a_group_of_which_two_ranks_were_read_is_no_group_of_two() -> None:
+    """Ranks 1 and 2 of a pipeline of four: half of their transfers go to ranks that are not here."""
+    run = make(Clocks(seed=8))
+    middle = run.profile.p2p.filter(pl.col("rank").is_in([1, 2])).with_columns(group=pl.lit("pipeline"))
+    onward = (pl.col("peer") > pl.col("rank")) == (pl.col("role") == "send")
+    told = middle.with_columns(
+        direction=pl.when(onward).then(pl.lit("F")).otherwise(pl.lit("B")),
+        peer=pl.when(pl.col("peer").is_in([1, 2])).then("peer"),
+    )
+    profile = pair(replace(run.profile, p2p=told))
+    expected = run.paired.filter(pl.col("src_rank").is_in([1, 2]) & pl.col("dst_rank").is_in([1, 2]))
+    assert same(profile.messages, expected)
+
+
+def test_nothing_to_pair() -> None:
+    assert pair(Profile()).messages.is_empty()
+
+
+@pytest.mark.parametrize("name", ["ntp_16hosts", "packed_4hosts", "cut_4stages"])
+def test_recorded_runs(shared: Path, name: str) -> None:
+    folder = shared / "data" / "clocks" / name
+    events = pl.read_parquet(folder / "events.parquet").join(
+        pl.read_parquet(folder / "truth_events.parquet").select("event_id", "link"), on="event_id"
+    )
+    ends = events.filter(pl.col("kind").is_in(["send", "recv"]))
+    peer = pl.when(pl.col("kind") == "send").then("dst_rank").otherwise("src_rank")
+    profile = pair(Profile(p2p=conform(ends.with_columns(role="kind", peer=peer), P2P)))
+    true = ends.filter(pl.col("kind") == "send").join(ends.filter(pl.col("kind") == "recv"), on="link", suffix="_recv")
+    expected = true.select(
+        pl.col("src_rank", "dst_rank").cast(pl.Int32), send_start_ns="start_ns", send_end_ns="end_ns",
+        recv_start_ns="start_ns_recv", recv_end_ns="end_ns_recv",
+    )  # fmt: skip
+    assert same(profile.messages, expected)

@@ -1,0 +1,253 @@
+"""Stages and replicas of the ranks: from what was told, from sizes, from the shape of the work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from trace_export.errors import UsageError
+from trace_export.model import RANKS, SPANS, Declared, Profile, conform
+from trace_export.pipeline.stages import chunk_placement, resolve
+from trace_export.schedules.schedule import schedule
+from trace_export.schedules.simulate import Costs, simulate
+from trace_export.schedules.words import MINDSPEED, MINDSPEED_PLAIN, Plan, blocks
+
+
+@pytest.fixture
+def paddle(shared: Path) -> Path:
+    return shared / "data" / "paddle"
+
+
+def from_truth(folder: Path, ranks: list[int] | None = None) -> Profile:
+    """The blocks of a sample as its log says them, without their stage."""
+    truth = pl.read_csv(folder / "truth.csv", schema_overrides={"kind": pl.String})
+    if ranks is not None:
+        truth = truth.filter(pl.col("rank").is_in(ranks))
+    spans = truth.with_columns(start_ns=pl.col("start_us") * 1000, end_ns=pl.col("end_us") * 1000, marker="job_type")
+    table = truth.select("rank", host="machine", kind=pl.lit("paddle"), device="local_rank").unique().sort("rank")
+    return Profile(ranks=conform(table, RANKS), spans=conform(spans, SPANS)).validate()
+
+
+def stages(profile: Profile) -> dict[int, int]:
+    return dict(profile.ranks.sort("rank").select("rank", "stage").iter_rows())
+
+
+SAMPLES = [
+    "fthenb_pp4_mb4", "1f1b_old_pp4_mb8", "1f1b_pir_pp4_mb8", "eager1f1b_pp4_mb8", "vpp_pir_pp4_mb8", "zbh1_pp4_mb8",
+    "zbvpp_pp4_mb4", "tp2_pp2_dp2", "multi_1x2", "multi_2x2_skew", "multi_2x2_envlog_swapped", "appended_runs",
+    "missing_rank2", "subset_dev23", "mixed_ranks", "empty_rank1", "default_only", "dygraph_1f1b_pp4_mb8",
+    "dygraph_vpp2_pp4_mb8",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_stages_from_the_shape_of_the_work(paddle: Path, sample: str) -> None:
+    profile = resolve(from_truth(paddle / sample), Declared()).validate()
+    expected = json.loads((paddle / sample / "expected.json").read_text())
+    truth = (expected.get("runs") or [expected])[0]["stage_of_rank"]
+    assert stages(profile) == {rank: truth[rank] for rank in profile.ranks["rank"]}
+
+
+@pytest.mark.parametrize(("sample", "ranks"), [("subset_dev23", [2, 3]), ("1f1b_old_pp4_mb8", [1, 3])])
+def test_ranks_that_were_not_read(paddle: Path, sample: str, ranks: list[int]) -> None:
+    profile = resolve(from_truth(paddle / sample, ranks), Declared())
+    assert stages(profile) == {rank: rank for rank in ranks}
+    assert any(n.level == "warning" and "not read" in n.text for n in profile.notes)
+
+
+def test_replicas_are_guessed_from_times(paddle: Path) -> None:
+    profile = resolve(from_truth(paddle / "tp2_pp2_dp2"), Declared())
+    truth = pl.read_csv(paddle / "tp2_pp2_dp2" / "truth.csv").select("rank", "dp", "tp").unique()
+    assert profile.ranks.sort("rank").select("rank", "dp", "tp").rows() == truth.sort("rank").rows()
+    assert set(profile.ranks["stage_origin"]) == {"inferred"}
+    assert any("guessed" in n.text for n in profile.notes)
+
+
+@pytest.mark.parametrize(
+    ("sample", "placement"), [("vpp_pir_pp4_mb8", "loop"), ("zbvpp_pp4_mb4", "vee"), ("1f1b_old_pp4_mb8", "loop")]
+)
+def test_placement_from_the_order_of_forwards(paddle: Path, sample: str, placement: str) -> None:
+    assert chunk_placement(from_truth(paddle / sample)) == placement
+
+
+def mindspeed(stages: int, microbatches: int, replicas: int, *, plain: bool) -> Profile:
+    """DualPipeV as MindSpeed marks it: forwards carry m + c * M, nothing tells a chunk; replica by replica."""
+    plan = Plan(MINDSPEED_PLAIN if plain else MINDSPEED, stages, microbatches)
+    marker = pl.when(pl.col("kind") == "FB").then(pl.lit("overlapping")).otherwise(pl.lit("x_with_model_graph"))
+    forward = pl.col("kind").is_in(["F", "FB"])
+    number = pl.col("microbatch") + pl.col("chunk") * microbatches
+    steps = [
+        blocks(plan).select(
+            "kind", rank=pl.col("stage") + replica * stages, run=0, step=step, marker=marker,
+            microbatch=pl.when(forward).then(number), start_ns=10_000 * step + 100 * pl.col("position"),
+            end_ns=10_000 * step + 100 * pl.col("position") + 90,
+        )
+        for step in range(2)
+        for replica in range(replicas)
+    ]  # fmt: skip
+    return Profile(ranks=bare(stages * replicas).ranks, spans=conform(pl.concat(steps), SPANS)).validate()
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize(("stages", "microbatches", "replicas"), [(2, 4, 1), (4, 8, 2), (4, 11, 1), (8, 16, 1)])
+def test_stages_of_dualpipev_from_its_numbers(stages: int, microbatches: int, replicas: int, plain: bool) -> None:
+    whole = mindspeed(stages, microbatches, replicas, plain=plain)
+    expected = {rank: rank % stages for rank in range(stages * replicas)}
+    assert stages_of(whole) == expected
+    begun = whole.spans.filter((pl.col("rank") > 0) | (pl.col("start_ns") >= 200) & (pl.col("step") == 0))
+    assert stages_of(replace(whole, spans=begun)) == expected  # rank 0 has one step, and not its first two blocks
+    first = replace(whole, ranks=whole.ranks.filter(rank=0), spans=whole.spans.filter(rank=0))
+    assert resolve(first, Declared()).declared.pp == stages  # whatever was read of them
+
+
+@pytest.mark.parametrize(("stages", "microbatches"), [(2, 3), (4, 4), (4, 5), (4, 7), (4, 8), (8, 9), (8, 15), (8, 20)])
+def test_stages_of_a_v_with_few_microbatches(stages: int, microbatches: int) -> None:
+    """The first stages run out of forwards before the data come back: their number tells nothing then."""
+    run = simulate(schedule("zb-v", stages, microbatches), Costs(1000, 1000, 1000, transfer=100))
+    unknown = replace(run, ranks=run.ranks.with_columns(stage=pl.lit(None, RANKS["stage"])), declared=Declared())
+    assert stages_of(unknown) == {rank: rank for rank in range(stages)}
+    assert not [n for n in resolve(run, Declared()).notes if n.level == "warning"]
+
+
+def stages_of(profile: Profile) -> dict[int, int]:
+    return stages(resolve(profile, Declared()))
+
+
+def worked(words: dict[int, str], sizes: Declared | None = None, wait: dict[int, int] | None = None) -> Profile:
+    """Ranks with these words, a letter for a block, and declared sizes; each waits so long for its first backward."""
+    rows = []
+    for rank, word in words.items():
+        for at, kind in enumerate(word):
+            start = 100 * at + (wait or {}).get(rank, 0) * (at >= word.index("B"))
+            rows.append({"rank": rank, "run": 0, "step": 0, "kind": kind, "start_ns": start, "end_ns": start + 90})
+    ranks = bare(max(words) + 1).ranks.filter(pl.col("rank").is_in(list(words)))
+    return Profile(ranks=ranks, spans=conform(pl.DataFrame(rows), SPANS), declared=sizes or Declared())
+
+
+def test_the_order_of_ranks_where_the_first_and_last_stage_were_not_read() -> None:
+    """pp 6, dp 2, counted pp, dp: ranks 2, 3, 7, 8 and 10."""
+    leads = {rank: 6 - rank % 6 for rank in (2, 3, 7, 8, 10)}
+    words = {rank: "F" * (n - 1) + "FB" * 8 + "B" * (n - 1) for rank, n in leads.items()}
+    assert stages_of(worked(words, Declared(pp=6, tp=1, dp=2))) == {2: 2, 3: 3, 7: 1, 8: 2, 10: 4}
+
+
+def test_stages_beside_one_that_was_not_read_and_runs_all_forwards_first() -> None:
+    """pp 8, tp 2, 8 micro-batches, nothing of stage 1: nothing but the number of stage 0's forwards tells of it."""
+    stage = {rank: rank // 2 for rank in (1, 4, 5, 8, 9, 10, 12, 13, 14)}
+    words = {rank: "F" * (7 - s) + "FB" * (s + 1) + "B" * (7 - s) for rank, s in stage.items()}
+    assert stages_of(worked(words)) == stage
+
+
+@pytest.mark.parametrize(("read", "believed"), [(range(8), True), ([0, 1, 7], False)])
+def test_times_alone_tell_the_order_of_many_ranks_only(read: Sequence[int], believed: bool) -> None:
+    """pp 4, dp 2, counted pp, dp, all forwards first: only the wait for the first backward tells the stage."""
+    words, wait = dict.fromkeys(read, "FFFFBBBB"), {rank: 300 * (3 - rank % 4) for rank in range(8)}
+    expected = {rank: rank % 4 if believed else rank // 2 for rank in read}
+    assert stages_of(worked(words, Declared(pp=4, tp=1, dp=2), wait)) == expected
+
+
+@pytest.mark.parametrize("origin", ["told", "declared"])
+def test_the_work_tells_which_of_two_orders_the_ranks_have(origin: str) -> None:
+    """pp 2, tp 2, dp 2, counted tp, pp, dp; one rank in eight was cut and looks like the last stage."""
+    words = ["FFBFBB", "FBFBB", "FBFBFB", "FBFBFB", "FFBFBB", "FFBFBB", "FBFBFB", "FBFBFB"]
+    sizes, profile = Declared(pp=2, tp=2, dp=2), worked(dict(enumerate(words)))
+    told = resolve(profile, sizes) if origin == "told" else resolve(replace(profile, declared=sizes), Declared())
+    assert stages(told) == {0: 0, 1: 0, 2: 1, 3: 1, 4: 0, 5: 0, 6: 1, 7: 1}
+    assert told.ranks["dp"].to_list() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert set(told.ranks["stage_origin"]) == {"told" if origin == "told" else "inferred"}
+    assert any("in the order tp, cp, pp, dp" in n.text for n in told.notes) == (origin == "told")
+
+
+def bare(count: int, kind: str = "nsys", stage: list[int | None] | None = None) -> Profile:
+    """Ranks without any block."""
+    table = pl.DataFrame({"rank": range(count), "kind": [kind] * count, "stage": stage or [None] * count})
+    return Profile(ranks=conform(table, RANKS))
+
+
+def test_sizes_in_the_order_of_megatron() -> None:
+    """pp 2, cp 2, dp 2, tp 2: tp is the fastest, then cp, then dp, and pp the slowest."""
+    profile = resolve(bare(16), Declared(pp=2, tp=2, dp=2, cp=2))
+    rows = profile.ranks.select("stage", "dp", "cp", "tp").rows()
+    assert rows[:4] == [(0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 0), (0, 0, 1, 1)]
+    assert rows[4][1] == 1
+    assert rows[8] == (1, 0, 0, 0)
+    assert set(profile.ranks["stage_origin"]) == {"told"}
+
+
+def test_what_sizes_leave_is_context_parallel() -> None:
+    profile = resolve(bare(16), Declared(pp=2, tp=2, dp=2))
+    assert profile.ranks.equals(resolve(bare(16), Declared(pp=2, tp=2, dp=2, cp=2)).ranks)
+
+
+def test_sizes_in_the_order_of_paddle() -> None:
+    """dp 2, pp 2, tp 2: dp is the slowest."""
+    profile = resolve(bare(8, "paddle"), Declared(pp=2, tp=2, dp=2))
+    assert profile.ranks["stage"].to_list() == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert profile.ranks["dp"].to_list() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert profile.ranks["tp"].to_list() == [0, 1] * 4
+
+
+def test_flags_beat_recorded_stages_and_the_contradiction_is_noted() -> None:
+    profile = resolve(bare(4, stage=[3, 2, 1, 0]), Declared(pp=4))
+    assert stages(profile) == {0: 0, 1: 1, 2: 2, 3: 3}
+    assert any(n.level == "warning" and "contradict" in n.text and n.count == 4 for n in profile.notes)
+
+
+def test_recorded_stages_stay_and_say_so() -> None:
+    profile = resolve(bare(4, stage=[0, 1, 0, 1]), Declared())
+    assert stages(profile) == {0: 0, 1: 1, 2: 0, 3: 1}
+    assert set(profile.ranks["stage_origin"]) == {"recorded"}
+
+
+def test_told_stages_that_the_work_contradicts(paddle: Path) -> None:
+    """Two stages told, but the leading forwards say four."""
+    profile = resolve(from_truth(paddle / "1f1b_old_pp4_mb8"), Declared(pp=2, tp=2, dp=1))
+    assert stages(profile) == {0: 0, 1: 0, 2: 1, 3: 1}
+    assert any(n.level == "warning" and "their work looks like" in n.text for n in profile.notes)
+
+
+def test_nothing_known_makes_every_rank_a_stage() -> None:
+    profile = resolve(bare(3), Declared())
+    assert stages(profile) == {0: 0, 1: 1, 2: 2}
+    assert set(profile.ranks["stage_origin"]) == {"assumed"}
+    assert any(n.level == "warning" and "nothing tells" in n.text for n in profile.notes)
+
+
+def test_sizes_that_do_not_divide_the_ranks() -> None:
+    with pytest.raises(UsageError, match="cannot be divided"):
+        resolve(bare(4), Declared(pp=3))
+
+
+def test_sizes_of_ranks_of_which_the_last_are_lost() -> None:
+    profile = resolve(bare(3), Declared(pp=4, tp=1, dp=1))
+    assert stages(profile) == {0: 0, 1: 1, 2: 2}
+    assert [n.text for n in profile.notes] == ["1 of the 4 stages that you told have no rank here"]
+
+
+def test_data_parallel_run_without_pipeline_is_one_stage() -> None:
+    rows = [
+        {"rank": r, "run": 0, "step": 0, "kind": k, "microbatch": m, "chunk": 0, "start_ns": t, "end_ns": t + 10}
+        for r in range(2)
+        for t, (k, m) in zip(range(100 * r, 100 * r + 40, 10), [("F", 0), ("B", 0), ("F", 1), ("B", 1)], strict=True)
+    ]
+    profile = Profile(ranks=bare(2).ranks, spans=conform(pl.DataFrame(rows), SPANS))
+    assert stages(resolve(profile, Declared())) == {0: 0, 1: 0}
+
+
+def test_empty_profile() -> None:
+    assert resolve(Profile(), Declared()).ranks.is_empty()
+
+
+def test_lost_ranks_are_told_where_stages_are_counted_without_them() -> None:
+    """pp 3, tp 2: the whole first stage is lost, and nothing can tell that it was."""
+    words = {2: "FFBFBFBB", 3: "FFBFBFBB", 4: "FBFBFBFB", 5: "FBFBFBFB"}
+    found = resolve(worked(words), Declared())
+    assert stages(found) == {2: 0, 3: 0, 4: 1, 5: 1}
+    assert [n.text.split("; ")[0] for n in found.notes if n.level == "warning"] == [
+        "ranks before the last were not read (2 of them)"
+    ]

@@ -1,0 +1,309 @@
+"""The Ascend and MindSpore samples, others from their generator, and what happens when such files are damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from samples.generators import ascend as generate_ascend
+from tests.conftest import Cli
+from tests.sources.ascend.test_reader import load, understood
+from trace_export.errors import SourceError
+from trace_export.pipeline import messages, peers
+from trace_export.sources import read
+from trace_export.sources.find import find
+from trace_export.sources.source import ReadOptions
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    """Four ranks on two hosts, one step, as databases."""
+    folder = tmp_path / "cluster"
+    generate_ascend.write(folder, microbatches=4, steps=1)
+    return folder
+
+
+def database(cluster: Path, rank: int) -> Path:
+    return next(cluster.rglob(f"ascend_pytorch_profiler_{rank}.db"))
+
+
+def change(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        for statement in statements:
+            db.execute(statement)
+        db.commit()
+
+
+@pytest.mark.parametrize("text", [False, True])
+@pytest.mark.parametrize(("stages", "microbatches", "steps", "hosts"), [(4, 6, 2, 2), (2, 3, 1, 1), (3, 2, 2, 3)])
+def test_blocks_and_messages_of_generated_runs(
+    tmp_path: Path, text: bool, stages: int, microbatches: int, steps: int, hosts: int
+) -> None:
+    skew = 1_700_003
+    blocks = generate_ascend.write(tmp_path, stages, microbatches, steps, hosts, skew, text, seed=stages)
+    profile = understood(tmp_path)
+    per_host = -(-stages // hosts)
+    wanted = [
+        (b.stage, b.kind, b.microbatch, generate_ascend.EPOCH_NS + b.start_ns + b.stage // per_host * skew)
+        for b in sorted(blocks, key=lambda b: (b.stage, b.start_ns))
+        if b.kind != "OPT"
+    ]
+    spans = profile.spans.filter(pl.col("kind") != "OPT").sort("rank", "start_ns")
+    assert spans.select("rank", "kind", "microbatch", "start_ns").rows() == wanted
+    assert spans["step"].n_unique() == steps
+    paired = messages.pair(peers.fill(profile)).messages
+    assert len(paired) == 2 * (stages - 1) * microbatches * steps
+    assert paired.filter((pl.col("src_rank") - pl.col("dst_rank")).abs() != 1).is_empty()
+
+
+def test_samples_are_what_their_generator_writes(
+    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generate_ascend, "__file__", str(tmp_path / "generators" / "ascend.py"))
+    generate_ascend.main()
+    for name in ("ascend", "mindspore"):
+        theirs, ours = digests(samples / name), digests(tmp_path / name)
+        assert theirs.keys() == ours.keys()
+        # Another version of SQLite writes other bytes into its header.
+        assert {k: v for k, v in theirs.items() if not k.endswith(".db")} == {
+            k: v for k, v in ours.items() if not k.endswith(".db")
+        }
+        assert understood(samples / name).spans.equals(understood(tmp_path / name).spans)
+
+
+def test_hosts_are_told_apart(cluster: Path) -> None:
+    found = load(cluster)
+    assert found.hosts["host"].to_list() == found.hosts["label"].to_list() == ["node0", "node1"]
+    change(database(cluster, 2), "UPDATE HOST_INFO SET hostName = 'node0'")
+    change(database(cluster, 3), "UPDATE HOST_INFO SET hostName = 'node0'")
+    alike = load(cluster)
+    assert alike.hosts["host"].n_unique() == 2
+    assert alike.ranks.sort("rank")["host"].to_list() == [h for h in alike.hosts["host"] for _ in range(2)]
+    assert found.ranks["device"].to_list() == [0, 1, 0, 1]
+
+
+def test_the_newest_of_two_captures_is_read(cluster: Path) -> None:
+    old = database(cluster, 1).parent.parent
+    new = old.with_name(old.name.replace("20251127", "20261127"))
+    shutil.copytree(old, new)
+    change(database(new, 1), "UPDATE RANK_DEVICE_MAP SET deviceId = 7")
+    found = find(cluster)
+    assert [s.rank for s in found.sources] == [0, 1, 2, 3]
+    assert [(n.level, n.where) for n in found.notes] == [("warning", str(database(old, 1)))]
+    assert load(cluster).ranks.sort("rank")["device"].to_list() == [0, 7, 0, 1]
+
+
+def test_a_flat_folder_of_databases(cluster: Path, tmp_path: Path) -> None:
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for rank in range(4):
+        shutil.copy(database(cluster, rank), flat)
+    assert understood(flat).spans.equals(understood(cluster).spans)
+
+
+def test_a_single_card_without_a_rank(cluster: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "lone" / "host_1_20250101000000000_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
+    folder.mkdir(parents=True)
+    shutil.copy(database(cluster, 3), folder / "ascend_pytorch_profiler.db")
+    change(folder / "ascend_pytorch_profiler.db", "DROP TABLE RANK_DEVICE_MAP")
+    ranks = load(tmp_path / "lone").ranks
+    assert ranks.select("rank", "rank_origin").rows() == [(0, "assumed")]
+
+
+def test_msprof_databases_are_read_where_nothing_else_is(cluster: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "raw" / "PROF_000001_20250101000000000_ABC"
+    folder.mkdir(parents=True)
+    shutil.copy(database(cluster, 2), folder / "msprof_20250101000000.db")
+    assert load(tmp_path / "raw").ranks.select("rank", "rank_origin").rows() == [(2, "recorded")]
+    capture = database(cluster, 2).parent.parent
+    shutil.copytree(folder, capture / folder.name)
+    assert len(find(cluster).sources) == 4
+
+
+def test_frameworks_in_one_folder_are_told(cluster: Path) -> None:
+    text = cluster / "more"
+    generate_ascend.write(text, 2, 2, 1, 1, text=True)
+    for capture in text.glob("*_ascend_ms"):
+        for info in capture.glob("profiler_info_*.json"):
+            info.rename(info.with_name(f"profiler_info_{4 + int(info.stem[-1])}.json"))
+    assert any("PyTorch and MindSpore" in note.text for note in find(cluster).notes)
+
+
+def test_metadata_that_is_no_json_is_told_and_left_out(cluster: Path) -> None:
+    change(database(cluster, 0), "UPDATE META_DATA SET value = '{not json' WHERE name = 'parallel_group_info'")
+    found = load(cluster)
+    assert found.ranks.sort("rank")["stage"].to_list() == [None, 1, 2, 3]
+    assert [n.text for n in found.notes] == ["META_DATA: parallel_group_info is not JSON and is left out"]
+    assert understood(cluster).ranks.sort("rank")["stage"].to_list() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "value", ["[]", '{"g": 3}', '{"g": {"global_ranks": "all"}}', '{"g": {"global_ranks": [-1, true]}}', "12", "null"]
+)
+def test_metadata_of_another_shape_is_no_failure(cluster: Path, value: str) -> None:
+    for name in ("parallel_group_info", "distributed_args", "pp_info"):
+        change(
+            database(cluster, 0), f"DELETE FROM META_DATA WHERE name = '{name}'",
+            f"INSERT INTO META_DATA VALUES ('{name}', '{value}')",
+        )  # fmt: skip
+    assert len(read(find(cluster).sources[0], ReadOptions()).spans) == 8
+
+
+def damages() -> Iterator[tuple[Callable[[Path], object], str]]:
+    yield lambda path: path.write_bytes(path.read_bytes()[:9000]), "cut short"
+    yield lambda path: path.write_bytes(b""), "is empty"
+    yield lambda path: path.write_bytes(b"not a database" * 100), "not an SQLite database"
+    yield lambda path: change(path, "DROP TABLE TASK"), "no device tasks"
+    yield lambda path: change(path, "UPDATE TASK SET startNs = 'soon'"), "startNs|start_ns|not all of one type"
+
+
+@pytest.mark.parametrize(("damage", "words"), list(damages()))
+def test_a_damaged_database_is_told_in_one_sentence(
+    cluster: Path, damage: Callable[[Path], object], words: str
+) -> None:
+    damage(database(cluster, 2))
+    with pytest.raises(SourceError, match=words) as caught:
+        read(find(cluster).sources[2], ReadOptions())
+    assert "ascend_pytorch_profiler_2.db" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_one_rank_fails_and_the_others_come_out(cluster: Path, tmp_path: Path, run_cli: Cli) -> None:
+    database(cluster, 2).write_bytes(database(cluster, 2).read_bytes()[:9000])
+    before = digests(cluster)
+    result = run_cli("ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--format", "parquet")
+    assert result.returncode == 3, result.stderr
+    assert "ascend_pytorch_profiler_2.db" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert sorted(pl.read_parquet(tmp_path / "out" / "pipeline_profile.parquet")["rank"].unique()) == [0, 1, 3]
+    assert digests(cluster) == before
+
+
+def test_a_missing_rank_does_not_shift_the_others(cluster: Path) -> None:
+    shutil.rmtree(database(cluster, 1).parent.parent)
+    profile = understood(cluster)
+    assert profile.ranks.select("rank", "stage").sort("rank").rows() == [(0, 0), (2, 2), (3, 3)]
+    assert profile.spans.filter(pl.col("kind").is_in(["F", "B"]))["microbatch"].null_count() == 0
+
+
+def test_host_ranges_on_demand(cluster: Path) -> None:
+    spans = load(cluster, host_ranges=True).spans
+    assert spans["origin"].unique().to_list() == ["host"]
+    assert (spans["end_ns"] - spans["start_ns"]).unique().to_list() == [15_000]
+
+
+def test_markers_without_a_place_on_the_device_are_host_ranges(cluster: Path) -> None:
+    path = database(cluster, 0)
+    change(
+        path,
+        "UPDATE MSTX_EVENTS SET connectionId = 4000000000",
+        "DELETE FROM TASK WHERE connectionId > 4000000000 AND connectionId < 4294967295",
+    )
+    spans = read(find(cluster).sources[0], ReadOptions()).spans
+    assert spans["origin"].unique().to_list() == ["host"]
+    assert len(spans) == 8
+
+
+def test_ranges_that_never_ended_on_the_device_are_left_out(cluster: Path) -> None:
+    change(database(cluster, 0), "DELETE FROM TASK WHERE connectionId IN (4000000007, 4000000008)")
+    profile = read(find(cluster).sources[0], ReadOptions())
+    assert len(profile.spans) == 6
+    assert [(n.text, n.count) for n in profile.notes] == [("ranges whose end the device never reached are left out", 2)]
+
+
+def test_empty_weight_gradient_ranges_are_left_out(cluster: Path) -> None:
+    """A pop of an empty store is marked too: a range in which no kernel starts."""
+    path = database(cluster, 0)
+    with closing(sqlite3.connect(path)) as db:
+        (last,) = db.execute("SELECT MAX(endNs) FROM TASK").fetchone()
+        (first,) = db.execute("SELECT MIN(startNs) FROM MSTX_EVENTS").fetchone()
+        db.execute("INSERT INTO STRING_IDS VALUES (9999, ?)", (str({"name": "WeightGradStore.pop"}),))
+        for mark, start in ((4000009001, last + 1000), (4000009002, last + 9000)):
+            db.execute("INSERT INTO MSTX_EVENTS VALUES (?, ?, 2, 0, 0, 9999, 1, 1, 0, ?)", (first, first + 1, mark))
+            db.execute("INSERT INTO TASK VALUES (?, ?, 0, ?, ?, 1, 0, 0, 2, 0, 0)", (start, start + 4000, mark, mark))
+        db.execute("INSERT INTO TASK VALUES (?, ?, 0, 0, 77777, 1, 0, 0, 2, 0, 0)", (last + 9500, last + 9900))
+        db.execute("INSERT INTO COMPUTE_TASK_INFO VALUES (0, 77777, 0, 0)")
+        db.commit()
+    profile = read(find(cluster).sources[0], ReadOptions())
+    assert profile.spans.filter(pl.col("kind") == "W")["start_ns"].to_list() == [last + 9000]
+    assert any("without any work" in note.text for note in profile.notes)
+
+
+def test_a_thousand_ranks_are_found_quickly(tmp_path: Path) -> None:
+    for rank in range(1000):
+        folder = tmp_path / f"h{rank // 8}_{rank}_20250101000000000_ascend_pt"
+        output = folder / "ASCEND_PROFILER_OUTPUT"
+        output.mkdir(parents=True)
+        (output / f"ascend_pytorch_profiler_{rank}.db").touch()
+        (folder / f"profiler_info_{rank}.json").write_text(json.dumps({"rank_id": rank}))
+    found = find(tmp_path)
+    assert sorted(s.rank for s in found.sources if s.rank is not None) == list(range(1000))
+    assert len({s.host for s in found.sources}) == 125
+
+
+def test_devices_are_counted_on_each_host(cluster: Path, tmp_path: Path, run_cli: Cli) -> None:
+    run = ["ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--format", "parquet", "--devices"]
+    assert run_cli(*run, "1").returncode == 0
+    assert sorted(pl.read_parquet(tmp_path / "out" / "pipeline_profile.parquet")["rank"].unique()) == [1, 3]
+    result = run_cli(*run, "1,2")
+    assert result.returncode == 3
+    assert "device 2 of node0 has no profile here; it has those of devices 0,1" in result.stderr
+
+
+def test_communication_marked_at_level_none(cluster: Path) -> None:
+    """Without tables of communication HCCL's own markers tell the operators; what they do not say stays open."""
+    for rank in range(4):
+        path = database(cluster, rank)
+        with closing(sqlite3.connect(path)) as db:
+            found = db.execute(
+                "SELECT s.value, g.value, o.startNs, o.endNs FROM COMMUNICATION_OP o"
+                " JOIN STRING_IDS s ON s.id = o.opName JOIN STRING_IDS g ON g.id = o.groupName ORDER BY o.opId"
+            ).fetchall()
+            db.execute("INSERT INTO STRING_IDS VALUES (9000, 'communication')")
+            kinds = {"send": "HcclSend", "receive": "HcclReceive", "allReduce": "HcclAllReduce"}
+            for number, (name, group, start, end) in enumerate(found):
+                message = {"streamId": "5", "count": "1", "dataType": "fp16", "groupName": group,
+                           "opName": kinds[name.split("_")[1]]}  # fmt: skip
+                db.execute("INSERT INTO STRING_IDS VALUES (?, ?)", (9001 + number, json.dumps(message)))
+                mark = 4000100000 + number
+                row = (start, start + 1, 9001 + number, 9000, mark)
+                db.execute("INSERT INTO MSTX_EVENTS VALUES (?, ?, 2, 0, 0, ?, 1, 1, ?, ?)", row)
+                db.execute("INSERT INTO TASK VALUES (?, ?, 0, ?, ?, 1, 0, 0, 5, 0, 0)", (start, end, mark, mark))
+            for table in ("COMMUNICATION_OP", "COMMUNICATION_TASK_INFO", "COMPUTE_TASK_INFO"):
+                db.execute(f"DROP TABLE {table}")
+            db.commit()
+    profile = understood(cluster)
+    assert len(profile.spans) == 4 * 8
+    assert profile.collectives.select("op", "ordinal").unique().rows() == [("HcclAllReduce", None)]
+    assert len(messages.pair(peers.fill(profile)).messages) == 2 * 3 * 4
+
+
+def test_named_work_around_blocks_hides_none(cluster: Path) -> None:
+    path = database(cluster, 0)
+    with closing(sqlite3.connect(path)) as db:
+        (first, last) = db.execute("SELECT MIN(startNs), MAX(endNs) FROM TASK").fetchone()
+        db.execute("INSERT INTO STRING_IDS VALUES (9999, 'evaluation')")
+        db.execute("INSERT INTO MSTX_EVENTS VALUES (?, ?, 2, 0, 0, 9999, 1, 1, 0, 4000009001)", (first, last))
+        db.execute("INSERT INTO TASK VALUES (?, ?, 0, 4000009001, 77, 1, 0, 0, 2, 0, 0)", (first - 1, last + 1))
+        db.commit()
+    source = find(cluster).sources[0]
+    assert len(read(source, ReadOptions()).spans) == 8
+    drawn = read(source, ReadOptions(markers=("evaluation=>OTHER",))).spans
+    assert drawn.filter(pl.col("kind").is_null())["marker"].to_list() == ["evaluation"]
+    assert len(drawn) == 9

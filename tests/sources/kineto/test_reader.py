@@ -1,0 +1,474 @@
+"""torch.profiler traces: attribution against brute force, times to the nanosecond, and everything that can be wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from samples.generators import kineto as generate_kineto
+from samples.generators.kineto_trace import MAIN, Trace
+from tests.conftest import Cli
+from trace_export.errors import SourceError
+from trace_export.model import Profile
+from trace_export.selection import Numbers
+from trace_export.sources.find import find
+from trace_export.sources.kineto import event_stream
+from trace_export.sources.kineto.reader import read, read_tasks
+from trace_export.sources.source import ReadOptions, Source, Tasks
+
+BASE = Trace.base_ns or 0
+
+
+def loaded(path: Path, **options: Any) -> Profile:
+    return read(Source("kineto", path, "machine0"), ReadOptions(**options)).validate()
+
+
+def times(profile: Profile) -> list[tuple[Any, ...]]:
+    """(marker, start, end) of all blocks, after the base."""
+    rows = profile.spans.select("marker", pl.col("start_ns") - BASE, pl.col("end_ns") - BASE).rows()
+    return sorted(rows)
+
+
+def notes(profile: Profile) -> str:
+    return "; ".join(f"{n.count} {n.text}" for n in profile.notes)
+
+
+def one_block(trace: Trace | None = None) -> Trace:
+    """F0 with a kernel launched by another thread."""
+    trace = trace or Trace()
+    trace.range(1_000, 9_000, "F0.0.0")
+    trace.kernel(20_000, 30_007, trace.call(5_000, thread=77))
+    return trace
+
+
+# --- which kernels belong to which block
+
+THREADS = (MAIN, 7, "Profiler")
+Moment = st.integers(1, 24)  # 0 is what profilers write for an unknown time
+
+
+class Range(NamedTuple):
+    thread: object
+    start: int
+    length: int
+    what: str
+
+
+class Launch(NamedTuple):
+    """A call and the tasks it launches: (delay, length, what)."""
+
+    thread: object
+    at: int
+    tasks: list[tuple[int, int, str]]
+
+
+Thread = st.sampled_from(THREADS)
+Ranges = st.lists(
+    st.builds(Range, Thread, Moment, st.integers(0, 20), st.sampled_from(["block", "block", "p2p", "other"])),
+    max_size=14,
+)
+Task = st.tuples(st.integers(0, 40), st.integers(0, 9), st.sampled_from(["kernel", "kernel", "nccl", "copy"]))
+Calls = st.lists(st.builds(Launch, Thread, Moment, st.lists(Task, max_size=3)), max_size=14)
+NAMES = {"block": "F{}.0.0", "p2p": "SEND_FORWARD.{}.0.0", "other": "Forward layer_{}"}
+
+
+def brute_force(ranges: list[Range], launches: list[Launch]) -> dict[str, tuple[int, int]]:
+    """Block → (first start, last end), straight from the rule: by launch time, innermost first, own thread first."""
+    extents: dict[str, tuple[int, int]] = {}
+    for launch in launches:
+        around = [i for i, r in enumerate(ranges) if r.what != "other" and r.start <= launch.at < r.start + r.length]
+        own = [i for i in around if ranges[i].thread == launch.thread]
+        best = max(own or around, key=lambda i: (ranges[i].start, -ranges[i].length, i), default=None)
+        if best is None or ranges[best].what != "block":
+            continue
+        for delay, length, what in launch.tasks:
+            if what == "kernel":
+                start = launch.at + delay
+                first, last = extents.get(f"F{best}.0.0", (start, start))
+                extents[f"F{best}.0.0"] = min(first, start), max(last, start + length)
+    return extents
+
+
+def build(ranges: list[Range], launches: list[Launch], kernels_first: bool) -> Trace:
+    trace = Trace()
+    for index, r in enumerate(ranges):
+        trace.range(r.start, r.start + r.length, NAMES[r.what].format(index), thread=r.thread)
+    trace.range(90, 99, "B0.0.0")  # so that there is a block, and it has work
+    trace.kernel(95, 96, trace.call(91))
+    for number, launch in enumerate(launches):
+        call = trace.call(
+            launch.at, thread=launch.thread, name="cuLaunchKernelEx" if number % 2 else "cudaLaunchKernel"
+        )
+        for delay, length, what in launch.tasks:
+            start, end = launch.at + delay, launch.at + delay + length
+            if what == "copy":
+                trace.copy(start, end, call)
+            else:
+                trace.kernel(start, end, call, name="ncclDevKernel_SendRecv(args)" if what == "nccl" else "gemm")
+    if kernels_first:
+        trace.events.sort(key=lambda event: str(event["cat"]) != "kernel")
+    return trace
+
+
+@pytest.mark.parametrize(("compact", "chunk"), [(False, 1 << 22), (False, 300), (True, 400)])
+@settings(max_examples=25, deadline=None)
+@given(ranges=Ranges, launches=Calls, kernels_first=st.booleans())
+def test_blocks_equal_brute_force(
+    tmp_path_factory: pytest.TempPathFactory,
+    compact: bool,
+    chunk: int,
+    ranges: list[Range],
+    launches: list[Launch],
+    kernels_first: bool,
+) -> None:
+    path = tmp_path_factory.getbasetemp() / f"{compact}{chunk}.json"
+    build(ranges, launches, kernels_first).write(path, compact=compact)
+    with patch.object(event_stream, "CHUNK", chunk):
+        got = {m: (s, e) for m, s, e in times(loaded(path)) if m != "B0.0.0"}
+    assert got == brute_force(ranges, launches)
+
+
+def test_pp_ranges_whose_ends_lie_are_repaired(tmp_path: Path) -> None:
+    trace = Trace()
+    trace.range(0, 900, "PP:1RECV_F0")
+    trace.range(10, 20, "PP:1F0")  # closed too early: its kernel is launched at 30
+    trace.range(50, 800, "PP:1SEND_F0")
+    trace.kernel(100, 200, trace.call(30))
+    profile = loaded(trace.write(tmp_path / "t.json"))
+    assert times(profile) == [("PP:1F0", 100, 200)]
+    assert "ends of ranges were wrong" in notes(profile)
+
+
+def test_our_marks_are_the_only_names_where_they_are(tmp_path: Path) -> None:
+    """PyTorch files fast ranges among its operators."""
+    trace = Trace(rank=None)
+    trace.range(0, 100, "PP:3F2")
+    trace.range(10, 90, "te:F2.1 stage=1 step=7 rank=5", cat="cpu_op")
+    trace.range(20, 80, "te:B9 of an operator", cat="cpu_op")
+    trace.kernel(200, 300, trace.call(50))
+    profile = loaded(trace.write(tmp_path / "t.json"))
+    (row,) = profile.spans.drop("start_ns", "end_ns").rows(named=True)
+    assert {k: v for k, v in row.items() if v is not None} == {
+        "rank": 5, "run": 0, "step": 7, "kind": "F", "microbatch": 2, "chunk": 1,
+        "marker": "te:F2.1 stage=1 step=7 rank=5", "origin": "device",
+    }  # fmt: skip
+    assert profile.ranks.select("rank", "rank_origin", "stage", "stage_origin", "device").rows() == [
+        (5, "recorded", 1, "recorded", 0)
+    ]
+
+
+def test_steps_and_chunks(tmp_path: Path) -> None:
+    trace = Trace(rank=1)
+    for step in (4, 5):
+        trace.range(step * 1000, step * 1000 + 900, f"ProfilerStep#{step}")
+        for i, stage in enumerate((1, 3)):
+            at = step * 1000 + 100 * i + 10
+            trace.range(at, at + 50, f"PP:{stage}F0")
+            trace.kernel(at + 20, at + 40, trace.call(at + 5))
+    profile = loaded(trace.write(tmp_path / "t.json"))
+    assert profile.spans.select("step", "chunk").rows() == [(4, 0), (4, 1), (5, 0), (5, 1)]
+    assert profile.ranks.select("rank", "stage").rows() == [(1, 1)]
+    assert profile.declared.chunks == 2
+
+
+# --- time
+
+DECIMALS = st.integers(0, 8 * 10**15)
+
+
+@settings(max_examples=40, deadline=None)
+@given(start=st.integers(0, 9 * 10**18), length=st.integers(0, 10**13), base=st.none() | st.integers(0, 10**9))
+def test_times_are_exact(tmp_path_factory: pytest.TempPathFactory, start: int, length: int, base: int | None) -> None:
+    """Unix times in microseconds have more digits than a float."""
+    start = start // 2
+    trace = Trace(base_ns=base)
+    trace.range(start, start + 10, "F0.0.0")
+    trace.kernel(start + 7, start + 7 + length, trace.call(start + 1))
+    spans = loaded(trace.write(tmp_path_factory.getbasetemp() / "exact.json")).spans
+    assert spans.select("start_ns", "end_ns").row(0) == (start + 7 + (base or 0), start + 7 + length + (base or 0))
+
+
+@pytest.mark.parametrize(
+    ("written", "ns"),
+    [("5", 5_000), ("5.1", 5_100), ("5.12", 5_120), ("5.1234", 5_123), ("5.1235", 5_124), ("1e3", 1_000_000),
+     ('"5.5"', 5_500), ("0.0006", 1), ("-1.5", -1_500)],
+)  # fmt: skip
+def test_other_spellings_of_microseconds(written: str, ns: int) -> None:
+    body = f'{{"ph":"X","ts":{written},"dur":0}}'.encode()
+    frame = event_stream._parsed(body)
+    assert frame is not None
+    assert frame["start"].to_list() == [ns]
+
+
+def test_without_a_base_times_are_unix_microseconds(tmp_path: Path) -> None:
+    trace = Trace(base_ns=None)
+    start = 1_736_408_883_694_756_091
+    trace.range(start, start + 50, "F0.0.0")
+    trace.kernel(start + 3, start + 4, trace.call(start + 1))
+    assert loaded(trace.write(tmp_path / "t.json")).spans["start_ns"].to_list() == [start + 3]
+
+
+def test_a_base_that_is_no_time_is_told(tmp_path: Path) -> None:
+    path = one_block().write(tmp_path / "t.json")
+    path.write_text(path.read_text().replace(str(BASE), '"yesterday"'))
+    profile = loaded(path)
+    assert profile.spans["start_ns"].to_list() == [20_000]
+    assert "its baseTimeNanoseconds is no time" in notes(profile)
+
+
+# --- ranks, hosts, communication
+
+
+@pytest.mark.parametrize(
+    ("rank", "name", "expected"),
+    [(3, "rank9.json", (3, "recorded")), (None, "rank9.json", (9, "assumed")), (None, "x.json", (0, "assumed"))],
+)
+def test_where_the_rank_comes_from(tmp_path: Path, rank: int | None, name: str, expected: tuple[int, str]) -> None:
+    one_block(Trace(rank=rank)).write(tmp_path / name)
+    (source,) = find(tmp_path).sources
+    assert read(source, ReadOptions()).ranks.select("rank", "rank_origin").row(0) == expected
+
+
+def test_a_rank_that_is_not_asked_for_is_not_read(tmp_path: Path) -> None:
+    path = one_block(Trace(rank=3)).write(tmp_path / "t.json")
+    assert loaded(path, ranks=Numbers.parse("0-2", "--ranks")).spans.is_empty()
+    assert loaded(path, ranks=Numbers.parse("3", "--ranks")).spans.height == 1
+
+
+def test_transfers_and_collectives_of_nccl(tmp_path: Path) -> None:
+    trace = one_block()
+
+    def nccl(start: int, end: int, kind: str, **args: object) -> None:
+        told = {"Collective name": kind, "Process Group Name": "5", "dtype": "BFloat16", "In msg nelems": 10}
+        trace.kernel(start, end, trace.call(1), name=f"ncclDevKernel_{kind}", **{**told, "Out msg nelems": 30, **args})
+
+    nccl(100, 200, "send", **{"Dst Rank": 1})
+    nccl(400, 500, "send", **{"Dst Rank": 1})
+    nccl(250, 300, "recv", **{"Src Rank": 2})
+    nccl(600, 700, "allreduce", Seq=41)
+    nccl(800, 900, "allreduce", Seq=42, dtype="Unheard")
+    nccl(950, 960, "coalesced")
+    profile = loaded(trace.write(tmp_path / "t.json"))
+    at = pl.col("start_ns") - BASE, pl.col("end_ns") - BASE
+    assert profile.p2p.select("role", "peer", "group", "ordinal", "bytes", *at).rows() == [
+        ("send", 1, "5", 0, 60, 100, 200), ("recv", 2, "5", 0, 60, 250, 300), ("send", 1, "5", 1, 60, 400, 500),
+    ]  # fmt: skip
+    assert profile.collectives.select("op", "group", "ordinal", "bytes", *at).rows() == [
+        ("allreduce", "5", 41, 60, 600, 700), ("allreduce", "5", 42, None, 800, 900),
+    ]  # fmt: skip
+
+
+def test_names_of_old_nccl_kernels(tmp_path: Path) -> None:
+    trace = one_block()
+    for i, name in enumerate(["ncclKernel_AllReduce_RING_LL_Sum_half(ncclWork)", "ncclDevKernel_AllGather_RING_LL(x)"]):
+        trace.kernel(100 * i + 50, 100 * i + 51, trace.call(1), name=name)
+    profile = loaded(trace.write(tmp_path / "t.json"))
+    assert profile.collectives.select("op", "group", "ordinal").rows() == [
+        ("AllReduce", None, 0), ("AllGather", None, 0),
+    ]  # fmt: skip
+
+
+def test_named_transfers_have_the_times_of_their_kernels(tmp_path: Path) -> None:
+    trace = one_block()
+    trace.range(40_000, 50_000, "SEND_FORWARD.3.0.0")
+    told = {"Collective name": "send", "Dst Rank": 1}
+    trace.kernel(60_000, 61_000, trace.call(41_000), name="ncclDevKernel_SendRecv", **told)
+    profile = loaded(trace.write(tmp_path / "t.json"))
+    assert profile.p2p.select("role", "microbatch", "direction", pl.col("start_ns") - BASE).rows() == [
+        ("send", 3, "F", 60_000)
+    ]
+
+
+@pytest.mark.parametrize("detail", ["comm", "kernels"])
+def test_device_tasks(tmp_path: Path, detail: Any) -> None:
+    trace = one_block(Trace(rank=2))
+    trace.kernel(5, 9, trace.call(1), name="ncclDevKernel_AllReduce_Sum", stream=20)
+    trace.copy(40_000, 41_000, trace.call(2))
+    trace.events.reverse()
+    with patch.object(event_stream, "CHUNK", 200):
+        source = Source("kineto", trace.write(tmp_path / "t.json"), "machine0")
+        (file,) = read_tasks(Tasks(source, detail, {0: 2}, None, tmp_path))
+    tasks = pl.read_ipc(file.path).with_columns(pl.col("start_ns", "end_ns") - BASE, pl.col("name").cast(pl.String))
+    everything = [
+        ("stream 20", "ncclDevKernel_AllReduce_Sum", "communication", 5, 9),
+        ("stream 7", "gemm", "compute", 20_000, 30_007),
+        ("stream 7", "Memcpy HtoD (Pinned -> Device)", "memory", 40_000, 41_000),
+    ]
+    assert file.rank == 2
+    assert tasks.rows() == (everything if detail == "kernels" else everything[:1])
+
+
+def test_host_ranges(tmp_path: Path) -> None:
+    trace = Trace()
+    trace.range(1_000, 9_000, "F0.0.0")
+    path = trace.write(tmp_path / "t.json")
+    profile = loaded(path, host_ranges=True)
+    assert times(profile) == [("F0.0.0", 1_000, 9_000)]
+    assert profile.spans["origin"].to_list() == ["host"]
+    with pytest.raises(SourceError, match=r"no GPU work in the trace: .*\.CUDA; record with it, or draw"):
+        loaded(path)
+
+
+# --- finding
+
+
+def test_files_that_are_traces(tmp_path: Path) -> None:
+    one_block().write(tmp_path / "node7_4242.1700000000000000001.pt.trace.json.gz")
+    one_block().write(tmp_path / "node7_4242.1700000000000000009.pt.trace.json.gz")
+    one_block().write(tmp_path / "deep" / "exported_rank3.json")
+    (tmp_path / "pipeline_profile.json").write_text('{"traceEvents":[]}')
+    (tmp_path / "trace_view.json").write_text("[]")
+    (tmp_path / "torn.json.gz").write_bytes(gzip.compress(b"x" * 9999)[:20])
+    found = find(tmp_path)
+    assert [(s.path.name, s.host, s.rank) for s in found.sources] == [
+        ("node7_4242.1700000000000000009.pt.trace.json.gz", "node7", None),
+        ("exported_rank3.json", "deep", 3),
+    ]
+    assert [(n.count, n.where.endswith("01.pt.trace.json.gz")) for n in found.notes] == [(1, True)]
+
+
+# --- what can be wrong
+
+
+def test_gzip_is_known_by_its_content(tmp_path: Path) -> None:
+    path = one_block().write(tmp_path / "x.gz").rename(tmp_path / "x.pt.trace.json")
+    assert times(loaded(path)) == [("F0.0.0", 20_000, 30_007)]
+
+
+@pytest.mark.parametrize("layout", ["lines", "compact", "gzip"])
+def test_a_trace_that_breaks_off(tmp_path: Path, layout: str) -> None:
+    trace = one_block()
+    for i in range(400):
+        trace.kernel(10**6 + i, 10**6 + i + 1, 5)
+    whole = trace.text(compact=layout == "compact").encode()
+    for share in (0.5, 0.77, 0.9999):
+        content = whole[: int(len(whole) * share)]
+        if layout == "gzip":
+            content = gzip.compress(whole)
+            content = content[: int(len(content) * share)]
+        (tmp_path / "t.json").write_bytes(content)
+        with patch.object(event_stream, "CHUNK", 4096):
+            profile = loaded(tmp_path / "t.json")
+        assert times(profile) == [("F0.0.0", 20_000, 30_007)]
+        assert "the trace breaks off" in notes(profile)
+
+
+def test_an_event_that_is_no_json_is_left_out(tmp_path: Path) -> None:
+    trace = one_block()
+    trace.range(50, 60, "F1.0.0")
+    path = trace.write(tmp_path / "t.json")
+    path.write_bytes(path.read_bytes().replace(b'"F1.0.0"', b'"F1.0.0\x01"'))
+    profile = loaded(path)
+    assert times(profile) == [("F0.0.0", 20_000, 30_007)]
+    assert "1 events that are no JSON were left out" in notes(profile)
+
+
+def test_strings_that_look_like_the_end_of_an_event(tmp_path: Path) -> None:
+    trace = one_block()
+    for i in range(60):
+        trace.add("cpu_op", 'x"},{"ph":"X"},\n  {\\', i, i + 1, MAIN, Stack=['}],{"', {"a": [{"b": 1}, {"c": "]}"}]}])
+    trace.range(50_000, 60_000, "B0.0.0")
+    trace.kernel(70_000, 70_001, trace.call(55_000))
+    for compact in (False, True):
+        path = trace.write(tmp_path / "t.json", compact=compact)
+        with patch.object(event_stream, "CHUNK", 700):
+            assert [m for m, *_ in times(loaded(path))] == ["B0.0.0", "F0.0.0"]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "is no trace of torch.profiler: it has no list traceEvents"),
+        (b"[]", "it has no list traceEvents"),
+        (b'{"traceEvents": 3}', "it has no list traceEvents"),
+        (b'{"schemaVersion": x, "traceEvents": []}', "its header is no JSON"),
+        (b'{"schemaVersion": 1, "traceEvents": []}', "no annotation is named like a pipeline block"),
+        (b'{"schemaVersion": 1, "traceEvents": [5, {"ph": []}]}', "no annotation is named like a pipeline block"),
+        (b'{"schemaVersion": 1, "traceEvents": [' + b"[" * 200_000, "no annotation is named like a pipeline block"),
+        (b"\x1f\x8b\x08\x00garbage", "it has no list traceEvents"),
+    ],
+)
+def test_files_that_are_no_trace(tmp_path: Path, content: bytes, sentence: str) -> None:
+    path = tmp_path / "x.pt.trace.json"
+    path.write_bytes(content)
+    with pytest.raises(SourceError) as error:
+        loaded(path)
+    assert sentence in str(error.value)
+
+
+def test_the_most_frequent_names_are_told(tmp_path: Path) -> None:
+    trace = Trace()
+    for i in range(9):
+        trace.range(i, i + 1, f"my_pass_{i % 2}")
+    with pytest.raises(SourceError, match=r"names here: my_pass_0, my_pass_1; mark the passes with .*ti\.auto\(\)"):
+        loaded(trace.write(tmp_path / "t.json"))
+    trace.kernel(100, 200, trace.call(3))
+    assert loaded(trace.write(tmp_path / "t.json"), markers=(r"my_pass_(?P<microbatch>\d)=>F",)).spans.height == 1
+
+
+def test_bad_numbers_of_kernels_do_not_stop_the_reader(tmp_path: Path) -> None:
+    path = one_block().write(tmp_path / "t.json")
+    text = path.read_text()
+    path.write_text(text.replace('"correlation": 101', '"correlation": 18446744073709551615'))
+    with pytest.raises(SourceError, match="no GPU work was launched inside any pipeline range"):
+        loaded(path)
+    path.write_text(text.replace('"device": 0', '"device": "zero"'))
+    assert loaded(path).ranks["device"].to_list() == [None]
+
+
+def test_from_the_command_line(tmp_path: Path, run_cli: Cli) -> None:
+    for rank in range(2):
+        one_block(Trace(rank=rank, world=2)).write(tmp_path / f"r{rank}.pt.trace.json.gz")
+    done = run_cli("--log_dir", tmp_path, "--format", "csv", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    rows = (tmp_path / "out" / "pipeline_profile.csv").read_text().splitlines()
+    assert len(rows) == 3
+    assert f"{BASE + 20_000}" in rows[1]
+
+
+def test_events_match_a_whole_parse(tmp_path: Path) -> None:
+    """The streamed events of an awkward file are those of json.loads."""
+    trace = build(
+        [Range(MAIN, i % 9, i % 5, "block") for i in range(50)], [Launch(7, 3, [(1, 2, "kernel")])] * 30, False
+    )
+    path = trace.write(tmp_path / "t.json")
+    with patch.object(event_stream, "CHUNK", 1000), event_stream.Trace(path, '"ph"') as opened:
+        streamed = pl.concat(opened.events())
+    events = json.loads(path.read_text())["traceEvents"]
+    expected = [(e["cat"], e["name"], math.floor(e["ts"] * 1000 + 0.5)) for e in events]
+    assert streamed.select("cat", "name", "start").rows() == expected
+
+
+def test_the_sample_equals_its_truth_on_one_clock(samples: Path, run_cli: Cli, tmp_path: Path) -> None:
+    """The second host's clock is 2.7 ms ahead; messages and the all-reduce put it right within their own jitter."""
+    folder = samples / "kineto" / "two_hosts"
+    done = run_cli("--log_dir", folder, "--out", tmp_path, "--format", "parquet", "--strict")
+    assert done.returncode == 0, done.stderr
+    on = ["rank", "step", "kind", "microbatch"]
+    truth = pl.read_csv(folder / "truth.csv").cast(dict.fromkeys(on[:2] + on[3:], pl.Int32))
+    found = pl.read_parquet(tmp_path / "pipeline_profile.parquet").select(*on, "start_ns", "end_ns", "stage", "chunk")
+    both = truth.join(found, on=on, nulls_equal=True)
+    assert both.height == truth.height == found.height
+    assert both.filter(pl.col("stage") != pl.col("rank")).is_empty()
+    off, stretched = pl.col("start_ns") - pl.col("true_start_ns"), pl.col("end_ns") - pl.col("true_end_ns")
+    assert both.select(off.abs().max()).item() <= 5_000
+    assert both.select((stretched - off).abs().max()).item() == 0
+
+
+def test_the_sample_is_what_its_generator_writes(samples: Path, tmp_path: Path) -> None:
+    generate_kineto.write(tmp_path)
+    for path in sorted((samples / "kineto" / "two_hosts").iterdir()):
+        packed = path.suffix == ".gz"
+        ours, again = (
+            gzip.decompress(p.read_bytes()) if packed else p.read_bytes() for p in (path, tmp_path / path.name)
+        )
+        assert ours == again

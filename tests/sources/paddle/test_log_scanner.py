@@ -1,0 +1,115 @@
+"""Records are found wherever they stand in a log, whatever surrounds them and wherever a chunk ends."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trace_export.sources.paddle import log_scanner
+from trace_export.sources.paddle.log_scanner import line_of, scan
+
+PLAIN = re.compile(
+    rb"Profiler Info: Job \((\d+)\), type = ([^,\r\n]+), micro_batch_id = (\d+), "
+    rb"job_start_time = (\d+\.\d{6})(?!\d), job_end_time = (\d+\.\d{6})(?!\d)"
+)
+"""The format's own pattern, applied to a whole file at once: slow, but plainly right."""
+
+RECORD = (
+    "Profiler Info: Job (0), type = forward, micro_batch_id = 0, job_start_time = 1.000000, job_end_time = 2.000000\n"
+)
+
+times = st.integers(1_600_000_000_000_000, 1_800_000_000_000_000)
+jobs = st.sampled_from(["forward", "backward_b1", "forward(chunk0)", "optimizer", "recv_forward", "前向"])
+garbage = st.one_of(
+    st.binary(max_size=40),
+    st.sampled_from(
+        [
+            b"Profiler ",
+            b"Profiler Info: Job (",
+            b"\r\n",
+            b"\n",
+            b"\x00",
+            "进度 10%".encode(),
+            b"1234.567890",
+            b"type = x, ",
+        ]
+    ),
+)
+records = st.builds(
+    lambda thread, job, mb, start, end: (
+        f"I1206 02:31:51.177920 {thread:5d} standalone_executor.cc:246] "
+        f"Profiler Info: Job ({mb}), type = {job}, micro_batch_id = {mb}, "
+        f"job_start_time = {start / 1000:.6f}, job_end_time = {end / 1000:.6f}"
+    ).encode(),
+    st.integers(1, 99999),
+    jobs,
+    st.integers(0, 999),
+    times,
+    times,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(pieces=st.lists(st.one_of(garbage, records), max_size=30), chunk=st.sampled_from([64, 97, 600, 4096]))
+def test_equals_the_plain_pattern_for_any_text_and_chunk(tmp_path: Path, pieces: list[bytes], chunk: int) -> None:
+    content = b"".join(pieces)
+    path = tmp_path / "workerlog.0"
+    path.write_bytes(content)
+    with mock.patch.object(log_scanner, "CHUNK", chunk):
+        log = scan(path)
+    expected = [
+        (job.decode("utf-8", "replace"), int(mb), round(float(start) * 1000), round(float(end) * 1000))
+        for _, job, mb, start, end in PLAIN.findall(content)
+    ]
+    found = log.records.select("job", "microbatch", "start_us", "end_us").rows()
+    assert found == expected
+    assert log.malformed == content.count(b"Profiler Info: Job (") - len(expected)
+
+
+def test_thread_ids_come_from_the_prefix_even_across_chunks(tmp_path: Path) -> None:
+    path = tmp_path / "workerlog.0"
+    line = "I1206 02:31:51.177920 {thread:5d} a.cc:1] " + RECORD
+    path.write_text("".join(line.format(thread=i % 3 + 7) for i in range(40)) + RECORD)
+    with mock.patch.object(log_scanner, "CHUNK", 100):
+        assert scan(path).records["thread"].to_list() == [i % 3 + 7 for i in range(40)] + [None]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_microsecond_survives_the_double(tmp_path: Path, seed: int) -> None:
+    values = [1_697_793_307_213_761 + seed * 7919 + i * 104_729 for i in range(200)]
+    text = (
+        "Profiler Info: Job (0), type = forward, micro_batch_id = 0, job_start_time = {:.6f}, job_end_time = {:.6f}\n"
+    )
+    path = tmp_path / "workerlog.0"
+    path.write_text("".join(text.format(v / 1000, (v + 1) / 1000) for v in values))
+    log = scan(path)
+    assert log.records["start_us"].to_list() == values
+    assert log.records["end_us"].to_list() == [v + 1 for v in values]
+
+
+def test_announcements_and_their_changes(tmp_path: Path) -> None:
+    announce = "10%|# INFO:root:Schedule Profiler start at step {} and end at step {}\n"
+    path = tmp_path / "workerlog.0"
+    path.write_text(
+        "".join([RECORD, announce.format(1, 3), RECORD, announce.format(1, 3), RECORD, announce.format(5, 7), RECORD])
+    )
+    assert scan(path).records.select("announced", "announcement").rows() == [(None, 0), (1, 0), (1, 0), (5, 1)]
+
+
+def test_a_line_of_many_megabytes_needs_no_memory_of_its_size(tmp_path: Path) -> None:
+    path = tmp_path / "workerlog.0"
+    with path.open("wb") as file:
+        for _ in range(40):
+            file.write(b"x" * (1 << 20) + RECORD.strip().encode())
+    assert scan(path).records.height == 40
+
+
+def test_the_line_of_an_offset(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"a\nbb\nccc\n")
+    assert [line_of(path, i) for i in (0, 1, 2, 4, 5, 8)] == [1, 1, 2, 2, 3, 3]

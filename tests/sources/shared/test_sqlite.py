@@ -1,0 +1,181 @@
+"""Databases in every state that a copied profile may be in."""
+
+import hashlib
+import sqlite3
+from contextlib import closing
+from functools import partialmethod
+from pathlib import Path
+from unittest.mock import patch
+
+import polars as pl
+import pytest
+
+from trace_export.errors import SourceError
+from trace_export.sources.shared.sqlite import Database, decoded
+
+
+def build(path: Path, rows: int = 10, *statements: str) -> Path:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE event(start INTEGER, name TEXT)")
+        db.executemany("INSERT INTO event VALUES (?, ?)", [(i * i, f"n{i}") for i in range(rows)])
+        for statement in statements:
+            db.execute(statement)
+        db.commit()
+    return path
+
+
+def digest(folder: Path) -> dict[str, str]:
+    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.iterdir())}
+
+
+def refusal(path: Path, sql: str = "SELECT start FROM event") -> str:
+    with pytest.raises(SourceError) as caught, Database(path) as db:
+        db.frame(sql)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def test_tables_columns_and_numbers(tmp_path: Path) -> None:
+    path = build(tmp_path / "a b%20?#ü.sqlite")
+    before = digest(tmp_path)
+    with Database(path) as db:
+        assert db.tables() == {"event"}
+        assert db.columns("event") == {"start": "INTEGER", "name": "TEXT"}
+        assert db.columns("none") == {}
+        frame = db.frame('SELECT start, start * 0.5 AS half FROM "event"', real=["half"])
+        assert db.texts("SELECT name FROM event WHERE start = ?", [4]) == [("n2",)]
+    assert frame["start"].to_list() == [i * i for i in range(10)]
+    assert frame["half"].to_list() == [i * i / 2 for i in range(10)]
+    assert digest(tmp_path) == before
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7, 10, 100])
+def test_chunks_cover_a_table_with_holes_exactly_once(tmp_path: Path, rows: int) -> None:
+    path = build(
+        tmp_path / "x.db",
+        25,
+        "DELETE FROM event WHERE start BETWEEN 9 AND 200",
+        "UPDATE event SET rowid = 1 << 60 WHERE start = 576",
+    )
+    with Database(path) as db:
+        parts = [db.frame(f"SELECT start FROM event WHERE {where}") for where in db.chunks("event", rows)]
+    assert all(0 < len(p) <= rows for p in parts)
+    assert sorted(pl.concat(parts)["start"]) == [0, 1, 4, *(i * i for i in range(15, 25))]
+
+
+def test_frames_come_in_the_order_of_the_table(tmp_path: Path) -> None:
+    path = build(tmp_path / "x.db", 30)
+    with Database(path) as db, patch.object(Database, "chunks", partialmethod(Database.chunks, rows=4)):
+        frames = list(db.frames("event", "SELECT start FROM event WHERE {where}"))
+        assert [len(f) for f in frames] == [4] * 7 + [2]
+        assert pl.concat(frames)["start"].to_list() == [i * i for i in range(30)]
+        assert list(db.frames("none", "SELECT start FROM none WHERE {where}")) == []
+        with pytest.raises(SourceError, match="nosuch"):
+            list(db.frames("event", "SELECT nosuch FROM event WHERE {where}"))
+        assert next(db.frames("event", "SELECT start FROM event WHERE {where}")).height == 4
+
+
+def test_an_empty_table_has_no_chunks(tmp_path: Path) -> None:
+    with Database(build(tmp_path / "x.db", 0)) as db:
+        assert list(db.chunks("event")) == []
+        assert db.frame("SELECT start FROM event").schema == {"start": pl.Int64}
+
+
+def test_bytes_that_are_not_utf8_are_replaced(tmp_path: Path) -> None:
+    path = build(
+        tmp_path / "x.db",
+        0,
+        "INSERT INTO event VALUES (1, CAST(x'46ff33' AS TEXT)), (2, 'ü'), (3, NULL), (4, CAST(x'46ff33' AS TEXT))",
+    )
+    with Database(path) as db:
+        names = db.frame("SELECT CAST(name AS BLOB) AS name FROM event", blobs=["name"])["name"]
+        assert db.texts("SELECT name FROM event WHERE start = 1") == [("F\ufffd3",)]
+    assert decoded(names).to_list() == ["F\ufffd3", "ü", None, "F\ufffd3"]
+
+
+def test_a_database_in_wal_mode_is_read_with_its_log_and_left_alone(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    with closing(sqlite3.connect(source / "x.sqlite")) as writer:
+        writer.execute("PRAGMA journal_mode = wal")
+        writer.execute("CREATE TABLE event(start INTEGER)")
+        writer.execute("INSERT INTO event VALUES (7)")
+        writer.commit()
+        copy = tmp_path / "copy"
+        copy.mkdir()
+        for name in ("x.sqlite", "x.sqlite-wal"):
+            (copy / name).write_bytes((source / name).read_bytes())
+    before = digest(copy)
+    with Database(copy / "x.sqlite") as db:
+        assert db.frame("SELECT start FROM event")["start"].to_list() == [7]
+    assert digest(copy) == before
+    # The writer has closed and folded its log into the file, which is still marked as WAL.
+    before = digest(source)
+    with Database(source / "x.sqlite") as db:
+        assert db.frame("SELECT start FROM event")["start"].to_list() == [7]
+    assert digest(source) == before
+
+
+def test_missing_empty_foreign_and_cut_files(tmp_path: Path) -> None:
+    assert "cannot be opened" in refusal(tmp_path / "none.sqlite")
+    assert "cannot be opened" in refusal(tmp_path)
+    (tmp_path / "zero").touch()
+    assert "is empty" in refusal(tmp_path / "zero")
+    (tmp_path / "text").write_text("not a database at all, but long enough to be one" * 9)
+    assert "not an SQLite database" in refusal(tmp_path / "text")
+    whole = build(tmp_path / "x.db", 2000).read_bytes()
+    for size in (50, 100, 4096, len(whole) - 1):
+        (tmp_path / "cut").write_bytes(whole[:size])
+        assert "cut short" in refusal(tmp_path / "cut")
+
+
+def test_a_locked_database(tmp_path: Path) -> None:
+    path = build(tmp_path / "x.db")
+    with closing(sqlite3.connect(path)) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        assert "is locked" in refusal(path)
+    with Database(path) as db:
+        assert len(db.frame("SELECT start FROM event")) == 10
+
+
+def test_an_unfinished_transaction(tmp_path: Path) -> None:
+    path = build(tmp_path / "x.db", 3000)
+    with closing(sqlite3.connect(path)) as writer:
+        writer.execute("PRAGMA cache_size = 1")
+        writer.execute("BEGIN")
+        writer.execute("UPDATE event SET name = name || 'changed' || start")
+        died = tmp_path / "died"
+        died.mkdir()
+        for file in (path, path.with_name("x.db-journal")):
+            (died / file.name).write_bytes(file.read_bytes())
+    before = digest(died)
+    assert "unfinished transaction" in refusal(died / "x.db")
+    assert digest(died) == before
+
+
+@pytest.mark.parametrize("page", range(2, 8))
+def test_damaged_pages(tmp_path: Path, page: int) -> None:
+    data = bytearray(build(tmp_path / "x.db", 2000).read_bytes())
+    data[(page - 1) * 4096 : page * 4096] = b"\xa5" * 4096
+    (tmp_path / "bad.db").write_bytes(data)
+    assert "is damaged" in refusal(tmp_path / "bad.db")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("x'00'", "holds bytes"),
+        ("'soon'", "holds text"),
+        ("0.5", "holds fractions"),
+        ("CAST(x'ff' AS TEXT)", "holds text"),
+    ],
+)
+def test_columns_of_a_wrong_type(tmp_path: Path, value: str, words: str) -> None:
+    path = build(tmp_path / "x.db", 5, f"INSERT INTO event VALUES ({value}, '')")
+    assert words in refusal(path)
+    with pytest.raises(SourceError, match="not all of one type"), Database(path) as db:
+        db.frame("SELECT start FROM event", batch_rows=2)
+
+
+def test_a_query_that_cannot_be(tmp_path: Path) -> None:
+    assert "lacks the column nosuch" in refusal(build(tmp_path / "x.db"), "SELECT nosuch FROM event")

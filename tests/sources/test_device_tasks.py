@@ -1,0 +1,231 @@
+"""Device tasks: read for the ranks that are drawn and of the time that is asked for, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trace_export import sources
+from trace_export.cli import main
+from trace_export.export import Loaded, LoadOptions, WriteOptions, export, load, with_tasks
+from trace_export.model import CLOCKS, KERNELS, TIME, Declared, Profile, corrected, empty, recorded
+from trace_export.selection import Numbers, Window
+from trace_export.sources.nsys import device_tasks
+from trace_export.sources.source import Tasks
+
+SAMPLES = ("nsys", "ascend", "mindspore", "kineto")
+MARGIN_NS = 10
+"""How much wider than the window what is read may be."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A sample: how it was read, its ranks, and all that it holds."""
+
+    options: LoadOptions
+    ranks: list[int]
+    profile: Profile
+
+
+def tasks(profile: Profile, rank: int) -> pl.DataFrame:
+    """The device tasks of a rank as they are drawn, by start and name."""
+    whole = pl.concat([empty(KERNELS), *profile.kernel_batches(rank)])
+    return whole.with_columns(pl.col("name").cast(pl.String)).sort("start_ns", "end_ns", "name")
+
+
+def read(options: LoadOptions, ranks: list[int], folder: Path) -> Profile:
+    folder.mkdir()
+    loaded = with_tasks(load(options), options, ranks, folder)
+    assert loaded.failures == ()
+    return loaded.profile
+
+
+CHOICES: dict[str, dict[str, Any]] = {
+    "a window": {"window": Window(7_000_000, 12_000_000)},
+    "a window before the first block": {"window": Window(0, 1_500_000)},
+    "a stage": {"stages": Numbers(((1, 1),))},
+}
+
+
+@pytest.fixture(scope="module", params=SAMPLES)
+def whole(request: pytest.FixtureRequest, samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """A sample with all device tasks of all its ranks."""
+    options = LoadOptions(samples / request.param, detail="kernels", jobs=1)
+    loaded = load(options)
+    ranks = loaded.profile.ranks["rank"].to_list()
+    return Whole(options, ranks, with_tasks(loaded, options, ranks, tmp_path_factory.mktemp("whole")).profile)
+
+
+@pytest.mark.parametrize("detail", ["comm", "kernels"])
+@pytest.mark.parametrize("choice", ["a step", *CHOICES])
+def test_what_is_chosen_is_what_would_be_chosen_of_everything(
+    whole: Whole, tmp_path: Path, choice: str, detail: Any
+) -> None:
+    last_step = whole.profile.spans["step"].max()
+    chosen_by = CHOICES.get(choice, {"steps": Numbers(((last_step, last_step),))})
+    ranks = whole.ranks[1:]
+    chosen = read(replace(whole.options, detail=detail, **chosen_by), ranks, tmp_path / "chosen")
+    assert chosen.window_ns is not None
+    first, last = chosen.window_ns
+    kept = set(chosen.ranks["rank"]) & set(ranks)
+    assert {file.rank for file in chosen.kernels} <= kept
+    inside = (pl.col("end_ns") >= first) & (pl.col("start_ns") <= last)
+    if detail == "comm":
+        inside &= pl.col("category") == "communication"
+    for rank in kept:
+        assert tasks(chosen, rank).equals(tasks(whole.profile, rank).filter(inside))
+    for file in chosen.kernels:
+        on_disk = corrected(pl.read_ipc(file.path), chosen.clock(file.rank), ["start_ns", "end_ns"])
+        outside = (pl.col("end_ns") < first - MARGIN_NS) | (pl.col("start_ns") > last + MARGIN_NS)
+        assert on_disk.filter(outside).is_empty()
+
+
+def test_the_samples_have_what_the_test_chooses_from(whole: Whole) -> None:
+    """There are hosts whose clocks differ, and tasks of both kinds inside the window and outside."""
+    assert (whole.profile.clocks["offset_ns"] != 0).any()
+    window = CHOICES["a window"]["window"]
+    zero = whole.profile.spans["start_ns"].min()
+    all_tasks = tasks(whole.profile, 1)
+    inside = pl.col("start_ns").is_between(zero + window.start_ns, zero + window.end_ns)
+    for category in ("communication", "compute"):
+        of_category = all_tasks.filter(pl.col("category") == category)
+        assert 0 < len(of_category.filter(inside)) < len(of_category)
+
+
+big = st.integers(-(2**40), 2**40)
+
+
+@given(big, st.floats(-1e-4, 1e-4), st.integers(1, 2**60), big, st.integers(0, 2**40), big)
+def test_a_window_of_corrected_time_in_the_clock_of_a_host(
+    offset: int, drift: float, reference: int, begin: int, length: int, at: int
+) -> None:
+    rows = {"host": ["h"], "offset_ns": [offset], "drift": [drift], "reference_ns": [reference]}
+    clock = pl.DataFrame(rows, schema={name: CLOCKS[name] for name in rows})
+    window = (reference + begin, reference + begin + length)
+    first, last = recorded(window, clock)
+    times = pl.DataFrame({"t": [first, last, first - 1, last + 1, reference + at]}, schema={"t": TIME})
+    shown = corrected(times, clock, ["t"])["t"].to_list()
+    assert window[0] - 6 <= shown[0] <= window[0]
+    assert window[1] <= shown[1] <= window[1] + 6
+    assert shown[2] < window[0]
+    assert shown[3] > window[1]
+    if window[0] <= shown[4] <= window[1]:
+        assert first <= reference + at <= last
+
+
+def test_a_source_that_goes_between_the_two_readings_costs_its_tasks_only(samples: Path, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    shutil.copytree(samples / "nsys", logs)
+    options = LoadOptions(logs, detail="kernels", jobs=1)
+    loaded = load(options)
+    gone, *others = sorted(logs.rglob("*.sqlite"))
+    gone.unlink()
+    every = loaded.profile.ranks["rank"].to_list()
+    result = with_tasks(loaded, options, every, tmp_path)
+    (failure,) = result.failures
+    assert str(failure).startswith(f"{gone}: cannot be opened (No such file or directory)")
+    of_others = result.profile.ranks.filter(pl.col("source").is_in([str(path) for path in others]))["rank"]
+    assert {file.rank for file in result.profile.kernels} == set(of_others)
+    assert isinstance(result, Loaded)
+    assert result.profile.spans.equals(loaded.profile.spans)
+
+
+DAMAGED = {
+    "nsys": "*.sqlite", "ascend": "ascend_pytorch_profiler_*.db", "mindspore": "kernel_details.csv",
+    "kineto": "*.trace.json.gz",
+}  # fmt: skip
+"""Sample → the files that hold device tasks."""
+
+
+@pytest.mark.parametrize("left", [0.9, 0.5, None])
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_a_source_that_shrinks_between_the_two_readings_is_told(
+    samples: Path, tmp_path: Path, sample: str, left: float | None
+) -> None:
+    """Cut short, or gone: a text that ends early reads like a shorter one."""
+    logs = tmp_path / "logs"
+    shutil.copytree(samples / sample, logs)
+    options = LoadOptions(logs, detail="kernels", jobs=1)
+    loaded = load(options)
+    damaged, *others = sorted(logs.rglob(DAMAGED[sample]))
+    if left is None:
+        damaged.unlink()
+    else:
+        os.truncate(damaged, int(damaged.stat().st_size * left))
+    result = with_tasks(loaded, options, loaded.profile.ranks["rank"].to_list(), tmp_path)
+    (failure,) = result.failures
+    source = next(path for path in loaded.profile.ranks["source"] if damaged.is_relative_to(path))
+    assert str(failure).startswith(f"{source}: ")
+    of_others = loaded.profile.ranks.filter(pl.col("source") != source)["rank"]
+    assert others
+    assert {file.rank for file in result.profile.kernels} == set(of_others)
+
+
+def test_a_source_that_is_lost_between_the_two_readings_makes_the_exit_code_3(
+    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = tmp_path / "logs"
+    shutil.copytree(samples / "ascend", logs)
+    gone = sorted(logs.rglob("ascend_pytorch_profiler_*.db"))[0]
+    real = sources.read_tasks
+
+    def read_tasks(wanted: Tasks) -> Any:
+        gone.unlink(missing_ok=True)
+        return real(wanted)
+
+    monkeypatch.setattr(sources, "read_tasks", read_tasks)
+    options = ["--log_dir", str(logs), "--detail", "kernels", "--jobs", "1", "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit) as end:
+        main(options)
+    assert end.value.code == 3
+    assert f"{gone}: cannot be opened" in capsys.readouterr().err
+    assert (tmp_path / "out" / "pipeline_profile.pftrace").stat().st_size > 0
+
+
+def test_of_an_export_with_several_ranks_only_the_wanted_are_fetched(
+    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = LoadOptions(samples / "nsys", detail="kernels", jobs=1)
+    loaded = load(options)
+    ranks = loaded.profile.ranks.filter(pl.col("source") == pl.col("source").first()).sort("rank")
+    assert ranks.height > 1
+    fetched: list[int] = []
+    real = device_tasks._chunks
+
+    def chunks(*arguments: Any) -> Iterator[pl.DataFrame]:
+        for chunk in real(*arguments):
+            fetched.extend(chunk["process"].unique())
+            yield chunk
+
+    monkeypatch.setattr(device_tasks, "_chunks", chunks)
+    with_tasks(loaded, options, [ranks["rank"][1]], tmp_path)
+    assert set(fetched) == {ranks["process"][1]}
+
+
+@pytest.mark.parametrize("tracks", ["stage", "rank"])
+def test_only_the_tasks_that_get_a_track_are_read(
+    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracks: str
+) -> None:
+    """Two stages, each on two ranks: of a stage its first rank is drawn, or all are."""
+    asked: list[int] = []
+    real = sources.read_tasks
+
+    def read_tasks(wanted: Tasks) -> Any:
+        asked.extend(wanted.ranks.values())
+        return real(wanted)
+
+    monkeypatch.setattr(sources, "read_tasks", read_tasks)
+    options = LoadOptions(samples / "nsys", told=Declared(pp=2), detail="kernels", jobs=1)
+    loaded, _ = export(options, WriteOptions(("chrome",), tmp_path, tracks=tracks))
+    ranks = loaded.profile.ranks.sort("stage", "rank")
+    assert ranks["stage"].to_list() == [0, 0, 1, 1]
+    assert sorted(asked) == (sorted(ranks["rank"].gather([0, 2])) if tracks == "stage" else [0, 1, 2, 3])

@@ -1,0 +1,138 @@
+"""A finished trace as the real Perfetto UI shows it: the bundled one, in headless Chromium."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import hsluv
+import pytest
+
+from tests.support.browser import FLAGS, program
+from trace_export.chart.colours import hue_and_lightness
+from trace_export.errors import UsageError
+from trace_export.viewer import serve
+
+_COUNT_COLOURS = """async (png) => {
+    const image = await createImageBitmap(await (await fetch('data:image/png;base64,' + png)).blob());
+    const canvas = new OffscreenCanvas(image.width, image.height).getContext('2d');
+    canvas.drawImage(image, 0, 0);
+    const data = canvas.getImageData(0, 0, image.width, image.height).data;
+    const counts = {};
+    for (let i = 0; i < data.length; i += 4) {
+        const colour = data[i] << 16 | data[i + 1] << 8 | data[i + 2];
+        counts[colour] = (counts[colour] || 0) + 1;
+    }
+    return counts;
+}"""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What a user sees: the text of the page (labels of slices are pixels, not text), and pixels per colour."""
+
+    text: str
+    colours: Counter[int]
+    png: bytes
+
+    def pixels(self, colour: str) -> int:
+        """How many pixels have `colour` (#rrggbb), give or take one step of 255 in each channel."""
+        wanted = _channels(int(colour[1:], 16))
+        return sum(
+            count
+            for found, count in self.colours.items()
+            if all(abs(a - b) <= 1 for a, b in zip(_channels(found), wanted, strict=True))
+        )
+
+
+def _channels(colour: int) -> tuple[int, int, int]:
+    return colour >> 16, colour >> 8 & 255, colour & 255
+
+
+def ui_colour(seed: str) -> str:
+    """The colour that the UI gives to a slice with this correlation id, or without one to this name less its number."""
+    hue, lightness = hue_and_lightness(seed)
+    return str(hsluv.hsluv_to_hex((hue, 80, lightness)))
+
+
+class Browser:
+    """Headless Chromium with one profile for all pictures."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def picture(self, trace: Path, shows: list[str], commands: list[tuple[str, str]] | None = None) -> Picture:
+        """The UI with `trace` opened, when all texts of `shows` are on the page; `commands` (id, argument) are run at
+        the start. Fails when a text does not appear."""
+        from playwright.sync_api import TimeoutError as TooLong
+
+        with _serving(trace) as server:
+            page = self._context.new_page()
+            try:
+                page.goto(serve.link(server, None) + _startup(commands or []))
+                page.wait_for_selector(".pf-track", timeout=60_000)
+                shown = "(texts) => texts.every((t) => document.body.innerText.includes(t))"
+                try:
+                    page.wait_for_function(shown, arg=shows, timeout=20_000)
+                except TooLong:
+                    pytest.fail(f"not all of {shows} on the page:\n{page.inner_text('body')}")
+                page.wait_for_timeout(1500)  # slices are drawn after their tracks appear
+                png = page.screenshot()
+                text = page.inner_text("body")
+            finally:
+                page.close()
+        return Picture(text, self._colours(png), png)
+
+    def _colours(self, png: bytes) -> Counter[int]:
+        page = self._context.new_page()
+        counts = page.evaluate(_COUNT_COLOURS, base64.b64encode(png).decode())
+        page.close()
+        return Counter({int(colour): n for colour, n in counts.items()})
+
+
+@contextmanager
+def _serving(trace: Path) -> Iterator[serve.Server]:
+    """The project's own offline server, as `trace-export open --offline` runs it."""
+    with serve.with_bundled_ui(trace) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def _startup(commands: list[tuple[str, str]]) -> str:
+    if not commands:
+        return ""
+    wanted = [{"id": f"dev.perfetto.{name}", "args": [argument]} for name, argument in commands]
+    return "&startupCommands=" + quote(json.dumps(wanted), safe="")
+
+
+@contextmanager
+def chromium(folder: Path) -> Iterator[Browser]:
+    """A browser whose profile lies in `folder`; skips the test where playwright, Chromium or the UI is not there."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = program()
+    try:
+        serve.bundled_ui()
+    except UsageError as error:
+        pytest.skip(str(error))
+    with playwright.sync_playwright() as control:
+        context = control.chromium.launch_persistent_context(
+            str(folder),
+            executable_path=path,
+            headless=True,
+            args=FLAGS,
+            viewport={"width": 1400, "height": 700},
+            service_workers="block",
+        )
+        yield Browser(context)
+        context.close()

@@ -1,0 +1,206 @@
+"""The page to zoom: exact times, no network, no script from the data, tables as they are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import accumulate, chain
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.support.browser import browser, opened, pixels
+from tests.writers.pictures.test_picture import MS, run_of
+from trace_export.analysis.bubbles import rank_bubbles
+from trace_export.chart.layout import lay_out
+from trace_export.chart.palette import FILLS
+from trace_export.model import Profile
+from trace_export.writers.pictures import picture
+from trace_export.writers.pictures.page import Table
+
+__all__ = ["browser"]
+EPOCH = 1_763_682_000_123_456_789
+
+
+def data_of(path: Path) -> dict[str, Any]:
+    """What the page's script draws from."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(), re.DOTALL)
+    assert found
+    data: dict[str, Any] = orjson.loads(found[1])
+    return data
+
+
+def values(column: dict[str, Any], count: int) -> list[Any]:
+    return [column["values"][code] for code in column.get("codes", [0] * count)]
+
+
+@pytest.fixture
+def profile() -> Profile:
+    """Two steps of a zero-bubble run at a real time of day."""
+    run = run_of("zb-h1", 3, 4, steps=2)
+    return replace(run, spans=run.spans.with_columns(pl.col("start_ns", "end_ns") + EPOCH))
+
+
+@pytest.fixture
+def path(profile: Profile, tmp_path: Path) -> Path:
+    picture.write(lay_out(profile), tmp_path / "chart.html", "html", bubbles=rank_bubbles(profile))
+    return tmp_path / "chart.html"
+
+
+def test_every_block_is_there_to_the_nanosecond(profile: Profile, path: Path) -> None:
+    data = data_of(path)
+    count = len(data["wait"])
+    edges = [accumulate(chain.from_iterable(zip(data["wait"][a:b], data["length"][a:b], strict=True)))
+             for a, b in zip(data["offsets"], data["offsets"][1:], strict=False)]  # fmt: skip
+    times = list(chain.from_iterable(edges))
+    found = pl.DataFrame({
+        "start_ns": times[::2], "end_ns": times[1::2],
+        **{name: values(data["facts"][name], count) for name in ("rank", "step", "kind", "microbatch", "chunk")},
+    })  # fmt: skip
+    order = ["rank", "start_ns"]
+    expected = profile.spans.with_columns(pl.col("start_ns", "end_ns") - EPOCH).select(found.columns).sort(order)
+    assert expected.rows() == found.sort(order).rows()
+    fills = values(data["fill"], count)
+    assert fills == [FILLS[kind] for kind in values(data["facts"]["kind"], count)]
+    windows = profile.spans.group_by("step").agg(pl.col("start_ns").min() - EPOCH, pl.col("end_ns").max() - EPOCH)
+    assert [(s["start"], s["end"]) for s in data["steps"]] == windows.sort("step").select("start_ns", "end_ns").rows()
+    # The idle time of ZB-H1 is (p - 1)(F + B - W) = 2 ms of a step of m (F + B + W) + that = 14 ms.
+    assert [s["shares"] for s in data["steps"]] == [[2 / 14] * 3] * 2
+
+
+def view(page: Page) -> tuple[float, float]:
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    return tuple(page.evaluate("() => ['from', 'to'].map((edge) => +document.getElementById('chart').dataset[edge])"))
+
+
+def test_zoom_move_and_tooltip(path: Path, browser: Browser) -> None:
+    with opened(browser, path) as page:
+        assert view(page) == (0, 14 * MS)  # the first step
+        box = page.locator("canvas").bounding_box()
+        assert box
+        middle = (box["x"] + box["width"] / 2, box["y"] + 22 + 12)
+        page.mouse.move(*middle)
+        tip = page.locator("#tip").inner_text()
+        assert re.match(r"[FBW]\d · 1000 µs\nstarts at \d+ ms\n", tip)
+        assert {"stage: 0", "rank: 0", "step: 0"} <= set(tip.split("\n"))
+        page.keyboard.down("Control")
+        page.mouse.wheel(0, -100)
+        page.keyboard.up("Control")
+        low, high = view(page)
+        assert low > 0
+        assert high - low < 14 * MS
+        page.mouse.down()
+        page.mouse.move(middle[0] - 100, middle[1], steps=4)
+        page.mouse.up()
+        moved = view(page)
+        assert moved[0] > low
+        assert moved[1] - moved[0] == pytest.approx(high - low)
+        page.keyboard.press("w")
+        assert view(page)[1] - view(page)[0] < moved[1] - moved[0]
+        page.locator("canvas").dblclick()
+        assert view(page) == (0, 33 * MS)  # two steps and the 5 ms between them
+        page.locator("select").select_option("step 1")
+        assert view(page) == (19 * MS, 33 * MS)
+        for _ in range(30):
+            page.keyboard.press("a")
+        assert view(page)[0] == 0
+        for _ in range(100):
+            page.keyboard.press("+")
+        assert view(page)[1] - view(page)[0] == pytest.approx(50)
+
+
+def test_canvas_shows_the_colours_in_light_and_dark(path: Path, browser: Browser) -> None:
+    for scheme, paper, idle in (("light", "#ffffff", "#eef1f4"), ("dark", "#0d1117", "#1c2128")):
+        with opened(browser, path, color_scheme=scheme) as page:
+            box = page.locator("canvas").bounding_box()
+            assert box
+            gutter = page.evaluate("() => { const pen = document.createElement('canvas').getContext('2d');"
+                                   "pen.font = '12px ' + getComputedStyle(document.body).fontFamily;"
+                                   "return pen.measureText('stage 0 · rank 0').width + 14; }")  # fmt: skip
+            scale = (box["width"] - gutter - 64) / 14
+            row = box["y"] + 22 + 4
+            # Rank 0 of ZB-H1, p = 3, m = 4, in milliseconds: F0 F1 F2, idle until B0 has come back, then B0 W0 F3.
+            points = [(box["x"] + gutter + (at + 0.5) * scale, row) for at in (0, 1, 2, 3, 4, 5, 6, 7)]
+            shown = page.screenshot()
+            with browser.new_page() as helper:
+                colours = pixels(helper, shown, [(3, 3), *points])
+        f, b, w = FILLS["F"], FILLS["B"], FILLS["W"]
+        assert colours == [paper, f, f, f, idle, idle, b, w, f]
+
+
+def test_without_scripts_the_still_picture_is_there(path: Path, browser: Browser) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    image = page.locator("noscript img")
+    box = image.bounding_box()
+    assert box
+    assert box["width"] > 600
+    colour = pixels_without_script(browser, page.screenshot(), box)
+    context.close()
+    assert FILLS["F"] in colour
+
+
+def pixels_without_script(browser: Browser, shown: bytes, box: Any) -> set[str]:
+    points = [(box["x"] + x, box["y"] + 110) for x in range(100, 400, 2)]
+    with browser.new_page() as helper:
+        return set(pixels(helper, shown, points))
+
+
+NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&lt;\u2028\"'\x00"
+
+
+class Tags(HTMLParser):
+    """Counts the elements of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.seen.append(tag)
+
+
+def test_hostile_text_never_becomes_markup(profile: Profile, tmp_path: Path, browser: Browser) -> None:
+    spans = profile.spans.with_columns(marker=pl.lit(NASTY), kind=pl.lit(None, pl.String))
+    ranks = profile.ranks.with_columns(host=pl.lit(NASTY))
+    chart = replace(lay_out(replace(profile, spans=spans, ranks=ranks)), title=NASTY)
+    tables = [Table(NASTY, pl.DataFrame({NASTY: [NASTY]}), NASTY)]
+    picture.write_report(chart, tmp_path / "nasty.html", tables)
+    parser = Tags()
+    parser.feed((tmp_path / "nasty.html").read_text())
+    assert parser.seen.count("script") == 2
+    assert parser.seen.count("img") == 1  # the still picture
+    with opened(browser, tmp_path / "nasty.html") as page:
+        assert page.locator("h1").inner_text().startswith("</script><script>alert(1)")
+        assert page.locator("td").inner_text().startswith("</script><script>alert(1)")
+
+
+def test_report_shows_its_tables(profile: Profile, tmp_path: Path, browser: Browser) -> None:
+    frame = pl.DataFrame(
+        {
+            "stage": [0, 1],
+            "step_time": ["14 ms", None],
+            "share": [1 / 7, 0.05],
+            "far": [12345.6, None],
+            "slow": [True, False],
+        }
+    )
+    picture.write_report(lay_out(profile), tmp_path / "report.html", [Table("Bubbles", frame, "of each stage")])
+    with opened(browser, tmp_path / "report.html") as page:
+        assert page.locator("h2").inner_text() == "Bubbles"
+        assert page.locator("th").all_inner_texts() == ["stage", "step time", "share", "far", "slow"]
+        rows = [["0", "14 ms", "0.1429", "12346", "yes"], ["1", "–", "0.0500", "–", "no"]]
+        assert page.locator("td").all_inner_texts() == rows[0] + rows[1]
+        assert page.locator("td.number").count() == 6
+
+
+def test_nothing_is_asked_of_a_server(path: Path) -> None:
+    text = path.read_text()
+    assert "default-src 'none'" in text
+    assert not re.search(r"(?:src|href|url)\s*[=(]\s*[\"']?(?!data:|#)\w+:", text)

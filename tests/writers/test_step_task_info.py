@@ -1,0 +1,150 @@
+"""StepTaskInfo: row for row what msprof-analyze wrote, wherever it was right."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tests.conftest import Cli
+from tests.sources.ascend.test_reader import load, understood
+from trace_export.errors import NothingToExportError, OutputError
+from trace_export.export import LoadOptions, write_step_tasks
+from trace_export.model import INT, SPANS, TEXT, TIME, Profile, conform
+from trace_export.selection import Numbers
+from trace_export.writers import step_task_info
+
+RIGHT = [
+    "1f1b_batchsendrecv_pp4_mb6", "1f1b_clipped_pp2_mb6", "1f1b_level0_pp2_mb4", "1f1b_levelnone_pp4_mb6",
+    "1f1b_pp4_mb8", "1f1b_tp_pp_dp_order_pp2_dp2", "dualpipev_pp4_mb10", "mindspore_db_1f1b_pp4_mb6",
+    "vpp_pp4_v2_mb8",
+]  # fmt: skip
+"""The clusters whose blocks the reference names right."""
+
+
+def written(path: Path) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as db:
+        return db.execute("SELECT name, startNs, endNs, type FROM StepTaskInfo ORDER BY rowid").fetchall()
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_rows_equal_the_reference(shared: Path, name: str) -> None:
+    folder = shared / "data" / "ascend" / name
+    rows = step_task_info.rows(understood(folder))
+    for rank, reference in json.loads((folder / "reference.json").read_text()).items():
+        ours = rows.filter(pl.col("rank") == int(rank)).drop("rank").rows()
+        assert ours == [tuple(row) for row in reference["StepTaskInfo"]]
+
+
+def test_names_where_the_reference_is_wrong(shared: Path) -> None:
+    """Context parallel ranks: the truth has the names that the reference should have written."""
+    folder = shared / "data" / "ascend" / "dualpipev_cp2_pp2_mb6"
+    rows = step_task_info.rows(understood(folder))
+    for rank, told in json.loads((folder / "truth.json").read_text())["ranks"].items():
+        ours = rows.filter(pl.col("rank") == int(rank)).drop("rank").rows()
+        blocks = [s for s in told["spans"] if s["kind"] != "OPT"]
+        assert ours == [(s["ref_name"], s["start_ns"], s["end_ns"], s["ref_type"]) for s in blocks]
+
+
+def test_copies_leave_the_input_alone(shared: Path, tmp_path: Path) -> None:
+    folder = shared / "data" / "ascend" / "1f1b_pp4_mb8"
+    profile = understood(folder)
+    paths = step_task_info.write(profile, folder, tmp_path)
+    assert [p.relative_to(tmp_path / "step_task_info") for p in paths] == [
+        Path(source).relative_to(folder) for source in profile.ranks["source"]
+    ]
+    assert [len(written(p)) for p in paths] == [32, 32, 32, 32]
+    assert not list(folder.rglob("*.tmp"))
+    with closing(sqlite3.connect(paths[0])) as db:
+        assert db.execute("SELECT count(*) FROM TASK").fetchone()[0] > 0
+
+
+def test_copies_are_not_read_as_captures(shared: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    shutil.copytree(shared / "data" / "ascend" / "1f1b_level0_pp2_mb4", folder)
+    profile = understood(folder)
+    step_task_info.write(profile, folder, folder)
+    again = understood(folder)
+    assert again.ranks.rows() == profile.ranks.rows()
+    assert again.notes == profile.notes
+
+
+def test_in_place_replaces_an_older_table(tmp_path: Path) -> None:
+    path = tmp_path / "ascend_pytorch_profiler_0.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE StepTaskInfo (name TEXT)")
+    assert step_task_info.write(one_rank(path), tmp_path, None) == [path]
+    assert written(path) == [("FP", 10, 20, 0), ("BP", 30, 45, 1)]
+
+
+def test_a_locked_database_is_told_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "ascend_pytorch_profiler_0.db"
+    connect = sqlite3.connect
+    with closing(connect(path)) as db:
+        db.execute("CREATE TABLE TASK (startNs INTEGER)")
+        before = hashlib.sha256(path.read_bytes()).digest()
+        db.execute("BEGIN EXCLUSIVE")
+        monkeypatch.setattr(step_task_info.sqlite3, "connect", lambda *a, **k: connect(*a, **{**k, "timeout": 0}))
+        with pytest.raises(OutputError, match=r"ascend_pytorch_profiler_0\.db: .*locked"):
+            step_task_info.write(one_rank(path), tmp_path, None)
+        db.execute("ROLLBACK")
+    assert hashlib.sha256(path.read_bytes()).digest() == before
+
+
+def one_rank(path: Path) -> Profile:
+    spans = pl.DataFrame(
+        {
+            "rank": [0, 0],
+            "kind": ["F", "B"],
+            "start_ns": [10, 30],
+            "end_ns": [20, 45],
+            "marker": ["forward_step", None],
+        },
+        schema={"rank": INT, "kind": TEXT, "start_ns": TIME, "end_ns": TIME, "marker": TEXT},
+    )
+    empty = Profile()
+    ranks = pl.DataFrame([{"rank": 0, "source": str(path), "kind": "ascend"}])
+    return replace(empty, spans=conform(spans, SPANS), ranks=conform(ranks, empty.ranks.schema))  # type: ignore[arg-type]
+
+
+def test_text_ranks_have_no_database(shared: Path, tmp_path: Path) -> None:
+    folder = shared / "data" / "ascend" / "mindspore_text_1f1b_pp4_mb4"
+    assert step_task_info.write(load(folder), folder, tmp_path) == []
+
+
+def test_steps_limit_every_kind_of_row(shared: Path, tmp_path: Path) -> None:
+    """The reference's --step_id leaves forwards and backwards of all steps in."""
+    folder = shared / "data" / "ascend" / "dualpipev_pp4_mb10"
+    options = LoadOptions(folder, steps=Numbers.parse("11", "--steps"))
+    paths = write_step_tasks(options, tmp_path)
+    truth = json.loads((folder / "truth.json").read_text())["ranks"]
+    for path, told in zip(paths, truth.values(), strict=True):
+        wanted = [s["start_ns"] for s in told["spans"] if s["step"] == 11 and s["kind"] != "OPT"]
+        assert [start for _, start, _, _ in written(path)] == wanted
+
+
+def test_no_database_is_told(samples: Path, tmp_path: Path) -> None:
+    with pytest.raises(NothingToExportError, match="no Ascend or MindSpore database"):
+        write_step_tasks(LoadOptions(samples / "mindspore"), tmp_path)
+
+
+def test_the_command_writes_copies_or_in_place(samples: Path, tmp_path: Path, run_cli: Cli) -> None:
+    cluster = tmp_path / "cluster"
+    shutil.copytree(samples / "ascend", cluster)
+    before = {p: p.read_bytes() for p in cluster.rglob("*.db")}
+    result = run_cli("ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--step-task-info")
+    assert result.returncode == 0, result.stderr
+    copies = sorted((tmp_path / "out" / "step_task_info").rglob("*.db"))
+    assert [len(written(p)) for p in copies] == [24] * 4
+    assert {p: p.read_bytes() for p in cluster.rglob("*.db")} == before
+    result = run_cli("ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--step-task-info", "--in-place")
+    assert result.returncode == 0, result.stderr
+    assert [written(p) for p in sorted(cluster.rglob("*.db"))] == [written(p) for p in copies]
+    assert run_cli("ascend", "--log_dir", cluster, "--in-place").returncode == 2

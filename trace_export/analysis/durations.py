@@ -1,0 +1,118 @@
+"""How long each block of a schedule took in a run, and when the schedule alone would have run it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from trace_export.model import INT, TEXT, TIME, Profile, Schema, conform, empty
+from trace_export.pipeline.block_order import KEY, STEP, expected_order, sequences
+from trace_export.pipeline.edges import replicas
+from trace_export.pipeline.schedule_match import recognise
+from trace_export.schedules.schedule import Schedule
+from trace_export.schedules.simulate import Times, run
+
+ALIKE = ["stage", "kind", "full", "chunk", "chunk_b"]
+"""Blocks of a schedule that do the same work."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """`cases`: run, step, replica, case (0, 1, …) of every pipeline and step with the schedule's number of
+    micro-batches. `blocks`: op (row of the schedule's `ops`), case, length_ns."""
+
+    schedule: Schedule
+    cases: pl.DataFrame
+    blocks: pl.DataFrame
+
+    def typical(self, by: list[str] | None = None, how: str = "median") -> Times:
+        """A duration for each op: the median (or mean) of the measured blocks that are alike in the columns `by` (of
+        `ops`; None: `ALIKE`). A block that was never measured takes no time."""
+        by = ALIKE if by is None else by
+        ops = self.schedule.ops.select(*ALIKE).with_row_index("op").with_columns(pl.col("op").cast(pl.Int64))
+        length = getattr(pl.col("length_ns"), how)()
+        known = self.blocks.join(ops, on="op").group_by(by).agg(length_ns=length)
+        return (
+            ops.join(known, on=by, how="left", nulls_equal=True, maintain_order="left")["length_ns"]
+            .fill_null(0).cast(pl.Float64).to_numpy()
+        )  # fmt: skip
+
+    def all(self) -> Times:
+        """The duration of each op (rows) in each case (columns); the typical one where it was not measured."""
+        matrix = np.repeat(self.typical()[:, None], len(self.cases), axis=1)
+        columns = self.blocks.select("op", "case", "length_ns").to_numpy()
+        matrix[columns[:, 0], columns[:, 1]] = columns[:, 2]
+        return matrix
+
+
+def measure(profile: Profile, schedule: Schedule, orders: pl.DataFrame | None = None) -> Measured:
+    """The durations of the profile's blocks in the order of `schedule`, which `recognise` found in it.
+
+    An overlapped pair that was recorded as two blocks takes as long as their union, or as both where they do not
+    overlap. `orders`: the profile's `sequences`, where they are known already.
+    """
+    orders = sequences(profile) if orders is None else orders
+    sizes = orders.filter(pl.col("kind") == "F").group_by(STEP).agg(m=pl.col("microbatch").max() + 1)
+    per_chunk = schedule.microbatches // 2 if schedule.placement == "both" else schedule.microbatches
+    places = replicas(profile.ranks).select("rank", "replica")
+    ran = orders.select(*STEP, "rank").unique().join(places, on="rank")
+    ran = ran.join(sizes.filter(pl.col("m") == per_chunk), on=STEP, how="semi", nulls_equal=True)
+    cases = ran.select(*STEP, "replica").unique().sort(*STEP, "replica").with_row_index("case")
+    ran = ran.join(cases, on=[*STEP, "replica"], nulls_equal=True).select(*STEP, "rank", "case")
+    halves = _with_op(orders, schedule).join(ran, on=[*STEP, "rank"], nulls_equal=True)
+    start, end = (profile.spans[c].gather(halves["row"]) for c in ("start_ns", "end_ns"))
+    timed = halves.select("op", "case", start, end)
+    length = pl.col("end_ns") - pl.col("start_ns")
+    again = (KEY.shift(1) == KEY) & (pl.col("position") > 0)
+    if (schedule.ops["kind"] == "FB").any() or orders.select(again.any()).item():
+        union = pl.col("end_ns").max() - pl.col("start_ns").min()
+        blocks = timed.group_by("op", "case").agg(length_ns=pl.min_horizontal(length.sum(), union))
+    else:
+        blocks = timed.select("op", "case", length_ns=length)
+    return Measured(schedule, cases, blocks)
+
+
+def _with_op(orders: pl.DataFrame, schedule: Schedule) -> pl.DataFrame:
+    """`orders` with op, the row of the schedule's `ops`; without the blocks that it does not have."""
+    expected = expected_order(schedule, weights=True)
+    key = [pl.col("stage").cast(pl.Int64), KEY]
+    sides = [frame.select(key).to_numpy() for frame in (orders, expected)]
+    span = 1 + max(int(side[:, 1].max()) for side in sides if len(side))
+    found, wanted = (side[:, 0] * span + side[:, 1] for side in sides)
+    order = np.argsort(wanted)
+    at = np.minimum(np.searchsorted(wanted, found, sorter=order), len(wanted) - 1)
+    here = order[at]
+    op = pl.Series("op", expected["op"].to_numpy()[here].astype(np.int64))
+    return orders.with_columns(op).filter(pl.Series(wanted[here] == found))
+
+
+MODEL: Schema = {
+    "run": INT, "step": INT, "stage": INT, "kind": TEXT, "microbatch": INT, "chunk": INT, "microbatch_b": INT,
+    "chunk_b": INT, "phase": TEXT, "start_ns": TIME, "end_ns": TIME, "origin": TEXT, "track": TEXT,
+}  # fmt: skip
+
+
+def model_of(profile: Profile) -> pl.DataFrame:
+    """The blocks as the recognised schedule would have run them with the median measured durations, without transfers.
+
+    Each step's model starts when the step does. Columns `MODEL`: origin is `model`, track as in `stage 0 (1F1B,
+    model)`. Empty when the order of the run is that of no schedule.
+    """
+    schedule = recognise(profile).named
+    if schedule is None:
+        return empty(MODEL)
+    measured = measure(profile, schedule)
+    start, end = run(schedule, measured.typical())
+    ops = schedule.ops.with_columns(
+        origin=pl.lit("model"),
+        track=pl.format("stage {} ({}, model)", "stage", pl.lit(schedule.title)),
+        start_ns=pl.Series(np.round(start).astype(np.int64)),
+        end_ns=pl.Series(np.round(end).astype(np.int64)),
+    ).filter(pl.col("end_ns") > pl.col("start_ns"))
+    work = profile.spans.filter(pl.col("kind").is_in(["F", "B", "W", "FB"]))
+    starts = work.group_by(STEP).agg(at=pl.col("start_ns").min())
+    steps = starts.join(measured.cases, on=STEP, how="semi", nulls_equal=True).sort(STEP)
+    moved = steps.join(ops, how="cross").with_columns(pl.col("start_ns", "end_ns") + pl.col("at"))
+    return conform(moved, MODEL)

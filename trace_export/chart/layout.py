@@ -1,0 +1,170 @@
+"""Lays a profile out as a chart: which tracks there are, in which order, and what lies on each.
+
+PP chart · 1F1B · PP=4    the root of all, so that the Perfetto UI opens it by itself
+ ├ Steps                  one slice per (run, step)
+ ├ stage 0 · rank 0       the blocks of the stage's first rank; under it, if wanted, those of its other ranks
+ ├ stage 0 (…)            tracks that the caller adds below the stage: a model, bubbles
+ ├ stages busy            a counter
+ ├ Counters               those of the source
+ └ Ranks                  with a detail, per rank: its communication and its streams
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import polars as pl
+
+from trace_export.chart import device_tracks, step_tracks
+from trace_export.chart.block_names import block_name, has_chunks
+from trace_export.chart.builder import ROOT, Builder
+from trace_export.chart.chart import Chart
+from trace_export.chart.colours import ColorBy, seed
+from trace_export.chart.descriptions import attributes, clock_texts, rank_text, root_text, title
+from trace_export.model import Detail, Profile
+
+__all__ = ["Chart", "ChartOptions", "lay_out"]
+
+ROOM = 64
+STEPS, STAGES, COUNTERS, RANKS = 0, ROOM, 1 << 24, 1 << 25
+"""Where the children of the root stand. The k-th stage drawn has the ROOM places from STAGES + ROOM · k."""
+
+ARGUMENTS = (
+    "kind", "microbatch", "chunk", "microbatch_b", "chunk_b", "stage", "rank", "step", "run", "host", "origin",
+    "marker", "phase", "labels",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ChartOptions:
+    """What is drawn, and what other rooms found out that is to be seen in the chart.
+
+    `tracks`: one rank per stage, or all; `detail`: what lies below the ranks; `color_by`: what colours mean;
+    `schedule`: its name for the title. `edges` (src, dst: rows of `Profile.spans`) become arrows where both blocks are
+    drawn. `span_arguments` has one row per row of `Profile.spans`, `step_arguments` the keys run and step: their other
+    columns become arguments. Each frame of `added` holds more slices: start_ns, end_ns, name, stage (null: of no
+    stage), and perhaps `track` (the name of a track of their own below the stage's; null: on the stage's track),
+    category, kind, seed; the rest are arguments.
+    """
+
+    tracks: Literal["stage", "rank"] = "stage"
+    detail: Detail = "spans"
+    color_by: ColorBy = "kind"
+    schedule: str | None = None
+    edges: pl.DataFrame | None = None
+    span_arguments: pl.DataFrame | None = None
+    step_arguments: pl.DataFrame | None = None
+    added: tuple[pl.DataFrame, ...] = ()
+
+
+def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
+    """The chart of `profile`; without options the blocks of one rank per stage, coloured by kind."""
+    options = options or ChartOptions()
+    blocks = _blocks(profile, options)
+    ranks = _ranks(profile, blocks, options)
+    drawn = [r for r in ranks if r["first"] or options.tracks == "rank"]
+    numbers = [r["rank"] for r in drawn]
+    builder = Builder()
+    tracks = _add_tracks(builder, drawn)
+    _add_blocks(builder, _without_lone_run(profile, blocks), tracks, options.edges)
+    step_tracks.add_steps(builder, blocks, options.step_arguments, STEPS)
+    own = {r["stage"]: tracks[r["rank"]] for r in drawn if r["stage"] is not None and r["first"]}
+    _add_frames(builder, [_without_lone_run(profile, frame) for frame in options.added], own, options.color_by)
+    firsts = [r["rank"] for r in drawn if r["first"]]
+    step_tracks.add_stages_busy(builder, blocks.filter(pl.col("rank").is_in(firsts)), COUNTERS)
+    step_tracks.add_counters(builder, profile.counters, numbers, COUNTERS + 1)
+    detailed = drawn if options.detail != "spans" else []
+    groups = device_tracks.add_ranks(builder, profile, detailed, RANKS)
+    starts = (builder.first_ns(), device_tracks.first_task_ns(profile, [r["rank"] for r in detailed]))
+    origin = min((s for s in starts if s is not None), default=0)
+    name = title(profile, options.schedule)
+    main, final = builder.part(name, root_text(profile, origin))
+    groups = {rank: final[group] for rank, group in groups.items()}
+    more = partial(device_tracks.tasks, profile, groups, first_id=len(final) + 1)
+    return Chart(name, origin, main, attributes(profile, origin), more)
+
+
+def _blocks(profile: Profile, options: ChartOptions) -> pl.DataFrame:
+    """The spans with all that their slices carry, and `row`, their place in `profile.spans`."""
+    extra = options.span_arguments
+    spans = profile.spans if extra is None else profile.spans.hstack(extra)
+    more = [c for c in extra.columns if c not in ARGUMENTS] if extra is not None else []
+    return (
+        spans.with_row_index("row")
+        .drop_nulls(["rank", "start_ns", "end_ns"])
+        .join(profile.ranks.select("rank", "host", "stage"), on="rank", how="left", maintain_order="left")
+        .with_columns(block_name(has_chunks(spans)), pl.lit("block").alias("category"), seed(options.color_by))
+        .select("row", "start_ns", "end_ns", "name", "category", "seed", *ARGUMENTS, *more)
+    )
+
+
+def _without_lone_run(profile: Profile, slices: pl.DataFrame) -> pl.DataFrame:
+    """The number of the run is told only where there are several."""
+    return slices.drop("run", strict=False) if profile.spans["run"].drop_nulls().n_unique() < 2 else slices
+
+
+def _ranks(profile: Profile, blocks: pl.DataFrame, options: ChartOptions) -> list[dict[str, Any]]:
+    """The rows of `ranks` that have something to draw, by stage, with `first` (stands for its stage) and `text`."""
+    present = set(blocks["rank"].unique())
+    if options.detail != "spans":
+        present |= {file.rank for file in profile.kernels}
+    ranks = (
+        profile.ranks.filter(pl.col("rank").is_in(list(present)))
+        .sort("stage", "rank", nulls_last=True)
+        .with_columns(first=pl.col("stage").is_first_distinct() | pl.col("stage").is_null())
+    )
+    clocks = clock_texts(profile)
+    return [{**rank, "text": rank_text(rank, clocks)} for rank in ranks.iter_rows(named=True)]
+
+
+def _add_tracks(builder: Builder, ranks: list[dict[str, Any]]) -> dict[int, int]:
+    """A track per rank, those of a stage's other ranks below its first one's; rank → track."""
+    tracks: dict[int, int] = {}
+    top = ROOT
+    place = STAGES
+    for rank in ranks:
+        stage, number = rank["stage"], rank["rank"]
+        name = f"rank {number}" if stage is None else f"stage {stage} · rank {number}"
+        if rank["first"]:
+            top = tracks[number] = builder.track(name, place, description=rank["text"])
+            place += ROOM
+        else:
+            track = builder.track(f"rank {number}", len(tracks), top, description=rank["text"], flat=name)
+            tracks[number] = track
+    return tracks
+
+
+def _add_blocks(builder: Builder, blocks: pl.DataFrame, tracks: dict[int, int], edges: pl.DataFrame | None) -> None:
+    """The blocks of the ranks in `tracks`, with the arrows between them."""
+    shown = blocks.filter(pl.col("rank").is_in(list(tracks)))
+    if edges is not None and not edges.is_empty():
+        rows = pl.col("src").is_in(shown["row"].implode()) & pl.col("dst").is_in(shown["row"].implode())
+        arrows = edges.filter(rows).select("src", "dst", flow=pl.int_range(1, pl.len() + 1, dtype=pl.UInt64))
+        for end, column in (("src", "flow_out"), ("dst", "flow_in")):
+            flows = arrows.group_by(pl.col(end).cast(pl.UInt32).alias("row")).agg(pl.col("flow").alias(column))
+            shown = shown.join(flows, on="row", how="left", maintain_order="left")
+    builder.slices(shown.drop("row"), pl.col("rank").replace_strict(tracks, return_dtype=pl.UInt32))
+
+
+def _add_frames(
+    builder: Builder, frames: Sequence[pl.DataFrame], own: dict[int | None, int], color_by: ColorBy
+) -> None:
+    """The caller's slices, on tracks right below their stage's own one (`own`: stage → track) or on that one."""
+    columns = {"stage": pl.Int32, "track": pl.String, "kind": pl.String, "microbatch": pl.Int32, "rank": pl.Int32}
+    slices = pl.concat([pl.DataFrame(schema=columns), *frames], how="diagonal_relaxed")
+    colour = seed(color_by)
+    slices = slices.with_columns(pl.coalesce("seed", colour) if "seed" in slices.columns else colour)
+    order = {None: STEPS + 1} | {stage: STAGES + ROOM * place + 1 for place, stage in enumerate(own)}
+    for (stage, name), group in slices.group_by("stage", "track", maintain_order=True):
+        number = None if stage is None else int(stage)
+        if number is not None and number not in own:
+            continue
+        track = own.get(number)
+        if name is not None:
+            track = builder.track(str(name), order[number])
+            order[number] += 1
+        if track is not None:
+            builder.slices(group.drop("track"), track)

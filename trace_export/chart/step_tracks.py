@@ -1,0 +1,76 @@
+"""The Steps track, and the counters that go with it."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from trace_export.chart.builder import Builder
+
+KEYS = ["run", "step"]
+
+
+def add_steps(builder: Builder, blocks: pl.DataFrame, extra: pl.DataFrame | None, order: int) -> None:
+    """A slice per (run, step) from its first block's start to its last block's end, and a mark where it ends.
+
+    `extra` has the keys run and step; its other columns become arguments.
+    """
+    steps = (
+        blocks.filter(pl.col("step").is_not_null())
+        .group_by(KEYS)
+        .agg(pl.col("start_ns").min(), pl.col("end_ns").max(), blocks=pl.len(), ranks=pl.col("rank").n_unique())
+        .with_columns(pl.format("step {}", "step").alias("name"), pl.lit("step").alias("category"))
+        .with_columns(pl.col("start_ns").alias("start_unix_ns"))
+        .sort("start_ns", *KEYS)
+    )
+    if steps.is_empty():
+        return
+    if extra is not None:
+        steps = steps.join(extra.with_columns(pl.col(KEYS).cast(pl.Int32)), on=KEYS, how="left", nulls_equal=True)
+    if steps["run"].n_unique() == 1:
+        steps = steps.drop("run")
+    track = builder.track("Steps", order, description="Each step, from its first block's start to its last block's end")
+    builder.slices(steps, track)
+    builder.instants(
+        steps.select(pl.col("end_ns").alias("ts_ns"), pl.format("end of step {}", "step").alias("name")), track
+    )
+
+
+def add_stages_busy(builder: Builder, blocks: pl.DataFrame, order: int) -> None:
+    """How many of the stages have a block running, from `blocks` of one rank per stage."""
+    runs = (
+        blocks.filter(pl.col("stage").is_not_null(), pl.col("end_ns") > pl.col("start_ns"))
+        .sort("stage", "start_ns")
+        .with_columns(before=pl.col("end_ns").cum_max().shift().over("stage"))
+        .with_columns(run=(pl.col("start_ns") > pl.col("before")).fill_null(True).cum_sum())
+        .group_by("stage", "run")
+        .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    )
+    if runs.is_empty():
+        return
+    changes = pl.concat(
+        [
+            runs.select(pl.col("start_ns").alias("ts_ns"), pl.lit(1).alias("change")),
+            runs.select(pl.col("end_ns").alias("ts_ns"), pl.lit(-1).alias("change")),
+        ]
+    )
+    samples = changes.group_by("ts_ns").agg(pl.col("change").sum()).sort("ts_ns")
+    samples = samples.select("ts_ns", value=pl.col("change").cum_sum()).filter(
+        (pl.col("value") != pl.col("value").shift()).fill_null(True)
+    )
+    track = builder.track(
+        "stages busy", order, kind="counter", unit="stages", description="Stages with a block running, one rank of each"
+    )
+    builder.samples(samples, track)
+
+
+def add_counters(builder: Builder, counters: pl.DataFrame, ranks: list[int], order: int) -> None:
+    """A group with a track per name and rank of `counters`, for the `ranks` that are drawn."""
+    drawn = pl.col("rank").is_in(ranks) & pl.col("value").is_finite() & pl.col("ts_ns").is_not_null()
+    found = counters.filter(drawn).sort("name", "rank", "ts_ns")
+    if found.is_empty():
+        return
+    group = builder.track("Counters", order, kind="group", description="What the source counted on each rank")
+    tracks = found.group_by("name", "rank", "unit", maintain_order=True)
+    for place, ((name, rank, unit), samples) in enumerate(tracks):
+        track = builder.track(f"{name} · rank {rank}", place, group, kind="counter", unit=str(unit or ""))
+        builder.samples(samples, track)

@@ -1,0 +1,98 @@
+"""The order in which ranks ran their blocks, and that of a schedule, in one form, so that they can be compared.
+
+An order has a row for each forward, backward and weight gradient; an overlapped pair is its forward, then its
+backward. Micro-batches are numbered from 0 per chunk, so that a run that counts on is like one that does not.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from trace_export.model import Profile
+from trace_export.schedules.schedule import Schedule
+
+STEP = ["run", "step"]
+LETTERS = "FBW"
+KEY = (pl.col("microbatch").cast(pl.Int64) * 4096 + pl.col("chunk")) * 4 + pl.when(pl.col("kind") == "F").then(0).when(
+    pl.col("kind") == "B"
+).then(1).otherwise(2)
+"""What a block is, as one number; -1 is no block."""
+
+
+def sequences(profile: Profile, spans: pl.DataFrame | None = None) -> pl.DataFrame:
+    """The measured orders of `spans` (with their `row`), or of all the profile's.
+
+    Columns run, step, rank, stage, position, kind (F, B, W), chunk, microbatch (from 0 per chunk, by occurrence where
+    null), row (of `Profile.spans`); sorted by (run, step, rank, position).
+    """
+    rows = profile.spans.with_row_index("row") if spans is None else spans
+    rows = rows.with_columns(pl.col("chunk", "chunk_b").fill_null(0))
+    common = ["row", "rank", *STEP, "start_ns", "end_ns"]
+    plain = rows.filter(pl.col("kind").is_in(["F", "B", "W"])).select(*common, "kind", "chunk", "microbatch", half=0)
+    pairs = rows.filter(pl.col("kind") == "FB")
+    forward = pairs.select(*common, kind=pl.lit("F"), chunk="chunk", microbatch="microbatch", half=0)
+    back = pairs.select(*common, kind=pl.lit("B"), chunk="chunk_b", microbatch="microbatch_b", half=1)
+    places = profile.ranks.select("rank", "stage").drop_nulls()
+    halves = pl.concat([plain, forward, back]).join(places, on="rank", how="inner")
+    ordered = halves.sort(*STEP, "rank", "start_ns", "half", "end_ns", "row").with_row_index("at")
+    first = pl.any_horizontal(pl.col(c).ne_missing(pl.col(c).shift(1)) for c in [*STEP, "rank"]) | (pl.col("at") == 0)
+    position = pl.col("at") - pl.when(first).then("at").forward_fill()
+    # Of two blocks that overlap by more than half of the shorter, the forward counts as the first.
+    after = {c: pl.col(c).shift(-1) for c in ("kind", "start_ns", "end_ns")}
+    both = pl.min_horizontal("end_ns", after["end_ns"]) - after["start_ns"]
+    shorter = pl.min_horizontal(pl.col("end_ns") - pl.col("start_ns"), after["end_ns"] - after["start_ns"])
+    turned = (pl.col("kind") == "B") & (after["kind"] == "F") & ~first.shift(-1, fill_value=True)
+    swap = (turned & (2 * both > shorter)).fill_null(False)
+    placed = ordered.with_columns(position=position.cast(pl.Int32), swap=swap).with_columns(
+        position=pl.col("position") + pl.col("swap").cast(pl.Int32)
+        - pl.col("swap").shift(1, fill_value=False).cast(pl.Int32)
+    )  # fmt: skip
+    columns = [*STEP, "rank", "stage", "position", "kind", "chunk", "microbatch", "row"]
+    if placed["swap"].any():
+        placed = placed.sort(*STEP, "rank", "position")
+    return _counted(placed.select(columns))
+
+
+def _counted(orders: pl.DataFrame) -> pl.DataFrame:
+    """`orders` with micro-batches from 0 in each step and chunk; by occurrence where they are null."""
+    if orders["microbatch"].null_count():
+        counted = pl.int_range(pl.len(), dtype=pl.Int32).over("rank", *STEP, "kind", "chunk")
+        orders = orders.with_columns(pl.coalesce("microbatch", counted))
+    least = orders.filter(pl.col("kind") == "F").group_by(*STEP, "chunk").agg(least=pl.col("microbatch").min())
+    if not (least["least"] != 0).any():
+        return orders
+    return (
+        orders.join(least, on=[*STEP, "chunk"], how="left", nulls_equal=True, maintain_order="left")
+        .with_columns(pl.col("microbatch") - pl.col("least").fill_null(0))
+        .drop("least")
+    )
+
+
+def expected_order(s: Schedule, weights: bool) -> pl.DataFrame:
+    """The order of a schedule in the form of `sequences`: stage, position, kind, chunk, microbatch, op (row of `ops`),
+    full; without its W blocks where `weights` is false, as in a run that does not record them."""
+    rows = s.ops.with_row_index("op")
+    columns = ["op", "stage", "position", "kind", "chunk", "microbatch", "full"]
+    plain = rows.filter(pl.col("kind") != "FB").select(*columns, half=0)
+    pairs = rows.filter(pl.col("kind") == "FB")
+    forward = pairs.with_columns(kind=pl.lit("F"), full=None).select(*columns, half=0)
+    back = pairs.with_columns(kind=pl.lit("B"), chunk="chunk_b", microbatch="microbatch_b").select(*columns, half=1)
+    halves = pl.concat([plain, forward, back], how="vertical_relaxed")
+    kept = halves if weights else halves.filter(pl.col("kind") != "W")
+    first = pl.col("microbatch").min().over("chunk")
+    return (
+        kept.sort("stage", "position", "half")
+        .with_columns(
+            position=pl.int_range(pl.len(), dtype=pl.Int32).over("stage"), microbatch=pl.col("microbatch") - first
+        )
+        .drop("half")
+    )  # fmt: skip
+
+
+def without_pieces(orders: pl.DataFrame) -> pl.DataFrame:
+    """`orders` where a block that was recorded in several pieces (MindSpeed's loss head) counts once, as the last."""
+    block = pl.struct("rank", *STEP, KEY)
+    if orders.select(block.hash().n_unique()).item() == len(orders):
+        return orders
+    position = pl.int_range(pl.len(), dtype=pl.Int32).over("rank", *STEP)
+    return orders.filter(block.is_last_distinct()).with_columns(position=position)

@@ -1,0 +1,180 @@
+"""What the shape of the work tells about the pipeline where nothing else does: how many stages come after a rank.
+
+All of it is measured on a rank's own clock, so it holds however wrong the clocks of the hosts are:
+
+- a rank starts its first backward after as many forwards as stages follow it (1F1B and its relatives; twice as many in
+  Eager 1F1B and interleaved orders);
+- where all forwards come first (GPipe), it waits for its first backward one forward and backward longer per stage that
+  follows it;
+- where the chunks lie in a V, the data come back to it later the more stages follow it: in DualPipeV and ZBV after one
+  forward and two more for each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from trace_export.schedules.words import VEE_MARKER
+
+STEPS = 5
+"""So many steps are looked at, those with the most blocks: a cut step has fewer."""
+
+STEP = ["run", "step"]
+_FORWARD = pl.col("kind").is_in(["F", "FB"])
+_BACKWARD = pl.col("kind") != "F"
+
+
+@dataclass(frozen=True)
+class Inference:
+    """`stages`: rank, stage, and how many stages come `after`. `how` says what it was seen from; `exact` whether counts
+    alone say so, without times. `depth`: the number of all stages, where that can be seen too."""
+
+    stages: pl.DataFrame
+    how: str
+    exact: bool
+    depth: int | None
+
+
+def sample(spans: pl.DataFrame, steps: int = STEPS) -> pl.DataFrame:
+    """The F, B, W and FB blocks of the fullest steps; a block without run or step counts as of the first."""
+    blocks = spans.filter(pl.col("kind").is_in(["F", "B", "W", "FB"])).with_columns(pl.col(STEP).fill_null(0))
+    counts = blocks.group_by(STEP).len().sort("len", *STEP, descending=[True, False, False])
+    return blocks.join(counts.head(steps), on=STEP, how="semi", maintain_order="left")
+
+
+def infer(spans: pl.DataFrame) -> Inference | None:
+    """The stage of every rank that has blocks, or None where their shape says nothing. Needs no labels but `kind`.
+
+    Every run is looked at on its own; counts are believed before times.
+    """
+    runs = spans.select(pl.col("run").fill_null(0)).to_series().unique().sort()
+    vee = spans.select(VEE_MARKER.any()).item()
+    found = [_infer(measure(spans.filter(pl.col("run").fill_null(0) == run)), vee=vee) for run in runs]
+    usable = [inference for inference in found if inference is not None]
+    return min(usable, key=lambda i: (-len(i.stages), not i.exact), default=None)
+
+
+def placement(spans: pl.DataFrame) -> Literal["loop", "vee"] | None:
+    """Whether the chunks of the ranks lie in a loop or in a V; None where there is but one chunk, or one rank."""
+    turns = measure(spans)["turn"].drop_nulls()
+    return None if len(turns) < 2 else "vee" if turns.n_unique() > 1 else "loop"
+
+
+def measure(spans: pl.DataFrame) -> pl.DataFrame:
+    """A row per rank with forward blocks, medians over steps: `lead` forwards before the first backward of
+    `forwards`, `wait_ns` from the last of them to it, `away_ns` between the first of two chunks, `chunks`, `unit_ns`
+    the length of a forward; and the most of `turn`, forwards of chunk 0 before the first of chunk 1, and of `first`,
+    all those of chunk 0: a cut step may have fewer."""
+    first_back = pl.col("start_ns").filter(_BACKWARD).min()
+    first = [pl.col("start_ns").filter(_FORWARD & (pl.col("chunk") == c)).min() for c in (0, 1)]
+    leading = (pl.col("kind") == "F") & (pl.col("start_ns") < first_back)
+    of_first = _FORWARD & (pl.col("chunk") == 0)
+    before = of_first & (pl.col("start_ns") < first[1])
+    each = (
+        sample(_with_chunks(spans))
+        .with_columns(pl.col("chunk").fill_null(0))
+        .group_by("rank", *STEP)
+        .agg(
+            lead=pl.when(first_back.is_not_null()).then(leading.sum()),
+            forwards=_FORWARD.sum(),
+            wait_ns=first_back - pl.col("end_ns").filter(leading).max(),
+            turn=pl.when(first[1].is_not_null()).then(_up_to(before)),
+            first=_up_to(of_first),
+            away_ns=first[1] - first[0],
+            chunks=pl.col("chunk").max() + 1,
+            unit_ns=(pl.col("end_ns") - pl.col("start_ns")).filter(pl.col("kind") == "F").median(),
+        )
+    )
+    medians = pl.exclude("rank", *STEP, "turn", "first").median()
+    return each.group_by("rank").agg(medians, pl.col("turn", "first").max()).sort("rank")
+
+
+def _up_to(which: pl.Expr) -> pl.Expr:
+    """How many blocks there are up to the last of `which`, by their number, or else as counted."""
+    return pl.coalesce(pl.col("microbatch").filter(which).max() + 1, which.sum())
+
+
+def _with_chunks(spans: pl.DataFrame) -> pl.DataFrame:
+    """With the chunks that MindSpeed's numbers tell before they are taken apart (see VEE_MARKER)."""
+    told = VEE_MARKER.any() & _FORWARD & pl.col("chunk").is_null()
+    microbatches = pl.col("microbatch").filter(told).max() // 2 + 1
+    return spans.with_columns(
+        chunk=pl.when(told).then(pl.col("microbatch") // microbatches).otherwise("chunk"),
+        microbatch=pl.when(told).then(pl.col("microbatch") % microbatches).otherwise("microbatch"),
+    )
+
+
+def _infer(shape: pl.DataFrame, *, vee: bool) -> Inference | None:
+    shape = shape.drop_nulls(["lead", "unit_ns"])
+    if shape.is_empty():
+        return None
+    threshold = float(np.median(shape["unit_ns"].to_numpy())) / 2
+    folded = shape["turn"].null_count() == 0 and (vee or shape["turn"].n_unique() > 1)
+    if folded:
+        turn = shape["turn"].to_numpy().astype(np.int64)
+        # A rank that runs all of them before the first of chunk 1 would run more if there were more.
+        exact = bool((turn % 2).all() and turn.max() < shape["first"].to_numpy().max())
+        how = "the way of the data through a V"
+        after = turn // 2 if exact else _clusters(shape["away_ns"].to_numpy(), threshold)
+    else:
+        after, how, exact = _by_lead(shape, threshold)
+    rank = shape["rank"].to_numpy()
+    stage = _numbered(rank, after, exact)
+    columns = {"rank": rank, "stage": stage, "after": after}
+    depth = int((stage + after).max()) + 1 if folded and exact and len(np.unique(stage + after)) == 1 else None
+    return Inference(pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.Int32)), how, exact, depth)
+
+
+def _by_lead(shape: pl.DataFrame, threshold: float) -> tuple[npt.NDArray[np.int64], str, bool]:
+    """How many stages follow each rank, by its leading forwards; by its wait where it runs all forwards first."""
+    lead = shape["lead"].round().cast(pl.Int64).to_numpy()
+    alike = lead.min() == lead.max() and lead.max() > 1
+    full = (lead >= shape["forwards"].to_numpy()) | alike
+    after = np.zeros(len(lead), np.int64)
+    base = 0
+    if not full.all():
+        chunks = int(shape["chunks"].to_numpy().max())
+        after[~full] = _steps_of(lead[~full], chunks, shape["rank"].to_numpy()[~full])
+        base = after[~full].max() + 1
+    if full.any():
+        if base and (after[~full] == lead[~full] - 1).all():  # so many follow at least, though not all may be read
+            base = max(base, lead[full].min() - 1)
+        after[full] = base + _clusters(shape["wait_ns"].to_numpy()[full], threshold)
+        return after, "how long each rank waits for its first backward", False
+    return after, "how many forwards each rank runs before its first backward", True
+
+
+def _steps_of(lead: npt.NDArray[np.int64], chunks: int, rank: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Leading forwards as a number of stages: they grow by one or by two from stage to stage."""
+    # With one chunk the last stage has one leading forward; with several it depends on the size of the groups.
+    above = lead - (1 if chunks == 1 else lead.min())
+    if (above % 2).any() or not above.any():
+        return above
+    # Differences of two mean Eager or interleaved order, or 1F1B with every second rank missing.
+    alone = len(np.unique(rank + above)) == 1
+    return above if alone and len(rank) > 1 else above // 2
+
+
+def _clusters(values: npt.NDArray[np.float64], threshold: float) -> npt.NDArray[np.int64]:
+    """The index of the group of like values that each value is in, smallest first."""
+    order = np.argsort(values, kind="stable")
+    index = np.concatenate([[0], np.cumsum(np.diff(values[order]) > threshold)])
+    result = np.empty(len(values), np.int64)
+    result[order] = index
+    return result
+
+
+def _numbered(rank: npt.NDArray[np.int64], after: npt.NDArray[np.int64], exact: bool) -> npt.NDArray[np.int64]:
+    """Stages counted from the first, where `after` counts them from the last.
+
+    One rank per stage, in rank order: then the stage is the rank's number, also when other ranks were not read.
+    """
+    in_order = bool((np.diff(after) < 0).all())
+    if in_order and (not exact or len(np.unique(rank + after)) == 1):
+        return rank.astype(np.int64)
+    return np.asarray(after.max() - after, np.int64)

@@ -1,0 +1,243 @@
+"""A profiler database of torch_npu, MindSpore or msprof: its tables as the frames that `ascend.py` makes blocks of.
+
+Tables without rows are absent and columns come and go with the version, so both are asked for before they are used.
+Times are ns of the host's wall clock; names are ids into STRING_IDS; 4294967295 means "not available".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+
+import orjson
+import polars as pl
+
+from trace_export.model import COUNTERS, INT, TEXT, TIME, conform, empty
+from trace_export.sources.ascend.hccl import COPIES, OPERATORS
+from trace_export.sources.ascend.marker_blocks import MARKS, STEPS, WORKED
+from trace_export.sources.ascend.metadata import group_hash
+from trace_export.sources.shared.sqlite import Database
+from trace_export.sources.shared.timestamps import usable
+
+NOT_AVAILABLE = 4294967295
+HOST_ONLY = 4000000000
+"""`connectionId` of a marker without a place on the device; marker n has HOST_ONLY + 1 + n, on host and device."""
+
+ON_DEVICE = f"connectionId > {HOST_ONLY} AND connectionId < {NOT_AVAILABLE}"
+
+_ITEM_BYTES = {
+    0: 1,
+    1: 2,
+    2: 4,
+    3: 2,
+    4: 4,
+    5: 8,
+    6: 8,
+    7: 1,
+    8: 2,
+    9: 4,
+    10: 8,
+    11: 2,
+    12: 16,
+    14: 1,
+    15: 1,
+    16: 1,
+    17: 1,
+}
+"""Bytes of one element by ENUM_HCCL_DATA_TYPE."""
+
+_COUNTERS = (
+    ("AICORE_FREQ", "AI Core frequency", "MHz", "timestampNs", "freq", ""),
+    ("HBM", "HBM {} {}", "B/s", "timestampNs", "bandwidth", "hbmId type"),
+    ("NPU_MEM", "{} HBM", "B", "timestampNs", "hbm", "type"),
+    ("MEMORY_RECORD", "{} allocated", "B", "timestamp", "totalAllocated", "component"),
+    ("MEMORY_RECORD", "{} reserved", "B", "timestamp", "totalReserved", "component"),
+)
+"""Table, name, unit, its columns of time and value, and the columns that fill the name (`hbmId` is a plain number)."""
+
+
+def texts(db: Database, ids: Iterable[int]) -> dict[int, str]:
+    """The entries of STRING_IDS with these ids; looked up by id, for the table may hold a million call stacks."""
+    wanted = sorted(set(ids))
+    found: dict[int, str] = {}
+    for at in range(0, len(wanted), 500):
+        part = ",".join(map(str, wanted[at : at + 500]))
+        found.update(db.texts(f"SELECT id, value FROM STRING_IDS WHERE id IN ({part})"))
+    return found
+
+
+def named(db: Database, frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
+    """`frame` with the id `columns` replaced by their texts; ids without an entry become null."""
+    known = texts(db, {i for column in columns for i in frame[column].unique().to_list()} - {None})
+    return frame.with_columns(
+        pl.col(c).replace_strict(known, default=None, return_dtype=TEXT) if known else pl.lit(None, TEXT).alias(c)
+        for c in columns
+    )
+
+
+def marks(db: Database) -> tuple[pl.DataFrame, int]:
+    """The marker ranges as `MARKS`, and how many were dropped because the device never reached their end."""
+    if "MSTX_EVENTS" not in db.tables():
+        return empty(MARKS), 0
+    host = db.frame(
+        "SELECT startNs AS host_start_ns, endNs AS host_end_ns, message AS text, connectionId AS mark,"
+        " domainId AS domain FROM MSTX_EVENTS WHERE eventType IN (1, 2)"
+    )
+    known = usable("host_start_ns", "host_end_ns")
+    host = host.with_columns(pl.when(known).then(c).alias(c) for c in ("host_start_ns", "host_end_ns"))
+    device = db.frame(
+        "SELECT startNs AS start_ns, endNs AS end_ns, connectionId AS mark, streamId AS stream FROM TASK"
+        f" WHERE {ON_DEVICE}"
+    ).unique("mark", keep="first", maintain_order=True)
+    both = named(db, host, "text", "domain").join(device, on="mark", how="left", maintain_order="left")
+    unreached = pl.col("start_ns").is_null() & (pl.col("mark") > HOST_ONLY)
+    lost = both.filter(unreached).height if len(device) else 0
+    ranges = (both.filter(~unreached) if len(device) else both).with_columns(
+        origin=pl.when(pl.col("start_ns").is_null()).then(pl.lit("host")).otherwise(pl.lit("device")),
+        start_ns=pl.coalesce("start_ns", "host_start_ns"),
+        end_ns=pl.coalesce("end_ns", "host_end_ns"),
+    )
+    return ranges.filter(pl.col("text").is_not_null()), lost
+
+
+def steps(db: Database) -> pl.DataFrame:
+    """The host span of each `ProfilerStep#id` as `STEPS`; only torch_npu records them."""
+    if "STEP_TIME" not in db.tables():
+        return empty(STEPS)
+    return conform(db.frame("SELECT id AS step, startNs AS start_ns, endNs AS end_ns FROM STEP_TIME"), STEPS)
+
+
+def operators(db: Database, ranges: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """(`OPERATORS`, `COPIES`) of the communication tables, or else, at Level_none, of the marker `ranges`."""
+    columns = db.columns("COMMUNICATION_OP")
+    if not columns:
+        return _announced(ranges), empty(COPIES)
+    size = "CAST(count AS INTEGER)" if "count" in columns else "-1"
+    kind = "dataType" if "dataType" in columns else "65535"
+    frame = db.frame(
+        f"SELECT opName AS op, groupName AS 'group', startNs AS start_ns, endNs AS end_ns, opId, COALESCE({size}, -1)"
+        f" AS count, COALESCE({kind}, 65535) AS item FROM COMMUNICATION_OP"
+    )
+    item = pl.col("item").replace_strict(_ITEM_BYTES, default=None, return_dtype=TIME)
+    frame = named(db, frame, "op", "group").with_columns(
+        bytes=pl.when(pl.col("count") > 0).then(pl.col("count") * item)
+    )
+    frame = frame.with_columns(_hashed(frame["group"])).filter(pl.col("op").is_not_null())
+    return conform(frame, OPERATORS), _copies(db, frame)
+
+
+def _announced(ranges: pl.DataFrame) -> pl.DataFrame:
+    """`OPERATORS` that HCCL marked itself, in the domain `communication`, as JSON. These names have no index."""
+    own = ranges.filter(pl.col("domain") == "communication") if "domain" in ranges.columns else ranges.clear()
+    told = []
+    for text in own["text"].unique():
+        with suppress(orjson.JSONDecodeError):
+            message = orjson.loads(text)
+            if isinstance(message, dict) and isinstance(message.get("opName"), str):
+                told.append({"text": text, "op": message["opName"], "group": str(message.get("groupName", "N/A"))})
+    schema = {"text": TEXT, "op": TEXT, "group": TEXT}
+    rows = own.join(pl.DataFrame(told, schema=schema), on="text")
+    return conform(rows.with_columns(_hashed(rows["group"])), OPERATORS)
+
+
+def _hashed(groups: pl.Series) -> pl.Series:
+    """Group identifiers as their hashes; what is a number already is one."""
+    known = {g: g if g.isdecimal() else group_hash(g) for g in groups.unique().drop_nulls() if g != "N/A"}
+    return groups.replace_strict(known, default=None, return_dtype=TEXT) if known else groups.replace({"N/A": None})
+
+
+def _copies(db: Database, operators: pl.DataFrame) -> pl.DataFrame:
+    """What each point-to-point operator copied, by the small tasks that it is made of; `COPIES`."""
+    columns = db.columns("COMMUNICATION_TASK_INFO")
+    if not {"opId", "srcRank", "dstRank", "size", "taskType"} <= columns.keys():
+        return empty(COPIES)
+    transfers = (
+        "SELECT o.opId FROM COMMUNICATION_OP o JOIN STRING_IDS s ON s.id = o.opName"
+        " WHERE s.value LIKE '%send%' OR s.value LIKE '%recv%' OR s.value LIKE '%receive%'"
+    )
+    rows = db.frame(
+        "SELECT opId, srcRank AS src, dstRank AS dst, taskType AS task, TOTAL(MAX(size, 0)) AS moved"
+        f" FROM COMMUNICATION_TASK_INFO WHERE opId IN ({transfers}) GROUP BY opId, srcRank, dstRank, taskType",
+        real=["moved"],
+    )
+    tasks = named(db, rows, "task").filter(
+        (pl.col("src") != NOT_AVAILABLE) & (pl.col("dst") != NOT_AVAILABLE) & pl.col("task").is_not_null()
+    )
+    data = ~pl.col("task").str.starts_with("Notify")
+    away = pl.col("src") != pl.col("dst")
+    own = tasks.group_by("opId").agg(
+        local=pl.col("moved").filter(data & ~away).sum(), peers=pl.col("dst").filter(away).n_unique()
+    )
+    peers = tasks.filter(away).group_by("opId", peer="dst").agg(remote=pl.col("moved").filter(data).sum())
+    found = own.join(peers, on="opId", how="left")
+    return conform(found.join(operators.select("opId", "op", "group"), on="opId"), COPIES)
+
+
+def busy(db: Database, ranges: pl.DataFrame) -> pl.Series:
+    """For each of `ranges` (stream, start_ns, end_ns): did a compute kernel start in it?"""
+    spans = ranges.select("start_ns", "end_ns").with_row_index("row")
+    found: set[int] = set()
+    for at in range(0, spans.height, 500):
+        rows = spans.slice(at, 500).rows()
+        values = ",".join(f"({row},{start},{end})" for row, start, end in rows)
+        found.update(
+            row
+            for (row,) in db.texts(
+                f"WITH w(row, s, e) AS (VALUES {values}) SELECT row FROM w WHERE EXISTS (SELECT 1 FROM TASK t JOIN"
+                " COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId WHERE t.startNs >= w.s AND t.startNs < w.e)"
+            )
+        )
+    return pl.Series([row in found for row in range(spans.height)], dtype=pl.Boolean)
+
+
+def counters(db: Database, rank: int) -> pl.DataFrame:
+    """The sampled quantities of the device as in model.COUNTERS."""
+    parts = [empty(COUNTERS)]
+    for table, name, unit, time, value, by in _COUNTERS:
+        keys = by.split()
+        if not {time, value, *keys} <= db.columns(table).keys():
+            continue
+        columns = ", ".join([f"{time} AS ts_ns", f"COALESCE({value}, 0) AS value", *keys])
+        samples = db.frame(f"SELECT {columns} FROM {table}", real=["value"])
+        samples = named(db, samples, *(k for k in keys if k != "hbmId"))
+        title = pl.format(name, *(pl.col(k).cast(TEXT).fill_null("") for k in keys)) if keys else pl.lit(name)
+        parts.append(conform(samples.with_columns(name=title, unit=pl.lit(unit), rank=pl.lit(rank, INT)), COUNTERS))
+    return pl.concat(parts)
+
+
+def kernels_called(db: Database, pattern: str) -> pl.DataFrame:
+    """start_ns and end_ns of the compute kernels whose names match `pattern`."""
+    found = pl.DataFrame(schema={"start_ns": TIME, "end_ns": TIME})
+    if not {"globalTaskId", "name"} <= db.columns("COMPUTE_TASK_INFO").keys():
+        return found
+    names = texts(db, db.frame("SELECT DISTINCT name FROM COMPUTE_TASK_INFO")["name"].drop_nulls())
+    ids = ",".join(str(i) for i, name in names.items() if re.search(pattern, name))
+    parts = [
+        db.frame(
+            "SELECT t.startNs AS start_ns, t.endNs AS end_ns FROM TASK t JOIN COMPUTE_TASK_INFO c"
+            f" ON c.globalTaskId = t.globalTaskId WHERE t.{rows} AND c.name IN ({ids})"
+        )
+        for rows in (db.chunks("TASK") if ids else ())
+    ]
+    return pl.concat([found, *parts]).filter(usable())
+
+
+def kernels(db: Database) -> pl.DataFrame:
+    """The compute kernels as `WORKED`, by start."""
+    columns = db.columns("COMPUTE_TASK_INFO")
+    if not {"globalTaskId", "name"} <= columns.keys():
+        return empty(WORKED)
+    kind = "c.opType" if "opType" in columns else "c.name"
+    numbers = [
+        db.frame(
+            f"SELECT t.startNs AS start_ns, t.endNs AS end_ns, t.streamId AS stream, {kind} AS text, c.name AS name"
+            f" FROM TASK t JOIN COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId WHERE t.{rows}"
+        )
+        for rows in db.chunks("TASK")
+    ]
+    if not numbers:
+        return empty(WORKED)
+    whole = named(db, pl.concat(numbers), "text", "name")
+    typed = pl.when(pl.col("text") != "N/A").then("text").otherwise("name")
+    return conform(whole.filter(usable()).with_columns(text=typed), WORKED).sort("start_ns")

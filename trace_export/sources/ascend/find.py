@@ -1,0 +1,180 @@
+"""Where torch_npu, MindSpore and msprof put the profile of a rank: capture folders → sources.
+
+A capture is a folder `{host}_{pid}_{17 digits}_ascend_pt` (or `_ascend_ms`) with `profiler_info_{rank}.json` and
+`ASCEND_PROFILER_OUTPUT/`, but people rename and flatten these, so only file names inside are relied on. Names and
+layout: https://gitcode.com/Ascend/msprof-analyze and the profiler's own guide.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from trace_export.model import Note
+from trace_export.sources.ascend.metadata import boot_epoch, json_file, whole
+from trace_export.sources.folders import Folder, Found
+from trace_export.sources.source import Source
+
+OUTPUT = "ASCEND_PROFILER_OUTPUT"
+TEXTS = ("trace_view.json", "kernel_details.csv", "communication.json", "analysis.db")
+"""What a text export can be read from; the first two have the blocks, the others communication only."""
+
+COPIES = "step_task_info"
+"""Where `writers/step_task_info.py` puts its copies of the databases; never read again as a profile."""
+
+TIMELESS = (
+    "dataset.csv", "op_statistic.csv", "api_statistic.csv", "l2_cache.csv", "step_trace_time.csv",
+    "minddata_pipeline_summary_{rank}.csv", "minddata_pipeline_raw_{rank}.csv",
+)  # fmt: skip
+"""Tables of a text export that say how long or how often, but not when."""
+
+_DATABASE = re.compile(r"ascend_(pytorch|mindspore)_profiler(?:_(\d{1,9}))?\.db")
+_MONITOR = re.compile(r"msmonitor_\d+_\d{17}_(-1|\d{1,9})\.db")
+_MSPROF = re.compile(r"msprof_\d{14}\.db")
+_CAPTURE = re.compile(r"(?:(.+)_\d+_)?(\d{17})_ascend_(pt|ms)")
+_INFO = re.compile(r"profiler_info(?:_(\d{1,9}))?\.json")
+_NOT_RANKS = ("cluster_analysis_output", COPIES)
+
+SAME_BOOT_NS = 1_000_000
+"""Two ranks whose clocks started closer together than this run on one host; in real captures they agree to 9 µs."""
+
+
+@dataclass(frozen=True)
+class _Capture:
+    """One profile of one rank: `path` is what a reader opens, `folder` the capture folder it belongs to."""
+
+    kind: Literal["ascend", "mindspore"]
+    path: Path
+    folder: Path
+    rank: int | None
+    boot_ns: int | None
+
+    @property
+    def hostname(self) -> str | None:
+        match = _CAPTURE.fullmatch(self.folder.name)
+        return match[1] if match else None
+
+    @property
+    def taken(self) -> str:
+        """When, as the folder's name tells it; sorts by time."""
+        match = _CAPTURE.fullmatch(self.folder.name)
+        return match[2] if match else ""
+
+
+def captures(root: Path, folders: list[Folder]) -> Found:
+    """The newest capture of every rank under `root`, and a note for each older one that was left out."""
+    folders = [f for f in folders if not any(part in _NOT_RANKS for part in f.path.relative_to(root).parts)]
+    files = {folder.path: folder.files for folder in folders}
+    found = [c for folder in folders for c in _captures(folder, files)]
+    complete = {c.folder for c in found if _MSPROF.fullmatch(c.path.name) is None}
+    found = [c for c in found if c.folder not in complete or _MSPROF.fullmatch(c.path.name) is None]
+    newest, notes = _newest(found)
+    if len({c.kind for c in newest}) > 1:
+        notes.append(
+            Note("warning", "PyTorch and MindSpore ranks lie in one folder; they are read as one run", str(root))
+        )
+    return Found(_placed(root, newest), tuple(notes))
+
+
+def timeless(sources: tuple[Source, ...]) -> tuple[Note, ...]:
+    """What lies beside the `sources` but cannot be drawn, because it has no times."""
+    names = {
+        name.format(rank="N"): source.path
+        for source in sources
+        if source.path.is_dir()
+        for name in TIMELESS
+        if (source.path / name.format(rank=source.rank)).is_file()
+    }
+    if not names:
+        return ()
+    return (Note("note", f"not drawn, for they hold no times: {', '.join(names)}", str(next(iter(names.values())))),)
+
+
+def _captures(folder: Folder, files: dict[Path, tuple[str, ...]]) -> list[_Capture]:
+    """The profiles in `folder`: every profiler database, or else the folder itself if it holds a text export."""
+    home = folder.path
+    if home.name == OUTPUT or any(_MSPROF.fullmatch(name) for name in folder.files):
+        home = next((p for p in folder.path.parents if not p.name.startswith("PROF_")), folder.path.parent)
+    infos = [name for name in files.get(home, ()) if _INFO.fullmatch(name)]
+    info = json_file(home / infos[0]) if infos else {}
+    said = _rank_in(infos[0], info) if infos else None
+    boot = boot_epoch(info)
+    found: list[_Capture] = []
+    for name in folder.files:
+        if match := _DATABASE.fullmatch(name):
+            kind: Literal["ascend", "mindspore"] = "mindspore" if match[1] == "mindspore" else "ascend"
+            rank = int(match[2]) if match[2] else said
+            found.append(_Capture(kind, folder.path / name, home, rank, boot))
+        elif match := _MONITOR.fullmatch(name):
+            found.append(_Capture("ascend", folder.path / name, home, whole(match[1], least=0), boot))
+        elif _MSPROF.fullmatch(name):
+            found.append(_Capture(_framework(home, info), folder.path / name, home, said, boot))
+    if not found and any(name in TEXTS for name in folder.files) and (home != folder.path or infos):
+        found.append(_Capture(_framework(home, info), folder.path, home, said, boot))
+    return found
+
+
+def _framework(home: Path, info: dict[str, object]) -> Literal["ascend", "mindspore"]:
+    return "mindspore" if home.name.endswith("_ascend_ms") or "ms_version" in info else "ascend"
+
+
+def _rank_in(name: str, info: dict[str, object]) -> int | None:
+    """The rank that `profiler_info_{rank}.json` tells: its name first, then its content."""
+    match = _INFO.fullmatch(name)
+    if match and match[1]:
+        return int(match[1])
+    inner = info.get("ms_profiler_info")
+    return whole(info.get("rank_id", inner.get("rank_id") if isinstance(inner, dict) else None), least=0)
+
+
+def _newest(captures: Sequence[_Capture]) -> tuple[list[_Capture], list[Note]]:
+    """One capture a rank, the one taken last; captures of unknown rank all stay."""
+    kept: dict[object, _Capture] = {}
+    notes: list[Note] = []
+    for capture in captures:
+        key: object = capture.path if capture.rank is None else capture.rank
+        other = kept.get(key)
+        if other is None:
+            kept[key] = capture
+            continue
+        old, new = sorted((other, capture), key=lambda c: c.taken)
+        kept[key] = new
+        notes.append(
+            Note("warning", f"rank {new.rank} was captured more than once: {new.folder.name} is read", str(old.path))
+        )
+    return list(kept.values()), notes
+
+
+def _placed(root: Path, captures: Sequence[_Capture]) -> tuple[Source, ...]:
+    """`captures` as sources with their hosts: by boot time, else the name in the folder's name, else the top folder."""
+    named: list[str] = []
+    boots: list[tuple[int, str]] = []
+    for capture in captures:
+        inside = capture.folder.relative_to(root).parts if capture.folder != root else ()
+        name = capture.hostname or (inside[0] if len(inside) > 1 else "host")
+        if capture.boot_ns is not None:
+            near = [host for boot, host in boots if abs(boot - capture.boot_ns) <= SAME_BOOT_NS]
+            if not near:
+                name = _unlike(name, {host for _, host in boots})
+            name = near[0] if near else name
+            boots.append((capture.boot_ns, name))
+        named.append(name)
+    hosts = {name: index for index, name in enumerate(dict.fromkeys(named))}
+    local = [named[:n].count(host) for n, host in enumerate(named)]
+    return tuple(
+        Source(c.kind, c.path, host, hosts[host], rank=c.rank, local=index)
+        for c, host, index in zip(captures, named, local, strict=True)
+    )
+
+
+def _unlike(name: str, taken: set[str]) -> str:
+    """`name`, or `name#2`, `name#3` …: two hosts of one name are still two clocks."""
+    number = 1
+    unlike = name
+    while unlike in taken:
+        number += 1
+        unlike = f"{name}#{number}"
+    return unlike

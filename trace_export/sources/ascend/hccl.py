@@ -1,0 +1,81 @@
+"""Communication operators of an Ascend rank → its sides of point-to-point transfers, and its parts of collectives.
+
+An operator is called `hcom_{what}__{last 3 digits of the group's hash}_{index}_1`. The index counts the group's
+operators on that rank since its process began, so for a collective it is the same on all ranks, whenever their
+captures began; so it is for transfers in a group of two.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from trace_export.model import COLLECTIVES, INT, P2P, TEXT, TIME, Schema, conform
+from trace_export.sources.ascend.metadata import Metadata
+
+OPERATORS: Schema = {"op": TEXT, "group": TEXT, "start_ns": TIME, "end_ns": TIME, "bytes": TIME}
+"""One operator; `op` its whole name, `group` the decimal hash of its group, or null where the source does not say."""
+
+COPIES: Schema = {"op": TEXT, "group": TEXT, "peer": INT, "remote": TIME, "local": TIME}
+"""What a point-to-point operator moved: `remote` bytes read from the member `peer` of the group (its place in it), and
+`local` bytes moved on this rank. `peer` is null where the source does not say; bytes are null where it does not."""
+
+SLACK_BYTES = 1024
+"""Local copies hold a few bytes of bookkeeping besides the data sent."""
+
+_NAME = r"^(?:hcom_)?([A-Za-z]+?)_*_(\d+)_(\d+)_\d+$"
+_TRANSFERS = {"send": "send", "receive": "recv", "recv": "recv", "batchsendrecv": "both"}
+
+
+def tables(
+    operators: pl.DataFrame, copies: pl.DataFrame, meta: Metadata, rank: int
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """(p2p, collectives) as in model.P2P and model.COLLECTIVES from `OPERATORS` and `COPIES` of `rank`."""
+    named = (
+        operators.sort("start_ns", "op")
+        .with_columns(
+            pl.col("op").str.extract_groups(_NAME).struct.rename_fields(["what", "digits", "index"]).alias("n")
+        )
+        .unnest("n")
+        .with_columns(pl.col("group").fill_null(pl.col("digits")), whole_name="op", op=pl.coalesce("what", "op"))
+        .with_columns(
+            ordinal=pl.col("index").cast(TIME, strict=False),
+            role=pl.col("op").str.to_lowercase().str.replace("^hccl_?", "").replace_strict(_TRANSFERS, default=None),
+            rank=pl.lit(rank, INT),
+        )
+    )
+    collectives = named.filter(pl.col("role").is_null())
+    p2p = _sides(named.filter(pl.col("role").is_not_null()), copies, meta, rank)
+    return conform(p2p, P2P), conform(collectives, COLLECTIVES)
+
+
+def _sides(transfers: pl.DataFrame, copies: pl.DataFrame, meta: Metadata, rank: int) -> pl.DataFrame:
+    """One row per operator and peer, with the peer's global rank and what a batch really did.
+
+    The receiver reads the sender's memory. So an operator received when it copied from another rank; what it copied
+    locally beyond that it sent. Seen on real captures, in both directions.
+    """
+    moved = copies.rename({"op": "whole_name"})
+    remote, local = pl.col("remote").fill_null(0), pl.col("local").fill_null(0)
+    sends = (local - remote > SLACK_BYTES) | (remote == 0)
+    told = pl.when(remote == 0).then(pl.lit("send")).when(sends).then(pl.lit("both")).otherwise(pl.lit("recv"))
+    known = pl.col("remote").is_not_null() & (remote + local > SLACK_BYTES)
+    members = _members(transfers["group"].unique().drop_nulls().to_list(), meta, rank)
+    only = members.group_by("group").agg(pl.col("global").first(), n=pl.len()).filter(pl.col("n") == 1)
+    return (
+        transfers.join(moved, on=["whole_name", "group"], how="left", maintain_order="left")
+        .with_columns(
+            role=pl.when((pl.col("role") == "both") & known).then(told).otherwise("role"),
+            bytes=pl.when(known).then(pl.max_horizontal(remote, local - remote)).otherwise("bytes"),
+        )
+        .join(members.rename({"place": "peer"}), on=["group", "peer"], how="left", maintain_order="left")
+        .join(only.select("group", other="global"), on="group", how="left", maintain_order="left")
+        .with_columns(peer=pl.coalesce("global", "other"))
+    )
+
+
+def _members(groups: list[str], meta: Metadata, rank: int) -> pl.DataFrame:
+    """The other members of each group: group, place (local), global rank."""
+    rows = [
+        (group, place, member) for group in groups for place, member in enumerate(meta.members(group)) if member != rank
+    ]
+    return pl.DataFrame(rows, schema={"group": TEXT, "place": INT, "global": INT}, orient="row")

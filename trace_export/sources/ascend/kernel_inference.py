@@ -1,0 +1,190 @@
+"""Blocks of a rank without markers, found from the types of its kernels.
+
+Some kernels run only in a forward, others only in a backward or in the optimizer: they vote. A run of equal votes that
+no point-to-point operator interrupts is a block; other kernels around it (matrix products, casts) belong to it as far
+as the neighbouring block or operator. What is found this way has the origin `inferred`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from trace_export.model import INT, SPANS, TIME, conform, empty
+from trace_export.sources.ascend.marker_blocks import OPTIMIZER
+
+Times = npt.NDArray[np.int64]
+
+_VOTES = (
+    ("OPT", OPTIMIZER),
+    ("B", "Grad|Backprop"),
+    ("F", "FlashAttention|RmsNorm|LayerNorm|SwiGlu|Swiglu|Gelu|Silu|RotaryPositionEmbedding|RotaryMul"),
+)
+"""Vote → what the type contains; the first that fits. Matrix products and element-wise kernels run everywhere."""
+
+SEGMENT = ["step", "cut"]
+"""What lies between two point-to-point operators of one step."""
+
+LEAST = 2
+"""Fewer runs than this of F or of B are no pipeline."""
+
+MIXED_RUNS = 3
+"""So many backward runs between two point-to-point operators are parts of one block: two passes at once, or a
+backward that computes its layers' forwards again."""
+
+LONG = 1.5
+"""Among such runs, a forward run so many times as long as the usual one is a forward of its own."""
+
+PARTIAL = 0.75
+"""A forward run shorter than this part of the usual, right before a backward, is a recomputation."""
+
+TWICE = 1.8
+"""A forward run so many times as long as the backward after it holds the backward's recomputation too."""
+
+
+def spans(kernels: pl.DataFrame, transfers: Times, collectives: Times, rank: int) -> pl.DataFrame:
+    """Blocks as in model.SPANS from kernels (`WORKED`) and the starts of point-to-point operators and collectives.
+
+    Empty where there are fewer than two forwards or backwards: nothing is made up.
+    """
+    voting = _voting(kernels)
+    if voting.is_empty():
+        return empty(SPANS)
+    stream = voting["stream"].mode().sort()[0]
+    own = pl.col("stream").eq_missing(pl.lit(stream, TIME))
+    main, voting = kernels.filter(own).sort("start_ns"), voting.filter(own).sort("start_ns")
+    transfers, collectives = np.unique(transfers), np.unique(collectives)
+    cut = np.searchsorted(transfers, voting["start_ns"].to_numpy(), side="right")
+    blocks = _blocks(_runs(voting.with_columns(cut=cut)), voting, has_cuts=len(transfers) > 0)
+    if min(blocks["kind"].is_in([kind, "FB"]).to_numpy().sum() for kind in ("F", "B")) < LEAST:
+        return empty(SPANS)
+    start, end = _bounds(blocks, main, transfers, collectives)
+    return conform(
+        blocks.with_columns(start_ns=start, end_ns=end, rank=pl.lit(rank, INT), origin=pl.lit("inferred")), SPANS
+    )
+
+
+def optimizer(voting: pl.DataFrame, blocks: pl.DataFrame, rank: int) -> pl.DataFrame:
+    """The optimizer blocks as in model.SPANS beside the marked `blocks`: all `voting` kernels (start_ns, end_ns), whose
+    names are an OPTIMIZER's, between two of them are one, of the step of the block before."""
+    known = blocks.select("start_ns", "step").sort("start_ns").with_row_index("gap")
+    runs = voting.sort("start_ns").join_asof(known, on="start_ns").group_by("gap", maintain_order=True).agg(
+        pl.col("step").first(), pl.col("start_ns").min(), pl.col("end_ns").max()
+    )  # fmt: skip
+    return conform(runs.with_columns(kind=pl.lit("OPT"), rank=pl.lit(rank, INT), origin=pl.lit("inferred")), SPANS)
+
+
+def _voting(kernels: pl.DataFrame) -> pl.DataFrame:
+    """The kernels that vote, with their `vote`."""
+    texts = kernels.select("text").unique()
+    vote = pl.coalesce(pl.when(pl.col("text").str.contains(fits)).then(pl.lit(kind)) for kind, fits in _VOTES)
+    return kernels.join(texts.with_columns(vote=vote).drop_nulls(), on="text", maintain_order="left")
+
+
+def _runs(voting: pl.DataFrame) -> pl.DataFrame:
+    """Runs of equal votes within one step and between two cuts: vote, step, cut, first (row), n, start_ns, end_ns."""
+    change = pl.any_horizontal(pl.col(c).ne_missing(pl.col(c).shift(1)) for c in ("vote", "cut", "step"))
+    numbered = voting.with_row_index("first").with_columns(run=change.cum_sum())
+    return numbered.group_by("run", maintain_order=True).agg(
+        pl.col("vote", "step", "cut", "first", "start_ns").first(), pl.col("end_ns").max(), n=pl.len()
+    )
+
+
+def _blocks(runs: pl.DataFrame, voting: pl.DataFrame, *, has_cuts: bool) -> pl.DataFrame:
+    """Runs → blocks: kind, step, cut, start_ns, end_ns of the voting kernels."""
+    many = (pl.col("vote") == "B").sum().over(SEGMENT) >= MIXED_RUNS
+    runs = runs.with_columns(mixed=(many & pl.col("vote").is_in(["F", "B"])) if has_cuts else pl.lit(False))
+    plain = runs.filter(~pl.col("mixed"))
+    together = "FB" if (plain["vote"] == "B").any() else "B"
+    blocks = [_mixed(runs.filter("mixed"), voting, together), _plain(plain, voting)]
+    return pl.concat(b.select("kind", *SEGMENT, "start_ns", "end_ns") for b in blocks).sort("start_ns")
+
+
+def _mixed(runs: pl.DataFrame, voting: pl.DataFrame, kind: str) -> pl.DataFrame:
+    """Segments in which forward and backward runs alternate → blocks of `kind`: FB where two passes overlap, B where a
+    backward computes each layer's forward again.
+
+    A forward run much longer than its like is a whole forward beside them. Right before a recomputing backward it ends
+    with the recomputation of that one's first layer.
+    """
+    long = (pl.col("vote") == "F") & (pl.col("n") > LONG * pl.col("usual"))
+    runs = runs.with_columns(usual=pl.col("n").filter(pl.col("vote") == "F").median().over(SEGMENT))
+    runs = runs.with_columns(long=long, follows=long.shift(1).over(SEGMENT).fill_null(False))
+    shared = pl.col("long") & (pl.col("vote").shift(-1).over(SEGMENT) == "B") & pl.lit(kind == "B")
+    runs = runs.with_columns(keep=pl.col("n") - pl.when(shared).then("usual").otherwise(0).cast(INT))
+    split = (runs["first"] + runs["keep"]).clip(0, len(voting) - 1)
+    runs = runs.with_columns(
+        end_ns=voting["end_ns"].gather(runs["first"] + runs["keep"] - 1),
+        rest=pl.when(shared).then(voting["start_ns"].gather(split)),
+        part=(pl.col("long") | pl.col("follows")).cum_sum(),
+    ).with_columns(pl.coalesce(pl.col("rest").shift(1).over(SEGMENT), "start_ns").alias("start_ns"))
+    return runs.group_by(*SEGMENT, "part", maintain_order=True).agg(
+        pl.col("start_ns").first(),
+        pl.col("end_ns").last(),
+        kind=pl.when(pl.col("long").first()).then(pl.lit("F")).otherwise(pl.lit(kind)),
+    )
+
+
+def _plain(runs: pl.DataFrame, voting: pl.DataFrame) -> pl.DataFrame:
+    """Runs that are blocks of their own, with the forwards that a backward computes again made part of it.
+
+    Such a forward run stands right before the backward, no operator between. It is one if it is shorter than a whole
+    forward, or if every backward has one although there are enough forwards without (a stage whose backwards wait for a
+    message, so a forward of its own would be followed by an operator). On the last stage a forward and the
+    recomputation after it are one run, twice as long as the backward.
+    """
+    before = pl.col("cut").shift(-1) == pl.col("cut")
+    joined = ((pl.col("vote") == "F") & (pl.col("vote").shift(-1) == "B") & before).fill_null(False)
+    runs = runs.with_columns(joined=joined, after=pl.col("n").shift(-1))
+    alone = runs.filter((pl.col("vote") == "F") & ~pl.col("joined"))
+    backwards = runs.filter(pl.col("vote") == "B").height
+    usual = alone["n"].median()
+    every = runs["joined"].sum() == backwards and alone.height >= backwards > 0
+    short = pl.col("n") < PARTIAL * (usual if isinstance(usual, float) else 0.0)
+    runs = runs.with_columns(again=pl.col("joined") & (pl.lit(every) | short))
+    double = pl.col("joined") & ~pl.col("again") & (pl.col("n") >= TWICE * pl.col("after"))
+    half = (runs["first"] + (runs["n"] + 1) // 2).clip(0, len(voting) - 1)
+    runs = runs.with_columns(
+        end_ns=pl.when(double).then(voting["end_ns"].gather(half - 1)).otherwise("end_ns"),
+        rest=pl.when(double).then(voting["start_ns"].gather(half)),
+    ).with_columns(pl.coalesce(pl.col("rest").shift(1), "start_ns").alias("start_ns"))
+    goes_on = pl.col("again") & (pl.col("vote").shift(1) == "B") & (pl.col("cut").shift(1) == pl.col("cut"))
+    new = ~(pl.col("again").shift(1) | goes_on).fill_null(False)
+    return (
+        runs.with_columns(block=new.cum_sum())
+        .group_by("block", maintain_order=True)
+        .agg(pl.col("step", "cut", "start_ns").first(), pl.col("end_ns").last(), kind=pl.col("vote").last())
+    )
+
+
+def _bounds(blocks: pl.DataFrame, main: pl.DataFrame, transfers: Times, collectives: Times) -> tuple[Times, Times]:
+    """(start, end) of the blocks with the other kernels of the stream around them.
+
+    Kernels between two blocks, with no operator between, go to the earlier one: on the last stage these are the head
+    and the loss, which follow the forward. A backward ends before the next collective: gradients are reduced there.
+    """
+    core_start, core_end = blocks["start_ns"].to_numpy(), blocks["end_ns"].to_numpy()
+    is_opt, is_forward = (blocks["kind"] == "OPT").to_numpy(), (blocks["kind"] == "F").to_numpy()
+    starts, ends = main["start_ns"].to_numpy(), np.maximum.accumulate(main["end_ns"].to_numpy())
+    forever = np.iinfo(np.int64).max
+    following = np.append(core_start[1:], forever)
+    until = np.minimum(following, _next(transfers, core_end))
+    until = np.where(is_forward, until, np.minimum(until, _next(collectives, core_end)))
+    last = np.searchsorted(starts, until, side="left") - 1
+    end = np.where(is_opt, core_end, np.maximum(core_end, np.where(last >= 0, ends[last], core_end)))
+    end = np.where(end > following, core_end, end)
+    since = np.maximum(np.append(0, end[:-1]), _previous(transfers, core_start))
+    first = np.clip(np.searchsorted(starts, since, side="left"), 0, len(starts) - 1)
+    start = np.where(is_opt, core_start, np.minimum(core_start, starts[first]))
+    return start, end
+
+
+def _next(times: Times, after: Times) -> Times:
+    padded = np.append(times, np.iinfo(np.int64).max)
+    return padded[np.searchsorted(times, after, side="left")]
+
+
+def _previous(times: Times, before: Times) -> Times:
+    padded = np.append(0, times)
+    return padded[np.searchsorted(times, before, side="right")]

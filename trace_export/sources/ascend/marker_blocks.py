@@ -1,0 +1,107 @@
+"""Markers of an Ascend rank → blocks: which are pipeline work, which lie inside another, which step they are of.
+
+The training script marks its step functions with `mstx.range_start(message, stream)`. Each range exists twice: on the
+host, when it was issued, and on the device stream, when the work around it ran. The block is the device's range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+
+from trace_export.model import INT, SPANS, TEXT, TIME, Note, Schema, conform
+from trace_export.sources.shared.timestamps import UNTIMED, usable
+
+MARKS: Schema = {
+    "text": TEXT, "stream": TIME, "start_ns": TIME, "end_ns": TIME, "host_start_ns": TIME, "host_end_ns": TIME,
+    "origin": TEXT,
+}  # fmt: skip
+"""One marker range. Times are the device's where `origin` is `device`, else the host's."""
+
+STEPS: Schema = {"step": INT, "start_ns": TIME, "end_ns": TIME}
+"""A training step on the host, as the profiler's schedule numbers it."""
+
+WORKED: Schema = {"text": TEXT, "stream": TIME, "step": INT, "start_ns": TIME, "end_ns": TIME}
+"""A compute kernel; `text` is its type, or at Level0 its name."""
+
+OPTIMIZER = "(?i)adam|applymomentum|applyrmsprop|applyadagrad|lamb|lars|sgd"
+"""What the names and types of an optimizer's kernels contain."""
+
+EMPTY_NS = 10_000
+"""Where no kernels were recorded, a weight-gradient range shorter than this is taken for a pop of an empty store."""
+
+Busy = Callable[[pl.DataFrame], pl.Series]
+"""Ranges (stream, start_ns, end_ns) → for each whether a kernel ran in it; used for weight-gradient ranges only."""
+
+
+def spans(
+    marks: pl.DataFrame, names: pl.DataFrame, steps: pl.DataFrame, rank: int, busy: Busy | None
+) -> tuple[pl.DataFrame, list[Note]]:
+    """The blocks among `marks` (`MARKS`) as in model.SPANS, by start; `names` (markers.NAMES) says what their texts
+    mean.
+
+    Where the profiler has no `steps`, markers around whole steps stand in for them.
+    """
+    told = marks.filter(usable()).join(names, on="text")
+    if steps.is_empty():
+        steps = conform(told.filter((pl.col("role") == "step") & pl.col("step").is_not_null()), STEPS)
+    blocks = _outermost(told.filter(pl.col("role") == "block").drop("rank").rename({"step": "told"}))
+    blocks, notes = _worked(blocks, busy)
+    if lost := marks.filter(~usable().fill_null(False)).height:
+        notes.append(Note("warning", f"ranges {UNTIMED}", count=lost))
+    blocks, outside = _stepped(blocks, steps)
+    if outside:
+        notes.append(Note("note", "blocks issued between two steps are given to the nearest", count=outside))
+    return conform(blocks.with_columns(rank=pl.lit(rank, INT), marker="text").sort("start_ns", "end_ns"), SPANS), notes
+
+
+def stage(names: pl.DataFrame) -> int | None:
+    """The rank's place in its pipeline, if its markers say it: those of trace_export.instrument do."""
+    said = names["place"].drop_nulls()
+    return None if said.is_empty() else int(said[0])
+
+
+def _outermost(blocks: pl.DataFrame) -> pl.DataFrame:
+    """Without the blocks that lie inside another of their stream: a fused block marks its parts again.
+
+    Named work that is no block of the pipeline hides none and is hidden by none.
+    """
+    stream = [pl.col("stream"), pl.col("origin"), pl.col("kind").is_null()]
+    ordered = blocks.sort(*stream, pl.col("start_ns"), -pl.col("end_ns"))
+    until = pl.col("end_ns").cum_max().shift(1).over(stream)
+    return ordered.filter((pl.col("end_ns") > until).fill_null(True) | pl.col("kind").is_null())
+
+
+def _worked(blocks: pl.DataFrame, busy: Busy | None) -> tuple[pl.DataFrame, list[Note]]:
+    """Without the weight-gradient ranges in which nothing ran: the script also marks pops of an empty store."""
+    weights = blocks.filter(pl.col("kind") == "W")
+    if weights.is_empty():
+        return blocks, []
+    idle = ~busy(weights) if busy else weights["end_ns"] - weights["start_ns"] < EMPTY_NS
+    left_out = weights.filter(idle)
+    if left_out.is_empty():
+        return blocks, []
+    note = Note("note", "weight-gradient ranges without any work are left out", count=left_out.height)
+    return blocks.join(left_out, on=["stream", "start_ns", "end_ns", "text"], how="anti", nulls_equal=True), [note]
+
+
+def _stepped(blocks: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """With the step whose host span holds the block's host range, or else begins nearest to it; and how many of these.
+
+    Device times do not decide it: work may run on after the host has gone on to the next step. Without any span the
+    marker's own number counts.
+    """
+    if steps.is_empty():
+        return blocks.with_columns(step="told"), 0
+    since = pl.coalesce("host_start_ns", "start_ns")
+    until = pl.coalesce("host_end_ns", since)
+    ordered = blocks.with_columns(since=since, until=until).sort("since")
+    spans = steps.sort("start_ns").select("step", since="start_ns", begin="start_ns", end="end_ns")
+    for name, strategy in (("last", "backward"), ("next", "forward")):
+        side = spans.rename({c: f"{c}_{name}" for c in ("step", "begin", "end")})
+        ordered = ordered.join_asof(side, on="since", strategy=strategy)  # type: ignore[arg-type]
+    inside = (pl.col("until") <= pl.col("end_last")).fill_null(False)
+    later = pl.col("begin_next") - pl.col("since") < pl.col("since") - pl.col("begin_last")
+    step = pl.when(inside | ~later.fill_null(False)).then(pl.coalesce("step_last", "step_next")).otherwise("step_next")
+    return ordered.with_columns(step=step), ordered.filter(~inside).height

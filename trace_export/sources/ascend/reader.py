@@ -1,0 +1,201 @@
+"""One rank of an Ascend run, from torch_npu or MindSpore, database or text export → its tables.
+
+What differs between the exports is in `database.py` and `text_export.py`; what their frames mean is the same for all:
+markers become blocks (`marker_blocks.py`), operators become transfers and collectives (`hccl.py`), and where
+there are no markers, kernels become blocks (`kernel_inference.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import polars as pl
+
+from trace_export.errors import SourceError
+from trace_export.model import HOSTS, INT, RANKS, KernelFile, Note, Profile, Schema, conform
+from trace_export.sources.ascend import database, device_tasks, hccl, marker_blocks, text_export, trace_view
+from trace_export.sources.ascend.metadata import Metadata, metadata
+from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.shared.sqlite import Database
+from trace_export.sources.source import ReadOptions, Source, Tasks
+
+LARGEST = 2**31
+"""Ranks and devices are numbered below this; `database.NOT_AVAILABLE` lies above."""
+
+NO_BLOCKS = "no pipeline blocks: no markers of forward and backward, and no kernels that tell them apart"
+
+
+def read(source: Source, options: ReadOptions) -> Profile:
+    """The tables of one rank. Raises SourceError when its files hold nothing that can be read."""
+    if source.path.is_dir():
+        return _from_text(source, options)
+    with Database(source.path) as db:
+        return _from_database(db, source, options)
+
+
+def read_tasks(wanted: Tasks) -> tuple[KernelFile, ...]:
+    """The device tasks of one rank. Raises SourceError when its files cannot be read."""
+    if wanted.path.is_dir():
+        return device_tasks.from_text(text_export.kernels(wanted.path), wanted)
+    with Database(wanted.path) as db:
+        return device_tasks.from_database(db, wanted)
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """What the files of one rank hold; the frames as in the modules named like them."""
+
+    rank: int
+    rank_origin: str
+    device: int | None
+    host: str
+    label: str
+    meta: Metadata
+    marks: pl.DataFrame
+    steps: pl.DataFrame
+    operators: pl.DataFrame
+    copies: pl.DataFrame
+    counters: pl.DataFrame
+    kernels: Callable[[], pl.DataFrame]
+    optimizing: Callable[[], pl.DataFrame]
+    busy: marker_blocks.Busy | None
+    notes: tuple[Note, ...]
+
+
+def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
+    marks = _on_host(found.marks) if options.host_ranges else found.marks
+    names = Dialects.of(options.markers).parse(marks["text"]).names
+    spans, notes = marker_blocks.spans(marks, names, found.steps, found.rank, found.busy)
+    p2p, collectives = hccl.tables(found.operators, found.copies, found.meta, found.rank)
+    if not spans["kind"].is_in(["F", "B", "FB"]).any():
+        from trace_export.sources.ascend import kernel_inference  # and numpy, which most runs do without
+
+        transfers, others = p2p["start_ns"].to_numpy(), collectives["start_ns"].to_numpy()
+        spans = kernel_inference.spans(found.kernels(), transfers, others, found.rank)
+        notes.append(_inferred_note(spans))
+    elif options.optimizer:
+        from trace_export.sources.ascend import kernel_inference
+
+        spans = pl.concat([spans, kernel_inference.optimizer(found.optimizing(), spans, found.rank)])
+    notes = [replace(note, where=note.where or str(source.path)) for note in notes]
+    place = {"stage": marker_blocks.stage(names)} | found.meta.place
+    rank = {
+        **place, "rank": found.rank, "rank_origin": found.rank_origin, "device": found.device, "host": found.host,
+        "source": str(source.path), "kind": source.kind,
+        "stage_origin": None if place.get("stage") is None else "recorded",
+    }  # fmt: skip
+    return Profile(
+        hosts=_row({"host": found.host, "machine": source.machine, "label": found.label}, HOSTS),
+        ranks=_row(rank, RANKS),
+        spans=spans,
+        p2p=p2p,
+        collectives=collectives,
+        counters=found.counters,
+        declared=found.meta.declared,
+        notes=(*found.meta.notes, *found.notes, *notes),
+    )
+
+
+def _inferred_note(spans: pl.DataFrame) -> Note:
+    if spans.is_empty():
+        return Note("warning", NO_BLOCKS)
+    return Note("note", "no markers; blocks are inferred from the types of kernels, the loss counts as forward")
+
+
+def _on_host(marks: pl.DataFrame) -> pl.DataFrame:
+    """The ranges as the host issued them."""
+    known = marks.filter(pl.col("host_start_ns").is_not_null())
+    return known.with_columns(start_ns="host_start_ns", end_ns="host_end_ns", origin=pl.lit("host"))
+
+
+def _row(values: Mapping[str, object], schema: Schema) -> pl.DataFrame:
+    return conform(pl.DataFrame([values], schema={k: schema[k] for k in values}), schema)
+
+
+def _from_database(db: Database, source: Source, options: ReadOptions) -> Profile:
+    if not {"TASK", "STRING_IDS"} <= db.tables():
+        raise SourceError(source.path, "holds no device tasks (table TASK)", "export the profile again")
+    rank, device, origin = _identity(db, source)
+    marks, lost = database.marks(db)
+    operators, copies = database.operators(db, marks)
+    host, label = _host(db, source)
+    notes = (
+        [Note("note", "ranges whose end the device never reached are left out", str(source.path), lost)] if lost else []
+    )
+    found = _Recorded(
+        rank=rank, rank_origin=origin, device=device, host=host, label=label,
+        meta=_metadata(db, source, rank), marks=marks, steps=database.steps(db), operators=operators, copies=copies,
+        counters=database.counters(db, rank), kernels=lambda: database.kernels(db),
+        busy=(lambda ranges: database.busy(db, ranges)) if "COMPUTE_TASK_INFO" in db.tables() else None,
+        optimizing=lambda: database.kernels_called(db, marker_blocks.OPTIMIZER), notes=tuple(notes),
+    )  # fmt: skip
+    return _profile(found, source, options)
+
+
+def _identity(db: Database, source: Source) -> tuple[int, int | None, str]:
+    """(rank, device, how sure the rank is): the layout's rank, else the database's, else 0."""
+    known = [(-1, -1)]
+    if {"rankId", "deviceId"} <= db.columns("RANK_DEVICE_MAP").keys():
+        known = db.texts("SELECT rankId, deviceId FROM RANK_DEVICE_MAP") or known
+    inside = next(((r, d) for r, d in known if r == source.rank), known[0])
+    device = inside[1] if isinstance(inside[1], int) and 0 <= inside[1] < LARGEST else None
+    if source.rank is not None:
+        return source.rank, device, source.rank_origin
+    if isinstance(inside[0], int) and 0 <= inside[0] < LARGEST:
+        return inside[0], device, "recorded"
+    return 0, device, "assumed"
+
+
+def _host(db: Database, source: Source) -> tuple[str, str]:
+    """Key and label of the clock domain: the host as the database knows it, else as the layout does."""
+    if {"hostUid", "hostName"} <= db.columns("HOST_INFO").keys():
+        for uid, name in db.texts("SELECT hostUid, hostName FROM HOST_INFO LIMIT 1"):
+            if uid:
+                return str(uid), str(name or uid)
+    return source.host, source.host
+
+
+def _metadata(db: Database, source: Source, rank: int) -> Metadata:
+    rows = []
+    if {"name", "value"} <= db.columns("META_DATA").keys():
+        rows = [(str(n), str(v)) for n, v in db.texts("SELECT name, value FROM META_DATA")]
+    return metadata(rows, source.path.parent.parent, rank, source.path)
+
+
+def _from_text(source: Source, options: ReadOptions) -> Profile:
+    folder, rank = source.path, 0 if source.rank is None else source.rank
+    notes = list(text_export.unfinished(folder))
+    seen = _trace(folder, Dialects.of(options.markers))
+    rows = text_export.kernels(folder)
+    of_hccl = pl.col("core").is_in(text_export.COMMUNICATION).fill_null(False)
+    is_communication = of_hccl | pl.col("name").str.starts_with("hcom_")
+    communication = rows.filter(is_communication).collect(engine="streaming")
+    computing = rows.filter(~is_communication)
+    by_step = computing.group_by("step").agg(pl.col("end_ns").max()).drop_nulls().collect(engine="streaming")
+    twins = seen.marks["host_start_ns"].null_count() == 0 and len(seen.steps) > 0
+    operators, copies = text_export.operators(communication, folder, notes)
+    found = _Recorded(
+        rank=rank,
+        rank_origin="assumed" if source.rank is None else source.rank_origin,
+        device=text_export.device(folder),
+        host=source.host,
+        label=source.host,
+        meta=metadata((), folder.parent, rank, folder),
+        marks=seen.marks,
+        steps=seen.steps if twins or by_step.is_empty() else text_export.steps(by_step),
+        operators=operators,
+        copies=copies,
+        counters=pl.concat([seen.counters, text_export.counters(folder)]).with_columns(rank=pl.lit(rank, INT)),
+        kernels=lambda: text_export.worked(computing),
+        busy=(lambda ranges: text_export.busy(computing, ranges)) if len(by_step) else None,
+        optimizing=lambda: text_export.kernels_called(computing, marker_blocks.OPTIMIZER),
+        notes=(*seen.notes, *notes),
+    )
+    return _profile(found, source, options)
+
+
+def _trace(folder: Path, dialects: Dialects) -> trace_view.TraceView:
+    path = folder / "trace_view.json"
+    return trace_view.read(path, dialects) if path.is_file() else trace_view.NOTHING

@@ -1,0 +1,225 @@
+"""A text export of torch_npu or MindSpore: `kernel_details.csv`, `communication*.json` and tables of memory.
+
+Columns come and go with level and version, so they are taken by name. Times are µs as text, often with a TAB behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+
+from trace_export.errors import SourceError
+from trace_export.model import COUNTERS, INT, TEXT, TIME, Note, Schema, conform, empty
+from trace_export.sources.ascend.hccl import COPIES, OPERATORS
+from trace_export.sources.ascend.marker_blocks import STEPS, WORKED
+from trace_export.sources.ascend.metadata import json_file, whole
+from trace_export.sources.ascend.trace_view import nanoseconds
+from trace_export.sources.shared.sqlite import Database
+from trace_export.sources.shared.timestamps import usable
+
+KERNELS: Schema = {
+    "name": TEXT, "type": TEXT, "core": TEXT, "stream": TIME, "step": INT, "start_ns": TIME, "end_ns": TIME,
+}  # fmt: skip
+"""One row of kernel_details.csv. `type` is null at Level0, where only the name tells what ran."""
+
+_COLUMNS = {"name": "Name", "type": "Type", "core": "Accelerator Core", "stream": "Stream ID", "step": "Step Id"}
+_TIMES = ("Start Time(us)", "Duration(us)")
+COMMUNICATION = ("COMMUNICATION", "HCCL")
+"""Accelerator Core of the rows that are communication operators."""
+
+_MEMORY = (
+    ("memory_record.csv", "{} allocated", "Component", "Total Allocated(MB)"),
+    ("memory_record.csv", "{} reserved", "Component", "Total Reserved(MB)"),
+    ("npu_module_mem.csv", "{} module reserved", "Component", "Total Reserved(MB)"),
+)
+MB = 1_000_000
+LARGEST = 1 << 53
+"""Of the numbers in JSON files: a time in µs far beyond ours, and the largest up to which a float is exact."""
+
+
+def kernels(folder: Path) -> pl.LazyFrame:
+    """The rows of kernel_details.csv as `KERNELS`, read when collected; none if there is no such file.
+
+    Raises SourceError when it lacks the columns of times.
+    """
+    path = folder / "kernel_details.csv"
+    if not path.is_file() or path.stat().st_size == 0:
+        return empty(KERNELS).lazy()
+    rows = _csv(path)
+    there = rows.collect_schema().names()
+    if not {"Name", *_TIMES} <= set(there):
+        raise SourceError(path, f"has no columns {', '.join(_TIMES)}", "collect the profile again")
+    known = [pl.col(old).replace({"N/A": None}).alias(new) for new, old in _COLUMNS.items() if old in there]
+    absent = [pl.lit(None, TEXT).alias(new) for new, old in _COLUMNS.items() if old not in there]
+    start, length = (nanoseconds(pl.col(column)) for column in _TIMES)
+    return rows.select(*known, *absent, start_ns=start, end_ns=start + length).with_columns(
+        pl.col("stream").cast(TIME, strict=False), pl.col("step").cast(INT, strict=False)
+    ).filter(usable())  # fmt: skip
+
+
+def unfinished(folder: Path) -> Iterator[Note]:
+    """A warning for each table without content, which is taken for one that is not there."""
+    for path in sorted(folder.glob("*.csv")):
+        if path.is_file() and path.stat().st_size == 0:
+            yield Note("warning", "is empty: its export or copy did not finish", str(path))
+
+
+def device(folder: Path) -> int | None:
+    """The device's number on its host: a column that several tables have, depending on the version."""
+    for name, column in (("step_trace_time.csv", "Device_id"), ("kernel_details.csv", "Device_id")):
+        path = folder / name
+        if path.is_file() and path.stat().st_size and column in _csv(path).collect_schema().names():
+            return next((whole(value, least=0) for value in _csv(path).select(column).head(1).collect()[column]), None)
+    info = next((json_file(path) for path in sorted(folder.parent.glob("profiler_info*.json"))), {})
+    inner = info.get("ms_profiler_info")
+    return whole(inner.get("device_id"), least=0) if isinstance(inner, dict) else None
+
+
+def operators(rows: pl.DataFrame, folder: Path, notes: list[Note]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """(`OPERATORS`, `COPIES`): times from the communication `rows` of kernel_details.csv, the rest from the JSON files.
+
+    A rank without kernel_details.csv has its times from communication.json, on a grid of 0.25 µs, or analysis.db.
+    """
+    told = _communication(folder, notes)
+    timed = rows.select("start_ns", "end_ns", op="name")
+    if timed.is_empty():
+        found = told if len(told) else _analysed(folder)
+    else:
+        found = timed.join(told.select("op", "group", "bytes").unique("op", keep="none"), on="op", how="left")
+    return conform(found, OPERATORS), _copies(folder, told, notes)
+
+
+def _communication(folder: Path, notes: list[Note]) -> pl.DataFrame:
+    """The operators in communication.json: op, group, start_ns, end_ns, bytes (remote).
+
+    A sum of nothing is what the profiler writes where it took no sizes: null.
+    """
+    rows = []
+    for name, group, entry in _entries(folder / "communication.json", notes):
+        time, bandwidth = entry.get("Communication Time Info"), entry.get("Communication Bandwidth Info")
+        if not isinstance(time, dict) or "Start Timestamp(us)" not in time:
+            continue  # Total Op Info
+        start, length = _number(time["Start Timestamp(us)"]), _number(time.get("Elapse Time(ms)"))
+        links = bandwidth if isinstance(bandwidth, dict) else {}
+        sizes = [_number(links[k].get("Transit Size(MB)")) for k in ("SDMA", "RDMA") if isinstance(links.get(k), dict)]
+        start_ns = round(start * 1000)
+        rows.append((name, group, start_ns, start_ns + round(length * 1e6), round(sum(sizes) * MB) or None))
+    return pl.DataFrame(rows, schema=OPERATORS, orient="row")
+
+
+def _copies(folder: Path, told: pl.DataFrame, notes: list[Note]) -> pl.DataFrame:
+    """`COPIES`: remote and local bytes per operator from communication_matrix.json, which lists a few of each kind; of
+    the others communication.json tells the remote ones, if it recorded sizes at all."""
+    rows = [
+        (str(link["Op Name"]), group, *pair, round(_number(link.get("Transit Size(MB)")) * MB))
+        for _, group, links in _entries(folder / "communication_matrix.json", notes)
+        for between, link in links.items()
+        if isinstance(link, dict) and "Op Name" in link and (pair := _pair(between)) is not None
+    ]
+    schema = {"op": TEXT, "group": TEXT, "own": INT, "peer": INT, "moved": TIME}
+    links = pl.DataFrame(rows, schema=schema, orient="row").unique()
+    away = pl.col("own") != pl.col("peer")
+    matrix = links.group_by("op", "group").agg(
+        peer=pl.col("peer").filter(away).first(),
+        remote=pl.col("moved").filter(away).sum(),
+        local=pl.col("moved").filter(~away).sum(),
+    )
+    if not told["bytes"].sum():
+        return conform(matrix, COPIES)
+    rest = told.join(matrix, on=["op", "group"], how="anti").with_columns(remote="bytes")
+    return pl.concat([conform(matrix, COPIES), conform(rest, COPIES)])
+
+
+def _pair(between: str) -> tuple[int, int] | None:
+    own, dash, peer = between.partition("-")
+    return (int(own), int(peer)) if dash and own.isdecimal() and peer.isdecimal() else None
+
+
+def _entries(path: Path, notes: list[Note]) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
+    """(name before the @, group hash after it, entry) of every step and kind in a communication file."""
+    if not path.is_file():
+        return
+    try:
+        content = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError:
+        content = None
+    if not isinstance(content, dict):
+        notes.append(Note("warning", "is not a JSON object; what it says of communication is lost", str(path)))
+        return
+    for step in content.values():
+        for kind in step.values() if isinstance(step, dict) else ():
+            for name, entry in kind.items() if isinstance(kind, dict) else ():
+                op, _, group = name.partition("@")
+                if isinstance(entry, dict):
+                    yield op, group or None, entry
+
+
+def _number(value: object) -> float:
+    """A quantity of a JSON file, 0 for what cannot be one."""
+    return float(value) if isinstance(value, (int, float)) and abs(value) < LARGEST else 0.0
+
+
+def _analysed(folder: Path) -> pl.DataFrame:
+    """The operators of analysis.db (torch_npu) or communication_analyzer.db (MindSpore), for want of anything else."""
+    for name in ("analysis.db", "communication_analyzer.db"):
+        if not (folder / name).is_file():
+            continue
+        with Database(folder / name) as db:
+            if "CommAnalyzerTime" in db.tables():
+                rows = db.texts(
+                    "SELECT hccl_op_name, group_name, CAST(ROUND(start_timestamp * 1000) AS INTEGER),"
+                    " CAST(ROUND(start_timestamp * 1000 + elapse_time * 1000000) AS INTEGER), NULL"
+                    " FROM CommAnalyzerTime WHERE hccl_op_name LIKE 'hcom%'"
+                )
+                return pl.DataFrame(rows, schema=OPERATORS, orient="row")
+    return empty(OPERATORS)
+
+
+def steps(kernel_steps: pl.DataFrame) -> pl.DataFrame:
+    """`STEPS` on the device, from the step of each kernel: each step begins where the one before it ended."""
+    ends = kernel_steps.sort("end_ns").select("step", "end_ns", start_ns=pl.col("end_ns").shift(1).fill_null(0))
+    return conform(ends, STEPS)
+
+
+def counters(folder: Path) -> pl.DataFrame:
+    """The samples in the tables of memory as in model.COUNTERS but for the rank, in bytes."""
+    parts = [empty(COUNTERS)]
+    for name, title, by, value in _MEMORY:
+        path = folder / name
+        if not path.is_file() or path.stat().st_size == 0:
+            continue
+        rows = _csv(path)
+        if not {by, value, "Timestamp(us)"} <= set(rows.collect_schema().names()):
+            continue
+        samples = rows.select(
+            name=pl.format(title, by), unit=pl.lit("B"), ts_ns=nanoseconds(pl.col("Timestamp(us)")),
+            value=pl.col(value).str.strip_chars().cast(pl.Float64, strict=False) * (1 << 20),
+        ).drop_nulls().collect()  # fmt: skip
+        parts.append(conform(samples, COUNTERS))
+    return pl.concat(parts)
+
+
+def _csv(path: Path) -> pl.LazyFrame:
+    return pl.scan_csv(path, infer_schema=False, encoding="utf8-lossy", truncate_ragged_lines=True)
+
+
+def kernels_called(rows: pl.LazyFrame, pattern: str) -> pl.DataFrame:
+    """start_ns and end_ns of the `rows` (`KERNELS`) whose names match `pattern`."""
+    return rows.filter(pl.col("name").str.contains(pattern)).select("start_ns", "end_ns").collect(engine="streaming")
+
+
+def worked(computing: pl.LazyFrame) -> pl.DataFrame:
+    """The compute kernels as `WORKED`, by start."""
+    rows = computing.select("stream", "step", "start_ns", "end_ns", text=pl.coalesce("type", "name"))
+    return conform(rows.collect(engine="streaming"), WORKED).sort("start_ns")
+
+
+def busy(computing: pl.LazyFrame, ranges: pl.DataFrame) -> pl.Series:
+    """For each of `ranges` (start_ns, end_ns): did a compute kernel start in it?"""
+    starts = computing.select("start_ns").collect(engine="streaming")["start_ns"].sort()
+    first = starts.search_sorted(ranges["start_ns"], side="left")
+    return first < starts.search_sorted(ranges["end_ns"], side="left")

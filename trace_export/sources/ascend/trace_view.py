@@ -1,0 +1,168 @@
+"""`trace_view.json` of torch_npu and MindSpore: markers, steps and counters, read in pieces.
+
+The file is a bare JSON array of Chrome trace events, hundreds of MB for a large step. It is cut between events into
+pieces of some MB, which Polars reads as lines of JSON; of each piece only the rows are kept that mean something here.
+`ts` is a text of unix µs with three decimals, because a float would lose the last of them.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from trace_export.errors import SourceError
+from trace_export.model import COUNTERS, INT, TEXT, TIME, Note, Schema, conform, empty
+from trace_export.sources.ascend.marker_blocks import MARKS, STEPS
+from trace_export.sources.ranges.dialects import Dialects
+
+PIECE_BYTES = 8 << 20
+MAX_EVENT_BYTES = 256 << 20
+"""No event is as long as this; a file without the end of one is no trace."""
+
+_BETWEEN = re.compile(rb'\}\s*,\s*\{(?=\s*")')
+"""The end of an event and the start of the next. Inside a JSON string the quote would be escaped."""
+
+_UNITS = {"KB": "KB", "MHz": "MHz", "Read(MB/s)": "MB/s", "Write(MB/s)": "MB/s", "Throughput(MB/s)": "MB/s",
+          "Hit Rate(%)": "%"}  # fmt: skip
+"""The counters that are kept: key of the value in `args` → unit."""
+
+_EVENT = {
+    "ph": TEXT, "name": TEXT, "pid": TEXT, "tid": TEXT, "ts": TEXT, "dur": pl.Float64(),
+    "args": pl.Struct({"name": TEXT, **dict.fromkeys(_UNITS, pl.Float64())}),
+}  # fmt: skip
+KEPT: Schema = {
+    "ph": TEXT, "name": TEXT, "role": TEXT, "pid": TEXT, "tid": TEXT, "start_ns": TIME, "end_ns": TIME,
+    "value": pl.Float64(), "unit": TEXT, "title": TEXT,
+}  # fmt: skip
+"""An event that was kept; `title` is the name that a metadata event gives to its process or thread."""
+
+HARDWARE = "Ascend Hardware"
+STEP_NAME = r"^ProfilerStep#(\d{1,9})$"
+
+
+@dataclass(frozen=True)
+class TraceView:
+    """`marks` and `steps` as in ascend_blocks, `counters` as in model.COUNTERS but for the rank."""
+
+    marks: pl.DataFrame
+    steps: pl.DataFrame
+    counters: pl.DataFrame
+    notes: tuple[Note, ...]
+
+
+NOTHING = TraceView(empty(MARKS), empty(STEPS), empty(COUNTERS), ())
+
+
+def nanoseconds(text: pl.Expr) -> pl.Expr:
+    """Decimal µs as text (`1764246877073569.640`, perhaps with blanks around) → ns, exact."""
+    parts = text.str.strip_chars().str.split_exact(".", 1)
+    whole, fraction = parts.struct.field("field_0"), parts.struct.field("field_1").fill_null("")
+    # 16 digits reach beyond the year 2116; more do not fit into 64 bits as nanoseconds.
+    known = pl.when(whole.str.len_chars() <= 16).then(whole).cast(TIME, strict=False)
+    return known * 1000 + fraction.str.pad_end(3, "0").str.slice(0, 3).cast(TIME, strict=False)
+
+
+def read(path: Path, dialects: Dialects) -> TraceView:
+    """What is in the file at `path`. Raises SourceError when it is not a trace."""
+    notes: list[Note] = []
+    try:
+        events = pl.concat([empty(KEPT), *(_kept(piece, dialects) for piece in _pieces(path, notes))])
+    except pl.exceptions.ComputeError as error:
+        raise SourceError(path, "is not valid JSON", "collect or copy it again") from error
+    processes = events.filter(pl.col("name") == "process_name").unique("pid").select("pid", process="title")
+    threads = events.filter(pl.col("name") == "thread_name").unique(["pid", "tid"]).select("pid", "tid", thread="title")
+    ranges = events.filter(pl.col("ph") == "X").join(processes, on="pid", how="left")
+    ranges = ranges.join(threads, on=["pid", "tid"], how="left")
+    steps = ranges.filter(pl.col("name").str.contains(STEP_NAME)).with_columns(
+        step=pl.col("name").str.extract(STEP_NAME).cast(INT)
+    )
+    samples = events.filter(pl.col("ph") == "C").with_columns(ts_ns="start_ns")
+    return TraceView(
+        _marks(ranges.filter(pl.col("role") == "block")),
+        conform(steps, STEPS).sort("start_ns"),
+        conform(samples, COUNTERS),
+        tuple(notes),
+    )
+
+
+def _marks(ranges: pl.DataFrame) -> pl.DataFrame:
+    """The marker ranges as `MARKS`: the device's, each with its twin on the host; where it has none, the host's.
+
+    The k-th range of a name on the device is the k-th on the host, if there are as many.
+    """
+    ranges = ranges.sort("start_ns").with_columns(
+        text="name",
+        stream=pl.coalesce(pl.col("thread").str.extract(r"^Stream (\d+)$"), "tid").cast(TIME, strict=False),
+    )
+    device = ranges.filter(pl.col("process") == HARDWARE)
+    host = ranges.filter((pl.col("process") != HARDWARE).fill_null(True))
+    if device.is_empty():
+        return conform(host.with_columns(origin=pl.lit("host")), MARKS)
+    nth, many = pl.int_range(pl.len()).over("text"), pl.len().over("text")
+    twins = host.select("text", nth=nth, many=many, host_start_ns="start_ns", host_end_ns="end_ns")
+    both = device.with_columns(nth=nth, many=many).join(twins, on=["text", "nth", "many"], how="left")
+    return conform(both.with_columns(origin=pl.lit("device")), MARKS)
+
+
+def _kept(piece: bytes, dialects: Dialects) -> pl.DataFrame:
+    """The events of `piece` (one a line) that are of use."""
+    events = pl.read_ndjson(io.BytesIO(piece), schema=_EVENT)
+    ranges = events.filter(pl.col("ph") == "X")
+    names = dialects.parse(ranges["name"].unique()).names.select("role", name="text")
+    args = events.unnest("args", separator=".")
+    values = [pl.col(f"args.{key}") for key in _UNITS]
+    unit = pl.coalesce(pl.when(v.is_not_null()).then(pl.lit(u)) for v, u in zip(values, _UNITS.values(), strict=True))
+    useful = pl.col("role").is_not_null() | (pl.col("ph") == "M") | pl.col("unit").is_not_null()
+    return conform(
+        args.with_columns(unit=pl.when(pl.col("ph") == "C").then(unit), value=pl.coalesce(values), title="args.name")
+        .join(names, on="name", how="left", maintain_order="left")
+        .with_columns(pl.when(pl.col("ph") == "X").then("role").alias("role"))
+        .filter(useful)
+        .with_columns(start_ns=nanoseconds(pl.col("ts")))
+        .with_columns(end_ns=pl.col("start_ns") + (pl.col("dur") * 1000).round().cast(TIME, strict=False)),
+        KEPT,
+    )
+
+
+def _pieces(path: Path, notes: list[Note]) -> Iterator[bytes]:
+    """The events of the file, some MB at a time, one a line. Appends a note when the file ends inside an event."""
+    with path.open("rb") as file:
+        rest = file.read(PIECE_BYTES).lstrip()
+        if not rest.startswith(b"["):
+            raise SourceError(path, "is not a list of trace events", "collect or copy it again")
+        rest = rest[1:]
+        while chunk := file.read(PIECE_BYTES):
+            rest += chunk
+            if cut := _last_end(rest):
+                yield _lines(rest[:cut])
+                rest = rest[cut:].lstrip(b" \r\n\t,")
+            elif len(rest) > MAX_EVENT_BYTES:
+                raise SourceError(path, "is not a list of trace events", "collect or copy it again")
+    whole = rest.rstrip()
+    if whole.endswith(b"]"):
+        whole = whole[:-1].rstrip()
+    else:
+        notes.append(Note("warning", "is cut short; the events before the cut are used", str(path)))
+        whole = whole[: _last_end(whole)]
+    if whole:
+        yield _lines(whole)
+
+
+def _last_end(data: bytes) -> int:
+    """Just behind the last event of `data` that another one follows; 0 if there is none."""
+    for start in (max(len(data) - (1 << 20), 0), 0):
+        ends = [match.start() + 1 for match in _BETWEEN.finditer(data, start)]
+        if ends:
+            return ends[-1]
+    return 0
+
+
+def _lines(events: bytes) -> bytes:
+    if b"\n" in events:
+        events = events.replace(b"\n", b" ")
+    return _BETWEEN.sub(b"}\n{", events)

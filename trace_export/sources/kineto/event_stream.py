@@ -1,0 +1,219 @@
+"""The JSON of torch.profiler (Kineto) in a stream: frames of events, never the whole file.
+
+An object with `traceEvents`, one line a field, since years in the same layout; other programs may have written it anew
+in another. Times are microseconds with three decimals, after `baseTimeNanoseconds` where that is given: as floats they
+would lose nanoseconds, so they are read as text. Format: libkineto/src/output_json.cpp in pytorch/kineto.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import orjson
+import polars as pl
+
+from trace_export.errors import SourceError
+from trace_export.sources.shared.timestamps import NO_TIME_NS
+
+CHUNK = 4 << 20
+MAX_HEADER = 64 << 20
+"""A header holds the process groups of the whole cluster, but no more than that."""
+MAX_EVENT = 16 << 20
+TRIES = 3
+"""How many places a chunk may be cut at before more of the file is read."""
+
+FIELDS = (
+    "correlation", "stream", "device", "Collective name", "Process Group Name", "Src Rank", "Dst Rank", "Seq", "dtype",
+    "In msg nelems", "Out msg nelems",
+)  # fmt: skip
+"""What is read of an event's `args`, as text."""
+
+_EVENT = {
+    "ph": pl.String(), "cat": pl.String(), "name": pl.String(), "tid": pl.String(), "ts": pl.String(),
+    "dur": pl.String(), "args": pl.Struct(dict.fromkeys(FIELDS, pl.String())),
+}  # fmt: skip
+_NUMBER = re.compile(rb'"(ts|dur)":\s*([-+0-9.eE]+)')
+_BETWEEN = re.compile(rb"\}\s*,\s*\{")
+_LINES = b"\n  },\n  {"
+"""How Kineto separates events. JSON has no line breaks inside strings, so this is never inside one."""
+
+
+class Trace:
+    """One trace, to be read once: `header` has the fields before the events, `events` goes through them.
+
+    Afterwards `cut` tells whether the file ends in the middle, `refused` how many events are no JSON.
+    """
+
+    def __init__(self, path: Path, wanted: str) -> None:
+        """Events whose text lacks `wanted`, a regular expression for Polars, may be left out. Raises SourceError."""
+        self.path = path
+        self.wanted = wanted
+        self.cut = False
+        self.refused = 0
+        self._file = _opened(path)
+        try:
+            self.header, self._buffer = self._read_header()
+        except SourceError:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Trace:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def events(self) -> Iterator[pl.DataFrame]:
+        """The complete events (`ph` X) in the file's order: cat, name, tid, start, end in ns (Int64), and `FIELDS`.
+        Both times are NO_TIME_NS where they cannot be read.
+
+        Raises SourceError when what stands there is no list of events.
+        """
+        while data := self._read():
+            self._buffer += data
+            body = self._whole_events()
+            if body is not None:
+                yield body
+            elif len(self._buffer) > MAX_EVENT:
+                raise SourceError(self.path, "the list of events is no JSON", "take the trace again")
+        last = self._last_events()
+        if last is not None:
+            yield last
+
+    def _read(self) -> bytes:
+        """The next bytes, none at the end; a compressed file that breaks off ends there."""
+        try:
+            return self._file.read(CHUNK)
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            self.cut = True
+            return b""
+        except OSError as error:
+            raise SourceError(self.path, f"cannot be read ({error.strerror})") from error
+
+    def _read_header(self) -> tuple[dict[str, Any], bytes]:
+        start = b""
+        while (at := _event_list(start)) is None:
+            data = self._read()
+            if not data or len(start) > MAX_HEADER:
+                raise SourceError(self.path, "is no trace of torch.profiler: it has no list traceEvents")
+            start += data
+        name, bracket = at
+        try:
+            header = orjson.loads(start[:name] + b'"traceEvents":[]}')
+        except orjson.JSONDecodeError as error:
+            raise SourceError(self.path, "is no trace of torch.profiler: its header is no JSON") from error
+        return header, start[bracket + 1 :]
+
+    def _whole_events(self) -> pl.DataFrame | None:
+        """The events of the buffer up to the last that is whole; they leave it. None when more must be read."""
+        for end, start in _cuts(self._buffer):
+            found = self._frame(self._buffer[:end])
+            if found is not None:
+                self._buffer = self._buffer[start:]
+                return found
+        return None
+
+    def _last_events(self) -> pl.DataFrame | None:
+        """What is left at the end of the file: events, a bracket and the fields after them."""
+        for at in reversed([m.start() for m in re.finditer(rb"\]", self._buffer)][-200:]):
+            try:
+                orjson.loads(b'{"traceEvents":[' + self._buffer[at:])
+            except orjson.JSONDecodeError:
+                continue
+            found = self._frame(self._buffer[:at])
+            if found is not None:
+                return found
+        self.cut = True
+        whole = self._whole_events()
+        rest = self._frame(self._buffer) if self._buffer.rstrip().endswith(b"}") else None
+        parts = [part for part in (whole, rest) if part is not None]
+        return pl.concat(parts) if parts else None
+
+    def _frame(self, body: bytes) -> pl.DataFrame | None:
+        """The events of a comma-separated list; None when it is none."""
+        text = pl.Series([body.decode("utf-8", "replace")]).str.split(_LINES.decode()).explode()
+        if len(text) == 1:
+            return _parsed(body)
+        texts = pl.DataFrame({"text": text}).with_row_index()
+        first, last = pl.col("index") == 0, pl.col("index") == len(text) - 1
+        brace = pl.concat_str(
+            pl.when(first).then(pl.lit("")).otherwise(pl.lit("{")),
+            "text",
+            pl.when(last).then(pl.lit("")).otherwise(pl.lit("}")),
+        )
+        kept = texts.filter(pl.col("text").str.contains(self.wanted)).select(brace).to_series()
+        found = _parsed(",".join(kept).encode())
+        if found is not None:
+            return found
+        good = [event for event in kept if _is_json(event)]
+        self.refused += len(kept) - len(good)
+        return _parsed(",".join(good).encode())
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        return cast(BinaryIO, gzip.open(path)) if packed else path.open("rb")
+    except OSError as error:
+        raise SourceError(path, f"cannot be read ({error.strerror})") from error
+
+
+def _event_list(start: bytes) -> tuple[int, int] | None:
+    """Where in the file's start the field traceEvents is named, and where its list opens."""
+    match = re.search(rb'"traceEvents"\s*:\s*\[', start)
+    return (match.start(), match.end() - 1) if match else None
+
+
+def _cuts(buffer: bytes) -> list[tuple[int, int]]:
+    """Places that seem to be between two events, the last first: (end of one, start of the next)."""
+    at = buffer.rfind(_LINES)
+    if at >= 0:
+        return [(at + len(b"\n  }"), at + len(b"\n  },\n  "))]
+    found = [(m.start() + 1, m.end() - 1) for m in _BETWEEN.finditer(buffer)]
+    return found[: -TRIES - 1 : -1]
+
+
+def _is_json(event: str) -> bool:
+    try:
+        orjson.loads(event)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def _parsed(body: bytes) -> pl.DataFrame | None:
+    """The frame of `Trace.events` for a comma-separated list of events; None when it is no JSON of that kind."""
+    quoted = _NUMBER.sub(rb'"\1":"\2"', body)
+    try:
+        raw = pl.read_json(io.BytesIO(b"[" + quoted + b"]"), schema=_EVENT)
+    except pl.exceptions.PolarsError:
+        return None
+    start, length = _nanoseconds("ts"), _nanoseconds("dur")
+    return (
+        raw.filter(pl.col("ph") == "X")
+        .with_columns(pl.col("dur").fill_null("0"))
+        .select(pl.col("cat", "name").fill_null(""), "tid", start=start, end=start + length, args="args")
+        .with_columns(
+            pl.when(pl.col("end").is_not_null()).then(c).otherwise(NO_TIME_NS).alias(c) for c in ("start", "end")
+        )
+        .unnest("args")
+    )
+
+
+def _nanoseconds(column: str) -> pl.Expr:
+    """Microseconds as text → whole nanoseconds, to the nearest; null for what is no number."""
+    parts = pl.col(column).str.extract_groups(r"^(-?\d{1,16})(?:\.(\d{1,3})(\d)?\d*)?$")
+    whole, thousandths, next_digit = (parts.struct.field(str(i)) for i in (1, 2, 3))
+    fraction = thousandths.fill_null("").str.pad_end(3, "0").cast(pl.Int64)
+    fraction += next_digit.fill_null("0").cast(pl.Int64) >= 5
+    sign = pl.when(whole.str.starts_with("-")).then(-1).otherwise(1)
+    exact = whole.cast(pl.Int64) * 1000 + sign * fraction
+    rounded = (pl.col(column).cast(pl.Float64, strict=False) * 1000).round()
+    return pl.coalesce(exact, rounded.cast(pl.Int64, strict=False))

@@ -1,0 +1,70 @@
+"""Where traces of torch.profiler lie: anywhere; their names are the user's or those of its TensorBoard handler."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from pathlib import Path
+
+from trace_export.model import Note
+from trace_export.sources.folders import Folder, Found, host_of
+from trace_export.sources.source import Source
+
+OURS = (".pt.trace.json", ".pt.trace.json.gz")
+"""What tensorboard_trace_handler calls its files: whatever is wrong with one of them, the reader says it."""
+
+_HANDLER = re.compile(r"(?P<worker>.+)\.(?P<time>\d{10,20})\.pt\.trace\.json(?:\.gz)?")
+_WORKER = re.compile(r"(?P<host>.+)_\d+")
+_RANK = re.compile(r"rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_SIGNS = (b'"deviceProperties"', b'"distributedInfo"', b'"baseTimeNanoseconds"', b'"trace_id"')
+_START = 4096
+
+
+def traces(root: Path, folders: list[Folder]) -> Found:
+    """All traces; of several windows of one worker the latest."""
+    sources: list[Source] = []
+    notes: list[Note] = []
+    for folder in folders:
+        files = [name for name in folder.files if _is_trace(folder.path / name)]
+        latest, older = _latest(files)
+        sources += [_source(root, folder.path, name) for name in latest]
+        if older:
+            text = "traces of earlier windows of the same worker were left out: give a folder with one window"
+            notes.append(Note("note", text, str(folder.path / older[0]), len(older)))
+    return Found(tuple(sources), tuple(notes))
+
+
+def _latest(files: list[str]) -> tuple[list[str], list[str]]:
+    """The files of the latest window of each worker and those without a time in their names; and the rest."""
+    named = {name: _HANDLER.fullmatch(name) for name in files}
+    newest: dict[str, int] = {}
+    for match in filter(None, named.values()):
+        newest[match["worker"]] = max(newest.get(match["worker"], 0), int(match["time"]))
+    older = [name for name, match in named.items() if match and int(match["time"]) < newest[match["worker"]]]
+    return [name for name in files if name not in older], older
+
+
+def _source(root: Path, folder: Path, name: str) -> Source:
+    """A worker is called `host_pid` unless the user names it, so only that form tells a host."""
+    handler = _HANDLER.fullmatch(name)
+    worker = _WORKER.fullmatch(handler["worker"]) if handler else None
+    number = _RANK.search(name)
+    host = worker["host"] if worker and not number else host_of(root, folder)
+    return Source("kineto", folder / name, host, rank=int(number[1]) if number else None, rank_origin="assumed")
+
+
+def _is_trace(path: Path) -> bool:
+    if path.name.endswith(OURS):
+        return True
+    if not path.name.endswith((".json", ".json.gz")):
+        return False
+    try:
+        with path.open("rb") as file:
+            start = file.read(_START)
+        if start.startswith(b"\x1f\x8b"):
+            with gzip.open(path) as file:
+                start = file.read(_START)
+    except (OSError, EOFError, zlib.error):
+        return False
+    return b'"schemaVersion"' in start and any(sign in start for sign in _SIGNS)

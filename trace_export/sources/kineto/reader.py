@@ -1,0 +1,241 @@
+"""torch.profiler traces (`*.pt.trace.json`, gzipped or not; one a rank) → the GPU time of every pipeline block.
+
+As for Nsight Systems: a block is a range on a CPU thread (an annotation), its time that of the GPU work launched while
+it was open, launch and work joined by their correlation id. What stays in memory is 24 bytes a launch and a kernel.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from trace_export.errors import SourceError
+from trace_export.model import COLLECTIVES, HOSTS, P2P, RANKS, SPANS, KernelFile, Note, Profile, conform
+from trace_export.sources.kineto import nccl as kineto_comm
+from trace_export.sources.kineto.event_stream import Trace
+from trace_export.sources.ranges import notes as range_notes
+from trace_export.sources.ranges.attribution import Launches, Layer, Work
+from trace_export.sources.ranges.blocks import blocks, declared, on_ranks, stages_of
+from trace_export.sources.ranges.dialects import SUFFIX, Dialects
+from trace_export.sources.ranges.ranges import Ranges, gather
+from trace_export.sources.ranges.transfers import transfers
+from trace_export.sources.shared.external_sort import Spill
+from trace_export.sources.shared.timestamps import taken
+from trace_export.sources.source import ReadOptions, Source, Tasks
+
+WANTED = r'"cat":\s*"(?:user_annotation|kernel|gpu_mem\w+|\w+_runtime|\w+_driver)"|"name":\s*"te:'
+"""Events that are read. PyTorch files the marks of trace_export.instrument (te:…) among its operators."""
+
+TASKS = r'"cat":\s*"(?:kernel|gpu_mem\w+)"'
+"""Of these the device tasks."""
+
+NAMES = 1000
+"""How many names of annotations are counted, for the sentence that says none is known."""
+NAMELESS = ("", "localhost", "localhost.localdomain", "(none)")
+_MARKS = pl.col("name").str.starts_with("te:")
+_TIMED = taken(pl.col("start"), pl.col("end"))
+_PROCESS = pl.lit(0, pl.Int64).alias("process")
+"""A trace is one process."""
+
+
+@dataclass
+class _Content:
+    """What a trace holds, in pieces: `named` ranges (see ranges.gather) with their `transfers`, `launches` (start,
+    thread, correlation), `tasks` (correlation, start, end, nccl), `calls` of NCCL, the device, and how often each
+    annotation occurs."""
+
+    named: list[pl.DataFrame] = field(default_factory=list)
+    transfers: list[pl.DataFrame] = field(default_factory=list)
+    launches: list[pl.DataFrame] = field(default_factory=list)
+    tasks: list[pl.DataFrame] = field(default_factory=list)
+    calls: list[pl.DataFrame] = field(default_factory=lambda: [kineto_comm.NONE])
+    device: int | None = None
+    names: Counter[str] = field(default_factory=Counter)
+
+
+def read(source: Source, options: ReadOptions) -> Profile:
+    """The rank that one trace holds.
+
+    Raises SourceError when the file is no trace, has no pipeline range, or no GPU work for any (unless
+    `options.host_ranges` asks for the ranges themselves).
+    """
+    dialects = Dialects.of(options.markers)
+    with Trace(source.path, WANTED) as trace:
+        told = _recorded_rank(trace)
+        if told is not None and options.ranks is not None and told not in options.ranks:
+            return Profile()
+        offset_ns, clock = _clock(trace)
+        content = _gathered(trace, dialects)
+        ranges = gather(content.named, content.transfers, dialects)
+        _check(source, ranges, content, options.host_ranges)
+        ranks = _ranks(trace, source, ranges, content.device)
+        work = None if options.host_ranges else _attributed(ranges, content)
+        worked = ranges.frame.join((work or Work.none(ranges.frame.height)).frame(), on="id", maintain_order="left")
+        found = blocks(worked, ranges, host=options.host_ranges)
+        if found.is_empty():
+            raise range_notes.no_work(source.path, work)
+        calls = pl.concat(content.calls)
+        named = transfers(ranges, worked)
+        moved = named if named.height else kineto_comm.transfers(calls)
+        host = ranks["host"][0]
+        return Profile(
+            hosts=conform(pl.DataFrame({"host": [host], "machine": [source.machine], "label": [host]}), HOSTS),
+            ranks=conform(ranks, RANKS),
+            spans=conform(on_ranks(found, ranks, offset_ns), SPANS),
+            p2p=conform(on_ranks(moved, ranks, offset_ns), P2P),
+            collectives=conform(on_ranks(kineto_comm.collectives(calls), ranks, offset_ns), COLLECTIVES),
+            declared=declared(stages_of(ranges)),
+            notes=(*clock, *_losses(trace), *range_notes.of_ranges(source.path, ranges, worked, work)),
+        )
+
+
+def read_tasks(wanted: Tasks) -> tuple[KernelFile, ...]:
+    """The device tasks of a trace. Raises SourceError when the file is no trace."""
+    spill = Spill(wanted.folder)
+    with Trace(wanted.path, TASKS) as trace:
+        offset_ns, _ = _clock(trace)
+        for events in trace.events():
+            spill.add(wanted.rank, _device_tasks(events.filter(_TIMED), wanted, offset_ns))
+    return spill.files()
+
+
+def _clock(trace: Trace) -> tuple[int, list[Note]]:
+    """What turns the trace's time into unix time. Before Kineto had a base the times were unix microseconds."""
+    base = trace.header.get("baseTimeNanoseconds", 0)
+    if isinstance(base, int) and 0 <= base < 1 << 62:
+        return base, []
+    return 0, [Note("warning", "its baseTimeNanoseconds is no time: times begin at 0", str(trace.path))]
+
+
+def _gathered(trace: Trace, dialects: Dialects) -> _Content:
+    content = _Content()
+    rows = 0
+    for events in trace.events():
+        ranges = events.filter((pl.col("cat") == "user_annotation") | ((pl.col("cat") == "cpu_op") & _MARKS))
+        number = pl.int_range(rows, rows + pl.len(), dtype=pl.Int64).alias("row")
+        ranges = ranges.select(number, _PROCESS, _thread(), "start", "end", pl.col("name").alias("text"))
+        rows += ranges.height
+        parsed = dialects.parse(ranges["text"])
+        content.named.append(ranges.join(parsed.names, on="text"))
+        content.transfers.append(parsed.transfers)
+        stems = ranges["text"].str.replace(SUFFIX + "$", "").value_counts()
+        content.names = Counter(dict((content.names + Counter(dict(stems.iter_rows()))).most_common(NAMES)))
+        calls = events.filter(pl.col("cat").str.contains("_(?:runtime|driver)$"))
+        content.launches.append(calls.select("start", _thread(), _id(-1)))
+        kernels = events.filter(pl.col("cat") == "kernel")
+        content.tasks.append(kernels.select(_id(-2), "start", "end", nccl=kineto_comm.IS_NCCL))
+        content.calls.append(kineto_comm.calls(kernels.filter(_TIMED)))
+        if content.device is None and kernels.height:
+            content.device = kernels["device"].cast(pl.Int32, strict=False)[0]
+    return content
+
+
+def _thread() -> pl.Expr:
+    """Threads are numbers, or names of which only the equality counts."""
+    tid = pl.col("tid").fill_null("")
+    return pl.coalesce(tid.cast(pl.Int64, strict=False), -(tid.hash() // 2).cast(pl.Int64)).alias("thread")
+
+
+def _id(none: int) -> pl.Expr:
+    return pl.col("correlation").cast(pl.Int64, strict=False).fill_null(none)
+
+
+def _device_tasks(events: pl.DataFrame, wanted: Tasks, offset_ns: int) -> pl.DataFrame:
+    """Those of the events on the device that are wanted, with the columns of model.KERNELS."""
+    kernel = pl.col("cat") == "kernel"
+    nccl = kernel & kineto_comm.IS_NCCL
+    category = (
+        pl.when(nccl).then(pl.lit("communication")).when(kernel).then(pl.lit("compute")).otherwise(pl.lit("memory"))
+    )
+    if wanted.window_ns is not None:
+        first, last = (t - offset_ns for t in wanted.window_ns)
+        events = events.filter((pl.col("end") >= first) & (pl.col("start") <= last))
+    every = kernel | pl.col("cat").str.starts_with("gpu_mem")
+    return events.filter(nccl if wanted.detail == "comm" else every).select(
+        pl.format("stream {}", pl.coalesce("stream", "tid")).alias("stream"),
+        pl.col("name").cast(pl.Categorical),
+        category.alias("category"),
+        start_ns=pl.col("start") + offset_ns,
+        end_ns=pl.col("end") + offset_ns,
+    )
+
+
+def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> None:
+    """Raises SourceError when there is nothing to draw."""
+    if ranges.of("block").is_empty() and ranges.untimed:
+        raise range_notes.no_times(source.path)
+    if ranges.of("block").is_empty():
+        raise range_notes.no_names(
+            source.path,
+            "annotation",
+            [name for name, _ in content.names.most_common(range_notes.EXAMPLES)],
+            "mark the passes with `import trace_export.instrument as ti; ti.auto()`, or name your own with --marker "
+            "'REGEX=>F'",
+        )
+    if not host and not any(tasks.height for tasks in content.tasks):
+        raise SourceError(
+            source.path,
+            "no GPU work in the trace: it was recorded without ProfilerActivity.CUDA",
+            f"record with it, or {range_notes.HOST}",
+        )
+
+
+def _attributed(ranges: Ranges, content: _Content) -> Work:
+    """The kernels of the trace, by range."""
+    launches = pl.concat(content.launches)
+    start, thread, correlation = (launches[c].to_numpy() for c in ("start", "thread", "correlation"))
+    pipeline, calls = (layer.find(start, thread) for layer in Layer.both(ranges.frame))
+    joined = Launches.of_parts([(correlation, pipeline, calls)])
+    work = Work.none(ranges.frame.height)
+    for tasks in content.tasks:
+        work.take(joined, *(tasks[c].to_numpy() for c in ("correlation", "start", "end", "nccl")))
+    return work
+
+
+def _recorded_rank(trace: Trace) -> int | None:
+    told = trace.header.get("distributedInfo")
+    rank = told.get("rank") if isinstance(told, dict) else None
+    return rank if isinstance(rank, int) and 0 <= rank < 1 << 31 else None
+
+
+def _ranks(trace: Trace, source: Source, ranges: Ranges, device: int | None) -> pl.DataFrame:
+    """The one row of RANKS, and its process. The rank is that of distributedInfo, our marks, the file or the stages."""
+    names = {c: ranges.frame[c].drop_nulls() for c in ("rank", "place")}
+    own = stages_of(ranges).get(0, [])
+    rank, origin = next(
+        (number, origin)
+        for number, origin in (
+            (_recorded_rank(trace), "recorded"),
+            (names["rank"].first(), "recorded"),
+            (source.rank, source.rank_origin),
+            (min(own, default=0), "assumed"),
+        )
+        if number is not None
+    )
+    host = trace.header.get("host_name")
+    stage = names["place"].first() if names["place"].len() else min(own, default=None)
+    return pl.DataFrame(
+        {
+            "process": [0],
+            "rank": [rank],
+            "rank_origin": [origin],
+            "stage": [stage],
+            "stage_origin": ["recorded" if stage is not None else None],
+            "device": [device],
+            "host": [host if isinstance(host, str) and host.lower() not in NAMELESS else source.host],
+            "source": [str(source.path)],
+            "kind": [source.kind],
+        },
+        schema_overrides={"process": pl.Int64, "stage": pl.Int32, "stage_origin": pl.String, "device": pl.Int32},
+    )
+
+
+def _losses(trace: Trace) -> list[Note]:
+    notes = []
+    if trace.cut:
+        notes.append(Note("warning", "the trace breaks off: its last events are missing", str(trace.path)))
+    if trace.refused:
+        notes.append(Note("warning", "events that are no JSON were left out", str(trace.path), trace.refused))
+    return notes

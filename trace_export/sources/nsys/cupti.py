@@ -1,0 +1,78 @@
+"""The GPU work in the tables of an Nsight Systems export, attributed to its ranges.
+
+Everything goes through in chunks of rows; what stays is 16 bytes per launch and one row per range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from trace_export.sources.ranges.attribution import Ints, Launches, Layer, Work
+from trace_export.sources.shared.sqlite import Database
+
+LAUNCHES = "CUPTI_ACTIVITY_KIND_RUNTIME"
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
+IS_NCCL = "shortName IN (SELECT id FROM StringIds WHERE value GLOB 'nccl*')"
+ORPHANS = 0.003
+"""The share of GPU tasks without a launch call above which the names of the calls are doubted."""
+
+
+def attribute(
+    db: Database, ranges: pl.DataFrame, calls: str = "cu*Launch*", tables: Iterable[str] = (KERNELS, GRAPHS)
+) -> Work:
+    """The tasks in `tables` that calls named like `calls` launched, by range.
+
+    `ranges`: id (0, 1, …), process, thread, start, end, role; blocks and transfers compete, and NCCL calls among
+    themselves. Reads all calls when more than a few per mille of the tasks have none of the named ones.
+    """
+    work = _attributed(db, ranges, f"nameId IN (SELECT id FROM StringIds WHERE value GLOB '{calls}')", tables)
+    if work.orphans <= work.tasks * ORPHANS:
+        return work
+    return replace(_attributed(db, ranges, "TRUE", tables), every_call=True)
+
+
+def _attributed(db: Database, ranges: pl.DataFrame, calls: str, tables: Iterable[str]) -> Work:
+    processes = ranges["process"].unique().sort().to_list()
+    launches = _launches(db, ranges, processes, calls)
+    work = Work.none(ranges.height)
+    for table in tables:
+        for process, chunk in _tasks(db, table, processes):
+            work.take(launches[process], chunk["correlation"], chunk["start"], chunk["end"], chunk["nccl"] != 0)
+    return work
+
+
+def _launches(db: Database, ranges: pl.DataFrame, processes: list[int], calls: str) -> dict[int, Launches]:
+    layers = {process: Layer.both(ranges.filter(pl.col("process") == process)) for process in processes}
+    parts: dict[int, list[tuple[Ints, Ints, Ints]]] = {process: [] for process in processes}
+    sql = f"""SELECT start, COALESCE(globalTid, 0) AS thread, COALESCE(correlationId, -1) AS correlation
+        FROM {LAUNCHES} WHERE {{where}} AND ({calls})"""
+    for chunk in db.frames(LAUNCHES, sql):
+        for process, part in _by_process(chunk, "thread", processes):
+            found = [layer.find(part["start"], part["thread"]).astype(np.int32) for layer in layers[process]]
+            parts[process].append((part["correlation"], found[0], found[1]))
+    return {process: Launches.of_parts(of) for process, of in parts.items()}
+
+
+def _tasks(db: Database, table: str, processes: list[int]) -> Iterator[tuple[int, dict[str, Ints]]]:
+    """The GPU tasks in `table` in pieces of one process: start, end, correlation, nccl (0 or 1)."""
+    nccl = IS_NCCL if table == KERNELS else "0"
+    sql = f"""SELECT start, "end", COALESCE(globalPid, 0) AS owner, COALESCE(correlationId, -2) AS correlation,
+        {nccl} AS nccl FROM {table} WHERE {{where}}"""
+    for chunk in db.frames(table, sql):
+        yield from _by_process(chunk, "owner", processes)
+
+
+def _by_process(chunk: pl.DataFrame, owner: str, processes: list[int]) -> Iterator[tuple[int, dict[str, Ints]]]:
+    """The columns of a chunk, process by process; `owner` names the column of global ids."""
+    columns = {name: chunk[name].to_numpy() for name in chunk.columns}
+    of = columns[owner] >> 24
+    for process in processes:
+        mine = np.flatnonzero(of == process)
+        if len(mine):
+            yield process, {name: values[mine] for name, values in columns.items()}

@@ -1,0 +1,76 @@
+"""The device tasks of an Nsight Systems export, by rank and stream, for the rows below the blocks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import polars as pl
+
+from trace_export.model import KernelFile
+from trace_export.sources.nsys.cupti import COPIES, GRAPHS, IS_NCCL, KERNELS
+from trace_export.sources.shared.external_sort import Spill
+from trace_export.sources.shared.sqlite import Database
+from trace_export.sources.shared.timestamps import taken
+from trace_export.sources.source import Tasks
+
+CLEARS = "CUPTI_ACTIVITY_KIND_MEMSET"
+NAME_COLUMN = {KERNELS: "shortName", GRAPHS: "graphId", COPIES: "copyKind", CLEARS: "0"}
+"""Table → the column that tells what the task is."""
+COPY_KINDS = dict(enumerate(["HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP"], start=1))
+"""CUpti_ActivityMemcpyKind: from host, device or array to the other; P between two devices."""
+
+
+def write_tasks(db: Database, offset_ns: int, wanted: Tasks) -> tuple[KernelFile, ...]:
+    """One file per rank with what is `wanted`: NCCL's kernels, or all work. Unix time is session time + `offset_ns`."""
+    spill = Spill(wanted.folder)
+    ranks = pl.DataFrame(list(wanted.ranks.items()), {"process": pl.Int64, "rank": pl.Int32}, orient="row")
+    names: dict[int, str] = {}
+    for table in (KERNELS,) if wanted.detail == "comm" else NAME_COLUMN:
+        for chunk in _chunks(db, table, offset_ns, wanted):
+            tasks = chunk.filter(taken(pl.col("start"), pl.col("end"))).join(ranks, on="process")
+            tasks = tasks.with_columns(
+                _name(db, table, tasks["what"], names),
+                stream=pl.format("stream {}", pl.col("stream")),
+                category=_category(table),
+                start_ns=pl.col("start") + offset_ns,
+                end_ns=pl.col("end") + offset_ns,
+            )
+            for (rank,), part in tasks.group_by("rank"):
+                spill.add(rank, part)
+    return spill.files()
+
+
+def _chunks(db: Database, table: str, offset_ns: int, wanted: Tasks) -> Iterator[pl.DataFrame]:
+    """process, stream, start, end, what (the number behind the task's name) and nccl (0 or 1)."""
+    nccl = IS_NCCL if table == KERNELS else "0"
+    only = f" AND {nccl}" if wanted.detail == "comm" else ""
+    only += " AND " + wanted.touching("start", '"end"', offset_ns)
+    only += f" AND COALESCE(globalPid, 0) >> 24 IN ({', '.join(map(str, wanted.ranks))})"
+    sql = f"""SELECT COALESCE(globalPid, 0) >> 24 AS process, COALESCE(streamId, 0) AS stream, start, "end",
+        COALESCE({NAME_COLUMN[table]}, 0) AS what, {nccl} AS nccl FROM {table} WHERE {{where}}{only}"""
+    return db.frames(table, sql)
+
+
+def _category(table: str) -> pl.Expr:
+    if table in (COPIES, CLEARS):
+        return pl.lit("memory")
+    return pl.when(pl.col("nccl") != 0).then(pl.lit("communication")).otherwise(pl.lit("compute"))
+
+
+def _name(db: Database, table: str, what: pl.Series, names: dict[int, str]) -> pl.Series:
+    """The tasks' names; `names` keeps the strings that were looked up."""
+    numbers = what.unique()
+    if table == KERNELS:
+        asked = json.dumps([n for n in numbers if n not in names])
+        names |= dict(db.texts("SELECT id, value FROM StringIds WHERE id IN (SELECT value FROM json_each(?))", [asked]))
+        texts = [names.get(n, "kernel") for n in numbers]
+    elif table == GRAPHS:
+        texts = [f"CUDA graph {n}" for n in numbers]
+    elif table == COPIES:
+        texts = [f"Memcpy {COPY_KINDS.get(n, '')}".strip() for n in numbers]
+    else:
+        texts = ["Memset" for _ in numbers]
+    return what.replace_strict(numbers, pl.Series(texts, dtype=pl.Categorical), return_dtype=pl.Categorical).alias(
+        "name"
+    )

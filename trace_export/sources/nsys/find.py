@@ -1,0 +1,29 @@
+"""Where Nsight Systems exports and reports lie: anywhere, under any name. Which ranks they hold is inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trace_export.sources.folders import Folder, Found, host_of
+from trace_export.sources.nsys.export_report import SUFFIX
+from trace_export.sources.nsys.session import is_export
+from trace_export.sources.shared import sqlite
+from trace_export.sources.source import Source
+
+OURS = (".sqlite", ".sqlite3")
+"""What `nsys export` calls its files: whatever is wrong with one of them, the reader says it."""
+
+
+def exports(root: Path, folders: list[Folder]) -> Found:
+    """Databases with the tables of an export, and reports that were not exported yet."""
+    sources = []
+    for folder in folders:
+        files = [folder.path / name for name in folder.files if _is_ours(folder, Path(name))]
+        sources += [Source("nsys", path, host_of(root, folder.path)) for path in files]
+    return Found(tuple(sources))
+
+
+def _is_ours(folder: Folder, name: Path) -> bool:
+    if name.suffix == SUFFIX:
+        return not any(name.stem + ending in folder.files for ending in OURS)
+    return name.suffix in OURS or is_export(sqlite.tables_of(folder.path / name))

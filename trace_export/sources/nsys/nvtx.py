@@ -1,0 +1,60 @@
+"""The NVTX ranges of an Nsight Systems export that speak of pipeline work.
+
+A range's name stands in `text` or, when it was registered, in StringIds under `textId`. Every export has the event
+types 59 (pushed and popped on one thread) and 60 (started and ended anywhere); `end` is null while a range is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from trace_export.sources.ranges.dialects import SUFFIX, Dialects
+from trace_export.sources.ranges.ranges import COMMUNICATION, RANGE, Ranges, gather
+from trace_export.sources.shared.sqlite import Database, decoded
+
+TABLE = "NVTX_EVENTS"
+
+
+def read_ranges(db: Database, dialects: Dialects) -> Ranges:
+    """All ranges whose names `dialects` knows, of the processes that have a block other than the optimizer's, and the
+    NCCL calls of those processes."""
+    frames, transfers = [], []
+    for chunk in _chunks(db):
+        parsed = dialects.parse(chunk["text"])
+        calls = chunk.filter(pl.col("text").str.starts_with("nccl"))
+        frames.append(chunk.join(parsed.names, on="text"))
+        frames.append(calls.with_columns(role=pl.lit(COMMUNICATION)))
+        transfers.append(parsed.transfers)
+    return gather(frames, transfers, dialects)
+
+
+def most_frequent(db: Database, count: int = 5) -> list[str]:
+    """The names that most ranges of the file have."""
+    totals = pl.DataFrame(schema={"name": pl.String, "count": pl.UInt32})
+    for chunk in _chunks(db):
+        names = chunk["text"].str.replace(SUFFIX + "$", "").value_counts(name="count").rename({"text": "name"})
+        totals = pl.concat([totals, names]).group_by("name").agg(pl.col("count").sum())
+    return totals.filter(pl.col("name") != "").top_k(count, by="count").sort("count", descending=True)["name"].to_list()
+
+
+def _chunks(db: Database) -> Iterator[pl.DataFrame]:
+    """The ranges in frames of bounded size: the columns of `RANGE` and `text`. An open range ends before it starts."""
+    columns = db.columns(TABLE)
+    if not columns:
+        return
+    text_id = "COALESCE(textId, -1)" if "textId" in columns else "-1"
+    registered = pl.DataFrame(
+        db.texts(f"SELECT id, value FROM StringIds WHERE id IN (SELECT {text_id} FROM {TABLE})"),
+        schema={"textId": pl.Int64, "registered": pl.String},
+        orient="row",
+    )
+    sql = f"""SELECT rowid AS row, COALESCE(globalTid, 0) >> 24 AS process, COALESCE(globalTid, 0) AS thread, start,
+        COALESCE("end", start - 1) AS "end", {text_id} AS textId, CAST(COALESCE(text, '') AS BLOB) AS text
+        FROM {TABLE} WHERE {{where}} AND eventType IN (59, 60)"""
+    for frame in db.frames(TABLE, sql, blobs=["text"]):
+        frame = frame.with_columns(decoded(frame["text"]))
+        frame = frame.join(registered, on="textId", how="left", maintain_order="left")
+        name = pl.when(pl.col("text") == "").then(pl.col("registered").fill_null("")).otherwise("text")
+        yield frame.select(*RANGE, name.alias("text"))

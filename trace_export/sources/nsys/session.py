@@ -1,0 +1,131 @@
+"""What an Nsight Systems export says about itself: its clock, its host, its version, its own diagnostics.
+
+These tables also hold the environment, command lines and output of every process of the machine. Rows are fetched by
+name, and of an environment only the variables in `RANK_VARIABLES` leave this file, as numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+from trace_export.model import Note
+from trace_export.sources.shared.sqlite import Database
+from trace_export.sources.shared.timestamps import LATEST_NS
+
+METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+"""The metadata table since 2023, and before."""
+NEWEST = (3, 20)
+"""The newest schema that this program was tried on."""
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+NAMELESS = {"", "localhost", "localhost.localdomain", "(none)"}
+
+_LOSSES = ("events might have been", "events might be missing")
+_WARNING = 2
+"""The severity from which on a diagnostic is shown; those that speak of losses are shown in any case."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """`offset_ns` turns session time into unix time; `host` and `label` (see model.HOSTS) are None where the host has
+    no telling name."""
+
+    offset_ns: int
+    host: str | None
+    label: str | None
+    notes: tuple[Note, ...]
+
+
+def is_export(tables: frozenset[str]) -> bool:
+    """Whether a database with these tables is an Nsight Systems export."""
+    return {"TARGET_INFO_SESSION_START_TIME", "StringIds"} <= tables and any(t in tables for t in METADATA)
+
+
+def read_session(db: Database, path: Path) -> Session:
+    """Clock, host and diagnostics of the session; the notes name `path`.
+
+    unix = utcEpochNs + t - EXPORT_CONFIG_TIME_SHIFT: `nsys export --ts-normalize` and `--ts-shift` have added the shift
+    to every stamp.
+    """
+    notes = []
+    known = f"utcEpochNs > 0 AND utcEpochNs < {LATEST_NS}"
+    row = db.texts(f"SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME WHERE {known} LIMIT 1")
+    epoch = row[0][0] if row and isinstance(row[0][0], int) else None
+    if epoch is None:
+        notes.append(
+            Note("warning", "the export does not say when it was taken: times begin at the session", str(path))
+        )
+    shift = _metadata(db, "EXPORT_CONFIG_TIME_SHIFT")
+    label = _system(db, "Hostname").strip()
+    named = label.lower() not in NAMELESS
+    version = re.match(r"(\d{1,9})\.(\d{1,9})", _metadata(db, "EXPORT_SCHEMA_VERSION"))
+    if version and (int(version[1]), int(version[2])) > NEWEST:
+        newest = ".".join(map(str, NEWEST))
+        text = f"written in schema {version[0]}, newer than {newest}, the newest this program was tried on"
+        notes.append(Note("note", text, str(path)))
+    return Session(
+        (epoch or 0) - (int(shift) if re.fullmatch(r"-?\d{1,18}", shift) else 0),
+        label + _gpus(db) if named else None,
+        label if named else None,
+        (*notes, *(Note("note", f"nsys: {text}", str(path), count) for text, count in _diagnostics(db).items())),
+    )
+
+
+def environment_rank(db: Database) -> int | None:
+    """The rank that the environment of the profiled command names: right when nsys was started once for each rank."""
+    pairs = _system(db, "DeviceEnvironment").split(";")
+    if "META_DATA_CAPTURE" in db.tables():
+        wanted = " OR ".join(f"value GLOB '{name}=*'" for name in RANK_VARIABLES)
+        rows = db.texts(
+            f"SELECT value FROM META_DATA_CAPTURE WHERE name = 'PROCESS_0:ENVIRONMENT_VARIABLE' AND ({wanted})"
+        )
+        pairs += [str(value) for (value,) in rows]
+    for name in RANK_VARIABLES:
+        for pair in pairs:
+            if match := re.fullmatch(rf'\s*{name}="?(\d{{1,9}})"?\s*', pair):
+                return int(match[1])
+    return None
+
+
+def _metadata(db: Database, name: str) -> str:
+    table = next(t for t in METADATA if t in db.tables())
+    rows = db.texts(f"SELECT value FROM {table} WHERE name = ?", [name])
+    return str(rows[0][0]) if rows else ""
+
+
+def _system(db: Database, name: str) -> str:
+    if "TARGET_INFO_SYSTEM_ENV" not in db.tables():
+        return ""
+    rows = db.texts("SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = ? LIMIT 1", [name])
+    return str(rows[0][0] or "") if rows else ""
+
+
+def _gpus(db: Database) -> str:
+    """A short sum of the GPUs' ids: two containers of one name on two machines are two hosts."""
+    if "uuid" not in db.columns("TARGET_INFO_GPU"):
+        return ""
+    ids = sorted(str(uuid) for (uuid,) in db.texts("SELECT DISTINCT uuid FROM TARGET_INFO_GPU WHERE uuid IS NOT NULL"))
+    return f"~{crc32(' '.join(ids).encode()):08x}" if ids else ""
+
+
+def _diagnostics(db: Database) -> Counter[str]:
+    """Warnings of the profiler, and its notes about lost events."""
+    if "DIAGNOSTIC_EVENT" not in db.tables():
+        return Counter()
+    rows = db.texts("SELECT severity, text FROM DIAGNOSTIC_EVENT")
+    return Counter(
+        _without_secrets(str(text))
+        for severity, text in rows
+        if (isinstance(severity, int) and severity >= _WARNING) or any(words in str(text) for words in _LOSSES)
+    )
+
+
+def _without_secrets(text: str) -> str:
+    """A diagnostic without counts, paths, assignments, options and anything quoted, and of bounded length."""
+    if loss := re.search(r"[^.:]*events might (?:have been|be missing)[^.]*", text):
+        text = loss[0]
+    text = re.sub(r"\"[^\"]*\"|'[^']*'|\S*[/\\]\S*|\S*=\S*|(?<!\S)--?[A-Za-z]\S*(?:\s+[^\s-]\S*)?", "…", text)
+    return " ".join(text.split())[:200]

@@ -1,0 +1,117 @@
+"""How Paddle's launcher lays out its logs: which rank and machine a `workerlog.N` belongs to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from trace_export.sources.folders import Folder, Found, host_of
+from trace_export.sources.source import Source
+
+WORKERLOG = re.compile(r"workerlog\.(\d{1,7})")
+DYGRAPH = re.compile(r"profile_record_tmp_file_for_rank_(\d{1,7})")
+RANK_KEYS = ("PADDLE_GLOBAL_RANK", "PADDLE_TRAINER_ID")
+ENV_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """What the launcher wrote about one worker. Of its environment only these keys are ever read."""
+
+    rank: int | None = None
+    local: int | None = None
+    device: int | None = None
+    endpoint: str | None = None
+
+
+def worker_logs(root: Path, folders: list[Folder]) -> Found:
+    """`workerlog.N`, N the worker's index on its machine; `envlog.N` or `backup_env.R.json` name the global rank."""
+    machines = [(f, logs) for f in folders if (logs := _numbered(f, WORKERLOG))]
+    workers = 1 + max((n for _, logs in machines for n in logs), default=0)
+    sources = []
+    for index, (folder, logs) in enumerate(machines):
+        machine = _machine_number(folder, index, [f for f, _ in machines])
+        backups = [_worker(_backup(folder.path / name)) for name in folder.files if name.startswith("backup_env.")]
+        for n, name in logs.items():
+            known = _worker(_envlog(folder.path / f"envlog.{n}"))
+            if known.rank is None:
+                known = next(
+                    (b for b in backups if b.local == n and b.endpoint == (known.endpoint or b.endpoint)), known
+                )
+            sources.append(
+                Source(
+                    kind="paddle",
+                    path=folder.path / name,
+                    host=host_of(root, folder.path),
+                    machine=machine,
+                    rank=machine * workers + n if known.rank is None else known.rank,
+                    rank_origin="recorded" if known.rank is not None or len(machines) == 1 else "assumed",
+                    device=known.device,
+                    local=n,
+                    ranks_apart=workers,
+                )
+            )
+    return Found(tuple(sources))
+
+
+def dygraph_records(root: Path, folders: list[Folder]) -> Found:
+    """`profile_record_tmp_file_for_rank_R`, R the global rank."""
+    machines = [(f, files) for f in folders if (files := _numbered(f, DYGRAPH))]
+    return Found(
+        tuple(
+            Source("paddle_dygraph", folder.path / name, host_of(root, folder.path), machine, rank, local=rank)
+            for machine, (folder, files) in enumerate(machines)
+            for rank, name in files.items()
+        )
+    )
+
+
+def _numbered(folder: Folder, pattern: re.Pattern[str]) -> dict[int, str]:
+    """Number → file name, for the names that match."""
+    return {int(match[1]): name for name in folder.files if (match := pattern.fullmatch(name))}
+
+
+def _machine_number(folder: Folder, index: int, machines: list[Folder]) -> int:
+    """The N of `machineN` when all folders are called so, else the place in natural order."""
+    numbers = [re.fullmatch(r"machine[_-]?(\d{1,6})", f.path.name) for f in machines]
+    match = re.fullmatch(r"machine[_-]?(\d{1,6})", folder.path.name)
+    return int(match[1]) if match and all(numbers) and len(machines) > 1 else index
+
+
+def _envlog(path: Path) -> dict[str, str]:
+    """`KEY=VALUE` lines; the file is appended to, so the last value counts."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(ENV_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return {}  # the launcher need not have written it
+    return dict(
+        line.split("=", 1)
+        for line in text.splitlines()
+        if line.startswith(("PADDLE_", "FLAGS_selected_gpus=")) and "=" in line
+    )
+
+
+def _backup(path: Path) -> dict[str, str]:
+    """A flat JSON object with the same keys."""
+    try:
+        with path.open("rb") as file:
+            content = orjson.loads(file.read(ENV_BYTES))
+    except (OSError, orjson.JSONDecodeError):
+        return {}  # only a fallback for what envlog says
+    return {str(k): str(v) for k, v in content.items()} if isinstance(content, dict) else {}
+
+
+def _worker(environment: dict[str, str]) -> _Worker:
+    def number(*keys: str) -> int | None:
+        return next((int(environment[k]) for k in keys if re.fullmatch(r"\d{1,7}", environment.get(k, ""))), None)
+
+    return _Worker(
+        rank=number(*RANK_KEYS),
+        local=number("PADDLE_LOCAL_RANK", "PADDLE_RANK_IN_NODE"),
+        device=number("FLAGS_selected_gpus"),
+        endpoint=environment.get("PADDLE_CURRENT_ENDPOINT"),
+    )

@@ -1,0 +1,220 @@
+"""Paddle's static-graph pipeline profiler: `workerlog.N`, a free text log with one record per job of a step.
+
+A record names its job type, micro-batch and times and nothing else: runs and steps come from the order of the records,
+the rank from the file's place (`find`), the stage from the shape of the schedule (`pipeline.topology`).
+Format: PaddlePaddle/Paddle, paddle/fluid/framework/new_executor/standalone_executor.cc.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from trace_export.errors import SourceError
+from trace_export.model import HOSTS, P2P, RANKS, SPANS, Note, Profile, conform
+from trace_export.sources.paddle.log_scanner import line_of, scan
+from trace_export.sources.source import ReadOptions, Source
+
+JOB = (
+    r"^(recv_forward|send_backward|forward|backward_bw|backward_b|backward_w|backward|optimizer|default|lr)"
+    r"(\d{1,4})?(?:_reduce)?(?:\(chunk(\d{1,4})\))?$"
+)
+KINDS = {"forward": "F", "backward": "B", "backward_bw": "B", "backward_b": "B", "backward_w": "W", "optimizer": "OPT"}
+TRANSFERS = {"recv_forward": ("recv", "F"), "send_backward": ("send", "B")}
+LATEST_US = (2**63 - 1) // 1000
+"""The largest time whose nanoseconds fit into 64 bits."""
+
+
+def read(source: Source, options: ReadOptions) -> Profile:
+    """The blocks of one worker log, in nanoseconds of the clock of the machine that wrote it.
+
+    Usually one rank; logs of several nodes in a shared folder hold the records of several, told apart by thread id.
+    Raises SourceError when the file cannot be read or holds no record.
+    """
+    try:
+        log = scan(source.path)
+        notes = []
+        if log.malformed:
+            where = f"{source.path}:{line_of(source.path, log.first_malformed)}"
+            notes.append(Note("warning", "records cut or garbled, left out", where, log.malformed))
+    except OSError as error:
+        raise SourceError(
+            source.path, f"cannot be read ({error.strerror})", "check that it is there and readable"
+        ) from error
+    if log.records.is_empty():
+        raise SourceError(
+            source.path,
+            "no pipeline record in this log",
+            "was the job schedule profiler on, is it a CUDA build, and is GLOG_minloglevel 0?",
+        )
+    path = str(source.path)
+    jobs = _steps(_runs(_ranks(log.records))).join(_job_types(log.records), on="job", how="left")
+    good, usable_notes = _usable(jobs, source.path)
+    notes += usable_notes
+    unknown = good.filter(pl.col("base").is_null())
+    for job, count in unknown.group_by("job", maintain_order=True).len().iter_rows():
+        notes.append(Note("warning", f'unknown job type "{job}" drawn without a kind', path, count))
+    members = jobs["member"].unique().sort()
+    if len(members) > 1:
+        notes.append(
+            Note("warning", "records of several ranks in one log, told apart by thread id", path, len(members))
+        )
+    return Profile(
+        hosts=conform(pl.DataFrame([_host(source, m) for m in members]), HOSTS),
+        ranks=conform(pl.DataFrame([_rank(source, m) for m in members]), RANKS),
+        spans=_spans(good, source),
+        p2p=_transfers(good, source),
+        notes=tuple(notes),
+    )
+
+
+def _ranks(records: pl.DataFrame) -> pl.DataFrame:
+    """Adds `member`: 0 for the log's rank, 1, … for further ranks that wrote into the same file.
+
+    Two thread ids are two ranks when their times interleave (the one that starts first is taken for the lower rank),
+    else the same rank started again. A record without a prefix belongs to the thread before it. Adds `life`, which
+    counts the starts of a rank.
+    """
+    records = records.with_columns(pl.col("thread").forward_fill().backward_fill().fill_null(0))
+    usable = (pl.col("start_us") > 0) & (pl.col("end_us") >= pl.col("start_us"))
+    threads = (
+        records.group_by("thread", maintain_order=True)
+        .agg(
+            pl.col("start_us").filter(usable).min().alias("first"), pl.col("end_us").filter(usable).max().alias("last")
+        )
+        .sort("first", nulls_last=True, maintain_order=True)
+    )
+    ends: list[int] = []  # the last time of each member
+    lives: list[int] = []
+    places = []
+    for thread, first, last in threads.iter_rows():
+        member = next((i for i, end in enumerate(ends) if first is None or first >= end), len(ends))
+        if member == len(ends):
+            ends.append(0)
+            lives.append(-1)
+        ends[member] = max(ends[member], last or 0)
+        lives[member] += 1
+        places.append((thread, member, lives[member]))
+    schema = {"thread": pl.Int32, "member": pl.Int32, "life": pl.Int32}
+    return records.join(pl.DataFrame(places, schema, orient="row"), on="thread", how="left", maintain_order="left")
+
+
+def _runs(records: pl.DataFrame) -> pl.DataFrame:
+    """Adds `run`: a restart of the process or another announcement begins a new one."""
+    begins = (pl.struct("life", "announcement") != pl.struct("life", "announcement").shift()).fill_null(False)
+    return records.with_columns(begins.cum_sum().over("member").cast(pl.Int32).alias("run"))
+
+
+def _steps(records: pl.DataFrame) -> pl.DataFrame:
+    """Adds `step`: it ends with the optimizer, and where that is missing when a job comes a second time.
+
+    Numbers begin at the announced first step, else at 0. In a pipeline run the jobs `default` and `lr` (start-up,
+    evaluation, learning rate) belong to no step; without a pipeline every `default` is a step of its own.
+    """
+    whole = pl.col("job").cast(pl.String).str.contains(r"^(default|lr)\b")
+    records = records.with_columns(aside=whole & ~whole.all().over("member", "run"))
+    keys = ["member", "run"]
+    steps = records.filter(~pl.col("aside")).with_columns(
+        closed=(pl.col("job").cast(pl.String).shift().over(keys) == "optimizer").fill_null(False).cum_sum().over(keys)
+    )
+    again = pl.int_range(pl.len()).over([*keys, "closed", "job", "microbatch"]).cum_max().over([*keys, "closed"])
+    steps = steps.with_columns(again=again)
+    begins = (pl.struct("closed", "again") != pl.struct("closed", "again").shift()).over(keys).fill_null(False)
+    first = pl.col("announced").first().over(keys).fill_null(0)
+    steps = steps.with_columns(step=(begins.cum_sum().over(keys) + first).cast(pl.Int32))
+    return pl.concat([steps.drop("closed", "again"), records.filter("aside")], how="diagonal")
+
+
+def _job_types(records: pl.DataFrame) -> pl.DataFrame:
+    """Per job type: `base` (null: unknown), `kind` and `chunk`."""
+    parts = pl.col("job").cast(pl.String).str.extract_groups(JOB)
+    types = records.select(pl.col("job").unique()).with_columns(parts=parts)
+    base = pl.col("parts").struct.field("1")
+    chunk = pl.coalesce(pl.col("parts").struct.field("2"), pl.col("parts").struct.field("3")).cast(pl.Int32)
+    return types.select(
+        "job",
+        base.alias("base"),
+        base.replace_strict(KINDS, default=None, return_dtype=pl.String).alias("kind"),
+        chunk.fill_null(0).alias("chunk"),
+    )
+
+
+def _usable(jobs: pl.DataFrame, path: Path) -> tuple[pl.DataFrame, list[Note]]:
+    """The jobs that ran, and notes on those whose times cannot be used."""
+    zero = (pl.col("start_us") == 0) & (pl.col("end_us") == 0)
+    impossible = (pl.col("start_us") == 0) | (pl.col("end_us") < pl.col("start_us")) | (pl.col("end_us") > LATEST_US)
+    same = ["member", "run", "job", "microbatch"]
+    stale = (pl.col("start_us").diff().over(same) == 0) & (pl.col("end_us").diff().over(same) == 0)
+    ran = jobs.filter(~zero)
+    notes = []
+    if ran.is_empty():
+        text = "all records have the time 0.000000, so there is nothing to draw (a run without a GPU?)"
+        notes.append(Note("warning", text, str(path), jobs.height))
+    ran = ran.with_columns(impossible=impossible, stale=stale.fill_null(False) & ~impossible)
+    for flag, text in (("impossible", "without a usable time"), ("stale", "with the times of the step before")):
+        rows = ran.filter(flag)
+        if rows.height:
+            job, microbatch, step = rows.select(pl.col("job").cast(pl.String), "microbatch", "step").row(0)
+            first = f"first: {job}, micro-batch {microbatch}" + ("" if step is None else f", step {step}")
+            notes.append(Note("warning", f"records {text}, left out ({first})", str(path), rows.height))
+    return ran.filter(~pl.col("impossible") & ~pl.col("stale")), notes
+
+
+def _spans(jobs: pl.DataFrame, source: Source) -> pl.DataFrame:
+    blocks = jobs.filter(pl.col("base").is_null() | ~pl.col("base").is_in(list(TRANSFERS)))
+    numbered = pl.col("kind").is_in(["F", "B", "W"])
+    return conform(
+        blocks.select(
+            _global_rank(source),
+            "run",
+            "step",
+            "kind",
+            pl.when(numbered).then("microbatch").alias("microbatch"),
+            pl.when(numbered).then("chunk").alias("chunk"),
+            (pl.col("start_us") * 1000).alias("start_ns"),
+            (pl.col("end_us") * 1000).alias("end_ns"),
+            pl.col("job").cast(pl.String).alias("marker"),
+            pl.lit("device").alias("origin"),
+        ),
+        SPANS,
+    )
+
+
+def _transfers(jobs: pl.DataFrame, source: Source) -> pl.DataFrame:
+    """Communication jobs print the time 0; one that did not would be one side of a message."""
+    moved = jobs.filter(pl.col("base").is_in(list(TRANSFERS)))
+    return conform(
+        moved.select(
+            _global_rank(source),
+            pl.col("base").replace_strict({k: v[0] for k, v in TRANSFERS.items()}, default=None).alias("role"),
+            pl.col("base").replace_strict({k: v[1] for k, v in TRANSFERS.items()}, default=None).alias("direction"),
+            pl.col("job").cast(pl.String).alias("op"),
+            "microbatch",
+            "chunk",
+            (pl.col("start_us") * 1000).alias("start_ns"),
+            (pl.col("end_us") * 1000).alias("end_ns"),
+        ),
+        P2P,
+    )
+
+
+def _global_rank(source: Source) -> pl.Expr:
+    return ((source.rank or 0) + pl.col("member") * source.ranks_apart).alias("rank")
+
+
+def _host(source: Source, member: int) -> dict[str, object]:
+    """Ranks that share a log run on different nodes: each has a clock of its own."""
+    host = source.host if member == 0 else f"{source.host}+{member}"
+    return {"host": host, "machine": source.machine + member, "label": host}
+
+
+def _rank(source: Source, member: int) -> dict[str, object]:
+    return {
+        "rank": (source.rank or 0) + member * source.ranks_apart,
+        "host": _host(source, member)["host"],
+        "device": source.device,
+        "source": str(source.path),
+        "kind": source.kind,
+        "rank_origin": source.rank_origin if member == 0 else "assumed",
+    }

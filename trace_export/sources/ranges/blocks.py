@@ -1,0 +1,99 @@
+"""Pipeline blocks from named ranges: their steps, numbers and chunks, and what they tell of the pipeline."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import polars as pl
+
+from trace_export.model import Declared
+from trace_export.selection import Numbers
+from trace_export.sources.ranges.ranges import Ranges
+
+
+def blocks(worked: pl.DataFrame, ranges: Ranges, host: bool) -> pl.DataFrame:
+    """The blocks with the columns of SPANS, but `process` for rank and session time: those with GPU work, or with
+    `host` all, at the times of their ranges."""
+    blocks = _with_steps(worked.filter(pl.col("role") == "block"), ranges.of("step"))
+    blocks = _with_numbers(with_chunks(blocks, ranges))
+    named = blocks.with_columns(run=0, marker=pl.col("text"), origin=pl.lit("host" if host else "device"))
+    if host:
+        return named
+    ran = named.filter(pl.col("work_count") > 0, pl.col("work_end") >= pl.col("work_start"))
+    return ran.with_columns(start="work_start", end="work_end")
+
+
+def _with_steps(blocks: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Fills `step` where the name has none: that of the last step range which began before the block, and before the
+    first one its number less one. Null where the process has no step ranges."""
+    begun = steps.select("process", "start", within="step").sort("start")
+    first = begun.group_by("process", maintain_order=True).agg(before=pl.col("within").first() - 1)
+    found = blocks.sort("start").join_asof(begun, on="start", by="process", check_sortedness=False)
+    found = found.join(first.filter(pl.col("before") >= 0), on="process", how="left", maintain_order="left")
+    return found.with_columns(step=pl.coalesce("step", "within", "before")).sort("id")
+
+
+def _with_numbers(blocks: pl.DataFrame) -> pl.DataFrame:
+    """Zero-bubble's interleaved schedules call every forward F0.0.0: where a kind's numbers never change, none of the
+    process mean anything."""
+    alike = ["process", "step", "kind", "dialect"]
+    same = (pl.col("microbatch").max().over(alike) == 0) & (pl.col("chunk").max().over(alike) == 0)
+    several = pl.col("microbatch").count().over(alike) > 1
+    empty = ((pl.col("dialect") == "zero-bubble") & same & several).any().over("process")
+    return blocks.with_columns(pl.when(~empty.fill_null(False)).then(c).alias(c) for c in ("microbatch", "chunk"))
+
+
+def chosen(column: str, numbers: Numbers | None) -> pl.Expr:
+    if numbers is None:
+        return pl.lit(True)
+    return pl.any_horizontal(pl.col(column).is_between(low, high) for low, high in numbers.ranges)
+
+
+def on_ranks(rows: pl.DataFrame, ranks: pl.DataFrame, offset_ns: int) -> pl.DataFrame:
+    """Rows of processes in session time → rows of ranks in unix time, by start."""
+    return (
+        rows.drop("rank", strict=False)
+        .join(ranks.select("process", "rank"), on="process", maintain_order="left")
+        .with_columns(start_ns=pl.col("start") + offset_ns, end_ns=pl.col("end") + offset_ns)
+        .sort("start_ns", "rank", maintain_order=True)
+    )
+
+
+def stages_of(ranges: Ranges) -> dict[int, list[int]]:
+    """Process → the stages that its names speak of as its own, in order."""
+    own = ranges.frame.filter(pl.col("role").is_in(["block", "p2p", "boundary"]))
+    stages = pl.concat([own.select("process", stage=pl.col(c)) for c in ("stage", "stage_b")]).drop_nulls()
+    grouped = stages.group_by("process").agg(pl.col("stage").unique().sort())
+    return dict(grouped.iter_rows())
+
+
+def with_chunks(rows: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
+    """`rows` (process, stage, chunk, perhaps stage_b and chunk_b) with the chunk of every stage that is named: its
+    place among the stages of the process."""
+    places = [(p, stage, chunk) for p, own in stages_of(ranges).items() for chunk, stage in enumerate(own)]
+    schema = {"process": pl.Int64, "stage": pl.Int32, "nth": pl.Int32}
+    chunks = pl.DataFrame(places, schema, orient="row")
+    for stage, chunk in (("stage", "chunk"), ("stage_b", "chunk_b")):
+        if stage in rows.columns:
+            rows = rows.join(chunks.rename({"stage": stage}), on=["process", stage], how="left", maintain_order="left")
+            rows = rows.with_columns(pl.coalesce(chunk, "nth").alias(chunk)).drop("nth")
+    return rows
+
+
+def declared(stages: dict[int, list[int]]) -> Declared:
+    """Chunks, depth and placement of the pipeline, as far as the stages of all processes of a file tell.
+
+    With two chunks and P ranks, rank r has stages {r, r + P} in a loop and {r, 2P - 1 - r} in a V.
+    """
+    counts = {len(own) for own in stages.values()}
+    if len(counts) != 1:
+        return Declared()
+    (chunks,) = counts
+    covered = sorted({stage for own in stages.values() for stage in own})
+    whole = chunks > 1 and covered == list(range(len(covered)))
+    loop = chunks > 1 and len({own[1] - own[0] for own in stages.values()}) == 1
+    vee = chunks == 2 and len({own[0] + own[1] for own in stages.values()}) == 1
+    placement: Literal["loop", "vee"] = "loop" if loop else "vee"
+    return Declared(
+        chunks=chunks, pp=len(covered) // chunks if whole else None, placement=placement if loop != vee else None
+    )

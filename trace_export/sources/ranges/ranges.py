@@ -1,0 +1,115 @@
+"""Named ranges on CPU threads that speak of pipeline work, whatever profiler recorded them: which of them count.
+
+Used by the readers whose blocks are ranges around launches of GPU work (Nsight Systems, torch.profiler).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from trace_export.sources.ranges.dialects import NAMES, OWN, PLAIN, TRANSFERS, Dialects
+from trace_export.sources.shared.timestamps import LATEST_NS, NO_TIME_NS
+
+PIPELINING = "torch-pipelining"
+COMMUNICATION = "communication"
+"""The role that is added to those of markers.NAMES: a call of NCCL."""
+
+RANGE = {"row": pl.Int64(), "process": pl.Int64(), "thread": pl.Int64(), "start": pl.Int64(), "end": pl.Int64()}
+"""The columns of a range as recorded; an open one ends before it starts."""
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """`frame`: id (the row's number), row, process (globalTid >> 24), thread, start, end in session time, the columns
+    of markers.NAMES and `repaired`; sorted by process, start, the longer first. A step that was open at the end of the
+    capture ends where it starts; all other open ranges are only in `unclosed`, which has the same columns less the
+    last. `transfers`: see markers.TRANSFERS. `untimed`: how many ranges have no usable time and are left out."""
+
+    frame: pl.DataFrame
+    transfers: pl.DataFrame
+    unclosed: pl.DataFrame
+    untimed: int
+
+    def of(self, *roles: str) -> pl.DataFrame:
+        return self.frame.filter(pl.col("role").is_in(roles))
+
+
+def gather(found: list[pl.DataFrame], transfers: list[pl.DataFrame], dialects: Dialects) -> Ranges:
+    """The ranges that count, of the processes that have a block other than the optimizer's.
+
+    `found`: frames with the columns of `RANGE`, `text` and those of markers.NAMES, which calls of NCCL lack but for the
+    role; `transfers`: what `dialects` made of the texts.
+    """
+    frame = pl.concat([pl.DataFrame(schema={**RANGE, **NAMES}), *found], how="diagonal").filter(_trains())
+    frame = _without_weak_names(_with_one_kind_of_step(frame, dialects))
+    named, frame = frame.height, frame.filter(_timed())
+    untimed = named - frame.height
+    opened = pl.col("end") < pl.col("start")
+    unclosed = frame.filter(opened & (pl.col("role") != COMMUNICATION))
+    frame = frame.with_columns(
+        end=pl.when(pl.col("role") == "step").then(pl.max_horizontal("start", "end")).otherwise("end")
+    )
+    frame = _repaired(frame.filter(~opened)).sort(
+        "process", "start", "end", "row", descending=[False, False, True, False]
+    )
+    return Ranges(
+        frame.with_row_index("id").cast({"id": pl.Int64}),
+        pl.concat([pl.DataFrame(schema=TRANSFERS), *transfers]).unique(maintain_order=True),
+        unclosed,
+        untimed,
+    )
+
+
+def _timed() -> pl.Expr:
+    """Whether a range has times, or is open. A clock may be shifted, so that times are below 0."""
+    start, end = pl.col("start"), pl.col("end")
+    return (start > NO_TIME_NS) & (start <= end + 1) & (end < LATEST_NS)
+
+
+def _trains() -> pl.Expr:
+    """Whether the row's process does pipeline work: an optimizer alone does not make a pipeline."""
+    block = (pl.col("role") == "block") & pl.col("kind").ne_missing("OPT")
+    return block.any().over("process")
+
+
+def _without_weak_names(frame: pl.DataFrame) -> pl.DataFrame:
+    """Our own marks are the only names of blocks in processes that have them; plain names ("Forward") count only in
+    processes where no other dialect speaks."""
+    block = pl.col("role") == "block"
+    plain, own = (pl.col("dialect").eq_missing(pl.lit(dialect)) for dialect in (PLAIN, OWN))
+    strong = (block & pl.col("kind").ne_missing("OPT") & ~plain).any().over("process")
+    marked = (block & own).any().over("process")
+    return frame.filter(~(block & ((plain & strong) | (~own & marked))))
+
+
+def _with_one_kind_of_step(frame: pl.DataFrame, dialects: Dialects) -> pl.DataFrame:
+    """Step ranges of one dialect in each process: the first in the order of the rules."""
+    order = {rule.dialect: i for i, rule in reversed(list(enumerate(dialects.rules)))}
+    step = pl.col("role") == "step"
+    place = pl.when(step).then(pl.col("dialect").replace_strict(order, default=None, return_dtype=pl.Int32))
+    return frame.filter(~step | (place == place.min().over("process")))
+
+
+def _repaired(frame: pl.DataFrame) -> pl.DataFrame:
+    """Adds `repaired`, and gives the `PP:` ranges of a process whose ends cannot be true new ones.
+
+    The runtime never nests its actions, so one `PP:` range inside another of the same thread proves that emit_nvtx
+    closed them in the wrong order; their starts are right. Each then lasts until the next action, optimizer or step
+    begins.
+    """
+    ours = pl.col("dialect") == PIPELINING
+    frame = frame.sort("start", "end", "row", descending=[False, True, False])
+    earlier = pl.col("end").cum_max().shift().over("process", "thread")
+    inside = (pl.col("end") <= earlier) & (pl.col("start") < earlier)
+    wrong = frame.filter(ours).filter(inside)["process"].unique().to_list()
+    repaired = ours & pl.col("process").is_in(wrong)
+    ticks = pl.col("start").shift(-1).over("process")
+    following = frame.filter(pl.col("dialect").is_in([PIPELINING, "torch"])).select("row", following=ticks)
+    return (
+        frame.join(following, on="row", how="left")
+        .with_columns(repaired=repaired.fill_null(False))
+        .with_columns(end=pl.when("repaired").then(pl.coalesce("following", "end")).otherwise("end"))
+        .drop("following")
+    )

@@ -1,0 +1,87 @@
+"""Point-to-point transfers from the names of ranges, whatever profiler recorded them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+
+from trace_export.sources.ranges.blocks import with_chunks
+from trace_export.sources.ranges.dialects import SUFFIX
+from trace_export.sources.ranges.ranges import COMMUNICATION, Ranges
+
+ALONE = {"ncclSend": "send", "ncclRecv": "recv"}
+"""Calls of NCCL that are one side of a transfer."""
+
+
+def transfers(
+    ranges: Ranges, work: pl.DataFrame, last_copies: Callable[[pl.DataFrame], pl.Series] | None = None
+) -> pl.DataFrame:
+    """One row per transfer: process, role, direction, microbatch, stage, chunk, op, ordinal, start, end, guessed.
+
+    `work`: the ranges with comm_start, comm_end (NCCL's kernels). A transfer lasts as long as the NCCL kernels of its
+    range; where there are none, from the range's start to its end, for a receiver to its last copy, whose ends
+    `last_copies` finds. The end of a repaired range is no time of a transfer: null. Unnumbered calls of NCCL count only
+    outside named transfers; `guessed`: their direction is that of the blocks around them.
+    """
+    named = work.filter(pl.col("role") == "p2p")
+    ends = pl.col("end")
+    if last_copies is not None and named["comm_count"].min() == 0:
+        ends = pl.coalesce(last_copies(named), ends)
+    fields = [c for c in ranges.transfers.columns if c != "text"]
+    own = named.with_columns(end=pl.when("repaired").then(None).otherwise(ends))
+    told = own.drop(fields, strict=False).join(ranges.transfers, on="text", maintain_order="left_right")
+    told, calls = _with_calls(told, work.filter(pl.col("role") == COMMUNICATION, pl.col("text").is_in(ALONE)))
+    both = with_chunks(pl.concat([told, _with_directions(calls, work)], how="diagonal"), ranges)
+    unnumbered = pl.col("microbatch").is_null()
+    return both.select(
+        "process",
+        *fields,
+        op=pl.col("text").str.replace(SUFFIX + "$", ""),
+        ordinal=pl.when(unnumbered).then(pl.int_range(pl.len()).over("process", "role", "direction", unnumbered)),
+        start=pl.coalesce("comm_start", "start"),
+        end=pl.coalesce("comm_end", "end"),
+        guessed=(pl.col("text").is_in(list(ALONE)) & pl.col("direction").is_not_null()),
+    )
+
+
+def _with_directions(calls: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """NCCL's own sends and receives between two blocks: what is sent was made by the block before, what is received is
+    for the block after. Calls inside blocks may be an all-to-all of experts, and with several chunks a receive may be
+    for any later block: they keep no direction.
+    """
+    kind = pl.when(pl.col("kind").is_in(["F", "B"])).then("kind")
+    single = (pl.col("chunk").max().fill_null(0) == 0) & (pl.col("stage").n_unique() <= 1)
+    blocks = work.filter(pl.col("role") == "block").filter(single.over("process")).sort("start", "end")
+    before = blocks.select(
+        "process", "start", until=pl.col("end").cum_max().over("process"), made=kind.forward_fill().over("process")
+    )
+    after = blocks.select("process", "start", wanted=kind).drop_nulls()
+    found = (
+        calls.drop("direction", strict=False)
+        .sort("start")
+        .join_asof(before, on="start", by="process", check_sortedness=False)
+        .join_asof(after, on="start", by="process", strategy="forward", check_sortedness=False)
+    )
+    between = pl.col("until").is_null() | (pl.col("start") >= pl.col("until"))
+    direction = pl.when(between).then(pl.when(pl.col("role") == "send").then("made").otherwise("wanted"))
+    return found.with_columns(direction=direction).sort("id")
+
+
+def _with_calls(told: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The named transfers, and the NCCL calls that belong to none of them.
+
+    A call belongs to the last transfer of its role that its thread began before, when it lies inside. The end of a
+    repaired range says nothing: there it belongs in any case, and lends its kernels' times.
+    """
+    calls = calls.with_columns(role=pl.col("text").replace_strict(ALONE, return_dtype=pl.String))
+    begun = told.select("process", "thread", "role", "start", "end", "repaired", transfer="id")
+    by = ["process", "thread", "role"]
+    owned = calls.sort("start").join_asof(begun.sort("start"), on="start", by=by, suffix="_of", check_sortedness=False)
+    lent = owned.filter("repaired_of").unique("transfer", keep="first", maintain_order=True)
+    lent = lent.select("role", "comm_start", "comm_end", id="transfer")
+    told = told.join(lent, on=["id", "role"], how="left", suffix="_lent", maintain_order="left").with_columns(
+        pl.coalesce(c, f"{c}_lent").alias(c) for c in ("comm_start", "comm_end")
+    )
+    free = pl.col("transfer").is_null() | (~pl.col("repaired_of") & (pl.col("start") >= pl.col("end_of")))
+    return told, owned.filter(free).sort("id").select(calls.columns)

@@ -1,0 +1,75 @@
+"""Device tasks on their way into files: they come in pieces of any order and leave as one sorted file for each rank."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+from polars.io.plugins import register_io_source
+
+from trace_export.model import KERNELS, KernelFile, conform
+from trace_export.sources.shared.timestamps import usable
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A sorted file of some tasks of one rank, the first of which starts at `start_ns`."""
+
+    path: Path
+    start_ns: int
+
+
+class Spill:
+    """Collects the device tasks of one source below `folder`.
+
+    Memory holds one piece at a time, and while the files are put together the tasks of those pieces that overlap in
+    time.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = Path(tempfile.mkdtemp(dir=folder))
+        self._pieces: dict[int, list[_Piece]] = {}
+
+    def add(self, rank: int, tasks: pl.DataFrame) -> None:
+        """Takes in `tasks`, a frame with the columns of model.KERNELS in any order of rows; not those whose times
+        cannot be true, of which the reader tells."""
+        tasks = tasks.filter(usable())
+        if tasks.is_empty():
+            return
+        pieces = self._pieces.setdefault(rank, [])
+        tasks = conform(tasks, KERNELS).sort("start_ns", "end_ns", maintain_order=True)
+        pieces.append(_Piece(self._folder / f"{rank}.{len(pieces)}", tasks["start_ns"][0]))
+        tasks.write_ipc(pieces[-1].path)
+
+    def files(self) -> tuple[KernelFile, ...]:
+        """The files of all ranks, by rank. Nothing can be added afterwards."""
+        return tuple(self._joined(rank) for rank in sorted(self._pieces))
+
+    def _joined(self, rank: int) -> KernelFile:
+        path = self._folder / f"{rank}.arrow"
+        pieces = sorted(self._pieces.pop(rank), key=lambda p: p.start_ns)
+        if len(pieces) == 1:
+            return KernelFile(rank, pieces[0].path.rename(path))
+
+        def batches(columns: object, predicate: object, rows: object, batch_rows: object) -> Iterator[pl.DataFrame]:
+            yield from _in_order(pieces)
+
+        register_io_source(batches, schema=KERNELS).sink_ipc(path)
+        return KernelFile(rank, path)
+
+
+def _in_order(pieces: list[_Piece]) -> Iterator[pl.DataFrame]:
+    """The tasks of all pieces by start; `pieces` are in the order of their first starts. Takes the pieces away."""
+    waiting = pl.DataFrame(schema=KERNELS)
+    for piece, following in zip(pieces, [*pieces[1:], None], strict=True):
+        tasks = pl.read_ipc(piece.path)
+        piece.path.unlink()
+        waiting = pl.concat([waiting, tasks]).sort("start_ns", "end_ns", maintain_order=True)
+        if following is not None:
+            ready = waiting["start_ns"].search_sorted(following.start_ns)
+            yield waiting[:ready]
+            waiting = waiting[ready:]
+    yield waiting

@@ -1,0 +1,148 @@
+"""The pipeline chart as one HTML page to zoom and to hover, alone or above the tables of a report.
+
+The page holds all it needs: it asks no server for anything, and its content security policy forbids it to. The blocks
+are drawn on a canvas from columns of numbers, because a browser moves a hundred thousand SVG elements only with pain.
+A plotting library (Vega) would bring a script many times this page's size that makes code from text, which a strict
+policy forbids. Without scripts the page shows the still picture.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from math import floor, log10
+from typing import Any
+
+import orjson
+import polars as pl
+
+from trace_export.chart.palette import TEXT
+from trace_export.errors import printable
+from trace_export.writers.pictures import svg
+from trace_export.writers.pictures.figure import Figure
+from trace_export.writers.pictures.svg import safe
+
+HELP = "Zoom: Ctrl + wheel, or W and S. Move: drag, or A and D. Everything: double-click, or 0."
+_NOT_FACTS = ("row", "lane", "start_ns", "end_ns", "name", "label", "fill")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the report: its `frame` is shown as it is, null as –."""
+
+    title: str
+    frame: pl.DataFrame
+    note: str = ""
+
+
+def page(figure: Figure, tables: Sequence[Table] = (), still_steps: int | None = None) -> str:
+    """The whole document. `still_steps`: how many steps the picture for browsers without scripts shows."""
+    style, script = (files(__package__).joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    policy = (
+        f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    still = base64.b64encode(svg.draw(figure, still_steps).text.encode()).decode()
+    return "\n".join([
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{safe(figure.title)}</title><style>{style}</style></head><body>",
+        f'<h1>{safe(figure.title)}</h1><div class="bar">{"".join(_legend(figure))}</div>',
+        '<div class="bar"><label>Show <select id="step"></select></label>',
+        '<span><button id="in" title="zoom in">+</button> <button id="out" title="zoom out">−</button></span>',
+        f'<span class="quiet">{HELP}</span></div>',
+        f'<canvas id="chart" tabindex="0" role="img" aria-label="{safe(figure.title)}"></canvas><div id="tip"></div>',
+        f'<noscript><img alt="{safe(figure.title)}" src="data:image/svg+xml;base64,{still}"></noscript>',
+        *(f"<p>{safe(remark)}</p>" for remark in figure.remarks),
+        *map(_table, tables),
+        f'<script type="application/json" id="data">{_json(_data(figure))}</script>',
+        f"<script>{script}</script></body></html>\n",
+    ])  # fmt: skip
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _legend(figure: Figure) -> list[str]:
+    return [
+        f'<span><svg viewBox="0 0 12 12"><rect fill="{fill}" width="12" height="12"/></svg>{safe(words)}</span>'
+        for fill, words in figure.legend
+    ]
+
+
+def _data(figure: Figure) -> dict[str, Any]:
+    """What the script draws. Times are nanoseconds since the first block; a block is given by the time since the end
+    of the one before it on its line and by its length; all other columns are `_coded`."""
+    blocks = figure.blocks
+    origin = min(figure.steps["start_ns"].to_list())
+    lines = blocks.group_by("row", "lane", maintain_order=True).len()
+    before = pl.col("end_ns").shift().over("row", "lane").fill_null(origin)
+    return {
+        "rows": [{"name": printable(row.name), "lanes": row.lanes} for row in figure.rows],
+        "steps": [
+            {"name": name, "start": start - origin, "end": end - origin,
+             "shares": figure.shares(run, step)}
+            for run, step, start, end, name in figure.steps.iter_rows()
+        ],
+        "bubble": figure.bubbles is not None,
+        "text": TEXT,
+        "lane": figure.lane_height,
+        "gap": figure.gap,
+        "every": figure.names_every,
+        "lines": lines.select("row", "lane").rows(),
+        "offsets": [0, *lines["len"].cum_sum().to_list()],
+        "wait": blocks.select(pl.col("start_ns") - before).to_series().to_numpy(),
+        "length": (blocks["end_ns"] - blocks["start_ns"]).to_numpy(),
+        "name": _coded(blocks["name"]),
+        "label": _coded(blocks["label"]),
+        "fill": _coded(blocks["fill"]),
+        "facts": {name: _coded(blocks[name]) for name in blocks.columns if name not in _NOT_FACTS},
+    }  # fmt: skip
+
+
+def _coded(column: pl.Series) -> dict[str, Any]:
+    """Its different values, and where there are several, each row's index into them."""
+    values = column.unique(maintain_order=True).alias("value")
+    shown = [printable(value) if isinstance(value, str) else value for value in values.to_list()]
+    if len(values) == 1:
+        return {"values": shown}
+    index = values.to_frame().with_row_index("code")
+    rows = column.alias("value").to_frame()
+    codes = rows.join(index, on="value", how="left", nulls_equal=True, maintain_order="left")["code"]
+    return {"values": shown, "codes": codes.to_numpy()}
+
+
+def _json(data: dict[str, Any]) -> str:
+    """JSON that may stand inside a script element: no `<`, so no tag can end or open in it."""
+    return orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY).decode().replace("<", "\\u003c")
+
+
+def _table(table: Table) -> str:
+    columns = [(name, _cells(column), column.dtype.is_numeric()) for name, column in table.frame.to_dict().items()]
+    head = "".join(f"<th{_right(number)}>{safe(name.replace('_', ' '))}</th>" for name, _, number in columns)
+    cells = [[f"<td{_right(number)}>{cell}</td>" for cell in column] for _, column, number in columns]
+    rows = "".join(f"<tr>{''.join(row)}</tr>" for row in zip(*cells, strict=True))
+    note = f"<p>{safe(table.note)}</p>" if table.note else ""
+    return (
+        f'<h2>{safe(table.title)}</h2>{note}<div class="wide"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _right(number: bool) -> str:
+    return ' class="number"' if number else ""
+
+
+def _cells(column: pl.Series) -> list[str]:
+    """The values as HTML. Floats have as many decimals as show four digits of the column's largest."""
+    if column.dtype.is_float():
+        largest = column.abs().filter(column.is_finite()).to_list()
+        decimals = min(max(3 - floor(log10(max(largest, default=0) or 1)), 0), 6)
+        return ["–" if value is None else f"{value:.{decimals}f}" for value in column]
+    words = {None: "–", True: "yes", False: "no"} if column.dtype == pl.Boolean else {None: "–"}
+    return [words[value] if value in words else safe(value) for value in column]
