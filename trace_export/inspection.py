@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import orjson
 import polars as pl
@@ -34,7 +34,7 @@ class Inspection:
         tables = {
             "sources": self.sources.to_dicts(),
             "ranks": self.ranks.to_dicts(),
-            "notes": [{"level": n.level, "text": n.text, "where": n.where, "count": n.count} for n in self.notes],
+            "notes": [asdict(note) for note in self.notes],
             "failures": [str(e) for e in self.failures],
         }
         return orjson.dumps(tables, option=orjson.OPT_INDENT_2).decode()

@@ -88,9 +88,11 @@ TABLES: dict[str, Schema] = {
 class Note:
     """Something the user should know: `warning` where the picture may mislead or data were refused, else `note`.
 
-    `where` is a path, perhaps with a line number (the first case); `count` how many cases there were.
+    `code` names the kind of the note (kebab-case, the same in every version); programs tell notes apart by it and never
+    by `text`. `where` is a path, perhaps with a line number (the first case); `count` is the number of cases.
     """
 
+    code: str
     level: Literal["note", "warning"]
     text: str
     where: str = ""

@@ -231,15 +231,17 @@ def announce(profile: Profile, options: WriteOptions, detail: Detail) -> list[No
     if options.tracks == "stage" and ranks.height > MANY_RANKS:
         read = "" if detail == "spans" else ", and no others' device tasks were read"
         text = f"{ranks['stage'].n_unique()} of {ranks.height} ranks are drawn, the first of each stage{read}"
-        notes.append(Note("note", f"{text}; --tracks rank draws all"))
+        notes.append(Note("ranks-not-drawn", "note", f"{text}; --tracks rank draws all"))
     edges = dependencies.block_edges(profile)
     if back := int(dependencies.back_in_time(edges, profile.spans).sum()):
         text = "of the ways from block to block lead back in time (clocks that disagree, or times of the host)"
-        notes.append(Note("note", f"{back} of {edges.height} {text}; they have no arrow"))
+        notes.append(Note("dependencies-back-in-time", "note", f"{back} of {edges.height} {text}; they have no arrow"))
     count = slices_drawn(profile, options, detail)
     if min(count, options.max_slices or count) > BROWSER_SLICES:
         text = f"{count} slices are more than a browser holds"
-        notes.append(Note("warning", f"{text}; choose --steps, or split with --max-slices {BROWSER_SLICES}"))
+        notes.append(
+            Note("too-many-slices", "warning", f"{text}; choose --steps, or split with --max-slices {BROWSER_SLICES}")
+        )
     return notes
 
 

@@ -167,7 +167,7 @@ def _causality(profile: Profile, clocks: pl.DataFrame, block_edges: pl.DataFrame
     before, after = violations(ties), violations(correct_messages(ties, _by_rank(profile, clocks)))
     moved = not _unchanged(clocks)
     text = f"clocks: {before} of {len(ties)} {words}" + (f", {after} after alignment" if moved else "")
-    return [Note("warning" if moved and after else "note", text)]
+    return [Note("clock-violations", "warning" if moved and after else "note", text)]
 
 
 def _between_hosts(profile: Profile, messages: pl.DataFrame) -> pl.DataFrame:
@@ -240,7 +240,7 @@ def _clock_notes(clocks: pl.DataFrame, fit: ClockFit | None) -> list[Note]:
     wall = clocks.filter(pl.col("method").str.ends_with("wall"))["host"].to_list()
     if wall:
         text = f"clock of {_names(wall)}: nothing ties it to the other hosts well enough, wall clock kept"
-        notes.append(Note("warning", text, count=len(wall)))
+        notes.append(Note("clock-not-aligned", "warning", text, count=len(wall)))
     return notes
 
 
@@ -251,6 +251,7 @@ def _skew(profile: Profile) -> list[Note]:
     gap = first["first"][-1] - first["first"][0]
     return [
         Note(
+            "clock-start-gap",
             "warning",
             f"clocks: {first['host'][-1]} starts {gap / 1e9:.1f} s after {first['host'][0]} by their own clocks",
         )
@@ -261,24 +262,40 @@ def _fit_notes(fit: ClockFit) -> list[Note]:
     notes = []
     if fit.worst_pair is not None:
         a, b, off = fit.worst_pair
-        notes.append(Note("note", f"clocks: {a} and {b} fit worst: what ties them disagrees by {duration(abs(off))}"))
+        notes.append(
+            Note(
+                "clock-worst-pair",
+                "note",
+                f"clocks: {a} and {b} fit worst: what ties them disagrees by {duration(abs(off))}",
+            )
+        )
     if fit.wander_ns:
-        notes.append(Note("note", f"clocks: they stray from constant rates by about {duration(fit.wander_ns)}"))
+        notes.append(
+            Note("clock-wander", "note", f"clocks: they stray from constant rates by about {duration(fit.wander_ns)}")
+        )
     if fit.holdout_ns is not None:
-        notes.append(Note("note", f"clocks: fits on halves of the data differ by {duration(fit.holdout_ns)} at most"))
+        notes.append(
+            Note(
+                "clock-holdout",
+                "note",
+                f"clocks: fits on halves of the data differ by {duration(fit.holdout_ns)} at most",
+            )
+        )
     if fit.contradiction:
         text = f"clocks: the data around {_names(fit.contradiction)} contradict constant clock rates"
-        notes.append(Note("warning", f"{text} by up to {duration(fit.slack_ns)}"))
+        notes.append(Note("clock-contradiction", "warning", f"{text} by up to {duration(fit.slack_ns)}"))
     if fit.one_sided:
         text = f"clocks: messages go only one way between {_names(fit.one_sided)}, their travel time counts as offset"
-        notes.append(Note("warning", text))
+        notes.append(Note("clock-one-way", "warning", text))
     if fit.few_messages:
-        notes.append(Note("warning", f"clocks: few messages between {_names(fit.few_messages)}"))
+        notes.append(Note("clock-few-messages", "warning", f"clocks: few messages between {_names(fit.few_messages)}"))
     if fit.asymmetric:
-        notes.append(Note("note", "clocks: messages take longer one way than the other, as collectives show"))
+        notes.append(
+            Note("clock-asymmetric", "note", "clocks: messages take longer one way than the other, as collectives show")
+        )
     elif not fit.pairs.is_empty():
         text = "clocks: both ways are taken to last alike; half of a difference counts as offset, per host pair"
-        notes.append(Note("note", text))
+        notes.append(Note("clock-symmetry-assumed", "note", text))
     return notes
 
 

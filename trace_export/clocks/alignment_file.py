@@ -31,7 +31,7 @@ def content(profile: Profile) -> dict[str, Any]:
         "formula": "corrected = t - offset_ns - drift * (t - t0_ns)",
         "hosts": {row["host"]: _host(row, t0) for row in clocks.iter_rows(named=True)},
         "delays": _delays(profile).to_dicts(),
-        "notes": [note.text for note in profile.notes if note.text.startswith("clock")],
+        "notes": [note.text for note in profile.notes if note.code.startswith("clock-")],
     }
 
 

@@ -38,7 +38,7 @@ def split(profile: Profile) -> Profile:
         hosts = _renamed(hosts, host, names)
         parts = ", ".join(dict.fromkeys(names))
         text = f"clock of {host}: its ranks contradict each other, taken as several machines: {parts}"
-        notes.append(Note("warning", text))
+        notes.append(Note("clock-host-split", "warning", text))
     return replace(profile, ranks=ranks, hosts=hosts).with_notes(notes)
 
 

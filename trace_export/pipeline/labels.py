@@ -45,7 +45,7 @@ def label(profile: Profile) -> Profile:
     )
     if len(open_blocks):
         text = "blocks stay without a micro-batch: part of their step is missing, and their place in it is not certain"
-        notes.append(Note("warning", text, count=len(open_blocks)))
+        notes.append(Note("microbatch-unknown", "warning", text, count=len(open_blocks)))
     return transfers.label(replace(profile, spans=conform(filled, SPANS))).with_notes(_once(notes))
 
 
@@ -141,7 +141,7 @@ def _vee(
     )
     if microbatches < 2 * stages:
         text = f"DualPipeV on {stages} stages needs {2 * stages} micro-batches, the data have {microbatches}"
-        return own, [Note("warning", f"{text}; backward blocks stay without a number")]
+        return own, [Note("microbatches-too-few", "warning", f"{text}; backward blocks stay without a number")]
     placed = labels_by_number.places(work, blocks(plan), microbatches)
     rest = _cuts(work.join(placed.select(STEP), on=STEP, how="anti", nulls_equal=True), evidence, plan)
     numbered = _numbered(work, pl.concat([placed.select("row", "position"), rest]), plan)
@@ -164,7 +164,7 @@ def _loop(
         alike.setdefault(plans.get((key[0], key[1]), usual), []).append(part)
     found = [_by_plan(pl.concat(parts), evidence, counted, plan) for plan, parts in alike.items()]
     text = "the order of the blocks fits no schedule known here; micro-batches are numbered in order of appearance"
-    return pl.concat(found), [Note("warning", text)] if None in alike else []
+    return pl.concat(found), [Note("schedule-unknown", "warning", text)] if None in alike else []
 
 
 def _by_plan(work: pl.DataFrame, evidence: pl.DataFrame, counted: pl.DataFrame, plan: Plan | None) -> pl.DataFrame:

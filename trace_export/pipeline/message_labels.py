@@ -41,7 +41,9 @@ def tell(profile: Profile) -> Profile:
     )
     filled = filled.with_columns(pl.coalesce(name, f"{name}_told").alias(name) for name in names)
     text = "messages: what they carry is inferred from the blocks before the send and after the receive"
-    return replace(profile, messages=conform(filled, MESSAGES)).with_notes([Note("note", text, count=found.height)])
+    return replace(profile, messages=conform(filled, MESSAGES)).with_notes(
+        [Note("message-labels-inferred", "note", text, count=found.height)]
+    )
 
 
 def _pairs(spans: pl.DataFrame, edges: pl.DataFrame) -> pl.DataFrame:

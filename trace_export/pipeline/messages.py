@@ -241,12 +241,12 @@ def _notes(lanes: pl.DataFrame, shifts: pl.DataFrame) -> list[Note]:
         first = moved.select("src_rank", "dst_rank", "shift").head(8)
         shown = ", ".join(f"{a}→{b} {k:+d}" for a, b, k in first.iter_rows())
         text = f"messages: the recorded windows differ, receives were matched with a shift ({shown})"
-        notes.append(Note("note", text, count=len(moved)))
+        notes.append(Note("messages-shifted", "note", text, count=len(moved)))
     unsure = named.filter(pl.col("shift").is_null())
     if len(unsure):
         shown = ", ".join(f"{a}→{b}" for a, b in unsure.select("src_rank", "dst_rank").head(8).iter_rows())
         text = f"messages: which send belongs to which receive cannot be told, left out ({shown})"
-        notes.append(Note("warning", text, count=len(unsure)))
+        notes.append(Note("messages-ambiguous", "warning", text, count=len(unsure)))
     return notes
 
 
@@ -254,8 +254,8 @@ def _unpaired(sends: int, receives: int, without_peer: int) -> list[Note]:
     notes = []
     if sends or receives:
         text = f"messages: {sends} sends and {receives} receives have no other side in the data"
-        notes.append(Note("note", text))
+        notes.append(Note("messages-unpaired", "note", text))
     if without_peer:
         text = f"messages: of {without_peer} sends and receives the data do not say who is on the other side"
-        notes.append(Note("note", text))
+        notes.append(Note("messages-without-peer", "note", text))
     return notes

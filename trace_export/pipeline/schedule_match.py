@@ -132,7 +132,7 @@ def declare(profile: Profile) -> Profile:
     differing = f"{found.distance:.1%}" if found.distance >= 0.001 else "less than 0.1%"
     how = "exactly" if found.certainty == "exact" else f"but for {differing} of the blocks"
     twins = f" (or {', '.join(TITLES[n] for n in found.twins)}, which would look the same)" if found.twins else ""
-    note = Note("note", f"the order of the blocks is {how} that of {s.title}{twins}")
+    note = Note("schedule-recognised", "note", f"the order of the blocks is {how} that of {s.title}{twins}")
     return replace(profile, declared=profile.declared.or_else(numbers)).with_notes([note])
 
 

@@ -35,7 +35,13 @@ def resolve(profile: Profile, told: Declared) -> Profile:
     inferred = stages_from_work.infer(profile.spans)
     told_places, swapped = _in_order(ranks, told, "told", inferred)
     if swapped:
-        notes.append(Note("note", "the sizes that you told fit the work in the order tp, cp, pp, dp of ranks only"))
+        notes.append(
+            Note(
+                "rank-order-from-work",
+                "note",
+                "the sizes that you told fit the work in the order tp, cp, pp, dp of ranks only",
+            )
+        )
     declared_places, _ = _in_order(ranks, profile.declared, "assumed", inferred)
     recorded = ranks.select("rank", *PLACES).with_columns(
         origin=pl.when(pl.col("stage").is_not_null()).then(pl.lit("recorded"))
@@ -52,7 +58,7 @@ def resolve(profile: Profile, told: Declared) -> Profile:
     places = _rest_in_order(places)
     places, guessed = _replicas(places, ranks, profile.spans)
     if told.pp and (absent := told.pp - places["stage"].n_unique()) > 0:
-        notes.append(Note("note", f"{absent} of the {told.pp} stages that you told have no rank here"))
+        notes.append(Note("stages-absent", "note", f"{absent} of the {told.pp} stages that you told have no rank here"))
     merged = ranks.drop(*PLACES, "stage_origin").join(places, on="rank", how="left", maintain_order="left")
     return replace(
         profile,
@@ -175,7 +181,7 @@ def _contradiction(believed: pl.DataFrame, other: pl.DataFrame, who: str) -> lis
     rank, stage, seen = both.sort("rank").select("rank", "stage", "stage_other").row(0)
     source = {"told": "you told", "recorded": "the data say", "assumed": "the sizes say"}[both["origin"][0]]
     text = f"stages contradict each other: {source} stage {stage} for rank {rank}, {who} stage {seen}"
-    return [Note("warning", text, count=len(both))]
+    return [Note("stages-contradict", "warning", text, count=len(both))]
 
 
 def _told_how(places: pl.DataFrame, inferred: stages_from_work.Inference | None) -> list[Note]:
@@ -184,18 +190,26 @@ def _told_how(places: pl.DataFrame, inferred: stages_from_work.Inference | None)
     remedy = "give --pp, --tp and --dp if it is wrong"
     origins = places["origin"]
     if inferred is not None and (count := (origins == "inferred").sum()):
-        notes.append(Note("note", f"the stages of {count} ranks were inferred from {inferred.how}; {remedy}"))
+        notes.append(
+            Note("stages-inferred", "note", f"the stages of {count} ranks were inferred from {inferred.how}; {remedy}")
+        )
         absent = _above(places["rank"]) - len(places)
         if absent:
             in_order = (places["stage"] == places["rank"]).all()
             how = "count on in their order" if in_order else "are numbered as if none were missing"
             text = f"ranks before the last were not read ({absent} of them); the stages {how}"
-            notes.append(Note("warning", f"{text}; {remedy}"))
+            notes.append(Note("ranks-absent", "warning", f"{text}; {remedy}"))
     if count := (origins == "assumed").sum():
-        notes.append(Note("note", f"the stages of {count} ranks follow the default order of ranks; {remedy}"))
+        notes.append(
+            Note(
+                "stages-default-order",
+                "note",
+                f"the stages of {count} ranks follow the default order of ranks; {remedy}",
+            )
+        )
     if count := origins.null_count():
         text = f"nothing tells the stages of {count} ranks; each counts as a stage of its own, in rank order"
-        notes.append(Note("warning", f"{text}; give --pp, --tp and --dp"))
+        notes.append(Note("stages-unknown", "warning", f"{text}; give --pp, --tp and --dp"))
     return notes
 
 
@@ -233,7 +247,9 @@ def _replicas(places: pl.DataFrame, ranks: pl.DataFrame, spans: pl.DataFrame) ->
     tp = place.over("stage", "group") if regular else pl.lit(0, pl.Int32)
     filled = grouped.with_columns(dp=pl.coalesce("dp", dp), tp=pl.coalesce("tp", tp))
     text = "which replicas of a stage are tensor-parallel peers was guessed from the likeness of their times"
-    return filled.select("rank", *PLACES, "origin"), [Note("note", f"{text}; give --tp and --dp if it is wrong")]
+    return filled.select("rank", *PLACES, "origin"), [
+        Note("tensor-parallel-guessed", "note", f"{text}; give --tp and --dp if it is wrong")
+    ]
 
 
 def _alike(pairs: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:

@@ -39,7 +39,7 @@ def number(profile: Profile) -> tuple[pl.DataFrame, pl.Series, list[Note]]:
     found = _of_replicas(found, profile.ranks)
     untold = found.filter(FORWARDS & pl.col("step").is_null()).group_by("rank").len().filter(pl.col("len") > 1)
     text = "nothing tells where a step of these ranks ends; all their blocks count as one (an earlier stage would tell)"
-    notes = [Note("warning", text, count=untold.height)] if untold.height else []
+    notes = [Note("step-ends-unknown", "warning", text, count=untold.height)] if untold.height else []
     filled = spans.join(found.select("row", found="step"), on="row", how="left", maintain_order="left")
     one = pl.when(pl.col("row").is_in(found["row"].implode())).then(0)
     filled = filled.with_columns(pl.coalesce("step", "found", one).alias("step")).drop("row", "found")

@@ -41,7 +41,9 @@ def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
             used.add(free)
             if free != rank:
                 numbers[rank] = free
-            assumed.append(Note("note", "rank numbers assumed from the order of files and processes", path))
+            assumed.append(
+                Note("rank-numbers-assumed", "note", "rank numbers assumed from the order of files and processes", path)
+            )
         used.update(_ranks(part, recorded=True))
         kept.append(_renumbered(part, numbers) if numbers else part)
     whole = concat(kept)

@@ -165,7 +165,7 @@ def test_dropped_records_are_counted_with_file_and_line(samples: Path, run_cli: 
     lines[broken] = lines[broken].replace("micro_batch_id = 0", "micro_batch_id = zero")
     (logs / "workerlog.1").write_text("".join(lines))
     result = run_cli("--log_dir", logs, "--out", tmp_path, "--format", "csv", "--json")
-    note = next(n for n in orjson.loads(result.stdout)["notes"] if "garbled" in n["text"])
+    note = next(n for n in orjson.loads(result.stdout)["notes"] if n["code"] == "records-malformed")
     assert note["count"] == 1
     assert note["where"] == f"{logs / 'workerlog.1'}:{broken + 1}"
     assert run_cli("--log_dir", logs, "--out", tmp_path, "--format", "csv", "--strict").returncode == 3

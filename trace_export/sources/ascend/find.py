@@ -74,7 +74,12 @@ def captures(root: Path, folders: list[Folder]) -> Found:
     newest, notes = _newest(found)
     if len({c.kind for c in newest}) > 1:
         notes.append(
-            Note("warning", "PyTorch and MindSpore ranks lie in one folder; they are read as one run", str(root))
+            Note(
+                "formats-mixed",
+                "warning",
+                "PyTorch and MindSpore ranks lie in one folder; they are read as one run",
+                str(root),
+            )
         )
     return Found(_placed(root, newest), tuple(notes))
 
@@ -90,7 +95,14 @@ def timeless(sources: tuple[Source, ...]) -> tuple[Note, ...]:
     }
     if not names:
         return ()
-    return (Note("note", f"not drawn, for they hold no times: {', '.join(names)}", str(next(iter(names.values())))),)
+    return (
+        Note(
+            "tables-without-times",
+            "note",
+            f"not drawn, for they hold no times: {', '.join(names)}",
+            str(next(iter(names.values()))),
+        ),
+    )
 
 
 def _captures(folder: Folder, files: dict[Path, tuple[str, ...]]) -> list[_Capture]:
@@ -143,7 +155,12 @@ def _newest(captures: Sequence[_Capture]) -> tuple[list[_Capture], list[Note]]:
         old, new = sorted((other, capture), key=lambda c: c.taken)
         kept[key] = new
         notes.append(
-            Note("warning", f"rank {new.rank} was captured more than once: {new.folder.name} is read", str(old.path))
+            Note(
+                "rank-captured-twice",
+                "warning",
+                f"rank {new.rank} was captured more than once: {new.folder.name} is read",
+                str(old.path),
+            )
         )
     return list(kept.values()), notes
 

@@ -49,10 +49,17 @@ def spans(
     blocks = _outermost(told.filter(pl.col("role") == "block").drop("rank").rename({"step": "told"}))
     blocks, notes = _worked(blocks, busy)
     if lost := marks.filter(~usable().fill_null(False)).height:
-        notes.append(Note("warning", f"ranges {UNTIMED}", count=lost))
+        notes.append(Note("times-unusable", "warning", f"ranges {UNTIMED}", count=lost))
     blocks, outside = _stepped(blocks, steps)
     if outside:
-        notes.append(Note("note", "blocks issued between two steps are given to the nearest", count=outside))
+        notes.append(
+            Note(
+                "blocks-between-steps",
+                "note",
+                "blocks issued between two steps are given to the nearest",
+                count=outside,
+            )
+        )
     return conform(blocks.with_columns(rank=pl.lit(rank, INT), marker="text").sort("start_ns", "end_ns"), SPANS), notes
 
 
@@ -82,7 +89,9 @@ def _worked(blocks: pl.DataFrame, busy: Busy | None) -> tuple[pl.DataFrame, list
     left_out = weights.filter(idle)
     if left_out.is_empty():
         return blocks, []
-    note = Note("note", "weight-gradient ranges without any work are left out", count=left_out.height)
+    note = Note(
+        "blocks-without-work", "note", "weight-gradient ranges without any work are left out", count=left_out.height
+    )
     return blocks.join(left_out, on=["stream", "start_ns", "end_ns", "text"], how="anti", nulls_equal=True), [note]
 
 

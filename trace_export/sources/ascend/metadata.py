@@ -103,7 +103,9 @@ def metadata(table: Sequence[tuple[str, str]], folder: Path, rank: int | None, s
         try:
             values[name] = orjson.loads(text)
         except orjson.JSONDecodeError:
-            notes.append(Note("warning", f"META_DATA: {name} is not JSON and is left out", str(source)))
+            notes.append(
+                Note("metadata-malformed", "warning", f"META_DATA: {name} is not JSON and is left out", str(source))
+            )
     groups = _groups(values.get("parallel_group_info"), rank)
     sizes = _sizes(values.get("distributed_args"))
     place = _place(groups, sizes, rank)
@@ -123,7 +125,7 @@ def _metadata_file(folder: Path, notes: list[Note]) -> dict[str, Any]:
         return {}
     values = json_file(path)
     if not values:
-        notes.append(Note("warning", "is not a JSON object and is left out", str(path)))
+        notes.append(Note("metadata-malformed", "warning", "is not a JSON object and is left out", str(path)))
     return values
 
 

@@ -100,8 +100,12 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
 
 def _inferred_note(spans: pl.DataFrame) -> Note:
     if spans.is_empty():
-        return Note("warning", NO_BLOCKS)
-    return Note("note", "no markers; blocks are inferred from the types of kernels, the loss counts as forward")
+        return Note("blocks-not-found", "warning", NO_BLOCKS)
+    return Note(
+        "blocks-inferred",
+        "note",
+        "no markers; blocks are inferred from the types of kernels, the loss counts as forward",
+    )
 
 
 def _on_host(marks: pl.DataFrame) -> pl.DataFrame:
@@ -122,7 +126,17 @@ def _from_database(db: Database, source: Source, options: ReadOptions) -> Profil
     operators, copies = database.operators(db, marks)
     host, label = _host(db, source)
     notes = (
-        [Note("note", "ranges whose end the device never reached are left out", str(source.path), lost)] if lost else []
+        [
+            Note(
+                "ranges-unclosed",
+                "note",
+                "ranges whose end the device never reached are left out",
+                str(source.path),
+                lost,
+            )
+        ]
+        if lost
+        else []
     )
     found = _Recorded(
         rank=rank, rank_origin=origin, device=device, host=host, label=label,

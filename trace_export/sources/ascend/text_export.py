@@ -65,7 +65,7 @@ def unfinished(folder: Path) -> Iterator[Note]:
     """A warning for each table without content, which is taken for one that is not there."""
     for path in sorted(folder.glob("*.csv")):
         if path.is_file() and path.stat().st_size == 0:
-            yield Note("warning", "is empty: its export or copy did not finish", str(path))
+            yield Note("table-empty", "warning", "is empty: its export or copy did not finish", str(path))
 
 
 def device(folder: Path) -> int | None:
@@ -148,7 +148,14 @@ def _entries(path: Path, notes: list[Note]) -> Iterator[tuple[str, str | None, d
     except orjson.JSONDecodeError:
         content = None
     if not isinstance(content, dict):
-        notes.append(Note("warning", "is not a JSON object; what it says of communication is lost", str(path)))
+        notes.append(
+            Note(
+                "communication-malformed",
+                "warning",
+                "is not a JSON object; what it says of communication is lost",
+                str(path),
+            )
+        )
         return
     for step in content.values():
         for kind in step.values() if isinstance(step, dict) else ():

@@ -31,7 +31,7 @@ def traces(root: Path, folders: list[Folder]) -> Found:
         sources += [_source(root, folder.path, name) for name in latest]
         if older:
             text = "traces of earlier windows of the same worker were left out: give a folder with one window"
-            notes.append(Note("note", text, str(folder.path / older[0]), len(older)))
+            notes.append(Note("window-superseded", "note", text, str(folder.path / older[0]), len(older)))
     return Found(tuple(sources), tuple(notes))
 
 

@@ -106,7 +106,9 @@ def _clock(trace: Trace) -> tuple[int, list[Note]]:
     base = trace.header.get("baseTimeNanoseconds", 0)
     if isinstance(base, int) and 0 <= base < 1 << 62:
         return base, []
-    return 0, [Note("warning", "its baseTimeNanoseconds is no time: times begin at 0", str(trace.path))]
+    return 0, [
+        Note("start-time-unknown", "warning", "its baseTimeNanoseconds is no time: times begin at 0", str(trace.path))
+    ]
 
 
 def _gathered(trace: Trace, dialects: Dialects) -> _Content:
@@ -235,7 +237,11 @@ def _ranks(trace: Trace, source: Source, ranges: Ranges, device: int | None) -> 
 def _losses(trace: Trace) -> list[Note]:
     notes = []
     if trace.cut:
-        notes.append(Note("warning", "the trace breaks off: its last events are missing", str(trace.path)))
+        notes.append(
+            Note("trace-truncated", "warning", "the trace breaks off: its last events are missing", str(trace.path))
+        )
     if trace.refused:
-        notes.append(Note("warning", "events that are no JSON were left out", str(trace.path), trace.refused))
+        notes.append(
+            Note("events-malformed", "warning", "events that are no JSON were left out", str(trace.path), trace.refused)
+        )
     return notes

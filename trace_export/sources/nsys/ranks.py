@@ -47,7 +47,7 @@ def read_ranks(db: Database, ranges: Ranges, source: Source) -> tuple[pl.DataFra
     )
     kept, twice = _unique(numbers, ranges)
     text = "a second process says it is rank {}: it is left out"
-    notes = [Note("warning", text.format(numbers[process]), str(source.path)) for process in twice]
+    notes = [Note("rank-duplicate", "warning", text.format(numbers[process]), str(source.path)) for process in twice]
     frame = pl.DataFrame(
         {
             "process": kept,

@@ -56,7 +56,12 @@ def read_session(db: Database, path: Path) -> Session:
     epoch = row[0][0] if row and isinstance(row[0][0], int) else None
     if epoch is None:
         notes.append(
-            Note("warning", "the export does not say when it was taken: times begin at the session", str(path))
+            Note(
+                "start-time-unknown",
+                "warning",
+                "the export does not say when it was taken: times begin at the session",
+                str(path),
+            )
         )
     shift = _metadata(db, "EXPORT_CONFIG_TIME_SHIFT")
     label = _system(db, "Hostname").strip()
@@ -65,12 +70,18 @@ def read_session(db: Database, path: Path) -> Session:
     if version and (int(version[1]), int(version[2])) > NEWEST:
         newest = ".".join(map(str, NEWEST))
         text = f"written in schema {version[0]}, newer than {newest}, the newest this program was tried on"
-        notes.append(Note("note", text, str(path)))
+        notes.append(Note("schema-newer", "note", text, str(path)))
     return Session(
         (epoch or 0) - (int(shift) if re.fullmatch(r"-?\d{1,18}", shift) else 0),
         label + _gpus(db) if named else None,
         label if named else None,
-        (*notes, *(Note("note", f"nsys: {text}", str(path), count) for text, count in _diagnostics(db).items())),
+        (
+            *notes,
+            *(
+                Note("profiler-diagnostic", "note", f"nsys: {text}", str(path), count)
+                for text, count in _diagnostics(db).items()
+            ),
+        ),
     )
 
 

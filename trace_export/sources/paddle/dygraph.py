@@ -37,17 +37,27 @@ def read(source: Source, options: ReadOptions) -> Profile:
     good = events.drop_nulls(["kind", "microbatch", "ph", "ts"]).filter(pl.col("ts") < LATEST_MS)
     if good.is_empty():
         raise SourceError(source.path, "no pipeline event in this file", 'was pp_configs "profiling" on?')
-    notes = [Note("note", "dynamic-graph times have a resolution of 1 ms", str(source.path))]
+    notes = [Note("times-in-milliseconds", "note", "dynamic-graph times have a resolution of 1 ms", str(source.path))]
     if events.height > good.height:
         notes.append(
-            Note("warning", "lines that are no event, left out", str(source.path), events.height - good.height)
+            Note(
+                "events-malformed",
+                "warning",
+                "lines that are no event, left out",
+                str(source.path),
+                events.height - good.height,
+            )
         )
     name = ["kind", "microbatch", "chunk"]
     ended = ((pl.col("ph").shift(-1) == "E") & (pl.col("ts").shift(-1) >= pl.col("ts"))).over(name)
     spans = good.with_columns(end=pl.col("ts").shift(-1).over(name)).filter((pl.col("ph") == "B") & ended)
     lost = good.height - 2 * spans.height
     if lost:
-        notes.append(Note("warning", "begins without an end, or the reverse, left out", str(source.path), lost))
+        notes.append(
+            Note(
+                "events-unpaired", "warning", "begins without an end, or the reverse, left out", str(source.path), lost
+            )
+        )
     rank = source.rank or 0
     step = pl.int_range(pl.len()).over(name).cum_max() + 1  # the file has no number; the trainers count from 1
     threads = good["tid"].drop_nulls().unique()

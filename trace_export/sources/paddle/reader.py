@@ -7,6 +7,7 @@ Format: PaddlePaddle/Paddle, paddle/fluid/framework/new_executor/standalone_exec
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -37,7 +38,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
         notes = []
         if log.malformed:
             where = f"{source.path}:{line_of(source.path, log.first_malformed)}"
-            notes.append(Note("warning", "records cut or garbled, left out", where, log.malformed))
+            notes.append(Note("records-malformed", "warning", "records cut or garbled, left out", where, log.malformed))
     except OSError as error:
         raise SourceError(
             source.path, f"cannot be read ({error.strerror})", "check that it is there and readable"
@@ -54,11 +55,17 @@ def read(source: Source, options: ReadOptions) -> Profile:
     notes += usable_notes
     unknown = good.filter(pl.col("base").is_null())
     for job, count in unknown.group_by("job", maintain_order=True).len().iter_rows():
-        notes.append(Note("warning", f'unknown job type "{job}" drawn without a kind', path, count))
+        notes.append(Note("job-type-unknown", "warning", f'unknown job type "{job}" drawn without a kind', path, count))
     members = jobs["member"].unique().sort()
     if len(members) > 1:
         notes.append(
-            Note("warning", "records of several ranks in one log, told apart by thread id", path, len(members))
+            Note(
+                "ranks-in-one-log",
+                "warning",
+                "records of several ranks in one log, told apart by thread id",
+                path,
+                len(members),
+            )
         )
     return Profile(
         hosts=conform(pl.DataFrame([_host(source, m) for m in members]), HOSTS),
@@ -150,14 +157,17 @@ def _usable(jobs: pl.DataFrame, path: Path) -> tuple[pl.DataFrame, list[Note]]:
     notes = []
     if ran.is_empty():
         text = "all records have the time 0.000000, so there is nothing to draw (a run without a GPU?)"
-        notes.append(Note("warning", text, str(path), jobs.height))
+        notes.append(Note("times-all-zero", "warning", text, str(path), jobs.height))
     ran = ran.with_columns(impossible=impossible, stale=stale.fill_null(False) & ~impossible)
-    for flag, text in (("impossible", "without a usable time"), ("stale", "with the times of the step before")):
+    for flag, note in (
+        ("impossible", Note("times-unusable", "warning", "records without a usable time")),
+        ("stale", Note("records-stale", "warning", "records with the times of the step before")),
+    ):
         rows = ran.filter(flag)
         if rows.height:
             job, microbatch, step = rows.select(pl.col("job").cast(pl.String), "microbatch", "step").row(0)
             first = f"first: {job}, micro-batch {microbatch}" + ("" if step is None else f", step {step}")
-            notes.append(Note("warning", f"records {text}, left out ({first})", str(path), rows.height))
+            notes.append(replace(note, text=f"{note.text}, left out ({first})", where=str(path), count=rows.height))
     return ran.filter(~pl.col("impossible") & ~pl.col("stale")), notes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -42,35 +43,54 @@ def of_transfers(path: Path, moved: pl.DataFrame) -> list[Note]:
     """`moved`: see transfers.transfers."""
     guessed = int(moved["guessed"].sum())
     text = "sends and receives without a name: their directions are those of the blocks before and after them"
-    return [Note("note", text, str(path), guessed)] if guessed else []
+    return [Note("transfer-direction-inferred", "note", text, str(path), guessed)] if guessed else []
 
 
 def of_ranges(path: Path, ranges: Ranges, worked: pl.DataFrame, work: Work | None) -> list[Note]:
     """What was repaired and left out. `worked`: the ranges with work_count; `work` None: CPU-side ranges are drawn."""
     notes = []
 
-    def tell(rows: pl.DataFrame, text: str) -> None:
+    def add(rows: pl.DataFrame, note: Note) -> None:
         if rows.height:
-            notes.append(Note("note", f"{text}: {_examples(rows)}", str(path), rows.height))
+            notes.append(replace(note, text=f"{note.text}: {_examples(rows)}", where=str(path), count=rows.height))
 
-    tell(ranges.frame.filter("repaired"), "ends of ranges were wrong and taken from the next range's start")
-    unclosed, lost = ranges.unclosed, ranges.untimed
-    tell(unclosed.filter(pl.col("role") != "step"), "ranges still open at the end of the capture were left out")
-    tell(unclosed.filter(pl.col("role") == "step"), "steps still open at the end of the capture are incomplete")
-    if lost:
-        notes.append(Note("warning", f"ranges {UNTIMED}", str(path), lost))
+    add(
+        ranges.frame.filter("repaired"),
+        Note("range-ends-repaired", "note", "ends of ranges were wrong and taken from the next range's start"),
+    )
+    add(
+        ranges.unclosed.filter(pl.col("role") != "step"),
+        Note("ranges-unclosed", "note", "ranges still open at the end of the capture were left out"),
+    )
+    add(
+        ranges.unclosed.filter(pl.col("role") == "step"),
+        Note("steps-unclosed", "note", "steps still open at the end of the capture are incomplete"),
+    )
+    if ranges.untimed:
+        notes.append(Note("times-unusable", "warning", f"ranges {UNTIMED}", str(path), ranges.untimed))
     if work is None:
         return notes
-    tell(worked.filter(pl.col("role") == "block", pl.col("work_count") == 0), "blocks without GPU work were left out")
+    add(
+        worked.filter(pl.col("role") == "block", pl.col("work_count") == 0),
+        Note("blocks-without-work", "note", "blocks without GPU work were left out"),
+    )
+    return notes + _of_work(path, work)
+
+
+def _of_work(path: Path, work: Work) -> list[Note]:
+    notes, where = [], str(path)
     if work.every_call:
-        notes.append(Note("note", "launches by calls of unusual names: all calls were read", str(path)))
+        text = "launches by calls of unusual names: all calls were read"
+        notes.append(Note("launch-calls-unusual", "note", text, where))
     if work.untimed:
-        notes.append(Note("warning", f"GPU tasks {UNTIMED}", str(path), work.untimed))
+        notes.append(Note("times-unusable", "warning", f"GPU tasks {UNTIMED}", where, work.untimed))
     if work.orphans:
-        notes.append(Note("note", "GPU tasks whose launch call is not in the file", str(path), work.orphans))
+        text = "GPU tasks whose launch call is not in the file"
+        notes.append(Note("tasks-without-launch", "note", text, where, work.orphans))
     if work.outside:
         share = f"{work.outside / work.tasks:.1%}" if work.outside * 1000 >= work.tasks else "less than 0.1%"
-        notes.append(Note("note", f"GPU tasks launched outside every block ({share})", str(path), work.outside))
+        text = f"GPU tasks launched outside every block ({share})"
+        notes.append(Note("tasks-outside-blocks", "note", text, where, work.outside))
     return notes
 
 

@@ -53,5 +53,5 @@ def plausible(profile: Profile, path: Path) -> Profile:
             continue
         kept[table] = whole.filter(usable(*times).fill_null(True))
         if lost := whole.height - kept[table].height:
-            notes.append(Note("warning", f"{what} {UNTIMED}", str(path), lost))
+            notes.append(Note("times-unusable", "warning", f"{what} {UNTIMED}", str(path), lost))
     return replace(profile, **kept, notes=(*profile.notes, *notes)) if notes else profile
