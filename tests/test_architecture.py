@@ -11,9 +11,9 @@ from tests.conftest import ROOT
 
 PACKAGE = ROOT / "trace_export"
 GROUND = {"model", "errors", "selection", "schedules"}
-ROOMS = {"sources", "pipeline", "clocks", "analysis", "chart", "writers", "viewer", "verify", "workers", "cut"}
+ROOMS = {"sources", "pipeline", "clocks", "analysis", "chart", "writers", "viewer", "workers", "cut"}
 SPINE = {"api", "export", "output", "inspection", "__init__", "__main__", "cli", "instrument"}
-DOORS = {("analysis", "pipeline"), ("writers", "chart"), ("viewer", "chart"), ("verify", "chart")}
+DOORS = {("analysis", "pipeline"), ("writers", "chart"), ("viewer", "chart")}
 """Rooms that may know another room."""
 
 FILES = sorted(PACKAGE.rglob("*.py"))

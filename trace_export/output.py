@@ -21,7 +21,7 @@ from trace_export.chart.colours import ColorBy
 from trace_export.chart.layout import ChartOptions, lay_out
 from trace_export.clocks import alignment_file
 from trace_export.cut import cut
-from trace_export.errors import OutputError, UsageError
+from trace_export.errors import UsageError
 from trace_export.model import INT, SPANS, TEXT, Detail, Note, Profile, conform
 from trace_export.pipeline import edges as dependencies
 from trace_export.schedules.schedule import readable
@@ -64,9 +64,8 @@ def silent(what: str, done: int, total: int) -> None:
 @dataclass(frozen=True)
 class WriteOptions:
     """What to write. `out` is a folder, or a file for a single format; None: the log_dir. `steps` are those that the
-    user asked for; where it is None, a picture that cannot be zoomed shows the first ones only. `verify` reads the
-    traces back; more than `max_slices` in a trace make it several files. `beside` is another run to draw under this
-    one, as `B`."""
+    user asked for; where it is None, a picture that cannot be zoomed shows the first ones only. More than `max_slices`
+    in a trace make it several files. `beside` is another run to draw under this one, as `B`."""
 
     formats: tuple[str, ...] = ("perfetto", "chrome")
     out: Path | None = None
@@ -75,7 +74,6 @@ class WriteOptions:
     color_by: str = "kind"
     bubbles: bool = False
     model: bool = False
-    verify: bool = False
     max_slices: int | None = None
     steps: Numbers | None = None
     beside: Profile | None = None
@@ -122,7 +120,7 @@ def write(
     """The files written, in each format one, or one for each range of steps; and `clock_alignment.json` where several
     hosts were aligned.
 
-    Raises OutputError when a file cannot be written or `verify` finds it wrong; those already written stay.
+    Raises OutputError when a file cannot be written; those already written stay.
     """
     targets = output_paths(options, log_dir)
     parts = pieces(profile, options, detail) if set(TRACES) & set(targets) else []
@@ -138,7 +136,7 @@ def write(
         chart = draw(piece, options, detail)
         for name in [name for name in targets if name in TRACES]:
             path = targets[name] if steps is None else _with_steps(targets[name], steps)
-            put(path, partial(_write_trace, name, chart, options, path))
+            put(path, partial(TRACES[name], chart, gzip=options.gzip))
     for name in [name for name in targets if name in TABLES]:
         put(targets[name], partial(TABLES[name], profile))
     pictures = [name for name in targets if name not in TRACES and name not in TABLES]
@@ -161,18 +159,6 @@ def write_report(profile: Profile, result: Report, path: Path, steps: Numbers | 
     shown = [page.Table(t.title, t.frame, t.note) for t in result.tables()]
     with whole(path) as temporary:
         picture.write_report(chart, temporary, shown, steps, bubbles=rank_bubbles(profile))
-
-
-def _write_trace(name: str, chart: Chart, options: WriteOptions, path: Path, temporary: Path) -> None:
-    """Writes the trace to `temporary`; what is wrong with it is said of `path`, where it would go."""
-    TRACES[name](chart, temporary, gzip=options.gzip)
-    if options.verify:
-        from trace_export.verify.verify import verify  # needs the extra `ui`
-
-        wrong = verify(chart, temporary, path)
-        if wrong:
-            what = f"the {name} trace does not hold what was to be written: {wrong[0]}"
-            raise OutputError(path, what, "please report it")
 
 
 def pieces(profile: Profile, options: WriteOptions, detail: Detail) -> list[tuple[Numbers | None, Profile]]:

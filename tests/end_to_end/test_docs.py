@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import ROOT, Cli
 from tests.support.command_reference import PAGE, page
-from trace_export.verify import processor
+from tests.support.trace_processor import TraceProcessor
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
 README = ROOT / "README.md"
@@ -97,11 +97,10 @@ def sample_trace(tmp_path_factory: pytest.TempPathFactory, run_cli: Cli, samples
     return out
 
 
-@pytest.mark.skipif(bool(processor.missing()), reason="needs the extra ui")
 def test_the_documented_queries_answer(sample_trace: Path) -> None:
     table = pl.read_parquet(sample_trace / "pipeline_profile.parquet")
     assert len(QUERIES) == 10
-    with processor.TraceProcessor(sample_trace / "pipeline_profile.pftrace") as trace:
+    with TraceProcessor(sample_trace / "pipeline_profile.pftrace") as trace:
         answers = [trace.query(sql) for sql in QUERIES]
     assert all(answer.height for answer in answers)
     work, forward, steps, gaps, hops, violations, path, busy, share, slow = answers

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
-from trace_export.verify.processor import TraceProcessor, missing
+from tests.support.trace_processor import TraceProcessor
 
 Event = pb.TrackEvent
 
@@ -21,13 +19,6 @@ _SLICES = """
 _ARGUMENTS = """
     select s.id, a.key, a.value_type, a.int_value, a.string_value, a.real_value
     from slice s join args a on s.arg_set_id = a.arg_set_id"""
-
-
-def open_trace(path: Path) -> TraceProcessor:
-    """The trace in the trace processor; skips the test where the extra `ui` is not installed."""
-    if absent := missing():
-        pytest.skip(f"the trace processor needs {absent}")
-    return TraceProcessor(path)
 
 
 def read_slices(processor: TraceProcessor) -> list[dict[str, Any]]:

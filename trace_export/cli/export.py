@@ -36,7 +36,6 @@ ColorBy = Annotated[
 Bubbles = Annotated[bool, typer.Option("--bubbles", help="Draw idle time as slices named by their cause.")]
 Model = Annotated[bool, typer.Option("--model", help="Draw the theoretical schedule under the measured one.")]
 
-Verify = Annotated[bool, typer.Option("--verify", help="Read the traces back and compare (needs the extra ui).")]
 MaxSlices = Annotated[
     int | None,
     typer.Option("--max-slices", help="Split a larger trace into files of whole steps.", min=1, show_default=False),
@@ -78,7 +77,6 @@ def run(
     color_by: ColorBy = "kind",
     bubbles: Bubbles = False,
     model: Model = False,
-    verify: Verify = False,
     max_slices: MaxSlices = None,
     step_task_info: StepTaskInfo = False,
     in_place: InPlace = False,
@@ -116,7 +114,6 @@ def run(
         color_by=color_by,
         bubbles=bubbles,
         model=model,
-        verify=verify,
         max_slices=max_slices,
     )
     with terminal.progress(quiet or json) as progress:

@@ -14,7 +14,7 @@ import pytest
 
 from samples.generators import paddle as generate_paddle
 from tests.conftest import Cli
-from trace_export.verify import processor
+from tests.support.trace_processor import TraceProcessor
 
 KEYS = ["rank", "step", "kind", "microbatch", "chunk", "start_ns", "end_ns"]
 STATIC = [
@@ -183,19 +183,18 @@ def test_the_environment_in_the_launchers_files_reaches_no_output(shared: Path, 
     assert orjson.loads(result.stdout)["ranks"] == 4
 
 
-@pytest.mark.skipif(bool(processor.missing()), reason="needs the extra ui")
 @pytest.mark.parametrize("suffix", ["pftrace", "json", "pftrace.gz", "json.gz"])
 def test_both_traces_hold_the_table(suffix: str, run_cli: Cli, samples: Path, tmp_path: Path) -> None:
     options = ["--gzip"] if suffix.endswith("gz") else []
     formats = "perfetto,chrome,parquet"
-    result = run_cli(samples / "paddle" / "two_machines", "--out", tmp_path, "--format", formats, "--verify", *options)
+    result = run_cli(samples / "paddle" / "two_machines", "--out", tmp_path, "--format", formats, *options)
     assert result.returncode == 0, result.stderr
     frame = pl.read_parquet(tmp_path / "pipeline_profile.parquet")
     first = frame["start_ns"].min()
     names = ("kind", "microbatch", "chunk", "stage", "rank", "step", "host", "origin", "marker")
     key = "debug" if "pftrace" in suffix else "args"
     columns = ", ".join(f"extract_arg(arg_set_id, '{key}.{name}') {name}" for name in names)
-    with processor.TraceProcessor(tmp_path / f"pipeline_profile.{suffix}") as trace:
+    with TraceProcessor(tmp_path / f"pipeline_profile.{suffix}") as trace:
         assert trace.problems().is_empty()
         slices = trace.query(f"select ts, dur, name, {columns} from slice where category = 'block' order by ts, rank")
         flows = trace.query("select count(*) n from flow").item()

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.profiles import ORIGIN, profile, span, two_stages
-from tests.support.traces import open_trace
+from tests.support.trace_processor import TraceProcessor
 from tests.writers.traces.test_writers import full_chart
 from trace_export.chart.layout import ChartOptions, lay_out
 from trace_export.writers.traces import chrome, json_encoder
@@ -102,7 +102,7 @@ def test_a_backslash_at_the_end_keeps_the_file_readable(tmp_path: Path, text: st
     chrome.write(lay_out(profile([span(0, "F", 0, 0, 5, marker=text)], {0: 0})), tmp_path / "a.json")
     (block,) = [e for e in load(tmp_path / "a.json")["traceEvents"] if e["name"] == "F0"]
     assert block["args"]["marker"] == text
-    with open_trace(tmp_path / "a.json") as processor:
+    with TraceProcessor(tmp_path / "a.json") as processor:
         assert processor.problems().is_empty()
         assert processor.query("select dur from slice where name = 'F0'").item() == 5
 

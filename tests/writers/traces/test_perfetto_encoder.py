@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from perfetto.trace_builder.proto_builder import TraceProtoBuilder
 
-from tests.support.traces import Event, decode, open_trace, read_slices
+from tests.support.trace_processor import TraceProcessor
+from tests.support.traces import Event, decode, read_slices
 from trace_export.writers.traces import packing, perfetto_encoder
 
 SCHEMA = {
@@ -153,7 +154,7 @@ def test_the_trace_processor_reads_the_same_slices(
         + encode(frame, 7, ["microbatch", "host"])
     )
     theirs.write_bytes(build(table, tracks))
-    with open_trace(ours) as left, open_trace(theirs) as right:
+    with TraceProcessor(ours) as left, TraceProcessor(theirs) as right:
         assert len(left.problems()) == 0
         found = read_slices(left)
         assert found == read_slices(right)

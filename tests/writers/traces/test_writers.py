@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.profiles import ORIGIN, forward_edges, memory_counter, profile, span, two_stages, with_devices
-from tests.support.traces import open_trace, read_slices
+from tests.support.trace_processor import TraceProcessor
+from tests.support.traces import read_slices
 from trace_export.chart.chart import Chart
 from trace_export.chart.layout import ChartOptions, lay_out
 from trace_export.model import Profile
@@ -66,7 +67,7 @@ def test_every_block_of_any_profile(
     chart = lay_out(made, ChartOptions(tracks="rank"))
     path = tmp_path_factory.mktemp("traces") / name
     writer.write(chart, path)
-    with open_trace(path) as processor:
+    with TraceProcessor(path) as processor:
         assert processor.problems().is_empty()
         found = [s for s in read_slices(processor) if s["category"] == "block"]
     first = min(row["start_ns"] for row in made.spans.iter_rows(named=True))
@@ -94,7 +95,7 @@ def sorted_items(row: dict[str, Any]) -> str:
 @pytest.mark.parametrize(("writer", "name"), FORMATS)
 def test_arrows_counters_and_marks(writer: ModuleType, name: str, tmp_path: Path) -> None:
     writer.write(full_chart(tmp_path), tmp_path / name)
-    with open_trace(tmp_path / name) as processor:
+    with TraceProcessor(tmp_path / name) as processor:
         assert processor.problems().is_empty()
         arrows = processor.query(
             "select a.name source, b.name target, a.ts + a.dur <= b.ts later from flow f"
@@ -126,14 +127,14 @@ def test_the_same_chart_gives_the_same_bytes_zipped_or_not(writer: ModuleType, n
 @pytest.mark.parametrize(("writer", "name"), FORMATS)
 def test_a_chart_without_a_slice_is_still_a_trace(writer: ModuleType, name: str, tmp_path: Path) -> None:
     writer.write(lay_out(profile([], {})), tmp_path / name)
-    with open_trace(tmp_path / name) as processor:
+    with TraceProcessor(tmp_path / name) as processor:
         assert processor.problems().is_empty()
         assert processor.query("select count(*) n from slice").item() == 0
 
 
 def test_perfetto_tracks_are_one_tree_with_lanes_drawn_as_one(tmp_path: Path) -> None:
     perfetto.write(full_chart(tmp_path), tmp_path / "a.pftrace")
-    with open_trace(tmp_path / "a.pftrace") as processor:
+    with TraceProcessor(tmp_path / "a.pftrace") as processor:
         tracks = processor.query(
             "select t.name, p.name parent, extract_arg(t.source_arg_set_id, 'sibling_order_rank') place,"
             " extract_arg(t.source_arg_set_id, 'description') text, t.track_group_id row"
@@ -156,7 +157,7 @@ def test_perfetto_tracks_are_one_tree_with_lanes_drawn_as_one(tmp_path: Path) ->
 
 def test_colours_are_asked_for_by_correlation_id(tmp_path: Path) -> None:
     perfetto.write(lay_out(two_stages()), tmp_path / "a.pftrace")
-    with open_trace(tmp_path / "a.pftrace") as processor:
+    with TraceProcessor(tmp_path / "a.pftrace") as processor:
         seeds = processor.query(
             "select distinct extract_arg(arg_set_id, 'debug.kind') kind, extract_arg(arg_set_id, 'correlation_id') seed"
             " from slice where category = 'block' order by 1"

@@ -1,4 +1,4 @@
-"""The trace processor in this process: values of every type, errors as sentences, a cache that may be broken."""
+"""The trace processor in this process: values of every type, and errors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.support.traces import open_trace
-from trace_export.errors import TraceExportError
+from tests.support.trace_processor import TraceProcessor, TraceProcessorError
 
 
 @pytest.fixture
@@ -19,7 +18,7 @@ def empty(tmp_path: Path) -> Path:
 
 
 def test_values_of_every_type(empty: Path) -> None:
-    with open_trace(empty) as processor:
+    with TraceProcessor(empty) as processor:
         first = "select 1 a, -9007199254740993 b, 1.5 c, 'ü' d, null e, '' f"
         rows = processor.query(f"{first} union all select 2, 9, 2, 'x', 3, 'y'")
     assert rows.to_dicts() == [
@@ -30,29 +29,19 @@ def test_values_of_every_type(empty: Path) -> None:
 
 def test_many_rows_come_in_several_batches(empty: Path) -> None:
     numbers = "with recursive n(i) as (select 0 union all select i + 1 from n where i < 299999)"
-    with open_trace(empty) as processor:
+    with TraceProcessor(empty) as processor:
         frame = processor.query(f"{numbers} select i, i || 'x' t from n")
     assert frame["i"].equals(pl.int_range(300_000, eager=True).alias("i"))
     assert frame["t"][299_999] == "299999x"
 
 
 def test_no_rows_still_have_columns(empty: Path) -> None:
-    with open_trace(empty) as processor:
+    with TraceProcessor(empty) as processor:
         assert processor.query("select ts, dur from slice").columns == ["ts", "dur"]
 
 
 def test_wrong_sql_and_use_after_the_end(empty: Path) -> None:
-    with open_trace(empty) as processor, pytest.raises(TraceExportError, match="select 1 from nothing"):
+    with TraceProcessor(empty) as processor, pytest.raises(TraceProcessorError, match="select 1 from nothing"):
         processor.query("select 1 from nothing")
     with pytest.raises(ValueError, match="closed"):
         processor.query("select 1")
-
-
-@pytest.mark.slow
-def test_a_cache_that_cannot_be_written_is_done_without(
-    empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with open_trace(empty) as processor:
-        assert processor.query("select 1 a").item() == 1

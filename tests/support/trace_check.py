@@ -1,4 +1,4 @@
-"""Is all that was to be written in the file? What the trace processor finds, beside what the chart holds."""
+"""Whether a written trace holds all of its chart: what the trace processor finds, compared with the chart."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import polars as pl
 
+from tests.support.trace_processor import TraceProcessor
 from trace_export.chart.chart import Chart, Track
-from trace_export.verify.processor import TraceProcessor
 
 KEYS = ["track", "slices", "busy_ns", "first_ns", "last_ns"]
 
@@ -20,18 +20,17 @@ _FOUND = """
     group by 1"""
 
 
-def verify(chart: Chart, path: Path, called: Path | None = None) -> list[str]:
-    """Compares the trace at `path` (Perfetto or Chrome) with the chart it was written from; errors name it as `called`.
+def differences(chart: Chart, path: Path) -> list[str]:
+    """Compares the trace at `path` (Perfetto or Chrome) with the chart it was written from.
 
     Per track: number of slices, sum of durations, first and last time; of the whole: arrows, counter samples, slices
     without end or name, and the trace processor's statistics of errors and lost data. Returns a sentence per
-    difference, so an empty list is a good file. Raises TraceExportError when the file cannot be loaded, or when the
-    extra `ui` is not installed.
+    difference, so an empty list is a good file. Raises TraceProcessorError when the file cannot be loaded.
     """
     expected, tracks, arrows, samples = _expected(chart)
-    with TraceProcessor(path, called) as processor:
+    with TraceProcessor(path) as processor:
         found = _per_track(processor.query(_FOUND), tracks)
-        differences = _differing(expected, found, tracks)
+        wrong = _differing(expected, found, tracks)
         counts = {
             "arrows": ("select count(*) n from flow", arrows),
             "counter samples": ("select count(*) n from counter", samples),
@@ -40,10 +39,10 @@ def verify(chart: Chart, path: Path, called: Path | None = None) -> list[str]:
         }
         for what, (sql, wanted) in counts.items():
             if (n := processor.query(sql).item()) != wanted:
-                differences.append(f"{what}: {n} in the file, {wanted} expected")
+                wrong.append(f"{what}: {n} in the file, {wanted} expected")
         for name, severity, value in processor.problems().iter_rows():
-            differences.append(f"the trace processor counts {value} × {name} ({severity})")
-    return differences
+            wrong.append(f"the trace processor counts {value} × {name} ({severity})")
+    return wrong
 
 
 def _expected(chart: Chart) -> tuple[pl.DataFrame, dict[int, Track], int, int]:

