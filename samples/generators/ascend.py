@@ -12,133 +12,85 @@ from __future__ import annotations
 import csv
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from samples.generators.ascend_export import Kernel, Mark, Operator, Recording, write_database, write_text
+from samples.generators.pipeline import MS, US, Block, Simulation, Timing, one_f_one_b, simulate
 
-US, MS = 1_000, 1_000_000
 EPOCH_NS = 1_764_246_877_000_000_000
-LENGTH = {"F": 4 * MS, "B": 8 * MS}
-HOP, LAUNCH, REDUCE, UPDATE = 150 * US, 5 * US, 2 * MS, 3 * MS
+LAUNCH = 5 * US
+TIMING = Timing(
+    lengths={"F": 4 * MS, "B": 8 * MS, "OPT": 3 * MS - LAUNCH},
+    hop=150 * US,
+    lead=LAUNCH,
+    gap=MS,
+    reduce=2 * MS,
+    length_jitter=range(-200, 200),
+    blocking_receives=True,
+)
 MARKER = {"F": "forward_step", "B": "backward_step"}
 KERNELS = {
     "F": ("RmsNorm", "MatMulV3", "FlashAttentionScore", "SwiGlu", "Add"),
     "B": ("SwiGluGrad", "MatMulV3", "FlashAttentionScoreGrad", "RmsNormGrad", "Cast"),
     "OPT": ("ApplyAdamWV2",) * 3,
 }
-PIPELINE, WORLD = "group_name_19", "group_name_0"
+WORLD = "group_name_0"
 BYTES = 8 << 20
-
-
-@dataclass(frozen=True)
-class Block:
-    """One block as it really ran; times in ns since the start of the run, on the true clock."""
-
-    stage: int
-    step: int
-    kind: str
-    microbatch: int | None
-    start_ns: int
-    end_ns: int
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """A message between neighbouring stages: when each side posted its operator, and when both were done."""
-
-    step: int
-    sender: int
-    receiver: int
-    sent_ns: int
-    posted_ns: int
-    done_ns: int
-
-
-def order(stage: int, stages: int, microbatches: int) -> list[tuple[str, int]]:
-    """1F1B: warm-up forwards, then a forward and a backward in turn, then the backwards that are left."""
-    lead = min(stages - 1 - stage, microbatches)
-    blocks = [("F", m) for m in range(lead)]
-    for m in range(lead, microbatches):
-        blocks += [("F", m), ("B", m - lead)]
-    return blocks + [("B", m) for m in range(microbatches - lead, microbatches)]
-
-
-def simulate(
-    stages: int, microbatches: int, steps: int, chance: random.Random
-) -> tuple[list[Block], list[Transfer], list[int]]:
-    """All blocks and transfers, and when each step's gradients are reduced: a block starts when its input is there."""
-    blocks: list[Block] = []
-    transfers: list[Transfer] = []
-    reduced: list[int] = []
-    free = [0] * stages
-    for step in range(steps):
-        todo = [order(s, stages, microbatches) for s in range(stages)]
-        ends: dict[tuple[str, int, int], int] = {}
-        while any(todo):
-            for stage in range(stages):
-                while todo[stage]:
-                    kind, microbatch = todo[stage][0]
-                    source = stage - 1 if kind == "F" else stage + 1
-                    ready = free[stage]
-                    if 0 <= source < stages:
-                        sent = ends.get((kind, source, microbatch))
-                        if sent is None:
-                            break
-                        ready = max(free[stage], sent) + HOP
-                        transfers.append(Transfer(step, source, stage, sent, free[stage], ready))
-                    start = ready + LAUNCH
-                    end = start + LENGTH[kind] + chance.randrange(-200, 200) * US
-                    ends[kind, stage, microbatch] = free[stage] = end
-                    blocks.append(Block(stage, step, kind, microbatch, start, end))
-                    todo[stage].pop(0)
-        reduced.append(max(free) + REDUCE)
-        for stage in range(stages):
-            blocks.append(Block(stage, step, "OPT", None, reduced[-1] + LAUNCH, reduced[-1] + UPDATE))
-        free = [reduced[-1] + UPDATE + MS] * stages
-    return blocks, transfers, reduced
 
 
 def write(
     folder: Path, stages: int = 4, microbatches: int = 6, steps: int = 2, hosts: int = 2, skew_ns: int = 0,
-    text: bool = False, seed: int = 1,
+    text: bool = False, seed: int = 1, replicas: int = 1, kernels: int = 5,
 ) -> list[Block]:  # fmt: skip
-    """Writes one capture per rank (a rank a stage) and `truth.csv`; the clock of each host is `skew_ns` ahead of the
-    one before it. Returns the blocks."""
+    """Writes one capture per rank and `truth.csv`; returns the blocks of one replica.
+
+    The ranks of a pipeline are neighbours: rank = replica · stages + stage. The clock of each host is `skew_ns` ahead
+    of the one before it. `kernels` is the least number of kernels in a forward or backward.
+    """
     chance = random.Random(seed)
-    blocks, transfers, reduced = simulate(stages, microbatches, steps, chance)
-    per_host = -(-stages // hosts)
-    for rank in range(stages):
+    orders = [one_f_one_b(stage, stages, microbatches) for stage in range(stages)]
+    run = simulate(orders, TIMING, range(steps), chance)
+    ranks = stages * replicas
+    per_host = -(-ranks // hosts)
+    for rank in range(ranks):
         host, device = divmod(rank, per_host)
 
         def clock(true_ns: int, offset_ns: int = host * skew_ns) -> int:
             return EPOCH_NS + true_ns + offset_ns
 
-        rec = Recording(rank, device, f"node{host}", _metadata(rank, stages, text))
-        _fill(rec, [b for b in blocks if b.stage == rank], clock)
-        _communicate(rec, transfers, blocks, reduced, clock, chance)
+        rec = Recording(rank, device, f"node{host}", _metadata(rank, stages, ranks, text))
+        _fill(rec, [b for b in run.blocks if b.rank == rank % stages], clock, kernels)
+        _communicate(rec, run, rank % stages, _pipeline(rank, stages), clock, chance)
         name = f"node{host}_{4000 + rank}_20251127120000{rank:03d}_ascend_{'ms' if text else 'pt'}"
         (write_text if text else write_database)(rec, folder / name)
     with (folder / "truth.csv").open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["rank", "stage", "step", "kind", "microbatch", "start_ns", "end_ns"])
-        for b in sorted(blocks, key=lambda b: (b.stage, b.start_ns)):
-            table.writerow([b.stage, b.stage, b.step, b.kind, b.microbatch, EPOCH_NS + b.start_ns, EPOCH_NS + b.end_ns])
-    return blocks
+        for b in sorted(run.blocks, key=lambda b: (b.rank, b.start_ns)):
+            table.writerow([b.rank, b.rank, b.step, b.kind, b.microbatch, EPOCH_NS + b.start_ns, EPOCH_NS + b.end_ns])
+    return run.blocks
 
 
-def _metadata(rank: int, stages: int, text: bool) -> dict[str, object]:
+def _metadata(rank: int, stages: int, ranks: int, text: bool) -> dict[str, object]:
     """What the training script adds; MindSpore's profiler does not know the groups."""
-    sizes = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": stages, "data_parallel_size": 1}
-    members = list(range(stages))
-    groups = {
-        WORLD: {"group_name": "default_group", "group_rank": rank, "global_ranks": members},
-        PIPELINE: {"group_name": "pp", "group_rank": rank, "global_ranks": members},
+    sizes = {
+        "tensor_model_parallel_size": 1,
+        "pipeline_model_parallel_size": stages,
+        "data_parallel_size": ranks // stages,
     }
+    first = rank - rank % stages
+    pipeline = {"group_name": "pp", "group_rank": rank % stages, "global_ranks": list(range(first, first + stages))}
+    world = {"group_name": "default_group", "group_rank": rank, "global_ranks": list(range(ranks))}
+    groups = {WORLD: world, _pipeline(rank, stages): pipeline}
     return {"distributed_args": sizes} | ({} if text else {"parallel_group_info": groups})
 
 
-def _fill(rec: Recording, blocks: list[Block], clock: Callable[[int], int]) -> None:
+def _pipeline(rank: int, stages: int) -> str:
+    """The identifier of the rank's pipeline group."""
+    return f"group_name_{19 + rank // stages}"
+
+
+def _fill(rec: Recording, blocks: list[Block], clock: Callable[[int], int], kernels: int) -> None:
     """Marks, kernels and steps; the host issues a step's work long before the device is through with it."""
     first = {b.step: min(o.start_ns for o in blocks if o.step == b.step) for b in blocks}
     issued = dict.fromkeys(first, 0)
@@ -148,7 +100,7 @@ def _fill(rec: Recording, blocks: list[Block], clock: Callable[[int], int]) -> N
             issued[b.step] += 1
             text = str({"name": MARKER[b.kind]})
             rec.marks.append(Mark(text, clock(b.start_ns), clock(b.end_ns), clock(host), clock(host + 15 * US)))
-        types = KERNELS[b.kind]
+        types = KERNELS[b.kind] * (-(-kernels // len(KERNELS[b.kind])) if b.kind in MARKER else 1)
         length = (b.end_ns - b.start_ns - 4 * US) // len(types)
         for place, name in enumerate(types):
             start = b.start_ns + 2 * US + place * length
@@ -159,22 +111,19 @@ def _fill(rec: Recording, blocks: list[Block], clock: Callable[[int], int]) -> N
 
 
 def _communicate(
-    rec: Recording, transfers: list[Transfer], blocks: list[Block], reduced: list[int], clock: Callable[[int], int],
-    chance: random.Random,
-) -> None:  # fmt: skip
-    """Operators of the pipeline's group in the order of their posting, and one all-reduce of all ranks a step."""
-    own = [t for t in transfers if rec.rank in (t.sender, t.receiver)]
-    own.sort(key=lambda t: t.sent_ns if t.sender == rec.rank else t.posted_ns)
+    rec: Recording, run: Simulation, stage: int, group: str, clock: Callable[[int], int], chance: random.Random
+) -> None:
+    """Operators of the pipeline's `group` in the order of their posting, and one all-reduce of all ranks a step."""
+    own = [t for t in run.transfers if stage in (t.sender, t.receiver)]
+    own.sort(key=lambda t: t.sent_ns if t.sender == stage else t.posted_ns)
     for index, t in enumerate(own):
         what, posted, peer = (
-            ("send", t.sent_ns, t.receiver) if t.sender == rec.rank else ("receive", t.posted_ns, t.sender)
+            ("send", t.sent_ns, t.receiver) if t.sender == stage else ("receive", t.posted_ns, t.sender)
         )
         done = t.done_ns - chance.randrange(20) * US
-        rec.operators.append(
-            (t.step, Operator(what, PIPELINE, index, clock(posted), clock(done), rec.rank, peer, BYTES))
-        )
-    for step, done in enumerate(reduced):
-        last = max(b.end_ns for b in blocks if b.stage == rec.rank and b.step == step and b.kind != "OPT")
+        rec.operators.append((t.step, Operator(what, group, index, clock(posted), clock(done), stage, peer, BYTES)))
+    for step, done in enumerate(run.reduced):
+        last = max(b.end_ns for b in run.blocks if b.rank == stage and b.step == step and b.kind != "OPT")
         end = clock(done - chance.randrange(20) * US)
         rec.operators.append((step, Operator("allReduce", WORLD, step, clock(last + 10 * US), end)))
 

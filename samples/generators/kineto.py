@@ -15,7 +15,8 @@ import random
 from pathlib import Path
 
 from samples.generators.kineto_trace import MAIN, Trace
-from samples.generators.nsys import LEAD, MS, US, Block, simulate
+from samples.generators.nsys import LEAD, blocks_of
+from samples.generators.pipeline import MS, US, Block
 
 STAGES, MICROBATCHES, STEPS = 4, 6, 2
 CLOCK_ERRORS_NS = (0, 0, 2_700_000, 2_700_000)
@@ -71,7 +72,7 @@ def transfers(ranks: list[Rank], blocks: list[Block], chance: random.Random) -> 
 def write(folder: Path, seed: int = 1) -> list[Block]:
     """A trace per rank in `folder`, and truth.csv. Returns the truth."""
     chance = random.Random(seed)
-    blocks = simulate(STAGES, MICROBATCHES, STEPS, chance)
+    blocks = blocks_of(STAGES, MICROBATCHES, STEPS, chance)
     ranks = [Rank(r) for r in range(STAGES)]
     for block in blocks:
         ranks[block.rank].block(block, chance)

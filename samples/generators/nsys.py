@@ -11,89 +11,52 @@ from __future__ import annotations
 
 import csv
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from samples.generators.nsys_export import Export
+from samples.generators.pipeline import MS, US, Block, Timing, simulate, zb_h1
 
-US, MS = 1_000, 1_000_000
-LENGTH = {"F": 2 * MS, "B": 2_100 * US, "W": 1_800 * US, "OPT": 4 * MS}
-HOP, LEAD, GAP = 300 * US, 90 * US, 3 * MS
-KERNELS = 4
+LEAD = 90 * US
+TIMING = Timing(
+    lengths={"F": 2 * MS, "B": 2_100 * US, "W": 1_800 * US, "OPT": 4 * MS},
+    hop=300 * US,
+    lead=LEAD,
+    gap=3 * MS - LEAD,
+    first=20 * MS,
+    start_jitter=range(20, 90),
+    length_jitter=range(-150, 150),
+    optimizer_jitter=range(50, 250),
+)
 AUTOGRAD = 9
 """What autograd's thread id is above the main thread's."""
 
 
-@dataclass(frozen=True)
-class Block:
-    """One block as it really ran; times in nanoseconds since the start of the run, on the true clock."""
-
-    rank: int
-    step: int
-    kind: str
-    microbatch: int
-    start_ns: int
-    end_ns: int
-
-    @property
-    def marker(self) -> str:
-        return "Optimizer" if self.kind == "OPT" else f"{self.kind}{self.microbatch}.0.0"
+def blocks_of(stages: int, microbatches: int, steps: int, chance: random.Random) -> list[Block]:
+    """The blocks of a ZB-H1 run; times begin with the session."""
+    orders = [zb_h1(stage, stages, microbatches) for stage in range(stages)]
+    return simulate(orders, TIMING, range(steps), chance).blocks
 
 
-def order(stage: int, stages: int, microbatches: int) -> list[tuple[str, int]]:
-    """ZB-H1: as 1F1B, but weight gradients wait until the pipeline would idle: `stage` of them are kept back."""
-    ahead = min(stages - stage, microbatches)
-    blocks = [("F", m) for m in range(ahead)]
-    for m in range(microbatches):
-        blocks.append(("B", m))
-        if m >= stage:
-            blocks.append(("W", m - stage))
-        if ahead + m < microbatches:
-            blocks.append(("F", ahead + m))
-    return blocks + [("W", m) for m in range(microbatches - min(stage, microbatches), microbatches)]
-
-
-def simulate(stages: int, microbatches: int, steps: int, chance: random.Random) -> list[Block]:
-    """Blocks of all ranks (one rank a stage): one starts when its rank is free and its input has arrived."""
-    blocks: list[Block] = []
-    free = [20 * MS] * stages
-    for step in range(steps):
-        todo = [order(s, stages, microbatches) for s in range(stages)]
-        ends: dict[tuple[str, int, int], int] = {}
-        while any(todo):
-            for stage in range(stages):
-                while todo[stage]:
-                    kind, microbatch = todo[stage][0]
-                    before = {"F": stage - 1, "B": stage + 1, "W": -1}[kind]
-                    needed = ends.get((kind, before, microbatch)) if 0 <= before < stages else 0
-                    if needed is None:
-                        break
-                    start = max(free[stage] + LEAD, needed + HOP) + chance.randrange(20, 90) * US
-                    end = start + LENGTH[kind] + chance.randrange(-150, 150) * US
-                    ends[kind, stage, microbatch] = free[stage] = end
-                    blocks.append(Block(stage, step, kind, microbatch, start, end))
-                    todo[stage].pop(0)
-        for stage in range(stages):
-            start = max(free) + LEAD + chance.randrange(50, 250) * US
-            blocks.append(Block(stage, step, "OPT", 0, start, start + LENGTH["OPT"]))
-        free = [max(free) + LENGTH["OPT"] + GAP] * stages
-    return blocks
+def marker(block: Block) -> str:
+    return "Optimizer" if block.kind == "OPT" else f"{block.kind}{block.microbatch}.0.0"
 
 
 class Rank:
     """Puts the ranges, launches and kernels of one rank into its host's export."""
 
-    def __init__(self, export: Export, rank: int, stages: int, clock_ns: int) -> None:
-        self.export, self.rank, self.stages, self.clock_ns = export, rank, stages, clock_ns
+    def __init__(self, export: Export, rank: int, clock_ns: int, kernels: int = 4) -> None:
+        """`kernels`: how many in each block."""
+        self.export, self.rank, self.clock_ns, self.kernels = export, rank, clock_ns, kernels
         self.process = 4_000 + 11 * rank
 
     def block(self, block: Block, chance: random.Random) -> None:
         """The range stands LEAD before the first kernel, when the launches are made."""
         start, end = block.start_ns + self.clock_ns, block.end_ns + self.clock_ns
         thread = self.process + AUTOGRAD if block.kind == "B" else None
-        cuts = sorted(chance.sample(range(start + US, end - US), KERNELS - 1))
+        cuts = sorted(chance.sample(range(start + US, end - US), self.kernels - 1))
         launch = start - 60 * US
-        self.export.range(self.process, launch - 4 * US, launch + KERNELS * 5 * US, block.marker)
+        self.export.range(self.process, launch - 4 * US, launch + self.kernels * 5 * US, marker(block))
         for i, (begin, until) in enumerate(zip([start, *cuts], [*cuts, end], strict=True)):
             name = "cuLaunchKernelEx" if i % 2 else "cudaLaunchKernel_v7000"
             call = self.export.call(self.process, launch + i * 5 * US, thread=thread, name=name)
@@ -101,8 +64,8 @@ class Rank:
 
     def transfer(self, kind: str, block: Block, launch_ns: int, start_ns: int, end_ns: int, stream: int) -> None:
         launch, start, end = (t + self.clock_ns for t in (launch_ns, start_ns, end_ns))
-        way = "FORWARD" if block.kind == "F" else "BACKWARD"
-        self.export.range(self.process, launch - 2 * US, launch + 4 * US, f"{kind}_{way}.{block.microbatch}.0.0")
+        direction = "FORWARD" if block.kind == "F" else "BACKWARD"
+        self.export.range(self.process, launch - 2 * US, launch + 4 * US, f"{kind}_{direction}.{block.microbatch}.0.0")
         call = self.export.call(self.process, launch)
         self.export.kernel(self.process, start, end, call, name="ncclDevKernel_SendRecv", stream=stream)
 
@@ -117,10 +80,10 @@ def write(folder: Path, *, stages: int = 4, microbatches: int = 6, steps: int = 
           clock_errors_ns: tuple[int, ...] = (0, 2_700_000), seed: int = 1) -> list[Block]:  # fmt: skip
     """One export per host in `folder`, and truth.csv. Returns the truth."""
     chance = random.Random(seed)
-    blocks = simulate(stages, microbatches, steps, chance)
+    blocks = blocks_of(stages, microbatches, steps, chance)
     exports = [Export(host=f"node{h}") for h in range(hosts)]
     per_host = stages // hosts
-    ranks = [Rank(exports[r // per_host], r, stages, clock_errors_ns[r // per_host]) for r in range(stages)]
+    ranks = [Rank(exports[r // per_host], r, clock_errors_ns[r // per_host]) for r in range(stages)]
     at = {(b.rank, b.step, b.kind, b.microbatch): b for b in blocks}
     for rank in ranks:
         for block in (mine := [b for b in blocks if b.rank == rank.rank]):
@@ -140,7 +103,7 @@ def write(folder: Path, *, stages: int = 4, microbatches: int = 6, steps: int = 
         table.writerow(["rank", "step", "kind", "microbatch", "marker", "true_start_ns", "true_end_ns"])
         for b in (replace(b, start_ns=b.start_ns + Export.epoch_ns, end_ns=b.end_ns + Export.epoch_ns) for b in blocks):
             microbatch = "" if b.kind == "OPT" else b.microbatch
-            table.writerow([b.rank, b.step, b.kind, microbatch, b.marker, b.start_ns, b.end_ns])
+            table.writerow([b.rank, b.step, b.kind, microbatch, marker(b), b.start_ns, b.end_ns])
     return blocks
 
 

@@ -10,71 +10,35 @@ from __future__ import annotations
 
 import csv
 import random
-from dataclasses import dataclass
 from pathlib import Path
 
-EPOCH_US = 1_760_000_000_000_000
-FORWARD_US, BACKWARD_US, OPTIMIZER_US, HOP_US, GAP_US = 9_000, 17_500, 21_000, 600, 4_000
+from samples.generators.pipeline import MS, US, Block, Timing, one_f_one_b, simulate
+
+TIMING = Timing(
+    lengths={"F": 9 * MS, "B": 17_500 * US, "OPT": 21 * MS},
+    hop=600 * US,
+    gap=4 * MS,
+    first=1_760_000_000_000_000_000,
+    start_jitter=range(20, 120),
+    length_jitter=range(-400, 400),
+    optimizer_jitter=range(50, 250),
+)
 
 
-@dataclass(frozen=True)
-class Block:
-    """One job as it really ran; times in microseconds of the true clock."""
-
-    rank: int
-    step: int
-    kind: str
-    microbatch: int
-    start_us: int
-    end_us: int
-
-
-def order(stage: int, stages: int, microbatches: int) -> list[tuple[str, int]]:
-    """1F1B: stages - stage forwards first, then one backward and one forward in turn, then the backwards left."""
-    ahead = min(stages - stage, microbatches)
-    jobs = [("F", m) for m in range(ahead)]
-    for m in range(microbatches):
-        jobs.append(("B", m))
-        if ahead + m < microbatches:
-            jobs.append(("F", ahead + m))
-    return jobs
-
-
-def simulate(stages: int, microbatches: int, steps: int, first_step: int, chance: random.Random) -> list[Block]:
-    """Blocks of all ranks (one rank a stage): a job starts when its rank is free and its input has arrived."""
-    blocks: list[Block] = []
-    free = [EPOCH_US] * stages
-    for step in range(first_step, first_step + steps):
-        todo = [order(s, stages, microbatches) for s in range(stages)]
-        ends: dict[tuple[str, int, int], int] = {}
-        while any(todo):
-            for stage in range(stages):
-                while todo[stage]:
-                    kind, microbatch = todo[stage][0]
-                    before = stage - 1 if kind == "F" else stage + 1
-                    needed = ends.get((kind, before, microbatch)) if 0 <= before < stages else 0
-                    if needed is None:
-                        break
-                    length = FORWARD_US if kind == "F" else BACKWARD_US
-                    start = max(free[stage], needed + HOP_US) + chance.randrange(20, 120)
-                    end = start + length + chance.randrange(-400, 400)
-                    ends[kind, stage, microbatch] = free[stage] = end
-                    blocks.append(Block(stage, step, kind, microbatch, start, end))
-                    todo[stage].pop(0)
-        for stage in range(stages):
-            start = max(free) + chance.randrange(50, 250)
-            blocks.append(Block(stage, step, "OPT", 0, start, start + OPTIMIZER_US))
-        free = [max(free) + OPTIMIZER_US + GAP_US] * stages
-    return blocks
+def blocks_of(stages: int, microbatches: int, steps: range, chance: random.Random) -> list[Block]:
+    """The blocks of a 1F1B run, as `write` logs them."""
+    orders = [one_f_one_b(stage, stages, microbatches) for stage in range(stages)]
+    return simulate(orders, TIMING, steps, chance).blocks
 
 
 def record(thread: int, block: Block, clock_error_us: int) -> str:
     """The executor's line; the digits below a microsecond are the noise of its double."""
     job = {"F": "forward", "B": "backward", "OPT": "optimizer"}[block.kind]
-    start, end = ((t + clock_error_us) / 1000 for t in (block.start_us, block.end_us))
+    microbatch = block.microbatch or 0
+    start, end = ((t + clock_error_us * US) / MS for t in (block.start_ns, block.end_ns))
     return (
         f"I1009 08:53:20.000000 {thread:5d} standalone_executor.cc:246] Profiler Info: "
-        f"Job ({block.microbatch}), type = {job}, micro_batch_id = {block.microbatch}, "
+        f"Job ({microbatch}), type = {job}, micro_batch_id = {microbatch}, "
         f"job_start_time = {start:.6f}, job_end_time = {end:.6f}\n"
     )
 
@@ -91,7 +55,7 @@ def write(
     seed: int = 1,
 ) -> list[Block]:
     """Logs of one run below `folder`: `machineN/` folders when there are several machines. Returns the truth."""
-    blocks = simulate(stages, microbatches, steps, first_step, random.Random(seed))
+    blocks = blocks_of(stages, microbatches, range(first_step, first_step + steps), random.Random(seed))
     per_machine = stages // machines
     for rank in range(stages):
         machine, worker = divmod(rank, per_machine)
@@ -110,7 +74,7 @@ def write(
     with (folder / "truth.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["rank", "step", "kind", "microbatch", "true_start_us", "true_end_us"])
-        table.writerows([b.rank, b.step, b.kind, b.microbatch, b.start_us, b.end_us] for b in blocks)
+        table.writerows([b.rank, b.step, b.kind, b.microbatch or 0, b.start_ns // US, b.end_ns // US] for b in blocks)
     return blocks
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import compileall
 import os
-import random
 import resource
 import shutil
 import socket
@@ -33,9 +32,9 @@ sys.path.insert(0, str(ROOT))
 import psutil  # noqa: E402
 from distributed import Client  # noqa: E402
 
+from samples.generators import ascend as generate_ascend  # noqa: E402
 from samples.generators import paddle as generate_paddle  # noqa: E402
 from tests.support import nsys_session  # noqa: E402
-from tests.support.ascend_capture import Block, Capture  # noqa: E402
 from trace_export import sources  # noqa: E402
 from trace_export.sources.find import find  # noqa: E402
 from trace_export.sources.source import ReadOptions  # noqa: E402
@@ -48,17 +47,9 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 def ascend(place: Path, ranks: int) -> None:
     """Eight ranks a host, pipelines of eight, about 1,000 device tasks a rank."""
-    truth = generate_paddle.simulate(STAGES, MICROBATCHES, STEPS, 0, random.Random(1))
-    for rank in range(ranks):
-        steps = [
-            [
-                Block(b.kind, b.microbatch, b.start_us * 1000, b.end_us * 1000)
-                for b in truth
-                if (b.rank, b.step) == (rank % STAGES, step) and b.kind != "OPT"
-            ]
-            for step in range(STEPS)
-        ]
-        Capture(rank, rank % STAGES, STAGES, host=f"node{rank // 8}", kernels=30).write_database(place, steps)
+    generate_ascend.write(
+        place, STAGES, MICROBATCHES, STEPS, hosts=-(-ranks // 8), replicas=-(-ranks // STAGES), kernels=30
+    )
 
 
 def nsys(place: Path, files: int, kernels: int = 100_000) -> None:

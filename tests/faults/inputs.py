@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import random
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from samples.generators import ascend as generate_ascend
 from samples.generators import nsys as generate_nsys
 from samples.generators import paddle as generate_paddle
 from samples.generators.kineto_trace import Trace
-from tests.support.ascend_capture import Block, Capture
 from trace_export.sources.find import find
 from trace_export.sources.source import Source
 
@@ -53,24 +53,16 @@ def _nsys(folder: Path) -> None:
     (folder / "truth.csv").unlink()
 
 
-def _blocks(stages: int = 2) -> list[list[Block]]:
-    """Two steps of the first stage."""
-    return [
-        [
-            Block(b.kind, b.microbatch, b.start_us * 1000, b.end_us * 1000)
-            for b in generate_paddle.simulate(stages, 2, 2, 0, random.Random(3))
-            if b.rank == 0 and b.kind != "OPT" and b.step == step
-        ]
-        for step in (0, 1)
-    ]
-
-
-def _ascend(folder: Path) -> None:
-    Capture(rank=0, stage=0, stages=2).write_database(folder, _blocks())
+def _ascend(folder: Path, text: bool = False) -> None:
+    """The first of two ranks."""
+    generate_ascend.write(folder, stages=2, microbatches=2, steps=2, hosts=1, text=text)
+    (folder / "truth.csv").unlink()
+    (second,) = folder.glob("node0_4001_*")
+    shutil.rmtree(second)
 
 
 def _mindspore(folder: Path) -> None:
-    Capture(rank=0, stage=0, stages=2, framework="mindspore").write_text(folder, _blocks())
+    _ascend(folder, text=True)
 
 
 def _kineto(folder: Path) -> None:

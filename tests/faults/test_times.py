@@ -47,7 +47,7 @@ PATTERNS = {
         ("trace_view.json", rb'"ts": "(\d+\.\d+)"'),
         ("trace_view.json", rb'"dur": ([\d.]+)'),
         ("kernel_details.csv", rb",(\d{16}\.\d{3})\t"),
-        ("kernel_details.csv", rb"\t,([\d.]+),"),
+        ("kernel_details.csv", rb"\t,([\d.]+)\n"),
     ),
     "kineto": (
         ("one.pt.trace.json", rb'gemm"[^}]*"ts": ([\d.]+)'),
@@ -124,7 +124,8 @@ def test_impossible_times_are_told_and_not_drawn(kind: str, tmp_path: Path) -> N
                 continue
             drawings += 1
             shifted = kind == "nsys" and " = -1 " in what  # its clock may be shifted: -1 is as good as any time
-            assert lengths(found) <= lengths(sound) + (10**9 if shifted else 10**6), what
+            # Without its markers a run is inferred from kernels, which end a few milliseconds later.
+            assert lengths(found) <= lengths(sound) + (10**9 if shifted else 10**7), what
             lost = found.spans.height < sound.spans.height
             assert not lost or {note.text for note in found.notes} - told, f"{what}: lost without a word"
         file.write_bytes(content)

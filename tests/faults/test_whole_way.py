@@ -10,10 +10,10 @@ from pathlib import Path
 import orjson
 import pytest
 
+from samples.generators import ascend as generate_ascend
 from samples.generators import nsys as generate_nsys
 from samples.generators import paddle as generate_paddle
 from tests.faults.mutate import mutant
-from tests.support.ascend_capture import Block, Capture
 from trace_export.errors import TraceExportError
 from trace_export.export import LoadOptions, WriteOptions, export
 
@@ -40,32 +40,12 @@ def _nsys(folder: Path) -> None:
     generate_nsys.write(folder, stages=STAGES, microbatches=MICROBATCHES, steps=1)
 
 
-def _captures(folder: Path) -> list[tuple[Capture, list[list[Block]]]]:
-    truth = generate_paddle.simulate(STAGES, MICROBATCHES, STEPS, 0, random.Random(1))
-    folder.mkdir(parents=True, exist_ok=True)
-    captures = []
-    for rank in range(STAGES):
-        steps = [
-            [
-                Block(b.kind, b.microbatch, b.start_us * 1000, b.end_us * 1000)
-                for b in truth
-                if (b.rank, b.step) == (rank, step) and b.kind != "OPT"
-            ]
-            for step in range(STEPS)
-        ]
-        captures.append((Capture(rank, rank, STAGES, host=f"node{rank}"), steps))
-    return captures
-
-
-def _ascend(folder: Path) -> None:
-    for capture, steps in _captures(folder):
-        capture.write_database(folder, steps)
+def _ascend(folder: Path, text: bool = False) -> None:
+    generate_ascend.write(folder, STAGES, MICROBATCHES, STEPS, hosts=STAGES, text=text)
 
 
 def _text(folder: Path) -> None:
-    for capture, steps in _captures(folder):
-        capture.framework = "mindspore"
-        capture.write_text(folder, steps)
+    _ascend(folder, text=True)
 
 
 RUNS = {

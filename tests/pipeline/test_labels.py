@@ -135,12 +135,11 @@ def test_a_clipped_end_counts_from_the_start(data: st.DataObject) -> None:
 @pytest.mark.parametrize(("stage", "first", "last"), [(3, 3, 12), (3, 1, 8), (3, 4, 7), (2, 3, 9), (1, 4, 9)])
 def test_the_stages_beside_tell_the_place_of_a_cut_step(stage: int, first: int, last: int) -> None:
     """A window that fits at several places of its stage's order; on a host of its own it stays open."""
-    truth = [b for b in generate_paddle.simulate(4, 6, 1, 0, random.Random(2)) if b.kind != "OPT"]
-    of_stage = sorted((b for b in truth if b.rank == stage), key=lambda b: b.start_us)
+    truth = [b for b in generate_paddle.blocks_of(4, 6, range(1), random.Random(2)) if b.kind != "OPT"]
+    of_stage = sorted((b for b in truth if b.rank == stage), key=lambda b: b.start_ns)
     kept = [b for b in truth if b.rank != stage] + of_stage[first:last]
     rows = [
-        {"rank": b.rank, "run": 0, "step": 0, "kind": b.kind, "start_ns": b.start_us * 1000, "end_ns": b.end_us * 1000}
-        for b in kept
+        {"rank": b.rank, "run": 0, "step": 0, "kind": b.kind, "start_ns": b.start_ns, "end_ns": b.end_ns} for b in kept
     ]
     spans = conform(pl.DataFrame(rows), SPANS)
     for host, expected in (("a", [b.microbatch for b in of_stage[first:last]]), ("b", [None] * (last - first))):

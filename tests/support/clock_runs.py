@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from samples.generators.pipeline import MS, US, in_feasible_order, one_f_one_b, source_of
 from trace_export.model import COLLECTIVES, HOSTS, MESSAGES, P2P, RANKS, SPANS, Profile, Schema, conform
 
 START_NS = 1_750_000_000_000_000_000
-US, MS = 1_000, 1_000_000
 Row = dict[str, Any]
 
 
@@ -55,17 +55,6 @@ class Run:
         return {host: value - mean for host, value in left.items()}
 
 
-def order(stages: int, stage: int, microbatches: int) -> list[tuple[str, int]]:
-    """One forward, one backward."""
-    ahead = min(stages - stage, microbatches)
-    turns = [("F", m) for m in range(ahead)]
-    for m in range(microbatches):
-        turns.append(("B", m))
-        if m + ahead < microbatches:
-            turns.append(("F", m + ahead))
-    return turns
-
-
 class _Pipeline:
     """The events of a run in true time, in ns since its start."""
 
@@ -88,24 +77,17 @@ class _Pipeline:
 
     def step(self, step: int, replica: int) -> None:
         c = self.c
-        todo = {s: order(c.stages, s, c.microbatches) for s in range(c.stages)}
+        orders = [one_f_one_b(stage, c.stages, c.microbatches) for stage in range(c.stages)]
         made: dict[tuple[str, int, int], float] = {}
-        while any(todo.values()):
-            for stage, turns in todo.items():
-                rank = replica * c.stages + stage
-                while turns:
-                    kind, m = turns[0]
-                    before = stage - 1 if kind == "F" else stage + 1
-                    begin = self.free[rank]
-                    if 0 <= before < c.stages:
-                        if (kind, before, m) not in made:
-                            break
-                        begin = self.transfer(rank + before - stage, rank, kind, m, made[kind, before, m], begin)
-                    end = begin + (8 if kind == "F" else 16) * MS * self.rng.uniform(0.95, 1.05)
-                    span = {"rank": rank, "step": step, "kind": kind, "microbatch": m, "start": begin, "end": end}
-                    self.spans.append(span)
-                    self.free[rank] = made[kind, stage, m] = end
-                    turns.pop(0)
+        for stage, (kind, m) in in_feasible_order(orders):
+            rank = replica * c.stages + stage
+            begin = self.free[rank]
+            source = source_of(kind, stage, c.stages)
+            if source is not None:
+                begin = self.transfer(rank + source - stage, rank, kind, m, made[kind, source, m], begin)
+            end = begin + (8 if kind == "F" else 16) * MS * self.rng.uniform(0.95, 1.05)
+            self.spans.append({"rank": rank, "step": step, "kind": kind, "microbatch": m, "start": begin, "end": end})
+            self.free[rank] = made[kind, stage, m] = end
 
     def transfer(self, src: int, dst: int, kind: str, m: int, made: float, free: float) -> float:
         rng, c = self.rng, self.c

@@ -7,27 +7,24 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from samples.generators import nsys as generate_nsys
+from samples.generators import nsys
 from samples.generators.nsys_export import Export
 
 PAUSE_NS = 1_000_000
+KERNELS = 500
 CALLS = 1 << 20
 """More calls than one round has, so that no correlation id comes twice."""
 
 
 def write(path: Path, kernels: int, stages: int = 8, microbatches: int = 8) -> Path:
-    """Rank 0 of a zero-bubble pipeline; about so many kernels, 500 in each block."""
+    """Rank 0 of a zero-bubble pipeline; about so many kernels, KERNELS in each block."""
     export, chance = Export(), random.Random(1)
-    rank = generate_nsys.Rank(export, 0, stages, 0)
-    usual, generate_nsys.KERNELS = generate_nsys.KERNELS, 500
-    try:
-        steps = max(1, kernels // (generate_nsys.KERNELS * 3 * microbatches))
-        blocks = [b for b in generate_nsys.simulate(stages, microbatches, steps, chance) if b.rank == 0]
-        for block in blocks:
-            rank.block(block, chance)
-        rank.steps(blocks)
-    finally:
-        generate_nsys.KERNELS = usual
+    rank = nsys.Rank(export, 0, 0, kernels=KERNELS)
+    steps = max(1, kernels // (KERNELS * 3 * microbatches))
+    blocks = [b for b in nsys.blocks_of(stages, microbatches, steps, chance) if b.rank == 0]
+    for block in blocks:
+        rank.block(block, chance)
+    rank.steps(blocks)
     return export.write(path)
 
 

@@ -60,8 +60,8 @@ def test_blocks_and_messages_of_generated_runs(
     profile = understood(tmp_path)
     per_host = -(-stages // hosts)
     wanted = [
-        (b.stage, b.kind, b.microbatch, generate_ascend.EPOCH_NS + b.start_ns + b.stage // per_host * skew)
-        for b in sorted(blocks, key=lambda b: (b.stage, b.start_ns))
+        (b.rank, b.kind, b.microbatch, generate_ascend.EPOCH_NS + b.start_ns + b.rank // per_host * skew)
+        for b in sorted(blocks, key=lambda b: (b.rank, b.start_ns))
         if b.kind != "OPT"
     ]
     spans = profile.spans.filter(pl.col("kind") != "OPT").sort("rank", "start_ns")

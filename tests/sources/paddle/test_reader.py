@@ -111,7 +111,7 @@ def test_the_generators_truth_on_each_machines_clock(
     assert result.returncode == 0, result.stderr
     frame = pl.read_parquet(tmp_path / "pipeline_profile.parquet").with_columns(pl.col("microbatch").fill_null(0))
     expected = [
-        (b.rank, b.step, b.kind, b.microbatch, 1000 * (b.start_us + errors[b.rank // (stages // machines)]), b.rank)
+        (b.rank, b.step, b.kind, b.microbatch or 0, b.start_ns + 1000 * errors[b.rank // (stages // machines)], b.rank)
         for b in blocks
     ]
     assert sorted(frame.select("rank", "step", "kind", "microbatch", "start_ns", "stage").rows()) == sorted(expected)
