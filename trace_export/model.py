@@ -15,6 +15,10 @@ from typing import Any, Literal
 import polars as pl
 
 Schema = dict[str, pl.DataType]
+Placement = Literal["loop", "vee", "both"]
+"""How the model chunks lie on the stages; see `schedules.schedule.virtual_stage`."""
+RankOrder = Literal["tp-cp-dp-pp", "tp-cp-pp-dp"]
+"""How global ranks count through the sizes of a run, from the fastest to the slowest."""
 Detail = Literal["spans", "comm", "kernels"]
 DETAILS: tuple[Detail, ...] = ("spans", "comm", "kernels")
 
@@ -27,23 +31,39 @@ HOSTS: Schema = {"host": TEXT, "machine": INT, "label": TEXT}
 """A clock domain. `host` is its key in all tables, `machine` its index (0, 1, …), `label` what the user sees."""
 
 RANKS: Schema = {
-    "rank": INT, "host": TEXT, "device": INT, "stage": INT, "dp": INT, "tp": INT, "cp": INT,
+    "rank": INT, "host": TEXT, "device": INT, "stage": INT, "dp": INT, "tp": INT, "cp": INT, "replica": INT,
     "source": TEXT, "process": TIME, "kind": TEXT, "rank_origin": TEXT, "stage_origin": TEXT,
 }  # fmt: skip
-"""A device's process. `stage` is the rank's place in its pipeline (0 … P-1, whatever the chunks' placement),
-`source` the path read, `process` which of the source's processes it is (null where a source is one), `kind` its
-format; `rank_origin` and `stage_origin` say how sure the number is: `recorded` (the data say so), `told` (the user
-said so), `assumed` (from names or order of files), `inferred` (from the shape of the work)."""
+"""A device's process. `stage` is the rank's place in its pipeline (0 … P-1, whatever the chunks' placement), `replica`
+the number of that pipeline (0, 1, …; null until `pipeline.stages` has numbered them), `source` the path read, `process`
+which of the source's processes it is (null where a source is one), `kind` its format; `rank_origin` and `stage_origin`
+say how sure the number is: `recorded` (the data say so), `told` (the user said so), `assumed` (from names or order of
+files), `inferred` (from the shape of the work)."""
+
+SPAN_ID = pl.UInt32()
 
 SPANS: Schema = {
-    "rank": INT, "run": INT, "step": INT, "kind": TEXT, "microbatch": INT, "chunk": INT, "microbatch_b": INT,
-    "chunk_b": INT, "phase": TEXT, "start_ns": TIME, "end_ns": TIME, "marker": TEXT, "origin": TEXT, "labels": TEXT,
+    "id": SPAN_ID, "rank": INT, "run": INT, "step": INT, "kind": TEXT, "microbatch": INT, "chunk": INT,
+    "microbatch_b": INT, "chunk_b": INT, "phase": TEXT, "start_ns": TIME, "end_ns": TIME, "marker": TEXT,
+    "origin": TEXT, "labels": TEXT,
 }  # fmt: skip
-"""A block of pipeline work on a rank. `kind`: F forward, B backward (input gradient where W blocks exist), W weight
-gradient, FB an overlapped pair (microbatch, chunk are the forward's; microbatch_b, chunk_b the backward's), OPT
+"""A block of pipeline work on a rank. `id` names it in `EDGES` however the table is filtered (null until
+`pipeline.interpret` has numbered the blocks). `kind`: F forward, B backward (input gradient where W blocks exist), W
+weight gradient, FB an overlapped pair (microbatch, chunk are the forward's; microbatch_b, chunk_b the backward's), OPT
 optimizer; null for named work that is none of these. `chunk` is the model chunk on the rank, from 0. `marker` is the
 original text. `origin` says whose time it is: `device`, `host`, or `inferred` (the block itself was found from other
 signs). `labels` is `inferred` where microbatch or chunk come from order or schedule and not from the data."""
+
+WORK_KINDS = ("F", "B", "W", "FB")
+"""The kinds of span that are work on a micro-batch: what a pipeline schedule orders and what makes a rank busy."""
+
+STEP_KEY = ["run", "step"]
+RANK_STEP_KEY = ["rank", *STEP_KEY]
+"""The columns that name a training step, and one rank's part of it."""
+
+EDGES: Schema = {"src": SPAN_ID, "dst": SPAN_ID, "direction": TEXT}
+"""A dependency between two blocks (`SPANS.id`): the producer and the consumer of a micro-batch's activations
+(`direction` F) or gradients (B)."""
 
 P2P: Schema = {
     "rank": INT, "role": TEXT, "peer": INT, "group": TEXT, "ordinal": TIME, "op": TEXT, "microbatch": INT,
@@ -101,7 +121,12 @@ class Note:
 
 @dataclass(frozen=True)
 class Declared:
-    """What the data or the user say about the pipeline as a whole; None where nobody does."""
+    """What the data or the user say about the pipeline as a whole; None where nobody does.
+
+    `rank_order`: how the framework that recorded the run counts its ranks. `numbers_continue`: a forward of chunk c
+    that has no chunk bears the number m + c · `microbatches`, and the two chunks lie in a V. `overlapped`: forwards and
+    backwards run in pairs, also where the capture shows none.
+    """
 
     schedule: str | None = None
     microbatches: int | None = None
@@ -111,6 +136,9 @@ class Declared:
     tp: int | None = None
     dp: int | None = None
     cp: int | None = None
+    rank_order: RankOrder | None = None
+    numbers_continue: bool | None = None
+    overlapped: bool | None = None
 
     def or_else(self, other: Declared) -> Declared:
         """Each fact from `self`, or where it has none, from `other`."""
@@ -146,6 +174,53 @@ def conform(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
     ])  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Plan:
+    """A schedule (a key of `schedules.schedule.TITLES`) with its numbers; `group` is the size of an interleaved
+    schedule's groups of micro-batches where it is not the usual one."""
+
+    name: str
+    stages: int
+    microbatches: int
+    chunks: int = 1
+    group: int | None = None
+
+
+@dataclass(frozen=True)
+class Recognition:
+    """The schedule whose order a run follows or comes closest to (`plan`, None where nothing fits its numbers).
+
+    `certainty` says whether to believe it: `exact` on all ranks, `likely`, or `unknown` (then it is only the closest).
+    `distance` is the share of blocks that are missing, superfluous or elsewhere, in the step that was compared;
+    `runner_up` the next best and its distance. `twins` are schedules that cannot be distinguished from it. `weights` is
+    false where weight gradients were not compared, because none or only some were recorded.
+    """
+
+    plan: Plan | None = None
+    certainty: Literal["exact", "likely", "unknown"] = "unknown"
+    distance: float = 1.0
+    runner_up: tuple[str, float] | None = None
+    twins: tuple[str, ...] = ()
+    weights: bool = True
+
+    @property
+    def named(self) -> Plan | None:
+        """The schedule, where it is certain enough to be named."""
+        return None if self.certainty == "unknown" else self.plan
+
+
+@dataclass(frozen=True)
+class Interpretation:
+    """What `pipeline.interpret` found out about the pipeline as a whole. None of it depends on the hosts' clocks.
+
+    `edges` has the schema `EDGES`; it keeps the edges of blocks that were filtered out of `Profile.spans` later.
+    """
+
+    placement: Placement
+    recognition: Recognition
+    edges: pl.DataFrame
+
+
 def _table(schema: Schema) -> pl.DataFrame:
     return field(default_factory=lambda: empty(schema))
 
@@ -155,7 +230,7 @@ class Profile:
     """All tables of a run. Each frame has exactly the columns of its schema above (`validate` checks).
 
     `window_ns`: the part of the corrected time that the user asked for; the frames are cut to it, kernels as they are
-    fetched.
+    fetched. `interpretation` is None until `pipeline.interpret` has been through the profile.
     """
 
     hosts: pl.DataFrame = _table(HOSTS)
@@ -170,6 +245,26 @@ class Profile:
     declared: Declared = Declared()
     notes: tuple[Note, ...] = ()
     window_ns: tuple[int, int] | None = None
+    interpretation: Interpretation | None = None
+
+    @property
+    def interpreted(self) -> Interpretation:
+        """`interpretation`; raises ValueError where there is none."""
+        if self.interpretation is None:
+            raise ValueError("the profile has not been interpreted: call pipeline.interpret first")
+        return self.interpretation
+
+    def edge_rows(self) -> pl.DataFrame:
+        """The edges as src and dst, row numbers of `spans` (UInt32), and direction; without those of which a block was
+        filtered out. Raises ValueError where the profile has not been interpreted."""
+        edges = self.interpreted.edges
+        rows = self.spans.select("id").with_row_index("row")
+        if rows["id"].equals(rows["row"].rename("id")):
+            return edges.filter(pl.max_horizontal("src", "dst") < rows.height)
+        for end in ("src", "dst"):
+            found = edges.join(rows.rename({"id": end}), on=end, maintain_order="left")
+            edges = found.drop(end).rename({"row": end})
+        return edges.select(EDGES.keys())
 
     def with_notes(self, notes: Iterable[Note]) -> Profile:
         return replace(self, notes=self.notes + tuple(notes))

@@ -16,7 +16,8 @@ def beside(other: Profile, profile: Profile, name: str) -> pl.DataFrame:
     move = int(profile.spans["start_ns"].to_numpy().min()) - int(other.spans["start_ns"].to_numpy().min())
     drawn = other.ranks.join(other.spans, on="rank", how="semi").sort("rank").unique("stage", maintain_order=True)
     return (
-        other.spans.join(drawn.select("rank", "stage", "host"), on="rank", how="inner", maintain_order="left")
+        other.spans.drop("id")
+        .join(drawn.select("rank", "stage", "host"), on="rank", how="inner", maintain_order="left")
         .with_columns(
             pl.col("start_ns", "end_ns") + move,
             block_name(has_chunks(other.spans)),

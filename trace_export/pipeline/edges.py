@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from trace_export.model import Profile
+from trace_export.model import Placement, Profile
 from trace_export.pipeline.stages import chunk_placement
-from trace_export.schedules.schedule import Placement, virtual_stage
+from trace_export.schedules.schedule import virtual_stage
 
 EDGES = {"src": pl.UInt32(), "dst": pl.UInt32(), "direction": pl.String()}
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.errors import UsageError
-from trace_export.model import RANKS, Declared, Note, Profile, conform
+from trace_export.model import RANKS, Declared, Note, Placement, Profile, conform
 from trace_export.pipeline import stages_from_work
-from trace_export.schedules.schedule import Placement, canonical, schedule_placement
+from trace_export.schedules.schedule import canonical, schedule_placement
 
 PLACES = ["stage", "dp", "tp", "cp"]
 

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
 
 from trace_export.errors import UsageError
-from trace_export.model import INT, TEXT, Schema
+from trace_export.model import INT, TEXT, Placement, Schema
 from trace_export.schedules import orders
 from trace_export.schedules.orders import Codes, Order, Segments, Size
 
-Placement = Literal["loop", "vee", "both"]
 Number = TypeVar("Number", int, pl.Expr, Codes)
 
 MAX_BLOCKS = 10_000_000

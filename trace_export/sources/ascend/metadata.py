@@ -115,7 +115,16 @@ def metadata(table: Sequence[tuple[str, str]], folder: Path, rank: int | None, s
     sizes.setdefault("pp", old.get("pp"))
     schedule, microbatches = _pp_info(values.get("pp_info"))
     vee = schedule is not None and schedule.startswith("dualpipe")
-    declared = Declared(schedule, microbatches, 2 if vee else None, "vee" if vee else None, **sizes)
+    declared = Declared(
+        schedule=schedule,
+        microbatches=microbatches,
+        chunks=2 if vee else None,
+        placement="vee" if vee else None,
+        pp=sizes.get("pp"),
+        tp=sizes.get("tp"),
+        dp=sizes.get("dp"),
+        cp=sizes.get("cp"),
+    )
     return Metadata(declared, groups, place, tuple(notes))
 
 
