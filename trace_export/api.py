@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from trace_export import export, output
+from trace_export import export, render
 from trace_export.errors import TraceExportError, UsageError
 from trace_export.model import Declared, Profile
 from trace_export.schedules import schedule as schedules
 from trace_export.schedules import simulate as simulator
 from trace_export.schedules.simulate import Costs
+from trace_export.writers.formats import OUTPUT_FORMATS
 
 if TYPE_CHECKING:
     from trace_export.analysis.report import Report
@@ -88,17 +89,17 @@ class Run:
         """Writes the chart and returns the files.
 
         `path` is a file whose name tells the format (.pftrace, .json, .svg, .png, .html, .parquet, .csv), or a folder
-        for the `formats` given. Further `options` are those of `output.WriteOptions`. Raises UsageError, OutputError.
+        for the `formats` given. Further `options` are those of `render.WriteOptions`. Raises UsageError, OutputError.
         """
         target = Path(path)
         if formats is None:
             extension = target.name.removesuffix(".gz").rpartition(".")[2]
-            names = [name for name, known in output.FORMATS.items() if known == extension]
+            names = [known.name for known in OUTPUT_FORMATS if known.extension == extension]
             if not names:
                 raise UsageError(f"{target}: the name does not tell the format", "give formats=[…] and a folder")
-            formats, options = names, {"gzip": target.name.endswith(".gz"), **options}
-        settings = output.WriteOptions(formats=tuple(formats), out=target, **options)
-        return output.write(self.profile, settings, self.log_dir)
+            formats, options = tuple(names), {"gzip": target.name.endswith(".gz"), **options}
+        settings = render.WriteOptions(formats=tuple(formats), out=target, **options)
+        return render.write(self.profile, settings, self.log_dir)
 
 
 def load(log_dir: str | PathLike[str], *, declared: Declared | None = None, **options: Any) -> Run:

@@ -13,19 +13,20 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, get_args
 
 import polars as pl
 
 from trace_export import sources
+from trace_export.chart.size import drawn_ranks
+from trace_export.choices import Align, Detail
 from trace_export.clocks import align as clock_alignment
-from trace_export.cut import cut, extent, on_devices
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError
-from trace_export.model import Declared, Detail, Profile, recorded
-from trace_export.output import Progress, WriteOptions, announce, drawn_ranks, output_paths, silent, write
+from trace_export.model import Declared, Profile, recorded
 from trace_export.pipeline import edges, labels, message_labels, messages, peers, schedule_match
 from trace_export.pipeline import stages as topology
-from trace_export.selection import Numbers, Window
+from trace_export.render import Progress, WriteOptions, announce, silent, targets, write
+from trace_export.selection import Numbers, Selection, Window, extent, on_devices, select
 from trace_export.sources import effort, span_table
 from trace_export.sources.find import find, together
 from trace_export.sources.folders import Found
@@ -37,8 +38,6 @@ from trace_export.workers.local import Workers
 
 if TYPE_CHECKING:
     from trace_export.workers.dask import Cluster
-
-ALIGN: tuple[Literal["auto", "wall", "none", "strict"], ...] = ("auto", "wall", "none", "strict")
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "paddle": ("paddle", "paddle_dygraph"),
@@ -117,7 +116,7 @@ def load(options: LoadOptions, progress: Progress = silent) -> Loaded:
 
 def _asked(profile: Profile, options: LoadOptions) -> Profile:
     """The part of the profile that the options ask for. Raises NothingToExportError when that is no block."""
-    asked = cut(profile, options.steps, options.stages, options.window)
+    asked = select(profile, Selection(options.steps, options.stages, options.window))
     if asked.spans.is_empty():
         raise NothingToExportError(f"{options.log_dir}: no block is left by the options", f"it has {extent(profile)}")
     return asked
@@ -238,7 +237,7 @@ def align(profile: Profile, options: LoadOptions) -> Profile:
     how = options.align
     if how is None:
         return profile
-    method = next((m for m in ALIGN if m == how), Path(how))
+    method = next((m for m in get_args(Align) if m == how), Path(how))
     return clock_alignment.align(
         profile,
         method,
@@ -289,7 +288,7 @@ def export(
     load_options: LoadOptions, write_options: WriteOptions, progress: Progress = silent
 ) -> tuple[Loaded, list[Path]]:
     """The whole way: what was read, and the files written."""
-    output_paths(write_options, load_options.log_dir)  # a wrong output is told before anything is read
+    targets(write_options, load_options.log_dir)  # a wrong output is told before anything is read
     detail = load_options.detail
     with ExitStack() as stack:
         loaded = load(load_options, progress)
@@ -314,7 +313,7 @@ def write_step_tasks(options: LoadOptions, out: Path | None, progress: Progress 
     labelled = labels.label(topology.resolve(profile, options.told))
     from trace_export.writers import step_task_info
 
-    written = step_task_info.write(cut(labelled, options.steps, None, None), options.log_dir, out)
+    written = step_task_info.write(select(labelled, Selection(steps=options.steps)), options.log_dir, out)
     if not written:
         raise NothingToExportError(
             f"{options.log_dir}: no Ascend or MindSpore database here to put the table StepTaskInfo into",

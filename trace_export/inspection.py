@@ -10,7 +10,7 @@ import polars as pl
 from trace_export import export
 from trace_export.errors import TraceExportError
 from trace_export.model import Note, Profile
-from trace_export.output import Progress, silent
+from trace_export.render import Progress, silent
 from trace_export.sources.ascend.find import timeless
 from trace_export.sources.find import find
 

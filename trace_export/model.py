@@ -19,8 +19,6 @@ Placement = Literal["loop", "vee", "both"]
 """How the model chunks lie on the stages; see `schedules.schedule.virtual_stage`."""
 RankOrder = Literal["tp-cp-dp-pp", "tp-cp-pp-dp"]
 """How global ranks count through the sizes of a run, from the fastest to the slowest."""
-Detail = Literal["spans", "comm", "kernels"]
-DETAILS: tuple[Detail, ...] = ("spans", "comm", "kernels")
 
 INT = pl.Int32()
 TIME = pl.Int64()

@@ -1,13 +1,21 @@
-"""What users write and read: sets of whole numbers ("2-4,7"), times ("3.2ms") and windows of time ("1.5s-2.0s")."""
+"""The part of a run that the user asks for: sets of whole numbers ("2-4,7"), windows of time ("1.5s-2.0s"), and a
+profile filtered by them."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import polars as pl
 
 from trace_export.errors import UsageError
+from trace_export.model import Profile
+from trace_export.units import nanoseconds
 
-NANOSECONDS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "": 1_000_000_000}
+MANY_RANKS = ("nsys",)
+"""Kinds of source that hold several ranks, so that devices can only be chosen once they are read."""
+TIMES = {"p2p": "start_ns", "messages": "send_start_ns", "collectives": "start_ns", "counters": "ts_ns"}
+"""The table's column that decides whether a row lies in the window."""
 
 
 @dataclass(frozen=True)
@@ -32,28 +40,12 @@ class Numbers:
     def __contains__(self, number: int) -> bool:
         return any(low <= number <= high for low, high in self.ranges)
 
+    def holds(self, column: str) -> pl.Expr:
+        """True where the column's number is one of these, False where it is another or null."""
+        return pl.any_horizontal(pl.col(column).is_between(low, high) for low, high in self.ranges).fill_null(False)
+
     def __str__(self) -> str:
         return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in self.ranges)
-
-
-def nanoseconds(text: str, option: str) -> int:
-    """A duration such as `3.2ms`, `-40us` or `1.5s` (no unit: seconds). Raises UsageError that names `option`."""
-    match = re.fullmatch(r"\s*([+-]?)(\d+)(?:\.(\d+))?\s*(ns|us|µs|ms|s|)\s*", text)
-    if match is None:
-        raise UsageError(f'{option}: "{text}" is not a time', "write it like 3.2ms, 40us or 1.5s")
-    sign, whole, fraction, unit = match.groups()
-    scale = NANOSECONDS[unit]
-    value = int(whole) * scale + round(float(f"0.{fraction or 0}") * scale)
-    return -value if sign == "-" else value
-
-
-def duration(ns: float, *, sign: bool = False) -> str:
-    """A time as people read it: three significant digits in the unit that fits; with `sign` a plus where it is one."""
-    plus = "+" if sign else ""
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if abs(ns) >= size:
-            return f"{ns / size:{plus}.3g} {unit}"
-    return f"{ns:{plus}.0f} ns"
 
 
 @dataclass(frozen=True)
@@ -73,3 +65,60 @@ class Window:
         if window.start_ns >= window.end_ns:
             raise UsageError(f'{option} "{text}" ends before it starts')
         return window
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The blocks of `steps`, on `stages`, that touch `window` (relative to the first block); None: all."""
+
+    steps: Numbers | None = None
+    stages: Numbers | None = None
+    window: Window | None = None
+
+
+def select(profile: Profile, wanted: Selection) -> Profile:
+    """Only the blocks of `wanted`; all other rows of the same ranks within the time of these blocks."""
+    spans, ranks = profile.spans, profile.ranks
+    if wanted == Selection():
+        return profile
+    if wanted.window is not None and spans.height:
+        zero = int(spans["start_ns"].min())  # type: ignore[arg-type]
+        start, end = zero + wanted.window.start_ns, zero + wanted.window.end_ns
+        spans = spans.filter((pl.col("end_ns") > start) & (pl.col("start_ns") < end))
+    if wanted.steps is not None:
+        spans = spans.filter(wanted.steps.holds("step"))
+    if wanted.stages is not None:
+        ranks = ranks.filter(wanted.stages.holds("stage"))
+        spans = spans.join(ranks, on="rank", how="semi", maintain_order="left")
+    if spans.is_empty():
+        return replace(profile, spans=spans, ranks=ranks)
+    start, end = int(spans["start_ns"].min()), int(spans["end_ns"].max())  # type: ignore[arg-type]
+    frames = {name: getattr(profile, name).filter(pl.col(time).is_between(start, end)) for name, time in TIMES.items()}
+    for name in ("p2p", "collectives", "counters"):
+        frames[name] = frames[name].join(ranks, on="rank", how="semi", maintain_order="left")
+    kernels = tuple(k for k in profile.kernels if k.rank in set(ranks["rank"]))
+    return replace(profile, spans=spans, ranks=ranks, kernels=kernels, window_ns=(start, end), **frames)
+
+
+def on_devices(profile: Profile, devices: Numbers) -> Profile:
+    """Only the ranks that are one of `devices` of their host, counted in the order of their numbers; of the kinds in
+    MANY_RANKS, as the sources of the others were chosen already."""
+    place = pl.int_range(pl.len()).over("host", order_by="rank")
+    counted = profile.ranks.with_columns(device_of_host=place)
+    of_one_rank = ~pl.col("kind").is_in(MANY_RANKS)
+    kept = counted.filter(of_one_rank | devices.holds("device_of_host")).drop("device_of_host")
+    tables = {
+        name: getattr(profile, name).join(kept, on="rank", how="semi", maintain_order="left")
+        for name in ("spans", "p2p", "collectives", "counters")
+    }
+    return replace(profile, ranks=kept, **tables)
+
+
+def extent(profile: Profile) -> str:
+    """What there is to choose from: "steps 3-5, stages 0-3, 1.52 s from the first block to the last"."""
+    parts = []
+    for what, numbers in (("steps", profile.spans["step"]), ("stages", profile.ranks["stage"])):
+        if known := numbers.drop_nulls().unique().sort().to_list():
+            parts.append(f"{what} {Numbers(((known[0], known[-1]),))}")
+    seconds = profile.spans.select((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).item() or 0.0
+    return ", ".join([*parts, f"{seconds:.3g} s from the first block to the last"])

@@ -12,7 +12,7 @@ import polars as pl
 from trace_export.analysis.bubbles import step_bubbles
 from trace_export.errors import TraceExportError
 from trace_export.model import Profile
-from trace_export.selection import duration
+from trace_export.units import duration
 
 HOSTS_SHOWN = 16
 

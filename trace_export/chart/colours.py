@@ -6,11 +6,9 @@ a fitting colour. The texts are shown to the user as the argument `correlation_i
 
 from __future__ import annotations
 
-from typing import Literal
-
 import polars as pl
 
-ColorBy = Literal["kind", "microbatch", "rank", "none"]
+from trace_export.choices import ColorBy
 
 SEEDS = {
     "F": "forward-op",  # blue

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
 
@@ -22,9 +22,10 @@ from trace_export.chart import device_tracks, step_tracks
 from trace_export.chart.block_names import block_name, has_chunks
 from trace_export.chart.builder import ROOT, Builder
 from trace_export.chart.chart import Chart
-from trace_export.chart.colours import ColorBy, seed
+from trace_export.chart.colours import seed
 from trace_export.chart.descriptions import attributes, clock_texts, rank_text, root_text, title
-from trace_export.model import Detail, Profile
+from trace_export.choices import ColorBy, Detail, Tracks
+from trace_export.model import Profile
 
 __all__ = ["Chart", "ChartOptions", "lay_out"]
 
@@ -50,7 +51,7 @@ class ChartOptions:
     category, kind, seed; the rest are arguments.
     """
 
-    tracks: Literal["stage", "rank"] = "stage"
+    tracks: Tracks = "stage"
     detail: Detail = "spans"
     color_by: ColorBy = "kind"
     schedule: str | None = None

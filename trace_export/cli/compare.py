@@ -47,7 +47,7 @@ def compare(
     ]
     from trace_export.analysis.compare import compare as analyse
     from trace_export.export import load
-    from trace_export.output import WriteOptions, write
+    from trace_export.render import WriteOptions, write
 
     with terminal.progress(quiet or json) as progress:
         loaded = [load(source, progress) for source in sources]

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from trace_export import choices
 from trace_export.cli import load_options, terminal
 from trace_export.cli import options as opt
 from trace_export.errors import UsageError
@@ -28,10 +29,12 @@ Out = Annotated[
     typer.Option(help="Folder or file to write to; default: the log_dir.", show_default=False, metavar="PATH"),
 ]
 Gzip = Annotated[bool, typer.Option("--gzip", help="Compress the traces; Perfetto opens them as they are.")]
-Tracks = Annotated[str, typer.Option(help="stage: one track per stage; rank: every rank, grouped by stage.")]
-Detail = Annotated[str, typer.Option(help="spans: blocks only; comm: communication too; kernels: all device work.")]
+Tracks = Annotated[choices.Tracks, typer.Option(help="stage: one track per stage; rank: every rank, grouped by stage.")]
+Detail = Annotated[
+    choices.Detail, typer.Option(help="spans: blocks only; comm: communication too; kernels: all device work.")
+]
 ColorBy = Annotated[
-    str, typer.Option("--color-by", help="What a block's colour shows: kind, microbatch, rank or none.")
+    choices.ColorBy, typer.Option("--color-by", help="What a block's colour shows: kind, microbatch, rank or none.")
 ]
 Bubbles = Annotated[bool, typer.Option("--bubbles", help="Draw idle time as slices named by their cause.")]
 Model = Annotated[bool, typer.Option("--model", help="Draw the theoretical schedule under the measured one.")]
@@ -97,7 +100,7 @@ def run(
     source = load_options.from_command(ctx, family)
     from trace_export.analysis.summary import summarise
     from trace_export.export import export, write_step_tasks
-    from trace_export.output import WriteOptions
+    from trace_export.render import WriteOptions
 
     if in_place and not step_task_info:
         raise UsageError("--in-place has nothing to write", "give it together with --step-task-info")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import typer
 
+from trace_export.choices import Align, Detail
 from trace_export.errors import UsageError
-from trace_export.selection import Numbers, Window, nanoseconds
+from trace_export.selection import Numbers, Window
+from trace_export.units import nanoseconds
 
 if TYPE_CHECKING:
     from trace_export.export import LoadOptions
@@ -73,7 +75,7 @@ def load_options(
     cp: int | None = None,
     host: bool = False,
     marker: Sequence[str] = (),
-    detail: str = "spans",
+    detail: Detail = "spans",
     align: str = "auto",
     offset: Sequence[str] = (),
     max_clock_error: str | None = None,
@@ -83,15 +85,12 @@ def load_options(
 ) -> LoadOptions:
     """The options as the API takes them. Raises UsageError that names the option."""
     from trace_export.export import LoadOptions
-    from trace_export.model import DETAILS, Declared
+    from trace_export.model import Declared
     from trace_export.sources.source import ReadOptions
 
-    chosen = next((d for d in DETAILS if d == detail), None)
-    if chosen is None:
-        raise UsageError(f'--detail "{detail}" is unknown', f"choose from {', '.join(DETAILS)}")
-    if align not in ("auto", "wall", "none", "strict") and not Path(align).is_file():
+    if align not in get_args(Align) and not Path(align).is_file():
         raise UsageError(
-            f'--align "{align}": no such file', "choose auto, wall, none, strict, or a clock_alignment.json"
+            f'--align "{align}": no such file', f"choose {', '.join(get_args(Align))}, or a clock_alignment.json"
         )
     return LoadOptions(
         log_dir=log_dir,
@@ -101,7 +100,7 @@ def load_options(
         steps=Numbers.parse(steps, "--steps"),
         stages=Numbers.parse(stages, "--stages"),
         window=Window.parse(time, "--time") if time else None,
-        detail=chosen,
+        detail=detail,
         read=ReadOptions(
             host_ranges=host,
             ranks=Numbers.parse(ranks, "--ranks"),

@@ -9,7 +9,7 @@ import typer
 
 from trace_export.cli import options
 from trace_export.errors import TraceExportError, UsageError
-from trace_export.selection import nanoseconds
+from trace_export.units import nanoseconds
 
 
 def open_trace(

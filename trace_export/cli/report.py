@@ -11,8 +11,6 @@ from trace_export.cli import load_options, tables, terminal
 from trace_export.cli import options as opt
 from trace_export.errors import UsageError
 
-PAGE = "pipeline_report.html"
-
 
 def report(
     ctx: typer.Context,
@@ -33,7 +31,7 @@ def report(
     ] = "text",
     out: Annotated[
         Path | None,
-        typer.Option(help=f"The page, or its folder; default: {PAGE} in the log_dir.", show_default=False),
+        typer.Option(help="The page, or its folder; default: pipeline_report.html in the log_dir.", show_default=False),
     ] = None,
     host: opt.Host = False,
     marker: opt.Marker = None,
@@ -54,13 +52,14 @@ def report(
     source = load_options.from_command(ctx)
     from trace_export.analysis.report import report as analyse
     from trace_export.export import load
-    from trace_export.output import write_report
+    from trace_export.render import write_report
+    from trace_export.writers.paths import report_page
 
     with terminal.progress(quiet or json) as progress:
         loaded = load(source, progress)
         result = analyse(loaded.profile)
     if format == "html":
-        path = _page(out, source.log_dir)
+        path = report_page(out, source.log_dir)
         write_report(loaded.profile, result, path, source.steps)
     if json:
         typer.echo(result.json())
@@ -73,8 +72,3 @@ def report(
     terminal.errors(loaded.failures, debug)
     warned = any(note.level == "warning" for note in loaded.profile.notes)
     raise typer.Exit(3 if loaded.failures or (strict and warned) else 0)
-
-
-def _page(out: Path | None, source: Path) -> Path:
-    folder = out or (source if source.is_dir() else source.parent)
-    return folder if folder.suffix == ".html" else folder / PAGE

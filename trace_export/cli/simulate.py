@@ -11,7 +11,7 @@ from trace_export.cli import options as opt
 from trace_export.cli import terminal
 from trace_export.cli.export import Format, Gzip
 from trace_export.errors import UsageError
-from trace_export.selection import nanoseconds
+from trace_export.units import nanoseconds
 
 TIMES = "F=10ms,B=20ms,W=10ms"
 
@@ -50,7 +50,7 @@ def simulate(
 ) -> None:
     """Draw the chart of a pipeline schedule as theory has it."""
     from trace_export.analysis.model_summary import summarise
-    from trace_export.output import WriteOptions, write
+    from trace_export.render import WriteOptions, write
     from trace_export.schedules import simulate as model
     from trace_export.schedules.schedule import schedule as planned
 

@@ -14,7 +14,7 @@ from trace_export.errors import TraceExportError, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from trace_export import output
+    from trace_export import render
     from trace_export.analysis.model_summary import ModelSummary
     from trace_export.analysis.summary import Summary
     from trace_export.inspection import Inspection
@@ -32,7 +32,7 @@ def console(*, error: bool = False) -> Console:
 
 
 @contextmanager
-def progress(quiet: bool) -> Iterator[output.Progress]:
+def progress(quiet: bool) -> Iterator[render.Progress]:
     """A bar on stderr while work goes on, only where somebody sees it."""
     if quiet or not sys.stderr.isatty():
         yield lambda what, done, total: None

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import polars as pl
 
+from trace_export.choices import Align
 from trace_export.clocks import alignment_file, split_hosts
 from trace_export.clocks.causality import violations
 from trace_export.clocks.observations import block_messages
 from trace_export.errors import AlignmentError, UsageError
 from trace_export.model import CLOCKS, TIME, Note, Profile, conform
-from trace_export.selection import duration
+from trace_export.units import duration
 
 if TYPE_CHECKING:
     from trace_export.clocks.fit import ClockFit
 
-How = Literal["auto", "wall", "none", "strict"] | Path
+How = Align | Path
 
 SKEW_NS = 30 * 10**9
 EPOCH_NS = 10**17

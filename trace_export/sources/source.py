@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from trace_export.model import Detail
+from trace_export.choices import Detail
 from trace_export.selection import Numbers
 
 Kind = Literal["paddle", "paddle_dygraph", "nsys", "ascend", "mindspore", "kineto"]

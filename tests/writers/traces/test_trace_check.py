@@ -14,9 +14,10 @@ from tests.support.trace_check import differences
 from tests.support.trace_processor import TraceProcessor, TraceProcessorError
 from tests.writers.traces.test_writers import FORMATS, full_chart
 from trace_export.chart.chart import Chart
+from trace_export.chart.size import drawn_ranks
 from trace_export.export import LoadOptions, load, with_tasks
-from trace_export.output import WriteOptions, announce, draw, drawn_ranks, write
 from trace_export.pipeline.edges import block_edges
+from trace_export.render import WriteOptions, announce, draw, write
 from trace_export.writers.traces import chrome, perfetto
 
 

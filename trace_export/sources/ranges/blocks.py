@@ -46,7 +46,7 @@ def _with_numbers(blocks: pl.DataFrame) -> pl.DataFrame:
 def chosen(column: str, numbers: Numbers | None) -> pl.Expr:
     if numbers is None:
         return pl.lit(True)
-    return pl.any_horizontal(pl.col(column).is_between(low, high) for low, high in numbers.ranges)
+    return numbers.holds(column)
 
 
 def on_ranks(rows: pl.DataFrame, ranks: pl.DataFrame, offset_ns: int) -> pl.DataFrame:

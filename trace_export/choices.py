@@ -1,0 +1,16 @@
+"""The words that an option takes, each list once: for types, for checks and for the help of the command line."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Align = Literal["auto", "wall", "none", "strict"]
+"""How hosts come onto one clock."""
+Detail = Literal["spans", "comm", "kernels"]
+"""What is drawn below the blocks of a rank: nothing, its communication, all its device tasks."""
+Tracks = Literal["stage", "rank"]
+"""What gets a track: the first rank of each stage, or every rank."""
+ColorBy = Literal["kind", "microbatch", "rank", "none"]
+"""What a block's colour shows."""
+Format = Literal["perfetto", "chrome", "svg", "png", "html", "parquet", "csv"]
+"""Output formats, as in `writers.formats`."""

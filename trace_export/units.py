@@ -1,0 +1,29 @@
+"""Durations as people read and write them: `3.2ms` → nanoseconds, and back."""
+
+from __future__ import annotations
+
+import re
+
+from trace_export.errors import UsageError
+
+NANOSECONDS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "": 1_000_000_000}
+
+
+def nanoseconds(text: str, option: str) -> int:
+    """A duration such as `3.2ms`, `-40us` or `1.5s` (no unit: seconds). Raises UsageError that names `option`."""
+    match = re.fullmatch(r"\s*([+-]?)(\d+)(?:\.(\d+))?\s*(ns|us|µs|ms|s|)\s*", text)
+    if match is None:
+        raise UsageError(f'{option}: "{text}" is not a time', "write it like 3.2ms, 40us or 1.5s")
+    sign, whole, fraction, unit = match.groups()
+    scale = NANOSECONDS[unit]
+    value = int(whole) * scale + round(float(f"0.{fraction or 0}") * scale)
+    return -value if sign == "-" else value
+
+
+def duration(ns: float, *, sign: bool = False) -> str:
+    """A time as people read it: three significant digits in the unit that fits; with `sign` a plus where it is one."""
+    plus = "+" if sign else ""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(ns) >= size:
+            return f"{ns / size:{plus}.3g} {unit}"
+    return f"{ns:{plus}.0f} ns"

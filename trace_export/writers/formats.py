@@ -1,0 +1,43 @@
+"""The output formats: one row each, with its name, its extension, what it shows and the function that writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Literal
+
+from trace_export.choices import Format
+
+
+@dataclass(frozen=True)
+class OutputFormat:
+    """A format: its `name` for the user, the `extension` of its files, and the `kind` of its content.
+
+    A trace holds the whole chart, a picture the part of it that fits a page, a table the blocks of all ranks. `writer`
+    is MODULE:FUNCTION below this package, imported when it is needed. Of a trace it takes (chart, path, gzip=), of a
+    table (profile, path), of a picture (chart, path, format=, steps=, bubbles=).
+    """
+
+    name: Format
+    extension: str
+    kind: Literal["trace", "table", "picture"]
+    writer: str
+
+    def load(self) -> Callable[..., None]:
+        """The function that writes it."""
+        module, _, function = self.writer.partition(":")
+        write: Callable[..., None] = getattr(import_module(f"trace_export.writers.{module}"), function)
+        return write
+
+
+OUTPUT_FORMATS = (
+    OutputFormat("perfetto", "pftrace", "trace", "traces.perfetto:write"),
+    OutputFormat("chrome", "json", "trace", "traces.chrome:write"),
+    OutputFormat("svg", "svg", "picture", "pictures.picture:write"),
+    OutputFormat("png", "png", "picture", "pictures.picture:write"),
+    OutputFormat("html", "html", "picture", "pictures.picture:write"),
+    OutputFormat("parquet", "parquet", "table", "tables:write_parquet"),
+    OutputFormat("csv", "csv", "table", "tables:write_csv"),
+)
+BY_NAME: dict[str, OutputFormat] = {known.name: known for known in OUTPUT_FORMATS}
