@@ -1,28 +1,37 @@
-"""Every note has a code that programs can rely on: a literal in the code, in kebab-case."""
+"""Every note has a code that programs can rely on, and every code and error class is explained in docs/messages.md."""
 
 from __future__ import annotations
 
-import ast
 import re
 
-from tests.conftest import ROOT
-
-PACKAGE = ROOT / "trace_export"
-
-
-def notes() -> list[tuple[str, ast.expr]]:
-    """(file and line, code) of each `Note(...)` in the package."""
-    found = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Note":
-                found.append((f"{path.relative_to(ROOT)}:{node.lineno}", node.args[0]))
-    return found
+from tests.support.message_reference import PAGE, code, error_classes, levels, notes, page
+from trace_export.messages import ERRORS, NOTES
 
 
-def test_every_note_has_a_literal_code_in_kebab_case() -> None:
-    found = notes()
+def test_every_note_has_a_literal_code_in_kebab_case_and_a_level() -> None:
+    found = list(notes())
     assert found
-    for where, code in found:
-        assert isinstance(code, ast.Constant) and isinstance(code.value, str), f"{where}: the code is no literal"
-        assert re.fullmatch(r"[a-z]+(-[a-z]+)+", code.value), f"{where}: {code.value}"
+    for where, note in found:
+        assert re.fullmatch(r"[a-z]+(-[a-z]+)+", code(note)), f"{where}: {code(note)}"
+        assert levels(note) <= {"note", "warning"}, where
+
+
+def test_every_code_is_explained_and_every_explanation_is_of_a_code() -> None:
+    used = {code(note): where for where, note in notes()}
+    assert {c: where for c, where in used.items() if c not in NOTES} == {}, "explain it in trace_export/messages.py"
+    assert set(NOTES) - set(used) == set(), "no note has this code"
+    assert list(NOTES) == sorted(NOTES)
+
+
+def test_no_two_codes_mean_the_same() -> None:
+    meanings = [explained.meaning for explained in NOTES.values()]
+    assert len(set(meanings)) == len(meanings)
+
+
+def test_every_error_class_is_explained() -> None:
+    assert set(ERRORS) == {found.__name__ for found in error_classes()}
+    assert all(found.__doc__ for found in error_classes())
+
+
+def test_the_page_of_messages_is_current() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "write it anew: python -m tests.support.message_reference"

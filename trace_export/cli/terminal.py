@@ -86,7 +86,8 @@ def notes(items: Sequence[Note]) -> None:
         count = f"{note.count} × " if note.count > 1 else ""
         style = "yellow" if note.level == "warning" else "dim"
         out.print(f"{note.level}: ", style=style, end="", markup=False)
-        out.print(printable(f"{count}{note.text}{where}"), markup=False)
+        out.print(printable(f"{count}{note.text}{where}"), end="", markup=False)
+        out.print(f" [{note.code}]", style="dim", markup=False)
     if len(ordered) > NOTES_SHOWN:
         out.print(f"… and {len(ordered) - NOTES_SHOWN} more; --json lists them all", markup=False)
 

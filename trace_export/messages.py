@@ -1,0 +1,303 @@
+"""What each note code means and what to do about it. docs/messages.md is made from these tables, and a test compares
+them with the notes and errors in the code.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Explanation(NamedTuple):
+    meaning: str
+    action: str
+
+
+NOTES: dict[str, Explanation] = {
+    "blocks-between-steps": Explanation(
+        "Blocks were issued after one step range had ended and before the next one began. Each belongs to the nearest "
+        "step.",
+        "Nothing, unless most blocks are affected: then mark the whole step in the training script.",
+    ),
+    "blocks-inferred": Explanation(
+        "The profile has no markers. Forward, backward and optimizer blocks were inferred from kernel types and have "
+        "the origin `inferred`.",
+        "Mark the passes in the training script for exact blocks ([how](collect/instrument.md)).",
+    ),
+    "blocks-not-found": Explanation(
+        "The profile has no markers, and its kernel types show no pipeline blocks.",
+        "Mark the passes in the training script ([how](collect/instrument.md)). Data-parallel runs have no pipeline "
+        "blocks.",
+    ),
+    "blocks-without-work": Explanation(
+        "Ranges during which the device did nothing were left out, for example the input gradient of the first stage.",
+        "Nothing. If blocks with work are missing, check that the profile was taken with device activity.",
+    ),
+    "clock-asymmetric": Explanation(
+        "Collectives prove that messages take longer in one direction than in the other; the fit allows for it.",
+        "Nothing. The network route between these hosts may deserve a look.",
+    ),
+    "clock-contradiction": Explanation(
+        "No constant clock rate explains all messages of the named hosts. The text says by how much it fails.",
+        "Export a shorter window (`--time`), or collect the profile again after the hosts' clocks were synchronised.",
+    ),
+    "clock-few-messages": Explanation(
+        "Fewer than 8 messages between two hosts: their relative clocks are mostly prior assumption.",
+        "Record more steps, or read the stated uncertainty as real.",
+    ),
+    "clock-holdout": Explanation(
+        "The clocks were fitted again on each half of the data; the text has the largest difference between both fits.",
+        "Nothing. It is an estimate of the error.",
+    ),
+    "clock-host-split": Explanation(
+        "Ranks with the same host name have clocks that contradict each other. They are aligned as several hosts.",
+        "Use one folder per machine (`machine0/`, `machine1/`, …) or give containers different host names.",
+    ),
+    "clock-not-aligned": Explanation(
+        "No observation constrains the clock of this host well enough. Its wall clock is used.",
+        "Record communication of this host with the others, give `--offset HOST=TIME`, or use NTP or PTP.",
+    ),
+    "clock-one-way": Explanation(
+        "All messages between two hosts go in one direction, so transfer time and clock offset cannot be separated.",
+        "Record forward and backward passes. Treat times between these hosts with care.",
+    ),
+    "clock-start-gap": Explanation(
+        "By their own clocks the recordings of two hosts begin far apart.",
+        "Check that all profiles are of one run, and the hosts' date and time.",
+    ),
+    "clock-symmetry-assumed": Explanation(
+        "The fit assumes that messages take equally long in both directions. If they do not, half of the difference "
+        "appears as clock offset.",
+        "Record a collective over all stages to remove the assumption.",
+    ),
+    "clock-violations": Explanation(
+        "How many messages (or blocks, where no messages were recorded) are received before they were sent, before and "
+        "after alignment. A warning if some remain.",
+        "If some remain, see the other notes on clocks.",
+    ),
+    "clock-wander": Explanation(
+        "Clock rates vary during the recording by the stated amount; the fit assumes constant rates.",
+        "Export a shorter window (`--time`) for a better fit.",
+    ),
+    "clock-worst-pair": Explanation(
+        "The two hosts whose observations disagree most with the fit, and by how much.",
+        "Nothing if it is far below the length of a block.",
+    ),
+    "communication-malformed": Explanation(
+        "communication.json is not a JSON object. Transfers and collectives of this rank are missing.",
+        "Export the profile again.",
+    ),
+    "dependencies-back-in-time": Explanation(
+        "Some blocks begin before the block on which they depend has ended, by clock error or because the times are "
+        "CPU times. These dependencies are drawn without an arrow.",
+        "See the notes on clocks.",
+    ),
+    "events-malformed": Explanation(
+        "Some events could not be parsed and were left out.",
+        "Collect or copy the file again if the count is high.",
+    ),
+    "events-unpaired": Explanation(
+        "A begin event without its end event, or the reverse, was left out.",
+        "Nothing. The recording usually began or ended inside a block.",
+    ),
+    "formats-mixed": Explanation(
+        "PyTorch and MindSpore profiles lie in one folder and were read as one run.",
+        "Export each run from a folder of its own.",
+    ),
+    "job-type-unknown": Explanation(
+        "Paddle recorded a job type that is not known here. Its blocks are drawn without a kind and do not count as "
+        "busy time.",
+        "Report it with a line of the log.",
+    ),
+    "launch-calls-unusual": Explanation(
+        "Kernels were launched by CUDA calls outside the usual list, so all calls were read: slower, not wrong.",
+        "Nothing.",
+    ),
+    "message-labels-inferred": Explanation(
+        "The micro-batch and direction of these messages were inferred from the block before the send and the block "
+        "after the receive.",
+        "Nothing.",
+    ),
+    "messages-ambiguous": Explanation(
+        "Sends and receives between two ranks can be paired in more than one way. They were left out.",
+        "Start and stop the profiler at the same step on all ranks.",
+    ),
+    "messages-shifted": Explanation(
+        "The recordings of two ranks begin or end at different messages. They were paired with the stated shift.",
+        "Nothing. Start the profiler at the same step on all ranks to avoid it.",
+    ),
+    "messages-unpaired": Explanation(
+        "Sends or receives whose counterpart is not in the data.",
+        "Check whether the profiles of some ranks are missing.",
+    ),
+    "messages-without-peer": Explanation(
+        "The data do not name the peer rank of these sends and receives, and it could not be inferred.",
+        "Collect with a profiler level that records communication in detail (`trace-export howto`).",
+    ),
+    "metadata-malformed": Explanation(
+        "A metadata entry of the profile is not JSON. Group names and parallel sizes may be missing.",
+        "Give `--pp`, `--tp` and `--dp` if the stages are wrong.",
+    ),
+    "microbatch-unknown": Explanation(
+        "Blocks have no micro-batch number: part of their step is missing, and the rest fits at several positions.",
+        "Record at least one whole step.",
+    ),
+    "microbatches-too-few": Explanation(
+        "The schedule needs more micro-batches than the data have, so backward blocks have no number.",
+        "Check the number of micro-batches, or record whole steps.",
+    ),
+    "profiler-diagnostic": Explanation(
+        "A warning that the profiler itself wrote into the file, for example about lost events.",
+        "Follow the advice of the profiler. Lost events make blocks shorter or fewer.",
+    ),
+    "range-ends-repaired": Explanation(
+        "Ranges closed in the wrong order (`emit_nvtx` with `torch.distributed.pipelining`). Each was taken to end "
+        "where the next one starts.",
+        "Nothing. Mark the passes with `trace_export.instrument` for exact ends.",
+    ),
+    "ranges-unclosed": Explanation(
+        "Ranges were still open when the recording ended. They were left out.",
+        "Nothing. Stop the profiler after a step has ended to keep them.",
+    ),
+    "rank-captured-twice": Explanation(
+        "The folder has several captures of one rank. The latest one was read; the text names it.",
+        "Remove the other captures, or export them from a folder of their own.",
+    ),
+    "rank-duplicate": Explanation(
+        "Two processes in one file name the same rank. The second one was left out.",
+        "Put the profiles of different runs into different folders.",
+    ),
+    "rank-numbers-assumed": Explanation(
+        "No rank number is recorded. Ranks were numbered in the order of files and processes.",
+        "Check `trace-export inspect`; name the files by rank if the order is wrong.",
+    ),
+    "rank-order-from-work": Explanation(
+        "The given sizes match the observed work only in the rank order tp, cp, pp, dp.",
+        "Check the parallel layout of the training script if the stages look wrong.",
+    ),
+    "ranks-absent": Explanation(
+        "Rank numbers are missing in the folder, so stages that were counted from the ranks may be wrong.",
+        "Add the missing profiles, or give `--pp`, `--tp` and `--dp`.",
+    ),
+    "ranks-in-one-log": Explanation(
+        "One Paddle log holds the records of several ranks. They were separated by thread id.",
+        "Nothing.",
+    ),
+    "ranks-not-drawn": Explanation(
+        "One rank per stage is drawn, the first of each.",
+        "Use `--tracks rank` to draw all.",
+    ),
+    "records-malformed": Explanation(
+        "Some records of the log are incomplete or mixed with other output. They were left out; the place is that of "
+        "the first one.",
+        "Nothing if few. Several processes writing to one log cause it.",
+    ),
+    "records-stale": Explanation(
+        "Paddle repeated the times of the step before. These records were left out.",
+        "Nothing.",
+    ),
+    "schedule-recognised": Explanation(
+        "The pipeline schedule whose block order equals, or comes closest to, the observed order.",
+        "Nothing.",
+    ),
+    "schedule-unknown": Explanation(
+        "The block order matches no known schedule. Micro-batches are numbered in order of appearance.",
+        "Record whole steps. Where the source allows it, put the micro-batch number into the marker.",
+    ),
+    "schema-newer": Explanation(
+        "The file has a newer schema than those this version was tested with.",
+        "Compare the result with the profiler's own view, or update trace-export.",
+    ),
+    "stages-absent": Explanation(
+        "Fewer stages have profiles than `--pp` says.",
+        "Add the missing profiles; the bubble of the run is incomplete without them.",
+    ),
+    "stages-contradict": Explanation(
+        "Two sources of information name different stages for one rank. The one with precedence is used.",
+        "Check `--pp`, `--tp`, `--dp` and `--cp`.",
+    ),
+    "stages-default-order": Explanation(
+        "Stages follow from parallel sizes and the default order of ranks.",
+        "Give `--pp`, `--tp` and `--dp` if they are wrong.",
+    ),
+    "stages-inferred": Explanation(
+        "No stage is recorded. Stages were inferred from the order or the waiting times of the blocks.",
+        "Give `--pp`, `--tp` and `--dp` if they are wrong.",
+    ),
+    "stages-unknown": Explanation(
+        "No stage is recorded and none could be inferred. Each of these ranks counts as a stage of its own.",
+        "Give `--pp`, `--tp` and `--dp`.",
+    ),
+    "start-time-unknown": Explanation(
+        "The file has no valid start time in unix time. Its times begin at 0.",
+        "Give `--offset HOST=TIME` to place this host relative to others.",
+    ),
+    "step-ends-unknown": Explanation(
+        "Where one step ends and the next begins could not be determined. All blocks of these ranks count as one step.",
+        "Include an earlier stage, or mark steps in the training script.",
+    ),
+    "steps-unclosed": Explanation(
+        "Steps were still open when the recording ended. They are incomplete.",
+        "Leave them out with `--steps` when you compare steps.",
+    ),
+    "table-empty": Explanation(
+        "A table of a text export is empty, as after an interrupted export or copy. It counts as absent.",
+        "Export or copy the profile again.",
+    ),
+    "tables-without-times": Explanation(
+        "Tables that hold sums and no times. They cannot be drawn.",
+        "Nothing.",
+    ),
+    "tasks-outside-blocks": Explanation(
+        "GPU tasks that were launched outside all pipeline ranges, for example by the data loader or the optimizer.",
+        "Nothing if the share is small. Otherwise mark more of the step.",
+    ),
+    "tasks-without-launch": Explanation(
+        "GPU tasks whose launch call is not in the file. They belong to no block.",
+        "Nothing if few. The recording may have begun after the launch, or calls were not recorded.",
+    ),
+    "tensor-parallel-guessed": Explanation(
+        "Which ranks of a stage are tensor-parallel peers and which are data-parallel replicas was guessed from how "
+        "alike their times are.",
+        "Give `--tp` and `--dp`.",
+    ),
+    "times-all-zero": Explanation(
+        "All records of the log have the time 0, as in a build without CUDA.",
+        "Profile a run on GPUs.",
+    ),
+    "times-in-milliseconds": Explanation(
+        "Paddle writes these times in whole milliseconds; shorter differences cannot be seen.",
+        "Nothing.",
+    ),
+    "times-unusable": Explanation(
+        "Entries without a valid time (absent, zero, negative length, or after the year 2116) were left out.",
+        "Nothing if few. Otherwise export the profile again.",
+    ),
+    "too-many-slices": Explanation(
+        "The trace has more slices than a browser can hold.",
+        "Choose `--steps` or `--stages`, or split the trace with `--max-slices`.",
+    ),
+    "trace-truncated": Explanation(
+        "The file ends in the middle of the trace. The events before that point were read.",
+        "Copy the file again; wait until the profiler has finished.",
+    ),
+    "transfer-direction-inferred": Explanation(
+        "Sends and receives without a name. They have the direction of the blocks before and after them.",
+        "Nothing.",
+    ),
+    "window-superseded": Explanation(
+        "A worker has traces of several profiling windows. The latest was read.",
+        "Export another window from a folder that holds only that one.",
+    ),
+}
+"""By code."""
+
+ERRORS: dict[str, str] = {
+    "UsageError": "Correct the option that the message names; `trace-export COMMAND --help` lists all.",
+    "SourceError": "Collect, export or copy the named file again, as the message says. The other inputs are exported; "
+    "the exit code is 3.",
+    "NothingToExportError": "Run `trace-export inspect` on the folder, and `trace-export howto` for how to collect a "
+    "profile.",
+    "AlignmentError": "Give `--offset HOST=TIME`, record more communication, or leave `--align strict` out.",
+    "OutputError": "Give another place with `--out`; check free space and permissions.",
+}
+"""What to do about each class of errors; its docstring says what it means."""
