@@ -1,69 +1,62 @@
-"""The import rule of the house: data flows one way, so a room knows only what stands before it."""
+"""Who may import whom, read from the imports of every file; docs/architecture.md explains the rule."""
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.support.architecture import FILES, PACKAGE, imported, module_name, part_of
 
-PACKAGE = ROOT / "trace_export"
-GROUND = {"choices", "model", "errors", "units", "selection", "schedules"}
-ROOMS = {"sources", "pipeline", "clocks", "analysis", "chart", "writers", "viewer", "workers"}
-SPINE = {"api", "export", "render", "inspection", "__init__", "__main__", "cli", "instrument"}
-DOORS = {("analysis", "pipeline"), ("writers", "chart"), ("viewer", "chart")}
-"""Rooms that may know another room."""
+LAYERS: tuple[frozenset[str], ...] = (
+    frozenset({"errors", "messages", "choices", "instrument"}),
+    frozenset({"model", "units", "selection"}),
+    frozenset({"schedules"}),
+    frozenset({"sources", "pipeline", "clocks", "analysis", "chart", "writers", "workers", "viewer"}),
+    frozenset({"render"}),
+    frozenset({"export"}),
+    frozenset({"inspection"}),
+    frozenset({"api"}),
+    frozenset({"__init__"}),
+    frozenset({"cli"}),
+    frozenset({"__main__"}),
+)
+"""From the bottom to the top: a part imports itself and the layers below it."""
+NEIGHBOURS = {
+    ("analysis", "pipeline"), ("writers", "chart"), ("viewer", "chart"), ("selection", "units"), ("selection", "model"),
+}  # fmt: skip
+"""Imports within a layer."""
+ALONE = {"errors", "messages", "choices", "instrument"}
+"""They import nothing of the rest: `instrument` runs inside a training script, without our dependencies."""
+SHARED = {"ranges", "shared"}
+"""The folders in `sources` that are not of one profiler."""
 
-FILES = sorted(PACKAGE.rglob("*.py"))
+LEVEL = {part: level for level, layer in enumerate(LAYERS) for part in layer}
 
 
-def room_of(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def may_import(part: str, other: str) -> bool:
+    if part in ALONE:
+        return part == other
+    return part == other or LEVEL[other] < LEVEL[part] or (part, other) in NEIGHBOURS
 
 
-def imported_rooms(path: Path) -> set[str]:
-    """The rooms of this package that a file imports, wherever in the file."""
-    rooms = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            names = (
-                [f"{node.module}.{a.name}" for a in node.names]
-                if node.module == "trace_export"
-                else [node.module or ""]
-            )
-        rooms |= {name.split(".")[1] for name in names if name.startswith("trace_export.")}
-    return rooms
+def profiler(module: str) -> str:
+    """The profiler whose folder a module lies in; "" where it lies in none."""
+    names = module.split(".")
+    folder = names[2] if names[1:2] == ["sources"] and len(names) > 2 else ""
+    return folder if (PACKAGE / "sources" / folder).is_dir() and folder not in SHARED else ""
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_a_room_imports_only_what_stands_before_it(path: Path) -> None:
-    room = room_of(path)
-    known = imported_rooms(path)
-    if room in GROUND:
-        assert known <= GROUND
-    elif room in ROOMS:
-        allowed = GROUND | {room} | {to for of, to in DOORS if of == room}
-        assert known <= allowed, f"{room} may not know {sorted(known - allowed)}"
-    else:
-        assert room in SPINE, f"{room} is neither room nor spine: say where it stands"
+def test_a_file_imports_only_what_its_part_may_know(path: Path) -> None:
+    part = part_of(module_name(path))
+    assert part in LEVEL, f"{part} is in no layer: add it to LAYERS"
+    wrong = sorted(module for module in imported(path) if not may_import(part, part_of(module)))
+    assert wrong == [], f"{part} may not import {wrong}"
 
 
-def test_instrument_needs_nothing_of_the_program() -> None:
-    """A training script imports it: it must not pull in tables and readers."""
+def test_profilers_do_not_import_one_another() -> None:
     for path in FILES:
-        if room_of(path) == "instrument":
-            assert imported_rooms(path) <= {"instrument"}, path
-
-
-def test_no_import_circle_in_the_ground() -> None:
-    assert imported_rooms(PACKAGE / "errors.py") == set()
-    assert imported_rooms(PACKAGE / "choices.py") == set()
-    assert imported_rooms(PACKAGE / "model.py") <= {"errors"}
-    assert imported_rooms(PACKAGE / "units.py") <= {"errors"}
-    assert imported_rooms(PACKAGE / "selection.py") <= {"errors", "model", "units"}
+        own = profiler(module_name(path))
+        others = {found for module in imported(path) if (found := profiler(module))}
+        assert not own or others <= {own}, f"{path}: {own} imports {others - {own}}"

@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 
 from tests.conftest import ROOT, Cli
+from tests.support import architecture
 from tests.support.command_reference import PAGE, page
 from tests.support.trace_processor import TraceProcessor
 
@@ -69,6 +70,12 @@ def test_every_line_of_the_readme_is_a_command_or_set_up() -> None:
 
 def test_the_page_of_commands_is_what_help_says() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "write it anew: python -m tests.support.command_reference"
+
+
+def test_the_picture_of_the_imports_is_current() -> None:
+    assert architecture.PAGE.read_text(encoding="utf-8") == architecture.page(), (
+        "write it anew: python -m tests.support.architecture"
+    )
 
 
 def test_every_option_has_help() -> None:

@@ -1,1 +1,1 @@
-"""Tables in, one clock for all hosts out."""
+"""Puts all hosts on one clock, from messages, collectives and dependencies between blocks."""

@@ -1,0 +1,1 @@
+"""Shows a finished trace in the Perfetto UI."""

@@ -1,0 +1,1 @@
+"""Ascend profiles of torch_npu and MindSpore: databases and text exports."""

@@ -1,0 +1,1 @@
+"""A chart as a picture or a page: SVG, PNG and HTML."""

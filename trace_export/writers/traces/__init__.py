@@ -1,0 +1,1 @@
+"""A chart as a trace: Perfetto protobuf and Chrome JSON."""
