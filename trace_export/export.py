@@ -17,38 +17,27 @@ from typing import TYPE_CHECKING, get_args
 
 import polars as pl
 
-from trace_export import sources
 from trace_export.chart.size import drawn_ranks
 from trace_export.choices import Align, Detail
 from trace_export.clocks import align as clock_alignment
-from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError
+from trace_export.errors import NothingToExportError, TraceExportError, UsageError
 from trace_export.model import Declared, Profile, recorded
 from trace_export.pipeline import edges, labels, message_labels, messages, peers, schedule_match
 from trace_export.pipeline import stages as topology
 from trace_export.render import Progress, WriteOptions, announce, silent, targets, write
-from trace_export.selection import Numbers, Selection, Window, extent, on_devices, select
-from trace_export.sources import effort, span_table
+from trace_export.selection import Numbers, Selection, Window, extent, select
+from trace_export.sources import choose, cost, formats, span_table
 from trace_export.sources.find import find, together
 from trace_export.sources.folders import Found
 from trace_export.sources.merge import merge
 from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.read import read, read_tasks
 from trace_export.sources.source import ReadOptions, Source, Tasks
 from trace_export.workers import local
 from trace_export.workers.local import Workers
 
 if TYPE_CHECKING:
     from trace_export.workers.dask import Cluster
-
-FAMILIES: dict[str, tuple[str, ...]] = {
-    "paddle": ("paddle", "paddle_dygraph"),
-    "nsys": ("nsys",),
-    "ascend": ("ascend",),
-    "mindspore": ("mindspore",),
-    "kineto": ("kineto",),
-}
-"""What the user calls a format → the kinds of source it stands for."""
-
-_SEE = "see what is there with trace-export inspect"
 
 
 @dataclass(frozen=True)
@@ -95,16 +84,20 @@ def load(options: LoadOptions, progress: Progress = silent) -> Loaded:
         return Loaded(_asked(read_back, options), ())
     Dialects.of(options.read.markers)  # a wrong rule is told before anything is read
     found, lost = locate(options)
-    chosen, missing = choose(found, options)
+    chosen, missing = _chosen(found, options)
     missing += lost
     if not chosen:
-        raise missing[0] if missing else nothing_found(options, found)
-    sizes = {} if options.detail == "spans" else {str(s.path): effort.size(s.path) for s in chosen}
+        raise (
+            missing[0]
+            if missing
+            else choose.nothing_found(found, options.log_dir, family=options.family, ranks=options.read.ranks)
+        )
+    sizes = {} if options.detail == "spans" else {str(s.path): cost.size(s.path) for s in chosen}
     profile, failures = read_all(chosen, options, progress)
     if options.devices is not None and profile.spans.height:
-        profile = on_devices(profile, options.devices)
+        profile = choose.on_devices(profile, options.devices, chosen)
         if profile.spans.is_empty():
-            raise NothingToExportError(f"{options.log_dir}: no host has a device {options.devices}", _SEE)
+            raise choose.no_device(options.log_dir, options.devices)
     failures = missing + failures
     profile = replace(profile, notes=found.notes + profile.notes)
     if profile.spans.is_empty():
@@ -141,67 +134,20 @@ def locate(options: LoadOptions) -> tuple[Found, list[TraceExportError]]:
     return together(found), [look for _, look in looks if isinstance(look, TraceExportError)]
 
 
-def choose(found: Found, options: LoadOptions) -> tuple[list[Source], list[TraceExportError]]:
-    """The sources that the options ask for, and an error for each device that has none.
-
-    Raises NothingToExportError when there should be a folder for each machine and is none.
-    """
-    chosen = _of_family(found, options)
-    if options.multi_machine and all(s.path.parent == options.log_dir for s in chosen):
-        what = f"{options.log_dir}: --multi_machine, but no folder of a machine holds a profile"
-        raise NothingToExportError(what, "put each machine's into machine0, machine1, …, or leave the option out")
-    if options.read.ranks is not None:
-        chosen = [s for s in chosen if s.rank is None or s.rank in options.read.ranks]
-    if options.devices is None:
-        return chosen, []
-    wanted = options.devices
-    missing: list[TraceExportError] = []
-    for host in sorted({s.host for s in chosen if s.local is not None}):
-        there = {s.local: s for s in chosen if s.host == host and s.local is not None}
-        gaps = [d for low, high in wanted.ranges for d in range(low, min(high, low + 4096) + 1) if d not in there]
-        missing += [_no_profile(options.log_dir, d, there) for d in gaps]
-    return [s for s in chosen if s.local is None or s.local in wanted], missing
-
-
-def _of_family(found: Found, options: LoadOptions) -> list[Source]:
-    kinds = FAMILIES[options.family] if options.family else [s.kind for s in found.sources]
-    return [s for s in found.sources if s.kind in kinds]
-
-
-def _no_profile(log_dir: Path, device: int, there: dict[int, Source]) -> SourceError:
-    """The error of a device that its machine, of which the sources are `there` by device, has no profile of."""
-    one = next(iter(there.values()))
-    known = ",".join(str(n) for n in sorted(there))
-    if one.kind == "paddle":
-        path = one.path.parent / f"workerlog.{device}"
-        return SourceError(path, f"device {device} has no log here", f"devices with logs: {known}")
-    return SourceError(
-        log_dir, f"device {device} of {one.host} has no profile here", f"it has those of devices {known}"
-    )
-
-
-def nothing_found(options: LoadOptions, found: Found) -> TraceExportError:
-    """Why a folder without a source, or without one of the ranks asked for, cannot be exported."""
-    if options.read.ranks is not None and _of_family(found, options):
-        return _no_rank(options)
-    looked_for = "workerlog.N, *.sqlite of Nsight Systems, *_ascend_pt and *_ascend_ms folders, *.pt.trace.json"
-    if options.family:
-        return NothingToExportError(
-            f"{options.log_dir}: no {options.family} profile in this folder", f"looked for {looked_for}"
-        )
-    return NothingToExportError(f"{options.log_dir}: no profile in this folder", f"looked for {looked_for}")
-
-
-def _no_rank(options: LoadOptions) -> TraceExportError:
-    return NothingToExportError(
-        f"{options.log_dir}: no source holds a rank of --ranks {options.read.ranks}",
-        "see which there are with trace-export inspect",
+def _chosen(found: Found, options: LoadOptions) -> tuple[list[Source], list[TraceExportError]]:
+    return choose.choose(
+        found,
+        options.log_dir,
+        family=options.family,
+        devices=options.devices,
+        ranks=options.read.ranks,
+        multi_machine=options.multi_machine,
     )
 
 
 def _nothing_drawn(options: LoadOptions, failures: list[TraceExportError], profile: Profile) -> TraceExportError:
     if not failures and profile.ranks.is_empty() and options.read.ranks is not None:
-        return _no_rank(options)
+        return choose.no_rank(options.log_dir, options.read.ranks)
     if len(failures) == 1:
         return failures[0]
     if failures:
@@ -209,19 +155,19 @@ def _nothing_drawn(options: LoadOptions, failures: list[TraceExportError], profi
             f"{options.log_dir}: none of the {len(failures)} sources gave a block; the first: {failures[0]}"
         )
     why = next((n.text for n in profile.notes if n.level == "warning"), "no pipeline block in any source")
-    return NothingToExportError(f"{options.log_dir}: {why}", _SEE)
+    return NothingToExportError(f"{options.log_dir}: {why}", choose.SEE)
 
 
 def read_all(chosen: list[Source], options: LoadOptions, progress: Progress) -> tuple[Profile, list[TraceExportError]]:
     """All sources read and merged, and the errors of those that could not be."""
-    read = partial(sources.read, options=replace(options.read, optimizer=options.detail == "kernels"))
+    reading = partial(read, options=replace(options.read, optimizer=options.detail == "kernels"))
     tick = _counted(progress, "reading", len(chosen))
     if options.cluster is not None:
         from trace_export.workers import dask
 
-        results = dask.run(options.cluster, read, chosen, tick)
+        results = dask.run(options.cluster, reading, chosen, tick)
     else:
-        results = local.run(read, chosen, _workers(options, chosen), tick)
+        results = local.run(reading, chosen, _workers(options, chosen), tick)
     profile, refused = merge(r for r in results if isinstance(r, Profile))
     return profile, [r for r in results if isinstance(r, TraceExportError)] + list(refused)
 
@@ -253,7 +199,8 @@ def with_tasks(
     """The same with the device tasks of `ranks` that `options.detail` asks for, in files below `folder`: of the time
     that the profile was cut to, and no others are read. A source that cannot be read any more leaves an error."""
     profile = loaded.profile
-    rows = profile.ranks.filter(pl.col("rank").is_in(ranks) & pl.col("kind").is_in(sources.WITH_TASKS))
+    with_device_tasks = [row.kind for row in formats.FORMATS if row.has_device_tasks]
+    rows = profile.ranks.filter(pl.col("rank").is_in(ranks) & pl.col("kind").is_in(with_device_tasks))
     wanted = []
     for (path, kind, host), group in rows.group_by("source", "kind", "host", maintain_order=True):
         window = profile.window_ns and recorded(profile.window_ns, profile.clock(group["rank"][0]))
@@ -262,7 +209,7 @@ def with_tasks(
         size = loaded.sizes.get(str(path), 0)
         wanted.append(Tasks(source, options.detail, numbers, window, folder, size))
     workers = _workers(options, [w.source for w in wanted], tasks=True)
-    results = local.run(sources.read_tasks, wanted, workers, _counted(progress, "reading device tasks", len(wanted)))
+    results = local.run(read_tasks, wanted, workers, _counted(progress, "reading device tasks", len(wanted)))
     files = tuple(file for r in results if isinstance(r, tuple) for file in r)
     failures = tuple(r for r in results if isinstance(r, TraceExportError))
     return replace(loaded, profile=replace(profile, kernels=files), failures=loaded.failures + failures)
@@ -272,9 +219,9 @@ def _workers(options: LoadOptions, chosen: list[Source], *, tasks: bool = False)
     """Who reads: as many processes as the user says, or what is done first."""
     if options.jobs:
         return Workers(options.jobs)
-    times = [effort.seconds(s.kind, s.path, tasks=tasks) for s in chosen]
-    largest = max((effort.size(s.path) for s in chosen), default=0)
-    return local.sensible(times, largest, beside=not tasks and all(effort.beside(s.kind, s.path) for s in chosen))
+    times = [cost.seconds(s, device_tasks=tasks) for s in chosen]
+    largest = max((cost.size(s.path) for s in chosen), default=0)
+    return local.sensible(times, largest, beside=not tasks and all(cost.releases_gil(s) for s in chosen))
 
 
 def _counted(progress: Progress, what: str, total: int) -> Callable[[int], None]:
@@ -308,7 +255,7 @@ def write_step_tasks(options: LoadOptions, out: Path | None, progress: Progress 
     Returns the databases written; sources that cannot be read, which `load` tells of, have none. Times are those of the
     databases, so nothing is aligned. Raises NothingToExportError when no source is a database, OutputError.
     """
-    chosen, _ = choose(find(options.log_dir), options)
+    chosen, _ = _chosen(find(options.log_dir), options)
     profile, _ = read_all(chosen, replace(options, detail="spans"), progress)
     labelled = labels.label(topology.resolve(profile, options.told))
     from trace_export.writers import step_task_info

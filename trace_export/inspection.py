@@ -12,6 +12,7 @@ from trace_export.errors import TraceExportError
 from trace_export.model import Note, Profile
 from trace_export.render import Progress, silent
 from trace_export.sources.ascend.find import timeless
+from trace_export.sources.choose import nothing_found
 from trace_export.sources.find import find
 
 
@@ -47,7 +48,7 @@ def inspect(options: export.LoadOptions, progress: Progress = silent) -> Inspect
     schema = {"kind": pl.String, "path": pl.String, "machine": pl.Int32, "rank": pl.Int32, "rank_origin": pl.String}
     sources = pl.DataFrame(rows, schema, orient="row")
     if not found.sources:
-        return Inspection(sources, pl.DataFrame(), found.notes, (export.nothing_found(options, found),))
+        return Inspection(sources, pl.DataFrame(), found.notes, (nothing_found(found, options.log_dir),))
     profile, failures = export.read_all(list(found.sources), options, progress)
     profile = export.interpret(profile, options.told)
     notes = found.notes + profile.notes + timeless(found.sources)

@@ -4,6 +4,7 @@ profile filtered by them."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import polars as pl
@@ -12,8 +13,6 @@ from trace_export.errors import UsageError
 from trace_export.model import Profile
 from trace_export.units import nanoseconds
 
-MANY_RANKS = ("nsys",)
-"""Kinds of source that hold several ranks, so that devices can only be chosen once they are read."""
 TIMES = {"p2p": "start_ns", "messages": "send_start_ns", "collectives": "start_ns", "counters": "ts_ns"}
 """The table's column that decides whether a row lies in the window."""
 
@@ -36,6 +35,29 @@ class Numbers:
                 raise UsageError(f'{option} "{text}" is not a list of numbers', f"write it like {option} 0,1,4-7")
             ranges.append((int(match[1]), int(match[2] or match[1])))
         return Numbers(tuple(sorted(ranges)))
+
+    @staticmethod
+    def of(numbers: Iterable[int]) -> Numbers:
+        ranges: list[tuple[int, int]] = []
+        for number in sorted(set(numbers)):
+            low = ranges.pop()[0] if ranges and ranges[-1][1] == number - 1 else number
+            ranges.append((low, number))
+        return Numbers(tuple(ranges))
+
+    def without(self, other: Numbers) -> Numbers:
+        """The numbers of this set that are not in the `other`."""
+        left = []
+        after = 0
+        for low, high in self.ranges:
+            low = max(low, after)
+            for start, end in (r for r in other.ranges if low <= r[1] and r[0] <= high):
+                if low < start:
+                    left.append((low, start - 1))
+                low = end + 1
+            if low <= high:
+                left.append((low, high))
+            after = max(after, low, high + 1)
+        return Numbers(tuple(left))
 
     def __contains__(self, number: int) -> bool:
         return any(low <= number <= high for low, high in self.ranges)
@@ -98,20 +120,6 @@ def select(profile: Profile, wanted: Selection) -> Profile:
         frames[name] = frames[name].join(ranks, on="rank", how="semi", maintain_order="left")
     kernels = tuple(k for k in profile.kernels if k.rank in set(ranks["rank"]))
     return replace(profile, spans=spans, ranks=ranks, kernels=kernels, window_ns=(start, end), **frames)
-
-
-def on_devices(profile: Profile, devices: Numbers) -> Profile:
-    """Only the ranks that are one of `devices` of their host, counted in the order of their numbers; of the kinds in
-    MANY_RANKS, as the sources of the others were chosen already."""
-    place = pl.int_range(pl.len()).over("host", order_by="rank")
-    counted = profile.ranks.with_columns(device_of_host=place)
-    of_one_rank = ~pl.col("kind").is_in(MANY_RANKS)
-    kept = counted.filter(of_one_rank | devices.holds("device_of_host")).drop("device_of_host")
-    tables = {
-        name: getattr(profile, name).join(kept, on="rank", how="semi", maintain_order="left")
-        for name in ("spans", "p2p", "collectives", "counters")
-    }
-    return replace(profile, ranks=kept, **tables)
 
 
 def extent(profile: Profile) -> str:

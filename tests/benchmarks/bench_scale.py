@@ -35,8 +35,8 @@ from distributed import Client  # noqa: E402
 from samples.generators import ascend as generate_ascend  # noqa: E402
 from samples.generators import paddle as generate_paddle  # noqa: E402
 from tests.support import nsys_session  # noqa: E402
-from trace_export import sources  # noqa: E402
 from trace_export.sources.find import find  # noqa: E402
+from trace_export.sources.read import read  # noqa: E402
 from trace_export.sources.source import ReadOptions  # noqa: E402
 from trace_export.workers import dask as cluster  # noqa: E402
 from trace_export.workers import local  # noqa: E402
@@ -114,12 +114,12 @@ def cpu() -> float:
 ONE_BY_ONE = """
 import sys, time
 from pathlib import Path
-from trace_export import sources  # noqa: E402
 from trace_export.sources.find import find
+from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
 started = time.perf_counter()
 for source in find(Path(sys.argv[1])).sources:
-    sources.read(source, ReadOptions())
+    read(source, ReadOptions())
 print(time.perf_counter() - started)
 """
 
@@ -133,7 +133,7 @@ def one_by_one(place: Path) -> float:
 def dask(place: Path) -> tuple[float, float]:
     """Seconds of reading all sources with two Dask workers, and with two worker processes, both with their start."""
     found = list(find(place).sources)
-    read = partial(sources.read, options=ReadOptions())
+    reading = partial(read, options=ReadOptions())
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
@@ -146,16 +146,16 @@ def dask(place: Path) -> tuple[float, float]:
     try:
         with Client(address) as client:
             client.wait_for_workers(2)
-        cluster.run(cluster.Cluster(address), read, found[:8])  # so that both have imported what they need
+        cluster.run(cluster.Cluster(address), reading, found[:8])  # so that both have imported what they need
         begun = time.perf_counter()
-        cluster.run(cluster.Cluster(address), read, found)
+        cluster.run(cluster.Cluster(address), reading, found)
         on_dask = time.perf_counter() - begun
     finally:
         for process in reversed(started):
             process.terminate()
             process.wait()
     begun = time.perf_counter()
-    local.run(read, found, local.Workers(2))
+    local.run(reading, found, local.Workers(2))
     return on_dask, time.perf_counter() - begun
 
 

@@ -14,14 +14,15 @@ import pytest
 
 import trace_export.instrument as ti
 from tests.conftest import ROOT, Cli
-from trace_export.cli.howto import Guide, text
+from trace_export.cli.howto import text
+from trace_export.sources.formats import guides
 
 SAMPLES = {
-    Guide.nsys: "nsys/two_hosts",
-    Guide.kineto: "kineto/two_hosts",
-    Guide.paddle: "paddle/two_machines",
-    Guide.ascend: "ascend",
-    Guide.mindspore: "mindspore",
+    "nsys": "nsys/two_hosts",
+    "kineto": "kineto/two_hosts",
+    "paddle": "paddle/two_machines",
+    "ascend": "ascend",
+    "mindspore": "mindspore",
 }
 FILLED = {
     "no NVTX range is": "no {kind} is",
@@ -29,21 +30,21 @@ FILLED = {
     "rank 0, as another": "rank {rank}, as {other}",
 }
 """Sentences of the guides that the program fills in."""
-GUIDES = pytest.mark.parametrize("guide", list(Guide))
+GUIDES = pytest.mark.parametrize("guide", guides())
 
 
-def blocks(guide: Guide, language: str) -> list[str]:
+def blocks(guide: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text(guide), re.DOTALL | re.MULTILINE)
 
 
-def rows(guide: Guide, heading: str) -> list[str]:
+def rows(guide: str, heading: str) -> list[str]:
     """The first column of the table that has `heading`."""
     table = re.search(rf"^\| {heading} \|.*\n\|[-|]+\|\n((?:\|.*\n)*)", text(guide), re.MULTILINE)
     return [line.split("|")[1].strip() for line in table[1].splitlines()] if table else []
 
 
 @GUIDES
-def test_python_is_python_and_uses_what_is_there(guide: Guide) -> None:
+def test_python_is_python_and_uses_what_is_there(guide: str) -> None:
     found = blocks(guide, "python")
     assert found
     for code in found:
@@ -60,14 +61,14 @@ def test_the_example_of_ones_own_loop_runs() -> None:
 
 
 @GUIDES
-def test_shell_is_shell(guide: Guide) -> None:
+def test_shell_is_shell(guide: str) -> None:
     for code in blocks(guide, "bash"):
         done = subprocess.run(["bash", "-n"], input=code, text=True, capture_output=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
 
 
 @GUIDES
-def test_its_own_commands_work_word_by_word(guide: Guide, samples: Path, run_cli: Cli, tmp_path: Path) -> None:
+def test_its_own_commands_work_word_by_word(guide: str, samples: Path, run_cli: Cli, tmp_path: Path) -> None:
     sample = samples / SAMPLES[guide]
     if not sample.is_dir():
         pytest.skip(f"no sample {SAMPLES[guide]}")
@@ -82,7 +83,7 @@ def test_its_own_commands_work_word_by_word(guide: Guide, samples: Path, run_cli
 
 
 @GUIDES
-def test_what_it_quotes_is_what_the_program_says(guide: Guide) -> None:
+def test_what_it_quotes_is_what_the_program_says(guide: str) -> None:
     code = "".join(path.read_text("utf-8") for path in sorted((ROOT / "trace_export").rglob("*.py")))
     said = re.sub(r'"\s*\n\s*f?"', "", code)  # sentences that go over several lines
     for sentence in rows(guide, "what it says"):
@@ -92,14 +93,14 @@ def test_what_it_quotes_is_what_the_program_says(guide: Guide) -> None:
 
 
 @GUIDES
-def test_its_options_exist(guide: Guide, run_cli: Cli) -> None:
+def test_its_options_exist(guide: str, run_cli: Cli) -> None:
     ours = run_cli("export", "--help")
     for option in re.findall(r"`(--(?:detail|host|pp|dp|tp|align)\b)[^`]*`", text(guide)):
         assert option in ours.stdout
 
 
 @GUIDES
-def test_the_command_prints_the_guide(guide: Guide, run_cli: Cli) -> None:
+def test_the_command_prints_the_guide(guide: str, run_cli: Cli) -> None:
     done = run_cli("howto", guide)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", text(guide))
 
@@ -107,7 +108,7 @@ def test_the_command_prints_the_guide(guide: Guide, run_cli: Cli) -> None:
 def test_without_a_name_it_lists_the_guides(run_cli: Cli) -> None:
     done = run_cli("howto")
     assert done.returncode == 0
-    assert [line.split()[2] for line in done.stdout.splitlines()] == [str(guide) for guide in Guide]
+    assert [line.split()[2] for line in done.stdout.splitlines()] == list(guides())
 
 
 def test_an_unknown_guide_is_a_usage_error(run_cli: Cli) -> None:
@@ -117,7 +118,7 @@ def test_an_unknown_guide_is_a_usage_error(run_cli: Cli) -> None:
 
 
 def test_every_guide_has_the_same_parts() -> None:
-    for guide in Guide:
+    for guide in guides():
         titles = re.findall(r"^## \d\. (.*)", text(guide), re.MULTILINE)
         assert titles[-2:] == ["Put the files together", "Check before the cluster time is gone"]
         assert rows(guide, "setting") or rows(guide, "level")

@@ -14,10 +14,10 @@ import pytest
 
 from tests.faults.inputs import INPUTS
 from tests.faults.mutate import mutant
-from trace_export import sources
 from trace_export.errors import SourceError
 from trace_export.model import Profile
 from trace_export.sources.find import find
+from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
 
 LONGEST_S = 10.0
@@ -47,7 +47,7 @@ def test_a_reader_survives_every_mutant(kind: str, tmp_path: Path, request: pyte
     mutants = request.config.getoption("--mutants")
     made = INPUTS[kind]
     source = made.source(tmp_path)
-    check(sources.read(source, ReadOptions()))
+    check(read(source, ReadOptions()))
     sound = {name: next(tmp_path.rglob(name)) for name in made.files}
     content = {name: path.read_bytes() for name, path in sound.items()}
     files = sorted(tmp_path.rglob("*"))
@@ -61,7 +61,7 @@ def test_a_reader_survives_every_mutant(kind: str, tmp_path: Path, request: pyte
         started = time.monotonic()
         try:
             for found in find(tmp_path).sources:
-                check(sources.read(found, ReadOptions()))
+                check(read(found, ReadOptions()))
                 read += 1
         except SourceError as error:
             assert str(error).isprintable()

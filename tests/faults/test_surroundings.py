@@ -25,8 +25,8 @@ import pytest
 from samples.generators import paddle as generate_paddle
 from tests.conftest import ROOT, Cli
 from tests.faults.inputs import INPUTS
-from trace_export import sources
 from trace_export.errors import SourceError
+from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
 
 
@@ -222,7 +222,7 @@ def disturbed(kind: str, place: str) -> None:
         until = time.monotonic() + 2
         while time.monotonic() < until:
             with suppress(SourceError):
-                sources.read(source, ReadOptions())
+                read(source, ReadOptions())
     finally:
         ended.set()
         thread.join()

@@ -17,10 +17,10 @@ import polars as pl
 import pytest
 
 from trace_export.schedules.schedule import schedule
-from trace_export.sources import read
 from trace_export.sources.find import find
 from trace_export.sources.merge import merge
 from trace_export.sources.ranges.dialects import OWN, Dialects
+from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
 
 HERE = Path(__file__).resolve().parent

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_export import sources
 from trace_export.cli import main
 from trace_export.export import Loaded, LoadOptions, WriteOptions, export, load, with_tasks
 from trace_export.model import CLOCKS, KERNELS, TIME, Declared, Profile, corrected, empty, recorded
 from trace_export.selection import Numbers, Window
 from trace_export.sources.nsys import device_tasks
+from trace_export.sources.read import read_tasks
 from trace_export.sources.source import Tasks
 
 SAMPLES = ("nsys", "ascend", "mindspore", "kineto")
@@ -176,13 +176,12 @@ def test_a_source_that_is_lost_between_the_two_readings_makes_the_exit_code_3(
     logs = tmp_path / "logs"
     shutil.copytree(samples / "ascend", logs)
     gone = sorted(logs.rglob("ascend_pytorch_profiler_*.db"))[0]
-    real = sources.read_tasks
 
-    def read_tasks(wanted: Tasks) -> Any:
+    def watched(wanted: Tasks) -> Any:
         gone.unlink(missing_ok=True)
-        return real(wanted)
+        return read_tasks(wanted)
 
-    monkeypatch.setattr(sources, "read_tasks", read_tasks)
+    monkeypatch.setattr("trace_export.export.read_tasks", watched)
     options = ["--log_dir", str(logs), "--detail", "kernels", "--jobs", "1", "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit) as end:
         main(options)
@@ -217,13 +216,12 @@ def test_only_the_tasks_that_get_a_track_are_read(
 ) -> None:
     """Two stages, each on two ranks: of a stage its first rank is drawn, or all are."""
     asked: list[int] = []
-    real = sources.read_tasks
 
-    def read_tasks(wanted: Tasks) -> Any:
+    def watched(wanted: Tasks) -> Any:
         asked.extend(wanted.ranks.values())
-        return real(wanted)
+        return read_tasks(wanted)
 
-    monkeypatch.setattr(sources, "read_tasks", read_tasks)
+    monkeypatch.setattr("trace_export.export.read_tasks", watched)
     options = LoadOptions(samples / "nsys", told=Declared(pp=2), detail="kernels", jobs=1)
     loaded, _ = export(options, WriteOptions(("chrome",), tmp_path, tracks=tracks))
     ranks = loaded.profile.ranks.sort("stage", "rank")

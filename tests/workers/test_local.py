@@ -16,7 +16,6 @@ from tests.conftest import ROOT
 from tests.support.worker_tasks import Task, perform, temporary, threads
 from trace_export.cli import terminal
 from trace_export.errors import SourceError, TraceExportError
-from trace_export.sources import effort
 from trace_export.workers import local
 from trace_export.workers.local import Workers, run, sensible
 
@@ -171,19 +170,6 @@ def test_workers_follow_time_cores_and_memory(monkeypatch: pytest.MonkeyPatch) -
     assert sensible([1.0] * 4, 1 << 30, beside=False) == Workers(3)
     monkeypatch.setattr(local, "free_memory", lambda: 100 << 20)
     assert sensible([1.0] * 4, 1 << 30, beside=True) == Workers(1)
-
-
-def test_the_effort_of_a_source_follows_its_size(tmp_path: Path) -> None:
-    file, folder = tmp_path / "file", tmp_path / "folder"
-    folder.mkdir()
-    for path in (file, folder / "part"):
-        with path.open("wb") as opened:
-            opened.truncate(300_000_000)
-    assert effort.seconds("nsys", file) == pytest.approx(2.0, abs=0.1)
-    assert effort.seconds("nsys", file, tasks=True) == pytest.approx(3.0, abs=0.1)
-    assert effort.seconds("ascend", folder) == pytest.approx(5.0, abs=0.1)
-    assert 0 < effort.seconds("paddle", tmp_path / "absent") < 0.1
-    assert [effort.beside("ascend", path) for path in (file, folder)] == [True, False]
 
 
 def test_threads_that_are_given_up_begin_nothing_more() -> None:

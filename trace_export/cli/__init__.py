@@ -65,7 +65,7 @@ def _common(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """One chart from the profiles of a pipeline-parallel training run: Paddle, Nsight Systems, Ascend, MindSpore."""
+    """One chart from the profiles of a pipeline-parallel training run."""
 
 
 export.register(app)

@@ -1,4 +1,4 @@
-"""`trace-export export` (the default), and the same told which format: `paddle`, `nsys`, `ascend`, …"""
+"""`trace-export export` (the default), and a command for each format, which looks for that one only."""
 
 from __future__ import annotations
 
@@ -11,15 +11,7 @@ from trace_export import choices
 from trace_export.cli import load_options, terminal
 from trace_export.cli import options as opt
 from trace_export.errors import UsageError
-
-FAMILIES = {
-    "export": "Draw what lies in a folder, whatever wrote it.",
-    "paddle": "Draw Paddle worker logs and dynamic-graph records.",
-    "nsys": "Draw Nsight Systems SQLite exports.",
-    "ascend": "Draw Ascend PyTorch profiler output.",
-    "mindspore": "Draw MindSpore profiler output.",
-    "kineto": "Draw torch.profiler traces.",
-}
+from trace_export.sources.formats import commands, of_command
 
 Format = Annotated[
     str, typer.Option("--format", help="Any of perfetto,chrome,svg,png,html,parquet,csv.", metavar="LIST")
@@ -53,9 +45,11 @@ InPlace = Annotated[bool, typer.Option("--in-place", help="With --step-task-info
 
 
 def register(app: typer.Typer) -> None:
-    """One command for each family; they differ in what they look for."""
-    for name, text in FAMILIES.items():
-        app.command(name, help=text)(run)
+    """One command for each profiler; they differ in what they look for."""
+    app.command("export", help="Draw what lies in a folder, whatever wrote it.")(run)
+    for name in commands():
+        titles = " and ".join(row.title for row in of_command(name))
+        app.command(name, help=f"Draw {titles}.")(run)
 
 
 def run(

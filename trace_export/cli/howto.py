@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from importlib.resources import files
 from typing import Annotated
 
 import typer
 
-
-class Guide(StrEnum):
-    nsys = "nsys"
-    ascend = "ascend"
-    mindspore = "mindspore"
-    paddle = "paddle"
-    kineto = "kineto"
+from trace_export.errors import UsageError
+from trace_export.sources.formats import guides
 
 
-def text(guide: Guide) -> str:
+def text(guide: str) -> str:
     """The guide as Markdown."""
     return files("trace_export").joinpath("docs", "collect", f"{guide}.md").read_text("utf-8")
 
 
 def howto(
     source: Annotated[
-        Guide | None, typer.Argument(help="Which profiler; without it the guides are listed.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="Which profiler; without it the guides are listed.",
+            show_default=False,
+            metavar=f"[{'|'.join(guides())}]",
+            autocompletion=guides,
+        ),
     ] = None,
 ) -> None:
     """Say how to collect a profile that can be drawn: commands, settings, what they cost, how to check the result."""
     if source is None:
-        for guide in Guide:
+        for guide in guides():
             print(f"trace-export howto {guide:10} {text(guide).partition(chr(10))[0].removeprefix('# ')}")
-    elif sys.stdout.isatty():
+        return
+    if source not in guides():
+        raise UsageError(f'there is no guide "{source}"', f"choose one of {', '.join(guides())}")
+    if sys.stdout.isatty():
         from rich.console import Console
         from rich.markdown import Markdown
 

@@ -1,29 +1,18 @@
-"""Folder → the list of sources; with the `find_*` files beside it the only place that knows profilers' folder layouts.
+"""Folder → the list of sources.
 
-One walk over the folder, then one recogniser per family of formats; each looks at the same list of folders and returns
-the sources it is sure of. Ranks and machines come from names here; a reader may find better evidence inside.
+One walk over the folder, then the detector of each format; each looks at the same list of folders and returns the
+sources it is sure of. Ranks and machines come from names here; a reader may find better evidence inside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trace_export.sources.ascend import find as find_ascend
-from trace_export.sources.folders import ALONE, Folder, Found, walk
-from trace_export.sources.kineto import find as find_kineto
-from trace_export.sources.nsys import find as find_nsys
-from trace_export.sources.paddle import find as find_paddle
+from trace_export.sources import formats
+from trace_export.sources.folders import ALONE, Found, walk
 from trace_export.sources.source import Source
-
-_RECOGNISERS: tuple[Callable[[Path, list[Folder]], Found], ...] = (
-    find_paddle.worker_logs,
-    find_paddle.dygraph_records,
-    find_nsys.exports,
-    find_ascend.captures,
-    find_kineto.traces,
-)
 
 
 def find(root: Path) -> Found:
@@ -32,7 +21,8 @@ def find(root: Path) -> Found:
     Raises UsageError when `root` is not a folder.
     """
     folders = walk(root)
-    found = [recognise(root, folders) for recognise in _RECOGNISERS]
+    detectors = dict.fromkeys(row.detect() for row in formats.FORMATS)  # formats may share one
+    found: list[Found] = [detect(root, folders) for detect in detectors]
     return Found(tuple(s for f in found for s in f.sources), tuple(n for f in found for n in f.notes))
 
 

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from trace_export.choices import Detail
 from trace_export.selection import Numbers
-
-Kind = Literal["paddle", "paddle_dygraph", "nsys", "ascend", "mindspore", "kineto"]
 
 
 @dataclass(frozen=True)
 class Source:
     """One input to read in one piece: a log, a database, or the folder of one rank.
 
-    `path` is what is opened. `host` is the clock domain as far as the layout tells (a reader may know better),
+    `kind` names its row in `formats`, `path` is what is opened. `host` is the clock domain as far as the layout tells
+    (a reader may know better),
     `machine` its index, `rank` the global rank where the layout tells it, and `rank_origin` how (see model.RANKS).
     `local` is the worker's index on its machine (Paddle's meaning of `--devices`),
     `ranks_apart` the distance between the ranks of equal local index on neighbouring machines. `at` is the machine of a
     cluster on whose own disk it lies (None: it can be read from anywhere).
     """
 
-    kind: Kind
+    kind: str
     path: Path
     host: str
     machine: int = 0

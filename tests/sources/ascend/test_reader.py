@@ -12,9 +12,9 @@ import pytest
 from trace_export.export import Loaded, LoadOptions, with_tasks
 from trace_export.model import Declared, Profile
 from trace_export.pipeline import labels, messages, peers, stages
-from trace_export.sources import read
 from trace_export.sources.find import find
 from trace_export.sources.merge import merge
+from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
 
 DATABASES = [

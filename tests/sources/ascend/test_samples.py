@@ -18,8 +18,8 @@ from tests.conftest import Cli
 from tests.sources.ascend.test_reader import load, understood
 from trace_export.errors import SourceError
 from trace_export.pipeline import messages, peers
-from trace_export.sources import read
 from trace_export.sources.find import find
+from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
 
 
@@ -263,7 +263,7 @@ def test_devices_are_counted_on_each_host(cluster: Path, tmp_path: Path, run_cli
     assert sorted(pl.read_parquet(tmp_path / "out" / "pipeline_profile.parquet")["rank"].unique()) == [1, 3]
     result = run_cli(*run, "1,2")
     assert result.returncode == 3
-    assert "device 2 of node0 has no profile here; it has those of devices 0,1" in result.stderr
+    assert "device 2 of node0 has no profile here; it has those of devices 0-1" in result.stderr
 
 
 def test_communication_marked_at_level_none(cluster: Path) -> None:

@@ -15,9 +15,9 @@ import pytest
 from tests.conftest import Cli
 from trace_export.errors import SourceError
 from trace_export.model import Profile
-from trace_export.sources import read
 from trace_export.sources.find import find
 from trace_export.sources.merge import merge
+from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
 
 CAPTURES = ["A_zbh1_all", "B_1f1b", "C_InterleavedZeroBubble", "graph_node"]

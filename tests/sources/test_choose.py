@@ -1,0 +1,71 @@
+"""Of the sources that were found, those that the user asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tests.conftest import Cli
+from trace_export.errors import UsageError
+from trace_export.selection import Numbers
+from trace_export.sources.choose import choose, nothing_found
+from trace_export.sources.folders import Found
+from trace_export.sources.formats import FORMATS
+from trace_export.sources.source import Source
+
+
+def logs(*hosts: str, workers: int = 4) -> Found:
+    return Found(tuple(Source("paddle", Path(h, f"workerlog.{n}"), h, local=n) for h in hosts for n in range(workers)))
+
+
+def numbers(text: str) -> Numbers | None:
+    return Numbers.parse(text, "--devices")
+
+
+def test_devices_that_are_not_there_are_one_bounded_sentence_a_host() -> None:
+    chosen, missing = choose(logs("a", "b"), Path("logs"), devices=numbers("2,3,0-9999999"))
+    assert len(chosen) == 8
+    assert [str(e) for e in missing] == [
+        f"logs: devices 4-9999999 of {host} have no profile here; it has those of devices 0-3" for host in "ab"
+    ]
+
+
+def test_one_device_that_is_not_there() -> None:
+    chosen, missing = choose(logs("a"), Path("logs"), devices=numbers("1,9"))
+    assert [s.local for s in chosen] == [1]
+    assert [str(e) for e in missing] == ["logs: device 9 of a has no profile here; it has those of devices 0-3"]
+
+
+def test_the_command_line_prints_one_line_for_a_range_of_devices(samples: Path, run_cli: Cli, tmp_path: Path) -> None:
+    folder = samples / "paddle" / "single"
+    result = run_cli("--devices", "0-9999999", "--log_dir", folder, "--out", tmp_path, "--format", "csv", "--quiet")
+    assert result.returncode == 3
+    assert result.stderr.splitlines() == [
+        f"error: {folder}: devices 4-9999999 of machine0 have no profile here; it has those of devices 0-3"
+    ]
+
+
+@pytest.mark.parametrize(("sample", "command"), [("nsys/two_hosts", "nsys"), ("kineto/two_hosts", "kineto")])
+def test_devices_of_sources_that_tell_their_ranks_only_when_read(
+    sample: str, command: str, samples: Path, run_cli: Cli, tmp_path: Path
+) -> None:
+    """Ranks 0 and 1 ran on one host, 2 and 3 on the other."""
+    done = run_cli(command, samples / sample, "--devices", "1", "--out", tmp_path, "--format", "parquet")
+    assert done.returncode == 0, done.stderr
+    ranks = pl.read_parquet(tmp_path / "pipeline_profile.parquet")["rank"].unique().sort()
+    assert ranks.to_list() == [1, 3]
+
+
+def test_an_unknown_family_names_the_known_ones() -> None:
+    with pytest.raises(UsageError, match='no format "Paddle"; choose one of paddle, nsys, ascend, mindspore, kineto'):
+        choose(logs("a"), Path("logs"), family="Paddle")
+
+
+def test_an_empty_folder_is_told_everything_that_was_looked_for() -> None:
+    everything = str(nothing_found(Found(()), Path("logs")))
+    assert all(row.files in everything for row in FORMATS)
+    assert str(nothing_found(Found(()), Path("logs"), family="kineto")) == (
+        "logs: no kineto profile in this folder; looked for *.pt.trace.json of torch.profiler"
+    )

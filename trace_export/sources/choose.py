@@ -1,0 +1,105 @@
+"""Of the sources that were found, those that the user asked for; and what is said where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError
+from trace_export.model import Profile
+from trace_export.selection import Numbers
+from trace_export.sources.folders import Found
+from trace_export.sources.formats import commands, of_command
+from trace_export.sources.source import Source
+
+SEE = "see what is there with trace-export inspect"
+
+
+def choose(
+    found: Found,
+    log_dir: Path,
+    *,
+    family: str | None = None,
+    devices: Numbers | None = None,
+    ranks: Numbers | None = None,
+    multi_machine: bool = False,
+) -> tuple[list[Source], list[TraceExportError]]:
+    """The sources asked for, and for each host an error that names the devices that it has no source of.
+
+    Sources whose place on their host is not known before they are read are kept: `on_devices` decides about them.
+    Raises UsageError for an unknown family, NothingToExportError when there should be a folder for each machine and is
+    none.
+    """
+    chosen = _of_family(found, family)
+    if multi_machine and all(s.path.parent == log_dir for s in chosen):
+        what = f"{log_dir}: --multi_machine, but no folder of a machine holds a profile"
+        raise NothingToExportError(what, "put each machine's into machine0, machine1, …, or leave the option out")
+    if ranks is not None:
+        chosen = [s for s in chosen if s.rank is None or s.rank in ranks]
+    if devices is None:
+        return chosen, []
+    there: dict[str, list[int]] = {}
+    for source in chosen:
+        if source.local is not None:
+            there.setdefault(source.host, []).append(source.local)
+    missing: list[TraceExportError] = []
+    for host in sorted(there):
+        missing += _missing(log_dir, host, devices, there[host])
+    return [s for s in chosen if s.local is None or s.local in devices], missing
+
+
+def on_devices(profile: Profile, devices: Numbers, chosen: Iterable[Source]) -> Profile:
+    """Only the ranks that are one of `devices` of their host, counted in the order of their numbers. Ranks of the
+    sources among `chosen` whose place on their host was known before stay as they are."""
+    open_sources = pl.Series([str(s.path) for s in chosen if s.local is None], dtype=pl.String)
+    place = pl.int_range(pl.len()).over("host", order_by="rank")
+    counted = profile.ranks.with_columns(device_of_host=place)
+    decided = ~pl.col("source").is_in(open_sources.implode())
+    kept = counted.filter(decided | devices.holds("device_of_host")).drop("device_of_host")
+    tables = {
+        name: getattr(profile, name).join(kept, on="rank", how="semi", maintain_order="left")
+        for name in ("spans", "p2p", "collectives", "counters")
+    }
+    return replace(profile, ranks=kept, **tables)
+
+
+def nothing_found(
+    found: Found, log_dir: Path, *, family: str | None = None, ranks: Numbers | None = None
+) -> TraceExportError:
+    """Why a folder without a source, or without one of the ranks asked for, cannot be exported."""
+    if ranks is not None and _of_family(found, family):
+        return no_rank(log_dir, ranks)
+    what = f"{family} profile" if family else "profile"
+    looked_for = ", ".join(row.files for row in of_command(family))
+    return NothingToExportError(f"{log_dir}: no {what} in this folder", f"looked for {looked_for}")
+
+
+def no_rank(log_dir: Path, ranks: Numbers) -> TraceExportError:
+    return NothingToExportError(f"{log_dir}: no source holds a rank of --ranks {ranks}", SEE)
+
+
+def no_device(log_dir: Path, devices: Numbers) -> TraceExportError:
+    return NothingToExportError(f"{log_dir}: no host has a device {devices}", SEE)
+
+
+def _of_family(found: Found, family: str | None) -> list[Source]:
+    kinds = {row.kind for row in of_command(family)}
+    if not kinds:
+        raise UsageError(f'there is no format "{family}"', f"choose one of {', '.join(commands())}")
+    return [s for s in found.sources if s.kind in kinds]
+
+
+def _missing(log_dir: Path, host: str, devices: Numbers, there: Iterable[int]) -> list[TraceExportError]:
+    """The error of a host that does not have all `devices`, or none. Its length does not grow with their number."""
+    has = Numbers.of(there)
+    lacks = devices.without(has)
+    if not lacks.ranges:
+        return []
+    number = "device" if str(lacks).isdecimal() else "devices"
+    verb = "has" if number == "device" else "have"
+    return [
+        SourceError(log_dir, f"{number} {lacks} of {host} {verb} no profile here", f"it has those of devices {has}")
+    ]

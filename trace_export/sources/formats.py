@@ -1,0 +1,144 @@
+"""The registry of input formats: what the rest of the program knows about a format is in its row here.
+
+It imports nothing of the package, because the command line lists its commands from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Megabytes that one core at 3 GHz reads in a second: for the blocks, and for the device tasks (None: the format
+    has none). `releases_gil`: most of the time is SQLite's, which lets other threads run meanwhile.
+
+    Measured by tests/benchmarks/bench_paddle.py, bench_nsys.py, bench_ascend.py and bench_kineto.py.
+    """
+
+    blocks: float
+    device_tasks: float | None = None
+    releases_gil: bool = False
+
+
+@dataclass(frozen=True)
+class Format:
+    """One input format.
+
+    `kind` is the `kind` of its sources and of their ranks. `command` is what the user calls it: a command of
+    trace-export, which several formats of one profiler share. `title` completes "Draw …", `files` completes "looked
+    for …". `detector` names the function `(root, folders) -> Found` as "module:function"; formats that share one are
+    told apart by it. `reader` names the module with `read(source, options) -> Profile` and, where the format has
+    device tasks, `read_tasks(request) -> tuple[KernelFile, ...]`. `folder_speed` is the speed where the source is a
+    folder and not a file. `guide` is the page of docs/collect that `howto` prints.
+    """
+
+    kind: str
+    command: str
+    title: str
+    files: str
+    detector: str
+    reader: str
+    speed: Speed
+    folder_speed: Speed | None = None
+    guide: str | None = None
+
+    @property
+    def has_device_tasks(self) -> bool:
+        return self.speed.device_tasks is not None
+
+    def detect(self) -> Any:
+        """The detector's function, imported now."""
+        module, _, function = self.detector.partition(":")
+        return getattr(import_module(module), function)
+
+    def module(self) -> Any:
+        """The reader's module, imported now."""
+        return import_module(self.reader)
+
+
+FORMATS: tuple[Format, ...] = (
+    Format(
+        kind="paddle",
+        command="paddle",
+        title="Paddle worker logs",
+        files="workerlog.N",
+        detector="trace_export.sources.paddle.find:worker_logs",
+        reader="trace_export.sources.paddle.reader",
+        speed=Speed(blocks=1900),
+        guide="paddle",
+    ),
+    Format(
+        kind="paddle_dygraph",
+        command="paddle",
+        title="Paddle dynamic-graph records",
+        files="profile_record_tmp_file_for_rank_N",
+        detector="trace_export.sources.paddle.find:dygraph_records",
+        reader="trace_export.sources.paddle.dygraph",
+        speed=Speed(blocks=50),
+        guide="paddle",
+    ),
+    Format(
+        kind="nsys",
+        command="nsys",
+        title="Nsight Systems SQLite exports",
+        files="*.sqlite and *.nsys-rep of Nsight Systems",
+        detector="trace_export.sources.nsys.find:exports",
+        reader="trace_export.sources.nsys.reader",
+        speed=Speed(blocks=150, device_tasks=100),
+        guide="nsys",
+    ),
+    Format(
+        kind="ascend",
+        command="ascend",
+        title="Ascend PyTorch profiler output",
+        files="*_ascend_pt folders",
+        detector="trace_export.sources.ascend.find:captures",
+        reader="trace_export.sources.ascend.reader",
+        speed=Speed(blocks=1200, device_tasks=160, releases_gil=True),
+        folder_speed=Speed(blocks=60, device_tasks=60),
+        guide="ascend",
+    ),
+    Format(
+        kind="mindspore",
+        command="mindspore",
+        title="MindSpore profiler output",
+        files="*_ascend_ms folders",
+        detector="trace_export.sources.ascend.find:captures",
+        reader="trace_export.sources.ascend.reader",
+        speed=Speed(blocks=1200, device_tasks=160, releases_gil=True),
+        folder_speed=Speed(blocks=60, device_tasks=60),
+        guide="mindspore",
+    ),
+    Format(
+        kind="kineto",
+        command="kineto",
+        title="torch.profiler traces",
+        files="*.pt.trace.json of torch.profiler",
+        detector="trace_export.sources.kineto.find:traces",
+        reader="trace_export.sources.kineto.reader",
+        speed=Speed(blocks=23, device_tasks=40),
+        guide="kineto",
+    ),
+)
+"""In this order a folder is searched, and commands and guides are listed."""
+
+
+def of_kind(kind: str) -> Format:
+    """The format of a source or a rank."""
+    return next(row for row in FORMATS if row.kind == kind)
+
+
+def of_command(command: str | None) -> tuple[Format, ...]:
+    """The formats that the user calls `command`; all where the user named none."""
+    return tuple(row for row in FORMATS if command in (None, row.command))
+
+
+def commands() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(row.command for row in FORMATS))
+
+
+def guides() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(row.guide for row in FORMATS if row.guide))

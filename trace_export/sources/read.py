@@ -1,0 +1,49 @@
+"""Read one source: `read` its blocks, messages and counters, `read_tasks` its device tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import polars as pl
+
+from trace_export.errors import SourceError
+from trace_export.model import KernelFile, Profile
+from trace_export.sources.cost import size
+from trace_export.sources.formats import of_kind
+from trace_export.sources.shared.timestamps import plausible
+from trace_export.sources.source import ReadOptions, Source, Tasks
+
+
+def read(source: Source, options: ReadOptions) -> Profile:
+    """The tables of one source. Raises SourceError when nothing in it can be read, when it vanishes meanwhile, or
+    when it holds what no sound file holds, such as a number that does not fit the type of its column."""
+    reader: Callable[[Source, ReadOptions], Profile] = of_kind(source.kind).module().read
+    with _as_source_error(source.path):
+        return plausible(reader(source, options), source.path)
+
+
+def read_tasks(wanted: Tasks) -> tuple[KernelFile, ...]:
+    """The device tasks of one source, a file for each of its ranks that has any. Raises SourceError as `read` does, and
+    when the source has become smaller: a text that ends early reads like a shorter one."""
+    reader: Callable[[Tasks], tuple[KernelFile, ...]] = of_kind(wanted.source.kind).module().read_tasks
+    with _as_source_error(wanted.path):
+        files = reader(wanted)
+    if size(wanted.path) < wanted.size:
+        what = "has become smaller since its blocks were read; its device tasks are left out"
+        raise SourceError(wanted.path, what, "run again when nobody is writing there")
+    return files
+
+
+@contextmanager
+def _as_source_error(path: Path) -> Iterator[None]:
+    """Errors of the libraries as SourceError."""
+    try:
+        yield
+    except (pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError) as error:
+        first = str(error).partition("\n")[0]
+        raise SourceError(path, f"holds what cannot be right ({first})", "export or copy it again") from error
+    except OSError as error:  # a file beside the one that was opened first
+        what = f"cannot be read ({error.strerror or error})"
+        raise SourceError(path, what, "check that it is whole and that nobody is writing there") from error
