@@ -78,6 +78,13 @@ def test_the_picture_of_the_imports_is_current() -> None:
     )
 
 
+def test_the_glossary_has_one_line_a_term_in_alphabetical_order() -> None:
+    tables = (DOCS / "glossary.md").read_text(encoding="utf-8").split("\n## ")[1:]
+    for table in tables:
+        terms = [line.split("|")[1].strip().lower() for line in table.splitlines() if line.startswith("|")][2:]
+        assert terms == sorted(set(terms)), table.splitlines()[0]
+
+
 def test_every_option_has_help() -> None:
     bare = [line for line in page().splitlines() if line.startswith("| `") and line.endswith("|  |")]
     assert bare == []
