@@ -32,7 +32,7 @@ from trace_export.sources.folders import Found
 from trace_export.sources.merge import merge
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.read import read, read_tasks
-from trace_export.sources.source import ReadOptions, Source, Tasks
+from trace_export.sources.source import ReadOptions, Source, TaskRequest
 from trace_export.workers import local
 from trace_export.workers.local import Workers
 
@@ -130,7 +130,7 @@ def locate(options: LoadOptions) -> tuple[Found, list[TraceExportError]]:
     from trace_export.workers import dask
 
     looks = dask.in_each_folder(options.cluster, find)
-    found = [(place.at, look) for place, look in looks if isinstance(look, Found)]
+    found = [(place.machine_name, look) for place, look in looks if isinstance(look, Found)]
     return together(found), [look for _, look in looks if isinstance(look, TraceExportError)]
 
 
@@ -207,7 +207,7 @@ def with_tasks(
         source = Source(kind, Path(str(path)), str(host))
         numbers = dict(group.select("process", "rank").iter_rows())
         size = loaded.sizes.get(str(path), 0)
-        wanted.append(Tasks(source, options.detail, numbers, window, folder, size))
+        wanted.append(TaskRequest(source, options.detail, numbers, window, folder, size))
     workers = _workers(options, [w.source for w in wanted], tasks=True)
     results = local.run(read_tasks, wanted, workers, _counted(progress, "reading device tasks", len(wanted)))
     files = tuple(file for r in results if isinstance(r, tuple) for file in r)

@@ -17,7 +17,9 @@ from trace_export.sources.source import Source
 
 
 def logs(*hosts: str, workers: int = 4) -> Found:
-    return Found(tuple(Source("paddle", Path(h, f"workerlog.{n}"), h, local=n) for h in hosts for n in range(workers)))
+    return Found(
+        tuple(Source("paddle", Path(h, f"workerlog.{n}"), h, local_rank=n) for h in hosts for n in range(workers))
+    )
 
 
 def numbers(text: str) -> Numbers | None:
@@ -34,7 +36,7 @@ def test_devices_that_are_not_there_are_one_bounded_sentence_a_host() -> None:
 
 def test_one_device_that_is_not_there() -> None:
     chosen, missing = choose(logs("a"), Path("logs"), devices=numbers("1,9"))
-    assert [s.local for s in chosen] == [1]
+    assert [s.local_rank for s in chosen] == [1]
     assert [str(e) for e in missing] == ["logs: device 9 of a has no profile here; it has those of devices 0-3"]
 
 

@@ -20,7 +20,7 @@ from trace_export.model import CLOCKS, KERNELS, TIME, Declared, Profile, correct
 from trace_export.selection import Numbers, Window
 from trace_export.sources.nsys import device_tasks
 from trace_export.sources.read import read_tasks
-from trace_export.sources.source import Tasks
+from trace_export.sources.source import TaskRequest
 
 SAMPLES = ("nsys", "ascend", "mindspore", "kineto")
 MARGIN_NS = 10
@@ -177,7 +177,7 @@ def test_a_source_that_is_lost_between_the_two_readings_makes_the_exit_code_3(
     shutil.copytree(samples / "ascend", logs)
     gone = sorted(logs.rglob("ascend_pytorch_profiler_*.db"))[0]
 
-    def watched(wanted: Tasks) -> Any:
+    def watched(wanted: TaskRequest) -> Any:
         gone.unlink(missing_ok=True)
         return read_tasks(wanted)
 
@@ -217,7 +217,7 @@ def test_only_the_tasks_that_get_a_track_are_read(
     """Two stages, each on two ranks: of a stage its first rank is drawn, or all are."""
     asked: list[int] = []
 
-    def watched(wanted: Tasks) -> Any:
+    def watched(wanted: TaskRequest) -> Any:
         asked.extend(wanted.ranks.values())
         return read_tasks(wanted)
 

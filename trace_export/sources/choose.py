@@ -43,18 +43,18 @@ def choose(
         return chosen, []
     there: dict[str, list[int]] = {}
     for source in chosen:
-        if source.local is not None:
-            there.setdefault(source.host, []).append(source.local)
+        if source.local_rank is not None:
+            there.setdefault(source.host, []).append(source.local_rank)
     missing: list[TraceExportError] = []
     for host in sorted(there):
         missing += _missing(log_dir, host, devices, there[host])
-    return [s for s in chosen if s.local is None or s.local in devices], missing
+    return [s for s in chosen if s.local_rank is None or s.local_rank in devices], missing
 
 
 def on_devices(profile: Profile, devices: Numbers, chosen: Iterable[Source]) -> Profile:
     """Only the ranks that are one of `devices` of their host, counted in the order of their numbers. Ranks of the
     sources among `chosen` whose place on their host was known before stay as they are."""
-    open_sources = pl.Series([str(s.path) for s in chosen if s.local is None], dtype=pl.String)
+    open_sources = pl.Series([str(s.path) for s in chosen if s.local_rank is None], dtype=pl.String)
     place = pl.int_range(pl.len()).over("host", order_by="rank")
     counted = profile.ranks.with_columns(device_of_host=place)
     decided = ~pl.col("source").is_in(open_sources.implode())

@@ -33,18 +33,18 @@ def together(parts: Sequence[tuple[str, Found]]) -> Found:
     `assumed` and give way to each other when the profiles are merged.
     """
     sources: list[Source] = []
-    for at, found in parts:
+    for name, found in parts:
         first = 1 + max((s.machine for s in sources), default=-1)
         for source in found.sources:
-            counted = len(parts) > 1 and source.rank is not None and source.rank == source.local
+            counted = len(parts) > 1 and source.rank is not None and source.rank == source.local_rank
             sources.append(
                 replace(
                     source,
-                    at=at,
-                    host=at if source.host == ALONE else f"{at}/{source.host}",
+                    machine_name=name,
+                    host=name if source.host == ALONE else f"{name}/{source.host}",
                     machine=first + source.machine,
                     rank_origin="assumed" if counted else source.rank_origin,
                 )
             )
-    notes = tuple(replace(note, where=f"{at}:{note.where}") for at, found in parts for note in found.notes)
+    notes = tuple(replace(note, where=f"{name}:{note.where}") for name, found in parts for note in found.notes)
     return Found(tuple(sources), notes)

@@ -13,7 +13,7 @@ from trace_export.model import KernelFile, Profile
 from trace_export.sources.cost import size
 from trace_export.sources.formats import of_kind
 from trace_export.sources.shared.timestamps import plausible
-from trace_export.sources.source import ReadOptions, Source, Tasks
+from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 
 def read(source: Source, options: ReadOptions) -> Profile:
@@ -24,15 +24,15 @@ def read(source: Source, options: ReadOptions) -> Profile:
         return plausible(reader(source, options), source.path)
 
 
-def read_tasks(wanted: Tasks) -> tuple[KernelFile, ...]:
+def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
     """The device tasks of one source, a file for each of its ranks that has any. Raises SourceError as `read` does, and
     when the source has become smaller: a text that ends early reads like a shorter one."""
-    reader: Callable[[Tasks], tuple[KernelFile, ...]] = of_kind(wanted.source.kind).module().read_tasks
-    with _as_source_error(wanted.path):
-        files = reader(wanted)
-    if size(wanted.path) < wanted.size:
+    reader: Callable[[TaskRequest], tuple[KernelFile, ...]] = of_kind(request.source.kind).module().read_tasks
+    with _as_source_error(request.path):
+        files = reader(request)
+    if size(request.path) < request.size:
         what = "has become smaller since its blocks were read; its device tasks are left out"
-        raise SourceError(wanted.path, what, "run again when nobody is writing there")
+        raise SourceError(request.path, what, "run again when nobody is writing there")
     return files
 
 

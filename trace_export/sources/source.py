@@ -13,12 +13,11 @@ from trace_export.selection import Numbers
 class Source:
     """One input to read in one piece: a log, a database, or the folder of one rank.
 
-    `kind` names its row in `formats`, `path` is what is opened. `host` is the clock domain as far as the layout tells
-    (a reader may know better),
-    `machine` its index, `rank` the global rank where the layout tells it, and `rank_origin` how (see model.RANKS).
-    `local` is the worker's index on its machine (Paddle's meaning of `--devices`),
-    `ranks_apart` the distance between the ranks of equal local index on neighbouring machines. `at` is the machine of a
-    cluster on whose own disk it lies (None: it can be read from anywhere).
+    `kind` names its row in `formats`, `path` is what is opened. `host` is the clock domain as far as the layout says (a
+    reader may know better), `machine` its index, `rank` the global rank where the layout says it, and `rank_origin` how
+    (see model.RANKS). `local_rank` is the worker's index on its machine, which `--devices` means; None where only the
+    reader knows. `ranks_per_machine` is the distance between the ranks of equal local rank on neighbouring machines.
+    `machine_name` is the machine of a cluster on whose own disk the source lies (None: any can read it).
     """
 
     kind: str
@@ -28,9 +27,9 @@ class Source:
     rank: int | None = None
     rank_origin: str = "recorded"
     device: int | None = None
-    local: int | None = None
-    ranks_apart: int = 1
-    at: str | None = None
+    local_rank: int | None = None
+    ranks_per_machine: int = 1
+    machine_name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -46,10 +45,10 @@ class ReadOptions:
 
 
 @dataclass(frozen=True)
-class Tasks:
-    """The device tasks to read of one source: those of its processes `ranks` (process → rank; the process is None where
-    the source is one) that touch `window_ns`, in the clock of its host (None: all). They go to files below `folder`.
-    `size`: the bytes that the source had when its blocks were read."""
+class TaskRequest:
+    """Which device tasks to read of one source: those of its processes `ranks` (process → rank; the process is None
+    where the source is one) that touch `window_ns`, in the clock of its host (None: all). They go to files below
+    `folder`. `size`: the bytes that the source had when its blocks were read."""
 
     source: Source
     detail: Detail
@@ -66,10 +65,3 @@ class Tasks:
     def rank(self) -> int:
         """The rank of a source that is one process."""
         return next(iter(self.ranks.values()))
-
-    def touching(self, start: str, end: str, earlier_ns: int = 0) -> str:
-        """The window as a condition in SQL on the columns `start` and `end`, `earlier_ns` before its clock."""
-        if self.window_ns is None:
-            return "TRUE"
-        first, last = (t - earlier_ns for t in self.window_ns)
-        return f"({end} >= {first} AND {start} <= {last})"

@@ -41,12 +41,12 @@ EVERY = "*"
 
 
 class Placed(Protocol):
-    """What a function is mapped over: it lies somewhere, perhaps on a disk that only the machine `at` can read."""
+    """What a function is mapped over: a path, which only the machine `machine_name` can read where that is not None."""
 
     @property
     def path(self) -> Path: ...
     @property
-    def at(self) -> str | None: ...
+    def machine_name(self) -> str | None: ...
 
 
 Item = TypeVar("Item", bound=Placed)
@@ -111,7 +111,7 @@ class Place:
     """A folder of a machine."""
 
     path: Path
-    at: str
+    machine_name: str
 
 
 def in_each_folder(
@@ -229,13 +229,13 @@ class _Run(Generic[Item, Result]):
     def _parts(self) -> Iterator[list[int]]:
         """The items of each task, by index; those of one are all at the same machine."""
         size = PART if len(self.items) > MANY * len(self.workers) else 1
-        for _, same in groupby(range(len(self.items)), lambda index: self.items[index].at):
+        for _, same in groupby(range(len(self.items)), lambda index: self.items[index].machine_name):
             indices = list(same)
             yield from (indices[i : i + size] for i in range(0, len(indices), size))
 
     def _submit(self, part: list[int]) -> None:
         """Tries, bound workers and times of loss are kept by the first item of a task."""
-        at = self.items[part[0]].at
+        at = self.items[part[0]].machine_name
         self.tries[part[0]] += 1
         if at is not None:
             self.bound[part[0]] = [w.address for w in self.workers if w.called(at)]
@@ -307,7 +307,7 @@ class _Run(Generic[Item, Result]):
 
     def _settle(self, future: Any, results: Sequence[Result | TraceExportError]) -> None:
         for index, result in zip(self.out.pop(future), results, strict=True):
-            at = self.items[index].at
+            at = self.items[index].machine_name
             if at is not None and isinstance(result, TraceExportError):
                 result = TraceExportError(f"{at}: {result.what}", result.remedy)
             self.found[index] = result
@@ -320,7 +320,7 @@ class _Run(Generic[Item, Result]):
         if stranded:
             self.workers = _workers(self.client)
         for future, part in stranded.items():
-            at = self.items[part[0]].at
+            at = self.items[part[0]].machine_name
             since = self.lost_at.setdefault(part[0], time.monotonic())
             back = any(at is not None and w.called(at) for w in self.workers)
             if back and self.tries[part[0]] < TRIES:

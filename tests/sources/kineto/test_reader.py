@@ -23,7 +23,7 @@ from trace_export.selection import Numbers
 from trace_export.sources.find import find
 from trace_export.sources.kineto import event_stream
 from trace_export.sources.kineto.reader import read, read_tasks
-from trace_export.sources.source import ReadOptions, Source, Tasks
+from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 BASE = Trace.base_ns or 0
 
@@ -156,7 +156,7 @@ def test_our_marks_are_the_only_names_where_they_are(tmp_path: Path) -> None:
     trace.range(20, 80, "te:B9 of an operator", cat="cpu_op")
     trace.kernel(200, 300, trace.call(50))
     profile = loaded(trace.write(tmp_path / "t.json"))
-    (row,) = profile.spans.drop("start_ns", "end_ns").rows(named=True)
+    (row,) = profile.spans.drop("id", "start_ns", "end_ns").rows(named=True)
     assert {k: v for k, v in row.items() if v is not None} == {
         "rank": 5, "run": 0, "step": 7, "kind": "F", "microbatch": 2, "chunk": 1,
         "marker": "te:F2.1 stage=1 step=7 rank=5", "origin": "device",
@@ -296,7 +296,7 @@ def test_device_tasks(tmp_path: Path, detail: Any) -> None:
     trace.events.reverse()
     with patch.object(event_stream, "CHUNK", 200):
         source = Source("kineto", trace.write(tmp_path / "t.json"), "machine0")
-        (file,) = read_tasks(Tasks(source, detail, {0: 2}, None, tmp_path))
+        (file,) = read_tasks(TaskRequest(source, detail, {0: 2}, None, tmp_path))
     tasks = pl.read_ipc(file.path).with_columns(pl.col("start_ns", "end_ns") - BASE, pl.col("name").cast(pl.String))
     everything = [
         ("stream 20", "ncclDevKernel_AllReduce_Sum", "communication", 5, 9),

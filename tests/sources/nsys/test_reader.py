@@ -20,7 +20,7 @@ from trace_export.selection import Numbers
 from trace_export.sources.find import find
 from trace_export.sources.merge import merge
 from trace_export.sources.nsys.reader import read, read_tasks
-from trace_export.sources.source import ReadOptions, Source, Tasks
+from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 A, B, C, D = 700, 710, 720, 730
 CANARY = "CANARY_ENV=must-not-appear"
@@ -321,7 +321,7 @@ def test_device_tasks(tmp_path: Path, detail: Any) -> None:
     spill.mkdir()
     profile = load(export, tmp_path)
     ranks = dict(profile.ranks.select("process", "rank").iter_rows())
-    files = read_tasks(Tasks(Source("nsys", tmp_path / "x.sqlite", "folder"), detail, ranks, None, spill))
+    files = read_tasks(TaskRequest(Source("nsys", tmp_path / "x.sqlite", "folder"), detail, ranks, None, spill))
     found = {k.rank: pl.read_ipc(k.path).cast({"name": pl.String}).rows() for k in files}
     nccl = ("stream 20", "ncclDevKernel_SendRecv", "communication", 310, 410)
     assert (

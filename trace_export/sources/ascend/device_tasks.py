@@ -7,36 +7,36 @@ import polars as pl
 from trace_export.model import KernelFile
 from trace_export.sources.ascend import text_export
 from trace_export.sources.ascend.database import ON_DEVICE, texts
-from trace_export.sources.shared.external_sort import Spill
-from trace_export.sources.shared.sqlite import Database
-from trace_export.sources.source import Tasks
+from trace_export.sources.shared.external_sort import ExternalSort
+from trace_export.sources.shared.sqlite import Database, overlapping
+from trace_export.sources.source import TaskRequest
 
 PIECE_ROWS = 1 << 19
 
 
-def from_database(db: Database, wanted: Tasks) -> tuple[KernelFile, ...]:
-    """What is `wanted` of the table TASK: the small tasks of communication, or everything.
+def from_database(db: Database, request: TaskRequest) -> tuple[KernelFile, ...]:
+    """What the request asks for of the table TASK: the small tasks of communication, or everything.
 
     A task is called as its kernel, as the small task of communication that it is, or as its own type.
     """
     communicates = {"globalTaskId", "taskType"} <= db.columns("COMMUNICATION_TASK_INFO").keys()
-    computes = wanted.detail == "kernels" and {"globalTaskId", "name"} <= db.columns("COMPUTE_TASK_INFO").keys()
-    if wanted.detail == "comm" and not communicates:
+    computes = request.detail == "kernels" and {"globalTaskId", "name"} <= db.columns("COMPUTE_TASK_INFO").keys()
+    if request.detail == "comm" and not communicates:
         return ()
-    inner = "" if wanted.detail == "comm" else "LEFT "
+    inner = "" if request.detail == "comm" else "LEFT "
     joins = f"{inner}JOIN COMMUNICATION_TASK_INFO m ON m.globalTaskId = t.globalTaskId " if communicates else ""
     joins += "LEFT JOIN COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId " if computes else ""
     transfer, kernel = "m.taskType" if communicates else "NULL", "c.name" if computes else "NULL"
-    spill, names = Spill(wanted.folder), dict[int, str]()
-    inside = wanted.touching("t.startNs", "t.endNs")
+    sorter, names = ExternalSort(request.folder), dict[int, str]()
+    inside = overlapping(request.window_ns, "t.startNs", "t.endNs")
     for where in db.chunks("TASK", PIECE_ROWS):
         rows = db.frame(
             f"SELECT t.startNs AS start_ns, t.endNs AS end_ns, t.streamId AS stream, {kernel} IS NOT NULL AS computes,"
             f" {transfer} IS NOT NULL AS communicates, COALESCE({kernel}, {transfer}, t.taskType) AS name"
             f" FROM TASK t {joins}WHERE t.{where} AND {inside} AND NOT ({ON_DEVICE})"
         )
-        spill.add(wanted.rank, _named(db, rows, names))
-    return spill.files()
+        sorter.add(request.rank, _named(db, rows, names))
+    return sorter.files()
 
 
 def _named(db: Database, rows: pl.DataFrame, names: dict[int, str]) -> pl.DataFrame:
@@ -60,13 +60,13 @@ def _named(db: Database, rows: pl.DataFrame, names: dict[int, str]) -> pl.DataFr
     )  # fmt: skip
 
 
-def from_text(rows: pl.LazyFrame, wanted: Tasks) -> tuple[KernelFile, ...]:
+def from_text(rows: pl.LazyFrame, request: TaskRequest) -> tuple[KernelFile, ...]:
     """The same of kernel_details.csv (ascend_text.KERNELS); operators of communication are a stream of their own."""
     communicates = pl.col("core").is_in(text_export.COMMUNICATION).fill_null(False)
-    if wanted.detail == "comm":
+    if request.detail == "comm":
         rows = rows.filter(communicates)
-    if wanted.window_ns is not None:
-        first, last = wanted.window_ns
+    if request.window_ns is not None:
+        first, last = request.window_ns
         rows = rows.filter((pl.col("end_ns") >= first) & (pl.col("start_ns") <= last))
     stream = pl.format("stream {}", pl.col("stream").fill_null(0))
     tasks = rows.select(
@@ -74,7 +74,7 @@ def from_text(rows: pl.LazyFrame, wanted: Tasks) -> tuple[KernelFile, ...]:
         stream=pl.when(communicates).then(pl.lit("communication")).otherwise(stream),
         category=pl.when(communicates).then(pl.lit("communication")).otherwise(pl.lit("compute")),
     )  # fmt: skip
-    spill = Spill(wanted.folder)
+    sorter = ExternalSort(request.folder)
     for piece in tasks.collect_batches(chunk_size=PIECE_ROWS):
-        spill.add(wanted.rank, piece)
-    return spill.files()
+        sorter.add(request.rank, piece)
+    return sorter.files()

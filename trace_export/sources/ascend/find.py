@@ -182,7 +182,7 @@ def _placed(root: Path, captures: Sequence[_Capture]) -> tuple[Source, ...]:
     hosts = {name: index for index, name in enumerate(dict.fromkeys(named))}
     local = [named[:n].count(host) for n, host in enumerate(named)]
     return tuple(
-        Source(c.kind, c.path, host, hosts[host], rank=c.rank, local=index)
+        Source(c.kind, c.path, host, hosts[host], rank=c.rank, local_rank=index)
         for c, host, index in zip(captures, named, local, strict=True)
     )
 

@@ -19,7 +19,7 @@ from trace_export.sources.ascend import database, device_tasks, hccl, marker_blo
 from trace_export.sources.ascend.metadata import Metadata, metadata
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.shared.sqlite import Database
-from trace_export.sources.source import ReadOptions, Source, Tasks
+from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 LARGEST = 2**31
 """Ranks and devices are numbered below this; `database.NOT_AVAILABLE` lies above."""
@@ -35,12 +35,12 @@ def read(source: Source, options: ReadOptions) -> Profile:
         return _from_database(db, source, options)
 
 
-def read_tasks(wanted: Tasks) -> tuple[KernelFile, ...]:
+def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
     """The device tasks of one rank. Raises SourceError when its files cannot be read."""
-    if wanted.path.is_dir():
-        return device_tasks.from_text(text_export.kernels(wanted.path), wanted)
-    with Database(wanted.path) as db:
-        return device_tasks.from_database(db, wanted)
+    if request.path.is_dir():
+        return device_tasks.from_text(text_export.kernels(request.path), request)
+    with Database(request.path) as db:
+        return device_tasks.from_database(db, request)
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ from trace_export.model import COLLECTIVES, HOSTS, P2P, RANKS, SPANS, KernelFile
 from trace_export.sources.kineto import nccl as kineto_comm
 from trace_export.sources.kineto.event_stream import Trace
 from trace_export.sources.ranges import notes as range_notes
-from trace_export.sources.ranges.attribution import Launches, Layer, Work
+from trace_export.sources.ranges.attribution import GpuActivity, Launches, RangeIndex
 from trace_export.sources.ranges.blocks import blocks, declared, on_ranks, stages_of
 from trace_export.sources.ranges.dialects import SUFFIX, Dialects
 from trace_export.sources.ranges.ranges import Ranges, gather
 from trace_export.sources.ranges.transfers import transfers
-from trace_export.sources.shared.external_sort import Spill
+from trace_export.sources.shared.external_sort import ExternalSort
 from trace_export.sources.shared.timestamps import taken
-from trace_export.sources.source import ReadOptions, Source, Tasks
+from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 WANTED = r'"cat":\s*"(?:user_annotation|kernel|gpu_mem\w+|\w+_runtime|\w+_driver)"|"name":\s*"te:'
 """Events that are read. PyTorch files the marks of trace_export.instrument (te:…) among its operators."""
@@ -71,11 +71,12 @@ def read(source: Source, options: ReadOptions) -> Profile:
         ranges = gather(content.named, content.transfers, dialects)
         _check(source, ranges, content, options.host_ranges)
         ranks = _ranks(trace, source, ranges, content.device)
-        work = None if options.host_ranges else _attributed(ranges, content)
-        worked = ranges.frame.join((work or Work.none(ranges.frame.height)).frame(), on="id", maintain_order="left")
+        activity = None if options.host_ranges else _attributed(ranges, content)
+        by_range = (activity or GpuActivity.none(ranges.frame.height)).frame()
+        worked = ranges.frame.join(by_range, on="id", maintain_order="left")
         found = blocks(worked, ranges, host=options.host_ranges)
         if found.is_empty():
-            raise range_notes.no_work(source.path, work)
+            raise range_notes.no_work(source.path, activity)
         calls = pl.concat(content.calls)
         named = transfers(ranges, worked)
         moved = named if named.height else kineto_comm.transfers(calls)
@@ -87,18 +88,18 @@ def read(source: Source, options: ReadOptions) -> Profile:
             p2p=conform(on_ranks(moved, ranks, offset_ns), P2P),
             collectives=conform(on_ranks(kineto_comm.collectives(calls), ranks, offset_ns), COLLECTIVES),
             declared=declared(stages_of(ranges)),
-            notes=(*clock, *_losses(trace), *range_notes.of_ranges(source.path, ranges, worked, work)),
+            notes=(*clock, *_losses(trace), *range_notes.of_ranges(source.path, ranges, worked, activity)),
         )
 
 
-def read_tasks(wanted: Tasks) -> tuple[KernelFile, ...]:
+def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
     """The device tasks of a trace. Raises SourceError when the file is no trace."""
-    spill = Spill(wanted.folder)
-    with Trace(wanted.path, TASKS) as trace:
+    sorter = ExternalSort(request.folder)
+    with Trace(request.path, TASKS) as trace:
         offset_ns, _ = _clock(trace)
         for events in trace.events():
-            spill.add(wanted.rank, _device_tasks(events.filter(_TIMED), wanted, offset_ns))
-    return spill.files()
+            sorter.add(request.rank, _device_tasks(events.filter(_TIMED), request, offset_ns))
+    return sorter.files()
 
 
 def _clock(trace: Trace) -> tuple[int, list[Note]]:
@@ -144,18 +145,18 @@ def _id(none: int) -> pl.Expr:
     return pl.col("correlation").cast(pl.Int64, strict=False).fill_null(none)
 
 
-def _device_tasks(events: pl.DataFrame, wanted: Tasks, offset_ns: int) -> pl.DataFrame:
+def _device_tasks(events: pl.DataFrame, request: TaskRequest, offset_ns: int) -> pl.DataFrame:
     """Those of the events on the device that are wanted, with the columns of model.KERNELS."""
     kernel = pl.col("cat") == "kernel"
     nccl = kernel & kineto_comm.IS_NCCL
     category = (
         pl.when(nccl).then(pl.lit("communication")).when(kernel).then(pl.lit("compute")).otherwise(pl.lit("memory"))
     )
-    if wanted.window_ns is not None:
-        first, last = (t - offset_ns for t in wanted.window_ns)
+    if request.window_ns is not None:
+        first, last = (t - offset_ns for t in request.window_ns)
         events = events.filter((pl.col("end") >= first) & (pl.col("start") <= last))
     every = kernel | pl.col("cat").str.starts_with("gpu_mem")
-    return events.filter(nccl if wanted.detail == "comm" else every).select(
+    return events.filter(nccl if request.detail == "comm" else every).select(
         pl.format("stream {}", pl.coalesce("stream", "tid")).alias("stream"),
         pl.col("name").cast(pl.Categorical),
         category.alias("category"),
@@ -184,16 +185,16 @@ def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> Non
         )
 
 
-def _attributed(ranges: Ranges, content: _Content) -> Work:
+def _attributed(ranges: Ranges, content: _Content) -> GpuActivity:
     """The kernels of the trace, by range."""
     launches = pl.concat(content.launches)
     start, thread, correlation = (launches[c].to_numpy() for c in ("start", "thread", "correlation"))
-    pipeline, calls = (layer.find(start, thread) for layer in Layer.both(ranges.frame))
+    pipeline, calls = (layer.find(start, thread) for layer in RangeIndex.both(ranges.frame))
     joined = Launches.of_parts([(correlation, pipeline, calls)])
-    work = Work.none(ranges.frame.height)
+    activity = GpuActivity.none(ranges.frame.height)
     for tasks in content.tasks:
-        work.take(joined, *(tasks[c].to_numpy() for c in ("correlation", "start", "end", "nccl")))
-    return work
+        activity.take(joined, *(tasks[c].to_numpy() for c in ("correlation", "start", "end", "nccl")))
+    return activity
 
 
 def _recorded_rank(trace: Trace) -> int | None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from trace_export.sources.ranges.attribution import Ints, Launches, Layer, Work
+from trace_export.sources.ranges.attribution import GpuActivity, Ints, Launches, RangeIndex
 from trace_export.sources.shared.sqlite import Database
 
 LAUNCHES = "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -25,30 +25,30 @@ ORPHANS = 0.003
 
 def attribute(
     db: Database, ranges: pl.DataFrame, calls: str = "cu*Launch*", tables: Iterable[str] = (KERNELS, GRAPHS)
-) -> Work:
+) -> GpuActivity:
     """The tasks in `tables` that calls named like `calls` launched, by range.
 
     `ranges`: id (0, 1, …), process, thread, start, end, role; blocks and transfers compete, and NCCL calls among
     themselves. Reads all calls when more than a few per mille of the tasks have none of the named ones.
     """
-    work = _attributed(db, ranges, f"nameId IN (SELECT id FROM StringIds WHERE value GLOB '{calls}')", tables)
-    if work.orphans <= work.tasks * ORPHANS:
-        return work
+    activity = _attributed(db, ranges, f"nameId IN (SELECT id FROM StringIds WHERE value GLOB '{calls}')", tables)
+    if activity.orphans <= activity.tasks * ORPHANS:
+        return activity
     return replace(_attributed(db, ranges, "TRUE", tables), every_call=True)
 
 
-def _attributed(db: Database, ranges: pl.DataFrame, calls: str, tables: Iterable[str]) -> Work:
+def _attributed(db: Database, ranges: pl.DataFrame, calls: str, tables: Iterable[str]) -> GpuActivity:
     processes = ranges["process"].unique().sort().to_list()
     launches = _launches(db, ranges, processes, calls)
-    work = Work.none(ranges.height)
+    activity = GpuActivity.none(ranges.height)
     for table in tables:
         for process, chunk in _tasks(db, table, processes):
-            work.take(launches[process], chunk["correlation"], chunk["start"], chunk["end"], chunk["nccl"] != 0)
-    return work
+            activity.take(launches[process], chunk["correlation"], chunk["start"], chunk["end"], chunk["nccl"] != 0)
+    return activity
 
 
 def _launches(db: Database, ranges: pl.DataFrame, processes: list[int], calls: str) -> dict[int, Launches]:
-    layers = {process: Layer.both(ranges.filter(pl.col("process") == process)) for process in processes}
+    layers = {process: RangeIndex.both(ranges.filter(pl.col("process") == process)) for process in processes}
     parts: dict[int, list[tuple[Ints, Ints, Ints]]] = {process: [] for process in processes}
     sql = f"""SELECT start, COALESCE(globalTid, 0) AS thread, COALESCE(correlationId, -1) AS correlation
         FROM {LAUNCHES} WHERE {{where}} AND ({calls})"""

@@ -9,10 +9,10 @@ import polars as pl
 
 from trace_export.model import KernelFile
 from trace_export.sources.nsys.cupti import COPIES, GRAPHS, IS_NCCL, KERNELS
-from trace_export.sources.shared.external_sort import Spill
-from trace_export.sources.shared.sqlite import Database
+from trace_export.sources.shared.external_sort import ExternalSort
+from trace_export.sources.shared.sqlite import Database, overlapping
 from trace_export.sources.shared.timestamps import taken
-from trace_export.sources.source import Tasks
+from trace_export.sources.source import TaskRequest
 
 CLEARS = "CUPTI_ACTIVITY_KIND_MEMSET"
 NAME_COLUMN = {KERNELS: "shortName", GRAPHS: "graphId", COPIES: "copyKind", CLEARS: "0"}
@@ -21,13 +21,16 @@ COPY_KINDS = dict(enumerate(["HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "Dt
 """CUpti_ActivityMemcpyKind: from host, device or array to the other; P between two devices."""
 
 
-def write_tasks(db: Database, offset_ns: int, wanted: Tasks) -> tuple[KernelFile, ...]:
-    """One file per rank with what is `wanted`: NCCL's kernels, or all work. Unix time is session time + `offset_ns`."""
-    spill = Spill(wanted.folder)
-    ranks = pl.DataFrame(list(wanted.ranks.items()), {"process": pl.Int64, "rank": pl.Int32}, orient="row")
+def write_tasks(db: Database, offset_ns: int, request: TaskRequest) -> tuple[KernelFile, ...]:
+    """One file per rank with what the request asks for: NCCL's kernels, or all work.
+
+    `offset_ns` is what turns session time into unix time.
+    """
+    sorter = ExternalSort(request.folder)
+    ranks = pl.DataFrame(list(request.ranks.items()), {"process": pl.Int64, "rank": pl.Int32}, orient="row")
     names: dict[int, str] = {}
-    for table in (KERNELS,) if wanted.detail == "comm" else NAME_COLUMN:
-        for chunk in _chunks(db, table, offset_ns, wanted):
+    for table in (KERNELS,) if request.detail == "comm" else NAME_COLUMN:
+        for chunk in _chunks(db, table, offset_ns, request):
             tasks = chunk.filter(taken(pl.col("start"), pl.col("end"))).join(ranks, on="process")
             tasks = tasks.with_columns(
                 _name(db, table, tasks["what"], names),
@@ -37,16 +40,16 @@ def write_tasks(db: Database, offset_ns: int, wanted: Tasks) -> tuple[KernelFile
                 end_ns=pl.col("end") + offset_ns,
             )
             for (rank,), part in tasks.group_by("rank"):
-                spill.add(rank, part)
-    return spill.files()
+                sorter.add(rank, part)
+    return sorter.files()
 
 
-def _chunks(db: Database, table: str, offset_ns: int, wanted: Tasks) -> Iterator[pl.DataFrame]:
+def _chunks(db: Database, table: str, offset_ns: int, request: TaskRequest) -> Iterator[pl.DataFrame]:
     """process, stream, start, end, what (the number behind the task's name) and nccl (0 or 1)."""
     nccl = IS_NCCL if table == KERNELS else "0"
-    only = f" AND {nccl}" if wanted.detail == "comm" else ""
-    only += " AND " + wanted.touching("start", '"end"', offset_ns)
-    only += f" AND COALESCE(globalPid, 0) >> 24 IN ({', '.join(map(str, wanted.ranks))})"
+    only = f" AND {nccl}" if request.detail == "comm" else ""
+    only += " AND " + overlapping(request.window_ns, "start", '"end"', offset_ns)
+    only += f" AND COALESCE(globalPid, 0) >> 24 IN ({', '.join(map(str, request.ranks))})"
     sql = f"""SELECT COALESCE(globalPid, 0) >> 24 AS process, COALESCE(streamId, 0) AS stream, start, "end",
         COALESCE({NAME_COLUMN[table]}, 0) AS what, {nccl} AS nccl FROM {table} WHERE {{where}}{only}"""
     return db.frames(table, sql)

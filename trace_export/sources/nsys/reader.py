@@ -20,13 +20,13 @@ from trace_export.sources.nsys.device_tasks import write_tasks
 from trace_export.sources.nsys.export_report import exported
 from trace_export.sources.nsys.session import is_export, read_session
 from trace_export.sources.ranges import notes as range_notes
-from trace_export.sources.ranges.attribution import Work
+from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.blocks import blocks, chosen, declared, on_ranks, stages_of
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.transfers import transfers
 from trace_export.sources.shared.sqlite import Database
-from trace_export.sources.source import ReadOptions, Source, Tasks
+from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 
 def read(source: Source, options: ReadOptions) -> Profile:
@@ -42,11 +42,12 @@ def read(source: Source, options: ReadOptions) -> Profile:
         ranges = _pipeline_ranges(db, options)
         ranks, notes = nsys_ranks.read_ranks(db, ranges, source)
         ranks = ranks.filter(chosen("rank", options.ranks))
-        work = None if options.host_ranges else attribute(db, ranges.frame)
-        worked = ranges.frame.join((work or Work.none(ranges.frame.height)).frame(), on="id", maintain_order="left")
+        activity = None if options.host_ranges else attribute(db, ranges.frame)
+        by_range = (activity or GpuActivity.none(ranges.frame.height)).frame()
+        worked = ranges.frame.join(by_range, on="id", maintain_order="left")
         found = blocks(worked, ranges, host=options.host_ranges)
         if found.is_empty():
-            raise range_notes.no_work(source.path, work)
+            raise range_notes.no_work(source.path, activity)
         moved = transfers(ranges, worked, partial(nccl.last_copies, db, ranges))
         host, label = session.host or source.host, session.label or source.host
         where = {"host": host, "source": str(source.path), "kind": source.kind}
@@ -60,16 +61,16 @@ def read(source: Source, options: ReadOptions) -> Profile:
             notes=(
                 *session.notes,
                 *notes,
-                *range_notes.of_ranges(source.path, ranges, worked, work),
+                *range_notes.of_ranges(source.path, ranges, worked, activity),
                 *range_notes.of_transfers(source.path, moved),
             ),
         )
 
 
-def read_tasks(wanted: Tasks) -> tuple[KernelFile, ...]:
+def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
     """The device tasks of an export's ranks. Raises SourceError when the file cannot be read."""
-    with exported(wanted.path) as path, Database(path) as db:
-        return write_tasks(db, read_session(db, wanted.path).offset_ns, wanted)
+    with exported(request.path) as path, Database(path) as db:
+        return write_tasks(db, read_session(db, request.path).offset_ns, request)
 
 
 def _pipeline_ranges(db: Database, options: ReadOptions) -> Ranges:

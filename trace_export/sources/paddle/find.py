@@ -50,8 +50,8 @@ def worker_logs(root: Path, folders: list[Folder]) -> Found:
                     rank=machine * workers + n if known.rank is None else known.rank,
                     rank_origin="recorded" if known.rank is not None or len(machines) == 1 else "assumed",
                     device=known.device,
-                    local=n,
-                    ranks_apart=workers,
+                    local_rank=n,
+                    ranks_per_machine=workers,
                 )
             )
     return Found(tuple(sources))
@@ -62,7 +62,7 @@ def dygraph_records(root: Path, folders: list[Folder]) -> Found:
     machines = [(f, files) for f in folders if (files := _numbered(f, DYGRAPH))]
     return Found(
         tuple(
-            Source("paddle_dygraph", folder.path / name, host_of(root, folder.path), machine, rank, local=rank)
+            Source("paddle_dygraph", folder.path / name, host_of(root, folder.path), machine, rank, local_rank=rank)
             for machine, (folder, files) in enumerate(machines)
             for rank, name in files.items()
         )

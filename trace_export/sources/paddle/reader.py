@@ -210,7 +210,7 @@ def _transfers(jobs: pl.DataFrame, source: Source) -> pl.DataFrame:
 
 
 def _global_rank(source: Source) -> pl.Expr:
-    return ((source.rank or 0) + pl.col("member") * source.ranks_apart).alias("rank")
+    return ((source.rank or 0) + pl.col("member") * source.ranks_per_machine).alias("rank")
 
 
 def _host(source: Source, member: int) -> dict[str, object]:
@@ -221,7 +221,7 @@ def _host(source: Source, member: int) -> dict[str, object]:
 
 def _rank(source: Source, member: int) -> dict[str, object]:
     return {
-        "rank": (source.rank or 0) + member * source.ranks_apart,
+        "rank": (source.rank or 0) + member * source.ranks_per_machine,
         "host": _host(source, member)["host"],
         "device": source.device,
         "source": str(source.path),

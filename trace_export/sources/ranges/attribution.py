@@ -53,14 +53,14 @@ class Enclosing:
         return self.ids[at]
 
 
-class Layer:
+class RangeIndex:
     """The ranges of one process that compete for its launches."""
 
     @staticmethod
-    def both(ranges: pl.DataFrame) -> tuple[Layer, Layer]:
+    def both(ranges: pl.DataFrame) -> tuple[RangeIndex, RangeIndex]:
         """The blocks and transfers among the `ranges` of a process, and the calls of NCCL."""
         pipeline = ranges.filter(pl.col("role").is_in(["block", "p2p"]))
-        return Layer(pipeline), Layer(ranges.filter(pl.col("role") == COMMUNICATION))
+        return RangeIndex(pipeline), RangeIndex(ranges.filter(pl.col("role") == COMMUNICATION))
 
     def __init__(self, ranges: pl.DataFrame) -> None:
         """`ranges`: id, thread, start, end."""
@@ -82,7 +82,7 @@ class Layer:
 
 
 @dataclass
-class Extent:
+class GpuExtent:
     """First start, last end and number of the GPU tasks of each range; -1 where there is none."""
 
     first: Ints
@@ -90,8 +90,8 @@ class Extent:
     count: Ints
 
     @staticmethod
-    def none(size: int) -> Extent:
-        return Extent(np.full(size, _LAST), np.full(size, -_LAST), np.zeros(size, np.int64))
+    def none(size: int) -> GpuExtent:
+        return GpuExtent(np.full(size, _LAST), np.full(size, -_LAST), np.zeros(size, np.int64))
 
     def add(self, ids: Ints, start: Ints, end: Ints) -> None:
         """Takes in tasks whose `ids` are NONE where they belong to no range."""
@@ -109,14 +109,14 @@ class Extent:
 
 
 @dataclass
-class Work:
+class GpuActivity:
     """GPU work by range id: `compute` (kernels and graphs, or what else was asked for) and `communication` (NCCL's
     kernels, by pipeline range and by NCCL call). Of all `tasks` of the processes, `outside` were launched outside
     every pipeline range (NCCL's, which may be anywhere, not counted), `orphans` have no launch call in the file, and
     `untimed` have no usable time; `every_call`: whether all calls were read."""
 
-    compute: Extent
-    communication: Extent
+    compute: GpuExtent
+    communication: GpuExtent
     tasks: int
     outside: int
     orphans: int
@@ -124,9 +124,9 @@ class Work:
     every_call: bool
 
     @staticmethod
-    def none(size: int) -> Work:
+    def none(size: int) -> GpuActivity:
         """No work for `size` ranges."""
-        return Work(Extent.none(size), Extent.none(size), 0, 0, 0, 0, False)
+        return GpuActivity(GpuExtent.none(size), GpuExtent.none(size), 0, 0, 0, 0, False)
 
     def take(self, launches: Launches, correlation: Ints, start: Ints, end: Ints, nccl: npt.NDArray[np.bool_]) -> None:
         """Takes in GPU tasks of the process of `launches`; `nccl`: which of them are NCCL's kernels."""

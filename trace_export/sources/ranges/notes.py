@@ -9,7 +9,7 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.model import Note
-from trace_export.sources.ranges.attribution import Work
+from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.timestamps import UNTIMED
 
@@ -29,8 +29,8 @@ def no_names(path: Path, kind: str, frequent: list[str], remedy: str) -> SourceE
     )
 
 
-def no_work(path: Path, work: Work | None) -> SourceError:
-    if work and work.untimed:
+def no_work(path: Path, activity: GpuActivity | None) -> SourceError:
+    if activity and activity.untimed:
         return SourceError(path, "its GPU work has no usable time", HOST)
     return SourceError(path, "no GPU work was launched inside any pipeline range", HOST)
 
@@ -46,8 +46,9 @@ def of_transfers(path: Path, moved: pl.DataFrame) -> list[Note]:
     return [Note("transfer-direction-inferred", "note", text, str(path), guessed)] if guessed else []
 
 
-def of_ranges(path: Path, ranges: Ranges, worked: pl.DataFrame, work: Work | None) -> list[Note]:
-    """What was repaired and left out. `worked`: the ranges with work_count; `work` None: CPU-side ranges are drawn."""
+def of_ranges(path: Path, ranges: Ranges, worked: pl.DataFrame, activity: GpuActivity | None) -> list[Note]:
+    """What was repaired and left out. `worked`: the ranges with work_count. `activity` is None where CPU-side ranges
+    are drawn."""
     notes = []
 
     def add(rows: pl.DataFrame, note: Note) -> None:
@@ -68,29 +69,30 @@ def of_ranges(path: Path, ranges: Ranges, worked: pl.DataFrame, work: Work | Non
     )
     if ranges.untimed:
         notes.append(Note("times-unusable", "warning", f"ranges {UNTIMED}", str(path), ranges.untimed))
-    if work is None:
+    if activity is None:
         return notes
     add(
         worked.filter(pl.col("role") == "block", pl.col("work_count") == 0),
         Note("blocks-without-work", "note", "blocks without GPU work were left out"),
     )
-    return notes + _of_work(path, work)
+    return notes + _of_activity(path, activity)
 
 
-def _of_work(path: Path, work: Work) -> list[Note]:
+def _of_activity(path: Path, activity: GpuActivity) -> list[Note]:
     notes, where = [], str(path)
-    if work.every_call:
+    if activity.every_call:
         text = "launches by calls of unusual names: all calls were read"
         notes.append(Note("launch-calls-unusual", "note", text, where))
-    if work.untimed:
-        notes.append(Note("times-unusable", "warning", f"GPU tasks {UNTIMED}", where, work.untimed))
-    if work.orphans:
+    if activity.untimed:
+        notes.append(Note("times-unusable", "warning", f"GPU tasks {UNTIMED}", where, activity.untimed))
+    if activity.orphans:
         text = "GPU tasks whose launch call is not in the file"
-        notes.append(Note("tasks-without-launch", "note", text, where, work.orphans))
-    if work.outside:
-        share = f"{work.outside / work.tasks:.1%}" if work.outside * 1000 >= work.tasks else "less than 0.1%"
+        notes.append(Note("tasks-without-launch", "note", text, where, activity.orphans))
+    if activity.outside:
+        part = activity.outside / activity.tasks
+        share = f"{part:.1%}" if part >= 0.001 else "less than 0.1%"
         text = f"GPU tasks launched outside every block ({share})"
-        notes.append(Note("tasks-outside-blocks", "note", text, where, work.outside))
+        notes.append(Note("tasks-outside-blocks", "note", text, where, activity.outside))
     return notes
 
 

@@ -22,7 +22,7 @@ class _Piece:
     start_ns: int
 
 
-class Spill:
+class ExternalSort:
     """Collects the device tasks of one source below `folder`.
 
     Memory holds one piece at a time, and while the files are put together the tasks of those pieces that overlap in

@@ -31,7 +31,7 @@ MAGIC = b"SQLite format 3\0"
 BATCH_ROWS = 1 << 18
 HEADER_BYTES = 100
 READERS = 2
-"""How many pieces of a table are read at a time. SQLite leaves the interpreter alone while it does."""
+"""How many pieces of a table are read at a time. SQLite releases the GIL while it does."""
 
 _AGAIN = "export or copy it again"
 
@@ -182,6 +182,15 @@ def decoded(column: pl.Series) -> pl.Series:
         raw = column.drop_nulls().unique()
         repaired = pl.Series([_text(value) for value in raw], dtype=pl.String)
         return column.replace_strict(raw, repaired, default=None, return_dtype=pl.String)
+
+
+def overlapping(window_ns: tuple[int, int] | None, start: str, end: str, earlier_ns: int = 0) -> str:
+    """The condition in SQL that what lasts from column `start` to column `end` touches the window (None: any does).
+    The columns' clock shows `earlier_ns` less than the window's."""
+    if window_ns is None:
+        return "TRUE"
+    first, last = (t - earlier_ns for t in window_ns)
+    return f"({end} >= {first} AND {start} <= {last})"
 
 
 def _text(raw: bytes) -> str:
