@@ -7,11 +7,15 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.model import Profile
+from trace_export.writers import mark
 
 COLUMNS = (
     "rank", "host", "device", "stage", "step", "kind", "microbatch", "chunk", "microbatch_b", "chunk_b", "start_ns",
     "end_ns", "origin", "marker",
 )  # fmt: skip
+
+CSV_HEADER = f'"{COLUMNS[0]}",{",".join(COLUMNS[1:])}\n'
+"""The quoted name is the mark, see `mark.CSV`."""
 
 
 def span_table(profile: Profile) -> pl.DataFrame:
@@ -22,9 +26,11 @@ def span_table(profile: Profile) -> pl.DataFrame:
 
 
 def write_parquet(profile: Profile, path: Path) -> None:
-    span_table(profile).write_parquet(path)
+    span_table(profile).write_parquet(path, metadata=mark.PARQUET_METADATA)
 
 
 def write_csv(profile: Profile, path: Path) -> None:
     """CSV with a header; a missing value is an empty field, an empty text is quoted."""
-    span_table(profile).write_csv(path)
+    with path.open("wb") as file:
+        file.write(CSV_HEADER.encode())
+        span_table(profile).write_csv(file, include_header=False)

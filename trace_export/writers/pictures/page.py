@@ -21,6 +21,7 @@ import polars as pl
 
 from trace_export.chart.palette import TEXT
 from trace_export.errors import printable
+from trace_export.writers import mark
 from trace_export.writers.pictures import svg
 from trace_export.writers.pictures.figure import Figure
 from trace_export.writers.pictures.svg import safe
@@ -47,7 +48,7 @@ def page(figure: Figure, tables: Sequence[Table] = (), still_steps: int | None =
     )
     still = base64.b64encode(svg.draw(figure, still_steps).text.encode()).decode()
     return "\n".join([
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        mark.HTML,
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{safe(figure.title)}</title><style>{style}</style></head><body>",

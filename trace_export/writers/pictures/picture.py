@@ -16,6 +16,7 @@ import polars as pl
 from trace_export.chart.chart import Chart
 from trace_export.errors import UsageError
 from trace_export.selection import Numbers
+from trace_export.writers import mark
 from trace_export.writers.pictures import svg
 from trace_export.writers.pictures.figure import Figure, figure
 from trace_export.writers.pictures.page import Table, page
@@ -77,4 +78,4 @@ def _png(shown: Figure, at_most: int | None) -> bytes:
             f"a png of {still.width} × {still.height:.0f} pixels is too large", "give fewer --steps, or choose svg"
         )
     png: bytes = vl_convert.svg_to_png(still.text, scale=scale)
-    return png
+    return mark.marked_png(png)

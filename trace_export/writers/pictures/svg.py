@@ -18,6 +18,7 @@ import polars as pl
 
 from trace_export.chart.palette import TEXT
 from trace_export.errors import printable
+from trace_export.writers import mark
 from trace_export.writers.pictures.figure import Figure
 
 MARGIN = 16
@@ -227,7 +228,8 @@ def _document(figure: Figure, steps: pl.DataFrame, size: _Size, height: float, i
     words = f"{len(figure.rows)} rows, {len(steps)} steps"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height:g}" viewBox="0 0 {width} {height:g}" '
-        f'role="img"><title>{safe(figure.title)}</title><desc>{words}</desc><style>{STYLE % size.text}</style>'
+        f'role="img">{mark.SVG}<title>{safe(figure.title)}</title><desc>{words}</desc>'
+        f"<style>{STYLE % size.text}</style>"
         f'<rect class="paper" width="{width}" height="{height:g}"/>{ink}</svg>\n'
     )
 

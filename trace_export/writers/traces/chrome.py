@@ -16,6 +16,7 @@ from typing import Final
 import polars as pl
 
 from trace_export.chart.chart import Chart, Track, arguments
+from trace_export.writers.mark import ATTRIBUTES
 from trace_export.writers.traces.json_encoder import Number, Parts, Text, dumps, records, value
 from trace_export.writers.traces.packing import Words, blocks, raw
 from trace_export.writers.traces.sink import Write, opened
@@ -25,7 +26,7 @@ _PROCESS: Final = 1
 
 def write(chart: Chart, path: Path, gzip: bool = False) -> None:
     """Writes `chart` to `path`, in memory that does not grow with its device tasks. Raises OSError as `open` does."""
-    facts = dumps(chart.attributes)
+    facts = dumps(ATTRIBUTES | chart.attributes)
     process = {"ph": "M", "name": "process_name", "pid": _PROCESS, "args": {"name": chart.title}}
     digits = _digits(chart.main.tracks)
     with opened(path, gzip) as sink:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trace_export.chart.chart import Chart, Track, arguments
+from trace_export.writers.mark import ATTRIBUTES
 from trace_export.writers.traces.perfetto_encoder import Encoder, field, packet
 from trace_export.writers.traces.sink import opened
 
@@ -18,7 +19,7 @@ _EXPLICIT_ORDER = 3
 def write(chart: Chart, path: Path, gzip: bool = False) -> None:
     """Writes `chart` to `path`, in memory that does not grow with its device tasks. Raises OSError as `open` does."""
     with opened(path, gzip) as sink:
-        sink(packet(_attributes(chart.attributes)))
+        sink(packet(_attributes(ATTRIBUTES | chart.attributes)))
         encoder = Encoder(sink, chart.origin_ns)
         for part in chart.parts():
             sink(b"".join(packet(field(60, descriptor(track))) for track in part.tracks))

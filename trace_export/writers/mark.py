@@ -1,0 +1,99 @@
+"""The mark of every file that this program writes: a few bytes by which a later run knows that it may replace the file.
+
+A mark counts only at its exact place in the head of the file, in the spelling of the writers here: a picture that
+Inkscape saved again, or a table that pandas did, does not carry it any more. Parquet alone has it at the end, in the
+footer. No more than the head or the end of a file is read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import zlib
+from pathlib import Path
+from typing import Final
+
+GENERATOR: Final = "trace-export"
+
+ATTRIBUTES: Final[dict[str, str | int]] = {"generator": GENERATOR}
+"""Come first among the facts about a trace."""
+
+PARQUET_METADATA: Final = {"generator": GENERATOR}
+
+HTML: Final = (
+    f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="generator" content="{GENERATOR}">'
+)
+"""The first line of a page."""
+
+SVG: Final = f"<!-- generator: {GENERATOR} -->"
+"""Follows the tag that opens the picture."""
+
+CSV: Final = '"rank",host,device,stage,step,kind,'
+"""The begin of the header. A CSV file has no place for a comment, so the mark is a quotation that no program writes of
+itself (RFC 4180 allows it anywhere): that of the first name alone."""
+
+APPLICATION_ID: Final = 0x7472_6578
+"""Of a copied SQLite database: the characters "trex"."""
+
+_ALIGNMENT: Final = b'{\n  "format": "trace_export clock alignment '
+"""What clocks/alignment_file.py begins with."""
+
+_HEAD_BYTES: Final = 4096
+_END_BYTES: Final = 1 << 16
+"""The footer of a span table has some 2 kB below its metadata."""
+
+_PNG_HEAD: Final = 33
+"""Bytes of the signature and of the chunk IHDR, after which other chunks may stand."""
+
+
+def png_chunk() -> bytes:
+    """The chunk tEXt that names this program (PNG specification, 11.3.4.3)."""
+    data = b"tEXt" + f"Software\0{GENERATOR}".encode()
+    return (len(data) - 4).to_bytes(4, "big") + data + zlib.crc32(data).to_bytes(4, "big")
+
+
+def marked_png(png: bytes) -> bytes:
+    """The picture with the mark in it."""
+    return png[:_PNG_HEAD] + png_chunk() + png[_PNG_HEAD:]
+
+
+_VARINT: Final = rb"[\x80-\xff]{0,4}[\x00-\x7f]"
+_PAIR: Final = b"\x0a\x19\x0a\x09generator\x1a\x0c" + GENERATOR.encode()  # TraceAttributes.attribute: key, string_value
+_HEADS: Final = (
+    rb"\x0a" + _VARINT + rb"\xf2\x07" + _VARINT + re.escape(_PAIR),  # Trace.packet, TracePacket.trace_attributes
+    re.escape(f'{{"displayTimeUnit":"ns","metadata":{{"generator":"{GENERATOR}"'.encode()),
+    rb"<svg [^<>]*>" + re.escape(SVG.encode()),
+    re.escape(HTML.encode()),
+    re.escape(CSV.encode()),
+    re.escape(b"\x89PNG\r\n\x1a\n") + rb".{25}" + re.escape(png_chunk()),
+    re.escape(b"SQLite format 3\0") + rb".{52}" + re.escape(APPLICATION_ID.to_bytes(4, "big")),
+    re.escape(_ALIGNMENT),
+)
+_MARKED_HEAD: Final = re.compile(b"|".join(_HEADS), re.DOTALL)
+_FOOTER_PAIR: Final = b"\x18\x09generator\x18\x0c" + GENERATOR.encode() + b"\0"  # a KeyValue in compact Thrift
+
+
+def is_marked(path: Path) -> bool:
+    """Whether this program wrote the file. What is no plain file or cannot be read bears no mark."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return False
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # waits for none, become it a pipe
+            head = file.read(_HEAD_BYTES)
+            if head.startswith(b"PAR1"):
+                file.seek(-min(_END_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
+                return _FOOTER_PAIR in file.read()
+    except OSError:
+        return False
+    return _MARKED_HEAD.match(_unpacked(head)) is not None
+
+
+def _unpacked(head: bytes) -> bytes:
+    """The head, of a gzipped file that of its content."""
+    if not head.startswith(b"\x1f\x8b"):
+        return head
+    try:
+        return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, _HEAD_BYTES)
+    except zlib.error:
+        return b""
