@@ -17,6 +17,7 @@ from trace_export.schedules import schedule as schedules
 from trace_export.schedules import simulate as simulator
 from trace_export.schedules.simulate import Costs
 from trace_export.writers.formats import OUTPUT_FORMATS
+from trace_export.writers.outputs import Outputs
 
 if TYPE_CHECKING:
     from trace_export.analysis.report import Report
@@ -28,12 +29,13 @@ class Run:
 
     `profile` holds all tables (`trace_export.model` documents their columns and units); the most wanted are also
     attributes: `spans`, `ranks`, `hosts`, `messages`, `collectives`, `counters`, `clocks`. `failures` are the errors
-    of sources that could not be read.
+    of sources that could not be read, `inputs` all files that may have been read; `write` replaces none of them.
     """
 
     profile: Profile
     log_dir: Path
     failures: tuple[TraceExportError, ...] = ()
+    inputs: tuple[Path, ...] = ()
 
     @property
     def spans(self) -> pl.DataFrame:
@@ -77,7 +79,8 @@ class Run:
         options = export.LoadOptions(
             self.log_dir, align=how, offsets=dict(offsets_ns or {}), max_clock_error_ns=max_error_ns
         )
-        return replace(self, profile=export.align(self.profile, options))
+        inputs = (*self.inputs, *export.option_files(options))
+        return replace(self, profile=export.align(self.profile, options), inputs=inputs)
 
     def report(self) -> Report:
         """Bubbles, stragglers, schedule and theory: frames, see `analysis.report.Report`."""
@@ -89,7 +92,8 @@ class Run:
         """Writes the chart and returns the files.
 
         `path` is a file whose name tells the format (.pftrace, .json, .svg, .png, .html, .parquet, .csv), or a folder
-        for the `formats` given. Further `options` are those of `render.WriteOptions`. Raises UsageError, OutputError.
+        for the `formats` given. Further `options` are those of `render.WriteOptions`; without `force` a file that this
+        program did not write is not replaced. Raises UsageError, OutputError.
         """
         target = Path(path)
         if formats is None:
@@ -99,7 +103,9 @@ class Run:
                 raise UsageError(f"{target}: the name does not tell the format", "give formats=[…] and a folder")
             formats, options = tuple(names), {"gzip": target.name.endswith(".gz"), **options}
         settings = render.WriteOptions(formats=tuple(formats), out=target, **options)
-        return render.write(self.profile, settings, self.log_dir)
+        with Outputs(self.inputs, force=settings.force) as outputs:
+            render.write(self.profile, settings, self.log_dir, outputs)
+        return outputs.written
 
 
 def load(log_dir: str | PathLike[str], *, declared: Declared | None = None, **options: Any) -> Run:
@@ -114,7 +120,7 @@ def load(log_dir: str | PathLike[str], *, declared: Declared | None = None, **op
         raise UsageError("a Run holds no device tasks", "draw them with trace-export --detail")
     settings = export.LoadOptions(Path(log_dir), told=declared or Declared(), align=None, **options)
     loaded = export.load(settings)
-    return Run(loaded.profile, settings.log_dir, loaded.failures)
+    return Run(loaded.profile, settings.log_dir, loaded.failures, loaded.inputs)
 
 
 def simulate(schedule: str, stages: int, microbatches: int, costs: Costs, *, chunks: int | None = None) -> Run:

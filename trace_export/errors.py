@@ -22,6 +22,8 @@ class TraceExportError(Exception):
     """An error with a sentence for the user, and a remedy where there is one."""
 
     exit_code = 1
+    written: tuple[Path, ...] = ()
+    """The outputs that were written before it."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(what, remedy)
@@ -29,7 +31,9 @@ class TraceExportError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        return printable(f"{self.what}; {self.remedy}" if self.remedy else self.what)
+        sentence = f"{self.what}; {self.remedy}" if self.remedy else self.what
+        written = f" (already written: {', '.join(map(str, self.written))})" if self.written else ""
+        return printable(sentence + written)
 
 
 class UsageError(TraceExportError):

@@ -24,17 +24,21 @@ from trace_export.errors import NothingToExportError, TraceExportError, UsageErr
 from trace_export.model import Declared, Profile, recorded
 from trace_export.pipeline import edges, labels, message_labels, messages, peers, schedule_match
 from trace_export.pipeline import stages as topology
-from trace_export.render import Progress, WriteOptions, announce, silent, targets, write
+from trace_export.render import Progress, WriteOptions, announce, planned, silent, write
 from trace_export.selection import Numbers, Selection, Window, extent, select
 from trace_export.sources import choose, cost, formats, span_table
 from trace_export.sources.find import find, together
 from trace_export.sources.folders import Found
+from trace_export.sources.input_files import files_of
 from trace_export.sources.merge import merge
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.read import read, read_tasks
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 from trace_export.workers import local
 from trace_export.workers.local import Workers
+from trace_export.writers import step_task_info
+from trace_export.writers.outputs import Outputs
+from trace_export.writers.paths import output_folder
 
 if TYPE_CHECKING:
     from trace_export.workers.dask import Cluster
@@ -65,27 +69,39 @@ class LoadOptions:
 @dataclass(frozen=True)
 class Loaded:
     """A profile ready to be drawn or asked, and the sources that could not be read. `sizes`: where device tasks are
-    still to be read, the bytes that each source had, by path."""
+    still to be read, the bytes that each source had, by path. `inputs`: all files that may have been read."""
 
     profile: Profile
     failures: tuple[TraceExportError, ...]
     sizes: dict[str, int] = field(default_factory=dict)
+    inputs: tuple[Path, ...] = ()
 
 
-def load(options: LoadOptions, progress: Progress = silent) -> Loaded:
+@dataclass(frozen=True)
+class Located:
+    """What there is to read: the sources; an error for each machine that cannot be looked into; all `inputs`, which are
+    the files of the sources and of the options."""
+
+    found: Found
+    failures: tuple[TraceExportError, ...] = ()
+    inputs: tuple[Path, ...] = ()
+
+
+def load(options: LoadOptions, progress: Progress = silent, located: Located | None = None) -> Loaded:
     """Everything that lies in the folder, understood and on one clock; or what a span table holds. `with_tasks` adds
-    the device tasks.
+    the device tasks. `located` is what `locate` made of the options, where that was asked already.
 
     Raises UsageError for impossible options, NothingToExportError when no source gave a block, AlignmentError when
     `align` is `strict` and the clocks cannot be tied.
     """
+    located = located or locate(options)
     if span_table.is_table(options.log_dir):
         read_back = schedule_match.declare(topology.resolve(span_table.read(options.log_dir), options.told))
-        return Loaded(_asked(read_back, options), ())
+        return Loaded(_asked(read_back, options), (), inputs=located.inputs)
     Dialects.of(options.read.markers)  # a wrong rule is told before anything is read
-    found, lost = locate(options)
+    found = located.found
     chosen, missing = _chosen(found, options)
-    missing += lost
+    missing += located.failures
     if not chosen:
         raise (
             missing[0]
@@ -104,7 +120,7 @@ def load(options: LoadOptions, progress: Progress = silent) -> Loaded:
         raise _nothing_drawn(options, failures, profile)
     progress("aligning clocks", 0, 1)
     profile = align(interpret(profile, options.told), options)
-    return Loaded(_asked(profile, options), tuple(failures), sizes)
+    return Loaded(_asked(profile, options), tuple(failures), sizes, located.inputs)
 
 
 def _asked(profile: Profile, options: LoadOptions) -> Profile:
@@ -115,9 +131,24 @@ def _asked(profile: Profile, options: LoadOptions) -> Profile:
     return asked
 
 
-def locate(options: LoadOptions) -> tuple[Found, list[TraceExportError]]:
-    """What lies in the log_dir, or in the folders of its own that each machine of a cluster has; there, an error for
-    each that cannot be looked into."""
+def locate(options: LoadOptions) -> Located:
+    """What lies in the log_dir, or in the folders of its own that each machine of a cluster has; a span table has no
+    sources. Raises UsageError, TraceExportError when the log_dir cannot be looked into."""
+    if span_table.is_table(options.log_dir):
+        return Located(Found(()), inputs=(options.log_dir, *option_files(options)))
+    found, failures = _find(options)
+    files = [file for source in found.sources for file in files_of(source)]
+    return Located(found, tuple(failures), (*files, *option_files(options)))
+
+
+def option_files(options: LoadOptions) -> list[Path]:
+    """The files that options name."""
+    align = [] if options.align in (None, *get_args(Align)) else [Path(str(options.align))]
+    rules = [Path(marker) for marker in options.read.markers if "=>" not in marker]
+    return [*align, *rules, *(options.cluster.plans if options.cluster else ())]
+
+
+def _find(options: LoadOptions) -> tuple[Found, list[TraceExportError]]:
     if options.cluster is None:
         return find(options.log_dir), []
     if options.detail != "spans":
@@ -235,35 +266,59 @@ def export(
     load_options: LoadOptions, write_options: WriteOptions, progress: Progress = silent
 ) -> tuple[Loaded, list[Path]]:
     """The whole way: what was read, and the files written."""
-    targets(write_options, load_options.log_dir)  # a wrong output is told before anything is read
-    detail = load_options.detail
-    with ExitStack() as stack:
-        loaded = load(load_options, progress)
+    detail, log_dir = load_options.detail, load_options.log_dir
+    wanted = replace(write_options, steps=load_options.steps)
+    paths = planned(wanted, log_dir)
+    located = locate(load_options)
+    with ExitStack() as stack, Outputs(located.inputs, force=wanted.force) as outputs:
+        if wanted.step_task_info and not wanted.in_place:
+            paths += [
+                _copy(s.path, load_options, wanted) for s in located.found.sources if _takes_table(s.kind, s.path)
+            ]
+        outputs.check(paths)
+        loaded = load(load_options, progress, located)
         if detail != "spans":
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="trace_export_"))
-            ranks = drawn_ranks(loaded.profile, write_options.tracks)
+            ranks = drawn_ranks(loaded.profile, wanted.tracks)
             loaded = with_tasks(loaded, load_options, ranks, Path(folder), progress)
-        wanted = replace(write_options, steps=load_options.steps)
         loaded = replace(loaded, profile=loaded.profile.with_notes(announce(loaded.profile, wanted, detail)))
-        written = write(loaded.profile, wanted, load_options.log_dir, detail, progress)
-    return loaded, written
+        write(loaded.profile, wanted, log_dir, outputs, detail, progress)
+        if wanted.step_task_info:
+            write_step_tasks(load_options, wanted, located, outputs, progress)
+    return loaded, outputs.written
 
 
-def write_step_tasks(options: LoadOptions, out: Path | None, progress: Progress = silent) -> list[Path]:
-    """The table StepTaskInfo for MindStudio Insight, in copies of the databases under `out`, or in place (None).
+def write_step_tasks(
+    options: LoadOptions, wanted: WriteOptions, located: Located, outputs: Outputs, progress: Progress = silent
+) -> None:
+    """Writes the table StepTaskInfo for MindStudio Insight, into copies of the databases or into themselves.
 
-    Returns the databases written; sources that cannot be read, which `load` tells of, have none. Times are those of the
-    databases, so nothing is aligned. Raises NothingToExportError when no source is a database, OutputError.
+    Sources that cannot be read, which `load` reports, have none. Times are those of the databases, so nothing is
+    aligned. Raises NothingToExportError when no source is a database, OutputError, UsageError.
     """
-    chosen, _ = _chosen(find(options.log_dir), options)
+    chosen, _ = _chosen(located.found, options)
     profile, _ = read_all(chosen, replace(options, detail="spans"), progress)
-    labelled = labels.label(topology.resolve(profile, options.told))
-    from trace_export.writers import step_task_info
-
-    written = step_task_info.write(select(labelled, Selection(steps=options.steps)), options.log_dir, out)
-    if not written:
+    labelled = select(labels.label(topology.resolve(profile, options.told)), Selection(steps=options.steps))
+    ranks = profile.ranks.select("rank", "kind", "source").iter_rows()
+    databases = {rank: Path(source) for rank, kind, source in ranks if _takes_table(kind, Path(source))}
+    if not databases:
         raise NothingToExportError(
             f"{options.log_dir}: no Ascend or MindSpore database here to put the table StepTaskInfo into",
             "collect with the export type db",
         )
-    return written
+    if wanted.in_place:
+        step_task_info.write_in_place(labelled, databases, outputs)
+    else:
+        copies = {rank: (path, _copy(path, options, wanted)) for rank, path in databases.items()}
+        step_task_info.write_copies(labelled, copies, outputs)
+
+
+def _takes_table(kind: str, path: Path) -> bool:
+    """Whether a source is a database in which MindStudio Insight reads the table StepTaskInfo."""
+    return formats.of_kind(kind).step_task_info and path.suffix == ".db"
+
+
+def _copy(database: Path, options: LoadOptions, wanted: WriteOptions) -> Path:
+    """Where the copy of a database goes: the place that it has in the log_dir, in a folder of the outputs."""
+    folder = output_folder(wanted.out, options.log_dir) / step_task_info.FOLDER
+    return folder / database.relative_to(options.log_dir)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -26,9 +27,9 @@ from trace_export.model import INT, SPANS, TEXT, Note, Profile, conform
 from trace_export.pipeline import edges as dependencies
 from trace_export.schedules.schedule import readable
 from trace_export.selection import Numbers
-from trace_export.writers.atomic import whole
 from trace_export.writers.formats import BY_NAME
-from trace_export.writers.paths import ALIGNMENT, output_paths, with_steps
+from trace_export.writers.outputs import Outputs
+from trace_export.writers.paths import alignment_path, output_paths, with_steps
 
 if TYPE_CHECKING:
     from trace_export.analysis.report import Report
@@ -50,7 +51,9 @@ def silent(what: str, done: int, total: int) -> None:
 class WriteOptions:
     """What to write. `out` is a folder, or a file for a single format; None: the log_dir. `steps` are those that the
     user asked for; where it is None, a picture that cannot be zoomed shows the first ones only. More than `max_slices`
-    in a trace make it several files. `beside` is another run to draw under this one, as `B`."""
+    in a trace make it several files. `beside` is another run to draw under this one, as `B`. `force`: replace files
+    that carry no mark of this program (see `writers.outputs`). `step_task_info`: also write the table of MindStudio
+    Insight, into copies of the databases or, `in_place`, into themselves."""
 
     formats: tuple[str, ...] = ("perfetto", "chrome")
     out: Path | None = None
@@ -62,6 +65,9 @@ class WriteOptions:
     max_slices: int | None = None
     steps: Numbers | None = None
     beside: Profile | None = None
+    force: bool = False
+    step_task_info: bool = False
+    in_place: bool = False
 
 
 def targets(options: WriteOptions, log_dir: Path) -> dict[str, Path]:
@@ -73,6 +79,12 @@ def targets(options: WriteOptions, log_dir: Path) -> dict[str, Path]:
         if value not in known:
             raise UsageError(f'{option} "{value}" is unknown', f"choose from {', '.join(known)}")
     return output_paths(options.formats, options.out, log_dir, gzip=options.gzip)
+
+
+def planned(options: WriteOptions, log_dir: Path) -> list[Path]:
+    """The files that `write` may write, as far as they are known before the profiles are read."""
+    alignment = alignment_path(options.out, log_dir)
+    return [*targets(options, log_dir).values(), *([alignment] if alignment else [])]
 
 
 def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
@@ -111,48 +123,55 @@ def _arrows(profile: Profile) -> pl.DataFrame:
 
 
 def write(
-    profile: Profile, options: WriteOptions, log_dir: Path, detail: Detail = "spans", progress: Progress = silent
-) -> list[Path]:
-    """The files written, in each format one, or one for each range of steps; and `clock_alignment.json` where several
-    hosts were aligned.
+    profile: Profile,
+    options: WriteOptions,
+    log_dir: Path,
+    outputs: Outputs,
+    detail: Detail = "spans",
+    progress: Progress = silent,
+) -> None:
+    """Writes in each format one file, or one for each range of steps; and `clock_alignment.json` where several hosts
+    were aligned and `out` does not ask for one file.
 
-    Raises OutputError when a file cannot be written; those already written stay.
+    Raises UsageError before anything is written if one of the files exists and may not be replaced; OutputError when a
+    file cannot be written: those already written stay.
     """
-    paths = targets(options, log_dir)
-    traces, tables, pictures = (
-        [BY_NAME[name] for name in paths if BY_NAME[name].kind == kind] for kind in ("trace", "table", "picture")
-    )
-    written: list[Path] = []
+    files: dict[str, dict[str, Path]] = {kind: {} for kind in ("trace", "table", "picture")}
+    for name, path in targets(options, log_dir).items():
+        files[BY_NAME[name].kind][name] = path
+    parts = pieces(profile, options.tracks, detail, options.max_slices) if files["trace"] else []
+    alignment = alignment_path(options.out, log_dir) if profile.clocks.height > 1 else None
+    paths = [with_steps(path, steps) for path in files["trace"].values() for steps, _ in parts]
+    paths += [*files["table"].values(), *files["picture"].values(), *([alignment] if alignment else [])]
+    outputs.check(paths)
+    done = count()
 
     def put(path: Path, write_to: Callable[[Path], None]) -> None:
-        progress(f"writing {path.name}", len(written), len(paths))
-        with whole(path) as temporary:
+        progress(f"writing {path.name}", next(done), len(paths))
+        with outputs.file(path) as temporary:
             write_to(temporary)
-        written.append(path)
 
-    for steps, piece in pieces(profile, options.tracks, detail, options.max_slices) if traces else []:
+    for steps, piece in parts:
         chart = draw(piece, options, detail)
-        for kind in traces:
-            path = paths[kind.name] if steps is None else with_steps(paths[kind.name], steps)
-            put(path, partial(kind.load(), chart, gzip=options.gzip))
-    for kind in tables:
-        put(paths[kind.name], partial(kind.load(), profile))
-    if pictures:
+        for name, path in files["trace"].items():
+            put(with_steps(path, steps), partial(BY_NAME[name].load(), chart, gzip=options.gzip))
+    for name, path in files["table"].items():
+        put(path, partial(BY_NAME[name].load(), profile))
+    if files["picture"]:
         chart, bubbles = draw(profile, options, "spans"), rank_bubbles(profile)
-        for kind in pictures:
-            put(paths[kind.name], partial(kind.load(), chart, format=kind.name, steps=options.steps, bubbles=bubbles))
-    if profile.clocks.height > 1:
-        put(written[0].parent / ALIGNMENT, partial(alignment_file.write, profile))
-    return written
+        for name, path in files["picture"].items():
+            put(path, partial(BY_NAME[name].load(), chart, format=name, steps=options.steps, bubbles=bubbles))
+    if alignment:
+        put(alignment, partial(alignment_file.write, profile))
 
 
-def write_report(profile: Profile, result: Report, path: Path, steps: Numbers | None = None) -> None:
-    """One self-contained HTML page: the chart, then the tables of its report. Raises OutputError."""
+def write_report(profile: Profile, result: Report, path: Path, outputs: Outputs, steps: Numbers | None = None) -> None:
+    """One self-contained HTML page: the chart, then the tables of its report. Raises OutputError, UsageError."""
     from trace_export.writers.pictures import page, picture
 
     chart = draw(profile, WriteOptions(bubbles=True), "spans")
     shown = [page.Table(t.title, t.frame, t.note) for t in result.tables()]
-    with whole(path) as temporary:
+    with outputs.file(path) as temporary:
         picture.write_report(chart, temporary, shown, steps, bubbles=rank_bubbles(profile))
 
 

@@ -110,8 +110,10 @@ def test_importing_the_package_is_cheap() -> None:
 def test_the_library_does_what_the_command_does(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
     run_cli(samples / "paddle" / "two_machines", "--out", tmp_path)
     run = trace_export.load(samples / "paddle" / "two_machines").align()
-    (written, alignment) = run.write(tmp_path / "library" / "chart.pftrace")
+    (written,) = run.write(tmp_path / "library" / "chart.pftrace")
     assert written.read_bytes() == (tmp_path / "pipeline_profile.pftrace").read_bytes()
+    table, alignment = run.write(tmp_path / "library", ["csv"])
+    assert table.name == "pipeline_profile.csv"
     assert alignment.read_bytes() == (tmp_path / "clock_alignment.json").read_bytes()
     assert run.spans.height == 204
     assert run.clocks["host"].to_list() == ["machine0", "machine1"]

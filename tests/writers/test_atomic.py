@@ -1,9 +1,10 @@
-"""A file is whole or absent."""
+"""A file is whole or absent, and takes no other's place without asking."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from tests.conftest import ROOT
 from trace_export.errors import OutputError
 from trace_export.writers import atomic as module
-from trace_export.writers.atomic import whole
+from trace_export.writers.atomic import PREFIX, replacing
 
 
 @pytest.fixture(params=["unnamed", "named"])
@@ -27,10 +28,14 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pat
     return str(request.param)
 
 
+def free(path: Path) -> None:
+    """The place may be written."""
+
+
 def test_the_file_appears_only_when_it_is_whole(way: str, tmp_path: Path) -> None:
     target = tmp_path / "a.json"
     target.write_text("old")
-    with whole(target) as temporary:
+    with replacing(target, free) as temporary:
         temporary.write_text("new")
         assert target.read_text() == "old"
         assert len(list(tmp_path.iterdir())) == (1 if way == "unnamed" else 2)
@@ -42,7 +47,7 @@ def test_the_file_appears_only_when_it_is_whole(way: str, tmp_path: Path) -> Non
 def test_the_file_has_the_rights_of_any_new_file(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        with whole(tmp_path / "a.json") as temporary:
+        with replacing(tmp_path / "a.json", free) as temporary:
             temporary.write_text("new")
     finally:
         os.umask(before)
@@ -53,7 +58,7 @@ def test_the_file_has_the_rights_of_any_new_file(tmp_path: Path) -> None:
 def test_a_link_in_the_place_is_replaced_and_its_target_stays(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("old")
     (tmp_path / "a.json").symlink_to("kept")
-    with whole(tmp_path / "a.json") as temporary:
+    with replacing(tmp_path / "a.json", free) as temporary:
         temporary.write_text("new")
     assert not (tmp_path / "a.json").is_symlink()
     assert [(tmp_path / name).read_text() for name in ("a.json", "kept")] == ["new", "old"]
@@ -64,8 +69,8 @@ def test_a_killed_process_leaves_nothing(tmp_path: Path) -> None:
         pytest.skip("the system has no files without a name here")
     code = f"""
 import os, pathlib, signal
-from trace_export.writers.atomic import whole
-with whole(pathlib.Path({str(tmp_path / "a.json")!r})) as temporary:
+from trace_export.writers.atomic import replacing
+with replacing(pathlib.Path({str(tmp_path / "a.json")!r}), print) as temporary:
     temporary.write_text("half")
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -77,7 +82,7 @@ with whole(pathlib.Path({str(tmp_path / "a.json")!r})) as temporary:
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
 def test_nothing_is_left_when_the_writer_stops(tmp_path: Path, error: BaseException) -> None:
-    with pytest.raises(type(error)), whole(tmp_path / "a.json") as temporary:
+    with pytest.raises(type(error)), replacing(tmp_path / "a.json", free) as temporary:
         temporary.write_text("half")
         raise error
     assert list(tmp_path.iterdir()) == []
@@ -87,7 +92,7 @@ def test_nothing_is_left_when_the_writer_stops(tmp_path: Path, error: BaseExcept
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     with (
         pytest.raises(OutputError, match=r"a\.json: cannot be written: No space left") as caught,
-        whole(tmp_path / "a.json") as temporary,
+        replacing(tmp_path / "a.json", free) as temporary,
     ):
         temporary.write_text("half")
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -97,13 +102,68 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
 
 def test_a_folder_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
-    with pytest.raises(OutputError, match="taken: cannot be written: it is a folder"), whole(tmp_path / "taken"):
-        pytest.fail("not reached")
+    with (
+        pytest.raises(OutputError, match="taken: cannot be written: Is a directory"),
+        replacing(tmp_path / "taken", free) as t,
+    ):
+        t.write_text("new")
+    assert [*tmp_path.iterdir(), *(tmp_path / "taken").iterdir()] == [tmp_path / "taken"]
 
 
 def test_missing_folders_are_made_and_a_file_in_their_place_is_said(tmp_path: Path) -> None:
-    with whole(tmp_path / "new" / "er" / "a.json") as temporary:
+    with replacing(tmp_path / "new" / "er" / "a.json", free) as temporary:
         temporary.write_text("x")
     assert (tmp_path / "new" / "er" / "a.json").read_text() == "x"
-    with pytest.raises(OutputError, match="cannot be written"), whole(tmp_path / "new" / "er" / "a.json" / "b"):
+    with (
+        pytest.raises(OutputError, match="cannot be written"),
+        replacing(tmp_path / "new" / "er" / "a.json" / "b", free),
+    ):
         pytest.fail("not reached")
+
+
+@pytest.mark.usefixtures("way")
+def test_whether_it_may_be_replaced_is_asked_at_the_last_moment(tmp_path: Path) -> None:
+    """By then a file of somebody else may lie there."""
+    path = tmp_path / "a.json"
+
+    def refuse(path: Path) -> None:
+        assert path.read_text() == "planted"
+        raise OutputError(path, "is not ours")
+
+    with pytest.raises(OutputError, match="is not ours"), replacing(path, refuse) as temporary:
+        temporary.write_text("new")
+        path.write_text("planted")
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a.json": "planted"}
+
+
+@pytest.mark.usefixtures("way")
+def test_no_name_can_be_foreseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All names that it makes differ from run to run, and nothing of another process is opened, followed or removed."""
+    before = {f".a.json.{os.getpid()}.tmp", f"{PREFIX}0123"}
+    for name in before:
+        (tmp_path / name).symlink_to("victim")
+    (tmp_path / "victim").write_text("theirs")
+    names: list[str] = []
+    replace = Path.replace
+
+    def noted(self: Path, to: Path) -> Path:
+        names.append(str(self.relative_to(tmp_path)))
+        return replace(self, to)
+
+    monkeypatch.setattr(Path, "replace", noted)
+    for _ in range(2):
+        with replacing(tmp_path / "a.json", free) as temporary:
+            temporary.write_text("new")
+    assert len(set(names)) == 2
+    assert all(re.match(re.escape(PREFIX) + "[a-z0-9_]{8,16}(/|$)", name) for name in names)
+    assert (tmp_path / "victim").read_text() == "theirs"
+    assert {p.name for p in tmp_path.iterdir()} == {*before, "victim", "a.json"}
+
+
+def test_a_file_with_a_name_lies_where_no_other_user_comes(tmp_path: Path) -> None:
+    with replacing(tmp_path / "a.db", free, named=True) as temporary:
+        temporary.write_text("new")
+        assert temporary.parent.parent == tmp_path
+        assert temporary.parent.stat().st_mode & 0o777 == 0o700
+        (temporary.parent / "a.db-journal").write_text("what SQLite leaves")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.db"]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import shutil
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +17,16 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.conftest import Cli
-from tests.sources.ascend.test_reader import load, understood
+from tests.conftest import ROOT, Cli
+from tests.sources.ascend.test_reader import understood
 from trace_export.errors import NothingToExportError, OutputError
-from trace_export.export import LoadOptions, write_step_tasks
+from trace_export.export import LoadOptions, locate, write_step_tasks
 from trace_export.model import INT, SPANS, TEXT, TIME, Profile, conform
+from trace_export.render import WriteOptions
 from trace_export.selection import Numbers
 from trace_export.writers import step_task_info
+from trace_export.writers.mark import is_marked
+from trace_export.writers.outputs import Outputs
 
 RIGHT = [
     "1f1b_batchsendrecv_pp4_mb6", "1f1b_clipped_pp2_mb6", "1f1b_level0_pp2_mb4", "1f1b_levelnone_pp4_mb6",
@@ -53,15 +60,23 @@ def test_names_where_the_reference_is_wrong(shared: Path) -> None:
         assert ours == [(s["ref_name"], s["start_ns"], s["end_ns"], s["ref_type"]) for s in blocks]
 
 
+def copies(options: LoadOptions, out: Path) -> list[Path]:
+    """The copies of the databases that the command makes."""
+    outputs = Outputs()
+    write_step_tasks(options, WriteOptions(out=out, step_task_info=True), locate(options), outputs)
+    return outputs.written
+
+
 def test_copies_leave_the_input_alone(shared: Path, tmp_path: Path) -> None:
     folder = shared / "data" / "ascend" / "1f1b_pp4_mb8"
     profile = understood(folder)
-    paths = step_task_info.write(profile, folder, tmp_path)
+    paths = copies(LoadOptions(folder), tmp_path)
     assert [p.relative_to(tmp_path / "step_task_info") for p in paths] == [
         Path(source).relative_to(folder) for source in profile.ranks["source"]
     ]
     assert [len(written(p)) for p in paths] == [32, 32, 32, 32]
-    assert not list(folder.rglob("*.tmp"))
+    assert {p for p in tmp_path.rglob("*") if p.is_file()} == set(paths)
+    assert all(map(is_marked, paths))
     with closing(sqlite3.connect(paths[0])) as db:
         assert db.execute("SELECT count(*) FROM TASK").fetchone()[0] > 0
 
@@ -70,7 +85,7 @@ def test_copies_are_not_read_as_captures(shared: Path, tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     shutil.copytree(shared / "data" / "ascend" / "1f1b_level0_pp2_mb4", folder)
     profile = understood(folder)
-    step_task_info.write(profile, folder, folder)
+    copies(LoadOptions(folder), folder)
     again = understood(folder)
     assert again.ranks.rows() == profile.ranks.rows()
     assert again.notes == profile.notes
@@ -80,7 +95,7 @@ def test_in_place_replaces_an_older_table(tmp_path: Path) -> None:
     path = tmp_path / "ascend_pytorch_profiler_0.db"
     with closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE StepTaskInfo (name TEXT)")
-    assert step_task_info.write(one_rank(path), tmp_path, None) == [path]
+    step_task_info.write_in_place(one_rank(path), {0: path}, Outputs())
     assert written(path) == [("FP", 10, 20, 0), ("BP", 30, 45, 1)]
 
 
@@ -93,9 +108,89 @@ def test_a_locked_database_is_told_and_stays(tmp_path: Path, monkeypatch: pytest
         db.execute("BEGIN EXCLUSIVE")
         monkeypatch.setattr(step_task_info.sqlite3, "connect", lambda *a, **k: connect(*a, **{**k, "timeout": 0}))
         with pytest.raises(OutputError, match=r"ascend_pytorch_profiler_0\.db: .*locked"):
-            step_task_info.write(one_rank(path), tmp_path, None)
+            step_task_info.write_in_place(one_rank(path), {0: path}, Outputs())
         db.execute("ROLLBACK")
     assert hashlib.sha256(path.read_bytes()).digest() == before
+
+
+def ranks_of(*paths: Path) -> tuple[Profile, dict[int, Path]]:
+    """A profile of one rank for each database."""
+    one = one_rank(paths[0])
+    spans = [one.spans.with_columns(rank=pl.lit(rank, INT)) for rank in range(len(paths))]
+    return replace(one, spans=pl.concat(spans)), dict(enumerate(paths))
+
+
+@pytest.fixture
+def databases(tmp_path: Path) -> list[Path]:
+    paths = [tmp_path / f"ascend_pytorch_profiler_{rank}.db" for rank in range(3)]
+    for path in paths:
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("CREATE TABLE StepTaskInfo (name TEXT)")
+    return paths
+
+
+def test_in_place_changes_all_databases_or_none(databases: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one is being read by another program."""
+    connect = sqlite3.connect
+    before = [path.read_bytes() for path in databases]
+    monkeypatch.setattr(step_task_info.sqlite3, "connect", lambda *a, **k: connect(*a, **{**k, "timeout": 0}))
+    profile, of_rank = ranks_of(*databases)
+    with closing(connect(databases[2])) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM StepTaskInfo").fetchall()
+        outputs = Outputs()
+        with pytest.raises(OutputError, match=r"profiler_2\.db: .*locked; close programs that have it open$"), outputs:
+            step_task_info.write_in_place(profile, of_rank, outputs)
+        assert [path.read_bytes() for path in databases] == before
+    step_task_info.write_in_place(profile, of_rank, outputs)
+    assert [len(written(path)) for path in databases] == [2, 2, 2]
+    assert outputs.written == databases
+
+
+def test_in_place_says_what_is_done_where_the_last_step_fails(
+    databases: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that fails as a change is made permanent cannot be foreseen."""
+
+    class Failing(sqlite3.Connection):
+        def execute(self, sql: str, *rest: object) -> sqlite3.Cursor:
+            (path,) = super().execute("SELECT file FROM pragma_database_list").fetchone()
+            if sql == "COMMIT" and path == str(databases[1]):
+                raise sqlite3.OperationalError("disk I/O error")
+            return super().execute(sql, *rest)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(step_task_info.sqlite3, "connect", lambda *a, **k: connect(*a, **k, factory=Failing))
+    outputs = Outputs()
+    done = re.escape(f"(already written: {databases[0]})")
+    with pytest.raises(OutputError, match=rf"profiler_1\.db: .*disk I/O error; .* {done}$"), outputs:
+        step_task_info.write_in_place(*ranks_of(*databases), outputs)
+    monkeypatch.undo()
+    assert len(written(databases[0])) == 2
+    for path in databases[1:]:
+        with closing(sqlite3.connect(path)) as db:
+            assert [name for _, name, *_ in db.execute("PRAGMA table_info(StepTaskInfo)")] == ["name"]
+
+
+def test_in_place_opens_more_files_than_a_process_usually_may(tmp_path: Path) -> None:
+    """In a process of its own, which may open 40 files."""
+    code = f"""
+import resource, sqlite3
+from pathlib import Path
+from tests.writers.test_step_task_info import ranks_of, written
+from trace_export.writers import step_task_info
+from trace_export.writers.outputs import Outputs
+paths = [Path({str(tmp_path)!r}, f"{{rank}}.db") for rank in range(100)]
+for path in paths:
+    path.touch()
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 1000))
+step_task_info.write_in_place(*ranks_of(*paths), Outputs())
+assert all(len(written(path)) == 2 for path in paths)
+assert resource.getrlimit(resource.RLIMIT_NOFILE) == (40, 1000)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def one_rank(path: Path) -> Profile:
@@ -114,16 +209,11 @@ def one_rank(path: Path) -> Profile:
     return replace(empty, spans=conform(spans, SPANS), ranks=conform(ranks, empty.ranks.schema))  # type: ignore[arg-type]
 
 
-def test_text_ranks_have_no_database(shared: Path, tmp_path: Path) -> None:
-    folder = shared / "data" / "ascend" / "mindspore_text_1f1b_pp4_mb4"
-    assert step_task_info.write(load(folder), folder, tmp_path) == []
-
-
 def test_steps_limit_every_kind_of_row(shared: Path, tmp_path: Path) -> None:
     """The reference's --step_id leaves forwards and backwards of all steps in."""
     folder = shared / "data" / "ascend" / "dualpipev_pp4_mb10"
     options = LoadOptions(folder, steps=Numbers.parse("11", "--steps"))
-    paths = write_step_tasks(options, tmp_path)
+    paths = copies(options, tmp_path)
     truth = json.loads((folder / "truth.json").read_text())["ranks"]
     for path, told in zip(paths, truth.values(), strict=True):
         wanted = [s["start_ns"] for s in told["spans"] if s["step"] == 11 and s["kind"] != "OPT"]
@@ -132,7 +222,7 @@ def test_steps_limit_every_kind_of_row(shared: Path, tmp_path: Path) -> None:
 
 def test_no_database_is_told(samples: Path, tmp_path: Path) -> None:
     with pytest.raises(NothingToExportError, match="no Ascend or MindSpore database"):
-        write_step_tasks(LoadOptions(samples / "mindspore"), tmp_path)
+        copies(LoadOptions(samples / "mindspore"), tmp_path)
 
 
 def test_the_command_writes_copies_or_in_place(samples: Path, tmp_path: Path, run_cli: Cli) -> None:
@@ -141,10 +231,10 @@ def test_the_command_writes_copies_or_in_place(samples: Path, tmp_path: Path, ru
     before = {p: p.read_bytes() for p in cluster.rglob("*.db")}
     result = run_cli("ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--step-task-info")
     assert result.returncode == 0, result.stderr
-    copies = sorted((tmp_path / "out" / "step_task_info").rglob("*.db"))
-    assert [len(written(p)) for p in copies] == [24] * 4
+    made = sorted((tmp_path / "out" / "step_task_info").rglob("*.db"))
+    assert [len(written(p)) for p in made] == [24] * 4
     assert {p: p.read_bytes() for p in cluster.rglob("*.db")} == before
     result = run_cli("ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--step-task-info", "--in-place")
     assert result.returncode == 0, result.stderr
-    assert [written(p) for p in sorted(cluster.rglob("*.db"))] == [written(p) for p in copies]
+    assert [written(p) for p in sorted(cluster.rglob("*.db"))] == [written(p) for p in made]
     assert run_cli("ascend", "--log_dir", cluster, "--in-place").returncode == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from trace_export.cli import load_options, tables, terminal
 from trace_export.cli import options as opt
-from trace_export.cli.export import Format, Gzip
+from trace_export.cli.export import Force, Format, Gzip
 
 Steps = Annotated[str, typer.Option(help="Steps to compare: 2-4 or all.", metavar="LIST")]
 
@@ -30,6 +31,7 @@ def compare(
         typer.Option(help="Folder or file for one trace with both; none is written without it.", show_default=False),
     ] = None,
     format: Format = "perfetto,chrome",
+    force: Force = False,
     gzip: Gzip = False,
     align: opt.Align = "auto",
     jobs: opt.Jobs = None,
@@ -46,23 +48,29 @@ def compare(
         for path, steps in ((a, steps_a), (b or a, steps_b))
     ]
     from trace_export.analysis.compare import compare as analyse
-    from trace_export.export import load
-    from trace_export.render import WriteOptions, write
+    from trace_export.export import load, locate
+    from trace_export.render import WriteOptions, planned, write
+    from trace_export.writers.outputs import Outputs
 
-    with terminal.progress(quiet or json) as progress:
-        loaded = [load(source, progress) for source in sources]
-    one, other = (run.profile for run in loaded)
-    result = analyse(one, other)
-    written = []
-    if out is not None:
-        formats = tuple(f.strip() for f in format.split(","))
-        written = write(one, WriteOptions(formats=formats, out=out, gzip=gzip, beside=other), out)
+    target = WriteOptions(formats=tuple(f.strip() for f in format.split(",")), out=out, gzip=gzip, force=force)
+    located = [locate(source) for source in sources]
+    with (
+        terminal.progress(quiet or json) as progress,
+        Outputs((file for there in located for file in there.inputs), force=force) as outputs,
+    ):
+        if out is not None:
+            outputs.check(planned(target, out))
+        loaded = [load(source, progress, there) for source, there in zip(sources, located, strict=True)]
+        one, other = (run.profile for run in loaded)
+        result = analyse(one, other)
+        if out is not None:
+            write(one, replace(target, beside=other), out, outputs, progress=progress)
     if json:
         typer.echo(result.json())
     elif not quiet:
         tables.show(result.tables())
         terminal.notes([note for run in loaded for note in run.profile.notes])
-        terminal.files(written)
+        terminal.files(outputs.written)
     failures = [failure for run in loaded for failure in run.failures]
     terminal.errors(failures, debug)
     raise typer.Exit(3 if failures else 0)

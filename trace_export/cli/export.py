@@ -20,6 +20,10 @@ Out = Annotated[
     Path | None,
     typer.Option(help="Folder or file to write to; default: the log_dir.", show_default=False, metavar="PATH"),
 ]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Replace files that trace-export did not write; inputs are never replaced."),
+]
 Gzip = Annotated[bool, typer.Option("--gzip", help="Compress the traces; Perfetto opens them as they are.")]
 Tracks = Annotated[choices.Tracks, typer.Option(help="stage: one track per stage; rank: every rank, grouped by stage.")]
 Detail = Annotated[
@@ -68,6 +72,7 @@ def run(
     cp: opt.Cp = None,
     format: Format = "perfetto,chrome",
     out: Out = None,
+    force: Force = False,
     gzip: Gzip = False,
     tracks: Tracks = "stage",
     detail: Detail = "spans",
@@ -93,7 +98,7 @@ def run(
     family = None if ctx.info_name == "export" else ctx.info_name
     source = load_options.from_command(ctx, family)
     from trace_export.analysis.summary import summarise
-    from trace_export.export import export, write_step_tasks
+    from trace_export.export import export
     from trace_export.render import WriteOptions
 
     if in_place and not step_task_info:
@@ -112,13 +117,12 @@ def run(
         bubbles=bubbles,
         model=model,
         max_slices=max_slices,
+        force=force,
+        step_task_info=step_task_info,
+        in_place=in_place,
     )
     with terminal.progress(quiet or json) as progress:
         loaded, written = export(source, target, progress)
-        if step_task_info:
-            copies = out or source.log_dir
-            copies = copies if copies.is_dir() else copies.parent
-            written = written + write_step_tasks(source, None if in_place else copies, progress)
     if json:
         typer.echo(summarise(loaded.profile, loaded.failures, written).json())
     elif not quiet:

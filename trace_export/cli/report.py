@@ -9,6 +9,7 @@ import typer
 
 from trace_export.cli import load_options, tables, terminal
 from trace_export.cli import options as opt
+from trace_export.cli.export import Force
 from trace_export.errors import UsageError
 
 
@@ -33,6 +34,7 @@ def report(
         Path | None,
         typer.Option(help="The page, or its folder; default: pipeline_report.html in the log_dir.", show_default=False),
     ] = None,
+    force: Force = False,
     host: opt.Host = False,
     marker: opt.Marker = None,
     align: opt.Align = "auto",
@@ -51,24 +53,26 @@ def report(
         raise UsageError(f'--format "{format}" is unknown', "choose text or html")
     source = load_options.from_command(ctx)
     from trace_export.analysis.report import report as analyse
-    from trace_export.export import load
+    from trace_export.export import load, locate
     from trace_export.render import write_report
+    from trace_export.writers.outputs import Outputs
     from trace_export.writers.paths import report_page
 
-    with terminal.progress(quiet or json) as progress:
-        loaded = load(source, progress)
+    page = report_page(out, source.log_dir) if format == "html" else None
+    located = locate(source)
+    with terminal.progress(quiet or json) as progress, Outputs(located.inputs, force=force) as outputs:
+        outputs.check([page] if page else [])
+        loaded = load(source, progress, located)
         result = analyse(loaded.profile)
-    if format == "html":
-        path = report_page(out, source.log_dir)
-        write_report(loaded.profile, result, path, source.steps)
+        if page:
+            write_report(loaded.profile, result, page, outputs, source.steps)
     if json:
         typer.echo(result.json())
     elif not quiet:
         if format == "text":
             tables.show(result.tables())
         terminal.notes(loaded.profile.notes)
-        if format == "html":
-            terminal.files([path])
+        terminal.files(outputs.written)
     terminal.errors(loaded.failures, debug)
     warned = any(note.level == "warning" for note in loaded.profile.notes)
     raise typer.Exit(3 if loaded.failures or (strict and warned) else 0)

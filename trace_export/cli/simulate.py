@@ -9,7 +9,7 @@ import typer
 
 from trace_export.cli import options as opt
 from trace_export.cli import terminal
-from trace_export.cli.export import Format, Gzip
+from trace_export.cli.export import Force, Format, Gzip
 from trace_export.errors import UsageError
 from trace_export.units import nanoseconds
 
@@ -43,6 +43,7 @@ def simulate(
     ] = 1.0,
     format: Format = "perfetto,chrome",
     out: Annotated[Path, typer.Option(help="Folder or file to write to.", metavar="PATH")] = Path(),
+    force: Force = False,
     gzip: Gzip = False,
     json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -53,19 +54,21 @@ def simulate(
     from trace_export.render import WriteOptions, write
     from trace_export.schedules import simulate as model
     from trace_export.schedules.schedule import schedule as planned
+    from trace_export.writers.outputs import Outputs
 
     plan = planned(schedule, stages, microbatches, chunks)
     given = {"F": 10_000_000, "B": 10_000_000 if plan.splits else 20_000_000, "W": 10_000_000} | durations(times)
     costs = model.Costs(given["F"], given["B"], given["W"], nanoseconds(comm, "--comm"), overlap)
     profile = model.simulate(plan, costs)
     formats = tuple(f.strip() for f in format.split(","))
-    written = write(profile, WriteOptions(formats=formats, out=out, gzip=gzip), out)
-    result = summarise(plan, profile, costs, written)
+    with Outputs(force=force) as outputs:
+        write(profile, WriteOptions(formats=formats, out=out, gzip=gzip), out, outputs)
+    result = summarise(plan, profile, costs, outputs.written)
     if json:
         typer.echo(result.json())
     elif not quiet:
         terminal.summary(result)
-        terminal.files(written)
+        terminal.files(outputs.written)
 
 
 def durations(text: str) -> dict[str, int]:

@@ -32,7 +32,9 @@ class Format:
     for …". `detector` names the function `(root, folders) -> Found` as "module:function"; formats that share one are
     told apart by it. `reader` names the module with `read(source, options) -> Profile` and, where the format has
     device tasks, `read_tasks(request) -> tuple[KernelFile, ...]`. `folder_speed` is the speed where the source is a
-    folder and not a file. `guide` is the page of docs/collect that `howto` prints.
+    folder and not a file. `guide` is the page of docs/collect that `howto` prints. `side_files` are patterns of the
+    files that its detector and its reader open besides the source, relative to the folder of the source (or to the
+    source, where that is a folder). `step_task_info`: MindStudio Insight reads the table StepTaskInfo in its databases.
     """
 
     kind: str
@@ -44,6 +46,8 @@ class Format:
     speed: Speed
     folder_speed: Speed | None = None
     guide: str | None = None
+    side_files: tuple[str, ...] = ()
+    step_task_info: bool = False
 
     @property
     def has_device_tasks(self) -> bool:
@@ -69,6 +73,7 @@ FORMATS: tuple[Format, ...] = (
         reader="trace_export.sources.paddle.reader",
         speed=Speed(blocks=1900),
         guide="paddle",
+        side_files=("envlog.*", "backup_env.*"),
     ),
     Format(
         kind="paddle_dygraph",
@@ -100,6 +105,8 @@ FORMATS: tuple[Format, ...] = (
         speed=Speed(blocks=1200, device_tasks=160, releases_gil=True),
         folder_speed=Speed(blocks=60, device_tasks=60),
         guide="ascend",
+        side_files=("profiler_*.json", "../profiler_*.json"),
+        step_task_info=True,
     ),
     Format(
         kind="mindspore",
@@ -111,6 +118,8 @@ FORMATS: tuple[Format, ...] = (
         speed=Speed(blocks=1200, device_tasks=160, releases_gil=True),
         folder_speed=Speed(blocks=60, device_tasks=60),
         guide="mindspore",
+        side_files=("profiler_*.json", "../profiler_*.json"),
+        step_task_info=True,
     ),
     Format(
         kind="kineto",

@@ -63,12 +63,15 @@ class Cluster:
 
     address: str
     folders: tuple[tuple[str, Path], ...] = ()
+    plans: tuple[Path, ...] = ()
+    """The TOML files that name folders."""
 
     @staticmethod
     def parse(address: str, entries: Sequence[str]) -> Cluster:
         """`entries` are `MACHINE:FOLDER`, or a TOML file with a table `machines` that holds `MACHINE = "FOLDER"` or a
         list of folders. Raises UsageError."""
         folders: list[tuple[str, Path]] = []
+        plans = tuple(Path(entry) for entry in entries if entry.endswith(".toml"))
         for entry in entries:
             if entry.endswith(".toml"):
                 folders += _plan(Path(entry))
@@ -77,7 +80,7 @@ class Cluster:
             if not (machine and colon and folder):
                 raise UsageError(f'--at "{entry}" is not MACHINE:FOLDER', "write it like --at node1:/scratch/profiles")
             folders.append((machine, Path(folder)))
-        return Cluster(address, tuple(folders))
+        return Cluster(address, tuple(folders), plans)
 
 
 def _plan(file: Path) -> list[tuple[str, Path]]:

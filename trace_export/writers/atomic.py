@@ -1,43 +1,47 @@
-"""A file is whole or absent: written where nobody sees it, then given its name."""
+"""Atomic file writes: a file appears whole or not at all."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from trace_export.errors import OutputError
 
+PREFIX = ".trace-export-"
+"""Of the hidden names; the rest is random, and what has such a name already is neither opened nor replaced."""
+
 
 @contextmanager
-def whole(path: Path, named: bool = False) -> Iterator[Path]:
+def replacing(path: Path, check: Callable[[Path], None], named: bool = False) -> Iterator[Path]:
     """A temporary path for what becomes the file at `path` (its folder is made if need be) when the block ends well.
 
     Where the system can (Linux, most local file systems) it leads to a file without a name, of which nothing is left
-    however the process ends. Else, and where `named` asks for it, it is a hidden file beside `path`; that one is
-    removed when the block fails, but not when the process is killed. Raises OutputError when the file cannot be written
-    (folder read-only, disk full, ...).
+    however the process ends. Else, and where `named` asks for it, it lies in a hidden folder beside `path`, which
+    nobody else may enter; that one is removed when the block fails, but not when the process is killed. Right before
+    the file gets its name, `check` is called with `path` and may raise. Raises OutputError when the file cannot be
+    written (folder read-only, disk full, ...).
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        if path.is_dir():
-            raise IsADirectoryError("it is a folder")
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = None if named else _unnamed(path.parent)
         if descriptor is None:
-            yield beside
+            with TemporaryDirectory(prefix=PREFIX, dir=path.parent) as folder:
+                temporary = Path(folder, path.name)
+                yield temporary
+                check(path)
+                temporary.replace(path)
         else:
             with os.fdopen(descriptor, "rb"):  # closes it at the end
                 yield _opened(descriptor)
-                os.link(_opened(descriptor), beside, src_dir_fd=descriptor)  # with a folder given, links are followed
-        beside.replace(path)
+                check(path)
+                _name(descriptor, path)
     except OSError as error:
         reason = error.strerror or str(error)
         raise OutputError(path, f"cannot be written: {reason}", "name another place with --out") from error
-    finally:
-        with suppress(OSError):
-            beside.unlink()
 
 
 def _unnamed(folder: Path) -> int | None:
@@ -57,3 +61,14 @@ def _unnamed(folder: Path) -> int | None:
 def _opened(descriptor: int) -> Path:
     """The path at which this process can open the file again."""
     return Path(f"/proc/self/fd/{descriptor}")
+
+
+def _name(descriptor: int, path: Path) -> None:
+    """Gives the file the name `path`, by way of another one: a link alone replaces nothing."""
+    beside = path.with_name(PREFIX + secrets.token_hex(8))
+    os.link(_opened(descriptor), beside, src_dir_fd=descriptor)  # with a folder given, links are followed
+    try:
+        beside.replace(path)
+    except BaseException:
+        beside.unlink()
+        raise

@@ -15,22 +15,39 @@ ALIGNMENT = "clock_alignment.json"
 
 
 def output_paths(formats: Sequence[str], out: Path | None, log_dir: Path, *, gzip: bool = False) -> dict[str, Path]:
-    """Format → the file it goes to: `out`, where that names a file, else a file in the folder `out` or `log_dir`.
+    """Format → the file it goes to: `out`, where that names a file, else a file in `output_folder`.
 
     Raises UsageError for an unknown format or one file for several formats.
     """
     for name in formats:
         if name not in BY_NAME:
             raise UsageError(f'--format "{name}" is unknown', f"choose from {', '.join(BY_NAME)}")
-    folder = out or log_dir
-    suffixes = tuple(f".{known.extension}" for known in OUTPUT_FORMATS)
-    if folder.name.removesuffix(".gz").endswith(suffixes) and not folder.is_dir():
+    if out is not None and _names_a_file(out):
         if len(formats) != 1:
             raise UsageError(
-                f"--out {folder} is one file, but --format names {len(formats)}", "give a folder, or one format"
+                f"--out {out} is one file, but --format names {len(formats)}", "give a folder, or one format"
             )
-        return {formats[0]: folder}
+        return {formats[0]: out}
+    folder = output_folder(out, log_dir)
     return {name: folder / _file_name(name, gzip) for name in formats}
+
+
+def output_folder(out: Path | None, log_dir: Path) -> Path:
+    """Where outputs of fixed names go: `out`, or the folder of the file that it names; without it `log_dir`, or where
+    that is a span table, the table's folder."""
+    if out is not None:
+        return out.parent if _names_a_file(out) else out
+    return log_dir.parent if log_dir.is_file() else log_dir
+
+
+def alignment_path(out: Path | None, log_dir: Path) -> Path | None:
+    """The file of the clock alignment; None where `out` asks for one file only."""
+    return None if out is not None and _names_a_file(out) else output_folder(out, log_dir) / ALIGNMENT
+
+
+def _names_a_file(out: Path) -> bool:
+    suffixes = tuple(f".{known.extension}" for known in OUTPUT_FORMATS)
+    return out.name.removesuffix(".gz").endswith(suffixes) and not out.is_dir()
 
 
 def _file_name(name: str, gzip: bool) -> str:
@@ -38,13 +55,14 @@ def _file_name(name: str, gzip: bool) -> str:
     return f"{STEM}.{known.extension}{'.gz' if gzip and known.kind == 'trace' else ''}"
 
 
-def with_steps(path: Path, steps: Numbers) -> Path:
-    """pipeline_profile.json.gz → pipeline_profile.steps2-4.json.gz"""
+def with_steps(path: Path, steps: Numbers | None) -> Path:
+    """pipeline_profile.json.gz → pipeline_profile.steps2-4.json.gz; without steps the same."""
+    if steps is None:
+        return path
     stem, _, extension = path.name.partition(".")
     return path.with_name(f"{stem}.steps{steps}.{extension}")
 
 
 def report_page(out: Path | None, log_dir: Path) -> Path:
     """The file of the report's page: `out` if it names one, else PAGE in the folder `out` or beside the input."""
-    folder = out or (log_dir if log_dir.is_dir() else log_dir.parent)
-    return folder if folder.suffix == ".html" else folder / PAGE
+    return out if out is not None and out.suffix == ".html" else output_folder(out, log_dir) / PAGE

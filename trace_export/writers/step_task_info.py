@@ -7,9 +7,11 @@ micro-batches, chunk 1 counted on after chunk 0, and the phase 0 to 6; for any o
 
 from __future__ import annotations
 
+import resource
 import shutil
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,7 +19,8 @@ import polars as pl
 
 from trace_export.errors import OutputError
 from trace_export.model import Profile
-from trace_export.writers.atomic import whole
+from trace_export.writers.mark import APPLICATION_ID
+from trace_export.writers.outputs import Outputs
 
 FOLDER = "step_task_info"
 """The copies lie in a folder of this name, at the places that the databases have in the log_dir."""
@@ -30,29 +33,37 @@ PHASES = (
 _CREATE = 'CREATE TABLE "StepTaskInfo" ("name" TEXT, "startNs" INTEGER, "endNs" INTEGER, "type" INTEGER)'
 
 
-def write(profile: Profile, log_dir: Path, out: Path | None) -> list[Path]:
-    """The databases written: copies under `out`, or the profiler's own (in place) when `out` is None.
+def write_copies(profile: Profile, copies: Mapping[int, tuple[Path, Path]], outputs: Outputs) -> None:
+    """Copies databases (rank → its database, where the copy goes) and puts the table into the copies.
 
-    `profile` is labelled, but its times are still those of the files. A copy is whole or absent, a database in place
-    is changed in one transaction. Ranks that are not read from a database have none. Raises OutputError.
+    `profile` is labelled, but its times are still those of the databases. Raises OutputError, UsageError.
     """
-    written = []
-    databases = profile.ranks.filter(
-        pl.col("kind").is_in(["ascend", "mindspore"]) & pl.col("source").str.ends_with(".db")
-    )
     table = rows(profile)
-    for rank, source in databases.select("rank", "source").iter_rows():
-        path, values = Path(source), table.filter(pl.col("rank") == rank).drop("rank").rows()
-        if out is None:
-            _replace(path, path, values)
-            written.append(path)
-            continue
-        target = out / FOLDER / path.relative_to(log_dir)
-        with whole(target, named=True) as temporary:  # SQLite opens no other
-            _copy(path, temporary)
-            _replace(temporary, target, values)
-        written.append(target)
-    return written
+    for rank, (source, target) in copies.items():
+        with outputs.file(target, named=True) as temporary:  # SQLite opens no other
+            _copy(source, temporary)
+            with _changed(temporary, target) as database:
+                database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                _replace(database, table, rank)
+                database.execute("COMMIT")
+
+
+def write_in_place(profile: Profile, databases: Mapping[int, Path], outputs: Outputs) -> None:
+    """Puts the table into the databases (rank → file) themselves: into all of them, or into none.
+
+    Every database is locked and changed before the first change is made permanent. Should one of these last steps fail
+    (the disk does), `outputs.written` has the databases that hold the table. Errors as `write_copies`.
+    """
+    table = rows(profile)
+    with _many_files(4 * len(databases)), ExitStack() as stack:
+        opened = [(rank, path, stack.enter_context(_changed(path, path))) for rank, path in databases.items()]
+        for rank, path, database in opened:
+            with _named(path):
+                _replace(database, table, rank)
+        for _, path, database in opened:
+            with _named(path):
+                database.execute("COMMIT")
+            outputs.written.append(path)
 
 
 def rows(profile: Profile) -> pl.DataFrame:
@@ -107,21 +118,44 @@ def _copy(path: Path, to: Path) -> None:
         copied.unlink(missing_ok=True)
 
 
-def _replace(path: Path, shown: Path, values: list[tuple[object, ...]]) -> None:
-    """The table in the database at `path` with `values` for its rows; `shown` is the path that an error names."""
+@contextmanager
+def _changed(path: Path, shown: Path) -> Iterator[sqlite3.Connection]:
+    """The database at `path` for this process alone, in a transaction; `shown` is the path that an error names."""
+    with (
+        _named(shown),
+        closing(sqlite3.connect(f"file:{quote(bytes(path.absolute()))}?mode=rw", uri=True, timeout=5)) as database,
+    ):
+        database.isolation_level = None
+        database.execute("BEGIN EXCLUSIVE")
+        yield database  # what is not committed is rolled back as the connection closes
+
+
+def _replace(database: sqlite3.Connection, table: pl.DataFrame, rank: int) -> None:
+    """Puts the rows that `table` has of the rank into the database."""
+    values = table.filter(pl.col("rank") == rank).drop("rank").rows()
+    database.execute("DROP TABLE IF EXISTS StepTaskInfo")
+    database.execute(_CREATE)
+    database.executemany("INSERT INTO StepTaskInfo VALUES (?, ?, ?, ?)", values)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Errors of SQLite as errors of the database at `path`."""
     try:
-        with closing(sqlite3.connect(f"file:{quote(bytes(path.absolute()))}?mode=rw", uri=True, timeout=5)) as db:
-            db.isolation_level = None
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                db.execute("DROP TABLE IF EXISTS StepTaskInfo")
-                db.execute(_CREATE)
-                db.executemany("INSERT INTO StepTaskInfo VALUES (?, ?, ?, ?)", values)
-                db.execute("COMMIT")
-            except BaseException:
-                db.execute("ROLLBACK")
-                raise
+        yield
     except sqlite3.Error as error:
-        raise OutputError(
-            shown, f"the table StepTaskInfo cannot be written: {error}", "close programs that have it open"
-        ) from error
+        what = f"the table StepTaskInfo cannot be written: {error}"
+        raise OutputError(path, what, "close programs that have it open") from error
+
+
+@contextmanager
+def _many_files(count: int) -> Iterator[None]:
+    """So many files more than usual may be open, as far as the system allows."""
+    usual, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if usual != resource.RLIM_INFINITY:
+        wanted = usual + count if most == resource.RLIM_INFINITY else min(usual + count, most)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (usual, most))

@@ -18,6 +18,7 @@ from trace_export.chart.size import drawn_ranks
 from trace_export.export import LoadOptions, load, with_tasks
 from trace_export.pipeline.edges import block_edges
 from trace_export.render import WriteOptions, announce, draw, write
+from trace_export.writers.outputs import Outputs
 from trace_export.writers.traces import chrome, perfetto
 
 
@@ -85,7 +86,9 @@ def test_every_sample_with_all_that_can_be_drawn(name: str, samples: Path, tmp_p
     made = with_tasks(loaded, wanted, drawn_ranks(loaded.profile, "rank"), tmp_path).profile
     options = WriteOptions(tracks="rank", bubbles=True, model=True, gzip=True, out=tmp_path / "out")
     chart = draw(made, options, "kernels")
-    traces = [path for path in write(made, options, samples / name, "kernels") if path.suffix == ".gz"]
+    outputs = Outputs()
+    write(made, options, samples / name, outputs, "kernels")
+    traces = [path for path in outputs.written if path.suffix == ".gz"]
     assert len(traces) == 2
     assert [differences(chart, path) for path in traces] == [[], []]
 

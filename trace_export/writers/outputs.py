@@ -1,0 +1,93 @@
+"""Which files a run may write: never over its inputs, and over what it did not write only when it is forced to."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from trace_export.errors import OutputError, TraceExportError, UsageError
+from trace_export.writers.atomic import replacing
+from trace_export.writers.mark import is_marked
+
+_ELSEWHERE = "name another place with --out"
+
+
+class Outputs:
+    """The outputs of one run.
+
+    `inputs` are all files that the run reads, `written` those that it has written. A file that exists is replaced only
+    if it carries the mark of this program (`mark`), or with `force`. An input is never replaced, whatever name or link
+    leads to it: files are compared by device and inode.
+    """
+
+    def __init__(self, inputs: Iterable[Path] = (), *, force: bool = False) -> None:
+        self._inputs = {_identity(status): path for path in inputs if (status := _status(path))}
+        self._force = force
+        self.written: list[Path] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        """An error that ends the block says what was written before it."""
+        if isinstance(error, TraceExportError):
+            error.written = tuple(self.written)
+
+    def check(self, paths: Iterable[Path]) -> None:
+        """Raises UsageError if one of `paths` may not be replaced, OutputError if it cannot be written at all.
+
+        To be called before the inputs are read; `file` looks again.
+        """
+        for path in paths:
+            self._check(path)
+            self._check_folder(path)
+
+    @contextmanager
+    def file(self, path: Path, *, named: bool = False) -> Iterator[Path]:
+        """A temporary path for the output at `path`, see `atomic.replacing`. Raises UsageError, OutputError."""
+        self._check(path)
+        with replacing(path, self._check, named) as temporary:
+            yield temporary
+        self.written.append(path)
+
+    def _check(self, path: Path) -> None:
+        """Raises UsageError or OutputError unless there is nothing at `path`, or what may be replaced."""
+        try:
+            path.lstat()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise OutputError(path, f"cannot be written: {error.strerror}", _ELSEWHERE) from error
+        status = _status(path)  # None for a link that leads nowhere
+        if status and (source := self._inputs.get(_identity(status))):
+            same = "is an input" if source == path else f"is the same file as the input {source}"
+            raise UsageError(f"{path}: {same}, and inputs are never replaced", _ELSEWHERE)
+        if status and not stat.S_ISREG(status.st_mode):
+            what = "it is a folder" if stat.S_ISDIR(status.st_mode) else "it is no regular file"
+            raise OutputError(path, f"cannot be written: {what}", _ELSEWHERE)
+        if not self._force and not is_marked(path):
+            what = "exists and is not known to be an output of trace-export (files of version 0.1.0 carry no mark)"
+            raise UsageError(f"{path}: {what}", f"replace it with --force, or {_ELSEWHERE}")
+
+    def _check_folder(self, path: Path) -> None:
+        """Raises OutputError where the folder of `path`, or the one that it would be made in, may not be written."""
+        folder = next(parent for parent in path.absolute().parents if _status(parent))
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise OutputError(path, "cannot be written: Permission denied", _ELSEWHERE)
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """The status of what `path` leads to, None where that is nothing that can be reached."""
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    """What two paths to one file have in common."""
+    return status.st_dev, status.st_ino
