@@ -48,7 +48,8 @@ def _attributed(db: Database, ranges: pl.DataFrame, calls: str, tables: Iterable
 
 
 def _launches(db: Database, ranges: pl.DataFrame, processes: list[int], calls: str) -> dict[int, Launches]:
-    layers = {process: RangeIndex.both(ranges.filter(pl.col("process") == process)) for process in processes}
+    of_process = ranges.partition_by("process", as_dict=True)
+    layers = {process: RangeIndex.both(of_process[process,]) for process in processes}
     parts: dict[int, list[tuple[Ints, Ints, Ints]]] = {process: [] for process in processes}
     sql = f"""SELECT start, COALESCE(globalTid, 0) AS thread, COALESCE(correlationId, -1) AS correlation
         FROM {LAUNCHES} WHERE {{where}} AND ({calls})"""

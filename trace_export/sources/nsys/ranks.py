@@ -25,6 +25,9 @@ from trace_export.sources.source import Source
 Numbers = dict[int, int]
 """Process → rank, of the processes that the evidence covers."""
 
+FIRST_LOOK = 1 << 14
+"""Rows of kernels that are looked at together for the device of each process; usually the first hold all of them."""
+
 
 def read_ranks(db: Database, ranges: Ranges, source: Source) -> tuple[pl.DataFrame, list[Note]]:
     """process, rank, rank_origin, stage, stage_origin, device of every process with blocks, and what to tell of it.
@@ -32,7 +35,7 @@ def read_ranks(db: Database, ranges: Ranges, source: Source) -> tuple[pl.DataFra
     A process whose recorded rank another one has too is left out.
     """
     processes = ranges.of("block")["process"].unique().sort().to_list()
-    devices = {process: _device(db, process) for process in processes}
+    devices = _devices(db, processes)
     stages = stages_of(ranges)
     places = {**{p: min(own) for p, own in stages.items()}, **_from_names(ranges, "place")}
     alone = processes[0] if len(processes) == 1 else None
@@ -67,8 +70,9 @@ def _first_known(processes: list[int], *evidence: tuple[str, Callable[[], Number
     that another process has already becomes the next free one."""
     numbers: Numbers = {}
     origins: dict[int, str] = {}
+    wanted = set(processes)
     for origin, find in evidence:
-        known = {p: rank for p, rank in find().items() if p in processes and p not in numbers}
+        known = {p: rank for p, rank in find().items() if p in wanted and p not in numbers}
         for process, rank in sorted(known.items(), key=lambda item: item[::-1]):
             taken = set(numbers.values()) if origin == "assumed" else set()
             numbers[process] = next(number for number in count(rank) if number not in taken)
@@ -114,14 +118,20 @@ def _unique(numbers: Numbers, ranges: Ranges) -> tuple[list[int], list[int]]:
     return list(kept.values()), [p for p in numbers if p not in kept.values()]
 
 
-def _device(db: Database, process: int) -> tuple[int, int]:
-    """(physical GPU, the process's own number of it), -1 where unknown."""
-    device = -1
-    if KERNELS in db.tables():
-        rows = db.texts(f"SELECT deviceId FROM {KERNELS} WHERE globalPid >> 24 = ? LIMIT 1", [process])
-        device = int(rows[0][0]) if rows and isinstance(rows[0][0], int) else -1
-    if not {"gpuId", "cudaId", "pid"} <= db.columns("TARGET_INFO_CUDA_DEVICE").keys():
-        return device, device
-    rows = db.texts("SELECT gpuId, cudaId FROM TARGET_INFO_CUDA_DEVICE WHERE pid = ?", [process & 0xFFFFFF])
-    of_number = {cuda: gpu for gpu, cuda in rows if isinstance(gpu, int) and isinstance(cuda, int)}
-    return (of_number.get(device, device), device)
+def _devices(db: Database, processes: list[int]) -> dict[int, tuple[int, int]]:
+    """Process → (physical GPU, the process's own number of it), -1 where unknown. Reads kernels until each process has
+    been seen."""
+    own: Numbers = {}
+    for where in db.chunks(KERNELS, rows=FIRST_LOOK) if KERNELS in db.tables() else ():
+        for process, device in db.texts(f"SELECT DISTINCT globalPid >> 24, deviceId FROM {KERNELS} WHERE {where}"):
+            own.setdefault(process, device if isinstance(device, int) else -1)
+        if own.keys() >= set(processes):
+            break
+    physical: dict[tuple[int, int], int] = {}
+    if {"gpuId", "cudaId", "pid"} <= db.columns("TARGET_INFO_CUDA_DEVICE").keys():
+        rows = db.texts("SELECT pid, cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE")
+        physical = {(pid, cuda): gpu for pid, cuda, gpu in rows if isinstance(gpu, int) and isinstance(cuda, int)}
+    devices = {process: own.get(process, -1) for process in processes}
+    return {
+        process: (physical.get((process & 0xFFFFFF, device), device), device) for process, device in devices.items()
+    }

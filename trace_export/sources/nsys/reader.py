@@ -28,6 +28,9 @@ from trace_export.sources.ranges.transfers import transfers
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
+MOST_PROCESSES = 1024
+"""Each process is gone through by itself; a session is of one machine."""
+
 
 def read(source: Source, options: ReadOptions) -> Profile:
     """All ranks of one export, or of one report (`.nsys-rep`) when `nsys` is there to export it.
@@ -81,6 +84,8 @@ def _pipeline_ranges(db: Database, options: ReadOptions) -> Ranges:
     if ranges.of("block").is_empty():
         frequent = nvtx.most_frequent(db)
         raise messages.no_names(db.path, frequent) if frequent else messages.no_ranges(db.path)
+    if (processes := ranges.frame["process"].n_unique()) > MOST_PROCESSES:
+        raise SourceError(db.path, f"pipeline ranges of {processes} processes, more than a machine has GPUs")
     if not options.host_ranges and not {KERNELS, GRAPHS} & db.tables():
         raise messages.no_kernels(db.path)
     if not options.host_ranges and LAUNCHES not in db.tables():
