@@ -302,9 +302,10 @@ def write_step_tasks(
     ranks = profile.ranks.select("rank", "kind", "source").iter_rows()
     databases = {rank: Path(source) for rank, kind, source in ranks if _takes_table(kind, Path(source))}
     if not databases:
+        known = " or ".join(row.kind for row in formats.FORMATS if row.step_task_info)
         raise NothingToExportError(
-            f"{options.log_dir}: no Ascend or MindSpore database here to put the table StepTaskInfo into",
-            "collect with the export type db",
+            f"{options.log_dir}: no database here to put the table StepTaskInfo into",
+            f"collect {known} profiles with the export type db",
         )
     if wanted.in_place:
         step_task_info.write_in_place(labelled, databases, outputs)

@@ -11,7 +11,6 @@ from trace_export import export
 from trace_export.errors import TraceExportError
 from trace_export.model import Note, Profile
 from trace_export.render import Progress, silent
-from trace_export.sources.ascend.find import timeless
 from trace_export.sources.choose import nothing_found
 from trace_export.sources.find import find
 
@@ -51,8 +50,7 @@ def inspect(options: export.LoadOptions, progress: Progress = silent) -> Inspect
         return Inspection(sources, pl.DataFrame(), found.notes, (nothing_found(found, options.log_dir),))
     profile, failures = export.read_all(list(found.sources), options, progress)
     profile = export.interpret(profile, options.told)
-    notes = found.notes + profile.notes + timeless(found.sources)
-    return Inspection(sources, _ranks(profile), notes, tuple(failures))
+    return Inspection(sources, _ranks(profile), found.notes + profile.notes, tuple(failures))
 
 
 def _ranks(profile: Profile) -> pl.DataFrame:

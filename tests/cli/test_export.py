@@ -143,7 +143,7 @@ def test_the_metadata_is_whole() -> None:
 def test_a_rank_recorded_twice(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
     """In two formats, the user chooses one; in one format, nobody but the user can know which file is right."""
     for first, second, hint in (
-        ("nsys/two_hosts", "ascend", "name the format to draw"),
+        ("nsys/two_hosts", "ascend", "choose a format: trace-export nsys --log_dir DIR, or trace-export ascend"),
         ("nsys/two_hosts", "nsys/two_hosts", "keep only one of them"),
     ):
         folder = tmp_path / first / second

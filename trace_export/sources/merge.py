@@ -10,6 +10,7 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.model import INT, Note, Profile, concat
+from trace_export.sources.formats import of_kind
 
 RANK_COLUMNS = {
     "ranks": ["rank"], "spans": ["rank"], "p2p": ["rank"], "collectives": ["rank"], "counters": ["rank"],
@@ -54,9 +55,9 @@ def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
 
 def _refusal(part: Profile, rank: int, kept: Profile) -> SourceError:
     path, other = (_ranks(p, recorded=True)[rank] for p in (part, kept))
-    kinds = [p.ranks["kind"].first() for p in (part, kept)]
-    formats = "name the format to draw, as in trace-export nsys --log_dir DIR"
-    hint = "keep only one of them in the folder" if kinds[0] == kinds[1] else formats
+    one, two = (of_kind(str(p.ranks["kind"].first())).command for p in (kept, part))
+    formats = f"choose a format: trace-export {one} --log_dir DIR, or trace-export {two}"
+    hint = "keep only one of them in the folder" if one == two else formats
     return SourceError(Path(path), f"holds rank {rank}, as {other} does", hint)
 
 

@@ -65,7 +65,7 @@ class _Capture:
 
 
 def captures(root: Path, folders: list[Folder]) -> Found:
-    """The newest capture of every rank under `root`, and a note for each older one that was left out."""
+    """The newest capture of every rank under `root`; notes name older ones and tables that cannot be drawn."""
     folders = [f for f in folders if not any(part in _NOT_RANKS for part in f.path.relative_to(root).parts)]
     files = {folder.path: folder.files for folder in folders}
     found = [c for folder in folders for c in _captures(folder, files)]
@@ -81,11 +81,12 @@ def captures(root: Path, folders: list[Folder]) -> Found:
                 str(root),
             )
         )
-    return Found(_placed(root, newest), tuple(notes))
+    sources = _placed(root, newest)
+    return Found(sources, (*notes, *_without_times(sources)))
 
 
-def timeless(sources: tuple[Source, ...]) -> tuple[Note, ...]:
-    """What lies beside the `sources` but cannot be drawn, because it has no times."""
+def _without_times(sources: tuple[Source, ...]) -> tuple[Note, ...]:
+    """A note that names the tables beside the `sources` that cannot be drawn because they hold no times."""
     names = {
         name.format(rank="N"): source.path
         for source in sources
@@ -99,7 +100,7 @@ def timeless(sources: tuple[Source, ...]) -> tuple[Note, ...]:
         Note(
             "tables-without-times",
             "note",
-            f"not drawn, for they hold no times: {', '.join(names)}",
+            f"not drawn, because they hold no times: {', '.join(names)}",
             str(next(iter(names.values()))),
         ),
     )
