@@ -14,7 +14,7 @@ print(run.ranks.select("rank", "stage", "stage_origin", "host"))
 
 # %% One clock for all hosts, and how sure it is.
 run = run.align()
-print(run.clocks.select("host", "method", "offset_ns", "sd_ns", "bound_ns"))
+print(run.clocks.select("host", "status", "evidence", "offset_ns", "sd_ns", "bound_ns"))
 
 # %% Every block is a row. How long do forwards take, stage by stage?
 blocks = run.spans.join(run.ranks.select("rank", "stage"), on="rank")

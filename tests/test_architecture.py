@@ -10,7 +10,7 @@ from tests.support.architecture import FILES, PACKAGE, imported, module_name, pa
 
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "messages", "choices", "instrument"}),
-    frozenset({"model", "units", "selection"}),
+    frozenset({"model", "units", "selection", "tolerances", "window_offsets"}),
     frozenset({"schedules"}),
     frozenset({"sources", "pipeline", "clocks", "analysis", "chart", "writers", "workers", "viewer"}),
     frozenset({"render"}),

@@ -20,8 +20,9 @@ import polars as pl
 from trace_export.chart.size import drawn_ranks
 from trace_export.choices import Align, Detail
 from trace_export.clocks import align as clock_alignment
+from trace_export.clocks.apply import clock_of, recorded_window
 from trace_export.errors import NothingToExportError, TraceExportError, UsageError
-from trace_export.model import Declared, Profile, recorded
+from trace_export.model import Declared, Profile
 from trace_export.pipeline import edges, labels, message_labels, messages, peers, schedule_match
 from trace_export.pipeline import stages as topology
 from trace_export.render import Progress, WriteOptions, announce, planned, silent, write
@@ -92,7 +93,7 @@ def load(options: LoadOptions, progress: Progress = silent, located: Located | N
     the device tasks. `located` is what `locate` made of the options, where that was asked already.
 
     Raises UsageError for impossible options, NothingToExportError when no source gave a block, AlignmentError when
-    `align` is `strict` and the clocks cannot be tied.
+    `align` is `strict` and the clocks are not known well enough.
     """
     located = located or locate(options)
     if span_table.is_table(options.log_dir):
@@ -234,7 +235,7 @@ def with_tasks(
     rows = profile.ranks.filter(pl.col("rank").is_in(ranks) & pl.col("kind").is_in(with_device_tasks))
     wanted = []
     for (path, kind, host), group in rows.group_by("source", "kind", "host", maintain_order=True):
-        window = profile.window_ns and recorded(profile.window_ns, profile.clock(group["rank"][0]))
+        window = profile.window_ns and recorded_window(profile.window_ns, clock_of(profile, group["rank"][0]))
         source = Source(kind, Path(str(path)), str(host))
         numbers = dict(group.select("process", "rank").iter_rows())
         size = loaded.sizes.get(str(path), 0)

@@ -7,7 +7,7 @@ their column's name ends in `_ns`. A missing value is null, never -1 or "". A st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -90,11 +90,19 @@ KERNELS: Schema = {
 """One device task of the rank that its file belongs to. `category`: compute, communication, memory."""
 
 CLOCKS: Schema = {
-    "host": TEXT, "method": TEXT, "offset_ns": TIME, "drift": REAL, "reference_ns": TIME, "sd_ns": REAL,
-    "bound_ns": REAL, "messages": TIME, "collectives": TIME,
+    "host": TEXT, "status": TEXT, "evidence": TEXT, "component": INT, "user_offset_ns": TIME, "offset_ns": TIME,
+    "drift": REAL, "reference_ns": TIME, "sd_ns": REAL, "bound_ns": REAL, "messages": TIME, "collectives": TIME,
 }  # fmt: skip
-"""How a host's clock was corrected: t - offset_ns - round(drift * (t - reference_ns)). `method` as the summary prints
-it; `sd_ns` and `bound_ns` are the standard deviation and the hard bound of what is left, null where unknown."""
+"""How a host's clock is corrected: t - offset_ns - round(drift * (t - reference_ns)) (`clocks.apply`).
+
+`status`: `fitted` (corrected by the fit), `confirmed` (the fit finds nothing to correct, the wall clock is kept),
+`wall` (the wall clock is kept because it was asked for or because nothing constrains it well enough), `file` (corrected
+as an alignment file says), `single-host` (there is nothing to align), `none` (alignment was not wanted). `evidence`:
+the observations behind `fitted` and `confirmed`, of `p2p`, `blocks` and `collective` those that there are, joined by
+"+"; null elsewhere. `component`: numbered from 1 where the hosts fall into groups that no observation connects, each on
+a time axis of its own; null where there is one. `user_offset_ns`: what the user added to the host's times, null where
+nothing; `offset_ns` contains it with the opposite sign. `sd_ns` and `bound_ns` are the standard deviation and the hard
+bound of the error that is left, null where unknown; `messages` and `collectives` count the observations."""
 
 TABLES: dict[str, Schema] = {
     "hosts": HOSTS, "ranks": RANKS, "spans": SPANS, "p2p": P2P, "messages": MESSAGES, "collectives": COLLECTIVES,
@@ -274,51 +282,6 @@ class Profile:
             if found != schema:
                 raise ValueError(f"table {name}: {found} instead of {schema}")
         return self
-
-    def clock(self, rank: int) -> pl.DataFrame:
-        """The row of `clocks` of the host of `rank`; no row where its clock was not looked at."""
-        host = self.ranks.filter(pl.col("rank") == rank)["host"]
-        return self.clocks.filter(pl.col("host") == host[0]) if len(host) else self.clocks.clear()
-
-    def kernel_batches(self, rank: int, rows: int = 1 << 20) -> Iterator[pl.DataFrame]:
-        """The device tasks of `rank` on the corrected clock, in frames of at most `rows` rows, by start."""
-        clock = self.clock(rank)
-        for file in self.kernels:
-            if file.rank != rank:
-                continue
-            scan = pl.scan_ipc(file.path)
-            total = scan.select(pl.len()).collect().item()
-            for at in range(0, total, rows):
-                batch = corrected(scan.slice(at, rows).collect(), clock, ["start_ns", "end_ns"])
-                if self.window_ns is not None:
-                    batch = batch.filter(
-                        (pl.col("end_ns") >= self.window_ns[0]) & (pl.col("start_ns") <= self.window_ns[1])
-                    )
-                yield batch
-
-
-def corrected(frame: pl.DataFrame, clock: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
-    """`frame` with the time `columns` moved by the one row of `clock` (schema `CLOCKS`); unchanged where it has none.
-
-    The product is taken of the distance to the reference only, so that a float never holds an epoch.
-    """
-    if clock.is_empty():
-        return frame
-    offset, drift, reference = clock.select("offset_ns", "drift", "reference_ns").row(0)
-    if not offset and not drift:
-        return frame
-    moved = [pl.col(c) - offset - (drift * (pl.col(c) - reference)).round().cast(TIME) for c in columns]
-    return frame.with_columns(moved)
-
-
-def recorded(window_ns: tuple[int, int], clock: pl.DataFrame) -> tuple[int, int]:
-    """A window of corrected time in the clock of a host (`clock` as for `corrected`), at most 2 ns wider each way."""
-    if clock.is_empty():
-        return window_ns
-    offset, drift, reference = clock.select("offset_ns", "drift", "reference_ns").row(0)
-    first, last = (t + offset - reference for t in window_ns)
-    first, last = (reference + t + round(t * drift / (1 - drift)) for t in (first, last))
-    return first - 2, last + 2
 
 
 def concat(profiles: Iterable[Profile]) -> Profile:

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, get_args
 import polars as pl
 
 from trace_export.analysis.bubbles import bubble_slices, rank_bubbles, step_bubbles
+from trace_export.analysis.summary import clock_texts
 from trace_export.chart.block_names import block_name, has_chunks
 from trace_export.chart.chart import Chart
 from trace_export.chart.layout import ChartOptions, lay_out
 from trace_export.chart.size import pieces, slices_drawn
 from trace_export.choices import ColorBy, Detail, Tracks
 from trace_export.clocks import alignment_file
+from trace_export.clocks.apply import task_batches
 from trace_export.errors import UsageError
 from trace_export.model import INT, SPANS, TEXT, Note, Profile, conform
 from trace_export.pipeline import edges as dependencies
@@ -109,6 +111,8 @@ def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
             detail=detail,
             color_by=options.color_by,
             schedule=readable(profile.declared.schedule),
+            clocks=clock_texts(profile),
+            device_tasks=partial(task_batches, profile),
             edges=_arrows(profile),
             step_arguments=step_bubbles(profile).select("run", "step", (100 * pl.col("bubble")).alias("bubble %")),
             added=tuple(added),

@@ -8,7 +8,16 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.support.profiles import ORIGIN, forward_edges, memory_counter, profile, span, two_stages, with_devices
+from tests.support.profiles import (
+    ORIGIN,
+    detailed,
+    forward_edges,
+    memory_counter,
+    profile,
+    span,
+    two_stages,
+    with_devices,
+)
 from trace_export.chart.chart import Chart, Track
 from trace_export.chart.layout import ChartOptions, lay_out
 from trace_export.model import Declared, Profile
@@ -232,9 +241,9 @@ def test_ranks_that_were_not_read_are_not_drawn() -> None:
 
 
 def test_tracks_say_where_they_come_from() -> None:
-    chart = lay_out(two_stages())
+    chart = lay_out(two_stages(), detailed(two_stages()))
     text = chart.main.tracks[2].description
-    for words in ("host node-a", "device 0", "stage is inferred", "messages", "error 0.8 µs", "at most 2.4 µs"):
+    for words in ("host node-a", "device 0", "stage is inferred", "p2p", "error 0.8 µs", "at most 2.4 µs"):
         assert words in text
     assert f"unix time {ORIGIN} ns" in chart.main.tracks[0].description
     assert "2025-11-20T23:40:00.123456789Z" in chart.main.tracks[0].description
@@ -243,7 +252,7 @@ def test_tracks_say_where_they_come_from() -> None:
 
 def lay_out_tasks(made: Profile) -> pl.DataFrame:
     """The device tasks drawn, with starts of the Unix epoch."""
-    chart = lay_out(made, ChartOptions(detail="kernels"))
+    chart = lay_out(made, detailed(made))
     streams = {t.id for part in chart.parts() for t in part.tracks if "stream" in t.name}
     slices = pl.concat([part.slices.select("track", "start_ns") for part in chart.parts()])
     return slices.filter(pl.col("track").is_in(streams))
@@ -253,7 +262,7 @@ def test_streams_and_communication_lie_under_ranks(tmp_path: Path) -> None:
     made = two_stages()
     made = replace(made, **with_devices(made, tmp_path))
     assert "Ranks" not in " ".join(tree(lay_out(made)))
-    chart = lay_out(made, ChartOptions(detail="kernels"))
+    chart = lay_out(made, detailed(made))
     place = tree(chart).index("  Ranks")
     assert tree(chart)[place:] == [
         "  Ranks",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.clock_runs import Clocks, make
 from trace_export.clocks.align import align
-from trace_export.clocks.causality import violations
+from trace_export.clocks.bounds import violations
 from trace_export.model import Profile
 from trace_export.pipeline.messages import pair
 
@@ -42,7 +42,7 @@ def test_no_message_arrives_before_it_was_sent_and_the_truth_lies_in_the_bound(c
     run = make(clocks)
     done = align(pair(run.profile))
     assert violations(done.messages) == 0
-    if "wall" in done.clocks["method"].to_list() or done.clocks["method"].str.contains("component").any():
+    if "wall" in done.clocks["status"].to_list() or done.clocks["component"].is_not_null().any():
         return
     left = run.misplaced_us(done.clocks)
     for host, bound in done.clocks.select("host", "bound_ns").drop_nulls().iter_rows():
@@ -61,9 +61,9 @@ def test_shifting_a_host_shifts_nothing_else(clocks: Clocks, by_ns: int, which: 
         for name in ("spans", "p2p", "collectives")
     }
     one, other = align(profile), align(pair(replace(profile, **tables)))
-    tied = one.clocks.filter(~pl.col("method").str.contains("wall|component|single"))["host"].to_list()
-    here = one.spans.join(one.ranks.select("rank", "host"), on="rank", maintain_order="left")["host"].is_in(tied)
-    if any("confirmed" in m for m in one.clocks["method"].to_list() + other.clocks["method"].to_list()):
+    fitted = one.clocks.filter((pl.col("status") == "fitted") & pl.col("component").is_null())["host"].to_list()
+    here = one.spans.join(one.ranks.select("rank", "host"), on="rank", maintain_order="left")["host"].is_in(fitted)
+    if "confirmed" in one.clocks["status"].to_list() + other.clocks["status"].to_list():
         return  # clocks that are good enough are left alone; shifted ones are not
     gaps = (one.spans["start_ns"] - other.spans["start_ns"]).filter(here)
     assert gaps.max() is None or gaps.max() - gaps.min() <= 1  # type: ignore[operator]

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trace_export.cli import main
+from trace_export.clocks.apply import clock_of, correct_tasks, recorded_window, task_batches
 from trace_export.export import Loaded, LoadOptions, WriteOptions, export, load, with_tasks
-from trace_export.model import CLOCKS, KERNELS, TIME, Declared, Profile, corrected, empty, recorded
+from trace_export.model import CLOCKS, KERNELS, TIME, Declared, Profile, empty
 from trace_export.selection import Numbers, Window
 from trace_export.sources.nsys import device_tasks
 from trace_export.sources.read import read_tasks
@@ -38,7 +39,7 @@ class Whole:
 
 def tasks(profile: Profile, rank: int) -> pl.DataFrame:
     """The device tasks of a rank as they are drawn, by start and name."""
-    whole = pl.concat([empty(KERNELS), *profile.kernel_batches(rank)])
+    whole = pl.concat([empty(KERNELS), *task_batches(profile, rank)])
     return whole.with_columns(pl.col("name").cast(pl.String)).sort("start_ns", "end_ns", "name")
 
 
@@ -84,7 +85,7 @@ def test_what_is_chosen_is_what_would_be_chosen_of_everything(
     for rank in kept:
         assert tasks(chosen, rank).equals(tasks(whole.profile, rank).filter(inside))
     for file in chosen.kernels:
-        on_disk = corrected(pl.read_ipc(file.path), chosen.clock(file.rank), ["start_ns", "end_ns"])
+        on_disk = correct_tasks(pl.read_ipc(file.path), clock_of(chosen, file.rank))
         outside = (pl.col("end_ns") < first - MARGIN_NS) | (pl.col("start_ns") > last + MARGIN_NS)
         assert on_disk.filter(outside).is_empty()
 
@@ -111,9 +112,9 @@ def test_a_window_of_corrected_time_in_the_clock_of_a_host(
     rows = {"host": ["h"], "offset_ns": [offset], "drift": [drift], "reference_ns": [reference]}
     clock = pl.DataFrame(rows, schema={name: CLOCKS[name] for name in rows})
     window = (reference + begin, reference + begin + length)
-    first, last = recorded(window, clock)
-    times = pl.DataFrame({"t": [first, last, first - 1, last + 1, reference + at]}, schema={"t": TIME})
-    shown = corrected(times, clock, ["t"])["t"].to_list()
+    first, last = recorded_window(window, clock)
+    times = pl.Series("start_ns", [first, last, first - 1, last + 1, reference + at], TIME)
+    shown = correct_tasks(pl.DataFrame([times, times.alias("end_ns")]), clock)["start_ns"].to_list()
     assert window[0] - 6 <= shown[0] <= window[0]
     assert window[1] <= shown[1] <= window[1] + 6
     assert shown[2] < window[0]

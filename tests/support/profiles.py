@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from trace_export.analysis.summary import clock_texts
+from trace_export.chart.layout import ChartOptions
+from trace_export.clocks.apply import task_batches
 from trace_export.model import (
     CLOCKS,
     COLLECTIVES,
@@ -60,7 +64,14 @@ def two_stages(**more: Any) -> Profile:
         for rank in range(4)
         for kind, number, start, end in orders[rank // 2]
     ]
-    clock = {"host": "node-a", "method": "messages", "offset_ns": 1500, "drift": 0.0, "reference_ns": ORIGIN}
+    clock = {
+        "host": "node-a",
+        "status": "fitted",
+        "evidence": "p2p",
+        "offset_ns": 1500,
+        "drift": 0.0,
+        "reference_ns": ORIGIN,
+    }
     clocks = [{**clock, "sd_ns": 800.0, "bound_ns": 2400.0}]
     return profile(blocks, {0: 0, 1: 0, 2: 1, 3: 1}, clocks=table(clocks, CLOCKS), **more)
 
@@ -98,6 +109,11 @@ def with_devices(made: Profile, folder: Path) -> dict[str, Any]:
         "collectives": table([{**collective, "start_ns": ORIGIN + 700, "end_ns": ORIGIN + 800}], COLLECTIVES),
         "kernels": (KernelFile(0, path),),
     }
+
+
+def detailed(made: Profile, **more: Any) -> ChartOptions:
+    """The options that draw all that there is, as `render` gives them."""
+    return ChartOptions(detail="kernels", clocks=clock_texts(made), device_tasks=partial(task_batches, made), **more)
 
 
 def memory_counter() -> pl.DataFrame:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 import polars as pl
@@ -99,9 +100,36 @@ def _few(names: list[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + (f", … {len(names) - most} more" if len(names) > most else "")
 
 
-def _clock(clock: dict[str, object]) -> str:
+def clock_method(clock: Mapping[str, Any]) -> str:
+    """How a host's clock (a row of `CLOCKS`) was corrected: user offset +3.2 ms, p2p+collective, component 2."""
+    parts = [] if clock["user_offset_ns"] is None else [f"user offset {duration(clock['user_offset_ns'], sign=True)}"]
+    found = {"fitted": clock["evidence"], "confirmed": f"wall, confirmed by {clock['evidence']}"}
+    parts.append(found.get(clock["status"], clock["status"]) or "uncorrected")
+    if clock["component"] is not None:
+        parts.append(f"component {clock['component']}")
+    return ", ".join(parts)
+
+
+def clock_texts(profile: Profile) -> dict[str, str]:
+    """Host → how its clock was corrected and the error that is left, with all digits."""
+    texts = {}
+    for clock in profile.clocks.iter_rows(named=True):
+        words = [clock_method(clock)]
+        if clock["offset_ns"]:
+            words.append(f"moved by {-clock['offset_ns']} ns")
+        if clock["drift"]:
+            words.append(f"drift {clock['drift'] * 1e6:.3g} ppm")
+        if clock["sd_ns"] is not None:
+            words.append(f"error {clock['sd_ns'] / 1000:.3g} µs (standard deviation)")
+        if clock["bound_ns"] is not None:
+            words.append(f"at most {clock['bound_ns'] / 1000:.3g} µs")
+        texts[clock["host"]] = ", ".join(words)
+    return texts
+
+
+def _clock(clock: Mapping[str, Any]) -> str:
     """One host's correction, as in: node1: p2p, offset +3.2 ms, drift +12 ppm, ±1.2 µs (1 sd), certain within 40 µs."""
-    parts = [f"{clock['label'] or clock['host']}: {clock['method']}"]
+    parts = [f"{clock['label'] or clock['host']}: {clock_method(clock)}"]
     offset, drift, deviation, bound = (clock[k] for k in ("offset_ns", "drift", "sd_ns", "bound_ns"))
     if isinstance(offset, int) and offset:
         parts.append(f"offset {duration(offset, sign=True)}")

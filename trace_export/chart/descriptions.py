@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,16 +16,16 @@ def title(profile: Profile, schedule: str | None) -> str:
     return " · ".join(w for w in words if w)
 
 
-def root_text(profile: Profile, origin_ns: int) -> str:
+def root_text(profile: Profile, origin_ns: int, clocks: Mapping[str, str]) -> str:
     """What the chart as a whole is: above all, where its time starts."""
     lines = [
         f"Time 0 is {utc(origin_ns)} (unix time {origin_ns} ns).",
         f"{len(profile.ranks)} ranks on {profile.ranks['host'].n_unique()} hosts, {len(profile.spans)} blocks read.",
     ]
-    return " ".join(lines + [f"Clock of {host}: {text}." for host, text in clock_texts(profile).items()])
+    return " ".join(lines + [f"Clock of {host}: {text}." for host, text in clocks.items()])
 
 
-def rank_text(rank: dict[str, Any], clocks: dict[str, str]) -> str:
+def rank_text(rank: dict[str, Any], clocks: Mapping[str, str]) -> str:
     """`rank` is a row of `ranks`."""
     words = [f"rank {rank['rank']}", f"host {rank['host']}"]
     words += [f"{key} {rank[key]}" for key in ("device", "stage", "dp", "tp", "cp") if rank[key] is not None]
@@ -37,24 +38,7 @@ def rank_text(rank: dict[str, Any], clocks: dict[str, str]) -> str:
     return " · ".join(words)
 
 
-def clock_texts(profile: Profile) -> dict[str, str]:
-    """How each host's clock was corrected, and the error that is left."""
-    texts = {}
-    for clock in profile.clocks.iter_rows(named=True):
-        words = [clock["method"] or "uncorrected"]
-        if clock["offset_ns"]:
-            words.append(f"moved by {-clock['offset_ns']} ns")
-        if clock["drift"]:
-            words.append(f"drift {clock['drift'] * 1e6:.3g} ppm")
-        if clock["sd_ns"] is not None:
-            words.append(f"error {clock['sd_ns'] / 1000:.3g} µs (standard deviation)")
-        if clock["bound_ns"] is not None:
-            words.append(f"at most {clock['bound_ns'] / 1000:.3g} µs")
-        texts[clock["host"]] = ", ".join(words)
-    return texts
-
-
-def attributes(profile: Profile, origin_ns: int) -> dict[str, str | int]:
+def attributes(profile: Profile, origin_ns: int, clocks: Mapping[str, str]) -> dict[str, str | int]:
     """Facts for the metadata of a trace file."""
     facts: dict[str, str | int | None] = {
         "origin_unix_ns": origin_ns,
@@ -62,7 +46,7 @@ def attributes(profile: Profile, origin_ns: int) -> dict[str, str | int]:
         "schedule": profile.declared.schedule,
         "microbatches": profile.declared.microbatches,
     }
-    facts |= {f"clock {host}": text for host, text in clock_texts(profile).items()}
+    facts |= {f"clock {host}": text for host, text in clocks.items()}
     return {key: value for key, value in facts.items() if value is not None}
 
 

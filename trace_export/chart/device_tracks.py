@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Any
 
@@ -17,6 +17,13 @@ from trace_export.model import Profile
 COMMUNICATION = "communication"
 ROWS = 1 << 18
 """Device tasks held at a time."""
+
+TaskBatches = Callable[[int, int], Iterable[pl.DataFrame]]
+"""The device tasks (schema `KERNELS`) of a rank on the corrected clock, in frames of at most so many rows, by start."""
+
+
+def no_tasks(rank: int, rows: int) -> Iterable[pl.DataFrame]:
+    return ()
 
 
 def add_ranks(builder: Builder, profile: Profile, ranks: list[dict[str, Any]], order: int) -> dict[int, int]:
@@ -41,10 +48,10 @@ def add_ranks(builder: Builder, profile: Profile, ranks: list[dict[str, Any]], o
     return {rank: group for rank, group in groups.items() if rank in with_tasks}
 
 
-def first_task_ns(profile: Profile, ranks: list[int]) -> int | None:
+def first_task_ns(profile: Profile, ranks: list[int], batches_of: TaskBatches) -> int | None:
     """The start of the first device task of `ranks`."""
     wanted = {file.rank for file in profile.kernels} & set(ranks)
-    batches = (next((b for b in profile.kernel_batches(rank, ROWS) if len(b)), None) for rank in wanted)
+    batches = (next((b for b in batches_of(rank, ROWS) if len(b)), None) for rank in wanted)
     return min((int(b["start_ns"][0]) for b in batches if b is not None), default=None)
 
 
@@ -63,14 +70,14 @@ def _communication(profile: Profile) -> dict[int, pl.DataFrame]:
     return {int(rank): frame.drop("rank") for (rank,), frame in both.group_by("rank", maintain_order=True)}
 
 
-def tasks(profile: Profile, groups: dict[int, int], first_id: int) -> Iterator[Part]:
+def tasks(profile: Profile, groups: dict[int, int], batches_of: TaskBatches, first_id: int) -> Iterator[Part]:
     """The device tasks of each rank in `groups`, with the tracks of its streams as they turn up, from `first_id` on."""
     ids = count(first_id)
     for rank, group in groups.items():
         streams = {
             name: _Stream(name, order, rank, group) for order, name in enumerate(_stream_names(profile, rank), 1)
         }
-        for batch in profile.kernel_batches(rank, ROWS):
+        for batch in batches_of(rank, ROWS):
             for (name,), rows in batch.group_by("stream", maintain_order=True):
                 yield streams[str(name)].part(rows, ids)
 

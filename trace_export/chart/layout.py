@@ -11,8 +11,8 @@ PP chart · 1F1B · PP=4    the root of all, so that the Perfetto UI opens it by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from trace_export.chart.block_names import block_name, has_chunks
 from trace_export.chart.builder import ROOT, Builder
 from trace_export.chart.chart import Chart
 from trace_export.chart.colours import seed
-from trace_export.chart.descriptions import attributes, clock_texts, rank_text, root_text, title
+from trace_export.chart.descriptions import attributes, rank_text, root_text, title
 from trace_export.choices import ColorBy, Detail, Tracks
 from trace_export.model import Profile
 
@@ -44,7 +44,8 @@ class ChartOptions:
     """What is drawn, and what other rooms found out that is to be seen in the chart.
 
     `tracks`: one rank per stage, or all; `detail`: what lies below the ranks; `color_by`: what colours mean;
-    `schedule`: its name for the title. `edges` (src, dst: rows of `Profile.spans`) become arrows where both blocks are
+    `schedule`: its name for the title; `clocks`: host → how its clock was corrected; `device_tasks`: reads those of
+    `Profile.kernels` as they are drawn. `edges` (src, dst: rows of `Profile.spans`) become arrows where both blocks are
     drawn. `span_arguments` has one row per row of `Profile.spans`, `step_arguments` the keys run and step: their other
     columns become arguments. Each frame of `added` holds more slices: start_ns, end_ns, name, stage (null: of no
     stage), and perhaps `track` (the name of a track of their own below the stage's; null: on the stage's track),
@@ -55,6 +56,8 @@ class ChartOptions:
     detail: Detail = "spans"
     color_by: ColorBy = "kind"
     schedule: str | None = None
+    clocks: Mapping[str, str] = field(default_factory=dict)
+    device_tasks: device_tracks.TaskBatches = device_tracks.no_tasks
     edges: pl.DataFrame | None = None
     span_arguments: pl.DataFrame | None = None
     step_arguments: pl.DataFrame | None = None
@@ -79,13 +82,16 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     step_tracks.add_counters(builder, profile.counters, numbers, COUNTERS + 1)
     detailed = drawn if options.detail != "spans" else []
     groups = device_tracks.add_ranks(builder, profile, detailed, RANKS)
-    starts = (builder.first_ns(), device_tracks.first_task_ns(profile, [r["rank"] for r in detailed]))
+    starts = (
+        builder.first_ns(),
+        device_tracks.first_task_ns(profile, [r["rank"] for r in detailed], options.device_tasks),
+    )
     origin = min((s for s in starts if s is not None), default=0)
     name = title(profile, options.schedule)
-    main, final = builder.part(name, root_text(profile, origin))
+    main, final = builder.part(name, root_text(profile, origin, options.clocks))
     groups = {rank: final[group] for rank, group in groups.items()}
-    more = partial(device_tracks.tasks, profile, groups, first_id=len(final) + 1)
-    return Chart(name, origin, main, attributes(profile, origin), more)
+    more = partial(device_tracks.tasks, profile, groups, options.device_tasks, first_id=len(final) + 1)
+    return Chart(name, origin, main, attributes(profile, origin, options.clocks), more)
 
 
 def _blocks(profile: Profile, options: ChartOptions) -> pl.DataFrame:
@@ -117,8 +123,7 @@ def _ranks(profile: Profile, blocks: pl.DataFrame, options: ChartOptions) -> lis
         .sort("stage", "rank", nulls_last=True)
         .with_columns(first=pl.col("stage").is_first_distinct() | pl.col("stage").is_null())
     )
-    clocks = clock_texts(profile)
-    return [{**rank, "text": rank_text(rank, clocks)} for rank in ranks.iter_rows(named=True)]
+    return [{**rank, "text": rank_text(rank, options.clocks)} for rank in ranks.iter_rows(named=True)]
 
 
 def _add_tracks(builder: Builder, ranks: list[dict[str, Any]]) -> dict[int, int]:

@@ -2,7 +2,7 @@
 
     {"t0_ns": T, "hosts": {NAME: {"offset_ns": a, "drift": b, ...}}}      corrected = t - a - b * (t - T)
 
-A file that says only this (made by hand or by another tool) is as good. `reference_ns`, where given, is the time at
+A file that has only this (made by hand or by another tool) is as good. `reference_ns`, where given, is the time at
 which this program rounds; it makes the second use exact to the nanosecond.
 """
 
@@ -14,19 +14,24 @@ from typing import Any
 import orjson
 import polars as pl
 
+from trace_export.clocks.apply import offset_at, uncorrected
+from trace_export.clocks.observations import hosts_of_ranks, with_hosts
 from trace_export.errors import SourceError
 from trace_export.model import CLOCKS, Profile, conform
+from trace_export.units import LIMIT_NS
 
 MOST_BYTES = 64 << 20
+MOST_DRIFT = 0.5
+_REMEDY = "give the clock_alignment.json of an export"
 
 
 def content(profile: Profile) -> dict[str, Any]:
-    """What the file says, as plain values: the correction of each host, the delays that are left, what was noted."""
+    """The content of the file as plain values: the correction of each host, the delays that are left, the notes."""
     clocks = profile.clocks
     referenced = clocks.filter(pl.col("reference_ns") != 0)["reference_ns"].to_list()
     t0 = min(referenced, default=0)
     return {
-        "format": "trace_export clock alignment 1",
+        "format": "trace_export clock alignment 2",
         "t0_ns": t0,
         "formula": "corrected = t - offset_ns - drift * (t - t0_ns)",
         "hosts": {row["host"]: _host(row, t0) for row in clocks.iter_rows(named=True)},
@@ -42,12 +47,11 @@ def write(profile: Profile, path: Path) -> None:
 
 def _delays(profile: Profile) -> pl.DataFrame:
     """How long after its sender had ended each message's receiver ended, per pair of hosts, on the corrected clock."""
-    host = profile.ranks.select("rank", "host").unique("rank")
     delay = (pl.col("recv_end_ns") - pl.col("send_end_ns")) / 1e3
     quantiles = {"min": 0.0, "q05": 0.05, "median": 0.5, "q95": 0.95}
     return (
-        profile.messages.join(host.rename({"rank": "src_rank", "host": "from"}), on="src_rank")
-        .join(host.rename({"rank": "dst_rank", "host": "to"}), on="dst_rank")
+        with_hosts(profile.messages, hosts_of_ranks(profile.ranks))
+        .rename({"src_host": "from", "dst_host": "to"})
         .filter(pl.col("from") != pl.col("to"))
         .group_by("from", "to")
         .agg(pl.len().alias("messages"), *(delay.quantile(q).round(3).alias(f"{n}_us") for n, q in quantiles.items()))
@@ -58,10 +62,13 @@ def _delays(profile: Profile) -> pl.DataFrame:
 def _host(row: dict[str, Any], t0: int) -> dict[str, Any]:
     reference = row["reference_ns"] or t0
     return {
-        "offset_ns": row["offset_ns"] + round(row["drift"] * (t0 - reference)),
+        "offset_ns": offset_at(t0, row["offset_ns"], row["drift"], reference),
         "drift": row["drift"],
         "reference_ns": reference,
-        "method": row["method"],
+        "status": row["status"],
+        "evidence": row["evidence"],
+        "component": row["component"],
+        "user_offset_ns": row["user_offset_ns"],
         "sd_us": _us(row["sd_ns"]),
         "bound_us": _us(row["bound_ns"]),
         "messages": row["messages"],
@@ -76,51 +83,76 @@ def _us(ns: float | None) -> float | None:
 def read(path: Path, profile: Profile) -> pl.DataFrame:
     """The clocks (schema `CLOCKS`) of the hosts of `profile` as the file at `path` has them.
 
-    A host that the file does not name keeps its wall clock. Raises SourceError when the file is not what it should be.
+    A host that the file does not name keeps its wall clock. Raises SourceError where the file is not what it should be.
     """
     known = _load(path)
-    t0 = _whole(path, known, "t0_ns")
+    t0 = _whole(path, "t0_ns", known.get("t0_ns", 0))
     hosts = known.get("hosts")
     if not isinstance(hosts, dict) or not all(isinstance(v, dict) for v in hosts.values()):
         raise SourceError(path, 'has no "hosts"', "it must name each host's offset_ns and drift")
-    rows = []
-    for host in profile.ranks["host"].drop_nulls().unique().sort():
-        if host not in hosts:
-            rows.append({"host": host, "method": "wall", "offset_ns": 0, "drift": 0.0, "reference_ns": 0})
-            continue
-        said = hosts[host]
-        drift = said.get("drift", 0.0)
-        if not isinstance(drift, int | float) or isinstance(drift, bool) or not abs(drift) < 0.5:
-            raise SourceError(path, f'the drift of "{host}" is {drift!r}', "it must be a small number such as 1.2e-5")
-        reference = _whole(path, said, "reference_ns") if "reference_ns" in said else t0
-        offset = _whole(path, said, "offset_ns") - round(drift * (t0 - reference))
-        rows.append({"host": host, "method": "file", "offset_ns": offset, "drift": float(drift),
-                     "reference_ns": reference, "sd_ns": _ns(said, "sd_us"), "bound_ns": _ns(said, "bound_us"),
-                     "messages": said.get("messages"), "collectives": said.get("collectives")})  # fmt: skip
-    return conform(pl.DataFrame(rows, infer_schema_length=None), CLOCKS)
+    wall = uncorrected(profile.ranks, "wall")
+    rows = [_clock(path, host, hosts[host], t0) for host in wall["host"] if host in hosts]
+    named = conform(pl.DataFrame(rows, infer_schema_length=None), CLOCKS) if rows else wall.clear()
+    return pl.concat([named, wall.join(named, on="host", how="anti")]).sort("host")
+
+
+def _clock(path: Path, host: str, entry: dict[str, Any], t0: int) -> dict[str, Any]:
+    """The row of `CLOCKS` that an entry of the file stands for. Only offset_ns must be there."""
+
+    def named(name: str) -> str:
+        return f'{name} of "{host}"'
+
+    drift = entry.get("drift", 0.0)
+    if not isinstance(drift, int | float) or isinstance(drift, bool) or not abs(drift) < MOST_DRIFT:
+        raise SourceError(path, f"{named('drift')} is {_shown(drift)}", "it must be a small number such as 1.2e-5")
+    reference = _whole(path, named("reference_ns"), entry.get("reference_ns", t0))
+    if "offset_ns" not in entry:
+        raise SourceError(path, f'the host "{host}" has no offset_ns', "it must be a whole number of nanoseconds")
+    offset = _whole(path, named("offset_ns"), entry["offset_ns"])
+    clock = {
+        "host": host,
+        "status": "file",
+        "offset_ns": _whole(path, named("offset_ns"), offset_at(reference, offset, drift, t0)),
+        "drift": float(drift),
+        "reference_ns": reference,
+    }
+    for name in ("sd", "bound"):
+        if (value := entry.get(f"{name}_us")) is not None:
+            clock[f"{name}_ns"] = _deviation(path, named(f"{name}_us"), value)
+    for name in ("messages", "collectives"):
+        if (value := entry.get(name)) is not None:
+            clock[name] = _whole(path, named(name), value, "it must be a whole number")
+    return clock
 
 
 def _load(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise SourceError(path, "is too large for a clock alignment", "give the clock_alignment.json of an export")
+            raise SourceError(path, "is too large for a clock alignment", _REMEDY)
         known = orjson.loads(path.read_bytes())
     except OSError as error:
         raise SourceError(path, f"cannot be read: {error.strerror}") from error
     except orjson.JSONDecodeError as error:
-        raise SourceError(path, f"is not JSON: {error}", "give the clock_alignment.json of an export") from error
+        raise SourceError(path, f"is not JSON: {error}", _REMEDY) from error
     if not isinstance(known, dict):
-        raise SourceError(path, "is not a clock alignment", "give the clock_alignment.json of an export")
+        raise SourceError(path, "is not a clock alignment", _REMEDY)
     return known
 
 
-def _whole(path: Path, said: dict[str, Any], name: str) -> int:
-    value = said.get(name, 0)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 2**62:
-        raise SourceError(path, f"{name} is {value!r}", "it must be a whole number of nanoseconds")
+def _whole(path: Path, name: str, value: Any, remedy: str = "it must be a whole number of nanoseconds") -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < LIMIT_NS:
+        raise SourceError(path, f"{name} is {_shown(value)}", remedy)
     return round(value)
 
 
-def _ns(said: dict[str, Any], name: str) -> float | None:
-    value = said.get(name)
-    return float(value) * 1e3 if isinstance(value, int | float) else None
+def _deviation(path: Path, name: str, value: Any) -> float:
+    """A number of µs that is not negative, in ns."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < LIMIT_NS:
+        raise SourceError(path, f"{name} is {_shown(value)}", "it must be a number of microseconds")
+    return float(value) * 1e3
+
+
+def _shown(value: Any) -> str:
+    """A value of the file, short enough for a sentence."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"

@@ -1,42 +1,48 @@
-"""What can be said about a fit from outside it: causality, hard bounds, and how well its parts agree."""
+"""What holds whatever the latencies are: messages arrive after they were sent, and how far a host can be misplaced."""
 
 from __future__ import annotations
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from trace_export.clocks.causality import SLACK_US
 from trace_export.clocks.graph import NegativeCycleError, shortest
-from trace_export.clocks.observations import Floats, Ints, Ties
+from trace_export.clocks.observations import Floats, Ints, Observations
 from trace_export.clocks.solve import Solution
+from trace_export.tolerances import CAUSALITY_NS
 
+SMALL_EVENT = 8
+"""Collectives of no more members constrain every pair of them; larger ones by way of a node of their own."""
 BIG_EVENTS = 256
 """Of the collectives with many members only so many, the tightest, are used for the bounds."""
-
 CHUNK = 512
+"""Hosts whose paths are searched at a time, which bounds the memory."""
 
 
-def bounds(ties: Ties, solution: Solution, component: Ints) -> tuple[Floats, float, list[int]]:
-    """How far each host can be from where it was put, in µs, whatever the delays were (H; inf where nothing bounds it).
+def violations(messages: pl.DataFrame) -> int:
+    """How many of the messages (schema `MESSAGES`) arrive before they were sent."""
+    return int((messages["recv_end_ns"] < messages["send_start_ns"]).sum())
+
+
+def bounds(known: Observations, solution: Solution, component: Ints) -> tuple[Floats, float, list[int]]:
+    """How far each host can be from where it was placed, in µs, whatever the latencies were (H; inf if unbounded).
 
     Every message and collective says that one host's remaining error exceeds another's by at most so much; the shortest
     paths through these difference constraints bound all pairs. Measured against the mean of the host's component.
     Also returns the slack that made the constraints free of contradiction, and the hosts of a contradicting cycle.
     """
-    source, target, limit, nodes = _constraints(ties, solution)
-    slack = SLACK_US
+    source, target, limit, nodes = _constraints(known, solution)
+    slack = CAUSALITY_NS / 1e3
     cycle: list[int] = []
     while True:
         try:
-            return _spread(source, target, limit + slack, nodes, component), slack, cycle
+            return _largest_error(source, target, limit + slack, nodes, component), slack, cycle
         except NegativeCycleError:
             if not cycle:
-                cycle = [n for n in _cycle(source, target, limit + slack, nodes) if n < len(ties.hosts)]
+                cycle = [n for n in _cycle(source, target, limit + slack, nodes) if n < len(known.hosts)]
             slack *= 2
 
 
-def _spread(source: Ints, target: Ints, limit: Floats, nodes: int, component: Ints) -> Floats:
+def _largest_error(source: Ints, target: Ints, limit: Floats, nodes: int, component: Ints) -> Floats:
     hosts = len(component)
     upper, lower = np.zeros(hosts), np.zeros(hosts)
     size = np.bincount(component, minlength=int(component.max()) + 1)[component]
@@ -49,16 +55,16 @@ def _spread(source: Ints, target: Ints, limit: Floats, nodes: int, component: In
     return np.asarray(np.maximum(upper, lower) / size)
 
 
-def _constraints(ties: Ties, solution: Solution) -> tuple[Ints, Ints, Floats, int]:
+def _constraints(known: Observations, solution: Solution) -> tuple[Ints, Ints, Floats, int]:
     """Edges i → j of `error of j - error of i <= limit` (µs), one per pair of nodes; nodes after H are collectives."""
-    hosts = len(ties.hosts)
+    hosts = len(known.hosts)
     parts: list[tuple[Ints, Ints, Floats]] = []
-    if len(ties.pair):
-        least = np.minimum.reduceat(solution.residual, ties.first) + solution.lag
-        parts.append((ties.source, ties.target, _excused(ties, least)))
+    if len(known.pair):
+        least = np.minimum.reduceat(solution.residual, known.first) + solution.latency
+        parts.append((known.source, known.target, _relaxed(known, least)))
     nodes = hosts
-    if len(ties.event):
-        small, large, nodes = _event_constraints(ties, solution)
+    if len(known.event):
+        small, large, nodes = _event_constraints(known, solution)
         parts += [small, large]
     if not parts:
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), nodes
@@ -68,33 +74,33 @@ def _constraints(ties: Ties, solution: Solution) -> tuple[Ints, Ints, Floats, in
     return frame["s"].to_numpy(), frame["t"].to_numpy(), frame["limit"].to_numpy(), nodes
 
 
-def _excused(ties: Ties, least: Floats) -> Floats:
-    """`least` per directed pair; where both directions together are negative (a sender that ends after its receiver)
-    each is excused by what is missing, so that the pair says only what its ends agree on."""
-    hosts = len(ties.hosts)
-    key, back = ties.source * hosts + ties.target, ties.target * hosts + ties.source
+def _relaxed(known: Observations, least: Floats) -> Floats:
+    """`least` per directed pair. Where both directions together are negative (a sender that ends after its receiver),
+    each is relaxed by the violation, so that the pair states only what its ends agree on."""
+    hosts = len(known.hosts)
+    key, back = known.source * hosts + known.target, known.target * hosts + known.source
     at = np.minimum(np.searchsorted(key, back), len(key) - 1)
-    close = np.where(key[at] == back, least + least[at], 0.0)
-    return least + np.maximum(0.0, -close)
+    round_trip = np.where(key[at] == back, least + least[at], 0.0)
+    return least + np.maximum(0.0, -round_trip)
 
 
 def _event_constraints(
-    ties: Ties, solution: Solution
+    known: Observations, solution: Solution
 ) -> tuple[tuple[Ints, Ints, Floats], tuple[Ints, Ints, Floats], int]:
     """No member of a collective ends before every member has started it."""
-    hosts = len(ties.hosts)
+    hosts = len(known.hosts)
     start, end = (
-        t - solution.offset[ties.member] - solution.drift[ties.member] * t / ties.span_us
-        for t in (ties.entered, ties.left)
+        t - solution.offset[known.member] - solution.drift[known.member] * t / known.span_us
+        for t in (known.entered, known.left)
     )
-    rows = pl.DataFrame({"event": ties.event, "host": ties.member, "start": start, "end": end})
+    rows = pl.DataFrame({"event": known.event, "host": known.member, "start": start, "end": end})
     rows = rows.with_columns(size=pl.len().over("event"))
-    few = rows.filter(pl.col("size") <= 8)
+    few = rows.filter(pl.col("size") <= SMALL_EVENT)
     pairs = few.join(few, on="event", suffix="_late").select(
         "host_late", "host", limit=pl.col("end") - pl.col("start_late")
     )
     small = (pairs["host_late"].to_numpy(), pairs["host"].to_numpy(), pairs["limit"].to_numpy())
-    many = rows.filter(pl.col("size") > 8)
+    many = rows.filter(pl.col("size") > SMALL_EVENT)
     tight = many.group_by("event").agg(room=pl.col("end").min() - pl.col("start").max()).sort("room", "event")
     many = many.join(tight.head(BIG_EVENTS).with_row_index("node", hosts), on="event").sort("node", "host")
     node, host = many["node"].cast(pl.Int64).to_numpy(), many["host"].to_numpy()
@@ -125,10 +131,3 @@ def _cycle(source: Ints, target: Ints, limit: Floats, nodes: int) -> list[int]:
     while (at := int(before[at])) != seen[0]:
         seen.append(at)
     return sorted(seen)
-
-
-def halves(ties: Ties) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A share of the rows for the hold-out check: every second message of each pair, every second collective."""
-    place = np.arange(len(ties.pair)) - ties.first[ties.pair] if len(ties.pair) else np.zeros(0, np.int64)
-    events = np.arange(int(ties.event.max()) + 1 if len(ties.event) else 0)
-    return (place % 2).astype(np.float64), (events % 2).astype(np.float64)

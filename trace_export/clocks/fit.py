@@ -8,33 +8,35 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from trace_export.clocks import bounds, fit_tables
-from trace_export.clocks.causality import SLACK_US
+from trace_export.clocks import apply, bounds, fit_tables, solve
 from trace_export.clocks.graph import components
-from trace_export.clocks.loss import Settings
-from trace_export.clocks.observations import Floats, Ints, Ties, gather
-from trace_export.clocks.solve import Problem
-from trace_export.clocks.uncertainty import RESAMPLED, centred, uncertainty, unsteadiness
-from trace_export.model import CLOCKS, conform
+from trace_export.clocks.observations import Floats, Ints, Observations, gather
+from trace_export.clocks.problem import Problem, Settings
+from trace_export.clocks.uncertainty import RESAMPLED, centred, drift_variation, uncertainty
+from trace_export.tolerances import CAUSALITY_NS
 
 FEW = 8
+"""Between fewer messages than these the priors decide."""
+CLEARLY_BETTER = 6
+"""By how many standard deviations latencies that differ must fit the collectives better than equal ones."""
 
 
 @dataclass(frozen=True)
 class ClockFit:
     """The correction of each host and how well it is known.
 
-    `clocks` has the schema `model.CLOCKS`; `pairs` that of `report.PAIRS`. `holdout_ns` is how far the placements of
-    two fits, each on half of the data, differ at most; `wander_ns` how far the clocks stray from constant rates;
-    `slack_ns` what the hard bounds had to allow for, `contradiction` the hosts around which the data contradict
-    constant rates by more than that allows. `asymmetric`: the two directions' lags were found to differ.
+    `clocks` has the schema `model.CLOCKS`; `pairs` that of `fit_tables.PAIRS`. `holdout_ns` is how far the placements
+    of two fits, each on half of the data, differ at most; `drift_variation_ns` how far the clocks depart from constant
+    rates; `slack_ns` what the hard bounds had to allow for, `contradiction` the hosts around which the observations
+    contradict constant rates by more than that allows. `asymmetric`: the latencies of the two directions were found to
+    differ.
     """
 
     clocks: pl.DataFrame
     pairs: pl.DataFrame
     holdout_ns: float | None = None
-    wander_ns: float = 0.0
-    slack_ns: float = SLACK_US * 1e3
+    drift_variation_ns: float = 0.0
+    slack_ns: float = CAUSALITY_NS
     contradiction: tuple[str, ...] = ()
     asymmetric: bool = False
     settings: Settings = field(default_factory=Settings)
@@ -50,12 +52,12 @@ class ClockFit:
 
     @property
     def one_sided(self) -> list[str]:
-        """The host pairs whose messages go one way only."""
+        """The host pairs whose messages go in one direction only."""
         return self._named(pl.min_horizontal("messages_ab", "messages_ba") == 0)
 
     @property
     def few_messages(self) -> list[str]:
-        """The host pairs with so few messages that what was thought likely beforehand decides."""
+        """The host pairs with so few messages that the priors decide."""
         return self._named(pl.col("messages_ab") + pl.col("messages_ba") < FEW)
 
     def _named(self, which: pl.Expr) -> list[str]:
@@ -74,89 +76,82 @@ def fit_clocks(
 
     `messages`, `collectives`, `ranks` have the schemas of `model`; `edges` are pseudo messages (schema MESSAGES: the
     end of a producing block, the start of its consumer), used between hosts that exchange no messages. The corrected
-    time is `t - offset_ns - round(drift * (t - reference_ns))`. Only differences between hosts are known: within each
-    set of hosts that are tied together the median correction is 0. A host without ties keeps its wall clock (method
+    time is `t - offset_ns - round(drift * (t - reference_ns))`. Only differences between hosts can be observed: within
+    each connected set of hosts the median correction is 0. A host without observations keeps its wall clock (status
     `wall`). The result does not depend on the order of rows, and shifting all times of one host changes nothing else.
     """
     settings = settings or Settings()
-    ties = gather(messages, collectives, ranks, edges)
-    if not ties.used.any():
-        return ClockFit(_wall(ties.hosts), pl.DataFrame(schema=fit_tables.PAIRS), settings=settings)
-    return _fit(ties, settings)
+    known = gather(messages, collectives, ranks, edges)
+    if not known.observed.any():
+        status = "single-host" if len(known.hosts) == 1 else "wall"
+        return ClockFit(apply.uncorrected(ranks, status), pl.DataFrame(schema=fit_tables.PAIRS), settings=settings)
+    return _fit(known, settings)
 
 
-def _wall(hosts: list[str]) -> pl.DataFrame:
-    method = "single-host" if len(hosts) == 1 else "wall"
-    frame = pl.DataFrame({"host": hosts}, schema={"host": pl.String}).with_columns(
-        method=pl.lit(method), offset_ns=0, drift=0.0, reference_ns=0, messages=0, collectives=0
-    )
-    return conform(frame, CLOCKS)
+def _components(known: Observations) -> Ints:
+    """Which hosts are connected: a component number per host, counted by the first host's name."""
+    hosts = len(known.hosts)
+    one = np.concatenate([known.source, known.member])
+    other = np.concatenate([known.target, known.event + hosts])
+    return np.unique(components(one, other, hosts + known.events)[:hosts], return_inverse=True)[1]
 
 
-def _components(ties: Ties) -> Ints:
-    """Which hosts are tied together: a component number per host, counted by the first host's name."""
-    hosts, events = len(ties.hosts), int(ties.event.max()) + 1 if len(ties.event) else 0
-    one = np.concatenate([ties.source, ties.member])
-    other = np.concatenate([ties.target, ties.event + hosts])
-    return np.unique(components(one, other, hosts + events)[:hosts], return_inverse=True)[1]
-
-
-def _fit(ties: Ties, settings: Settings) -> ClockFit:
-    component = _components(ties)
+def _fit(known: Observations, settings: Settings) -> ClockFit:
+    component = _components(known)
     anchors = np.unique(component, return_index=True)[1]
-    problem, few = Problem(ties, anchors, settings), Problem(ties.thinned(RESAMPLED), anchors, settings)
-    asymmetry = _lags_that_differ(few)
+    problem, few = (Problem.of(some, anchors, settings) for some in (known, known.thinned(RESAMPLED)))
+    asymmetry = _asymmetry(few)
     if asymmetry is not None:
         problem, few = problem.with_asymmetry(asymmetry), few.with_asymmetry(asymmetry)
-    solution, known = problem.fit(), uncertainty(few, component)
-    still = bool(np.all(np.abs(centred(solution.drift, component)) < 2 * known.drift))
+    solution, certainty = solve.fit(problem), uncertainty(few, component)
+    still = bool(np.all(np.abs(centred(solution.drift, component)) < 2 * certainty.drift))
     if still:
         problem, few = problem.without_drift(), few.without_drift()
-        solution = replace(problem.fit(), drift=np.zeros(len(ties.hosts)))
-        known = replace(uncertainty(few, component), drift=known.drift)
-    bound, slack, cycle = bounds.bounds(ties, solution, component)
-    wander = unsteadiness(ties, solution)
-    sd = np.minimum(np.sqrt(known.mid**2 + known.drift**2 / 12 + wander**2), bound)
+        solution = replace(solve.fit(problem), drift=np.zeros(len(known.hosts)))
+        certainty = replace(uncertainty(few, component), drift=certainty.drift)
+    bound, slack, cycle = bounds.bounds(known, solution, component)
+    variation = drift_variation(known, solution)
+    sd = np.minimum(np.sqrt(certainty.mid**2 + certainty.drift**2 / 12 + variation**2), bound)
     return ClockFit(
-        clocks=fit_tables.clocks(ties, solution, component, sd, bound, still=still),
-        pairs=fit_tables.pairs(ties, solution, settings.tau),
-        holdout_ns=known.holdout * 1e3,
-        wander_ns=wander * 1e3,
+        clocks=fit_tables.clocks(known, solution, component, sd, bound, still=still),
+        pairs=fit_tables.pairs(known, solution, settings.tau),
+        holdout_ns=certainty.holdout * 1e3,
+        drift_variation_ns=variation * 1e3,
         slack_ns=slack * 1e3,
-        contradiction=tuple(ties.hosts[h] for h in cycle),
+        contradiction=tuple(known.hosts[h] for h in cycle),
         asymmetric=asymmetry is not None,
         settings=settings,
     )
 
 
-def _lags_that_differ(problem: Problem) -> Floats | None:
-    """By about how much (µs) the two directions' lags differ, where collectives prove that they do; else None."""
-    joined = _joined(problem)
-    if not joined.any():
+def _asymmetry(problem: Problem) -> Floats | None:
+    """About half the difference (µs) between the latencies of the two directions of each host pair, where collectives
+    prove that they differ; else None."""
+    provable = _connected_by_collectives(problem)
+    if not provable.any():
         return None
-    same = problem.settings.same_lag_us
-    loose = problem.with_asymmetry(np.where(joined, 1000.0, same))
-    tight, freed = problem.fit(), loose.fit()
-    free, members = int(joined.sum()), len(problem.ties.event)
-    left = max(members - len(problem.event_size) - free, 1)
+    same = problem.settings.same_latency_us
+    loose = problem.with_asymmetry(np.where(provable, 1000.0, same))
+    tight, freed = solve.fit(problem), solve.fit(loose)
+    free, members = int(provable.sum()), len(problem.observations.event)
+    left = max(members - len(problem.geometry.event_size) - free, 1)
     spread = freed.member_us * np.sqrt(members / left)
     better = (_huber(tight.disagreement / spread) - _huber(freed.disagreement / spread)).sum()
-    if better < free + 6 * np.sqrt(2 * free):
+    if better < free + CLEARLY_BETTER * np.sqrt(2 * free):
         return None
-    lags = loose.lags(freed)[joined]
-    about = float(np.sqrt(np.nanmean((lags[:, 0] - lags[:, 1]) ** 2))) / 2
-    return np.where(joined, about, same)
+    latencies = solve.latencies_by_host_pair(loose, freed)[provable]
+    about = float(np.sqrt(np.nanmean((latencies[:, 0] - latencies[:, 1]) ** 2))) / 2
+    return np.where(provable, about, same)
 
 
-def _joined(problem: Problem) -> NDArray[np.bool_]:
-    """Of each host pair with messages both ways: do collectives alone tie its two hosts?"""
-    ties = problem.ties
-    if not len(ties.event) or not len(ties.pair):
-        return np.zeros(len(problem.low), bool)
-    hosts = len(ties.hosts)
-    label = components(ties.member, ties.event + hosts, hosts + len(problem.event_size))
-    both_ways = np.bincount(problem.link, minlength=len(problem.low)) == 2
-    return np.asarray((label[problem.low] == label[problem.high]) & both_ways)
+def _connected_by_collectives(problem: Problem) -> NDArray[np.bool_]:
+    """Of each host pair with messages in both directions: do collectives alone connect its two hosts?"""
+    known, geometry = problem.observations, problem.geometry
+    if not len(known.event) or not len(known.pair):
+        return np.zeros(len(geometry.low), bool)
+    label = components(known.member, known.event + geometry.hosts, geometry.hosts + len(geometry.event_size))
+    both = np.bincount(geometry.link, minlength=len(geometry.low)) == 2
+    return np.asarray((label[geometry.low] == label[geometry.high]) & both)
 
 
 def _huber(r: Floats, knee: float = 3.0) -> Floats:

@@ -1,14 +1,14 @@
-"""Graphs over hosts: which hang together, and the shortest paths."""
+"""Graphs over hosts: connected components and shortest paths."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from trace_export.clocks.linalg import check_room
+from trace_export.clocks.linalg import check_memory
 from trace_export.clocks.observations import Floats, Ints
 
 FEW_NODES = 64
-"""The paths of a graph with no more nodes are found sooner than scipy is imported."""
+"""Up to so many nodes the paths are found sooner than scipy is imported."""
 
 
 class NegativeCycleError(ValueError):
@@ -16,7 +16,7 @@ class NegativeCycleError(ValueError):
 
 
 def components(one: Ints, other: Ints, nodes: int) -> Ints:
-    """The least node that each node hangs together with by the edges `one` – `other`."""
+    """The smallest node of each node's connected component; the edges are `one` – `other`."""
     label = np.arange(nodes)
     while True:
         least = np.minimum(label[one], label[other])
@@ -34,7 +34,7 @@ def shortest(source: Ints, target: Ints, length: Floats, nodes: int, rows: Ints)
     Edges may be negative, and there is at most one from a node to another. Raises NegativeCycleError.
     """
     if nodes > FEW_NODES:
-        check_room()
+        check_memory()
         from scipy.sparse import csgraph, csr_matrix
 
         try:

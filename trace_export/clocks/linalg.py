@@ -1,6 +1,7 @@
-"""Matrices of the clock fit: dense for a few hosts, where a sparse one is nothing but overhead, sparse for many.
+"""Matrices of the clock fit: dense for a few hosts, sparse for many.
 
-Dense and sparse ones know the same operators (+, -, @, .T). scipy is imported only where there is a sparse one.
+Dense and sparse ones have the same operators (+, -, @, .T). scipy is imported only where there is a sparse one, because
+its import takes longer than the fit of a few hosts.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ Matrix = Any
 """A dense array or a sparse array of scipy."""
 
 BLAS_BUFFER_BYTES = 32 << 20
+"""What OpenBLAS allocates for each of its threads when it is loaded."""
 
 
 def matrix(rows: Ints, columns: Ints, values: Floats, shape: tuple[int, int], *, dense: bool) -> Matrix:
@@ -25,7 +27,7 @@ def matrix(rows: Ints, columns: Ints, values: Floats, shape: tuple[int, int], *,
     if dense:
         flat = np.bincount((rows * shape[1] + columns).ravel(), values.ravel(), shape[0] * shape[1])
         return flat.reshape(shape)
-    check_room()
+    check_memory()
     import scipy.sparse as sparse
 
     return sparse.csr_matrix((values.ravel(), (rows.ravel(), columns.ravel())), shape=shape)
@@ -48,8 +50,11 @@ def solver(symmetric: Matrix) -> Callable[[Floats], Floats]:
     return lambda right: np.asarray(factors.solve(right))
 
 
-def check_room() -> None:
-    """Raises MemoryError where there is no room for scipy: the OpenBLAS in it takes a buffer for each of its threads,
-    and where there is no memory for one it asks for ever."""
+def check_memory() -> None:
+    """Raises MemoryError where there is no memory for the buffers of the OpenBLAS in scipy.
+
+    OpenBLAS repeats a failed allocation without end, so that under a memory limit the program would hang in the import
+    of scipy instead of failing (tests/faults/test_memory.py shows both). Allocating as much first makes it fail.
+    """
     threads = int(os.environ.get("OPENBLAS_NUM_THREADS") or os.cpu_count() or 1)
     np.empty((threads + 2) * BLAS_BUFFER_BYTES, np.uint8)

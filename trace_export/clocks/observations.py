@@ -1,6 +1,6 @@
-"""What ties the hosts' clocks together, as arrays: messages, collectives, and the pipeline's own dependencies.
+"""Observations that constrain the clock offsets of hosts, as arrays: messages, dependencies of blocks, collectives.
 
-Times are taken relative to a base of each host (its first stamp here) as int64 before they become float microseconds:
+Times are taken relative to a base of each host (its first observation) as int64 before they become float microseconds:
 so a host that is seconds off costs no precision, and shifting one host's input changes no bit of what follows.
 """
 
@@ -12,35 +12,31 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from trace_export.model import MESSAGES, conform
+from trace_export.model import MESSAGES, Profile, conform
+from trace_export.tolerances import COLLECTIVE_ENDS_NS
+from trace_export.window_offsets import CLEARLY, candidates, paired
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MESSAGE, BLOCKS = 0, 1
-"""What a tie between two hosts is made of: true messages, or blocks that feed each other."""
-
-SHIFTS = range(-6, 7)
-CLEARLY = 3.0
-"""How many times better another shift must fit before it is believed."""
-
-NEAR_NS = 200_000
-"""Ends of one collective lie within this of each other once the clocks' difference is taken out."""
+"""Kinds of observations between two hosts: true messages, or dependencies between blocks."""
 
 
 @dataclass(frozen=True)
-class Ties:
+class Observations:
     """All that is known between `hosts` (H), sorted so that the order of the input's rows does not matter.
 
     Messages: one row each, sorted by directed pair; `pair` is the row's index into the directed pairs (Q), whose ends
-    are `source`, `target` (host indices) and whose `kind` is MESSAGE or BLOCKS. `sent`, `received` are µs since the
-    base of their own host. Collectives: one row per member; `event` numbers the collectives, `member` is the host
-    index, `entered` and `left` µs since the host's base.
+    are `source`, `target` (host indices) and whose `kind` is MESSAGE or BLOCKS; `first` is the first row of each pair.
+    `sent`, `received` are µs since the base of their own host. Collectives: one row per member; `event` numbers the
+    collectives, `member` is the host index, `entered` and `left` µs since the host's base. `observed`: whether a host
+    has any observation.
     """
 
     hosts: list[str]
     base_ns: Ints
-    used: NDArray[np.bool_]
+    observed: NDArray[np.bool_]
     pair: Ints
     first: Ints
     source: Ints
@@ -59,7 +55,12 @@ class Ties:
         latest = [float(x.max()) for x in (self.sent, self.received, self.left) if len(x)]
         return max([1.0, *latest])
 
-    def thinned(self, most: int) -> Ties:
+    @property
+    def events(self) -> int:
+        """The number of collectives."""
+        return int(self.event.max()) + 1 if len(self.event) else 0
+
+    def thinned(self, most: int) -> Observations:
         """At most `most` messages of each directed pair, spread evenly over the window."""
         count = np.diff(np.append(self.first, len(self.pair)))
         if not len(count) or count.max() <= most:
@@ -71,6 +72,30 @@ class Ties:
         pair = self.pair[keep]
         first = np.searchsorted(pair, np.arange(len(count)))
         return replace(self, pair=pair, first=first, sent=self.sent[keep], received=self.received[keep])
+
+
+def hosts_of_ranks(ranks: pl.DataFrame) -> pl.DataFrame:
+    """rank, host; each rank once."""
+    return ranks.select("rank", "host").unique("rank")
+
+
+def with_hosts(messages: pl.DataFrame, host_of_rank: pl.DataFrame) -> pl.DataFrame:
+    """`messages` whose two ranks are in `host_of_rank` (rank, host), with the columns `src_host` and `dst_host`."""
+    source, target = (
+        host_of_rank.select(pl.col("rank").alias(f"{end}_rank"), pl.col("host").alias(f"{end}_host"))
+        for end in ("src", "dst")
+    )
+    return messages.join(source, on="src_rank").join(target, on="dst_rank")
+
+
+def first_times(profile: Profile) -> pl.DataFrame:
+    """host, first: the first time (ns) of each host in the tables of what happened on it."""
+    times = [
+        frame.group_by("rank").agg(first=pl.col("start_ns").min())
+        for frame in (profile.spans, profile.p2p, profile.collectives)
+    ]
+    by_host = pl.concat(times).join(hosts_of_ranks(profile.ranks), on="rank").group_by("host")
+    return by_host.agg(pl.col("first").min()).drop_nulls().sort("host")
 
 
 def block_messages(spans: pl.DataFrame, block_edges: pl.DataFrame) -> pl.DataFrame:
@@ -87,28 +112,31 @@ def block_messages(spans: pl.DataFrame, block_edges: pl.DataFrame) -> pl.DataFra
 
 def gather(
     messages: pl.DataFrame, collectives: pl.DataFrame, ranks: pl.DataFrame, edges: pl.DataFrame | None = None
-) -> Ties:
-    """The ties between hosts in `messages`, `collectives` and `edges` (schemas of `model`; `edges` as MESSAGES).
+) -> Observations:
+    """The observations in `messages`, `collectives` and `edges` (schemas of `model`; `edges` as MESSAGES).
 
-    `edges` count only between hosts that exchange no messages. Ties inside one host say nothing and are left out.
+    `edges` count only between hosts that exchange no messages. What stays inside one host constrains nothing and is
+    left out.
     """
     hosts = ranks["host"].drop_nulls().unique().sort().to_list()
     index = pl.DataFrame({"host": hosts, "h": pl.Series(range(len(hosts)), dtype=pl.Int64)})
-    place = ranks.select("rank", "host").join(index, on="host").select("rank", "h").unique("rank")
-    rows = _between(messages, place, MESSAGE)
+    host_of_rank = hosts_of_ranks(ranks).join(index, on="host").select("rank", host="h")
+    rows = _between(messages, host_of_rank, MESSAGE)
     if edges is not None and not edges.is_empty():
-        extra = _between(edges, place, BLOCKS).join(rows.select("lo", "hi").unique(), on=["lo", "hi"], how="anti")
+        extra = _between(edges, host_of_rank, BLOCKS).join(
+            rows.select("lo", "hi").unique(), on=["lo", "hi"], how="anti"
+        )
         rows = pl.concat([rows, extra])
     rows = rows.sort("i", "j", "src_rank", "dst_rank", "sent", "received")
-    members = _events(collectives, place)
-    base, used = _bases(len(hosts), rows, members)
+    members = _events(collectives, host_of_rank)
+    base, observed = _bases(len(hosts), rows, members)
     i, j = rows["i"].to_numpy(), rows["j"].to_numpy()
     _, first, pair = np.unique(i * len(hosts) + j, return_index=True, return_inverse=True)
-    member = members["h"].to_numpy()
-    return Ties(
+    member = members["host"].to_numpy()
+    return Observations(
         hosts=hosts,
         base_ns=base,
-        used=used,
+        observed=observed,
         pair=pair,
         first=first,
         source=i[first],
@@ -123,93 +151,92 @@ def gather(
     )
 
 
-def _between(messages: pl.DataFrame, place: pl.DataFrame, kind: int) -> pl.DataFrame:
+def _between(messages: pl.DataFrame, host_of_rank: pl.DataFrame, kind: int) -> pl.DataFrame:
     """Messages between different hosts with both ends known: i, j, lo, hi (host indices), sent, received (ns)."""
+    known = messages.select("src_rank", "dst_rank", sent="send_end_ns", received="recv_end_ns").drop_nulls()
     return (
-        messages.select("src_rank", "dst_rank", sent="send_end_ns", received="recv_end_ns")
-        .drop_nulls()
-        .join(place.rename({"rank": "src_rank", "h": "i"}), on="src_rank")
-        .join(place.rename({"rank": "dst_rank", "h": "j"}), on="dst_rank")
+        with_hosts(known, host_of_rank)
+        .rename({"src_host": "i", "dst_host": "j"})
         .filter(pl.col("i") != pl.col("j"))
         .with_columns(lo=pl.min_horizontal("i", "j"), hi=pl.max_horizontal("i", "j"), kind=pl.lit(kind, pl.Int64))
     )
 
 
 def _bases(count: int, rows: pl.DataFrame, members: pl.DataFrame) -> tuple[Ints, NDArray[np.bool_]]:
-    """The first stamp of each host, and which hosts have any."""
+    """The first time of each host, and which hosts have any."""
     base = np.full(count, np.iinfo(np.int64).max)
-    ends = ((rows, "i", "sent"), (rows, "j", "received"), (members, "h", "start_ns"))
+    ends = ((rows, "i", "sent"), (rows, "j", "received"), (members, "host", "start_ns"))
     for frame, host, time in ends:
         firsts = frame.group_by(host).agg(pl.col(time).min())
         np.minimum.at(base, firsts[host].to_numpy(), firsts[time].to_numpy())
-    used = base != np.iinfo(np.int64).max
-    return np.where(used, base, 0), used
+    observed = base != np.iinfo(np.int64).max
+    return np.where(observed, base, 0), observed
 
 
-def _events(collectives: pl.DataFrame, place: pl.DataFrame) -> pl.DataFrame:
-    """The members of collectives that span hosts: h, event, start_ns, end_ns, sorted by event and rank.
+def _events(collectives: pl.DataFrame, host_of_rank: pl.DataFrame) -> pl.DataFrame:
+    """The members of collectives that span hosts: host, event, start_ns, end_ns, sorted by event and rank.
 
-    Members are matched by (group, op, ordinal). Where a member's window was cut differently its ordinals are shifted:
-    the shift that makes its ends agree with those of the group's fullest member is taken.
+    Members are matched by (group, op, sequence number). A member's window may begin at another operation than that of
+    the group's fullest member: the window offset under which their ends agree is searched for.
     """
     rows = (
         collectives.filter(pl.col("start_ns").is_not_null() & pl.col("end_ns").is_not_null())
-        .join(place, on="rank")
+        .join(host_of_rank, on="rank")
         .with_columns(pl.col("group").fill_null(""), pl.col("op").fill_null(""))
-        .filter((pl.col("h").n_unique() > 1).over("group", "op"))
+        .filter((pl.col("host").n_unique() > 1).over("group", "op"))
     )
     if rows.is_empty():
-        return rows.select("h", pl.lit(0, pl.Int64).alias("event"), "start_ns", "end_ns").clear()
+        return rows.select("host", pl.lit(0, pl.Int64).alias("event"), "start_ns", "end_ns").clear()
     counted = pl.int_range(pl.len(), dtype=pl.Int64).over("group", "op", "rank", order_by=["start_ns", "end_ns"])
     known = pl.col("ordinal").is_not_null().all().over("group", "op")
-    rows = rows.with_columns(ordinal=pl.when(known).then("ordinal").otherwise(counted))
-    rows = rows.join(_shifts(rows), on=["group", "op", "rank"], nulls_equal=True)
+    rows = rows.with_columns(at=pl.when(known).then("ordinal").otherwise(counted))
+    rows = rows.join(_window_offsets(rows), on=MEMBER, nulls_equal=True)
     key = ["group", "op", "at"]
     return (
-        rows.with_columns(at=pl.col("ordinal") - pl.col("shift"))
+        rows.with_columns(at=pl.col("at") - pl.col("offset"))
         .unique([*key, "rank"], keep="none")
-        .filter((pl.col("h").n_unique() > 1).over(key))
+        .filter((pl.col("host").n_unique() > 1).over(key))
         .with_columns(event=pl.struct(key).rank("dense").cast(pl.Int64) - 1)
         .sort("event", "rank")
-        .select("h", "event", "start_ns", "end_ns")
+        .select("host", "event", "start_ns", "end_ns")
     )
 
 
-def _shifts(rows: pl.DataFrame) -> pl.DataFrame:
-    """The shift of each member's ordinals against the group's fullest member: group, op, rank, shift."""
-    member = ["group", "op", "rank"]
+MEMBER = ["group", "op", "rank"]
+
+
+def _window_offsets(rows: pl.DataFrame) -> pl.DataFrame:
+    """The window offset of each member against the group's fullest member: group, op, rank, offset."""
     counts = (
-        rows.group_by(member).agg(n=pl.len()).sort(["group", "op", "n", "rank"], descending=[False, False, True, False])
+        rows.group_by(MEMBER).agg(n=pl.len()).sort([*MEMBER[:2], "n", "rank"], descending=[False, False, True, False])
     )
-    fullest = counts.group_by("group", "op", maintain_order=True).first().select("group", "op", "rank")
-    reference = rows.join(fullest, on=member).select("group", "op", "ordinal", end_ref="end_ns")
-    at_rest = _spread(rows, reference, 0)
-    unclear = at_rest.filter((pl.col("spread") > NEAR_NS) | pl.col("spread").is_null()).select(member)
-    searched = rows.join(unclear, on=member)
-    tried = pl.concat([_spread(searched, reference, k) for k in SHIFTS])
+    fullest = counts.group_by("group", "op", maintain_order=True).first().select(MEMBER)
+    reference = rows.join(fullest, on=MEMBER).select("group", "op", "at", "end_ns")
+    as_they_are = _scatter(reference, rows, 0)
+    unclear = as_they_are.filter((pl.col("scatter") > COLLECTIVE_ENDS_NS) | pl.col("scatter").is_null()).select(MEMBER)
+    searched = rows.join(unclear, on=MEMBER)
+    tried = pl.concat([_scatter(reference, searched, k) for k in candidates(0)])
     best = (
-        tried.sort("spread", pl.col("shift").abs(), "shift", nulls_last=True)
-        .group_by(member, maintain_order=True)
+        tried.sort("scatter", pl.col("offset").abs(), "offset", nulls_last=True)
+        .group_by(MEMBER, maintain_order=True)
         .first()
+        .join(as_they_are.select(*MEMBER, rival="scatter"), on=MEMBER, how="left")
     )
-    best = best.join(at_rest.select(*member, rest="spread"), on=member, how="left").filter(
-        (pl.col("spread") * CLEARLY < pl.col("rest")) | (pl.col("rest").is_null() & (pl.col("spread") < NEAR_NS))
-    )
+    clear = pl.col("scatter") * CLEARLY < pl.col("rival")
+    alone = pl.col("rival").is_null() & (pl.col("scatter") < COLLECTIVE_ENDS_NS)
     return (
-        counts.select(member)
-        .join(best.select(*member, "shift"), on=member, how="left")
-        .with_columns(pl.col("shift").fill_null(0))
+        counts.select(MEMBER)
+        .join(best.filter(clear | alone).select(*MEMBER, "offset"), on=MEMBER, how="left")
+        .with_columns(pl.col("offset").fill_null(0))
     )
 
 
-def _spread(rows: pl.DataFrame, reference: pl.DataFrame, shift: int) -> pl.DataFrame:
-    """How much the ends of each member and the reference's scatter with the ordinals `shift`ed: the quartiles' gap."""
-    end = pl.col("end_ns") - pl.col("end_ref")
+def _scatter(reference: pl.DataFrame, rows: pl.DataFrame, offset: int) -> pl.DataFrame:
+    """How much the ends of each member scatter against those of `reference`: the distance of the quartiles, in ns.
+
+    The clocks' difference, which is the same for all, does not matter.
+    """
+    end = pl.col("end_ns_right") - pl.col("end_ns")
     end = end - end.min()
     gap = end.quantile(0.75, "higher") - end.quantile(0.25, "lower")
-    return (
-        rows.with_columns(ordinal=pl.col("ordinal") - shift)
-        .join(reference, on=["group", "op", "ordinal"])
-        .group_by("group", "op", "rank")
-        .agg(spread=pl.when(pl.len() >= 2).then(gap), shift=pl.lit(shift, pl.Int64))
-    )
+    return paired(reference, rows, offset, on=MEMBER[:2], by=MEMBER, scatter=pl.when(pl.len() >= 2).then(gap))

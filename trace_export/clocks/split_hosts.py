@@ -1,4 +1,4 @@
-"""Hosts that are not one: machines (or containers) that share a name but not a clock."""
+"""Split hosts whose ranks do not share a clock: machines (or containers) of one name."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from dataclasses import replace
 
 import polars as pl
 
+from trace_export.clocks.observations import hosts_of_ranks, with_hosts
 from trace_export.model import HOSTS, Note, Profile, conform
+from trace_export.tolerances import SAME_CLOCK_NS, STEADY_NS
 
-TOLERANCE_NS = 50_000
-"""Two ranks on one clock cannot contradict each other by more than this."""
-STEADY_NS = 100_000
-"""What would be a clock's offset scatters by less than this; what scatters more is waiting."""
 SHARE = 0.25
+"""So large a share of impossible messages is no longer explained by single messages that were paired wrongly."""
 
 
 def split(profile: Profile) -> Profile:
-    """`profile` with each host whose ranks' messages contradict one common clock taken apart, and a note for each.
+    """`profile` with each host split whose ranks' messages contradict one common clock, and a note for each.
 
     Ranks stay together that are joined by messages without contradiction. A rank without messages inside the host goes
     with the rank before it.
@@ -37,7 +36,7 @@ def split(profile: Profile) -> Profile:
         )
         hosts = _renamed(hosts, host, names)
         parts = ", ".join(dict.fromkeys(names))
-        text = f"clock of {host}: its ranks contradict each other, taken as several machines: {parts}"
+        text = f"clock of {host}: its ranks contradict each other, treated as several machines: {parts}"
         notes.append(Note("clock-host-split", "warning", text))
     return replace(profile, ranks=ranks, hosts=hosts).with_notes(notes)
 
@@ -46,24 +45,24 @@ def _links(profile: Profile) -> pl.DataFrame:
     """The pairs of ranks of one host that exchange messages: host, a, b, contradicts.
 
     They contradict each other where many messages arrive before they were sent, or where most arrive steadily before
-    their sender had finished (a sender that waits for something else varies), while a message and its answer together
-    take no less than no time: messages that were paired wrongly do not look like that.
+    their sender had finished (a sender that waits for something else varies), while the round trip is not negative:
+    messages that were paired wrongly do not look like that.
     """
-    host = profile.ranks.select("rank", "host").unique("rank")
     delay = pl.col("recv_end_ns") - pl.col("send_end_ns")
-    impossible = pl.col("recv_end_ns") < pl.col("send_start_ns") - TOLERANCE_NS
-    steady = (delay.median() < -TOLERANCE_NS) & (delay.quantile(0.75) - delay.quantile(0.25) < STEADY_NS)
-    ways = (
-        profile.messages.join(host.rename({"rank": "src_rank"}), on="src_rank")
-        .join(host.rename({"rank": "dst_rank", "host": "other"}), on="dst_rank")
-        .filter(pl.col("host") == pl.col("other"))
-        .group_by("host", "src_rank", "dst_rank")
+    impossible = pl.col("recv_end_ns") < pl.col("send_start_ns") - SAME_CLOCK_NS
+    steady = (delay.median() < -SAME_CLOCK_NS) & (delay.quantile(0.75) - delay.quantile(0.25) < STEADY_NS)
+    directions = (
+        with_hosts(profile.messages, hosts_of_ranks(profile.ranks))
+        .filter(pl.col("src_host") == pl.col("dst_host"))
+        .group_by("src_rank", "dst_rank", host="src_host")
         .agg(contradicts=(pl.len() >= 3) & ((impossible.mean() > SHARE) | steady), low=delay.quantile(0.05))
     )
     return (
-        ways.with_columns(a=pl.min_horizontal("src_rank", "dst_rank"), b=pl.max_horizontal("src_rank", "dst_rank"))
+        directions.with_columns(
+            a=pl.min_horizontal("src_rank", "dst_rank"), b=pl.max_horizontal("src_rank", "dst_rank")
+        )
         .group_by("host", "a", "b")
-        .agg(pl.col("contradicts").any() & (pl.len() == 2) & (pl.col("low").sum() > -TOLERANCE_NS))
+        .agg(pl.col("contradicts").any() & (pl.len() == 2) & (pl.col("low").sum() > -SAME_CLOCK_NS))
         .sort("host", "a", "b")
     )
 

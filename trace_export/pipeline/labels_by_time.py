@@ -12,9 +12,7 @@ import polars as pl
 from trace_export.model import INT, TEXT
 from trace_export.schedules.schedule import schedule_placement
 from trace_export.schedules.words import Plan, blocks, words
-
-SLACK_NS = 100_000
-"""So much too early is no contradiction: the devices of a host agree to some microseconds only."""
+from trace_export.tolerances import BLOCKS_NS
 
 _BLOCK = ["kind", "microbatch", "chunk"]
 
@@ -68,4 +66,4 @@ def _fits(own: pl.DataFrame, beside: pl.DataFrame) -> bool:
     early = pl.when(fed).then(pl.col("end_ns_other") - pl.col("start_ns")).otherwise(
         pl.col("end_ns") - pl.col("start_ns_other")
     )  # fmt: skip
-    return not bool((both.filter(pl.col("kind") != "W").select(early > SLACK_NS).to_series()).any())
+    return not bool((both.filter(pl.col("kind") != "W").select(early > BLOCKS_NS).to_series()).any())

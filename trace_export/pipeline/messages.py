@@ -13,17 +13,11 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.model import MESSAGES, Note, Profile, conform
+from trace_export.tolerances import MESSAGE_ENDS_NS, ROUND_TRIP_NS
+from trace_export.window_offsets import CLEARLY, candidates, paired
 
-MOST_SHIFT = 6
-WIDEST_SHIFT = 64
-AGREE_NS = 100_000
-"""Ends that scatter by less than this are the ends of the same transfers; nothing else needs to be tried."""
-EARLY_NS = 200_000
-"""A message and its answer may seem to take less than no time by this much."""
-TOO_EARLY = 50
-"""How much worse than scatter such a contradiction is."""
-CLEARLY = 3.0
-"""By how much another shift must fit worse for the best to be believed."""
+CONTRADICTION = 50
+"""Cost of a negative round trip, relative to that of scatter."""
 
 LANE = ["group", "src_rank", "dst_rank", "way"]
 
@@ -31,8 +25,8 @@ LANE = ["group", "src_rank", "dst_rank", "way"]
 def pair(profile: Profile) -> Profile:
     """`profile` with `messages` from its `p2p`, sorted by source, target and time; notes on what stayed unpaired.
 
-    The cost is that of sorting the operations, and a search over at most 2 · `WIDEST_SHIFT` shifts for those lanes
-    (group, source, target) whose ends do not agree as they are.
+    The cost is that of sorting the operations, and a search over at most 2 · `window_offsets.MOST` window offsets for
+    those lanes (group, source, target) whose ends do not agree as they are.
     """
     sends, receives = _sides(profile.p2p)
     lanes = _lanes(sends, receives)
@@ -42,14 +36,14 @@ def pair(profile: Profile) -> Profile:
     by_number = tuple(side.with_columns(at="ordinal") for side in by_order)
     numbered = _all_met(_agreeing(*_relative(*by_number), lanes.filter("numbered")), lanes).select("lane")
     counted = lanes.join(numbered, on="lane", how="anti")
-    shifts = pl.concat([
-        numbered.with_columns(shift=pl.lit(0, pl.Int64)), _search(*_relative(*by_order), counted)
+    offsets = pl.concat([
+        numbered.with_columns(offset=pl.lit(0, pl.Int64)), _search(*_relative(*by_order), counted)
     ])  # fmt: skip
     known = [pl.concat([n.join(numbered, on="lane"), o.join(counted.select("lane"), on="lane")])
              for n, o in zip(by_number, by_order, strict=True)]  # fmt: skip
-    messages = _joined(known[0], known[1], shifts)
+    messages = _joined(known[0], known[1], offsets)
     found = conform(messages.sort("src_rank", "dst_rank", "send_start_ns", "recv_start_ns"), MESSAGES)
-    notes = _notes(lanes, shifts)
+    notes = _notes(lanes, offsets)
     notes += _unpaired(len(sends) - len(found), len(receives) - len(found), profile.p2p["peer"].null_count())
     return replace(profile, messages=found).with_notes(notes)
 
@@ -122,8 +116,8 @@ def _relative(sends: pl.DataFrame, receives: pl.DataFrame) -> tuple[pl.DataFrame
 
 
 def _search(sent: pl.DataFrame, received: pl.DataFrame, lanes: pl.DataFrame) -> pl.DataFrame:
-    """lane, shift (null where none can be believed) of every one of `lanes`."""
-    settled = _agreeing(sent, received, lanes).select("lane", shift=pl.lit(0, pl.Int64))
+    """lane, offset (null where none can be believed) of every one of `lanes`."""
+    settled = _agreeing(sent, received, lanes).select("lane", offset=pl.lit(0, pl.Int64))
     left = lanes.join(settled, on="lane", how="anti")
     if left.is_empty():
         return settled
@@ -132,10 +126,9 @@ def _search(sent: pl.DataFrame, received: pl.DataFrame, lanes: pl.DataFrame) -> 
     asked = lanes.join(needed, on="lane")
     sent, received = sent.join(needed, on="lane"), received.join(needed, on="lane")
     gap = left.select((pl.col("n").cast(pl.Int64) - pl.col("n_recv").cast(pl.Int64)).abs().max()).item()
-    most = min(MOST_SHIFT + gap, WIDEST_SHIFT)
-    tried = pl.concat([_tried(sent, received, asked, k) for k in range(-most, most + 1)]).filter("fits")
-    fixed = settled.rename({"shift": "fixed"})
-    tried = tried.join(fixed, on="lane", how="left").filter(pl.col("shift") == pl.coalesce("fixed", "shift"))
+    tried = pl.concat([_tried(sent, received, asked, k) for k in candidates(gap)]).filter("fits")
+    fixed = settled.rename({"offset": "fixed"})
+    tried = tried.join(fixed, on="lane", how="left").filter(pl.col("offset") == pl.coalesce("fixed", "offset"))
     chosen = left.select("lane").join(_best(tried, answers), on="lane", how="left")
     return pl.concat([settled, chosen])
 
@@ -145,7 +138,7 @@ def _agreeing(sent: pl.DataFrame, received: pl.DataFrame, lanes: pl.DataFrame) -
     tried = _tried(sent, received, lanes, 0)
     both = _answers(lanes).join(tried, on="lane").join(tried.select(answer="lane", back="low"), on="answer", how="left")
     close = (pl.col("low") + pl.col("back")).fill_null(0)
-    return both.filter("fits", pl.col("scatter") <= AGREE_NS, pl.col("n") >= 3, close >= -EARLY_NS)
+    return both.filter("fits", pl.col("scatter") <= MESSAGE_ENDS_NS, pl.col("n") >= 3, close >= -ROUND_TRIP_NS)
 
 
 def _all_met(agreeing: pl.DataFrame, lanes: pl.DataFrame) -> pl.DataFrame:
@@ -169,62 +162,58 @@ def _answers(lanes: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _tried(sent: pl.DataFrame, received: pl.DataFrame, lanes: pl.DataFrame, shift: int) -> pl.DataFrame:
-    """How well each lane fits with its receives `shift`ed: lane, n, scatter, spread, low, fits, shift.
+def _tried(sent: pl.DataFrame, received: pl.DataFrame, lanes: pl.DataFrame, offset: int) -> pl.DataFrame:
+    """How well each lane fits under a window offset: lane, n, scatter, spread, low, fits, offset.
 
     Of end - end in ns: scatter is that of the middle half, spread that of the earlier half (late ones tell nothing),
     low the earliest. Fits: at least half of the shorter side is paired, and known micro-batches agree.
     """
-    delay = pl.col("end_recv") - pl.col("end")
-    same = (pl.col("microbatch") == pl.col("microbatch_recv")) & pl.col("chunk").eq_missing(pl.col("chunk_recv"))
+    delay = pl.col("end_right") - pl.col("end")
+    same = (pl.col("microbatch") == pl.col("microbatch_right")) & pl.col("chunk").eq_missing(pl.col("chunk_right"))
     enough = pl.col("n") >= pl.col("least")
-    return (
-        sent.join(received.with_columns(at=pl.col("at") - shift), on=["lane", "at"], suffix="_recv")
-        .group_by("lane")
-        .agg(
-            n=pl.len(),
-            scatter=delay.quantile(0.75) - delay.quantile(0.25),
-            spread=delay.quantile(0.5) - delay.quantile(0.05),
-            low=delay.quantile(0.05),
-            same=same.mean().fill_null(1.0),
-        )
-        .join(lanes.select("lane", least=pl.min_horizontal("n", "n_recv") / 2), on="lane")
-        .select(
-            "lane", "n", "scatter", "spread", "low", fits=enough & (pl.col("same") > 0.9), shift=pl.lit(shift, pl.Int64)
-        )
+    tried = paired(
+        sent, received, offset, on=["lane"], by=["lane"],
+        scatter=delay.quantile(0.75) - delay.quantile(0.25),
+        spread=delay.quantile(0.5) - delay.quantile(0.05),
+        low=delay.quantile(0.05),
+        same=same.mean().fill_null(1.0),
+    )  # fmt: skip
+    least = lanes.select("lane", least=pl.min_horizontal("n", "n_recv") / 2)
+    return tried.join(least, on="lane").select(
+        "lane", "n", "scatter", "spread", "low", "offset", fits=enough & (pl.col("same") > 0.9)
     )
 
 
 def _best(tried: pl.DataFrame, answer: pl.DataFrame) -> pl.DataFrame:
-    """The shift of each lane that with some shift of its answer costs least.
+    """The offset of each lane that with some offset of its answer costs least.
 
     Null where it is not 0 and another does nearly as well.
     """
-    here = tried.select("lane", "shift", "spread", "low")
-    there = tried.select(answer="lane", back_shift="shift", back_spread="spread", back="low")
+    here = tried.select("lane", "offset", "spread", "low")
+    there = tried.select(answer="lane", back_offset="offset", back_spread="spread", back="low")
     both = answer.join(here, on="lane").join(there, on="answer", how="left")
     close = pl.col("low") + pl.col("back")
-    contradiction = TOO_EARLY * (-close - EARLY_NS).clip(lower_bound=0)
+    contradiction = CONTRADICTION * (-close - ROUND_TRIP_NS).clip(lower_bound=0)
     cost = (
         pl.col("spread") + pl.col("back_spread").fill_null(0) + (close.clip(lower_bound=0) + contradiction).fill_null(0)
     )
     ranked = (
         both.with_columns(cost=cost)
-        .group_by("lane", "shift")
+        .group_by("lane", "offset")
         .agg(pl.col("cost").min())
-        .sort("lane", "cost", pl.col("shift").abs(), "shift")
+        .sort("lane", "cost", pl.col("offset").abs(), "offset")
         .group_by("lane", maintain_order=True)
         .agg(
-            pl.col("shift", "cost").first(),
+            pl.col("offset", "cost").first(),
             second=pl.col("cost").get(1, null_on_oob=True),
         )
     )
     clear = pl.col("second").is_null() | (pl.col("second") >= CLEARLY * pl.col("cost"))
-    return ranked.select("lane", shift=pl.when(clear | (pl.col("shift") == 0)).then("shift"))
+    return ranked.select("lane", offset=pl.when(clear | (pl.col("offset") == 0)).then("offset"))
 
 
-def _joined(sends: pl.DataFrame, receives: pl.DataFrame, shifts: pl.DataFrame) -> pl.DataFrame:
-    moved = receives.join(shifts.drop_nulls(), on="lane").with_columns(at=pl.col("at") - pl.col("shift"))
+def _joined(sends: pl.DataFrame, receives: pl.DataFrame, offsets: pl.DataFrame) -> pl.DataFrame:
+    moved = receives.join(offsets.drop_nulls(), on="lane").with_columns(at=pl.col("at") - pl.col("offset"))
     both = sends.join(moved, on=["lane", "at"], suffix="_recv")
     known = [pl.coalesce(c, f"{c}_recv").alias(c) for c in ("direction", "microbatch", "chunk", "bytes")]
     return both.select(
@@ -233,16 +222,16 @@ def _joined(sends: pl.DataFrame, receives: pl.DataFrame, shifts: pl.DataFrame) -
     )  # fmt: skip
 
 
-def _notes(lanes: pl.DataFrame, shifts: pl.DataFrame) -> list[Note]:
-    named = lanes.join(shifts, on="lane").sort("lane")
+def _notes(lanes: pl.DataFrame, offsets: pl.DataFrame) -> list[Note]:
+    named = lanes.join(offsets, on="lane").sort("lane")
     notes = []
-    moved = named.filter(pl.col("shift") != 0)
+    moved = named.filter(pl.col("offset") != 0)
     if len(moved):
-        first = moved.select("src_rank", "dst_rank", "shift").head(8)
+        first = moved.select("src_rank", "dst_rank", "offset").head(8)
         shown = ", ".join(f"{a}→{b} {k:+d}" for a, b, k in first.iter_rows())
-        text = f"messages: the recorded windows differ, receives were matched with a shift ({shown})"
+        text = f"messages: the recorded windows differ, receives were matched with a window offset ({shown})"
         notes.append(Note("messages-shifted", "note", text, count=len(moved)))
-    unsure = named.filter(pl.col("shift").is_null())
+    unsure = named.filter(pl.col("offset").is_null())
     if len(unsure):
         shown = ", ".join(f"{a}→{b}" for a, b in unsure.select("src_rank", "dst_rank").head(8).iter_rows())
         text = f"messages: which send belongs to which receive cannot be told, left out ({shown})"

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from trace_export.clocks.apply import task_batches
 from trace_export.export import Loaded, LoadOptions, with_tasks
 from trace_export.model import Declared, Profile
 from trace_export.pipeline import labels, messages, peers, stages
@@ -88,7 +89,7 @@ def test_device_tasks_on_demand(shared: Path, tmp_path: Path, name: str) -> None
     per_block = {"OPT": 20}
     assert [file.rank for file in told.kernels] == [0, 1, 2, 3]
     for file in told.kernels:
-        tasks = pl.concat(list(told.kernel_batches(file.rank, rows=100)))
+        tasks = pl.concat(list(task_batches(told, file.rank, rows=100)))
         assert tasks["start_ns"].is_sorted()
         blocks = truth["ranks"][str(file.rank)]["spans"]
         kernels = tasks.filter(pl.col("category") == "compute")
@@ -112,4 +113,4 @@ def test_details_of_a_capture_without_device_tasks(shared: Path, tmp_path: Path,
     folder = shared / "data" / "ascend" / "1f1b_levelnone_pp4_mb6"
     told = with_details(load(folder), detail, tmp_path)
     assert told.spans.height == truth_spans(folder).height
-    assert [len(batch) for file in told.kernels for batch in told.kernel_batches(file.rank)] == []
+    assert [len(batch) for file in told.kernels for batch in task_batches(told, file.rank)] == []

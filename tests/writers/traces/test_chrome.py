@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.profiles import ORIGIN, profile, span, two_stages
+from tests.support.profiles import ORIGIN, detailed, profile, span, two_stages
 from tests.support.trace_processor import TraceProcessor
 from tests.writers.traces.test_writers import full_chart
 from trace_export.chart.layout import ChartOptions, lay_out
@@ -83,10 +83,10 @@ def test_ids_times_and_names(tmp_path: Path) -> None:
 
 
 def test_the_origin_is_exact_in_the_metadata(tmp_path: Path) -> None:
-    chrome.write(lay_out(two_stages()), tmp_path / "a.json")
+    chrome.write(lay_out(two_stages(), detailed(two_stages())), tmp_path / "a.json")
     loaded = load(tmp_path / "a.json")
     assert loaded["metadata"]["origin_unix_ns"] == ORIGIN == loaded["otherData"]["origin_unix_ns"]
-    assert "messages" in loaded["metadata"]["clock node-a"]
+    assert "p2p" in loaded["metadata"]["clock node-a"]
 
 
 def test_text_is_raw_utf8_and_times_have_three_decimals(tmp_path: Path) -> None:

@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.profiles import ORIGIN, forward_edges, memory_counter, profile, span, two_stages, with_devices
+from tests.support.profiles import (
+    ORIGIN,
+    detailed,
+    forward_edges,
+    memory_counter,
+    profile,
+    span,
+    two_stages,
+    with_devices,
+)
 from tests.support.trace_processor import TraceProcessor
 from tests.support.traces import read_slices
 from trace_export.chart.chart import Chart
@@ -53,7 +62,7 @@ def full_profile(folder: Path) -> Profile:
 
 def full_chart(folder: Path) -> Chart:
     made = full_profile(folder)
-    return lay_out(made, ChartOptions(tracks="rank", detail="kernels", edges=forward_edges(made.spans)))
+    return lay_out(made, detailed(made, tracks="rank", edges=forward_edges(made.spans)))
 
 
 @pytest.mark.parametrize(("writer", "name"), FORMATS)

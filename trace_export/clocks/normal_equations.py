@@ -1,0 +1,166 @@
+"""The normal equations of a `Problem` under fixed weights, with latencies and event times eliminated.
+
+The unknowns are the offsets a (H) and the drifts d over the span (H), in this order, then the times of large
+collectives. docs/clocks-math.md derives what is computed here, in the same symbols.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trace_export.clocks.linalg import Matrix, bordered, matrix
+from trace_export.clocks.observations import Floats, Ints
+from trace_export.clocks.problem import Geometry, Problem, Weights
+
+RIDGE = 1 + 1e-12
+"""Factor on the diagonal: keeps the matrix from being singular where what is eliminated leaves only rounding errors."""
+SMALL_EVENT = 16
+"""A collective of more members keeps its time as an unknown, so that a sparse matrix stays sparse."""
+SIGNS = np.array([-1.0, -1.0, 1.0, 1.0])
+"""A message's coefficients of (a_i, d_i, a_j, d_j) are (-1, -x_s, 1, x_r)."""
+ANCHORED, UNOBSERVED, FREE = 1e6, 1.0, 1e-12
+"""Weights (1/µs²) of the prior offset 0: of an anchor, of a host without observations, of any other."""
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """The eliminated latencies: per host pair the inverse D⁻¹ (2 × 2) of their own block, their coupling C (2 × 4) to
+    the unknowns `columns` (4) of the two hosts, and their right side g (2)."""
+
+    inverse: Floats
+    coupling: Floats
+    right: Floats
+    columns: Ints
+
+    @staticmethod
+    def none() -> Latencies:
+        return Latencies(np.zeros((0, 2, 2)), np.zeros((0, 2, 4)), np.zeros((0, 2)), np.zeros((0, 4), np.int64))
+
+    def of(self, found: Floats) -> Floats:
+        """The latencies (host pairs × 2 directions) that belong to the unknowns `found`: D⁻¹ (g - C found)."""
+        rest = self.right[:, :, None] - self.coupling @ found[self.columns][:, :, None]
+        return np.asarray((self.inverse @ rest)[:, :, 0])
+
+
+def normal_equations(problem: Problem, weights: Weights) -> tuple[Matrix, Floats, Latencies]:
+    """Matrix and right side over offsets, drifts and the times of large collectives; and the eliminated latencies."""
+    geometry, hosts = problem.geometry, problem.geometry.hosts
+    prior = np.zeros(2 * hosts)
+    prior[:hosts] = np.where(problem.observations.observed, FREE, UNOBSERVED)
+    prior[problem.anchors] += ANCHORED
+    prior[hosts:] = 1 / problem.drift_us**2
+    every = np.arange(2 * hosts)
+    total, right, latencies = _matrix(geometry, every, every, prior), np.zeros(2 * hosts), Latencies.none()
+    if len(geometry.delay):
+        part, right, latencies = message_part(problem, weights.message)
+        total = total + part
+    if not len(problem.observations.event):
+        return total, right, latencies
+    events = collective_part(geometry, weights.member)
+    total = total + events.matrix
+    if len(events.large):
+        total = bordered(total, events.border, events.large)
+    return total, np.concatenate([right + events.right, events.large_right]), latencies
+
+
+def message_part(problem: Problem, w: Floats) -> tuple[Matrix, Floats, Latencies]:
+    """The messages' part of the matrix and the right side, with the latencies eliminated; `w` weighs each message.
+
+    All of it follows from nine sums per directed pair i → j, named by what w is multiplied with: x_s, x_r, z.
+    """
+    geometry, known = problem.geometry, problem.observations
+    x_s, x_r, z = geometry.x_sent, geometry.x_received, geometry.delay
+    w_s, w_r = w * x_s, w * x_r
+    s, s_s, s_r, s_ss, s_rr, s_sr, s_z, s_sz, s_rz = (
+        np.add.reduceat(v, known.first) for v in (w, w_s, w_r, w_s * x_s, w_r * x_r, w_s * x_r, w * z, w_s * z, w_r * z)
+    )
+    moments = [[s, s_s, s, s_r], [s_s, s_ss, s_s, s_sr], [s, s_s, s, s_r], [s_r, s_sr, s_r, s_rr]]
+    block: Floats = np.moveaxis(np.array(moments), 2, 0) * np.outer(SIGNS, SIGNS)
+    block[:, range(4), range(4)] *= RIDGE
+    columns = _columns(geometry, known.source, known.target)
+    coupling = np.stack([s, s_s, s, s_r], -1) * SIGNS
+    latencies = _latencies(problem, s, s_z, coupling)
+    reduced = np.swapaxes(latencies.coupling, 1, 2) @ latencies.inverse
+    size = 2 * geometry.hosts
+    part = _blocks(geometry, columns, block) - _blocks(geometry, latencies.columns, reduced @ latencies.coupling)
+    right = _sums(columns, np.stack([s_z, s_sz, s_z, s_rz], -1) * SIGNS, size)
+    right -= _sums(latencies.columns, reduced @ latencies.right[:, :, None], size)
+    return part, right, latencies
+
+
+def _latencies(problem: Problem, s: Floats, s_z: Floats, coupling: Floats) -> Latencies:
+    """The latencies' own block, coupling and right side per host pair, from the sums per directed pair.
+
+    The prior of a host pair is ((L_0 + L_1) / 2)² / latency_us² + ((L_0 - L_1) / 2)² / asymmetry_us².
+    """
+    geometry = problem.geometry
+    link, slot, count = geometry.link, geometry.slot, len(geometry.low)
+    own = np.zeros((count, 2, 2))
+    own[link, slot, slot] = s
+    mean, half = 0.25 / problem.settings.latency_us**2, 0.25 / problem.asymmetry_us**2
+    own = own + mean + np.array([[1, -1], [-1, 1]]) * half[:, None, None]
+    full = np.zeros((count, 2, 4))
+    full[link, slot] = np.where(slot[:, None] == 0, coupling, coupling[:, [2, 3, 0, 1]])
+    right = np.zeros((count, 2))
+    right[link, slot] = s_z
+    columns = _columns(geometry, geometry.low, geometry.high)
+    return Latencies(np.asarray(np.linalg.inv(own), np.float64), full, right, columns)
+
+
+@dataclass(frozen=True)
+class Events:
+    """The collectives' part: matrix and right side over offsets and drifts with the times of small ones eliminated; of
+    large ones the border (n × 2H), its diagonal and its right side."""
+
+    matrix: Matrix
+    right: Floats
+    border: Matrix
+    large: Floats
+    large_right: Floats
+
+
+def collective_part(geometry: Geometry, w: Floats) -> Events:
+    """The collectives' part; `w` weighs each member. A collective's time T_c is the weighted mean of its members'
+    corrected ends, so that eliminating it subtracts the outer product of the members' coefficients."""
+    known, hosts, count = geometry.observations, geometry.hosts, len(geometry.event_size)
+    x, t, size = geometry.x_left, known.left, 2 * geometry.hosts
+    columns = np.concatenate([known.member, known.member + hosts])
+    event, use = np.tile(known.event, 2), np.concatenate([w, w * x])
+    own, own_right = _sums(known.event, w, count) + FREE, _sums(known.event, w * t, count)
+    border = _matrix(geometry, event, columns, use, count)
+    scaled = _matrix(geometry, event, columns, use / own[event], count)
+    large = np.flatnonzero((geometry.event_size > SMALL_EVENT) & (not geometry.dense))
+    inner, inner_right = border, own_right
+    if len(large):
+        small = np.flatnonzero(geometry.event_size <= SMALL_EVENT)
+        inner, scaled, inner_right = border[small], scaled[small], own_right[small]
+    s, s_x, s_xx = (_sums(known.member, v, hosts) for v in (w, w * x, w * x**2))
+    members = np.stack([s * RIDGE, s_x, s_x, s_xx * RIDGE], -1).reshape(-1, 2, 2)
+    each = np.arange(hosts)
+    part = _blocks(geometry, np.stack([each, each + hosts], -1), members) - inner.T @ scaled
+    right = _sums(columns, np.tile(t, 2) * use, size) - scaled.T @ inner_right
+    return Events(part, right, border[large], own[large], own_right[large])
+
+
+def _columns(geometry: Geometry, one: Ints, other: Ints) -> Ints:
+    """Where the unknowns (a_i, d_i, a_j, d_j) of the hosts `one` and `other` are."""
+    return np.stack([one, one + geometry.hosts, other, other + geometry.hosts], -1)
+
+
+def _matrix(geometry: Geometry, rows: Ints, columns: Ints, values: Floats, height: int | None = None) -> Matrix:
+    """The matrix over offsets and drifts, with `height` rows if these are something else."""
+    size = 2 * geometry.hosts
+    return matrix(rows, columns, values, (size if height is None else height, size), dense=geometry.dense)
+
+
+def _blocks(geometry: Geometry, columns: Ints, blocks: NDArray[np.float64]) -> Matrix:
+    """The sum of the square `blocks` (n × k × k), whose rows and columns are those of `columns` (n × k)."""
+    rows = np.broadcast_to(columns[:, :, None], blocks.shape)
+    return _matrix(geometry, rows, np.broadcast_to(columns[:, None, :], blocks.shape), blocks)
+
+
+def _sums(columns: Ints, values: Floats, size: int) -> Floats:
+    return np.asarray(np.bincount(columns.ravel(), values.ravel(), size), np.float64)

@@ -1,0 +1,105 @@
+"""What an alignment found, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from trace_export.clocks import apply
+from trace_export.clocks.bounds import violations
+from trace_export.clocks.observations import block_messages, first_times, hosts_of_ranks, with_hosts
+from trace_export.model import Note, Profile
+from trace_export.units import duration
+
+if TYPE_CHECKING:
+    from trace_export.clocks.fit import ClockFit
+
+START_GAP_NS = 30 * 10**9
+"""Hosts of one run do not start so far apart: their wall clocks are suspect."""
+SHOWN = 6
+
+
+def of_alignment(
+    profile: Profile, clocks: pl.DataFrame, fit: ClockFit | None, block_edges: pl.DataFrame | None
+) -> list[Note]:
+    """The notes on the alignment of `profile`, whose times are uncorrected, by `clocks`; none for a single host."""
+    if len(clocks) < 2:
+        return []
+    notes = _start_gap(profile)
+    if fit is not None:
+        notes += _on_fit(fit) + _not_aligned(clocks)
+    return notes + _violations(profile, clocks, block_edges)
+
+
+def names(hosts: Sequence[str]) -> str:
+    """The hosts, the first few of many."""
+    shown = ", ".join(hosts[:SHOWN])
+    return f"{shown} and {len(hosts) - SHOWN} more" if len(hosts) > SHOWN else shown
+
+
+def _start_gap(profile: Profile) -> list[Note]:
+    first = first_times(profile).sort("first", "host")
+    if len(first) < 2 or first["first"][-1] - first["first"][0] <= START_GAP_NS:
+        return []
+    gap = first["first"][-1] - first["first"][0]
+    text = f"clocks: {first['host'][-1]} starts {gap / 1e9:.1f} s after {first['host'][0]} by their own clocks"
+    return [Note("clock-start-gap", "warning", text)]
+
+
+def _on_fit(fit: ClockFit) -> list[Note]:
+    notes = []
+    if fit.worst_pair is not None:
+        a, b, off = fit.worst_pair
+        text = f"clocks: {a} and {b} fit worst: their observations disagree with the fit by {duration(abs(off))}"
+        notes.append(Note("clock-worst-pair", "note", text))
+    if fit.drift_variation_ns:
+        text = f"clocks: the drift varies, by about {duration(fit.drift_variation_ns)} from constant rates"
+        notes.append(Note("clock-wander", "note", text))
+    if fit.holdout_ns is not None:
+        text = f"clocks: fits on halves of the data differ by {duration(fit.holdout_ns)} at most"
+        notes.append(Note("clock-holdout", "note", text))
+    if fit.contradiction:
+        text = f"clocks: the observations around {names(fit.contradiction)} contradict constant clock rates"
+        notes.append(Note("clock-contradiction", "warning", f"{text} by up to {duration(fit.slack_ns)}"))
+    if fit.one_sided:
+        text = f"clocks: messages go in one direction only between {names(fit.one_sided)}"
+        notes.append(Note("clock-one-way", "warning", f"{text}, their latency counts as clock offset"))
+    if fit.few_messages:
+        notes.append(Note("clock-few-messages", "warning", f"clocks: few messages between {names(fit.few_messages)}"))
+    if fit.asymmetric:
+        text = "clocks: messages take longer in one direction than in the other, as collectives show"
+        notes.append(Note("clock-asymmetric", "note", text))
+    elif not fit.pairs.is_empty():
+        text = "clocks: latency is assumed equal in both directions; half of a difference counts as clock offset"
+        notes.append(Note("clock-symmetry-assumed", "note", f"{text}, per host pair"))
+    return notes
+
+
+def _not_aligned(clocks: pl.DataFrame) -> list[Note]:
+    wall = clocks.filter(pl.col("status") == "wall")["host"].to_list()
+    if not wall:
+        return []
+    text = f"clock of {names(wall)}: not constrained well enough by observations with other hosts, wall clock kept"
+    return [Note("clock-not-aligned", "warning", text, count=len(wall))]
+
+
+def _violations(profile: Profile, clocks: pl.DataFrame, block_edges: pl.DataFrame | None) -> list[Note]:
+    """How many messages between hosts (where there are none: blocks) precede their cause, before and after."""
+    messages, what = _between_hosts(profile.messages, profile.ranks), "messages between hosts arrived before being sent"
+    if messages.is_empty() and block_edges is not None:
+        messages = _between_hosts(block_messages(profile.spans, block_edges), profile.ranks)
+        what = "blocks started before the block on another host that they depend on had ended"
+    if messages.is_empty():
+        return []
+    before = violations(messages)
+    after = violations(apply.correct_messages(messages, profile.ranks, clocks))
+    corrected = not apply.is_identity(clocks)
+    text = f"clocks: {before} of {len(messages)} {what}" + (f", {after} after alignment" if corrected else "")
+    return [Note("clock-violations", "warning" if corrected and after else "note", text)]
+
+
+def _between_hosts(messages: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
+    across = with_hosts(messages, hosts_of_ranks(ranks)).filter(pl.col("src_host") != pl.col("dst_host"))
+    return across.select(messages.columns)

@@ -1,0 +1,133 @@
+"""What the clock fit solves: the observations as coefficients, the priors, and all that can be tuned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trace_export.clocks.observations import Floats, Ints, Observations
+
+FEW_HOSTS = 32
+MANY_EVENTS = 1 << 14
+"""More hosts than the one, or collectives than the other, make sparse matrices worth their while."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that can be tuned, in µs unless said otherwise.
+
+    `tau`: the share of messages below the fitted line. `zone`: width of the loss's round part, `far`: where a late
+    message loses its weight, both in units of the spread of the earliest delays. `latency_us`, `drift_ppm`: the priors
+    (one standard deviation about 0). `same_latency_us`: the prior of half the difference between a host pair's two
+    latencies where they are assumed equal. `collective_us`: the least spread of a collective's ends; `huber`: where its
+    loss turns linear, in units of that spread. `rounds`, `tolerance_us`: when to stop. `seed`: of the resampling.
+    """
+
+    tau: float = 0.05
+    zone: float = 1.5
+    far: float = 6.0
+    drift_ppm: float = 20.0
+    latency_us: float = 2000.0
+    same_latency_us: float = 0.01
+    collective_us: float = 2.0
+    huber: float = 1.345
+    rounds: int = 30
+    tolerance_us: float = 0.01
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What of the system depends on the observations alone.
+
+    `x_sent`, `x_received`, `x_left`: times as a share of the `span` (µs). `delay`: received - sent, in µs. `low`,
+    `high`: the hosts of each host pair; `link`, `slot`: the host pair of each directed pair, and which of its two
+    directions it is. `rows`: the messages of each kind. `event_size`: the members of each collective.
+    """
+
+    observations: Observations
+    span: float
+    x_sent: Floats
+    x_received: Floats
+    x_left: Floats
+    delay: Floats
+    low: Ints
+    high: Ints
+    link: Ints
+    slot: Ints
+    rows: dict[int, slice | Ints]
+    event_size: Ints
+
+    @staticmethod
+    def of(known: Observations) -> Geometry:
+        hosts, span = len(known.hosts), known.span_us
+        low, high = np.minimum(known.source, known.target), np.maximum(known.source, known.target)
+        unordered, link = np.unique(low * hosts + high, return_inverse=True)
+        kinds = np.unique(known.kind).tolist()
+        kind_of_row = known.kind[known.pair]
+        return Geometry(
+            observations=known,
+            span=span,
+            x_sent=known.sent / span,
+            x_received=known.received / span,
+            x_left=known.left / span,
+            delay=known.received - known.sent,
+            low=unordered // hosts,
+            high=unordered % hosts,
+            link=link,
+            slot=(known.source > known.target).astype(np.int64),
+            rows={k: slice(None) if len(kinds) == 1 else np.flatnonzero(kind_of_row == k) for k in kinds},
+            event_size=np.bincount(known.event) if len(known.event) else np.zeros(0, np.int64),
+        )
+
+    @property
+    def hosts(self) -> int:
+        return len(self.observations.hosts)
+
+    @property
+    def dense(self) -> bool:
+        """Whether dense matrices are faster."""
+        return self.hosts <= FEW_HOSTS and len(self.event_size) <= MANY_EVENTS
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A least-squares system: one offset and one drift per host, two latencies per host pair, a time per collective.
+
+    `anchors` are the hosts held at offset 0, one per connected component; `drift_us` is the prior of the drift over the
+    span, `asymmetry_us` that of half the difference between the two latencies of each host pair.
+    """
+
+    geometry: Geometry
+    anchors: Ints
+    settings: Settings
+    drift_us: float
+    asymmetry_us: Floats
+
+    @staticmethod
+    def of(known: Observations, anchors: Ints, settings: Settings) -> Problem:
+        """The system of `known` with drift, and with equal latencies in both directions."""
+        geometry = Geometry.of(known)
+        drift_us = settings.drift_ppm * 1e-6 * geometry.span
+        return Problem(geometry, anchors, settings, drift_us, np.full(len(geometry.low), settings.same_latency_us))
+
+    def without_drift(self) -> Problem:
+        """The same system with all rates taken to be equal."""
+        return replace(self, drift_us=self.settings.tolerance_us * 1e-3)
+
+    def with_asymmetry(self, asymmetry_us: Floats) -> Problem:
+        """The same system with another prior of the difference between the two latencies of each host pair."""
+        return replace(self, asymmetry_us=asymmetry_us)
+
+    @property
+    def observations(self) -> Observations:
+        return self.geometry.observations
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weight of each message and of each member of a collective, in 1/µs²."""
+
+    message: Floats
+    member: Floats

@@ -1,0 +1,25 @@
+"""Tolerances: how far apart two times of one instant may lie, and by how much two times may contradict each other.
+
+Times of two devices differ by the errors of two clock conversions, 8-9 µs each where it was measured (CPU and GPU of an
+H200: TileOPs, pull request 1838). The ends of one transfer or collective differ by a part of the transfer besides,
+up to some tens of µs. The values leave a factor of 5 to 10 for both, and lie well below a micro-batch (milliseconds),
+the least by which a wrong pairing is wrong. `python tests/benchmarks/calibrate_clocks.py tolerances` prints how many
+decisions on simulated runs are right with each value, half of it and twice of it.
+"""
+
+from __future__ import annotations
+
+CAUSALITY_NS = 5_000
+"""A hard bound on a clock allows for a message that seems to arrive so much before it was sent: reading noise."""
+SAME_CLOCK_NS = 50_000
+"""Ranks on one clock contradict each other by no more."""
+STEADY_NS = 100_000
+"""What looks like a clock's offset scatters by less; what scatters more is a sender or receiver that waits."""
+BLOCKS_NS = 100_000
+"""A block of a host may seem to start so much before a block of the same host that it depends on has ended."""
+MESSAGE_ENDS_NS = 100_000
+"""The ends of sends and receives that are paired rightly scatter by less, so that no other pairing need be tried."""
+COLLECTIVE_ENDS_NS = 200_000
+"""The ends of one collective scatter by less, once the clocks' difference is taken out."""
+ROUND_TRIP_NS = 200_000
+"""A message and the one that comes back may seem to take so much less than no time together."""

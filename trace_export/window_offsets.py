@@ -1,0 +1,40 @@
+"""The search for a window offset: two recordings of one sequence of operations that begin at different operations.
+
+Profilers start and stop at a different moment on each rank, so that the i-th operation of one recording is the
+(i + k)-th of the other, with one window offset k for the whole recording. It is found by trying: under the right one
+the times of what is paired agree. Which measure of agreement decides is up to the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+FEW = 6
+"""So many operations a window may begin earlier or later where both recordings are equally long: more than the
+micro-batches that fit into the largest difference drawn by tests/clocks/test_random.py (60 ms on each side)."""
+MOST = 64
+"""The bound of the search, whose time is proportional to it."""
+CLEARLY = 3.0
+"""How many times better than its rival a window offset must fit to be believed."""
+
+
+def candidates(difference: int) -> range:
+    """The window offsets worth trying, for recordings whose lengths differ by `difference` operations."""
+    most = min(FEW + difference, MOST)
+    return range(-most, most + 1)
+
+
+def paired(
+    left: pl.DataFrame, right: pl.DataFrame, offset: int, *, on: Sequence[str], by: Sequence[str], **measures: pl.Expr
+) -> pl.DataFrame:
+    """How well the i-th operation of `left` and the (i + `offset`)-th of `right` fit.
+
+    Both have the columns `on` and `at`, the operation's sequence number. Returns a row for each `by` with `n`, the
+    number of pairs, the `measures` (aggregations over the pairs, in which columns of `right` that `left` has too end in
+    `_right`) and `offset`.
+    """
+    moved = right.with_columns(at=pl.col("at") - offset)
+    both = left.join(moved, on=[*on, "at"], suffix="_right")
+    return both.group_by(by).agg(n=pl.len(), **measures, offset=pl.lit(offset, pl.Int64))
