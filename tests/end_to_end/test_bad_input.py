@@ -70,6 +70,7 @@ def test_a_binary_file_called_workerlog(run_cli: Cli, tmp_path: Path) -> None:
         (["--align", "later"], "choose auto, wall, none, strict"),
         (["--offset", "3ms"], "--offset node1=+3.2ms"),
         (["--offset", "machine1=3parsecs"], "is not a time"),
+        (["--offset", "machine1=9999999999999999s"], "is too long a time"),
         (["--time", "2s-1s"], "ends before it starts"),
         (["--detail", "everything"], "choose from spans, comm, kernels"),
         (["--tracks", "host"], "--tracks"),
