@@ -1,6 +1,7 @@
 """The registry of input formats: what the rest of the program knows about a format is in its row here.
 
-It imports nothing of the package, because the command line lists its commands from it.
+docs/adding-a-format.md shows how a format is added. This module imports nothing of the package: the command line lists
+its commands from it.
 """
 
 from __future__ import annotations
