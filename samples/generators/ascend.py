@@ -1,26 +1,28 @@
-"""Write Ascend and MindSpore profiles of a made-up 1F1B run, with the truth beside them.
+"""Write Ascend and MindSpore profiles of a made-up run, with the truth beside them.
 
     python -m samples.generators.ascend          # writes samples/ascend and samples/mindspore again
 
-Two hosts, two stages on each. Every block is marked as MindSpeed's wrappers do it, without a micro-batch number;
-activations and gradients go through hcom_send and hcom_receive, whose ends meet on both sides. Durations are made up;
-the order obeys the pipeline. A host's clock may be off.
+A `Job` says what was trained and how it was recorded. The samples: two hosts, two stages on each. Every block is marked
+as MindSpeed's wrappers do it, without a micro-batch number; activations and gradients go through hcom_send and
+hcom_receive, whose ends meet on both sides. Durations are made up; the order obeys the pipeline. A host's clock may be
+off.
 """
 
 from __future__ import annotations
 
 import csv
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from samples.generators.ascend_export import Kernel, Mark, Operator, Recording, write_database, write_text
-from samples.generators.pipeline import MS, US, Block, Simulation, Timing, one_f_one_b, simulate
+from samples.generators.pipeline import MS, US, Block, Order, Simulation, Timing, Transfer, one_f_one_b, simulate
 
 EPOCH_NS = 1_764_246_877_000_000_000
 LAUNCH = 5 * US
 TIMING = Timing(
-    lengths={"F": 4 * MS, "B": 8 * MS, "OPT": 3 * MS - LAUNCH},
+    lengths={"F": 4 * MS, "B": 8 * MS, "W": 3 * MS, "FB": 10 * MS, "L": 600 * US, "OPT": 3 * MS - LAUNCH},
     hop=150 * US,
     lead=LAUNCH,
     gap=MS,
@@ -28,92 +30,297 @@ TIMING = Timing(
     length_jitter=range(-200, 200),
     blocking_receives=True,
 )
-MARKER = {"F": "forward_step", "B": "backward_step"}
+FORWARD = ("RmsNorm", "MatMulV3", "FlashAttentionScore", "SwiGlu", "Add")
+BACKWARD = ("SwiGluGrad", "MatMulV3", "FlashAttentionScoreGrad", "RmsNormGrad", "Cast")
 KERNELS = {
-    "F": ("RmsNorm", "MatMulV3", "FlashAttentionScore", "SwiGlu", "Add"),
-    "B": ("SwiGluGrad", "MatMulV3", "FlashAttentionScoreGrad", "RmsNormGrad", "Cast"),
+    "F": FORWARD,
+    "B": BACKWARD,
+    "W": ("MatMulV3", "Add"),
+    "L": ("MatMulV3", "Cast"),
+    "FB": FORWARD + BACKWARD,
     "OPT": ("ApplyAdamWV2",) * 3,
 }
 WORLD = "group_name_0"
 BYTES = 8 << 20
+
+Marker = Callable[[Block], str | None]
+"""The text that marks a block, None for one without a mark."""
+
+
+def plain_marker(block: Block) -> str | None:
+    """Megatron's wrappers: a name and nothing else."""
+    name = {"F": "forward_step", "B": "backward_step", "L": "backward_step"}.get(block.kind)
+    return name and str({"name": name})
+
+
+def no_marker(block: Block) -> None:
+    return None
+
+
+def model_graph_marker(microbatches: int) -> Marker:
+    """MindSpeed's DualPipeV: forwards of chunk c are numbered m + c · M; backwards have no number."""
+
+    def marker(block: Block) -> str | None:
+        if block.kind in ("F", "FB"):
+            name = "forward_step_with_model_graph" if block.kind == "F" else "forward_backward_overlaping"
+            number = (block.microbatch or 0) + (block.chunk or 0) * microbatches
+            return str({"name": name, "current_microbatch": number})
+        name = {"B": "backward_step_with_model_graph", "L": "backward_step_with_model_graph"}.get(block.kind, "")
+        return str({"name": "WeightGradStore.pop"}) if block.kind == "W" else name and str({"name": name})
+
+    return marker
+
+
+def without_model_graph_marker(microbatches: int) -> Marker:
+    """The same without fused blocks (moe_fb_overlap off)."""
+
+    def marker(block: Block) -> str | None:
+        number = (block.microbatch or 0) + (block.chunk or 0) * microbatches
+        if block.kind == "F":
+            return str({"name": "forward_step_no_model_graph", "current_microbatch": number})
+        return plain_marker(block) or (str({"name": "WeightGradStore.pop"}) if block.kind == "W" else None)
+
+    return marker
+
+
+@dataclass(frozen=True)
+class Job:
+    """What was trained, and how it was recorded.
+
+    `orders`: the operations of each stage, 1F1B where None. Ranks are numbered tp fastest, then cp, then dp, then pp;
+    with `pipelines_first` tp, cp, pp, dp. `clip`: so many blocks late does the capture of a rank begin. `level`: none
+    (marks only), 0 (no kernel types, no peers) or 1. `batched`: transfers are called batchSendRecv. `nested`: a
+    WeightGradStore.pop inside each B and FB. `kernels`: the least number of kernels in a forward or backward.
+    """
+
+    stages: int = 4
+    microbatches: int = 6
+    steps: int = 2
+    orders: Sequence[Order] | None = None
+    chunks: int = 1
+    vee: bool = False
+    tensor: int = 1
+    context: int = 1
+    data: int = 1
+    pipelines_first: bool = False
+    hosts: int = 2
+    skew_ns: int = 0
+    marker: Marker = plain_marker
+    framework: str = "pytorch"
+    text: bool = False
+    level: int | None = 1
+    batched: bool = False
+    clip: Mapping[int, int] = field(default_factory=dict)
+    nested: bool = False
+    kernels: int = 5
+    pipeline_info: Mapping[str, object] | None = None
+    seed: int = 1
+
+    @property
+    def columns(self) -> int:
+        """How many pipelines there are."""
+        return self.tensor * self.context * self.data
+
+    @property
+    def ranks(self) -> int:
+        return self.stages * self.columns
+
+    def place(self, rank: int) -> tuple[int, int]:
+        """Stage and column of a rank."""
+        if not self.pipelines_first:
+            return divmod(rank, self.columns)
+        inner = self.tensor * self.context
+        rest, low = divmod(rank, inner)
+        data, stage = divmod(rest, self.stages)
+        return stage, data * inner + low
+
+    def rank(self, stage: int, column: int) -> int:
+        if not self.pipelines_first:
+            return stage * self.columns + column
+        data, low = divmod(column, self.tensor * self.context)
+        return (data * self.stages + stage) * self.tensor * self.context + low
+
+
+@dataclass
+class Truth:
+    """What the files say, in the clock of each rank's host: blocks by rank and start (OPT too), and the messages of
+    which both sides were recorded, as (src, dst, direction, microbatch, chunk, send start, end, receive start, end)."""
+
+    job: Job
+    blocks: list[Block] = field(default_factory=list)
+    messages: list[tuple[int | str, ...]] = field(default_factory=list)
+
+    def stage(self, rank: int) -> int:
+        return self.job.place(rank)[0]
+
+
+def record(folder: Path, job: Job) -> Truth:
+    """Writes one capture per rank below `folder` and returns what they hold."""
+    chance = random.Random(job.seed)
+    orders = job.orders or [one_f_one_b(stage, job.stages, job.microbatches) for stage in range(job.stages)]
+    run = simulate(orders, TIMING, range(job.steps), chance, chunks=job.chunks, vee=job.vee)
+    run.transfers = _in_issue_order(run.transfers)
+    truth, sides = Truth(job), _Sides()
+    per_host = -(-job.ranks // job.hosts)
+    for rank in range(job.ranks):
+        host, device = divmod(rank, per_host)
+        rec = Recording(rank, device, f"node{host}", _metadata(job, rank), job.framework, job.level)
+        ahead = EPOCH_NS + host * job.skew_ns
+        truth.blocks += _fill(rec, job, run, ahead)
+        _communicate(rec, job, run, ahead, chance, sides)
+        name = (
+            f"node{host}_{4000 + rank}_20251127120000{rank:03d}_ascend_{'ms' if rec.framework == 'mindspore' else 'pt'}"
+        )
+        (write_text if job.text else write_database)(rec, folder / name)
+    truth.messages = sides.complete()
+    return truth
 
 
 def write(
     folder: Path, stages: int = 4, microbatches: int = 6, steps: int = 2, hosts: int = 2, skew_ns: int = 0,
     text: bool = False, seed: int = 1, replicas: int = 1, kernels: int = 5,
 ) -> list[Block]:  # fmt: skip
-    """Writes one capture per rank and `truth.csv`; returns the blocks of one replica.
-
-    The ranks of a pipeline are neighbours: rank = replica · stages + stage. The clock of each host is `skew_ns` ahead
-    of the one before it. `kernels` is the least number of kernels in a forward or backward.
-    """
-    chance = random.Random(seed)
-    orders = [one_f_one_b(stage, stages, microbatches) for stage in range(stages)]
-    run = simulate(orders, TIMING, range(steps), chance)
-    ranks = stages * replicas
-    per_host = -(-ranks // hosts)
-    for rank in range(ranks):
-        host, device = divmod(rank, per_host)
-
-        def clock(true_ns: int, offset_ns: int = host * skew_ns) -> int:
-            return EPOCH_NS + true_ns + offset_ns
-
-        rec = Recording(rank, device, f"node{host}", _metadata(rank, stages, ranks, text))
-        _fill(rec, [b for b in run.blocks if b.rank == rank % stages], clock, kernels)
-        _communicate(rec, run, rank % stages, _pipeline(rank, stages), clock, chance)
-        name = f"node{host}_{4000 + rank}_20251127120000{rank:03d}_ascend_{'ms' if text else 'pt'}"
-        (write_text if text else write_database)(rec, folder / name)
+    """A 1F1B job of `replicas` pipelines of neighbouring ranks, and `truth.csv` on the true clock; as text the captures
+    are MindSpore's. Returns the blocks of one pipeline, in times since the start of the run."""
+    job = Job(
+        stages, microbatches, steps, data=replicas, pipelines_first=True, hosts=hosts, skew_ns=skew_ns, text=text,
+        framework="mindspore" if text else "pytorch", kernels=kernels, seed=seed,
+    )  # fmt: skip
+    truth = record(folder, job)
+    per_host = -(-job.ranks // hosts)
+    blocks = [
+        replace(b, start_ns=b.start_ns - off, end_ns=b.end_ns - off)
+        for b in truth.blocks
+        if b.rank < stages
+        for off in (EPOCH_NS + b.rank // per_host * skew_ns,)
+    ]
     with (folder / "truth.csv").open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["rank", "stage", "step", "kind", "microbatch", "start_ns", "end_ns"])
-        for b in sorted(run.blocks, key=lambda b: (b.rank, b.start_ns)):
+        for b in blocks:
             table.writerow([b.rank, b.rank, b.step, b.kind, b.microbatch, EPOCH_NS + b.start_ns, EPOCH_NS + b.end_ns])
-    return run.blocks
+    return blocks
 
 
-def _metadata(rank: int, stages: int, ranks: int, text: bool) -> dict[str, object]:
+def _in_issue_order(transfers: list[Transfer]) -> list[Transfer]:
+    """Two ranks issue their sends and receives in one order: a receive is posted early where that is needed."""
+    pairs: dict[tuple[int, int, int], list[Transfer]] = {}
+    for transfer in transfers:
+        pairs.setdefault((transfer.step, transfer.sender, transfer.receiver), []).append(transfer)
+    found = []
+    for pair in pairs.values():
+        pair.sort(key=lambda t: t.sent_ns)
+        earliest = pair[-1].posted_ns
+        for place in range(len(pair) - 1, -1, -1):
+            earliest = min(earliest, pair[place].posted_ns)
+            pair[place] = replace(pair[place], posted_ns=earliest)
+        for place in range(1, len(pair)):
+            before = pair[place - 1]
+            pair[place] = replace(
+                pair[place],
+                sent_ns=max(pair[place].sent_ns, before.sent_ns + US),
+                posted_ns=max(pair[place].posted_ns, before.posted_ns + US),
+            )
+        found += pair
+    return found
+
+
+def _metadata(job: Job, rank: int) -> dict[str, object]:
     """What the training script adds; MindSpore's profiler does not know the groups."""
+    stage, column = job.place(rank)
     sizes = {
-        "tensor_model_parallel_size": 1,
-        "pipeline_model_parallel_size": stages,
-        "data_parallel_size": ranks // stages,
+        "tensor_model_parallel_size": job.tensor,
+        "pipeline_model_parallel_size": job.stages,
+        "data_parallel_size": job.data,
     }
-    first = rank - rank % stages
-    pipeline = {"group_name": "pp", "group_rank": rank % stages, "global_ranks": list(range(first, first + stages))}
-    world = {"group_name": "default_group", "group_rank": rank, "global_ranks": list(range(ranks))}
-    groups = {WORLD: world, _pipeline(rank, stages): pipeline}
-    return {"distributed_args": sizes} | ({} if text else {"parallel_group_info": groups})
+    if job.context > 1:
+        sizes["context_parallel_size"] = job.context
+    found: dict[str, object] = {"distributed_args": sizes}
+    if job.framework == "pytorch":
+        pipeline = [job.rank(s, column) for s in range(job.stages)]
+        found["parallel_group_info"] = {
+            WORLD: {"group_name": "default_group", "group_rank": rank, "global_ranks": list(range(job.ranks))},
+            _group(column): {"group_name": "pp", "group_rank": stage, "global_ranks": pipeline},
+        }
+    if job.pipeline_info is not None:
+        found["pp_info"] = dict(job.pipeline_info)
+    return found
 
 
-def _pipeline(rank: int, stages: int) -> str:
-    """The identifier of the rank's pipeline group."""
-    return f"group_name_{19 + rank // stages}"
+def _group(column: int) -> str:
+    """The identifier of a pipeline's group."""
+    return f"group_name_{19 + column}"
 
 
-def _fill(rec: Recording, blocks: list[Block], clock: Callable[[int], int], kernels: int) -> None:
-    """Marks, kernels and steps; the host issues a step's work long before the device is through with it."""
-    first = {b.step: min(o.start_ns for o in blocks if o.step == b.step) for b in blocks}
+def _begin(rec: Recording, job: Job, run: Simulation) -> int:
+    """When the capture of the rank begins, in true time."""
+    mine = [b for b in run.blocks if b.rank == job.place(rec.rank)[0]]
+    skipped = job.clip.get(rec.rank, 0)
+    return mine[skipped].start_ns - LAUNCH + US if skipped else min(0, mine[0].start_ns)
+
+
+def _fill(rec: Recording, job: Job, run: Simulation, ahead: int) -> list[Block]:
+    """Marks, kernels and steps; the host issues a step's work long before the device is through with it.
+
+    Returns the blocks in the clock of the host, which is `ahead` of the time since the start of the run.
+    """
+    begin = _begin(rec, job, run)
+    whole = [b for b in run.blocks if b.rank == job.place(rec.rank)[0]]
+    first = {b.step: min(o.start_ns for o in whole if o.step == b.step) for b in whole}
+    blocks = [b for b in whole if b.start_ns >= begin]
     issued = dict.fromkeys(first, 0)
     for b in blocks:
-        if b.kind in MARKER:
-            host = first[b.step] - MS + issued[b.step] * 20 * US
+        text = job.marker(b)
+        if text:
+            host = ahead + first[b.step] - MS + issued[b.step] * 20 * US
             issued[b.step] += 1
-            text = str({"name": MARKER[b.kind]})
-            rec.marks.append(Mark(text, clock(b.start_ns), clock(b.end_ns), clock(host), clock(host + 15 * US)))
-        types = KERNELS[b.kind] * (-(-kernels // len(KERNELS[b.kind])) if b.kind in MARKER else 1)
+            rec.marks.append(Mark(text, ahead + b.start_ns, ahead + b.end_ns, host, host + 15 * US))
+            if job.nested and b.kind in ("B", "FB"):
+                quarter = (b.end_ns - b.start_ns) // 4
+                inner = ahead + b.start_ns + quarter
+                text = str({"name": "WeightGradStore.pop"})
+                rec.marks.append(Mark(text, inner, inner + quarter, host + 5 * US, host + 9 * US))
+        types = KERNELS[b.kind] * (-(-job.kernels // len(KERNELS[b.kind])) if b.kind != "OPT" else 1)
         length = (b.end_ns - b.start_ns - 4 * US) // len(types)
         for place, name in enumerate(types):
-            start = b.start_ns + 2 * US + place * length
-            rec.kernels.append((b.step, Kernel(name, clock(start), clock(start + length - US))))
+            start = ahead + b.start_ns + 2 * US + place * length
+            rec.kernels.append((b.step, Kernel(name, start, start + length - US)))
     for step, start in first.items():
-        end = max(b.end_ns for b in blocks if b.step == step)
-        rec.steps.append((step, clock(start - 2 * MS), clock(end)))
+        end = max(b.end_ns for b in whole if b.step == step)
+        rec.steps.append((step, ahead + start - 2 * MS, ahead + end))
+    mine = [replace(b, rank=rec.rank, start_ns=ahead + b.start_ns, end_ns=ahead + b.end_ns) for b in blocks]
+    return sorted(mine, key=lambda b: b.start_ns)
 
 
-def _communicate(
-    rec: Recording, run: Simulation, stage: int, group: str, clock: Callable[[int], int], chance: random.Random
-) -> None:
-    """Operators of the pipeline's `group` in the order of their posting, and one all-reduce of all ranks a step."""
+class _Sides:
+    """The sides of the transfers that were recorded."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[int, Transfer], dict[str, tuple[int, int, int]]] = {}
+
+    def add(self, column: int, transfer: Transfer, what: str, rank: int, start: int, end: int) -> None:
+        self.found.setdefault((column, transfer), {})[what] = (rank, start, end)
+
+    def complete(self) -> list[tuple[int | str, ...]]:
+        return [
+            (
+                sides["send"][0],
+                sides["receive"][0],
+                t.kind,
+                t.microbatch,
+                t.chunk,
+                *sides["send"][1:],
+                *sides["receive"][1:],
+            )
+            for (_, t), sides in self.found.items()
+            if len(sides) == 2
+        ]
+
+
+def _communicate(rec: Recording, job: Job, run: Simulation, ahead: int, chance: random.Random, sides: _Sides) -> None:
+    """Operators of the pipeline's group in the order of their posting, and one all-reduce of all ranks a step."""
+    stage, column = job.place(rec.rank)
+    begin = _begin(rec, job, run)
     own = [t for t in run.transfers if stage in (t.sender, t.receiver)]
     own.sort(key=lambda t: t.sent_ns if t.sender == stage else t.posted_ns)
     for index, t in enumerate(own):
@@ -121,11 +328,17 @@ def _communicate(
             ("send", t.sent_ns, t.receiver) if t.sender == stage else ("receive", t.posted_ns, t.sender)
         )
         done = t.done_ns - chance.randrange(20) * US
-        rec.operators.append((t.step, Operator(what, group, index, clock(posted), clock(done), stage, peer, BYTES)))
+        if posted < begin or job.level is None:
+            continue
+        start, end = ahead + posted, ahead + done
+        operator = Operator(what, _group(column), index, start, end, stage, peer, BYTES, batched=job.batched)
+        rec.operators.append((t.step, operator))
+        sides.add(column, t, what, rec.rank, start, end)
     for step, done in enumerate(run.reduced):
         last = max(b.end_ns for b in run.blocks if b.rank == stage and b.step == step and b.kind != "OPT")
-        end = clock(done - chance.randrange(20) * US)
-        rec.operators.append((step, Operator("allReduce", WORLD, step, clock(last + 10 * US), end)))
+        end = done - chance.randrange(20) * US
+        if job.level is not None:
+            rec.operators.append((step, Operator("allReduce", WORLD, step, ahead + last + 10 * US, ahead + end)))
 
 
 def main() -> None:

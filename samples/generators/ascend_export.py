@@ -33,6 +33,8 @@ TABLES = {
     " srcRank INTEGER, dstRank INTEGER, size INTEGER, opId INTEGER",
 }
 
+WORK_TABLES = ("COMPUTE_TASK_INFO", "COMMUNICATION_OP", "COMMUNICATION_TASK_INFO")
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -43,7 +45,8 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Operator:
-    """A communication operator. `place` and `peer` are places in the group; `peer` is None for a collective."""
+    """A communication operator. `place` and `peer` are places in the group; `peer` is None for a collective. A
+    `batched` transfer is recorded as batchSendRecv."""
 
     what: str
     group: str
@@ -53,10 +56,15 @@ class Operator:
     place: int = 0
     peer: int | None = None
     bytes: int = 0
+    batched: bool = False
+
+    @property
+    def type(self) -> str:
+        return f"hcom_{'batchSendRecv' if self.batched else self.what}_"
 
     @property
     def name(self) -> str:
-        return f"hcom_{self.what}__{hash_of(self.group)[-3:]}_{self.index}_1"
+        return f"{self.type}_{hash_of(self.group)[-3:]}_{self.index}_1"
 
 
 @dataclass(frozen=True)
@@ -72,12 +80,15 @@ class Mark:
 
 @dataclass
 class Recording:
-    """Everything one rank recorded, on its host's clock. `metadata` is what the training script added."""
+    """Everything one rank recorded, on its host's clock. `metadata` is what the training script added; `level` None
+    (marks only), 0 (no types of kernels, no peers of transfers) or 1."""
 
     rank: int
     device: int
     host: str
     metadata: dict[str, object]
+    framework: str = "pytorch"
+    level: int | None = 1
     marks: list[Mark] = field(default_factory=list)
     kernels: list[tuple[int, Kernel]] = field(default_factory=list)
     operators: list[tuple[int, Operator]] = field(default_factory=list)
@@ -94,8 +105,11 @@ def hash_of(group: str) -> str:
 
 
 def write_database(rec: Recording, folder: Path) -> Path:
-    """`ascend_pytorch_profiler_{rank}.db` in the capture folder `folder`."""
-    path = _output(folder) / f"ascend_pytorch_profiler_{rec.rank}.db"
+    """`ascend_pytorch_profiler_{rank}.db` or `ascend_mindspore_profiler_{rank}.db` in the capture folder `folder`.
+
+    MindSpore's has no steps and no metadata, and does not know its rank.
+    """
+    path = _output(folder) / f"ascend_{rec.framework}_profiler_{rec.rank}.db"
     path.unlink(missing_ok=True)
     strings: dict[str, int] = {}
 
@@ -128,36 +142,47 @@ def write_database(rec: Recording, folder: Path) -> Path:
                 connection,
             )
         )
-    for _, kernel in rec.kernels:
+    for _, kernel in rec.kernels if rec.level is not None else ():
         number = task(kernel.start_ns, kernel.end_ns, ABSENT, "AI_CORE", STREAM)
         name = text(f"aclnn{kernel.type}_{kernel.type}")
-        rows["COMPUTE_TASK_INFO"].append((name, number, text("AI_CORE"), text(kernel.type)))
+        kinds = ("AI_CORE", kernel.type) if rec.level else ("N/A", "N/A")
+        rows["COMPUTE_TASK_INFO"].append((name, number, *map(text, kinds)))
     for number, (_, op) in enumerate(rec.operators):
         name, group = text(op.name), text(op.group)
         rows["COMMUNICATION_OP"].append(
-            (name, op.start_ns, op.end_ns, number, group, number, 11, op.bytes // 2, text(f"hcom_{op.what}_"))
+            (name, op.start_ns, op.end_ns, number, group, number, 11, op.bytes // 2, text(op.type))
         )
         if op.peer is None:
             continue
         over = op.peer if op.what == "receive" else op.place
         for kind, to, size in (("Notify_Wait", op.peer, 0), ("Memcpy", over, op.bytes)):
             small = task(op.start_ns, op.end_ns, number, "SDMA", LINK_STREAM)
-            rows["COMMUNICATION_TASK_INFO"].append((name, small, text(kind), group, op.place, to, size, number))
+            known = (op.place, to, size) if rec.level else (ABSENT, ABSENT, -1)
+            rows["COMMUNICATION_TASK_INFO"].append((name, small, text(kind), group, *known, number))
+    pytorch = rec.framework == "pytorch"
     rows["STEP_TIME"] = list(rec.steps)
-    rows["RANK_DEVICE_MAP"] = [(rec.rank, rec.device)]
+    rows["RANK_DEVICE_MAP"] = [(rec.rank if pytorch else -1, rec.device)]
     rows["HOST_INFO"] = [(hash_of(rec.host), rec.host)]
-    rows["META_DATA"] = [("SCHEMA_VERSION", "1.2.0"), *((k, json.dumps(v)) for k, v in rec.metadata.items())]
+    rows["META_DATA"] = [("SCHEMA_VERSION", "1.2.0")]
+    if pytorch:
+        rows["META_DATA"] += [(k, json.dumps(v)) for k, v in rec.metadata.items()]
     rows["STRING_IDS"] = [(number, value) for value, number in strings.items()]
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA page_size = 1024")
+        absent = (() if pytorch else ("STEP_TIME",)) + (WORK_TABLES if rec.level is None else ())
         for table, columns in TABLES.items():
+            if table in absent:
+                continue
             db.execute(f"CREATE TABLE {table} ({columns})")
             if rows[table]:
                 db.executemany(f"INSERT INTO {table} VALUES ({','.join('?' * len(rows[table][0]))})", rows[table])
         db.execute("CREATE INDEX TaskIndex ON TASK (startNs, globalTaskId)")
         db.commit()
         db.execute("VACUUM")
-    _info(folder, rec.rank, {"rank_id": rec.rank, "torch_npu_version": "2.7.1"})
+    if pytorch:
+        _info(folder, rec.rank, {"rank_id": rec.rank, "torch_npu_version": "2.7.1"})
+    else:
+        _mindspore_info(rec, folder)
     return path
 
 
@@ -176,7 +201,7 @@ def write_text(rec: Recording, folder: Path) -> None:
     ]
     (output / "trace_view.json").write_text(json.dumps(events))
     rows = [(step, f"aclnn{k.type}", k.type, "AI_CORE", STREAM, k.start_ns, k.end_ns) for step, k in rec.kernels]
-    rows += [(s, o.name, f"hcom_{o.what}_", "COMMUNICATION", "N/A", o.start_ns, o.end_ns) for s, o in rec.operators]
+    rows += [(s, o.name, o.type, "COMMUNICATION", "N/A", o.start_ns, o.end_ns) for s, o in rec.operators]
     with (output / "kernel_details.csv").open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["Step Id", "Name", "Type", "Accelerator Core", "Stream ID", "Start Time(us)", "Duration(us)"])
@@ -190,14 +215,18 @@ def write_text(rec: Recording, folder: Path) -> None:
         entry = {"Communication Time Info": time, "Communication Bandwidth Info": moved}
         steps.setdefault(f"step{step}", {"p2p": {}, "collective": {}})[kind][f"{op.name}@{hash_of(op.group)}"] = entry
     (output / "communication.json").write_text(json.dumps(steps))
-    (folder / "profiler_metadata.json").write_text(json.dumps(rec.metadata))
-    _info(folder, rec.rank, {"ms_profiler_info": {"rank_id": str(rec.rank)}, "ms_version": "2.7.0"})
+    _mindspore_info(rec, folder)
 
 
 def _output(folder: Path) -> Path:
     output = folder / "ASCEND_PROFILER_OUTPUT"
     output.mkdir(parents=True, exist_ok=True)
     return output
+
+
+def _mindspore_info(rec: Recording, folder: Path) -> None:
+    (folder / "profiler_metadata.json").write_text(json.dumps(rec.metadata))
+    _info(folder, rec.rank, {"ms_profiler_info": {"rank_id": str(rec.rank)}, "ms_version": "2.7.0"})
 
 
 def _info(folder: Path, rank: int, content: dict[str, object]) -> None:

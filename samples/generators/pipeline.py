@@ -1,7 +1,8 @@
 """Simulate a made-up pipeline: when every block and every transfer of a run really happened.
 
-All generators of profiles write what this simulator gives, each in the format of its profiler. A rank is a stage; times
-are integer nanoseconds of the true clock.
+All generators of profiles write what this simulator gives, each in the format of its profiler. Times are integer
+nanoseconds of the true clock. The orders of operations are written here anew, or read from golden files: none comes
+from the program under test.
 """
 
 from __future__ import annotations
@@ -9,16 +10,45 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 US, MS = 1_000, 1_000_000
 
-Operation = tuple[str, int]
-"""Kind (F, B, W) and micro-batch of a block."""
+
+class Half(NamedTuple):
+    """The forward (F) or backward (B) of a micro-batch through a chunk of a stage."""
+
+    kind: str
+    microbatch: int
+    chunk: int = 0
+
+
+class Operation(NamedTuple):
+    """What a stage does next: F, B, W (weight gradient), FB (a fused pair; the backward's numbers are `*_b`), or L, the
+    backward of the loss head, which nothing waits for."""
+
+    kind: str
+    microbatch: int
+    chunk: int = 0
+    microbatch_b: int | None = None
+    chunk_b: int | None = None
+
+    def halves(self) -> tuple[Half, ...]:
+        """The forwards and backwards that other stages wait for."""
+        if self.kind == "FB":
+            assert self.microbatch_b is not None
+            assert self.chunk_b is not None
+            return Half("F", self.microbatch, self.chunk), Half("B", self.microbatch_b, self.chunk_b)
+        return (Half(self.kind, self.microbatch, self.chunk),) if self.kind in "FB" else ()
+
+
+Order = Sequence[Operation]
+"""The operations of one stage in one step."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block as it really ran, from `start_ns` to `end_ns`. An optimizer step (OPT) has no micro-batch."""
+    """An operation as it really ran on a rank, from `start_ns` to `end_ns`. An optimizer (OPT) has no micro-batch."""
 
     rank: int
     step: int
@@ -26,11 +56,15 @@ class Block:
     microbatch: int | None
     start_ns: int
     end_ns: int
+    chunk: int | None = None
+    microbatch_b: int | None = None
+    chunk_b: int | None = None
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """An activation (F) or gradient (B): posted by the sender and the receiver, and received by `done_ns`."""
+    """An activation (F) or gradient (B): posted by the sender and the receiver, and received by `done_ns`. The chunk is
+    that of the receiver."""
 
     step: int
     kind: str
@@ -40,6 +74,7 @@ class Transfer:
     sent_ns: int
     posted_ns: int
     done_ns: int
+    chunk: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,78 +110,125 @@ class Simulation:
 def one_f_one_b(stage: int, stages: int, microbatches: int) -> list[Operation]:
     """1F1B: `stages - stage` warm-up forwards, then one backward and one forward in turn, then the other backwards."""
     ahead = min(stages - stage, microbatches)
-    operations = [("F", m) for m in range(ahead)]
+    operations = [Operation("F", m) for m in range(ahead)]
     for m in range(microbatches):
-        operations.append(("B", m))
+        operations.append(Operation("B", m))
         if ahead + m < microbatches:
-            operations.append(("F", ahead + m))
+            operations.append(Operation("F", ahead + m))
     return operations
 
 
 def zb_h1(stage: int, stages: int, microbatches: int) -> list[Operation]:
     """ZB-H1: as 1F1B, but weight gradients wait until the pipeline would idle: `stage` of them are kept back."""
     ahead = min(stages - stage, microbatches)
-    operations = [("F", m) for m in range(ahead)]
+    operations = [Operation("F", m) for m in range(ahead)]
     for m in range(microbatches):
-        operations.append(("B", m))
+        operations.append(Operation("B", m))
         if m >= stage:
-            operations.append(("W", m - stage))
+            operations.append(Operation("W", m - stage))
         if ahead + m < microbatches:
-            operations.append(("F", ahead + m))
-    return operations + [("W", m) for m in range(microbatches - min(stage, microbatches), microbatches)]
+            operations.append(Operation("F", ahead + m))
+    held = range(microbatches - min(stage, microbatches), microbatches)
+    return operations + [Operation("W", m) for m in held]
 
 
-def source_of(kind: str, stage: int, stages: int) -> int | None:
-    """The stage whose block of the same kind and micro-batch a block needs, None where it needs none."""
-    source = {"F": stage - 1, "B": stage + 1}.get(kind, -1)
-    return source if 0 <= source < stages else None
+def source_of(half: Half, stage: int, stages: int, chunks: int = 1, vee: bool = False) -> tuple[int, Half] | None:
+    """The stage and half whose output a half needs; None for the first forward and the last backward of the model.
+
+    Chunk c of stage s is part c·P + s of the model; with `vee` the parts of chunk 1 run back: 2P - 1 - s.
+    """
+    part = half.chunk * stages + (stages - 1 - stage if vee and half.chunk else stage)
+    source = part - 1 if half.kind == "F" else part + 1
+    if not 0 <= source < chunks * stages:
+        return None
+    chunk, at = divmod(source, stages)
+    return stages - 1 - at if vee and chunk else at, half._replace(chunk=chunk)
 
 
-def in_feasible_order(orders: Sequence[Sequence[Operation]]) -> Iterator[tuple[int, Operation]]:
-    """Stage and operation of all blocks of a step, each after the block that it needs, in each stage's own order."""
+def in_feasible_order(orders: Sequence[Order], chunks: int = 1, vee: bool = False) -> Iterator[tuple[int, Operation]]:
+    """Stage and operation of all blocks of a step, each after the blocks that it needs, in each stage's own order.
+
+    Raises ValueError for orders that wait for each other.
+    """
     todo = [list(reversed(order)) for order in orders]
-    done: set[tuple[int, Operation]] = set()
-    while any(todo):
-        before = len(done)
+    done: set[tuple[int, Half]] = set()
+    moved = True
+    while moved:
+        moved = False
         for stage, operations in enumerate(todo):
             while operations:
-                source = source_of(operations[-1][0], stage, len(todo))
-                if source is not None and (source, operations[-1]) not in done:
+                halves = operations[-1].halves()
+                sources = (source_of(half, stage, len(todo), chunks, vee) for half in halves)
+                if any(source is not None and source not in done for source in sources):
                     break
-                operation = operations.pop()
-                done.add((stage, operation))
-                yield stage, operation
-        if len(done) == before:
-            raise ValueError("these orders wait for each other for ever")
+                yield stage, operations.pop()
+                done.update((stage, half) for half in halves)
+                moved = True
+    if any(todo):
+        raise ValueError("these orders wait for each other for ever")
 
 
-def simulate(orders: Sequence[Sequence[Operation]], timing: Timing, steps: range, chance: random.Random) -> Simulation:
-    """Runs `steps` steps of the pipeline whose stages work through `orders`: a block starts when its rank is free and
-    its input has arrived. Raises ValueError for orders that wait for each other."""
-    ranks = range(len(orders))
-    found = Simulation()
-    free = [timing.first for _ in ranks]
+def simulate(
+    orders: Sequence[Order],
+    timing: Timing,
+    steps: range,
+    chance: random.Random,
+    *,
+    chunks: int = 1,
+    vee: bool = False,
+) -> Simulation:
+    """Runs `steps` of the pipeline whose stages work through `orders`; a rank is a stage. A block starts when its rank
+    is free and its inputs have arrived. Raises ValueError for orders that wait for each other."""
+    run = _Run(len(orders), timing, chance, chunks, vee)
     for step in steps:
-        ends: dict[tuple[int, Operation], int] = {}
-        for rank, (kind, microbatch) in in_feasible_order(orders):
-            start = free[rank] + timing.lead
-            source = source_of(kind, rank, len(orders))
+        for rank, operation in in_feasible_order(orders, chunks, vee):
+            run.block(step, rank, operation)
+        run.optimizers(step)
+    return run.found
+
+
+class _Run:
+    """The state of a simulation: until when each rank is busy, and when each half of the step at hand ended."""
+
+    def __init__(self, stages: int, timing: Timing, chance: random.Random, chunks: int, vee: bool) -> None:
+        self.stages, self.timing, self.chance, self.chunks, self.vee = stages, timing, chance, chunks, vee
+        self.found = Simulation()
+        self.free = [timing.first] * stages
+        self.ends: dict[tuple[int, Half], int] = {}
+
+    def block(self, step: int, rank: int, operation: Operation) -> None:
+        start = self.free[rank] + self.timing.lead
+        for half in operation.halves():
+            source = source_of(half, rank, self.stages, self.chunks, self.vee)
             if source is not None:
-                sent = ends[source, (kind, microbatch)]
-                arrived = (max(free[rank], sent) if timing.blocking_receives else sent) + timing.hop
-                found.transfers.append(Transfer(step, kind, microbatch, source, rank, sent, free[rank], arrived))
-                start = max(start, arrived + (timing.lead if timing.blocking_receives else 0))
-            start += _drawn(timing.start_jitter, chance)
-            end = start + timing.lengths[kind] + _drawn(timing.length_jitter, chance)
-            ends[rank, (kind, microbatch)] = free[rank] = end
-            found.blocks.append(Block(rank, step, kind, microbatch, start, end))
-        reduced = max(free) + timing.reduce
-        found.reduced.append(reduced)
-        for rank in ranks:
-            start = reduced + timing.lead + _drawn(timing.optimizer_jitter, chance)
-            found.blocks.append(Block(rank, step, "OPT", None, start, start + timing.lengths["OPT"]))
-        free = [reduced + timing.lead + timing.lengths["OPT"] + timing.gap for _ in ranks]
-    return found
+                start = max(start, self.arrival(step, rank, half, source))
+        start += _drawn(self.timing.start_jitter, self.chance)
+        end = start + self.timing.lengths[operation.kind] + _drawn(self.timing.length_jitter, self.chance)
+        for half in operation.halves():
+            self.ends[rank, half] = end
+        self.free[rank] = end
+        numbers = operation.chunk, operation.microbatch_b, operation.chunk_b
+        self.found.blocks.append(Block(rank, step, operation.kind, operation.microbatch, start, end, *numbers))
+
+    def arrival(self, step: int, rank: int, half: Half, source: tuple[int, Half]) -> int:
+        """When a block may start that needs `source`; records the transfer, if it is one between ranks."""
+        sent, free = self.ends[source], self.free[rank]
+        if source[0] == rank:
+            return sent + self.timing.lead
+        arrived = (max(free, sent) if self.timing.blocking_receives else sent) + self.timing.hop
+        transfer = Transfer(step, half.kind, half.microbatch, source[0], rank, sent, free, arrived, half.chunk)
+        self.found.transfers.append(transfer)
+        return arrived + (self.timing.lead if self.timing.blocking_receives else 0)
+
+    def optimizers(self, step: int) -> None:
+        """Ends the step: all ranks reduce their gradients together, then each runs its optimizer."""
+        timing, reduced = self.timing, max(self.free) + self.timing.reduce
+        self.found.reduced.append(reduced)
+        for rank in range(self.stages):
+            start = reduced + timing.lead + _drawn(timing.optimizer_jitter, self.chance)
+            self.found.blocks.append(Block(rank, step, "OPT", None, start, start + timing.lengths["OPT"]))
+        self.free = [reduced + timing.lead + timing.lengths["OPT"] + timing.gap] * self.stages
+        self.ends.clear()
 
 
 def _drawn(microseconds: range, chance: random.Random) -> int:

@@ -79,12 +79,14 @@ class _Pipeline:
         c = self.c
         orders = [one_f_one_b(stage, c.stages, c.microbatches) for stage in range(c.stages)]
         made: dict[tuple[str, int, int], float] = {}
-        for stage, (kind, m) in in_feasible_order(orders):
+        for stage, operation in in_feasible_order(orders):
             rank = replica * c.stages + stage
             begin = self.free[rank]
-            source = source_of(kind, stage, c.stages)
+            (half,) = operation.halves()
+            kind, m = half.kind, half.microbatch
+            source = source_of(half, stage, c.stages)
             if source is not None:
-                begin = self.transfer(rank + source - stage, rank, kind, m, made[kind, source, m], begin)
+                begin = self.transfer(rank + source[0] - stage, rank, kind, m, made[kind, source[0], m], begin)
             end = begin + (8 if kind == "F" else 16) * MS * self.rng.uniform(0.95, 1.05)
             self.spans.append({"rank": rank, "step": step, "kind": kind, "microbatch": m, "start": begin, "end": end})
             self.free[rank] = made[kind, stage, m] = end
