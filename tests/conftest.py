@@ -1,4 +1,4 @@
-"""What the tests share: the command run as a user runs it, and where recorded profiles lie when they are there."""
+"""What the tests share: the command run as a user runs it, samples, golden files and generated profiles."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from samples.generators.ascend import Truth, record
+from tests.support.ascend_jobs import JOBS
+
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers already use all cores; before anything imports Polars
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
@@ -19,6 +22,11 @@ settings.load_profile("untimed")
 
 ROOT = Path(__file__).resolve().parent.parent
 Cli = Callable[..., subprocess.CompletedProcess[str]]
+AscendRun = Callable[[str], tuple[Path, Truth]]
+
+RECORDED = os.environ.get("TRACE_EXPORT_RECORDED")
+"""A folder of profiles that other tools recorded, for the extra suite in `tests/recorded`."""
+collect_ignore = [] if RECORDED else ["recorded"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,12 +55,23 @@ def run_cli() -> Cli:
 
 
 @pytest.fixture(scope="session")
-def shared() -> Path:
-    """The folder of recorded profiles with expected values, which is not part of the project."""
-    folder = Path(os.environ.get("TRACE_EXPORT_SHARED", ROOT.parent / "shared"))
-    if not (folder / "data").is_dir():
-        pytest.skip(f"recorded profiles are not here ({folder})")
-    return folder
+def golden() -> Path:
+    """The orders of schedules and what follows from them, see the README there."""
+    return ROOT / "tests" / "golden" / "schedules"
+
+
+@pytest.fixture(scope="session")
+def ascend_run(tmp_path_factory: pytest.TempPathFactory) -> AscendRun:
+    """The folder and the truth of a job of `ascend_jobs.JOBS`, recorded once; nobody may change the folder."""
+    made: dict[str, tuple[Path, Truth]] = {}
+
+    def run(name: str) -> tuple[Path, Truth]:
+        if name not in made:
+            folder = tmp_path_factory.mktemp("ascend")
+            made[name] = folder, record(folder, JOBS[name])
+        return made[name]
+
+    return run
 
 
 @pytest.fixture(scope="session")

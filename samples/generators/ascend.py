@@ -14,6 +14,7 @@ import csv
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 from samples.generators.ascend_export import Kernel, Mark, Operator, Recording, write_database, write_text
@@ -159,7 +160,8 @@ def record(folder: Path, job: Job) -> Truth:
     chance = random.Random(job.seed)
     orders = job.orders or [one_f_one_b(stage, job.stages, job.microbatches) for stage in range(job.stages)]
     run = simulate(orders, TIMING, range(job.steps), chance, chunks=job.chunks, vee=job.vee)
-    run.transfers = _in_issue_order(run.transfers)
+    if job.vee:  # there two ranks send to each other at the same time
+        run.transfers = _in_issue_order(run.transfers)
     truth, sides = Truth(job), _Sides()
     per_host = -(-job.ranks // job.hosts)
     for rank in range(job.ranks):
@@ -203,25 +205,25 @@ def write(
 
 
 def _in_issue_order(transfers: list[Transfer]) -> list[Transfer]:
-    """Two ranks issue their sends and receives in one order: a receive is posted early where that is needed."""
-    pairs: dict[tuple[int, int, int], list[Transfer]] = {}
-    for transfer in transfers:
-        pairs.setdefault((transfer.step, transfer.sender, transfer.receiver), []).append(transfer)
-    found = []
-    for pair in pairs.values():
-        pair.sort(key=lambda t: t.sent_ns)
-        earliest = pair[-1].posted_ns
-        for place in range(len(pair) - 1, -1, -1):
-            earliest = min(earliest, pair[place].posted_ns)
-            pair[place] = replace(pair[place], posted_ns=earliest)
-        for place in range(1, len(pair)):
-            before = pair[place - 1]
-            pair[place] = replace(
-                pair[place],
-                sent_ns=max(pair[place].sent_ns, before.sent_ns + US),
-                posted_ns=max(pair[place].posted_ns, before.posted_ns + US),
-            )
-        found += pair
+    """Two ranks issue the transfers between them in one order, or they would wait for each other for ever: a receive
+    is posted earlier, or an operation issued later, where that is needed."""
+    found = list(transfers)
+    pairs: dict[tuple[int, frozenset[int]], list[int]] = {}
+    for place, t in sorted(enumerate(transfers), key=lambda item: item[1].done_ns):
+        pairs.setdefault((t.step, frozenset((t.sender, t.receiver))), []).append(place)
+    for (_, ranks), pair in pairs.items():
+        for rank in ranks:
+            for place, after in zip(pair[-2::-1], pair[:0:-1], strict=True):
+                if found[place].receiver == rank:
+                    latest = found[after].issued_ns(rank) - US
+                    found[place] = replace(found[place], posted_ns=min(found[place].posted_ns, latest))
+            for before, place in pairwise(pair):
+                earliest = found[before].issued_ns(rank) + US
+                side = "sent_ns" if found[place].sender == rank else "posted_ns"
+                found[place] = replace(found[place], **{side: max(found[place].issued_ns(rank), earliest)})
+        for place in pair:
+            t = found[place]
+            found[place] = replace(t, done_ns=max(t.sent_ns, t.posted_ns) + TIMING.hop)
     return found
 
 
@@ -322,7 +324,7 @@ def _communicate(rec: Recording, job: Job, run: Simulation, ahead: int, chance: 
     stage, column = job.place(rec.rank)
     begin = _begin(rec, job, run)
     own = [t for t in run.transfers if stage in (t.sender, t.receiver)]
-    own.sort(key=lambda t: t.sent_ns if t.sender == stage else t.posted_ns)
+    own.sort(key=lambda t: t.issued_ns(stage))
     for index, t in enumerate(own):
         what, posted, peer = (
             ("send", t.sent_ns, t.receiver) if t.sender == stage else ("receive", t.posted_ns, t.sender)

@@ -76,6 +76,10 @@ class Transfer:
     done_ns: int
     chunk: int = 0
 
+    def issued_ns(self, rank: int) -> int:
+        """When the sender or receiver `rank` posted its side."""
+        return self.sent_ns if rank == self.sender else self.posted_ns
+
 
 @dataclass(frozen=True)
 class Timing:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.schedules.test_schedule import golden
+from tests.schedules.test_schedule import planned
 from trace_export.analysis.bubbles import CAUSES, bubble_slices, rank_bubbles, step_bubbles
 from trace_export.model import RANKS, SPANS, Declared, Profile, conform
 from trace_export.schedules.schedule import schedule
@@ -94,11 +94,10 @@ def test_nothing_to_measure() -> None:
     assert bubble_slices(empty).is_empty()
 
 
-def test_expected_cases(shared: Path) -> None:
+def test_expected_cases(golden: Path) -> None:
     """Both bubbles of every rank, and the fractions, of all computed cases, in nanoseconds."""
-    folder = shared / "data" / "schedules"
-    for case in json.loads((folder / "expected.json").read_text()):
-        s = golden(folder / case["orders"])
+    for case in json.loads((golden / "expected.json").read_text()):
+        s = planned(golden / case["orders"])
         unit = {k: v * 1e6 for k, v in case["per_chunk"].items()}
         costs = Costs(unit["F"], unit["I"] if s.splits else unit["B"], unit["W"], overlap=case["overlap_factor"])
         profile = as_profile(s, *run(s, durations(s, costs), case["comm"] * 1e6))

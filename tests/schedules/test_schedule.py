@@ -20,26 +20,25 @@ GOLDEN_NAMES = {
 }  # fmt: skip
 
 
-def golden(path: Path) -> Schedule:
+def planned(path: Path) -> Schedule:
     name, p, m = re.fullmatch(r"(.+)_p(\d+)_m(\d+)", path.stem).groups()
     alias, chunks = GOLDEN_NAMES[name]
     return schedule(alias, int(p), int(m), chunks)
 
 
-def test_golden_orders_byte_for_byte(shared: Path) -> None:
-    files = sorted((shared / "data" / "schedules" / "orders").glob("*.csv"))
+def test_golden_orders_byte_for_byte(golden: Path) -> None:
+    files = sorted((golden / "orders").glob("*.csv"))
     assert files
     for path in files:
-        assert golden(path).text() == path.read_text(), path.stem
+        assert planned(path).text() == path.read_text(), path.stem
 
 
-def test_activations_in_flight(shared: Path) -> None:
+def test_activations_in_flight(golden: Path) -> None:
     """The peak of live chunks on every rank of the computed cases."""
-    folder = shared / "data" / "schedules"
-    cases = json.loads((folder / "expected.json").read_text())
+    cases = json.loads((golden / "expected.json").read_text())
     for case in cases:
         expected = [rank["peak_live_chunks"] for rank in case["ranks"]]
-        assert golden(folder / case["orders"]).in_flight()["chunks"].to_list() == expected, case["orders"]
+        assert planned(golden / case["orders"]).in_flight()["chunks"].to_list() == expected, case["orders"]
 
 
 def test_activations_in_flight_by_formula() -> None:

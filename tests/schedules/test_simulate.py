@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.schedules.test_schedule import golden
+from tests.schedules.test_schedule import planned
 from trace_export.errors import UsageError
 from trace_export.schedules.schedule import TITLES, Schedule, canonical, schedule
 from trace_export.schedules.simulate import Costs, durations, run, simulate
@@ -28,12 +28,11 @@ def idle(s: Schedule, start: np.ndarray, end: np.ndarray) -> pl.DataFrame:
     )
 
 
-def test_expected_cases(shared: Path) -> None:
+def test_expected_cases(golden: Path) -> None:
     """Makespan, busy time and both bubbles of each rank in every computed case."""
-    folder = shared / "data" / "schedules"
-    cases = json.loads((folder / "expected.json").read_text())
+    cases = json.loads((golden / "expected.json").read_text())
     for case in cases:
-        s = golden(folder / case["orders"])
+        s = planned(golden / case["orders"])
         unit = case["per_chunk"]
         costs = Costs(unit["F"], unit["I"] if s.splits else unit["B"], unit["W"], overlap=case["overlap_factor"])
         start, end = run(s, durations(s, costs), case["comm"])
@@ -49,10 +48,10 @@ def test_expected_cases(shared: Path) -> None:
     assert len(cases) > 50
 
 
-def test_every_span_of_the_unit_cases(shared: Path) -> None:
-    spans = pl.read_csv(shared / "data" / "schedules" / "spans_unit.csv")
+def test_every_span_of_the_unit_cases(golden: Path) -> None:
+    spans = pl.read_csv(golden / "spans_unit.csv")
     for (orders,), expected in spans.group_by("orders", maintain_order=True):
-        s = golden(Path(f"{orders}.csv"))
+        s = planned(Path(f"{orders}.csv"))
         unit = 1 / s.chunks
         start, end = run(s, durations(s, Costs(unit, unit if s.splits else 2 * unit, unit)))
         names = [op for row in s.text().splitlines() for op in row.split(",")]
