@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 import pytest
 
+from tests.conftest import AscendRun
 from tests.support.profiles import ORIGIN, profile, span, table
 from trace_export.export import LoadOptions, load
 from trace_export.model import MESSAGES, Profile
@@ -72,18 +71,14 @@ def test_a_known_direction_is_believed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "at_least"),
-    [("1f1b_pp4_mb8", 1.0), ("1f1b_clipped_pp2_mb6", 1.0), ("vpp_pp4_v2_mb8", 1.0), ("dualpipev_pp4_mb10", 0.4)],
+    ("name", "at_least"), [("1f1b", 1.0), ("clipped", 1.0), ("interleaved", 1.0), ("dualpipev", 0.4)]
 )
-def test_truth(shared: Path, name: str, at_least: float) -> None:
-    """What is filled in is right; overlapped pairs send from their middle, which no block's end tells."""
-    folder = shared / "data" / "ascend" / name
-    truth = {
-        (m["src_rank"], m["dst_rank"], m["send_start_ns"]): (m["direction"], m["microbatch"], m["chunk"])
-        for m in json.loads((folder / "truth.json").read_text())["messages"]
-    }
+def test_what_is_filled_in_is_right(ascend_run: AscendRun, name: str, at_least: float) -> None:
+    """Fused pairs send from their middle, which no block's end shows."""
+    folder, truth = ascend_run(name)
+    wanted = {(src, dst, sent): labels for src, dst, *labels, sent, _, _, _ in truth.messages}
     messages = load(LoadOptions(folder, align=None)).profile.messages
     known = messages.drop_nulls("direction")
     keys = known.select("src_rank", "dst_rank", "send_start_ns").rows()
-    assert known.select("direction", "microbatch", "chunk").rows() == [truth[key] for key in keys]
+    assert known.select("direction", "microbatch", "chunk").rows() == [tuple(wanted[key]) for key in keys]
     assert known.height >= at_least * messages.height > 0
