@@ -111,7 +111,7 @@ def test_lags_that_differ_unseen_stay_inside_the_hard_bound() -> None:
     assert max(map(abs, left.values())) > 10, "the limit that cannot be passed without a collective over the stages"
     for host, bound in result.clocks.select("host", "bound_ns").iter_rows():
         assert abs(left[host]) < bound / 1e3
-    assert any(n.code == "clock-symmetry-assumed" for n in result.notes)
+    assert "clock-symmetry-assumed" in [n.code for n in result.notes]
 
 
 def moved(profile: Profile, host: str, by_ns: int) -> Profile:
@@ -172,7 +172,7 @@ def test_a_host_without_observations_keeps_its_wall_clock_and_says_so() -> None:
     done = align(profile)
     last = done.clocks.filter(pl.col("host") == "host03").row(0, named=True)
     assert (last["status"], last["offset_ns"], last["drift"]) == ("wall", 0, 0.0)
-    assert any(n.level == "warning" and "host03" in n.text for n in done.notes)
+    assert ["host03" in n.text for n in done.notes if n.code == "clock-not-aligned"] == [True]
     with pytest.raises(AlignmentError, match="host03"):
         align(profile, "strict")
 
@@ -222,7 +222,7 @@ def test_machines_that_share_a_name_are_taken_apart() -> None:
     done = align(profile, offsets={"box": 500}).validate()
     assert done.hosts["host"].to_list() == ["box (ranks 0-1)", "box (ranks 2-3)", "host02"]
     assert dict(done.ranks.select("rank", "host").iter_rows())[3] == "box (ranks 2-3)"
-    assert any(n.level == "warning" and "box" in n.text for n in done.notes)
+    assert ["box" in n.text for n in done.notes if n.code == "clock-host-split"] == [True]
     assert violations(done.messages) == 0
     true = {"box (ranks 0-1)": "host00", "box (ranks 2-3)": "host01"}
     left = run.misplaced_us(done.clocks.with_columns(pl.col("host").replace(true)))
@@ -296,13 +296,13 @@ def test_blocks_alone_align_the_machines_of_a_log(shared: Path, sample: str, tru
     assert violations(after) == 0
 
 
-def test_one_message_says_little_and_that_is_said() -> None:
+def test_one_message_gives_a_large_uncertainty_and_warnings() -> None:
     run = make(Clocks(seed=22, stages=2))
     profile = replace(run.profile, messages=run.paired.head(1))
     done = align(profile)
     assert done.clocks["sd_ns"].min() > 100_000  # type: ignore[operator]
     assert done.clocks["bound_ns"].null_count() == 2
-    assert {"clock-one-way", "clock-few-messages"} <= {n.code for n in done.notes if n.level == "warning"}
+    assert {"clock-one-way", "clock-few-messages"} <= {n.code for n in done.notes}
     with pytest.raises(AlignmentError, match="one direction"):
         align(profile, "strict")
 

@@ -44,7 +44,7 @@ def told(found: Profile) -> list[tuple[object, ...]]:
 def test_both_ends_name_the_same_blocks() -> None:
     found = tell(two_ranks())
     assert told(found) == [("F", 0, 0), ("F", 1, 0), ("B", 0, 0), ("B", 1, 0)]
-    assert [(n.level, n.count) for n in found.notes if "what they carry is inferred" in n.text] == [("note", 4)]
+    assert [(n.code, n.count) for n in found.notes] == [("message-labels-inferred", 4)]
 
 
 def test_ends_that_disagree_leave_a_message_as_it_is() -> None:
@@ -67,7 +67,7 @@ def test_a_known_direction_is_believed() -> None:
     said = whole.messages.with_columns(direction=pl.Series(["F", "B", "B", "F"]))
     found = tell(replace(whole, messages=said))
     assert told(found) == [("F", 0, 0), ("B", None, None), ("B", 0, 0), ("F", None, None)]
-    assert [n.count for n in found.notes if "what they carry is inferred" in n.text] == [2]
+    assert [(n.code, n.count) for n in found.notes] == [("message-labels-inferred", 2)]
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_cut_trace_is_used_up_to_the_cut(tmp_path: Path) -> None:
     path.write_text("[" + ",".join(EVENTS)[:-20])
     seen = trace_view.read(path, Dialects())
     assert len(seen.marks) == 1
-    assert [note.text for note in seen.notes] == ["is cut short; the events before the cut are used"]
+    assert [note.code for note in seen.notes] == ["trace-truncated"]
 
 
 @pytest.mark.parametrize("text", ["", '{"traceEvents": []}', "[{]", "[nothing]"])
@@ -106,4 +106,4 @@ def test_an_empty_table_is_told(samples: Path, tmp_path: Path) -> None:
     table = next(folder.glob("node0_4001_*/ASCEND_PROFILER_OUTPUT/kernel_details.csv"))
     table.write_bytes(b"")
     notes = trace_export.load(folder).profile.notes
-    assert [n.where for n in notes if "is empty" in n.text and n.level == "warning"] == [str(table)]
+    assert [n.where for n in notes if n.code == "table-empty"] == [str(table)]
