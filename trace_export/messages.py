@@ -195,6 +195,11 @@ NOTES: dict[str, Explanation] = {
         "Paddle repeated the times of the step before. These records were left out.",
         "Nothing.",
     ),
+    "report-exported": Explanation(
+        "The source is a report (`.nsys-rep`), which only `nsys` can read: `nsys export` was run on it, and its result "
+        "removed afterwards.",
+        "Export it once with `nsys export --type sqlite` and keep the result, to save that time in every run.",
+    ),
     "schedule-recognised": Explanation(
         "The pipeline schedule whose block order equals, or comes closest to, the observed order.",
         "Nothing.",

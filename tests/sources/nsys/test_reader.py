@@ -519,7 +519,9 @@ def test_reports_are_exported_where_nsys_is(tmp_path: Path, fake_nsys: Path) -> 
     reports.mkdir()
     four(Export()).write(reports / "x.nsys-rep")
     (source,) = find(reports).sources
-    assert read(source, ReadOptions()).spans.height == 4
+    profile = read(source, ReadOptions())
+    assert profile.spans.height == 4
+    assert [note.where for note in profile.notes if note.code == "report-exported"] == [str(source.path)]
     assert [p.name for p in reports.iterdir()] == ["x.nsys-rep"]
     (reports / "x.nsys-rep").write_bytes(b"")
     with pytest.raises(SourceError, match="nsys could not export it"):

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.model import COLLECTIVES, HOSTS, P2P, RANKS, SPANS, KernelFile, Note, Profile, conform
-from trace_export.sources.kineto import nccl as kineto_comm
+from trace_export.model import KernelFile, Note, Profile
+from trace_export.sources.kineto import nccl
 from trace_export.sources.kineto.event_stream import Trace
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.attribution import GpuActivity, Launches, RangeIndex
-from trace_export.sources.ranges.blocks import blocks, declared, on_ranks, stages_of
+from trace_export.sources.ranges.blocks import stages_of
 from trace_export.sources.ranges.dialects import SUFFIX, Dialects
+from trace_export.sources.ranges.profile import profile, with_activity
 from trace_export.sources.ranges.ranges import Ranges, gather
 from trace_export.sources.ranges.transfers import transfers
 from trace_export.sources.shared.external_sort import ExternalSort
@@ -50,7 +51,7 @@ class _Content:
     transfers: list[pl.DataFrame] = field(default_factory=list)
     launches: list[pl.DataFrame] = field(default_factory=list)
     tasks: list[pl.DataFrame] = field(default_factory=list)
-    calls: list[pl.DataFrame] = field(default_factory=lambda: [kineto_comm.NONE])
+    calls: list[pl.DataFrame] = field(default_factory=lambda: [nccl.NONE])
     device: int | None = None
     names: Counter[str] = field(default_factory=Counter)
 
@@ -70,25 +71,22 @@ def read(source: Source, options: ReadOptions) -> Profile:
         content = _gathered(trace, dialects)
         ranges = gather(content.named, content.transfers, dialects)
         _check(source, ranges, content, options.host_ranges)
-        ranks = _ranks(trace, source, ranges, content.device)
         activity = None if options.host_ranges else _attributed(ranges, content)
-        by_range = (activity or GpuActivity.none(ranges.frame.height)).frame()
-        worked = ranges.frame.join(by_range, on="id", maintain_order="left")
-        found = blocks(worked, ranges, host=options.host_ranges)
-        if found.is_empty():
-            raise range_notes.no_work(source.path, activity)
-        calls = pl.concat(content.calls)
-        named = transfers(ranges, worked)
-        moved = named if named.height else kineto_comm.transfers(calls)
-        host = ranks["host"][0]
-        return Profile(
-            hosts=conform(pl.DataFrame({"host": [host], "machine": [source.machine], "label": [host]}), HOSTS),
-            ranks=conform(ranks, RANKS),
-            spans=conform(on_ranks(found, ranks, offset_ns), SPANS),
-            p2p=conform(on_ranks(moved, ranks, offset_ns), P2P),
-            collectives=conform(on_ranks(kineto_comm.collectives(calls), ranks, offset_ns), COLLECTIVES),
-            declared=declared(stages_of(ranges)),
-            notes=(*clock, *_losses(trace), *range_notes.of_ranges(source.path, ranges, worked, activity)),
+        worked = with_activity(ranges, activity)
+        named, calls = transfers(ranges, worked), pl.concat(content.calls)
+        host = _host(trace, source)
+        return profile(
+            source,
+            ranges,
+            worked,
+            activity,
+            ranks=_ranks(trace, source, ranges, content.device),
+            host=host,
+            label=host,
+            offset_ns=offset_ns,
+            p2p=named if named.height else nccl.transfers(calls),
+            collectives=nccl.collectives(calls),
+            notes=(*clock, *_losses(trace)),
         )
 
 
@@ -128,8 +126,8 @@ def _gathered(trace: Trace, dialects: Dialects) -> _Content:
         calls = events.filter(pl.col("cat").str.contains("_(?:runtime|driver)$"))
         content.launches.append(calls.select("start", _thread(), _id(-1)))
         kernels = events.filter(pl.col("cat") == "kernel")
-        content.tasks.append(kernels.select(_id(-2), "start", "end", nccl=kineto_comm.IS_NCCL))
-        content.calls.append(kineto_comm.calls(kernels.filter(_TIMED)))
+        content.tasks.append(kernels.select(_id(-2), "start", "end", nccl=nccl.IS_NCCL))
+        content.calls.append(nccl.calls(kernels.filter(_TIMED)))
         if content.device is None and kernels.height:
             content.device = kernels["device"].cast(pl.Int32, strict=False)[0]
     return content
@@ -148,15 +146,15 @@ def _id(none: int) -> pl.Expr:
 def _device_tasks(events: pl.DataFrame, request: TaskRequest, offset_ns: int) -> pl.DataFrame:
     """Those of the events on the device that are wanted, with the columns of model.KERNELS."""
     kernel = pl.col("cat") == "kernel"
-    nccl = kernel & kineto_comm.IS_NCCL
+    moves = kernel & nccl.IS_NCCL
     category = (
-        pl.when(nccl).then(pl.lit("communication")).when(kernel).then(pl.lit("compute")).otherwise(pl.lit("memory"))
+        pl.when(moves).then(pl.lit("communication")).when(kernel).then(pl.lit("compute")).otherwise(pl.lit("memory"))
     )
     if request.window_ns is not None:
         first, last = (t - offset_ns for t in request.window_ns)
         events = events.filter((pl.col("end") >= first) & (pl.col("start") <= last))
     every = kernel | pl.col("cat").str.starts_with("gpu_mem")
-    return events.filter(nccl if request.detail == "comm" else every).select(
+    return events.filter(moves if request.detail == "comm" else every).select(
         pl.format("stream {}", pl.coalesce("stream", "tid")).alias("stream"),
         pl.col("name").cast(pl.Categorical),
         category.alias("category"),
@@ -203,8 +201,14 @@ def _recorded_rank(trace: Trace) -> int | None:
     return rank if isinstance(rank, int) and 0 <= rank < 1 << 31 else None
 
 
+def _host(trace: Trace, source: Source) -> str:
+    name = trace.header.get("host_name")
+    return name if isinstance(name, str) and name.lower() not in NAMELESS else source.host
+
+
 def _ranks(trace: Trace, source: Source, ranges: Ranges, device: int | None) -> pl.DataFrame:
-    """The one row of RANKS, and its process. The rank is that of distributedInfo, our marks, the file or the stages."""
+    """The one rank, as `ranges.profile` takes it. Its number is that of distributedInfo, our marks, the file's name or
+    the stages."""
     names = {c: ranges.frame[c].drop_nulls() for c in ("rank", "place")}
     own = stages_of(ranges).get(0, [])
     rank, origin = next(
@@ -217,7 +221,6 @@ def _ranks(trace: Trace, source: Source, ranges: Ranges, device: int | None) -> 
         )
         if number is not None
     )
-    host = trace.header.get("host_name")
     stage = names["place"].first() if names["place"].len() else min(own, default=None)
     return pl.DataFrame(
         {
@@ -227,9 +230,6 @@ def _ranks(trace: Trace, source: Source, ranges: Ranges, device: int | None) -> 
             "stage": [stage],
             "stage_origin": ["recorded" if stage is not None else None],
             "device": [device],
-            "host": [host if isinstance(host, str) and host.lower() not in NAMELESS else source.host],
-            "source": [str(source.path)],
-            "kind": [source.kind],
         },
         schema_overrides={"process": pl.Int64, "stage": pl.Int32, "stage_origin": pl.String, "device": pl.Int32},
     )

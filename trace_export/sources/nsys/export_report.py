@@ -10,8 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trace_export.errors import SourceError
+from trace_export.model import Note
 
 SUFFIX = ".nsys-rep"
+
+
+def export_notes(path: Path) -> tuple[Note, ...]:
+    """Says that `nsys export` ran to read `path`; nothing where it did not."""
+    if path.suffix != SUFFIX:
+        return ()
+    return (Note("report-exported", "note", "nsys export turned this report into a temporary SQLite file", str(path)),)
 
 
 @contextmanager

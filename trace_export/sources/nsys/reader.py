@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from functools import partial
 
-import polars as pl
-
 from trace_export.errors import SourceError
-from trace_export.model import COLLECTIVES, HOSTS, P2P, RANKS, SPANS, KernelFile, Profile, conform
-from trace_export.sources.nsys import messages, nccl, nvtx
-from trace_export.sources.nsys import ranks as nsys_ranks
+from trace_export.model import KernelFile, Profile
+from trace_export.sources.nsys import nccl, nvtx
 from trace_export.sources.nsys.cupti import GRAPHS, KERNELS, LAUNCHES, attribute
 from trace_export.sources.nsys.device_tasks import write_tasks
-from trace_export.sources.nsys.export_report import exported
+from trace_export.sources.nsys.export_report import export_notes, exported
+from trace_export.sources.nsys.ranks import read_ranks
 from trace_export.sources.nsys.session import is_export, read_session
 from trace_export.sources.ranges import notes as range_notes
-from trace_export.sources.ranges.attribution import GpuActivity
-from trace_export.sources.ranges.blocks import blocks, chosen, declared, on_ranks, stages_of
 from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.ranges.profile import profile, with_activity
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.transfers import transfers
 from trace_export.sources.shared.sqlite import Database
@@ -43,30 +40,21 @@ def read(source: Source, options: ReadOptions) -> Profile:
             raise SourceError(source.path, "is an SQLite database, but no Nsight Systems export")
         session = read_session(db, source.path)
         ranges = _pipeline_ranges(db, options)
-        ranks, notes = nsys_ranks.read_ranks(db, ranges, source)
-        ranks = ranks.filter(chosen("rank", options.ranks))
+        ranks, notes = read_ranks(db, ranges, source)
         activity = None if options.host_ranges else attribute(db, ranges.frame)
-        by_range = (activity or GpuActivity.none(ranges.frame.height)).frame()
-        worked = ranges.frame.join(by_range, on="id", maintain_order="left")
-        found = blocks(worked, ranges, host=options.host_ranges)
-        if found.is_empty():
-            raise range_notes.no_work(source.path, activity)
-        moved = transfers(ranges, worked, partial(nccl.last_copies, db, ranges))
-        host, label = session.host or source.host, session.label or source.host
-        where = {"host": host, "source": str(source.path), "kind": source.kind}
-        return Profile(
-            hosts=conform(pl.DataFrame({"host": [host], "machine": [source.machine], "label": [label]}), HOSTS),
-            ranks=conform(ranks.with_columns(pl.lit(v).alias(k) for k, v in where.items()), RANKS),
-            spans=conform(on_ranks(found, ranks, session.offset_ns), SPANS),
-            p2p=conform(on_ranks(moved, ranks, session.offset_ns), P2P),
-            collectives=conform(on_ranks(nccl.collectives(worked), ranks, session.offset_ns), COLLECTIVES),
-            declared=declared(stages_of(ranges)),
-            notes=(
-                *session.notes,
-                *notes,
-                *range_notes.of_ranges(source.path, ranges, worked, activity),
-                *range_notes.of_transfers(source.path, moved),
-            ),
+        worked = with_activity(ranges, activity)
+        return profile(
+            source,
+            ranges,
+            worked,
+            activity,
+            ranks=ranks if options.ranks is None else ranks.filter(options.ranks.holds("rank")),
+            host=session.host or source.host,
+            label=session.label or source.host,
+            offset_ns=session.offset_ns,
+            p2p=transfers(ranges, worked, partial(nccl.last_copies, db, ranges)),
+            collectives=nccl.collectives(worked),
+            notes=(*export_notes(source.path), *session.notes, *notes),
         )
 
 
@@ -79,15 +67,38 @@ def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
 def _pipeline_ranges(db: Database, options: ReadOptions) -> Ranges:
     """The ranges that the dialects know. Raises SourceError when there are none, or no GPU work beside them."""
     ranges = nvtx.read_ranges(db, Dialects.of(options.markers))
-    if ranges.of("block").is_empty() and ranges.untimed:
-        raise range_notes.no_times(db.path)
     if ranges.of("block").is_empty():
-        frequent = nvtx.most_frequent(db)
-        raise messages.no_names(db.path, frequent) if frequent else messages.no_ranges(db.path)
-    if (processes := ranges.frame["process"].n_unique()) > MOST_PROCESSES:
-        raise SourceError(db.path, f"pipeline ranges of {processes} processes, more than a machine has GPUs")
-    if not options.host_ranges and not {KERNELS, GRAPHS} & db.tables():
-        raise messages.no_kernels(db.path)
-    if not options.host_ranges and LAUNCHES not in db.tables():
-        raise messages.no_calls(db.path)
+        raise range_notes.no_times(db.path) if ranges.untimed else _no_names(db)
+    if options.host_ranges:
+        return ranges
+    if not {KERNELS, GRAPHS} & db.tables():
+        raise SourceError(
+            db.path,
+            "no GPU work in the file: it was captured without CUDA, or the profiler is too old for the driver",
+            f"capture with -t cuda,nvtx and a current nsys, or {range_notes.HOST}",
+        )
+    if LAUNCHES not in db.tables():
+        raise SourceError(
+            db.path,
+            "no CUDA calls in the file, so that nothing ties its GPU work to the ranges",
+            f"capture with -t cuda,nvtx, or {range_notes.HOST}",
+        )
     return ranges
+
+
+def _no_names(db: Database) -> SourceError:
+    """Why none of the file's ranges is a block."""
+    frequent = nvtx.most_frequent(db)
+    if not frequent:
+        return SourceError(
+            db.path,
+            "no NVTX ranges in the file: it was captured without NVTX, or the program has no ranges",
+            "capture with nsys profile -t cuda,nvtx and a runtime that names its passes",
+        )
+    return range_notes.no_names(
+        db.path,
+        "NVTX range",
+        frequent,
+        "mark the passes with trace-export run, wrap them in torch.cuda.nvtx.range(f'F{microbatch}.{chunk}.0'), or "
+        "name your own with --marker 'REGEX=>F'",
+    )

@@ -7,7 +7,6 @@ from typing import Literal
 import polars as pl
 
 from trace_export.model import Declared
-from trace_export.selection import Numbers
 from trace_export.sources.ranges.ranges import Ranges
 
 
@@ -41,22 +40,6 @@ def _with_numbers(blocks: pl.DataFrame) -> pl.DataFrame:
     several = pl.col("microbatch").count().over(alike) > 1
     empty = ((pl.col("dialect") == "zero-bubble") & same & several).any().over("process")
     return blocks.with_columns(pl.when(~empty.fill_null(False)).then(c).alias(c) for c in ("microbatch", "chunk"))
-
-
-def chosen(column: str, numbers: Numbers | None) -> pl.Expr:
-    if numbers is None:
-        return pl.lit(True)
-    return numbers.holds(column)
-
-
-def on_ranks(rows: pl.DataFrame, ranks: pl.DataFrame, offset_ns: int) -> pl.DataFrame:
-    """Rows of processes in session time → rows of ranks in unix time, by start."""
-    return (
-        rows.drop("rank", strict=False)
-        .join(ranks.select("process", "rank"), on="process", maintain_order="left")
-        .with_columns(start_ns=pl.col("start") + offset_ns, end_ns=pl.col("end") + offset_ns)
-        .sort("start_ns", "rank", maintain_order=True)
-    )
 
 
 def stages_of(ranges: Ranges) -> dict[int, list[int]]:

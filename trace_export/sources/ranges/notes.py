@@ -40,8 +40,8 @@ def no_times(path: Path) -> SourceError:
 
 
 def of_transfers(path: Path, moved: pl.DataFrame) -> list[Note]:
-    """`moved`: see transfers.transfers."""
-    guessed = int(moved["guessed"].sum())
+    """`moved`: see transfers.transfers; where there is no column `guessed`, no direction is."""
+    guessed = int(moved["guessed"].sum()) if "guessed" in moved.columns else 0
     text = "sends and receives without a name: their directions are those of the blocks before and after them"
     return [Note("transfer-direction-inferred", "note", text, str(path), guessed)] if guessed else []
 

@@ -1,0 +1,71 @@
+"""Pipeline ranges and the GPU work launched in them → the tables of a profile, whatever profiler recorded them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import polars as pl
+
+from trace_export.model import COLLECTIVES, HOSTS, P2P, RANKS, SPANS, Note, Profile, conform
+from trace_export.sources.ranges import notes as range_notes
+from trace_export.sources.ranges.attribution import GpuActivity
+from trace_export.sources.ranges.blocks import blocks, declared, stages_of
+from trace_export.sources.ranges.ranges import Ranges
+from trace_export.sources.source import Source
+
+
+def with_activity(ranges: Ranges, activity: GpuActivity | None) -> pl.DataFrame:
+    """The ranges with the columns of `GpuActivity.frame`; no GPU work in any of them where there is no `activity`."""
+    by_range = activity or GpuActivity.none(ranges.frame.height)
+    return ranges.frame.join(by_range.frame(), on="id", maintain_order="left")
+
+
+def profile(
+    source: Source,
+    ranges: Ranges,
+    worked: pl.DataFrame,
+    activity: GpuActivity | None,
+    *,
+    ranks: pl.DataFrame,
+    host: str,
+    label: str,
+    offset_ns: int,
+    p2p: pl.DataFrame,
+    collectives: pl.DataFrame,
+    notes: Iterable[Note],
+) -> Profile:
+    """The profile of one source.
+
+    `activity` is the GPU work by range (None: the ranges themselves are drawn), `worked` what `with_activity` made of
+    it. `ranks`: process, rank, rank_origin, stage, stage_origin, device. `host` and `label` are those of the one host,
+    whose session time `offset_ns` turns into unix time. `p2p` and `collectives` have process, start and end in session
+    time, and otherwise the columns of their tables. Raises SourceError when no GPU work was launched in a block.
+    """
+    found = blocks(worked, ranges, host=activity is None)
+    if found.is_empty():
+        raise range_notes.no_work(source.path, activity)
+    where = {"host": pl.lit(host), "source": pl.lit(str(source.path)), "kind": pl.lit(source.kind)}
+    hosts = pl.DataFrame({"host": [host], "machine": [source.machine], "label": [label]})
+    return Profile(
+        hosts=conform(hosts, HOSTS),
+        ranks=conform(ranks.with_columns(**where), RANKS),
+        spans=conform(_on_ranks(found, ranks, offset_ns), SPANS),
+        p2p=conform(_on_ranks(p2p, ranks, offset_ns), P2P),
+        collectives=conform(_on_ranks(collectives, ranks, offset_ns), COLLECTIVES),
+        declared=declared(stages_of(ranges)),
+        notes=(
+            *notes,
+            *range_notes.of_ranges(source.path, ranges, worked, activity),
+            *range_notes.of_transfers(source.path, p2p),
+        ),
+    )
+
+
+def _on_ranks(rows: pl.DataFrame, ranks: pl.DataFrame, offset_ns: int) -> pl.DataFrame:
+    """Rows of processes in session time → rows of ranks in unix time, by start."""
+    return (
+        rows.drop("rank", strict=False)
+        .join(ranks.select("process", "rank"), on="process", maintain_order="left")
+        .with_columns(start_ns=pl.col("start") + offset_ns, end_ns=pl.col("end") + offset_ns)
+        .sort("start_ns", "rank", maintain_order=True)
+    )
