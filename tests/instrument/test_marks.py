@@ -10,6 +10,7 @@ import textwrap
 import threading
 import types
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from trace_export.instrument import marks
 from trace_export.instrument.backends import choose, mstx
 from trace_export.instrument.backends.recorder import Recorder
 from trace_export.instrument.frameworks import patching
+from trace_export.instrument.imports import when_imported
 from trace_export.instrument.marks import Mark, Where, text
 from trace_export.sources.ranges.dialects import OWN, Dialects
 
@@ -244,6 +246,53 @@ def test_a_failing_profiler_turns_the_marks_off(caplog: pytest.LogCaptureFixture
     ]
 
 
+class Ending(BaseException):
+    """What an embedding program may raise to end its interpreter; no Exception, as SystemExit is none."""
+
+
+@pytest.mark.parametrize("error", [SystemExit(9), Ending("the end")])
+@pytest.mark.parametrize("where", ["begin", "end"])
+def test_a_profiler_that_ends_the_program_ends_the_marks_only(
+    error: BaseException, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*given: object) -> None:
+        raise error
+
+    profiler = types.SimpleNamespace(begin=lambda mark, where: None, end=lambda token: None)
+    marks.state.backend = profiler
+    setattr(profiler, where, fail)
+    with ti.step(1), ti.forward():
+        pass
+    assert [r.getMessage() for r in caplog.records] == [
+        f"trace_export: the marks are off from here on: {type(error).__name__}: {error}"
+    ]
+
+
+def test_ctrl_c_and_a_signal_handler_that_exits_reach_the_program_through_a_mark() -> None:
+    """The signal arrives while the profiler takes a mark: the handler is the training script's, and so is what it
+    raises."""
+    code = """
+        import os, signal, sys
+        import trace_export.instrument as ti
+
+        class Slow:
+            def begin(self, mark, where): os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+            def end(self, token): pass
+
+        def leave(number, frame): sys.exit(7)
+
+        signal.signal(signal.SIGTERM, leave)
+        ti.auto(Slow())
+        try:
+            with ti.forward(): pass
+        except KeyboardInterrupt:
+            sys.exit(8)
+    """
+    for name, expected in (("SIGTERM", 7), ("SIGINT", 8)):
+        done = python(code, name, PYTHONPATH=str(ROOT))
+        assert (done.returncode, done.stderr) == (expected, "")
+
+
 def test_without_a_profiler_there_is_one_sentence(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,8 +461,6 @@ def test_a_backend_that_is_not_there_is_an_import_error() -> None:
 
 
 def test_modules_are_patched_when_they_are_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trace_export.instrument.imports import when_imported
-
     (tmp_path / "late_package").mkdir()
     (tmp_path / "late_package" / "__init__.py").write_text("from late_package.inner import answer\n")
     (tmp_path / "late_package" / "inner.py").write_text("def answer():\n    return 1\n")
@@ -434,14 +481,94 @@ def test_modules_are_patched_when_they_are_imported(tmp_path: Path, monkeypatch:
         importlib.import_module("never_there")
 
 
+class SealedLoader:
+    """As a compiled loader may be: it takes no attributes, and it loads several modules."""
+
+    __slots__ = ()
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        vars(module)["loaded_by"] = module.__loader__
+
+
+class LegacyLoader:
+    """One of before Python 3.4, without `exec_module`."""
+
+    def load_module(self, name: str) -> types.ModuleType:
+        module = sys.modules[name] = types.ModuleType(name)
+        return module
+
+
+class Finder:
+    """Finds the modules whose names begin with its loader's."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self.loader) if name.startswith(type(self.loader).__name__) else None
+
+
+def test_a_loader_that_takes_no_attributes_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The awaited module is patched, and not the other of the same loader; both see their loader as it is."""
+    loader = SealedLoader()
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder(loader)])
+    seen: list[str] = []
+    when_imported("SealedLoader_awaited", lambda module: seen.append(module.__name__))
+    for name in ("SealedLoader_awaited", "SealedLoader_other"):
+        module = importlib.import_module(name)
+        monkeypatch.delitem(sys.modules, name)
+        assert module.loaded_by is module.__loader__ is module.__spec__.loader is loader  # type: ignore[union-attr]
+    assert seen == ["SealedLoader_awaited"]
+
+
+@pytest.mark.filterwarnings("ignore:.*load_module:ImportWarning", "ignore:.*load_module:DeprecationWarning")
+def test_a_loader_that_cannot_be_followed_still_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder(LegacyLoader())])
+    when_imported("LegacyLoader_awaited", lambda module: None)
+    if sys.version_info < (3, 15):
+        assert importlib.import_module("LegacyLoader_awaited").__name__ == "LegacyLoader_awaited"
+        del sys.modules["LegacyLoader_awaited"]
+
+
+def test_a_finder_that_fails_fails_as_it_would_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing:
+        def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+            if name == "found_by_nobody":
+                raise LookupError("the index is damaged")
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Failing()])
+    when_imported("found_by_nobody", lambda module: None)
+    with pytest.raises(LookupError, match="the index is damaged"):
+        importlib.import_module("found_by_nobody")
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), Ending("the end")])
+def test_a_framework_that_ends_the_program_when_hooked_is_left_unmarked(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(module: types.ModuleType) -> None:
+        raise error
+
+    (tmp_path / "hookless.py").write_text("answer = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    when_imported("hookless", patching.guarded("hookless", refuse))
+    assert importlib.import_module("hookless").answer == 1
+    monkeypatch.delitem(sys.modules, "hookless")
+    assert caplog.messages[0].startswith("trace_export: hookless of an unknown version is not one it knows")
+
+
 LOADED = "import json, sys; before = set(sys.modules); {}; print(json.dumps(sorted(set(sys.modules) - before)))"
 
 
-def python(code: str, executable: str = sys.executable, **environment: str) -> subprocess.CompletedProcess[str]:
+def python(
+    code: str, *arguments: str, executable: str = sys.executable, **environment: str
+) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COV", "TRACE_EXPORT"))}
-    return subprocess.run(
-        [executable, "-c", textwrap.dedent(code)], env=clean | environment, capture_output=True, text=True, timeout=60
-    )
+    command = [executable, "-c", textwrap.dedent(code), *arguments]
+    return subprocess.run(command, env=clean | environment, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_importing_costs_nothing_but_the_standard_library() -> None:
@@ -458,8 +585,8 @@ def test_startup_marks_without_a_line_in_the_script_and_chains(tmp_path: Path) -
     path = os.pathsep.join([str(STARTUP), str(tmp_path)])
     code = """
         import sys, sitecustomize
-        from trace_export.instrument.imports import _watch
-        print(hidden_one_ran == sitecustomize.__file__, "torch.optim.optimizer" in _watch.awaited, len(sys.path))
+        from trace_export.instrument.imports import _finder
+        print(hidden_one_ran == sitecustomize.__file__, "torch.optim.optimizer" in _finder.awaited, len(sys.path))
     """
     done = python(code, PYTHONPATH=path)
     plain = python("import sys; print(len(sys.path))", PYTHONPATH=path)
@@ -489,7 +616,7 @@ def test_startup_in_an_older_python(version: str) -> None:
         with ti.step(2), ti.forward(microbatch=1): pass
         print(recorder.marks[0].mark, recorder.marks[0].where.text)
     """
-    done = python(code, str(found[-1]), PYTHONPATH=str(STARTUP))
+    done = python(code, executable=str(found[-1]), PYTHONPATH=str(STARTUP))
     assert done.stderr == ""
     assert done.stdout.startswith("Mark(kind='F', microbatch=1, chunk=None")
     assert done.stdout.endswith(" step=2\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -120,7 +121,7 @@ def set_step(number: int | None) -> None:
     state.step = number
     try:
         _locate(None)
-    except Exception as error:
+    except BaseException as error:
         give_up(error)
 
 
@@ -175,7 +176,7 @@ def begin_range(mark: Mark, lingering: bool = False) -> Open | None:
         if where is None or (mark.stage is not None and mark.stage != where.stage):
             where = _locate(mark.stage)
         return Open(backend, backend.begin(mark, where), lingering)
-    except Exception as error:
+    except BaseException as error:
         give_up(error)
         return None
 
@@ -186,7 +187,7 @@ def end_range(range_: Open | None) -> None:
         return
     try:
         range_.backend.end(range_.token)
-    except Exception as error:
+    except BaseException as error:
         give_up(error)
 
 
@@ -203,10 +204,22 @@ def close(lingering_only: bool = False) -> None:
         end(block)
 
 
-def give_up(error: Exception) -> None:
-    """Turns the marks off for the rest of the process."""
+def give_up(error: BaseException) -> None:
+    """Turns the marks off for the rest of the process, whatever a profiler raised; the user's own errors pass."""
+    raise_if_users(error)
+    if not state.off:
+        log.warning("trace_export: the marks are off from here on: %s: %s", type(error).__name__, error)
     state.off = True
-    log.warning("trace_export: the marks are off from here on: %s: %s", type(error).__name__, error)
+
+
+def raise_if_users(error: BaseException) -> None:
+    """Raises `error` where it is the user's Ctrl-C, or comes from a signal handler that ran while a mark was set."""
+    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()} - {None}
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code not in handlers:
+        trace = trace.tb_next
+    if trace is not None or isinstance(error, KeyboardInterrupt):
+        raise error
 
 
 def _choose() -> Backend | None:

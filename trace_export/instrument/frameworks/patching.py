@@ -25,7 +25,8 @@ def guarded(framework: str, patch: Callable[[ModuleType], None]) -> Callable[[Mo
     def attempt(module: ModuleType) -> None:
         try:
             patch(module)
-        except Exception as error:
+        except BaseException as error:
+            marks.raise_if_users(error)
             version = getattr(sys.modules.get(framework), "__version__", "of an unknown version")
             marks.log.warning(
                 "trace_export: %s %s is not one it knows (%s: %s), so its blocks are not marked; "
@@ -145,6 +146,6 @@ def safely(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return None
     try:
         return function(*args, **kwargs)
-    except Exception as error:
+    except BaseException as error:
         marks.give_up(error)
         return None

@@ -33,6 +33,8 @@ def _run_hidden() -> None:
 
 try:
     _mark()
-except Exception as error:
+except KeyboardInterrupt:
+    raise
+except BaseException as error:
     print(f"trace_export: no blocks are marked: {type(error).__name__}: {error}", file=sys.stderr)
 _run_hidden()
