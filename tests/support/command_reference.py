@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from tests.conftest import ROOT
-from trace_export.cli import app
+from trace_export.cli.app import app
 
 PAGE = ROOT / "trace_export" / "docs" / "commands.md"
 HEAD = """# Commands and options

@@ -1,6 +1,9 @@
-"""The command line. Each command has a file of its own here: it parses, calls the API and prints; no logic.
+"""The command line: `main` starts it, `app` lists the commands, and each command has a file of its own that parses,
+calls the library and prints.
 
-Commands import what they need when they run, so that `--help` is quick and a training machine needs few packages.
+Commands import what they need when they run, so that `--help` is quick and a training machine needs few packages. This
+file imports only what it needs to catch signals: the rest takes some tenths of a second to load, and Ctrl-C must find
+a handler from the start.
 """
 
 from __future__ import annotations
@@ -8,104 +11,67 @@ from __future__ import annotations
 import atexit
 import gc
 import os
-import signal
 import sys
-from difflib import get_close_matches
-from pathlib import Path
-from typing import Annotated, Any
 
-import typer
-from typer.core import TyperGroup
+from trace_export.cli import signals
 
-from trace_export.cli import compare, export, howto, inspect, report, run, simulate
-from trace_export.cli.open import open_trace
-from trace_export.errors import TraceExportError, UsageError, printable
-
-INTERRUPTED = 130
-TERMINATED = 143
-
-
-class _DefaultGroup(TyperGroup):
-    """`trace-export --log_dir logs` means `trace-export export --log_dir logs`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own = {name for parameter in self.params for name in parameter.opts} | {"--help"}
-        if args and args[0] not in self.commands and args[0] not in own:
-            meant = get_close_matches(args[0], self.commands, n=1, cutoff=0.75)
-            if meant and not Path(args[0]).exists():
-                raise UsageError(f'there is no command "{args[0]}"', f"did you mean {meant[0]}?")
-            args = ["export", *args]
-        return super().parse_args(ctx, args)
-
-
-app = typer.Typer(
-    cls=_DefaultGroup,
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    context_settings={
-        "help_option_names": ["--help", "-h"],
-        "token_normalize_func": lambda token: token.replace("_", "-"),
-    },
-    epilog="`trace-export --log_dir logs` is short for `trace-export export --log_dir logs`.",
-)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        print(f"trace-export {version('trace-export')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _common(
-    show_version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
-    ] = False,
-) -> None:
-    """One chart from the profiles of a pipeline-parallel training run."""
-
-
-export.register(app)
-app.command("inspect")(inspect.inspect)
-app.command("report")(report.report)
-app.command("simulate")(simulate.simulate)
-app.command("compare")(compare.compare)
-app.command("open")(open_trace)
-app.command("howto")(howto.howto)
-app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
+WITHOUT_TABLES = ("run", "howto")
+"""Commands that load no table library, so they need neither its memory nor its threads."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits with the codes of the README; an error is one sentence on stderr."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    signal.signal(signal.SIGTERM, _terminated)
-    atexit.register(gc.freeze)  # else the interpreter ends with a search for cycles, a twentieth of a second long
-    gc.set_threshold(100_000, 20, 20)  # few cycles arise here, and a short run spends a twentieth on the search
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more would only take memory: the matrices here are small
+    signals.end_at_once()
+    from trace_export.cli import streams
+
+    signals.end_in_order()
+    streams.prepare()
     try:
-        app(arguments, prog_name="trace-export")
+        _run(arguments)
     except SystemExit as end:
-        if end.code == INTERRUPTED:
-            print("trace-export: interrupted; files already written are whole", file=sys.stderr)
+        if end.code == signals.INTERRUPTED:
+            streams.say(signals.INTERRUPTED_TEXT)
         raise
+    except KeyboardInterrupt:
+        streams.say(signals.INTERRUPTED_TEXT)
+        sys.exit(signals.INTERRUPTED)
     except BaseException as error:  # a panic inside Polars is no Exception
-        if "--debug" in arguments or isinstance(error, KeyboardInterrupt):
+        if "--debug" in arguments:
             raise
-        print(f"trace-export: {_sentence(error)}", file=sys.stderr)
-        sys.exit(error.exit_code if isinstance(error, TraceExportError) else 1)
+        streams.say(f"trace-export: {_sentence(error)}")
+        sys.exit(getattr(error, "exit_code", 1))
+
+
+def _run(arguments: list[str]) -> None:
+    from trace_export.cli import limits, streams
+    from trace_export.cli.app import app
+
+    _tune()
+    hidden = False
+    if arguments and arguments[0] not in WITHOUT_TABLES:
+        limits.check()
+        # Where memory is limited, what Rust prints before it aborts is all that the user gets to know.
+        hidden = "--debug" not in arguments and not limits.memory_is_limited()
+    with streams.foreign_text(hidden):
+        try:
+            app(arguments, prog_name="trace-export")
+        finally:
+            sys.stdout.flush()
+
+
+def _tune() -> None:
+    """Settings of a short run, each with what it saves (samples/ascend, and a Kineto trace of 60 MB; 2 cores)."""
+    atexit.register(gc.freeze)  # no search for cycles at the end: 0.06 of 0.69 s
+    gc.set_threshold(100_000, 20, 20)  # few searches before: 0.1 of 1.0 s where events are Python objects
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the matrices here are small, and each thread takes 30 MB
 
 
 def _sentence(error: BaseException) -> str:
+    from trace_export.errors import TraceExportError, printable
+
     if isinstance(error, TraceExportError):
         return str(error)
     if isinstance(error, MemoryError):
         return "there is not enough memory; choose --ranks or --steps, or read one at a time with --jobs 1"
     return f"internal error, {type(error).__name__}: {printable(error)} (--debug shows where)"
-
-
-def _terminated(number: int, frame: object) -> None:
-    """Ends as Ctrl-C does: workers stop, temporary files go."""
-    sys.exit(TERMINATED)

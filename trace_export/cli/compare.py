@@ -66,7 +66,7 @@ def compare(
         if out is not None:
             write(one, replace(target, beside=other), out, outputs, progress=progress)
     if json:
-        typer.echo(result.json())
+        terminal.json(result.json())
     elif not quiet:
         tables.show(result.tables())
         terminal.notes([note for run in loaded for note in run.profile.notes])

@@ -124,7 +124,7 @@ def run(
     with terminal.progress(quiet or json) as progress:
         loaded, written = export(source, target, progress)
     if json:
-        typer.echo(summarise(loaded.profile, loaded.failures, written).json())
+        terminal.json(summarise(loaded.profile, loaded.failures, written).json())
     elif not quiet:
         terminal.summary(summarise(loaded.profile, loaded.failures, written))
         terminal.notes(loaded.profile.notes)

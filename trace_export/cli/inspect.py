@@ -20,7 +20,7 @@ def inspect(
     with terminal.progress(json) as progress:
         result = look(load_options.load_options(load_options.folder(folder, log_dir), align="none"), progress)
     if json:
-        typer.echo(result.json())
+        terminal.json(result.json())
     else:
         terminal.inspection(result)
     terminal.errors(result.failures, debug)

@@ -11,7 +11,6 @@ import typer
 
 from trace_export.choices import Align, Detail
 from trace_export.errors import UsageError
-from trace_export.selection import Numbers, Window
 from trace_export.units import nanoseconds
 
 if TYPE_CHECKING:
@@ -86,6 +85,7 @@ def load_options(
     """The options as the API takes them. Raises UsageError that names the option."""
     from trace_export.export import LoadOptions
     from trace_export.model import Declared
+    from trace_export.selection import Numbers, Window
     from trace_export.sources.source import ReadOptions
 
     if align not in get_args(Align) and not Path(align).is_file():

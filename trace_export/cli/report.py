@@ -67,7 +67,7 @@ def report(
         if page:
             write_report(loaded.profile, result, page, outputs, source.steps)
     if json:
-        typer.echo(result.json())
+        terminal.json(result.json())
     elif not quiet:
         if format == "text":
             tables.show(result.tables())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +36,8 @@ def run(
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     if marks != "auto":
         environment[VARIABLE] = marks
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the command would inherit that
+        signal.signal(number, signal.SIG_DFL)
     try:
         # In place of this process, so that signals, exit code and terminal are the command's own.
         os.execvpe(command[0], command, environment)

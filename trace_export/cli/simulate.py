@@ -65,7 +65,7 @@ def simulate(
         write(profile, WriteOptions(formats=formats, out=out, gzip=gzip), out, outputs)
     result = summarise(plan, profile, costs, outputs.written)
     if json:
-        typer.echo(result.json())
+        terminal.json(result.json())
     elif not quiet:
         terminal.summary(result)
         terminal.files(outputs.written)

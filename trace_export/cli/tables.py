@@ -29,7 +29,7 @@ def show(tables: Sequence[ReportTable]) -> None:
             table.add_row(*(_cell(value) for value in row))
         out.print(table)
         if item.note:
-            out.print(item.note, style="dim", markup=False)
+            out.print(printable(item.note), style="dim", markup=False)
         out.print()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 NOTES_SHOWN = 20
 RANKS_SHOWN = 64
+_CONTROLS = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Those above ASCII that terminals obey."""
 
 
 def console(*, error: bool = False) -> Console:
@@ -39,10 +42,20 @@ def progress(quiet: bool) -> Iterator[render.Progress]:
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console(error=True), transient=True) as bar:
         task = bar.add_task("")
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+        yield lambda what, done, total: bar.update(task, description=printable(what), completed=done, total=total)
+
+
+def json(text: str) -> None:
+    """A JSON document on standard output, in UTF-8 whatever the terminal's encoding, since programs read it.
+
+    Control characters that JSON allows as they are, and those that reverse text, are escaped: they may be in names.
+    """
+    escaped = _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    sys.stdout.flush()
+    sys.stdout.buffer.write(escaped.encode() + b"\n")
 
 
 def size(path: Path) -> str:
@@ -101,7 +114,7 @@ def errors(items: Sequence[TraceExportError], debug: bool = False) -> None:
         out.print("error: ", style="red", end="", markup=False)
         out.print(str(error), markup=False)
         for traceback in getattr(error, "__notes__", ()) if debug else ():
-            out.print(traceback, markup=False)
+            out.print("\n".join(map(printable, traceback.splitlines())), markup=False)
 
 
 def files(paths: Sequence[Path]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from trace_export.instrument import marks
 
@@ -35,7 +35,7 @@ class _Finder:
             spec = importlib.util.find_spec(name)
             if spec is None or not hasattr(spec.loader, "exec_module"):
                 return None
-            spec.loader = _Loader(spec.loader, self.awaited[name])
+            spec.loader = cast(Any, _Loader(spec.loader, self.awaited[name]))
             return spec
         except BaseException as error:  # raised again, by the finder that it came from, where it is not ours
             marks.raise_if_users(error)

@@ -1,0 +1,69 @@
+"""Ctrl-C at any moment is exit code 130 and one sentence; what the user chose to ignore stays ignored."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+INTERRUPTED = "trace-export: interrupted; files already written are whole\n"
+
+
+def while_importing(module: str, code: str, folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command, in whose process `code` runs instead of the import of `module`."""
+    (folder / f"{module}.py").write_text(f"import os, signal, sys\n{code}\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+    command = [sys.executable, "-m", "trace_export", *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+KILL = "os.kill(os.getpid(), signal.{})"
+
+
+@pytest.mark.parametrize("module", ["typer", "polars"])
+def test_ctrl_c_while_the_program_loads(module: str, samples: Path, tmp_path: Path) -> None:
+    done = while_importing(module, KILL.format("SIGINT"), tmp_path, samples / "paddle" / "single")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", INTERRUPTED)
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_first(samples: Path, tmp_path: Path) -> None:
+    code = f"try: {KILL.format('SIGINT')}\nfinally: {KILL.format('SIGINT')}\nraise SystemExit('went on')"
+    done = while_importing("polars", code, tmp_path, samples / "paddle" / "single")
+    assert (done.returncode, done.stderr) == (130, INTERRUPTED)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_the_end_of_a_job_or_a_terminal_unwinds_the_program(name: str, samples: Path, tmp_path: Path) -> None:
+    code = f"try: {KILL.format(name)}\nfinally: print('cleaned up', file=sys.stderr)"
+    done = while_importing("polars", code, tmp_path, samples / "paddle" / "single")
+    assert (done.returncode, done.stderr) == (128 + getattr(signal, name), "cleaned up\n")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
+def test_what_was_ignored_stays_ignored(name: str, samples: Path, tmp_path: Path) -> None:
+    """As under nohup, or behind & in a script."""
+    code = f"{KILL.format(name)}\nraise SystemExit('went on')"
+    before = signal.signal(getattr(signal, name), signal.SIG_IGN)
+    try:
+        done = while_importing("polars", code, tmp_path, samples / "paddle" / "single")
+    finally:
+        signal.signal(getattr(signal, name), before)
+    assert (done.returncode, done.stderr) == (1, "went on\n")
+
+
+def test_a_command_that_is_run_ignores_no_signal() -> None:
+    """Python ignores SIGPIPE and SIGXFSZ; the training command must not inherit that."""
+    done = subprocess.run(
+        [sys.executable, "-m", "trace_export", "run", "--", "grep", "SigIgn", "/proc/self/status"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(done.stdout.split()[1], 16) == 0

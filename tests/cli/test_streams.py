@@ -1,0 +1,115 @@
+"""Closed and full standard streams, encodings that lack a character, and control characters in names."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from samples.generators import paddle as generate_paddle
+from tests.conftest import ROOT
+from trace_export.cli import terminal
+
+NO_SPACE = (
+    "trace-export: standard output: cannot be written: No space left on device; files already written are whole\n"
+)
+CLOSED = NO_SPACE.replace("No space left on device", "Bad file descriptor")
+FILES = {"pipeline_profile.json", "pipeline_profile.pftrace"}
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    generate_paddle.write(tmp_path / "logs", stages=2, microbatches=2, steps=2)
+    (tmp_path / "logs" / "truth.csv").unlink()
+    return tmp_path / "logs"
+
+
+def redirected(redirection: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`trace-export ARGUMENTS REDIRECTION` as a shell runs it."""
+    command = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-m", "trace_export"]
+    known = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", "NO_COLOR": "1", **environment}
+    done = subprocess.run([*command, *map(str, arguments)], env=known, capture_output=True, timeout=60, check=False)
+    encoding = "utf-8" if "--json" in arguments else environment.get("PYTHONIOENCODING", "utf-8").partition(":")[0]
+    texts = done.stdout.decode(encoding), done.stderr.decode(encoding)
+    return subprocess.CompletedProcess(done.args, done.returncode, *texts)
+
+
+@pytest.mark.parametrize(("redirection", "said"), [(">/dev/full", NO_SPACE), (">&-", CLOSED), (">&- 2>&-", "")])
+@pytest.mark.parametrize("command", ["export", "report", "inspect", "howto"])
+def test_an_output_that_takes_nothing_is_an_error(
+    command: str, redirection: str, said: str, logs: Path, tmp_path: Path
+) -> None:
+    where = {"export": [logs, "--out", tmp_path / "out"], "howto": ["nsys"]}.get(command, [logs])
+    done = redirected(redirection, command, *where)
+    assert done.returncode == 1
+    assert done.stderr.endswith(said)
+    assert "internal error" not in done.stderr
+    if command == "export":
+        assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
+
+
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-", "<&- 2>&-"])
+def test_messages_that_nobody_can_read_stop_nothing(redirection: str, logs: Path, tmp_path: Path) -> None:
+    done = redirected(redirection, logs, "--out", tmp_path / "out")
+    assert done.returncode == 0
+    assert "pipeline_profile.json" in done.stdout
+    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
+    done = redirected(redirection, tmp_path / "absent")
+    assert done.returncode == 2
+    assert done.stdout == f"trace-export: {tmp_path / 'absent'}: {done.stdout.partition('absent: ')[2]}"
+
+
+def test_a_reader_that_has_seen_enough_stops_nothing(logs: Path, tmp_path: Path) -> None:
+    done = redirected("| true", logs, "--out", tmp_path / "out")
+    assert "rror" not in done.stderr
+    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "ascii:strict"])
+def test_characters_that_the_terminal_lacks_are_replaced(encoding: str, logs: Path, tmp_path: Path) -> None:
+    where = {"export": [logs, "--out", tmp_path / "out"], "howto": ["ascend"]}
+    known = encoding.partition(":")[0]
+    for command in ("report", "inspect", "howto", "export"):
+        wanted, done = (
+            redirected("", command, *where.get(command, [logs]), PYTHONIOENCODING=name) for name in ("utf-8", encoding)
+        )
+        assert (done.returncode, done.stdout) == (0, wanted.stdout.encode(known, "replace").decode(known))
+
+
+def test_json_is_utf_8_in_every_terminal(logs: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "Profil–é"
+    logs.rename(odd)
+    done = redirected("", "inspect", odd, "--json", PYTHONIOENCODING="ascii")
+    assert {Path(source["path"]).parent for source in json.loads(done.stdout)["sources"]} == {odd}
+
+
+def test_json_has_no_character_that_a_terminal_obeys(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    text = json.dumps({"name": "\x1b]0;title\x07 \x9b31m \x7f \u202e \u2066 é"}, ensure_ascii=False)
+    terminal.json(text)
+    shown = capfdbinary.readouterr().out.decode()
+    assert all(character.isprintable() for character in shown.removesuffix("\n"))
+    assert "é" in shown
+    assert json.loads(shown) == json.loads(text)
+
+
+def test_what_rust_prints_before_it_panics_stays_hidden(tmp_path: Path) -> None:
+    """The user gets the sentence; with --debug, everything."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import polars, os\n"
+        "def panic(*given, **named):\n"
+        "    os.write(2, b'thread main panicked')\n"
+        "    raise polars.exceptions.PanicException('lost its nerve')\n"
+        "polars.read_csv = polars.scan_csv = panic\n"
+    )
+    table = tmp_path / "spans.csv"
+    table.write_text("rank\n0\n")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = redirected("", table, PYTHONPATH=path)
+    assert done.returncode == 1
+    assert "lost its nerve" in done.stderr
+    assert "panicked" not in done.stderr
+    assert "panicked" in redirected("", table, "--debug", PYTHONPATH=path).stderr

@@ -1,0 +1,67 @@
+"""The commands of the program, and `trace-export DIR` as short for `trace-export export DIR`."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from trace_export.cli import compare, export, howto, inspect, report, run, simulate
+from trace_export.cli.open import open_trace
+from trace_export.errors import UsageError
+
+
+class _DefaultGroup(TyperGroup):
+    """`trace-export --log_dir logs` means `trace-export export --log_dir logs`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = {name for parameter in self.params for name in parameter.opts} | {"--help"}
+        if args and args[0] not in self.commands and args[0] not in own:
+            meant = get_close_matches(args[0], self.commands, n=1, cutoff=0.75)
+            if meant and not Path(args[0]).exists():
+                raise UsageError(f'there is no command "{args[0]}"', f"did you mean {meant[0]}?")
+            args = ["export", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_DefaultGroup,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={
+        "help_option_names": ["--help", "-h"],
+        "token_normalize_func": lambda token: token.replace("_", "-"),
+    },
+    epilog="`trace-export --log_dir logs` is short for `trace-export export --log_dir logs`.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"trace-export {version('trace-export')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """One chart from the profiles of a pipeline-parallel training run."""
+
+
+export.register(app)
+app.command("inspect")(inspect.inspect)
+app.command("report")(report.report)
+app.command("simulate")(simulate.simulate)
+app.command("compare")(compare.compare)
+app.command("open")(open_trace)
+app.command("howto")(howto.howto)
+app.command("run", context_settings={"allow_interspersed_args": False})(run.run)

@@ -1,0 +1,49 @@
+"""Signals that end the program: Ctrl-C, the end of the terminal, the end of a batch job.
+
+What was ignored when the program started stays ignored, as under `nohup` or behind `&` in a script.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+
+INTERRUPTED = 130
+INTERRUPTED_TEXT = "trace-export: interrupted; files already written are whole"
+
+Handler = Callable[[int, FrameType | None], None]
+
+
+def end_at_once() -> None:
+    """Ctrl-C ends the program with a sentence and nothing else: for while it loads, when there is nothing to undo."""
+    _handle((signal.SIGINT,), _end_at_once)
+
+
+def end_in_order() -> None:
+    """From here on a signal unwinds the program, so that workers stop and temporary files go; a second one does not
+    wait for that."""
+    _handle((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), _unwind)
+
+
+def _handle(numbers: tuple[signal.Signals, ...], handler: Handler) -> None:
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def _unwind(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, _end_at_once)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(128 + number)
+
+
+def _end_at_once(number: int, frame: FrameType | None) -> None:
+    if number == signal.SIGINT and sys.stderr is not None:
+        with suppress(OSError):  # closed, or not a file
+            os.write(sys.stderr.fileno(), f"{INTERRUPTED_TEXT}\n".encode())
+    os._exit(128 + number)

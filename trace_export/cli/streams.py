@@ -1,0 +1,98 @@
+"""The standard streams: closed, full, or in an encoding that lacks a character.
+
+Text is shown with `?` for what the encoding lacks. A standard output that takes nothing is an error; messages on
+standard error are dropped there, because there is no other place for them.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from trace_export.errors import OutputError
+
+
+class _Output(io.FileIO):
+    """Standard output. The first error is raised, and what comes afterwards is dropped."""
+
+    failed = False
+
+    def write(self, data: Any) -> int:
+        if self.failed:
+            return len(data)
+        try:
+            return super().write(data)
+        except BrokenPipeError:  # whoever read it has seen enough
+            self.failed = True
+            return len(data)
+        except OSError as error:
+            self.failed = True
+            raise OutputError(
+                Path("standard output"), f"cannot be written: {error.strerror}", "files already written are whole"
+            ) from error
+
+
+class _Messages(io.FileIO):
+    """Standard error, or nothing where it cannot be written."""
+
+    failed = False
+
+    def write(self, data: Any) -> int:
+        with suppress(OSError):
+            return super().write(data)
+        self.failed = True
+        return len(data)
+
+
+def prepare() -> None:
+    """Replaces the process's own streams by ones that never surprise; those that a caller has put there stay."""
+    _occupy_closed()
+    if sys.stdout is sys.__stdout__:
+        sys.stdout = _text(_Output(1, "w", closefd=False), sys.__stdout__, errors="replace")
+    if sys.stderr is sys.__stderr__:
+        # On a descriptor of its own, so that `foreign_text` hides only what others write.
+        sys.stderr = _text(_Messages(os.dup(2), "w", closefd=False), sys.__stderr__, errors="backslashreplace")
+
+
+def _occupy_closed() -> None:
+    """Puts something that cannot be written in the place of closed descriptors, lest a file opened later be taken for
+    the terminal."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY)  # takes the lowest number that is free
+
+
+def _text(raw: io.FileIO, before: TextIO | None, errors: str) -> TextIO:
+    encoding = before.encoding if before is not None else "utf-8"
+    return io.TextIOWrapper(io.BufferedWriter(raw), encoding=encoding, errors=errors, line_buffering=True)
+
+
+def say(text: str) -> None:
+    """A last sentence: on standard error, or where nobody can read that, on standard output."""
+    print(text, file=sys.stderr, flush=True)
+    if getattr(getattr(getattr(sys.stderr, "buffer", None), "raw", None), "failed", False):
+        with suppress(OutputError):
+            print(text, flush=True)
+
+
+@contextmanager
+def foreign_text(hidden: bool) -> Iterator[None]:
+    """Hides what libraries write to standard error past Python: Rust reports each panic there, and we tell it too."""
+    if not hidden:
+        yield
+        return
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
