@@ -55,15 +55,6 @@ def run_cli() -> Cli:
 
 
 @pytest.fixture(scope="session")
-def shared() -> Path:
-    """The folder of recorded profiles with expected values, which is not part of the project."""
-    folder = Path(os.environ.get("TRACE_EXPORT_SHARED", ROOT.parent / "shared"))
-    if not (folder / "data").is_dir():
-        pytest.skip(f"recorded profiles are not here ({folder})")
-    return folder
-
-
-@pytest.fixture(scope="session")
 def golden() -> Path:
     """The orders of schedules and what follows from them, see the README there."""
     return ROOT / "tests" / "golden" / "schedules"

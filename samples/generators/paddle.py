@@ -1,21 +1,25 @@
-"""Write Paddle worker logs of a made-up 1F1B run, with the truth beside them.
+"""Write Paddle's worker logs and profiler records of a made-up run, with the truth beside them.
 
     python -m samples.generators.paddle          # writes samples/paddle/single and samples/paddle/two_machines again
 
-The logs look like those of `paddle.distributed.launch`: free text, progress bars, and one record per job in the order
-in which the executor launches them. Times obey the pipeline's dependencies; every machine's clock may be off.
+A `Job` says what was trained. The logs look like those of `paddle.distributed.launch`: free text, progress bars, and
+one record per job in the order in which the executor launches them. Times obey the pipeline's dependencies; every
+machine's clock may be off.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from samples.generators.pipeline import MS, US, Block, Timing, one_f_one_b, simulate
+from samples.generators.pipeline import MS, US, Block, Order, Timing, one_f_one_b, simulate
 
 TIMING = Timing(
-    lengths={"F": 9 * MS, "B": 17_500 * US, "OPT": 21 * MS},
+    lengths={"F": 9 * MS, "B": 17_500 * US, "W": 8 * MS, "OPT": 21 * MS},
     hop=600 * US,
     gap=4 * MS,
     first=1_760_000_000_000_000_000,
@@ -23,6 +27,64 @@ TIMING = Timing(
     length_jitter=range(-400, 400),
     optimizer_jitter=range(50, 250),
 )
+KINDS = {"F": "forward", "B": "backward", "W": "backward_w", "OPT": "optimizer"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What was trained, and how it was logged.
+
+    `orders`: the operations of each stage, 1F1B where None; `split`: backwards are input gradients (backward_b). There
+    are `tensor` ranks for each place in a pipeline and `data` replicas of it; ranks are numbered tp fastest, then pp,
+    then dp. `communication`: Paddle 3's jobs without a computation, at time 0. `announced`: each step is announced.
+    """
+
+    stages: int = 4
+    microbatches: int = 8
+    steps: range = range(2, 5)
+    orders: Sequence[Order] | None = None
+    chunks: int = 1
+    vee: bool = False
+    split: bool = False
+    tensor: int = 1
+    data: int = 1
+    machines: int = 1
+    clock_errors_us: tuple[int, ...] = (0,)
+    communication: bool = False
+    announced: bool = True
+    seed: int = 1
+
+    @property
+    def ranks(self) -> int:
+        return self.stages * self.tensor * self.data
+
+    @property
+    def workers(self) -> int:
+        """The ranks of one machine."""
+        return self.ranks // self.machines
+
+    def stage(self, rank: int) -> int:
+        return rank // self.tensor % self.stages
+
+    def clock_error_us(self, rank: int) -> int:
+        return self.clock_errors_us[rank // self.workers]
+
+    def blocks(self) -> list[Block]:
+        """The blocks of all ranks on the true clock. Replicas have durations of their own, tensor ranks not."""
+        orders = self.orders or [one_f_one_b(stage, self.stages, self.microbatches) for stage in range(self.stages)]
+        chance = random.Random(self.seed)
+        found = []
+        for replica in range(self.data):
+            run = simulate(orders, TIMING, self.steps, chance, chunks=self.chunks, vee=self.vee)
+            for tensor in range(self.tensor):
+                first = replica * self.stages * self.tensor + tensor
+                found += [replace(b, rank=first + b.rank * self.tensor) for b in run.blocks]
+        return found
+
+    def type(self, block: Block) -> str:
+        """The name of the job that runs a block."""
+        name = KINDS[block.kind] + ("_b" if self.split and block.kind == "B" else "")
+        return name + (str(block.chunk) if self.chunks > 1 and block.kind != "OPT" else "")
 
 
 def blocks_of(stages: int, microbatches: int, steps: range, chance: random.Random) -> list[Block]:
@@ -31,16 +93,76 @@ def blocks_of(stages: int, microbatches: int, steps: range, chance: random.Rando
     return simulate(orders, TIMING, steps, chance).blocks
 
 
-def record(thread: int, block: Block, clock_error_us: int) -> str:
+def line(thread: int, job: str, microbatch: int, start_ms: float, end_ms: float) -> str:
     """The executor's line; the digits below a microsecond are the noise of its double."""
-    job = {"F": "forward", "B": "backward", "OPT": "optimizer"}[block.kind]
-    microbatch = block.microbatch or 0
-    start, end = ((t + clock_error_us * US) / MS for t in (block.start_ns, block.end_ns))
     return (
         f"I1009 08:53:20.000000 {thread:5d} standalone_executor.cc:246] Profiler Info: "
         f"Job ({microbatch}), type = {job}, micro_batch_id = {microbatch}, "
-        f"job_start_time = {start:.6f}, job_end_time = {end:.6f}\n"
+        f"job_start_time = {start_ms:.6f}, job_end_time = {end_ms:.6f}\n"
     )
+
+
+def _records(job: Job, block: Block, thread: int) -> list[str]:
+    microbatch, error = block.microbatch or 0, job.clock_error_us(block.rank) * US
+    start, end = ((t + error) / MS for t in (block.start_ns, block.end_ns))
+    own = line(thread, job.type(block), microbatch, start, end)
+    chunk = job.type(block).removeprefix(KINDS[block.kind])
+    if job.communication and block.kind == "F":
+        return [line(thread, f"recv_forward{chunk}", microbatch, 0, 0), own]
+    if job.communication and block.kind == "B":
+        return [own, line(thread, f"send_backward{chunk}", microbatch, 0, 0)]
+    return [own]
+
+
+def log(job: Job, blocks: Sequence[Block], rank: int) -> str:
+    """The whole worker log of a rank."""
+    lines = ["LAUNCH INFO -----------  Configuration  ----------------------\n", "loading checkpoint shards\n"]
+    first, end = job.steps.start, job.steps.stop
+    for step in job.steps:
+        bar = f"  {step * 10}%|#         | {step}/10 [00:0{step}<00:09,  2.31it/s]" if not rank % job.workers else ""
+        if job.announced:
+            lines.append(f"{bar}INFO:root:Schedule Profiler start at step {first} and end at step {end}\n")
+        for block in blocks:
+            if (block.rank, block.step) == (rank, step):
+                lines += _records(job, block, 22300 + rank)
+        lines.append(f"[INFO] loss: {10 / (step + 1):.6f}, learning_rate: 3e-05, global_step: {step}\n")
+    return "".join(lines)
+
+
+def write_logs(folder: Path, job: Job) -> list[Block]:
+    """Logs of a job below `folder`: `machineN/` folders when there are several machines. Returns the blocks of all
+    ranks on the true clock."""
+    blocks = job.blocks()
+    for rank in range(job.ranks):
+        machine, worker = divmod(rank, job.workers)
+        place = folder / f"machine{machine}" if job.machines > 1 else folder
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"workerlog.{worker}").write_text(log(job, blocks, rank), encoding="utf-8")
+    return blocks
+
+
+def write_records(folder: Path, job: Job) -> list[Block]:
+    """The files of dynamic-graph training, whose times are whole milliseconds. Returns the blocks as the files hold
+    them, without optimizers, which are not recorded."""
+    folder.mkdir(parents=True, exist_ok=True)
+    blocks = [
+        replace(b, step=b.step - job.steps.start + 1, start_ns=b.start_ns // MS * MS, end_ns=b.end_ns // MS * MS)
+        for b in job.blocks()
+        if b.kind != "OPT"
+    ]
+    for rank in range(job.ranks):
+        category = "virtual pipeline timeline" if job.chunks > 1 else "pipeline timeline"
+        common = {"cat": category, "pid": 0, "tid": job.stage(rank) + 1}
+        events = [
+            {"name": name, **common, "ph": phase, "ts": time // MS, "cname": "thread_state_running"}
+            for b in blocks
+            if b.rank == rank
+            for name in (f"{b.kind}{b.microbatch}" + (f"_VP{b.chunk}" if job.chunks > 1 else ""),)
+            for phase, time in (("B", b.start_ns), ("E", b.end_ns))
+        ]
+        text = "".join(json.dumps(event) + "\n" for event in events)
+        (folder / f"profile_record_tmp_file_for_rank_{rank}").write_text(text)
+    return blocks
 
 
 def write(
@@ -54,23 +176,10 @@ def write(
     first_step: int = 2,
     seed: int = 1,
 ) -> list[Block]:
-    """Logs of one run below `folder`: `machineN/` folders when there are several machines. Returns the truth."""
-    blocks = blocks_of(stages, microbatches, range(first_step, first_step + steps), random.Random(seed))
-    per_machine = stages // machines
-    for rank in range(stages):
-        machine, worker = divmod(rank, per_machine)
-        place = folder / f"machine{machine}" if machines > 1 else folder
-        place.mkdir(parents=True, exist_ok=True)
-        lines = ["LAUNCH INFO -----------  Configuration  ----------------------\n", "loading checkpoint shards\n"]
-        for step in range(first_step, first_step + steps):
-            bar = f"  {step * 10}%|#         | {step}/10 [00:0{step}<00:09,  2.31it/s]" if worker == 0 else ""
-            lines.append(
-                f"{bar}INFO:root:Schedule Profiler start at step {first_step} and end at step {first_step + steps}\n"
-            )
-            mine = [b for b in blocks if b.rank == rank and b.step == step]
-            lines += [record(22300 + rank, b, clock_errors_us[machine]) for b in mine]
-            lines.append(f"[INFO] loss: {10 / (step + 1):.6f}, learning_rate: 3e-05, global_step: {step}\n")
-        (place / f"workerlog.{worker}").write_text("".join(lines), encoding="utf-8")
+    """The logs of a 1F1B job, and `truth.csv` on the true clock. Returns the truth."""
+    numbered = range(first_step, first_step + steps)
+    job = Job(stages, microbatches, numbered, machines=machines, clock_errors_us=clock_errors_us, seed=seed)
+    blocks = write_logs(folder, job)
     with (folder / "truth.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["rank", "step", "kind", "microbatch", "true_start_us", "true_end_us"])

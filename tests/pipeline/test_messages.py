@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -106,20 +105,3 @@ def test_a_group_of_which_two_ranks_were_read_is_no_group_of_two() -> None:
 
 def test_nothing_to_pair() -> None:
     assert pair(Profile()).messages.is_empty()
-
-
-@pytest.mark.parametrize("name", ["ntp_16hosts", "packed_4hosts", "cut_4stages"])
-def test_recorded_runs(shared: Path, name: str) -> None:
-    folder = shared / "data" / "clocks" / name
-    events = pl.read_parquet(folder / "events.parquet").join(
-        pl.read_parquet(folder / "truth_events.parquet").select("event_id", "link"), on="event_id"
-    )
-    ends = events.filter(pl.col("kind").is_in(["send", "recv"]))
-    peer = pl.when(pl.col("kind") == "send").then("dst_rank").otherwise("src_rank")
-    profile = pair(Profile(p2p=conform(ends.with_columns(role="kind", peer=peer), P2P)))
-    true = ends.filter(pl.col("kind") == "send").join(ends.filter(pl.col("kind") == "recv"), on="link", suffix="_recv")
-    expected = true.select(
-        pl.col("src_rank", "dst_rank").cast(pl.Int32), send_start_ns="start_ns", send_end_ns="end_ns",
-        recv_start_ns="start_ns_recv", recv_end_ns="end_ns_recv",
-    )  # fmt: skip
-    assert same(profile.messages, expected)

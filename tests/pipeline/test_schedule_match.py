@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import random
+from dataclasses import asdict
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from tests.schedules.test_schedule import golden
+from samples.generators.paddle import TIMING
+from samples.generators.pipeline import Operation, source_of
+from samples.generators.pipeline import simulate as run_generator
+from tests.schedules.test_schedule import planned
+from tests.support.paddle_jobs import JOBS
 from trace_export.model import RANKS, SPANS, Profile, conform
 from trace_export.pipeline.block_order import sequences
 from trace_export.pipeline.schedule_match import Recognition, declare, deviations, recognise
@@ -22,9 +27,9 @@ def run_of(s: Schedule) -> Profile:
     return Profile(ranks=profile.ranks, spans=profile.spans)
 
 
-def test_every_golden_order_is_recognised(shared: Path) -> None:
-    for path in sorted((shared / "data" / "schedules" / "orders").glob("*.csv")):
-        s = golden(path)
+def test_every_golden_order_is_recognised(golden: Path) -> None:
+    for path in sorted((golden / "orders").glob("*.csv")):
+        s = planned(path)
         profile = run_of(s)
         found = recognise(profile)
         assert found.certainty == "exact", path.stem
@@ -120,12 +125,42 @@ def test_weight_gradients_of_a_part_of_the_step() -> None:
     assert deviations(sequences(recorded), found).is_empty()
 
 
-def test_order_of_a_search_is_not_forced_into_a_name(shared: Path) -> None:
+def searched(stages: int, microbatches: int, chance: random.Random) -> list[list[Operation]]:
+    """An order that a search over measured times might find for two chunks that run there and back: each stage in turn
+    takes any operation whose inputs are there."""
+    todo = [
+        [Operation(kind, m, chunk) for kind in "FBW" for m in range(microbatches) for chunk in (0, 1)]
+        for _ in range(stages)
+    ]
+    orders: list[list[Operation]] = [[] for _ in range(stages)]
+    done: set[tuple[int, tuple[object, ...]]] = set()
+
+    def possible(stage: int, operation: Operation) -> bool:
+        if operation.kind == "W":
+            return (stage, ("B", *operation[1:3])) in done
+        source = source_of(operation.halves()[0], stage, stages, 2, vee=True)
+        own = operation.kind == "F" or (stage, ("F", *operation[1:3])) in done
+        return own and (source is None or (source[0], tuple(source[1])) in done)
+
+    while any(todo):
+        for stage in range(stages):
+            ready = [operation for operation in todo[stage] if possible(stage, operation)]
+            if ready:
+                taken = chance.choice(ready)
+                todo[stage].remove(taken)
+                orders[stage].append(taken)
+                done.add((stage, tuple(taken[:3])))
+    return orders
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_order_of_a_search_is_not_forced_into_a_name(seed: int) -> None:
     """Paddle's ZBVPP comes from a search over measured times."""
-    truth = pl.read_csv(shared / "data" / "paddle" / "zbvpp_pp4_mb4" / "truth.csv")
-    spans = truth.with_columns(start_ns=pl.col("start_us") * 1000, end_ns=pl.col("end_us") * 1000)
-    ranks = truth.select("rank", "stage").unique()
-    found = recognise(Profile(ranks=conform(ranks, RANKS), spans=conform(spans, SPANS)))
+    orders = searched(4, 4, random.Random(seed))
+    run = run_generator(orders, TIMING, range(2), random.Random(seed), chunks=2, vee=True)
+    ranks = conform(pl.DataFrame({"rank": range(4), "stage": range(4)}), RANKS)
+    spans = conform(pl.DataFrame([{**asdict(b), "run": 0} for b in run.blocks], infer_schema_length=None), SPANS)
+    found = recognise(Profile(ranks=ranks, spans=spans))
     assert found.certainty == "unknown"
     assert found.named is None
 
@@ -138,41 +173,15 @@ def test_evaluation_is_no_schedule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sample", "name"),
+    ("job", "name"),
     [
-        ("fthenb_pp4_mb4", "gpipe"), ("1f1b_pir_pp4_mb8", "1f1b"), ("eager1f1b_pp4_mb8", "eager-1f1b"),
-        ("vpp_pir_pp4_mb8", "interleaved"), ("zbh1_pp4_mb8", "zbh1-paddle"), ("tp2_pp2_dp2", "1f1b"),
+        ("all forwards first", "gpipe"), ("1f1b", "1f1b"), ("eager 1f1b", "eager-1f1b"),
+        ("interleaved", "interleaved"), ("zb-h1", "zbh1-paddle"), ("tensor and data parallel", "1f1b"),
     ],
 )  # fmt: skip
-def test_logs_of_paddle(shared: Path, sample: str, name: str) -> None:
-    truth = pl.read_csv(shared / "data" / "paddle" / sample / "truth.csv")
-    spans = truth.with_columns(start_ns=pl.col("start_us") * 1000, end_ns=pl.col("end_us") * 1000)
-    ranks = truth.select("rank", "stage").unique()
-    found = recognise(Profile(ranks=conform(ranks, RANKS), spans=conform(spans, SPANS)))
+def test_jobs_of_paddle(job: str, name: str) -> None:
+    rows = [{**asdict(b), "run": 0} for b in JOBS[job].blocks()]
+    ranks = [{"rank": rank, "stage": JOBS[job].stage(rank)} for rank in range(JOBS[job].ranks)]
+    spans = conform(pl.DataFrame(rows, infer_schema_length=None), SPANS)
+    found = recognise(Profile(ranks=conform(pl.DataFrame(ranks), RANKS), spans=spans))
     assert (found.schedule.name, found.certainty) == (name, "exact")
-
-
-def test_real_interleaved_run(shared: Path) -> None:
-    """A real Megatron iteration on 4 ranks with 4 chunks: begin and end events, the numbers on the end event."""
-    events = json.loads((shared / "data" / "schedules" / "real_vpp4_p4_m8" / "trace.json").read_text())
-    open_at: dict[tuple[object, object], float] = {}
-    rows = []
-    for event in events:
-        if event.get("name") not in ("forward", "backward"):
-            continue
-        key = (event["pid"], event["name"])
-        if event["ph"] == "B":
-            open_at[key] = event["ts"]
-        else:
-            times = {"start_ns": round(open_at.pop(key) * 1000), "end_ns": round(event["ts"] * 1000)}
-            args = event["args"]
-            kind = "F" if event["name"] == "forward" else "B"
-            rows.append(
-                {"rank": args["pp_rank"], "kind": kind, "microbatch": args["microbatch"], "chunk": args["model_chunk"]}
-                | times
-            )
-    spans = pl.DataFrame(rows).with_columns(run=0, step=10)
-    ranks = pl.DataFrame({"rank": range(4), "stage": range(4)})
-    found = recognise(Profile(ranks=conform(ranks, RANKS), spans=conform(spans, SPANS)))
-    assert (found.schedule.name, found.certainty, found.schedule.chunks) == ("interleaved", "exact", 4)
-    assert found.schedule.microbatches == 8

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import asdict, replace
 
 import polars as pl
 import pytest
 
+from samples.generators.paddle import Job
+from tests.support.paddle_jobs import JOBS
 from trace_export.errors import UsageError
 from trace_export.model import RANKS, SPANS, Declared, Profile, conform
 from trace_export.pipeline.stages import chunk_placement, resolve
@@ -18,18 +18,15 @@ from trace_export.schedules.simulate import Costs, simulate
 from trace_export.schedules.words import MINDSPEED, MINDSPEED_PLAIN, Plan, blocks
 
 
-@pytest.fixture
-def paddle(shared: Path) -> Path:
-    return shared / "data" / "paddle"
-
-
-def from_truth(folder: Path, ranks: list[int] | None = None) -> Profile:
-    """The blocks of a sample as its log says them, without their stage."""
-    truth = pl.read_csv(folder / "truth.csv", schema_overrides={"kind": pl.String})
-    if ranks is not None:
-        truth = truth.filter(pl.col("rank").is_in(ranks))
-    spans = truth.with_columns(start_ns=pl.col("start_us") * 1000, end_ns=pl.col("end_us") * 1000, marker="job_type")
-    table = truth.select("rank", host="machine", kind=pl.lit("paddle"), device="local_rank").unique().sort("rank")
+def of_job(job: Job, ranks: list[int] | None = None) -> Profile:
+    """The blocks of a job as its logs say them, without their stage."""
+    rows = [
+        {**asdict(b), "run": 0, "marker": job.type(b), "host": str(b.rank // job.workers)}
+        for b in job.blocks()
+        if ranks is None or b.rank in ranks
+    ]
+    spans = pl.DataFrame(rows, infer_schema_length=None)
+    table = spans.select("rank", "host", kind=pl.lit("paddle")).unique().sort("rank")
     return Profile(ranks=conform(table, RANKS), spans=conform(spans, SPANS)).validate()
 
 
@@ -37,42 +34,32 @@ def stages(profile: Profile) -> dict[int, int]:
     return dict(profile.ranks.sort("rank").select("rank", "stage").iter_rows())
 
 
-SAMPLES = [
-    "fthenb_pp4_mb4", "1f1b_old_pp4_mb8", "1f1b_pir_pp4_mb8", "eager1f1b_pp4_mb8", "vpp_pir_pp4_mb8", "zbh1_pp4_mb8",
-    "zbvpp_pp4_mb4", "tp2_pp2_dp2", "multi_1x2", "multi_2x2_skew", "multi_2x2_envlog_swapped", "appended_runs",
-    "missing_rank2", "subset_dev23", "mixed_ranks", "empty_rank1", "default_only", "dygraph_1f1b_pp4_mb8",
-    "dygraph_vpp2_pp4_mb8",
-]  # fmt: skip
+@pytest.mark.parametrize("name", JOBS)
+def test_stages_from_the_shape_of_the_work(name: str) -> None:
+    job = JOBS[name]
+    profile = resolve(of_job(job), Declared()).validate()
+    assert stages(profile) == {rank: job.stage(rank) for rank in range(job.ranks)}
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_stages_from_the_shape_of_the_work(paddle: Path, sample: str) -> None:
-    profile = resolve(from_truth(paddle / sample), Declared()).validate()
-    expected = json.loads((paddle / sample / "expected.json").read_text())
-    truth = (expected.get("runs") or [expected])[0]["stage_of_rank"]
-    assert stages(profile) == {rank: truth[rank] for rank in profile.ranks["rank"]}
-
-
-@pytest.mark.parametrize(("sample", "ranks"), [("subset_dev23", [2, 3]), ("1f1b_old_pp4_mb8", [1, 3])])
-def test_ranks_that_were_not_read(paddle: Path, sample: str, ranks: list[int]) -> None:
-    profile = resolve(from_truth(paddle / sample, ranks), Declared())
+@pytest.mark.parametrize(("name", "ranks"), [("1f1b, not announced", [2, 3]), ("1f1b", [1, 3])])
+def test_ranks_that_were_not_read(name: str, ranks: list[int]) -> None:
+    profile = resolve(of_job(JOBS[name], ranks), Declared())
     assert stages(profile) == {rank: rank for rank in ranks}
     assert "ranks-absent" in [n.code for n in profile.notes]
 
 
-def test_replicas_are_guessed_from_times(paddle: Path) -> None:
-    profile = resolve(from_truth(paddle / "tp2_pp2_dp2"), Declared())
-    truth = pl.read_csv(paddle / "tp2_pp2_dp2" / "truth.csv").select("rank", "dp", "tp").unique()
-    assert profile.ranks.sort("rank").select("rank", "dp", "tp").rows() == truth.sort("rank").rows()
+def test_replicas_are_guessed_from_times() -> None:
+    profile = resolve(of_job(JOBS["tensor and data parallel"]), Declared())
+    assert profile.ranks.sort("rank").select("rank", "dp", "tp").rows() == [
+        (rank, rank // 4, rank % 2) for rank in range(8)
+    ]
     assert set(profile.ranks["stage_origin"]) == {"inferred"}
     assert "tensor-parallel-guessed" in [n.code for n in profile.notes]
 
 
-@pytest.mark.parametrize(
-    ("sample", "placement"), [("vpp_pir_pp4_mb8", "loop"), ("zbvpp_pp4_mb4", "vee"), ("1f1b_old_pp4_mb8", "loop")]
-)
-def test_placement_from_the_order_of_forwards(paddle: Path, sample: str, placement: str) -> None:
-    assert chunk_placement(from_truth(paddle / sample)) == placement
+@pytest.mark.parametrize(("name", "placement"), [("interleaved", "loop"), ("zb-v", "vee"), ("1f1b", "loop")])
+def test_placement_from_the_order_of_forwards(name: str, placement: str) -> None:
+    assert chunk_placement(of_job(JOBS[name])) == placement
 
 
 def mindspeed(stages: int, microbatches: int, replicas: int, *, plain: bool) -> Profile:
@@ -204,9 +191,9 @@ def test_recorded_stages_stay_and_say_so() -> None:
     assert set(profile.ranks["stage_origin"]) == {"recorded"}
 
 
-def test_told_stages_that_the_work_contradicts(paddle: Path) -> None:
+def test_told_stages_that_the_work_contradicts() -> None:
     """Two stages told, but the leading forwards say four."""
-    profile = resolve(from_truth(paddle / "1f1b_old_pp4_mb8"), Declared(pp=2, tp=2, dp=1))
+    profile = resolve(of_job(JOBS["1f1b"]), Declared(pp=2, tp=2, dp=1))
     assert stages(profile) == {0: 0, 1: 0, 2: 1, 3: 1}
     assert "stages-contradict" in [n.code for n in profile.notes]
 

@@ -49,37 +49,6 @@ def test_activations_in_flight_by_formula() -> None:
     assert schedule("gpipe", 4, 8).in_flight()["chunks"].to_list() == [8] * 4
 
 
-PADDLE_MODES = {
-    "FThenB": "gpipe", "1F1B": "1f1b", "Eager1F1B": "eager-1f1b", "ZBH1": "zbh1-paddle", "VPP": "interleaved-paddle",
-}  # fmt: skip
-
-
-def test_orders_of_paddle(shared: Path) -> None:
-    """The job lists that Paddle's own passes made, but for those of a search (ZBVPP)."""
-    path = shared / "data" / "paddle" / "job_lists.json"
-    checked = 0
-    for mode, ranks in json.loads(path.read_text()).items():
-        name, chunks, p, m, split = re.fullmatch(
-            r"(ZBH1|VPP|ZBVPP|\w+B)(\d?)_pp(\d)_mb(\d)(?:_split(\d))?", mode
-        ).groups()
-        if name == "ZBVPP":
-            continue
-        halves = split == "1" and p == m
-        name = "interleaved-split-paddle" if halves else PADDLE_MODES[name]
-        ours = schedule(name, int(p), int(m), int(chunks) if chunks else None).ops
-        for stage, jobs in enumerate(ranks):
-            types = {"forward": "F", "backward": "B", "backward_b": "B", "backward_w": "W"}
-            expected = []
-            for job, microbatch in jobs:
-                base, chunk = re.fullmatch(r"(\w+?)(\d*)(?:_reduce)?", job).groups()
-                if base in types:
-                    expected.append((types[base], int(chunk or 0), microbatch))
-            rank = ours.filter(pl.col("stage") == stage).select("kind", "chunk", "microbatch")
-            assert rank.rows() == expected, (mode, stage)
-            checked += 1
-    assert checked > 50
-
-
 @pytest.mark.parametrize(
     ("name", "stages", "microbatches", "expected"),
     [  # Written down by hand from the rules of the papers.

@@ -1,11 +1,10 @@
-"""Paddle logs from the command line to the span table, against truth files, the generator and Paddle's own script."""
+"""Paddle logs from the command line to the span table, against what the generator knows."""
 
 from __future__ import annotations
 
 import csv
-import gzip
 import shutil
-from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -13,27 +12,13 @@ import polars as pl
 import pytest
 
 from samples.generators import paddle as generate_paddle
+from samples.generators.paddle import Job, line, log, write_logs, write_records
+from samples.generators.pipeline import US, Block, Operation
 from tests.conftest import Cli
+from tests.support.paddle_jobs import JOBS, RECORDS
 from tests.support.trace_processor import TraceProcessor
 
 KEYS = ["rank", "step", "kind", "microbatch", "chunk", "start_ns", "end_ns"]
-STATIC = [
-    "1f1b_old_pp4_mb8", "1f1b_pir_pp4_mb8", "appended_runs", "default_only", "eager1f1b_pp4_mb8", "fthenb_pp4_mb4",
-    "mixed_ranks", "multi_1x2", "multi_2x2_envlog_swapped", "multi_2x2_skew", "nasty", "nasty_bytes",
-    "real_lines_oct2023", "subset_dev23", "tp2_pp2_dp2", "vpp_pir_pp4_mb8", "zbh1_pp4_mb8", "zbvpp_pp4_mb4",
-    "dygraph_1f1b_pp4_mb8", "dygraph_vpp2_pp4_mb8",
-]  # fmt: skip
-ONE_IS_MISSING = ["empty_rank1", "missing_rank2"]
-"""Runs in which one rank has no usable log: exit code 3, the others still come out."""
-WELL_FORMED = [
-    "fthenb_pp4_mb4",
-    "1f1b_old_pp4_mb8",
-    "1f1b_pir_pp4_mb8",
-    "eager1f1b_pp4_mb8",
-    "zbh1_pp4_mb8",
-    "zbvpp_pp4_mb4",
-]
-"""Samples for which the reference script is right."""
 
 
 def table(folder: Path) -> list[tuple[object, ...]]:
@@ -52,45 +37,108 @@ def comparable(row: dict[str, str]) -> tuple[object, ...]:
     return int(row["rank"]), row["step"], row["kind"], microbatch, chunk, int(start), int(end)
 
 
-def truth(sample: Path) -> list[tuple[object, ...]]:
-    return sorted(map(comparable, rows_of(sample / "truth.csv")), key=str)
+def truth(job: Job, blocks: list[Block]) -> list[tuple[object, ...]]:
+    """The rows of the table that holds `blocks` as each machine's clock shows them."""
+    rows = [
+        {
+            "rank": str(b.rank), "step": str(b.step), "kind": b.kind,
+            "microbatch": str(b.microbatch), "chunk": str(b.chunk),
+            "start_ns": str(b.start_ns + job.clock_error_us(b.rank) * US),
+            "end_ns": str(b.end_ns + job.clock_error_us(b.rank) * US),
+        }
+        for b in blocks
+    ]  # fmt: skip
+    return sorted(map(comparable, rows), key=str)
 
 
-@pytest.mark.parametrize("name", STATIC + ONE_IS_MISSING)
-def test_every_block_of_a_recorded_sample(name: str, shared: Path, run_cli: Cli, tmp_path: Path) -> None:
-    sample = shared / "data" / "paddle" / name
-    options = ["--devices", "0,1,2,3"] if name == "missing_rank2" else []
-    result = run_cli("--log_dir", sample, "--out", tmp_path, "--format", "csv", "--align", "none", *options)
-    assert result.returncode == (3 if name in ONE_IS_MISSING else 0), result.stderr
-    rows = table(tmp_path)
-    rejects = sample / "rejects.csv"
-    refused = rows_of(rejects) if rejects.exists() else []
-    optional = {(r["step"], r["microbatch"]) for r in refused if r["optional"] == "1"}
-    extra = [row for row in Counter(rows) - Counter(truth(sample)) if (row[1], row[3]) not in optional]
-    assert not extra
-    assert not Counter(truth(sample)) - Counter(rows)
+def exported(run_cli: Cli, logs: Path, out: Path, *options: object) -> list[tuple[object, ...]]:
+    result = run_cli("--log_dir", logs, "--out", out, "--format", "csv", "--align", "none", *options)
+    assert result.returncode == 0, result.stderr
+    return table(out)
 
 
-@pytest.mark.parametrize("name", WELL_FORMED)
-def test_the_same_slices_as_paddles_own_script(name: str, shared: Path, run_cli: Cli, tmp_path: Path) -> None:
-    sample = shared / "data" / "paddle" / name
-    events = orjson.loads(gzip.decompress((sample / "golden" / "3.3.1" / "pipeline_profile.json.gz").read_bytes()))[
-        "traceEvents"
+@pytest.mark.parametrize("name", JOBS)
+def test_every_block_of_a_job(name: str, run_cli: Cli, tmp_path: Path) -> None:
+    job, logs = JOBS[name], tmp_path / "logs"
+    blocks = write_logs(logs, job)
+    assert exported(run_cli, logs, tmp_path / "out") == truth(job, blocks)
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_every_block_of_a_dynamic_graph(name: str, run_cli: Cli, tmp_path: Path) -> None:
+    job, logs = RECORDS[name], tmp_path / "logs"
+    blocks = write_records(logs, job)
+    assert exported(run_cli, logs, tmp_path / "out") == truth(job, blocks)
+
+
+def test_runs_that_were_appended_to_one_log(run_cli: Cli, tmp_path: Path) -> None:
+    first = Job(
+        2, 4, range(1, 3), orders=[[Operation("F", m) for m in range(4)] + [Operation("B", m) for m in range(4)]] * 2
+    )
+    later = Job(2, 4, range(5, 7))
+    blocks = first.blocks()
+    after = [replace(b, start_ns=b.start_ns + 600 * 10**9, end_ns=b.end_ns + 600 * 10**9) for b in later.blocks()]
+    for rank in range(2):
+        second = log(later, after, rank).replace(f" {22300 + rank} ", f" {22400 + rank} ")
+        (tmp_path / f"workerlog.{rank}").write_text(log(first, blocks, rank) + second)
+    assert exported(run_cli, tmp_path, tmp_path / "out") == truth(first, blocks + after)
+
+
+def test_ranks_that_wrote_into_one_log(run_cli: Cli, tmp_path: Path) -> None:
+    """Two machines with one log_dir on a shared disk: the thread tells them apart."""
+    job = Job(2, 4, range(1, 3))
+    blocks = job.blocks()
+    lines = [log(job, blocks, rank).splitlines(keepends=True) for rank in range(2)]
+    mixed = [line for pair in zip(*lines, strict=True) for line in pair]
+    (tmp_path / "workerlog.0").write_text("".join(mixed))
+    assert exported(run_cli, tmp_path, tmp_path / "out") == truth(job, blocks)
+
+
+def test_programs_without_a_pipeline(run_cli: Cli, tmp_path: Path) -> None:
+    starts = [1_760_000_000_000 + 400 * step for step in range(3)]
+    (tmp_path / "workerlog.0").write_text("".join(line(7, "default", 0, start, start + 372.5) for start in starts))
+    rows = exported(run_cli, tmp_path, tmp_path / "out")
+    assert [row[1:] for row in rows] == [
+        (str(step), "", "", "", start * 10**6, start * 10**6 + 372_500_000) for step, start in enumerate(starts)
     ]
-    begins = [e for e in events if e["ph"] == "B" and e["tid"] != "Step"]
-    ends = [e for e in events if e["ph"] == "E" and e["tid"] != "Step"]
-    expected = Counter(
-        (int(b["tid"].removeprefix("GPU")), b["cat"], int(b["name"].rpartition("_")[2]), round(b["ts"]), round(e["ts"]))
-        for b, e in zip(begins, ends, strict=True)
-        if b["ts"] > 0
-    )
-    run_cli("--log_dir", sample, "--out", tmp_path, "--format", "csv", "--align", "none")
-    rows = rows_of(tmp_path / "pipeline_profile.csv")
-    found = Counter(
-        (int(r["rank"]), r["marker"], int(r["microbatch"] or 0), int(r["start_ns"]) // 1000, int(r["end_ns"]) // 1000)
-        for r in rows
-    )
-    assert found == expected
+
+
+@pytest.mark.parametrize("missing", ["log", "records"])
+def test_a_rank_without_a_usable_log_costs_only_itself(missing: str, run_cli: Cli, tmp_path: Path) -> None:
+    job, logs = Job(4, 4, range(1, 2)), tmp_path / "logs"
+    blocks = write_logs(logs, job)
+    if missing == "log":
+        (logs / "workerlog.2").unlink()
+    else:
+        (logs / "workerlog.2").write_text("LAUNCH INFO\nnothing was recorded\n")
+    options = ["--devices", "0,1,2,3", "--out", tmp_path / "out", "--format", "csv", "--align", "none"]
+    result = run_cli("--log_dir", logs, *options)
+    assert result.returncode == 3
+    assert table(tmp_path / "out") == truth(job, [b for b in blocks if b.rank != 2])
+
+
+def test_the_launchers_files_say_which_rank_a_log_is_of(run_cli: Cli, tmp_path: Path) -> None:
+    """machine1 is the first node, and only envlog.N says so; nothing else of the environment reaches an output."""
+    job, logs = Job(4, 4, range(1, 2), machines=2, clock_errors_us=(0, 0)), tmp_path / "logs"
+    blocks = write_logs(logs, job)
+    (logs / "machine0").rename(logs / "other")
+    (logs / "machine1").rename(logs / "machine0")
+    (logs / "other").rename(logs / "machine1")
+    for machine, node in enumerate((1, 0)):
+        for worker in range(2):
+            environment = {
+                "AAA_TOKEN": "planted-secret", "PADDLE_GLOBAL_RANK": 2 * node + worker, "PADDLE_LOCAL_RANK": worker,
+                "PADDLE_TRAINER_ID": 2 * node + worker, "PADDLE_GLOBAL_SIZE": 4,
+            }  # fmt: skip
+            text = "".join(f"{key}={value}\n" for key, value in environment.items())
+            (logs / f"machine{machine}" / f"envlog.{worker}").write_text(text)
+    out = tmp_path / "out"
+    options = ["--multi_machine", "--format", "csv,perfetto,chrome", "--align", "none", "--json"]
+    result = run_cli("--log_dir", logs, "--out", out, *options)
+    assert result.returncode == 0, result.stderr
+    assert table(out) == truth(job, blocks)
+    written = b"".join(p.read_bytes() for p in out.iterdir())
+    assert b"planted-secret" not in written + result.stdout.encode() + result.stderr.encode()
 
 
 @pytest.mark.parametrize(
@@ -143,18 +191,20 @@ def test_a_device_without_a_log_is_named_and_the_others_come_out(samples: Path, 
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence"),
+    ("text", "sentence"),
     [
-        ("cpu_run_no_records", "no pipeline record in this log"),
-        ("launcher_files_2x2", "none of the 4 sources gave a block"),
-        ("real_executor_zbh1", "all records have the time 0.000000"),
+        ("LAUNCH INFO\ntraining on the CPU\n", "no pipeline record in this log"),
+        (line(7, "forward", 0, 0, 0) + line(7, "backward_b", 0, 0, 0), "all records have the time 0.000000"),
     ],
 )
-def test_logs_without_a_block_say_why(name: str, sentence: str, shared: Path, run_cli: Cli, tmp_path: Path) -> None:
-    result = run_cli("--log_dir", shared / "data" / "paddle" / name, "--out", tmp_path)
+def test_logs_without_a_block_say_why(text: str, sentence: str, run_cli: Cli, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "workerlog.0").write_text(text)
+    result = run_cli("--log_dir", logs, "--out", tmp_path / "out")
     assert result.returncode == 1
     assert sentence in result.stderr
-    assert not list(tmp_path.iterdir())
+    assert not (tmp_path / "out").exists()
 
 
 def test_dropped_records_are_counted_with_file_and_line(samples: Path, run_cli: Cli, tmp_path: Path) -> None:
@@ -169,18 +219,6 @@ def test_dropped_records_are_counted_with_file_and_line(samples: Path, run_cli: 
     assert note["count"] == 1
     assert note["where"] == f"{logs / 'workerlog.1'}:{broken + 1}"
     assert run_cli("--log_dir", logs, "--out", tmp_path, "--format", "csv", "--strict").returncode == 3
-
-
-def test_the_environment_in_the_launchers_files_reaches_no_output(shared: Path, run_cli: Cli, tmp_path: Path) -> None:
-    logs = tmp_path / "logs"
-    shutil.copytree(shared / "data" / "paddle" / "multi_2x2_envlog_swapped", logs)
-    for path in logs.rglob("envlog.*"):
-        path.write_text("AAA_TOKEN=planted-secret\n" + path.read_text())
-    result = run_cli("--log_dir", logs, "--out", tmp_path / "out", "--format", "csv,perfetto,chrome", "--json")
-    assert result.returncode == 0, result.stderr
-    written = b"".join(p.read_bytes() for p in (tmp_path / "out").iterdir())
-    assert b"planted-secret" not in written + result.stdout.encode() + result.stderr.encode()
-    assert orjson.loads(result.stdout)["ranks"] == 4
 
 
 @pytest.mark.parametrize("suffix", ["pftrace", "json", "pftrace.gz", "json.gz"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import polars as pl
@@ -17,6 +19,7 @@ from trace_export.errors import SourceError
 from trace_export.model import Profile
 from trace_export.sources.find import find
 from trace_export.sources.merge import merge
+from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
 
@@ -28,10 +31,10 @@ AHEAD_NS = 15_000
 
 
 @pytest.fixture(scope="module")
-def unpacked(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unpacked(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The captures as a user has them, a folder each."""
     root = tmp_path_factory.mktemp("captures")
-    for packed in (shared / "data/nsys").glob("*/*.sqlite.gz"):
+    for packed in (recorded / "nsys").glob("*/*.sqlite.gz"):
         folder = root / packed.parent.name
         folder.mkdir(exist_ok=True)
         with gzip.open(packed) as source, (folder / packed.stem).open("wb") as target:
@@ -56,16 +59,16 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", CAPTURES)
-def test_blocks_equal_the_oracle(shared: Path, unpacked: Path, name: str) -> None:
+def test_blocks_equal_the_oracle(recorded: Path, unpacked: Path, name: str) -> None:
     before = digests(unpacked / name)
     spans = load(unpacked / name).spans.with_columns(pl.col("marker").str.split(",").list.first())
     assert digests(unpacked / name) == before
-    oracle = expected(shared / "data/nsys" / name / "oracle.csv")
+    oracle = expected(recorded / "nsys" / name / "oracle.csv")
     columns = [*LABELS, "start_ns", "end_ns"]
     want = oracle.filter(pl.col("start_ns").is_not_null())
     assert sorted(spans.select(columns).rows(), key=str) == sorted(want.select(columns).rows(), key=str)
     assert set(spans["origin"]) == {"device"}
-    truth = shared / "data/nsys" / name / "truth.csv"
+    truth = recorded / "nsys" / name / "truth.csv"
     if truth.exists():
         events = expected(truth).drop("marker")
         both = spans.join(events, on=["rank", "step", "kind", "microbatch", "chunk"], suffix="_cuda", nulls_equal=True)
@@ -77,9 +80,9 @@ def test_blocks_equal_the_oracle(shared: Path, unpacked: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", CAPTURES)
-def test_host_ranges_equal_the_oracles(shared: Path, unpacked: Path, name: str) -> None:
+def test_host_ranges_equal_the_oracles(recorded: Path, unpacked: Path, name: str) -> None:
     profile = load(unpacked / name, ReadOptions(host_ranges=True))
-    oracle = expected(shared / "data/nsys" / name / "oracle.csv")
+    oracle = expected(recorded / "nsys" / name / "oracle.csv")
     if "range-ends-repaired" not in [n.code for n in profile.notes]:
         got = profile.spans.select("rank", "start_ns", "end_ns").rows()
         assert sorted(got) == sorted(oracle.select("rank", "range_start_ns", "range_end_ns").rows())
@@ -132,8 +135,8 @@ GENERATED = {
 
 
 @pytest.mark.parametrize("name", GENERATED)
-def test_generated_blocks_and_transfers_equal_the_truth(shared: Path, tmp_path: Path, name: str) -> None:
-    generator = [sys.executable, str(shared / "tools/gen_nsys.py"), str(tmp_path)]
+def test_generated_blocks_and_transfers_equal_the_truth(recorded: Path, tmp_path: Path, name: str) -> None:
+    generator = [sys.executable, str(recorded.parent / "tools" / "gen_nsys.py"), str(tmp_path)]
     subprocess.run([*generator, *GENERATED[name].split()], check=True, capture_output=True)
     profile = load(tmp_path)
     truth = pl.read_csv(tmp_path / "truth.csv", infer_schema_length=None)
@@ -149,3 +152,17 @@ def test_generated_blocks_and_transfers_equal_the_truth(shared: Path, tmp_path: 
         want = messages.select(rank, "direction", f"{role}_start_ns", f"{role}_end_ns").rows()
         mine = profile.p2p.filter(pl.col("role") == role).select("rank", "direction", "start_ns", "end_ns").rows()
         assert sorted(mine) == sorted(want)
+
+
+def test_names_of_real_torch_schedules(recorded: Path) -> None:
+    """Every range of DualPipeV and ZBVZeroBubble is known, with each stage's F and B once per micro-batch."""
+    with (recorded / "nsys" / "torch_names.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for schedule in ("DualPipeV", "ZBVZeroBubble"):
+        texts = [r["name"] for r in rows if r["schedule"] == schedule]
+        names = pl.DataFrame({"text": texts}).join(Dialects().parse(pl.Series(texts)).names, on="text", how="left")
+        assert not names["role"].null_count()
+        forward = names.filter(pl.col("kind").is_in(["F", "FB"])).select("stage", "microbatch").rows()
+        overlapped = names.filter(pl.col("kind") == "FB").select("stage_b", "microbatch_b").rows()
+        backward = names.filter(pl.col("kind") == "B").select("stage", "microbatch").rows() + overlapped
+        assert Counter(forward) == Counter(backward) == Counter((s, m) for s in range(8) for m in range(8))
