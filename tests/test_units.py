@@ -1,15 +1,17 @@
-"""Durations as people write them."""
+"""Durations as people write them, and decimal numbers as files hold them."""
 
 from __future__ import annotations
 
 import contextlib
+from decimal import ROUND_HALF_EVEN, Decimal
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trace_export.errors import UsageError
-from trace_export.units import LIMIT_NS, nanoseconds
+from trace_export.units import LIMIT_NS, nanoseconds, thousandths
 
 
 @pytest.mark.parametrize(
@@ -30,3 +32,21 @@ def test_a_duration_beyond_64_bits_is_one_sentence(text: str) -> None:
 def test_whatever_is_written_is_a_time_that_fits_or_refused(text: str) -> None:
     with contextlib.suppress(UsageError):
         assert abs(nanoseconds(text, "--time")) < LIMIT_NS
+
+
+def thousandths_of(*texts: str) -> list[int | None]:
+    return pl.DataFrame({"text": texts}, {"text": pl.String}).select(thousandths(pl.col("text"))).to_series().to_list()
+
+
+def test_thousandths_of_microseconds_are_exact_nanoseconds() -> None:
+    assert thousandths_of("1764246877073569.641", " 12.25\t", "7", "1e3", "-1.5", "") == [
+        1764246877073569641, 12250, 7000, 1_000_000, -1500, None,
+    ]  # fmt: skip
+    assert thousandths_of("time", "nan", "9223372036854775.807", "9223372036854775.808", "9" * 50) == [
+        None, None, 2**63 - 1, None, None,
+    ]  # fmt: skip
+
+
+@given(st.decimals(-(2**62) // 1000, 2**62 // 1000, allow_nan=False, places=6))
+def test_thousandths_are_to_the_nearest(number: Decimal) -> None:
+    assert thousandths_of(str(number)) == [int((number * 1000).to_integral_value(ROUND_HALF_EVEN))]

@@ -1,10 +1,14 @@
-"""Durations as people read and write them: `3.2ms` → nanoseconds, and back."""
+"""Durations as people read and write them: `3.2ms` → nanoseconds, and back; decimal numbers of files → whole ones."""
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from trace_export.errors import UsageError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 NANOSECONDS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "": 1_000_000_000}
 
@@ -33,3 +37,14 @@ def duration(ns: float, *, sign: bool = False) -> str:
         if abs(ns) >= size:
             return f"{ns / size:{plus}.3g} {unit}"
     return f"{ns:{plus}.0f} ns"
+
+
+def thousandths(text: pl.Expr) -> pl.Expr:
+    """Decimal numbers as text, perhaps with blanks around → their thousandths (Int64), to the nearest, a half to the
+    even one: µs → ns, ms → µs.
+
+    Null for what is no number or does not fit. As a float, a time of today in µs would lose nanoseconds.
+    """
+    import polars as pl  # here, because the command line parses durations before it needs tables
+
+    return (text.str.strip_chars().cast(pl.Decimal(38, 3), strict=False) * 1000).cast(pl.Int64, strict=False)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from decimal import Decimal
 from pathlib import Path
 from typing import Literal
 
+import polars as pl
 from google.protobuf.message import DecodeError
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
 from trace_export.errors import SourceError
+from trace_export.units import thousandths
 
 BEGINNING = 8 << 20
 """Bytes (after unpacking) in which the first step is looked for."""
@@ -129,9 +130,6 @@ _TIME = re.compile(rb'"(ts|dur)"\s*:\s*(\d+(?:\.\d+)?)')
 
 def _first_of_json(data: bytes) -> tuple[int, int] | None:
     """The earliest complete event named `step N`; Chrome's ts and dur are decimal microseconds."""
-    found = []
-    for event in _STEP.findall(data):
-        times = {key: int(Decimal(value.decode()) * 1000) for key, value in _TIME.findall(event)}
-        if len(times) == 2:
-            found.append((times[b"ts"], times[b"ts"] + times[b"dur"]))
-    return min(found, default=None)
+    events = [{key.decode(): value.decode() for key, value in _TIME.findall(event)} for event in _STEP.findall(data)]
+    times = pl.DataFrame(events, {"ts": pl.String, "dur": pl.String}).select(thousandths(pl.all())).drop_nulls()
+    return min(times.select("ts", end=pl.col("ts") + pl.col("dur")).iter_rows(), default=None)

@@ -17,9 +17,9 @@ from trace_export.model import COUNTERS, INT, TEXT, TIME, Note, Schema, conform,
 from trace_export.sources.ascend.hccl import COPIES, OPERATORS
 from trace_export.sources.ascend.marker_blocks import STEPS, WORKED
 from trace_export.sources.ascend.metadata import json_file, whole
-from trace_export.sources.ascend.trace_view import nanoseconds
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.shared.timestamps import usable
+from trace_export.units import thousandths
 
 KERNELS: Schema = {
     "name": TEXT, "type": TEXT, "core": TEXT, "stream": TIME, "step": INT, "start_ns": TIME, "end_ns": TIME,
@@ -55,7 +55,7 @@ def kernels(folder: Path) -> pl.LazyFrame:
         raise SourceError(path, f"has no columns {', '.join(_TIMES)}", "collect the profile again")
     known = [pl.col(old).replace({"N/A": None}).alias(new) for new, old in _COLUMNS.items() if old in there]
     absent = [pl.lit(None, TEXT).alias(new) for new, old in _COLUMNS.items() if old not in there]
-    start, length = (nanoseconds(pl.col(column)) for column in _TIMES)
+    start, length = (thousandths(pl.col(column)) for column in _TIMES)
     return rows.select(*known, *absent, start_ns=start, end_ns=start + length).with_columns(
         pl.col("stream").cast(TIME, strict=False), pl.col("step").cast(INT, strict=False)
     ).filter(usable())  # fmt: skip
@@ -203,7 +203,7 @@ def counters(folder: Path) -> pl.DataFrame:
         if not {by, value, "Timestamp(us)"} <= set(rows.collect_schema().names()):
             continue
         samples = rows.select(
-            name=pl.format(title, by), unit=pl.lit("B"), ts_ns=nanoseconds(pl.col("Timestamp(us)")),
+            name=pl.format(title, by), unit=pl.lit("B"), ts_ns=thousandths(pl.col("Timestamp(us)")),
             value=pl.col(value).str.strip_chars().cast(pl.Float64, strict=False) * (1 << 20),
         ).drop_nulls().collect()  # fmt: skip
         parts.append(conform(samples, COUNTERS))

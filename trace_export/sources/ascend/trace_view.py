@@ -19,6 +19,7 @@ from trace_export.errors import SourceError
 from trace_export.model import COUNTERS, INT, TEXT, TIME, Note, Schema, conform, empty
 from trace_export.sources.ascend.marker_blocks import MARKS, STEPS
 from trace_export.sources.ranges.dialects import Dialects
+from trace_export.units import thousandths
 
 PIECE_BYTES = 8 << 20
 MAX_EVENT_BYTES = 256 << 20
@@ -56,15 +57,6 @@ class TraceView:
 
 
 NOTHING = TraceView(empty(MARKS), empty(STEPS), empty(COUNTERS), ())
-
-
-def nanoseconds(text: pl.Expr) -> pl.Expr:
-    """Decimal µs as text (`1764246877073569.640`, perhaps with blanks around) → ns, exact."""
-    parts = text.str.strip_chars().str.split_exact(".", 1)
-    whole, fraction = parts.struct.field("field_0"), parts.struct.field("field_1").fill_null("")
-    # 16 digits reach beyond the year 2116; more do not fit into 64 bits as nanoseconds.
-    known = pl.when(whole.str.len_chars() <= 16).then(whole).cast(TIME, strict=False)
-    return known * 1000 + fraction.str.pad_end(3, "0").str.slice(0, 3).cast(TIME, strict=False)
 
 
 def read(path: Path, dialects: Dialects) -> TraceView:
@@ -123,7 +115,7 @@ def _kept(piece: bytes, dialects: Dialects) -> pl.DataFrame:
         .join(names, on="name", how="left", maintain_order="left")
         .with_columns(pl.when(pl.col("ph") == "X").then("role").alias("role"))
         .filter(useful)
-        .with_columns(start_ns=nanoseconds(pl.col("ts")))
+        .with_columns(start_ns=thousandths(pl.col("ts")))
         .with_columns(end_ns=pl.col("start_ns") + (pl.col("dur") * 1000).round().cast(TIME, strict=False)),
         KEPT,
     )

@@ -20,6 +20,7 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.sources.shared.timestamps import NO_TIME_NS
+from trace_export.units import thousandths
 
 CHUNK = 4 << 20
 MAX_HEADER = 64 << 20
@@ -195,7 +196,7 @@ def _parsed(body: bytes) -> pl.DataFrame | None:
         raw = pl.read_json(io.BytesIO(b"[" + quoted + b"]"), schema=_EVENT)
     except pl.exceptions.PolarsError:
         return None
-    start, length = _nanoseconds("ts"), _nanoseconds("dur")
+    start, length = thousandths(pl.col("ts")), thousandths(pl.col("dur"))
     return (
         raw.filter(pl.col("ph") == "X")
         .with_columns(pl.col("dur").fill_null("0"))
@@ -205,15 +206,3 @@ def _parsed(body: bytes) -> pl.DataFrame | None:
         )
         .unnest("args")
     )
-
-
-def _nanoseconds(column: str) -> pl.Expr:
-    """Microseconds as text → whole nanoseconds, to the nearest; null for what is no number."""
-    parts = pl.col(column).str.extract_groups(r"^(-?\d{1,16})(?:\.(\d{1,3})(\d)?\d*)?$")
-    whole, thousandths, next_digit = (parts.struct.field(str(i)) for i in (1, 2, 3))
-    fraction = thousandths.fill_null("").str.pad_end(3, "0").cast(pl.Int64)
-    fraction += next_digit.fill_null("0").cast(pl.Int64) >= 5
-    sign = pl.when(whole.str.starts_with("-")).then(-1).otherwise(1)
-    exact = whole.cast(pl.Int64) * 1000 + sign * fraction
-    rounded = (pl.col(column).cast(pl.Float64, strict=False) * 1000).round()
-    return pl.coalesce(exact, rounded.cast(pl.Int64, strict=False))

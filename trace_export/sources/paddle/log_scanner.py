@@ -13,6 +13,8 @@ from pathlib import Path
 
 import polars as pl
 
+from trace_export.units import thousandths
+
 CHUNK = 256 << 10
 FRAME_ROWS = 16_384
 """Records are turned into columns so many at a time: often enough for memory, seldom enough for speed."""
@@ -144,13 +146,9 @@ def _frame(records: list[Match]) -> pl.DataFrame:
     return raw.select(
         pl.col("job").replace_strict(jobs, return_dtype=pl.String).cast(pl.Categorical),
         pl.col("microbatch").cast(pl.String).cast(pl.Int32),
-        *(_microseconds(pl.col(name).cast(pl.String)).alias(f"{name}_us") for name in ("start", "end")),
+        # In milliseconds; the clock has 1 µs, the digits below are noise of the double.
+        *(thousandths(pl.col(name).cast(pl.String)).alias(f"{name}_us") for name in ("start", "end")),
     )
-
-
-def _microseconds(text: pl.Expr) -> pl.Expr:
-    """Printed milliseconds → whole microseconds: the clock has 1 µs, the digits below are noise of the double."""
-    return (text.cast(pl.Float64) * 1000).round().cast(pl.Int64)
 
 
 def _threads(buffer: bytearray, start: int, end: int, records: int) -> list[int | None]:
