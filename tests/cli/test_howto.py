@@ -27,7 +27,7 @@ SAMPLES = {
 FILLED = {
     "no NVTX range is": "no {kind} is",
     "no annotation is": "no {kind} is",
-    "rank 0, as another": "rank {rank}, as {other}",
+    "rank 0, which another file": "rank {rank}, which {other}",
 }
 """Sentences of the guides that the program fills in."""
 GUIDES = pytest.mark.parametrize("guide", guides())

@@ -30,14 +30,14 @@ def test_devices_that_are_not_there_are_one_bounded_sentence_a_host() -> None:
     chosen, missing = choose(logs("a", "b"), Path("logs"), devices=numbers("2,3,0-9999999"))
     assert len(chosen) == 8
     assert [str(e) for e in missing] == [
-        f"logs: devices 4-9999999 of {host} have no profile here; it has those of devices 0-3" for host in "ab"
+        f"logs: no profile of devices 4-9999999 of {host}; choose from devices 0-3" for host in "ab"
     ]
 
 
 def test_one_device_that_is_not_there() -> None:
     chosen, missing = choose(logs("a"), Path("logs"), devices=numbers("1,9"))
     assert [s.local_rank for s in chosen] == [1]
-    assert [str(e) for e in missing] == ["logs: device 9 of a has no profile here; it has those of devices 0-3"]
+    assert [str(e) for e in missing] == ["logs: no profile of device 9 of a; choose from devices 0-3"]
 
 
 def test_the_command_line_prints_one_line_for_a_range_of_devices(samples: Path, run_cli: Cli, tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_the_command_line_prints_one_line_for_a_range_of_devices(samples: Path, 
     result = run_cli("--devices", "0-9999999", "--log_dir", folder, "--out", tmp_path, "--format", "csv", "--quiet")
     assert result.returncode == 3
     assert result.stderr.splitlines() == [
-        f"error: {folder}: devices 4-9999999 of machine0 have no profile here; it has those of devices 0-3"
+        f"error: {folder}: no profile of devices 4-9999999 of machine0; choose from devices 0-3"
     ]
 
 

@@ -35,8 +35,9 @@ def choose(
     """
     chosen = _of_family(found, family)
     if multi_machine and all(s.path.parent == log_dir for s in chosen):
-        what = f"{log_dir}: --multi_machine, but no folder of a machine holds a profile"
-        raise NothingToExportError(what, "put each machine's into machine0, machine1, …, or leave the option out")
+        what = f"{log_dir}: --multi_machine was given, but no machine folder holds a profile"
+        remedy = "put the profiles of each machine into machine0, machine1, …, or leave the option out"
+        raise NothingToExportError(what, remedy)
     if ranks is not None:
         chosen = [s for s in chosen if s.rank is None or s.rank in ranks]
     if devices is None:
@@ -99,7 +100,4 @@ def _missing(log_dir: Path, host: str, devices: Numbers, there: Iterable[int]) -
     if not lacks.ranges:
         return []
     number = "device" if str(lacks).isdecimal() else "devices"
-    verb = "has" if number == "device" else "have"
-    return [
-        SourceError(log_dir, f"{number} {lacks} of {host} {verb} no profile here", f"it has those of devices {has}")
-    ]
+    return [SourceError(log_dir, f"no profile of {number} {lacks} of {host}", f"choose from devices {has}")]

@@ -51,7 +51,7 @@ def walk(root: Path) -> list[Folder]:
     Raises UsageError when `root` is not a folder, TraceExportError when it cannot be read.
     """
     if not root.exists():
-        raise UsageError(f"{root}: there is no such folder", "give the folder that holds the profiles as --log_dir")
+        raise UsageError(f"{root}: no such folder", "give the folder that holds the profiles as --log_dir")
     if not root.is_dir():
         raise UsageError(f"{root}: is a file, not a folder", "give the folder that holds the profiles as --log_dir")
     folders: list[Folder] = []

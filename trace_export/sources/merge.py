@@ -58,7 +58,7 @@ def _refusal(part: Profile, rank: int, kept: Profile) -> SourceError:
     one, two = (of_kind(str(p.ranks["kind"].first())).command for p in (kept, part))
     formats = f"choose a format: trace-export {one} --log_dir DIR, or trace-export {two}"
     hint = "keep only one of them in the folder" if one == two else formats
-    return SourceError(Path(path), f"holds rank {rank}, as {other} does", hint)
+    return SourceError(Path(path), f"holds rank {rank}, which {other} holds too", hint)
 
 
 def _ranks(profile: Profile, *, recorded: bool) -> dict[int, str]:

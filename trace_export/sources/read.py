@@ -32,7 +32,7 @@ def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
         files = reader(request)
     if size(request.path) < request.size:
         what = "has become smaller since its blocks were read; its device tasks are left out"
-        raise SourceError(request.path, what, "run again when nobody is writing there")
+        raise SourceError(request.path, what, "run again when no program is writing there")
     return files
 
 
@@ -43,7 +43,7 @@ def _as_source_error(path: Path) -> Iterator[None]:
         yield
     except (pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError) as error:
         first = str(error).partition("\n")[0]
-        raise SourceError(path, f"holds what cannot be right ({first})", "export or copy it again") from error
+        raise SourceError(path, f"holds invalid data ({first})", "export or copy it again") from error
     except OSError as error:  # a file beside the one that was opened first
         what = f"cannot be read ({error.strerror or error})"
-        raise SourceError(path, what, "check that it is whole and that nobody is writing there") from error
+        raise SourceError(path, what, "check that it is complete and that no program is writing there") from error

@@ -27,13 +27,13 @@ def read(path: Path) -> Profile:
         table = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path, infer_schema=False)
         missing = [name for name in NEEDED if name not in table.columns]
         if missing:
-            raise SourceError(path, f"is no span table: it has no column {missing[0]}", REMEDY)
+            raise SourceError(path, f"is not a span table: it has no column {missing[0]}", REMEDY)
         spans = conform(table, SPANS).with_columns(pl.col("run").fill_null(0))
         ranks = conform(table, RANKS).unique("rank", keep="first", maintain_order=True).sort("rank")
     except (pl.exceptions.PolarsError, OSError) as error:
         raise SourceError(path, f"cannot be read as a span table ({str(error).splitlines()[0]})", REMEDY) from error
     if spans.select(pl.any_horizontal(pl.col("rank", "start_ns", "end_ns").is_null()).any()).item():
-        raise SourceError(path, "is no span table: a row has no rank or no time", REMEDY)
+        raise SourceError(path, "is not a span table: a row has no rank or no time", REMEDY)
     told = pl.when(pl.col("stage").is_not_null()).then(pl.lit("recorded"))
     ranks = ranks.with_columns(
         pl.col("host").fill_null("unknown"), kind=pl.lit("table"), source=pl.lit(str(path)),

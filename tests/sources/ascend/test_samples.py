@@ -166,7 +166,7 @@ def test_metadata_of_another_shape_is_no_failure(cluster: Path, value: str) -> N
 
 
 def damages() -> Iterator[tuple[Callable[[Path], object], str]]:
-    yield lambda path: path.write_bytes(path.read_bytes()[:9000]), "cut short"
+    yield lambda path: path.write_bytes(path.read_bytes()[:9000]), "truncated"
     yield lambda path: path.write_bytes(b""), "is empty"
     yield lambda path: path.write_bytes(b"not a database" * 100), "not an SQLite database"
     yield lambda path: change(path, "DROP TABLE TASK"), "no device tasks"
@@ -263,7 +263,7 @@ def test_devices_are_counted_on_each_host(cluster: Path, tmp_path: Path, run_cli
     assert sorted(pl.read_parquet(tmp_path / "out" / "pipeline_profile.parquet")["rank"].unique()) == [1, 3]
     result = run_cli(*run, "1,2")
     assert result.returncode == 3
-    assert "device 2 of node0 has no profile here; it has those of devices 0-1" in result.stderr
+    assert "no profile of device 2 of node0; choose from devices 0-1" in result.stderr
 
 
 def test_communication_marked_at_level_none(cluster: Path) -> None:

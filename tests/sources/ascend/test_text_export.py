@@ -98,7 +98,7 @@ def test_inspect_names_the_tables_without_times(samples: Path, tmp_path: Path, r
     result = run_cli("inspect", folder)
     assert result.returncode == 0, result.stderr
     text = " ".join((result.stdout + result.stderr).split())
-    assert "hold no times: op_statistic.csv, api_statistic.csv, step_trace_time.csv" in text
+    assert "without times, not drawn: op_statistic.csv, api_statistic.csv, step_trace_time.csv" in text
 
 
 def test_an_empty_table_is_told(samples: Path, tmp_path: Path) -> None:

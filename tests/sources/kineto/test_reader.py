@@ -388,10 +388,10 @@ def test_strings_that_look_like_the_end_of_an_event(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", "is no trace of torch.profiler: it has no list traceEvents"),
+        (b"", "is not a torch.profiler trace: it has no list traceEvents"),
         (b"[]", "it has no list traceEvents"),
         (b'{"traceEvents": 3}', "it has no list traceEvents"),
-        (b'{"schemaVersion": x, "traceEvents": []}', "its header is no JSON"),
+        (b'{"schemaVersion": x, "traceEvents": []}', "its header is not valid JSON"),
         (b'{"schemaVersion": 1, "traceEvents": []}', "no annotation is named like a pipeline block"),
         (b'{"schemaVersion": 1, "traceEvents": [5, {"ph": []}]}', "no annotation is named like a pipeline block"),
         (b'{"schemaVersion": 1, "traceEvents": [' + b"[" * 200_000, "no annotation is named like a pipeline block"),

@@ -394,7 +394,7 @@ def test_files_that_cannot_be_drawn(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "other.sqlite")) as db:
         db.execute("CREATE TABLE runs(id)")
     path.unlink()
-    assert "no Nsight Systems export" in refusal(tmp_path / "other.sqlite")
+    assert "not an Nsight Systems export" in refusal(tmp_path / "other.sqlite")
 
 
 @pytest.mark.parametrize(
@@ -495,7 +495,7 @@ def test_one_bad_file_does_not_hide_the_others(tmp_path: Path, run_cli: Cli) -> 
     (tmp_path / "late.nsys-rep").write_text("a report")
     done = run_cli("--log_dir", tmp_path, "--out", tmp_path / "out", "--format", "csv", env={**os.environ, "PATH": ""})
     assert done.returncode == 3, done.stderr
-    for words in ("cut short", "holds rank 0", "nsys export --type sqlite late.nsys-rep"):
+    for words in ("truncated", "holds rank 0", "nsys export --type sqlite late.nsys-rep"):
         assert words in " ".join(done.stderr.split())
     assert (tmp_path / "out/pipeline_profile.csv").exists()
 
@@ -524,7 +524,7 @@ def test_reports_are_exported_where_nsys_is(tmp_path: Path, fake_nsys: Path) -> 
     assert [note.where for note in profile.notes if note.code == "report-exported"] == [str(source.path)]
     assert [p.name for p in reports.iterdir()] == ["x.nsys-rep"]
     (reports / "x.nsys-rep").write_bytes(b"")
-    with pytest.raises(SourceError, match="nsys could not export it"):
+    with pytest.raises(SourceError, match="nsys export failed"):
         read(source, ReadOptions())
     (reports / "x.nsys-rep").write_text("not a database")
     with pytest.raises(SourceError, match=r"reports/x\.nsys-rep: is not an SQLite database"):

@@ -186,7 +186,7 @@ def test_a_device_without_a_log_is_named_and_the_others_come_out(samples: Path, 
         "--devices", "0,1,9", "--log_dir", samples / "paddle" / "single", "--out", tmp_path, "--format", "csv"
     )
     assert result.returncode == 3
-    assert "single: device 9 of machine0 has no profile here; it has those of devices 0-3" in result.stderr
+    assert "single: no profile of device 9 of machine0; choose from devices 0-3" in result.stderr
     assert {row[0] for row in table(tmp_path)} == {0, 1}
 
 

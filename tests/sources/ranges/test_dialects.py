@@ -168,8 +168,8 @@ def test_a_users_transfer() -> None:
     ("marker", "words"),
     [
         ("x=>Q", 'no kind "Q"'),
-        ("(=>F", "not a regular expression"),
-        ("(?=x)x=>F", "not a regular expression"),
+        ("(=>F", "invalid regular expression"),
+        ("(?=x)x=>F", "invalid regular expression"),
         ("(?P<size>x)=>F", "unknown group size"),
         ("nosuch.toml", "neither REGEX=>KIND nor a readable TOML file"),
     ],

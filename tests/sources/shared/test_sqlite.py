@@ -126,7 +126,7 @@ def test_missing_empty_foreign_and_cut_files(tmp_path: Path) -> None:
     whole = build(tmp_path / "x.db", 2000).read_bytes()
     for size in (50, 100, 4096, len(whole) - 1):
         (tmp_path / "cut").write_bytes(whole[:size])
-        assert "cut short" in refusal(tmp_path / "cut")
+        assert "truncated" in refusal(tmp_path / "cut")
 
 
 def test_a_locked_database(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def captures(root: Path, folders: list[Folder]) -> Found:
             Note(
                 "formats-mixed",
                 "warning",
-                "PyTorch and MindSpore ranks lie in one folder; they are read as one run",
+                "PyTorch and MindSpore profiles in one folder, read as one run",
                 str(root),
             )
         )
@@ -100,7 +100,7 @@ def _without_times(sources: tuple[Source, ...]) -> tuple[Note, ...]:
         Note(
             "tables-without-times",
             "note",
-            f"not drawn, because they hold no times: {', '.join(names)}",
+            f"tables without times, not drawn: {', '.join(names)}",
             str(next(iter(names.values()))),
         ),
     )
@@ -159,7 +159,7 @@ def _newest(captures: Sequence[_Capture]) -> tuple[list[_Capture], list[Note]]:
             Note(
                 "rank-captured-twice",
                 "warning",
-                f"rank {new.rank} was captured more than once: {new.folder.name} is read",
+                f"several captures of rank {new.rank}; the latest is read ({new.folder.name})",
                 str(old.path),
             )
         )

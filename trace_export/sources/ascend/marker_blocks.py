@@ -56,7 +56,7 @@ def spans(
             Note(
                 "blocks-between-steps",
                 "note",
-                "blocks issued between two steps are given to the nearest",
+                "blocks issued between two steps, assigned to the nearest",
                 count=outside,
             )
         )
@@ -90,7 +90,7 @@ def _worked(blocks: pl.DataFrame, busy: Busy | None) -> tuple[pl.DataFrame, list
     if left_out.is_empty():
         return blocks, []
     note = Note(
-        "blocks-without-work", "note", "weight-gradient ranges without any work are left out", count=left_out.height
+        "blocks-without-work", "note", "weight-gradient ranges without device work, left out", count=left_out.height
     )
     return blocks.join(left_out, on=["stream", "start_ns", "end_ns", "text"], how="anti", nulls_equal=True), [note]
 

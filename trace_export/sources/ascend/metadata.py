@@ -104,7 +104,7 @@ def metadata(table: Sequence[tuple[str, str]], folder: Path, rank: int | None, s
             values[name] = orjson.loads(text)
         except orjson.JSONDecodeError:
             notes.append(
-                Note("metadata-malformed", "warning", f"META_DATA: {name} is not JSON and is left out", str(source))
+                Note("metadata-malformed", "warning", f"META_DATA: {name} is not valid JSON, left out", str(source))
             )
     groups = _groups(values.get("parallel_group_info"), rank)
     sizes = _sizes(values.get("distributed_args"))
@@ -134,7 +134,7 @@ def _metadata_file(folder: Path, notes: list[Note]) -> dict[str, Any]:
         return {}
     values = json_file(path)
     if not values:
-        notes.append(Note("metadata-malformed", "warning", "is not a JSON object and is left out", str(path)))
+        notes.append(Note("metadata-malformed", "warning", "not a JSON object, left out", str(path)))
     return values
 
 

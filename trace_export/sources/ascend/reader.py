@@ -24,7 +24,7 @@ from trace_export.sources.source import ReadOptions, Source, TaskRequest
 LARGEST = 2**31
 """Ranks and devices are numbered below this; `database.NOT_AVAILABLE` lies above."""
 
-NO_BLOCKS = "no pipeline blocks: no markers of forward and backward, and no kernels that tell them apart"
+NO_BLOCKS = "no pipeline blocks: no forward or backward markers, and no kernel types that identify them"
 
 
 def read(source: Source, options: ReadOptions) -> Profile:
@@ -104,7 +104,7 @@ def _inferred_note(spans: pl.DataFrame) -> Note:
     return Note(
         "blocks-inferred",
         "note",
-        "no markers; blocks are inferred from the types of kernels, the loss counts as forward",
+        "no markers; blocks were inferred from kernel types, with the loss as forward",
     )
 
 
@@ -130,7 +130,7 @@ def _from_database(db: Database, source: Source, options: ReadOptions) -> Profil
             Note(
                 "ranges-unclosed",
                 "note",
-                "ranges whose end the device never reached are left out",
+                "ranges still open on the device at the end of the capture, left out",
                 str(source.path),
                 lost,
             )

@@ -65,7 +65,9 @@ def unfinished(folder: Path) -> Iterator[Note]:
     """A warning for each table without content, which is taken for one that is not there."""
     for path in sorted(folder.glob("*.csv")):
         if path.is_file() and path.stat().st_size == 0:
-            yield Note("table-empty", "warning", "is empty: its export or copy did not finish", str(path))
+            yield Note(
+                "table-empty", "warning", "empty table, treated as absent; its export or copy did not finish", str(path)
+            )
 
 
 def device(folder: Path) -> int | None:
@@ -152,7 +154,7 @@ def _entries(path: Path, notes: list[Note]) -> Iterator[tuple[str, str | None, d
             Note(
                 "communication-malformed",
                 "warning",
-                "is not a JSON object; what it says of communication is lost",
+                "not a JSON object; communication of this rank is missing",
                 str(path),
             )
         )

@@ -139,7 +139,7 @@ def _pieces(path: Path, notes: list[Note]) -> Iterator[bytes]:
     if whole.endswith(b"]"):
         whole = whole[:-1].rstrip()
     else:
-        notes.append(Note("trace-truncated", "warning", "is cut short; the events before the cut are used", str(path)))
+        notes.append(Note("trace-truncated", "warning", "truncated trace; its last events are missing", str(path)))
         whole = whole[: _last_end(whole)]
     if whole:
         yield _lines(whole)

@@ -82,7 +82,7 @@ class Trace:
             if body is not None:
                 yield body
             elif len(self._buffer) > MAX_EVENT:
-                raise SourceError(self.path, "the list of events is no JSON", "take the trace again")
+                raise SourceError(self.path, "the list of events is not valid JSON", "collect or copy it again")
         last = self._last_events()
         if last is not None:
             yield last
@@ -102,13 +102,13 @@ class Trace:
         while (at := _event_list(start)) is None:
             data = self._read()
             if not data or len(start) > MAX_HEADER:
-                raise SourceError(self.path, "is no trace of torch.profiler: it has no list traceEvents")
+                raise SourceError(self.path, "is not a torch.profiler trace: it has no list traceEvents")
             start += data
         name, bracket = at
         try:
             header = orjson.loads(start[:name] + b'"traceEvents":[]}')
         except orjson.JSONDecodeError as error:
-            raise SourceError(self.path, "is no trace of torch.profiler: its header is no JSON") from error
+            raise SourceError(self.path, "is not a torch.profiler trace: its header is not valid JSON") from error
         return header, start[bracket + 1 :]
 
     def _whole_events(self) -> pl.DataFrame | None:

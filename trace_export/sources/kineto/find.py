@@ -30,7 +30,7 @@ def traces(root: Path, folders: list[Folder]) -> Found:
         latest, older = _latest(files)
         sources += [_source(root, folder.path, name) for name in latest]
         if older:
-            text = "traces of earlier windows of the same worker were left out: give a folder with one window"
+            text = "traces of earlier windows of the same worker, left out; to export one, give it a folder of its own"
             notes.append(Note("window-superseded", "note", text, str(folder.path / older[0]), len(older)))
     return Found(tuple(sources), tuple(notes))
 

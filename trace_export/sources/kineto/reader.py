@@ -106,7 +106,12 @@ def _clock(trace: Trace) -> tuple[int, list[Note]]:
     if isinstance(base, int) and 0 <= base < 1 << 62:
         return base, []
     return 0, [
-        Note("start-time-unknown", "warning", "its baseTimeNanoseconds is no time: times begin at 0", str(trace.path))
+        Note(
+            "start-time-unknown",
+            "warning",
+            "baseTimeNanoseconds is not a valid time; times start at 0",
+            str(trace.path),
+        )
     ]
 
 
@@ -239,10 +244,16 @@ def _losses(trace: Trace) -> list[Note]:
     notes = []
     if trace.cut:
         notes.append(
-            Note("trace-truncated", "warning", "the trace breaks off: its last events are missing", str(trace.path))
+            Note("trace-truncated", "warning", "truncated trace; its last events are missing", str(trace.path))
         )
     if trace.refused:
         notes.append(
-            Note("events-malformed", "warning", "events that are no JSON were left out", str(trace.path), trace.refused)
+            Note(
+                "events-malformed",
+                "warning",
+                "events that are not valid JSON, left out",
+                str(trace.path),
+                trace.refused,
+            )
         )
     return notes

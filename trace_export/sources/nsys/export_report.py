@@ -35,13 +35,13 @@ def exported(path: Path) -> Iterator[Path]:
     by_hand = f"nsys export --type sqlite {path.name}"
     program = shutil.which("nsys")
     if program is None:
-        raise SourceError(path, "is a report that only nsys can read, and nsys is not installed here", f"run {by_hand}")
+        raise SourceError(path, "is a report that only nsys can read, and nsys is not installed", f"run {by_hand}")
     with tempfile.TemporaryDirectory(prefix="trace-export-") as folder:
         target = Path(folder) / f"{path.stem}.sqlite"
         command = [program, "export", "--type", "sqlite", "--output", str(target), str(path.absolute())]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         if done.returncode or not target.exists():
-            raise SourceError(path, f"nsys could not export it (exit code {done.returncode})", f"try {by_hand}")
+            raise SourceError(path, f"nsys export failed with exit code {done.returncode}", f"run {by_hand} to see why")
         try:
             yield target
         except SourceError as error:  # what is wrong with the export is wrong with the report

@@ -49,7 +49,7 @@ def read_ranks(db: Database, ranges: Ranges, source: Source) -> tuple[pl.DataFra
         ("assumed", lambda: {p: i for i, p in enumerate(sorted(processes, key=lambda p: (devices[p], p)))}),
     )
     kept, twice = _unique(numbers, ranges)
-    text = "a second process says it is rank {}: it is left out"
+    text = "second process of rank {} in the file, left out"
     notes = [Note("rank-duplicate", "warning", text.format(numbers[process]), str(source.path)) for process in twice]
     frame = pl.DataFrame(
         {

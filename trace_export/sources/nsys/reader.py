@@ -37,7 +37,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
     """
     with exported(source.path) as path, Database(path) as db:
         if not is_export(db.tables()):
-            raise SourceError(source.path, "is an SQLite database, but no Nsight Systems export")
+            raise SourceError(source.path, "is an SQLite database, but not an Nsight Systems export")
         session = read_session(db, source.path)
         ranges = _pipeline_ranges(db, options)
         ranks, notes = read_ranks(db, ranges, source)
@@ -80,7 +80,7 @@ def _pipeline_ranges(db: Database, options: ReadOptions) -> Ranges:
     if LAUNCHES not in db.tables():
         raise SourceError(
             db.path,
-            "no CUDA calls in the file, so that nothing ties its GPU work to the ranges",
+            "no CUDA calls in the file, so its GPU work cannot be attributed to ranges",
             f"capture with -t cuda,nvtx, or {range_notes.HOST}",
         )
     return ranges

@@ -59,7 +59,7 @@ def read_session(db: Database, path: Path) -> Session:
             Note(
                 "start-time-unknown",
                 "warning",
-                "the export does not say when it was taken: times begin at the session",
+                "no start time in the export; times are relative to the start of the session",
                 str(path),
             )
         )
@@ -69,7 +69,7 @@ def read_session(db: Database, path: Path) -> Session:
     version = re.match(r"(\d{1,9})\.(\d{1,9})", _metadata(db, "EXPORT_SCHEMA_VERSION"))
     if version and (int(version[1]), int(version[2])) > NEWEST:
         newest = ".".join(map(str, NEWEST))
-        text = f"written in schema {version[0]}, newer than {newest}, the newest this program was tried on"
+        text = f"export schema {version[0]} is newer than {newest}, the newest that was tested"
         notes.append(Note("schema-newer", "note", text, str(path)))
     return Session(
         (epoch or 0) - (int(shift) if re.fullmatch(r"-?\d{1,18}", shift) else 0),

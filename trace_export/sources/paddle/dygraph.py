@@ -36,14 +36,14 @@ def read(source: Source, options: ReadOptions) -> Profile:
         ) from error
     good = events.drop_nulls(["kind", "microbatch", "ph", "ts"]).filter(pl.col("ts") < LATEST_MS)
     if good.is_empty():
-        raise SourceError(source.path, "no pipeline event in this file", 'was pp_configs "profiling" on?')
+        raise SourceError(source.path, "no pipeline event in this file", 'enable "profiling" in pp_configs')
     notes = [Note("times-in-milliseconds", "note", "dynamic-graph times have a resolution of 1 ms", str(source.path))]
     if events.height > good.height:
         notes.append(
             Note(
                 "events-malformed",
                 "warning",
-                "lines that are no event, left out",
+                "lines that are not events, left out",
                 str(source.path),
                 events.height - good.height,
             )
@@ -55,7 +55,11 @@ def read(source: Source, options: ReadOptions) -> Profile:
     if lost:
         notes.append(
             Note(
-                "events-unpaired", "warning", "begins without an end, or the reverse, left out", str(source.path), lost
+                "events-unpaired",
+                "warning",
+                "begin events without an end, or end events without a begin, left out",
+                str(source.path),
+                lost,
             )
         )
     rank = source.rank or 0

@@ -38,7 +38,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
         notes = []
         if log.malformed:
             where = f"{source.path}:{line_of(source.path, log.first_malformed)}"
-            notes.append(Note("records-malformed", "warning", "records cut or garbled, left out", where, log.malformed))
+            notes.append(Note("records-malformed", "warning", "malformed records, left out", where, log.malformed))
     except OSError as error:
         raise SourceError(
             source.path, f"cannot be read ({error.strerror})", "check that it is there and readable"
@@ -47,7 +47,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
         raise SourceError(
             source.path,
             "no pipeline record in this log",
-            "was the job schedule profiler on, is it a CUDA build, and is GLOG_minloglevel 0?",
+            "enable the job schedule profiler, use a CUDA build of Paddle, and leave GLOG_minloglevel at 0",
         )
     path = str(source.path)
     jobs = _steps(_runs(_ranks(log.records))).join(_job_types(log.records), on="job", how="left")
@@ -55,14 +55,16 @@ def read(source: Source, options: ReadOptions) -> Profile:
     notes += usable_notes
     unknown = good.filter(pl.col("base").is_null())
     for job, count in unknown.group_by("job", maintain_order=True).len().iter_rows():
-        notes.append(Note("job-type-unknown", "warning", f'unknown job type "{job}" drawn without a kind', path, count))
+        notes.append(
+            Note("job-type-unknown", "warning", f'unknown job type "{job}", drawn without a kind', path, count)
+        )
     members = jobs["member"].unique().sort()
     if len(members) > 1:
         notes.append(
             Note(
                 "ranks-in-one-log",
                 "warning",
-                "records of several ranks in one log, told apart by thread id",
+                "records of several ranks in one log, separated by thread id",
                 path,
                 len(members),
             )
@@ -156,12 +158,12 @@ def _usable(jobs: pl.DataFrame, path: Path) -> tuple[pl.DataFrame, list[Note]]:
     ran = jobs.filter(~zero)
     notes = []
     if ran.is_empty():
-        text = "all records have the time 0.000000, so there is nothing to draw (a run without a GPU?)"
+        text = "all records have the time 0.000000, so nothing can be drawn; profile a run on GPUs"
         notes.append(Note("times-all-zero", "warning", text, str(path), jobs.height))
     ran = ran.with_columns(impossible=impossible, stale=stale.fill_null(False) & ~impossible)
     for flag, note in (
-        ("impossible", Note("times-unusable", "warning", "records without a usable time")),
-        ("stale", Note("records-stale", "warning", "records with the times of the step before")),
+        ("impossible", Note("times-unusable", "warning", "records without a valid time")),
+        ("stale", Note("records-stale", "warning", "records that repeat the times of the step before")),
     ):
         rows = ran.filter(flag)
         if rows.height:

@@ -220,7 +220,7 @@ def _number(rule: Rule, group: str, text: str | None) -> int | None:
         return None
     if not re.fullmatch(_N, text):
         raise UsageError(
-            f'--marker "{rule.pattern}": the group {group} took "{text[:40]}", which is not a number of up to 9 digits',
+            f'--marker "{rule.pattern}": the group {group} matched "{text[:40]}", not a number of up to 9 digits',
             rf"write the group as (?P<{group}>\d+)",
         )
     return int(text)
@@ -294,7 +294,7 @@ def _user_rule(pattern: str, kind: str) -> Rule:
         pl.Series([""]).str.contains(Dialects((rule,))._any)
     except (re.error, pl.exceptions.ComputeError) as error:
         reason = str(error).splitlines()[0]
-        raise UsageError(f'--marker "{pattern}": not a regular expression that can be used here ({reason})') from error
+        raise UsageError(f'--marker "{pattern}": invalid regular expression ({reason})') from error
     if unknown := set(groups) - set(NUMBERS):
         raise UsageError(
             f'--marker "{pattern}": unknown group {", ".join(sorted(unknown))}', f"use {', '.join(NUMBERS)}"

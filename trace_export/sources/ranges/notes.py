@@ -1,4 +1,4 @@
-"""What the user is told about named ranges: that none is a pipeline block, and what their drawing leaves out."""
+"""Notes and errors about named ranges, for every profiler that has them."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def no_names(path: Path, kind: str, frequent: list[str], remedy: str) -> SourceE
 
 def no_work(path: Path, activity: GpuActivity | None) -> SourceError:
     if activity and activity.untimed:
-        return SourceError(path, "its GPU work has no usable time", HOST)
+        return SourceError(path, "its GPU work has no valid time", HOST)
     return SourceError(path, "no GPU work was launched inside any pipeline range", HOST)
 
 
 def no_times(path: Path) -> SourceError:
-    return SourceError(path, "its pipeline ranges have no usable time", "take or export the profile again")
+    return SourceError(path, "its pipeline ranges have no valid time", "collect or export the profile again")
 
 
 def of_transfers(path: Path, moved: pl.DataFrame) -> list[Note]:
     """`moved`: see transfers.transfers; where there is no column `guessed`, no direction is."""
     guessed = int(moved["guessed"].sum()) if "guessed" in moved.columns else 0
-    text = "sends and receives without a name: their directions are those of the blocks before and after them"
+    text = "sends and receives without a name; direction taken from the blocks before and after"
     return [Note("transfer-direction-inferred", "note", text, str(path), guessed)] if guessed else []
 
 
@@ -57,15 +57,19 @@ def of_ranges(path: Path, ranges: Ranges, worked: pl.DataFrame, activity: GpuAct
 
     add(
         ranges.frame.filter("repaired"),
-        Note("range-ends-repaired", "note", "ends of ranges were wrong and taken from the next range's start"),
+        Note(
+            "range-ends-repaired",
+            "note",
+            "ranges closed in the wrong order; the start of the next range is taken as their end",
+        ),
     )
     add(
         ranges.unclosed.filter(pl.col("role") != "step"),
-        Note("ranges-unclosed", "note", "ranges still open at the end of the capture were left out"),
+        Note("ranges-unclosed", "note", "ranges still open at the end of the capture, left out"),
     )
     add(
         ranges.unclosed.filter(pl.col("role") == "step"),
-        Note("steps-unclosed", "note", "steps still open at the end of the capture are incomplete"),
+        Note("steps-unclosed", "note", "incomplete steps, still open at the end of the capture"),
     )
     if ranges.untimed:
         notes.append(Note("times-unusable", "warning", f"ranges {UNTIMED}", str(path), ranges.untimed))
@@ -73,7 +77,7 @@ def of_ranges(path: Path, ranges: Ranges, worked: pl.DataFrame, activity: GpuAct
         return notes
     add(
         worked.filter(pl.col("role") == "block", pl.col("work_count") == 0),
-        Note("blocks-without-work", "note", "blocks without GPU work were left out"),
+        Note("blocks-without-work", "note", "blocks without GPU work, left out"),
     )
     return notes + _of_activity(path, activity)
 
@@ -81,17 +85,17 @@ def of_ranges(path: Path, ranges: Ranges, worked: pl.DataFrame, activity: GpuAct
 def _of_activity(path: Path, activity: GpuActivity) -> list[Note]:
     notes, where = [], str(path)
     if activity.every_call:
-        text = "launches by calls of unusual names: all calls were read"
+        text = "kernels launched by uncommon CUDA calls; all calls were read"
         notes.append(Note("launch-calls-unusual", "note", text, where))
     if activity.untimed:
         notes.append(Note("times-unusable", "warning", f"GPU tasks {UNTIMED}", where, activity.untimed))
     if activity.orphans:
-        text = "GPU tasks whose launch call is not in the file"
+        text = "GPU tasks without a launch call in the file"
         notes.append(Note("tasks-without-launch", "note", text, where, activity.orphans))
     if activity.outside:
         part = activity.outside / activity.tasks
         share = f"{part:.1%}" if part >= 0.001 else "less than 0.1%"
-        text = f"GPU tasks launched outside every block ({share})"
+        text = f"GPU tasks launched outside all blocks ({share})"
         notes.append(Note("tasks-outside-blocks", "note", text, where, activity.outside))
     return notes
 

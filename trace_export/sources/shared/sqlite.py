@@ -223,7 +223,7 @@ def _check_header(path: Path) -> None:
     page = int.from_bytes(header[16:18])
     needed = (65536 if page == 1 else page) * int.from_bytes(header[28:32])
     if len(header) < HEADER_BYTES or (header[24:28] == header[92:96] and size < needed):
-        raise SourceError(path, f"is cut short ({size} of {max(needed, HEADER_BYTES)} bytes)", _AGAIN)
+        raise SourceError(path, f"is truncated ({size} of {max(needed, HEADER_BYTES)} bytes)", _AGAIN)
 
 
 def _check_lock(path: Path) -> None:
@@ -246,7 +246,7 @@ def _refused(path: Path, error: Exception) -> SourceError:
     if "locked" in text:
         return SourceError(path, "is locked: another program is writing it", "wait until that has finished")
     if "readonly" in text:
-        return SourceError(path, "holds an unfinished transaction of a program that died", _AGAIN)
+        return SourceError(path, "holds an unfinished transaction, left by a program that was interrupted", _AGAIN)
     if "malformed" in text or "not a database" in text or isinstance(error, UnicodeDecodeError):
         return SourceError(path, "is damaged", _AGAIN)
     if "Type mismatch" in text:

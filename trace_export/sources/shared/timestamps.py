@@ -21,7 +21,7 @@ LATEST_NS: Final = 1 << 62
 NO_TIME_NS: Final = -LATEST_NS
 """Stands for a time that cannot be read; no time is as early, of whatever clock."""
 
-UNTIMED: Final = "without a usable time are left out"
+UNTIMED: Final = "without a valid time, left out"
 
 
 def usable(start: str = "start_ns", end: str = "end_ns") -> pl.Expr:
