@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -74,7 +76,21 @@ def ascend_run(tmp_path_factory: pytest.TempPathFactory) -> AscendRun:
     return run
 
 
+@contextmanager
+def unchanged(folder: Path) -> Iterator[Path]:
+    """The folder, in which no file may be another one or of another time or content when all tests have ended."""
+
+    def state() -> dict[Path, tuple[int, int, int]]:
+        files = {p: p.stat() for p in folder.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")}
+        return {path: (s.st_ino, s.st_mtime_ns, zlib.crc32(path.read_bytes())) for path, s in files.items()}
+
+    before = state()
+    yield folder
+    assert state() == before, f"a test changed something in {folder}"
+
+
 @pytest.fixture(scope="session")
-def samples() -> Path:
+def samples() -> Iterator[Path]:
     """The samples of the project."""
-    return ROOT / "samples"
+    with unchanged(ROOT / "samples") as folder:
+        yield folder

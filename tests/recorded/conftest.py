@@ -3,15 +3,17 @@ the other folders; here it is proven of the real thing."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import RECORDED
+from tests.conftest import RECORDED, unchanged
 
 
 @pytest.fixture(scope="session")
-def recorded() -> Path:
+def recorded() -> Iterator[Path]:
     """The folder that TRACE_EXPORT_RECORDED names, with a folder for each profiler."""
     assert RECORDED is not None
-    return Path(RECORDED).resolve()
+    with unchanged(Path(RECORDED).resolve()) as folder:
+        yield folder

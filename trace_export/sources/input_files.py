@@ -25,4 +25,5 @@ def files_of(source: Source) -> Iterator[Path]:
         yield source.path
         yield from (source.path.with_name(source.path.name + ending) for ending in _OF_DATABASES)
     for pattern in of_kind(source.kind).side_files:
-        yield from folder.glob(pattern)
+        above = pattern.startswith("../")
+        yield from (folder.parent if above else folder).glob(pattern.removeprefix("../"))
