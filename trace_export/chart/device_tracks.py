@@ -13,6 +13,7 @@ from trace_export.chart.builder import NOT_NEGATIVE, Builder
 from trace_export.chart.chart import Part, Track
 from trace_export.chart.lanes import Lanes
 from trace_export.model import Profile
+from trace_export.names import natural
 
 COMMUNICATION = "communication"
 ROWS = 1 << 18
@@ -85,12 +86,7 @@ def tasks(profile: Profile, groups: dict[int, int], batches_of: TaskBatches, fir
 def _stream_names(profile: Profile, rank: int) -> list[str]:
     scans = [pl.scan_ipc(file.path).select(pl.col("stream").unique()) for file in profile.kernels if file.rank == rank]
     names = {str(name) for scan in scans for name in scan.collect()["stream"]}
-    return sorted(names, key=_natural)
-
-
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Sorts "stream 7" before "stream 13"."""
-    return [(0, int(w), "") if w.isdecimal() else (1, 0, w) for w in name.split()]
+    return sorted(names, key=natural)
 
 
 class _Stream:

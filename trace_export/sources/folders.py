@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from trace_export.errors import TraceExportError, UsageError
 from trace_export.model import Note
+from trace_export.names import natural
 from trace_export.sources.source import Source
 
 DEPTH = 8
@@ -33,11 +33,6 @@ class Found:
 
     sources: tuple[Source, ...]
     notes: tuple[Note, ...] = ()
-
-
-def natural(text: str) -> tuple[tuple[int, int | str], ...]:
-    """A sort key that puts machine2 before machine10."""
-    return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", text) if part)
 
 
 def host_of(root: Path, folder: Path) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trace_export.model import Note
 from trace_export.sources.folders import Folder, Found, host_of
+from trace_export.sources.shared.names import rank_in
 from trace_export.sources.source import Source
 
 OURS = (".pt.trace.json", ".pt.trace.json.gz")
@@ -16,7 +17,6 @@ OURS = (".pt.trace.json", ".pt.trace.json.gz")
 
 _HANDLER = re.compile(r"(?P<worker>.+)\.(?P<time>\d{10,20})\.pt\.trace\.json(?:\.gz)?")
 _WORKER = re.compile(r"(?P<host>.+)_\d+")
-_RANK = re.compile(r"rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _SIGNS = (b'"deviceProperties"', b'"distributedInfo"', b'"baseTimeNanoseconds"', b'"trace_id"')
 _START = 4096
 
@@ -49,9 +49,9 @@ def _source(root: Path, folder: Path, name: str) -> Source:
     """A worker is called `host_pid` unless the user names it, so only that form tells a host."""
     handler = _HANDLER.fullmatch(name)
     worker = _WORKER.fullmatch(handler["worker"]) if handler else None
-    number = _RANK.search(name)
-    host = worker["host"] if worker and not number else host_of(root, folder)
-    return Source("kineto", folder / name, host, rank=int(number[1]) if number else None, rank_origin="assumed")
+    number = rank_in(name)
+    host = worker["host"] if worker and number is None else host_of(root, folder)
+    return Source("kineto", folder / name, host, rank=number, rank_origin="assumed")
 
 
 def _is_trace(path: Path) -> bool:

@@ -23,6 +23,7 @@ from trace_export.sources.ranges.profile import profile, with_activity
 from trace_export.sources.ranges.ranges import Ranges, gather
 from trace_export.sources.ranges.transfers import transfers
 from trace_export.sources.shared.external_sort import ExternalSort
+from trace_export.sources.shared.names import is_host
 from trace_export.sources.shared.timestamps import taken
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
@@ -34,7 +35,6 @@ TASKS = r'"cat":\s*"(?:kernel|gpu_mem\w+)"'
 
 NAMES = 1000
 """How many names of annotations are counted, for the sentence that says none is known."""
-NAMELESS = ("", "localhost", "localhost.localdomain", "(none)")
 _MARKS = pl.col("name").str.starts_with("te:")
 _TIMED = taken(pl.col("start"), pl.col("end"))
 _PROCESS = pl.lit(0, pl.Int64).alias("process")
@@ -208,7 +208,7 @@ def _recorded_rank(trace: Trace) -> int | None:
 
 def _host(trace: Trace, source: Source) -> str:
     name = trace.header.get("host_name")
-    return name if isinstance(name, str) and name.lower() not in NAMELESS else source.host
+    return name if isinstance(name, str) and is_host(name) else source.host
 
 
 def _ranks(trace: Trace, source: Source, ranges: Ranges, device: int | None) -> pl.DataFrame:

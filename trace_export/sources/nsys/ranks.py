@@ -7,10 +7,8 @@ names of ranges, the file's name, and at last the order of devices and processes
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 
 import polars as pl
 
@@ -19,6 +17,7 @@ from trace_export.sources.nsys.cupti import KERNELS
 from trace_export.sources.nsys.session import environment_rank
 from trace_export.sources.ranges.blocks import stages_of
 from trace_export.sources.ranges.ranges import Ranges
+from trace_export.sources.shared.names import rank_in
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.source import Source
 
@@ -45,7 +44,7 @@ def read_ranks(db: Database, ranges: Ranges, source: Source) -> tuple[pl.DataFra
         ("recorded", lambda: _from_mpi(db)),
         ("recorded", lambda: _of(alone, environment_rank(db))),
         ("assumed", lambda: _from_stages(stages)),
-        ("assumed", lambda: _of(alone, _in_name(source.path))),
+        ("assumed", lambda: _of(alone, rank_in(source.path.stem))),
         ("assumed", lambda: {p: i for i, p in enumerate(sorted(processes, key=lambda p: (devices[p], p)))}),
     )
     kept, twice = _unique(numbers, ranges)
@@ -88,12 +87,6 @@ def _from_names(ranges: Ranges, number: str = "rank") -> Numbers:
     """`iter_{rank}_{step}`, or a mark with rank=… (and with `number` place, the stage=… of a mark)."""
     told = ranges.frame.select("process", number).drop_nulls()
     return dict(told.unique("process", keep="first", maintain_order=True).iter_rows())
-
-
-def _in_name(path: Path) -> int | None:
-    """The number after "rank" in the file's name."""
-    match = re.search(r"rank[_-]?(\d{1,7})(?!\d)", path.stem, re.IGNORECASE)
-    return int(match[1]) if match else None
 
 
 def _from_mpi(db: Database) -> Numbers:

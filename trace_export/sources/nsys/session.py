@@ -13,6 +13,7 @@ from pathlib import Path
 from zlib import crc32
 
 from trace_export.model import Note
+from trace_export.sources.shared.names import is_host
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.shared.timestamps import LATEST_NS
 
@@ -21,7 +22,6 @@ METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 NEWEST = (3, 20)
 """The newest schema that this program was tried on."""
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
-NAMELESS = {"", "localhost", "localhost.localdomain", "(none)"}
 
 _LOSSES = ("events might have been", "events might be missing")
 _WARNING = 2
@@ -65,7 +65,7 @@ def read_session(db: Database, path: Path) -> Session:
         )
     shift = _metadata(db, "EXPORT_CONFIG_TIME_SHIFT")
     label = _system(db, "Hostname").strip()
-    named = label.lower() not in NAMELESS
+    named = is_host(label)
     version = re.match(r"(\d{1,9})\.(\d{1,9})", _metadata(db, "EXPORT_SCHEMA_VERSION"))
     if version and (int(version[1]), int(version[2])) > NEWEST:
         newest = ".".join(map(str, NEWEST))

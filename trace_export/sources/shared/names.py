@@ -1,0 +1,19 @@
+"""What names of files and hosts say, whatever profiler wrote them."""
+
+from __future__ import annotations
+
+import re
+
+_RANK = re.compile(r"rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_NO_HOSTS = {"", "localhost", "localhost.localdomain", "(none)"}
+
+
+def rank_in(file_name: str) -> int | None:
+    """The number after "rank" in a file's name."""
+    match = _RANK.search(file_name)
+    return int(match[1]) if match else None
+
+
+def is_host(name: str) -> bool:
+    """Whether a name tells a host from others: many machines call themselves localhost."""
+    return name.strip().lower() not in _NO_HOSTS
