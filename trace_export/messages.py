@@ -40,6 +40,10 @@ NOTES: dict[str, Explanation] = {
         "No constant clock rate explains all messages of the named hosts. The text says by how much it fails.",
         "Export a shorter window (`--time`), or collect the profile again after the hosts' clocks were synchronised.",
     ),
+    "clock-drift-varies": Explanation(
+        "Clock rates vary during the recording by the stated amount; the fit assumes constant rates.",
+        "Export a shorter window (`--time`) for a better fit.",
+    ),
     "clock-few-messages": Explanation(
         "Fewer than 8 messages between two hosts: their relative clocks are mostly prior assumption.",
         "Record more steps, or read the stated uncertainty as real.",
@@ -73,10 +77,6 @@ NOTES: dict[str, Explanation] = {
         "How many messages (or blocks, where no messages were recorded) are received before they were sent, before and "
         "after alignment. A warning if some remain.",
         "If some remain, see the other notes on clocks.",
-    ),
-    "clock-wander": Explanation(
-        "Clock rates vary during the recording by the stated amount; the fit assumes constant rates.",
-        "Export a shorter window (`--time`) for a better fit.",
     ),
     "clock-worst-pair": Explanation(
         "The two hosts whose observations disagree most with the fit, and by how much.",

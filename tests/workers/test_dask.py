@@ -107,7 +107,7 @@ def test_a_worker_dies_in_mid_run(two_workers: Dask, monkeypatch: pytest.MonkeyP
     assert free == ["a", "b", "slow2", "slow2.1", "slow0.1"]
     assert "left: slow3: no worker is left that could read it" in str(results[5])
     assert isinstance(results[6], tuple)
-    with pytest.raises(UsageError, match="no worker of the cluster is called so; hosts there: "):
+    with pytest.raises(UsageError, match="no worker of the cluster has this name; hosts there: "):
         cluster.in_each_folder(Cluster(two_workers.address, (("left", Path("x")),)), processes_named)
 
 

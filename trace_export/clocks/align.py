@@ -115,8 +115,7 @@ def _checked(profile: Profile, fit: ClockFit, *, strict: bool, max_error_ns: flo
         baseless = first.filter(pl.col("first") < EPOCH_NS)["host"].to_list()
         if baseless and len(first) > 1:
             raise AlignmentError(
-                f"{notes.names(baseless)}: the times are no wall clock, and no observation connects the host to the "
-                "others",
+                f"{notes.names(baseless)}: no wall-clock times, and no observation connects the host to the others",
                 "give --offset, or --align none to draw the times as they are",
             )
     keep = pl.col("host").is_in(unsure)

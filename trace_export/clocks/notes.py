@@ -52,28 +52,30 @@ def _on_fit(fit: ClockFit) -> list[Note]:
     notes = []
     if fit.worst_pair is not None:
         a, b, off = fit.worst_pair
-        text = f"clocks: {a} and {b} fit worst: their observations disagree with the fit by {duration(abs(off))}"
+        text = f"clocks: the largest remaining disagreement is {duration(abs(off))}, between {a} and {b}"
         notes.append(Note("clock-worst-pair", "note", text))
     if fit.drift_variation_ns:
-        text = f"clocks: the drift varies, by about {duration(fit.drift_variation_ns)} from constant rates"
-        notes.append(Note("clock-wander", "note", text))
+        text = f"clocks: drift varies; clocks deviate from constant rates by about {duration(fit.drift_variation_ns)}"
+        notes.append(Note("clock-drift-varies", "note", text))
     if fit.holdout_ns is not None:
-        text = f"clocks: fits on halves of the data differ by {duration(fit.holdout_ns)} at most"
+        text = f"clocks: refitting on half of the data moves no clock by more than {duration(fit.holdout_ns)}"
         notes.append(Note("clock-holdout", "note", text))
     if fit.contradiction:
-        text = f"clocks: the observations around {names(fit.contradiction)} contradict constant clock rates"
-        notes.append(Note("clock-contradiction", "warning", f"{text} by up to {duration(fit.slack_ns)}"))
+        text = f"clocks: no constant clock rates explain the observations of {names(fit.contradiction)}"
+        notes.append(Note("clock-contradiction", "warning", f"{text}; they differ by up to {duration(fit.slack_ns)}"))
     if fit.one_sided:
-        text = f"clocks: messages go in one direction only between {names(fit.one_sided)}"
-        notes.append(Note("clock-one-way", "warning", f"{text}, their latency counts as clock offset"))
+        text = f"clocks: messages in one direction only between {names(fit.one_sided)}"
+        notes.append(Note("clock-one-way", "warning", f"{text}; their latency is taken as clock offset"))
     if fit.few_messages:
         notes.append(Note("clock-few-messages", "warning", f"clocks: few messages between {names(fit.few_messages)}"))
     if fit.asymmetric:
         text = "clocks: messages take longer in one direction than in the other, as collectives show"
         notes.append(Note("clock-asymmetric", "note", text))
     elif not fit.pairs.is_empty():
-        text = "clocks: latency is assumed equal in both directions; half of a difference counts as clock offset"
-        notes.append(Note("clock-symmetry-assumed", "note", f"{text}, per host pair"))
+        text = "clocks: messages are assumed to take equally long in both directions"
+        notes.append(
+            Note("clock-symmetry-assumed", "note", f"{text}; if not, half of the difference is taken as clock offset")
+        )
     return notes
 
 
@@ -81,13 +83,16 @@ def _not_aligned(clocks: pl.DataFrame) -> list[Note]:
     wall = clocks.filter(pl.col("status") == "wall")["host"].to_list()
     if not wall:
         return []
-    text = f"clock of {names(wall)}: not constrained well enough by observations with other hosts, wall clock kept"
+    text = f"clock of {names(wall)}: too few observations with other hosts to align it; its wall clock is used"
     return [Note("clock-not-aligned", "warning", text, count=len(wall))]
 
 
 def _violations(profile: Profile, clocks: pl.DataFrame, block_edges: pl.DataFrame | None) -> list[Note]:
     """How many messages between hosts (where there are none: blocks) precede their cause, before and after."""
-    messages, what = _between_hosts(profile.messages, profile.ranks), "messages between hosts arrived before being sent"
+    messages, what = (
+        _between_hosts(profile.messages, profile.ranks),
+        "messages between hosts arrived before they were sent",
+    )
     if messages.is_empty() and block_edges is not None:
         messages = _between_hosts(block_messages(profile.spans, block_edges), profile.ranks)
         what = "blocks started before the block on another host that they depend on had ended"

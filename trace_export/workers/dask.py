@@ -130,7 +130,7 @@ def in_each_folder(
         for name, folder in cluster.folders:
             if name != EVERY and not any(w.called(name) for w in workers):
                 there = ", ".join(sorted({w.host for w in workers}))
-                raise UsageError(f"--at {name}: no worker of the cluster is called so", f"hosts there: {there}")
+                raise UsageError(f"--at {name}: no worker of the cluster has this name", f"hosts there: {there}")
             names = [name] if name != EVERY else [w.host for w in {w.ip: w for w in reversed(workers)}.values()][::-1]
             places += [Place(folder, n) for n in names]
         return list(zip(places, _Run(client, partial(_of_path, function), places).results(), strict=True))
