@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from samples.generators.nsys_export import Export
-from samples.generators.pipeline import MS, US, Block, Timing, simulate, zb_h1
+from samples.generators.pipeline import MS, US, Block, Timing, one_f_one_b, simulate, zb_h1
 
 LEAD = 90 * US
 TIMING = Timing(
@@ -32,23 +32,86 @@ AUTOGRAD = 9
 """What autograd's thread id is above the main thread's."""
 
 
-def blocks_of(stages: int, microbatches: int, steps: int, chance: random.Random) -> list[Block]:
-    """The blocks of a ZB-H1 run; times begin with the session."""
-    orders = [zb_h1(stage, stages, microbatches) for stage in range(stages)]
+def blocks_of(stages: int, microbatches: int, steps: int, chance: random.Random, *, split: bool = True) -> list[Block]:
+    """The blocks of a ZB-H1 run, or where backwards are not `split` of a 1F1B run; times begin with the session."""
+    order = zb_h1 if split else one_f_one_b
+    orders = [order(stage, stages, microbatches) for stage in range(stages)]
     return simulate(orders, TIMING, range(steps), chance).blocks
 
 
-def marker(block: Block) -> str:
-    return "Optimizer" if block.kind == "OPT" else f"{block.kind}{block.microbatch}.0.0"
+class Dialect:
+    """How a framework names its ranges: here the zero-bubble runtime of Sea AI Lab, F3.0.0 and SEND_FORWARD.3.0.0."""
+
+    split = True
+    registered = False
+    domain = 0
+
+    def block(self, block: Block, stage: int) -> str:
+        return "Optimizer" if block.kind == "OPT" else f"{block.kind}{block.microbatch}.0.0"
+
+    def transfer(self, what: str, block: Block, stage: int) -> str:
+        direction = "FORWARD" if block.kind == "F" else "BACKWARD"
+        return f"{what}_{direction}.{block.microbatch}.0.0"
+
+
+class Torch(Dialect):
+    """torch.distributed.pipelining below emit_nvtx, which numbers every operation."""
+
+    def block(self, block: Block, stage: int) -> str:
+        if block.kind == "OPT":
+            return "Optimizer.step#AdamW.step, op_id = 7"
+        return (
+            f"PP:{stage}{'I' if block.kind == 'B' else block.kind}{block.microbatch}, op_id = {block.start_ns % 9973}"
+        )
+
+    def transfer(self, what: str, block: Block, stage: int) -> str:
+        return f"PP:{stage}{what}_{block.kind}{block.microbatch}, op_id = 3"
+
+
+class DeepSpeed(Dialect):
+    """DeepSpeed's engine: registered names in a domain of their own, without numbers."""
+
+    split, registered, domain = False, True, 2
+
+    def block(self, block: Block, stage: int) -> str:
+        names = {"F": "DeepSpeedEngine.forward", "B": "DeepSpeedEngine.backward", "OPT": "DeepSpeedEngine.step"}
+        return names[block.kind]
+
+    def transfer(self, what: str, block: Block, stage: int) -> str:
+        direction = "forward" if block.kind == "F" else "backward"
+        return f"megatron.core.pipeline_parallel.p2p_communication.{what.lower()}_{direction}"
+
+
+class Plain(DeepSpeed):
+    """Megatron's own function names."""
+
+    registered, domain = False, 0
+
+    def block(self, block: Block, stage: int) -> str:
+        return {"F": "forward_step", "B": "backward_step", "OPT": "Optimizer"}[block.kind]
+
+
+class Mapping(Plain):
+    """MindSpeed's dictionaries; forwards have a number."""
+
+    def block(self, block: Block, stage: int) -> str:
+        if block.kind == "F":
+            return str({"name": "forward_step", "current_microbatch": block.microbatch})
+        return str({"name": "backward_step"}) if block.kind == "B" else "Optimizer"
 
 
 class Rank:
     """Puts the ranges, launches and kernels of one rank into its host's export."""
 
-    def __init__(self, export: Export, rank: int, clock_ns: int, kernels: int = 4) -> None:
+    def __init__(self, export: Export, rank: int, clock_ns: int, kernels: int = 4, dialect: Dialect | None = None):
         """`kernels`: how many in each block."""
         self.export, self.rank, self.clock_ns, self.kernels = export, rank, clock_ns, kernels
+        self.dialect = dialect or Dialect()
         self.process = 4_000 + 11 * rank
+
+    def range(self, start: int, end: int, name: str) -> None:
+        registered, domain = self.dialect.registered, self.dialect.domain
+        self.export.range(self.process, start, end, name, registered=registered, domain=domain)
 
     def block(self, block: Block, chance: random.Random) -> None:
         """The range stands LEAD before the first kernel, when the launches are made."""
@@ -56,7 +119,7 @@ class Rank:
         thread = self.process + AUTOGRAD if block.kind == "B" else None
         cuts = sorted(chance.sample(range(start + US, end - US), self.kernels - 1))
         launch = start - 60 * US
-        self.export.range(self.process, launch - 4 * US, launch + self.kernels * 5 * US, marker(block))
+        self.range(launch - 4 * US, launch + self.kernels * 5 * US, self.dialect.block(block, self.rank))
         for i, (begin, until) in enumerate(zip([start, *cuts], [*cuts, end], strict=True)):
             name = "cuLaunchKernelEx" if i % 2 else "cudaLaunchKernel_v7000"
             call = self.export.call(self.process, launch + i * 5 * US, thread=thread, name=name)
@@ -64,8 +127,7 @@ class Rank:
 
     def transfer(self, kind: str, block: Block, launch_ns: int, start_ns: int, end_ns: int, stream: int) -> None:
         launch, start, end = (t + self.clock_ns for t in (launch_ns, start_ns, end_ns))
-        direction = "FORWARD" if block.kind == "F" else "BACKWARD"
-        self.export.range(self.process, launch - 2 * US, launch + 4 * US, f"{kind}_{direction}.{block.microbatch}.0.0")
+        self.range(launch - 2 * US, launch + 4 * US, self.dialect.transfer(kind, block, self.rank))
         call = self.export.call(self.process, launch)
         self.export.kernel(self.process, start, end, call, name="ncclDevKernel_SendRecv", stream=stream)
 
@@ -76,34 +138,47 @@ class Rank:
             self.export.range(self.process, start + self.clock_ns, end + self.clock_ns, f"iter_{self.rank}_{step}")
 
 
-def write(folder: Path, *, stages: int = 4, microbatches: int = 6, steps: int = 2, hosts: int = 2,
-          clock_errors_ns: tuple[int, ...] = (0, 2_700_000), seed: int = 1) -> list[Block]:  # fmt: skip
-    """One export per host in `folder`, and truth.csv. Returns the truth."""
-    chance = random.Random(seed)
-    blocks = blocks_of(stages, microbatches, steps, chance)
+def record(folder: Path, blocks: list[Block], hosts: int, clock_errors_ns: tuple[int, ...], chance: random.Random,
+           dialect: Dialect | None = None) -> list[tuple[int, str, str, int, int]]:  # fmt: skip
+    """One export per host in `folder`. Returns all transfers' sides: rank, send or recv, direction, start, end, in
+    session time of the host."""
+    stages = 1 + max(b.rank for b in blocks)
     exports = [Export(host=f"node{h}") for h in range(hosts)]
     per_host = stages // hosts
-    ranks = [Rank(exports[r // per_host], r, clock_errors_ns[r // per_host]) for r in range(stages)]
+    ranks = [Rank(exports[r // per_host], r, clock_errors_ns[r // per_host], dialect=dialect) for r in range(stages)]
     at = {(b.rank, b.step, b.kind, b.microbatch): b for b in blocks}
+    sides = []
     for rank in ranks:
         for block in (mine := [b for b in blocks if b.rank == rank.rank]):
             rank.block(block, chance)
             source = at.get((block.rank + (-1 if block.kind == "F" else 1), block.step, block.kind, block.microbatch))
             if block.kind in "FB" and source:
-                met = block.start_ns - 7 * US
+                met, sender = block.start_ns - 7 * US, ranks[source.rank]
                 end = met + chance.randrange(200, 3_000)
                 rank.transfer("RECV", block, block.start_ns - 80 * US, block.start_ns - 75 * US, end, 20)
-                ranks[source.rank].transfer("SEND", source, source.start_ns - 35 * US, source.end_ns + 3 * US, met, 21)
+                sender.transfer("SEND", source, source.start_ns - 35 * US, source.end_ns + 3 * US, met, 21)
+                received = block.start_ns - 75 * US + rank.clock_ns, end + rank.clock_ns
+                sent = source.end_ns + 3 * US + sender.clock_ns, met + sender.clock_ns
+                sides += [(rank.rank, "recv", block.kind, *received), (sender.rank, "send", block.kind, *sent)]
         rank.steps(mine)
     folder.mkdir(parents=True, exist_ok=True)
     for export in exports:
         export.write(folder / f"{export.host}.sqlite")
+    return sides
+
+
+def write(folder: Path, *, stages: int = 4, microbatches: int = 6, steps: int = 2, hosts: int = 2,
+          clock_errors_ns: tuple[int, ...] = (0, 2_700_000), seed: int = 1) -> list[Block]:  # fmt: skip
+    """A ZB-H1 run: one export per host in `folder`, and truth.csv. Returns the truth."""
+    chance, dialect = random.Random(seed), Dialect()
+    blocks = blocks_of(stages, microbatches, steps, chance)
+    record(folder, blocks, hosts, clock_errors_ns, chance, dialect)
     with (folder / "truth.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["rank", "step", "kind", "microbatch", "marker", "true_start_ns", "true_end_ns"])
         for b in (replace(b, start_ns=b.start_ns + Export.epoch_ns, end_ns=b.end_ns + Export.epoch_ns) for b in blocks):
             microbatch = "" if b.kind == "OPT" else b.microbatch
-            table.writerow([b.rank, b.step, b.kind, microbatch, marker(b), b.start_ns, b.end_ns])
+            table.writerow([b.rank, b.step, b.kind, microbatch, dialect.block(b, b.rank), b.start_ns, b.end_ns])
     return blocks
 
 
