@@ -37,17 +37,18 @@ class Clocks:
 
 @dataclass
 class Run:
-    """Tables as a reader would give them; `paired` the true messages; the true offset (ns at START_NS) and rate."""
+    """Tables as a reader would give them; `paired` the true messages; the true offset (ns at START_NS) and rate of each
+    host, and the true time of the middle of the run."""
 
     profile: Profile
     paired: pl.DataFrame
     offset: dict[str, float] = field(default_factory=dict)
     rate: dict[str, float] = field(default_factory=dict)
+    middle_ns: int = START_NS
 
     def misplaced_us(self, clocks: pl.DataFrame) -> dict[str, float]:
         """How far each host of `clocks` lies from where it belongs (mid-window, less the mean of all hosts), in µs."""
-        middle = self.profile.spans.select((pl.col("start_ns").min() + pl.col("end_ns").max()) // 2).item()
-        left = {}
+        middle, left = self.middle_ns, {}
         for host, offset, drift, reference in clocks.select("host", "offset_ns", "drift", "reference_ns").iter_rows():
             shown = middle + round(self.offset[host] + self.rate[host] * (middle - START_NS))
             left[host] = (shown - offset - round(drift * (shown - reference)) - middle) / US
@@ -142,7 +143,8 @@ def make(c: Clocks) -> Run:
     """A run under the wrong clocks `c`: one-forward-one-backward, blocking receives."""
     pipeline = _Pipeline(c)
     pipeline.run()
-    watch = _Watch(c, max(pipeline.free.values()))
+    end = max(pipeline.free.values())
+    watch = _Watch(c, end)
     spans = [s | at for s in pipeline.spans if (at := watch.seen(s["rank"], s["start"], s["end"]))]
     met = [{"group": s["group"], "op": "allreduce"} | at for s in pipeline.collectives
            if (at := watch.seen(s["rank"], s["start"], s["end"]))]  # fmt: skip
@@ -168,7 +170,7 @@ def make(c: Clocks) -> Run:
         p2p=_table(p2p, P2P).sort("rank", "start_ns"),
         collectives=_table(met, COLLECTIVES),
     )
-    return Run(profile, _table(paired, MESSAGES), watch.offset, watch.rate)
+    return Run(profile, _table(paired, MESSAGES), watch.offset, watch.rate, START_NS + round(end / 2))
 
 
 def _table(rows: list[Row], schema: Schema) -> pl.DataFrame:

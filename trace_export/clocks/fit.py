@@ -18,7 +18,9 @@ from trace_export.tolerances import CAUSALITY_NS
 FEW = 8
 """Between fewer messages than these the priors decide."""
 CLEARLY_BETTER = 6
-"""By how many standard deviations latencies that differ must fit the collectives better than equal ones."""
+"""By how many standard deviations latencies that differ must fit the collectives better than equal ones. On 120
+simulated runs each (tests/benchmarks/calibrate_clocks.py asymmetry) 6 found a difference in 1 % of those with equal
+latencies and in 71 % of those with 60 and 10 µs; 2 found them in 4 % and 72 %."""
 
 
 @dataclass(frozen=True)
