@@ -121,13 +121,13 @@ NOTES: dict[str, Explanation] = {
         "Sends and receives between two ranks can be paired in more than one way. They were left out.",
         "Start and stop the profiler at the same step on all ranks.",
     ),
-    "messages-shifted": Explanation(
-        "The recordings of two ranks begin or end at different messages. They were paired with the stated shift.",
-        "Nothing. Start the profiler at the same step on all ranks to avoid it.",
-    ),
     "messages-unpaired": Explanation(
         "Sends or receives whose counterpart is not in the data.",
         "Check whether the profiles of some ranks are missing.",
+    ),
+    "messages-window-offset": Explanation(
+        "The recordings of two ranks begin at different messages. They were paired with the stated window offset.",
+        "Nothing. Start the profiler at the same step on all ranks to avoid it.",
     ),
     "messages-without-peer": Explanation(
         "The data do not name the peer rank of these sends and receives, and it could not be inferred.",

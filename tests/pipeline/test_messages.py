@@ -64,7 +64,7 @@ def batched(run: Run) -> pl.DataFrame:
     return conform(pl.DataFrame(rows).with_columns(group=pl.lit("pair")), P2P)
 
 
-def test_ordinals_decide_where_they_make_the_ends_agree() -> None:
+def test_sequence_numbers_decide_where_they_make_the_ends_agree() -> None:
     run = make(Clocks(seed=7))
     expected = run.paired.filter(pl.col("src_rank") < 2, pl.col("dst_rank") < 2)
     found = pair(replace(run.profile, p2p=batched(run))).messages
