@@ -1,4 +1,4 @@
-"""What a block is called, in every format."""
+"""Block names, the same in every format."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import polars as pl
 
 
 def has_chunks(spans: pl.DataFrame) -> bool:
-    """Whether a rank holds more than one model chunk, so that names must say which."""
+    """Whether a rank holds more than one model chunk, so that names must include it."""
     highest = spans.select(pl.max_horizontal(pl.col("chunk", "chunk_b").max())).item()
     return highest is not None and highest > 0
 

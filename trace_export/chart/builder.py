@@ -1,4 +1,4 @@
-"""Gathers the tracks of a chart and what lies on them, and spreads overlapping slices over lanes."""
+"""Collects the tracks of a chart and their slices, and distributes overlapping slices over lanes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trace_export.chart.lanes import Lanes
 
 ROOT = 1
 NOT_NEGATIVE = pl.max_horizontal("start_ns", "end_ns").alias("end_ns")
-"""No slice ends before it starts, whatever a broken input says: no format could hold it."""
+"""No format can hold a slice that ends before it starts, which a damaged input may contain."""
 
 
 class Builder:

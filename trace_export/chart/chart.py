@@ -1,4 +1,4 @@
-"""What is drawn, free of any format: a tree of tracks, and frames of slices, instants and counter samples on them."""
+"""The chart, independent of file formats: a tree of tracks with frames of slices, instants and counter samples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Track:
     """A row of the chart, or a group of rows.
 
     The root has the id 1. `parent` is the id of the group (None: the root), `order` the place among its siblings.
-    Slices that overlap lie on several lanes: tracks of one name, parent and order that are drawn as one. `flat` is the
+    Overlapping slices are on several lanes: tracks of one name, parent and order that are drawn as one. `flat` is the
     name for formats without groups (empty: the same).
     """
 
@@ -42,7 +42,7 @@ class Track:
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of the chart that fits into memory: its new tracks, then what lies on them (or on earlier ones).
+    """A piece of the chart that fits into memory: its new tracks, then slices on them or on earlier ones.
 
     The slices of a track come in the order of (start, end), over all parts, and do not overlap.
     """

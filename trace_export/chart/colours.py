@@ -1,4 +1,4 @@
-"""Which colour a slice gets in the Perfetto UI.
+"""The colour of a slice in the Perfetto UI.
 
 The trace format has no colour. The UI hashes a slice's correlation id (a text of our choice), so a fitting text gives
 a fitting colour. The texts are shown to the user as the argument `correlation_id`, hence readable words.

@@ -1,4 +1,4 @@
-"""The chart's words: its title, the descriptions of its tracks, and the facts stored beside it."""
+"""Texts of a chart: its title, the descriptions of its tracks, and its metadata."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from trace_export.model import Profile
 
 
 def title(profile: Profile, schedule: str | None) -> str:
-    """`PP chart · 1F1B · PP=4`, less what is not known."""
+    """`PP chart · 1F1B · PP=4`, without what is unknown."""
     stages = profile.declared.pp or profile.ranks["stage"].drop_nulls().n_unique()
     words = ["PP chart", schedule or profile.declared.schedule, f"PP={stages}" if stages else None]
     return " · ".join(w for w in words if w)
 
 
 def root_text(profile: Profile, origin_ns: int, clocks: Mapping[str, str]) -> str:
-    """What the chart as a whole is: above all, where its time starts."""
+    """Description of the whole chart, including the time at which it starts."""
     lines = [
         f"Time 0 is {utc(origin_ns)} (unix time {origin_ns} ns).",
         f"{len(profile.ranks)} ranks on {profile.ranks['host'].n_unique()} hosts, {len(profile.spans)} blocks read.",

@@ -1,4 +1,4 @@
-"""What lies below the blocks: per rank its communication, and the streams of its device, read as they are drawn."""
+"""Tracks below the blocks: per rank its communication and the streams of its device, read while they are written."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _communication(profile: Profile) -> dict[int, pl.DataFrame]:
 
 
 def tasks(profile: Profile, groups: dict[int, int], batches_of: TaskBatches, first_id: int) -> Iterator[Part]:
-    """The device tasks of each rank in `groups`, with the tracks of its streams as they turn up, from `first_id` on."""
+    """The device tasks of each rank in `groups`, with a track for each new stream, numbered from `first_id`."""
     ids = count(first_id)
     for rank, group in groups.items():
         streams = {
@@ -90,7 +90,7 @@ def _stream_names(profile: Profile, rank: int) -> list[str]:
 
 
 class _Stream:
-    """The track of one stream, whose lanes live on from batch to batch."""
+    """The track of one stream; its lanes persist from batch to batch."""
 
     def __init__(self, name: str, order: int, rank: int, group: int) -> None:
         name = f"{name} stream" if name == COMMUNICATION else name  # siblings of one name are drawn as one

@@ -1,4 +1,4 @@
-"""Blocks that overlap on one track go to lanes, so that each lane holds at most touching ones."""
+"""Assigns overlapping slices of a track to lanes, so that slices of one lane do not overlap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lays a profile out as a chart: which tracks there are, in which order, and what lies on each.
+"""Lays a profile out as a chart: the tracks, their order and their slices.
 
 PP chart · 1F1B · PP=4    the root of all, so that the Perfetto UI opens it by itself
  ├ Steps                  one slice per (run, step)
@@ -109,7 +109,7 @@ def _blocks(profile: Profile, options: ChartOptions) -> pl.DataFrame:
 
 
 def _without_lone_run(profile: Profile, slices: pl.DataFrame) -> pl.DataFrame:
-    """The number of the run is told only where there are several."""
+    """Without the number of the run where there is only one."""
     return slices.drop("run", strict=False) if profile.spans["run"].drop_nulls().n_unique() < 2 else slices
 
 

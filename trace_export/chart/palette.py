@@ -1,4 +1,4 @@
-"""The colours of a pipeline chart, as the papers have them: forward blue, backward green, weight orange."""
+"""The colours of a pipeline chart, as in the papers: forward blue, backward green, weight orange."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large a chart becomes: which ranks get a track, how many slices a trace has, where to split it."""
+"""The size of a chart: which ranks get a track, how many slices a trace has, where to split it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pieces(
 ) -> list[tuple[Numbers | None, Profile]]:
     """The profile whole, or as parts of whole steps with at most `max_slices` slices each.
 
-    A step that alone has more is a part of its own. Device tasks are taken to be spread evenly over the steps.
+    A step that alone has more is a part of its own. Device tasks are assumed to be distributed evenly over the steps.
     """
     total = slices_drawn(profile, tracks, detail) if max_slices is not None else 0
     if max_slices is None or total <= max_slices:

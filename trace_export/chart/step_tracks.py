@@ -1,4 +1,4 @@
-"""The Steps track, and the counters that go with it."""
+"""The track of steps, and the counter tracks."""
 
 from __future__ import annotations
 

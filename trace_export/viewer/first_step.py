@@ -1,4 +1,4 @@
-"""What kind of file a finished trace is, and where its first step lies: from the file's beginning, never all of it."""
+"""The format of a finished trace and the time of its first step, from the beginning of the file."""
 
 from __future__ import annotations
 

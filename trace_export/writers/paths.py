@@ -1,4 +1,4 @@
-"""Where the outputs go, and what they are called."""
+"""Folders and names of the output files."""
 
 from __future__ import annotations
 

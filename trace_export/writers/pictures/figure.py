@@ -1,7 +1,7 @@
-"""What a picture of the chart shows, before any ink: its rows, its steps, and the blocks with their labels.
+"""Renderer-independent layout of a picture: its rows, its steps, and the blocks with their labels.
 
-`svg` draws it still, `page` draws it to be zoomed. Only the pipeline's own rows are in it (stages, models, bubbles);
-device tasks and counters belong to the trace viewer.
+`svg` draws it as a still picture, `page` as an interactive one. It has only the rows of the pipeline (stages, models,
+bubbles); device tasks and counters are for the trace viewer.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Figure:
 
     @property
     def remarks(self) -> list[str]:
-        """What a number means, and what the picture shows that the data do not say."""
+        """Remarks below the picture: the meaning of the numbers, and what was inferred."""
         guessed = {"labels": "The numbers in some blocks", "origin": "The times of some blocks"}
         remarks = [BUBBLE] if self.bubbles is not None else []
         return remarks + [
@@ -80,7 +80,7 @@ class Figure:
 
     @property
     def lane_height(self) -> float:
-        """In pixels: less where there are many rows, so that the picture ends somewhere."""
+        """In pixels; smaller with many rows, to bound the height of the picture."""
         count = len(self.rows)
         return 24.0 if count <= 16 else 18.0 if count <= 32 else 13.0 if count <= 512 else max(13.0 * 512 / count, 2.0)
 
@@ -96,7 +96,7 @@ class Figure:
 
     @property
     def legend(self) -> list[tuple[str, str]]:
-        """Each fill that is a meaning, with its words."""
+        """The fills that have a meaning, with their labels."""
         present = self.blocks["kind"].unique().sort()
         chunks = range(self.chunks) if self.chunks > 1 else ()
         return [
@@ -172,7 +172,7 @@ def _rows(tracks: list[list[Track]], slices: pl.DataFrame) -> tuple[Row, ...]:
 
 
 def _label() -> pl.Expr:
-    """What stands in a block: the micro-batch's number, as in the papers; the name where there is none."""
+    """The text in a block: the number of the micro-batch, as in the papers; the name where there is none."""
     forward = pl.col("microbatch").cast(pl.String)
     pair = pl.concat_str(forward, pl.lit("+"), pl.col("microbatch_b").cast(pl.String))
     plain = pl.when(pl.col("kind").is_in(["F", "B", "W"])).then(forward)

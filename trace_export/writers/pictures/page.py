@@ -1,7 +1,7 @@
-"""The pipeline chart as one HTML page to zoom and to hover, alone or above the tables of a report.
+"""The pipeline chart as one interactive HTML page (zoom, tooltips), alone or above the tables of a report.
 
-The page holds all it needs: it asks no server for anything, and its content security policy forbids it to. The blocks
-are drawn on a canvas from columns of numbers, because a browser moves a hundred thousand SVG elements only with pain.
+The page is self-contained: it makes no request, and its content security policy forbids any. The blocks
+are drawn on a canvas from columns of numbers, because a browser is slow with a hundred thousand SVG elements.
 A plotting library (Vega) would bring a script many times this page's size that makes code from text, which a strict
 policy forbids. Without scripts the page shows the still picture.
 """

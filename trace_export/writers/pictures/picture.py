@@ -1,4 +1,4 @@
-"""The chart as a picture: `svg` and `png` to paste into a paper or an issue, `html` to zoom and to hover.
+"""The chart as a picture: `svg` and `png` for a paper or an issue, `html` for an interactive page.
 
 SVG and HTML are written by this package itself (`svg` and `page` say why) and need nothing beyond the core install.
 PNG is the SVG rendered by resvg, which comes in vl-convert, the extra `picture`: one wheel without further
@@ -22,7 +22,7 @@ from trace_export.writers.pictures.figure import Figure, figure
 from trace_export.writers.pictures.page import Table, page
 
 STEPS_SHOWN = 3
-"""Steps in a still picture of which nobody said which steps to show."""
+"""Steps in a still picture where none are selected."""
 
 SHARPNESS = 2.0
 """Pixels of a PNG per pixel of the SVG, as long as there are not more than `MOST_PIXELS`."""

@@ -128,7 +128,7 @@ def _frame(figure: Figure, size: _Size, step: dict[str, Any]) -> str:
 
 
 def _placed(figure: Figure, size: _Size, steps: pl.DataFrame) -> pl.DataFrame:
-    """The blocks of `steps` with x, y, w, h in pixels. A sliver of the idle row keeps neighbours apart."""
+    """The blocks of `steps` with x, y, w, h in pixels. A narrow gap separates neighbours."""
     lanes = [(row, lane, *_lane(figure.gap, at, below, lane, line.lanes))
              for row, (line, at, below) in enumerate(zip(figure.rows, size.tops, size.tops[1:], strict=False))
              for lane in range(line.lanes)]  # fmt: skip
@@ -160,7 +160,7 @@ def _fills(placed: pl.DataFrame) -> Iterator[str]:
 
 
 def _numbers(placed: pl.DataFrame, text: float) -> str:
-    """The labels of the blocks that they fit into."""
+    """The labels that fit into their blocks."""
     fitting = placed.filter(
         pl.col("label") != "",
         pl.col("label").str.len_chars() * LETTER * text + 1 <= pl.col("w"),

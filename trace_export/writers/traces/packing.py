@@ -1,4 +1,4 @@
-"""Records of several fixed sizes, put into the order of their rows: what both trace encoders share."""
+"""Records of several fixed sizes in the order of their rows, for both trace encoders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chart as a Perfetto trace (.pftrace): TrackEvent packets that the Perfetto UI shows with no click.
+"""A chart as a Perfetto trace (.pftrace): TrackEvent packets that the Perfetto UI shows without a click.
 
 What the UI needs for that (v52 and later): one root track that all others lie under, explicit order among siblings,
 no ClockSnapshot (it would make a second root). Field numbers as in protos/perfetto/trace.

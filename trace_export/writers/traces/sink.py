@@ -1,4 +1,4 @@
-"""Where the trace writers put their bytes: a file, plain or gzipped, written while the next bytes are made."""
+"""The output of the trace writers: a file, plain or gzipped, written while the next bytes are encoded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def opened(path: Path, compress: bool) -> Iterator[Write]:
 
 @contextmanager
 def _in_background(write: Write) -> Iterator[Write]:
-    """`write` in a thread of its own, in order: both compressing and the disk leave the processor to others."""
+    """`write` in a thread of its own, in order: both compression and the disk release the interpreter."""
     waiting: deque[Future[object]] = deque()
     with ThreadPoolExecutor(1) as thread:
 
