@@ -1,4 +1,4 @@
-"""Of the sources that were found, those that the user asked for; and what is said where there are none."""
+"""Select the sources that the user asked for, and word the errors where there are none."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def together(parts: Sequence[tuple[str, Found]]) -> Found:
     """What was found on each machine of a cluster as one; a machine's clock domains carry its name.
 
     A log whose number of its rank is just its place on its machine is the same on every machine: such ranks become
-    `assumed` and give way to each other when the profiles are merged.
+    `assumed`, and `merge` renumbers those that collide.
     """
     sources: list[Source] = []
     for name, found in parts:

@@ -1,4 +1,4 @@
-"""A walk over a folder, and the words in which the recognisers of `find` speak about what it meets."""
+"""Directory walk shared by the format detectors, and what they return."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def host_of(root: Path, folder: Path) -> str:
 
 
 def walk(root: Path) -> list[Folder]:
-    """`root` and the folders below it, each once however links lead to it, in natural order.
+    """`root` and the folders below it in natural order. Symlink cycles are visited once.
 
     Raises UsageError when `root` is not a folder, TraceExportError when it cannot be read.
     """

@@ -30,12 +30,12 @@ class Format:
 
     `kind` is the `kind` of its sources and of their ranks. `command` is what the user calls it: a command of
     trace-export, which several formats of one profiler share. `title` completes "Draw …", `files` completes "looked
-    for …". `detector` names the function `(root, folders) -> Found` as "module:function"; formats that share one are
-    told apart by it. `reader` names the module with `read(source, options) -> Profile` and, where the format has
-    device tasks, `read_tasks(request) -> tuple[KernelFile, ...]`. `folder_speed` is the speed where the source is a
-    folder and not a file. `guide` is the page of docs/collect that `howto` prints. `side_files` are patterns of the
-    files that its detector and its reader open besides the source, relative to the folder of the source (or to the
-    source, where that is a folder). `step_task_info`: MindStudio Insight reads the table StepTaskInfo in its databases.
+    for …". `detector` names the function `(root, folders) -> Found` as "module:function"; formats may share one.
+    `reader` names the module with `read(source, options) -> Profile` and, where the format has device tasks,
+    `read_tasks(request) -> tuple[KernelFile, ...]`. `folder_speed` is the speed where the source is a folder and not a
+    file. `guide` is the page of docs/collect that `howto` prints. `side_files` are patterns of the files that its
+    detector and its reader open besides the source, relative to the folder of the source (or to the source, where that
+    is a folder). `step_task_info`: MindStudio Insight reads the table StepTaskInfo in its databases.
     """
 
     kind: str

@@ -21,7 +21,7 @@ RANK_COLUMNS = {
 def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
     """All profiles as one, and an error for each that claims a rank which an earlier one has by better right.
 
-    A number that is only assumed gives way to a recorded one: it becomes the next that is free, in the order given.
+    An assumed number that is recorded for another rank becomes the next free one, in the order given.
     """
     parts = list(profiles)
     taken = {rank: source for p in parts for rank, source in _ranks(p, recorded=True).items()}

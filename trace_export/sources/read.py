@@ -12,7 +12,7 @@ from trace_export.errors import SourceError
 from trace_export.model import KernelFile, Profile
 from trace_export.sources.cost import size
 from trace_export.sources.formats import of_kind
-from trace_export.sources.shared.timestamps import plausible
+from trace_export.sources.shared.timestamps import without_invalid_times
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 
@@ -21,7 +21,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
     when it holds what no sound file holds, such as a number that does not fit the type of its column."""
     reader: Callable[[Source, ReadOptions], Profile] = of_kind(source.kind).module().read
     with _as_source_error(source.path):
-        return plausible(reader(source, options), source.path)
+        return without_invalid_times(reader(source, options), source.path)
 
 
 def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:

@@ -35,8 +35,9 @@ class Source:
 @dataclass(frozen=True)
 class ReadOptions:
     """How to read blocks, messages and counters, which are always read for all of the time: steps are counted and
-    clocks are tied by them. `host_ranges`: the ranges themselves in place of the GPU work in them. `optimizer`: also
-    look for the optimizer among an Ascend rank's kernels."""
+    clocks are fitted from them. `host_ranges`: the ranges themselves in place of the GPU work in them. `ranks`: only
+    these. `markers`: rules of the user for the names of ranges (see dialects.Dialects.of). `optimizer`: also look for
+    the optimizer among the kernels, where it is not marked."""
 
     host_ranges: bool = False
     ranks: Numbers | None = None

@@ -19,7 +19,7 @@ def is_table(path: Path) -> bool:
 
 
 def read(path: Path) -> Profile:
-    """The blocks, ranks and hosts in the table. Its steps count as of one run, for it does not tell runs apart.
+    """The blocks, ranks and hosts in the table. Its steps count as of one run: it has no column for the run.
 
     Raises SourceError when the file is no such table.
     """
@@ -34,10 +34,10 @@ def read(path: Path) -> Profile:
         raise SourceError(path, f"cannot be read as a span table ({str(error).splitlines()[0]})", REMEDY) from error
     if spans.select(pl.any_horizontal(pl.col("rank", "start_ns", "end_ns").is_null()).any()).item():
         raise SourceError(path, "is not a span table: a row has no rank or no time", REMEDY)
-    told = pl.when(pl.col("stage").is_not_null()).then(pl.lit("recorded"))
+    stage_origin = pl.when(pl.col("stage").is_not_null()).then(pl.lit("recorded"))
     ranks = ranks.with_columns(
         pl.col("host").fill_null("unknown"), kind=pl.lit("table"), source=pl.lit(str(path)),
-        rank_origin=pl.lit("recorded"), stage_origin=told,
+        rank_origin=pl.lit("recorded"), stage_origin=stage_origin,
     )  # fmt: skip
     hosts = ranks.select("host", label="host").unique(maintain_order=True).with_row_index("machine")
     return Profile(hosts=conform(hosts, HOSTS), ranks=ranks, spans=spans)

@@ -133,7 +133,7 @@ def test_blocks_equal_brute_force(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / f"{compact}{chunk}.json"
     build(ranges, launches, kernels_first).write(path, compact=compact)
-    with patch.object(event_stream, "CHUNK", chunk):
+    with patch.object(event_stream, "READ_BYTES", chunk):
         got = {m: (s, e) for m, s, e in times(loaded(path)) if m != "B0.0.0"}
     assert got == brute_force(ranges, launches)
 
@@ -295,7 +295,7 @@ def test_device_tasks(tmp_path: Path, detail: Any) -> None:
     trace.kernel(5, 9, trace.call(1), name="ncclDevKernel_AllReduce_Sum", stream=20)
     trace.copy(40_000, 41_000, trace.call(2))
     trace.events.reverse()
-    with patch.object(event_stream, "CHUNK", 200):
+    with patch.object(event_stream, "READ_BYTES", 200):
         source = Source("kineto", trace.write(tmp_path / "t.json"), "machine0")
         (file,) = read_tasks(TaskRequest(source, detail, {0: 2}, None, tmp_path))
     tasks = pl.read_ipc(file.path).with_columns(pl.col("start_ns", "end_ns") - BASE, pl.col("name").cast(pl.String))
@@ -357,7 +357,7 @@ def test_a_trace_that_breaks_off(tmp_path: Path, layout: str) -> None:
             content = gzip.compress(whole)
             content = content[: int(len(content) * share)]
         (tmp_path / "t.json").write_bytes(content)
-        with patch.object(event_stream, "CHUNK", 4096):
+        with patch.object(event_stream, "READ_BYTES", 4096):
             profile = loaded(tmp_path / "t.json")
         assert times(profile) == [("F0.0.0", 20_000, 30_007)]
         assert "trace-truncated" in notes(profile)
@@ -381,7 +381,7 @@ def test_strings_that_look_like_the_end_of_an_event(tmp_path: Path) -> None:
     trace.kernel(70_000, 70_001, trace.call(55_000))
     for compact in (False, True):
         path = trace.write(tmp_path / "t.json", compact=compact)
-        with patch.object(event_stream, "CHUNK", 700):
+        with patch.object(event_stream, "READ_BYTES", 700):
             assert [m for m, *_ in times(loaded(path))] == ["B0.0.0", "F0.0.0"]
 
 
@@ -442,7 +442,7 @@ def test_events_match_a_whole_parse(tmp_path: Path) -> None:
         [Range(MAIN, i % 9, i % 5, "block") for i in range(50)], [Launch(7, 3, [(1, 2, "kernel")])] * 30, False
     )
     path = trace.write(tmp_path / "t.json")
-    with patch.object(event_stream, "CHUNK", 1000), event_stream.Trace(path, '"ph"') as opened:
+    with patch.object(event_stream, "READ_BYTES", 1000), event_stream.Trace(path, '"ph"') as opened:
         streamed = pl.concat(opened.events())
     events = json.loads(path.read_text())["traceEvents"]
     expected = [(e["cat"], e["name"], math.floor(e["ts"] * 1000 + 0.5)) for e in events]

@@ -60,7 +60,7 @@ def test_equals_the_plain_pattern_for_any_text_and_chunk(tmp_path: Path, pieces:
     content = b"".join(pieces)
     path = tmp_path / "workerlog.0"
     path.write_bytes(content)
-    with mock.patch.object(log_scanner, "CHUNK", chunk):
+    with mock.patch.object(log_scanner, "READ_BYTES", chunk):
         log = scan(path)
     expected = [
         (job.decode("utf-8", "replace"), int(mb), round(float(start) * 1000), round(float(end) * 1000))
@@ -75,7 +75,7 @@ def test_thread_ids_come_from_the_prefix_even_across_chunks(tmp_path: Path) -> N
     path = tmp_path / "workerlog.0"
     line = "I1206 02:31:51.177920 {thread:5d} a.cc:1] " + RECORD
     path.write_text("".join(line.format(thread=i % 3 + 7) for i in range(40)) + RECORD)
-    with mock.patch.object(log_scanner, "CHUNK", 100):
+    with mock.patch.object(log_scanner, "READ_BYTES", 100):
         assert scan(path).records["thread"].to_list() == [i % 3 + 7 for i in range(40)] + [None]
 
 

@@ -18,7 +18,7 @@ from trace_export.sources.ascend.hccl import COPIES, OPERATORS
 from trace_export.sources.ascend.marker_blocks import MARKS, STEPS, WORKED
 from trace_export.sources.ascend.metadata import group_hash
 from trace_export.sources.shared.sqlite import Database
-from trace_export.sources.shared.timestamps import usable
+from trace_export.sources.shared.timestamps import valid_unix_times
 
 NOT_AVAILABLE = 4294967295
 HOST_ONLY = 4000000000
@@ -84,7 +84,7 @@ def marks(db: Database) -> tuple[pl.DataFrame, int]:
         "SELECT startNs AS host_start_ns, endNs AS host_end_ns, message AS text, connectionId AS mark,"
         " domainId AS domain FROM MSTX_EVENTS WHERE eventType IN (1, 2)"
     )
-    known = usable("host_start_ns", "host_end_ns")
+    known = valid_unix_times("host_start_ns", "host_end_ns")
     host = host.with_columns(pl.when(known).then(c).alias(c) for c in ("host_start_ns", "host_end_ns"))
     device = db.frame(
         "SELECT startNs AS start_ns, endNs AS end_ns, connectionId AS mark, streamId AS stream FROM TASK"
@@ -130,14 +130,14 @@ def operators(db: Database, ranges: pl.DataFrame) -> tuple[pl.DataFrame, pl.Data
 def _announced(ranges: pl.DataFrame) -> pl.DataFrame:
     """`OPERATORS` that HCCL marked itself, in the domain `communication`, as JSON. These names have no index."""
     own = ranges.filter(pl.col("domain") == "communication") if "domain" in ranges.columns else ranges.clear()
-    told = []
+    parsed = []
     for text in own["text"].unique():
         with suppress(orjson.JSONDecodeError):
             message = orjson.loads(text)
             if isinstance(message, dict) and isinstance(message.get("opName"), str):
-                told.append({"text": text, "op": message["opName"], "group": str(message.get("groupName", "N/A"))})
+                parsed.append({"text": text, "op": message["opName"], "group": str(message.get("groupName", "N/A"))})
     schema = {"text": TEXT, "op": TEXT, "group": TEXT}
-    rows = own.join(pl.DataFrame(told, schema=schema), on="text")
+    rows = own.join(pl.DataFrame(parsed, schema=schema), on="text")
     return conform(rows.with_columns(_hashed(rows["group"])), OPERATORS)
 
 
@@ -220,7 +220,7 @@ def kernels_called(db: Database, pattern: str) -> pl.DataFrame:
         )
         for rows in (db.chunks("TASK") if ids else ())
     ]
-    return pl.concat([found, *parts]).filter(usable())
+    return pl.concat([found, *parts]).filter(valid_unix_times())
 
 
 def kernels(db: Database) -> pl.DataFrame:
@@ -240,4 +240,4 @@ def kernels(db: Database) -> pl.DataFrame:
         return empty(WORKED)
     whole = named(db, pl.concat(numbers), "text", "name")
     typed = pl.when(pl.col("text") != "N/A").then("text").otherwise("name")
-    return conform(whole.filter(usable()).with_columns(text=typed), WORKED).sort("start_ns")
+    return conform(whole.filter(valid_unix_times()).with_columns(text=typed), WORKED).sort("start_ns")

@@ -22,21 +22,21 @@ OUTPUT = "ASCEND_PROFILER_OUTPUT"
 TEXTS = ("trace_view.json", "kernel_details.csv", "communication.json", "analysis.db")
 """What a text export can be read from; the first two have the blocks, the others communication only."""
 
-COPIES = "step_task_info"
+COPIES_FOLDER = "step_task_info"
 """Where `writers/step_task_info.py` puts its copies of the databases; never read again as a profile."""
 
-TIMELESS = (
+TABLES_WITHOUT_TIMES = (
     "dataset.csv", "op_statistic.csv", "api_statistic.csv", "l2_cache.csv", "step_trace_time.csv",
     "minddata_pipeline_summary_{rank}.csv", "minddata_pipeline_raw_{rank}.csv",
 )  # fmt: skip
-"""Tables of a text export that say how long or how often, but not when."""
+"""Tables of a text export that hold durations or counts, but no times."""
 
 _DATABASE = re.compile(r"ascend_(pytorch|mindspore)_profiler(?:_(\d{1,9}))?\.db")
 _MONITOR = re.compile(r"msmonitor_\d+_\d{17}_(-1|\d{1,9})\.db")
 _MSPROF = re.compile(r"msprof_\d{14}\.db")
 _CAPTURE = re.compile(r"(?:(.+)_\d+_)?(\d{17})_ascend_(pt|ms)")
 _INFO = re.compile(r"profiler_info(?:_(\d{1,9}))?\.json")
-_NOT_RANKS = ("cluster_analysis_output", COPIES)
+_NOT_RANKS = ("cluster_analysis_output", COPIES_FOLDER)
 
 SAME_BOOT_NS = 1_000_000
 """Two ranks whose clocks started closer together than this run on one host; in real captures they agree to 9 µs."""
@@ -58,8 +58,8 @@ class _Capture:
         return match[1] if match else None
 
     @property
-    def taken(self) -> str:
-        """When, as the folder's name tells it; sorts by time."""
+    def started(self) -> str:
+        """When the capture began, from the folder's name; sorts by time."""
         match = _CAPTURE.fullmatch(self.folder.name)
         return match[2] if match else ""
 
@@ -91,7 +91,7 @@ def _without_times(sources: tuple[Source, ...]) -> tuple[Note, ...]:
         name.format(rank="N"): source.path
         for source in sources
         if source.path.is_dir()
-        for name in TIMELESS
+        for name in TABLES_WITHOUT_TIMES
         if (source.path / name.format(rank=source.rank)).is_file()
     }
     if not names:
@@ -113,20 +113,20 @@ def _captures(folder: Folder, files: dict[Path, tuple[str, ...]]) -> list[_Captu
         home = next((p for p in folder.path.parents if not p.name.startswith("PROF_")), folder.path.parent)
     infos = [name for name in files.get(home, ()) if _INFO.fullmatch(name)]
     info = json_file(home / infos[0]) if infos else {}
-    said = _rank_in(infos[0], info) if infos else None
+    recorded = _rank_in(infos[0], info) if infos else None
     boot = boot_epoch(info)
     found: list[_Capture] = []
     for name in folder.files:
         if match := _DATABASE.fullmatch(name):
             kind: Literal["ascend", "mindspore"] = "mindspore" if match[1] == "mindspore" else "ascend"
-            rank = int(match[2]) if match[2] else said
+            rank = int(match[2]) if match[2] else recorded
             found.append(_Capture(kind, folder.path / name, home, rank, boot))
         elif match := _MONITOR.fullmatch(name):
             found.append(_Capture("ascend", folder.path / name, home, whole(match[1], least=0), boot))
         elif _MSPROF.fullmatch(name):
-            found.append(_Capture(_framework(home, info), folder.path / name, home, said, boot))
+            found.append(_Capture(_framework(home, info), folder.path / name, home, recorded, boot))
     if not found and any(name in TEXTS for name in folder.files) and (home != folder.path or infos):
-        found.append(_Capture(_framework(home, info), folder.path, home, said, boot))
+        found.append(_Capture(_framework(home, info), folder.path, home, recorded, boot))
     return found
 
 
@@ -135,7 +135,7 @@ def _framework(home: Path, info: dict[str, object]) -> Literal["ascend", "mindsp
 
 
 def _rank_in(name: str, info: dict[str, object]) -> int | None:
-    """The rank that `profiler_info_{rank}.json` tells: its name first, then its content."""
+    """The rank in `profiler_info_{rank}.json`: its name first, then its content."""
     match = _INFO.fullmatch(name)
     if match and match[1]:
         return int(match[1])
@@ -144,7 +144,7 @@ def _rank_in(name: str, info: dict[str, object]) -> int | None:
 
 
 def _newest(captures: Sequence[_Capture]) -> tuple[list[_Capture], list[Note]]:
-    """One capture a rank, the one taken last; captures of unknown rank all stay."""
+    """One capture a rank, the latest; captures of unknown rank all stay."""
     kept: dict[object, _Capture] = {}
     notes: list[Note] = []
     for capture in captures:
@@ -153,7 +153,7 @@ def _newest(captures: Sequence[_Capture]) -> tuple[list[_Capture], list[Note]]:
         if other is None:
             kept[key] = capture
             continue
-        old, new = sorted((other, capture), key=lambda c: c.taken)
+        old, new = sorted((other, capture), key=lambda c: c.started)
         kept[key] = new
         notes.append(
             Note(

@@ -13,11 +13,11 @@ from trace_export.model import COLLECTIVES, INT, P2P, TEXT, TIME, Schema, confor
 from trace_export.sources.ascend.metadata import Metadata
 
 OPERATORS: Schema = {"op": TEXT, "group": TEXT, "start_ns": TIME, "end_ns": TIME, "bytes": TIME}
-"""One operator; `op` its whole name, `group` the decimal hash of its group, or null where the source does not say."""
+"""One operator; `op` its whole name, `group` the decimal hash of its group, null where the source does not have it."""
 
 COPIES: Schema = {"op": TEXT, "group": TEXT, "peer": INT, "remote": TIME, "local": TIME}
 """What a point-to-point operator moved: `remote` bytes read from the member `peer` of the group (its place in it), and
-`local` bytes moved on this rank. `peer` is null where the source does not say; bytes are null where it does not."""
+`local` bytes moved on this rank. Each is null where the source does not have it."""
 
 SLACK_BYTES = 1024
 """Local copies hold a few bytes of bookkeeping besides the data sent."""
@@ -57,14 +57,14 @@ def _sides(transfers: pl.DataFrame, copies: pl.DataFrame, meta: Metadata, rank: 
     moved = copies.rename({"op": "whole_name"})
     remote, local = pl.col("remote").fill_null(0), pl.col("local").fill_null(0)
     sends = (local - remote > SLACK_BYTES) | (remote == 0)
-    told = pl.when(remote == 0).then(pl.lit("send")).when(sends).then(pl.lit("both")).otherwise(pl.lit("recv"))
+    observed = pl.when(remote == 0).then(pl.lit("send")).when(sends).then(pl.lit("both")).otherwise(pl.lit("recv"))
     known = pl.col("remote").is_not_null() & (remote + local > SLACK_BYTES)
     members = _members(transfers["group"].unique().drop_nulls().to_list(), meta, rank)
     only = members.group_by("group").agg(pl.col("global").first(), n=pl.len()).filter(pl.col("n") == 1)
     return (
         transfers.join(moved, on=["whole_name", "group"], how="left", maintain_order="left")
         .with_columns(
-            role=pl.when((pl.col("role") == "both") & known).then(told).otherwise("role"),
+            role=pl.when((pl.col("role") == "both") & known).then(observed).otherwise("role"),
             bytes=pl.when(known).then(pl.max_horizontal(remote, local - remote)).otherwise("bytes"),
         )
         .join(members.rename({"place": "peer"}), on=["group", "peer"], how="left", maintain_order="left")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import polars as pl
 
 from trace_export.model import INT, SPANS, TEXT, TIME, Note, Schema, conform
-from trace_export.sources.shared.timestamps import UNTIMED, usable
+from trace_export.sources.shared.timestamps import UNTIMED, valid_unix_times
 
 MARKS: Schema = {
     "text": TEXT, "stream": TIME, "start_ns": TIME, "end_ns": TIME, "host_start_ns": TIME, "host_end_ns": TIME,
@@ -29,7 +29,7 @@ OPTIMIZER = "(?i)adam|applymomentum|applyrmsprop|applyadagrad|lamb|lars|sgd"
 """What the names and types of an optimizer's kernels contain."""
 
 EMPTY_NS = 10_000
-"""Where no kernels were recorded, a weight-gradient range shorter than this is taken for a pop of an empty store."""
+"""Where no kernels were recorded, a weight-gradient range shorter than this counts as a pop of an empty store."""
 
 Busy = Callable[[pl.DataFrame], pl.Series]
 """Ranges (stream, start_ns, end_ns) → for each whether a kernel ran in it; used for weight-gradient ranges only."""
@@ -38,17 +38,17 @@ Busy = Callable[[pl.DataFrame], pl.Series]
 def spans(
     marks: pl.DataFrame, names: pl.DataFrame, steps: pl.DataFrame, rank: int, busy: Busy | None
 ) -> tuple[pl.DataFrame, list[Note]]:
-    """The blocks among `marks` (`MARKS`) as in model.SPANS, by start; `names` (markers.NAMES) says what their texts
-    mean.
+    """The blocks among `marks` (`MARKS`) as in model.SPANS, by start; `names` (dialects.NAMES) is what their
+    texts mean.
 
-    Where the profiler has no `steps`, markers around whole steps stand in for them.
+    Where the profiler has no `steps`, markers around whole steps replace them.
     """
-    told = marks.filter(usable()).join(names, on="text")
+    named = marks.filter(valid_unix_times()).join(names, on="text")
     if steps.is_empty():
-        steps = conform(told.filter((pl.col("role") == "step") & pl.col("step").is_not_null()), STEPS)
-    blocks = _outermost(told.filter(pl.col("role") == "block").drop("rank").rename({"step": "told"}))
+        steps = conform(named.filter((pl.col("role") == "step") & pl.col("step").is_not_null()), STEPS)
+    blocks = _outermost(named.filter(pl.col("role") == "block").drop("rank").rename({"step": "marked_step"}))
     blocks, notes = _worked(blocks, busy)
-    if lost := marks.filter(~usable().fill_null(False)).height:
+    if lost := marks.filter(~valid_unix_times().fill_null(False)).height:
         notes.append(Note("times-unusable", "warning", f"ranges {UNTIMED}", count=lost))
     blocks, outside = _stepped(blocks, steps)
     if outside:
@@ -64,9 +64,9 @@ def spans(
 
 
 def stage(names: pl.DataFrame) -> int | None:
-    """The rank's place in its pipeline, if its markers say it: those of trace_export.instrument do."""
-    said = names["place"].drop_nulls()
-    return None if said.is_empty() else int(said[0])
+    """The rank's place in its pipeline, if its markers name it: those of trace_export.instrument do."""
+    places = names["place"].drop_nulls()
+    return None if places.is_empty() else int(places[0])
 
 
 def _outermost(blocks: pl.DataFrame) -> pl.DataFrame:
@@ -102,7 +102,7 @@ def _stepped(blocks: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, i
     marker's own number counts.
     """
     if steps.is_empty():
-        return blocks.with_columns(step="told"), 0
+        return blocks.with_columns(step="marked_step"), 0
     since = pl.coalesce("host_start_ns", "start_ns")
     until = pl.coalesce("host_end_ns", since)
     ordered = blocks.with_columns(since=since, until=until).sort("since")

@@ -1,4 +1,4 @@
-"""What an Ascend profile says about itself: sizes of the parallel job, communication groups, rank → stage.
+"""The metadata of an Ascend profile: sizes of the parallel job, communication groups, rank → stage.
 
 torch_npu stores the user's metadata as JSON texts in the table META_DATA and in `profiler_metadata.json`; MindSpore has
 only the file. Nothing here is needed to read blocks, so whatever is damaged becomes a note.
@@ -94,7 +94,7 @@ def boot_epoch(info: Mapping[str, Any]) -> int | None:
 
 
 def metadata(table: Sequence[tuple[str, str]], folder: Path, rank: int | None, source: Path) -> Metadata:
-    """What the rows (name, JSON text) of META_DATA and the files in the capture `folder` say about `rank`."""
+    """What the rows (name, JSON text) of META_DATA and the files in the capture `folder` record of `rank`."""
     notes: list[Note] = []
     values: dict[str, object] = dict(_metadata_file(folder, notes))
     for name, text in table:
@@ -185,7 +185,7 @@ def _place(groups: dict[str, Group], sizes: dict[str, int | None], rank: int | N
 
 
 def _old_mindspore(folder: Path) -> dict[str, int | None]:
-    """MindSpore up to 2.4 says its stage in profiler_info_{rank}.json."""
+    """MindSpore up to 2.4 records its stage in profiler_info_{rank}.json."""
     info = next((json_file(path) for path in sorted(folder.glob("profiler_info*.json"))), {})
     stages = whole(info.get("stage_num", info.get("pipeline_stage_num")))
     return {"stage": whole(info.get("pipeline_stage_id"), 0), "pp": stages}

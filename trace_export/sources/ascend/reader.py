@@ -188,7 +188,7 @@ def _from_text(source: Source, options: ReadOptions) -> Profile:
     communication = rows.filter(is_communication).collect(engine="streaming")
     computing = rows.filter(~is_communication)
     by_step = computing.group_by("step").agg(pl.col("end_ns").max()).drop_nulls().collect(engine="streaming")
-    twins = seen.marks["host_start_ns"].null_count() == 0 and len(seen.steps) > 0
+    correlated = seen.marks["host_start_ns"].null_count() == 0 and len(seen.steps) > 0
     operators, copies = text_export.operators(communication, folder, notes)
     found = _Recorded(
         rank=rank,
@@ -198,7 +198,7 @@ def _from_text(source: Source, options: ReadOptions) -> Profile:
         label=source.host,
         meta=metadata((), folder.parent, rank, folder),
         marks=seen.marks,
-        steps=seen.steps if twins or by_step.is_empty() else text_export.steps(by_step),
+        steps=seen.steps if correlated or by_step.is_empty() else text_export.steps(by_step),
         operators=operators,
         copies=copies,
         counters=pl.concat([seen.counters, text_export.counters(folder)]).with_columns(rank=pl.lit(rank, INT)),

@@ -1,6 +1,6 @@
 """A text export of torch_npu or MindSpore: `kernel_details.csv`, `communication*.json` and tables of memory.
 
-Columns come and go with level and version, so they are taken by name. Times are µs as text, often with a TAB behind.
+Columns come and go with level and version, so they are selected by name. Times are µs as text, often with a TAB behind.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from trace_export.sources.ascend.hccl import COPIES, OPERATORS
 from trace_export.sources.ascend.marker_blocks import STEPS, WORKED
 from trace_export.sources.ascend.metadata import json_file, whole
 from trace_export.sources.shared.sqlite import Database
-from trace_export.sources.shared.timestamps import usable
+from trace_export.sources.shared.timestamps import valid_unix_times
 from trace_export.units import thousandths
 
 KERNELS: Schema = {
     "name": TEXT, "type": TEXT, "core": TEXT, "stream": TIME, "step": INT, "start_ns": TIME, "end_ns": TIME,
 }  # fmt: skip
-"""One row of kernel_details.csv. `type` is null at Level0, where only the name tells what ran."""
+"""One row of kernel_details.csv. `type` is null at Level0, where only the name identifies what ran."""
 
 _COLUMNS = {"name": "Name", "type": "Type", "core": "Accelerator Core", "stream": "Stream ID", "step": "Step Id"}
 _TIMES = ("Start Time(us)", "Duration(us)")
@@ -58,11 +58,11 @@ def kernels(folder: Path) -> pl.LazyFrame:
     start, length = (thousandths(pl.col(column)) for column in _TIMES)
     return rows.select(*known, *absent, start_ns=start, end_ns=start + length).with_columns(
         pl.col("stream").cast(TIME, strict=False), pl.col("step").cast(INT, strict=False)
-    ).filter(usable())  # fmt: skip
+    ).filter(valid_unix_times())  # fmt: skip
 
 
 def unfinished(folder: Path) -> Iterator[Note]:
-    """A warning for each table without content, which is taken for one that is not there."""
+    """A warning for each table without content, which is read as if it were absent."""
     for path in sorted(folder.glob("*.csv")):
         if path.is_file() and path.stat().st_size == 0:
             yield Note(
@@ -86,13 +86,13 @@ def operators(rows: pl.DataFrame, folder: Path, notes: list[Note]) -> tuple[pl.D
 
     A rank without kernel_details.csv has its times from communication.json, on a grid of 0.25 µs, or analysis.db.
     """
-    told = _communication(folder, notes)
+    operators = _communication(folder, notes)
     timed = rows.select("start_ns", "end_ns", op="name")
     if timed.is_empty():
-        found = told if len(told) else _analysed(folder)
+        found = operators if len(operators) else _analysed(folder)
     else:
-        found = timed.join(told.select("op", "group", "bytes").unique("op", keep="none"), on="op", how="left")
-    return conform(found, OPERATORS), _copies(folder, told, notes)
+        found = timed.join(operators.select("op", "group", "bytes").unique("op", keep="none"), on="op", how="left")
+    return conform(found, OPERATORS), _copies(folder, operators, notes)
 
 
 def _communication(folder: Path, notes: list[Note]) -> pl.DataFrame:
@@ -113,9 +113,9 @@ def _communication(folder: Path, notes: list[Note]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=OPERATORS, orient="row")
 
 
-def _copies(folder: Path, told: pl.DataFrame, notes: list[Note]) -> pl.DataFrame:
+def _copies(folder: Path, operators: pl.DataFrame, notes: list[Note]) -> pl.DataFrame:
     """`COPIES`: remote and local bytes per operator from communication_matrix.json, which lists a few of each kind; of
-    the others communication.json tells the remote ones, if it recorded sizes at all."""
+    the others communication.json has the remote ones, if it recorded sizes at all."""
     rows = [
         (str(link["Op Name"]), group, *pair, round(_number(link.get("Transit Size(MB)")) * MB))
         for _, group, links in _entries(folder / "communication_matrix.json", notes)
@@ -130,9 +130,9 @@ def _copies(folder: Path, told: pl.DataFrame, notes: list[Note]) -> pl.DataFrame
         remote=pl.col("moved").filter(away).sum(),
         local=pl.col("moved").filter(~away).sum(),
     )
-    if not told["bytes"].sum():
+    if not operators["bytes"].sum():
         return conform(matrix, COPIES)
-    rest = told.join(matrix, on=["op", "group"], how="anti").with_columns(remote="bytes")
+    rest = operators.join(matrix, on=["op", "group"], how="anti").with_columns(remote="bytes")
     return pl.concat([conform(matrix, COPIES), conform(rest, COPIES)])
 
 
@@ -173,7 +173,7 @@ def _number(value: object) -> float:
 
 
 def _analysed(folder: Path) -> pl.DataFrame:
-    """The operators of analysis.db (torch_npu) or communication_analyzer.db (MindSpore), for want of anything else."""
+    """The operators of analysis.db (torch_npu) or communication_analyzer.db (MindSpore), if nothing else has them."""
     for name in ("analysis.db", "communication_analyzer.db"):
         if not (folder / name).is_file():
             continue

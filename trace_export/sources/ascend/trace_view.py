@@ -1,6 +1,6 @@
 """`trace_view.json` of torch_npu and MindSpore: markers, steps and counters, read in pieces.
 
-The file is a bare JSON array of Chrome trace events, hundreds of MB for a large step. It is cut between events into
+The file is a bare JSON array of Chrome trace events, hundreds of MB for a large step. It is split between events into
 pieces of some MB, which Polars reads as lines of JSON; of each piece only the rows are kept that mean something here.
 `ts` is a text of unix µs with three decimals, because a float would lose the last of them.
 """
@@ -83,7 +83,7 @@ def read(path: Path, dialects: Dialects) -> TraceView:
 
 
 def _marks(ranges: pl.DataFrame) -> pl.DataFrame:
-    """The marker ranges as `MARKS`: the device's, each with its twin on the host; where it has none, the host's.
+    """The marker ranges as `MARKS`: the device's with the correlated host ranges, or if there are none, the host's.
 
     The k-th range of a name on the device is the k-th on the host, if there are as many.
     """
@@ -96,8 +96,8 @@ def _marks(ranges: pl.DataFrame) -> pl.DataFrame:
     if device.is_empty():
         return conform(host.with_columns(origin=pl.lit("host")), MARKS)
     nth, many = pl.int_range(pl.len()).over("text"), pl.len().over("text")
-    twins = host.select("text", nth=nth, many=many, host_start_ns="start_ns", host_end_ns="end_ns")
-    both = device.with_columns(nth=nth, many=many).join(twins, on=["text", "nth", "many"], how="left")
+    on_host = host.select("text", nth=nth, many=many, host_start_ns="start_ns", host_end_ns="end_ns")
+    both = device.with_columns(nth=nth, many=many).join(on_host, on=["text", "nth", "many"], how="left")
     return conform(both.with_columns(origin=pl.lit("device")), MARKS)
 
 

@@ -22,12 +22,12 @@ from trace_export.errors import SourceError
 from trace_export.sources.shared.timestamps import NO_TIME_NS
 from trace_export.units import thousandths
 
-CHUNK = 4 << 20
+READ_BYTES = 4 << 20
 MAX_HEADER = 64 << 20
 """A header holds the process groups of the whole cluster, but no more than that."""
 MAX_EVENT = 16 << 20
 TRIES = 3
-"""How many places a chunk may be cut at before more of the file is read."""
+"""How many places are tried as the end of the last whole event before more of the file is read."""
 
 FIELDS = (
     "correlation", "stream", "device", "Collective name", "Process Group Name", "Src Rank", "Dst Rank", "Seq", "dtype",
@@ -48,15 +48,15 @@ _LINES = b"\n  },\n  {"
 class Trace:
     """One trace, to be read once: `header` has the fields before the events, `events` goes through them.
 
-    Afterwards `cut` tells whether the file ends in the middle, `refused` how many events are no JSON.
+    Afterwards `truncated` is whether the file ends in the middle, `malformed` how many events are no JSON.
     """
 
     def __init__(self, path: Path, wanted: str) -> None:
         """Events whose text lacks `wanted`, a regular expression for Polars, may be left out. Raises SourceError."""
         self.path = path
         self.wanted = wanted
-        self.cut = False
-        self.refused = 0
+        self.truncated = False
+        self.malformed = 0
         self._file = _opened(path)
         try:
             self.header, self._buffer = self._read_header()
@@ -74,7 +74,7 @@ class Trace:
         """The complete events (`ph` X) in the file's order: cat, name, tid, start, end in ns (Int64), and `FIELDS`.
         Both times are NO_TIME_NS where they cannot be read.
 
-        Raises SourceError when what stands there is no list of events.
+        Raises SourceError when there is no list of events.
         """
         while data := self._read():
             self._buffer += data
@@ -90,9 +90,9 @@ class Trace:
     def _read(self) -> bytes:
         """The next bytes, none at the end; a compressed file that breaks off ends there."""
         try:
-            return self._file.read(CHUNK)
+            return self._file.read(READ_BYTES)
         except (EOFError, zlib.error, gzip.BadGzipFile):
-            self.cut = True
+            self.truncated = True
             return b""
         except OSError as error:
             raise SourceError(self.path, f"cannot be read ({error.strerror})") from error
@@ -130,7 +130,7 @@ class Trace:
             found = self._frame(self._buffer[:at])
             if found is not None:
                 return found
-        self.cut = True
+        self.truncated = True
         whole = self._whole_events()
         rest = self._frame(self._buffer) if self._buffer.rstrip().endswith(b"}") else None
         parts = [part for part in (whole, rest) if part is not None]
@@ -153,7 +153,7 @@ class Trace:
         if found is not None:
             return found
         good = [event for event in kept if _is_json(event)]
-        self.refused += len(kept) - len(good)
+        self.malformed += len(kept) - len(good)
         return _parsed(",".join(good).encode())
 
 

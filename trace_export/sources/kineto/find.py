@@ -13,7 +13,7 @@ from trace_export.sources.shared.names import rank_in
 from trace_export.sources.source import Source
 
 OURS = (".pt.trace.json", ".pt.trace.json.gz")
-"""What tensorboard_trace_handler calls its files: whatever is wrong with one of them, the reader says it."""
+"""The suffixes of tensorboard_trace_handler. Accepted without a look inside; errors are reported on read."""
 
 _HANDLER = re.compile(r"(?P<worker>.+)\.(?P<time>\d{10,20})\.pt\.trace\.json(?:\.gz)?")
 _WORKER = re.compile(r"(?P<host>.+)_\d+")
@@ -46,7 +46,7 @@ def _latest(files: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _source(root: Path, folder: Path, name: str) -> Source:
-    """A worker is called `host_pid` unless the user names it, so only that form tells a host."""
+    """A worker is called `host_pid` unless the user names it, so only that form names a host."""
     handler = _HANDLER.fullmatch(name)
     worker = _WORKER.fullmatch(handler["worker"]) if handler else None
     number = rank_in(name)

@@ -26,10 +26,10 @@ NONE = pl.DataFrame(
 
 def calls(kernels: pl.DataFrame) -> pl.DataFrame:
     """NCCL's kernels among those of `Trace.events`: the columns of `NONE`; op is PyTorch's name, else NCCL's."""
-    told = kernels.filter(IS_NCCL)
+    named = kernels.filter(IS_NCCL)
     number = {name: pl.col(name).cast(pl.Int64, strict=False) for name in ("Src Rank", "Dst Rank", "Seq")}
     elements = pl.max_horizontal(pl.col(f"{side} msg nelems").cast(pl.Int64, strict=False) for side in ("In", "Out"))
-    return told.select(
+    return named.select(
         op=pl.coalesce("Collective name", pl.col("name").str.extract(_KERNEL)),
         group=pl.col("Process Group Name"),
         peer=pl.coalesce(number["Src Rank"], number["Dst Rank"]),

@@ -24,7 +24,7 @@ from trace_export.sources.ranges.ranges import Ranges, gather
 from trace_export.sources.ranges.transfers import transfers
 from trace_export.sources.shared.external_sort import ExternalSort
 from trace_export.sources.shared.names import is_host
-from trace_export.sources.shared.timestamps import taken
+from trace_export.sources.shared.timestamps import valid_session_times
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 WANTED = r'"cat":\s*"(?:user_annotation|kernel|gpu_mem\w+|\w+_runtime|\w+_driver)"|"name":\s*"te:'
@@ -33,10 +33,10 @@ WANTED = r'"cat":\s*"(?:user_annotation|kernel|gpu_mem\w+|\w+_runtime|\w+_driver
 TASKS = r'"cat":\s*"(?:kernel|gpu_mem\w+)"'
 """Of these the device tasks."""
 
-NAMES = 1000
-"""How many names of annotations are counted, for the sentence that says none is known."""
+COUNTED_NAMES = 1000
+"""How many names of annotations are counted, for the error that lists the most frequent ones."""
 _MARKS = pl.col("name").str.starts_with("te:")
-_TIMED = taken(pl.col("start"), pl.col("end"))
+_TIMED = valid_session_times(pl.col("start"), pl.col("end"))
 _PROCESS = pl.lit(0, pl.Int64).alias("process")
 """A trace is one process."""
 
@@ -64,8 +64,8 @@ def read(source: Source, options: ReadOptions) -> Profile:
     """
     dialects = Dialects.of(options.markers)
     with Trace(source.path, WANTED) as trace:
-        told = _recorded_rank(trace)
-        if told is not None and options.ranks is not None and told not in options.ranks:
+        recorded = _recorded_rank(trace)
+        if recorded is not None and options.ranks is not None and recorded not in options.ranks:
             return Profile()
         offset_ns, clock = _clock(trace)
         content = _gathered(trace, dialects)
@@ -127,7 +127,7 @@ def _gathered(trace: Trace, dialects: Dialects) -> _Content:
         content.named.append(ranges.join(parsed.names, on="text"))
         content.transfers.append(parsed.transfers)
         stems = ranges["text"].str.replace(SUFFIX + "$", "").value_counts()
-        content.names = Counter(dict((content.names + Counter(dict(stems.iter_rows()))).most_common(NAMES)))
+        content.names = Counter(dict((content.names + Counter(dict(stems.iter_rows()))).most_common(COUNTED_NAMES)))
         calls = events.filter(pl.col("cat").str.contains("_(?:runtime|driver)$"))
         content.launches.append(calls.select("start", _thread(), _id(-1)))
         kernels = events.filter(pl.col("cat") == "kernel")
@@ -201,8 +201,8 @@ def _attributed(ranges: Ranges, content: _Content) -> GpuActivity:
 
 
 def _recorded_rank(trace: Trace) -> int | None:
-    told = trace.header.get("distributedInfo")
-    rank = told.get("rank") if isinstance(told, dict) else None
+    info = trace.header.get("distributedInfo")
+    rank = info.get("rank") if isinstance(info, dict) else None
     return rank if isinstance(rank, int) and 0 <= rank < 1 << 31 else None
 
 
@@ -242,18 +242,18 @@ def _ranks(trace: Trace, source: Source, ranges: Ranges, device: int | None) -> 
 
 def _losses(trace: Trace) -> list[Note]:
     notes = []
-    if trace.cut:
+    if trace.truncated:
         notes.append(
             Note("trace-truncated", "warning", "truncated trace; its last events are missing", str(trace.path))
         )
-    if trace.refused:
+    if trace.malformed:
         notes.append(
             Note(
                 "events-malformed",
                 "warning",
                 "events that are not valid JSON, left out",
                 str(trace.path),
-                trace.refused,
+                trace.malformed,
             )
         )
     return notes

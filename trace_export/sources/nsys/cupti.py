@@ -14,17 +14,17 @@ import polars as pl
 from trace_export.sources.ranges.attribution import GpuActivity, Ints, Launches, RangeIndex
 from trace_export.sources.shared.sqlite import Database
 
-LAUNCHES = "CUPTI_ACTIVITY_KIND_RUNTIME"
-KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
-GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
+LAUNCH_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
+KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
+GRAPH_TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+COPY_TABLE = "CUPTI_ACTIVITY_KIND_MEMCPY"
 IS_NCCL = "shortName IN (SELECT id FROM StringIds WHERE value GLOB 'nccl*')"
 ORPHANS = 0.003
 """The share of GPU tasks without a launch call above which the names of the calls are doubted."""
 
 
 def attribute(
-    db: Database, ranges: pl.DataFrame, calls: str = "cu*Launch*", tables: Iterable[str] = (KERNELS, GRAPHS)
+    db: Database, ranges: pl.DataFrame, calls: str = "cu*Launch*", tables: Iterable[str] = (KERNEL_TABLE, GRAPH_TABLE)
 ) -> GpuActivity:
     """The tasks in `tables` that calls named like `calls` launched, by range.
 
@@ -52,8 +52,8 @@ def _launches(db: Database, ranges: pl.DataFrame, processes: list[int], calls: s
     layers = {process: RangeIndex.both(of_process[process,]) for process in processes}
     parts: dict[int, list[tuple[Ints, Ints, Ints]]] = {process: [] for process in processes}
     sql = f"""SELECT start, COALESCE(globalTid, 0) AS thread, COALESCE(correlationId, -1) AS correlation
-        FROM {LAUNCHES} WHERE {{where}} AND ({calls})"""
-    for chunk in db.frames(LAUNCHES, sql):
+        FROM {LAUNCH_TABLE} WHERE {{where}} AND ({calls})"""
+    for chunk in db.frames(LAUNCH_TABLE, sql):
         for process, part in _by_process(chunk, "thread", processes):
             found = [layer.find(part["start"], part["thread"]).astype(np.int32) for layer in layers[process]]
             parts[process].append((part["correlation"], found[0], found[1]))
@@ -62,7 +62,7 @@ def _launches(db: Database, ranges: pl.DataFrame, processes: list[int], calls: s
 
 def _tasks(db: Database, table: str, processes: list[int]) -> Iterator[tuple[int, dict[str, Ints]]]:
     """The GPU tasks in `table` in pieces of one process: start, end, correlation, nccl (0 or 1)."""
-    nccl = IS_NCCL if table == KERNELS else "0"
+    nccl = IS_NCCL if table == KERNEL_TABLE else "0"
     sql = f"""SELECT start, "end", COALESCE(globalPid, 0) AS owner, COALESCE(correlationId, -2) AS correlation,
         {nccl} AS nccl FROM {table} WHERE {{where}}"""
     for chunk in db.frames(table, sql):

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 import polars as pl
 
 from trace_export.model import KernelFile
-from trace_export.sources.nsys.cupti import COPIES, GRAPHS, IS_NCCL, KERNELS
+from trace_export.sources.nsys.cupti import COPY_TABLE, GRAPH_TABLE, IS_NCCL, KERNEL_TABLE
 from trace_export.sources.shared.external_sort import ExternalSort
 from trace_export.sources.shared.sqlite import Database, overlapping
-from trace_export.sources.shared.timestamps import taken
+from trace_export.sources.shared.timestamps import valid_session_times
 from trace_export.sources.source import TaskRequest
 
-CLEARS = "CUPTI_ACTIVITY_KIND_MEMSET"
-NAME_COLUMN = {KERNELS: "shortName", GRAPHS: "graphId", COPIES: "copyKind", CLEARS: "0"}
-"""Table → the column that tells what the task is."""
+CLEAR_TABLE = "CUPTI_ACTIVITY_KIND_MEMSET"
+NAME_COLUMN = {KERNEL_TABLE: "shortName", GRAPH_TABLE: "graphId", COPY_TABLE: "copyKind", CLEAR_TABLE: "0"}
+"""Table → the column that identifies what the task is."""
 COPY_KINDS = dict(enumerate(["HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP"], start=1))
 """CUpti_ActivityMemcpyKind: from host, device or array to the other; P between two devices."""
 
@@ -29,9 +29,9 @@ def write_tasks(db: Database, offset_ns: int, request: TaskRequest) -> tuple[Ker
     sorter = ExternalSort(request.folder)
     ranks = pl.DataFrame(list(request.ranks.items()), {"process": pl.Int64, "rank": pl.Int32}, orient="row")
     names: dict[int, str] = {}
-    for table in (KERNELS,) if request.detail == "comm" else NAME_COLUMN:
+    for table in (KERNEL_TABLE,) if request.detail == "comm" else NAME_COLUMN:
         for chunk in _chunks(db, table, offset_ns, request):
-            tasks = chunk.filter(taken(pl.col("start"), pl.col("end"))).join(ranks, on="process")
+            tasks = chunk.filter(valid_session_times(pl.col("start"), pl.col("end"))).join(ranks, on="process")
             tasks = tasks.with_columns(
                 _name(db, table, tasks["what"], names),
                 stream=pl.format("stream {}", pl.col("stream")),
@@ -46,7 +46,7 @@ def write_tasks(db: Database, offset_ns: int, request: TaskRequest) -> tuple[Ker
 
 def _chunks(db: Database, table: str, offset_ns: int, request: TaskRequest) -> Iterator[pl.DataFrame]:
     """process, stream, start, end, what (the number behind the task's name) and nccl (0 or 1)."""
-    nccl = IS_NCCL if table == KERNELS else "0"
+    nccl = IS_NCCL if table == KERNEL_TABLE else "0"
     only = f" AND {nccl}" if request.detail == "comm" else ""
     only += " AND " + overlapping(request.window_ns, "start", '"end"', offset_ns)
     only += f" AND COALESCE(globalPid, 0) >> 24 IN ({', '.join(map(str, request.ranks))})"
@@ -56,7 +56,7 @@ def _chunks(db: Database, table: str, offset_ns: int, request: TaskRequest) -> I
 
 
 def _category(table: str) -> pl.Expr:
-    if table in (COPIES, CLEARS):
+    if table in (COPY_TABLE, CLEAR_TABLE):
         return pl.lit("memory")
     return pl.when(pl.col("nccl") != 0).then(pl.lit("communication")).otherwise(pl.lit("compute"))
 
@@ -64,13 +64,13 @@ def _category(table: str) -> pl.Expr:
 def _name(db: Database, table: str, what: pl.Series, names: dict[int, str]) -> pl.Series:
     """The tasks' names; `names` keeps the strings that were looked up."""
     numbers = what.unique()
-    if table == KERNELS:
+    if table == KERNEL_TABLE:
         asked = json.dumps([n for n in numbers if n not in names])
         names |= dict(db.texts("SELECT id, value FROM StringIds WHERE id IN (SELECT value FROM json_each(?))", [asked]))
         texts = [names.get(n, "kernel") for n in numbers]
-    elif table == GRAPHS:
+    elif table == GRAPH_TABLE:
         texts = [f"CUDA graph {n}" for n in numbers]
-    elif table == COPIES:
+    elif table == COPY_TABLE:
         texts = [f"Memcpy {COPY_KINDS.get(n, '')}".strip() for n in numbers]
     else:
         texts = ["Memset" for _ in numbers]

@@ -11,7 +11,7 @@ from trace_export.sources.shared import sqlite
 from trace_export.sources.source import Source
 
 OURS = (".sqlite", ".sqlite3")
-"""What `nsys export` calls its files: whatever is wrong with one of them, the reader says it."""
+"""The suffixes of `nsys export`. Accepted without a look inside; errors are reported on read."""
 
 
 def exports(root: Path, folders: list[Folder]) -> Found:

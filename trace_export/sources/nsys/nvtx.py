@@ -1,6 +1,6 @@
-"""The NVTX ranges of an Nsight Systems export that speak of pipeline work.
+"""The NVTX ranges of an Nsight Systems export that name pipeline work.
 
-A range's name stands in `text` or, when it was registered, in StringIds under `textId`. Every export has the event
+A range's name is in `text` or, when it was registered, in StringIds under `textId`. Every export has the event
 types 59 (pushed and popped on one thread) and 60 (started and ended anywhere); `end` is null while a range is open.
 """
 

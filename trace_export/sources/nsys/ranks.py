@@ -1,8 +1,8 @@
 """Which rank each process of an Nsight Systems export is.
 
-Processes are told apart by their own id and never by the device's: every rank may call its GPU device 0. The evidence
-in order: names of step ranges, MPI's ranks, the environment of a session around a single rank, pipeline stages in the
-names of ranges, the file's name, and at last the order of devices and processes.
+Processes are distinguished by their own id and never by the device's: every rank may call its GPU device 0.
+Precedence: names of step ranges, MPI's ranks, the environment of a session around a single rank, pipeline stages in
+the names of ranges, the file's name, and at last the order of devices and processes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import count
 import polars as pl
 
 from trace_export.model import Note
-from trace_export.sources.nsys.cupti import KERNELS
+from trace_export.sources.nsys.cupti import KERNEL_TABLE
 from trace_export.sources.nsys.session import environment_rank
 from trace_export.sources.ranges.blocks import stages_of
 from trace_export.sources.ranges.ranges import Ranges
@@ -29,7 +29,7 @@ FIRST_LOOK = 1 << 14
 
 
 def read_ranks(db: Database, ranges: Ranges, source: Source) -> tuple[pl.DataFrame, list[Note]]:
-    """process, rank, rank_origin, stage, stage_origin, device of every process with blocks, and what to tell of it.
+    """process, rank, rank_origin, stage, stage_origin, device of every process with blocks, and notes on it.
 
     A process whose recorded rank another one has too is left out.
     """
@@ -85,8 +85,8 @@ def _of(process: int | None, rank: int | None) -> Numbers:
 
 def _from_names(ranges: Ranges, number: str = "rank") -> Numbers:
     """`iter_{rank}_{step}`, or a mark with rank=… (and with `number` place, the stage=… of a mark)."""
-    told = ranges.frame.select("process", number).drop_nulls()
-    return dict(told.unique("process", keep="first", maintain_order=True).iter_rows())
+    recorded = ranges.frame.select("process", number).drop_nulls()
+    return dict(recorded.unique("process", keep="first", maintain_order=True).iter_rows())
 
 
 def _from_mpi(db: Database) -> Numbers:
@@ -115,8 +115,8 @@ def _devices(db: Database, processes: list[int]) -> dict[int, tuple[int, int]]:
     """Process → (physical GPU, the process's own number of it), -1 where unknown. Reads kernels until each process has
     been seen."""
     own: Numbers = {}
-    for where in db.chunks(KERNELS, rows=FIRST_LOOK) if KERNELS in db.tables() else ():
-        for process, device in db.texts(f"SELECT DISTINCT globalPid >> 24, deviceId FROM {KERNELS} WHERE {where}"):
+    for where in db.chunks(KERNEL_TABLE, rows=FIRST_LOOK) if KERNEL_TABLE in db.tables() else ():
+        for process, device in db.texts(f"SELECT DISTINCT globalPid >> 24, deviceId FROM {KERNEL_TABLE} WHERE {where}"):
             own.setdefault(process, device if isinstance(device, int) else -1)
         if own.keys() >= set(processes):
             break

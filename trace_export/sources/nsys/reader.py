@@ -12,7 +12,7 @@ from functools import partial
 from trace_export.errors import SourceError
 from trace_export.model import KernelFile, Profile
 from trace_export.sources.nsys import nccl, nvtx
-from trace_export.sources.nsys.cupti import GRAPHS, KERNELS, LAUNCHES, attribute
+from trace_export.sources.nsys.cupti import GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, attribute
 from trace_export.sources.nsys.device_tasks import write_tasks
 from trace_export.sources.nsys.export_report import export_notes, exported
 from trace_export.sources.nsys.ranks import read_ranks
@@ -71,13 +71,13 @@ def _pipeline_ranges(db: Database, options: ReadOptions) -> Ranges:
         raise range_notes.no_times(db.path) if ranges.untimed else _no_names(db)
     if options.host_ranges:
         return ranges
-    if not {KERNELS, GRAPHS} & db.tables():
+    if not {KERNEL_TABLE, GRAPH_TABLE} & db.tables():
         raise SourceError(
             db.path,
             "no GPU work in the file: it was captured without CUDA, or the profiler is too old for the driver",
             f"capture with -t cuda,nvtx and a current nsys, or {range_notes.HOST}",
         )
-    if LAUNCHES not in db.tables():
+    if LAUNCH_TABLE not in db.tables():
         raise SourceError(
             db.path,
             "no CUDA calls in the file, so its GPU work cannot be attributed to ranges",

@@ -1,4 +1,4 @@
-"""What an Nsight Systems export says about itself: its clock, its host, its version, its own diagnostics.
+"""The metadata of an Nsight Systems export: clock, host, schema version, diagnostics.
 
 These tables also hold the environment, command lines and output of every process of the machine. Rows are fetched by
 name, and of an environment only the variables in `RANK_VARIABLES` leave this file, as numbers.
@@ -25,7 +25,7 @@ RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 
 _LOSSES = ("events might have been", "events might be missing")
 _WARNING = 2
-"""The severity from which on a diagnostic is shown; those that speak of losses are shown in any case."""
+"""The severity from which on a diagnostic is shown; those about lost events are shown in any case."""
 
 
 @dataclass(frozen=True)

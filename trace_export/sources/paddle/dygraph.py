@@ -16,7 +16,7 @@ from trace_export.errors import SourceError
 from trace_export.model import HOSTS, RANKS, SPANS, Note, Profile, conform
 from trace_export.sources.source import ReadOptions, Source
 
-CHUNK = 4 << 20
+READ_BYTES = 4 << 20
 NAME = r'"name": *"([FB])(\d{1,6})(?:_VP(\d{1,4}))?"'
 FIELDS = {"ph": r'"ph": *"([BE])"', "tid": r'"tid": *(\d{1,6})\b', "ts": r'"ts": *(\d{1,13})\b'}
 MILLISECOND = 1_000_000
@@ -100,13 +100,13 @@ def read(source: Source, options: ReadOptions) -> Profile:
 
 
 def _events(path: Path) -> Iterator[pl.DataFrame]:
-    """One row a line, in file order; null where a field is missing or cut."""
+    """One row a line, in file order; null where a field is missing or truncated."""
     with path.open("rb") as file:
         rest = b""
-        while block := file.read(CHUNK):
+        while block := file.read(READ_BYTES):
             lines, _, rest = (rest + block).rpartition(b"\n")
             yield _parse(lines)
-            rest = rest if len(rest) < CHUNK else b""  # a line of that length is no event
+            rest = rest if len(rest) < READ_BYTES else b""  # a line of that length is no event
         yield _parse(rest)
 
 

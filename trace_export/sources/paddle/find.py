@@ -29,7 +29,7 @@ class _Worker:
 
 def worker_logs(root: Path, folders: list[Folder]) -> Found:
     """`workerlog.N`, N the worker's index on its machine; `envlog.N` or `backup_env.R.json` name the global rank."""
-    machines = [(f, logs) for f in folders if (logs := _numbered(f, WORKERLOG))]
+    machines = [(f, logs) for f in folders if (logs := _files_by_number(f, WORKERLOG))]
     workers = 1 + max((n for _, logs in machines for n in logs), default=0)
     sources = []
     for index, (folder, logs) in enumerate(machines):
@@ -59,7 +59,7 @@ def worker_logs(root: Path, folders: list[Folder]) -> Found:
 
 def dygraph_records(root: Path, folders: list[Folder]) -> Found:
     """`profile_record_tmp_file_for_rank_R`, R the global rank."""
-    machines = [(f, files) for f in folders if (files := _numbered(f, DYGRAPH))]
+    machines = [(f, files) for f in folders if (files := _files_by_number(f, DYGRAPH))]
     return Found(
         tuple(
             Source("paddle_dygraph", folder.path / name, host_of(root, folder.path), machine, rank, local_rank=rank)
@@ -69,7 +69,7 @@ def dygraph_records(root: Path, folders: list[Folder]) -> Found:
     )
 
 
-def _numbered(folder: Folder, pattern: re.Pattern[str]) -> dict[int, str]:
+def _files_by_number(folder: Folder, pattern: re.Pattern[str]) -> dict[int, str]:
     """Number → file name, for the names that match."""
     return {int(match[1]): name for name in folder.files if (match := pattern.fullmatch(name))}
 
@@ -101,7 +101,7 @@ def _backup(path: Path) -> dict[str, str]:
         with path.open("rb") as file:
             content = orjson.loads(file.read(ENV_BYTES))
     except (OSError, orjson.JSONDecodeError):
-        return {}  # only a fallback for what envlog says
+        return {}  # only a fallback for envlog
     return {str(k): str(v) for k, v in content.items()} if isinstance(content, dict) else {}
 
 

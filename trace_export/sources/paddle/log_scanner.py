@@ -1,6 +1,6 @@
 """Text log → records: finds the job records and the step announcements of Paddle's static-graph executor in a log.
 
-A log is bytes in any encoding with any line ends; a record may stand glued behind other text, or two on one line, so
+A log is bytes in any encoding with any line ends; a record may follow other text on its line, or another record, so
 records are searched and never split by lines. The file is read in chunks that overlap by the longest possible record:
 time is linear in the file's size, memory does not grow with it nor with the length of a line.
 """
@@ -15,9 +15,9 @@ import polars as pl
 
 from trace_export.units import thousandths
 
-CHUNK = 256 << 10
+READ_BYTES = 256 << 10
 FRAME_ROWS = 16_384
-"""Records are turned into columns so many at a time: often enough for memory, seldom enough for speed."""
+"""Rows per flush into columns; trades memory for speed."""
 LONGEST = 512
 """More bytes than a record can have; the bounds in RECORD see to that."""
 
@@ -59,7 +59,7 @@ class Log:
 def scan(path: Path) -> Log:
     """The records of the log at `path`. Raises OSError when it cannot be read."""
     scanner = _Scanner()
-    buffer = bytearray(CHUNK + PREFIX_LENGTH + LONGEST)
+    buffer = bytearray(READ_BYTES + PREFIX_LENGTH + LONGEST)
     filled = start = base = (
         0  # `start`: searched up to there; `base`: the offset in the file of the buffer's first byte
     )
@@ -137,7 +137,7 @@ class _Scanner:
 
 
 def _frame(records: list[Match]) -> pl.DataFrame:
-    """The columns that stand in the records themselves."""
+    """The columns that the records themselves have."""
     names = ("job", "microbatch", "start", "end")
     raw = pl.DataFrame(
         [pl.Series(n, c, pl.Binary) for n, c in zip(names, list(zip(*records, strict=True))[2:], strict=True)]
@@ -173,7 +173,7 @@ def line_of(path: Path, offset: int) -> int:
     """The number, from 1, of the line that holds the byte at `offset`."""
     line, left = 1, offset
     with path.open("rb") as file:
-        while left > 0 and (block := file.read(min(CHUNK, left))):
+        while left > 0 and (block := file.read(min(READ_BYTES, left))):
             line += block.count(b"\n")
             left -= len(block)
     return line

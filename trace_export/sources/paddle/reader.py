@@ -30,7 +30,7 @@ LATEST_US = (2**63 - 1) // 1000
 def read(source: Source, options: ReadOptions) -> Profile:
     """The blocks of one worker log, in nanoseconds of the clock of the machine that wrote it.
 
-    Usually one rank; logs of several nodes in a shared folder hold the records of several, told apart by thread id.
+    Usually one rank; logs of several nodes in a shared folder hold the records of several, distinguished by thread id.
     Raises SourceError when the file cannot be read or holds no record.
     """
     try:
@@ -81,17 +81,15 @@ def read(source: Source, options: ReadOptions) -> Profile:
 def _ranks(records: pl.DataFrame) -> pl.DataFrame:
     """Adds `member`: 0 for the log's rank, 1, … for further ranks that wrote into the same file.
 
-    Two thread ids are two ranks when their times interleave (the one that starts first is taken for the lower rank),
+    Two thread ids are two ranks when their times interleave (the one that starts first is the lower rank),
     else the same rank started again. A record without a prefix belongs to the thread before it. Adds `life`, which
     counts the starts of a rank.
     """
     records = records.with_columns(pl.col("thread").forward_fill().backward_fill().fill_null(0))
-    usable = (pl.col("start_us") > 0) & (pl.col("end_us") >= pl.col("start_us"))
+    valid = (pl.col("start_us") > 0) & (pl.col("end_us") >= pl.col("start_us"))
     threads = (
         records.group_by("thread", maintain_order=True)
-        .agg(
-            pl.col("start_us").filter(usable).min().alias("first"), pl.col("end_us").filter(usable).max().alias("last")
-        )
+        .agg(pl.col("start_us").filter(valid).min().alias("first"), pl.col("end_us").filter(valid).max().alias("last"))
         .sort("first", nulls_last=True, maintain_order=True)
     )
     ends: list[int] = []  # the last time of each member

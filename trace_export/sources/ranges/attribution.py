@@ -3,7 +3,7 @@
 A launch belongs to a range when both are of one process and the launch call starts inside the range; of several the
 innermost (latest start) counts, those of the launching thread before others. GPU work belongs to the range of its
 launch, found by its correlation id, which is unique in a process. Threads do not matter otherwise: PyTorch launches
-backward kernels from autograd's threads while the range stands on the main thread.
+backward kernels from autograd's threads while the range is open on the main thread.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import numpy.typing as npt
 import polars as pl
 
 from trace_export.sources.ranges.ranges import COMMUNICATION
-from trace_export.sources.shared.timestamps import taken
+from trace_export.sources.shared.timestamps import valid_session_times
 
 NONE = -1
+"""No range: numpy's integers have no null."""
 
 Ints = npt.NDArray[np.signedinteger[Any]]
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -143,7 +144,7 @@ class GpuActivity:
     """GPU work by range id: `compute` (kernels and graphs, or what else was asked for) and `communication` (NCCL's
     kernels, by pipeline range and by NCCL call). Of all `tasks` of the processes, `outside` were launched outside
     every pipeline range (NCCL's, which may be anywhere, not counted), `orphans` have no launch call in the file, and
-    `untimed` have no usable time; `every_call`: whether all calls were read."""
+    `untimed` have invalid times; `every_call`: whether all calls were read."""
 
     compute: GpuExtent
     communication: GpuExtent
@@ -160,7 +161,7 @@ class GpuActivity:
 
     def take(self, launches: Launches, correlation: Ints, start: Ints, end: Ints, nccl: npt.NDArray[np.bool_]) -> None:
         """Takes in GPU tasks of the process of `launches`; `nccl`: which of them are NCCL's kernels."""
-        timed = taken(start, end)
+        timed = valid_session_times(start, end)
         if not timed.all():
             self.untimed += int(np.count_nonzero(~timed))
             correlation, nccl, start, end = correlation[timed], nccl[timed], start[timed], end[timed]
@@ -188,7 +189,7 @@ class Launches:
 
     @staticmethod
     def of_parts(parts: list[tuple[Ints, Ints, Ints]]) -> Launches:
-        """Of columns in pieces; one launch that nothing can match stands first, so that a search always ends."""
+        """Of columns in pieces; one launch that nothing can match comes first, so that a search always ends."""
         nothing = (np.array([-_LAST]), np.array([NONE], np.int32), np.array([NONE], np.int32))
         correlation, pipeline, call = (np.concatenate(p) for p in zip(nothing, *parts, strict=True))
         order = np.argsort(correlation, kind="stable")

@@ -1,4 +1,4 @@
-"""Pipeline blocks from named ranges: their steps, numbers and chunks, and what they tell of the pipeline."""
+"""Pipeline blocks from named ranges: steps, numbers and chunks, and the shape of the pipeline that they declare."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _with_numbers(blocks: pl.DataFrame) -> pl.DataFrame:
 
 
 def stages_of(ranges: Ranges) -> dict[int, list[int]]:
-    """Process → the stages that its names speak of as its own, in order."""
+    """Process → the stages that its names call its own, in order."""
     own = ranges.frame.filter(pl.col("role").is_in(["block", "p2p", "boundary"]))
     stages = pl.concat([own.select("process", stage=pl.col(c)) for c in ("stage", "stage_b")]).drop_nulls()
     grouped = stages.group_by("process").agg(pl.col("stage").unique().sort())
@@ -64,7 +64,7 @@ def with_chunks(rows: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
 
 
 def declared(stages: dict[int, list[int]]) -> Declared:
-    """Chunks, depth and placement of the pipeline, as far as the stages of all processes of a file tell.
+    """Chunks, depth and placement of the pipeline, as far as the stages of all processes of a file determine them.
 
     With two chunks and P ranks, rank r has stages {r, r + P} in a loop and {r, 2P - 1 - r} in a V.
     """

@@ -1,4 +1,4 @@
-"""The dialects: what the name of a marked range says about pipeline work.
+"""Dialects: parse the names of marked ranges into kinds, numbers and roles.
 
 Training runtimes wrap their forward and backward passes in named ranges (NVTX, mstx, record_function), each in its own
 spelling. `RULES` lists the spellings we know, the first that matches counts; `Dialects.parse` applies them to whole
@@ -26,7 +26,7 @@ NAMES: Schema = {
     "text": TEXT, "dialect": TEXT, "role": TEXT, "kind": TEXT, "microbatch": INT, "chunk": INT, "stage": INT,
     "microbatch_b": INT, "chunk_b": INT, "stage_b": INT, "step": INT, "rank": INT, "place": INT,
 }  # fmt: skip
-"""What one text says. `role`: block (pipeline work of `kind`, see model.SPANS), p2p (see TRANSFERS), step (a range
+"""What one text means. `role`: block (pipeline work of `kind`, see model.SPANS), p2p (see TRANSFERS), step (a range
 around one training step), boundary (an action of the runtime that is no block). `stage` counts over all chunks, `place`
 is the rank's place in its pipeline whatever its chunks (the stage of model.RANKS)."""
 
@@ -35,16 +35,16 @@ TRANSFERS: Schema = {"text": TEXT, "role": TEXT, "direction": TEXT, "microbatch"
 
 NUMBERS = ("microbatch", "chunk", "stage", "microbatch_b", "chunk_b", "stage_b", "step", "rank", "place")
 OWN = "trace-export"
-"""The dialect of trace_export.instrument. Where it speaks, no other dialect names blocks: its ranges lie inside or
-around those of the runtimes and mean the same work."""
+"""The dialect of trace_export.instrument. In a process that has it, no other dialect names blocks: its ranges lie
+inside or around those of the runtimes and mean the same work."""
 PLAIN = "plain"
-"""The dialect of names so common that they count only where no other dialect speaks."""
+"""The dialect of names so common that they count only in processes without names of another dialect."""
 
 SUFFIX = r", (?:seq = \d+, )?op_id = \d+.*"
 """What torch's emit_nvtx appends to a name."""
 
-REMEMBERED = 1 << 16
-"""So many names at most are remembered with what they say."""
+CACHE_SIZE = 1 << 16
+"""Size of the parse cache."""
 
 _N = r"\d{1,9}"
 _WHERE = rf"(?: stage=(?P<place>{_N}))?(?: step=(?P<step>{_N}))?(?: rank=(?P<rank>{_N}))?"
@@ -56,7 +56,7 @@ _LETTERS = {
 
 _USER_KINDS = {
     **{kind: ("block", kind) for kind in ("F", "B", "W", "FB", "OPT")},
-    **{f"{role}_{way}": ("p2p", f"{role}_{way}") for role in ("SEND", "RECV") for way in "FB"},
+    **{f"{role}_{letter}": ("p2p", f"{role}_{letter}") for role in ("SEND", "RECV") for letter in "FB"},
     "OTHER": ("block", None), "STEP": ("step", None), "SKIP": ("skip", None),
 }  # fmt: skip
 
@@ -148,10 +148,10 @@ class Dialects:
         KIND is F, B, W, FB, OPT, STEP (a range around a step), OTHER (drawn under its own name), SKIP (not pipeline
         work), SEND_F, SEND_B, RECV_F or RECV_B. Groups may be named as in NUMBERS. Raises UsageError.
         """
-        return _dialects((*(rule for marker in markers for rule in _told(marker)), *RULES))
+        return _dialects((*(rule for marker in markers for rule in _user_rules(marker)), *RULES))
 
     def parse(self, texts: pl.Series) -> Names:
-        """What the `texts` (String, repetitions allowed) say; unknown ones are left out. Raises UsageError when a
+        """What the `texts` (String, repetitions allowed) mean; unknown ones are left out. Raises UsageError when a
         user's rule takes something for a number that is none."""
         known = (
             pl.DataFrame({"text": texts})
@@ -159,14 +159,14 @@ class Dialects:
             .unique()
             .with_columns(stem=pl.col("text").str.replace(SUFFIX + "$", ""))
         )
-        found = [(stem, said) for stem in known["stem"].unique() if (said := self._once(stem)) is not None]
+        found = [(stem, parsed) for stem in known["stem"].unique() if (parsed := self._cached(stem)) is not None]
         names = pl.DataFrame(
-            [{**said, "text": stem} for stem, said in found], schema={**NAMES, "transfers": TEXT}, orient="row"
+            [{**parsed, "text": stem} for stem, parsed in found], schema={**NAMES, "transfers": TEXT}, orient="row"
         )
         transfers = pl.DataFrame(
-            [{**part, "text": stem} for stem, said in found for part in _transfers(said)], schema=TRANSFERS
+            [{**part, "text": stem} for stem, parsed in found for part in _transfers(parsed)], schema=TRANSFERS
         )
-        return Names(_spread(known, names).select(NAMES.keys()), _spread(known, transfers))
+        return Names(_by_text(known, names).select(NAMES.keys()), _by_text(known, transfers))
 
     @cached_property
     def _any(self) -> str:
@@ -180,13 +180,13 @@ class Dialects:
         return [(rule, re.compile(rule.pattern)) for rule in self.rules]
 
     @cached_property
-    def _once(self) -> Callable[[str], dict[str, Any] | None]:
-        """`_said`, which remembers: the ranks of a run have the same names."""
-        return lru_cache(maxsize=REMEMBERED)(self._said)
+    def _cached(self) -> Callable[[str], dict[str, Any] | None]:
+        """`_parsed` with a cache: the ranks of a run have the same names."""
+        return lru_cache(maxsize=CACHE_SIZE)(self._parsed)
 
-    def _said(self, stem: str) -> dict[str, Any] | None:
+    def _parsed(self, stem: str) -> dict[str, Any] | None:
         """The fields of NAMES for one name, and `transfers`; None when no rule knows it."""
-        name, told = _message(stem)
+        name, in_message = _message(stem)
         hits = ((rule, match) for rule, pattern in self._compiled if (match := pattern.fullmatch(name)))
         rule, match = next(hits, (None, None))
         if rule is None or match is None or rule.role == "skip":
@@ -200,17 +200,17 @@ class Dialects:
             "role": rule.role,
             "kind": None if rule.role == "p2p" else kind,
             "transfers": transfers,
-            **{k: told.get(k, number) for k, number in numbers.items()},
+            **{k: in_message.get(k, number) for k, number in numbers.items()},
         }
 
 
 @lru_cache(maxsize=8)
 def _dialects(rules: tuple[Rule, ...]) -> Dialects:
-    """One object for the same rules, so that what it remembers serves all sources."""
+    """One object for the same rules, so that its cache serves all sources."""
     return Dialects(rules)
 
 
-def _spread(known: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+def _by_text(known: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
     """`found` by stem → the same by every text that has that stem."""
     return known.join(found.rename({"text": "stem"}), on="stem").select(found.columns)
 
@@ -226,10 +226,10 @@ def _number(rule: Rule, group: str, text: str | None) -> int | None:
     return int(text)
 
 
-def _transfers(said: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    """SEND_BACKWARD.7.0.0_RECV_FORWARD.28.0.0, SEND_F3 or send_forward_backward_recv_forward, taken apart."""
+def _transfers(parsed: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    """SEND_BACKWARD.7.0.0_RECV_FORWARD.28.0.0, SEND_F3 or send_forward_backward_recv_forward, split."""
     role = None
-    for word in (said["transfers"] or "").upper().split("_"):
+    for word in (parsed["transfers"] or "").upper().split("_"):
         if word in ("SEND", "RECV"):
             role = word.lower()
             continue
@@ -239,9 +239,9 @@ def _transfers(said: dict[str, Any]) -> Iterable[dict[str, Any]]:
             yield {
                 "role": role,
                 "direction": match[1],
-                "microbatch": int(microbatch) if microbatch else said["microbatch"],
-                "chunk": int(match[4]) if match[4] else said["chunk"],
-                "stage": said["stage"],
+                "microbatch": int(microbatch) if microbatch else parsed["microbatch"],
+                "chunk": int(match[4]) if match[4] else parsed["chunk"],
+                "stage": parsed["stage"],
             }
 
 
@@ -249,22 +249,22 @@ def _message(text: str) -> tuple[str, dict[str, int]]:
     """Name and numbers of a message `str({"name": …, "current_microbatch": 3})`; any other text is its own name."""
     if not (text.startswith("{") and text.endswith("}") and len(text) < 10_000):
         return text, {}
-    said: object = None
+    message: object = None
     try:
-        said = ast.literal_eval(text)
+        message = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         try:
-            said = json.loads(text)
+            message = json.loads(text)
         except (ValueError, RecursionError):
             return text, {}
-    if not isinstance(said, dict) or not isinstance(said.get("name"), str):
+    if not isinstance(message, dict) or not isinstance(message.get("name"), str):
         return text, {}
     aliases = {"current_microbatch": "microbatch", "model_chunk": "chunk", "stage": "place"}
-    numbers = {aliases.get(k, k): v for k, v in said.items() if isinstance(k, str)}
-    return said["name"], {k: v for k, v in numbers.items() if k in NUMBERS and type(v) is int and 0 <= v < 10**9}
+    numbers = {aliases.get(k, k): v for k, v in message.items() if isinstance(k, str)}
+    return message["name"], {k: v for k, v in numbers.items() if k in NUMBERS and type(v) is int and 0 <= v < 10**9}
 
 
-def _told(marker: str) -> list[Rule]:
+def _user_rules(marker: str) -> list[Rule]:
     """The rules of one --marker."""
     pattern, arrow, kind = marker.rpartition("=>")
     if arrow:

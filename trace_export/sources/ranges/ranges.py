@@ -1,4 +1,4 @@
-"""Named ranges on CPU threads that speak of pipeline work, whatever profiler recorded them: which of them count.
+"""Select pipeline ranges from the annotations on CPU threads, independent of the profiler.
 
 Used by the readers whose blocks are ranges around launches of GPU work (Nsight Systems, torch.profiler).
 """
@@ -14,7 +14,7 @@ from trace_export.sources.shared.timestamps import LATEST_NS, NO_TIME_NS
 
 PIPELINING = "torch-pipelining"
 COMMUNICATION = "communication"
-"""The role that is added to those of markers.NAMES: a call of NCCL."""
+"""The role that is added to those of dialects.NAMES: a call of NCCL."""
 
 RANGE = {"row": pl.Int64(), "process": pl.Int64(), "thread": pl.Int64(), "start": pl.Int64(), "end": pl.Int64()}
 """The columns of a range as recorded; an open one ends before it starts."""
@@ -23,9 +23,9 @@ RANGE = {"row": pl.Int64(), "process": pl.Int64(), "thread": pl.Int64(), "start"
 @dataclass(frozen=True)
 class Ranges:
     """`frame`: id (the row's number), row, process (globalTid >> 24), thread, start, end in session time, the columns
-    of markers.NAMES and `repaired`; sorted by process, start, the longer first. A step that was open at the end of the
+    of dialects.NAMES and `repaired`; sorted by process, start, the longer first. A step that was open at the end of the
     capture ends where it starts; all other open ranges are only in `unclosed`, which has the same columns less the
-    last. `transfers`: see markers.TRANSFERS. `untimed`: how many ranges have no usable time and are left out."""
+    last. `transfers`: see dialects.TRANSFERS. `untimed`: how many ranges were left out for their invalid times."""
 
     frame: pl.DataFrame
     transfers: pl.DataFrame
@@ -39,8 +39,8 @@ class Ranges:
 def gather(found: list[pl.DataFrame], transfers: list[pl.DataFrame], dialects: Dialects) -> Ranges:
     """The ranges that count, of the processes that have a block other than the optimizer's.
 
-    `found`: frames with the columns of `RANGE`, `text` and those of markers.NAMES, which calls of NCCL lack but for the
-    role; `transfers`: what `dialects` made of the texts.
+    `found`: frames with the columns of `RANGE`, `text` and those of dialects.NAMES (calls of NCCL: the role only).
+    `transfers`: what `dialects` made of the texts.
     """
     frame = pl.concat([pl.DataFrame(schema={**RANGE, **NAMES}), *found], how="diagonal").filter(_trains())
     frame = _without_weak_names(_with_one_kind_of_step(frame, dialects))
@@ -76,7 +76,7 @@ def _trains() -> pl.Expr:
 
 def _without_weak_names(frame: pl.DataFrame) -> pl.DataFrame:
     """Our own marks are the only names of blocks in processes that have them; plain names ("Forward") count only in
-    processes where no other dialect speaks."""
+    processes without names of another dialect."""
     block = pl.col("role") == "block"
     plain, own = (pl.col("dialect").eq_missing(pl.lit(dialect)) for dialect in (PLAIN, OWN))
     strong = (block & pl.col("kind").ne_missing("OPT") & ~plain).any().over("process")

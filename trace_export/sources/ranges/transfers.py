@@ -30,9 +30,9 @@ def transfers(
         ends = pl.coalesce(last_copies(named), ends)
     fields = [c for c in ranges.transfers.columns if c != "text"]
     own = named.with_columns(end=pl.when("repaired").then(None).otherwise(ends))
-    told = own.drop(fields, strict=False).join(ranges.transfers, on="text", maintain_order="left_right")
-    told, calls = _with_calls(told, work.filter(pl.col("role") == COMMUNICATION, pl.col("text").is_in(ALONE)))
-    both = with_chunks(pl.concat([told, _with_directions(calls, work)], how="diagonal"), ranges)
+    sides = own.drop(fields, strict=False).join(ranges.transfers, on="text", maintain_order="left_right")
+    sides, calls = _with_calls(sides, work.filter(pl.col("role") == COMMUNICATION, pl.col("text").is_in(ALONE)))
+    both = with_chunks(pl.concat([sides, _with_directions(calls, work)], how="diagonal"), ranges)
     unnumbered = pl.col("microbatch").is_null()
     return both.select(
         "process",
@@ -68,20 +68,20 @@ def _with_directions(calls: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     return found.with_columns(direction=direction).sort("id")
 
 
-def _with_calls(told: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _with_calls(sides: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The named transfers, and the NCCL calls that belong to none of them.
 
     A call belongs to the last transfer of its role that its thread began before, when it lies inside. The end of a
     repaired range says nothing: there it belongs in any case, and lends its kernels' times.
     """
     calls = calls.with_columns(role=pl.col("text").replace_strict(ALONE, return_dtype=pl.String))
-    begun = told.select("process", "thread", "role", "start", "end", "repaired", transfer="id")
+    begun = sides.select("process", "thread", "role", "start", "end", "repaired", transfer="id")
     by = ["process", "thread", "role"]
     owned = calls.sort("start").join_asof(begun.sort("start"), on="start", by=by, suffix="_of", check_sortedness=False)
     lent = owned.filter("repaired_of").unique("transfer", keep="first", maintain_order=True)
     lent = lent.select("role", "comm_start", "comm_end", id="transfer")
-    told = told.join(lent, on=["id", "role"], how="left", suffix="_lent", maintain_order="left").with_columns(
+    sides = sides.join(lent, on=["id", "role"], how="left", suffix="_lent", maintain_order="left").with_columns(
         pl.coalesce(c, f"{c}_lent").alias(c) for c in ("comm_start", "comm_end")
     )
     free = pl.col("transfer").is_null() | (~pl.col("repaired_of") & (pl.col("start") >= pl.col("end_of")))
-    return told, owned.filter(free).sort("id").select(calls.columns)
+    return sides, owned.filter(free).sort("id").select(calls.columns)

@@ -1,4 +1,4 @@
-"""Device tasks on their way into files: they come in pieces of any order and leave as one sorted file for each rank."""
+"""External merge sort of device tasks, one Arrow file per rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from trace_export.model import KERNELS, KernelFile, conform
-from trace_export.sources.shared.timestamps import usable
+from trace_export.sources.shared.timestamps import valid_unix_times
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class ExternalSort:
         self._pieces: dict[int, list[_Piece]] = {}
 
     def add(self, rank: int, tasks: pl.DataFrame) -> None:
-        """Takes in `tasks`, a frame with the columns of model.KERNELS in any order of rows; not those whose times
-        cannot be true, of which the reader tells."""
-        tasks = tasks.filter(usable())
+        """Adds `tasks`, a frame with the columns of model.KERNELS in any order of rows, except those with invalid times
+        (the reader reports these)."""
+        tasks = tasks.filter(valid_unix_times())
         if tasks.is_empty():
             return
         pieces = self._pieces.setdefault(rank, [])
@@ -57,12 +57,13 @@ class ExternalSort:
         def batches(columns: object, predicate: object, rows: object, batch_rows: object) -> Iterator[pl.DataFrame]:
             yield from _in_order(pieces)
 
+        # The one way in Polars to write an Arrow file batch by batch.
         register_io_source(batches, schema=KERNELS).sink_ipc(path)
         return KernelFile(rank, path)
 
 
 def _in_order(pieces: list[_Piece]) -> Iterator[pl.DataFrame]:
-    """The tasks of all pieces by start; `pieces` are in the order of their first starts. Takes the pieces away."""
+    """The tasks of all pieces by start; `pieces` are in the order of their first starts. Deletes the pieces."""
     waiting = pl.DataFrame(schema=KERNELS)
     for piece, following in zip(pieces, [*pieces[1:], None], strict=True):
         tasks = pl.read_ipc(piece.path)

@@ -1,4 +1,4 @@
-"""What names of files and hosts say, whatever profiler wrote them."""
+"""Ranks in file names, and names of hosts."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def rank_in(file_name: str) -> int | None:
 
 
 def is_host(name: str) -> bool:
-    """Whether a name tells a host from others: many machines call themselves localhost."""
+    """Whether a name identifies a host: many machines call themselves localhost."""
     return name.strip().lower() not in _NO_HOSTS

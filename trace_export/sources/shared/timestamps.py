@@ -1,4 +1,4 @@
-"""Which recorded times can be true: profilers write 0 for what they do not know, and broken files hold anything."""
+"""Which timestamps are valid: profilers write 0 for a time that they do not know, and broken files hold anything."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ NO_TIME_NS: Final = -LATEST_NS
 UNTIMED: Final = "without a valid time, left out"
 
 
-def usable(start: str = "start_ns", end: str = "end_ns") -> pl.Expr:
-    """Whether something can have run from `start` to `end`, columns of unix time; null where nobody can tell."""
+def valid_unix_times(start: str = "start_ns", end: str = "end_ns") -> pl.Expr:
+    """Whether the columns `start` and `end` of unix time are a valid interval; null where one of them is."""
     return (pl.col(start) > 0) & (pl.col(end) >= pl.col(start)) & (pl.col(end) < LATEST_NS)
 
 
 @overload
-def taken(start: pl.Expr, end: pl.Expr) -> pl.Expr: ...
+def valid_session_times(start: pl.Expr, end: pl.Expr) -> pl.Expr: ...
 @overload
-def taken(start: Ints, end: Ints) -> npt.NDArray[np.bool_]: ...
-def taken(start: Any, end: Any) -> Any:
-    """Whether a profiler took the times `start` and `end`, expressions or arrays: it writes 0 where it could not.
+def valid_session_times(start: Ints, end: Ints) -> npt.NDArray[np.bool_]: ...
+def valid_session_times(start: Any, end: Any) -> Any:
+    """Whether `start` and `end`, expressions or arrays, are a valid interval in the profiler's own time.
 
-    They are of a clock of its own, which may have been shifted, so that other times are below 0.
+    A profiler writes 0 for a time that it does not know. Its clock may have been shifted, so that other times are
+    below 0.
     """
     return (start != 0) & (start > NO_TIME_NS) & (start <= end) & (end < LATEST_NS)
 
 
-def plausible(profile: Profile, path: Path) -> Profile:
-    """The `profile` that was read from `path` less the rows whose times cannot be true, and notes that count them."""
+def without_invalid_times(profile: Profile, path: Path) -> Profile:
+    """The `profile` of the source at `path` without the rows whose times are invalid, and notes that count them."""
     names = {"spans": "blocks", "p2p": "sends and receives", "collectives": "collectives", "counters": "samples"}
     kept: dict[str, Any] = {}
     notes = []
@@ -51,7 +52,7 @@ def plausible(profile: Profile, path: Path) -> Profile:
         times = ("ts_ns", "ts_ns") if table == "counters" else ("start_ns", "end_ns")
         if whole.is_empty():
             continue
-        kept[table] = whole.filter(usable(*times).fill_null(True))
+        kept[table] = whole.filter(valid_unix_times(*times).fill_null(True))
         if lost := whole.height - kept[table].height:
             notes.append(Note("times-unusable", "warning", f"{what} {UNTIMED}", str(path), lost))
     return replace(profile, **kept, notes=(*profile.notes, *notes)) if notes else profile
