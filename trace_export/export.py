@@ -6,7 +6,6 @@ call these and nothing deeper.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -26,6 +25,7 @@ from trace_export.model import Declared, Profile
 from trace_export.pipeline import edges, labels, message_labels, messages, peers, schedule_match
 from trace_export.pipeline import stages as topology
 from trace_export.render import Progress, WriteOptions, announce, planned, silent, write
+from trace_export.scratch import scratch_folder
 from trace_export.selection import Numbers, Selection, Window, extent, select
 from trace_export.sources import choose, cost, formats, span_table
 from trace_export.sources.find import find, together
@@ -36,7 +36,7 @@ from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.read import read, read_tasks
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 from trace_export.workers import local
-from trace_export.workers.local import Workers
+from trace_export.workers.sizing import Workers, choose_workers
 from trace_export.writers import step_task_info
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.paths import output_folder
@@ -253,7 +253,7 @@ def _workers(options: LoadOptions, chosen: list[Source], *, tasks: bool = False)
         return Workers(options.jobs)
     times = [cost.seconds(s, device_tasks=tasks) for s in chosen]
     largest = max((cost.size(s.path) for s in chosen), default=0)
-    return local.sensible(times, largest, beside=not tasks and all(cost.releases_gil(s) for s in chosen))
+    return choose_workers(times, largest, releases_gil=not tasks and all(cost.releases_gil(s) for s in chosen))
 
 
 def _counted(progress: Progress, what: str, total: int) -> Callable[[int], None]:
@@ -279,9 +279,9 @@ def export(
         outputs.check(paths)
         loaded = load(load_options, progress, located)
         if detail != "spans":
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="trace_export_"))
+            folder = stack.enter_context(scratch_folder())
             ranks = drawn_ranks(loaded.profile, wanted.tracks)
-            loaded = with_tasks(loaded, load_options, ranks, Path(folder), progress)
+            loaded = with_tasks(loaded, load_options, ranks, folder, progress)
         loaded = replace(loaded, profile=loaded.profile.with_notes(announce(loaded.profile, wanted, detail)))
         write(loaded.profile, wanted, log_dir, outputs, detail, progress)
         if wanted.step_task_info:

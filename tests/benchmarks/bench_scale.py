@@ -40,6 +40,7 @@ from trace_export.sources.read import read  # noqa: E402
 from trace_export.sources.source import ReadOptions  # noqa: E402
 from trace_export.workers import dask as cluster  # noqa: E402
 from trace_export.workers import local  # noqa: E402
+from trace_export.workers.sizing import Workers  # noqa: E402
 
 STAGES, MICROBATCHES, STEPS = 8, 8, 2
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -155,7 +156,7 @@ def dask(place: Path) -> tuple[float, float]:
             process.terminate()
             process.wait()
     begun = time.perf_counter()
-    local.run(reading, found, local.Workers(2))
+    local.run(reading, found, Workers(2))
     return on_dask, time.perf_counter() - begun
 
 

@@ -20,11 +20,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import orjson
+import psutil
 import pytest
 
 from samples.generators import paddle as generate_paddle
 from tests.conftest import ROOT, Cli
 from tests.faults.inputs import INPUTS
+from tests.support.wait import wait_until
 from trace_export.errors import SourceError
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
@@ -251,8 +253,17 @@ def test_killed_at_any_moment(logs: Path, tmp_path: Path, run_cli: Cli) -> None:
     assert state(logs) == before
 
 
-def test_terminated_leaves_no_temporary_file(tmp_path: Path) -> None:
-    """As a batch system ends a job: workers stop at once, their files are removed."""
+@pytest.mark.parametrize(
+    ("how", "code", "words"),
+    [
+        (signal.SIGTERM, 143, ""),
+        (signal.SIGHUP, 129, ""),
+        (signal.SIGINT, 130, "trace-export: interrupted; files already written are whole\n"),
+        (signal.SIGKILL, -9, ""),
+    ],
+)
+def test_a_run_that_is_ended_leaves_nothing(how: signal.Signals, code: int, words: str, tmp_path: Path) -> None:
+    """As a batch system, a terminal or a user ends a job: workers stop at once, their files are removed."""
     logs, scratch = tmp_path / "logs", tmp_path / "scratch"
     logs.mkdir()
     scratch.mkdir()
@@ -260,24 +271,52 @@ def test_terminated_leaves_no_temporary_file(tmp_path: Path) -> None:
         with (logs / f"workerlog.{n}").open("wb") as file:
             file.truncate(200 << 30)  # hours of zeros to read, no space on the disk
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(scratch)}
-    command = [
-        sys.executable,
-        "-m",
-        "trace_export",
-        "--log_dir",
-        str(logs),
-        "--out",
-        str(tmp_path / "out"),
-        "--jobs",
-        "2",
-    ]
+    command = [sys.executable, "-m", "trace_export", str(logs), "--out", str(tmp_path / "out"), "--jobs", "2"]
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 30
-    while not list(scratch.iterdir()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(0.5)
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=20)
-    assert (process.returncode, said) == (143, "")
-    assert not list(scratch.iterdir())
+    try:
+        wait_until(lambda: reading(process, logs / "workerlog.1"))
+        children = psutil.Process(process.pid).children()
+        assert list(scratch.iterdir())
+        process.send_signal(how)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, said) == (code, words)
+    assert not psutil.wait_procs(children, timeout=60)[1]
+    wait_until(lambda: not list(scratch.iterdir()))
     assert not (tmp_path / "out").exists()
+
+
+def reading(process: subprocess.Popen[str], path: Path) -> bool:
+    """Whether a child of the process has the file open."""
+    with suppress(psutil.NoSuchProcess):
+        return any(str(path) == file.path for p in psutil.Process(process.pid).children() for file in p.open_files())
+    return False
+
+
+DRAW = """
+import signal, sys
+from pathlib import Path
+from trace_export.export import LoadOptions, export
+from trace_export.render import WriteOptions
+
+def pause(what, done, total):
+    if what.startswith("writing"):
+        print(what, flush=True)
+        signal.pause()
+
+export(LoadOptions(Path(sys.argv[1]), detail="kernels", jobs=2), WriteOptions(out=Path(sys.argv[2])), pause)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL])
+def test_device_tasks_go_with_the_process_that_draws_them(how: signal.Signals, samples: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path / "scratch")}
+    (tmp_path / "scratch").mkdir()
+    command = [sys.executable, "-c", DRAW, str(samples / "nsys"), str(tmp_path / "out")]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("writing")
+        assert list((tmp_path / "scratch").rglob("*.arrow"))
+        process.send_signal(how)
+    wait_until(lambda: not list((tmp_path / "scratch").iterdir()))

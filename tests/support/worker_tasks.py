@@ -21,6 +21,10 @@ class Task:
     path: Path
 
 
+def tasks(*names: str) -> list[Task]:
+    return [Task(Path(name)) for name in names]
+
+
 def perform(task: Task) -> tuple[str, int]:
     """The name of the task and the process that did it."""
     name = task.path.name
@@ -38,9 +42,27 @@ def perform(task: Task) -> tuple[str, int]:
         raise OSError(28, "No space left on device")
     if name.startswith("hungry"):
         raise MemoryError
+    if name.startswith("hang"):
+        signal.pause()
     if name.startswith("slow"):
         time.sleep(float(name.removeprefix("slow")))
     return name, os.getpid()
+
+
+def meet(task: Task) -> int:
+    """The process that has it, once there are as many tasks at work as the name of its folder says."""
+    task.path.touch()
+    deadline = time.monotonic() + 60
+    while len(list(task.path.parent.iterdir())) < int(task.path.parent.name):
+        assert time.monotonic() < deadline, "the others have not begun"
+        time.sleep(0.01)
+    return os.getpid()
+
+
+def hang(task: Task) -> None:
+    """Says that it has begun, and never returns."""
+    task.path.touch()
+    signal.pause()
 
 
 def threads(task: Task) -> int:

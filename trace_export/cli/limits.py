@@ -7,6 +7,7 @@ import resource
 import threading
 
 from trace_export.errors import TraceExportError
+from trace_export.workers.sizing import cores
 
 MEMORY = (("virtual memory", "-v", resource.RLIMIT_AS, 1536), ("data segment", "-d", resource.RLIMIT_DATA, 512))
 """What is limited, the letter of `ulimit`, and the MiB needed beside the threads. All samples can be drawn with every
@@ -20,7 +21,7 @@ SPARE_THREADS = 8
 def check() -> None:
     """Raises TraceExportError for a limit under which the table library cannot work."""
     chosen = os.environ.get("POLARS_MAX_THREADS", "")
-    threads = int(chosen) if chosen.isdecimal() else len(os.sched_getaffinity(0))
+    threads = int(chosen) if chosen.isdecimal() else cores()
     for what, letter, kind, base in MEMORY:
         needed, (limit, _) = base + THREAD_MIB * threads, resource.getrlimit(kind)
         if limit != resource.RLIM_INFINITY and limit < needed << 20:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from trace_export.errors import SourceError, TraceExportError, UsageError
-from trace_export.workers.local import attempt
+from trace_export.workers.attempt import attempt
 
 CONNECT_S = 10
 LOOK_S = 1.0

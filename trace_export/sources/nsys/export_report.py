@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from trace_export.errors import SourceError
 from trace_export.model import Note
+from trace_export.scratch import scratch_folder
 
 SUFFIX = ".nsys-rep"
 
@@ -36,8 +36,8 @@ def exported(path: Path) -> Iterator[Path]:
     program = shutil.which("nsys")
     if program is None:
         raise SourceError(path, "is a report that only nsys can read, and nsys is not installed", f"run {by_hand}")
-    with tempfile.TemporaryDirectory(prefix="trace-export-") as folder:
-        target = Path(folder) / f"{path.stem}.sqlite"
+    with scratch_folder() as folder:
+        target = folder / f"{path.stem}.sqlite"
         command = [program, "export", "--type", "sqlite", "--output", str(target), str(path.absolute())]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         if done.returncode or not target.exists():

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import tempfile
 from collections import deque
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,6 +25,7 @@ import adbc_driver_sqlite.dbapi as adbc
 import polars as pl
 
 from trace_export.errors import SourceError
+from trace_export.scratch import scratch_folder
 
 MAGIC = b"SQLite format 3\0"
 BATCH_ROWS = 1 << 18
@@ -84,7 +84,7 @@ class Database:
 
     def _copied(self, wal: Path) -> Path:
         """A copy of the database and its write-ahead log, which SQLite may then put together without touching ours."""
-        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="trace-export-")))
+        folder = self._stack.enter_context(scratch_folder())
         for file in (self.path, wal):
             shutil.copyfile(file, folder / file.name)
         return folder / self.path.name

@@ -1,0 +1,136 @@
+"""Map a function over items on worker processes.
+
+These are processes of our own and not those of a library, because a worker here
+- does not run the caller's main module again: a script without a main guard, a notebook and a prompt can load profiles;
+- has a session of its own, so that Ctrl-C reaches only the parent, which then ends all workers at once;
+- ends when its standard input does, so that none outlives a parent that was killed;
+- is given one item at a time, so that a worker that dies (out of memory, say) costs one item, which is named.
+
+Of these, `concurrent.futures` (Python 3.11) has none and pebble (5.2) the last. Two workers are ready in 0.9 s here, in
+1.2 s with pebble and in 2.5 s with `concurrent.futures`, on two busy cores, and take 57, 69 and 63 MB; those of the
+libraries outlive a parent that is killed (tests/benchmarks/bench_workers.py).
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing.connection
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Generic, cast
+
+from trace_export.errors import SourceError, TraceExportError
+from trace_export.workers import process
+from trace_export.workers.attempt import HasPath, Item, Result
+
+
+class Pool(Generic[Item, Result]):
+    """One run over `items`: which worker has which, and what came of them. Temporary files of workers go to `scratch`;
+    `done` is called with the index of each item that is ready."""
+
+    def __init__(
+        self, function: Callable[[Item], Result], items: Sequence[Item], done: Callable[[int], None], scratch: Path
+    ) -> None:
+        self.function, self.items, self.done, self.scratch = function, items, done, scratch
+        self.waiting = iter(range(len(items)))
+        self.busy: dict[Connection, tuple[_Worker, int]] = {}
+        self.results: dict[int, Result | TraceExportError] = {}
+        self.any_ready = False
+
+    def run(self, count: int) -> list[Result | TraceExportError]:
+        """The result of each item in their order, or its error. Raises TraceExportError when no worker can start."""
+        try:
+            for _ in range(count):
+                self._assign(self._new_worker())
+            while self.busy:
+                for connection in multiprocessing.connection.wait(list(self.busy)):
+                    self._take(cast(Connection, connection))
+        finally:
+            for worker, _ in self.busy.values():
+                worker.end()
+        return [self.results[index] for index in range(len(self.items))]
+
+    def _new_worker(self) -> _Worker:
+        try:
+            return _Worker(self.function, self.scratch)
+        except OSError as error:
+            raise TraceExportError(f"no worker process can be started ({error.strerror})", "try --jobs 1") from error
+
+    def _assign(self, worker: _Worker) -> None:
+        """Gives `worker` the next item; ends it when there is none."""
+        self.busy.pop(worker.connection, None)
+        index = next(self.waiting, None)
+        if index is None:
+            worker.end()
+            return
+        try:
+            worker.connection.send(self.items[index])
+        except OSError:  # it died between two items
+            worker.end()
+            worker = self._new_worker()
+            worker.connection.send(self.items[index])
+        self.busy[worker.connection] = (worker, index)
+
+    def _take(self, connection: Connection) -> None:
+        """What a worker sends: that it is ready, or a result. One that dies over its item leaves an error, and another
+        takes its place; but when none has been ready yet, no other would be."""
+        worker, index = self.busy[connection]
+        try:
+            answer = connection.recv()
+        except (EOFError, OSError):
+            del self.busy[connection]
+            code = worker.end()
+            if not self.any_ready:
+                raise TraceExportError(f"a worker process {_how(code)} as it started", "try --jobs 1") from None
+            self.results[index] = _died(self.items[index], code)
+            worker = self._new_worker()
+        else:
+            if not worker.ready:
+                if answer is not None:
+                    raise TraceExportError(f"a worker process cannot start ({answer})", "try --jobs 1")
+                worker.ready = self.any_ready = True
+                return
+            self.results[index] = answer
+        self.done(index)
+        self._assign(worker)
+
+
+class _Worker:
+    """One worker process, and the connection on which it is given items and returns results; `ready` once it runs."""
+
+    def __init__(self, function: Callable[[Any], Any], scratch: Path) -> None:
+        self.connection, theirs = multiprocessing.Pipe()
+        self.ready = False
+        # Set before Polars is imported there: one thread a process, because the processes already use all cores.
+        environment = {**os.environ, "POLARS_MAX_THREADS": "1", "TMPDIR": str(scratch)}
+        with theirs:
+            self.process = subprocess.Popen(
+                # -P keeps the folder of the script out of its path: there, `dask` would be a module of ours.
+                [sys.executable, "-P", process.__file__, str(theirs.fileno())],
+                stdin=subprocess.PIPE,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self.connection.send((sys.path, gc.get_threshold()))
+        self.connection.send(function)
+
+    def end(self) -> int:
+        """Ends the process, whatever it is doing. Readers change nothing, so there is nothing to wait for."""
+        self.process.kill()
+        self.process.communicate()
+        self.connection.close()
+        return self.process.returncode
+
+
+def _died(item: HasPath, code: int) -> SourceError:
+    return SourceError(item.path, f"the process that read it {_how(code)}, perhaps for lack of memory", "try --jobs 1")
+
+
+def _how(code: int) -> str:
+    return f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
