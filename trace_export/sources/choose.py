@@ -27,9 +27,9 @@ def choose(
     ranks: Numbers | None = None,
     multi_machine: bool = False,
 ) -> tuple[list[Source], list[TraceExportError]]:
-    """The sources asked for, and for each host an error that names the devices that it has no source of.
+    """The sources asked for, and for each host an error that names its missing devices.
 
-    Sources whose place on their host is not known before they are read are kept: `on_devices` decides about them.
+    Sources whose position on their host is known only after reading are kept; `on_devices` filters them.
     Raises UsageError for an unknown family, NothingToExportError when there should be a folder for each machine and is
     none.
     """

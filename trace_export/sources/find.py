@@ -1,7 +1,7 @@
 """Folder → the list of sources.
 
-One walk over the folder, then the detector of each format; each looks at the same list of folders and returns the
-sources it is sure of. Ranks and machines come from names here; a reader may find better evidence inside.
+One walk over the folder, then the detector of each format; each takes the same list of folders and returns the sources
+it is sure of. Ranks and machines come from names here; a reader may find better evidence in the file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def find(root: Path) -> Found:
 
 
 def together(parts: Sequence[tuple[str, Found]]) -> Found:
-    """What was found on each machine of a cluster as one; a machine's clock domains carry its name.
+    """The results of all machines of a cluster as one; the name of a machine is part of its clock domains' names.
 
     A log whose number of its rank is just its place on its machine is the same on every machine: such ranks become
     `assumed`, and `merge` renumbers those that collide.

@@ -13,10 +13,10 @@ from trace_export.names import natural
 from trace_export.sources.source import Source
 
 DEPTH = 8
-"""How deep profiles may lie below the given folder; the deepest known layout (Ascend) needs six."""
+"""The depth of the walk below the given folder; the deepest known layout (Ascend) needs six."""
 
 ALONE = "machine0"
-"""The clock domain of profiles that lie in the given folder itself."""
+"""The clock domain of profiles directly in the given folder."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Found:
-    """What lies in a folder; `notes` holds what was left out and why."""
+    """The sources in a folder; `notes` says what was left out and why."""
 
     sources: tuple[Source, ...]
     notes: tuple[Note, ...] = ()

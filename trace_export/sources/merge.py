@@ -19,7 +19,7 @@ RANK_COLUMNS = {
 
 
 def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
-    """All profiles as one, and an error for each that claims a rank which an earlier one has by better right.
+    """All profiles as one, and an error for each that repeats a recorded rank of an earlier one.
 
     An assumed number that is recorded for another rank becomes the next free one, in the order given.
     """
@@ -76,7 +76,7 @@ def _renumbered(profile: Profile, numbers: dict[int, int]) -> Profile:
 
 
 def _by_label(whole: Profile) -> Profile:
-    """Hosts whose label is theirs alone are called by it in all tables: it is what the user sees and types."""
+    """Hosts with a unique label are named by it in all tables, since users see and type labels."""
     taken = pl.concat([whole.hosts["label"], whole.hosts.filter(pl.col("label") != pl.col("host"))["host"]])
     alone = whole.hosts.filter(~pl.col("label").is_in(taken.filter(taken.is_duplicated()).implode()))
     names = dict(alone.select("host", "label").drop_nulls().iter_rows())
@@ -85,7 +85,7 @@ def _by_label(whole: Profile) -> Profile:
 
 
 def _hosts(hosts: pl.DataFrame) -> pl.DataFrame:
-    """One row a host; machine numbers that two hosts share are dealt out anew in order of appearance."""
+    """One row a host; if hosts share a machine number, all are numbered anew in order of appearance."""
     hosts = hosts.unique("host", keep="first", maintain_order=True)
     if hosts["machine"].is_duplicated().any() or hosts["machine"].null_count():
         hosts = hosts.with_columns(machine=pl.int_range(pl.len(), dtype=INT))

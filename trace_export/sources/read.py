@@ -17,8 +17,8 @@ from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 
 def read(source: Source, options: ReadOptions) -> Profile:
-    """The tables of one source. Raises SourceError when nothing in it can be read, when it vanishes meanwhile, or
-    when it holds what no sound file holds, such as a number that does not fit the type of its column."""
+    """The tables of one source. Raises SourceError when nothing in it can be read, when it disappears meanwhile, or
+    when its content is invalid, such as a number that does not fit the type of its column."""
     reader: Callable[[Source, ReadOptions], Profile] = of_kind(source.kind).module().read
     with _as_source_error(source.path):
         return without_invalid_times(reader(source, options), source.path)

@@ -1,4 +1,4 @@
-"""What a reader is given: one `Source` that `find` has found, and the `ReadOptions` of the run."""
+"""The input of a reader: one `Source` from `find`, and the `ReadOptions` of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where torch_npu, MindSpore and msprof put the profile of a rank: capture folders → sources.
+"""Finds the capture folders of torch_npu, MindSpore and msprof, one source per rank.
 
 A capture is a folder `{host}_{pid}_{17 digits}_ascend_pt` (or `_ascend_ms`) with `profiler_info_{rank}.json` and
 `ASCEND_PROFILER_OUTPUT/`, but people rename and flatten these, so only file names inside are relied on. Names and

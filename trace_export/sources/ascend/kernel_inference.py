@@ -1,8 +1,8 @@
-"""Blocks of a rank without markers, found from the types of its kernels.
+"""Infers the blocks of a rank without markers from the types of its kernels.
 
-Some kernels run only in a forward, others only in a backward or in the optimizer: they vote. A run of equal votes that
-no point-to-point operator interrupts is a block; other kernels around it (matrix products, casts) belong to it as far
-as the neighbouring block or operator. What is found this way has the origin `inferred`.
+Some kernel types occur only in a forward, others only in a backward or in the optimizer; such a kernel has that class
+as its `vote`. Consecutive kernels of one class, without a point-to-point operator between them, form a block; kernels
+without a class (matrix products, casts) belong to the block around or before them. Blocks have the origin `inferred`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TWICE = 1.8
 def spans(kernels: pl.DataFrame, transfers: Times, collectives: Times, rank: int) -> pl.DataFrame:
     """Blocks as in model.SPANS from kernels (`WORKED`) and the starts of point-to-point operators and collectives.
 
-    Empty where there are fewer than two forwards or backwards: nothing is made up.
+    Returns no spans below two forwards and two backwards.
     """
     voting = _voting(kernels)
     if voting.is_empty():
@@ -76,7 +76,7 @@ def optimizer(voting: pl.DataFrame, blocks: pl.DataFrame, rank: int) -> pl.DataF
 
 
 def _voting(kernels: pl.DataFrame) -> pl.DataFrame:
-    """The kernels that vote, with their `vote`."""
+    """The kernels that have a class, with it as `vote`."""
     texts = kernels.select("text").unique()
     vote = pl.coalesce(pl.when(pl.col("text").str.contains(fits)).then(pl.lit(kind)) for kind, fits in _VOTES)
     return kernels.join(texts.with_columns(vote=vote).drop_nulls(), on="text", maintain_order="left")

@@ -1,4 +1,4 @@
-"""Markers of an Ascend rank → blocks: which are pipeline work, which lie inside another, which step they are of.
+"""Blocks from the markers of an Ascend rank: pipeline work, without nested ranges, each with its step.
 
 The training script marks its step functions with `mstx.range_start(message, stream)`. Each range exists twice: on the
 host, when it was issued, and on the device stream, when the work around it ran. The block is the device's range.

@@ -1,4 +1,4 @@
-"""The JSON of torch.profiler (Kineto) in a stream: frames of events, never the whole file.
+"""Streaming parser of torch.profiler (Kineto) JSON: frames of events, never the whole file.
 
 An object with `traceEvents`, one line a field, since years in the same layout; other programs may have written it anew
 in another. Times are microseconds with three decimals, after `baseTimeNanoseconds` where that is given: as floats they
@@ -88,7 +88,7 @@ class Trace:
             yield last
 
     def _read(self) -> bytes:
-        """The next bytes, none at the end; a compressed file that breaks off ends there."""
+        """The next bytes, none at the end; a truncated compressed file ends where it was truncated."""
         try:
             return self._file.read(READ_BYTES)
         except (EOFError, zlib.error, gzip.BadGzipFile):

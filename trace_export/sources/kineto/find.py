@@ -1,4 +1,4 @@
-"""Where traces of torch.profiler lie: anywhere; their names are the user's or those of its TensorBoard handler."""
+"""Finds torch.profiler traces: any folder, any name; the TensorBoard handler has names of its own."""
 
 from __future__ import annotations
 

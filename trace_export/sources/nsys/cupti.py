@@ -1,6 +1,6 @@
 """The GPU work in the tables of an Nsight Systems export, attributed to its ranges.
 
-Everything goes through in chunks of rows; what stays is 16 bytes per launch and one row per range.
+Read in chunks of rows; memory holds 16 bytes per launch and one row per range.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reports that were not exported yet: `nsys` itself turns them into SQLite, where it is installed."""
+"""Exports reports (`.nsys-rep`) to SQLite by `nsys`, where it is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where Nsight Systems exports and reports lie: anywhere, under any name. Which ranks they hold is inside."""
+"""Finds Nsight Systems exports and reports: any folder, any name; the ranks are read from the file."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from trace_export.sources.shared.timestamps import LATEST_NS
 METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """The metadata table since 2023, and before."""
 NEWEST = (3, 20)
-"""The newest schema that this program was tried on."""
+"""The newest schema that was tested."""
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 
 _LOSSES = ("events might have been", "events might be missing")
@@ -115,7 +115,7 @@ def _system(db: Database, name: str) -> str:
 
 
 def _gpus(db: Database) -> str:
-    """A short sum of the GPUs' ids: two containers of one name on two machines are two hosts."""
+    """A checksum of the GPU ids, which distinguishes containers of one name on two machines."""
     if "uuid" not in db.columns("TARGET_INFO_GPU"):
         return ""
     ids = sorted(str(uuid) for (uuid,) in db.texts("SELECT DISTINCT uuid FROM TARGET_INFO_GPU WHERE uuid IS NOT NULL"))

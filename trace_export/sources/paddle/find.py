@@ -1,4 +1,4 @@
-"""How Paddle's launcher lays out its logs: which rank and machine a `workerlog.N` belongs to."""
+"""The folder layout of Paddle's launcher: which rank and machine a `workerlog.N` belongs to."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Log:
 
     `thread` is null where the log's own prefix is missing. `announced` is the first profiled step that the log last
     announced before the record (null: none), `announcement` counts the changes of that text. `malformed` counts the
-    records that are cut or garbled, `first_malformed` is the byte offset of the first.
+    malformed records, `first_malformed` is the byte offset of the first.
     """
 
     records: pl.DataFrame
@@ -80,7 +80,7 @@ def scan(path: Path) -> Log:
 
 
 class _Scanner:
-    """What is carried from chunk to chunk while a log is read from front to end."""
+    """The state between two chunks of a log."""
 
     def __init__(self) -> None:
         self.frames: list[pl.DataFrame] = []

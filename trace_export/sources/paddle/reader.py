@@ -1,7 +1,7 @@
 """Paddle's static-graph pipeline profiler: `workerlog.N`, a free text log with one record per job of a step.
 
 A record names its job type, micro-batch and times and nothing else: runs and steps come from the order of the records,
-the rank from the file's place (`find`), the stage from the shape of the schedule (`pipeline.topology`).
+the rank from the file's place (`find`), the stage from the order of the blocks (`pipeline.stages`).
 Format: PaddlePaddle/Paddle, paddle/fluid/framework/new_executor/standalone_executor.cc.
 """
 

@@ -1,4 +1,4 @@
-"""Which GPU work belongs to which range, whatever profiler recorded them.
+"""Attributes GPU work to the ranges that launched it (profiler-independent).
 
 A launch belongs to a range when both are of one process and the launch call starts inside the range; of several the
 innermost (latest start) counts, those of the launching thread before others. GPU work belongs to the range of its

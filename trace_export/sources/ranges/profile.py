@@ -1,4 +1,4 @@
-"""Pipeline ranges and the GPU work launched in them → the tables of a profile, whatever profiler recorded them."""
+"""The tables of a profile from pipeline ranges and the GPU work launched in them (profiler-independent)."""
 
 from __future__ import annotations
 

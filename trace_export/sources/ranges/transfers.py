@@ -1,4 +1,4 @@
-"""Point-to-point transfers from the names of ranges, whatever profiler recorded them."""
+"""Point-to-point transfers from the names of ranges (profiler-independent)."""
 
 from __future__ import annotations
 
