@@ -1,4 +1,4 @@
-"""What a block is called, and the one way by which every block begins and ends.
+"""Names of blocks, and how every block begins and ends.
 
 Nothing here may disturb the training run: the first error turns the marks off with one sentence in the log.
 This package runs inside the training process, so it imports nothing but the standard library, also not the rest of
@@ -22,7 +22,7 @@ RANK_VARIABLES = ("RANK", "PADDLE_TRAINER_ID", "RANK_ID", "OMPI_COMM_WORLD_RANK"
 
 
 class Mark(NamedTuple):
-    """A block of pipeline work, or a step, as a profiler shall see it. None where nobody knows.
+    """A block of pipeline work, or a step, as a profiler shall see it. None where unknown.
 
     `kind` is F, B, W, FB (forward of one micro-batch overlapped with the backward of another), OPT or STEP; `stage` the
     rank's place in its pipeline; `name` what the framework calls the function, for the dialects that carry it.
@@ -107,7 +107,7 @@ state = _State()
 
 
 def global_rank() -> int | None:
-    """The process's global rank: torch.distributed knows it, else the launcher's environment, else nobody."""
+    """The process's global rank: from torch.distributed, else from the launcher's environment, else None."""
     torch: Any = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -133,7 +133,7 @@ def begin_pass() -> None:
 
 
 def _locate(stage: int | None) -> Where:
-    """Where the next blocks are. A rank has one place, also for those of its blocks that are not told it."""
+    """Where the next blocks are. A rank has one place, also for blocks that were given none."""
     if stage is None and state.where is not None:
         stage = state.where.stage
     step = state.passes if state.step is None and state.passes >= 0 else state.step
@@ -146,7 +146,7 @@ def _locate(stage: int | None) -> Where:
 def begin(mark: Mark, lingering: bool = False) -> Open | None:
     """The block begins, unless one is open on this thread: the outermost wins, so that blocks never nest.
 
-    A `lingering` block is one whose end may never be told (an optimizer that raises): the next block ends it.
+    A `lingering` block is one whose end may never be reported (an optimizer that raises): the next block ends it.
     """
     block = _thread.block
     if block is not None:

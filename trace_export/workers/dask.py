@@ -41,7 +41,7 @@ EVERY = "*"
 
 
 class Placed(Protocol):
-    """What a function is mapped over: a path, which only the machine `machine_name` can read where that is not None."""
+    """An item: a path, which only the machine `machine_name` can read where that is not None."""
 
     @property
     def path(self) -> Path: ...
@@ -101,7 +101,7 @@ def run(
     items: Sequence[Item],
     done: Callable[[int], None] = lambda index: None,
 ) -> list[Result | TraceExportError]:
-    """The result of each item in their order, or its error, as `parallel.run`; read by the cluster's workers.
+    """The result of each item in their order, or its error, as `local.run`; read by the cluster's workers.
 
     Raises TraceExportError when no scheduler answers, or no worker can run this program.
     """
@@ -120,7 +120,7 @@ class Place:
 def in_each_folder(
     cluster: Cluster, function: Callable[[Path], Result]
 ) -> list[tuple[Place, Result | TraceExportError]]:
-    """What `function` makes of each of the cluster's folders, on the machine that has it.
+    """The result of `function` for each of the cluster's folders, on the machine that has it.
 
     Raises TraceExportError as `run` does, and UsageError for a machine that has no worker.
     """
@@ -146,7 +146,7 @@ def _client(cluster: Cluster) -> Iterator[Any]:
         distributed: Any = import_module("distributed")
     except ImportError as error:
         raise TraceExportError("--scheduler needs the extra dask", "pip install 'trace-export[dask]'") from error
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # we tell what was lost in our own words
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # this program reports what was lost
     try:
         client = distributed.Client(cluster.address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
@@ -159,7 +159,7 @@ def _client(cluster: Cluster) -> Iterator[Any]:
 
 
 class Worker(NamedTuple):
-    """What a worker tells of itself. `name` is its address where nobody gave it one."""
+    """What a worker reports of itself. `name` is its address where it has no other."""
 
     address: str
     name: str

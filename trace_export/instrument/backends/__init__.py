@@ -1,4 +1,4 @@
-"""Which profilers take the marks: the one of the device that the framework in this process works with."""
+"""Chooses the profiler that takes the marks: that of the device which the framework in this process uses."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 `{'name': 'forward_step', 'current_microbatch': 3, 'chunk': 0, 'step': 7, 'stage': 1, 'rank': 5}`: msprof-analyze's
 pp_chart reads the name and passes over the rest. `current_microbatch` counts within the chunk wherever the chunk is
-given. CANN cuts messages (at 128 bytes in older versions, 156 in newer ones), so a longer one loses its last fields,
+given. CANN truncates messages (at 128 bytes in older versions, 156 in newer ones): a longer one loses its last fields,
 which the profiler records by its own means.
 """
 

@@ -1,7 +1,7 @@
 """Megatron-Core: 1F1B, interleaved 1F1B and no pipelining all run through `forward_step` and `backward_step`.
 
-A forward is told its micro-batch and chunk. A backward is told neither, but it is given the very output that the
-forward returned, so that is how its numbers are found; no schedule needs to be known.
+A forward gets its micro-batch and chunk as arguments. A backward gets neither, but the same output object that the
+forward returned, which identifies its numbers; the schedule need not be known.
 """
 
 from __future__ import annotations
