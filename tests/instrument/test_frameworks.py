@@ -16,6 +16,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from tests.conftest import Cli
 from trace_export.schedules.schedule import schedule
 from trace_export.sources.find import find
 from trace_export.sources.merge import merge
@@ -24,6 +25,7 @@ from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 PYTHON = os.environ.get("TRACE_EXPORT_FRAMEWORKS_PYTHON", sys.executable)
 
 
@@ -46,7 +48,7 @@ def train(program: str, ranks: int, *arguments: Any) -> str:
         port = probe.getsockname()[1]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("COV", "TRACE_EXPORT"))}
     environment |= {
-        "PYTHONPATH": str(HERE.parent), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
         "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "PYTHONWARNINGS": "ignore",
     }  # fmt: skip
     command = [PYTHON, str(HERE / "frameworks" / program), *map(str, arguments)]
@@ -57,7 +59,7 @@ def train(program: str, ranks: int, *arguments: Any) -> str:
         for r in range(ranks)
     ]
     try:
-        errors = [p.communicate(timeout=120)[1] for p in running]
+        errors = [p.communicate(timeout=600)[1] for p in running]
     finally:
         for process in running:
             process.kill()
@@ -134,6 +136,24 @@ def test_a_trace_of_the_real_torch_profiler(tmp_path: Path) -> None:
         assert order == expected("InterleavedZeroBubble", 2, 4, rank), (rank, step)
     assert abs(blocks["end_ns"].max() - time.time_ns()) < 60e9  # type: ignore[operator]
     assert (blocks["end_ns"] - blocks["start_ns"]).min() > 0  # type: ignore[operator]
+
+
+@needs("torch")
+@pytest.mark.parametrize(("schedule_name", "microbatches"), [("1F1B", 6), ("InterleavedZeroBubble", 8)])
+def test_the_chart_of_a_run_of_four_processes(
+    tmp_path: Path, run_cli: Cli, schedule_name: str, microbatches: int
+) -> None:
+    """The command draws what torch.profiler recorded: each stage's blocks in the schedule's order, with its labels."""
+    train("train_torch.py", 4, schedule_name, 2, microbatches, tmp_path, "profiled")
+    out = tmp_path / "out"
+    done = run_cli(tmp_path, "--host", "--format", "parquet,perfetto", "--tracks", "rank", "--out", out)
+    assert done.returncode == 0, done.stderr
+    blocks = pl.read_parquet(out / "pipeline_profile.parquet").filter(pl.col("kind") != "OPT")
+    assert blocks.select("rank", "stage").unique().sort("rank").rows() == [(rank, rank) for rank in range(4)]
+    for (rank, _), step in blocks.sort("start_ns").group_by("rank", "step", maintain_order=True):
+        found = step.select("kind", "microbatch", "chunk").rows()
+        assert found == expected(schedule_name, 4, microbatches, rank)
+    assert blocks["step"].n_unique() == 2
 
 
 @needs("megatron.core")
