@@ -18,7 +18,7 @@ import polars as pl
 from trace_export.chart.chart import Chart, Track, arguments
 from trace_export.writers.mark import ATTRIBUTES
 from trace_export.writers.traces.json_encoder import Number, Parts, Text, dumps, records, value
-from trace_export.writers.traces.packing import Words, blocks, raw
+from trace_export.writers.traces.packing import Words, batches, raw
 from trace_export.writers.traces.sink import Write, opened
 
 _PROCESS: Final = 1
@@ -60,13 +60,13 @@ def _digits(tracks: tuple[Track, ...]) -> int:
 
 
 def _write_slices(slices: pl.DataFrame, origin_ns: int, sink: Write) -> None:
-    for block in blocks(slices):
-        head = [*_event(b'"X"', block, "start_ns", origin_ns), b',"dur":', _time(block["end_ns"] - block["start_ns"])]
-        if "category" in block.columns:
-            head += [b',"cat":', Text.of(block["category"].fill_null("slice"))]
-        head += [b',"name":', Text.of(block["name"])]
-        more = [(dumps(name) + b":", value(block[name])) for name in arguments(slices)]
-        _put(sink, records(len(block), [*head, b',"args":{'], more, b"}}"))
+    for batch in batches(slices):
+        head = [*_event(b'"X"', batch, "start_ns", origin_ns), b',"dur":', _time(batch["end_ns"] - batch["start_ns"])]
+        if "category" in batch.columns:
+            head += [b',"cat":', Text.of(batch["category"].fill_null("slice"))]
+        head += [b',"name":', Text.of(batch["name"])]
+        more = [(dumps(name) + b":", value(batch[name])) for name in arguments(slices)]
+        _put(sink, records(len(batch), [*head, b',"args":{'], more, b"}}"))
 
 
 def _write_flows(slices: pl.DataFrame, origin_ns: int, sink: Write) -> None:
@@ -81,15 +81,15 @@ def _write_flows(slices: pl.DataFrame, origin_ns: int, sink: Write) -> None:
     both = leaving.join(coming.select("id", until="start_ns"), on="id", maintain_order="left")
     begun = pl.max_horizontal("start_ns", pl.min_horizontal("end_ns", "until") - 1)
     for phase, ends in ((b'"s"', both.with_columns(start_ns=begun)), (b'"f","bp":"e"', coming)):
-        for block in blocks(ends):
-            head = [*_event(phase, block, "start_ns", origin_ns), b',"cat":"flow","name":"next","id":']
-            _put(sink, records(len(block), [*head, value(block["id"])], [], b"}"))
+        for batch in batches(ends):
+            head = [*_event(phase, batch, "start_ns", origin_ns), b',"cat":"flow","name":"next","id":']
+            _put(sink, records(len(batch), [*head, value(batch["id"])], [], b"}"))
 
 
 def _write_instants(instants: pl.DataFrame, origin_ns: int, sink: Write) -> None:
-    for block in blocks(instants):
-        head = [*_event(b'"i","s":"t"', block, "ts_ns", origin_ns), b',"name":', Text.of(block["name"])]
-        _put(sink, records(len(block), head, [], b"}"))
+    for batch in batches(instants):
+        head = [*_event(b'"i","s":"t"', batch, "ts_ns", origin_ns), b',"name":', Text.of(batch["name"])]
+        _put(sink, records(len(batch), head, [], b"}"))
 
 
 def _write_counters(samples: pl.DataFrame, tracks: dict[int, Track], origin_ns: int, sink: Write) -> None:
@@ -98,21 +98,21 @@ def _write_counters(samples: pl.DataFrame, tracks: dict[int, Track], origin_ns: 
         # The UI shows the name and the key, parted by a blank.
         name, key = whole.rsplit(" ", 1) if " " in whole else (whole, "value")
         names = b',"name":%b,"args":{%b:' % (dumps(name), dumps(key))
-        for block in blocks(of_track):
-            head = [*_event(b'"C"', block, "ts_ns", origin_ns), names, Text.of(block["value"])]
-            _put(sink, records(len(block), head, [], b"}}"))
+        for batch in batches(of_track):
+            head = [*_event(b'"C"', batch, "ts_ns", origin_ns), names, Text.of(batch["value"])]
+            _put(sink, records(len(batch), head, [], b"}}"))
 
 
-def _event(phase: bytes, block: pl.DataFrame, time: str, origin_ns: int) -> Parts:
+def _event(phase: bytes, batch: pl.DataFrame, time: str, origin_ns: int) -> Parts:
     """The begin of each event: its phase, thread and time."""
-    threads = Number.of(block["track"].to_numpy())
-    return [b',\n{"ph":%b,"pid":%d,"tid":' % (phase, _PROCESS), threads, b',"ts":', _time(block[time] - origin_ns)]
+    threads = Number.of(batch["track"].to_numpy())
+    return [b',\n{"ph":%b,"pid":%d,"tid":' % (phase, _PROCESS), threads, b',"ts":', _time(batch[time] - origin_ns)]
 
 
 def _time(series: pl.Series) -> Number:
     return Number.of(series.to_numpy(), fraction=True)
 
 
-def _put(sink: Write, chunks: Iterator[Words]) -> None:
-    for words in chunks:
+def _put(sink: Write, tiles: Iterator[Words]) -> None:
+    for words in tiles:
         sink(raw(words))

@@ -1,7 +1,11 @@
 """Columns → JSON records of fixed width, without a Python object per event.
 
 A record is a template in which numbers stand right-aligned behind blanks and texts are followed by blanks, both of
-which JSON allows. Numbers come from tables of four digits each, texts from the distinct ones of a chunk.
+which JSON allows. Numbers come from tables of four digits each, texts from the distinct ones of a batch.
+
+Why not orjson on a dict per event: it takes about eight times the processor time (this file encodes some 3.5 million
+slices with three arguments a second on one core), and the dicts take memory that grows with the trace
+(tests/benchmarks/bench_encoder.py, 2026-11).
 """
 
 from __future__ import annotations
@@ -18,12 +22,12 @@ import orjson
 import polars as pl
 from numpy.typing import NDArray
 
-from trace_export.writers.traces.packing import CHUNK, Rows, Shapes, Words, distinct, filled
+from trace_export.writers.traces.packing import TILE_ROWS, Rows, Shapes, Words, distinct, filled
 
 Present = NDArray[np.bool_] | None
 
-_CHUNK_BYTES: Final = 1 << 25
-"""A chunk of records takes no more, however long the texts in it are."""
+_TILE_BYTES: Final = 1 << 25
+"""A tile of records takes no more, however long the texts in it are."""
 
 _THREADS: Final = min(4, os.cpu_count() or 1)
 
@@ -74,7 +78,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Text:
-    """JSON values of any kind: each row's place among the distinct ones of the chunk, and the width it is given.
+    """JSON values of any kind: each row's place among the distinct ones of the batch, and the width it is given.
 
     Widths come in few sizes, so that one long text does not widen all records, and records have few shapes.
     """
@@ -94,7 +98,7 @@ class Text:
             found = series.drop_nulls().unique(maintain_order=True).to_list()
             codes = series.replace_strict(found, range(len(found)), default=0, return_dtype=pl.Int64).to_numpy()
         values = [dumps(v) for v in found]
-        widths = np.array([_roomy(len(v)) for v in values] or [8])
+        widths = np.array([_slot_width(len(v)) for v in values] or [8])
         return Text(codes, values, widths, present(series))
 
     def width_at(self, row: int) -> int:
@@ -143,7 +147,7 @@ def present(series: pl.Series) -> Present:
 Parts = list["bytes | Value"]
 
 
-def _roomy(length: int) -> int:
+def _slot_width(length: int) -> int:
     """The least of 8, 16, 24, 32, 48, 64, 96, 128, … that is not below `length`."""
     if length <= 32:
         return max(8, -(-length // 8) * 8)
@@ -161,12 +165,12 @@ def _words(out: NDArray[np.uint8], at: int) -> NDArray[np.uint32]:
 
 
 def records(rows: int, head: Parts, optional: list[tuple[bytes, Value]], tail: bytes) -> Iterator[Words]:
-    """One record per row, in chunks: `head` (constants and values that all rows have), then of the `optional` values
+    """One record per row, in tiles: `head` (constants and values that all rows have), then of the `optional` values
     those that the row has, each after its key and parted by commas, then `tail`; blanks fill it up to whole words."""
     values = [part for part in head if not isinstance(part, bytes)] + [item for _, item in optional]
     widest = sum(int(v.widths.max()) if isinstance(v, Text) else v.width for v in values)
-    at_once = max(1, min(CHUNK, _CHUNK_BYTES // (widest + 1)))
-    return _encoded(rows, at_once, lambda piece: _chunk(np.arange(piece.start, piece.stop), head, optional, tail))
+    at_once = max(1, min(TILE_ROWS, _TILE_BYTES // (widest + 1)))
+    return _encoded(rows, at_once, lambda piece: _tile(np.arange(piece.start, piece.stop), head, optional, tail))
 
 
 def _encoded(rows: int, at_once: int, encode: Callable[[slice], Words]) -> Iterator[Words]:
@@ -179,7 +183,7 @@ def _encoded(rows: int, at_once: int, encode: Callable[[slice], Words]) -> Itera
         yield from pool.map(encode, pieces)
 
 
-def _chunk(rows: NDArray[np.intp], head: Parts, optional: list[tuple[bytes, Value]], tail: bytes) -> Words:
+def _tile(rows: NDArray[np.intp], head: Parts, optional: list[tuple[bytes, Value]], tail: bytes) -> Words:
     shapes = Shapes(len(rows))
     for item in [part for part in head if not isinstance(part, bytes)] + [item for _, item in optional]:
         if isinstance(item, Text) and len(sizes := np.unique(item.widths)) > 1:

@@ -1,9 +1,12 @@
 """Columns → TrackEvent packets of the Perfetto trace format, without a Python object per event.
 
-A varint may be padded with continuation bytes to a fixed width. With one width per column and chunk all lengths and
+A varint may be padded with continuation bytes to a fixed width. With one width per column and batch all lengths and
 keys become constants, and a slice is a record of constant size: a row of 64-bit words that are put together with
 shifts and ORs of whole columns. Rows that lack a value or carry flows are records of another shape; all shapes go into
 the file in the order of their rows, because the trace processor breaks ties in time by file order.
+
+Why not the perfetto package's StreamingTraceProtoBuilder: it takes about a hundred times the processor time (this file
+encodes some 13 million slices with three arguments a second on one core; tests/benchmarks/bench_encoder.py, 2026-11).
 
 Field numbers are those of protos/perfetto/trace (trace_packet.proto, track_event/*.proto, interned_data.proto).
 """
@@ -18,7 +21,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from trace_export.writers.traces.packing import CHUNK, Rows, Shapes, Words, blocks, distinct, filled, raw
+from trace_export.writers.traces.packing import TILE_ROWS, Rows, Shapes, Words, batches, distinct, filled, raw
 from trace_export.writers.traces.sink import Write
 
 _VARINT, _FIXED64, _BYTES = 0, 1, 2
@@ -130,14 +133,14 @@ group is moved up by 4, 2, 1 bits, that is, 15, 3, 1 times its value is added.""
 
 
 class Packer:
-    """Makes records of columns, at most `CHUNK` at a time.
+    """Makes records of columns, at most `TILE_ROWS` at a time.
 
     All arithmetic happens in place in arrays that are kept: to be given fresh memory costs more than to calculate.
     """
 
     def __init__(self) -> None:
-        self._value = np.empty(CHUNK, np.uint64)
-        self._spare = np.empty(CHUNK, np.uint64)
+        self._value = np.empty(TILE_ROWS, np.uint64)
+        self._spare = np.empty(TILE_ROWS, np.uint64)
         self._words = np.empty(0, np.uint64)
 
     def pack(self, parts: Parts, rows: Rows, count: int) -> Words:
@@ -145,17 +148,18 @@ class Packer:
         template, places = _template(parts)
         constants = np.frombuffer(template, np.uint64)
         if self._words.size < constants.size * count:
-            self._words = np.empty(constants.size * CHUNK, np.uint64)
+            self._words = np.empty(constants.size * TILE_ROWS, np.uint64)
         words = self._words[: constants.size * count].reshape(constants.size, count)
         value = self._value[:count]
-        fresh = dict(enumerate(constants))
+        untouched = dict(enumerate(constants))
         for column, at in places:
             column.read(rows, value)
             if column.width > 8 and not column.raw:
-                self._place(words, fresh, [a + 8 for a in at], self._spread(value >> np.uint64(56), 2), 2)
+                self._place(words, untouched, [a + 8 for a in at], self._spread(value >> np.uint64(56), 2), 2)
                 value &= np.uint64((1 << 56) - 1)
-            self._place(words, fresh, at, value if column.raw else self._spread(value, column.width), column.width)
-        for word, constant in fresh.items():
+            encoded = value if column.raw else self._spread(value, column.width)
+            self._place(words, untouched, at, encoded, column.width)
+        for word, constant in untouched.items():
             words[word] = constant
         return words.T.copy()
 
@@ -170,21 +174,23 @@ class Packer:
                 np.add(values, spare, out=values)
         return values
 
-    def _place(self, words: Words, fresh: dict[int, np.uint64], at: list[int], values: Words, width: int) -> None:
-        """Puts `values`, `width` bytes wide (more count as 8), to the bytes `at` of the records.
+    def _place(self, words: Words, untouched: dict[int, np.uint64], at: list[int], values: Words, width: int) -> None:
+        """Puts `values`, `width` bytes wide (more count as 8), into the records from each of the bytes `at` on.
 
-        A word that nothing was put into yet is in `fresh`, with its constant, and leaves it.
+        `words[w]` is the word w of all records. `untouched` maps the words that hold nothing yet to their constant
+        bytes. The first value that goes into such a word is combined with its constant and the word is taken out of
+        `untouched`; any other is combined with what the word holds. A value may reach into the next word.
         """
         spare = self._spare[: len(values)]
 
-        def put(word: int, moved: Words) -> None:
-            np.bitwise_or(moved, fresh.pop(word, words[word]), out=words[word])
+        def combine(word: int, moved: Words) -> None:
+            np.bitwise_or(moved, untouched.pop(word, words[word]), out=words[word])
 
         for byte in at:
             word, shift = divmod(byte * 8, 64)
-            put(word, np.left_shift(values, np.uint64(shift), out=spare) if shift else values)
+            combine(word, np.left_shift(values, np.uint64(shift), out=spare) if shift else values)
             if shift + 8 * min(width, 8) > 64:
-                put(word + 1, np.right_shift(values, np.uint64(64 - shift), out=spare))
+                combine(word + 1, np.right_shift(values, np.uint64(64 - shift), out=spare))
 
 
 def _template(parts: Parts) -> tuple[bytes, list[tuple[Column, list[int]]]]:
@@ -225,47 +231,47 @@ class Encoder:
     def slices(self, frame: pl.DataFrame, arguments: Sequence[str] = ()) -> None:
         """Slices with `start_ns`, `end_ns` and the columns `arguments`. Rows of a track must come in the order of start
         and, where slices are nested, the outer one first; a slice must not cross another on its track."""
-        for block in blocks(frame):
-            track, name, *more = self._slots(block, arguments)
-            begin = (_SLICE_BEGIN, self._time(block["start_ns"]), [track, name, *more])
-            self._put(len(block), [begin, (_SLICE_END, self._time(block["end_ns"]), [track, name])])
+        for batch in batches(frame):
+            track, name, *more = self._slots(batch, arguments)
+            begin = (_SLICE_BEGIN, self._time(batch["start_ns"]), [track, name, *more])
+            self._put(len(batch), [begin, (_SLICE_END, self._time(batch["end_ns"]), [track, name])])
 
     def instants(self, frame: pl.DataFrame, arguments: Sequence[str] = ()) -> None:
         """Marks at `ts_ns`."""
-        for block in blocks(frame):
-            self._put(len(block), [(_INSTANT, self._time(block["ts_ns"]), self._slots(block, arguments))])
+        for batch in batches(frame):
+            self._put(len(batch), [(_INSTANT, self._time(batch["ts_ns"]), self._slots(batch, arguments))])
 
     def counters(self, frame: pl.DataFrame) -> None:
         """Samples `value` (real) at `ts_ns`."""
-        for block in blocks(frame):
-            value = Slot(varint(44 << 3 | _FIXED64), Column.raw64(block["value"].cast(pl.Float64).to_numpy()))
-            self._put(len(block), [(_COUNTER, self._time(block["ts_ns"]), [_track(block), value])])
+        for batch in batches(frame):
+            value = Slot(varint(44 << 3 | _FIXED64), Column.raw64(batch["value"].cast(pl.Float64).to_numpy()))
+            self._put(len(batch), [(_COUNTER, self._time(batch["ts_ns"]), [_track(batch), value])])
 
     def _time(self, series: pl.Series) -> Column:
         return Column.varints(series.to_numpy(), self._origin)
 
-    def _slots(self, block: pl.DataFrame, arguments: Sequence[str]) -> list[Slot]:
+    def _slots(self, batch: pl.DataFrame, arguments: Sequence[str]) -> list[Slot]:
         """Track, name, and whatever else the rows have."""
-        name = self._text(block["name"], b"", 10, _NAMES)
-        return [_track(block), name, *self._common(block), *self._arguments(block, arguments)]
+        name = self._text(batch["name"], b"", 10, _NAMES)
+        return [_track(batch), name, *self._common(batch), *self._arguments(batch, arguments)]
 
-    def _common(self, block: pl.DataFrame) -> Iterator[Slot]:
-        if "category" in block.columns:
-            yield self._text(block["category"], b"", 3, _CATEGORIES)
-        if "seed" in block.columns:
-            yield self._text(block["seed"], b"", 54, _SEEDS)
+    def _common(self, batch: pl.DataFrame) -> Iterator[Slot]:
+        if "category" in batch.columns:
+            yield self._text(batch["category"], b"", 3, _CATEGORIES)
+        if "seed" in batch.columns:
+            yield self._text(batch["seed"], b"", 54, _SEEDS)
         for column, number in (("flow_out", 47), ("flow_in", 48)):
-            if column in block.columns:
-                flows = block[column]
+            if column in batch.columns:
+                flows = batch[column]
                 for place in range(int(flows.list.len().max() or 0)):  # type: ignore[arg-type]
                     ids = flows.list.get(place, null_on_oob=True)
                     column_of_ids = Column.raw64(filled(ids.cast(pl.UInt64)))
                     yield Slot(varint(number << 3 | _FIXED64), column_of_ids, _present(ids))
 
-    def _arguments(self, block: pl.DataFrame, names: Sequence[str]) -> Iterator[Slot]:
+    def _arguments(self, batch: pl.DataFrame, names: Sequence[str]) -> Iterator[Slot]:
         """Each column as a DebugAnnotation; its length is constant, as all widths are."""
         for name in names:
-            series = block[name]
+            series = batch[name]
             iid = field(1, self._iid(_ARGUMENTS, name))
             if series.dtype in (pl.String, pl.Categorical, pl.Enum):
                 slot = self._text(series, iid, 17, _ARGUMENT_TEXTS)
@@ -300,8 +306,8 @@ class Encoder:
             self._write(packet(field(10, _SEQUENCE) + field(13, 2) + field(12, self._new)))
             self._new = b""
 
-        for at in range(0, rows, CHUNK):
-            self._write(raw(self._encode(slice(at, min(at + CHUNK, rows)), events)))
+        for at in range(0, rows, TILE_ROWS):
+            self._write(raw(self._encode(slice(at, min(at + TILE_ROWS, rows)), events)))
 
     def _encode(self, piece: slice, events: list[Event]) -> Words:
         """The packets of the rows in `piece`; the fields that a row may lack are those of its first event."""
@@ -337,8 +343,8 @@ def _event(event: Event, example: int, slack: int = 0) -> Parts:
     return _message(1, body, room=7 - slack)
 
 
-def _track(block: pl.DataFrame) -> Slot:
-    return Slot(varint(11 << 3), Column.varints(block["track"].to_numpy()))
+def _track(batch: pl.DataFrame) -> Slot:
+    return Slot(varint(11 << 3), Column.varints(batch["track"].to_numpy()))
 
 
 def _present(series: pl.Series) -> NDArray[np.bool_] | None:
