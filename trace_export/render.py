@@ -171,12 +171,11 @@ def write(
 
 def write_report(profile: Profile, result: Report, path: Path, outputs: Outputs, steps: Numbers | None = None) -> None:
     """One self-contained HTML page: the chart, then the tables of its report. Raises OutputError, UsageError."""
-    from trace_export.writers.pictures import page, picture
+    from trace_export.writers.pictures import picture
 
     chart = draw(profile, WriteOptions(bubbles=True), "spans")
-    shown = [page.Table(t.title, t.frame, t.note) for t in result.tables()]
     with outputs.file(path) as temporary:
-        picture.write_report(chart, temporary, shown, steps, bubbles=rank_bubbles(profile))
+        picture.write_page(chart, temporary, result.tables(), steps, bubbles=rank_bubbles(profile))
 
 
 def announce(profile: Profile, options: WriteOptions, detail: Detail) -> list[Note]:

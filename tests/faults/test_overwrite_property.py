@@ -286,7 +286,7 @@ def only_files(patch: pytest.MonkeyPatch, world: World) -> None:
     patch.setattr(render, "pieces", lambda *a: steps if a[-1] else [(None, MADE)])
     patch.setattr(render, "rank_bubbles", lambda *a: None)
     patch.setattr(render.alignment_file, "write", write)
-    patch.setattr(picture, "write_report", write)
+    patch.setattr(picture, "write_page", write)
     patch.setattr(OutputFormat, "load", lambda self: write)
     patch.setattr(report, "report", lambda profile: SimpleNamespace(tables=list))
     patch.setattr(compare, "compare", lambda a, b: None)

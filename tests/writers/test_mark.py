@@ -32,7 +32,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "a.svg": lambda path: picture.write(CHART, path, "svg"),
     "a.png": lambda path: picture.write(CHART, path, "png"),
     "a.html": lambda path: picture.write(CHART, path, "html"),
-    "report.html": lambda path: picture.write_report(CHART, path, []),
+    "report.html": lambda path: picture.write_page(CHART, path, []),
     "a.parquet": lambda path: tables.write_parquet(PROFILE, path),
     "a.csv": lambda path: tables.write_csv(PROFILE, path),
     "clock_alignment.json": lambda path: alignment_file.write(PROFILE, path),

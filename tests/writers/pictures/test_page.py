@@ -17,11 +17,11 @@ from playwright.sync_api import Browser, Page
 from tests.support.browser import browser, opened, pixels
 from tests.writers.pictures.test_picture import MS, run_of
 from trace_export.analysis.bubbles import rank_bubbles
+from trace_export.analysis.report import ReportTable
 from trace_export.chart.layout import lay_out
 from trace_export.chart.palette import FILLS
 from trace_export.model import Profile
 from trace_export.writers.pictures import picture
-from trace_export.writers.pictures.page import Table
 
 __all__ = ["browser"]
 EPOCH = 1_763_682_000_123_456_789
@@ -170,8 +170,8 @@ def test_hostile_text_never_becomes_markup(profile: Profile, tmp_path: Path, bro
     spans = profile.spans.with_columns(marker=pl.lit(NASTY), kind=pl.lit(None, pl.String))
     ranks = profile.ranks.with_columns(host=pl.lit(NASTY))
     chart = replace(lay_out(replace(profile, spans=spans, ranks=ranks)), title=NASTY)
-    tables = [Table(NASTY, pl.DataFrame({NASTY: [NASTY]}), NASTY)]
-    picture.write_report(chart, tmp_path / "nasty.html", tables)
+    tables = [ReportTable(NASTY, pl.DataFrame({NASTY: [NASTY]}), NASTY)]
+    picture.write_page(chart, tmp_path / "nasty.html", tables)
     parser = Tags()
     parser.feed((tmp_path / "nasty.html").read_text())
     assert parser.seen.count("script") == 2
@@ -191,7 +191,7 @@ def test_report_shows_its_tables(profile: Profile, tmp_path: Path, browser: Brow
             "slow": [True, False],
         }
     )
-    picture.write_report(lay_out(profile), tmp_path / "report.html", [Table("Bubbles", frame, "of each stage")])
+    picture.write_page(lay_out(profile), tmp_path / "report.html", [ReportTable("Bubbles", frame, "of each stage")])
     with opened(browser, tmp_path / "report.html") as page:
         assert page.locator("h2").inner_text() == "Bubbles"
         assert page.locator("th").all_inner_texts() == ["stage", "step time", "share", "far", "slow"]

@@ -11,10 +11,9 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from math import floor, log10
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 import polars as pl
@@ -30,13 +29,17 @@ HELP = "Zoom: Ctrl + wheel, or W and S. Move: drag, or A and D. Everything: doub
 _NOT_FACTS = ("row", "lane", "start_ns", "end_ns", "name", "label", "fill")
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Protocol):
     """A table of the report: its `frame` is shown as it is, null as –."""
 
-    title: str
-    frame: pl.DataFrame
-    note: str = ""
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def frame(self) -> pl.DataFrame: ...
+
+    @property
+    def note(self) -> str: ...
 
 
 def page(figure: Figure, tables: Sequence[Table] = (), still_steps: int | None = None) -> str:

@@ -52,7 +52,7 @@ def write(
         path.write_bytes(_png(shown, at_most))
 
 
-def write_report(
+def write_page(
     chart: Chart,
     path: Path,
     tables: Sequence[Table],
