@@ -18,17 +18,17 @@ def infer(work: str) -> list[str]:
     """Kinds of the blocks found. Letters of `work`, in order: f and b a layer's forward and backward, o the optimizer's
     kernels, h the loss head, | a point-to-point operator, # a collective."""
     kinds = {"f": FORWARD, "b": BACKWARD, "o": ["ApplyAdamWV2"] * 4, "h": ["MatMulV3", "Cast"]}
-    rows, cuts, collectives, at = [], [], [], 0
+    rows, transfers, collectives, at = [], [], [], 0
     for letter in work:
         if letter in "|#":
-            (cuts if letter == "|" else collectives).append(at)
+            (transfers if letter == "|" else collectives).append(at)
             at += 10
             continue
         for kernel in kinds[letter]:
             rows.append({"text": kernel, "stream": 2, "start_ns": at, "end_ns": at + 8})
             at += 10
     kernels = conform(pl.DataFrame(rows), marker_blocks.WORKED)
-    found = kernel_inference.spans(kernels, np.array(cuts, np.int64), np.array(collectives, np.int64), rank=3)
+    found = kernel_inference.spans(kernels, np.array(transfers, np.int64), np.array(collectives, np.int64), rank=3)
     assert found["origin"].unique().to_list() in ([], ["inferred"])
     assert (found["start_ns"] >= found["end_ns"].shift(1)).fill_null(True).all()
     return found.sort("start_ns")["kind"].to_list()
@@ -85,3 +85,59 @@ def test_kernels_between_blocks_go_to_the_earlier_one() -> None:
     assert found.select("kind", "start_ns", "end_ns").rows() == [
         ("F", 0, 18), ("B", 20, 38), ("F", 50, 58), ("B", 60, 68), ("OPT", 90, 98)
     ]  # fmt: skip
+
+
+def votes(count: int) -> pl.DataFrame:
+    """Voting kernels of 8 ns every 10 ns."""
+    return pl.DataFrame({"start_ns": range(0, 10 * count, 10), "end_ns": range(8, 10 * count, 10)})
+
+
+def runs(*rows: tuple[str, int, int]) -> pl.DataFrame:
+    """(vote, segment, kernels) of consecutive runs → what `_runs` makes of such kernels, all of one step."""
+    frame = pl.DataFrame(rows, {"vote": pl.String, "segment": pl.Int64, "n": pl.UInt32}, orient="row")
+    first = pl.col("n").cum_sum() - pl.col("n")
+    last = pl.col("n").cum_sum() - 1
+    return frame.with_columns(
+        step=0, first=first, start_ns=first.cast(pl.Int64) * 10, end_ns=last.cast(pl.Int64) * 10 + 8
+    )
+
+
+def drawn(blocks: pl.DataFrame) -> list[tuple[str, int, int]]:
+    return blocks.select("kind", "start_ns", "end_ns").rows()
+
+
+LAST_STAGE = (("F", 1, 8), ("B", 1, 2), ("F", 1, 2), ("B", 1, 2), ("F", 1, 2), ("B", 1, 2))
+"""Three layers of two votes each. A forward of 6 votes and a backward that recomputes each layer before its gradient:
+the recomputation of the first layer makes the first run 8 votes long."""
+
+
+def test_mixed_splits_a_whole_forward_from_a_recomputing_backward() -> None:
+    """`_mixed`: six runs → two blocks; the usual run has 2 votes, so that the first is LONG and 8 - 2 votes its own."""
+    found = kernel_inference._mixed(runs(*LAST_STAGE), votes(18), "B")
+    assert drawn(found) == [("F", 0, 58), ("B", 60, 178)]
+
+
+def test_mixed_makes_one_block_of_two_overlapped_passes() -> None:
+    """`_mixed`: where passes overlap, nothing is recomputed, and a long forward run ends where it ends."""
+    found = kernel_inference._mixed(runs(*LAST_STAGE), votes(18), "FB")
+    assert drawn(found) == [("F", 0, 78), ("FB", 80, 178)]
+
+
+def test_plain_makes_a_short_forward_part_of_the_backward_around_it() -> None:
+    """`_plain`, PARTIAL: five runs → three blocks; the last layer alone (1 of 6 votes) is recomputed."""
+    found = kernel_inference._plain(runs(("F", 1, 6), ("F", 3, 6), ("B", 4, 5), ("F", 4, 1), ("B", 4, 1)), votes(19))
+    assert drawn(found) == [("F", 0, 58), ("F", 60, 118), ("B", 120, 188)]
+
+
+def test_plain_halves_a_forward_that_is_twice_as_long_as_the_backward() -> None:
+    """`_plain`, TWICE: a last stage that recomputes everything; four runs → four blocks."""
+    found = kernel_inference._plain(runs(("F", 1, 12), ("B", 1, 6), ("F", 2, 12), ("B", 2, 6)), votes(36))
+    assert drawn(found) == [("F", 0, 58), ("B", 60, 178), ("F", 180, 238), ("B", 240, 358)]
+
+
+def test_plain_takes_whole_forwards_before_every_backward_for_recomputations() -> None:
+    """`_plain`: six runs → four blocks; the forwards of these micro-batches are there already."""
+    found = kernel_inference._plain(
+        runs(("F", 1, 6), ("F", 2, 6), ("F", 3, 6), ("B", 3, 6), ("F", 4, 6), ("B", 4, 6)), votes(36)
+    )
+    assert drawn(found) == [("F", 0, 58), ("F", 60, 118), ("B", 120, 238), ("B", 240, 358)]

@@ -23,24 +23,27 @@ _VOTES = (
 )
 """Vote → what the type contains; the first that fits. Matrix products and element-wise kernels run everywhere."""
 
-SEGMENT = ["step", "cut"]
+SEGMENT = ["step", "segment"]
 """What lies between two point-to-point operators of one step."""
 
 LEAST = 2
-"""Fewer runs than this of F or of B are no pipeline."""
+"""Fewer runs than this of F or of B are no pipeline: a data-parallel step has one of each."""
 
 MIXED_RUNS = 3
-"""So many backward runs between two point-to-point operators are parts of one block: two passes at once, or a
-backward that computes its layers' forwards again."""
+"""So many backward runs in one segment are parts of one block: two overlapped passes, or a backward that recomputes
+every layer before its gradient. A plain backward is one run, and two where only its last layer is recomputed."""
 
 LONG = 1.5
-"""Among such runs, a forward run so many times as long as the usual one is a forward of its own."""
+"""For a last stage whose backward recomputes layer by layer: a forward run longer than this many usual ones (a layer
+each, 1) is a whole forward (2 layers or more). Half way between the two."""
 
 PARTIAL = 0.75
-"""A forward run shorter than this part of the usual, right before a backward, is a recomputation."""
+"""For a backward that recomputes some layers: a forward run shorter than this part of a whole forward (1), right before
+a backward, is a recomputation."""
 
 TWICE = 1.8
-"""A forward run so many times as long as the backward after it holds the backward's recomputation too."""
+"""For a last stage whose backward recomputes everything first: the forward and the recomputation are one run, ideally
+twice as long as the backward after it; without recomputation they are as long as each other."""
 
 
 def spans(kernels: pl.DataFrame, transfers: Times, collectives: Times, rank: int) -> pl.DataFrame:
@@ -55,8 +58,8 @@ def spans(kernels: pl.DataFrame, transfers: Times, collectives: Times, rank: int
     own = pl.col("stream").eq_missing(pl.lit(stream, TIME))
     main, voting = kernels.filter(own).sort("start_ns"), voting.filter(own).sort("start_ns")
     transfers, collectives = np.unique(transfers), np.unique(collectives)
-    cut = np.searchsorted(transfers, voting["start_ns"].to_numpy(), side="right")
-    blocks = _blocks(_runs(voting.with_columns(cut=cut)), voting, has_cuts=len(transfers) > 0)
+    segment = np.searchsorted(transfers, voting["start_ns"].to_numpy(), side="right")
+    blocks = _blocks(_runs(voting.with_columns(segment=segment)), voting, has_segments=len(transfers) > 0)
     if min(blocks["kind"].is_in([kind, "FB"]).to_numpy().sum() for kind in ("F", "B")) < LEAST:
         return empty(SPANS)
     start, end = _bounds(blocks, main, transfers, collectives)
@@ -83,18 +86,18 @@ def _voting(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _runs(voting: pl.DataFrame) -> pl.DataFrame:
-    """Runs of equal votes within one step and between two cuts: vote, step, cut, first (row), n, start_ns, end_ns."""
-    change = pl.any_horizontal(pl.col(c).ne_missing(pl.col(c).shift(1)) for c in ("vote", "cut", "step"))
+    """Runs of equal votes within one segment: vote, step, segment, first (row of `voting`), n, start_ns, end_ns."""
+    change = pl.any_horizontal(pl.col(c).ne_missing(pl.col(c).shift(1)) for c in ("vote", "segment", "step"))
     numbered = voting.with_row_index("first").with_columns(run=change.cum_sum())
     return numbered.group_by("run", maintain_order=True).agg(
-        pl.col("vote", "step", "cut", "first", "start_ns").first(), pl.col("end_ns").max(), n=pl.len()
+        pl.col("vote", "step", "segment", "first", "start_ns").first(), pl.col("end_ns").max(), n=pl.len()
     )
 
 
-def _blocks(runs: pl.DataFrame, voting: pl.DataFrame, *, has_cuts: bool) -> pl.DataFrame:
-    """Runs → blocks: kind, step, cut, start_ns, end_ns of the voting kernels."""
+def _blocks(runs: pl.DataFrame, voting: pl.DataFrame, *, has_segments: bool) -> pl.DataFrame:
+    """Runs → blocks: kind, step, segment, start_ns, end_ns of the voting kernels."""
     many = (pl.col("vote") == "B").sum().over(SEGMENT) >= MIXED_RUNS
-    runs = runs.with_columns(mixed=(many & pl.col("vote").is_in(["F", "B"])) if has_cuts else pl.lit(False))
+    runs = runs.with_columns(mixed=(many & pl.col("vote").is_in(["F", "B"])) if has_segments else pl.lit(False))
     plain = runs.filter(~pl.col("mixed"))
     together = "FB" if (plain["vote"] == "B").any() else "B"
     blocks = [_mixed(runs.filter("mixed"), voting, together), _plain(plain, voting)]
@@ -103,10 +106,10 @@ def _blocks(runs: pl.DataFrame, voting: pl.DataFrame, *, has_cuts: bool) -> pl.D
 
 def _mixed(runs: pl.DataFrame, voting: pl.DataFrame, kind: str) -> pl.DataFrame:
     """Segments in which forward and backward runs alternate → blocks of `kind`: FB where two passes overlap, B where a
-    backward computes each layer's forward again.
+    backward recomputes layer by layer.
 
-    A forward run much longer than its like is a whole forward beside them. Right before a recomputing backward it ends
-    with the recomputation of that one's first layer.
+    A forward run much longer than the usual one is a whole forward beside them. Right before a recomputing backward it
+    ends with the recomputation of that one's first layer.
     """
     long = (pl.col("vote") == "F") & (pl.col("n") > LONG * pl.col("usual"))
     runs = runs.with_columns(usual=pl.col("n").filter(pl.col("vote") == "F").median().over(SEGMENT))
@@ -127,34 +130,34 @@ def _mixed(runs: pl.DataFrame, voting: pl.DataFrame, kind: str) -> pl.DataFrame:
 
 
 def _plain(runs: pl.DataFrame, voting: pl.DataFrame) -> pl.DataFrame:
-    """Runs that are blocks of their own, with the forwards that a backward computes again made part of it.
+    """Runs that are blocks of their own, with the forwards that a backward recomputes made part of it.
 
-    Such a forward run stands right before the backward, no operator between. It is one if it is shorter than a whole
-    forward, or if every backward has one although there are enough forwards without (a stage whose backwards wait for a
-    message, so a forward of its own would be followed by an operator). On the last stage a forward and the
+    Such a forward run comes right before the backward, no operator between. It is a recomputation if it is shorter than
+    a whole forward, or if every backward has one although there are enough forwards without (a stage whose backwards
+    wait for a message, so a forward of its own would be followed by an operator). On the last stage a forward and the
     recomputation after it are one run, twice as long as the backward.
     """
-    before = pl.col("cut").shift(-1) == pl.col("cut")
-    joined = ((pl.col("vote") == "F") & (pl.col("vote").shift(-1) == "B") & before).fill_null(False)
-    runs = runs.with_columns(joined=joined, after=pl.col("n").shift(-1))
+    together = pl.col("segment").shift(-1) == pl.col("segment")
+    joined = ((pl.col("vote") == "F") & (pl.col("vote").shift(-1) == "B") & together).fill_null(False)
+    runs = runs.with_columns(joined=joined, n_next=pl.col("n").shift(-1))
     alone = runs.filter((pl.col("vote") == "F") & ~pl.col("joined"))
     backwards = runs.filter(pl.col("vote") == "B").height
     usual = alone["n"].median()
-    every = runs["joined"].sum() == backwards and alone.height >= backwards > 0
+    always = runs["joined"].sum() == backwards and alone.height >= backwards > 0
     short = pl.col("n") < PARTIAL * (usual if isinstance(usual, float) else 0.0)
-    runs = runs.with_columns(again=pl.col("joined") & (pl.lit(every) | short))
-    double = pl.col("joined") & ~pl.col("again") & (pl.col("n") >= TWICE * pl.col("after"))
-    half = (runs["first"] + (runs["n"] + 1) // 2).clip(0, len(voting) - 1)
+    runs = runs.with_columns(recomputes=pl.col("joined") & (pl.lit(always) | short))
+    both = pl.col("joined") & ~pl.col("recomputes") & (pl.col("n") >= TWICE * pl.col("n_next"))
+    middle = (runs["first"] + (runs["n"] + 1) // 2).clip(0, len(voting) - 1)
     runs = runs.with_columns(
-        end_ns=pl.when(double).then(voting["end_ns"].gather(half - 1)).otherwise("end_ns"),
-        rest=pl.when(double).then(voting["start_ns"].gather(half)),
+        end_ns=pl.when(both).then(voting["end_ns"].gather(middle - 1)).otherwise("end_ns"),
+        rest=pl.when(both).then(voting["start_ns"].gather(middle)),
     ).with_columns(pl.coalesce(pl.col("rest").shift(1), "start_ns").alias("start_ns"))
-    goes_on = pl.col("again") & (pl.col("vote").shift(1) == "B") & (pl.col("cut").shift(1) == pl.col("cut"))
-    new = ~(pl.col("again").shift(1) | goes_on).fill_null(False)
+    goes_on = pl.col("recomputes") & (pl.col("vote").shift(1) == "B") & together.shift(1)
+    new = ~(pl.col("recomputes").shift(1) | goes_on).fill_null(False)
     return (
         runs.with_columns(block=new.cum_sum())
         .group_by("block", maintain_order=True)
-        .agg(pl.col("step", "cut", "start_ns").first(), pl.col("end_ns").last(), kind=pl.col("vote").last())
+        .agg(pl.col("step", "segment", "start_ns").first(), pl.col("end_ns").last(), kind=pl.col("vote").last())
     )
 
 

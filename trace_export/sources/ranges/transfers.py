@@ -72,16 +72,16 @@ def _with_calls(sides: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame,
     """The named transfers, and the NCCL calls that belong to none of them.
 
     A call belongs to the last transfer of its role that its thread began before, when it lies inside. The end of a
-    repaired range says nothing: there it belongs in any case, and lends its kernels' times.
+    repaired range is unknown: there it belongs in any case, and the transfer has the times of its kernels.
     """
     calls = calls.with_columns(role=pl.col("text").replace_strict(ALONE, return_dtype=pl.String))
     begun = sides.select("process", "thread", "role", "start", "end", "repaired", transfer="id")
     by = ["process", "thread", "role"]
     owned = calls.sort("start").join_asof(begun.sort("start"), on="start", by=by, suffix="_of", check_sortedness=False)
-    lent = owned.filter("repaired_of").unique("transfer", keep="first", maintain_order=True)
-    lent = lent.select("role", "comm_start", "comm_end", id="transfer")
-    sides = sides.join(lent, on=["id", "role"], how="left", suffix="_lent", maintain_order="left").with_columns(
-        pl.coalesce(c, f"{c}_lent").alias(c) for c in ("comm_start", "comm_end")
+    first = owned.filter("repaired_of").unique("transfer", keep="first", maintain_order=True)
+    first = first.select("role", "comm_start", "comm_end", id="transfer")
+    sides = sides.join(first, on=["id", "role"], how="left", suffix="_of_call", maintain_order="left").with_columns(
+        pl.coalesce(c, f"{c}_of_call").alias(c) for c in ("comm_start", "comm_end")
     )
     free = pl.col("transfer").is_null() | (~pl.col("repaired_of") & (pl.col("start") >= pl.col("end_of")))
     return sides, owned.filter(free).sort("id").select(calls.columns)
