@@ -9,7 +9,7 @@ import pytest
 from tests.support.architecture import FILES, PACKAGE, imported, module_name, part_of
 
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "messages", "choices", "names", "scratch", "instrument"}),
+    frozenset({"errors", "files", "messages", "choices", "names", "scratch", "instrument"}),
     frozenset({"model", "units", "selection", "tolerances", "window_offsets"}),
     frozenset({"schedules"}),
     frozenset({"sources", "pipeline", "clocks", "analysis", "chart", "writers", "workers", "viewer"}),
@@ -26,7 +26,7 @@ NEIGHBOURS = {
     ("analysis", "pipeline"), ("writers", "chart"), ("viewer", "chart"), ("selection", "units"), ("selection", "model"),
 }  # fmt: skip
 """Imports within a layer."""
-ALONE = {"errors", "messages", "choices", "names", "scratch", "instrument"}
+ALONE = {"errors", "files", "messages", "choices", "names", "scratch", "instrument"}
 """They import nothing of the rest: `instrument` runs inside a training script, without our dependencies."""
 SHARED = {"ranges", "shared"}
 """The folders in `sources` that are not of one profiler."""

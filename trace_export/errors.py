@@ -10,12 +10,29 @@ TraceExportError                 one sentence, perhaps a remedy; exit code 1
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+_UNDECODABLE = re.compile("[\udc80-\udcff]")
+"""How Python holds the bytes of a path that are no UTF-8 (PEP 383)."""
+
+
+def path_text(path: object) -> str:
+    """`path` as text that is valid Unicode, for tables and JSON: bytes that are no UTF-8 as \\xNN."""
+    return _UNDECODABLE.sub(lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", str(path))
 
 
 def printable(text: object) -> str:
     """`text` on one line, with control characters escaped: file names and log text may hold anything."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in str(text))
+    whole = path_text(text)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in whole)
+
+
+def in_column(error: BaseException) -> str:
+    """Where Polars met a wrong value, as " (column NAME)"; "" where it does not say. Never the value: it is the
+    user's, of any length."""
+    named = re.search(r"in column '([^'\n]{1,60})'", str(error)[:1000])
+    return f" (column {named[1]})" if named else ""
 
 
 class TraceExportError(Exception):

@@ -20,7 +20,7 @@ from trace_export.chart.size import drawn_ranks
 from trace_export.choices import Align, Detail
 from trace_export.clocks import align as clock_alignment
 from trace_export.clocks.apply import clock_of, recorded_window
-from trace_export.errors import NothingToExportError, TraceExportError, UsageError
+from trace_export.errors import NothingToExportError, TraceExportError, UsageError, path_text
 from trace_export.model import Declared, Profile
 from trace_export.pipeline import edges, labels, message_labels, messages, peers, schedule_match
 from trace_export.pipeline import stages as topology
@@ -65,6 +65,7 @@ class LoadOptions:
     max_clock_error_ns: int | None = None
     jobs: int | None = None
     cluster: Cluster | None = None
+    follow_links: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Loaded:
 
     profile: Profile
     failures: tuple[TraceExportError, ...]
-    sizes: dict[str, int] = field(default_factory=dict)
+    sizes: dict[Path, int] = field(default_factory=dict)
     inputs: tuple[Path, ...] = ()
 
 
@@ -109,7 +110,7 @@ def load(options: LoadOptions, progress: Progress = silent, located: Located | N
             if missing
             else choose.nothing_found(found, options.log_dir, family=options.family, ranks=options.read.ranks)
         )
-    sizes = {} if options.detail == "spans" else {str(s.path): cost.size(s.path) for s in chosen}
+    sizes = {} if options.detail == "spans" else {s.path: cost.size(s.path) for s in chosen}
     profile, failures = read_all(chosen, options, progress)
     if options.devices is not None and profile.spans.height:
         profile = choose.on_devices(profile, options.devices, chosen)
@@ -150,20 +151,21 @@ def option_files(options: LoadOptions) -> list[Path]:
 
 
 def _find(options: LoadOptions) -> tuple[Found, list[TraceExportError]]:
+    look = partial(find, follow_links=options.follow_links)
     if options.cluster is None:
-        return find(options.log_dir), []
+        return look(options.log_dir), []
     if options.detail != "spans":
         raise UsageError(
             f"--detail {options.detail} needs the profiles on this machine, and from a cluster come only tables",
             "leave out --scheduler, or --detail",
         )
     if not options.cluster.folders:
-        return find(options.log_dir), []
+        return look(options.log_dir), []
     from trace_export.workers import dask
 
-    looks = dask.in_each_folder(options.cluster, find)
-    found = [(place.machine_name, look) for place, look in looks if isinstance(look, Found)]
-    return together(found), [look for _, look in looks if isinstance(look, TraceExportError)]
+    looks = dask.in_each_folder(options.cluster, look)
+    found = [(place.machine_name, seen) for place, seen in looks if isinstance(seen, Found)]
+    return together(found), [seen for _, seen in looks if isinstance(seen, TraceExportError)]
 
 
 def _chosen(found: Found, options: LoadOptions) -> tuple[list[Source], list[TraceExportError]]:
@@ -233,12 +235,13 @@ def with_tasks(
     profile = loaded.profile
     with_device_tasks = [row.kind for row in formats.FORMATS if row.has_device_tasks]
     rows = profile.ranks.filter(pl.col("rank").is_in(ranks) & pl.col("kind").is_in(with_device_tasks))
+    paths = {path_text(path): path for path in loaded.sizes}
     wanted = []
-    for (path, kind, host), group in rows.group_by("source", "kind", "host", maintain_order=True):
+    for (name, kind, host), group in rows.group_by("source", "kind", "host", maintain_order=True):
         window = profile.window_ns and recorded_window(profile.window_ns, clock_of(profile, group["rank"][0]))
-        source = Source(kind, Path(str(path)), str(host))
+        source = Source(kind, paths.get(name, Path(name)), host)
         numbers = dict(group.select("process", "rank").iter_rows())
-        size = loaded.sizes.get(str(path), 0)
+        size = loaded.sizes.get(source.path, 0)
         wanted.append(TaskRequest(source, options.detail, numbers, window, folder, size))
     workers = _workers(options, [w.source for w in wanted], tasks=True)
     results = local.run(read_tasks, wanted, workers, _counted(progress, "reading device tasks", len(wanted)))
@@ -300,8 +303,9 @@ def write_step_tasks(
     chosen, _ = _chosen(located.found, options)
     profile, _ = read_all(chosen, replace(options, detail="spans"), progress)
     labelled = select(labels.label(topology.resolve(profile, options.told)), Selection(steps=options.steps))
-    ranks = profile.ranks.select("rank", "kind", "source").iter_rows()
-    databases = {rank: Path(source) for rank, kind, source in ranks if _takes_table(kind, Path(source))}
+    paths = {path_text(s.path): s.path for s in chosen if _takes_table(s.kind, s.path)}
+    ranks = profile.ranks.select("rank", "source").iter_rows()
+    databases = {rank: paths[name] for rank, name in ranks if name in paths}
     if not databases:
         known = " or ".join(row.kind for row in formats.FORMATS if row.step_task_info)
         raise NothingToExportError(

@@ -8,7 +8,7 @@ import orjson
 import polars as pl
 
 from trace_export import export
-from trace_export.errors import TraceExportError
+from trace_export.errors import TraceExportError, path_text
 from trace_export.model import Note, Profile
 from trace_export.render import Progress, silent
 from trace_export.sources.choose import nothing_found
@@ -42,8 +42,8 @@ class Inspection:
 
 def inspect(options: export.LoadOptions, progress: Progress = silent) -> Inspection:
     """Reads every source of the folder on its own clock. Raises UsageError when it is no folder."""
-    found = find(options.log_dir)
-    rows = [(s.kind, str(s.path), s.machine, s.rank, s.rank_origin) for s in found.sources]
+    found = find(options.log_dir, follow_links=options.follow_links)
+    rows = [(s.kind, path_text(s.path), s.machine, s.rank, s.rank_origin) for s in found.sources]
     schema = {"kind": pl.String, "path": pl.String, "machine": pl.Int32, "rank": pl.Int32, "rank_origin": pl.String}
     sources = pl.DataFrame(rows, schema, orient="row")
     if not found.sources:

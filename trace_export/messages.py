@@ -112,6 +112,11 @@ NOTES: dict[str, Explanation] = {
         "Kernels were launched by CUDA calls outside the usual list, so all calls were read: slower, not wrong.",
         "Nothing.",
     ),
+    "links-not-followed": Explanation(
+        "The log_dir has symbolic links to folders outside it. They were not searched: a link may lead to "
+        "anything, even a whole file system. Links to files, and a log_dir that is a link itself, are followed.",
+        "If profiles lie there, give `--follow-links`.",
+    ),
     "message-labels-inferred": Explanation(
         "The micro-batch and direction of these messages were inferred from the block before the send and the block "
         "after the receive.",
@@ -280,6 +285,11 @@ NOTES: dict[str, Explanation] = {
     "too-many-slices": Explanation(
         "The trace has more slices than a browser can hold.",
         "Choose `--steps` or `--stages`, or split the trace with `--max-slices`.",
+    ),
+    "trace-damaged": Explanation(
+        "The gzip data of a trace fail their own check sum, or something else follows them. All events that could be "
+        "unpacked are drawn.",
+        "Copy the trace again, or check where it was packed (`gzip -t FILE`).",
     ),
     "trace-truncated": Explanation(
         "The file ends in the middle of the trace. The events before that point were read.",

@@ -11,10 +11,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
-from trace_export.errors import TraceExportError, UsageError
+from trace_export.errors import SourceError, TraceExportError, UsageError
 from trace_export.viewer import serve
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB, more than a socket's buffer
@@ -200,11 +201,30 @@ def test_ends_when_nobody_asks(trace: Path) -> None:
         assert time.monotonic() - begin < 3
 
 
-def test_a_file_that_vanished_is_gone(trace: Path) -> None:
-    with running(public(trace)) as server:
-        trace.unlink()
-        assert ask(server, server.trace)[0] == 410
+@pytest.mark.parametrize("become", ["gone", "a pipe"])
+def test_a_trace_that_vanished_ends_the_server(trace: Path, become: str) -> None:
+    trace.unlink()
+    if become == "a pipe":
+        os.mkfifo(trace)
+    with public(trace) as server:
+        status: list[int] = []
+        asking = threading.Thread(target=lambda: status.append(ask(server, server.trace)[0]))
+        asking.start()
+        with pytest.raises(SourceError, match=r"my run\+1\.pftrace: cannot be read any more"):
+            server.serve(20, once=True)
+        asking.join()
+        assert status == [410]
         assert not server.fetched.is_set()
+
+
+def test_a_name_that_is_no_utf8_has_an_address(tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"\xca\xb5 ?#%.json")
+    odd.write_bytes(b"{}")
+    address = serve.url_of(odd)
+    assert address == "%CA%B5%20%3F%23%25.json"
+    with running(serve.Server({f"/{address}": odd}, f"/{address}", origin=serve.PUBLIC_UI)) as server:
+        assert ask(server, f"/{address}")[:2] == (200, b"{}")
+    assert quote(f"{server.address}/{address}", safe=":/") in serve.link(server, None)
 
 
 def test_a_taken_port_is_said(trace: Path) -> None:

@@ -10,6 +10,7 @@ import orjson
 
 from trace_export.analysis.bubbles import step_bubbles
 from trace_export.analysis.theory import closed_form, in_flight
+from trace_export.errors import path_text
 from trace_export.model import Profile
 from trace_export.schedules.schedule import Schedule
 from trace_export.schedules.simulate import Costs
@@ -72,5 +73,5 @@ def summarise(schedule: Schedule, profile: Profile, costs: Costs, files: Sequenc
         in_flight=in_flight(schedule),
         formula=form.formula if form else None,
         formula_idle_ns=form.idle_ns if form else None,
-        files=[str(path) for path in files],
+        files=[path_text(path) for path in files],
     )

@@ -11,7 +11,7 @@ import orjson
 import polars as pl
 
 from trace_export.analysis.bubbles import step_bubbles
-from trace_export.errors import TraceExportError
+from trace_export.errors import TraceExportError, path_text
 from trace_export.model import Profile
 from trace_export.units import duration
 
@@ -81,7 +81,7 @@ def summarise(profile: Profile, failures: Sequence[TraceExportError] = (), files
         clocks=_clocks(profile),
         notes=[asdict(note) for note in profile.notes],
         failures=[str(error) for error in failures],
-        files=[str(path) for path in files],
+        files=[path_text(path) for path in files],
     )
 
 

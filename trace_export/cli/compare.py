@@ -34,6 +34,7 @@ def compare(
     force: Force = False,
     gzip: Gzip = False,
     align: opt.Align = "auto",
+    follow_links: opt.FollowLinks = False,
     jobs: opt.Jobs = None,
     json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -44,7 +45,9 @@ def compare(
     In the trace that --out asks for, the tracks of B lie below those of A, and both start at the same time.
     """
     sources = [
-        load_options.load_options(path, steps=steps, pp=pp, tp=tp, dp=dp, cp=cp, align=align, jobs=jobs)
+        load_options.load_options(
+            path, steps=steps, pp=pp, tp=tp, dp=dp, cp=cp, align=align, jobs=jobs, follow_links=follow_links
+        )
         for path, steps in ((a, steps_a), (b or a, steps_b))
     ]
     from trace_export.analysis.compare import compare as analyse

@@ -9,6 +9,7 @@ from trace_export.cli import options as opt
 def inspect(
     folder: opt.Folder = None,
     log_dir: opt.LogDir = None,
+    follow_links: opt.FollowLinks = False,
     json: opt.Json = False,
     debug: opt.Debug = False,
 ) -> None:
@@ -18,7 +19,10 @@ def inspect(
     from trace_export.inspection import inspect as look
 
     with terminal.progress(json) as progress:
-        result = look(load_options.load_options(load_options.folder(folder, log_dir), align="none"), progress)
+        result = look(
+            load_options.load_options(load_options.folder(folder, log_dir), align="none", follow_links=follow_links),
+            progress,
+        )
     if json:
         terminal.json(result.json())
     else:

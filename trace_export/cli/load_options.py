@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 import typer
 
 from trace_export.choices import Align, Detail
-from trace_export.errors import UsageError
+from trace_export.errors import UsageError, path_text
 from trace_export.units import nanoseconds
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def offsets(texts: Sequence[str]) -> dict[str, int]:
         host, equals, time = text.rpartition("=")
         if not equals or not host:
             raise UsageError(f'--offset "{text}" is not HOST=TIME', "write it like --offset node1=+3.2ms")
-        result[host] = nanoseconds(time, "--offset")
+        result[path_text(host)] = nanoseconds(time, "--offset")
     return result
 
 
@@ -81,6 +81,7 @@ def load_options(
     jobs: int | None = None,
     scheduler: str | None = None,
     at: Sequence[str] = (),
+    follow_links: bool = False,
 ) -> LoadOptions:
     """The options as the API takes them. Raises UsageError that names the option."""
     from trace_export.export import LoadOptions
@@ -112,6 +113,7 @@ def load_options(
         max_clock_error_ns=nanoseconds(max_clock_error, "--max-clock-error") if max_clock_error else None,
         jobs=jobs,
         cluster=_cluster(scheduler, at) if scheduler else None,
+        follow_links=follow_links,
     )
 
 

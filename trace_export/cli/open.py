@@ -38,7 +38,7 @@ def open_trace(
         shown = not no_browser and serve.open_browser(link)
         typer.echo(f"{'Opening' if shown else 'Open this link in a browser:'} {link}")
         typer.echo(_advice(server.host, offline, timeout), err=True)
-        if file.stat().st_size > serve.LARGE:
+        if serve.is_large(file):
             typer.echo("The trace is large: if the page runs out of memory, export fewer --steps or --ranks.", err=True)
         fetched = server.serve(idle_s, once=not offline)
     if not fetched:

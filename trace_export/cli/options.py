@@ -70,6 +70,9 @@ MaxClockError = Annotated[
         show_default=False,
     ),
 ]
+FollowLinks = Annotated[
+    bool, typer.Option("--follow-links", help="Search folders outside the log_dir that links in it lead to.")
+]
 Jobs = Annotated[
     int | None, typer.Option(help="Processes that read; default: as many as pay off.", min=1, show_default=False)
 ]

@@ -19,6 +19,7 @@ def report(
     log_dir: opt.LogDir = None,
     devices: opt.Devices = "all",
     multi_machine: opt.MultiMachine = False,
+    follow_links: opt.FollowLinks = False,
     ranks: opt.Ranks = "all",
     steps: opt.Steps = "all",
     stages: opt.Stages = "all",

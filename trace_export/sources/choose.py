@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError
+from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError, path_text
 from trace_export.model import Profile
 from trace_export.selection import Numbers
 from trace_export.sources.folders import Found
@@ -55,7 +55,7 @@ def choose(
 def on_devices(profile: Profile, devices: Numbers, chosen: Iterable[Source]) -> Profile:
     """Only the ranks that are one of `devices` of their host, counted in the order of their numbers. Ranks of the
     sources among `chosen` whose place on their host was known before stay as they are."""
-    open_sources = pl.Series([str(s.path) for s in chosen if s.local_rank is None], dtype=pl.String)
+    open_sources = pl.Series([path_text(s.path) for s in chosen if s.local_rank is None], dtype=pl.String)
     place = pl.int_range(pl.len()).over("host", order_by="rank")
     counted = profile.ranks.with_columns(device_of_host=place)
     decided = ~pl.col("source").is_in(open_sources.implode())
@@ -75,7 +75,9 @@ def nothing_found(
         return no_rank(log_dir, ranks)
     what = f"{family} profile" if family else "profile"
     looked_for = ", ".join(row.files for row in of_command(family))
-    return NothingToExportError(f"{log_dir}: no {what} in this folder", f"looked for {looked_for}")
+    linked = sum(note.count for note in found.notes if note.code == "links-not-followed")
+    links = f"; folders that links here lead to are searched with --follow-links ({linked})" if linked else ""
+    return NothingToExportError(f"{log_dir}: no {what} in this folder", f"looked for {looked_for}{links}")
 
 
 def no_rank(log_dir: Path, ranks: Numbers) -> TraceExportError:

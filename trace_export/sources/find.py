@@ -10,20 +10,33 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from trace_export.errors import path_text
+from trace_export.model import Note
 from trace_export.sources import formats
 from trace_export.sources.folders import ALONE, Found, walk
 from trace_export.sources.source import Source
 
 
-def find(root: Path) -> Found:
-    """All sources under `root`, in natural order of their paths. Opens files only to read their first bytes.
+def find(root: Path, *, follow_links: bool = False) -> Found:
+    """All sources under `root`, in natural order of their paths. Opens files only to read their first bytes, and goes
+    through links to folders outside `root` only with `follow_links`.
 
     Raises UsageError when `root` is not a folder.
     """
-    folders = walk(root)
+    folders, links = walk(root, follow_links=follow_links)
     detectors = dict.fromkeys(row.detect() for row in formats.FORMATS)  # formats may share one
     found: list[Found] = [detect(root, folders) for detect in detectors]
-    return Found(tuple(s for f in found for s in f.sources), tuple(n for f in found for n in f.notes))
+    return Found(
+        tuple(replace(s, host=path_text(s.host)) for f in found for s in f.sources),
+        tuple(replace(n, where=path_text(n.where)) for f in found for n in f.notes) + _of_links(links),
+    )
+
+
+def _of_links(links: list[Path]) -> tuple[Note, ...]:
+    if not links:
+        return ()
+    text = "links to folders outside the log_dir are not followed without --follow-links"
+    return (Note("links-not-followed", "note", text, path_text(links[0]), len(links)),)
 
 
 def together(parts: Sequence[tuple[str, Found]]) -> Found:

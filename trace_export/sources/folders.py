@@ -40,17 +40,21 @@ def host_of(root: Path, folder: Path) -> str:
     return ALONE if folder == root else folder.relative_to(root).as_posix()
 
 
-def walk(root: Path) -> list[Folder]:
-    """`root` and the folders below it in natural order. Symlink cycles are visited once.
+def walk(root: Path, *, follow_links: bool = False) -> tuple[list[Folder], list[Path]]:
+    """`root` and the folders below it, each once, in natural order; and the links to folders outside it.
 
-    Raises UsageError when `root` is not a folder, TraceExportError when it cannot be read.
+    These are followed with `follow_links` only: a link may lead to any place, a whole file system among them. `root`
+    itself may be a link, and files may be links. Raises UsageError when `root` is not a folder, TraceExportError when
+    it cannot be read.
     """
     if not root.exists():
         raise UsageError(f"{root}: no such folder", "give the folder that holds the profiles as --log_dir")
     if not root.is_dir():
         raise UsageError(f"{root}: is a file, not a folder", "give the folder that holds the profiles as --log_dir")
     folders: list[Folder] = []
+    links: list[Path] = []
     seen: set[tuple[int, int]] = set()
+    inside = root.resolve()
 
     def visit(path: Path, depth: int) -> None:
         try:
@@ -66,11 +70,15 @@ def walk(root: Path) -> list[Folder]:
         folders.append(Folder(path, tuple(e.name for e in entries if _leads_to(e, os.DirEntry.is_file))))
         if depth < DEPTH:
             for entry in entries:
-                if _leads_to(entry, os.DirEntry.is_dir):
+                if not _leads_to(entry, os.DirEntry.is_dir):
+                    continue
+                if follow_links or not entry.is_symlink():
                     visit(path / entry.name, depth + 1)
+                elif not (path / entry.name).resolve().is_relative_to(inside):
+                    links.append(path / entry.name)
 
     visit(root, 0)
-    return folders
+    return folders, links
 
 
 def _leads_to(entry: os.DirEntry[str], what: Callable[[os.DirEntry[str]], bool]) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
-from trace_export.errors import SourceError
+from trace_export.errors import SourceError, in_column, path_text
 from trace_export.model import KernelFile, Profile
 from trace_export.sources.cost import size
 from trace_export.sources.formats import of_kind
@@ -21,7 +22,8 @@ def read(source: Source, options: ReadOptions) -> Profile:
     when its content is invalid, such as a number that does not fit the type of its column."""
     reader: Callable[[Source, ReadOptions], Profile] = of_kind(source.kind).module().read
     with _as_source_error(source.path):
-        return without_invalid_times(reader(source, options), source.path)
+        profile = without_invalid_times(reader(source, options), source.path)
+        return replace(profile, notes=tuple(replace(note, where=path_text(note.where)) for note in profile.notes))
 
 
 def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
@@ -41,9 +43,8 @@ def _as_source_error(path: Path) -> Iterator[None]:
     """Errors of the libraries as SourceError."""
     try:
         yield
-    except (pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError) as error:
-        first = str(error).partition("\n")[0]
-        raise SourceError(path, f"holds invalid data ({first})", "export or copy it again") from error
+    except (pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError, pl.exceptions.PanicException) as error:
+        raise SourceError(path, f"holds invalid data{in_column(error)}", "export or copy it again") from error
     except OSError as error:  # a file beside the one that was opened first
         what = f"cannot be read ({error.strerror or error})"
         raise SourceError(path, what, "check that it is complete and that no program is writing there") from error

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import polars as pl
 
-from trace_export.errors import SourceError
+from trace_export.errors import SourceError, in_column, path_text
+from trace_export.files import open_file
 from trace_export.model import HOSTS, RANKS, SPANS, Profile, conform
+from trace_export.sources.shared import csv_table
 
 SUFFIXES = (".parquet", ".csv")
 NEEDED = ("rank", "kind", "start_ns", "end_ns")
@@ -24,20 +26,38 @@ def read(path: Path) -> Profile:
     Raises SourceError when the file is no such table.
     """
     try:
-        table = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path, infer_schema=False)
+        table = _columns(path)
         missing = [name for name in NEEDED if name not in table.columns]
         if missing:
             raise SourceError(path, f"is not a span table: it has no column {missing[0]}", REMEDY)
         spans = conform(table, SPANS).with_columns(pl.col("run").fill_null(0))
         ranks = conform(table, RANKS).unique("rank", keep="first", maintain_order=True).sort("rank")
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise SourceError(path, f"cannot be read as a span table ({str(error).splitlines()[0]})", REMEDY) from error
+    except OSError as error:
+        raise SourceError(path, f"cannot be read ({error.strerror or 'damaged'})", REMEDY) from error
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise SourceError(path, f"cannot be read as a span table{in_column(error)}", REMEDY) from error
     if spans.select(pl.any_horizontal(pl.col("rank", "start_ns", "end_ns").is_null()).any()).item():
         raise SourceError(path, "is not a span table: a row has no rank or no time", REMEDY)
     stage_origin = pl.when(pl.col("stage").is_not_null()).then(pl.lit("recorded"))
     ranks = ranks.with_columns(
-        pl.col("host").fill_null("unknown"), kind=pl.lit("table"), source=pl.lit(str(path)),
+        pl.col("host").fill_null("unknown"), kind=pl.lit("table"), source=pl.lit(path_text(path)),
         rank_origin=pl.lit("recorded"), stage_origin=stage_origin,
     )  # fmt: skip
     hosts = ranks.select("host", label="host").unique(maintain_order=True).with_row_index("machine")
     return Profile(hosts=conform(hosts, HOSTS), ranks=ranks, spans=spans)
+
+
+def _columns(path: Path) -> pl.DataFrame:
+    """The columns of the file that a span table has."""
+    known = {*SPANS, *RANKS}
+    if path.suffix == ".csv":
+        table = csv_table.scan(path)
+        return table.select(name for name in table.collect_schema().names() if name in known).collect()
+    with open_file(path) as file:
+        rows = pl.scan_parquet(file).select(pl.len()).collect().item()
+        if rows > path.stat().st_size:  # even packed, a row has a time of its own
+            raise SourceError(path, f"is no span table: so small a file cannot hold {rows:,} blocks", REMEDY)
+        file.seek(0)
+        names = [name for name in pl.read_parquet_schema(file) if name in known]
+        file.seek(0)
+        return pl.read_parquet(file, columns=names)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +11,7 @@ from google.protobuf.message import DecodeError
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
 from trace_export.errors import SourceError
+from trace_export.files import Unpacked
 from trace_export.units import thousandths
 
 BEGINNING = 8 << 20
@@ -65,16 +64,13 @@ def first_step(path: Path) -> tuple[int, int] | None:
 
 def _beginning(path: Path, size: int) -> bytes:
     try:
-        with path.open("rb") as file:
-            if file.read(2) != b"\x1f\x8b":
-                file.seek(0)
-                return file.read(size)
-        with gzip.open(path) as packed:
-            return packed.read(size)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise SourceError(path, f"is damaged ({error})", "export it again") from error
+        with Unpacked(path) as file:
+            data = file.read(size)
     except OSError as error:
         raise SourceError(path, f"cannot be read ({error.strerror or error})") from error
+    if file.damaged:
+        raise SourceError(path, "is damaged: its packed data break off", "export it again")
+    return data
 
 
 def _first_of_packets(data: bytes) -> tuple[int, int] | None:

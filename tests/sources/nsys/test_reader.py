@@ -423,6 +423,23 @@ def test_tables_that_are_not_as_they_should_be(tmp_path: Path, change: str) -> N
     assert str(path) in text
 
 
+def test_columns_in_capitals_are_the_columns(tmp_path: Path) -> None:
+    """SQL takes no notice of case, and SQLite calls a result as the table does."""
+    path = four(Export()).write(tmp_path / "x.sqlite")
+    source = Source("nsys", path, "folder")
+    spans = read(source, ReadOptions()).spans
+    with closing(sqlite3.connect(path)) as db:
+        for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            for _, column, *_ in db.execute(f"PRAGMA table_info({table})").fetchall():
+                if column != column.upper():
+                    db.execute(f'ALTER TABLE {table} RENAME COLUMN "{column}" TO "{column}_"')
+                    db.execute(f'ALTER TABLE {table} RENAME COLUMN "{column}_" TO "{column.upper()}"')
+        db.commit()
+    assert read(source, ReadOptions()).spans.equals(spans)
+    numbers = dict(read(source, ReadOptions()).ranks.select("process", "rank").rows())
+    assert len(read_tasks(TaskRequest(source, "kernels", numbers, None, tmp_path))) == 4
+
+
 def test_odd_values_do_no_harm(tmp_path: Path) -> None:
     path = four(Export()).write(tmp_path / "x.sqlite")
     with closing(sqlite3.connect(path)) as db:

@@ -40,8 +40,8 @@ def test_tables_columns_and_numbers(tmp_path: Path) -> None:
     before = digest(tmp_path)
     with Database(path) as db:
         assert db.tables() == {"event"}
-        assert db.columns("event") == {"start": "INTEGER", "name": "TEXT"}
-        assert db.columns("none") == {}
+        assert db.has("event") and db.has("EVENT", "Start", "name")
+        assert not db.has("event", "start", "end") and not db.has("none")
         frame = db.frame('SELECT start, start * 0.5 AS half FROM "event"', real=["half"])
         assert db.texts("SELECT name FROM event WHERE start = ?", [4]) == [("n2",)]
     assert frame["start"].to_list() == [i * i for i in range(10)]
@@ -179,3 +179,40 @@ def test_columns_of_a_wrong_type(tmp_path: Path, value: str, words: str) -> None
 
 def test_a_query_that_cannot_be(tmp_path: Path) -> None:
     assert "lacks the column nosuch" in refusal(build(tmp_path / "x.db"), "SELECT nosuch FROM event")
+
+
+def test_row_ids_far_apart_are_read_in_few_pieces(tmp_path: Path) -> None:
+    """A piece of equal width in ids would be a query for each row."""
+    path = tmp_path / "sparse.sqlite"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE event (start INTEGER)")
+        rows = [(n * (1 << 52) - (1 << 62), n) for n in range(1500)] + [(2**63 - 1 - n, n) for n in range(5)]
+        db.executemany("INSERT INTO event (rowid, start) VALUES (?, ?)", rows)
+        db.commit()
+    with Database(path) as db:
+        pieces = list(db.chunks("event", rows=1000))
+        assert len(pieces) == 2
+        read = [db.frame(f"SELECT rowid AS id, start FROM event WHERE {piece}") for piece in pieces]
+    assert sorted(pl.concat(read).rows()) == sorted(rows)
+
+
+def test_computed_columns_are_refused(tmp_path: Path) -> None:
+    """A row of a few bytes may stand for any amount of memory."""
+    path = tmp_path / "bomb.sqlite"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE event (start INTEGER, text AS (hex(zeroblob(start))))")
+        db.execute("INSERT INTO event VALUES (400000000)")
+        db.commit()
+    with pytest.raises(SourceError, match='the table "event" has computed columns'), Database(path):
+        pass
+
+
+def test_columns_in_capitals_are_the_columns(tmp_path: Path) -> None:
+    path = tmp_path / "capitals.sqlite"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE EVENT (START INTEGER)")
+        db.execute("INSERT INTO EVENT VALUES (7)")
+        db.commit()
+    with Database(path) as db:
+        assert db.has("event", "start")
+        assert [frame.columns for frame in db.frames("event", "SELECT start AS start FROM event WHERE {where}")]

@@ -78,7 +78,7 @@ def named(db: Database, frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
 
 def marks(db: Database) -> tuple[pl.DataFrame, int]:
     """The marker ranges as `MARKS`, and how many were dropped because the device never reached their end."""
-    if "MSTX_EVENTS" not in db.tables():
+    if not db.has("MSTX_EVENTS"):
         return empty(MARKS), 0
     host = db.frame(
         "SELECT startNs AS host_start_ns, endNs AS host_end_ns, message AS text, connectionId AS mark,"
@@ -103,21 +103,20 @@ def marks(db: Database) -> tuple[pl.DataFrame, int]:
 
 def steps(db: Database) -> pl.DataFrame:
     """The host span of each `ProfilerStep#id` as `STEPS`; only torch_npu records them."""
-    if "STEP_TIME" not in db.tables():
+    if not db.has("STEP_TIME"):
         return empty(STEPS)
     return conform(db.frame("SELECT id AS step, startNs AS start_ns, endNs AS end_ns FROM STEP_TIME"), STEPS)
 
 
 def operators(db: Database, ranges: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """(`OPERATORS`, `COPIES`) of the communication tables, or else, at Level_none, of the marker `ranges`."""
-    columns = db.columns("COMMUNICATION_OP")
-    if not columns:
+    if not db.has("COMMUNICATION_OP"):
         return _announced(ranges), empty(COPIES)
-    size = "CAST(count AS INTEGER)" if "count" in columns else "-1"
-    kind = "dataType" if "dataType" in columns else "65535"
+    size = "CAST(count AS INTEGER)" if db.has("COMMUNICATION_OP", "count") else "-1"
+    kind = "dataType" if db.has("COMMUNICATION_OP", "dataType") else "65535"
     frame = db.frame(
-        f"SELECT opName AS op, groupName AS 'group', startNs AS start_ns, endNs AS end_ns, opId, COALESCE({size}, -1)"
-        f" AS count, COALESCE({kind}, 65535) AS item FROM COMMUNICATION_OP"
+        "SELECT opName AS op, groupName AS 'group', startNs AS start_ns, endNs AS end_ns, opId AS opId,"
+        f" COALESCE({size}, -1) AS count, COALESCE({kind}, 65535) AS item FROM COMMUNICATION_OP"
     )
     item = pl.col("item").replace_strict(_ITEM_BYTES, default=None, return_dtype=TIME)
     frame = named(db, frame, "op", "group").with_columns(
@@ -149,15 +148,14 @@ def _hashed(groups: pl.Series) -> pl.Series:
 
 def _copies(db: Database, operators: pl.DataFrame) -> pl.DataFrame:
     """What each point-to-point operator copied, by the small tasks that it is made of; `COPIES`."""
-    columns = db.columns("COMMUNICATION_TASK_INFO")
-    if not {"opId", "srcRank", "dstRank", "size", "taskType"} <= columns.keys():
+    if not db.has("COMMUNICATION_TASK_INFO", "opId", "srcRank", "dstRank", "size", "taskType"):
         return empty(COPIES)
     transfers = (
         "SELECT o.opId FROM COMMUNICATION_OP o JOIN STRING_IDS s ON s.id = o.opName"
         " WHERE s.value LIKE '%send%' OR s.value LIKE '%recv%' OR s.value LIKE '%receive%'"
     )
     rows = db.frame(
-        "SELECT opId, srcRank AS src, dstRank AS dst, taskType AS task, TOTAL(MAX(size, 0)) AS moved"
+        "SELECT opId AS opId, srcRank AS src, dstRank AS dst, taskType AS task, TOTAL(MAX(size, 0)) AS moved"
         f" FROM COMMUNICATION_TASK_INFO WHERE opId IN ({transfers}) GROUP BY opId, srcRank, dstRank, taskType",
         real=["moved"],
     )
@@ -196,9 +194,9 @@ def counters(db: Database, rank: int) -> pl.DataFrame:
     parts = [empty(COUNTERS)]
     for table, name, unit, time, value, by in _COUNTERS:
         keys = by.split()
-        if not {time, value, *keys} <= db.columns(table).keys():
+        if not db.has(table, time, value, *keys):
             continue
-        columns = ", ".join([f"{time} AS ts_ns", f"COALESCE({value}, 0) AS value", *keys])
+        columns = ", ".join([f"{time} AS ts_ns", f"COALESCE({value}, 0) AS value", *(f"{k} AS {k}" for k in keys)])
         samples = db.frame(f"SELECT {columns} FROM {table}", real=["value"])
         samples = named(db, samples, *(k for k in keys if k != "hbmId"))
         title = pl.format(name, *(pl.col(k).cast(TEXT).fill_null("") for k in keys)) if keys else pl.lit(name)
@@ -209,9 +207,9 @@ def counters(db: Database, rank: int) -> pl.DataFrame:
 def kernels_called(db: Database, pattern: str) -> pl.DataFrame:
     """start_ns and end_ns of the compute kernels whose names match `pattern`."""
     found = pl.DataFrame(schema={"start_ns": TIME, "end_ns": TIME})
-    if not {"globalTaskId", "name"} <= db.columns("COMPUTE_TASK_INFO").keys():
+    if not db.has("COMPUTE_TASK_INFO", "globalTaskId", "name"):
         return found
-    names = texts(db, db.frame("SELECT DISTINCT name FROM COMPUTE_TASK_INFO")["name"].drop_nulls())
+    names = texts(db, db.frame("SELECT DISTINCT name AS name FROM COMPUTE_TASK_INFO")["name"].drop_nulls())
     ids = ",".join(str(i) for i, name in names.items() if re.search(pattern, name))
     parts = [
         db.frame(
@@ -225,10 +223,9 @@ def kernels_called(db: Database, pattern: str) -> pl.DataFrame:
 
 def kernels(db: Database) -> pl.DataFrame:
     """The compute kernels as `WORKED`, by start."""
-    columns = db.columns("COMPUTE_TASK_INFO")
-    if not {"globalTaskId", "name"} <= columns.keys():
+    if not db.has("COMPUTE_TASK_INFO", "globalTaskId", "name"):
         return empty(WORKED)
-    kind = "c.opType" if "opType" in columns else "c.name"
+    kind = "c.opType" if db.has("COMPUTE_TASK_INFO", "opType") else "c.name"
     numbers = [
         db.frame(
             f"SELECT t.startNs AS start_ns, t.endNs AS end_ns, t.streamId AS stream, {kind} AS text, c.name AS name"

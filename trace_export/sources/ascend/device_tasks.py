@@ -19,8 +19,8 @@ def from_database(db: Database, request: TaskRequest) -> tuple[KernelFile, ...]:
 
     A task is called as its kernel, as the small task of communication that it is, or as its own type.
     """
-    communicates = {"globalTaskId", "taskType"} <= db.columns("COMMUNICATION_TASK_INFO").keys()
-    computes = request.detail == "kernels" and {"globalTaskId", "name"} <= db.columns("COMPUTE_TASK_INFO").keys()
+    communicates = db.has("COMMUNICATION_TASK_INFO", "globalTaskId", "taskType")
+    computes = request.detail == "kernels" and db.has("COMPUTE_TASK_INFO", "globalTaskId", "name")
     if request.detail == "comm" and not communicates:
         return ()
     inner = "" if request.detail == "comm" else "LEFT "

@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from trace_export.files import read_file
 from trace_export.model import Declared, Note
 
 _SIZES = {
@@ -76,9 +77,7 @@ def whole(value: object, least: int = 1) -> int | None:
 def json_file(path: Path) -> dict[str, Any]:
     """The object in a small JSON file; empty when it is missing or damaged."""
     try:
-        if path.stat().st_size > MAX_JSON:
-            return {}
-        value = orjson.loads(path.read_bytes())
+        value = orjson.loads(read_file(path, MAX_JSON))
     except (OSError, orjson.JSONDecodeError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 
-from trace_export.errors import SourceError
+from trace_export.errors import SourceError, path_text
 from trace_export.model import HOSTS, INT, RANKS, KernelFile, Note, Profile, Schema, conform
 from trace_export.sources.ascend import database, device_tasks, hccl, marker_blocks, text_export, trace_view
 from trace_export.sources.ascend.metadata import Metadata, metadata
@@ -83,7 +83,7 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
     place = {"stage": marker_blocks.stage(names)} | found.meta.place
     rank = {
         **place, "rank": found.rank, "rank_origin": found.rank_origin, "device": found.device, "host": found.host,
-        "source": str(source.path), "kind": source.kind,
+        "source": path_text(source.path), "kind": source.kind,
         "stage_origin": None if place.get("stage") is None else "recorded",
     }  # fmt: skip
     return Profile(
@@ -119,7 +119,7 @@ def _row(values: Mapping[str, object], schema: Schema) -> pl.DataFrame:
 
 
 def _from_database(db: Database, source: Source, options: ReadOptions) -> Profile:
-    if not {"TASK", "STRING_IDS"} <= db.tables():
+    if not (db.has("TASK") and db.has("STRING_IDS")):
         raise SourceError(source.path, "holds no device tasks (table TASK)", "export the profile again")
     rank, device, origin = _identity(db, source)
     marks, lost = database.marks(db)
@@ -142,7 +142,7 @@ def _from_database(db: Database, source: Source, options: ReadOptions) -> Profil
         rank=rank, rank_origin=origin, device=device, host=host, label=label,
         meta=_metadata(db, source, rank), marks=marks, steps=database.steps(db), operators=operators, copies=copies,
         counters=database.counters(db, rank), kernels=lambda: database.kernels(db),
-        busy=(lambda ranges: database.busy(db, ranges)) if "COMPUTE_TASK_INFO" in db.tables() else None,
+        busy=(lambda ranges: database.busy(db, ranges)) if db.has("COMPUTE_TASK_INFO") else None,
         optimizing=lambda: database.kernels_called(db, marker_blocks.OPTIMIZER), notes=tuple(notes),
     )  # fmt: skip
     return _profile(found, source, options)
@@ -151,7 +151,7 @@ def _from_database(db: Database, source: Source, options: ReadOptions) -> Profil
 def _identity(db: Database, source: Source) -> tuple[int, int | None, str]:
     """(rank, device, how sure the rank is): the layout's rank, else the database's, else 0."""
     known = [(-1, -1)]
-    if {"rankId", "deviceId"} <= db.columns("RANK_DEVICE_MAP").keys():
+    if db.has("RANK_DEVICE_MAP", "rankId", "deviceId"):
         known = db.texts("SELECT rankId, deviceId FROM RANK_DEVICE_MAP") or known
     inside = next(((r, d) for r, d in known if r == source.rank), known[0])
     device = inside[1] if isinstance(inside[1], int) and 0 <= inside[1] < LARGEST else None
@@ -164,7 +164,7 @@ def _identity(db: Database, source: Source) -> tuple[int, int | None, str]:
 
 def _host(db: Database, source: Source) -> tuple[str, str]:
     """Key and label of the clock domain: the host as the database knows it, else as the layout does."""
-    if {"hostUid", "hostName"} <= db.columns("HOST_INFO").keys():
+    if db.has("HOST_INFO", "hostUid", "hostName"):
         for uid, name in db.texts("SELECT hostUid, hostName FROM HOST_INFO LIMIT 1"):
             if uid:
                 return str(uid), str(name or uid)
@@ -173,7 +173,7 @@ def _host(db: Database, source: Source) -> tuple[str, str]:
 
 def _metadata(db: Database, source: Source, rank: int) -> Metadata:
     rows = []
-    if {"name", "value"} <= db.columns("META_DATA").keys():
+    if db.has("META_DATA", "name", "value"):
         rows = [(str(n), str(v)) for n, v in db.texts("SELECT name, value FROM META_DATA")]
     return metadata(rows, source.path.parent.parent, rank, source.path)
 

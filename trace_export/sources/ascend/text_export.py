@@ -13,10 +13,12 @@ import orjson
 import polars as pl
 
 from trace_export.errors import SourceError
+from trace_export.files import read_file
 from trace_export.model import COUNTERS, INT, TEXT, TIME, Note, Schema, conform, empty
 from trace_export.sources.ascend.hccl import COPIES, OPERATORS
 from trace_export.sources.ascend.marker_blocks import STEPS, WORKED
 from trace_export.sources.ascend.metadata import json_file, whole
+from trace_export.sources.shared import csv_table
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.shared.timestamps import valid_unix_times
 from trace_export.units import thousandths
@@ -37,6 +39,8 @@ _MEMORY = (
     ("npu_module_mem.csv", "{} module reserved", "Component", "Total Reserved(MB)"),
 )
 MB = 1_000_000
+MAX_JSON_TABLE = 512 << 20
+"""A communication file holds some 2 kB for each operator, and is read whole."""
 LARGEST = 1 << 53
 """Of the numbers in JSON files: a time in µs far beyond ours, and the largest up to which a float is exact."""
 
@@ -49,7 +53,7 @@ def kernels(folder: Path) -> pl.LazyFrame:
     path = folder / "kernel_details.csv"
     if not path.is_file() or path.stat().st_size == 0:
         return empty(KERNELS).lazy()
-    rows = _csv(path)
+    rows = csv_table.scan(path)
     there = rows.collect_schema().names()
     if not {"Name", *_TIMES} <= set(there):
         raise SourceError(path, f"has no columns {', '.join(_TIMES)}", "collect the profile again")
@@ -74,8 +78,10 @@ def device(folder: Path) -> int | None:
     """The device's number on its host: a column that several tables have, depending on the version."""
     for name, column in (("step_trace_time.csv", "Device_id"), ("kernel_details.csv", "Device_id")):
         path = folder / name
-        if path.is_file() and path.stat().st_size and column in _csv(path).collect_schema().names():
-            return next((whole(value, least=0) for value in _csv(path).select(column).head(1).collect()[column]), None)
+        if path.is_file() and path.stat().st_size and column in csv_table.scan(path).collect_schema().names():
+            return next(
+                (whole(value, least=0) for value in csv_table.scan(path).select(column).head(1).collect()[column]), None
+            )
     info = next((json_file(path) for path in sorted(folder.parent.glob("profiler_info*.json"))), {})
     inner = info.get("ms_profiler_info")
     return whole(inner.get("device_id"), least=0) if isinstance(inner, dict) else None
@@ -146,8 +152,8 @@ def _entries(path: Path, notes: list[Note]) -> Iterator[tuple[str, str | None, d
     if not path.is_file():
         return
     try:
-        content = orjson.loads(path.read_bytes())
-    except orjson.JSONDecodeError:
+        content = orjson.loads(read_file(path, MAX_JSON_TABLE))
+    except (OSError, orjson.JSONDecodeError):
         content = None
     if not isinstance(content, dict):
         notes.append(
@@ -178,7 +184,7 @@ def _analysed(folder: Path) -> pl.DataFrame:
         if not (folder / name).is_file():
             continue
         with Database(folder / name) as db:
-            if "CommAnalyzerTime" in db.tables():
+            if db.has("CommAnalyzerTime"):
                 rows = db.texts(
                     "SELECT hccl_op_name, group_name, CAST(ROUND(start_timestamp * 1000) AS INTEGER),"
                     " CAST(ROUND(start_timestamp * 1000 + elapse_time * 1000000) AS INTEGER), NULL"
@@ -201,7 +207,7 @@ def counters(folder: Path) -> pl.DataFrame:
         path = folder / name
         if not path.is_file() or path.stat().st_size == 0:
             continue
-        rows = _csv(path)
+        rows = csv_table.scan(path)
         if not {by, value, "Timestamp(us)"} <= set(rows.collect_schema().names()):
             continue
         samples = rows.select(
@@ -210,10 +216,6 @@ def counters(folder: Path) -> pl.DataFrame:
         ).drop_nulls().collect()  # fmt: skip
         parts.append(conform(samples, COUNTERS))
     return pl.concat(parts)
-
-
-def _csv(path: Path) -> pl.LazyFrame:
-    return pl.scan_csv(path, infer_schema=False, encoding="utf8-lossy", truncate_ragged_lines=True)
 
 
 def kernels_called(rows: pl.LazyFrame, pattern: str) -> pl.DataFrame:

@@ -16,6 +16,7 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.errors import SourceError
+from trace_export.files import open_file
 from trace_export.model import COUNTERS, INT, TEXT, TIME, Note, Schema, conform, empty
 from trace_export.sources.ascend.marker_blocks import MARKS, STEPS
 from trace_export.sources.ranges.dialects import Dialects
@@ -123,7 +124,7 @@ def _kept(piece: bytes, dialects: Dialects) -> pl.DataFrame:
 
 def _pieces(path: Path, notes: list[Note]) -> Iterator[bytes]:
     """The events of the file, some MB at a time, one a line. Appends a note when the file ends inside an event."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         rest = file.read(PIECE_BYTES).lstrip()
         if not rest.startswith(b"["):
             raise SourceError(path, "is not a list of trace events", "collect or copy it again")

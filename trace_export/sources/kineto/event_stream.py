@@ -7,18 +7,17 @@ would lose nanoseconds, so they are read as text. Format: libkineto/src/output_j
 
 from __future__ import annotations
 
-import gzip
 import io
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import orjson
 import polars as pl
 
 from trace_export.errors import SourceError
+from trace_export.files import Unpacked
 from trace_export.sources.shared.timestamps import NO_TIME_NS
 from trace_export.units import thousandths
 
@@ -48,7 +47,8 @@ _LINES = b"\n  },\n  {"
 class Trace:
     """One trace, to be read once: `header` has the fields before the events, `events` goes through them.
 
-    Afterwards `truncated` is whether the file ends in the middle, `malformed` how many events are no JSON.
+    Afterwards `truncated` is whether the list of events ends in the middle, `damaged` whether packed data do, and
+    `malformed` how many events are no JSON.
     """
 
     def __init__(self, path: Path, wanted: str) -> None:
@@ -60,15 +60,19 @@ class Trace:
         self._file = _opened(path)
         try:
             self.header, self._buffer = self._read_header()
-        except SourceError:
-            self._file.close()
+        except SourceError as error:
+            self._file.__exit__(type(error), error, None)
             raise
 
     def __enter__(self) -> Trace:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._file.close()
+        self._file.__exit__(*error)
+
+    @property
+    def damaged(self) -> bool:
+        return self._file.damaged
 
     def events(self) -> Iterator[pl.DataFrame]:
         """The complete events (`ph` X) in the file's order: cat, name, tid, start, end in ns (Int64), and `FIELDS`.
@@ -88,12 +92,9 @@ class Trace:
             yield last
 
     def _read(self) -> bytes:
-        """The next bytes, none at the end; a truncated compressed file ends where it was truncated."""
+        """The next bytes, none at the end; damaged compressed data end where the damage begins."""
         try:
             return self._file.read(READ_BYTES)
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            self.truncated = True
-            return b""
         except OSError as error:
             raise SourceError(self.path, f"cannot be read ({error.strerror})") from error
 
@@ -157,11 +158,9 @@ class Trace:
         return _parsed(",".join(good).encode())
 
 
-def _opened(path: Path) -> BinaryIO:
+def _opened(path: Path) -> Unpacked:
     try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        return cast(BinaryIO, gzip.open(path)) if packed else path.open("rb")
+        return Unpacked(path)
     except OSError as error:
         raise SourceError(path, f"cannot be read ({error.strerror})") from error
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from pathlib import Path
 
+from trace_export.files import Unpacked
 from trace_export.model import Note
 from trace_export.sources.folders import Folder, Found, host_of
 from trace_export.sources.shared.names import rank_in
@@ -60,11 +59,8 @@ def _is_trace(path: Path) -> bool:
     if not path.name.endswith((".json", ".json.gz")):
         return False
     try:
-        with path.open("rb") as file:
+        with Unpacked(path) as file:
             start = file.read(_START)
-        if start.startswith(b"\x1f\x8b"):
-            with gzip.open(path) as file:
-                start = file.read(_START)
-    except (OSError, EOFError, zlib.error):
+    except OSError:
         return False
     return b'"schemaVersion"' in start and any(sign in start for sign in _SIGNS)

@@ -242,6 +242,9 @@ def _ranks(trace: Trace, source: Source, ranges: Ranges, device: int | None) -> 
 
 def _losses(trace: Trace) -> list[Note]:
     notes = []
+    if trace.damaged and not trace.truncated:
+        text = "its gzip data are damaged: events may be missing or wrong"
+        notes.append(Note("trace-damaged", "warning", text, str(trace.path)))
     if trace.truncated:
         notes.append(
             Note("trace-truncated", "warning", "truncated trace; its last events are missing", str(trace.path))

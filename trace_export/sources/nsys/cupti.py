@@ -51,7 +51,7 @@ def _launches(db: Database, ranges: pl.DataFrame, processes: list[int], calls: s
     of_process = ranges.partition_by("process", as_dict=True)
     layers = {process: RangeIndex.both(of_process[process,]) for process in processes}
     parts: dict[int, list[tuple[Ints, Ints, Ints]]] = {process: [] for process in processes}
-    sql = f"""SELECT start, COALESCE(globalTid, 0) AS thread, COALESCE(correlationId, -1) AS correlation
+    sql = f"""SELECT start AS start, COALESCE(globalTid, 0) AS thread, COALESCE(correlationId, -1) AS correlation
         FROM {LAUNCH_TABLE} WHERE {{where}} AND ({calls})"""
     for chunk in db.frames(LAUNCH_TABLE, sql):
         for process, part in _by_process(chunk, "thread", processes):
@@ -63,8 +63,8 @@ def _launches(db: Database, ranges: pl.DataFrame, processes: list[int], calls: s
 def _tasks(db: Database, table: str, processes: list[int]) -> Iterator[tuple[int, dict[str, Ints]]]:
     """The GPU tasks in `table` in pieces of one process: start, end, correlation, nccl (0 or 1)."""
     nccl = IS_NCCL if table == KERNEL_TABLE else "0"
-    sql = f"""SELECT start, "end", COALESCE(globalPid, 0) AS owner, COALESCE(correlationId, -2) AS correlation,
-        {nccl} AS nccl FROM {table} WHERE {{where}}"""
+    sql = f"""SELECT start AS start, "end" AS "end", COALESCE(globalPid, 0) AS owner,
+        COALESCE(correlationId, -2) AS correlation, {nccl} AS nccl FROM {table} WHERE {{where}}"""
     for chunk in db.frames(table, sql):
         yield from _by_process(chunk, "owner", processes)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +15,10 @@ from trace_export.model import Note
 from trace_export.scratch import scratch_folder
 
 SUFFIX = ".nsys-rep"
+
+TIMEOUT_S = 600.0
+TIMEOUT_S_PER_MB = 2.0
+"""How long `nsys export` may take, and how much longer for each megabyte of the report."""
 
 
 def export_notes(path: Path) -> tuple[Note, ...]:
@@ -26,8 +32,8 @@ def export_notes(path: Path) -> tuple[Note, ...]:
 def exported(path: Path) -> Iterator[Path]:
     """The SQLite file to read for `path`: itself, or for a report its export in a folder that is gone afterwards.
 
-    Raises SourceError when there is no `nsys` on the PATH or it fails. What it prints is not passed on: it may name
-    anything that ran on the machine.
+    Raises SourceError when there is no `nsys` on the PATH, or it fails or does not end. What it prints is not passed
+    on: it may name anything that ran on the machine.
     """
     if path.suffix != SUFFIX:
         yield path
@@ -39,10 +45,28 @@ def exported(path: Path) -> Iterator[Path]:
     with scratch_folder() as folder:
         target = folder / f"{path.stem}.sqlite"
         command = [program, "export", "--type", "sqlite", "--output", str(target), str(path.absolute())]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        if done.returncode or not target.exists():
-            raise SourceError(path, f"nsys export failed with exit code {done.returncode}", f"run {by_hand} to see why")
+        code = _run(command, timeout_s := TIMEOUT_S + TIMEOUT_S_PER_MB * path.stat().st_size / 1e6)
+        if code is None:
+            what = f"nsys export did not finish in {timeout_s / 60:.0f} minutes"
+            raise SourceError(path, what, f"run {by_hand} to see why")
+        if code or not target.exists():
+            raise SourceError(path, f"nsys export failed with exit code {code}", f"run {by_hand} to see why")
         try:
             yield target
         except SourceError as error:  # what is wrong with the export is wrong with the report
             raise SourceError(path, *error.args[1:]) from error
+
+
+def _run(command: Sequence[str], timeout_s: float) -> int | None:
+    """The exit code of the command, which prints nothing here; None where it was ended, with all that it had started,
+    because it did not end by itself."""
+    silent = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=silent, stdout=silent, stderr=silent, start_new_session=True)
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

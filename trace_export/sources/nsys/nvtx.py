@@ -41,17 +41,17 @@ def most_frequent(db: Database, count: int = 5) -> list[str]:
 
 def _chunks(db: Database) -> Iterator[pl.DataFrame]:
     """The ranges in frames of bounded size: the columns of `RANGE` and `text`. An open range ends before it starts."""
-    columns = db.columns(TABLE)
-    if not columns:
+    if not db.has(TABLE):
         return
-    text_id = "COALESCE(textId, -1)" if "textId" in columns else "-1"
+    text_id = "COALESCE(textId, -1)" if db.has(TABLE, "textId") else "-1"
     registered = pl.DataFrame(
         db.texts(f"SELECT id, value FROM StringIds WHERE id IN (SELECT {text_id} FROM {TABLE})"),
         schema={"textId": pl.Int64, "registered": pl.String},
         orient="row",
     )
-    sql = f"""SELECT rowid AS row, COALESCE(globalTid, 0) >> 24 AS process, COALESCE(globalTid, 0) AS thread, start,
-        COALESCE("end", start - 1) AS "end", {text_id} AS textId, CAST(COALESCE(text, '') AS BLOB) AS text
+    sql = f"""SELECT rowid AS row, COALESCE(globalTid, 0) >> 24 AS process, COALESCE(globalTid, 0) AS thread,
+        start AS start, COALESCE("end", start - 1) AS "end", {text_id} AS textId,
+        CAST(COALESCE(text, '') AS BLOB) AS text
         FROM {TABLE} WHERE {{where}} AND eventType IN (59, 60)"""
     for frame in db.frames(TABLE, sql, blobs=["text"]):
         frame = frame.with_columns(decoded(frame["text"]))

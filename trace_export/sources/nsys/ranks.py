@@ -90,7 +90,7 @@ def _from_names(ranges: Ranges, number: str = "rank") -> Numbers:
 
 
 def _from_mpi(db: Database) -> Numbers:
-    if not {"globalTid", "rank"} <= db.columns("MPI_RANKS").keys():
+    if not db.has("MPI_RANKS", "globalTid", "rank"):
         return {}
     rows = db.texts("SELECT DISTINCT globalTid >> 24, rank FROM MPI_RANKS WHERE globalTid IS NOT NULL")
     return {process: rank for process, rank in rows if isinstance(rank, int) and 0 <= rank < 10**9}
@@ -115,13 +115,13 @@ def _devices(db: Database, processes: list[int]) -> dict[int, tuple[int, int]]:
     """Process → (physical GPU, the process's own number of it), -1 where unknown. Reads kernels until each process has
     been seen."""
     own: Numbers = {}
-    for where in db.chunks(KERNEL_TABLE, rows=FIRST_LOOK) if KERNEL_TABLE in db.tables() else ():
+    for where in db.chunks(KERNEL_TABLE, rows=FIRST_LOOK) if db.has(KERNEL_TABLE) else ():
         for process, device in db.texts(f"SELECT DISTINCT globalPid >> 24, deviceId FROM {KERNEL_TABLE} WHERE {where}"):
             own.setdefault(process, device if isinstance(device, int) else -1)
         if own.keys() >= set(processes):
             break
     physical: dict[tuple[int, int], int] = {}
-    if {"gpuId", "cudaId", "pid"} <= db.columns("TARGET_INFO_CUDA_DEVICE").keys():
+    if db.has("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"):
         rows = db.texts("SELECT pid, cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE")
         physical = {(pid, cuda): gpu for pid, cuda, gpu in rows if isinstance(gpu, int) and isinstance(cuda, int)}
     devices = {process: own.get(process, -1) for process in processes}

@@ -69,15 +69,17 @@ def _pipeline_ranges(db: Database, options: ReadOptions) -> Ranges:
     ranges = nvtx.read_ranges(db, Dialects.of(options.markers))
     if ranges.of("block").is_empty():
         raise range_notes.no_times(db.path) if ranges.untimed else _no_names(db)
+    if (processes := ranges.frame["process"].n_unique()) > MOST_PROCESSES:
+        raise SourceError(db.path, f"pipeline ranges of {processes} processes, more than a machine has GPUs")
     if options.host_ranges:
         return ranges
-    if not {KERNEL_TABLE, GRAPH_TABLE} & db.tables():
+    if not (db.has(KERNEL_TABLE) or db.has(GRAPH_TABLE)):
         raise SourceError(
             db.path,
             "no GPU work in the file: it was captured without CUDA, or the profiler is too old for the driver",
             f"capture with -t cuda,nvtx and a current nsys, or {range_notes.HOST}",
         )
-    if LAUNCH_TABLE not in db.tables():
+    if not db.has(LAUNCH_TABLE):
         raise SourceError(
             db.path,
             "no CUDA calls in the file, so its GPU work cannot be attributed to ranges",

@@ -40,8 +40,9 @@ class Session:
 
 
 def is_export(tables: frozenset[str]) -> bool:
-    """Whether a database with these tables is an Nsight Systems export."""
-    return {"TARGET_INFO_SESSION_START_TIME", "StringIds"} <= tables and any(t in tables for t in METADATA)
+    """Whether a database with these tables, in lower case, is an Nsight Systems export."""
+    known = {"target_info_session_start_time", "stringids"} <= tables
+    return known and any(table.lower() in tables for table in METADATA)
 
 
 def read_session(db: Database, path: Path) -> Session:
@@ -88,7 +89,7 @@ def read_session(db: Database, path: Path) -> Session:
 def environment_rank(db: Database) -> int | None:
     """The rank that the environment of the profiled command names: right when nsys was started once for each rank."""
     pairs = _system(db, "DeviceEnvironment").split(";")
-    if "META_DATA_CAPTURE" in db.tables():
+    if db.has("META_DATA_CAPTURE"):
         wanted = " OR ".join(f"value GLOB '{name}=*'" for name in RANK_VARIABLES)
         rows = db.texts(
             f"SELECT value FROM META_DATA_CAPTURE WHERE name = 'PROCESS_0:ENVIRONMENT_VARIABLE' AND ({wanted})"
@@ -102,13 +103,13 @@ def environment_rank(db: Database) -> int | None:
 
 
 def _metadata(db: Database, name: str) -> str:
-    table = next(t for t in METADATA if t in db.tables())
+    table = next(table for table in METADATA if db.has(table))
     rows = db.texts(f"SELECT value FROM {table} WHERE name = ?", [name])
     return str(rows[0][0]) if rows else ""
 
 
 def _system(db: Database, name: str) -> str:
-    if "TARGET_INFO_SYSTEM_ENV" not in db.tables():
+    if not db.has("TARGET_INFO_SYSTEM_ENV"):
         return ""
     rows = db.texts("SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = ? LIMIT 1", [name])
     return str(rows[0][0] or "") if rows else ""
@@ -116,7 +117,7 @@ def _system(db: Database, name: str) -> str:
 
 def _gpus(db: Database) -> str:
     """A checksum of the GPU ids, which distinguishes containers of one name on two machines."""
-    if "uuid" not in db.columns("TARGET_INFO_GPU"):
+    if not db.has("TARGET_INFO_GPU", "uuid"):
         return ""
     ids = sorted(str(uuid) for (uuid,) in db.texts("SELECT DISTINCT uuid FROM TARGET_INFO_GPU WHERE uuid IS NOT NULL"))
     return f"~{crc32(' '.join(ids).encode()):08x}" if ids else ""
@@ -124,7 +125,7 @@ def _gpus(db: Database) -> str:
 
 def _diagnostics(db: Database) -> Counter[str]:
     """Warnings of the profiler, and its notes about lost events."""
-    if "DIAGNOSTIC_EVENT" not in db.tables():
+    if not db.has("DIAGNOSTIC_EVENT"):
         return Counter()
     rows = db.texts("SELECT severity, text FROM DIAGNOSTIC_EVENT")
     return Counter(

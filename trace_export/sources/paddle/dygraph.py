@@ -12,7 +12,8 @@ from pathlib import Path
 
 import polars as pl
 
-from trace_export.errors import SourceError
+from trace_export.errors import SourceError, path_text
+from trace_export.files import open_file
 from trace_export.model import HOSTS, RANKS, SPANS, Note, Profile, conform
 from trace_export.sources.source import ReadOptions, Source
 
@@ -74,7 +75,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
                     "rank": [rank],
                     "host": source.host,
                     "stage": stage,
-                    "source": str(source.path),
+                    "source": path_text(source.path),
                     "kind": source.kind,
                     "rank_origin": source.rank_origin,
                     "stage_origin": None if stage is None else "recorded",
@@ -101,7 +102,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
 
 def _events(path: Path) -> Iterator[pl.DataFrame]:
     """One row a line, in file order; null where a field is missing or truncated."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         rest = b""
         while block := file.read(READ_BYTES):
             lines, _, rest = (rest + block).rpartition(b"\n")

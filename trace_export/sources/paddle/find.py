@@ -8,6 +8,7 @@ from pathlib import Path
 
 import orjson
 
+from trace_export.files import open_file
 from trace_export.sources.folders import Folder, Found, host_of
 from trace_export.sources.source import Source
 
@@ -84,7 +85,7 @@ def _machine_number(folder: Folder, index: int, machines: list[Folder]) -> int:
 def _envlog(path: Path) -> dict[str, str]:
     """`KEY=VALUE` lines; the file is appended to, so the last value counts."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             text = file.read(ENV_BYTES).decode("utf-8", "replace")
     except OSError:
         return {}  # the launcher need not have written it
@@ -98,7 +99,7 @@ def _envlog(path: Path) -> dict[str, str]:
 def _backup(path: Path) -> dict[str, str]:
     """A flat JSON object with the same keys."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             content = orjson.loads(file.read(ENV_BYTES))
     except (OSError, orjson.JSONDecodeError):
         return {}  # only a fallback for envlog

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import polars as pl
 
+from trace_export.files import open_file
 from trace_export.units import thousandths
 
 READ_BYTES = 256 << 10
@@ -63,7 +64,7 @@ def scan(path: Path) -> Log:
     filled = start = base = (
         0  # `start`: searched up to there; `base`: the offset in the file of the buffer's first byte
     )
-    with path.open("rb", buffering=0) as file:
+    with open_file(path) as file:
         while True:
             got = file.readinto(memoryview(buffer)[filled:])
             filled += got
@@ -172,7 +173,7 @@ def _threads(buffer: bytearray, start: int, end: int, records: int) -> list[int 
 def line_of(path: Path, offset: int) -> int:
     """The number, from 1, of the line that holds the byte at `offset`."""
     line, left = 1, offset
-    with path.open("rb") as file:
+    with open_file(path) as file:
         while left > 0 and (block := file.read(min(READ_BYTES, left))):
             line += block.count(b"\n")
             left -= len(block)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
-from trace_export.errors import SourceError
+from trace_export.errors import SourceError, path_text
 from trace_export.model import HOSTS, P2P, RANKS, SPANS, Note, Profile, conform
 from trace_export.sources.paddle.log_scanner import line_of, scan
 from trace_export.sources.source import ReadOptions, Source
@@ -224,7 +224,7 @@ def _rank(source: Source, member: int) -> dict[str, object]:
         "rank": (source.rank or 0) + member * source.ranks_per_machine,
         "host": _host(source, member)["host"],
         "device": source.device,
-        "source": str(source.path),
+        "source": path_text(source.path),
         "kind": source.kind,
         "rank_origin": source.rank_origin if member == 0 else "assumed",
     }

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from trace_export.errors import UsageError
+from trace_export.files import read_file
 from trace_export.model import INT, TEXT, Schema
 
 NAMES: Schema = {
@@ -43,6 +44,8 @@ PLAIN = "plain"
 SUFFIX = r", (?:seq = \d+, )?op_id = \d+.*"
 """What torch's emit_nvtx appends to a name."""
 
+MOST_RULE_BYTES = 1 << 14
+"""The size of a file of rules, some 200 of them. A dotted key takes the square of its length in memory."""
 CACHE_SIZE = 1 << 16
 """Size of the parse cache."""
 
@@ -271,7 +274,9 @@ def _user_rules(marker: str) -> list[Rule]:
         return [_user_rule(pattern.strip(), kind.strip())]
     path = Path(marker)
     try:
-        content = tomllib.loads(path.read_text("utf-8"))
+        content = tomllib.loads(read_file(path, MOST_RULE_BYTES).decode("utf-8"))
+    except RecursionError as error:
+        raise UsageError(f"{path}: is not a file of marker rules: it is nested too deeply") from error
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import polars as pl
 
+from trace_export.errors import path_text
 from trace_export.model import COLLECTIVES, HOSTS, P2P, RANKS, SPANS, Note, Profile, conform
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.attribution import GpuActivity
@@ -44,7 +45,7 @@ def profile(
     found = blocks(worked, ranges, host=activity is None)
     if found.is_empty():
         raise range_notes.no_work(source.path, activity)
-    where = {"host": pl.lit(host), "source": pl.lit(str(source.path)), "kind": pl.lit(source.kind)}
+    where = {"host": pl.lit(host), "source": pl.lit(path_text(source.path)), "kind": pl.lit(source.kind)}
     hosts = pl.DataFrame({"host": [host], "machine": [source.machine], "label": [label]})
     return Profile(
         hosts=conform(hosts, HOSTS),

@@ -25,6 +25,7 @@ import adbc_driver_sqlite.dbapi as adbc
 import polars as pl
 
 from trace_export.errors import SourceError
+from trace_export.files import open_file
 from trace_export.scratch import scratch_folder
 
 MAGIC = b"SQLite format 3\0"
@@ -34,6 +35,9 @@ READERS = 2
 """How many pieces of a table are read at a time. SQLite releases the GIL while it does."""
 
 _AGAIN = "export or copy it again"
+_COMPUTED = (2, 3)
+"""What PRAGMA table_xinfo says of columns that are computed from others (https://www.sqlite.org/pragma.html)."""
+_LONGEST_REASON = 200
 
 
 class Database:
@@ -59,7 +63,10 @@ class Database:
 
     def _open(self) -> None:
         _check_header(self.path)
-        wal = self.path.with_name(self.path.name + "-wal")
+        wal, journal = (self.path.with_name(self.path.name + ending) for ending in ("-wal", "-journal"))
+        for beside in (wal, journal):
+            if beside.exists() and not beside.is_file():  # SQLite would open a pipe, and wait
+                raise SourceError(self.path, f"{beside.name} beside it is not a regular file", "remove that")
         try:
             if wal.exists() and wal.stat().st_size > 0:
                 self._uri = f"file:{_quoted(self._copied(wal))}"
@@ -69,12 +76,20 @@ class Database:
             self._rows = self._stack.enter_context(closing(sqlite3.connect(self._uri, uri=True)))
             self._rows.text_factory = _text
             self._columns = [self._connected()]
-            self._schema = {
-                str(name): {str(row[1]): str(row[2]) for row in self._rows.execute(f"PRAGMA table_info({_name(name)})")}
-                for (name,) in self._rows.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-            }
+            self._schema = self._read_schema()
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             raise _refused(self.path, error) from error
+
+    def _read_schema(self) -> dict[str, frozenset[str]]:
+        """Table → columns, all in lower case. Raises SourceError for computed columns: no profiler has them, and a row
+        of them may be of any size."""
+        schema: dict[str, frozenset[str]] = {}
+        for (table,) in self._rows.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            columns = self._rows.execute(f"PRAGMA table_xinfo({_name(table)})").fetchall()
+            if any(hidden in _COMPUTED for *_, hidden in columns):
+                raise SourceError(self.path, f'the table "{table[:60]}" has computed columns', _AGAIN)
+            schema[str(table).lower()] = frozenset(str(column[1]).lower() for column in columns)
+        return schema
 
     def _connected(self) -> adbc.Connection:
         try:
@@ -90,11 +105,13 @@ class Database:
         return folder / self.path.name
 
     def tables(self) -> frozenset[str]:
+        """The names of all tables, in lower case."""
         return frozenset(self._schema)
 
-    def columns(self, table: str) -> dict[str, str]:
-        """Column → declared type of `table`, in their order; empty when there is no such table."""
-        return self._schema.get(table, {})
+    def has(self, table: str, *columns: str) -> bool:
+        """Whether there is such a table with these columns. Case does not count, as in SQL."""
+        known = self._schema.get(table.lower())
+        return known is not None and known >= {column.lower() for column in columns}
 
     def frame(
         self, sql: str, real: Collection[str] = (), blobs: Collection[str] = (), batch_rows: int = BATCH_ROWS
@@ -108,7 +125,7 @@ class Database:
     def frames(self, table: str, sql: str, blobs: Collection[str] = ()) -> Iterator[pl.DataFrame]:
         """As `frame`, but in pieces of bounded size, in the order of `table`: {where} in `sql` stands for the condition
         that picks a piece. Pieces are read ahead. Nothing where there is no such table."""
-        if table not in self._schema:
+        if not self.has(table):
             return
         self._columns += [self._connected() for _ in range(READERS - len(self._columns))]
         with ThreadPoolExecutor(READERS) as pool:
@@ -152,24 +169,35 @@ class Database:
         return [tuple(_text(value) if isinstance(value, bytes) else value for value in row) for row in rows]
 
     def chunks(self, table: str, rows: int = BATCH_ROWS) -> Iterator[str]:
-        """Conditions `rowid BETWEEN a AND b` that together cover `table` in pieces of at most `rows` rows."""
-        after = "SELECT min(rowid) FROM " + _name(table)
-        ((first,),) = self.texts(after)
+        """Conditions `rowid BETWEEN a AND b` that together cover `table` in pieces of at most `rows` rows.
+
+        Where the ids have more gaps than a table that was written front to back, the end of each piece is looked up:
+        else there might be a piece for each row.
+        """
+        name = _name(table)
+        ((first, end),) = self.texts(f"SELECT (SELECT min(rowid) FROM {name}), (SELECT max(rowid) FROM {name})")
+        dense = first is not None and end - first < self.path.stat().st_size  # a row takes more than a byte
         while first is not None:
             last = first + rows - 1
+            if not dense:
+                found = self.texts(
+                    f"SELECT rowid FROM {name} WHERE rowid >= {first} ORDER BY rowid LIMIT 1 OFFSET {rows - 1}"
+                )
+                last = found[0][0] if found else end
             yield f"rowid BETWEEN {first} AND {last}"
-            ((first,),) = self.texts(f"{after} WHERE rowid > {last}")
+            ((first,),) = self.texts(f"SELECT min(rowid) FROM {name} WHERE rowid > {last}")
 
 
 def tables_of(path: Path) -> frozenset[str]:
-    """The tables of a database, for a first look: empty when it is none or cannot be read. Ignores a log beside it."""
+    """The tables of a database in lower case, for a first look: empty when it is none or cannot be read. Ignores a log
+    beside it."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             if file.read(len(MAGIC)) != MAGIC:
                 return frozenset()
         with closing(sqlite3.connect(f"file:{_quoted(path)}?mode=ro&immutable=1", uri=True)) as connection:
             connection.text_factory = _text
-            return frozenset(name for (name,) in connection.execute("SELECT name FROM sqlite_master"))
+            return frozenset(name.lower() for (name,) in connection.execute("SELECT name FROM sqlite_master"))
     except (OSError, sqlite3.Error, UnicodeDecodeError):
         return frozenset()
 
@@ -211,7 +239,7 @@ def _check_header(path: Path) -> None:
     Source: https://www.sqlite.org/fileformat2.html#the_database_header
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             header = file.read(HEADER_BYTES)
         size = path.stat().st_size
     except OSError as error:
@@ -232,7 +260,7 @@ def _check_lock(path: Path) -> None:
     Only for rollback-journal databases (header byte 18 is 1): in WAL mode readers are never shut out, and even looking
     may create files.
     """
-    with path.open("rb") as file:
+    with open_file(path) as file:
         if file.read(19)[18] != 1:
             return
     with closing(sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True, timeout=0)) as connection:
@@ -242,7 +270,7 @@ def _check_lock(path: Path) -> None:
 def _refused(path: Path, error: Exception) -> SourceError:
     """SQLite's own message in the user's words. The messages name columns and tables, never stored values."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    text = text.rpartition("[SQLite] ")[2].removeprefix("Failed to prepare query: ")
+    text = text.rpartition("[SQLite] ")[2].removeprefix("Failed to prepare query: ")[:_LONGEST_REASON]
     if "locked" in text:
         return SourceError(path, "is locked: another program is writing it", "wait until that has finished")
     if "readonly" in text:

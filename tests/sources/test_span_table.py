@@ -1,0 +1,68 @@
+"""A span table that is damaged or is none: one sentence, without what stands in it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from samples.generators import paddle as generate_paddle
+from tests.faults.mutate import flip
+from trace_export import api
+from trace_export.errors import SourceError
+from trace_export.sources import span_table
+
+SECRET = "TOKEN-" + "a" * 1_000_000
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """The table of a small run, as Parquet."""
+    generate_paddle.write(tmp_path / "logs", stages=2, microbatches=2, steps=2)
+    (path,) = api.load(tmp_path / "logs").align().write(tmp_path / "spans.parquet")
+    return path
+
+
+def test_a_parquet_table_with_flipped_bits_is_read_or_refused(table: Path) -> None:
+    """In some places Polars panics, which is no Exception."""
+    content, broken = table.read_bytes(), table.with_name("broken.parquet")
+    refused = 0
+    for seed in range(300):
+        broken.write_bytes(flip(content, random.Random(seed)))
+        try:
+            span_table.read(broken)
+        except SourceError as error:
+            refused += 1
+            assert str(error).startswith(f"{broken}: ")
+            assert len(str(error)) < len(str(broken)) + 200
+    assert refused
+
+
+@pytest.mark.parametrize("header", ["rank,kind,start_ns,end_ns", "rank,kind,start_ns,end_ns,step", "a,b,c,d"])
+def test_a_wrong_table_is_refused_without_its_cells(header: str, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.csv"
+    path.write_text(f"{header}\n{SECRET},F,{SECRET},2\n")
+    with pytest.raises(SourceError) as caught:
+        span_table.read(path)
+    assert "TOKEN" not in str(caught.value)
+    assert len(str(caught.value)) < 300 + len(str(path))
+
+
+def test_the_column_of_a_wrong_value_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.csv"
+    path.write_text("rank,kind,start_ns,end_ns\n0,F,soon,2\n")
+    with pytest.raises(SourceError, match=r"cannot be read as a span table \(column start_ns\); give a table"):
+        span_table.read(path)
+
+
+def test_a_small_file_of_countless_rows_is_refused(tmp_path: Path) -> None:
+    """Equal values take no room in Parquet, so that a file of some kB may stand for a table of any size."""
+    rows = 2_000_000
+    path = tmp_path / "bomb.parquet"
+    row = {"rank": 0, "kind": "F", "start_ns": 1, "end_ns": 2}
+    pl.select(pl.repeat(value, rows).alias(name) for name, value in row.items()).write_parquet(path)
+    assert path.stat().st_size < rows
+    with pytest.raises(SourceError, match="so small a file cannot hold 2,000,000 blocks"):
+        span_table.read(path)
