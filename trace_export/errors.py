@@ -35,6 +35,10 @@ def in_column(error: BaseException) -> str:
     return f" (column {named[1]})" if named else ""
 
 
+_NAMED = 8
+"""Files that an error names; there may be thousands."""
+
+
 class TraceExportError(Exception):
     """An error with a sentence for the user, and a remedy where there is one."""
 
@@ -49,8 +53,10 @@ class TraceExportError(Exception):
 
     def __str__(self) -> str:
         sentence = f"{self.what}; {self.remedy}" if self.remedy else self.what
-        written = f" (already written: {', '.join(map(str, self.written))})" if self.written else ""
-        return printable(sentence + written)
+        names = ", ".join(map(str, self.written[:_NAMED]))
+        if (more := len(self.written) - _NAMED) > 0:
+            names += f" and {more} more, the last {self.written[-1]}"
+        return printable(f"{sentence} (already written: {names})" if names else sentence)
 
 
 class UsageError(TraceExportError):

@@ -275,10 +275,9 @@ def export(
     paths = planned(wanted, log_dir)
     located = locate(load_options)
     with ExitStack() as stack, Outputs(located.inputs, force=wanted.force) as outputs:
-        if wanted.step_task_info and not wanted.in_place:
-            paths += [
-                _copy(s.path, load_options, wanted) for s in located.found.sources if _takes_table(s.kind, s.path)
-            ]
+        databases = _databases(located, load_options) if wanted.step_task_info else []
+        if not wanted.in_place:
+            paths += [_copy(path, load_options, wanted) for path in databases]
         outputs.check(paths)
         loaded = load(load_options, progress, located)
         if detail != "spans":
@@ -300,18 +299,12 @@ def write_step_tasks(
     Sources that cannot be read, which `load` reports, have none. Times are those of the databases, so nothing is
     aligned. Raises NothingToExportError when no source is a database, OutputError, UsageError.
     """
+    paths = {path_text(path): path for path in _databases(located, options)}
     chosen, _ = _chosen(located.found, options)
     profile, _ = read_all(chosen, replace(options, detail="spans"), progress)
     labelled = select(labels.label(topology.resolve(profile, options.told)), Selection(steps=options.steps))
-    paths = {path_text(s.path): s.path for s in chosen if _takes_table(s.kind, s.path)}
     ranks = profile.ranks.select("rank", "source").iter_rows()
     databases = {rank: paths[name] for rank, name in ranks if name in paths}
-    if not databases:
-        known = " or ".join(row.kind for row in formats.FORMATS if row.step_task_info)
-        raise NothingToExportError(
-            f"{options.log_dir}: no database here to put the table StepTaskInfo into",
-            f"collect {known} profiles with the export type db",
-        )
     if wanted.in_place:
         step_task_info.write_in_place(labelled, databases, outputs)
     else:
@@ -319,9 +312,16 @@ def write_step_tasks(
         step_task_info.write_copies(labelled, copies, outputs)
 
 
-def _takes_table(kind: str, path: Path) -> bool:
-    """Whether a source is a database in which MindStudio Insight reads the table StepTaskInfo."""
-    return formats.of_kind(kind).step_task_info and path.suffix == ".db"
+def _databases(located: Located, options: LoadOptions) -> list[Path]:
+    """The databases in which MindStudio Insight reads the table StepTaskInfo. Raises NothingToExportError if none."""
+    kinds = [row.kind for row in formats.FORMATS if row.step_task_info]
+    databases = [s.path for s in located.found.sources if s.kind in kinds and s.path.suffix == ".db"]
+    if not databases:
+        raise NothingToExportError(
+            f"{options.log_dir}: no database here to put the table StepTaskInfo into",
+            f"collect {' or '.join(kinds)} profiles with the export type db",
+        )
+    return databases
 
 
 def _copy(database: Path, options: LoadOptions, wanted: WriteOptions) -> Path:

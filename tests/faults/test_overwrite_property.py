@@ -274,8 +274,8 @@ def only_files(patch: pytest.MonkeyPatch, world: World) -> None:
         path.write_text(OURS + "new")
 
     def write_step_tasks(options: Any, wanted: Any, located: Any, outputs: Any, progress: Any) -> None:
-        for source in (s for s in located.found.sources if export._takes_table(s.kind, s.path)):
-            with outputs.file(export._copy(source.path, options, wanted), named=True) as temporary:
+        for path in export._databases(located, options):
+            with outputs.file(export._copy(path, options, wanted), named=True) as temporary:
                 write(temporary)
 
     steps = [(Numbers(((step, step),)), MADE) for step in (0, 1)]

@@ -11,6 +11,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -19,9 +20,10 @@ import pytest
 import trace_export
 from samples.generators import ascend as generate_ascend
 from samples.generators import paddle as generate_paddle
+from tests.conftest import Cli
 from tests.faults.inputs import INPUTS
 from tests.support.command import command
-from trace_export.errors import UsageError
+from trace_export.errors import OutputError, UsageError
 
 FORMATS = ("perfetto", "chrome", "svg", "png", "html", "parquet", "csv")
 THEIRS = '{"mine": "by hand"}\n'
@@ -333,6 +335,30 @@ def test_one_bad_target_among_several(hosts: Path, place: Path, bad: str, obstac
         assert done.returncode == 1, done.stderr
         assert "cannot be written: " in done.stderr and done.stderr.count("\n") == 1
         assert [p.name for p in place.rglob("*")] == before
+
+
+def test_a_table_that_no_database_can_take_is_known_before_anything_is_written(hosts: Path, place: Path) -> None:
+    done = command(hosts, "--step-task-info", "--out", place / "out")
+    assert done.returncode == 1
+    assert "no database here to put the table StepTaskInfo into" in done.stderr
+    assert not (place / "out").exists()
+
+
+def test_two_exports_at_once_into_one_folder(hosts: Path, place: Path, run_cli: Cli) -> None:
+    """Each file is whole and of one of them; neither run fails for the other's files."""
+    alone, out = place / "alone", place / "out"
+    formats = ("--format", ",".join(FORMATS))
+    assert command(hosts, *formats, "--out", alone).returncode == 0
+    with ThreadPoolExecutor() as threads:
+        ended = list(threads.map(lambda _: run_cli(hosts, *formats, "--out", out), range(3)))
+    assert [done.returncode for done in ended] == [0, 0, 0], [done.stderr for done in ended]
+    assert {p.name: p.read_bytes() for p in out.iterdir()} == {p.name: p.read_bytes() for p in alone.iterdir()}
+
+
+def test_an_error_names_some_of_many_files(tmp_path: Path) -> None:
+    error = OutputError(tmp_path, "no")
+    error.written = tuple(Path(str(i)) for i in range(10))
+    assert str(error) == f"{tmp_path}: no (already written: 0, 1, 2, 3, 4, 5, 6, 7 and 2 more, the last 9)"
 
 
 def test_an_error_names_the_files_that_were_written_before_it(ascend: Path, place: Path) -> None:
