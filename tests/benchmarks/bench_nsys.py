@@ -45,9 +45,9 @@ SELECT total(start), total("end"), total(globalTid), total(length(text)) FROM NV
 READ = """
 import sys
 from pathlib import Path
-from trace_export.sources import nsys
+from trace_export.sources.nsys.reader import read
 from trace_export.sources.source import ReadOptions, Source
-nsys.read(Source("nsys", Path(sys.argv[1]), "host"), ReadOptions())
+read(Source("nsys", Path(sys.argv[1]), "host"), ReadOptions())
 """
 
 

@@ -25,11 +25,11 @@ TEXT = b"[2025-10-09 08:53:20,113] [    INFO] - loss: 9.87654321, learning_rate:
 READ = """
 import resource, sys
 from pathlib import Path
-from trace_export.sources import paddle
+from trace_export.sources.paddle.reader import read
 from trace_export.sources.source import ReadOptions, Source
 import polars; polars.DataFrame({"a": ["1"]}).select(polars.col("a").cast(int))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-profile = paddle.read(Source("paddle", Path(sys.argv[1]), "machine0", rank=0), ReadOptions())
+profile = read(Source("paddle", Path(sys.argv[1]), "machine0", rank=0), ReadOptions())
 print(profile.spans.height, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 

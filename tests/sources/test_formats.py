@@ -17,9 +17,9 @@ ROWS = pytest.mark.parametrize("row", FORMATS, ids=lambda row: row.kind)
 
 @ROWS
 def test_a_row_names_functions_that_are_there(row: Format, tmp_path: Path) -> None:
-    assert row.detect()(tmp_path, walk(tmp_path)[0]) == Found(())
-    assert callable(row.module().read)
-    assert hasattr(row.module(), "read_tasks") == row.has_device_tasks
+    assert row.load_detector()(tmp_path, walk(tmp_path)[0]) == Found(())
+    assert callable(row.load_reader().read)
+    assert hasattr(row.load_reader(), "read_tasks") == row.has_device_tasks
 
 
 @ROWS

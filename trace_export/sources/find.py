@@ -24,8 +24,8 @@ def find(root: Path, *, follow_links: bool = False) -> Found:
     Raises UsageError when `root` is not a folder.
     """
     folders, links = walk(root, follow_links=follow_links)
-    detectors = dict.fromkeys(row.detect() for row in formats.FORMATS)  # formats may share one
-    found: list[Found] = [detect(root, folders) for detect in detectors]
+    detectors = dict.fromkeys(row.load_detector() for row in formats.FORMATS)  # formats may share one
+    found = [detect(root, folders) for detect in detectors]
     return Found(
         tuple(replace(s, host=path_text(s.host)) for f in found for s in f.sources),
         tuple(replace(n, where=path_text(n.where)) for f in found for n in f.notes) + _of_links(links),

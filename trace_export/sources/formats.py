@@ -1,14 +1,30 @@
 """The registry of input formats: what the rest of the program knows about a format is in its row here.
 
-docs/adding-a-format.md shows how a format is added. This module imports nothing of the package: the command line lists
-its commands from it.
+docs/adding-a-format.md shows how a format is added. This module loads nothing of the package: the command line lists
+its commands from it, and a run needs few of the formats.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+if TYPE_CHECKING:
+    from trace_export.model import KernelFile, Profile
+    from trace_export.sources.folders import Folder, Found
+    from trace_export.sources.source import ReadOptions, Source, TaskRequest
+
+    Detector = Callable[[Path, list[Folder]], Found]
+
+
+class Reader(Protocol):
+    """The module that reads a format; `read_tasks` is called only where the format has device tasks."""
+
+    def read(self, source: Source, options: ReadOptions) -> Profile: ...
+    def read_tasks(self, request: TaskRequest) -> tuple[KernelFile, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -16,7 +32,7 @@ class Speed:
     """Megabytes that one core at 3 GHz reads in a second: for the blocks, and for the device tasks (None: the format
     has none). `releases_gil`: most of the time is SQLite's, which lets other threads run meanwhile.
 
-    Measured by tests/benchmarks/bench_paddle.py, bench_nsys.py, bench_ascend.py and bench_kineto.py.
+    tests/benchmarks/bench_read_speed.py measures it.
     """
 
     blocks: float
@@ -54,14 +70,12 @@ class Format:
     def has_device_tasks(self) -> bool:
         return self.speed.device_tasks is not None
 
-    def detect(self) -> Any:
-        """The detector's function, imported now."""
+    def load_detector(self) -> Detector:
         module, _, function = self.detector.partition(":")
-        return getattr(import_module(module), function)
+        return cast("Detector", getattr(import_module(module), function))
 
-    def module(self) -> Any:
-        """The reader's module, imported now."""
-        return import_module(self.reader)
+    def load_reader(self) -> Reader:
+        return cast("Reader", import_module(self.reader))
 
 
 FORMATS: tuple[Format, ...] = (
@@ -104,7 +118,7 @@ FORMATS: tuple[Format, ...] = (
         detector="trace_export.sources.ascend.find:captures",
         reader="trace_export.sources.ascend.reader",
         speed=Speed(blocks=1200, device_tasks=160, releases_gil=True),
-        folder_speed=Speed(blocks=60, device_tasks=60),
+        folder_speed=Speed(blocks=60, device_tasks=400),
         guide="ascend",
         side_files=("profiler_*.json", "../profiler_*.json"),
         step_task_info=True,
@@ -117,7 +131,7 @@ FORMATS: tuple[Format, ...] = (
         detector="trace_export.sources.ascend.find:captures",
         reader="trace_export.sources.ascend.reader",
         speed=Speed(blocks=1200, device_tasks=160, releases_gil=True),
-        folder_speed=Speed(blocks=60, device_tasks=60),
+        folder_speed=Speed(blocks=60, device_tasks=400),
         guide="mindspore",
         side_files=("profiler_*.json", "../profiler_*.json"),
         step_task_info=True,
@@ -129,7 +143,7 @@ FORMATS: tuple[Format, ...] = (
         files="*.pt.trace.json of torch.profiler",
         detector="trace_export.sources.kineto.find:traces",
         reader="trace_export.sources.kineto.reader",
-        speed=Speed(blocks=23, device_tasks=40),
+        speed=Speed(blocks=23, device_tasks=40),  # between plain traces (90, 150) and gzipped ones, a tenth of the size
         guide="kineto",
     ),
 )

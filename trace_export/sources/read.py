@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,18 +20,18 @@ from trace_export.sources.source import ReadOptions, Source, TaskRequest
 def read(source: Source, options: ReadOptions) -> Profile:
     """The tables of one source. Raises SourceError when nothing in it can be read, when it disappears meanwhile, or
     when its content is invalid, such as a number that does not fit the type of its column."""
-    reader: Callable[[Source, ReadOptions], Profile] = of_kind(source.kind).module().read
+    reader = of_kind(source.kind).load_reader()
     with _as_source_error(source.path):
-        profile = without_invalid_times(reader(source, options), source.path)
+        profile = without_invalid_times(reader.read(source, options), source.path)
         return replace(profile, notes=tuple(replace(note, where=path_text(note.where)) for note in profile.notes))
 
 
 def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
     """The device tasks of one source, a file for each of its ranks that has any. Raises SourceError as `read` does, and
     when the source has become smaller: a text that ends early reads like a shorter one."""
-    reader: Callable[[TaskRequest], tuple[KernelFile, ...]] = of_kind(request.source.kind).module().read_tasks
+    reader = of_kind(request.source.kind).load_reader()
     with _as_source_error(request.path):
-        files = reader(request)
+        files = reader.read_tasks(request)
     if size(request.path) < request.size:
         what = "has become smaller since its blocks were read; its device tasks are left out"
         raise SourceError(request.path, what, "run again when no program is writing there")

@@ -1,0 +1,109 @@
+"""How fast each format is read: the megabytes a second that stand in its row of `trace_export/sources/formats.py`.
+
+    python tests/benchmarks/bench_read_speed.py [--megabytes 100]
+
+Makes one file of about that size in each format, reads it on one thread in a process of its own, and prints megabytes
+for each second of the processor, best of three: blocks and device tasks, measured and as in the row. The rows are for
+a core at 3 GHz and decide about the number of workers, so that a factor of two does not matter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from samples.generators import ascend as generate_ascend  # noqa: E402
+from tests.benchmarks import bench_kineto, bench_nsys, bench_paddle  # noqa: E402
+from trace_export.sources.cost import size  # noqa: E402
+from trace_export.sources.find import find  # noqa: E402
+from trace_export.sources.formats import of_kind  # noqa: E402
+
+ROUNDS = 3
+READ = """
+import json, sys, tempfile, time
+from pathlib import Path
+from trace_export.sources.read import read, read_tasks
+from trace_export.sources.find import find
+from trace_export.sources.formats import of_kind
+from trace_export.sources.source import ReadOptions, TaskRequest
+source = find(Path(sys.argv[1])).sources[0]
+def spent(work):
+    start = time.process_time()
+    result = work()
+    return time.process_time() - start, result
+for _ in range(2):  # the first imports
+    blocks, profile = spent(lambda: read(source, ReadOptions()))
+tasks = None
+if of_kind(source.kind).has_device_tasks:
+    ranks = dict(profile.ranks.select("process", "rank").iter_rows())
+    with tempfile.TemporaryDirectory() as folder:
+        tasks, _ = spent(lambda: read_tasks(TaskRequest(source, "kernels", ranks, None, Path(folder))))
+print(json.dumps([blocks, tasks]))
+"""
+
+
+def ascend(folder: Path, megabytes: int, *, text: bool) -> None:
+    """One of two stages; a kernel takes about 100 bytes, as a row of a database and as one of a text export."""
+    kernels = (megabytes << 20) // 100 // (2 * 8 * 2)
+    generate_ascend.write(folder, stages=2, microbatches=8, steps=2, hosts=1, kernels=kernels, text=text)
+
+
+def dygraph(path: Path, megabytes: int) -> None:
+    """Forwards and backwards of 64 micro-batches a step, a begin and an end each."""
+    line = '{{"name": "{}{}", "cat": "virtual pipeline timeline", "ph": "{}", "pid": 0, "tid": 1, "ts": {}}}\n'
+    with path.open("w") as file:
+        at = 1_760_000_000_000
+        while file.tell() < megabytes << 20:
+            for kind in "FB":
+                for microbatch in range(64):
+                    file.write(line.format(kind, microbatch, "B", at) + line.format(kind, microbatch, "E", at + 5))
+                    at += 7
+
+
+MAKERS: dict[str, Callable[[Path, int], object]] = {
+    "paddle": lambda folder, megabytes: bench_paddle.make_log(folder / "workerlog.0", megabytes << 20, dense=False),
+    "paddle_dygraph": lambda folder, megabytes: dygraph(folder / "profile_record_tmp_file_for_rank_0", megabytes),
+    "nsys": lambda folder, megabytes: bench_nsys.make(folder / "rank0.sqlite", megabytes * 4500),
+    "ascend": lambda folder, megabytes: ascend(folder, megabytes, text=False),
+    "mindspore": lambda folder, megabytes: ascend(folder, megabytes, text=True),
+    "kineto": lambda folder, megabytes: bench_kineto.write(folder / "rank0.pt.trace.json", megabytes),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--megabytes", type=int, default=100)
+    wanted = parser.parse_args().megabytes
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "1"}
+    for kind, make in MAKERS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            make(Path(folder), wanted)
+            source = find(Path(folder)).sources[0]
+            row = of_kind(source.kind)
+            speed = row.folder_speed if row.folder_speed and source.path.is_dir() else row.speed
+            megabytes = size(source.path) / 1e6
+            command = [sys.executable, "-c", READ, folder]
+            runs = [
+                json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+                for _ in range(ROUNDS)
+            ]
+            times = [min(part) if None not in part else None for part in zip(*runs, strict=True)]
+            shown = [
+                f"{what} {megabytes / time:.0f} MB/s (row: {rate})"
+                for what, time, rate in zip(("blocks", "tasks"), times, (speed.blocks, speed.device_tasks), strict=True)
+                if time and rate
+            ]
+            print(f"{kind:14} {megabytes:6.0f} MB  {', '.join(shown)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
