@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.architecture import FILES, PACKAGE
-from trace_export.schedules.schedule import TITLES
+from trace_export.schedules.catalogue import TITLES
 
 NAMES = {
     "ascend", "cann", "cupti", "deepspeed", "hccl", "kineto", "megatron", "mindspeed", "mindspore", "msprof", "mstx",
@@ -24,13 +24,6 @@ EXEMPT = {
     "messages.py": "documentation: what each code of a note means for users of each profiler",
     "cli/run.py": "the help of the command that starts instrumented frameworks",
 }
-PENDING = {
-    "analysis/theory.py",
-    "pipeline/labels.py",
-    "pipeline/stages.py",
-}
-"""Files that still name one. To be emptied; nothing may be added."""
-
 CHECKED = [
     path
     for path in FILES
@@ -58,8 +51,6 @@ def named(code: str) -> list[str]:
 
 @pytest.mark.parametrize("path", CHECKED, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_code_outside_the_readers_names_no_profiler(path: Path) -> None:
-    if path.relative_to(PACKAGE).as_posix() in PENDING:
-        pytest.xfail("still names one")
     assert named(path.read_text(encoding="utf-8")) == []
 
 

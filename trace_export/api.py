@@ -13,6 +13,7 @@ import polars as pl
 from trace_export import export, render
 from trace_export.errors import TraceExportError, UsageError
 from trace_export.model import Declared, Profile
+from trace_export.pipeline.interpret import interpret_model
 from trace_export.schedules import schedule as schedules
 from trace_export.schedules import simulate as simulator
 from trace_export.schedules.simulate import Costs
@@ -128,5 +129,5 @@ def simulate(schedule: str, stages: int, microbatches: int, costs: Costs, *, chu
 
     Raises UsageError for a schedule that is unknown or impossible.
     """
-    plan = schedules.schedule(schedule, stages, microbatches, chunks)
-    return Run(simulator.simulate(plan, costs), Path())
+    model = schedules.schedule(schedule, stages, microbatches, chunks)
+    return Run(interpret_model(simulator.simulate(model, costs), model.plan), Path())

@@ -22,8 +22,7 @@ from trace_export.clocks import align as clock_alignment
 from trace_export.clocks.apply import clock_of, recorded_window
 from trace_export.errors import NothingToExportError, TraceExportError, UsageError, path_text
 from trace_export.model import Declared, Profile
-from trace_export.pipeline import edges, labels, message_labels, messages, peers, schedule_match
-from trace_export.pipeline import stages as topology
+from trace_export.pipeline.interpret import interpret, interpret_table
 from trace_export.render import Progress, WriteOptions, announce, planned, silent, write
 from trace_export.scratch import scratch_folder
 from trace_export.selection import Numbers, Selection, Window, extent, select
@@ -98,7 +97,7 @@ def load(options: LoadOptions, progress: Progress = silent, located: Located | N
     """
     located = located or locate(options)
     if span_table.is_table(options.log_dir):
-        read_back = schedule_match.declare(topology.resolve(span_table.read(options.log_dir), options.told))
+        read_back = interpret_table(span_table.read(options.log_dir), options.told)
         return Loaded(_asked(read_back, options), (), inputs=located.inputs)
     Dialects.of(options.read.markers)  # a wrong rule is told before anything is read
     found = located.found
@@ -206,12 +205,6 @@ def read_all(chosen: list[Source], options: LoadOptions, progress: Progress) -> 
     return profile, [r for r in results if isinstance(r, TraceExportError)] + list(refused)
 
 
-def interpret(profile: Profile, told: Declared) -> Profile:
-    """What the blocks mean: stage of a rank, micro-batch and chunk of a block, the schedule, both ends of a message."""
-    labelled = schedule_match.declare(labels.label(topology.resolve(profile, told)))
-    return message_labels.tell(messages.pair(peers.fill(labelled)))
-
-
 def align(profile: Profile, options: LoadOptions) -> Profile:
     """All hosts on one clock, as the options say; as it is when they say nothing."""
     how = options.align
@@ -222,7 +215,7 @@ def align(profile: Profile, options: LoadOptions) -> Profile:
         profile,
         method,
         offsets=options.offsets,
-        block_edges=edges.block_edges(profile),
+        block_edges=profile.edge_rows(),
         max_error_ns=options.max_clock_error_ns,
     )
 
@@ -302,7 +295,7 @@ def write_step_tasks(
     paths = {path_text(path): path for path in _databases(located, options)}
     chosen, _ = _chosen(located.found, options)
     profile, _ = read_all(chosen, replace(options, detail="spans"), progress)
-    labelled = select(labels.label(topology.resolve(profile, options.told)), Selection(steps=options.steps))
+    labelled = select(interpret(profile, options.told), Selection(steps=options.steps))
     ranks = profile.ranks.select("rank", "source").iter_rows()
     databases = {rank: paths[name] for rank, name in ranks if name in paths}
     if wanted.in_place:

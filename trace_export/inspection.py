@@ -10,6 +10,7 @@ import polars as pl
 from trace_export import export
 from trace_export.errors import TraceExportError, path_text
 from trace_export.model import Note, Profile
+from trace_export.pipeline.interpret import interpret
 from trace_export.render import Progress, silent
 from trace_export.sources.choose import nothing_found
 from trace_export.sources.find import find
@@ -49,7 +50,7 @@ def inspect(options: export.LoadOptions, progress: Progress = silent) -> Inspect
     if not found.sources:
         return Inspection(sources, pl.DataFrame(), found.notes, (nothing_found(found, options.log_dir),))
     profile, failures = export.read_all(list(found.sources), options, progress)
-    profile = export.interpret(profile, options.told)
+    profile = interpret(profile, options.told)
     return Inspection(sources, _ranks(profile), found.notes + profile.notes, tuple(failures))
 
 

@@ -146,6 +146,10 @@ NOTES: dict[str, Explanation] = {
         "Blocks have no micro-batch number: part of their step is missing, and the rest fits at several positions.",
         "Record at least one whole step.",
     ),
+    "microbatches-implausible": Explanation(
+        "The micro-batch numbers in the markers are far larger than the number of blocks in a step. They are not used.",
+        "Check the numbers in the markers, or record whole steps.",
+    ),
     "microbatches-too-few": Explanation(
         "The schedule needs more micro-batches than the data have, so backward blocks have no number.",
         "Check the number of micro-batches, or record whole steps.",
@@ -218,8 +222,10 @@ NOTES: dict[str, Explanation] = {
         "Compare the result with the profiler's own view, or update trace-export.",
     ),
     "stages-absent": Explanation(
-        "Fewer stages have profiles than `--pp` says.",
-        "Add the missing profiles; the bubble of the run is incomplete without them.",
+        "Fewer stages have profiles than `--pp` or the profiles themselves say. With far fewer, the order of the "
+        "blocks is compared with no schedule.",
+        "Add the missing profiles; the bubble of the run is incomplete without them. Give `--pp` where the number is "
+        "wrong.",
     ),
     "stages-contradict": Explanation(
         "Two sources of information name different stages for one rank. The one with precedence is used.",

@@ -26,8 +26,8 @@ from trace_export.clocks import alignment_file
 from trace_export.clocks.apply import task_batches
 from trace_export.errors import UsageError
 from trace_export.model import INT, SPANS, TEXT, Note, Profile, conform
-from trace_export.pipeline import edges as dependencies
-from trace_export.schedules.schedule import readable
+from trace_export.pipeline.edges import drawable_edges
+from trace_export.schedules.catalogue import readable
 from trace_export.selection import Numbers
 from trace_export.writers.formats import BY_NAME
 from trace_export.writers.outputs import Outputs
@@ -96,9 +96,9 @@ def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
         idle = bubble_slices(profile).filter(pl.col("rank") == pl.col("rank").min().over("stage"))
         added.append(idle.with_columns(track=pl.format("stage {} · idle", "stage")))
     if options.model:
-        from trace_export.analysis.durations import model_of
+        from trace_export.analysis.theory import modelled_blocks
 
-        model = conform(model_of(profile), SPANS | {"stage": INT, "track": TEXT})
+        model = conform(modelled_blocks(profile), SPANS | {"stage": INT, "track": TEXT})
         added.append(model.with_columns(block_name(has_chunks(profile.spans))))
     if options.beside is not None:
         from trace_export.chart.comparison import beside
@@ -113,17 +113,11 @@ def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
             schedule=readable(profile.declared.schedule),
             clocks=clock_texts(profile),
             device_tasks=partial(task_batches, profile),
-            edges=_arrows(profile),
+            edges=drawable_edges(profile)[0],
             step_arguments=step_bubbles(profile).select("run", "step", (100 * pl.col("bubble")).alias("bubble %")),
             added=tuple(added),
         ),
     )
-
-
-def _arrows(profile: Profile) -> pl.DataFrame:
-    """The edges that can be drawn: no viewer has arrows that lead back in time."""
-    edges = dependencies.block_edges(profile)
-    return edges.filter(~dependencies.back_in_time(edges, profile.spans))
 
 
 def write(
@@ -188,10 +182,12 @@ def announce(profile: Profile, options: WriteOptions, detail: Detail) -> list[No
         read = "" if detail == "spans" else ", and no others' device tasks were read"
         text = f"{ranks['stage'].n_unique()} of {ranks.height} ranks are drawn, the first of each stage{read}"
         notes.append(Note("ranks-not-drawn", "note", f"{text}; --tracks rank draws all"))
-    edges = dependencies.block_edges(profile)
-    if back := int(dependencies.back_in_time(edges, profile.spans).sum()):
+    edges, back = drawable_edges(profile)
+    if back:
         text = "of the ways from block to block lead back in time (clocks that disagree, or times of the host)"
-        notes.append(Note("dependencies-back-in-time", "note", f"{back} of {edges.height} {text}; they have no arrow"))
+        notes.append(
+            Note("dependencies-back-in-time", "note", f"{back} of {edges.height + back} {text}; they have no arrow")
+        )
     count = slices_drawn(profile, options.tracks, detail)
     if min(count, options.max_slices or count) > BROWSER_SLICES:
         text = f"{count} slices are more than a browser holds"

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.schedules.test_schedule import planned
+from tests.support.profiles import concluded
 from trace_export.analysis.bubbles import CAUSES, bubble_slices, rank_bubbles, step_bubbles
 from trace_export.model import RANKS, SPANS, Declared, Profile, conform
 from trace_export.schedules.schedule import schedule
@@ -25,7 +26,7 @@ def profile_of(blocks: list[tuple[object, ...]], stages: int = 2) -> Profile:
     columns = ["rank", "kind", "microbatch", "start_ns", "end_ns"]
     spans = pl.DataFrame(blocks, schema=columns, orient="row").with_columns(run=0, step=0, chunk=0)
     ranks = pl.DataFrame({"rank": range(stages), "stage": range(stages)})
-    return Profile(ranks=conform(ranks, RANKS), spans=conform(spans, SPANS))
+    return concluded(Profile(ranks=conform(ranks, RANKS), spans=conform(spans, SPANS)))
 
 
 BY_HAND = profile_of(
@@ -88,7 +89,7 @@ def test_missing_upstream_is_unknown() -> None:
 
 
 def test_nothing_to_measure() -> None:
-    empty = Profile()
+    empty = concluded(Profile())
     assert rank_bubbles(empty).is_empty()
     assert step_bubbles(empty).is_empty()
     assert bubble_slices(empty).is_empty()
@@ -100,7 +101,7 @@ def test_expected_cases(golden: Path) -> None:
         s = planned(golden / case["orders"])
         unit = {k: v * 1e6 for k, v in case["per_chunk"].items()}
         costs = Costs(unit["F"], unit["I"] if s.splits else unit["B"], unit["W"], overlap=case["overlap_factor"])
-        profile = as_profile(s, *run(s, durations(s, costs), case["comm"] * 1e6))
+        profile = concluded(as_profile(s, *run(s, durations(s, costs), case["comm"] * 1e6)))
         ranks = rank_bubbles(profile)
         where = f"{case['orders']} {case['case']}"
         for name, key in (("global_ns", "bubble_global"), ("own_ns", "bubble_own"), ("busy_ns", "busy")):
@@ -116,7 +117,7 @@ def test_expected_cases(golden: Path) -> None:
 def test_transfers_of_the_model_are_found() -> None:
     """1F1B on two stages with a slow link. Rank 0 waits 20-43 for B0 and gets it at 46, waits 96-109 for B2 and gets it
     at 112. Rank 1 starts at 13, waits 73-76 for F2 and gets it at 79, ends at 109; the step ends at 132."""
-    ranks = rank_bubbles(simulate(schedule("1f1b", 2, 3), Costs(10, 20, transfer=3)))
+    ranks = rank_bubbles(concluded(simulate(schedule("1f1b", 2, 3), Costs(10, 20, transfer=3))))
     parts = ranks.select("warm_up_ns", "upstream_ns", "transfer_ns", "late_ns", "cool_down_ns").rows()
     assert parts == [(0, 23 + 13, 3 + 3, 0, 0), (13, 3, 3, 0, 132 - 109)]
 
@@ -138,7 +139,7 @@ def jittered(draw: st.DrawFn) -> Profile:
     keep = pl.Series(rng.random(len(start)) < draw(st.sampled_from([1.0, 0.9])))
     optimizer = pl.DataFrame({"rank": [0, 1], "run": 0, "step": 0, "kind": "OPT", "start_ns": 10, "end_ns": 10**6})
     spans = pl.concat([profile.spans.filter(keep), conform(optimizer, SPANS)])
-    return Profile(ranks=profile.ranks, spans=spans, declared=Declared(schedule=s.name))
+    return concluded(Profile(ranks=profile.ranks, spans=spans, declared=Declared(schedule=s.name)))
 
 
 @settings(max_examples=20, deadline=None)
@@ -159,5 +160,6 @@ def test_rules_of_any_run(profile: Profile, seed: int) -> None:
         spans=profile.spans.sample(fraction=1, shuffle=True, seed=seed),
         declared=profile.declared,
     )
+    shuffled = concluded(shuffled)
     assert rank_bubbles(shuffled).equals(ranks)
     assert step_bubbles(shuffled).equals(step_bubbles(profile))

@@ -1,4 +1,4 @@
-"""Measured durations in the places of a schedule's order, and the model beside the measurement."""
+"""Measured durations in the places of a schedule's order."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ import numpy as np
 import polars as pl
 import pytest
 
-from trace_export.analysis.durations import measure, model_of
+from trace_export.analysis.durations import Measured
+from trace_export.analysis.durations import measure as measured_in
 from trace_export.model import Profile
-from trace_export.schedules.schedule import TITLES, schedule
-from trace_export.schedules.simulate import Costs, as_profile, durations, run, simulate
+from trace_export.pipeline.block_order import sequences
+from trace_export.schedules.catalogue import TITLES
+from trace_export.schedules.schedule import Schedule, schedule
+from trace_export.schedules.simulate import Costs, as_profile, run, simulate
+
+
+def measure(profile: Profile, s: Schedule) -> Measured:
+    return measured_in(profile, s, sequences(profile))
+
 
 NAMES = [name for name in TITLES if name != "interleaved-split-paddle"]
 
@@ -49,22 +57,3 @@ def test_typical_durations() -> None:
     forwards = s.ops["kind"].to_numpy() == "F"
     assert set(measured.typical()[forwards & (s.ops["stage"].to_numpy() == 0)]) == {20}
     assert set(measured.typical(["kind"], "mean")[forwards]) == {(10 + 20 + 90 + 7 * 3) / 6}
-
-
-@pytest.mark.parametrize("name", ["1f1b", "zb-v", "dualpipe", "interleaved"])
-def test_model_of_a_model_is_the_model(name: str) -> None:
-    """Two steps of a run that follows its schedule exactly, the second one later and with two replicas."""
-    s = schedule(name, 4, 8)
-    one = as_profile(s, *run(s, durations(s, Costs(1000, 1500, 700))))
-    late = one.spans.with_columns(pl.col("start_ns") + 10**6, pl.col("end_ns") + 10**6, step=pl.lit(1, pl.Int32))
-    profile = Profile(ranks=one.ranks, spans=pl.concat([one.spans, late]))
-    model = model_of(profile)
-    key = ["step", "stage", "start_ns", "end_ns", "kind", "microbatch", "chunk", "microbatch_b", "chunk_b"]
-    measured = profile.spans.with_columns(stage="rank").select(key)
-    assert model.select(key).sort(key).equals(measured.sort(key))
-    assert model["track"][0] == f"stage 0 ({s.title}, model)"
-    assert set(model["origin"]) == {"model"}
-
-
-def test_no_model_of_an_unknown_order() -> None:
-    assert model_of(Profile()).is_empty()

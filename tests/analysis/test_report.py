@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.profiles import concluded
 from trace_export.analysis.compare import compare
-from trace_export.analysis.durations import model_of
+from trace_export.analysis.formulas import closed_form
 from trace_export.analysis.report import PARTS, report
 from trace_export.analysis.stragglers import slow_links, slow_ranks, slow_stages
-from trace_export.analysis.theory import closed_form
+from trace_export.analysis.theory import modelled_blocks
 from trace_export.model import MESSAGES, RANKS, SPANS, Declared, Profile, conform
-from trace_export.pipeline.schedule_match import declare
+from trace_export.pipeline.interpret import conclude, with_ids
 from trace_export.pipeline.stages import resolve
 from trace_export.schedules.schedule import schedule
 from trace_export.schedules.simulate import Costs, as_profile, durations, run, simulate
@@ -50,12 +51,12 @@ def test_bubble_of_a_simulated_run_is_the_formula(name: str, p: int, m: int, cos
     s = schedule(name, p, m)
     scaled = Costs(costs.forward * MS, costs.backward * MS, costs.weight * MS)
     profile = simulate(s, scaled)
-    result = report(Profile(ranks=profile.ranks, spans=profile.spans))
+    result = report(concluded(Profile(ranks=profile.ranks, spans=profile.spans)))
     step = result.steps.row(0, named=True)
     length = step["end_ns"] - step["start_ns"]
     assert round(step["bubble"] * length) == idle * MS
     assert set(result.stages["global_ns"]) == {idle * MS}
-    assert result.theory.recognition.schedule.name == name
+    assert result.theory.recognition.plan.name == name
     assert result.theory.closed_form.idle_ns == pytest.approx(idle * MS)
     assert result.theory.levels["step_ns"].to_list() == [length] * 4
     assert result.theory.levels["bubble"].to_list() == pytest.approx([idle * MS / length] * 4)
@@ -74,7 +75,7 @@ def test_what_if() -> None:
     s = schedule("1f1b", 4, 8)
     even = durations(s, Costs(10 * MS, 20 * MS))
     slow = np.where(s.ops["stage"].to_numpy() == 2, 2.0, 1.0) * even
-    changes = {row[0]: row[1:] for row in report(as_profile(s, *run(s, slow))).theory.changes.rows()}
+    changes = {row[0]: row[1:] for row in report(concluded(as_profile(s, *run(s, slow)))).theory.changes.rows()}
     now = float(run(s, slow)[1].max())
     assert changes["as it is"] == (now, 0, pytest.approx(1 - float(slow.sum()) / now / 4), 4)
     step, saved, bubble, _ = changes["stage 2 as fast as the median stage"]
@@ -93,7 +94,7 @@ def test_what_if() -> None:
 def test_what_if_of_another_schedule() -> None:
     """Even stages: interleaving with 2 chunks halves the bubble; splitting B in halves gives ZB-H1."""
     profile = simulate(schedule("1f1b", 4, 8), Costs(10 * MS, 20 * MS))
-    changes = {row[0]: row[1:] for row in report(profile).theory.changes.rows()}
+    changes = {row[0]: row[1:] for row in report(concluded(profile)).theory.changes.rows()}
     assert changes["Interleaved 1F1B, 2 chunks"][0] == pytest.approx((8 * 30 + 3 * 30 / 2) * MS)
     assert changes["ZB-H1, W taken as half of B"][0] == pytest.approx((8 * 30 + 3 * 10) * MS)
     assert changes["GPipe"][0] == (8 + 3) * 30 * MS
@@ -107,7 +108,7 @@ def test_levels_of_an_uneven_run() -> None:
     slow = np.where(s.ops["stage"].to_numpy() == 1, 1.5, 1.0) * even
     jittered = np.round(slow * rng.uniform(0.8, 1.2, len(slow)))
     start, end = run(s, jittered, 2 * MS)
-    levels = report(as_profile(s, start, end)).theory.levels["step_ns"].to_list()
+    levels = report(concluded(as_profile(s, start, end))).theory.levels["step_ns"].to_list()
     kinds = s.ops["kind"].to_numpy()
     means = np.where(kinds == "F", jittered[kinds == "F"].mean(), jittered[kinds == "B"].mean())
     assert levels[0] == pytest.approx(float(run(s, means)[1].max()))
@@ -156,14 +157,14 @@ def test_slow_link_from_messages() -> None:
 def test_slow_link_from_waits() -> None:
     """Without messages: the blocks that wait for their data show how long a link takes."""
     profile = simulate(schedule("1f1b", 3, 9), Costs(10 * MS, 20 * MS, transfer=3 * MS))
-    links = report(profile).slow_links
+    links = report(concluded(profile)).slow_links
     assert set(links["median_ns"]) == {3 * MS}
     assert not links["slow"].any()
 
 
 def test_tables_and_json() -> None:
     profile = simulate(schedule("1f1b", 4, 8), Costs(10 * MS, 20 * MS))
-    result = report(profile)
+    result = report(concluded(profile))
     document = json.loads(result.json())
     assert document["schedule"]["name"] == "1f1b"
     assert document["steps"][0]["bubble"] == pytest.approx(3 / 11)
@@ -187,7 +188,7 @@ def test_runs_without_a_schedule_still_have_bubbles(steps: int) -> None:
             for n in range(steps)
         ]
     )
-    result = report(Profile(ranks=one.ranks, spans=spans))
+    result = report(concluded(Profile(ranks=one.ranks, spans=spans)))
     assert len(result.steps) == steps
     assert result.theory.levels.is_empty()
     assert json.loads(result.json())["schedule"]["name"] is None
@@ -195,8 +196,8 @@ def test_runs_without_a_schedule_still_have_bubbles(steps: int) -> None:
 
 
 def test_report_of_nothing() -> None:
-    assert report(Profile()).steps.is_empty()
-    assert [t.title for t in report(Profile()).tables()] == []
+    assert report(concluded(Profile())).steps.is_empty()
+    assert [t.title for t in report(concluded(Profile())).tables()] == []
 
 
 def test_order_of_ranks_changes_nothing() -> None:
@@ -207,7 +208,7 @@ def test_order_of_ranks_changes_nothing() -> None:
         ranks=profile.ranks.sample(fraction=1, shuffle=True, seed=1),
         spans=profile.spans.sample(fraction=1, shuffle=True, seed=2),
     )
-    assert report(shuffled).json() == report(profile).json()
+    assert report(concluded(shuffled)).json() == report(concluded(profile)).json()
 
 
 def test_comparison_of_two_runs() -> None:
@@ -218,7 +219,7 @@ def test_comparison_of_two_runs() -> None:
     a, b = as_profile(s, *run(s, even)), as_profile(s, *run(s, slower))
     optimizer = a.spans.head(1).with_columns(kind=pl.lit("OPT"), microbatch=None, chunk=None)
     a = replace(a, spans=pl.concat([a.spans, conform_like(optimizer, a.spans)]))
-    result = compare(a, b)
+    result = compare(concluded(a), concluded(b))
     blocks = {row[:3]: row[3:] for row in result.blocks.rows()}
     assert blocks[1, "B", 0] == (4, 4, 20 * MS, 26 * MS, pytest.approx(0.3))
     assert blocks[0, "F", 0] == (4, 4, 10 * MS, 10 * MS, 0)
@@ -259,11 +260,11 @@ def test_odd_runs_never_fail(seed: int) -> None:
         {"rank": range(ranks), "stage": stage, "host": ["a"] * ranks}, schema_overrides={"stage": pl.Int32}
     )
     profile = Profile(ranks=conform(table, RANKS), spans=conform(pl.DataFrame(spans, strict=False), SPANS))
-    for each in (profile, declare(resolve(profile, Declared()))):
+    for each in (concluded(profile), conclude(resolve(with_ids(profile), Declared()))):
         result = report(each)
         parts = result.stages.select(pl.sum_horizontal(PARTS).alias("parts"), "global_ns")
         assert (parts["parts"] - parts["global_ns"]).abs().max() in (None, pytest.approx(0, abs=1e-6))
         assert json.loads(result.json())["steps"] == json.loads(json.dumps(result.steps.to_dicts()))
         result.tables()
-        model_of(each)
-    compare(profile, profile).tables()
+        modelled_blocks(each)
+        compare(each, each).tables()

@@ -15,6 +15,8 @@ import polars as pl
 
 from trace_export.analysis.report import report
 from trace_export.model import RANKS, Profile, conform
+from trace_export.pipeline.interpret import conclude, with_ids
+from trace_export.pipeline.replicas import number_replicas
 from trace_export.pipeline.schedule_match import recognise
 from trace_export.schedules.schedule import schedule
 from trace_export.schedules.simulate import Costs, as_profile, durations, run, simulate
@@ -60,7 +62,8 @@ def large_run() -> Profile:
     ranks = pl.DataFrame({"rank": range(STAGES * REPLICAS)}).with_columns(
         stage=pl.col("rank") % STAGES, dp=pl.col("rank") // STAGES
     )
-    return Profile(ranks=conform(ranks, RANKS), spans=pl.concat(parts))
+    run_as_read = Profile(ranks=number_replicas(conform(ranks, RANKS)), spans=pl.concat(parts))
+    return with_ids(run_as_read)
 
 
 def both(name: str) -> Taken:
@@ -73,7 +76,7 @@ def both(name: str) -> Taken:
 def main() -> None:
     profile = large_run()
     least = taken(lambda: profile.spans.sort("rank", "step", "start_ns"))
-    whole = taken(lambda: report(profile))
+    whole = taken(lambda: report(conclude(profile)))
     print(f"report of {len(profile.spans):,} blocks: {whole}, goal 5 s; {whole.cpu / least.cpu:.0f} × one sort")
     for name in ("1f1b", "interleaved", "zb-h1", "zb-v", "dualpipev"):
         print(f"{name}, 64 stages, 512 micro-batches: recognition and simulation {both(name)}, goal 1 s")

@@ -187,14 +187,9 @@ def test_arrows_only_between_blocks_that_are_drawn() -> None:
 
 
 def test_words_of_the_caller_become_arguments() -> None:
-    made = two_stages()
-    options = ChartOptions(
-        span_arguments=pl.DataFrame({"waited_ns": range(20)}),
-        step_arguments=pl.DataFrame({"run": [0], "step": [0], "bubble %": [12.5]}),
-    )
-    chart = lay_out(made, options)
+    arguments = pl.DataFrame({"run": [0], "step": [0], "bubble %": [12.5]})
+    chart = lay_out(two_stages(), ChartOptions(step_arguments=arguments))
     assert on(chart, "Steps")["bubble %"].to_list() == [12.5]
-    assert on(chart, "stage 1 · rank 2")["waited_ns"].to_list() == [10, 11, 12, 13, 14]
 
 
 def test_slices_of_the_caller_lie_below_their_stage_or_on_it() -> None:

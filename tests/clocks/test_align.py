@@ -15,6 +15,7 @@ from scipy.sparse import csgraph, csr_matrix
 
 from samples.generators.paddle import Job
 from tests.support.clock_runs import START_NS, Clocks, Run, make
+from tests.support.profiles import concluded
 from trace_export.clocks import graph, normal_equations, problem
 from trace_export.clocks.align import align
 from trace_export.clocks.bounds import violations
@@ -32,7 +33,6 @@ from trace_export.model import (
     conform,
     empty,
 )
-from trace_export.pipeline.edges import block_edges
 
 
 def with_messages(run: Run) -> Profile:
@@ -251,14 +251,14 @@ def test_blocks_alone_align_the_machines_of_a_log(error_us: int, seed: int) -> N
     ]
     ranks = pl.DataFrame([{"rank": r, "stage": r, "host": str(r // job.workers)} for r in range(job.ranks)])
     spans = conform(pl.DataFrame(rows, infer_schema_length=None), SPANS)
-    profile = Profile(ranks=conform(ranks, RANKS), spans=spans)
-    done = align(profile, block_edges=block_edges(profile))
+    profile = concluded(Profile(ranks=conform(ranks, RANKS), spans=spans))
+    done = align(profile, block_edges=profile.edge_rows())
     assert set(done.clocks["evidence"]) == {"blocks"}
     left = (done.spans["start_ns"] - pl.Series([b.start_ns for b in truth])).to_numpy()
     apart = left.max() - left.min()
     assert apart / 2 < 4 * done.clocks["sd_ns"][0] < 20_000
     assert apart < done.clocks["bound_ns"][0] < 1000 * abs(error_us)
-    before, after = (block_messages(p.spans, block_edges(p)) for p in (profile, done))
+    before, after = (block_messages(p.spans, p.edge_rows()) for p in (profile, done))
     assert violations(before) > 0
     assert violations(after) == 0
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.profiles import concluded
 from trace_export.model import RANKS, SPANS, Declared, Profile, conform
-from trace_export.pipeline.edges import block_edges
+from trace_export.pipeline.edges import drawable_edges
 from trace_export.schedules.schedule import schedule, virtual_stage
 
 
@@ -21,14 +24,14 @@ def planned(name: str, stages: int, microbatches: int, chunks: int | None = None
     spans = pl.concat([ops.with_columns(step=n, start_ns=pl.col("start_ns") + 1000 * n) for n in range(steps)])
     ranks = pl.DataFrame({"rank": range(stages), "stage": range(stages)})
     declared = Declared(schedule=name)
-    return Profile(ranks=conform(ranks, RANKS), spans=conform(spans, SPANS), declared=declared)
+    return concluded(Profile(ranks=conform(ranks, RANKS), spans=conform(spans, SPANS), declared=declared))
 
 
 def named(profile: Profile) -> set[tuple[object, ...]]:
     """Each edge as (direction, step, micro-batch, producing rank and chunk, consuming rank and chunk)."""
-    rows = profile.spans.to_dicts()
+    rows = {row["id"]: row for row in profile.spans.to_dicts()}
     found = set()
-    for src, dst, direction in block_edges(profile).iter_rows():
+    for src, dst, direction in profile.interpreted.edges.iter_rows():
         part = [
             (r["microbatch"], r["chunk"]) if direction == "F" or r["kind"] == "B" else (r["microbatch_b"], r["chunk_b"])
             for r in (rows[src], rows[dst])
@@ -73,7 +76,7 @@ def test_replicas_stay_apart_and_gaps_stay_open() -> None:
     one = planned("1f1b", 3, 2)
     ranks = pl.DataFrame({"rank": [0, 1, 2, 3, 5], "stage": [0, 1, 2, 0, 2], "dp": [0, 0, 0, 1, 1]})
     second = one.spans.filter(pl.col("rank") != 1).with_columns(pl.col("rank") + 3)
-    profile = Profile(ranks=conform(ranks, RANKS), spans=pl.concat([one.spans, second]))
+    profile = concluded(Profile(ranks=conform(ranks, RANKS), spans=pl.concat([one.spans, second])))
     assert named(profile) == named(one)
 
 
@@ -81,16 +84,16 @@ def test_unknown_replicas_are_paired_in_rank_order() -> None:
     one = planned("1f1b", 2, 1)
     ranks = pl.DataFrame({"rank": [0, 1, 2, 3], "stage": [0, 1, 0, 1]})
     second = one.spans.with_columns(pl.col("rank") + 2)
-    profile = Profile(ranks=conform(ranks, RANKS), spans=pl.concat([one.spans, second]))
+    profile = concluded(Profile(ranks=conform(ranks, RANKS), spans=pl.concat([one.spans, second])))
     ends = {(direction, a[0], b[0]) for direction, _, _, a, b in named(profile)}
     assert ends == {("F", 0, 1), ("B", 1, 0), ("F", 2, 3), ("B", 3, 2)}
 
 
 def test_nothing_to_link() -> None:
-    assert block_edges(Profile()).is_empty()
+    assert concluded(Profile()).interpreted.edges.is_empty()
     one = planned("1f1b", 2, 2)
     bare = Profile(ranks=one.ranks, spans=one.spans.with_columns(microbatch=pl.lit(None, pl.Int32)))
-    assert block_edges(bare).is_empty()
+    assert concluded(bare).interpreted.edges.is_empty()
 
 
 @settings(max_examples=25, deadline=None)
@@ -102,4 +105,38 @@ def test_order_of_rows_changes_nothing(seed: int, name: str) -> None:
         spans=profile.spans.sample(fraction=1, shuffle=True, seed=seed),
         declared=profile.declared,
     )
-    assert named(shuffled) == named(profile)
+    assert named(concluded(shuffled)) == named(profile)
+
+
+def test_edges_survive_that_blocks_are_filtered_out() -> None:
+    """Of two steps the first is taken away: the edges of the second lead to the same blocks, at other rows."""
+    whole = planned("zb-v", 3, 5, steps=2)
+    late = replace(whole, spans=whole.spans.filter(pl.col("step") == 1))
+    rows, spans = late.edge_rows(), late.spans
+    found = {(spans["id"][src], spans["id"][dst], direction) for src, dst, direction in rows.iter_rows()}
+    edges = whole.interpreted.edges
+    there = edges.filter(pl.col("src").is_in(spans["id"].implode()))
+    assert found == set(there.iter_rows())
+    assert 0 < len(found) < len(edges)
+
+
+def test_edges_that_point_backwards_in_time_are_counted_and_left_out() -> None:
+    """The second stage's clock is so far behind that its first forward seems to start before it is fed."""
+    whole = planned("1f1b", 2, 2)
+    moved = pl.when(pl.col("rank") == 1).then(pl.col("start_ns") - 100).otherwise("start_ns")
+    edges, back = drawable_edges(replace(whole, spans=whole.spans.with_columns(start_ns=moved)))
+    assert back == 2
+    assert edges["direction"].to_list() == ["B", "B"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(step=st.integers(0, 2**31 - 2), run=st.integers(0, 2**31 - 1), microbatch=st.integers(0, 2**31 - 8))
+def test_numbers_as_large_as_a_file_can_hold_link_the_same_blocks(step: int, run: int, microbatch: int) -> None:
+    """Their product does not fit into 64 bits."""
+    one = planned("interleaved", 3, 6, 2, steps=2)
+    wide = one.spans.with_columns(pl.col("microbatch") + microbatch, run=pl.lit(run, pl.Int32))
+    wide = wide.with_columns(step=pl.when(pl.col("step") == 1).then(step + 1).otherwise(0).cast(pl.Int32))
+    others = wide.tail(1).with_columns(microbatch=0, run=0, step=7)
+    spans = pl.concat([wide, others.cast(wide.schema)])
+    found = concluded(replace(one, spans=spans)).interpreted.edges
+    assert set(found.iter_rows()) == set(one.interpreted.edges.iter_rows())

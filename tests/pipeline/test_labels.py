@@ -11,10 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from samples.generators import paddle as generate_paddle
+from tests.support.profiles import placed
 from trace_export.model import COLLECTIVES, RANKS, SPANS, Declared, Profile, conform
-from trace_export.pipeline.labels import label
+from trace_export.pipeline import labels, steps
 
 Label = tuple[int | None, int | None]
+
+
+def label(made: Profile) -> Profile:
+    """The profile with the steps of its blocks, and their labels."""
+    return labels.label(*steps.number(placed(made)))
 
 
 def one_f_one_b(stages: int, stage: int, microbatches: int) -> str:
@@ -40,9 +46,9 @@ def profile(words: list[list[str]], *, stepped: bool = True, ended: bool = False
     `stepped`: the steps are recorded. `ended`: a collective of all stages closes every step.
     """
     blocks, collectives = [], []
-    length = 20 * max((len(word) for steps in words for word in steps), default=0) + 100
-    for rank, steps in enumerate(words):
-        for step, word in enumerate(steps):
+    length = 20 * max((len(word) for each in words for word in each), default=0) + 100
+    for rank, each in enumerate(words):
+        for step, word in enumerate(each):
             for place, letter in enumerate(word):
                 start = step * length + 20 * place
                 blocks.append({"rank": rank, "step": step if stepped else None, "start_ns": start, "end_ns": start + 10,
@@ -194,12 +200,14 @@ def dualpipev(window: slice) -> tuple[Profile, list[tuple[str, int, int, int | N
         first, second = int(told[0]), int(told[1]) if told[1:] else None
         kind = {"X": "FB", "L": "B"}.get(letter, letter)
         rows.append({"rank": 0, "step": 3, "kind": kind, "start_ns": 20 * place, "end_ns": 20 * place + 10,
-                     "microbatch": first if letter in "FX" else None, "marker": "…_with_model_graph"})  # fmt: skip
+                     "microbatch": first if letter in "FX" else None})  # fmt: skip
         pair = (None, None) if second is None else (second % 4, second // 4)
         wanted.append((kind, first % 4, first // 4, *pair))
     spans = conform(pl.DataFrame(rows, infer_schema_length=None), SPANS)
     ranks = conform(pl.DataFrame([{"rank": 0, "stage": 0}]), RANKS)
-    return Profile(spans=spans, ranks=ranks, declared=Declared("dualpipev", 4, pp=2)), wanted
+    return Profile(
+        spans=spans, ranks=ranks, declared=Declared("dualpipev", 4, pp=2, numbers_continue=True, overlapped=True)
+    ), wanted
 
 
 def test_dualpipev_whole() -> None:
@@ -234,10 +242,10 @@ def test_recorded_numbers_are_left_alone() -> None:
     given_labels = profile([["FBFB"]])
     spans = given_labels.spans.with_columns(microbatch=pl.Series([7, 7, 3, 3], dtype=SPANS["microbatch"]))
     before = replace(given_labels, spans=spans)
-    assert label(before).spans.equals(spans)
+    assert label(before).spans.equals(placed(before).spans)
     weights = conform(pl.DataFrame([{"rank": 0, "step": 0, "kind": "W", "start_ns": 90, "end_ns": 95}]), SPANS)
     cleared = replace(before, spans=pl.concat([spans, weights]))
-    assert label(cleared).spans.equals(cleared.spans)
+    assert label(cleared).spans.equals(placed(cleared).spans)
 
 
 def test_steps_from_collectives_of_all_stages() -> None:

@@ -8,10 +8,10 @@ import polars as pl
 import pytest
 
 from tests.conftest import AscendRun
-from tests.support.profiles import ORIGIN, profile, span, table
+from tests.support.profiles import ORIGIN, concluded, profile, span, table
 from trace_export.export import LoadOptions, load
 from trace_export.model import MESSAGES, Profile
-from trace_export.pipeline.message_labels import tell
+from trace_export.pipeline.message_labels import label
 
 SKEW = 10_000_000
 """The second rank's clock is ahead by this: no time of one rank is compared with one of the other."""
@@ -34,7 +34,7 @@ def two_ranks() -> Profile:
         }
         for src, dst, end in ends
     ]  # fmt: skip
-    return replace(profile(blocks, {0: 0, 1: 1}), messages=table(rows, MESSAGES))
+    return replace(concluded(profile(blocks, {0: 0, 1: 1})), messages=table(rows, MESSAGES))
 
 
 def told(found: Profile) -> list[tuple[object, ...]]:
@@ -42,7 +42,7 @@ def told(found: Profile) -> list[tuple[object, ...]]:
 
 
 def test_both_ends_name_the_same_blocks() -> None:
-    found = tell(two_ranks())
+    found = label(two_ranks())
     assert told(found) == [("F", 0, 0), ("F", 1, 0), ("B", 0, 0), ("B", 1, 0)]
     assert [(n.code, n.count) for n in found.notes] == [("message-labels-inferred", 4)]
 
@@ -51,7 +51,7 @@ def test_ends_that_disagree_leave_a_message_as_it_is() -> None:
     """The receive of the first message ends only after the forward that it is said to feed has begun."""
     whole = two_ranks()
     late = pl.when(pl.int_range(pl.len()) == 0).then(pl.col("recv_end_ns") + 200).otherwise("recv_end_ns")
-    found = tell(replace(whole, messages=whole.messages.with_columns(recv_end_ns=late)))
+    found = label(replace(whole, messages=whole.messages.with_columns(recv_end_ns=late)))
     assert told(found)[0] == (None, None, None)
     assert told(found)[2:] == [("B", 0, 0), ("B", 1, 0)]
 
@@ -59,13 +59,13 @@ def test_ends_that_disagree_leave_a_message_as_it_is() -> None:
 def test_what_the_source_says_stays() -> None:
     whole = two_ranks()
     said = whole.messages.with_columns(direction=pl.lit("B"), microbatch=pl.lit(7, pl.Int32))
-    assert told(tell(replace(whole, messages=said))) == [("B", 7, None)] * 4
+    assert told(label(replace(whole, messages=said))) == [("B", 7, None)] * 4
 
 
 def test_a_known_direction_is_believed() -> None:
     whole = two_ranks()
     said = whole.messages.with_columns(direction=pl.Series(["F", "B", "B", "F"]))
-    found = tell(replace(whole, messages=said))
+    found = label(replace(whole, messages=said))
     assert told(found) == [("F", 0, 0), ("B", None, None), ("B", 0, 0), ("F", None, None)]
     assert [(n.code, n.count) for n in found.notes] == [("message-labels-inferred", 2)]
 

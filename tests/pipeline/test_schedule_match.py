@@ -14,9 +14,10 @@ from samples.generators.pipeline import Operation, source_of
 from samples.generators.pipeline import simulate as run_generator
 from tests.schedules.test_schedule import planned
 from tests.support.paddle_jobs import JOBS
-from trace_export.model import RANKS, SPANS, Profile, conform
+from trace_export.model import RANKS, SPANS, Plan, Profile, Recognition, conform
 from trace_export.pipeline.block_order import sequences
-from trace_export.pipeline.schedule_match import Recognition, declare, deviations, recognise
+from trace_export.pipeline.deviations import deviations
+from trace_export.pipeline.schedule_match import declare, recognise
 from trace_export.schedules.schedule import Schedule, schedule
 from trace_export.schedules.simulate import Costs, simulate
 
@@ -34,7 +35,7 @@ def test_every_golden_order_is_recognised(golden: Path) -> None:
         found = recognise(profile)
         assert found.certainty == "exact", path.stem
         assert found.distance == 0
-        assert s.name in (found.schedule.name, *found.twins), path.stem
+        assert s.name in (found.plan.name, *found.twins), path.stem
         assert deviations(sequences(profile), found).is_empty()
 
 
@@ -48,12 +49,12 @@ def test_every_golden_order_is_recognised(golden: Path) -> None:
 )  # fmt: skip
 def test_names_and_those_that_cannot_be_told_apart(name: str, twins: tuple[str, ...]) -> None:
     found = recognise(run_of(schedule(name, 4, 12)))
-    assert (found.schedule.name, found.certainty, found.twins) == (name, "exact", twins)
+    assert (found.plan.name, found.certainty, found.twins) == (name, "exact", twins)
 
 
 def test_group_of_interleaving() -> None:
     found = recognise(run_of(schedule("interleaved", 2, 12, 3, group=4)))
-    assert (found.certainty, found.schedule.chunks, found.schedule.group) == ("exact", 3, 4)
+    assert (found.certainty, found.plan.chunks, found.plan.group) == ("exact", 3, 4)
 
 
 @pytest.mark.parametrize("name", ["zb-v", "dualpipev", "interleaved"])
@@ -64,7 +65,7 @@ def test_without_weight_gradients_and_numbers(name: str) -> None:
         microbatch=pl.when(pl.col("kind") != "FB").then("microbatch")
     )
     found = recognise(Profile(ranks=profile.ranks, spans=spans))
-    assert (found.schedule.name, found.certainty) == (name, "exact")
+    assert (found.plan.name, found.certainty) == (name, "exact")
 
 
 def test_micro_batches_that_count_on() -> None:
@@ -79,7 +80,7 @@ def test_any_removed_block_lowers_the_certainty() -> None:
         spans = profile.spans.with_row_index("i").filter(pl.col("i") != row).drop("i")
         cut = Profile(ranks=profile.ranks, spans=spans)
         assert recognise(cut).certainty != "exact", row
-        assert len(deviations(sequences(cut), Recognition(schedule("1f1b", 2, 4)))) == 1, row
+        assert len(deviations(sequences(cut), Recognition(Plan("1f1b", 2, 4)))) == 1, row
 
 
 def test_first_deviation_is_named() -> None:
@@ -91,7 +92,7 @@ def test_first_deviation_is_named() -> None:
     )
     changed = Profile(ranks=profile.ranks, spans=moved)
     found = recognise(changed)
-    assert (found.schedule.name, found.certainty) == ("1f1b", "likely")
+    assert (found.plan.name, found.certainty) == ("1f1b", "likely")
     assert deviations(sequences(changed), found).rows() == [(0, 0, 1, 1, 19, "F10.0", "B9.0")]
 
 
@@ -101,17 +102,21 @@ def test_steps_of_other_sizes_are_compared_with_their_own_order() -> None:
     spans = pl.concat([small.spans, large.spans.with_columns(step=pl.lit(1, pl.Int32))])
     profile = Profile(ranks=small.ranks, spans=spans)
     found = recognise(profile)
-    assert (found.certainty, found.schedule.microbatches) == ("exact", 8)
+    assert (found.certainty, found.plan.microbatches) == ("exact", 8)
     assert deviations(sequences(profile), found).is_empty()
 
 
+def recognised(profile: Profile) -> Profile:
+    return declare(profile, recognise(profile))
+
+
 def test_what_is_recognised_is_declared_with_a_note() -> None:
-    profile = declare(run_of(schedule("dualpipe", 4, 8)))
+    profile = recognised(run_of(schedule("dualpipe", 4, 8)))
     assert (profile.declared.schedule, profile.declared.microbatches, profile.declared.chunks) == ("DualPipe", 8, 2)
     assert [(n.code, n.text.split()[-1]) for n in profile.notes] == [("schedule-recognised", "DualPipe")]
-    assert declare(profile) is profile
-    assert declare(Profile()).declared.schedule is None
-    assert declare(run_of(schedule("1f1b", 1, 4))).declared.schedule is None
+    assert recognised(profile) is profile
+    assert recognised(Profile()).declared.schedule is None
+    assert recognised(run_of(schedule("1f1b", 1, 4))).declared.schedule is None
 
 
 def test_weight_gradients_of_a_part_of_the_step() -> None:
@@ -121,7 +126,7 @@ def test_weight_gradients_of_a_part_of_the_step() -> None:
     pieces = kept.filter(kept["kind"] == "B").head(3).with_columns(start_ns=pl.col("start_ns") + 1)
     recorded = Profile(ranks=profile.ranks, spans=pl.concat([kept, pieces]))
     found = recognise(recorded)
-    assert (found.schedule.name, found.certainty, found.weights) == ("dualpipev", "exact", False)
+    assert (found.plan.name, found.certainty, found.weights) == ("dualpipev", "exact", False)
     assert deviations(sequences(recorded), found).is_empty()
 
 
@@ -168,8 +173,8 @@ def test_order_of_a_search_is_not_forced_into_a_name(seed: int) -> None:
 def test_evaluation_is_no_schedule() -> None:
     profile = run_of(schedule("gpipe", 3, 4))
     forward = Profile(ranks=profile.ranks, spans=profile.spans.filter(pl.col("kind") == "F"))
-    assert recognise(forward).schedule is None
-    assert recognise(Profile()).schedule is None
+    assert recognise(forward).plan is None
+    assert recognise(Profile()).plan is None
 
 
 @pytest.mark.parametrize(
@@ -184,4 +189,4 @@ def test_jobs_of_paddle(job: str, name: str) -> None:
     ranks = [{"rank": rank, "stage": JOBS[job].stage(rank)} for rank in range(JOBS[job].ranks)]
     spans = conform(pl.DataFrame(rows, infer_schema_length=None), SPANS)
     found = recognise(Profile(ranks=conform(pl.DataFrame(ranks), RANKS), spans=spans))
-    assert (found.schedule.name, found.certainty) == (name, "exact")
+    assert (found.plan.name, found.certainty) == (name, "exact")

@@ -11,11 +11,12 @@ import pytest
 from samples.generators.paddle import Job
 from tests.support.paddle_jobs import JOBS
 from trace_export.errors import UsageError
-from trace_export.model import RANKS, SPANS, Declared, Profile, conform
+from trace_export.model import RANKS, SPANS, Declared, Plan, Profile, conform
 from trace_export.pipeline.stages import chunk_placement, resolve
+from trace_export.schedules.recorded import OVERLAPPED, PLAIN
 from trace_export.schedules.schedule import schedule
 from trace_export.schedules.simulate import Costs, simulate
-from trace_export.schedules.words import MINDSPEED, MINDSPEED_PLAIN, Plan, blocks
+from trace_export.schedules.words import blocks
 
 
 def of_job(job: Job, ranks: list[int] | None = None) -> Profile:
@@ -62,28 +63,29 @@ def test_placement_from_the_order_of_forwards(name: str, placement: str) -> None
     assert chunk_placement(of_job(JOBS[name])) == placement
 
 
-def mindspeed(stages: int, microbatches: int, replicas: int, *, plain: bool) -> Profile:
-    """DualPipeV as MindSpeed marks it: forwards carry m + c * M, nothing tells a chunk; replica by replica."""
-    plan = Plan(MINDSPEED_PLAIN if plain else MINDSPEED, stages, microbatches)
-    marker = pl.when(pl.col("kind") == "FB").then(pl.lit("overlapping")).otherwise(pl.lit("x_with_model_graph"))
+def dualpipev(stages: int, microbatches: int, replicas: int, *, plain: bool) -> Profile:
+    """DualPipeV as it is recorded: forwards carry m + c * M, nothing tells a chunk; replica by replica."""
+    plan = Plan(PLAIN if plain else OVERLAPPED, stages, microbatches, 2)
     forward = pl.col("kind").is_in(["F", "FB"])
     number = pl.col("microbatch") + pl.col("chunk") * microbatches
     steps = [
-        blocks(plan).select(
-            "kind", rank=pl.col("stage") + replica * stages, run=0, step=step, marker=marker,
+        blocks(plan, tuple(range(stages))).select(
+            "kind", rank=pl.col("stage") + replica * stages, run=0, step=step,
             microbatch=pl.when(forward).then(number), start_ns=10_000 * step + 100 * pl.col("position"),
             end_ns=10_000 * step + 100 * pl.col("position") + 90,
         )
         for step in range(2)
         for replica in range(replicas)
     ]  # fmt: skip
-    return Profile(ranks=bare(stages * replicas).ranks, spans=conform(pl.concat(steps), SPANS)).validate()
+    declared = Declared(numbers_continue=True, overlapped=not plain)
+    ranks, spans = bare(stages * replicas).ranks, conform(pl.concat(steps), SPANS)
+    return Profile(ranks=ranks, spans=spans, declared=declared).validate()
 
 
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize(("stages", "microbatches", "replicas"), [(2, 4, 1), (4, 8, 2), (4, 11, 1), (8, 16, 1)])
 def test_stages_of_dualpipev_from_its_numbers(stages: int, microbatches: int, replicas: int, plain: bool) -> None:
-    whole = mindspeed(stages, microbatches, replicas, plain=plain)
+    whole = dualpipev(stages, microbatches, replicas, plain=plain)
     expected = {rank: rank % stages for rank in range(stages * replicas)}
     assert stages_of(whole) == expected
     begun = whole.spans.filter((pl.col("rank") > 0) | (pl.col("start_ns") >= 200) & (pl.col("step") == 0))
@@ -150,9 +152,9 @@ def test_the_work_tells_which_of_two_orders_the_ranks_have(origin: str) -> None:
     assert ("rank-order-from-work" in [n.code for n in told.notes]) == (origin == "told")
 
 
-def bare(count: int, kind: str = "nsys", stage: list[int | None] | None = None) -> Profile:
+def bare(count: int, stage: list[int | None] | None = None) -> Profile:
     """Ranks without any block."""
-    table = pl.DataFrame({"rank": range(count), "kind": [kind] * count, "stage": stage or [None] * count})
+    table = pl.DataFrame({"rank": range(count), "stage": stage or [None] * count})
     return Profile(ranks=conform(table, RANKS))
 
 
@@ -171,9 +173,10 @@ def test_what_sizes_leave_is_context_parallel() -> None:
     assert profile.ranks.equals(resolve(bare(16), Declared(pp=2, tp=2, dp=2, cp=2)).ranks)
 
 
-def test_sizes_in_the_order_of_paddle() -> None:
+def test_sizes_in_the_order_that_the_reader_declares() -> None:
     """dp 2, pp 2, tp 2: dp is the slowest."""
-    profile = resolve(bare(8, "paddle"), Declared(pp=2, tp=2, dp=2))
+    declared = replace(bare(8), declared=Declared(rank_order="tp-cp-pp-dp"))
+    profile = resolve(declared, Declared(pp=2, tp=2, dp=2))
     assert profile.ranks["stage"].to_list() == [0, 0, 1, 1, 0, 0, 1, 1]
     assert profile.ranks["dp"].to_list() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert profile.ranks["tp"].to_list() == [0, 1] * 4

@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 
 from tests.sources.ascend.test_reader import NUMBERS, load, understood
-from trace_export.pipeline import messages, peers
 from trace_export.writers import step_task_info
 
 DATABASES = [
@@ -51,7 +50,7 @@ def test_messages_equal_the_truth(recorded: Path, name: str) -> None:
     columns = ["src_rank", "dst_rank", "send_start_ns", "send_end_ns", "recv_start_ns", "recv_end_ns"]
     told = json.loads((folder / "truth.json").read_text())["messages"]
     wanted = {tuple(m[c] for c in columns) for m in told if None not in [m[c] for c in columns]}
-    assert set(messages.pair(peers.fill(understood(folder))).messages.select(columns).rows()) == wanted
+    assert set(understood(folder).messages.select(columns).rows()) == wanted
 
 
 def test_real_capture_without_markers(recorded: Path) -> None:

@@ -12,12 +12,12 @@ import polars as pl
 import pytest
 
 from tests.pipeline.test_messages import same
+from tests.support.profiles import concluded
 from trace_export.clocks import alignment_file
 from trace_export.clocks.align import align
 from trace_export.clocks.bounds import violations
 from trace_export.clocks.observations import block_messages
 from trace_export.model import COLLECTIVES, P2P, RANKS, SPANS, Profile, conform
-from trace_export.pipeline.edges import block_edges
 from trace_export.pipeline.messages import pair
 from trace_export.pipeline.schedule_match import recognise
 from trace_export.schedules.schedule import schedule
@@ -73,8 +73,8 @@ def test_real_interleaved_run(recorded: Path) -> None:
     spans = pl.DataFrame(rows).with_columns(run=0, step=10)
     ranks = pl.DataFrame({"rank": range(4), "stage": range(4)})
     found = recognise(Profile(ranks=conform(ranks, RANKS), spans=conform(spans, SPANS)))
-    assert (found.schedule.name, found.certainty, found.schedule.chunks) == ("interleaved", "exact", 4)
-    assert found.schedule.microbatches == 8
+    assert (found.plan.name, found.certainty, found.plan.chunks) == ("interleaved", "exact", 4)
+    assert found.plan.microbatches == 8
 
 
 @pytest.mark.parametrize("name", ["ntp_16hosts", "packed_4hosts", "cut_4stages"])
@@ -121,8 +121,8 @@ def test_blocks_alone_align_the_machines_of_a_log(recorded: Path, sample: str, t
     truth = pl.read_csv(recorded / "paddle" / sample / "truth.csv")
     truth = truth.with_columns(start_ns=pl.col("start_us") * 1000, end_ns=pl.col("end_us") * 1000)
     ranks = truth.select("rank", pl.col("machine").cast(pl.String).alias("host"), "stage").unique().sort("rank")
-    profile = Profile(ranks=conform(ranks, RANKS), spans=conform(truth, SPANS))
-    done = align(profile, block_edges=block_edges(profile))
+    profile = concluded(Profile(ranks=conform(ranks, RANKS), spans=conform(truth, SPANS)))
+    done = align(profile, block_edges=profile.edge_rows())
     assert set(done.clocks["evidence"]) == {"blocks"}
     host = ranks.join(done.clocks, on="host").select("rank", "sd_ns", "bound_ns")
     moved = truth.with_columns(shown=done.spans["start_ns"]).join(host, on="rank")
@@ -130,7 +130,7 @@ def test_blocks_alone_align_the_machines_of_a_log(recorded: Path, sample: str, t
     apart = left.max() - left.min()
     assert apart < 2 * 2 * done.clocks["sd_ns"][0] / 1e3 < 20
     assert apart < done.clocks["bound_ns"][0] / 1e3 < true_us
-    before, after = (block_messages(p.spans, block_edges(p)) for p in (profile, done))
+    before, after = (block_messages(p.spans, p.edge_rows()) for p in (profile, done))
     assert violations(before) > 0
     assert violations(after) == 0
 

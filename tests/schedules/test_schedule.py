@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 
 from trace_export.errors import UsageError
-from trace_export.schedules.schedule import OPS, TITLES, Schedule, canonical, readable, schedule, virtual_stage
+from trace_export.schedules.catalogue import TITLES, canonical, readable
+from trace_export.schedules.schedule import OPS, Schedule, schedule, virtual_stage
 
 GOLDEN_NAMES = {
     "fthenb": ("fthenb", None), "1f1b": ("1f1b", None), "eager1f1b": ("Eager1F1B", None), "vpp2": ("VPP", 2),

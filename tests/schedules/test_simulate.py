@@ -11,7 +11,8 @@ import pytest
 
 from tests.schedules.test_schedule import planned
 from trace_export.errors import UsageError
-from trace_export.schedules.schedule import TITLES, Schedule, canonical, schedule
+from trace_export.schedules.catalogue import TITLES, canonical
+from trace_export.schedules.schedule import Schedule, schedule
 from trace_export.schedules.simulate import Costs, durations, run, simulate
 
 

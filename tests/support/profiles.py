@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from trace_export.model import (
     Schema,
     conform,
 )
+from trace_export.pipeline.interpret import conclude, with_ids
+from trace_export.pipeline.replicas import number_replicas
 
 ORIGIN = 1_763_682_000_123_456_789
 """A real time: the tests must not live in the small numbers where any float is exact."""
@@ -50,7 +53,17 @@ def profile(spans: list[dict[str, Any]], stages: dict[int, int | None], **more: 
     ]
     hosts = table([{"host": "node-a", "machine": 0, "label": "node-a"}], HOSTS)
     known = {"declared": Declared(schedule="1F1B"), **more}
-    return Profile(hosts=hosts, ranks=table(ranks, RANKS), spans=table(spans, SPANS), **known).validate()
+    return placed(Profile(hosts=hosts, ranks=table(ranks, RANKS), spans=table(spans, SPANS), **known)).validate()
+
+
+def placed(made: Profile) -> Profile:
+    """`made` with ids of its spans and replicas of its ranks, as `stages.resolve` leaves them."""
+    return with_ids(replace(made, ranks=number_replicas(made.ranks)))
+
+
+def concluded(made: Profile) -> Profile:
+    """`made` with the interpretation of its blocks, which have all their labels."""
+    return conclude(placed(made))
 
 
 def two_stages(**more: Any) -> Profile:
@@ -78,7 +91,7 @@ def two_stages(**more: Any) -> Profile:
 
 def forward_edges(spans: pl.DataFrame) -> pl.DataFrame:
     """The arrows of `two_stages`, in the form of block edges: F from ranks 0, 1 to 2, 3 and B back."""
-    row = {(r["rank"], r["kind"], r["microbatch"]): i for i, r in enumerate(spans.iter_rows(named=True))}
+    row = {(r["rank"], r["kind"], r["microbatch"]): r["id"] for r in spans.iter_rows(named=True)}
     pairs = [
         (row[s, kind, m], row[d, kind, m])
         for m in (0, 1)

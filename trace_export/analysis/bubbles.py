@@ -17,9 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from trace_export.model import Profile
-from trace_export.pipeline.edges import block_edges
-from trace_export.pipeline.stages import chunk_placement
+from trace_export.model import RANK_STEP_KEY, STEP_KEY, WORK_KINDS, Profile
 from trace_export.schedules.schedule import virtual_stage
 
 CAUSES = {
@@ -37,10 +35,6 @@ warm-up: before the rank's first block; cool-down: after its last; optimizer tai
 optimizer runs; waiting for upstream: the block before in the pipeline has not ended yet; exposed transfer: it has, and
 nothing runs until the data are here; late start: nothing is missing, but the block does not start (host, scheduler,
 data loader); unknown: the block before was not read, or has no number."""
-
-WORK = ["F", "B", "W", "FB"]
-STEP = ["run", "step"]
-RANK = ["rank", *STEP]
 
 
 def rank_bubbles(profile: Profile) -> pl.DataFrame:
@@ -69,8 +63,8 @@ def measure(profile: Profile) -> Bubbles:
     gaps = _split(_gaps(work), profile)
     inner = ["upstream_ns", "transfer_ns", "late_ns", "unknown_ns"]
     ranks = (
-        windows.join(_optimizer_tail(profile.spans, windows), on=RANK, how="left", nulls_equal=True)
-        .join(gaps.group_by(RANK).agg(pl.col(inner).sum()), on=RANK, how="left", nulls_equal=True)
+        windows.join(_optimizer_tail(profile.spans, windows), on=RANK_STEP_KEY, how="left", nulls_equal=True)
+        .join(gaps.group_by(RANK_STEP_KEY).agg(pl.col(inner).sum()), on=RANK_STEP_KEY, how="left", nulls_equal=True)
         .with_columns(pl.col(*inner, "optimizer_ns").fill_null(0))
         .with_columns(
             warm_up_ns=pl.col("first_ns") - pl.col("step_start_ns"),
@@ -78,10 +72,10 @@ def measure(profile: Profile) -> Bubbles:
         )
         .join(profile.ranks.select("rank", "stage"), on="rank", how="left")
         .select(
-            *STEP, "rank", "stage", "first_ns", "last_ns", "step_start_ns", "step_end_ns", "busy_ns", "global_ns",
+            *STEP_KEY, "rank", "stage", "first_ns", "last_ns", "step_start_ns", "step_end_ns", "busy_ns", "global_ns",
             "own_ns", *(f"{cause}_ns" for cause in CAUSES),
         )
-        .sort(*STEP, "rank")
+        .sort(*STEP_KEY, "rank")
     )  # fmt: skip
     waits = gaps.filter(pl.col("made_ns") > pl.col("idle_ns"), pl.col("made_ns") <= pl.col("start_ns")).select(
         src_rank="producer", dst_rank="rank", direction="direction", length_ns=pl.col("start_ns") - pl.col("made_ns")
@@ -100,7 +94,7 @@ def step_shares(ranks: pl.DataFrame) -> pl.DataFrame:
     own_window = pl.col("last_ns") - pl.col("first_ns")
     length = pl.col("step_end_ns") - pl.col("step_start_ns")
     return (
-        ranks.group_by(STEP)
+        ranks.group_by(STEP_KEY)
         .agg(
             start_ns=pl.col("step_start_ns").first(),
             end_ns=pl.col("step_end_ns").first(),
@@ -108,7 +102,7 @@ def step_shares(ranks: pl.DataFrame) -> pl.DataFrame:
             bubble=pl.when(length.sum() > 0).then(pl.col("global_ns").sum() / length.sum()),
             bubble_own=pl.when(own_window.sum() > 0).then(pl.col("own_ns").sum() / own_window.sum()),
         )
-        .sort(STEP)
+        .sort(STEP_KEY)
     )
 
 
@@ -131,7 +125,7 @@ def bubble_slices(profile: Profile) -> pl.DataFrame:
     slices = pl.concat(parts).filter(pl.col("end_ns") > pl.col("start_ns"))
     return (
         slices.join(profile.ranks.select("rank", "stage"), on="rank", how="left")
-        .select("rank", "stage", *STEP, "start_ns", "end_ns", "name", "waits_for", category=pl.lit("bubble"))
+        .select("rank", "stage", *STEP_KEY, "start_ns", "end_ns", "name", "waits_for", category=pl.lit("bubble"))
         .sort("rank", "start_ns")
     )
 
@@ -140,21 +134,23 @@ def _work(spans: pl.DataFrame) -> pl.DataFrame:
     """The blocks that count as busy, with their row in `spans`, sorted by (rank, run, step, start)."""
     return (
         spans.with_row_index("row")
-        .filter(pl.col("kind").is_in(WORK))
-        .select("row", *RANK, "kind", "microbatch", "chunk", "chunk_b", "start_ns", "end_ns")
-        .sort(*RANK, "start_ns", "end_ns", "row")
-        .with_columns(before_ns=pl.col("end_ns").cum_max().shift(1).over(RANK))
+        .filter(pl.col("kind").is_in(WORK_KINDS))
+        .select("row", *RANK_STEP_KEY, "kind", "microbatch", "chunk", "chunk_b", "start_ns", "end_ns")
+        .sort(*RANK_STEP_KEY, "start_ns", "end_ns", "row")
+        .with_columns(before_ns=pl.col("end_ns").cum_max().shift(1).over(RANK_STEP_KEY))
     )
 
 
 def _windows(work: pl.DataFrame) -> pl.DataFrame:
     """run, step, rank, first_ns, last_ns, step_start_ns, step_end_ns, busy_ns, global_ns, own_ns."""
     gap = (pl.col("start_ns") - pl.col("before_ns")).clip(0)
-    ranks = work.group_by(RANK).agg(first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max(), own_ns=gap.sum())
-    steps = ranks.group_by(STEP).agg(step_start_ns=pl.col("first_ns").min(), step_end_ns=pl.col("last_ns").max())
+    ranks = work.group_by(RANK_STEP_KEY).agg(
+        first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max(), own_ns=gap.sum()
+    )
+    steps = ranks.group_by(STEP_KEY).agg(step_start_ns=pl.col("first_ns").min(), step_end_ns=pl.col("last_ns").max())
     busy = pl.col("last_ns") - pl.col("first_ns") - pl.col("own_ns")
     return (
-        ranks.join(steps, on=STEP, how="left", nulls_equal=True)
+        ranks.join(steps, on=STEP_KEY, how="left", nulls_equal=True)
         .with_columns(busy_ns=busy)
         .with_columns(global_ns=pl.col("step_end_ns") - pl.col("step_start_ns") - pl.col("busy_ns"))
     )
@@ -194,7 +190,7 @@ def _split(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
 def _producers(profile: Profile) -> pl.DataFrame:
     """made_ns, producer, direction for each row of `spans`: when the last of the block's inputs from another rank was
     made, and where; null where it has none."""
-    edges = block_edges(profile)
+    edges = profile.edge_rows()
     rank, end = profile.spans["rank"].to_numpy(), profile.spans["end_ns"].to_numpy()
     maker, onward = np.full(len(rank), -1, np.int64), np.zeros(len(rank), np.bool_)
     for direction in ("F", "B"):
@@ -213,7 +209,7 @@ def _producers(profile: Profile) -> pl.DataFrame:
 
 def _lacks(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
     """`gaps` with `lacks`: whether the block, of which no producer is known, must have one on another rank."""
-    placement = chunk_placement(profile)
+    placement = profile.interpreted.placement
     stages, chunks = (
         frame[c].drop_nulls().to_numpy() for frame, c in ((profile.ranks, "stage"), (profile.spans, "chunk"))
     )
@@ -236,14 +232,14 @@ def _tail(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     (rank, run, step, start_ns, end_ns, from_ns) without overlap: from_ns is where the stretch before each begins."""
     return (
         spans.filter(pl.col("kind") == "OPT")
-        .select(*RANK, "start_ns", "end_ns")
-        .join(windows.select(*RANK, "last_ns", "step_end_ns"), on=RANK, nulls_equal=True)
+        .select(*RANK_STEP_KEY, "start_ns", "end_ns")
+        .join(windows.select(*RANK_STEP_KEY, "last_ns", "step_end_ns"), on=RANK_STEP_KEY, nulls_equal=True)
         .with_columns(
             start_ns=pl.max_horizontal("start_ns", "last_ns"), end_ns=pl.min_horizontal("end_ns", "step_end_ns")
         )
         .filter(pl.col("end_ns") > pl.col("start_ns"))
-        .sort(*RANK, "start_ns")
-        .with_columns(from_ns=pl.coalesce(pl.col("end_ns").cum_max().shift(1).over(RANK), "last_ns"))
+        .sort(*RANK_STEP_KEY, "start_ns")
+        .with_columns(from_ns=pl.coalesce(pl.col("end_ns").cum_max().shift(1).over(RANK_STEP_KEY), "last_ns"))
         .with_columns(start_ns=pl.max_horizontal("start_ns", "from_ns"))
         .filter(pl.col("end_ns") > pl.col("start_ns"))
     )
@@ -251,14 +247,14 @@ def _tail(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
 
 def _optimizer_tail(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     length = pl.col("end_ns") - pl.col("start_ns")
-    return _tail(spans, windows).group_by(RANK).agg(optimizer_ns=length.sum())
+    return _tail(spans, windows).group_by(RANK_STEP_KEY).agg(optimizer_ns=length.sum())
 
 
 def _tail_slices(spans: pl.DataFrame, windows: pl.DataFrame) -> list[pl.DataFrame]:
     """What lies between a rank's last block and the end of the step, without the optimizer: that is drawn already."""
     tail = _tail(spans, windows)
-    ended = tail.group_by(RANK).agg(pl.col("end_ns").max().alias("tail_ns"))
-    rest = windows.join(ended, on=RANK, how="left", nulls_equal=True)
+    ended = tail.group_by(RANK_STEP_KEY).agg(pl.col("end_ns").max().alias("tail_ns"))
+    rest = windows.join(ended, on=RANK_STEP_KEY, how="left", nulls_equal=True)
     return [
         _slice(tail, "cool_down", "from_ns", "start_ns"),
         _slice(rest, "cool_down", pl.coalesce("tail_ns", "last_ns"), "step_end_ns"),
@@ -271,6 +267,6 @@ def _slice(
     start = pl.col(start) if isinstance(start, str) else start
     end = pl.col(end) if isinstance(end, str) else end
     return frame.select(
-        *RANK, start_ns=start, end_ns=end, name=pl.lit(CAUSES[cause]),
+        *RANK_STEP_KEY, start_ns=start, end_ns=end, name=pl.lit(CAUSES[cause]),
         waits_for=pl.lit(None, pl.Int32) if waits_for is None else waits_for,
     )  # fmt: skip

@@ -10,9 +10,7 @@ import polars as pl
 from trace_export.analysis import bubbles
 from trace_export.analysis.bubbles import CAUSES
 from trace_export.analysis.report import ReportTable
-from trace_export.model import Profile
-
-_WORK = ["F", "B", "W", "FB", "OPT"]
+from trace_export.model import STEP_KEY, WORK_KINDS, Profile
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ def _whole(profile: Profile) -> pl.DataFrame:
     """what, value: a run in a few numbers."""
     ranks = bubbles.rank_bubbles(profile)
     steps = bubbles.step_shares(ranks)
-    parts = ranks.group_by(bubbles.STEP).agg(pl.col("busy_ns", *(f"{c}_ns" for c in CAUSES)).mean())
+    parts = ranks.group_by(STEP_KEY).agg(pl.col("busy_ns", *(f"{c}_ns" for c in CAUSES)).mean())
     rows = [("step time", (steps["end_ns"] - steps["start_ns"]).median()), ("busy", parts["busy_ns"].median())]
     rows += [("bubble (global)", steps["bubble"].median()), ("bubble (own window)", steps["bubble_own"].median())]
     rows += [(name, parts[f"{cause}_ns"].median()) for cause, name in CAUSES.items()]
@@ -81,7 +79,9 @@ def _whole(profile: Profile) -> pl.DataFrame:
 
 def _blocks(profile: Profile) -> pl.DataFrame:
     """stage, kind, chunk, blocks, median_ns."""
-    placed = profile.spans.filter(pl.col("kind").is_in(_WORK)).join(profile.ranks.select("rank", "stage"), on="rank")
+    placed = profile.spans.filter(pl.col("kind").is_in([*WORK_KINDS, "OPT"])).join(
+        profile.ranks.select("rank", "stage"), on="rank"
+    )
     return placed.group_by("stage", "kind", "chunk").agg(
         blocks=pl.len(), median_ns=(pl.col("end_ns") - pl.col("start_ns")).median()
     )

@@ -1,4 +1,4 @@
-"""How long each block of a schedule took in a run, and when the schedule alone would have run it."""
+"""How long each block of a schedule took in a run."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from trace_export.model import INT, TEXT, TIME, Profile, Schema, conform, empty
-from trace_export.pipeline.block_order import KEY, STEP, expected_order, sequences
-from trace_export.pipeline.edges import replicas
-from trace_export.pipeline.schedule_match import recognise
+from trace_export.model import STEP_KEY, Profile
+from trace_export.pipeline.block_order import KEY, expected_order
 from trace_export.schedules.schedule import Schedule
-from trace_export.schedules.simulate import Times, run
+from trace_export.schedules.simulate import Times
 
 ALIKE = ["stage", "kind", "full", "chunk", "chunk_b"]
 """Blocks of a schedule that do the same work."""
@@ -47,21 +45,20 @@ class Measured:
         return matrix
 
 
-def measure(profile: Profile, schedule: Schedule, orders: pl.DataFrame | None = None) -> Measured:
-    """The durations of the profile's blocks in the order of `schedule`, which `recognise` found in it.
+def measure(profile: Profile, schedule: Schedule, orders: pl.DataFrame) -> Measured:
+    """The durations of the profile's blocks in the order of `schedule`; `orders` are its `block_order.sequences`.
 
     An overlapped pair that was recorded as two blocks takes as long as their union, or as both where they do not
-    overlap. `orders`: the profile's `sequences`, where they are known already.
+    overlap.
     """
-    orders = sequences(profile) if orders is None else orders
-    sizes = orders.filter(pl.col("kind") == "F").group_by(STEP).agg(m=pl.col("microbatch").max() + 1)
+    sizes = orders.filter(pl.col("kind") == "F").group_by(STEP_KEY).agg(m=pl.col("microbatch").max() + 1)
     per_chunk = schedule.microbatches // 2 if schedule.placement == "both" else schedule.microbatches
-    places = replicas(profile.ranks).select("rank", "replica")
-    ran = orders.select(*STEP, "rank").unique().join(places, on="rank")
-    ran = ran.join(sizes.filter(pl.col("m") == per_chunk), on=STEP, how="semi", nulls_equal=True)
-    cases = ran.select(*STEP, "replica").unique().sort(*STEP, "replica").with_row_index("case")
-    ran = ran.join(cases, on=[*STEP, "replica"], nulls_equal=True).select(*STEP, "rank", "case")
-    halves = _with_op(orders, schedule).join(ran, on=[*STEP, "rank"], nulls_equal=True)
+    places = profile.ranks.select("rank", "replica").drop_nulls()
+    ran = orders.select(*STEP_KEY, "rank").unique().join(places, on="rank")
+    ran = ran.join(sizes.filter(pl.col("m") == per_chunk), on=STEP_KEY, how="semi", nulls_equal=True)
+    cases = ran.select(*STEP_KEY, "replica").unique().sort(*STEP_KEY, "replica").with_row_index("case")
+    ran = ran.join(cases, on=[*STEP_KEY, "replica"], nulls_equal=True).select(*STEP_KEY, "rank", "case")
+    halves = _with_op(orders, schedule).join(ran, on=[*STEP_KEY, "rank"], nulls_equal=True)
     start, end = (profile.spans[c].gather(halves["row"]) for c in ("start_ns", "end_ns"))
     timed = halves.select("op", "case", start, end)
     length = pl.col("end_ns") - pl.col("start_ns")
@@ -76,7 +73,7 @@ def measure(profile: Profile, schedule: Schedule, orders: pl.DataFrame | None = 
 
 def _with_op(orders: pl.DataFrame, schedule: Schedule) -> pl.DataFrame:
     """`orders` with op, the row of the schedule's `ops`; without the blocks that it does not have."""
-    expected = expected_order(schedule, weights=True)
+    expected = expected_order(schedule.ops, weights=True)
     key = [pl.col("stage").cast(pl.Int64), KEY]
     sides = [frame.select(key).to_numpy() for frame in (orders, expected)]
     span = 1 + max(int(side[:, 1].max()) for side in sides if len(side))
@@ -86,33 +83,3 @@ def _with_op(orders: pl.DataFrame, schedule: Schedule) -> pl.DataFrame:
     here = order[at]
     op = pl.Series("op", expected["op"].to_numpy()[here].astype(np.int64))
     return orders.with_columns(op).filter(pl.Series(wanted[here] == found))
-
-
-MODEL: Schema = {
-    "run": INT, "step": INT, "stage": INT, "kind": TEXT, "microbatch": INT, "chunk": INT, "microbatch_b": INT,
-    "chunk_b": INT, "phase": TEXT, "start_ns": TIME, "end_ns": TIME, "origin": TEXT, "track": TEXT,
-}  # fmt: skip
-
-
-def model_of(profile: Profile) -> pl.DataFrame:
-    """The blocks as the recognised schedule would have run them with the median measured durations, without transfers.
-
-    Each step's model starts when the step does. Columns `MODEL`: origin is `model`, track as in `stage 0 (1F1B,
-    model)`. Empty when the order of the run is that of no schedule.
-    """
-    schedule = recognise(profile).named
-    if schedule is None:
-        return empty(MODEL)
-    measured = measure(profile, schedule)
-    start, end = run(schedule, measured.typical())
-    ops = schedule.ops.with_columns(
-        origin=pl.lit("model"),
-        track=pl.format("stage {} ({}, model)", "stage", pl.lit(schedule.title)),
-        start_ns=pl.Series(np.round(start).astype(np.int64)),
-        end_ns=pl.Series(np.round(end).astype(np.int64)),
-    ).filter(pl.col("end_ns") > pl.col("start_ns"))
-    work = profile.spans.filter(pl.col("kind").is_in(["F", "B", "W", "FB"]))
-    starts = work.group_by(STEP).agg(at=pl.col("start_ns").min())
-    steps = starts.join(measured.cases, on=STEP, how="semi", nulls_equal=True).sort(STEP)
-    moved = steps.join(ops, how="cross").with_columns(pl.col("start_ns", "end_ns") + pl.col("at"))
-    return conform(moved, MODEL)

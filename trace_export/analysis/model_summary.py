@@ -9,7 +9,8 @@ from pathlib import Path
 import orjson
 
 from trace_export.analysis.bubbles import step_bubbles
-from trace_export.analysis.theory import closed_form, in_flight
+from trace_export.analysis.formulas import closed_form
+from trace_export.analysis.theory import in_flight
 from trace_export.errors import path_text
 from trace_export.model import Profile
 from trace_export.schedules.schedule import Schedule

@@ -8,10 +8,10 @@ import orjson
 import polars as pl
 
 from trace_export.analysis import bubbles, stragglers
-from trace_export.analysis.bubbles import CAUSES, STEP
+from trace_export.analysis.bubbles import CAUSES
 from trace_export.analysis.theory import Theory, explain
-from trace_export.model import Note, Profile
-from trace_export.schedules.schedule import TITLES
+from trace_export.model import STEP_KEY, Note, Profile
+from trace_export.schedules.catalogue import TITLES
 
 DEFINITIONS = (
     "bubble: idle share of the step, from the first start to the last end over all stages (global); own: the same from"
@@ -65,17 +65,17 @@ class Report:
         """Everything, as one JSON document."""
         t = self.theory
         found = t.recognition
-        schedule = found.schedule
+        plan = found.plan
         document = {
             "definitions": DEFINITIONS,
             **{name: getattr(self, name).to_dicts() for name in ("steps", "stages", "causes")},
             **{name: getattr(self, name).to_dicts() for name in ("slow_stages", "slow_ranks", "slow_links")},
             "schedule": {
-                "name": schedule.name if schedule else None,
+                "name": plan.name if plan else None,
                 "certainty": found.certainty,
-                "stages": schedule.stages if schedule else None,
-                "microbatches": schedule.microbatches if schedule else None,
-                "chunks": schedule.chunks if schedule else None,
+                "stages": plan.stages if plan else None,
+                "microbatches": plan.microbatches if plan else None,
+                "chunks": plan.chunks if plan else None,
                 "distance": found.distance,
                 "runner_up": found.runner_up,
                 "twins": found.twins,
@@ -118,10 +118,10 @@ class Report:
         return [f"step {odd[0]} took more than {ODD} times as long as the median: leave it out with --steps"]
 
     def _step_rows(self) -> pl.DataFrame:
-        parts = self.stages.group_by(STEP).agg(pl.col(PARTS).mean())
+        parts = self.stages.group_by(STEP_KEY).agg(pl.col(PARTS).mean())
         return (
             self.steps.with_columns(step_ns=pl.col("end_ns") - pl.col("start_ns"))
-            .join(parts, on=STEP, how="left", nulls_equal=True, maintain_order="left")
+            .join(parts, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
             .select(
                 *(["run"] if self.steps["run"].n_unique() > 1 else []), "step", "step_ns", "next_ns",
                 "bubble", pl.col("bubble_own").alias("own"), *PARTS,
@@ -142,16 +142,16 @@ class Report:
 
     def _schedule(self) -> pl.DataFrame:
         found = self.theory.recognition
-        if found.schedule is None:
+        if found.plan is None:
             return pl.DataFrame()
-        s = found.schedule
+        plan = found.plan
         apart = f"{found.distance:.1%} of the blocks are missing or elsewhere" if found.distance else "its ends are cut"
         certain = {"exact": "exactly", "likely": f"likely; {apart}", "unknown": f"no, but the closest; {apart}"}
-        numbers = f"{s.stages} stages, {s.microbatches} micro-batches, {s.chunks} chunk(s)"
+        numbers = f"{plan.stages} stages, {plan.microbatches} micro-batches, {plan.chunks} chunk(s)"
         same = ", ".join(TITLES[name] for name in found.twins)
         return pl.DataFrame(
             {
-                "schedule": [s.title],
+                "schedule": [TITLES[plan.name]],
                 "recognised": [certain[found.certainty]],
                 "numbers": [numbers],
                 "would look the same": [same],
@@ -175,9 +175,9 @@ def report(profile: Profile) -> Report:
     steps = bubbles.step_shares(measured.ranks)
     following = pl.col("start_ns").shift(-1).over("run", order_by="start_ns") - pl.col("end_ns")
     stages = (
-        measured.ranks.group_by(*STEP, "stage")
+        measured.ranks.group_by(*STEP_KEY, "stage")
         .agg(pl.len().alias("ranks"), pl.col("busy_ns", "global_ns", "own_ns", *PARTS).mean())
-        .sort(*STEP, "stage")
+        .sort(*STEP_KEY, "stage")
     )
     length = (measured.ranks["step_end_ns"] - measured.ranks["step_start_ns"]).mean()
     causes = pl.DataFrame(

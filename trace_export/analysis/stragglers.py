@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from trace_export.model import Profile
+from trace_export.model import WORK_KINDS, Profile
 
 SLOW = 1.1
 """A stage or rank is slow above this multiple of its peers' median (the threshold of MegaScan, arXiv 2507.19845)."""
@@ -16,7 +16,6 @@ ENOUGH = 3
 """Fewer blocks or transfers than this prove nothing."""
 
 _LENGTH = pl.col("end_ns") - pl.col("start_ns")
-_WORK = ["F", "B", "W", "FB"]
 
 
 def slow_stages(profile: Profile) -> pl.DataFrame:
@@ -59,7 +58,7 @@ def _work(profile: Profile) -> pl.DataFrame:
     placed = profile.ranks.select("rank", "stage").drop_nulls()
     return (
         profile.spans.lazy()
-        .filter(pl.col("kind").is_in(_WORK))
+        .filter(pl.col("kind").is_in(WORK_KINDS))
         .select(columns)
         .join(placed.lazy(), on="rank")
         .collect()

@@ -1,22 +1,25 @@
 """The recognised schedule beside the measurement: what it costs by itself, what the run adds, and what a change saves.
 
-All theory here is the model of `pipeline.simulate` with measured durations and without transfers.
+All theory here is the model of `schedules.simulate` with measured durations and without transfers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
 from trace_export.analysis.durations import ALIKE, Measured, measure
+from trace_export.analysis.formulas import ClosedForm, closed_form
 from trace_export.errors import UsageError
-from trace_export.model import Profile
+from trace_export.model import INT, STEP_KEY, TEXT, TIME, WORK_KINDS, Profile, Recognition, Schema, conform, empty
 from trace_export.pipeline.block_order import sequences
-from trace_export.pipeline.schedule_match import Recognition, deviations, recognise
-from trace_export.schedules.schedule import TITLES, Schedule, schedule
+from trace_export.pipeline.deviations import deviations
+from trace_export.pipeline.schedule_match import of_steps
+from trace_export.schedules.catalogue import CATALOGUE
+from trace_export.schedules.schedule import Schedule, of_plan, schedule
 from trace_export.schedules.simulate import Times, run
 
 LEVELS: dict[str, pl.DataType] = {"level": pl.String(), "step_ns": pl.Float64(), "bubble": pl.Float64()}
@@ -29,15 +32,6 @@ CHANGES: dict[str, pl.DataType] = {
 }  # fmt: skip
 """What the model's step would take after one change. `saved` is the share of the time per micro-batch that is saved;
 `in_flight` the micro-batches whose activations the worst stage holds at once."""
-
-
-@dataclass(frozen=True)
-class ClosedForm:
-    """The published formula of a schedule's idle time per rank: its text, and its value in nanoseconds. F, B, I, W are
-    the mean durations per micro-batch and rank, all chunks together; p stages, v chunks."""
-
-    formula: str
-    idle_ns: float
 
 
 @dataclass(frozen=True)
@@ -64,43 +58,60 @@ class _Work:
 
 
 def explain(profile: Profile, steps: pl.DataFrame) -> Theory:
-    """The theory of the profile's schedule; `steps` are its `bubbles.step_bubbles`.
+    """The theory of the profile's schedule; `steps` are its `bubbles.step_bubbles`. Needs `Profile.interpretation`.
 
     Where the order fits no schedule, only the recognition is filled.
     """
-    found = recognise(profile)
-    if found.named is None:
-        return Theory(found, pl.DataFrame(), pl.DataFrame(schema=LEVELS), None, pl.DataFrame(schema=CHANGES))
+    found = profile.interpreted.recognition
     orders = sequences(profile)
-    measured = measure(profile, found.named, orders)
+    plan = None if found.named is None else of_steps(found.named, orders)
+    if plan is None:
+        return Theory(found, pl.DataFrame(), pl.DataFrame(schema=LEVELS), None, pl.DataFrame(schema=CHANGES))
+    found = replace(found, plan=plan)
+    measured = measure(profile, of_plan(plan), orders)
     work = _work(measured)
     return Theory(
         recognition=found,
         deviations=deviations(orders, found),
         levels=_levels(measured, steps),
         closed_form=closed_form(
-            found.named, *(float(w.mean()) for w in (work.forward, work.backward, work.inputs, work.weights))
+            measured.schedule, *(float(w.mean()) for w in (work.forward, work.backward, work.inputs, work.weights))
         ),
         changes=pl.DataFrame(list(_changes(measured, work)), schema=CHANGES, orient="row"),
     )
 
 
-def closed_form(s: Schedule, forward: float, backward: float, inputs: float, weights: float) -> ClosedForm | None:
-    """The idle time per rank by the published formula (global bubble), for durations per micro-batch and rank."""
-    p, v = s.stages, s.chunks
-    formulas: dict[str, tuple[str, float]] = {
-        "gpipe": ("(p-1)(F+B)", (p - 1) * (forward + backward)),
-        "interleaved": ("(p-1)(F+B)/v", (p - 1) * (forward + backward) / v),
-        "zb-h1": ("(p-1)(F+I-W)", (p - 1) * (forward + inputs - weights)),
-        "zb-h2": ("(p-1)F", (p - 1) * forward),
-        "interleaved-zb1p": ("(p-1)(F+I-W)/v", (p - 1) * (forward + inputs - weights) / v),
-        "zb-v": ("(p-1)I/2", (p - 1) * inputs / 2),
-        "dualpipe": ("(p/2-1)(F+2B-3W)", (p / 2 - 1) * (forward + 2 * backward - 3 * weights)),
-        "dualpipev": ("(p-1)(F+2B-3W)/2", (p - 1) * (forward + 2 * backward - 3 * weights) / 2),
-    }
-    same = {"1f1b": "gpipe", "eager-1f1b": "gpipe", "interleaved-paddle": "interleaved"}
-    found = formulas.get(same.get(s.name, s.name))
-    return None if found is None else ClosedForm(*found)
+MODEL: Schema = {
+    "run": INT, "step": INT, "stage": INT, "kind": TEXT, "microbatch": INT, "chunk": INT, "microbatch_b": INT,
+    "chunk_b": INT, "phase": TEXT, "start_ns": TIME, "end_ns": TIME, "origin": TEXT, "track": TEXT,
+}  # fmt: skip
+
+
+def modelled_blocks(profile: Profile) -> pl.DataFrame:
+    """The blocks as the recognised schedule would have run them with the median measured durations, without transfers.
+
+    Each step's model starts when the step does. Columns `MODEL`: origin is `model`, track as in `stage 0 (1F1B,
+    model)`. Empty when the order of the run is that of no schedule. Needs `Profile.interpretation`.
+    """
+    found = profile.interpreted.recognition.named
+    orders = sequences(profile)
+    plan = None if found is None else of_steps(found, orders)
+    if plan is None:
+        return empty(MODEL)
+    s = of_plan(plan)
+    measured = measure(profile, s, orders)
+    start, end = run(s, measured.typical())
+    ops = s.ops.with_columns(
+        origin=pl.lit("model"),
+        track=pl.format("stage {} ({}, model)", "stage", pl.lit(s.title)),
+        start_ns=pl.Series(np.round(start).astype(np.int64)),
+        end_ns=pl.Series(np.round(end).astype(np.int64)),
+    ).filter(pl.col("end_ns") > pl.col("start_ns"))
+    work = profile.spans.filter(pl.col("kind").is_in(WORK_KINDS))
+    starts = work.group_by(STEP_KEY).agg(at=pl.col("start_ns").min())
+    steps = starts.join(measured.cases, on=STEP_KEY, how="semi", nulls_equal=True).sort(STEP_KEY)
+    moved = steps.join(ops, how="cross").with_columns(pl.col("start_ns", "end_ns") + pl.col("at"))
+    return conform(moved, MODEL)
 
 
 def _simulated(s: Schedule, durations: Times) -> tuple[float, float]:
@@ -114,7 +125,7 @@ def _simulated(s: Schedule, durations: Times) -> tuple[float, float]:
 
 def _levels(measured: Measured, steps: pl.DataFrame) -> pl.DataFrame:
     s = measured.schedule
-    taken = steps.join(measured.cases, on=["run", "step"], how="semi", nulls_equal=True)
+    taken = steps.join(measured.cases, on=STEP_KEY, how="semi", nulls_equal=True)
     length = (taken["end_ns"] - taken["start_ns"]).to_numpy()
     kinds = ["kind", "full"] if s.chunks == 1 else ["kind", "full", "chunk", "chunk_b"]
     rows = [
@@ -180,8 +191,8 @@ def _changes(measured: Measured, work: _Work) -> Iterator[tuple[str, float, floa
     if total[slowest] > np.median(total):
         factor = np.where(s.ops["stage"].to_numpy() == slowest, np.median(total) / total[slowest], 1.0)
         yield from rows(f"stage {slowest} as fast as the median stage", s, durations * factor)
-    for name in TITLES:
-        other = None if name == s.name or "paddle" in name else _fitting(name, s.stages, s.microbatches)
+    for name, row in CATALOGUE.items():
+        other = None if name == s.name or row.variant else _fitting(name, s.stages, s.microbatches)
         if other is not None:
             chunks = f", {other.chunks} chunks" if other.chunks > 1 else ""
             assumed = "" if work.split or not other.splits else ", W taken as half of B"

@@ -45,11 +45,10 @@ class ChartOptions:
 
     `tracks`: one rank per stage, or all; `detail`: what lies below the ranks; `color_by`: what colours mean;
     `schedule`: its name for the title; `clocks`: host → how its clock was corrected; `device_tasks`: reads those of
-    `Profile.kernels` as they are drawn. `edges` (src, dst: rows of `Profile.spans`) become arrows where both blocks are
-    drawn. `span_arguments` has one row per row of `Profile.spans`, `step_arguments` the keys run and step: their other
-    columns become arguments. Each frame of `added` holds more slices: start_ns, end_ns, name, stage (null: of no
-    stage), and perhaps `track` (the name of a track of their own below the stage's; null: on the stage's track),
-    category, kind, seed; the rest are arguments.
+    `Profile.kernels` as they are drawn. `edges` (`model.EDGES`) become arrows where both blocks are drawn.
+    `step_arguments` has the keys run and step; its other columns become arguments of the steps. Each frame of `added`
+    holds more slices: start_ns, end_ns, name, stage (null: of no stage), and perhaps `track` (the name of a track of
+    their own below the stage's; null: on the stage's track), category, kind, seed; the rest are arguments.
     """
 
     tracks: Tracks = "stage"
@@ -59,7 +58,6 @@ class ChartOptions:
     clocks: Mapping[str, str] = field(default_factory=dict)
     device_tasks: device_tracks.TaskBatches = device_tracks.no_tasks
     edges: pl.DataFrame | None = None
-    span_arguments: pl.DataFrame | None = None
     step_arguments: pl.DataFrame | None = None
     added: tuple[pl.DataFrame, ...] = ()
 
@@ -95,16 +93,12 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
 
 
 def _blocks(profile: Profile, options: ChartOptions) -> pl.DataFrame:
-    """The spans with all that their slices carry, and `row`, their place in `profile.spans`."""
-    extra = options.span_arguments
-    spans = profile.spans if extra is None else profile.spans.hstack(extra)
-    more = [c for c in extra.columns if c not in ARGUMENTS] if extra is not None else []
+    """The spans with all that their slices carry, and their id."""
     return (
-        spans.with_row_index("row")
-        .drop_nulls(["rank", "start_ns", "end_ns"])
+        profile.spans.drop_nulls(["rank", "start_ns", "end_ns"])
         .join(profile.ranks.select("rank", "host", "stage"), on="rank", how="left", maintain_order="left")
-        .with_columns(block_name(has_chunks(spans)), pl.lit("block").alias("category"), seed(options.color_by))
-        .select("row", "start_ns", "end_ns", "name", "category", "seed", *ARGUMENTS, *more)
+        .with_columns(block_name(has_chunks(profile.spans)), pl.lit("block").alias("category"), seed(options.color_by))
+        .select("id", "start_ns", "end_ns", "name", "category", "seed", *ARGUMENTS)
     )
 
 
@@ -147,12 +141,12 @@ def _add_blocks(builder: Builder, blocks: pl.DataFrame, tracks: dict[int, int], 
     """The blocks of the ranks in `tracks`, with the arrows between them."""
     shown = blocks.filter(pl.col("rank").is_in(list(tracks)))
     if edges is not None and not edges.is_empty():
-        rows = pl.col("src").is_in(shown["row"].implode()) & pl.col("dst").is_in(shown["row"].implode())
-        arrows = edges.filter(rows).select("src", "dst", flow=pl.int_range(1, pl.len() + 1, dtype=pl.UInt64))
+        both = pl.col("src").is_in(shown["id"].implode()) & pl.col("dst").is_in(shown["id"].implode())
+        arrows = edges.filter(both).select("src", "dst", flow=pl.int_range(1, pl.len() + 1, dtype=pl.UInt64))
         for end, column in (("src", "flow_out"), ("dst", "flow_in")):
-            flows = arrows.group_by(pl.col(end).cast(pl.UInt32).alias("row")).agg(pl.col("flow").alias(column))
-            shown = shown.join(flows, on="row", how="left", maintain_order="left")
-    builder.slices(shown.drop("row"), pl.col("rank").replace_strict(tracks, return_dtype=pl.UInt32))
+            flows = arrows.group_by(pl.col(end).alias("id")).agg(pl.col("flow").alias(column))
+            shown = shown.join(flows, on="id", how="left", maintain_order="left")
+    builder.slices(shown.drop("id"), pl.col("rank").replace_strict(tracks, return_dtype=pl.UInt32))
 
 
 def _add_frames(

@@ -51,6 +51,7 @@ def simulate(
 ) -> None:
     """Draw the chart of a pipeline schedule as theory has it."""
     from trace_export.analysis.model_summary import summarise
+    from trace_export.pipeline.interpret import interpret_model
     from trace_export.render import WriteOptions, write
     from trace_export.schedules import simulate as model
     from trace_export.schedules.schedule import schedule as planned
@@ -59,7 +60,7 @@ def simulate(
     plan = planned(schedule, stages, microbatches, chunks)
     given = {"F": 10_000_000, "B": 10_000_000 if plan.splits else 20_000_000, "W": 10_000_000} | durations(times)
     costs = model.Costs(given["F"], given["B"], given["W"], nanoseconds(comm, "--comm"), overlap)
-    profile = model.simulate(plan, costs)
+    profile = interpret_model(model.simulate(plan, costs), plan.plan)
     formats = tuple(f.strip() for f in format.split(","))
     with Outputs(force=force) as outputs:
         write(profile, WriteOptions(formats=formats, out=out, gzip=gzip), out, outputs)

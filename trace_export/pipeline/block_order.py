@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import polars as pl
 
-from trace_export.model import Profile
-from trace_export.schedules.schedule import Schedule
+from trace_export.model import RANK_STEP_KEY, STEP_KEY, Profile
 
-STEP = ["run", "step"]
 LETTERS = "FBW"
-KEY = (pl.col("microbatch").cast(pl.Int64) * 4096 + pl.col("chunk")) * 4 + pl.when(pl.col("kind") == "F").then(0).when(
-    pl.col("kind") == "B"
-).then(1).otherwise(2)
+CHUNKS = 4096
+_LETTER = pl.when(pl.col("kind") == "F").then(0).when(pl.col("kind") == "B").then(1).otherwise(2)
+KEY = (pl.col("microbatch").cast(pl.Int64) * CHUNKS + pl.col("chunk")) * 4 + _LETTER
 """What a block is, as one number; -1 is no block."""
 
 
@@ -27,15 +25,17 @@ def sequences(profile: Profile, spans: pl.DataFrame | None = None) -> pl.DataFra
     """
     rows = profile.spans.with_row_index("row") if spans is None else spans
     rows = rows.with_columns(pl.col("chunk", "chunk_b").fill_null(0))
-    common = ["row", "rank", *STEP, "start_ns", "end_ns"]
+    common = ["row", "rank", *STEP_KEY, "start_ns", "end_ns"]
     plain = rows.filter(pl.col("kind").is_in(["F", "B", "W"])).select(*common, "kind", "chunk", "microbatch", half=0)
     pairs = rows.filter(pl.col("kind") == "FB")
     forward = pairs.select(*common, kind=pl.lit("F"), chunk="chunk", microbatch="microbatch", half=0)
     back = pairs.select(*common, kind=pl.lit("B"), chunk="chunk_b", microbatch="microbatch_b", half=1)
     places = profile.ranks.select("rank", "stage").drop_nulls()
     halves = pl.concat([plain, forward, back]).join(places, on="rank", how="inner")
-    ordered = halves.sort(*STEP, "rank", "start_ns", "half", "end_ns", "row").with_row_index("at")
-    first = pl.any_horizontal(pl.col(c).ne_missing(pl.col(c).shift(1)) for c in [*STEP, "rank"]) | (pl.col("at") == 0)
+    ordered = halves.sort(*STEP_KEY, "rank", "start_ns", "half", "end_ns", "row").with_row_index("at")
+    first = pl.any_horizontal(pl.col(c).ne_missing(pl.col(c).shift(1)) for c in [*STEP_KEY, "rank"]) | (
+        pl.col("at") == 0
+    )
     position = pl.col("at") - pl.when(first).then("at").forward_fill()
     # Of two blocks that overlap by more than half of the shorter, the forward counts as the first.
     after = {c: pl.col(c).shift(-1) for c in ("kind", "start_ns", "end_ns")}
@@ -47,31 +47,31 @@ def sequences(profile: Profile, spans: pl.DataFrame | None = None) -> pl.DataFra
         position=pl.col("position") + pl.col("swap").cast(pl.Int32)
         - pl.col("swap").shift(1, fill_value=False).cast(pl.Int32)
     )  # fmt: skip
-    columns = [*STEP, "rank", "stage", "position", "kind", "chunk", "microbatch", "row"]
+    columns = [*STEP_KEY, "rank", "stage", "position", "kind", "chunk", "microbatch", "row"]
     if placed["swap"].any():
-        placed = placed.sort(*STEP, "rank", "position")
+        placed = placed.sort(*STEP_KEY, "rank", "position")
     return _counted(placed.select(columns))
 
 
 def _counted(orders: pl.DataFrame) -> pl.DataFrame:
     """`orders` with micro-batches from 0 in each step and chunk; by occurrence where they are null."""
     if orders["microbatch"].null_count():
-        counted = pl.int_range(pl.len(), dtype=pl.Int32).over("rank", *STEP, "kind", "chunk")
+        counted = pl.int_range(pl.len(), dtype=pl.Int32).over("rank", *STEP_KEY, "kind", "chunk")
         orders = orders.with_columns(pl.coalesce("microbatch", counted))
-    least = orders.filter(pl.col("kind") == "F").group_by(*STEP, "chunk").agg(least=pl.col("microbatch").min())
+    least = orders.filter(pl.col("kind") == "F").group_by(*STEP_KEY, "chunk").agg(least=pl.col("microbatch").min())
     if not (least["least"] != 0).any():
         return orders
     return (
-        orders.join(least, on=[*STEP, "chunk"], how="left", nulls_equal=True, maintain_order="left")
+        orders.join(least, on=[*STEP_KEY, "chunk"], how="left", nulls_equal=True, maintain_order="left")
         .with_columns(pl.col("microbatch") - pl.col("least").fill_null(0))
         .drop("least")
     )
 
 
-def expected_order(s: Schedule, weights: bool) -> pl.DataFrame:
-    """The order of a schedule in the form of `sequences`: stage, position, kind, chunk, microbatch, op (row of `ops`),
-    full; without its W blocks where `weights` is false, as in a run that does not record them."""
-    rows = s.ops.with_row_index("op")
+def expected_order(ops: pl.DataFrame, weights: bool) -> pl.DataFrame:
+    """A schedule's blocks (`schedule.OPS`) in the form of `sequences`: stage, position, kind, chunk, microbatch, op
+    (the row), full; without W where `weights` is false, as in a run that does not record them."""
+    rows = ops.with_row_index("op")
     columns = ["op", "stage", "position", "kind", "chunk", "microbatch", "full"]
     plain = rows.filter(pl.col("kind") != "FB").select(*columns, half=0)
     pairs = rows.filter(pl.col("kind") == "FB")
@@ -89,10 +89,16 @@ def expected_order(s: Schedule, weights: bool) -> pl.DataFrame:
     )  # fmt: skip
 
 
+def without_weights(orders: pl.DataFrame) -> pl.DataFrame:
+    """`orders` without weight gradients, as if they had not been recorded."""
+    position = pl.int_range(pl.len(), dtype=pl.Int32).over(RANK_STEP_KEY)
+    return orders.filter(pl.col("kind") != "W").with_columns(position=position)
+
+
 def without_pieces(orders: pl.DataFrame) -> pl.DataFrame:
     """`orders` where a block that was recorded in several pieces (MindSpeed's loss head) counts once, as the last."""
-    block = pl.struct("rank", *STEP, KEY)
+    block = pl.struct("rank", *STEP_KEY, KEY)
     if orders.select(block.hash().n_unique()).item() == len(orders):
         return orders
-    position = pl.int_range(pl.len(), dtype=pl.Int32).over("rank", *STEP)
+    position = pl.int_range(pl.len(), dtype=pl.Int32).over("rank", *STEP_KEY)
     return orders.filter(block.is_last_distinct()).with_columns(position=position)

@@ -1,4 +1,4 @@
-"""Which block feeds which: the way of each micro-batch through the stages, forward and back."""
+"""Dependencies between blocks: each micro-batch's way through the stages, forward and backward."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from trace_export.model import Placement, Profile
-from trace_export.pipeline.stages import chunk_placement
+from trace_export.model import EDGES, STEP_KEY, Placement, Profile
 from trace_export.schedules.schedule import virtual_stage
 
-EDGES = {"src": pl.UInt32(), "dst": pl.UInt32(), "direction": pl.String()}
+Ints = npt.NDArray[np.int64]
+
+LARGEST_KEY = 1 << 62
 
 
-def block_edges(profile: Profile) -> pl.DataFrame:
-    """src, dst (rows of `spans`), direction (F or B): the producing and the consuming block of each micro-batch.
+def block_edges(profile: Profile, placement: Placement) -> pl.DataFrame:
+    """The dependencies (`EDGES`): the producing and the consuming block of each micro-batch.
 
     A forward feeds the forward of the next virtual stage, a backward the backward of the one before, within one
     replica and step. Blocks without a micro-batch have no edges; where a stage was not read, the chain has a gap.
-    Needs ranks.stage (`topology.resolve`). O(n log n) in the number of blocks.
+    Needs `spans.id` and the stage and replica of `ranks`. O(n log n) in the number of blocks.
     """
-    places = replicas(profile.ranks)
-    halves = _halves(profile.spans).filter(pl.col("rank").is_in(places["rank"].implode()))
+    places = profile.ranks.select("rank", "stage", "replica").drop_nulls()
+    halves = _halves(profile.spans).join(places, on="rank", how="inner", maintain_order="left")
     if halves.is_empty():
         return pl.DataFrame(schema=EDGES)
-    row, forward = halves["row"].to_numpy(), halves["forward"].to_numpy()
-    key = _keys(halves, places, chunk_placement(profile))
+    identity, forward = halves["id"].to_numpy(), halves["forward"].to_numpy()
+    stages = int(places["stage"].to_numpy().max()) + 1
+    key = _keys(halves, stages, placement)
     # Blocks one virtual stage apart have keys one apart, so neighbours in order of the key are the edges.
     order = np.argsort(key, kind="stable")
     near, far = order[:-1], order[1:]
@@ -34,24 +36,31 @@ def block_edges(profile: Profile) -> pl.DataFrame:
     onward = forward[near]
     return pl.DataFrame(
         {
-            "src": row[np.where(onward, near, far)],
-            "dst": row[np.where(onward, far, near)],
+            "src": identity[np.where(onward, near, far)],
+            "dst": identity[np.where(onward, far, near)],
             "direction": pl.select(pl.when(pl.Series(onward)).then(pl.lit("F")).otherwise(pl.lit("B"))).to_series(),
         },
         schema=EDGES,
     )
 
 
-def back_in_time(edges: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
-    """Which `edges` lead to a block that starts no later than the one that feeds it, as on clocks that disagree."""
-    starts = spans["start_ns"]
-    return starts.gather(edges["dst"]) <= starts.gather(edges["src"])
+def drawable_edges(profile: Profile) -> tuple[pl.DataFrame, int]:
+    """The edges (`EDGES`) whose consumer starts after its producer, of blocks that the profile still has; and how many
+    point backwards in time, as on clocks that disagree. Needs `Profile.interpretation`."""
+    rows = profile.edge_rows()
+    starts = profile.spans["start_ns"]
+    later = starts.gather(rows["dst"]) > starts.gather(rows["src"])
+    kept = rows.filter(later)
+    identity = profile.spans["id"]
+    edges = kept.with_columns(identity.gather(kept[end]).alias(end) for end in ("src", "dst"))
+    return edges, rows.height - kept.height
 
 
 def _halves(spans: pl.DataFrame) -> pl.DataFrame:
-    """A row per forward and per backward (an overlapped pair has both) with its row in `spans`."""
-    rows = spans.with_row_index("row").with_columns(pl.col("run", "step", "chunk", "chunk_b").fill_null(0))
-    common = ["row", "rank", "run", "step"]
+    """A row per forward and per backward (an overlapped pair has both): id, rank, run, step, microbatch, chunk,
+    forward."""
+    rows = spans.with_columns(pl.col(*STEP_KEY, "chunk", "chunk_b").fill_null(0))
+    common = ["id", "rank", *STEP_KEY]
     forward = rows.filter(pl.col("kind").is_in(["F", "FB"])).select(*common, "microbatch", "chunk", forward=True)
     back = rows.filter(pl.col("kind") == "B").select(*common, "microbatch", "chunk", forward=False)
     pair = rows.filter(pl.col("kind") == "FB").select(
@@ -60,28 +69,29 @@ def _halves(spans: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([forward, back, pair]).drop_nulls("microbatch")
 
 
-def replicas(ranks: pl.DataFrame) -> pl.DataFrame:
-    """rank, stage, replica, sorted by rank: ranks with the same replica form one pipeline, one rank per stage."""
-    places = ranks.drop_nulls("stage").with_columns(pl.col("dp", "tp", "cp").fill_null(0)).sort("rank")
-    # Where the data do not tell replicas apart, the ranks of a stage are numbered in order.
-    numbered = places.with_columns(same=pl.int_range(pl.len()).over("stage", "dp", "tp", "cp"))
-    return numbered.select("rank", "stage", replica=pl.struct("dp", "tp", "cp", "same").rank("dense").cast(pl.Int64))
-
-
-def _keys(halves: pl.DataFrame, places: pl.DataFrame, placement: Placement) -> npt.NDArray[np.int64]:
+def _keys(halves: pl.DataFrame, stages: int, placement: Placement) -> Ints:
     """One number for (direction, step, replica, copy of the model, micro-batch, virtual stage) of each half.
 
     Numbers in between are left free, so that a last virtual stage is never one below the first of something else.
     """
-    here = np.searchsorted(places["rank"].to_numpy(), halves["rank"].to_numpy())
-    stage, replica = (places[c].to_numpy().astype(np.int64)[here] for c in ("stage", "replica"))
-    chunk = halves["chunk"].to_numpy().astype(np.int64)
-    stages = int(places["stage"].to_numpy().max()) + 1
-    parts = [halves[c].to_numpy().astype(np.int64) for c in ("forward", "run", "step")]
-    parts += [replica, chunk if placement == "both" else np.zeros_like(chunk)]
-    parts += [halves["microbatch"].to_numpy().astype(np.int64), virtual_stage(placement, stages, chunk, stage)]
-    key = np.zeros_like(chunk)
-    for part in parts:
-        least = part.min()
-        key = key * (part.max() - least + 2) + (part - least)
+    columns = ("forward", *STEP_KEY, "replica", "microbatch", "chunk", "stage")
+    *groups, microbatch, chunk, stage = (halves[c].to_numpy().astype(np.int64) for c in columns)
+    copy = chunk if placement == "both" else np.zeros_like(chunk)
+    key, reach = np.zeros_like(chunk), 1
+    for part in (*groups, copy, microbatch, virtual_stage(placement, stages, chunk, stage)):
+        number = _close(part)
+        size = int(number.max()) + 2
+        if reach * size > LARGEST_KEY:  # as numbers from a damaged file may be: only equality counts so far
+            distinct, key = np.unique(key, return_inverse=True)
+            reach = len(distinct)
+        key, reach = key * size + number, reach * size
     return key
+
+
+def _close(part: Ints) -> Ints:
+    """`part` counted from 0, where it is spread wide with its gaps narrowed to one number."""
+    least = int(part.min())
+    if int(part.max()) - least < 1 << 24:
+        return part - least
+    values, index = np.unique(part, return_inverse=True)
+    return np.append(0, np.cumsum(np.minimum(np.diff(values), 2)))[index]

@@ -1,4 +1,4 @@
-"""What a message carries, where its source says only who sent it to whom: `tell(profile) -> Profile`."""
+"""Which micro-batch a message carries, where its source says only who sent it to whom."""
 
 from __future__ import annotations
 
@@ -7,60 +7,59 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.model import MESSAGES, Note, Profile, conform
-from trace_export.pipeline.edges import block_edges
 
-LANE = ["src_rank", "dst_rank"]
+CHANNEL = ["src_rank", "dst_rank"]
+LABELS = ("direction", "microbatch", "chunk")
 
 
-def tell(profile: Profile) -> Profile:
+def label(profile: Profile) -> Profile:
     """`profile` with direction, microbatch and chunk (the receiver's) of messages that lack the micro-batch.
 
-    A message has two witnesses, each by its own rank's clock: the block that ended last before the send, of those that
-    feed the other rank, and the block that starts next after the receive, of those that the other rank feeds. Only
-    where both name the same pair of blocks, and no other message does, it is filled in, if that is the direction where
-    it is known; a note counts these.
+    Each end names a pair of blocks, by its own rank's clock: the producer is the block that ended last before the send,
+    of those that feed the other rank; the consumer the block that starts next after the receive, of those that the
+    other rank feeds. A message gets its labels only where both ends name the same pair of blocks, no other message
+    does, and the direction, where it is known, is the same; a note counts these. Needs `Profile.interpretation`.
     """
-    silent = profile.messages.with_row_index("row").filter(pl.col("microbatch").is_null())
-    if silent.is_empty():
+    unlabelled = profile.messages.with_row_index("row").filter(pl.col("microbatch").is_null())
+    if unlabelled.is_empty():
         return profile
-    pairs = _pairs(profile.spans, block_edges(profile))
-    met = silent.select("row", *LANE, "send_start_ns", "recv_end_ns", known="direction")
+    pairs = _pairs(profile)
+    met = unlabelled.select("row", *CHANNEL, "send_start_ns", "recv_end_ns", known="direction")
     for name, own, theirs, strategy in (
-        ("gave", "send_start_ns", "given_ns", "backward"), ("took", "recv_end_ns", "taken_ns", "forward")
+        ("sent", "send_start_ns", "produced_ns", "backward"), ("received", "recv_end_ns", "consumed_ns", "forward")
     ):  # fmt: skip
-        side = pairs.select(*LANE, pl.col("pair").alias(name), pl.col(theirs).alias(own)).sort(own)
-        met = met.sort(own).join_asof(side, on=own, by=LANE, strategy=strategy, check_sortedness=False)  # type: ignore[arg-type]
-    sure = met.filter((pl.col("gave") == pl.col("took")) & ~pl.col("gave").is_duplicated())
-    names = ("direction", "microbatch", "chunk")
-    found = sure.select("row", "known", pair="gave").join(pairs.select("pair", *names), on="pair")
+        side = pairs.select(*CHANNEL, pl.col("pair").alias(name), pl.col(theirs).alias(own)).sort(own)
+        met = met.sort(own).join_asof(side, on=own, by=CHANNEL, strategy=strategy, check_sortedness=False)  # type: ignore[arg-type]
+    sure = met.filter((pl.col("sent") == pl.col("received")) & ~pl.col("sent").is_duplicated())
+    found = sure.select("row", "known", pair="sent").join(pairs.select("pair", *LABELS), on="pair")
     found = found.filter((pl.col("known") == pl.col("direction")).fill_null(True)).drop("known", "pair")
     if found.is_empty():
         return profile
     filled = profile.messages.with_row_index("row").join(
-        found, on="row", how="left", suffix="_told", maintain_order="left"
+        found, on="row", how="left", suffix="_found", maintain_order="left"
     )
-    filled = filled.with_columns(pl.coalesce(name, f"{name}_told").alias(name) for name in names)
+    filled = filled.with_columns(pl.coalesce(name, f"{name}_found").alias(name) for name in LABELS)
     text = "messages: what they carry is inferred from the blocks before the send and after the receive"
-    return replace(profile, messages=conform(filled, MESSAGES)).with_notes(
-        [Note("message-labels-inferred", "note", text, count=found.height)]
-    )
+    note = Note("message-labels-inferred", "note", text, count=found.height)
+    return replace(profile, messages=conform(filled, MESSAGES)).with_notes([note])
 
 
-def _pairs(spans: pl.DataFrame, edges: pl.DataFrame) -> pl.DataFrame:
-    """A row per edge between two ranks: pair (its number), src_rank, dst_rank, direction, given_ns (end of the block
-    that gives), taken_ns (start of the one that takes), and the latter's microbatch and chunk."""
-    giver, taker = spans[edges["src"]], spans[edges["dst"]]
-    backward = (edges["direction"] == "B") & (taker["kind"] == "FB")
-    numbers = taker.select(
+def _pairs(profile: Profile) -> pl.DataFrame:
+    """A row per edge between two ranks: pair (its number), src_rank, dst_rank, direction, produced_ns (end of the
+    producer), consumed_ns (start of the consumer), and the latter's microbatch and chunk."""
+    edges = profile.edge_rows()
+    producer, consumer = profile.spans[edges["src"]], profile.spans[edges["dst"]]
+    backward = (edges["direction"] == "B") & (consumer["kind"] == "FB")
+    numbers = consumer.select(
         pl.when(backward).then(f"{name}_b").otherwise(name).alias(name) for name in ("microbatch", "chunk")
     )
     return pl.DataFrame(
         {
-            "src_rank": giver["rank"],
-            "dst_rank": taker["rank"],
+            "src_rank": producer["rank"],
+            "dst_rank": consumer["rank"],
             "direction": edges["direction"],
-            "given_ns": giver["end_ns"],
-            "taken_ns": taker["start_ns"],
+            "produced_ns": producer["end_ns"],
+            "consumed_ns": consumer["start_ns"],
             **{name: numbers[name] for name in numbers.columns},
         }
     ).filter(pl.col("src_rank") != pl.col("dst_rank")).with_row_index("pair")  # fmt: skip

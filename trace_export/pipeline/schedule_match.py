@@ -1,57 +1,121 @@
-"""Which schedule a run follows: the measured order of each rank's blocks against the orders of `schedules`.
+"""Which schedule a run follows, in two stages that share one list of candidates.
 
-Exact orders are found by equality. Else the distance is how many blocks are missing, superfluous or displaced.
+`exact_plan` needs no numbers: it compares the words of a step (its kinds of block, in order) with those of each
+candidate, and is how blocks without a micro-batch get one (`labels`). `recognise` compares numbered blocks: exact
+orders are found by equality, else the distance is how many blocks are missing, superfluous or displaced.
+
+Stages, chunks and micro-batches are numbers that a file may have wrong, so an order is generated for the stages that
+have blocks only, and only where it is not far longer than what was recorded (`borne_out`).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import NamedTuple
 
-import numpy as np
 import polars as pl
 
 from trace_export.errors import UsageError
-from trace_export.model import Declared, Note, Profile
-from trace_export.pipeline.block_order import KEY, LETTERS, STEP, expected_order, sequences, without_pieces
-from trace_export.schedules.schedule import TITLES, Schedule, canonical, schedule
+from trace_export.model import STEP_KEY, WORK_KINDS, Declared, Note, Plan, Profile, Recognition
+from trace_export.pipeline.block_order import expected_order, sequences, without_pieces, without_weights
+from trace_export.pipeline.order_distance import distances_to
+from trace_export.pipeline.stages import DEEPEST
+from trace_export.schedules.catalogue import CATALOGUE, TITLES
+from trace_export.schedules.schedule import check
+from trace_export.schedules.words import blocks, word
 
 LIKELY = ((0.02, 2), (0.1, 5))
 """An order that is not exact is named when its distance is below the first number, and the runner-up's above the
-second number times that; one of the pairs suffices."""
+second number times that; one of the pairs suffices. From `tests/experiments/schedule_distance.py`."""
 
-TWINS = {"1f1b": ("zb-h1",), "eager-1f1b": ("zb-h2",)}
-"""Without recorded W blocks these cannot be told from the schedules on the right."""
+MOST_TIMES = 16
+SMALL = 30_000
+"""How many times the blocks recorded of a step its order may have (a sixteenth of a step is still recognised), unless
+it is so short that it costs nothing."""
 
-DEVIATIONS = {
-    "run": pl.Int32(), "step": pl.Int32(), "rank": pl.Int32(), "stage": pl.Int32(), "position": pl.Int32(),
-    "expected": pl.String(), "found": pl.String(),
-}  # fmt: skip
+MOST_CHUNKS_TRIED = 64
+FIRST = ("1f1b", "interleaved", "interleaved-paddle", "interleaved-zb1p", "interleaved-split-paddle")
+"""The simplest and most frequent schedules: of several that fit a word exactly, the first is believed."""
 
 
-@dataclass(frozen=True)
-class Recognition:
-    """What was recognised. `schedule` is the closest order, None where nothing fits the numbers; `certainty` says
-    whether to believe it: `exact` on all ranks, `likely`, or `unknown` (then it has no name, only the closest).
+def candidates(stages: int, forwards: int, chunks: int | None, group: int | None = None) -> Iterator[Plan]:
+    """Every schedule in which a rank runs so many forwards, the simplest and most frequent first.
 
-    `distance` is the share of blocks that are missing, superfluous or elsewhere, in the step that was compared;
-    `runner_up` the next best and its distance. `twins` are schedules that cannot be told from it. `weights` is false
-    where weight gradients were not compared, because none or only some were recorded.
+    Where the number of `chunks` is not known (None), with each that divides them. `group`: the size of an interleaved
+    schedule's groups, where it is not the usual one.
     """
+    for name in (*FIRST, *(name for name in CATALOGUE if name not in FIRST)):
+        row = CATALOGUE[name]
+        for count in _chunk_counts(name, stages, forwards, chunks):
+            microbatches = forwards if row.placement == "both" else forwards // count
+            if row.only_when_short and microbatches != stages:
+                continue
+            plan = Plan(name, stages, microbatches, count, group if name == "interleaved" else None)
+            if allowed(plan):
+                yield plan
 
-    schedule: Schedule | None = None
-    certainty: Literal["exact", "likely", "unknown"] = "unknown"
-    distance: float = 1.0
-    runner_up: tuple[str, float] | None = None
-    twins: tuple[str, ...] = ()
-    weights: bool = True
 
-    @property
-    def named(self) -> Schedule | None:
-        """The schedule, where it is certain enough to be named."""
-        return None if self.certainty == "unknown" else self.schedule
+def _chunk_counts(name: str, stages: int, forwards: int, chunks: int | None) -> list[int]:
+    row = CATALOGUE[name]
+    if not row.many_chunks:
+        return [row.chunks] if chunks in (None, row.chunks) and forwards % row.chunks == 0 else []
+    if chunks is not None:
+        return [chunks]
+    most = min(forwards // stages, MOST_CHUNKS_TRIED) if stages > 1 else 0
+    return [count for count in range(2, most + 1) if forwards % count == 0]
+
+
+def allowed(plan: Plan) -> bool:
+    """Whether the schedule's rules allow these numbers."""
+    try:
+        check(plan)
+    except UsageError:
+        return False
+    return True
+
+
+def borne_out(plan: Plan, present: int, recorded: int) -> bool:
+    """Whether the data, `recorded` blocks of a step on `present` stages, can be of a plan of this size."""
+    each = 3 * plan.microbatches * (1 if CATALOGUE[plan.name].placement == "both" else plan.chunks)
+    return plan.stages <= DEEPEST * present and present * each <= max(SMALL, MOST_TIMES * recorded)
+
+
+class Numbering(NamedTuple):
+    """`exact`: the blocks come in the plan's order; else only the order of each kind is the plan's."""
+
+    plan: Plan
+    exact: bool
+
+
+def exact_plan(seen: Mapping[int, str], stages: int, *, more: bool) -> Numbering | None:
+    """The plan under which every stage's word is exactly `seen` (stage → word of a whole step); else the plan whose
+    numbering fits, marked as not exact; None when there is neither.
+
+    `more`: there may be more than `stages`, which leading forwards say that fall by one from stage to stage.
+    """
+    forwards = {len(word) - len(word.replace("F", "")) for word in seen.values()}
+    if len(forwards) != 1 or any("X" in word for word in seen.values()):
+        return None
+    count = forwards.pop()
+    plans = list(candidates(stages, count, None))
+    depths = {stage + word.find("B") for stage, word in seen.items()}
+    if more and len(depths) == 1 and (depth := depths.pop()) > stages and allowed(deeper := Plan("1f1b", depth, count)):
+        plans.insert(0, deeper)
+    for plan in plans:
+        if all(word(plan, stage) == found for stage, found in seen.items()):
+            return Numbering(plan, exact=True)
+    for plan in plans:
+        if all(_same_warm_up(word(plan, stage), found) for stage, found in seen.items()):
+            return Numbering(plan, exact=False)
+    return None
+
+
+def _same_warm_up(expected: str, found: str) -> bool:
+    """Equal counts, and as many forwards before the first backward, or one more (Megatron's
+    overlap_moe_expert_parallel_comm)."""
+    warm_up, wanted = found.find("B"), expected.find("B")
+    return warm_up - wanted in (0, 1) and sorted(found) == sorted(expected)
 
 
 @dataclass(frozen=True)
@@ -75,27 +139,24 @@ def recognise(profile: Profile) -> Recognition:
     kinds = dict(step.group_by("kind").len().iter_rows())
     if "B" not in kinds or "F" not in kinds:
         return Recognition()
-    found = _closest(step, profile.declared.schedule)
+    found = _closest(step, profile.declared.pp)
     if found.certainty != "exact" and 0 < kinds.get("W", 0) < kinds["B"]:
         # Some runs record the weight gradients of a part of the step only.
-        other = _closest(_without_weights(step), profile.declared.schedule)
-        if other.certainty == "exact" and other.schedule is not None and other.schedule.splits:
+        other = _closest(without_weights(step), profile.declared.pp)
+        if other.certainty == "exact" and other.plan is not None and CATALOGUE[other.plan.name].splits_from:
             return other
     return found
 
 
-def _without_weights(orders: pl.DataFrame) -> pl.DataFrame:
-    position = pl.int_range(pl.len(), dtype=pl.Int32).over("rank", *STEP)
-    return orders.filter(pl.col("kind") != "W").with_columns(position=position)
-
-
-def _closest(step: pl.DataFrame, declared: str | None) -> Recognition:
-    numbers = _numbers(step)
-    candidates = {s.name: s for s in _candidates(numbers, declared)}
-    if not candidates:
+def _closest(step: pl.DataFrame, declared: int | None) -> Recognition:
+    """The candidate whose order is closest to that of the step; `declared` is the number of stages, if it is known."""
+    numbers = _numbers(step, declared)
+    present = tuple(step["stage"].unique().sort())
+    plans = {plan.name: plan for plan in _comparable(numbers) if borne_out(plan, len(present), len(step))}
+    if not plans:
         return Recognition()
-    expected = {name: expected_order(s, numbers.weights) for name, s in candidates.items()}
-    distances = _distances(step, expected)
+    expected = {name: expected_order(blocks(plan, present), numbers.weights) for name, plan in plans.items()}
+    distances = distances_to(expected, step)
     best, *others = sorted(distances, key=lambda name: (*distances[name], list(TITLES).index(name)))
     differs, distance = distances[best]
     twins = tuple(n for n in others if distances[n] == distances[best])
@@ -103,47 +164,61 @@ def _closest(step: pl.DataFrame, declared: str | None) -> Recognition:
     further = runner_up[1] if runner_up else 1.0
     likely = any(distance < most and further >= times * distance for most, times in LIKELY)
     return Recognition(
-        schedule=candidates[best],
+        plan=plans[best],
         certainty="exact" if not differs else "likely" if likely else "unknown",
         distance=distance,
         runner_up=runner_up,
-        twins=(*twins, *(() if numbers.weights else TWINS.get(best, ()))),
+        twins=(*twins, *(() if numbers.weights else _twins(best))),
         weights=numbers.weights,
     )
 
 
-def declare(profile: Profile) -> Profile:
-    """`profile` that declares the schedule its order shows, where it declares none and the order is certain enough.
+def _comparable(numbers: _Numbers) -> Iterator[Plan]:
+    """The candidates that fit the numbers; with recorded weight gradients those that split the backward, without them
+    all but those that would be the same as another."""
+    group = numbers.g if numbers.g > numbers.p else None
+    for plan in candidates(numbers.p, numbers.m * numbers.v, numbers.v, group):
+        row = CATALOGUE[plan.name]
+        splits = row.splits_from is not None and plan.stages >= row.splits_from
+        if splits if numbers.weights else row.same_without_weights is None:
+            yield plan
+
+
+def _twins(name: str) -> tuple[str, ...]:
+    """The schedules that cannot be distinguished from it without recorded weight gradients."""
+    return tuple(n for n, row in CATALOGUE.items() if row.same_without_weights == name and not row.variant)
+
+
+def declare(profile: Profile, found: Recognition) -> Profile:
+    """`profile` that declares the schedule which was `found`, where it declares none and the order is certain enough.
 
     A single stage has no schedule to speak of.
     """
-    if profile.declared.schedule is not None:
+    plan = found.named
+    if profile.declared.schedule is not None or plan is None or plan.stages == 1:
         return profile
-    found = recognise(profile)
-    s = found.named
-    if s is None or s.stages == 1:
-        return profile
+    row = CATALOGUE[plan.name]
     numbers = Declared(
-        schedule=s.title,
-        microbatches=s.microbatches,
-        chunks=s.chunks,
-        placement=None if s.placement == "both" else s.placement,
+        schedule=row.title,
+        microbatches=plan.microbatches,
+        chunks=plan.chunks,
+        placement=None if row.placement == "both" else row.placement,
     )
     differing = f"{found.distance:.1%}" if found.distance >= 0.001 else "less than 0.1%"
     how = "exactly" if found.certainty == "exact" else f"but for {differing} of the blocks"
     twins = f" (or {', '.join(TITLES[n] for n in found.twins)}, which would look the same)" if found.twins else ""
-    note = Note("schedule-recognised", "note", f"the order of the blocks is {how} that of {s.title}{twins}")
+    note = Note("schedule-recognised", "note", f"the order of the blocks is {how} that of {row.title}{twins}")
     return replace(profile, declared=profile.declared.or_else(numbers)).with_notes([note])
 
 
 def _fullest(spans: pl.DataFrame) -> pl.DataFrame:
     """The rows of the step with the most blocks, the first of several, with their `row`."""
-    counts = spans.filter(pl.col("kind").is_in(["F", "B", "W", "FB"])).group_by(STEP).len()
-    most = counts.sort("len", *STEP, descending=[True, False, False]).head(1)
-    return spans.with_row_index("row").join(most, on=STEP, how="semi", nulls_equal=True, maintain_order="left")
+    counts = spans.filter(pl.col("kind").is_in(WORK_KINDS)).group_by(STEP_KEY).len()
+    most = counts.sort("len", *STEP_KEY, descending=[True, False, False]).head(1)
+    return spans.with_row_index("row").join(most, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
 
 
-def _numbers(step: pl.DataFrame) -> _Numbers:
+def _numbers(step: pl.DataFrame, declared: int | None) -> _Numbers:
     forwards = step.filter(pl.col("kind") == "F")
     counts = forwards.group_by("rank", "chunk").len()["len"].to_numpy()
     turn = forwards.filter(pl.col("chunk") == 1).group_by("rank").agg(turn=pl.col("position").min())
@@ -154,7 +229,7 @@ def _numbers(step: pl.DataFrame) -> _Numbers:
         .group_by("rank").len()["len"].to_numpy()
     )  # fmt: skip
     return _Numbers(
-        p=int(step["stage"].to_numpy().max()) + 1,
+        p=max(int(step["stage"].to_numpy().max()) + 1, declared or 0),
         m=int(counts.max()) if len(counts) else 0,
         v=int(forwards["chunk"].to_numpy().max()) + 1 if len(forwards) else 1,
         g=int(before.min()) if len(before) else 0,
@@ -162,141 +237,22 @@ def _numbers(step: pl.DataFrame) -> _Numbers:
     )
 
 
-def _candidates(n: _Numbers, declared: str | None) -> Iterable[Schedule]:
-    """The schedules that fit the numbers; with recorded weight gradients those that split the backward, without
-    them all but those that would be the same as another."""
-    names = list(TITLES)
-    if not n.weights:
-        names = [name for name in names if name not in ("zb-h1", "zb-h2", "zbh1-paddle", "interleaved-split-paddle")]
-    if n.m != n.p:
-        names.remove("interleaved-paddle")  # differs from interleaved only in steps as short as the pipeline
-    if declared is not None:
-        names = list(dict.fromkeys([*_canonical(declared), *names]))
-    for name in names:
-        many = name.startswith("interleaved")
-        group = n.g if name == "interleaved" and n.g > n.p else None
-        try:
-            found = schedule(name, n.p, 2 * n.m if name == "dualpipe" else n.m, n.v if many else None, group)
-        except UsageError:  # its rules do not allow these numbers
-            continue
-        if found.chunks == n.v and (found.splits or not n.weights):
-            yield found
+def with_microbatches(plan: Plan, forwards: int) -> Plan | None:
+    """The plan for a step of so many forwards per chunk and rank; None where that is too few for the schedule."""
+    both = CATALOGUE[plan.name].placement == "both"
+    other = replace(plan, microbatches=2 * forwards if both else forwards)
+    return other if allowed(other) else None
 
 
-def _canonical(name: str) -> list[str]:
-    try:
-        return [canonical(name)]
-    except UsageError:  # a name of a framework that we have no order for
-        return []
-
-
-def _distances(step: pl.DataFrame, expected: dict[str, pl.DataFrame]) -> dict[str, tuple[bool, float]]:
-    """Whether the step differs from each order, and by how much; where none is exact, counted for the closest two.
-
-    The rest are compared by how many blocks are followed by the right one: more than the distance, and quickly known.
-    """
-    found = step.select("rank", "stage", "position", key=KEY)
-    rough = {name: _rough(found, order) for name, order in expected.items()}
-    close = sorted(rough, key=lambda name: rough[name])[:2] if min(rough.values()) > 0 else []
-    return {
-        name: (far > 0, _edits(found, expected[name]) if name in close and far else far) for name, far in rough.items()
-    }
-
-
-def _rough(found: pl.DataFrame, order: pl.DataFrame) -> float:
-    """The share of blocks whose follower is not the expected one; 0 when and only when all ranks are exact."""
-    following = pl.col("key").shift(-1).fill_null(-1)
-    links = found.with_columns(next=following.over("rank"), first=pl.col("position") == 0)
-    right = order.select("stage", "position", key=KEY).with_columns(
-        next=following.over("stage"), first=pl.col("position") == 0
+def of_steps(plan: Plan, orders: pl.DataFrame) -> Plan | None:
+    """The plan for the steps in `orders` (`block_order.sequences`): the same where one of them has its micro-batches,
+    else with those of the step that has the most; None where these are too few for the schedule."""
+    forwards = (
+        orders.filter(pl.col("kind") == "F")
+        .group_by(*STEP_KEY, "rank", "chunk")
+        .agg(pl.col("microbatch").n_unique())
+        .group_by(STEP_KEY)
+        .agg(pl.col("microbatch").max())["microbatch"]
     )
-    matched = len(links.join(right, on=["stage", "key", "next", "first"], how="semi"))
-    wanted = found.select("rank", "stage").unique().join(right.group_by("stage").len(), on="stage")["len"].sum()
-    total = max(len(found), wanted)
-    return float(1 - matched / total) if total else 0.0
-
-
-def _edits(found: pl.DataFrame, order: pl.DataFrame) -> float:
-    """(missing + superfluous + displaced blocks) / blocks. Blocks missing at both ends are free: the window was cut."""
-    places = {
-        stage: dict(zip(keys, range(len(keys)), strict=True))
-        for stage, keys in order.group_by("stage").agg(KEY).iter_rows()
-    }
-    wrong = total = 0
-    for stage, keys in found.group_by("rank").agg(pl.col("stage").first(), "key").select("stage", "key").iter_rows():
-        where = places.get(stage, {})
-        known = [where[k] for k in dict.fromkeys(keys) if k in where]
-        span = max(known) - min(known) + 1 if known else 0
-        wrong += (len(keys) - len(known)) + (span - len(known)) + (len(known) - _increasing(known))
-        total += max(len(keys), span)
-    return wrong / total if total else 1.0
-
-
-def _increasing(values: list[int]) -> int:
-    """The length of the longest increasing subsequence: so many blocks can stay where they are."""
-    tails: list[int] = []
-    for value in values:
-        at = bisect_left(tails, value)
-        tails[at : at + 1] = [value]
-    return len(tails)
-
-
-def deviations(orders: pl.DataFrame, found: Recognition) -> pl.DataFrame:
-    """Where ranks leave the recognised order in `orders` (as `observed.sequences` gives them).
-
-    Columns `DEVIATIONS`: a row per rank and step that differs, with the first position where it does, the block
-    expected there and the one found (null: none). Steps with other numbers of micro-batches are compared with the
-    order for theirs.
-    """
-    if found.schedule is None:
-        return pl.DataFrame(schema=DEVIATIONS)
-    orders = without_pieces(orders)
-    if not found.weights:
-        orders = _without_weights(orders)
-    counts = (
-        orders.filter((pl.col("kind") == "F") & (pl.col("chunk") == 0))
-        .group_by(*STEP, "rank").len().group_by(STEP).agg(m=pl.col("len").max())
-    )  # fmt: skip
-    parts = [pl.DataFrame(schema=DEVIATIONS)]
-    for m in counts["m"].unique():
-        s = _same(found.schedule, m if found.schedule.placement != "both" else 2 * m)
-        if s is not None:
-            steps = counts.filter(pl.col("m") == m)
-            part = orders.join(steps, on=STEP, how="semi", nulls_equal=True, maintain_order="left")
-            parts.append(_first_differences(part, expected_order(s, found.weights)))
-    return pl.concat(parts).sort(*STEP, "rank")
-
-
-def _same(found: Schedule, m: int) -> Schedule | None:
-    if m == found.microbatches:
-        return found
-    try:
-        return schedule(found.name, found.stages, m, found.chunks, found.group)
-    except UsageError:  # a step with too few micro-batches for the schedule
-        return None
-
-
-def _first_differences(orders: pl.DataFrame, expected: pl.DataFrame) -> pl.DataFrame:
-    # A row per stage, long enough for all, so that expected blocks are looked up and not joined.
-    stage, position = (orders[c].to_numpy() for c in ("stage", "position"))
-    lengths = [orders["position"], expected["position"]]
-    shape = (1 + max(stage.max(), expected["stage"].to_numpy().max()), 2 + max(p.to_numpy().max() for p in lengths))
-    table = np.full(shape, -1, np.int64)
-    table[expected["stage"].to_numpy(), expected["position"].to_numpy()] = expected.select(KEY).to_series().to_numpy()
-    group = [*STEP, "rank", "stage"]
-    keyed = orders.select(*group, "position", found=KEY, expected=pl.Series(table[stage, position]))
-    ends = keyed.group_by(group).agg(pl.col("position").max() + 1)
-    after = pl.Series(table[ends["stage"].to_numpy(), ends["position"].to_numpy()])
-    short = ends.with_columns(found=pl.lit(-1, pl.Int64), expected=after)
-    wrong = pl.concat([keyed, short.select(keyed.columns)]).filter(pl.col("found") != pl.col("expected"))
-    first = wrong.sort("position").group_by(group, maintain_order=True).first()
-    return first.with_columns(_name("found"), _name("expected")).select(
-        pl.col(name).cast(dtype) for name, dtype in DEVIATIONS.items()
-    )
-
-
-def _name(column: str) -> pl.Expr:
-    """`B3.1` for the key of the backward of micro-batch 3 in chunk 1."""
-    key = pl.col(column)
-    letter = (key % 4).replace_strict(dict(enumerate(LETTERS)), default=None, return_dtype=pl.String)
-    return pl.when(key >= 0).then(pl.format("{}{}.{}", letter, key // 4 // 4096, key // 4 % 4096)).alias(column)
+    plans = [with_microbatches(plan, count) for count in forwards.unique().sort(descending=True)]
+    return plan if plan in plans else next(iter(plans), None)

@@ -1,4 +1,4 @@
-"""What the shape of the work tells about the pipeline where nothing else does: how many stages come after a rank.
+"""Infer the stage of a rank from the order of its blocks, where nothing declares it: how many stages come after it.
 
 All of it is measured on a rank's own clock, so it holds however wrong the clocks of the hosts are:
 
@@ -19,12 +19,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from trace_export.schedules.words import VEE_MARKER
+from trace_export.model import STEP_KEY, WORK_KINDS
 
 STEPS = 5
 """So many steps are looked at, those with the most blocks: a cut step has fewer."""
 
-STEP = ["run", "step"]
 _FORWARD = pl.col("kind").is_in(["F", "FB"])
 _BACKWARD = pl.col("kind") != "F"
 
@@ -42,26 +41,28 @@ class Inference:
 
 def sample(spans: pl.DataFrame, steps: int = STEPS) -> pl.DataFrame:
     """The F, B, W and FB blocks of the fullest steps; a block without run or step counts as of the first."""
-    blocks = spans.filter(pl.col("kind").is_in(["F", "B", "W", "FB"])).with_columns(pl.col(STEP).fill_null(0))
-    counts = blocks.group_by(STEP).len().sort("len", *STEP, descending=[True, False, False])
-    return blocks.join(counts.head(steps), on=STEP, how="semi", maintain_order="left")
+    blocks = spans.filter(pl.col("kind").is_in(WORK_KINDS)).with_columns(pl.col(STEP_KEY).fill_null(0))
+    counts = blocks.group_by(STEP_KEY).len().sort("len", *STEP_KEY, descending=[True, False, False])
+    return blocks.join(counts.head(steps), on=STEP_KEY, how="semi", maintain_order="left")
 
 
-def infer(spans: pl.DataFrame) -> Inference | None:
-    """The stage of every rank that has blocks, or None where their shape says nothing. Needs no labels but `kind`.
+def infer(spans: pl.DataFrame, *, continued: bool = False) -> Inference | None:
+    """The stage of every rank that has blocks, or None where their order says nothing. Needs no labels but `kind`.
 
-    Every run is looked at on its own; counts are believed before times.
+    Every run is looked at on its own; counts take precedence over times. `continued`: the forwards count on over two
+    chunks that lie in a V (`Declared.numbers_continue`).
     """
     runs = spans.select(pl.col("run").fill_null(0)).to_series().unique().sort()
-    vee = spans.select(VEE_MARKER.any()).item()
-    found = [_infer(measure(spans.filter(pl.col("run").fill_null(0) == run)), vee=vee) for run in runs]
+    of_runs = (spans.filter(pl.col("run").fill_null(0) == run) for run in runs)
+    found = [_infer(measure(_with_chunks(run) if continued else run), vee=continued) for run in of_runs]
     usable = [inference for inference in found if inference is not None]
     return min(usable, key=lambda i: (-len(i.stages), not i.exact), default=None)
 
 
-def placement(spans: pl.DataFrame) -> Literal["loop", "vee"] | None:
-    """Whether the chunks of the ranks lie in a loop or in a V; None where there is but one chunk, or one rank."""
-    turns = measure(spans)["turn"].drop_nulls()
+def placement(spans: pl.DataFrame, *, continued: bool = False) -> Literal["loop", "vee"] | None:
+    """Whether the chunks of the ranks lie in a loop or in a V; None where there is but one chunk, or one rank.
+    `continued` as for `infer`."""
+    turns = measure(_with_chunks(spans) if continued else spans)["turn"].drop_nulls()
     return None if len(turns) < 2 else "vee" if turns.n_unique() > 1 else "loop"
 
 
@@ -76,9 +77,9 @@ def measure(spans: pl.DataFrame) -> pl.DataFrame:
     of_first = _FORWARD & (pl.col("chunk") == 0)
     before = of_first & (pl.col("start_ns") < first[1])
     each = (
-        sample(_with_chunks(spans))
+        sample(spans)
         .with_columns(pl.col("chunk").fill_null(0))
-        .group_by("rank", *STEP)
+        .group_by("rank", *STEP_KEY)
         .agg(
             lead=pl.when(first_back.is_not_null()).then(leading.sum()),
             forwards=_FORWARD.sum(),
@@ -90,7 +91,7 @@ def measure(spans: pl.DataFrame) -> pl.DataFrame:
             unit_ns=(pl.col("end_ns") - pl.col("start_ns")).filter(pl.col("kind") == "F").median(),
         )
     )
-    medians = pl.exclude("rank", *STEP, "turn", "first").median()
+    medians = pl.exclude("rank", *STEP_KEY, "turn", "first").median()
     return each.group_by("rank").agg(medians, pl.col("turn", "first").max()).sort("rank")
 
 
@@ -100,12 +101,12 @@ def _up_to(which: pl.Expr) -> pl.Expr:
 
 
 def _with_chunks(spans: pl.DataFrame) -> pl.DataFrame:
-    """With the chunks that MindSpeed's numbers tell before they are taken apart (see VEE_MARKER)."""
-    told = VEE_MARKER.any() & _FORWARD & pl.col("chunk").is_null()
-    microbatches = pl.col("microbatch").filter(told).max() // 2 + 1
+    """With the chunk of each forward and its micro-batch in it, where they count on over two chunks."""
+    counted = _FORWARD & pl.col("chunk").is_null()
+    microbatches = pl.col("microbatch").filter(counted).max() // 2 + 1
     return spans.with_columns(
-        chunk=pl.when(told).then(pl.col("microbatch") // microbatches).otherwise("chunk"),
-        microbatch=pl.when(told).then(pl.col("microbatch") % microbatches).otherwise("microbatch"),
+        chunk=pl.when(counted).then(pl.col("microbatch") // microbatches).otherwise("chunk"),
+        microbatch=pl.when(counted).then(pl.col("microbatch") % microbatches).otherwise("microbatch"),
     )
 
 

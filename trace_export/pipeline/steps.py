@@ -1,33 +1,31 @@
 """Which step of the training run a block belongs to, where the source does not say.
 
-In order of belief: an optimizer block ends a step; so does a collective in which several stages take part; the first
+Precedence: an optimizer block ends a step; so does a collective in which several stages take part; the first
 micro-batch's forward begins one; and a first stage that has done as many backwards as forwards has ended one.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 
-from trace_export.model import INT, Note, Profile
+from trace_export.model import INT, SPANS, WORK_KINDS, Note, Profile, conform
 from trace_export.schedules.words import LETTER
 
-WORK = ("F", "B", "W", "FB")
 FORWARDS = pl.col("kind").is_in(["F", "FB"])
 BACKWARDS = pl.col("kind").is_in(["B", "FB"])
 
-REPLICA = ("dp", "tp", "cp")
-"""What tells the pipelines of a run apart: ranks that agree in these are the stages of one pipeline."""
 
-
-def number(profile: Profile) -> tuple[pl.DataFrame, pl.Series, list[Note]]:
-    """`profile.spans` in the same order, with `step` filled (from 0) for the ranks none of whose blocks has one; the
-    ranks of which nothing tells where a step ends, so that all their blocks count as one; and a note of these."""
+def number(profile: Profile) -> tuple[Profile, pl.Series]:
+    """`profile` with `spans.step` filled (from 0) for the ranks none of whose blocks has one; and the ranks for which
+    the ends of steps are undetermined, so that all their blocks count as one step, as a note says."""
     spans = profile.spans.with_row_index("row")
-    blocks = spans.filter(pl.col("kind").is_in([*WORK, "OPT"]))
+    blocks = spans.filter(pl.col("kind").is_in([*WORK_KINDS, "OPT"]))
     known = blocks.filter(pl.col("step").is_not_null())
     blocks = blocks.join(known, on="rank", how="anti").sort("rank", "start_ns", "end_ns").drop("step")
     if blocks.is_empty():
-        return profile.spans, pl.Series("rank", [], INT), []
+        return profile, pl.Series("rank", [], INT)
     steps = _by_optimizer(blocks)
     for rule in (_by_collectives, _by_first_forward):
         steps = rule(profile, blocks) if steps is None else steps
@@ -37,13 +35,13 @@ def number(profile: Profile) -> tuple[pl.DataFrame, pl.Series, list[Note]]:
         pl.col("step").forward_fill().backward_fill().over("rank").cast(INT)
     )
     found = _of_replicas(found, profile.ranks)
-    untold = found.filter(FORWARDS & pl.col("step").is_null()).group_by("rank").len().filter(pl.col("len") > 1)
+    unknown = found.filter(FORWARDS & pl.col("step").is_null()).group_by("rank").len().filter(pl.col("len") > 1)
     text = "nothing tells where a step of these ranks ends; all their blocks count as one (an earlier stage would tell)"
-    notes = [Note("step-ends-unknown", "warning", text, count=untold.height)] if untold.height else []
+    notes = [Note("step-ends-unknown", "warning", text, count=unknown.height)] if unknown.height else []
     filled = spans.join(found.select("row", found="step"), on="row", how="left", maintain_order="left")
     one = pl.when(pl.col("row").is_in(found["row"].implode())).then(0)
     filled = filled.with_columns(pl.coalesce("step", "found", one).alias("step")).drop("row", "found")
-    return filled, untold["rank"], notes
+    return replace(profile, spans=conform(filled, SPANS)).with_notes(notes), unknown["rank"]
 
 
 def _of_replicas(found: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
@@ -138,34 +136,34 @@ def _by_balance(profile: Profile, blocks: pl.DataFrame) -> pl.Series:
     """
     stages = profile.declared.pp
     last = profile.ranks["stage"].max() if stages is None else stages - 1
-    placed = blocks.join(profile.ranks.select("rank", "stage", *REPLICA), on="rank", how="left", maintain_order="left")
+    columns = ["rank", "stage", "replica"]
+    placed = blocks.join(profile.ranks.select(columns), on="rank", how="left", maintain_order="left")
     placed = placed.with_columns(
-        pipeline=pl.struct(REPLICA).rank("dense"),
         forwards=FORWARDS.sum().over("rank"), backwards=BACKWARDS.sum().over("rank"),
     )  # fmt: skip
     balance = placed.filter(pl.col("stage") != last).with_columns(
         size=FORWARDS.cum_sum().over("rank"), open=(FORWARDS.cast(INT) - BACKWARDS.cast(INT)).cum_sum().over("rank")
     )
     leads = (pl.col("kind") == "F").cast(INT).cum_min().sum().over("rank") > 1  # else its start is missing
-    sizes = balance.filter((pl.col("open") == 0) & leads).group_by("pipeline", "rank").agg(pl.col("size").first())
+    sizes = balance.filter((pl.col("open") == 0) & leads).group_by("replica", "rank").agg(pl.col("size").first())
     fits = (pl.col("forwards") % pl.col("size") == 0) & (pl.col("backwards") % pl.col("size") == 0)
-    votes = sizes.group_by("pipeline", "size").len().sort("len", "size")
-    size = votes.group_by("pipeline").agg(pl.col("size").last())
+    votes = sizes.group_by("replica", "size").len().sort("len", "size")
+    size = votes.group_by("replica").agg(pl.col("size").last())
     usual = sizes.group_by("size").len().sort("len", "size")["size"].last() if len(sizes) else None
-    placed = placed.join(size, on="pipeline", how="left", maintain_order="left")
+    placed = placed.join(size, on="replica", how="left", maintain_order="left")
     counted = placed.with_columns(pl.col("size").fill_null(pl.lit(usual, pl.Int64))).with_columns(
         step=pl.when(fits & pl.col("kind").is_in(["F", "B"]))
         .then(pl.int_range(pl.len()).over("rank", "kind") // pl.col("size"))
         .cast(INT)
     )
     begins = (
-        counted.filter(fits & (pl.col("stage") == pl.col("stage").filter(fits).min().over("pipeline")))
-        .group_by("pipeline", "step").agg(pl.col("start_ns").min(), begun=pl.col("stage").first())
+        counted.filter(fits & (pl.col("stage") == pl.col("stage").filter(fits).min().over("replica")))
+        .group_by("replica", "step").agg(pl.col("start_ns").min(), begun=pl.col("stage").first())
         .drop_nulls().sort("start_ns")
     )  # fmt: skip
     rest = counted.filter(pl.col("size").is_not_null() & ~fits).sort("start_ns")
-    rest = rest.select("row", "pipeline", "start_ns", "stage")
-    timed = rest.join_asof(begins, on="start_ns", by="pipeline", check_sortedness=False)
+    rest = rest.select("row", "replica", "start_ns", "stage")
+    timed = rest.join_asof(begins, on="start_ns", by="replica", check_sortedness=False)
     timed = timed.filter(pl.col("stage") >= pl.col("begun")).select("row", timed="step")
     whole = counted.join(timed, on="row", how="left", maintain_order="left")
     return whole.select(pl.coalesce("step", "timed").cast(INT))[:, 0]

@@ -1,6 +1,7 @@
-"""The order of blocks on one rank, schedule by schedule, as arrays of codes; `schedules` gives them their numbers.
+"""The order of blocks on one rank, schedule by schedule, as arrays of codes; `schedule` gives them their micro-batches.
 
-A code is the block's kind, its chunk, and for an overlapped pair the chunk of the backward (`block`, `parts`).
+A code is the block's kind, its chunk, and for an overlapped pair the chunk of the backward (`block`, `parts`). The
+notation is that of the papers: p ranks, of which this is r, m micro-batches, v chunks per rank, groups of g.
 """
 
 from __future__ import annotations
@@ -29,7 +30,17 @@ class Size:
     g: int
 
 
-Lag = Callable[[Size, int], int]
+WARM_UP, STEADY, COOL_DOWN = "warm-up", "steady", "cool-down"
+INTERLEAVED_FORWARD, ONE_B_ONE_W_ONE_F, OVERLAP = "interleaved forward", "1b1w1f", "overlap"
+ONE_B_ONE_OVERLAP, INTERLEAVED_BACKWARD = "1b1overlap", "interleaved backward"
+DUAL_PHASES = (
+    WARM_UP, INTERLEAVED_FORWARD, ONE_B_ONE_W_ONE_F, OVERLAP, ONE_B_ONE_OVERLAP, INTERLEAVED_BACKWARD, COOL_DOWN,
+)  # fmt: skip
+"""The phases of DualPipe and DualPipeV in their order, by msprof-analyze's names; all other schedules have `WARM_UP`,
+`STEADY` and `COOL_DOWN`."""
+
+Count = Callable[[Size, int], int]
+"""(size, rank) → a number of blocks."""
 Order = Callable[[Size, int], Segments]
 """(size, rank) → the rank's blocks."""
 
@@ -66,12 +77,47 @@ def _turns(size: Size, descending: bool = False) -> Codes:
     return np.concatenate([np.repeat(chunks, min(size.g, size.m - s)) for s in range(0, size.m, size.g)])
 
 
+def following(s: Size, r: int) -> int:
+    """The ranks after this one: 1F1B's warm-up forwards (arXiv 2104.04473)."""
+    return s.p - r - 1
+
+
+def preceding(s: Size, r: int) -> int:
+    """The ranks before this one: how far ZB-H1's weight gradients lag (arXiv 2401.10241)."""
+    return r
+
+
+def twice_following(s: Size, r: int) -> int:
+    """The warm-up forwards of ZB-H2 (arXiv 2401.10241) and of Paddle's Eager1F1B."""
+    return 2 * (s.p - r - 1)
+
+
+def twice_preceding(s: Size, r: int) -> int:
+    """How far ZB-H2's weight gradients lag (arXiv 2401.10241)."""
+    return 2 * r
+
+
+def interleaved_warm_up(s: Size, r: int) -> int:
+    """The warm-up forwards of interleaved 1F1B (Megatron-LM, core/pipeline_parallel/schedules.py)."""
+    return 2 * (s.p - r - 1) + (s.v - 1) * s.g
+
+
+def interleaved_paddle_warm_up(s: Size, r: int) -> int:
+    """Paddle's VPP runs all forwards first in a step of as many micro-batches as stages (pipeline_vpp.py)."""
+    return s.m * s.v if s.m == s.p else interleaved_warm_up(s, r)
+
+
+def interleaved_zb1p_warm_up(s: Size, r: int) -> int:
+    """The warm-up forwards of torch's ScheduleInterleavedZeroBubble."""
+    return (s.v - 1) * s.g + s.p - 1 - r
+
+
 def gpipe(s: Size, r: int) -> Segments:
     """GPipe, arXiv 1811.06965; Paddle's FThenB."""
-    return [("warm-up", _times(s.m, block(FORWARD))), ("cool-down", _times(s.m, block(BACKWARD)))]
+    return [(WARM_UP, _times(s.m, block(FORWARD))), (COOL_DOWN, _times(s.m, block(BACKWARD)))]
 
 
-def one_f_one_b(lead: Lag) -> Order:
+def one_f_one_b(lead: Count) -> Order:
     """`lead` forwards, then forward and backward in turn. PipeDream-Flush, arXiv 2104.04473; VPP: Megatron-LM."""
 
     def order(s: Size, r: int) -> Segments:
@@ -79,12 +125,12 @@ def one_f_one_b(lead: Lag) -> Order:
         total = s.m * s.v
         lead_in = min(lead(s, r), total)
         steady = _rows(forward[lead_in:], backward[: total - lead_in])
-        return [("warm-up", forward[:lead_in]), ("steady", steady), ("cool-down", backward[total - lead_in :])]
+        return [(WARM_UP, forward[:lead_in]), (STEADY, steady), (COOL_DOWN, backward[total - lead_in :])]
 
     return order
 
 
-def zero_bubble(lead: Lag, lag: Lag) -> Order:
+def zero_bubble(lead: Count, lag: Count) -> Order:
     """`lead` forwards, then F, I and a W `lag` behind. arXiv 2401.10241; torch's ScheduleInterleavedZeroBubble."""
 
     def order(s: Size, r: int) -> Segments:
@@ -94,10 +140,10 @@ def zero_bubble(lead: Lag, lag: Lag) -> Order:
         columns = [_shifted(forward, first, total), block(INPUT, turns), _shifted(block(WEIGHT, turns), -behind, total)]
         split = total - first
         return [
-            ("warm-up", forward[:first]),
-            ("steady", _rows(*(c[:split] for c in columns))),
+            (WARM_UP, forward[:first]),
+            (STEADY, _rows(*(c[:split] for c in columns))),
             (
-                "cool-down",
+                COOL_DOWN,
                 np.concatenate([_rows(*(c[split:] for c in columns)), block(WEIGHT, turns[total - behind :])]),
             ),
         ]
@@ -111,10 +157,10 @@ def zb_v(s: Size, r: int) -> Segments:
     n = max(2 * s.p - 1, s.m)
     left, catch_up = n - 2 * s.p + r + 1, n - s.p
     return [
-        ("warm-up", np.concatenate([_times(2 * (s.p - r) - 1, f0), _times(r, f1, f0)])),
-        ("steady", _times(s.p - r, f1, i1, w1)),
-        ("steady", np.concatenate([_times(left, f0, i0, w0, f1, i1, w1), _times(catch_up - left, i0, w0, f1, i1, w1)])),
-        ("cool-down", np.concatenate([_times(r, i0, i1), _times(s.p - r, i0, w0), _times(r, w1), _times(r, w0)])),
+        (WARM_UP, np.concatenate([_times(2 * (s.p - r) - 1, f0), _times(r, f1, f0)])),
+        (STEADY, _times(s.p - r, f1, i1, w1)),
+        (STEADY, np.concatenate([_times(left, f0, i0, w0, f1, i1, w1), _times(catch_up - left, i0, w0, f1, i1, w1)])),
+        (COOL_DOWN, np.concatenate([_times(r, i0, i1), _times(s.p - r, i0, w0), _times(r, w1), _times(r, w0)])),
     ]
 
 
@@ -123,9 +169,9 @@ def zbh1_paddle(s: Size, r: int) -> Segments:
     f, b, i, w = (block(k) for k in (FORWARD, BACKWARD, INPUT, WEIGHT))
     last = _times(1, i, w) if r else _times(1, b)
     return [
-        ("warm-up", _times(s.p - r, f)),
-        ("steady", np.concatenate([_times(r, i, f), _times(s.m - s.p, b, f)])),
-        ("cool-down", np.concatenate([_times(s.p - r - 1, b), last, _times(r, w)])),
+        (WARM_UP, _times(s.p - r, f)),
+        (STEADY, np.concatenate([_times(r, i, f), _times(s.m - s.p, b, f)])),
+        (COOL_DOWN, np.concatenate([_times(s.p - r - 1, b), last, _times(r, w)])),
     ]
 
 
@@ -133,8 +179,8 @@ def vpp_split_paddle(s: Size, r: int) -> Segments:
     """Paddle's VPP with split_backward: all forwards, all input gradients, all weight gradients."""
     back = _turns(s, descending=True)
     return [
-        ("warm-up", block(FORWARD, _turns(s))),
-        ("cool-down", np.concatenate([block(INPUT, back), block(WEIGHT, back)])),
+        (WARM_UP, block(FORWARD, _turns(s))),
+        (COOL_DOWN, np.concatenate([block(INPUT, back), block(WEIGHT, back)])),
     ]
 
 
@@ -152,13 +198,13 @@ def _dual(s: Size, r: int, half: int, per_direction: int, first: int) -> Segment
         overlap = np.concatenate([_times(1, f0, b1), overlap[1:]])
     alternating = np.where(np.arange(2 * (k + 1)) <= k, _times(k + 1, b1, b0), _times(k + 1, i1, i0))
     segments = [
-        ("warm-up", _times(2 * (half - k - 1), f0)),
-        ("interleaved forward", _times(k + 1, f0, f1)),
-        ("1b1w1f", _times(half - k - 1, i1, w, f1)),
-        ("overlap", overlap),
-        ("1b1overlap", _times(half - k - 1, b1, f1_b0)),
-        ("interleaved backward", alternating),
-        ("cool-down", np.concatenate([_times(half - k - 1, w, i0), _times(k + 1, w)])),
+        (WARM_UP, _times(2 * (half - k - 1), f0)),
+        (INTERLEAVED_FORWARD, _times(k + 1, f0, f1)),
+        (ONE_B_ONE_W_ONE_F, _times(half - k - 1, i1, w, f1)),
+        (OVERLAP, overlap),
+        (ONE_B_ONE_OVERLAP, _times(half - k - 1, b1, f1_b0)),
+        (INTERLEAVED_BACKWARD, alternating),
+        (COOL_DOWN, np.concatenate([_times(half - k - 1, w, i0), _times(k + 1, w)])),
     ]
     return _queued(segments)
 
@@ -173,8 +219,10 @@ def _queued(segments: Segments) -> Segments:
 
 
 def dualpipev(s: Size, r: int) -> Segments:
+    """DualPipe cut in half: both ends of the model lie on rank 0 (deepseek-ai/DualPipe, dualpipev.py)."""
     return _dual(s, r, s.p, s.m, first=0)
 
 
 def dualpipe(s: Size, r: int) -> Segments:
+    """Micro-batches from both ends of the pipeline at once (arXiv 2412.19437; deepseek-ai/DualPipe, dualpipe.py)."""
     return _dual(s, r, s.p // 2, s.m // 2, first=int(r >= s.p // 2))

@@ -7,7 +7,7 @@ micro-batch 0) is that of torch.distributed.pipelining.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,14 +15,17 @@ import numpy as np
 import polars as pl
 
 from trace_export.errors import UsageError
-from trace_export.model import INT, TEXT, Placement, Schema
+from trace_export.model import INT, TEXT, Placement, Plan, Schema
 from trace_export.schedules import orders
-from trace_export.schedules.orders import Codes, Order, Segments, Size
+from trace_export.schedules.catalogue import CATALOGUE, TITLES, canonical
+from trace_export.schedules.orders import Codes, Segments, Size
 
 Number = TypeVar("Number", int, pl.Expr, Codes)
 
+MAX_STAGES = 4096
 MAX_BLOCKS = 10_000_000
-"""More blocks than this are a typing error, not a pipeline."""
+"""More than this is a typing error, not a pipeline: the deepest that was published has 64 stages (arXiv
+2104.04473)."""
 
 OPS: Schema = {
     "stage": INT, "position": INT, "kind": TEXT, "microbatch": INT, "chunk": INT, "microbatch_b": INT, "chunk_b": INT,
@@ -30,13 +33,16 @@ OPS: Schema = {
 }  # fmt: skip
 """One block of an order: the `position`-th of the rank at `stage`; `kind` and the numbers as in model.SPANS. `full` is
 true for a backward that also makes the weight gradient, false for one whose W is a block of its own, null for F and W.
-`phase`: warm-up, steady, cool-down; DualPipe and DualPipeV: warm-up, interleaved forward, 1b1w1f, overlap, 1b1overlap,
-interleaved backward, cool-down."""
+`phase`: one of `orders.DUAL_PHASES` in DualPipe and DualPipeV, else warm-up, steady or cool-down."""
 
 _KINDS = pl.DataFrame(
     {"code": range(5), "kind": ["F", "B", "B", "W", "FB"], "full": [None, True, False, None, True]},
     schema={"code": pl.Int64, "kind": pl.String, "full": pl.Boolean},
 )
+
+
+_LETTERS = np.array(["F", "B", "B", "W", "X"])
+"""By code of the kind."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,10 @@ class Schedule:
     @property
     def title(self) -> str:
         return TITLES[self.name]
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(self.name, self.stages, self.microbatches, self.chunks, self.group)
 
     @property
     def splits(self) -> bool:
@@ -104,188 +114,121 @@ def schedule(
     schedule, or the numbers do not fit it.
     """
     name = canonical(name)
-    rule = _RULES[name]
-    chunks = rule.chunks if chunks is None else chunks
-    _check(rule, name, stages, microbatches, chunks, group)
-    size = Size(stages, microbatches, chunks, group or rule.group(stages, microbatches))
-    ops = _table(rule, size, [rule.order(size, r) for r in range(stages)])
-    return Schedule(name, stages, microbatches, chunks, rule.placement, ops, group)
+    return of_plan(Plan(name, stages, microbatches, CATALOGUE[name].chunks if chunks is None else chunks, group))
 
 
-def schedule_placement(name: str) -> Placement:
-    """Where the schedule of that canonical name puts its chunks."""
-    return _RULES[name].placement
-
-
-def canonical(name: str) -> str:
-    """The key in `TITLES` that `name` means: a key, a title or an alias, whatever its case and dashes.
-
-    Raises UsageError when there is none.
-    """
-    found = _ALIASES.get(_plain(name))
-    if found is None:
-        raise UsageError(f'there is no schedule "{name}"', f"choose one of {', '.join(TITLES)}")
-    return found
-
-
-def readable(name: str | None) -> str | None:
-    """`name` as people read it (`1F1B`); one that is not known stays as it is."""
-    plain = "".join(c for c in (name or "").lower() if c.isalnum())
-    return TITLES[_ALIASES[plain]] if plain in _ALIASES else name
-
-
-def _numbers(rule: _Rule, size: Size, codes: Codes) -> tuple[Codes, Codes]:
-    """The micro-batches of a rank's forward and backward parts: each chunk counts its F and its backwards from 0, and
-    a W takes the number of its I."""
-    kind, chunk, chunk_b = orders.parts(codes)
-    front, back = (
-        np.isin(kind, (orders.FORWARD, orders.PAIR)),
-        np.isin(kind, (orders.BACKWARD, orders.INPUT, orders.PAIR)),
+def of_plan(plan: Plan) -> Schedule:
+    """The schedule with these numbers. Raises UsageError when they do not fit it."""
+    ops = blocks(plan, range(plan.stages))
+    return Schedule(
+        plan.name, plan.stages, plan.microbatches, plan.chunks, CATALOGUE[plan.name].placement, ops, plan.group
     )
-    back_chunk = np.where(kind == orders.PAIR, chunk_b, chunk)
-    microbatch, microbatch_b = np.zeros_like(codes), np.zeros_like(codes)
-    offset = size.m // 2 if rule.placement == "both" else 0
-    for c in range(size.v):
-        forwards, backwards = front & (chunk == c), back & (back_chunk == c)
-        microbatch[forwards] = np.arange(forwards.sum()) + c * offset
-        microbatch_b[backwards] = np.arange(backwards.sum()) + c * offset
-        halves = microbatch_b[backwards & (kind == orders.INPUT)]
-        # Paddle's ZBH1 makes the weight gradient of the last micro-batch first.
-        microbatch_b[(kind == orders.WEIGHT) & (chunk == c)] = (
-            np.roll(halves, 1) if rule.order is orders.zbh1_paddle else halves
-        )
-    return microbatch, microbatch_b
 
 
-def _table(rule: _Rule, size: Size, ranks: list[Segments]) -> pl.DataFrame:
-    """The rows of `OPS` for the orders of all `ranks`."""
-    ranked = [np.concatenate([codes for _, codes in segments]) for segments in ranks]
-    numbers = [_numbers(rule, size, codes) for codes in ranked]
-    kind, chunk, chunk_b = orders.parts(np.concatenate(ranked))
-    phases = [(phase, len(part)) for segments in ranks for phase, part in segments]
-    pair, forward = pl.col("code") == orders.PAIR, pl.col("code").is_in([orders.FORWARD, orders.PAIR])
+def blocks(plan: Plan, stages: Sequence[int]) -> pl.DataFrame:
+    """The rows of `OPS` of these `stages` only, in their order. Raises UsageError when the numbers do not fit."""
+    check(plan)
+    if not len(stages):
+        return pl.DataFrame(schema=OPS)
+    ranks = [_Blocks.of(plan, stage) for stage in stages]
+    codes = np.concatenate([rank.codes for rank in ranks])
+    kind, chunk, chunk_b = orders.parts(codes)
+    pair = pl.col("code") == orders.PAIR
     return (
         pl.DataFrame(
             {
-                "stage": np.repeat(np.arange(size.p), [len(order) for order in ranked]),
+                "stage": np.repeat(np.array(stages, np.int64), [len(rank.codes) for rank in ranks]),
                 "code": kind,
                 "chunk": chunk,
                 "chunk_b": chunk_b,
-                "f": np.concatenate([f for f, _ in numbers]),
-                "b": np.concatenate([b for _, b in numbers]),
+                "microbatch": np.concatenate([rank.microbatch for rank in ranks]),
+                "microbatch_b": np.concatenate([rank.microbatch_b for rank in ranks]),
+                "phase": pl.concat([rank.phase for rank in ranks]),
             }
         )
-        .with_columns(
-            microbatch=pl.when(forward).then("f").otherwise("b"),
-            microbatch_b=pl.when(pair).then("b"),
-            chunk_b=pl.when(pair).then("chunk_b"),
-            phase=pl.Series([phase for phase, _ in phases]).gather(
-                np.repeat(np.arange(len(phases)), [n for _, n in phases])
-            ),
-        )
-        .filter(pl.col("microbatch") < size.m)
+        .with_columns(microbatch_b=pl.when(pair).then("microbatch_b"), chunk_b=pl.when(pair).then("chunk_b"))
         .join(_KINDS, on="code", how="left", maintain_order="left")
         .with_columns(position=pl.int_range(pl.len()).over("stage"))
         .select(pl.col(name).cast(dtype) for name, dtype in OPS.items())
     )
 
 
+def letters(plan: Plan, stage: int) -> str:
+    """The blocks of a stage as a word of the letters F, B, W and X (an overlapped pair); "" where it has no such stage.
+    Raises UsageError when the numbers do not fit the schedule."""
+    check(plan)
+    if not 0 <= stage < plan.stages:
+        return ""
+    return "".join(_LETTERS[_Blocks.of(plan, stage).codes % 8])
+
+
 @dataclass(frozen=True)
-class _Rule:
-    """A schedule's generator and what it asks of the numbers."""
+class _Blocks:
+    """The blocks of a rank, as arrays: code, micro-batch (a pair's is its forward's), that of a pair's backward, and
+    the name of the phase."""
 
-    order: Order
-    chunks: int = 1
-    placement: Placement = "loop"
-    group: Callable[[int, int], int] = lambda p, m: p
-    many_chunks: bool = False
-    limit: Callable[[int, int], str] = lambda p, m: ""
+    codes: Codes
+    microbatch: Codes
+    microbatch_b: Codes
+    phase: pl.Series
 
-
-def _rounds(p: int, m: int) -> int:
-    """torch's group: the micro-batches divided into as many rounds as fit whole pipelines."""
-    return m // max(1, m // p)
-
-
-def _at_least(per_stage: int) -> Callable[[int, int], str]:
-    """The limit of schedules that need every stage busy with `per_stage` micro-batches at once."""
-    return lambda p, m: "" if m >= per_stage * p else f"at least {per_stage * p} micro-batches"
-
-
-def _even(p: int, m: int) -> str:
-    if p % 2:
-        return "an even number of stages"
-    return "" if m % 2 == 0 and m >= 2 * p else f"an even number of at least {2 * p} micro-batches"
+    @staticmethod
+    def of(plan: Plan, stage: int) -> _Blocks:
+        row = CATALOGUE[plan.name]
+        group = plan.group or row.group(plan.stages, plan.microbatches)
+        size = Size(plan.stages, plan.microbatches, plan.chunks, group)
+        segments = row.order(size, stage)
+        codes = np.concatenate([part for _, part in segments])
+        front, back = _numbers(size, codes, row.placement, last_weight_first=row.last_weight_first)
+        forward = np.isin(codes % 8, (orders.FORWARD, orders.PAIR))
+        microbatch = np.where(forward, front, back)
+        kept = microbatch < plan.microbatches  # ZB-V's order has room for more
+        return _Blocks(codes[kept], microbatch[kept], back[kept], _phases(segments).filter(pl.Series(kept)))
 
 
-def _whole_rounds(p: int, m: int) -> str:
-    rounds = max(1, m // p)
-    return f"a multiple of {rounds} micro-batches" if m % rounds else ""
+def _phases(segments: Segments) -> pl.Series:
+    names = pl.Series([phase for phase, _ in segments], dtype=pl.String)
+    return names.gather(np.repeat(np.arange(len(segments)), [len(part) for _, part in segments]))
 
 
-def _once(p: int, m: int) -> str:
-    return "" if m == p else f"exactly {p} micro-batches"
+def _numbers(size: Size, codes: Codes, placement: Placement, *, last_weight_first: bool) -> tuple[Codes, Codes]:
+    """The micro-batches of a rank's forward and backward parts: each chunk counts its F and its backwards from 0, and
+    a W takes the number of its I."""
+    kind, chunk, chunk_b = orders.parts(codes)
+    front = np.isin(kind, (orders.FORWARD, orders.PAIR))
+    back = np.isin(kind, (orders.BACKWARD, orders.INPUT, orders.PAIR))
+    back_chunk = np.where(kind == orders.PAIR, chunk_b, chunk)
+    microbatch, microbatch_b = np.zeros_like(codes), np.zeros_like(codes)
+    offset = size.m // 2 if placement == "both" else 0
+    for c in range(size.v):
+        forwards, backwards = front & (chunk == c), back & (back_chunk == c)
+        microbatch[forwards] = np.arange(forwards.sum()) + c * offset
+        microbatch_b[backwards] = np.arange(backwards.sum()) + c * offset
+        halves = microbatch_b[backwards & (kind == orders.INPUT)]
+        weights = (kind == orders.WEIGHT) & (chunk == c)
+        microbatch_b[weights] = np.roll(halves, 1) if last_weight_first else halves
+    return microbatch, microbatch_b
 
 
-_RULES: dict[str, _Rule] = {
-    "gpipe": _Rule(orders.gpipe),
-    "1f1b": _Rule(orders.one_f_one_b(lambda s, r: s.p - r - 1)),
-    "eager-1f1b": _Rule(orders.one_f_one_b(lambda s, r: 2 * (s.p - r - 1))),
-    "interleaved": _Rule(orders.one_f_one_b(lambda s, r: 2 * (s.p - r - 1) + (s.v - 1) * s.g), 2, many_chunks=True),
-    "interleaved-paddle": _Rule(
-        orders.one_f_one_b(lambda s, r: s.m * s.v if s.m == s.p else 2 * (s.p - r - 1) + (s.v - 1) * s.g),
-        2, many_chunks=True, limit=_at_least(1),
-    ),
-    "interleaved-split-paddle": _Rule(orders.vpp_split_paddle, 2, many_chunks=True, limit=_once),
-    "zb-h1": _Rule(orders.zero_bubble(lambda s, r: s.p - r - 1, lambda s, r: r)),
-    "zb-h2": _Rule(orders.zero_bubble(lambda s, r: 2 * (s.p - r - 1), lambda s, r: 2 * r)),
-    "zbh1-paddle": _Rule(orders.zbh1_paddle, limit=_at_least(1)),
-    "interleaved-zb1p": _Rule(
-        orders.zero_bubble(lambda s, r: (s.v - 1) * s.g + s.p - 1 - r, lambda s, r: r),
-        2, group=_rounds, many_chunks=True, limit=_whole_rounds,
-    ),
-    "zb-v": _Rule(orders.zb_v, 2, "vee"),
-    "dualpipe": _Rule(orders.dualpipe, 2, "both", limit=_even),
-    "dualpipev": _Rule(orders.dualpipev, 2, "vee", limit=_at_least(2)),
-}  # fmt: skip
-
-TITLES: dict[str, str] = {
-    "gpipe": "GPipe", "1f1b": "1F1B", "eager-1f1b": "Eager 1F1B", "interleaved": "Interleaved 1F1B", "zb-h1": "ZB-H1",
-    "zb-h2": "ZB-H2", "zb-v": "ZB-V", "dualpipe": "DualPipe", "dualpipev": "DualPipeV",
-    "interleaved-zb1p": "Interleaved ZB1P", "zbh1-paddle": "ZBH1 (Paddle)",
-    "interleaved-paddle": "Interleaved 1F1B (Paddle)",
-    "interleaved-split-paddle": "Interleaved, split backward (Paddle)",
-}  # fmt: skip
-"""All schedules with the name that people read."""
-
-
-def _plain(name: str) -> str:
-    return "".join(c for c in name.lower() if c.isalnum())
-
-
-_ALIASES: dict[str, str] = {_plain(text): name for name, title in TITLES.items() for text in (name, title)} | {
-    "fthenb": "gpipe", "afab": "gpipe", "pipedreamflush": "1f1b", "eager": "eager-1f1b", "vpp": "interleaved",
-    "megatron": "interleaved", "vpppaddle": "interleaved-paddle", "zb1p": "zb-h1", "zb2p": "zb-h2",
-    "interleavedzerobubble": "interleaved-zb1p", "zbvzerobubble": "zb-v",
-}  # fmt: skip
-
-
-def _check(rule: _Rule, name: str, stages: int, microbatches: int, chunks: int, group: int | None) -> None:
-    """Raises UsageError when the numbers do not fit the schedule."""
-    title = TITLES[name]
+def check(plan: Plan) -> None:
+    """Raises UsageError when the numbers do not fit the schedule, or are too large to be those of a pipeline."""
+    row, stages, microbatches, chunks = CATALOGUE[plan.name], plan.stages, plan.microbatches, plan.chunks
     for what, number in (("stages", stages), ("micro-batches", microbatches), ("chunks", chunks)):
         if number < 1:
             raise UsageError(f"{number} {what} make no pipeline", "give at least 1")
+    if stages > MAX_STAGES:
+        raise UsageError(f"{stages} stages are too many", f"give at most {MAX_STAGES}")
     if stages * microbatches * chunks * 3 > MAX_BLOCKS:
         raise UsageError(
-            f"{stages} stages with {microbatches} micro-batches are too many blocks", "give smaller numbers"
+            f"{stages} stages with {microbatches} micro-batches are too many blocks",
+            f"stages × micro-batches × chunks may be at most {MAX_BLOCKS // 3:,}",
         )
-    if rule.many_chunks and chunks < 2:
-        raise UsageError(f"{title} needs at least 2 chunks per rank", "with one chunk it is 1f1b or zb-h1")
-    if not rule.many_chunks and chunks != rule.chunks:
-        each = "one chunk" if rule.chunks == 1 else f"{rule.chunks} chunks"
-        raise UsageError(f"{title} has {each} per rank, not {chunks}", "leave the chunks out")
-    if group is not None and (name != "interleaved" or group < stages):
-        raise UsageError(f"a group of {group} does not fit {title} on {stages} stages", "leave the group out")
-    if need := rule.limit(stages, microbatches):
-        raise UsageError(f"{title} on {stages} stages needs {need}; you gave {microbatches} micro-batches")
+    if row.many_chunks and chunks < 2:
+        raise UsageError(f"{row.title} needs at least 2 chunks per rank", "with one chunk it is 1f1b or zb-h1")
+    if not row.many_chunks and chunks != row.chunks:
+        each = "one chunk" if row.chunks == 1 else f"{row.chunks} chunks"
+        raise UsageError(f"{row.title} has {each} per rank, not {chunks}", "leave the chunks out")
+    if plan.group is not None and (plan.name != "interleaved" or plan.group < stages):
+        raise UsageError(f"a group of {plan.group} does not fit {row.title} on {stages} stages", "leave the group out")
+    if need := row.rule(stages, microbatches):
+        raise UsageError(f"{row.title} on {stages} stages needs {need}; you gave {microbatches} micro-batches")

@@ -128,12 +128,12 @@ def simulate(schedule: Schedule, costs: Costs) -> Profile:
 
 
 def as_profile(schedule: Schedule, start: Times, end: Times) -> Profile:
-    """`schedule` with its blocks' times in nanoseconds as a profile."""
-    spans = schedule.ops.with_columns(
+    """`schedule` with its blocks' times in nanoseconds as a profile, whose spans have their row in `ops` for an id."""
+    spans = schedule.ops.with_row_index("id").with_columns(
         rank=pl.col("stage"), run=0, step=0, origin=pl.lit("model"),
         start_ns=pl.Series(np.round(start).astype(np.int64)), end_ns=pl.Series(np.round(end).astype(np.int64)),
     )  # fmt: skip
-    place = {"host": "model", "dp": 0, "tp": 0, "source": "simulate", "kind": "model"}
+    place = {"host": "model", "dp": 0, "tp": 0, "replica": 0, "source": "simulate", "kind": "model"}
     ranks = pl.DataFrame([{"rank": s, "device": s, "stage": s} | place for s in range(schedule.stages)]).with_columns(
         rank_origin=pl.lit("told"), stage_origin=pl.lit("told")
     )

@@ -9,10 +9,13 @@ import polars as pl
 from trace_export.errors import SourceError, in_column, path_text
 from trace_export.files import open_file
 from trace_export.model import HOSTS, RANKS, SPANS, Profile, conform
+from trace_export.sources.ranges.dialects import run_facts
 from trace_export.sources.shared import csv_table
 
 SUFFIXES = (".parquet", ".csv")
 NEEDED = ("rank", "kind", "start_ns", "end_ns")
+NUMBERED = {"id", "replica"}
+"""What the program numbers itself, whatever a column of this name holds."""
 REMEDY = "give a table that trace-export wrote with --format parquet or csv"
 
 
@@ -44,12 +47,12 @@ def read(path: Path) -> Profile:
         rank_origin=pl.lit("recorded"), stage_origin=stage_origin,
     )  # fmt: skip
     hosts = ranks.select("host", label="host").unique(maintain_order=True).with_row_index("machine")
-    return Profile(hosts=conform(hosts, HOSTS), ranks=ranks, spans=spans)
+    return Profile(hosts=conform(hosts, HOSTS), ranks=ranks, spans=spans, declared=run_facts(spans["marker"]))
 
 
 def _columns(path: Path) -> pl.DataFrame:
     """The columns of the file that a span table has."""
-    known = {*SPANS, *RANKS}
+    known = {*SPANS, *RANKS} - NUMBERED
     if path.suffix == ".csv":
         table = csv_table.scan(path)
         return table.select(name for name in table.collect_schema().names() if name in known).collect()

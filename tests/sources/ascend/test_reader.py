@@ -14,7 +14,7 @@ from tests.support.ascend_jobs import JOBS
 from trace_export.clocks.apply import task_batches
 from trace_export.export import Loaded, LoadOptions, with_tasks
 from trace_export.model import Declared, Profile
-from trace_export.pipeline import labels, messages, peers, stages
+from trace_export.pipeline.interpret import interpret
 from trace_export.sources.find import find
 from trace_export.sources.merge import merge
 from trace_export.sources.read import read
@@ -41,7 +41,7 @@ def with_details(profile: Profile, detail: Any, folder: Path) -> Profile:
 
 
 def understood(folder: Path, **options: Any) -> Profile:
-    return labels.label(stages.resolve(load(folder, **options), Declared())).validate()
+    return interpret(load(folder, **options), Declared()).validate()
 
 
 def truth_rows(truth: Truth) -> list[tuple[object, ...]]:
@@ -76,7 +76,7 @@ def test_messages_equal_the_truth(ascend_run: AscendRun, name: str) -> None:
     columns = ["src_rank", "dst_rank", "send_start_ns", "send_end_ns", "recv_start_ns", "recv_end_ns"]
     wanted = {(src, dst, *times) for src, dst, _, _, _, *times in truth.messages}
     assert wanted
-    assert set(messages.pair(peers.fill(understood(folder))).messages.select(columns).rows()) == wanted
+    assert set(understood(folder).messages.select(columns).rows()) == wanted
 
 
 @pytest.mark.parametrize("name", ["1f1b", "mindspore text"])

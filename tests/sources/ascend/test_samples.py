@@ -17,7 +17,6 @@ from samples.generators import ascend as generate_ascend
 from tests.conftest import Cli
 from tests.sources.ascend.test_reader import load, understood
 from trace_export.errors import SourceError
-from trace_export.pipeline import messages, peers
 from trace_export.sources.find import find
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
@@ -67,7 +66,7 @@ def test_blocks_and_messages_of_generated_runs(
     spans = profile.spans.filter(pl.col("kind") != "OPT").sort("rank", "start_ns")
     assert spans.select("rank", "kind", "microbatch", "start_ns").rows() == wanted
     assert spans["step"].n_unique() == steps
-    paired = messages.pair(peers.fill(profile)).messages
+    paired = profile.messages
     assert len(paired) == 2 * (stages - 1) * microbatches * steps
     assert paired.filter((pl.col("src_rank") - pl.col("dst_rank")).abs() != 1).is_empty()
 
@@ -291,7 +290,7 @@ def test_communication_marked_at_level_none(cluster: Path) -> None:
     profile = understood(cluster)
     assert len(profile.spans) == 4 * 8
     assert profile.collectives.select("op", "ordinal").unique().rows() == [("HcclAllReduce", None)]
-    assert len(messages.pair(peers.fill(profile)).messages) == 2 * 3 * 4
+    assert len(profile.messages) == 2 * 3 * 4
 
 
 def test_named_work_around_blocks_hides_none(cluster: Path) -> None:

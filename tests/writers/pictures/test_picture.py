@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from playwright.sync_api import Browser
 
 from tests.support.browser import browser, opened, pixels
+from tests.support.profiles import concluded
 from trace_export.analysis.bubbles import CAUSES, bubble_slices, rank_bubbles
 from trace_export.chart.chart import Chart
 from trace_export.chart.layout import ChartOptions, lay_out
@@ -41,7 +42,7 @@ def run_of(name: str, stages: int, microbatches: int, steps: int = 1) -> Profile
         one.spans.with_columns(pl.col("start_ns", "end_ns") + n * length, step=pl.lit(n, pl.Int32))
         for n in range(steps)
     ]
-    return replace(one, spans=pl.concat(spans))
+    return concluded(replace(one, spans=pl.concat(spans)))
 
 
 def drawn(chart: Chart, tmp_path: Path, **options: object) -> ElementTree.Element:

@@ -9,14 +9,13 @@ from types import ModuleType
 import polars as pl
 import pytest
 
-from tests.support.profiles import two_stages
+from tests.support.profiles import concluded, two_stages
 from tests.support.trace_check import differences
 from tests.support.trace_processor import TraceProcessor, TraceProcessorError
 from tests.writers.traces.test_writers import FORMATS, full_chart
 from trace_export.chart.chart import Chart
 from trace_export.chart.size import drawn_ranks
 from trace_export.export import LoadOptions, load, with_tasks
-from trace_export.pipeline.edges import block_edges
 from trace_export.render import WriteOptions, announce, draw, write
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.traces import chrome, perfetto
@@ -98,7 +97,7 @@ def test_every_sample_with_all_that_can_be_drawn(name: str, samples: Path, tmp_p
 def test_clocks_that_disagree_leave_only_arrows_that_lead_on(
     writer: ModuleType, name: str, ahead_ns: int, tmp_path: Path
 ) -> None:
-    made = two_stages()
+    made = concluded(two_stages())
     late = made.ranks.filter(pl.col("stage") == 1)["rank"].implode()
     moved = pl.when(pl.col("rank").is_in(late)).then(ahead_ns).otherwise(0)
     spans = made.spans.with_columns(pl.col("start_ns") + moved, pl.col("end_ns") + moved)
@@ -107,7 +106,7 @@ def test_clocks_that_disagree_leave_only_arrows_that_lead_on(
     chart = draw(shown, options, "spans")
     writer.write(chart, tmp_path / name)
     assert differences(chart, tmp_path / name) == []
-    edges = block_edges(shown)
+    edges = shown.edge_rows()
     starts = spans["start_ns"].to_list()
     lost = sum(starts[dst] <= starts[src] for src, dst in edges.select("src", "dst").iter_rows())
     with TraceProcessor(tmp_path / name) as trace:

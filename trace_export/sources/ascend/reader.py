@@ -17,7 +17,7 @@ from trace_export.errors import SourceError, path_text
 from trace_export.model import HOSTS, INT, RANKS, KernelFile, Note, Profile, Schema, conform
 from trace_export.sources.ascend import database, device_tasks, hccl, marker_blocks, text_export, trace_view
 from trace_export.sources.ascend.metadata import Metadata, metadata
-from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.ranges.dialects import Dialects, run_facts
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
@@ -93,7 +93,7 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
         p2p=p2p,
         collectives=collectives,
         counters=found.counters,
-        declared=found.meta.declared,
+        declared=found.meta.declared.or_else(run_facts(spans["marker"])),
         notes=(*found.meta.notes, *found.notes, *notes),
     )
 

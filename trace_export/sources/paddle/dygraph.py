@@ -14,7 +14,8 @@ import polars as pl
 
 from trace_export.errors import SourceError, path_text
 from trace_export.files import open_file
-from trace_export.model import HOSTS, RANKS, SPANS, Note, Profile, conform
+from trace_export.model import HOSTS, RANKS, SPANS, Declared, Note, Profile, conform
+from trace_export.sources.paddle.reader import RANK_ORDER
 from trace_export.sources.source import ReadOptions, Source
 
 READ_BYTES = 4 << 20
@@ -96,6 +97,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
             ),
             SPANS,
         ),
+        declared=Declared(rank_order=RANK_ORDER),
         notes=tuple(notes),
     )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.errors import SourceError, path_text
-from trace_export.model import HOSTS, P2P, RANKS, SPANS, Note, Profile, conform
+from trace_export.model import HOSTS, P2P, RANKS, SPANS, Declared, Note, Profile, RankOrder, conform
 from trace_export.sources.paddle.log_scanner import line_of, scan
 from trace_export.sources.source import ReadOptions, Source
 
@@ -23,6 +23,8 @@ JOB = (
 )
 KINDS = {"forward": "F", "backward": "B", "backward_bw": "B", "backward_b": "B", "backward_w": "W", "optimizer": "OPT"}
 TRANSFERS = {"recv_forward": ("recv", "F"), "send_backward": ("send", "B")}
+RANK_ORDER: RankOrder = "tp-cp-pp-dp"
+"""How fleet counts the ranks of a run (python/paddle/distributed/fleet/base/topology.py)."""
 LATEST_US = (2**63 - 1) // 1000
 """The largest time whose nanoseconds fit into 64 bits."""
 
@@ -74,6 +76,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
         ranks=conform(pl.DataFrame([_rank(source, m) for m in members]), RANKS),
         spans=_spans(good, source),
         p2p=_transfers(good, source),
+        declared=Declared(rank_order=RANK_ORDER),
         notes=tuple(notes),
     )
 

@@ -7,6 +7,7 @@ from typing import Literal
 import polars as pl
 
 from trace_export.model import Declared
+from trace_export.sources.ranges.dialects import run_facts
 from trace_export.sources.ranges.ranges import Ranges
 
 
@@ -63,7 +64,12 @@ def with_chunks(rows: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
     return rows
 
 
-def declared(stages: dict[int, list[int]]) -> Declared:
+def declared(ranges: Ranges, found: pl.DataFrame) -> Declared:
+    """What the names of a file's ranges and of its blocks (`found`, as from `blocks`) say about the pipeline."""
+    return _of_stages(stages_of(ranges)).or_else(run_facts(found["marker"]))
+
+
+def _of_stages(stages: dict[int, list[int]]) -> Declared:
     """Chunks, depth and placement of the pipeline, as far as the stages of all processes of a file determine them.
 
     With two chunks and P ranks, rank r has stages {r, r + P} in a loop and {r, 2P - 1 - r} in a V.

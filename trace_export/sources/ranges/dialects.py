@@ -21,7 +21,7 @@ import polars as pl
 
 from trace_export.errors import UsageError
 from trace_export.files import read_file
-from trace_export.model import INT, TEXT, Schema
+from trace_export.model import INT, TEXT, Declared, Schema
 
 NAMES: Schema = {
     "text": TEXT, "dialect": TEXT, "role": TEXT, "kind": TEXT, "microbatch": INT, "chunk": INT, "stage": INT,
@@ -124,6 +124,18 @@ RULES = (
     Rule(PLAIN, "optimizer_step", kind="OPT"),
     Rule(PLAIN, rf"(?i:step|iteration|iter)[ _#-]?(?P<step>{_N})", "step"),
 )
+
+
+def run_facts(markers: pl.Series) -> Declared:
+    """What the spelling of a run's block markers (String) says about the pipeline as a whole.
+
+    MindSpeed calls its steps forward_step_with_model_graph or forward_step_no_model_graph in DualPipeV only, where the
+    numbers of forwards count on over the chunks; and `with` only where forwards and backwards are overlapped.
+    """
+    folded, overlapped = (
+        bool(markers.str.contains(part, literal=True).any()) for part in ("_model_graph", "with_model_graph")
+    )
+    return Declared(numbers_continue=folded or None, overlapped=overlapped or None)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from trace_export.errors import path_text
 from trace_export.model import COLLECTIVES, HOSTS, P2P, RANKS, SPANS, Note, Profile, conform
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.attribution import GpuActivity
-from trace_export.sources.ranges.blocks import blocks, declared, stages_of
+from trace_export.sources.ranges.blocks import blocks, declared
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.source import Source
 
@@ -50,10 +50,10 @@ def profile(
     return Profile(
         hosts=conform(hosts, HOSTS),
         ranks=conform(ranks.with_columns(**where), RANKS),
-        spans=conform(_on_ranks(found, ranks, offset_ns), SPANS),
+        spans=conform(_on_ranks(found.drop("id"), ranks, offset_ns), SPANS),
         p2p=conform(_on_ranks(p2p, ranks, offset_ns), P2P),
         collectives=conform(_on_ranks(collectives, ranks, offset_ns), COLLECTIVES),
-        declared=declared(stages_of(ranges)),
+        declared=declared(ranges, found),
         notes=(
             *notes,
             *range_notes.of_ranges(source.path, ranges, worked, activity),

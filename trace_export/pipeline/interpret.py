@@ -1,0 +1,54 @@
+"""What the blocks of a run mean, step by step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+
+from trace_export.model import SPAN_ID, Declared, Interpretation, Plan, Profile, Recognition
+from trace_export.pipeline import edges, labels, message_labels, messages, schedule_match, stages, steps, transfers
+
+
+def interpret(profile: Profile, user: Declared) -> Profile:
+    """`profile` as it was read, with all that follows from the order and the times of its blocks. No step compares
+    times of different hosts, so none depends on how their clocks agree.
+
+    `user`: what the user specified. Raises UsageError when that cannot be.
+    """
+    profile = stages.resolve(with_ids(profile), user)  # stage and replica of each rank
+    profile, undetermined = steps.number(profile)  # training step of each block
+    profile = labels.label(profile, undetermined)  # micro-batch, chunk and phase of each block
+    profile = transfers.label(profile)  # the block that each send and receive belongs to
+    profile = conclude(profile)  # schedule, placement of the chunks, dependencies between blocks
+    profile = transfers.find_peers(profile)  # the other side of each send and receive
+    profile = messages.pair(profile)  # sends and receives as messages
+    return message_labels.label(profile)  # micro-batch of each message
+
+
+def interpret_table(profile: Profile, user: Declared) -> Profile:
+    """The same for the blocks of a span table: they have their labels already."""
+    return conclude(stages.resolve(with_ids(profile), user))
+
+
+def interpret_model(profile: Profile, plan: Plan) -> Profile:
+    """The same for the simulated run of a schedule."""
+    return conclude(profile, Recognition(plan, certainty="exact", distance=0.0))
+
+
+def with_ids(profile: Profile) -> Profile:
+    """`profile` with `spans.id`: the blocks numbered in their order."""
+    numbers = pl.int_range(pl.len(), dtype=SPAN_ID).alias("id")
+    return replace(profile, spans=profile.spans.with_columns(numbers))
+
+
+def conclude(profile: Profile, recognition: Recognition | None = None) -> Profile:
+    """`profile` with its `interpretation`, and the schedule in `declared`; each of these facts is worked out here and
+    nowhere else. `recognition`: the schedule, where it is known, as that of a simulated run.
+
+    Needs `spans.id`, and stage and replica of the ranks.
+    """
+    found = schedule_match.recognise(profile) if recognition is None else recognition
+    profile = schedule_match.declare(profile, found)
+    placement = stages.chunk_placement(profile)
+    return replace(profile, interpretation=Interpretation(placement, found, edges.block_edges(profile, placement)))

@@ -1,0 +1,74 @@
+"""Which pipeline of several a rank belongs to: its place among the replicas of its stage."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from trace_export.model import INT, Note
+from trace_export.pipeline import stages_from_work
+
+PLACES = ["stage", "dp", "tp", "cp"]
+
+ALIKE = 0.01
+"""Two ranks of a stage are tensor-parallel peers when nine in ten of their blocks start within this part of a block's
+length of each other: replicas start a step together too, but drift apart in it."""
+
+
+def number_replicas(ranks: pl.DataFrame) -> pl.DataFrame:
+    """`ranks` (schema `RANKS`) with `replica`: ranks with the same one form a pipeline, one rank per stage.
+
+    Those that agree in dp, tp and cp do; where the data do not distinguish them, the ranks of a stage are numbered in
+    order. Null for ranks without a stage.
+    """
+    key = ["dp", "tp", "cp"]
+    places = ranks.select("rank", "stage", *key).drop_nulls("stage").with_columns(pl.col(key).fill_null(0)).sort("rank")
+    numbered = places.with_columns(same=pl.int_range(pl.len()).over("stage", *key)).select(
+        "rank", replica=pl.struct(*key, "same").rank("dense").cast(INT) - 1
+    )
+    joined = ranks.drop("replica").join(numbered, on="rank", how="left", maintain_order="left")
+    return joined.select(ranks.columns)
+
+
+def guess_replicas(places: pl.DataFrame, ranks: pl.DataFrame, spans: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
+    """`places` (rank, stage, dp, tp, cp, origin) with dp and tp where they are not known, and a note where they were
+    guessed: ranks of one stage and host with the same times are tensor-parallel peers."""
+    places = places.sort("stage", "rank").with_columns(pl.col(PLACES).cast(INT))
+    if not places.select((pl.col("dp").is_null() & pl.col("tp").is_null()).any()).item():
+        return places, []
+    if places["stage"].is_unique().all():
+        return places.with_columns(pl.col("dp", "tp").fill_null(0)), []
+    peers = places.join(ranks.select("rank", "host"), on="rank", how="left", maintain_order="left").with_columns(
+        before=pl.col("rank").shift(1).over("stage", "host")
+    )
+    alike = _alike(peers.drop_nulls("before").select("rank", "before"), spans)
+    grouped = peers.join(alike, on="rank", how="left", maintain_order="left").with_columns(
+        group=(~pl.col("alike").fill_null(False)).cum_sum().over("stage") - 1
+    )
+    sizes = grouped.group_by("stage", "group").len()["len"]
+    place = pl.int_range(pl.len(), dtype=INT)
+    regular = sizes.n_unique() == 1
+    dp = pl.col("group").cast(INT) if regular else place.over("stage")
+    tp = place.over("stage", "group") if regular else pl.lit(0, INT)
+    filled = grouped.with_columns(dp=pl.coalesce("dp", dp), tp=pl.coalesce("tp", tp))
+    text = "which replicas of a stage are tensor-parallel peers was guessed from the likeness of their times"
+    note = Note("tensor-parallel-guessed", "note", f"{text}; give --tp and --dp if it is wrong")
+    return filled.select("rank", *PLACES, "origin"), [note]
+
+
+def _alike(pairs: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """rank, alike: whether the rank's blocks start when those of the rank `before` do (same host, same clock)."""
+    blocks = (
+        stages_from_work.sample(spans, steps=2)
+        .sort("rank", "start_ns")
+        .select("rank", "start_ns", "end_ns", position=pl.int_range(pl.len()).over("rank"))
+    )
+    return (
+        pairs.join(blocks, on="rank")
+        .join(blocks, left_on=["before", "position"], right_on=["rank", "position"], suffix="_before")
+        .group_by("rank")
+        .agg(
+            apart=(pl.col("start_ns") - pl.col("start_ns_before")).abs().quantile(0.9),
+            length=(pl.col("end_ns") - pl.col("start_ns")).median(),
+        )
+        .select("rank", alike=pl.col("apart") < ALIKE * pl.col("length"))
+    )
