@@ -64,11 +64,11 @@ EDGES: Schema = {"src": SPAN_ID, "dst": SPAN_ID, "direction": TEXT}
 (`direction` F) or gradients (B)."""
 
 P2P: Schema = {
-    "rank": INT, "role": TEXT, "peer": INT, "group": TEXT, "ordinal": TIME, "op": TEXT, "microbatch": INT,
+    "rank": INT, "role": TEXT, "peer": INT, "group": TEXT, "sequence": TIME, "op": TEXT, "microbatch": INT,
     "chunk": INT, "direction": TEXT, "start_ns": TIME, "end_ns": TIME, "bytes": TIME,
 }  # fmt: skip
 """One rank's side of a point-to-point transfer, as the source has it. `role`: send, recv, both. `peer` is a global
-rank. `ordinal` counts the operations of (rank, group) as the source numbers them. `direction`: F or B."""
+rank. `sequence` is the sequence number of the operation in (rank, group), as the source counts. `direction`: F or B."""
 
 MESSAGES: Schema = {
     "src_rank": INT, "dst_rank": INT, "direction": TEXT, "microbatch": INT, "chunk": INT, "send_start_ns": TIME,
@@ -77,9 +77,9 @@ MESSAGES: Schema = {
 """One transfer, both sides paired."""
 
 COLLECTIVES: Schema = {
-    "rank": INT, "group": TEXT, "ordinal": TIME, "op": TEXT, "start_ns": TIME, "end_ns": TIME, "bytes": TIME,
+    "rank": INT, "group": TEXT, "sequence": TIME, "op": TEXT, "start_ns": TIME, "end_ns": TIME, "bytes": TIME,
 }  # fmt: skip
-"""One rank's part of a collective; the parts of one collective share (group, op, ordinal)."""
+"""One rank's part of a collective; the parts of one collective share (group, op, sequence)."""
 
 COUNTERS: Schema = {"rank": INT, "name": TEXT, "unit": TEXT, "ts_ns": TIME, "value": REAL}
 """One sample of a quantity on a rank."""

@@ -43,7 +43,7 @@ def tables(hosts: int, messages: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.Da
     member = np.tile(np.arange(hosts), 20)
     done = steps + rng.uniform(0, 10_000, len(steps))
     met = {"rank": member, "group": [f"dp{h % STAGES}" for h in member], "op": "allreduce",
-           "ordinal": np.repeat(np.arange(20), hosts), "start_ns": stamp(member, done - 5e6),
+           "sequence": np.repeat(np.arange(20), hosts), "start_ns": stamp(member, done - 5e6),
            "end_ns": stamp(member, done)}  # fmt: skip
     ranks = pl.DataFrame({"rank": range(hosts), "host": [f"host{h:05d}" for h in range(hosts)]})
     table = conform(pl.DataFrame({"src_rank": src, "dst_rank": dst} | starts | ends), MESSAGES)

@@ -60,7 +60,7 @@ def profile(words: list[list[str]], *, stepped: bool = True, ended: bool = False
                         "rank": rank,
                         "group": "world",
                         "op": "allReduce",
-                        "ordinal": 2 * step,
+                        "sequence": 2 * step,
                         "start_ns": at,
                         "end_ns": at + 10,
                     }

@@ -57,10 +57,10 @@ def batched(run: Run) -> pl.DataFrame:
         if n == 3:
             continue  # one transfer that the profiler lost on the sender's side only
         rows.append({"rank": m["src_rank"], "role": "send", "start_ns": m["send_start_ns"], "end_ns": m["send_end_ns"]})
-        rows[-1]["ordinal"] = n
+        rows[-1]["sequence"] = n
     for n, m in enumerate(run.paired.filter(pl.col("src_rank") < 2, pl.col("dst_rank") < 2).iter_rows(named=True)):
         rows.append({"rank": m["dst_rank"], "role": "recv", "start_ns": m["recv_start_ns"], "end_ns": m["recv_end_ns"]})
-        rows[-1]["ordinal"] = n
+        rows[-1]["sequence"] = n
     return conform(pl.DataFrame(rows).with_columns(group=pl.lit("pair")), P2P)
 
 

@@ -72,10 +72,10 @@ def test_real_capture_without_markers(recorded: Path) -> None:
             assert core["end_ns"] <= block["end_ns"]
     wanted = set()
     for message in expected["p2p"]:
-        ordinal = int(message["op"].split("_")[-2])
-        wanted |= {(message["src_rank"], "send", message["dst_rank"], ordinal)}
-        wanted |= {(message["dst_rank"], "recv", message["src_rank"], ordinal)}
-    sides = profile.p2p.select("rank", "role", "peer", "ordinal").rows()
+        sequence = int(message["op"].split("_")[-2])
+        wanted |= {(message["src_rank"], "send", message["dst_rank"], sequence)}
+        wanted |= {(message["dst_rank"], "recv", message["src_rank"], sequence)}
+    sides = profile.p2p.select("rank", "role", "peer", "sequence").rows()
     parted = {(r, one, p, o) for r, role, p, o in sides for one in (("send", "recv") if role == "both" else (role,))}
     assert parted == wanted
 
@@ -93,7 +93,7 @@ def test_real_communication_and_counters(recorded: Path) -> None:
     for told in json.loads((real / "expected_resnet.json").read_text()):
         profile = load(real / told["file"].split("/")[0])
         rank = told["rank_device"][0][0]
-        ours = profile.collectives.filter(pl.col("rank") == rank).select("ordinal", "start_ns", "end_ns").rows()
+        ours = profile.collectives.filter(pl.col("rank") == rank).select("sequence", "start_ns", "end_ns").rows()
         assert ours == [(int(op.split("_")[-2]), start, end) for op, start, end in told["comm"]]
         assert profile.hosts["label"].to_list() == [told["host"][0][1]]
         assert "AI Core frequency" in profile.counters["name"]

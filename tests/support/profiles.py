@@ -116,7 +116,7 @@ def with_devices(made: Profile, folder: Path) -> dict[str, Any]:
     path = folder / "rank0.arrow"
     table(rows, KERNELS).write_ipc(path)
     p2p = {"rank": 0, "role": "send", "peer": 2, "direction": "F", "microbatch": 0, "op": "isend", "bytes": 4096}
-    collective = {"rank": 2, "group": "dp", "ordinal": 0, "op": "allreduce", "bytes": 8}
+    collective = {"rank": 2, "group": "dp", "sequence": 0, "op": "allreduce", "bytes": 8}
     return {
         "p2p": table([{**p2p, "start_ns": ORIGIN + 95, "end_ns": ORIGIN + 105}], P2P),
         "collectives": table([{**collective, "start_ns": ORIGIN + 700, "end_ns": ORIGIN + 800}], COLLECTIVES),

@@ -188,8 +188,8 @@ def _events(collectives: pl.DataFrame, host_of_rank: pl.DataFrame) -> pl.DataFra
     if rows.is_empty():
         return rows.select("host", pl.lit(0, pl.Int64).alias("event"), "start_ns", "end_ns").clear()
     counted = pl.int_range(pl.len(), dtype=pl.Int64).over("group", "op", "rank", order_by=["start_ns", "end_ns"])
-    known = pl.col("ordinal").is_not_null().all().over("group", "op")
-    rows = rows.with_columns(at=pl.when(known).then("ordinal").otherwise(counted))
+    known = pl.col("sequence").is_not_null().all().over("group", "op")
+    rows = rows.with_columns(at=pl.when(known).then("sequence").otherwise(counted))
     rows = rows.join(_window_offsets(rows), on=MEMBER, nulls_equal=True)
     key = ["group", "op", "at"]
     return (

@@ -34,7 +34,7 @@ def pair(profile: Profile) -> Profile:
     if channels.is_empty():
         return profile.with_notes(_unpaired(len(sends), len(receives), profile.p2p["peer"].null_count()))
     by_order = _placed(sends, channels, "src_rank"), _placed(receives, channels, "dst_rank")
-    by_number = tuple(side.with_columns(at="ordinal") for side in by_order)
+    by_number = tuple(side.with_columns(at="sequence") for side in by_order)
     numbered = _all_met(_agreeing(*_relative(*by_number), channels.filter("numbered")), channels).select("channel")
     counted = channels.join(numbered, on="channel", how="anti")
     offsets = pl.concat([
@@ -77,7 +77,7 @@ def _channels(sends: pl.DataFrame, receives: pl.DataFrame) -> pl.DataFrame:
     both = known[0].join(known[1], on=ENDS, suffix="_recv").select(*ENDS, known=pl.col("known") & pl.col("known_recv"))
     sides = []
     for side in (sends, receives):
-        unique = pl.col("ordinal").is_not_null().all() & (pl.col("ordinal").n_unique() == pl.len())
+        unique = pl.col("sequence").is_not_null().all() & (pl.col("sequence").n_unique() == pl.len())
         sides.append(_by_direction(side, both).group_by(*CHANNEL, "known").agg(n=pl.len(), numbered=unique))
     return (
         sides[0]
@@ -98,8 +98,8 @@ def _placed(side: pl.DataFrame, channels: pl.DataFrame, rank: str) -> pl.DataFra
     rows = _by_direction(side, channels.select(*ENDS, "known").unique()).join(
         channels.select("channel", *CHANNEL), on=CHANNEL
     )
-    place = pl.int_range(pl.len(), dtype=pl.Int64).over("channel", order_by=["start_ns", "end_ns", "ordinal"])
-    columns = ["channel", rank, "direction", "microbatch", "chunk", "start_ns", "end_ns", "bytes", "ordinal"]
+    place = pl.int_range(pl.len(), dtype=pl.Int64).over("channel", order_by=["start_ns", "end_ns", "sequence"])
+    columns = ["channel", rank, "direction", "microbatch", "chunk", "start_ns", "end_ns", "bytes", "sequence"]
     return rows.select(*columns, at=place)
 
 

@@ -80,8 +80,8 @@ def _by_optimizer(blocks: pl.DataFrame) -> pl.Series | None:
 
 
 def _by_collectives(profile: Profile, blocks: pl.DataFrame) -> pl.Series | None:
-    """The collective of several stages that comes next names the step, by its ordinal: so a rank whose capture lacks a
-    step still gets the others' numbers. None unless some group's collectives lie between steps only."""
+    """The sequence number of the next collective of several stages identifies the step, also on a rank whose capture
+    lacks a step. None unless some group's collectives lie between steps only."""
     placed = profile.collectives.join(profile.ranks.select("rank", "stage"), on="rank")
     groups = (
         placed.group_by("group")
@@ -100,13 +100,13 @@ def _by_collectives(profile: Profile, blocks: pl.DataFrame) -> pl.Series | None:
 
 def _between(blocks: pl.DataFrame, collectives: pl.DataFrame) -> pl.Series:
     """The number of the gap between `collectives` (of one group) that each block lies in, the same on all ranks."""
-    ordinals = collectives.select("rank", "ordinal", start_ns="start_ns").sort("start_ns")
+    numbered = collectives.select("rank", "sequence", start_ns="start_ns").sort("start_ns")
     rows = blocks.select("row", "rank", "start_ns").sort("start_ns")
     after = rows.join_asof(
-        ordinals.rename({"ordinal": "next"}), on="start_ns", by="rank", strategy="forward", check_sortedness=False
+        numbered.rename({"sequence": "next"}), on="start_ns", by="rank", strategy="forward", check_sortedness=False
     )
     both = after.join_asof(
-        ordinals.rename({"ordinal": "last"}), on="start_ns", by="rank", strategy="backward", check_sortedness=False
+        numbered.rename({"sequence": "last"}), on="start_ns", by="rank", strategy="backward", check_sortedness=False
     )
     keys = both.select("next").drop_nulls().unique().sort("next").with_columns(key="next")
     # A capture that ends before its step's collective: the step is the one whose collective the others have next.

@@ -289,7 +289,7 @@ def test_communication_marked_at_level_none(cluster: Path) -> None:
             db.commit()
     profile = understood(cluster)
     assert len(profile.spans) == 4 * 8
-    assert profile.collectives.select("op", "ordinal").unique().rows() == [("HcclAllReduce", None)]
+    assert profile.collectives.select("op", "sequence").unique().rows() == [("HcclAllReduce", None)]
     assert len(profile.messages) == 2 * 3 * 4
 
 

@@ -260,10 +260,10 @@ def test_transfers_and_collectives_of_nccl(tmp_path: Path) -> None:
     nccl(950, 960, "coalesced")
     profile = loaded(trace.write(tmp_path / "t.json"))
     at = pl.col("start_ns") - BASE, pl.col("end_ns") - BASE
-    assert profile.p2p.select("role", "peer", "group", "ordinal", "bytes", *at).rows() == [
+    assert profile.p2p.select("role", "peer", "group", "sequence", "bytes", *at).rows() == [
         ("send", 1, "5", 0, 60, 100, 200), ("recv", 2, "5", 0, 60, 250, 300), ("send", 1, "5", 1, 60, 400, 500),
     ]  # fmt: skip
-    assert profile.collectives.select("op", "group", "ordinal", "bytes", *at).rows() == [
+    assert profile.collectives.select("op", "group", "sequence", "bytes", *at).rows() == [
         ("allreduce", "5", 41, 60, 600, 700), ("allreduce", "5", 42, None, 800, 900),
     ]  # fmt: skip
 
@@ -273,7 +273,7 @@ def test_names_of_old_nccl_kernels(tmp_path: Path) -> None:
     for i, name in enumerate(["ncclKernel_AllReduce_RING_LL_Sum_half(ncclWork)", "ncclDevKernel_AllGather_RING_LL(x)"]):
         trace.kernel(100 * i + 50, 100 * i + 51, trace.call(1), name=name)
     profile = loaded(trace.write(tmp_path / "t.json"))
-    assert profile.collectives.select("op", "group", "ordinal").rows() == [
+    assert profile.collectives.select("op", "group", "sequence").rows() == [
         ("AllReduce", None, 0), ("AllGather", None, 0),
     ]  # fmt: skip
 

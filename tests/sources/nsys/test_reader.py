@@ -277,7 +277,7 @@ def test_transfers_and_collectives(tmp_path: Path) -> None:
     export.kernel(A, 1_700, 1_800, export.call(A, 1_610), name="ncclKernel_AllReduce_RING")
     export.range(A, 2_000, 2_100, "ncclCommInitRankConfig", registered=True, domain=1)
     profile = load(export, tmp_path)
-    columns = ["role", "direction", "microbatch", "chunk", "ordinal", "start_ns", "end_ns"]
+    columns = ["role", "direction", "microbatch", "chunk", "sequence", "start_ns", "end_ns"]
     assert profile.p2p.select(columns).rows() == [
         ("send", "F", 0, 0, None, 400, 500),
         ("recv", "B", 4, 1, None, 400, 500),
@@ -285,7 +285,7 @@ def test_transfers_and_collectives(tmp_path: Path) -> None:
         ("recv", None, None, None, 0, 1_200, 1_300),  # no block comes after it
         ("send", "F", 1, 0, None, 1_300, 1_400),
     ]
-    assert profile.collectives.select("op", "ordinal", "start_ns", "end_ns").rows() == [
+    assert profile.collectives.select("op", "sequence", "start_ns", "end_ns").rows() == [
         ("ncclAllReduce", 0, 1_500, 1_550),
         ("ncclAllReduce", 1, 1_700, 1_800),
     ]

@@ -38,7 +38,7 @@ def tables(
         .unnest("n")
         .with_columns(pl.col("group").fill_null(pl.col("digits")), whole_name="op", op=pl.coalesce("what", "op"))
         .with_columns(
-            ordinal=pl.col("index").cast(TIME, strict=False),
+            sequence=pl.col("index").cast(TIME, strict=False),
             role=pl.col("op").str.to_lowercase().str.replace("^hccl_?", "").replace_strict(_TRANSFERS, default=None),
             rank=pl.lit(rank, INT),
         )

@@ -41,7 +41,7 @@ def calls(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def transfers(found: pl.DataFrame) -> pl.DataFrame:
-    """The sends and receives among `calls`: process, role, peer, group, ordinal, op, bytes, start, end.
+    """The sends and receives among `calls`: process, role, peer, group, sequence, op, bytes, start, end.
 
     The k-th of its group, side and peer in the trace; a batch of several is one kernel that names none, and left out.
     """
@@ -51,7 +51,7 @@ def transfers(found: pl.DataFrame) -> pl.DataFrame:
         pl.col("op").alias("role"),
         "peer",
         "group",
-        pl.int_range(pl.len()).over("group", "op", "peer").alias("ordinal"),
+        pl.int_range(pl.len()).over("group", "op", "peer").alias("sequence"),
         "op",
         "bytes",
         "start",
@@ -60,7 +60,7 @@ def transfers(found: pl.DataFrame) -> pl.DataFrame:
 
 
 def collectives(found: pl.DataFrame) -> pl.DataFrame:
-    """All other `calls` that have a name: process, group, ordinal, op, bytes, start, end.
+    """All other `calls` that have a name: process, group, sequence, op, bytes, start, end.
 
     PyTorch's own sequence number of the group where all have one, else the k-th of its group and name in the trace.
     """
@@ -69,5 +69,5 @@ def collectives(found: pl.DataFrame) -> pl.DataFrame:
     numbered = not rest["seq"].null_count()
     place = pl.col("seq") if numbered else pl.int_range(pl.len()).over("group", "op")
     return rest.select(
-        pl.lit(0, pl.Int64).alias("process"), "group", place.alias("ordinal"), "op", "bytes", "start", "end"
+        pl.lit(0, pl.Int64).alias("process"), "group", place.alias("sequence"), "op", "bytes", "start", "end"
     )

@@ -14,7 +14,7 @@ NOT_TRANSFERS = r"^nccl(?:Comm|Group|Get|Mem|Redop|RedOp|Init|Debug)"
 
 
 def collectives(work: pl.DataFrame) -> pl.DataFrame:
-    """One row per NCCL collective: process, op, ordinal, start, end; the k-th of its name in the process.
+    """One row per NCCL collective: process, op, sequence, start, end; the k-th of its name in the process.
 
     The communicator is not in the file, so collectives of equal name in different groups cannot be distinguished.
     """
@@ -25,7 +25,7 @@ def collectives(work: pl.DataFrame) -> pl.DataFrame:
     return calls.select(
         "process",
         op=name,
-        ordinal=pl.int_range(pl.len()).over("process", "text"),
+        sequence=pl.int_range(pl.len()).over("process", "text"),
         start=pl.coalesce("comm_start", "start"),
         end=pl.coalesce("comm_end", "end"),
     )

@@ -17,7 +17,7 @@ ALONE = {"ncclSend": "send", "ncclRecv": "recv"}
 def transfers(
     ranges: Ranges, work: pl.DataFrame, last_copies: Callable[[pl.DataFrame], pl.Series] | None = None
 ) -> pl.DataFrame:
-    """One row per transfer: process, role, direction, microbatch, stage, chunk, op, ordinal, start, end, guessed.
+    """One row per transfer: process, role, direction, microbatch, stage, chunk, op, sequence, start, end, guessed.
 
     `work`: the ranges with comm_start, comm_end (NCCL's kernels). A transfer lasts as long as the NCCL kernels of its
     range; where there are none, from the range's start to its end, for a receiver to its last copy, whose ends
@@ -38,7 +38,7 @@ def transfers(
         "process",
         *fields,
         op=pl.col("text").str.replace(SUFFIX + "$", ""),
-        ordinal=pl.when(unnumbered).then(pl.int_range(pl.len()).over("process", "role", "direction", unnumbered)),
+        sequence=pl.when(unnumbered).then(pl.int_range(pl.len()).over("process", "role", "direction", unnumbered)),
         start=pl.coalesce("comm_start", "start"),
         end=pl.coalesce("comm_end", "end"),
         guessed=(pl.col("text").is_in(list(ALONE)) & pl.col("direction").is_not_null()),
