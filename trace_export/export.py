@@ -112,7 +112,8 @@ def load(options: LoadOptions, progress: Progress = silent, located: Located | N
     sizes = {} if options.detail == "spans" else {s.path: cost.size(s.path) for s in chosen}
     profile, failures = read_all(chosen, options, progress)
     if options.devices is not None and profile.spans.height:
-        profile = choose.on_devices(profile, options.devices, chosen)
+        profile, lacking = choose.on_devices(profile, options.log_dir, options.devices, chosen)
+        missing += lacking
         if profile.spans.is_empty():
             raise choose.no_device(options.log_dir, options.devices)
     failures = missing + failures

@@ -13,7 +13,8 @@ import zlib
 from io import BufferedReader
 from pathlib import Path
 
-_GZIP = b"\x1f\x8b"
+GZIP = b"\x1f\x8b"
+"""What a gzipped file begins with."""
 
 
 def open_file(path: Path) -> BufferedReader:
@@ -49,7 +50,7 @@ class Unpacked:
         self.damaged = False
         self._file = open_file(path)
         try:
-            packed = self._file.peek(2).startswith(_GZIP)
+            packed = self._file.peek(2).startswith(GZIP)
             self._stream = gzip.GzipFile(fileobj=self._file) if packed else self._file
         except BaseException:
             self._file.close()

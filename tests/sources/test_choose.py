@@ -60,6 +60,32 @@ def test_devices_of_sources_that_tell_their_ranks_only_when_read(
     assert ranks.to_list() == [1, 3]
 
 
+def test_a_host_without_one_of_the_devices_is_named(samples: Path, run_cli: Cli, tmp_path: Path) -> None:
+    folder = samples / "kineto" / "two_hosts"
+    done = run_cli(folder, "--devices", "1-9999999", "--out", tmp_path, "--format", "parquet", "--quiet")
+    assert done.returncode == 3
+    assert done.stderr.splitlines() == [
+        f"error: {folder}: no profile of devices 2-9999999 of {host}; choose from devices 0-1"
+        for host in ("node0", "node1")
+    ]
+    ranks = pl.read_parquet(tmp_path / "pipeline_profile.parquet")["rank"].unique().sort()
+    assert ranks.to_list() == [1, 3]
+
+
+def test_devices_of_global_ranks_are_counted_on_each_machine(run_cli: Cli, tmp_path: Path) -> None:
+    """Records of the dynamic graph have the global rank in their names: device 0 of the second machine is rank 2."""
+    line = '{{"name": "{}0", "ph": "{}", "pid": 0, "tid": 1, "ts": {}}}\n'
+    for rank in range(4):
+        place = tmp_path / "logs" / f"machine{rank // 2}"
+        place.mkdir(parents=True, exist_ok=True)
+        events = ((kind, ph, 10**12 + at) for at, (kind, ph) in enumerate((k, p) for k in "FB" for p in "BE"))
+        record = "".join(line.format(*event) for event in events)
+        (place / f"profile_record_tmp_file_for_rank_{rank}").write_text(record)
+    done = run_cli(tmp_path / "logs", "--devices", "0", "--out", tmp_path, "--format", "parquet")
+    assert done.returncode == 0, done.stderr
+    assert pl.read_parquet(tmp_path / "pipeline_profile.parquet")["rank"].unique().sort().to_list() == [0, 2]
+
+
 def test_an_unknown_family_names_the_known_ones() -> None:
     with pytest.raises(UsageError, match='no format "Paddle"; choose one of paddle, nsys, ascend, mindspore, kineto'):
         choose(logs("a"), Path("logs"), family="Paddle")

@@ -52,19 +52,24 @@ def choose(
     return [s for s in chosen if s.local_rank is None or s.local_rank in devices], missing
 
 
-def on_devices(profile: Profile, devices: Numbers, chosen: Iterable[Source]) -> Profile:
-    """Only the ranks that are one of `devices` of their host, counted in the order of their numbers. Ranks of the
-    sources among `chosen` whose place on their host was known before stay as they are."""
+def on_devices(
+    profile: Profile, log_dir: Path, devices: Numbers, chosen: Iterable[Source]
+) -> tuple[Profile, list[TraceExportError]]:
+    """Only the ranks that are one of `devices` of their host, counted in the order of their numbers, and for each host
+    an error that names the devices that it has no rank of. Ranks of the sources among `chosen` whose place on their
+    host was known before stay as they are."""
     open_sources = pl.Series([path_text(s.path) for s in chosen if s.local_rank is None], dtype=pl.String)
+    undecided = pl.col("source").is_in(open_sources.implode())
     place = pl.int_range(pl.len()).over("host", order_by="rank")
     counted = profile.ranks.with_columns(device_of_host=place)
-    decided = ~pl.col("source").is_in(open_sources.implode())
-    kept = counted.filter(decided | devices.holds("device_of_host")).drop("device_of_host")
+    kept = counted.filter(~undecided | devices.holds("device_of_host")).drop("device_of_host")
     tables = {
         name: getattr(profile, name).join(kept, on="rank", how="semi", maintain_order="left")
         for name in ("spans", "p2p", "collectives", "counters")
     }
-    return replace(profile, ranks=kept, **tables)
+    there = counted.filter(undecided).group_by("host", maintain_order=True).agg("device_of_host")
+    missing = [e for host, places in there.sort("host").iter_rows() for e in _missing(log_dir, host, devices, places)]
+    return replace(profile, ranks=kept, **tables), missing
 
 
 def nothing_found(

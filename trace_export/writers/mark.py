@@ -14,6 +14,8 @@ import zlib
 from pathlib import Path
 from typing import Final
 
+from trace_export.files import GZIP
+
 GENERATOR: Final = "trace-export"
 
 ATTRIBUTES: Final[dict[str, str | int]] = {"generator": GENERATOR}
@@ -91,7 +93,7 @@ def is_marked(path: Path) -> bool:
 
 def _unpacked(head: bytes) -> bytes:
     """The head, of a gzipped file that of its content."""
-    if not head.startswith(b"\x1f\x8b"):
+    if not head.startswith(GZIP):
         return head
     try:
         return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, _HEAD_BYTES)

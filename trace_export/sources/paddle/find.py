@@ -63,7 +63,7 @@ def dygraph_records(root: Path, folders: list[Folder]) -> Found:
     machines = [(f, files) for f in folders if (files := _files_by_number(f, DYGRAPH))]
     return Found(
         tuple(
-            Source("paddle_dygraph", folder.path / name, host_of(root, folder.path), machine, rank, local_rank=rank)
+            Source("paddle_dygraph", folder.path / name, host_of(root, folder.path), machine, rank)
             for machine, (folder, files) in enumerate(machines)
             for rank, name in files.items()
         )
