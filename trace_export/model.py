@@ -35,7 +35,7 @@ RANKS: Schema = {
 """A device's process. `stage` is the rank's place in its pipeline (0 … P-1, whatever the chunks' placement), `replica`
 the number of that pipeline (0, 1, …; null until `pipeline.stages` has numbered them), `source` the path read, `process`
 which of the source's processes it is (null where a source is one), `kind` its format; `rank_origin` and `stage_origin`
-say how sure the number is: `recorded` (the data say so), `told` (the user said so), `assumed` (from names or order of
+are the evidence for the number: `recorded` in the profile, `user-specified`, `assumed` (from names or order of
 files), `inferred` (from the shape of the work)."""
 
 SPAN_ID = pl.UInt32()

@@ -179,18 +179,16 @@ def announce(profile: Profile, options: WriteOptions, detail: Detail) -> list[No
     notes = []
     ranks = profile.ranks.join(profile.spans, on="rank", how="semi")
     if options.tracks == "stage" and ranks.height > MANY_RANKS:
-        read = "" if detail == "spans" else ", and no others' device tasks were read"
+        read = "" if detail == "spans" else "; device tasks of the others were not read"
         text = f"{ranks['stage'].n_unique()} of {ranks.height} ranks are drawn, the first of each stage{read}"
         notes.append(Note("ranks-not-drawn", "note", f"{text}; --tracks rank draws all"))
     edges, back = drawable_edges(profile)
     if back:
-        text = "of the ways from block to block lead back in time (clocks that disagree, or times of the host)"
-        notes.append(
-            Note("dependencies-back-in-time", "note", f"{back} of {edges.height + back} {text}; they have no arrow")
-        )
+        text = "dependencies point backwards in time (clock error, or CPU times) and are drawn without an arrow"
+        notes.append(Note("dependencies-back-in-time", "note", f"{back} of {edges.height + back} {text}"))
     count = slices_drawn(profile, options.tracks, detail)
     if min(count, options.max_slices or count) > BROWSER_SLICES:
-        text = f"{count} slices are more than a browser holds"
+        text = f"{count} slices are more than a browser can hold"
         notes.append(
             Note("too-many-slices", "warning", f"{text}; choose --steps, or split with --max-slices {BROWSER_SLICES}")
         )

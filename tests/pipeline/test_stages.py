@@ -140,16 +140,18 @@ def test_times_alone_tell_the_order_of_many_ranks_only(read: Sequence[int], beli
     assert stages_of(worked(words, Declared(pp=4, tp=1, dp=2), wait)) == expected
 
 
-@pytest.mark.parametrize("origin", ["told", "declared"])
+@pytest.mark.parametrize("origin", ["user-specified", "declared"])
 def test_the_work_tells_which_of_two_orders_the_ranks_have(origin: str) -> None:
     """pp 2, tp 2, dp 2, counted tp, pp, dp; one rank in eight was cut and looks like the last stage."""
     words = ["FFBFBB", "FBFBB", "FBFBFB", "FBFBFB", "FFBFBB", "FFBFBB", "FBFBFB", "FBFBFB"]
     sizes, profile = Declared(pp=2, tp=2, dp=2), worked(dict(enumerate(words)))
-    told = resolve(profile, sizes) if origin == "told" else resolve(replace(profile, declared=sizes), Declared())
+    told = (
+        resolve(profile, sizes) if origin == "user-specified" else resolve(replace(profile, declared=sizes), Declared())
+    )
     assert stages(told) == {0: 0, 1: 0, 2: 1, 3: 1, 4: 0, 5: 0, 6: 1, 7: 1}
     assert told.ranks["dp"].to_list() == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert set(told.ranks["stage_origin"]) == {"told" if origin == "told" else "inferred"}
-    assert ("rank-order-from-work" in [n.code for n in told.notes]) == (origin == "told")
+    assert set(told.ranks["stage_origin"]) == {"user-specified" if origin == "user-specified" else "inferred"}
+    assert ("rank-order-from-work" in [n.code for n in told.notes]) == (origin == "user-specified")
 
 
 def bare(count: int, stage: list[int | None] | None = None) -> Profile:
@@ -165,7 +167,7 @@ def test_sizes_in_the_order_of_megatron() -> None:
     assert rows[:4] == [(0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 0), (0, 0, 1, 1)]
     assert rows[4][1] == 1
     assert rows[8] == (1, 0, 0, 0)
-    assert set(profile.ranks["stage_origin"]) == {"told"}
+    assert set(profile.ranks["stage_origin"]) == {"user-specified"}
 
 
 def test_what_sizes_leave_is_context_parallel() -> None:

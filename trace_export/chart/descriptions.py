@@ -29,7 +29,7 @@ def rank_text(rank: dict[str, Any], clocks: Mapping[str, str]) -> str:
     """`rank` is a row of `ranks`."""
     words = [f"rank {rank['rank']}", f"host {rank['host']}"]
     words += [f"{key} {rank[key]}" for key in ("device", "stage", "dp", "tp", "cp") if rank[key] is not None]
-    if rank["stage_origin"] in ("inferred", "assumed", "told"):
+    if rank["stage_origin"] in ("inferred", "assumed", "user-specified"):
         words.append(f"stage is {rank['stage_origin']}")
     if rank["rank_origin"] == "assumed":
         words.append("rank number is assumed")

@@ -48,7 +48,9 @@ def label(profile: Profile, undetermined: pl.Series) -> Profile:
         (FORWARDS | (pl.col("kind") == "B")) & pl.col("microbatch").is_null()
     )
     if len(open_blocks):
-        text = "blocks stay without a micro-batch: part of their step is missing, and their place in it is not certain"
+        text = (
+            "blocks without a micro-batch number: part of their step is missing, and the rest fits at several positions"
+        )
         notes.append(Note("microbatch-unknown", "warning", text, count=len(open_blocks)))
     return replace(profile, spans=conform(filled, SPANS)).with_notes(_once(notes))
 
@@ -105,14 +107,14 @@ def _of_vee(work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Decla
     plan = Plan("dualpipev", stages, microbatches, 2)
     recorded = int(work.group_by("run", "step").len()["len"].to_numpy().max())
     if not borne_out(plan, work["stage"].n_unique(), recorded):
-        text = f"numbers of {microbatches} micro-batches do not go with the {recorded} blocks of a step"
-        return work.clear(), [Note("microbatches-implausible", "warning", f"{text}; blocks stay without a number")]
+        text = f"numbers of {microbatches} micro-batches contradict the {recorded} blocks of a step"
+        return work.clear(), [Note("microbatches-implausible", "warning", f"{text}; these blocks have no number")]
     own = work.filter(FORWARDS & pl.col("microbatch").is_not_null()).select(
         "row", chunk=pl.col("microbatch") // microbatches, microbatch=pl.col("microbatch") % microbatches
     )
     if microbatches < 2 * stages:
         text = f"DualPipeV on {stages} stages needs {2 * stages} micro-batches, the data have {microbatches}"
-        return own, [Note("microbatches-too-few", "warning", f"{text}; backward blocks stay without a number")]
+        return own, [Note("microbatches-too-few", "warning", f"{text}; backward blocks have no number")]
     overlapped = bool(declared.overlapped) or bool((work["kind"] == "FB").any())
     plan = replace(plan, name=OVERLAPPED if overlapped else PLAIN)
     placed = labels_by_number.places(work, blocks(plan, _stages(work)), microbatches)
@@ -137,7 +139,7 @@ def _of_loop(
     for key, part in work.partition_by("run", "step", as_dict=True).items():
         alike.setdefault(plans.get((key[0], key[1]), usual), []).append(part)
     found = [_by_plan(pl.concat(parts), ends, counted, numbering) for numbering, parts in alike.items()]
-    text = "the order of the blocks fits no schedule known here; micro-batches are numbered in order of appearance"
+    text = "the order of the blocks matches no known schedule; micro-batches are numbered in order of appearance"
     return pl.concat(found), [Note("schedule-unknown", "warning", text)] if None in alike else []
 
 

@@ -39,7 +39,7 @@ def label(profile: Profile) -> Profile:
         found, on="row", how="left", suffix="_found", maintain_order="left"
     )
     filled = filled.with_columns(pl.coalesce(name, f"{name}_found").alias(name) for name in LABELS)
-    text = "messages: what they carry is inferred from the blocks before the send and after the receive"
+    text = "messages: micro-batch and direction inferred from the blocks before the send and after the receive"
     note = Note("message-labels-inferred", "note", text, count=found.height)
     return replace(profile, messages=conform(filled, MESSAGES)).with_notes([note])
 

@@ -38,9 +38,9 @@ def places_by_sizes(
     of most ranks fits it better, in the other; None where the number of stages is not known. And whether it is the
     other.
 
-    Raises UsageError when sizes of the user (`origin` told) do not divide the ranks.
+    Raises UsageError when sizes of the user (`origin` user-specified) do not divide the ranks.
     """
-    counts = count(ranks["rank"], sizes, by_user=origin == "told")
+    counts = count(ranks["rank"], sizes, by_user=origin == "user-specified")
     if counts is None:
         return None, False
     usual = places(ranks["rank"], counts, order or ORDERS[0], origin)
@@ -68,7 +68,7 @@ def count(ranks: pl.Series, sizes: Declared, *, by_user: bool) -> Counts | None:
     if world % (pp * given) and len(ranks) == world > pp * given:  # of fewer, some may be lost
         if by_user:
             raise UsageError(
-                f"{world} ranks cannot be divided into {pp} stages of {given}", "check --pp, --tp, --dp and --cp"
+                f"{world} ranks cannot be divided into {pp} stages of {given} ranks", "check --pp, --tp, --dp and --cp"
             )
         return None
     per_stage = max(-(-world // pp), given)

@@ -50,8 +50,8 @@ def guess_replicas(places: pl.DataFrame, ranks: pl.DataFrame, spans: pl.DataFram
     dp = pl.col("group").cast(INT) if regular else place.over("stage")
     tp = place.over("stage", "group") if regular else pl.lit(0, INT)
     filled = grouped.with_columns(dp=pl.coalesce("dp", dp), tp=pl.coalesce("tp", tp))
-    text = "which replicas of a stage are tensor-parallel peers was guessed from the likeness of their times"
-    note = Note("tensor-parallel-guessed", "note", f"{text}; give --tp and --dp if it is wrong")
+    text = "tensor-parallel peers among the replicas of a stage were guessed from similar block times"
+    note = Note("tensor-parallel-guessed", "note", f"{text}; if wrong, give --tp and --dp")
     return filled.select("rank", *PLACES, "origin"), [note]
 
 

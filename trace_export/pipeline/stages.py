@@ -29,7 +29,7 @@ def resolve(profile: Profile, user: Declared) -> Profile:
     """
     ranks, order = profile.ranks, profile.declared.rank_order
     inferred = stages_from_work.infer(profile.spans, continued=bool(profile.declared.numbers_continue))
-    by_user, other_order = places_by_sizes(ranks, user, "told", inferred, order)
+    by_user, other_order = places_by_sizes(ranks, user, "user-specified", inferred, order)
     by_data, _ = places_by_sizes(ranks, profile.declared, "assumed", inferred, order)
     recorded = ranks.select("rank", *PLACES).with_columns(
         origin=pl.when(pl.col("stage").is_not_null()).then(pl.lit("recorded"))
@@ -38,9 +38,11 @@ def resolve(profile: Profile, user: Declared) -> Profile:
     places = _first_of(ranks, [c for c in (by_user, recorded, by_data, by_work) if c is not None])
     notes = _order_note() if other_order else []
     if by_user is not None:
-        notes += _contradiction(by_user, recorded, "the data say")
+        notes += _contradiction(by_user, recorded, "the profile")
     if inferred is not None and inferred.exact and _all_numbered(profile.spans):
-        notes += _contradiction(places.filter(pl.col("origin") != "inferred"), inferred.stages, "their work looks like")
+        notes += _contradiction(
+            places.filter(pl.col("origin") != "inferred"), inferred.stages, "the order of its blocks"
+        )
     notes += _origins(places, inferred)
     places, guessed = guess_replicas(_rest_in_order(places), ranks, profile.spans)
     merged = ranks.drop(*PLACES, "stage_origin").join(places, on="rank", how="left", maintain_order="left")
@@ -108,7 +110,7 @@ def _all_numbered(spans: pl.DataFrame) -> bool:
 
 
 def _order_note() -> list[Note]:
-    text = "the sizes that you told fit the work in the order tp, cp, pp, dp of ranks only"
+    text = "the given sizes match the observed work only in the rank order tp, cp, pp, dp"
     return [Note("rank-order-from-work", "note", text)]
 
 
@@ -119,29 +121,29 @@ def _contradiction(believed: pl.DataFrame, other: pl.DataFrame, who: str) -> lis
     if both.is_empty():
         return []
     rank, stage, seen = both.sort("rank").select("rank", "stage", "stage_other").row(0)
-    source = {"told": "you told", "recorded": "the data say", "assumed": "the sizes say"}[both["origin"][0]]
-    text = f"stages contradict each other: {source} stage {stage} for rank {rank}, {who} stage {seen}"
+    source = {"user-specified": "the options", "recorded": "the profile", "assumed": "the sizes"}[both["origin"][0]]
+    text = f"contradicting stages: rank {rank} is on stage {stage} by {source}, on stage {seen} by {who}"
     return [Note("stages-contradict", "warning", text, count=len(both))]
 
 
 def _origins(places: pl.DataFrame, inferred: stages_from_work.Inference | None) -> list[Note]:
-    """What the stages were taken from, where it is not what the data or the user say."""
+    """Where stages come from, unless they are recorded or user-specified."""
     notes = []
-    remedy = "give --pp, --tp and --dp if it is wrong"
+    remedy = "if wrong, give --pp, --tp and --dp"
     origins = places["origin"]
     if inferred is not None and (count := (origins == "inferred").sum()):
-        text = f"the stages of {count} ranks were inferred from {inferred.how}; {remedy}"
+        text = f"stages of {count} ranks inferred from {inferred.how}; {remedy}"
         notes.append(Note("stages-inferred", "note", text))
         if absent := _above(places["rank"]) - len(places):
             in_order = (places["stage"] == places["rank"]).all()
-            how = "count on in their order" if in_order else "are numbered as if none were missing"
-            text = f"ranks before the last were not read ({absent} of them); the stages {how}"
+            how = "are numbered by rank" if in_order else "are numbered as if none were missing"
+            text = f"ranks below the highest are missing ({absent} of them); the stages {how}"
             notes.append(Note("ranks-absent", "warning", f"{text}; {remedy}"))
     if count := (origins == "assumed").sum():
-        text = f"the stages of {count} ranks follow the default order of ranks; {remedy}"
+        text = f"stages of {count} ranks assumed from the default order of ranks; {remedy}"
         notes.append(Note("stages-default-order", "note", text))
     if count := origins.null_count():
-        text = f"nothing tells the stages of {count} ranks; each counts as a stage of its own, in rank order"
+        text = f"stages of {count} ranks are unknown; each counts as a stage of its own, in rank order"
         notes.append(Note("stages-unknown", "warning", f"{text}; give --pp, --tp and --dp"))
     return notes
 
@@ -149,10 +151,10 @@ def _origins(places: pl.DataFrame, inferred: stages_from_work.Inference | None) 
 def _absent_stages(ranks: pl.DataFrame, declared: Declared, by_user: int | None) -> list[Note]:
     present = ranks["stage"].n_unique()
     if by_user and (absent := by_user - present) > 0:
-        return [Note("stages-absent", "note", f"{absent} of the {by_user} stages that you told have no rank here")]
+        return [Note("stages-absent", "note", f"{absent} of the {by_user} stages given by --pp have no rank here")]
     stages = depth(ranks, declared)
     if stages <= DEEPEST * present or ranks.is_empty():
         return []
-    text = f"the data speak of {stages} stages, but only {present} of them have a rank here"
-    consequence = "the order of the blocks is compared with no schedule; give --pp if the number is wrong"
+    text = f"the profiles declare {stages} stages, but only {present} of them have a rank here"
+    consequence = "the order of the blocks is compared with no schedule; if the number is wrong, give --pp"
     return [Note("stages-absent", "warning", f"{text}; {consequence}")]

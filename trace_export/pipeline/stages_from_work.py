@@ -120,7 +120,7 @@ def _infer(shape: pl.DataFrame, *, vee: bool) -> Inference | None:
         turn = shape["turn"].to_numpy().astype(np.int64)
         # A rank that runs all of them before the first of chunk 1 would run more if there were more.
         exact = bool((turn % 2).all() and turn.max() < shape["first"].to_numpy().max())
-        how = "the way of the data through a V"
+        how = "how many forwards of its first chunk each rank runs before one of its second"
         after = turn // 2 if exact else _clusters(shape["away_ns"].to_numpy(), threshold)
     else:
         after, how, exact = _by_lead(shape, threshold)

@@ -36,7 +36,7 @@ def number(profile: Profile) -> tuple[Profile, pl.Series]:
     )
     found = _of_replicas(found, profile.ranks)
     unknown = found.filter(FORWARDS & pl.col("step").is_null()).group_by("rank").len().filter(pl.col("len") > 1)
-    text = "nothing tells where a step of these ranks ends; all their blocks count as one (an earlier stage would tell)"
+    text = "ranks whose step boundaries are unknown; all their blocks count as one step; include an earlier stage"
     notes = [Note("step-ends-unknown", "warning", text, count=unknown.height)] if unknown.height else []
     filled = spans.join(found.select("row", found="step"), on="row", how="left", maintain_order="left")
     one = pl.when(pl.col("row").is_in(found["row"].implode())).then(0)

@@ -215,7 +215,7 @@ def check(plan: Plan) -> None:
     row, stages, microbatches, chunks = CATALOGUE[plan.name], plan.stages, plan.microbatches, plan.chunks
     for what, number in (("stages", stages), ("micro-batches", microbatches), ("chunks", chunks)):
         if number < 1:
-            raise UsageError(f"{number} {what} make no pipeline", "give at least 1")
+            raise UsageError(f"{number} {what} are not a pipeline", "give at least 1")
     if stages > MAX_STAGES:
         raise UsageError(f"{stages} stages are too many", f"give at most {MAX_STAGES}")
     if stages * microbatches * chunks * 3 > MAX_BLOCKS:

@@ -135,7 +135,7 @@ def as_profile(schedule: Schedule, start: Times, end: Times) -> Profile:
     )  # fmt: skip
     place = {"host": "model", "dp": 0, "tp": 0, "replica": 0, "source": "simulate", "kind": "model"}
     ranks = pl.DataFrame([{"rank": s, "device": s, "stage": s} | place for s in range(schedule.stages)]).with_columns(
-        rank_origin=pl.lit("told"), stage_origin=pl.lit("told")
+        rank_origin=pl.lit("user-specified"), stage_origin=pl.lit("user-specified")
     )
     return Profile(
         hosts=conform(pl.DataFrame({"host": ["model"], "machine": [0], "label": ["model"]}), HOSTS),
