@@ -20,7 +20,8 @@ from tests.conftest import Cli
 from trace_export.schedules.schedule import schedule
 from trace_export.sources.find import find
 from trace_export.sources.merge import merge
-from trace_export.sources.ranges.dialects import OWN, Dialects
+from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.ranges.rules import OWN
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
 

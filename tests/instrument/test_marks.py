@@ -27,7 +27,8 @@ from trace_export.instrument.backends.recorder import Recorder
 from trace_export.instrument.frameworks import patching
 from trace_export.instrument.imports import when_imported
 from trace_export.instrument.marks import Mark, Where, text
-from trace_export.sources.ranges.dialects import OWN, Dialects
+from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.ranges.rules import OWN
 
 DIALECTS = Dialects()
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,14 +1,18 @@
 """Names of ranges, spelled as the runtimes spell them, and what they must mean."""
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trace_export.errors import UsageError
 from trace_export.sources.ranges.dialects import NAMES, TRANSFERS, Dialects
+from trace_export.sources.ranges.rules import NUMBERS, RULES
 
 
 def said(text: str, *markers: str) -> dict[str, Any] | None:
@@ -169,13 +173,17 @@ def test_a_users_transfer() -> None:
     [
         ("x=>Q", 'no kind "Q"'),
         ("(=>F", "invalid regular expression"),
-        ("(?=x)x=>F", "invalid regular expression"),
+        ("(?=x)x=>F", "invalid regular expression (look-around"),
+        (r"(x)\1=>F", "invalid regular expression (backreferences are not supported)"),
+        ("(?x) x # all that follows=>F", "invalid regular expression"),
+        ("x)|(y=>F", "invalid regular expression"),
+        ("(?:x{1000}){1000}=>F", "invalid regular expression (Compiled regex exceeds size limit"),
         ("(?P<size>x)=>F", "unknown group size"),
         ("nosuch.toml", "neither REGEX=>KIND nor a readable TOML file"),
     ],
 )
 def test_bad_rules_are_refused(marker: str, words: str) -> None:
-    with pytest.raises(UsageError, match=words.replace("(", r"\(")):
+    with pytest.raises(UsageError, match=re.escape(words)):
         Dialects.of([marker])
 
 
@@ -187,6 +195,33 @@ def test_bad_rule_files_and_numbers(tmp_path: Path) -> None:
             Dialects.of([str(path)])
     with pytest.raises(UsageError, match="not a number"):
         said("mbx", "mb(?P<microbatch>.)=>F")
+
+
+def test_rules_that_are_too_large_together_are_refused() -> None:
+    markers = [f"{letter}{{60000}}=>F" for letter in "abcdefghij"]
+    Dialects.of(markers[:1])
+    with pytest.raises(UsageError, match="too large together"):
+        Dialects.of(markers)
+
+
+def test_no_rule_takes_long() -> None:
+    """Where the engine goes back and tries again, this one takes 2⁴⁰ steps for each name."""
+    dialects = Dialects.of(["(x+x+)+y|x*=>F"])
+    names = pl.Series(["x" * 40, "x" * 40 + "z", "x" * 40 + "y"])
+    assert sorted(dialects.parse(names).names["text"]) == sorted([names[0], names[2]])
+
+
+@given(st.lists(st.one_of(*(st.from_regex(rule.pattern, fullmatch=True) for rule in RULES)), max_size=8))
+def test_the_first_rule_that_matches_the_whole_name_counts(texts: list[str]) -> None:
+    """Against Python's engine, rule by rule."""
+    expected = {}
+    for text in texts:
+        first = next(rule for rule in RULES if re.fullmatch(rule.pattern, text))
+        groups = re.fullmatch(first.pattern, text).groupdict()  # type: ignore[union-attr]
+        numbers = [int(groups[n]) if groups.get(n) else None for n in NUMBERS]
+        expected[text] = (first.dialect, first.role, *numbers)
+    parsed = Dialects().parse(pl.Series(texts, dtype=pl.String)).names
+    assert {row[0]: row[1:] for row in parsed.select("text", "dialect", "role", *NUMBERS).iter_rows()} == expected
 
 
 @pytest.mark.parametrize("name", ["dualpipev_p4_m8", "zbv_p4_m8"])

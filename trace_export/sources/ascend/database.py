@@ -6,6 +6,7 @@ Times are ns of the host's wall clock; names are ids into STRING_IDS; 4294967295
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -17,6 +18,7 @@ from trace_export.model import COUNTERS, INT, TEXT, TIME, conform, empty
 from trace_export.sources.ascend.hccl import COPIES, OPERATORS
 from trace_export.sources.ascend.marker_blocks import MARKS, STEPS, WORKED
 from trace_export.sources.ascend.metadata import group_hash
+from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.shared.timestamps import valid_unix_times
 
@@ -60,11 +62,10 @@ _COUNTERS = (
 def texts(db: Database, ids: Iterable[int]) -> dict[int, str]:
     """The entries of STRING_IDS with these ids; looked up by id, for the table may hold a million call stacks."""
     wanted = sorted(set(ids))
-    found: dict[int, str] = {}
-    for at in range(0, len(wanted), 500):
-        part = ",".join(map(str, wanted[at : at + 500]))
-        found.update(db.texts(f"SELECT id, value FROM STRING_IDS WHERE id IN ({part})"))
-    return found
+    if not wanted:
+        return {}
+    sql = f"SELECT id, substr(value, 1, {LONGEST_NAME}) FROM STRING_IDS WHERE id IN (SELECT value FROM json_each(?))"
+    return dict(db.texts(sql, [json.dumps(wanted)]))
 
 
 def named(db: Database, frame: pl.DataFrame, *columns: str) -> pl.DataFrame:

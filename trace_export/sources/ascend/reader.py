@@ -18,6 +18,7 @@ from trace_export.model import HOSTS, INT, RANKS, KernelFile, Note, Profile, Sch
 from trace_export.sources.ascend import database, device_tasks, hccl, marker_blocks, text_export, trace_view
 from trace_export.sources.ascend.metadata import Metadata, metadata
 from trace_export.sources.ranges.dialects import Dialects, run_facts
+from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
@@ -165,7 +166,9 @@ def _identity(db: Database, source: Source) -> tuple[int, int | None, str]:
 def _host(db: Database, source: Source) -> tuple[str, str]:
     """Key and label of the clock domain: the host as the database knows it, else as the layout does."""
     if db.has("HOST_INFO", "hostUid", "hostName"):
-        for uid, name in db.texts("SELECT hostUid, hostName FROM HOST_INFO LIMIT 1"):
+        for uid, name in db.texts(
+            f"SELECT substr(hostUid, 1, {LONGEST_NAME}), substr(hostName, 1, {LONGEST_NAME}) FROM HOST_INFO LIMIT 1"
+        ):
             if uid:
                 return str(uid), str(name or uid)
     return source.host, source.host

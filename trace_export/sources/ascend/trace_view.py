@@ -38,7 +38,7 @@ _EVENT = {
     "args": pl.Struct({"name": TEXT, **dict.fromkeys(_UNITS, pl.Float64())}),
 }  # fmt: skip
 KEPT: Schema = {
-    "ph": TEXT, "name": TEXT, "role": TEXT, "pid": TEXT, "tid": TEXT, "start_ns": TIME, "end_ns": TIME,
+    "ph": TEXT, "name": TEXT, "pid": TEXT, "tid": TEXT, "start_ns": TIME, "end_ns": TIME,
     "value": pl.Float64(), "unit": TEXT, "title": TEXT,
 }  # fmt: skip
 """An event that was kept; `title` is the name that a metadata event gives to its process or thread."""
@@ -71,6 +71,8 @@ def read(path: Path, dialects: Dialects) -> TraceView:
     threads = events.filter(pl.col("name") == "thread_name").unique(["pid", "tid"]).select("pid", "tid", thread="title")
     ranges = events.filter(pl.col("ph") == "X").join(processes, on="pid", how="left")
     ranges = ranges.join(threads, on=["pid", "tid"], how="left")
+    roles = dialects.parse(ranges["name"]).names.select("role", name="text")
+    ranges = ranges.join(roles, on="name", how="left", maintain_order="left")
     steps = ranges.filter(pl.col("name").str.contains(STEP_NAME)).with_columns(
         step=pl.col("name").str.extract(STEP_NAME).cast(INT)
     )
@@ -105,16 +107,13 @@ def _marks(ranges: pl.DataFrame) -> pl.DataFrame:
 def _kept(piece: bytes, dialects: Dialects) -> pl.DataFrame:
     """The events of `piece` (one a line) that are of use."""
     events = pl.read_ndjson(io.BytesIO(piece), schema=_EVENT)
-    ranges = events.filter(pl.col("ph") == "X")
-    names = dialects.parse(ranges["name"].unique()).names.select("role", name="text")
     args = events.unnest("args", separator=".")
     values = [pl.col(f"args.{key}") for key in _UNITS]
     unit = pl.coalesce(pl.when(v.is_not_null()).then(pl.lit(u)) for v, u in zip(values, _UNITS.values(), strict=True))
-    useful = pl.col("role").is_not_null() | (pl.col("ph") == "M") | pl.col("unit").is_not_null()
+    named = (pl.col("ph") == "X") & dialects.may_know("name")
+    useful = named | (pl.col("ph") == "M") | pl.col("unit").is_not_null()
     return conform(
         args.with_columns(unit=pl.when(pl.col("ph") == "C").then(unit), value=pl.coalesce(values), title="args.name")
-        .join(names, on="name", how="left", maintain_order="left")
-        .with_columns(pl.when(pl.col("ph") == "X").then("role").alias("role"))
         .filter(useful)
         .with_columns(start_ns=thousandths(pl.col("ts")))
         .with_columns(end_ns=pl.col("start_ns") + (pl.col("dur") * 1000).round().cast(TIME, strict=False)),

@@ -23,7 +23,7 @@ from trace_export.sources.ranges.profile import profile, with_activity
 from trace_export.sources.ranges.ranges import Ranges, gather
 from trace_export.sources.ranges.transfers import transfers
 from trace_export.sources.shared.external_sort import ExternalSort
-from trace_export.sources.shared.names import is_host
+from trace_export.sources.shared.names import LONGEST_NAME, is_host
 from trace_export.sources.shared.timestamps import valid_session_times
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
@@ -43,12 +43,10 @@ _PROCESS = pl.lit(0, pl.Int64).alias("process")
 
 @dataclass
 class _Content:
-    """What a trace holds, in pieces: `named` ranges (see ranges.gather) with their `transfers`, `launches` (start,
-    thread, correlation), `tasks` (correlation, start, end, nccl), `calls` of NCCL, the device, and how often each
-    annotation occurs."""
+    """What a trace holds, in pieces: `named` ranges (see ranges.gather), `launches` (start, thread, correlation),
+    `tasks` (correlation, start, end, nccl), `calls` of NCCL, the device, and how often each annotation occurs."""
 
     named: list[pl.DataFrame] = field(default_factory=list)
-    transfers: list[pl.DataFrame] = field(default_factory=list)
     launches: list[pl.DataFrame] = field(default_factory=list)
     tasks: list[pl.DataFrame] = field(default_factory=list)
     calls: list[pl.DataFrame] = field(default_factory=lambda: [nccl.NONE])
@@ -69,7 +67,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
             return Profile()
         offset_ns, clock = _clock(trace)
         content = _gathered(trace, dialects)
-        ranges = gather(content.named, content.transfers, dialects)
+        ranges = gather(content.named, (), dialects)
         _check(source, ranges, content, options.host_ranges)
         activity = None if options.host_ranges else _attributed(ranges, content)
         worked = with_activity(ranges, activity)
@@ -123,9 +121,7 @@ def _gathered(trace: Trace, dialects: Dialects) -> _Content:
         number = pl.int_range(rows, rows + pl.len(), dtype=pl.Int64).alias("row")
         ranges = ranges.select(number, _PROCESS, _thread(), "start", "end", pl.col("name").alias("text"))
         rows += ranges.height
-        parsed = dialects.parse(ranges["text"])
-        content.named.append(ranges.join(parsed.names, on="text"))
-        content.transfers.append(parsed.transfers)
+        content.named.append(ranges.filter(dialects.may_know("text")))
         stems = ranges["text"].str.replace(SUFFIX + "$", "").value_counts()
         content.names = Counter(dict((content.names + Counter(dict(stems.iter_rows()))).most_common(COUNTED_NAMES)))
         calls = events.filter(pl.col("cat").str.contains("_(?:runtime|driver)$"))
@@ -208,7 +204,7 @@ def _recorded_rank(trace: Trace) -> int | None:
 
 def _host(trace: Trace, source: Source) -> str:
     name = trace.header.get("host_name")
-    return name if isinstance(name, str) and is_host(name) else source.host
+    return name[:LONGEST_NAME] if isinstance(name, str) and is_host(name) else source.host
 
 
 def _ranks(trace: Trace, source: Source, ranges: Ranges, device: int | None) -> pl.DataFrame:

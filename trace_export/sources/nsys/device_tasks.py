@@ -10,6 +10,7 @@ import polars as pl
 from trace_export.model import KernelFile
 from trace_export.sources.nsys.cupti import COPY_TABLE, GRAPH_TABLE, IS_NCCL, KERNEL_TABLE
 from trace_export.sources.shared.external_sort import ExternalSort
+from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import Database, overlapping
 from trace_export.sources.shared.timestamps import valid_session_times
 from trace_export.sources.source import TaskRequest
@@ -65,8 +66,10 @@ def _name(db: Database, table: str, what: pl.Series, names: dict[int, str]) -> p
     """The tasks' names; `names` keeps the strings that were looked up."""
     numbers = what.unique()
     if table == KERNEL_TABLE:
-        asked = json.dumps([n for n in numbers if n not in names])
-        names |= dict(db.texts("SELECT id, value FROM StringIds WHERE id IN (SELECT value FROM json_each(?))", [asked]))
+        if unknown := [n for n in numbers if n not in names]:
+            name = f"substr(value, 1, {LONGEST_NAME})"
+            sql = f"SELECT id, {name} FROM StringIds WHERE id IN (SELECT value FROM json_each(?))"
+            names |= dict(db.texts(sql, [json.dumps(unknown)]))
         texts = [names.get(n, "kernel") for n in numbers]
     elif table == GRAPH_TABLE:
         texts = [f"CUDA graph {n}" for n in numbers]

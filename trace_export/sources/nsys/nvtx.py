@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import polars as pl
 
 from trace_export.sources.ranges.dialects import SUFFIX, Dialects
-from trace_export.sources.ranges.ranges import COMMUNICATION, RANGE, Ranges, gather
+from trace_export.sources.ranges.ranges import RANGE, Ranges, gather
+from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import Database, decoded
 
 TABLE = "NVTX_EVENTS"
@@ -20,14 +21,11 @@ TABLE = "NVTX_EVENTS"
 def read_ranges(db: Database, dialects: Dialects) -> Ranges:
     """All ranges whose names `dialects` knows, of the processes that have a block other than the optimizer's, and the
     NCCL calls of those processes."""
-    frames, transfers = [], []
+    named, calls = [], []
     for chunk in _chunks(db):
-        parsed = dialects.parse(chunk["text"])
-        calls = chunk.filter(pl.col("text").str.starts_with("nccl"))
-        frames.append(chunk.join(parsed.names, on="text"))
-        frames.append(calls.with_columns(role=pl.lit(COMMUNICATION)))
-        transfers.append(parsed.transfers)
-    return gather(frames, transfers, dialects)
+        named.append(chunk.filter(dialects.may_know("text")))
+        calls.append(chunk.filter(pl.col("text").str.starts_with("nccl")))
+    return gather(named, calls, dialects)
 
 
 def most_frequent(db: Database, count: int = 5) -> list[str]:
@@ -45,10 +43,12 @@ def _chunks(db: Database) -> Iterator[pl.DataFrame]:
         return
     text_id = "COALESCE(textId, -1)" if db.has(TABLE, "textId") else "-1"
     registered = pl.DataFrame(
-        db.texts(f"SELECT id, value FROM StringIds WHERE id IN (SELECT {text_id} FROM {TABLE})"),
+        db.texts(
+            f"SELECT id, substr(value, 1, {LONGEST_NAME}) FROM StringIds WHERE id IN (SELECT {text_id} FROM {TABLE})"
+        ),
         schema={"textId": pl.Int64, "registered": pl.String},
         orient="row",
-    )
+    ).unique("textId", keep="first")
     sql = f"""SELECT rowid AS row, COALESCE(globalTid, 0) >> 24 AS process, COALESCE(globalTid, 0) AS thread,
         start AS start, COALESCE("end", start - 1) AS "end", {text_id} AS textId,
         CAST(COALESCE(text, '') AS BLOB) AS text

@@ -13,7 +13,7 @@ from pathlib import Path
 from zlib import crc32
 
 from trace_export.model import Note
-from trace_export.sources.shared.names import is_host
+from trace_export.sources.shared.names import LONGEST_NAME, is_host
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.shared.timestamps import LATEST_NS
 
@@ -22,6 +22,10 @@ METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 NEWEST = (3, 20)
 """The newest schema that was tested."""
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+
+MOST_ENVIRONMENT = 1 << 20
+MOST_DIAGNOSTICS = 50
+"""Kinds of diagnostics that are shown."""
 
 _LOSSES = ("events might have been", "events might be missing")
 _WARNING = 2
@@ -65,7 +69,7 @@ def read_session(db: Database, path: Path) -> Session:
             )
         )
     shift = _metadata(db, "EXPORT_CONFIG_TIME_SHIFT")
-    label = _system(db, "Hostname").strip()
+    label = _system(db, "Hostname", LONGEST_NAME).strip()
     named = is_host(label)
     version = re.match(r"(\d{1,9})\.(\d{1,9})", _metadata(db, "EXPORT_SCHEMA_VERSION"))
     if version and (int(version[1]), int(version[2])) > NEWEST:
@@ -88,7 +92,7 @@ def read_session(db: Database, path: Path) -> Session:
 
 def environment_rank(db: Database) -> int | None:
     """The rank that the environment of the profiled command names: right when nsys was started once for each rank."""
-    pairs = _system(db, "DeviceEnvironment").split(";")
+    pairs = _system(db, "DeviceEnvironment", MOST_ENVIRONMENT).split(";")
     if db.has("META_DATA_CAPTURE"):
         wanted = " OR ".join(f"value GLOB '{name}=*'" for name in RANK_VARIABLES)
         rows = db.texts(
@@ -108,10 +112,11 @@ def _metadata(db: Database, name: str) -> str:
     return str(rows[0][0]) if rows else ""
 
 
-def _system(db: Database, name: str) -> str:
+def _system(db: Database, name: str, most: int) -> str:
+    """The first `most` characters of a fact about the machine."""
     if not db.has("TARGET_INFO_SYSTEM_ENV"):
         return ""
-    rows = db.texts("SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = ? LIMIT 1", [name])
+    rows = db.texts("SELECT substr(value, 1, ?) FROM TARGET_INFO_SYSTEM_ENV WHERE name = ? LIMIT 1", [most, name])
     return str(rows[0][0] or "") if rows else ""
 
 
@@ -124,15 +129,20 @@ def _gpus(db: Database) -> str:
 
 
 def _diagnostics(db: Database) -> Counter[str]:
-    """Warnings of the profiler, and its notes about lost events."""
+    """Warnings of the profiler, and its notes about lost events: how often each occurs, of the most frequent ones."""
     if not db.has("DIAGNOSTIC_EVENT"):
         return Counter()
-    rows = db.texts("SELECT severity, text FROM DIAGNOSTIC_EVENT")
-    return Counter(
-        _without_secrets(str(text))
-        for severity, text in rows
-        if (isinstance(severity, int) and severity >= _WARNING) or any(words in str(text) for words in _LOSSES)
+    lost = " OR ".join(f"text GLOB '*{words}*'" for words in _LOSSES)
+    rows = db.texts(
+        f"SELECT substr(text, 1, {LONGEST_NAME}) AS said, count(*) AS often FROM DIAGNOSTIC_EVENT WHERE"
+        f" (typeof(severity) = 'integer' AND severity >= {_WARNING}) OR {lost} GROUP BY said ORDER BY often DESC, said"
     )
+    shown: Counter[str] = Counter()
+    for text, often in rows[:MOST_DIAGNOSTICS]:
+        shown[_without_secrets(str(text))] += often
+    if rest := sum(often for _, often in rows[MOST_DIAGNOSTICS:]):
+        shown["more diagnostics, each of its own kind"] = rest
+    return shown
 
 
 def _without_secrets(text: str) -> str:

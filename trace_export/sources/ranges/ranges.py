@@ -5,11 +5,14 @@ Used by the readers whose blocks are ranges around launches of GPU work (Nsight 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
-from trace_export.sources.ranges.dialects import NAMES, OWN, PLAIN, TRANSFERS, Dialects
+from trace_export.model import TEXT
+from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.ranges.rules import OWN, PLAIN
 from trace_export.sources.shared.timestamps import LATEST_NS, NO_TIME_NS
 
 PIPELINING = "torch-pipelining"
@@ -36,16 +39,23 @@ class Ranges:
         return self.frame.filter(pl.col("role").is_in(roles))
 
 
-def gather(found: list[pl.DataFrame], transfers: list[pl.DataFrame], dialects: Dialects) -> Ranges:
+def gather(named: Sequence[pl.DataFrame], calls: Sequence[pl.DataFrame], dialects: Dialects) -> Ranges:
     """The ranges that count, of the processes that have a block other than the optimizer's.
 
-    `found`: frames with the columns of `RANGE`, `text` and those of dialects.NAMES (calls of NCCL: the role only).
-    `transfers`: what `dialects` made of the texts.
+    `named` ranges, whose names `dialects` may know, and `calls` of NCCL: frames with the columns of `RANGE` and `text`.
     """
-    frame = pl.concat([pl.DataFrame(schema={**RANGE, **NAMES}), *found], how="diagonal").filter(_trains())
+    whole = pl.concat([pl.DataFrame(schema={**RANGE, "text": TEXT}), *named])
+    parsed = dialects.parse(whole["text"])
+    frame = pl.concat(
+        [
+            whole.join(parsed.names, on="text", maintain_order="left"),
+            *(c.with_columns(role=pl.lit(COMMUNICATION)) for c in calls),
+        ],
+        how="diagonal",
+    ).filter(_trains())
     frame = _without_weak_names(_with_one_kind_of_step(frame, dialects))
-    named, frame = frame.height, frame.filter(_timed())
-    untimed = named - frame.height
+    height, frame = frame.height, frame.filter(_timed())
+    untimed = height - frame.height
     opened = pl.col("end") < pl.col("start")
     unclosed = frame.filter(opened & (pl.col("role") != COMMUNICATION))
     frame = frame.with_columns(
@@ -56,7 +66,7 @@ def gather(found: list[pl.DataFrame], transfers: list[pl.DataFrame], dialects: D
     )
     return Ranges(
         frame.with_row_index("id").cast({"id": pl.Int64}),
-        pl.concat([pl.DataFrame(schema=TRANSFERS), *transfers]).unique(maintain_order=True),
+        parsed.transfers.unique(maintain_order=True),
         unclosed,
         untimed,
     )

@@ -1,8 +1,12 @@
-"""Ranks in file names, and names of hosts."""
+"""Ranks in file names, names of hosts, and how long a name may be."""
 
 from __future__ import annotations
 
 import re
+
+LONGEST_NAME = 1024
+"""Characters of a text to which any number of rows may refer, and of a host's name: what is longer is cut as it is
+read, else a small file could stand for texts of any size together. Names of kernels are a tenth as long."""
 
 _RANK = re.compile(r"rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _NO_HOSTS = {"", "localhost", "localhost.localdomain", "(none)"}

@@ -1,0 +1,150 @@
+"""The rules by which names of ranges are understood: our own, one for each spelling of a runtime, and the user's."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+import polars as pl
+
+from trace_export.errors import UsageError
+from trace_export.files import read_file
+
+NUMBERS = ("microbatch", "chunk", "stage", "microbatch_b", "chunk_b", "stage_b", "step", "rank", "place")
+OWN = "trace-export"
+"""The dialect of trace_export.instrument. In a process that has it, no other dialect names blocks: its ranges lie
+inside or around those of the runtimes and mean the same work."""
+PLAIN = "plain"
+"""The dialect of names so common that they count only in processes without names of another dialect."""
+
+MOST_RULE_BYTES = 1 << 14
+"""The size of a file of rules, some 200 of them. A dotted key takes the square of its length in memory."""
+N = "[0-9]{1,9}"
+GROUP = re.compile(r"\(\?P?<(\w+)>")
+_WHERE = rf"(?: stage=(?P<place>{N}))?(?: step=(?P<step>{N}))?(?: rank=(?P<rank>{N}))?"
+LETTERS = {
+    "F": "F", "B": "B", "I": "B", "BW": "B", "W": "W", "R": None, "forward": "F", "backward": "B", "backward_bw": "B",
+    "backward_b": "B", "backward_w": "W", "optimizer": "OPT",
+}  # fmt: skip
+"""What a rule's group `kind` captures → kind. I is torch's input gradient, BW a whole backward, R a recomputation."""
+
+MOST_TRANSFERS = 8
+"""Transfers in one name; runtimes fuse up to four."""
+_USER_KINDS = {
+    **{kind: ("block", kind) for kind in ("F", "B", "W", "FB", "OPT")},
+    **{f"{role}_{letter}": ("p2p", f"{role}_{letter}") for role in ("SEND", "RECV") for letter in "FB"},
+    "OTHER": ("block", None), "STEP": ("step", None), "SKIP": ("skip", None),
+}  # fmt: skip
+
+
+class Rule(NamedTuple):
+    """`pattern` must match the whole name; its named groups give the numbers, `kind` and, for p2p, `transfers`. It is
+    one of Rust's regex crate, whose matching takes time linear in the name, whatever the pattern."""
+
+    dialect: str
+    pattern: str
+    role: str = "block"
+    kind: str | None = None
+
+
+RULES = (
+    # trace_export.instrument: te:F3.1 stage=0 step=7 rank=5, te:F5.0+B2.1 …, te:Optimizer …
+    Rule(OWN, rf"te:(?P<kind>[FBW])(?:(?P<microbatch>{N})|\?)?(?:\.(?P<chunk>{N}))?{_WHERE}"),
+    Rule(
+        OWN,
+        rf"te:F(?:(?P<microbatch>{N})|\?)?(?:\.(?P<chunk>{N}))?"
+        rf"\+B(?:(?P<microbatch_b>{N})|\?)?(?:\.(?P<chunk_b>{N}))?{_WHERE}",
+        kind="FB",
+    ),
+    Rule(OWN, f"te:Optimizer{_WHERE}", kind="OPT"),
+    Rule(OWN, f"te:Step{_WHERE}", "step"),
+    # sail-sg/zero-bubble-pipeline-parallelism: kind, micro-batch, chunk, part of the sequence
+    Rule("zero-bubble", rf"(?P<kind>F|BW|B|W|R)(?P<microbatch>{N})\.(?P<chunk>{N})\.{N}"),
+    Rule("zero-bubble", rf"W_clear\.(?P<chunk>{N})\.{N}", kind="W"),
+    Rule("zero-bubble", rf"(?P<kind>[FBW])(?P<microbatch>{N})"),
+    Rule("zero-bubble", "Optimizer", kind="OPT"),
+    Rule("zero-bubble", rf"iter_(?P<rank>{N})_(?P<step>{N})", "step"),
+    *(
+        Rule("zero-bubble", rf"(?P<transfers>{transfer}(?:_{transfer}){{0,{MOST_TRANSFERS - 1}}})", "p2p")
+        for transfer in [rf"(?:SEND|RECV)_(?:FORWARD|BACKWARD)\.{N}\.{N}\.{N}"]
+    ),
+    # torch.distributed.pipelining, multi-stage schedules
+    Rule("torch-pipelining", rf"PP:(?P<stage>{N})(?P<kind>[FIBW])(?P<microbatch>{N})"),
+    *(
+        Rule("torch-pipelining", rf"PP:\({first};{second}\)OVERLAP_F_B", kind="FB")
+        for f, b in [(rf"(?P<stage>{N})F(?P<microbatch>{N})", rf"(?P<stage_b>{N})[IB](?P<microbatch_b>{N})")]
+        for first, second in ((f, b), (b, f))
+    ),
+    Rule("torch-pipelining", rf"PP:(?P<stage>{N})(?P<transfers>(?:SEND|RECV)_[FB]{N})", "p2p"),
+    Rule("torch-pipelining", rf"PP:(?P<stage>{N})(?:UNSHARD|RESHARD|REDUCE_GRAD)", "boundary"),
+    Rule("torch", r"Optimizer\.step(?:#.*)?", kind="OPT"),
+    Rule("torch", rf"ProfilerStep#(?P<step>{N})", "step"),
+    # torch.distributed.pipelining, one stage per rank
+    Rule("torch-gpipe", rf"Forward (?P<microbatch>{N})", kind="F"),
+    Rule("torch-gpipe", rf"Backward (?P<microbatch>{N})", kind="B"),
+    # PaddlePaddle's static-graph executor: job type, chunk, micro-batch
+    Rule("paddle", rf"(?P<kind>forward|backward(?:_bw?|_w)?)(?P<chunk>{N})?(?:_reduce)?-(?P<microbatch>{N})"),
+    Rule("paddle", rf"(?P<kind>optimizer)-{N}"),
+    # MindSpeed (msprof snippets), as the name inside a dict or alone
+    Rule("mindspeed", "forward_step_(?:with|no)_model_graph", kind="F"),
+    Rule("mindspeed", "backward_step_with_model_graph", kind="B"),
+    Rule("mindspeed", "forward_backward_overlapp?ing", kind="FB"),
+    Rule("mindspeed", r"WeightGradStore[._]pop", kind="W"),
+    # Megatron-LM --nvtx-ranges; it has no ranges around the passes themselves
+    Rule(
+        "megatron",
+        r"(?:.*\.)?p2p_communication\.(?P<transfers>(?:_?(?:send|recv)(?:_forward|_backward){1,2}){1,4})",
+        "p2p",
+    ),
+    Rule("megatron", rf"training_step_(?P<step>{N})", "step"),
+    Rule("deepspeed", r"DeepSpeedEngine\.forward", kind="F"),
+    Rule("deepspeed", r"DeepSpeedEngine\.backward", kind="B"),
+    Rule("deepspeed", r"DeepSpeedEngine\.step", kind="OPT"),
+    Rule(PLAIN, "forward_step|Forward", kind="F"),
+    Rule(PLAIN, "backward_step|Backward", kind="B"),
+    Rule(PLAIN, "optimizer_step", kind="OPT"),
+    Rule(PLAIN, rf"(?i:step|iteration|iter)[ _#-]?(?P<step>{N})", "step"),
+)
+
+
+def user_rules(marker: str) -> list[Rule]:
+    """The rules of one --marker."""
+    pattern, arrow, kind = marker.rpartition("=>")
+    if arrow:
+        return [_user_rule(pattern.strip(), kind.strip())]
+    path = Path(marker)
+    try:
+        content = tomllib.loads(read_file(path, MOST_RULE_BYTES).decode("utf-8"))
+    except RecursionError as error:
+        raise UsageError(f"{path}: is not a file of marker rules: it is nested too deeply") from error
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(
+            f'--marker "{marker}": neither REGEX=>KIND nor a readable TOML file ({why})',
+            r"write it like --marker 'fwd(?P<microbatch>\d+)=>F'",
+        ) from error
+    entries = content.get("marker")
+    if not isinstance(entries, list) or not all(isinstance(e, dict) and set(e) == {"pattern", "kind"} for e in entries):
+        raise UsageError(f"{path}: is not a file of marker rules", 'write tables [[marker]] with "pattern" and "kind"')
+    return [_user_rule(str(entry["pattern"]), str(entry["kind"])) for entry in entries]
+
+
+def _user_rule(pattern: str, kind: str) -> Rule:
+    if kind not in _USER_KINDS:
+        raise UsageError(f'--marker "{pattern}": there is no kind "{kind}"', f"use one of {', '.join(_USER_KINDS)}")
+    role, value = _USER_KINDS[kind]
+    rule = Rule("user", pattern, role, value)
+    try:
+        alone, _ = (
+            pl.Series([""]).str.extract_groups(p).struct.fields for p in (pattern, f"^(?:(?P<rule>{pattern}))$")
+        )
+    except pl.exceptions.ComputeError as error:
+        reason = str(error).rpartition("error: ")[2].partition("\n")[0]
+        raise UsageError(f'--marker "{pattern}": invalid regular expression ({reason})') from error
+    if unknown := {name for name in alone if not name.isdecimal()} - set(NUMBERS):
+        raise UsageError(
+            f'--marker "{pattern}": unknown group {", ".join(sorted(unknown))}', f"use {', '.join(NUMBERS)}"
+        )
+    return rule
