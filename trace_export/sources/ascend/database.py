@@ -1,4 +1,4 @@
-"""A profiler database of torch_npu, MindSpore or msprof: its tables as the frames that `ascend.py` makes blocks of.
+"""A profiler database of torch_npu, MindSpore or msprof: its tables as the frames that `reader.py` makes blocks of.
 
 Tables without rows are absent and columns come and go with the version, so both are asked for before they are used.
 Times are ns of the host's wall clock; names are ids into STRING_IDS; 4294967295 means "not available".

@@ -61,7 +61,7 @@ def _named(db: Database, rows: pl.DataFrame, names: dict[int, str]) -> pl.DataFr
 
 
 def from_text(rows: pl.LazyFrame, request: TaskRequest) -> tuple[KernelFile, ...]:
-    """The same of kernel_details.csv (ascend_text.KERNELS); operators of communication are a stream of their own."""
+    """The same of kernel_details.csv (text_export.KERNELS); operators of communication are a stream of their own."""
     communicates = pl.col("core").is_in(text_export.COMMUNICATION).fill_null(False)
     if request.detail == "comm":
         rows = rows.filter(communicates)

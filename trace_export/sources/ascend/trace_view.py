@@ -49,7 +49,7 @@ STEP_NAME = r"^ProfilerStep#(\d{1,9})$"
 
 @dataclass(frozen=True)
 class TraceView:
-    """`marks` and `steps` as in ascend_blocks, `counters` as in model.COUNTERS but for the rank."""
+    """`marks` and `steps` as in marker_blocks, `counters` as in model.COUNTERS but for the rank."""
 
     marks: pl.DataFrame
     steps: pl.DataFrame
