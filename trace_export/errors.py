@@ -1,4 +1,4 @@
-"""What can go wrong, as the user is told it.
+"""The exceptions of the program. Each is one sentence for the user.
 
 TraceExportError                 one sentence, perhaps a remedy; exit code 1
  ├── UsageError                  the command line asks for something that cannot be; exit code 2
@@ -79,7 +79,7 @@ class NothingToExportError(TraceExportError):
 
 
 class AlignmentError(TraceExportError):
-    """The hosts' clocks cannot be tied together as well as was asked for."""
+    """The hosts' clocks cannot be aligned as well as was asked for."""
 
 
 class OutputError(TraceExportError):

@@ -127,7 +127,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Declared:
-    """What the data or the user say about the pipeline as a whole; None where nobody does.
+    """What the profile or the user declare about the pipeline as a whole; None where neither does.
 
     `rank_order`: how the framework that recorded the run counts its ranks. `numbers_continue`: a forward of chunk c
     that has no chunk bears the number m + c · `microbatches`, and the two chunks lie in a V. `overlapped`: forwards and

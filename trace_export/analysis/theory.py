@@ -36,7 +36,7 @@ CHANGES: dict[str, pl.DataType] = {
 
 @dataclass(frozen=True)
 class Theory:
-    """What `explain` found; `closed_form` is None where nobody published one."""
+    """What `explain` found; `closed_form` is None where none is published."""
 
     recognition: Recognition
     deviations: pl.DataFrame

@@ -41,7 +41,7 @@ ARGUMENTS = (
 
 @dataclass(frozen=True)
 class ChartOptions:
-    """What is drawn, and what other rooms found out that is to be seen in the chart.
+    """What is drawn, and what other packages found out that the chart shows.
 
     `tracks`: one rank per stage, or all; `detail`: what lies below the ranks; `color_by`: what colours mean;
     `schedule`: its name for the title; `clocks`: host → how its clock was corrected; `device_tasks`: reads those of

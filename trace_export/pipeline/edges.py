@@ -17,7 +17,7 @@ LARGEST_KEY = 1 << 62
 def block_edges(profile: Profile, placement: Placement) -> pl.DataFrame:
     """The dependencies (`EDGES`): the producing and the consuming block of each micro-batch.
 
-    A forward feeds the forward of the next virtual stage, a backward the backward of the one before, within one
+    The forward of the next virtual stage depends on a forward, the backward of the one before on a backward, within one
     replica and step. Blocks without a micro-batch have no edges; where a stage was not read, the chain has a gap.
     Needs `spans.id` and the stage and replica of `ranks`. O(n log n) in the number of blocks.
     """

@@ -60,7 +60,7 @@ def _with_numbers(placed: pl.DataFrame, plan: Plan) -> pl.DataFrame:
 
 
 def _fits(own: pl.DataFrame, beside: pl.DataFrame) -> bool:
-    """Whether no block of `own` contradicts what feeds it or what it feeds."""
+    """Whether no block of `own` contradicts a dependency."""
     both = own.join(beside, on=_BLOCK, suffix="_other")
     later = pl.col("stage") > pl.col("stage_other")
     fed = later == (pl.col("kind") == "F")

@@ -1,4 +1,4 @@
-"""Which micro-batch a message carries, where its source says only who sent it to whom."""
+"""Infers the direction and micro-batch of a message from the block before its send and the block after its receive."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def label(profile: Profile) -> Profile:
     """`profile` with direction, microbatch and chunk (the receiver's) of messages that lack the micro-batch.
 
     Each end names a pair of blocks, by its own rank's clock: the producer is the block that ended last before the send,
-    of those that feed the other rank; the consumer the block that starts next after the receive, of those that the
-    other rank feeds. A message gets its labels only where both ends name the same pair of blocks, no other message
-    does, and the direction, where it is known, is the same; a note counts these. Needs `Profile.interpretation`.
+    of those on which the other rank depends; the consumer the block that starts next after the receive, of those that
+    depend on the other rank. A message gets its labels only where both ends name the same pair of blocks, no other
+    message does, and the direction, where it is known, is the same; a note counts them. Needs `interpretation`.
     """
     unlabelled = profile.messages.with_row_index("row").filter(pl.col("microbatch").is_null())
     if unlabelled.is_empty():

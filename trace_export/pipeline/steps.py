@@ -53,11 +53,11 @@ def _of_replicas(found: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     words = (
         found.join(ranks.select("rank", "stage"), on="rank", how="left", maintain_order="left")
         .group_by("rank", "stage", maintain_order=True)
-        .agg(letter.str.join("").alias("word"), pl.col("step"), told=pl.col("step").is_not_null().all())
+        .agg(letter.str.join("").alias("word"), pl.col("step"), known=pl.col("step").is_not_null().all())
     )
     taken = []
-    for rank, stage, word in words.filter(~pl.col("told")).select("rank", "stage", "word").iter_rows():
-        replicas = words.filter(pl.col("told") & (pl.col("stage") == stage)).select("word", "step").iter_rows()
+    for rank, stage, word in words.filter(~pl.col("known")).select("rank", "stage", "word").iter_rows():
+        replicas = words.filter(pl.col("known") & (pl.col("stage") == stage)).select("word", "step").iter_rows()
         for other, steps in replicas:
             if (at := other.find(word)) >= 0 and at == other.rfind(word):
                 taken.append(pl.DataFrame({"rank": rank, "taken": steps[at : at + len(word)]}))

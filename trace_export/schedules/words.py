@@ -1,7 +1,7 @@
 """The blocks that a profile shows of a schedule: those of its order, or what a runtime records instead.
 
-A step of a rank is a word of the letters F, B, W and X (an overlapped pair). A place in the word tells micro-batch,
-chunk and phase.
+A step of a rank is a word of the letters F, B, W and X (fused F/B). A position in the word gives micro-batch, chunk
+and phase.
 """
 
 from __future__ import annotations

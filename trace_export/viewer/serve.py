@@ -175,7 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def for_public_ui(trace: Path) -> Server:
-    """A server from which ui.perfetto.dev may fetch `trace`, and nobody anything else."""
+    """A server from which ui.perfetto.dev may fetch `trace`, and no other page anything."""
     url = "/" + url_of(trace)
     return Server({url: trace}, url, port=PORT, origin=PUBLIC_UI)
 
