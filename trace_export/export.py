@@ -20,7 +20,7 @@ from trace_export.chart.size import drawn_ranks
 from trace_export.choices import Align, Detail
 from trace_export.clocks import align as clock_alignment
 from trace_export.clocks.apply import clock_of, recorded_window
-from trace_export.errors import NothingToExportError, TraceExportError, UsageError, path_text
+from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError, path_text
 from trace_export.model import Declared, Profile
 from trace_export.pipeline.interpret import interpret, interpret_table
 from trace_export.render import Progress, WriteOptions, announce, planned, silent, write
@@ -41,7 +41,7 @@ from trace_export.writers.outputs import Outputs
 from trace_export.writers.paths import output_folder
 
 if TYPE_CHECKING:
-    from trace_export.workers.dask import Cluster
+    from trace_export.workers.cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -202,8 +202,20 @@ def read_all(chosen: list[Source], options: LoadOptions, progress: Progress) -> 
         results = dask.run(options.cluster, reading, chosen, tick)
     else:
         results = local.run(reading, chosen, _workers(options, chosen), tick)
-    profile, refused = merge(r for r in results if isinstance(r, Profile))
-    return profile, [r for r in results if isinstance(r, TraceExportError)] + list(refused)
+    checked = [_checked(source, result) for source, result in zip(chosen, results, strict=True)]
+    profile, refused = merge(r for r in checked if isinstance(r, Profile))
+    return profile, [r for r in checked if isinstance(r, TraceExportError)] + list(refused)
+
+
+def _checked(source: Source, result: Profile | TraceExportError) -> Profile | TraceExportError:
+    """The result of a reader, which may have run on another machine; an error where it is no valid profile."""
+    if isinstance(result, TraceExportError):
+        return result
+    try:
+        return result.validate()
+    except (AttributeError, TypeError, ValueError) as error:
+        what = f"its reader returned {type(result).__name__}, which is no valid profile ({error})"
+        return SourceError(source.path, what, "please report it")
 
 
 def align(profile: Profile, options: LoadOptions) -> Profile:

@@ -40,6 +40,7 @@ from trace_export.sources.read import read  # noqa: E402
 from trace_export.sources.source import ReadOptions  # noqa: E402
 from trace_export.workers import dask as cluster  # noqa: E402
 from trace_export.workers import local  # noqa: E402
+from trace_export.workers.cluster import Cluster  # noqa: E402
 from trace_export.workers.sizing import Workers  # noqa: E402
 
 STAGES, MICROBATCHES, STEPS = 8, 8, 2
@@ -147,9 +148,9 @@ def dask(place: Path) -> tuple[float, float]:
     try:
         with Client(address) as client:
             client.wait_for_workers(2)
-        cluster.run(cluster.Cluster(address), reading, found[:8])  # so that both have imported what they need
+        cluster.run(Cluster(address), reading, found[:8])  # so that both have imported what they need
         begun = time.perf_counter()
-        cluster.run(cluster.Cluster(address), reading, found)
+        cluster.run(Cluster(address), reading, found)
         on_dask = time.perf_counter() - begun
     finally:
         for process in reversed(started):

@@ -82,7 +82,7 @@ def test_a_folder_is_an_input_with_all_its_files(tmp_path: Path) -> None:
 def test_files_that_options_name_are_inputs(tmp_path: Path) -> None:
     from trace_export.export import option_files
     from trace_export.sources.source import ReadOptions
-    from trace_export.workers.dask import Cluster
+    from trace_export.workers.cluster import Cluster
 
     plan = tmp_path / "plan.toml"
     plan.write_text('[machines]\nnode1 = "/scratch"\n')

@@ -3,95 +3,56 @@
 from __future__ import annotations
 
 import os
+import pickle
+import shlex
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
+import psutil
 import pytest
 
 from samples.generators import paddle as generate_paddle
 from tests.conftest import ROOT, Cli
+from tests.support.dask_cluster import DaskCluster, dask_cluster
+from tests.support.wait import wait_until
 from tests.support.worker_tasks import perform, processes_named
 from trace_export.cli import load_options
-from trace_export.errors import TraceExportError, UsageError
+from trace_export.errors import SourceError, TraceExportError, UsageError
 from trace_export.export import LoadOptions, load
-from trace_export.workers import dask as cluster
-from trace_export.workers.dask import Cluster, Place
+from trace_export.workers import dask, dask_client
+from trace_export.workers.cluster import Cluster
+from trace_export.workers.dask import Place
+from trace_export.workers.identity import identity
 
 pytest.importorskip("distributed")
 
 
-@dataclass
-class Dask:
-    """A cluster: its address, and its workers by name."""
-
-    address: str
-    workers: dict[str, subprocess.Popen[bytes]]
-    start: Callable[[str], subprocess.Popen[bytes]]
-
-
-def dask(*arguments: object) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-W", "ignore", "-m", "distributed.cli." + str(arguments[0]), *map(str, arguments[1:])]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "false"}
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-
-
 @pytest.fixture
-def two_workers(tmp_path: Path) -> Iterator[Dask]:
-    """A scheduler with the workers `left` and `right`, without nannies: who dies stays dead."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-    with ExitStack() as stack:
-
-        def start(name: str) -> subprocess.Popen[bytes]:
-            place = tmp_path / f"worker_{name}"
-            options = ("--name", name, "--nthreads", 1, "--no-nanny", "--no-dashboard", "--local-directory", place)
-            process = stack.enter_context(dask("dask_worker", address, *options))
-            stack.callback(process.kill)
-            return process
-
-        scheduler = stack.enter_context(
-            dask("dask_scheduler", "--host", "127.0.0.1", "--port", address.rpartition(":")[2], "--no-dashboard")
-        )
-        stack.callback(scheduler.kill)
-        found = Dask(address, {name: start(name) for name in ("left", "right")}, start)
-        wait_for(lambda: len(names(address)) == 2)
-        yield found
+def two_workers(tmp_path: Path) -> Iterator[DaskCluster]:
+    """A scheduler with the workers `left` and `right`."""
+    (tmp_path / "cluster").mkdir()
+    with dask_cluster(tmp_path / "cluster", "left", "right") as cluster:
+        yield cluster
 
 
-def names(address: str) -> list[str]:
-    """The names of the workers that are there."""
-    try:
-        with cluster._client(Cluster(address)) as client:
-            return [w.name for w in cluster._workers(client)]
-    except TraceExportError:
-        return []
-
-
-def wait_for(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+@pytest.fixture(scope="module")
+def shared_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
+    """The same for tests that leave the cluster as it is."""
+    with dask_cluster(tmp_path_factory.mktemp("cluster"), "left", "right") as cluster:
+        yield cluster
 
 
 def places(*tasks: str, at: str | None = None) -> list[Place]:
     return [Place(Path(task), at) for task in tasks]
 
 
-def test_a_worker_dies_in_mid_run(two_workers: Dask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_dies_in_mid_run(two_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its unfinished work is done by the other; what was bound to it is an error that names it."""
     killed = []
 
@@ -101,70 +62,66 @@ def test_a_worker_dies_in_mid_run(two_workers: Dask, monkeypatch: pytest.MonkeyP
             killed.append(index)
 
     items = [*places("a", "b", "slow2", "slow2.1", "slow0.1"), *places("slow3", at="left"), *places("c", at="right")]
-    monkeypatch.setattr(cluster, "GONE_S", 2.0)
-    results = cluster.run(Cluster(two_workers.address), perform, items, kill_left)
+    monkeypatch.setattr(dask, "GONE_S", 2.0)
+    results = dask.run(Cluster(two_workers.address), perform, items, kill_left)
     free = [r[0] for r in results[:5] if isinstance(r, tuple)]
     assert free == ["a", "b", "slow2", "slow2.1", "slow0.1"]
     assert "left: slow3: no worker is left that could read it" in str(results[5])
     assert isinstance(results[6], tuple)
     with pytest.raises(UsageError, match="no worker of the cluster has this name; hosts there: "):
-        cluster.in_each_folder(Cluster(two_workers.address, (("left", Path("x")),)), processes_named)
+        dask.in_each_folder(Cluster(two_workers.address, (("left", Path("x")),)), processes_named)
 
 
-def test_a_machine_that_comes_back_goes_on(two_workers: Dask) -> None:
+def test_a_machine_that_comes_back_goes_on(two_workers: DaskCluster) -> None:
     def replace_left(index: int) -> None:
         if index == 0:
             two_workers.workers["left"].send_signal(signal.SIGKILL)
             two_workers.start("left")
 
     items = [*places("a", at="left"), *places("slow1", "b", at="left")]
-    results = cluster.run(Cluster(two_workers.address), perform, items, replace_left)
+    results = dask.run(Cluster(two_workers.address), perform, items, replace_left)
     assert [r[0] for r in results if isinstance(r, tuple)] == ["a", "slow1", "b"]
 
 
-def test_tasks_that_fail_and_one_that_kills_every_worker(two_workers: Dask, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = cluster.run(Cluster(two_workers.address), perform, places("a", "refuse", "mistake", "b"))
+def test_tasks_that_fail_and_one_that_kills_every_worker(
+    two_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = dask.run(Cluster(two_workers.address), perform, places("a", "refuse", "mistake", "b"))
     assert [r[0] for r in results if isinstance(r, tuple)] == ["a", "b"]
     assert "is refused" in str(results[1])
     assert "internal error in its reader, ZeroDivisionError" in str(results[2])
-    monkeypatch.setattr(cluster, "GONE_S", 2.0)
-    (last,) = cluster.run(Cluster(two_workers.address), perform, places("killed"))
+    monkeypatch.setattr(dask, "GONE_S", 2.0)
+    (last,) = dask.run(Cluster(two_workers.address), perform, places("killed"))
     assert str(last) == "killed: no worker is left that could read it; start workers again, with more memory"
 
 
-def test_several_sources_in_a_task(two_workers: Dask, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "MANY", 0)
+def test_several_sources_in_a_task(shared_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask, "MANY", 0)
     told: list[int] = []
     items = [*places(*"abcdefghij", "refuse"), *places("k", "l", at="right")]
-    results = cluster.run(Cluster(two_workers.address), perform, items, told.append)
+    results = dask.run(Cluster(shared_workers.address), perform, items, told.append)
     assert [r[0] for r in results if isinstance(r, tuple)] == list("abcdefghijkl")
     assert "is refused" in str(results[10])
     assert sorted(told) == list(range(13))
 
 
-def test_several_sources_whose_task_is_lost_are_tried_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Lost:
-        def result(self, timeout: float) -> object:
-            raise RuntimeError("its workers died")
-
-    again: list[list[int]] = []
-    run: Any = object.__new__(cluster._Run)
-    lost = Lost()
-    run.items, run.out = places("a", "b", "c"), {lost: [0, 1, 2]}
-    monkeypatch.setattr(cluster._Run, "_submit", lambda self, part: again.append(part))
-    run._look_at(lost)
-    assert again == [[0], [1], [2]]
-    assert run.out == {}
+def test_several_items_whose_task_is_lost_are_read_one_by_one(
+    shared_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask, "MANY", 0)
+    results = dask.run(Cluster(shared_workers.address), perform, places("a", "b", "unpicklable", "c"))
+    assert [r[0] for r in results if isinstance(r, tuple)] == ["a", "b", "c"]
+    assert str(results[2]).startswith("unpicklable: the Dask workers that read it died or lost it (")
 
 
-def test_each_machine_reads_its_own_disk(two_workers: Dask, tmp_path: Path, run_cli: Cli) -> None:
+def test_each_machine_reads_its_own_disk(shared_workers: DaskCluster, tmp_path: Path, run_cli: Cli) -> None:
     """Two machines of one run, apart: the same blocks as when both lie in one folder."""
     whole = tmp_path / "whole"
     truth = generate_paddle.write(whole, stages=4, microbatches=4, machines=2, clock_errors_us=(0, 0))
     for worker, machine in (("left", "machine0"), ("right", "machine1")):
         shutil.copytree(whole / machine, tmp_path / worker)
     where = [f"--at={name}:{tmp_path / name}" for name in ("left", "right")]
-    result = run_cli("--scheduler", two_workers.address, *where, "--format", "csv", "--out", tmp_path / "apart")
+    result = run_cli("--scheduler", shared_workers.address, *where, "--format", "csv", "--out", tmp_path / "apart")
     assert result.returncode == 0, result.stderr
     assert "error" not in result.stderr
     expected = load(LoadOptions(whole)).profile.spans.sort("rank", "start_ns")
@@ -172,23 +129,25 @@ def test_each_machine_reads_its_own_disk(two_workers: Dask, tmp_path: Path, run_
     assert len(lines) - 1 == expected.height == len(truth)
     plan = tmp_path / "plan.toml"
     plan.write_text(f'[machines]\nleft = "{tmp_path / "left"}"\nright = ["{tmp_path / "right"}"]\n')
-    shared = load(LoadOptions(whole, cluster=Cluster(two_workers.address))).profile
-    planned = load(LoadOptions(Path(), cluster=Cluster.parse(two_workers.address, [str(plan)]))).profile
+    shared = load(LoadOptions(whole, cluster=Cluster(shared_workers.address))).profile
+    planned = load(LoadOptions(Path(), cluster=Cluster.parse(shared_workers.address, [str(plan)]))).profile
     assert shared.spans.sort("rank", "start_ns").equals(expected)
     assert planned.spans.sort("rank", "start_ns").equals(expected)
     assert planned.hosts["host"].to_list() == ["left", "right"]
-    everyone = Cluster.parse(two_workers.address, [f"*:{whole}"])
+    everyone = Cluster.parse(shared_workers.address, [f"*:{whole}"])
     assert load(LoadOptions(Path(), cluster=everyone)).profile.spans.sort("rank", "start_ns").equals(expected)
-    missing = Cluster(two_workers.address, (("left", tmp_path / "nowhere"),))
-    with pytest.raises(TraceExportError, match=f"left: {tmp_path / 'nowhere'}: there is no such folder"):
+    missing = Cluster(shared_workers.address, (("left", tmp_path / "nowhere"),))
+    with pytest.raises(TraceExportError, match=f"left: {tmp_path / 'nowhere'}: no such folder"):
         load(LoadOptions(Path(), cluster=missing))
 
 
-def test_the_table_of_insight_with_a_cluster(two_workers: Dask, samples: Path, tmp_path: Path, run_cli: Cli) -> None:
+def test_the_table_of_insight_with_a_cluster(
+    shared_workers: DaskCluster, samples: Path, tmp_path: Path, run_cli: Cli
+) -> None:
     """From a folder that all share the same table as without a cluster; of databases elsewhere a sentence."""
     wanted = ("ascend", "--log_dir", samples / "ascend", "--format", "csv", "--step-task-info")
     tables = []
-    for name, how in (("here", ()), ("there", ("--scheduler", two_workers.address))):
+    for name, how in (("here", ()), ("there", ("--scheduler", shared_workers.address))):
         result = run_cli(*wanted, *how, "--out", tmp_path / name)
         assert result.returncode == 0, result.stderr
         found = sorted((tmp_path / name / "step_task_info").rglob("*.db"))
@@ -196,7 +155,7 @@ def test_the_table_of_insight_with_a_cluster(two_workers: Dask, samples: Path, t
         tables.append([rows_of(path) for path in found])
     assert tables[0] == tables[1]
     assert all(tables[0])
-    result = run_cli("ascend", "--scheduler", two_workers.address, f"--at=left:{samples / 'ascend'}",
+    result = run_cli("ascend", "--scheduler", shared_workers.address, f"--at=left:{samples / 'ascend'}",
                      "--step-task-info", "--out", tmp_path / "apart")  # fmt: skip
     assert result.returncode == 2
     assert "--step-task-info writes into databases on this machine" in result.stderr
@@ -241,6 +200,204 @@ def test_device_tasks_do_not_travel(tmp_path: Path) -> None:
 
 
 def test_no_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "CONNECT_S", 1)
+    monkeypatch.setattr(dask_client, "CONNECT_S", 1)
     with pytest.raises(TraceExportError, match="no Dask scheduler answers there"):
-        cluster.run(Cluster("tcp://127.0.0.1:1"), perform, places("a"))
+        dask.run(Cluster("tcp://127.0.0.1:1"), perform, places("a"))
+
+
+# --- code and results
+
+
+@pytest.fixture
+def other_package(tmp_path: Path) -> Path:
+    """A folder with another trace_export, whose readers return nothing."""
+    folder = tmp_path / "other"
+    shutil.copytree(ROOT / "trace_export", folder / "trace_export", ignore=shutil.ignore_patterns("__pycache__"))
+    with (folder / "trace_export" / "workers" / "attempt.py").open("a") as module:
+        module.write("\ndef attempt(function, item):\n    return None\n")
+    return folder
+
+
+def test_a_worker_with_other_code_is_refused(
+    two_workers: DaskCluster, other_package: Path, samples: Path, tmp_path: Path, run_cli: Cli
+) -> None:
+    two_workers.start("odd", other_package)
+    wait_until(lambda: joined(two_workers.address) == 3)
+    result = run_cli(samples / "paddle" / "single", "--scheduler", two_workers.address, "--out", tmp_path / "out")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "trace-export: the Dask worker tcp://127.0.0.1:" in result.stderr
+    assert f"instead of 0.1.0 (code {identity().code}); install the same trace-export" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def joined(address: str) -> int:
+    with dask_client.connected(address) as client:
+        return len(client.nthreads())
+
+
+def test_a_worker_with_other_code_that_joins_later_reads_nothing(two_workers: DaskCluster, other_package: Path) -> None:
+    """Each source that was given to it is an error."""
+
+    def replace_all(index: int) -> None:
+        if "odd" not in two_workers.workers:
+            two_workers.start("odd", other_package)
+            wait_until(lambda: joined(two_workers.address) == 3)
+            for name in ("left", "right"):
+                two_workers.workers[name].kill()
+
+    items = places(*"abcdef", *["slow0.5"] * 20)
+    results = dask.run(Cluster(two_workers.address), perform, items, replace_all)
+    errors = [str(r) for r in results if isinstance(r, SourceError)]
+    assert errors
+    assert all("the Dask worker that read it runs other code: trace_export" in error for error in errors)
+    assert {type(r) for r in results} <= {tuple, SourceError}
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (b"", "cannot be understood (EOFError)"),
+        (b"no pickle", "cannot be understood (UnpicklingError)"),
+        ("text", "cannot be understood (TypeError)"),
+        (pickle.dumps(3), "cannot be understood (TypeError)"),
+        (pickle.dumps((tuple(identity()), ["one", "too many"])), "2 results instead of 1"),
+        (pickle.dumps((("0.0.1", "cafe", "3.99", "0.1"), ["x"])), "Python 3.99 instead of"),
+    ],
+)
+def test_what_other_code_returns_is_an_error_of_its_source(returned: object, words: str) -> None:
+    (result,) = dask.opened(returned, places("a"))
+    assert isinstance(result, SourceError)
+    assert str(result).startswith("a: the Dask worker that read it runs other code: ")
+    assert words in str(result)
+
+
+# --- what hangs and what dies
+
+
+def test_a_stopped_worker_is_a_sentence(
+    two_workers: DaskCluster, samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask_client, "ANSWER_S", 2.0)
+    two_workers.stop(two_workers.workers["left"])
+    with pytest.raises(TraceExportError, match="the Dask cluster did not answer within 2 s; its scheduler"):
+        dask.run(Cluster(two_workers.address), perform, places("a"))
+
+
+def test_a_scheduler_that_stops_while_it_reads_is_a_sentence(
+    two_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask_client, "ANSWER_S", 2.0)
+    monkeypatch.setattr(dask_client, "CONNECT_S", 2)
+    stop = lambda index: two_workers.stop(two_workers.scheduler)  # noqa: E731
+    with pytest.raises(TraceExportError, match="the Dask cluster did not answer within 2 s"):
+        dask.run(Cluster(two_workers.address), perform, places("a", "hang", "hang"), stop)
+
+
+def test_a_worker_that_stops_while_it_reads_costs_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dask counts it as dead after its worker-ttl; what is not bound to its machine is read by the other."""
+    monkeypatch.setattr(dask, "GONE_S", 1.0)
+    with dask_cluster(tmp_path, "left", "right", SCHEDULER__WORKER_TTL="5s") as cluster:
+        stop = lambda index: cluster.stop(cluster.workers["left"]) if index == 0 else None  # noqa: E731
+        items = [*places("a", at="right"), *places("hang", at="left"), *places(*"bcdef")]
+        results = dask.run(Cluster(cluster.address), perform, items, stop)
+    assert [r[0] for r in results if isinstance(r, tuple)] == list("abcdef")
+    assert "left: hang: no worker is left that could read it" in str(results[1])
+
+
+def test_the_scheduler_may_give_up_earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its own no-workers-timeout says."""
+    monkeypatch.setattr(dask, "GONE_S", 3600.0)
+    with dask_cluster(tmp_path, "left", "right", SCHEDULER__NO_WORKERS_TIMEOUT="500ms") as cluster:
+
+        def kill_all(index: int) -> None:
+            for worker in cluster.workers.values():
+                worker.kill()
+
+        results = dask.run(Cluster(cluster.address), perform, [*places("a"), *places("hang", at="left")], kill_all)
+    assert "no worker is left that could read it" in str(results[1])
+
+
+def test_a_scheduler_that_dies_while_it_reads_is_one_sentence(two_workers: DaskCluster, tmp_path: Path) -> None:
+    """And no line of Dask's log."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    with (logs / "workerlog.0").open("wb") as file:
+        file.truncate(200 << 30)  # hours of zeros to read, no space on the disk
+    command = [sys.executable, "-m", "trace_export", str(logs), "--scheduler", two_workers.address]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "out")], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        wait_until(lambda: any(is_open(worker.pid, logs) for worker in two_workers.workers.values()))
+        two_workers.scheduler.kill()
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 1
+    assert said == (
+        f"trace-export: {two_workers.address}: the connection to the Dask scheduler broke while profiles were read; "
+        "start the scheduler and its workers again\n"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def is_open(pid: int, folder: Path) -> bool:
+    """Whether the process has a file of the folder open."""
+    return any(file.path.startswith(str(folder)) for file in psutil.Process(pid).open_files())
+
+
+# --- TLS, by Dask's own configuration
+
+
+DOCS = ROOT / "trace_export" / "docs"
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Dask's settings for certificates that the commands of docs/dask.md make."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not here")
+    folder = tmp_path_factory.mktemp("certificates")
+    for line in (DOCS / "dask.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("openssl "):
+            subprocess.run(shlex.split(line), cwd=folder, check=True, capture_output=True)
+    settings = {"CA_FILE": "ca.pem"}
+    for role in ("SCHEDULER", "WORKER", "CLIENT"):
+        settings |= {f"{role}__CERT": "cluster.pem", f"{role}__KEY": "cluster.key"}
+    return {f"COMM__TLS__{key}": str(folder / name) for key, name in settings.items()}
+
+
+def test_a_cluster_behind_tls(
+    tls: dict[str, str], samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the certificates of the page it is read; without them, or over plain TCP, nobody gets in."""
+    (tmp_path / "cluster").mkdir()
+    command = [sys.executable, "-m", "trace_export", str(samples / "paddle" / "single"), "--format", "csv", "--quiet"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    known = environment | {f"DASK_DISTRIBUTED__{key}": value for key, value in tls.items()}
+    with dask_cluster(tmp_path / "cluster", protocol="tls", COMM__REQUIRE_ENCRYPTION="true", **tls) as cluster:
+        cluster.start("left")
+
+        def export(address: str, settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
+            options = ["--scheduler", address, "--out", str(tmp_path / "out")]
+            return subprocess.run([*command, *options], env=settings, capture_output=True, text=True, check=False)
+
+        wait_until(lambda: export(cluster.address, known).returncode == 0)
+        assert (tmp_path / "out" / "pipeline_profile.csv").is_file()
+        for address, settings in (
+            (cluster.address, environment),
+            (cluster.address.replace("tls:", "tcp:"), known),
+            (cluster.address.replace("tls:", "tcp:"), environment),
+        ):
+            refused = export(address, settings)
+            assert refused.returncode == 1
+            assert refused.stderr.startswith(f"trace-export: {address}: no Dask scheduler answers there")
+            assert refused.stderr.count("\n") == 1
+
+
+def test_the_certificates_satisfy_strict_readers(tls: dict[str, str]) -> None:
+    """Python 3.13 asks for what RFC 5280 asks for."""
+    files = [tls["COMM__TLS__CA_FILE"], tls["COMM__TLS__CLIENT__CERT"]]
+    checked = subprocess.run(["openssl", "verify", "-x509_strict", "-CAfile", *files], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr

@@ -15,7 +15,7 @@ from trace_export.units import nanoseconds
 
 if TYPE_CHECKING:
     from trace_export.export import LoadOptions
-    from trace_export.workers.dask import Cluster
+    from trace_export.workers.cluster import Cluster
 
 
 def folder(positional: Path | None, option: Path | None, scheduler: str | None = None, at: Sequence[str] = ()) -> Path:
@@ -118,6 +118,6 @@ def load_options(
 
 
 def _cluster(scheduler: str, at: Sequence[str]) -> Cluster:
-    from trace_export.workers.dask import Cluster
+    from trace_export.workers.cluster import Cluster
 
     return Cluster.parse(scheduler, at)

@@ -1,43 +1,41 @@
-"""Map a function over sources on a Dask cluster: each machine reads what lies on its own disk, only tables travel.
+"""Map a function over items on a Dask cluster: each machine reads what lies on its own disk, and only tables travel.
 
-Needs the extra `dask`. A task that is bound to a machine goes to the workers of that machine only; when they die and
-new ones come up there, it is given to those. What a machine cannot read is an error of that source and never ends the
-run.
+Needs the extra `dask`. An item that is bound to a machine goes to the workers of that machine only; when they die and
+new ones come up there, it is given to those. What a machine cannot read is an error of that item and never ends the
+run; a scheduler that goes or does not answer does.
 """
 
 from __future__ import annotations
 
-import logging
-import queue
-import socket
+import pickle
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from trace_export.errors import SourceError, TraceExportError, UsageError
-from trace_export.workers.attempt import attempt
+from trace_export.workers.attempt import Result, attempt
+from trace_export.workers.cluster import EVERY, Cluster
+from trace_export.workers.dask_client import SAME_CODE, Worker, ask, connected, gone, same_workers, usable_workers
+from trace_export.workers.identity import Identity, identity
 
-CONNECT_S = 10
-LOOK_S = 1.0
-"""How often it is checked whether the machines of bound tasks are still there."""
+CHECK_S: Final = 1.0
+"""How often it is checked whether the machines of bound items still have workers."""
+POLL_S: Final = 0.05
+"""How long to wait when no result is there."""
 MANY, PART = 64, 8
-"""Of more sources for each worker so many make one task, for a task costs the scheduler as much as a small source."""
-TOGETHER_S = 0.25
-"""How long results may wait for others to be fetched with them."""
+"""Of more items for each worker so many make one task, for a task costs the scheduler as much as a small source."""
 GONE_S = 20.0
-"""How long a machine may be without a worker before its tasks are given up; a nanny restarts one in a few seconds."""
-FETCH_S = 5.0
-"""How long a small table may take to travel; a result whose worker has died never comes."""
-TRIES = 3
-"""How many workers of its machine a bound task may outlive."""
-EVERY = "*"
+"""How long a machine may be without a worker before its items are given up; a nanny restarts one in a few seconds. A
+scheduler whose `no-workers-timeout` is shorter gives up earlier."""
+ATTEMPTS: Final = 3
+"""How many times a task that is bound to a machine is given to its workers."""
+
+_NO_WORKER = ("no worker is left that could read it", "start workers again, with more memory")
 
 
 class Placed(Protocol):
@@ -50,49 +48,6 @@ class Placed(Protocol):
 
 
 Item = TypeVar("Item", bound=Placed)
-Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """The Dask scheduler at `address`, and which machine reads which folder of its own, in order.
-
-    A machine is called by the name or address of its workers or by its host name; `*` stands for every machine. No
-    folders: every worker sees the log_dir under the same name.
-    """
-
-    address: str
-    folders: tuple[tuple[str, Path], ...] = ()
-    plans: tuple[Path, ...] = ()
-    """The TOML files that name folders."""
-
-    @staticmethod
-    def parse(address: str, entries: Sequence[str]) -> Cluster:
-        """`entries` are `MACHINE:FOLDER`, or a TOML file with a table `machines` that holds `MACHINE = "FOLDER"` or a
-        list of folders. Raises UsageError."""
-        folders: list[tuple[str, Path]] = []
-        plans = tuple(Path(entry) for entry in entries if entry.endswith(".toml"))
-        for entry in entries:
-            if entry.endswith(".toml"):
-                folders += _plan(Path(entry))
-                continue
-            machine, colon, folder = entry.partition(":")
-            if not (machine and colon and folder):
-                raise UsageError(f'--at "{entry}" is not MACHINE:FOLDER', "write it like --at node1:/scratch/profiles")
-            folders.append((machine, Path(folder)))
-        return Cluster(address, tuple(folders), plans)
-
-
-def _plan(file: Path) -> list[tuple[str, Path]]:
-    try:
-        machines = tomllib.loads(file.read_text(encoding="utf-8"))["machines"]
-        named = [(m, [f] if isinstance(f, str) else f) for m, f in machines.items()]
-        return [(machine, Path(folder)) for machine, folders in named for folder in folders]
-    except OSError as error:
-        raise UsageError(f"--at {file}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, AttributeError, TypeError) as error:
-        remedy = 'it needs a table [machines] with lines like node1 = "/scratch/profiles"'
-        raise UsageError(f"--at {file}: is not a plan", remedy) from error
 
 
 def run(
@@ -103,10 +58,10 @@ def run(
 ) -> list[Result | TraceExportError]:
     """The result of each item in their order, or its error, as `local.run`; read by the cluster's workers.
 
-    Raises TraceExportError when no scheduler answers, or no worker can run this program.
+    Raises TraceExportError when the scheduler does not answer or goes, or a worker cannot run this program.
     """
-    with _client(cluster) as client:
-        return _Run(client, function, items, done).results()
+    with connected(cluster.address) as client:
+        return _Run(client, cluster.address, same_workers(client, cluster.address), function, items, done).results()
 
 
 @dataclass(frozen=True)
@@ -124,212 +79,179 @@ def in_each_folder(
 
     Raises TraceExportError as `run` does, and UsageError for a machine that has no worker.
     """
-    with _client(cluster) as client:
-        workers = _workers(client)
+    with connected(cluster.address) as client:
+        workers = same_workers(client, cluster.address)
         places = []
         for name, folder in cluster.folders:
-            if name != EVERY and not any(w.called(name) for w in workers):
-                there = ", ".join(sorted({w.host for w in workers}))
+            if name != EVERY and not any(worker.is_called(name) for worker in workers):
+                there = ", ".join(sorted({worker.host for worker in workers}))
                 raise UsageError(f"--at {name}: no worker of the cluster has this name", f"hosts there: {there}")
-            names = [name] if name != EVERY else [w.host for w in {w.ip: w for w in reversed(workers)}.values()][::-1]
-            places += [Place(folder, n) for n in names]
-        return list(zip(places, _Run(client, partial(_of_path, function), places).results(), strict=True))
+            hosts = {worker.ip: worker.host for worker in reversed(workers)}
+            names = [name] if name != EVERY else list(hosts.values())[::-1]
+            places += [Place(folder, machine) for machine in names]
+        read = partial(_of_path, function)
+        return list(zip(places, _Run(client, cluster.address, workers, read, places).results(), strict=True))
 
 
 def _of_path(function: Callable[[Path], Result], place: Place) -> Result:
     return function(place.path)
 
 
-@contextmanager
-def _client(cluster: Cluster) -> Iterator[Any]:
+def _attempt_all(function: Callable[[Item], Result], items: Sequence[Item]) -> bytes:
+    """The identity of the worker and its results. As bytes, so that no result can upset the client of Dask."""
+    return pickle.dumps((tuple(identity()), [attempt(function, item) for item in items]), protocol=5)
+
+
+def opened(returned: Any, items: Sequence[Placed]) -> list[Any]:
+    """The results in what a worker returned; or an error for each item, where the worker runs other code than this
+    process: it may have joined the cluster after its workers were compared."""
     try:
-        distributed: Any = import_module("distributed")
-    except ImportError as error:
-        raise TraceExportError("--scheduler needs the extra dask", "pip install 'trace-export[dask]'") from error
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # this program reports what was lost
-    try:
-        client = distributed.Client(cluster.address, timeout=CONNECT_S, set_as_default=False)
-    except (OSError, ValueError, TypeError) as error:
-        remedy = "start one with `dask scheduler` and workers with `dask worker`"
-        raise TraceExportError(f"{cluster.address}: no Dask scheduler answers there", remedy) from error
-    with client:
-        if not client.nthreads():
-            raise TraceExportError(f"{cluster.address}: the Dask cluster has no worker", "start some with dask worker")
-        yield client
+        there, results = pickle.loads(returned)
+        difference = identity().differences(Identity(*there))
+        if not difference and len(results) != len(items):
+            difference = f"{len(results)} results instead of {len(items)}"
+    except Exception as error:  # whatever other code, or no code of ours, has put there
+        difference = f"what it returned cannot be understood ({type(error).__name__})"
+    if not difference:
+        return list(results)
+    how = f"the Dask worker that read it runs other code: {difference}"
+    return [SourceError(item.path, how, SAME_CODE) for item in items]
 
 
-class Worker(NamedTuple):
-    """What a worker reports of itself. `name` is its address where it has no other."""
+@dataclass
+class _Task:
+    """Items that are read together, by index. `addresses` are the workers that may do that where it is bound to a
+    machine; `unrunnable_since` is set while there are none."""
 
-    address: str
-    name: str
-    host: str
-    ip: str
-
-    def called(self, machine: str) -> bool:
-        return machine in (*self, self.host.partition(".")[0])
-
-
-def _workers(client: Any) -> list[Worker]:
-    """The workers in the order of their names. Raises TraceExportError when one cannot run this program."""
-    try:
-        told = client.run(_who, on_error="return").values()
-    except Exception as error:  # whatever unpickling, versions or the network make of it over there
-        return _refuse(error)
-    for answer in told:
-        if isinstance(answer, Exception) and not isinstance(answer, OSError):  # OSError: it is just going
-            return _refuse(answer)
-    return sorted(Worker(*answer) for answer in told if not isinstance(answer, Exception))
-
-
-def _refuse(error: Exception) -> NoReturn:
-    remedy = "install the same trace-export on every worker"
-    raise TraceExportError(f"a Dask worker cannot run this program ({error})", remedy) from error
-
-
-def _who(dask_worker: Any) -> tuple[str, str, str, str]:
-    return dask_worker.address, str(dask_worker.name), socket.gethostname(), dask_worker.ip
-
-
-def _attempt_all(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result | TraceExportError]:
-    return [attempt(function, item) for item in items]
+    indices: list[int]
+    machine: str | None
+    addresses: tuple[str, ...] = ()
+    attempts: int = 0
+    unrunnable_since: float | None = None
 
 
 class _Run(Generic[Item, Result]):
-    """One run over `items`: which tasks are out, and what came of the others."""
+    """One run over `items`: which tasks run or wait for workers, and what came of the others."""
 
     def __init__(
         self,
         client: Any,
+        address: str,
+        workers: Sequence[Worker],
         function: Callable[[Item], Result],
         items: Sequence[Item],
         done: Callable[[int], None] = lambda index: None,
     ) -> None:
-        self.client, self.items, self.done = client, items, done
-        self.task = partial(_attempt_all, function)
-        self.workers = _workers(client)
-        self.out: dict[Any, list[int]] = {}
-        self.bound: dict[int, list[str]] = {}
-        self.tries = [0] * len(items)
-        self.lost_at: dict[int, float] = {}
-        self.finished: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        distributed: Any = import_module("distributed")
+        self.client, self.address, self.workers, self.items, self.done = client, address, workers, items, done
+        self.function = partial(_attempt_all, function)
+        self.running: dict[Any, _Task] = {}
+        self.waiting: list[_Task] = []
         self.found: dict[int, Result | TraceExportError] = {}
+        self.completed = distributed.as_completed(with_results=True, raise_errors=False, loop=client.loop)
 
     def results(self) -> list[Result | TraceExportError]:
-        try:
-            for part in self._parts():
-                self._submit(part)
-            looked = time.monotonic()
-            while self.out:
-                self._gather(self._next())
-                if time.monotonic() - looked > LOOK_S:
-                    self._look_after_the_stranded()
-                    looked = time.monotonic()
-        finally:
-            self.client.cancel(list(self.out))
+        for task in self._tasks():
+            self._submit(task)
+        checked = time.monotonic()
+        while self.running or self.waiting:
+            for future, result in self._next():
+                self._take(future, result)
+            if time.monotonic() - checked > CHECK_S:
+                self._resubmit_unrunnable()
+                checked = time.monotonic()
         return [self.found[index] for index in range(len(self.items))]
 
-    def _parts(self) -> Iterator[list[int]]:
-        """The items of each task, by index; those of one are all at the same machine."""
+    def _tasks(self) -> Iterator[_Task]:
+        """The items of a task are all on the same machine."""
         size = PART if len(self.items) > MANY * len(self.workers) else 1
-        for _, same in groupby(range(len(self.items)), lambda index: self.items[index].machine_name):
+        for machine, same in groupby(range(len(self.items)), lambda index: self.items[index].machine_name):
             indices = list(same)
-            yield from (indices[i : i + size] for i in range(0, len(indices), size))
+            yield from (_Task(indices[i : i + size], machine) for i in range(0, len(indices), size))
 
-    def _submit(self, part: list[int]) -> None:
-        """Tries, bound workers and times of loss are kept by the first item of a task."""
-        at = self.items[part[0]].machine_name
-        self.tries[part[0]] += 1
-        if at is not None:
-            self.bound[part[0]] = [w.address for w in self.workers if w.called(at)]
-        items = [self.items[index] for index in part]
-        future = self.client.submit(self.task, items, pure=False, workers=self.bound.get(part[0]))
-        self.out[future] = part
-        future.add_done_callback(self.finished.put)
+    def _submit(self, task: _Task) -> None:
+        """Gives the task to the scheduler, or lets it wait where its machine has no worker."""
+        task.addresses = tuple(w.address for w in self.workers if task.machine and w.is_called(task.machine))
+        if task.machine and not task.addresses:
+            task.unrunnable_since = task.unrunnable_since or time.monotonic()
+            self.waiting.append(task)
+            return
+        task.attempts += 1
+        task.unrunnable_since = None
+        items = [self.items[index] for index in task.indices]
+        future = self.client.submit(self.function, items, pure=False, workers=task.addresses or None)
+        self.running[future] = task
+        self.completed.add(future)
 
-    def _next(self) -> list[Any]:
-        """The tasks that have ended since the last look; waits a while for one, and a moment for more, because fetching
-        many takes hardly longer than fetching one."""
-        ended = []
-        try:
-            ended.append(self.finished.get(timeout=LOOK_S))
-            if len(self.out) > 1:
-                time.sleep(TOGETHER_S)
-            while not self.finished.empty():
-                ended.append(self.finished.get())
-        except queue.Empty:
-            pass
-        return [future for future in ended if future in self.out]
+    def _next(self) -> list[tuple[Any, Any]]:
+        """The tasks that have ended, with their results."""
+        if not self.completed.has_ready():
+            time.sleep(POLL_S)
+        return list(self.completed.next_batch(block=False))
 
-    def _gather(self, ended: list[Any]) -> None:
-        """Takes the results over, in one go where that works. One whose worker died after it had finished does not
-        come, or only when another worker has done the task again: it is looked for again later."""
-        whole = [future for future in ended if future.status == "finished"]
-        for future, result in self._together(whole):
-            self._settle(future, result)
-        missing = [future for future in ended if future in self.out]
-        while missing:
-            try:
-                self._look_at(missing[0])
-                missing.pop(0)
-            except TimeoutError:
-                for future in missing:
-                    self.finished.put(future)
-                return
+    def _take(self, future: Any, result: Any) -> None:
+        """Takes over what came of a task."""
+        task = self.running.pop(future, None)
+        if task is None:  # given up meanwhile
+            return
+        if future.status == "cancelled":
+            raise gone(self.address)
+        if future.status == "error":
+            self._failed(task, result[1])
+        else:
+            self._settle(task, opened(result, [self.items[index] for index in task.indices]))
 
-    def _together(self, whole: list[Any]) -> list[tuple[Any, list[Result]]]:
-        """The tasks with their results; none when not all of them are there."""
-        import asyncio  # loaded by Dask anyway, and by nobody else
-
-        gather = self.client.gather(whole, errors="skip", asynchronous=True)
-        fetching = asyncio.run_coroutine_threadsafe(gather, self.client.loop.asyncio_loop)
-        try:
-            results = fetching.result(FETCH_S)
-        except TimeoutError:
-            fetching.cancel()
-            return []
-        return list(zip(whole, results, strict=True)) if len(results) == len(whole) else []
-
-    def _look_at(self, future: Any) -> None:
-        """Takes the result of one task. Several sources that cannot be read in one task are read in one each."""
-        part = self.out[future]
-        try:
-            results = future.result(FETCH_S)
-        except TimeoutError:
-            raise
-        except Exception as error:  # whatever the cluster did with the task: this source is lost, not the run
-            if len(part) > 1:
-                del self.out[future]
-                for index in part:
-                    self._submit([index])
-                return
+    def _failed(self, task: _Task, error: BaseException) -> None:
+        """Several items that cannot be read in one task are read in one each."""
+        if type(error).__name__ in ("NoValidWorkerError", "NoWorkerError"):
+            task.unrunnable_since = float("-inf")  # the scheduler has waited for as long as it is told to
+            self.waiting.append(task)
+        elif len(task.indices) > 1:
+            for index in task.indices:
+                self._submit(_Task([index], task.machine))
+        else:
             how = f"the Dask workers that read it died or lost it ({type(error).__name__})"
-            remedy = "give them more memory, or read it on one machine"
-            results = [SourceError(self.items[part[0]].path, how, remedy)]
-        self._settle(future, results)
+            self._give_up(task, how, "give them more memory, or read it on one machine")
 
-    def _settle(self, future: Any, results: Sequence[Result | TraceExportError]) -> None:
-        for index, result in zip(self.out.pop(future), results, strict=True):
-            at = self.items[index].machine_name
-            if at is not None and isinstance(result, TraceExportError):
-                result = TraceExportError(f"{at}: {result.what}", result.remedy)
+    def _resubmit_unrunnable(self) -> None:
+        """Tasks without a worker that may do them: again to new ones of their machine, or given up after a while."""
+        for future in [f for f in self.running if f.status in ("error", "cancelled")]:
+            # Dask had a result, lost it with its worker, and failed to get another: `as_completed` is silent about it.
+            self._take(future, (None, None if future.status == "cancelled" else ask(future.exception, self.address)))
+        alive = set(ask(self.client.nthreads, self.address))
+        unrunnable: list[tuple[Any, _Task]] = [(None, task) for task in self.waiting]
+        for future, task in self.running.items():
+            if alive.intersection(task.addresses or alive):
+                task.unrunnable_since = None
+            else:
+                unrunnable.append((future, task))
+        if unrunnable:
+            self.workers = usable_workers(self.client, self.address) if alive else []
+        for future, task in unrunnable:
+            self._retry(future, task)
+
+    def _retry(self, future: Any, task: _Task) -> None:
+        """What to do about a task that no worker may run; `future` is None where it waits."""
+        task.unrunnable_since = task.unrunnable_since or time.monotonic()
+        there = any(not task.machine or worker.is_called(task.machine) for worker in self.workers)
+        if not there and time.monotonic() - task.unrunnable_since < GONE_S:
+            return
+        if future is None:
+            self.waiting.remove(task)
+        else:
+            del self.running[future]
+            self.client.cancel([future])
+        if there and task.attempts < ATTEMPTS:
+            self._submit(task)
+        else:
+            self._give_up(task, *_NO_WORKER)
+
+    def _give_up(self, task: _Task, how: str, remedy: str) -> None:
+        self._settle(task, [SourceError(self.items[index].path, how, remedy) for index in task.indices])
+
+    def _settle(self, task: _Task, results: Sequence[Result | TraceExportError]) -> None:
+        for index, result in zip(task.indices, results, strict=True):
+            if task.machine and isinstance(result, TraceExportError):
+                result = TraceExportError(f"{task.machine}: {result.what}", result.remedy)
             self.found[index] = result
             self.done(index)
-
-    def _look_after_the_stranded(self) -> None:
-        """Tasks without a worker that may do them: again to new ones of their machine, or given up after a while."""
-        alive = set(self.client.nthreads())
-        stranded = {f: part for f, part in self.out.items() if not alive & set(self.bound.get(part[0], alive))}
-        if stranded:
-            self.workers = _workers(self.client)
-        for future, part in stranded.items():
-            at = self.items[part[0]].machine_name
-            since = self.lost_at.setdefault(part[0], time.monotonic())
-            back = any(at is not None and w.called(at) for w in self.workers)
-            if back and self.tries[part[0]] < TRIES:
-                del self.out[future], self.lost_at[part[0]]
-                self.client.cancel([future])
-                self._submit(part)
-            elif back or time.monotonic() - since > GONE_S:
-                how, remedy = "no worker is left that could read it", "start workers again, with more memory"
-                self._settle(future, [SourceError(self.items[index].path, how, remedy) for index in part])

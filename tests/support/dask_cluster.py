@@ -1,0 +1,77 @@
+"""A Dask cluster of processes on this machine, without nannies: who dies stays dead."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tests.conftest import ROOT
+from tests.support.wait import wait_until
+from trace_export.errors import TraceExportError
+from trace_export.workers.dask_client import connected, usable_workers
+
+
+class DaskCluster:
+    """Its address, its scheduler, and its workers by name."""
+
+    def __init__(self, folder: Path, stack: ExitStack, protocol: str, settings: dict[str, str]) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.address = f"{protocol}://127.0.0.1:{port}"
+        self.folder, self.stack, self.settings = folder, stack, settings
+        self.workers: dict[str, subprocess.Popen[bytes]] = {}
+        self.scheduler = self._start("dask_scheduler", "--host", f"{protocol}://127.0.0.1", "--port", port)
+
+    def start(self, name: str, package: Path = ROOT) -> None:
+        """A worker called `name`, with trace_export of the folder `package`."""
+        options = ("--name", name, "--nthreads", 1, "--no-nanny", "--local-directory", self.folder / f"worker_{name}")
+        self.workers[name] = self._start("dask_worker", self.address, *options, package=package)
+
+    def stop(self, process: subprocess.Popen[bytes]) -> None:
+        """The process stays, and answers no more."""
+        process.send_signal(signal.SIGSTOP)
+        self.stack.callback(process.kill)
+
+    def names(self) -> list[str]:
+        """The names of the workers that are there."""
+        try:
+            with connected(self.address) as client:
+                return [worker.name for worker in usable_workers(client, self.address)]
+        except TraceExportError:
+            return []
+
+    def _start(self, module: str, *arguments: object, package: Path = ROOT) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-W", "ignore", "-m", f"distributed.cli.{module}", *map(str, arguments)]
+        settings = {f"DASK_DISTRIBUTED__{key}": value for key, value in self.settings.items()}
+        path = os.pathsep.join(dict.fromkeys([str(package), str(ROOT)]))
+        process = self.stack.enter_context(
+            subprocess.Popen(
+                [*command, "--no-dashboard"],
+                cwd=self.folder,
+                env={**os.environ, "PYTHONPATH": path, **settings},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        )
+        self.stack.callback(process.kill)
+        return process
+
+
+@contextmanager
+def dask_cluster(folder: Path, *workers: str, protocol: str = "tcp", **settings: str) -> Iterator[DaskCluster]:
+    """A scheduler with those workers. `settings` are Dask's: `SCHEDULER__NO_WORKERS_TIMEOUT` stands for
+    `distributed.scheduler.no-workers-timeout`."""
+    with ExitStack() as stack:
+        cluster = DaskCluster(folder, stack, protocol, {"WORKER__MEMORY__TERMINATE": "false", **settings})
+        for name in workers:
+            cluster.start(name)
+        wait_until(lambda: len(cluster.names()) == len(workers))
+        yield cluster
