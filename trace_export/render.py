@@ -29,6 +29,7 @@ from trace_export.model import INT, SPANS, TEXT, Note, Profile, conform
 from trace_export.pipeline.edges import drawable_edges
 from trace_export.schedules.catalogue import readable
 from trace_export.selection import Numbers
+from trace_export.writers import formats
 from trace_export.writers.formats import BY_NAME
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.paths import alignment_path, output_paths, with_steps
@@ -128,15 +129,13 @@ def write(
     detail: Detail = "spans",
     progress: Progress = silent,
 ) -> None:
-    """Writes in each format one file, or one for each range of steps; and `clock_alignment.json` where several hosts
-    were aligned and `out` does not ask for one file.
+    """Writes one file in each format, or one for each range of steps; and `clock_alignment.json` where several hosts
+    were aligned, unless `out` names one file.
 
-    Raises UsageError before anything is written if one of the files exists and may not be replaced; OutputError when a
-    file cannot be written: those already written stay.
+    Raises UsageError before anything is written if a file may not be replaced, OutputError if one cannot be written.
     """
-    files: dict[str, dict[str, Path]] = {kind: {} for kind in ("trace", "table", "picture")}
-    for name, path in targets(options, log_dir).items():
-        files[BY_NAME[name].kind][name] = path
+    paths_by_name = targets(options, log_dir)
+    files = {k: {n: p for n, p in paths_by_name.items() if BY_NAME[n].kind == k} for k in get_args(formats.Kind)}
     parts = pieces(profile, options.tracks, detail, options.max_slices) if files["trace"] else []
     alignment = alignment_path(options.out, log_dir) if profile.clocks.height > 1 else None
     paths = [with_steps(path, steps) for path in files["trace"].values() for steps, _ in parts]

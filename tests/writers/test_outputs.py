@@ -127,7 +127,7 @@ def test_what_is_no_file_is_never_replaced(tmp_path: Path, kind: str, force: boo
         target.symlink_to(".")
     before = os.lstat(target).st_ino
     for attempt in (lambda o: o.check([target]), lambda o: write(o, target)):
-        with pytest.raises(OutputError, match=r"a\.csv: cannot be written: it is (a folder|no regular file)"):
+        with pytest.raises(OutputError, match=r"a\.csv: cannot be written: it is (a folder|not a regular file)"):
             attempt(Outputs(force=force))
     assert os.lstat(target).st_ino == before
 

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from trace_export.errors import OutputError
 
 PREFIX = ".trace-export-"
-"""Of the hidden names; the rest is random, and what has such a name already is neither opened nor replaced."""
+"""Prefix of hidden names. The rest of the name is random; existing files are neither opened nor replaced."""
 
 
 @contextmanager
@@ -22,8 +22,8 @@ def replacing(path: Path, check: Callable[[Path], None], named: bool = False) ->
     Where the system can (Linux, most local file systems) it leads to a file without a name, of which nothing is left
     however the process ends. Else, and where `named` asks for it, it lies in a hidden folder beside `path`, which
     nobody else may enter; that one is removed when the block fails, but not when the process is killed. Right before
-    the file gets its name, `check` is called with `path` and may raise. Raises OutputError when the file cannot be
-    written (folder read-only, disk full, ...).
+    the file gets its name, `check(path)` is called and may raise. Raises OutputError when the file cannot be written
+    (folder read-only, disk full, ...).
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def _opened(descriptor: int) -> Path:
 
 
 def _name(descriptor: int, path: Path) -> None:
-    """Gives the file the name `path`, by way of another one: a link alone replaces nothing."""
+    """Gives the file the name `path`. A link cannot replace a file, so it first gets a random name."""
     beside = path.with_name(PREFIX + secrets.token_hex(8))
     os.link(_opened(descriptor), beside, src_dir_fd=descriptor)  # with a folder given, links are followed
     try:

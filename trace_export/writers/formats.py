@@ -9,6 +9,8 @@ from typing import Literal
 
 from trace_export.choices import Format
 
+Kind = Literal["trace", "table", "picture"]
+
 
 @dataclass(frozen=True)
 class OutputFormat:
@@ -21,7 +23,7 @@ class OutputFormat:
 
     name: Format
     extension: str
-    kind: Literal["trace", "table", "picture"]
+    kind: Kind
     writer: str
 
     def load(self) -> Callable[..., None]:

@@ -19,7 +19,7 @@ from trace_export.files import GZIP
 GENERATOR: Final = "trace-export"
 
 ATTRIBUTES: Final[dict[str, str | int]] = {"generator": GENERATOR}
-"""Come first among the facts about a trace."""
+"""The first attributes of a trace."""
 
 PARQUET_METADATA: Final = {"generator": GENERATOR}
 
@@ -29,24 +29,24 @@ HTML: Final = (
 """The first line of a page."""
 
 SVG: Final = f"<!-- generator: {GENERATOR} -->"
-"""Follows the tag that opens the picture."""
+"""Follows the opening tag of the picture."""
 
 CSV: Final = '"rank",host,device,stage,step,kind,'
-"""The begin of the header. A CSV file has no place for a comment, so the mark is a quotation that no program writes of
-itself (RFC 4180 allows it anywhere): that of the first name alone."""
+"""The start of the header. CSV has no comments, so the mark is that of all names only the first is quoted: RFC 4180
+allows quotes around any field, and no CSV writer places them like this."""
 
 APPLICATION_ID: Final = 0x7472_6578
 """Of a copied SQLite database: the characters "trex"."""
 
 _ALIGNMENT: Final = b'{\n  "format": "trace_export clock alignment '
-"""What clocks/alignment_file.py begins with."""
+"""The start of the files that clocks/alignment_file.py writes."""
 
 _HEAD_BYTES: Final = 4096
 _END_BYTES: Final = 1 << 16
-"""The footer of a span table has some 2 kB below its metadata."""
+"""Enough for the metadata of a span table and what follows them, some 2 kB."""
 
 _PNG_HEAD: Final = 33
-"""Bytes of the signature and of the chunk IHDR, after which other chunks may stand."""
+"""Size of the signature and the chunk IHDR; other chunks may follow."""
 
 
 def png_chunk() -> bytes:
@@ -56,7 +56,7 @@ def png_chunk() -> bytes:
 
 
 def marked_png(png: bytes) -> bytes:
-    """The picture with the mark in it."""
+    """The picture with the mark added."""
     return png[:_PNG_HEAD] + png_chunk() + png[_PNG_HEAD:]
 
 
@@ -77,11 +77,11 @@ _FOOTER_PAIR: Final = b"\x18\x09generator\x18\x0c" + GENERATOR.encode() + b"\0" 
 
 
 def is_marked(path: Path) -> bool:
-    """Whether this program wrote the file. What is no plain file or cannot be read bears no mark."""
+    """Whether the file carries the mark. One that is not a regular file, or cannot be read, does not."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return False
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # waits for none, become it a pipe
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe by now would block
             head = file.read(_HEAD_BYTES)
             if head.startswith(b"PAR1"):
                 file.seek(-min(_END_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
@@ -92,7 +92,7 @@ def is_marked(path: Path) -> bool:
 
 
 def _unpacked(head: bytes) -> bytes:
-    """The head, of a gzipped file that of its content."""
+    """The head of the file, decompressed if it is gzip data."""
     if not head.startswith(GZIP):
         return head
     try:

@@ -1,4 +1,4 @@
-"""Which files a run may write: never over its inputs, and over what it did not write only when it is forced to."""
+"""Which files a run may replace: no input, and no file that trace-export did not write, except with `force`."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Outputs:
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        """An error that ends the block says what was written before it."""
+        """Adds the files that were written to an error that ends the block."""
         if isinstance(error, TraceExportError):
             error.written = tuple(self.written)
 
     def check(self, paths: Iterable[Path]) -> None:
         """Raises UsageError if one of `paths` may not be replaced, OutputError if it cannot be written at all.
 
-        To be called before the inputs are read; `file` looks again.
+        To be called before the inputs are read; `file` checks again.
         """
         for path in paths:
             self._check(path)
@@ -55,7 +55,7 @@ class Outputs:
         self.written.append(path)
 
     def _check(self, path: Path) -> None:
-        """Raises UsageError or OutputError unless there is nothing at `path`, or what may be replaced."""
+        """Raises UsageError or OutputError if there is something at `path` that may not be replaced."""
         try:
             path.lstat()
         except FileNotFoundError:
@@ -67,21 +67,21 @@ class Outputs:
             same = "is an input" if source == path else f"is the same file as the input {source}"
             raise UsageError(f"{path}: {same}, and inputs are never replaced", _ELSEWHERE)
         if status and not stat.S_ISREG(status.st_mode):
-            what = "it is a folder" if stat.S_ISDIR(status.st_mode) else "it is no regular file"
+            what = "it is a folder" if stat.S_ISDIR(status.st_mode) else "it is not a regular file"
             raise OutputError(path, f"cannot be written: {what}", _ELSEWHERE)
         if not self._force and not is_marked(path):
             what = "exists and is not known to be an output of trace-export (files of version 0.1.0 carry no mark)"
             raise UsageError(f"{path}: {what}", f"replace it with --force, or {_ELSEWHERE}")
 
     def _check_folder(self, path: Path) -> None:
-        """Raises OutputError where the folder of `path`, or the one that it would be made in, may not be written."""
+        """Raises OutputError if the folder of `path`, or the one in which it would be created, is not writable."""
         folder = next(parent for parent in path.absolute().parents if _status(parent))
         if not os.access(folder, os.W_OK | os.X_OK):
             raise OutputError(path, "cannot be written: Permission denied", _ELSEWHERE)
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """The status of what `path` leads to, None where that is nothing that can be reached."""
+    """The status of the file that `path` leads to, or None if there is none."""
     try:
         return path.stat()
     except OSError:
@@ -89,5 +89,5 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
-    """What two paths to one file have in common."""
+    """Device and inode, which all paths to one file have in common."""
     return status.st_dev, status.st_ino

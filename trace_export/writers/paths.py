@@ -65,4 +65,5 @@ def with_steps(path: Path, steps: Numbers | None) -> Path:
 
 def report_page(out: Path | None, log_dir: Path) -> Path:
     """The file of the report's page: `out` if it names one, else PAGE in the folder `out` or beside the input."""
-    return out if out is not None and out.suffix == ".html" else output_folder(out, log_dir) / PAGE
+    folder = out or output_folder(None, log_dir)
+    return folder if folder.suffix == ".html" else folder / PAGE
