@@ -13,9 +13,11 @@ Everything public is listed here and loaded when it is first used, so that a tra
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # `typing` has it too, and would be most of what is loaded before Ctrl-C is caught
 if TYPE_CHECKING:
+    from typing import Any
+
     from trace_export.api import Run, load, simulate
     from trace_export.clocks.fit import ClockFit, fit_clocks
     from trace_export.errors import (

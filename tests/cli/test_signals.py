@@ -38,6 +38,18 @@ def test_a_second_ctrl_c_does_not_wait_for_the_first(samples: Path, tmp_path: Pa
     assert (done.returncode, done.stderr) == (130, INTERRUPTED)
 
 
+def test_ctrl_c_that_becomes_another_error_is_still_ctrl_c(samples: Path, tmp_path: Path) -> None:
+    """Python up to 3.11 turns what is raised while a class is made into a RuntimeError."""
+    code = f"""
+class Name:
+    def __set_name__(self, owner, name): {KILL.format("SIGINT")}
+class Owner:
+    name = Name()
+"""
+    done = while_importing("polars", code, tmp_path, samples / "paddle" / "single")
+    assert (done.returncode, done.stderr) == (130, INTERRUPTED)
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_the_end_of_a_job_or_a_terminal_unwinds_the_program(name: str, samples: Path, tmp_path: Path) -> None:
     code = f"try: {KILL.format(name)}\nfinally: print('cleaned up', file=sys.stderr)"

@@ -12,6 +12,7 @@ import atexit
 import gc
 import os
 import sys
+from signal import SIGINT
 
 from trace_export.cli import signals
 
@@ -25,22 +26,21 @@ def main(arguments: list[str] | None = None) -> None:
     signals.end_at_once()
     from trace_export.cli import streams
 
-    signals.end_in_order()
     streams.prepare()
     try:
+        signals.end_in_order()
         _run(arguments)
-    except SystemExit as end:
-        if end.code == signals.INTERRUPTED:
-            streams.say(signals.INTERRUPTED_TEXT)
-        raise
-    except KeyboardInterrupt:
-        streams.say(signals.INTERRUPTED_TEXT)
-        sys.exit(signals.INTERRUPTED)
     except BaseException as error:  # a panic inside Polars is no Exception
-        if "--debug" in arguments:
+        if number := signals.received():  # whatever became of the exception that the signal raised
+            if number == SIGINT:
+                streams.say(signals.INTERRUPTED)
+            sys.exit(128 + number)
+        if isinstance(error, SystemExit) or "--debug" in arguments:
             raise
         streams.say(f"trace-export: {_sentence(error)}")
         sys.exit(getattr(error, "exit_code", 1))
+    finally:
+        signals.end_at_once()
 
 
 def _run(arguments: list[str]) -> None:

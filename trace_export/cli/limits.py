@@ -46,10 +46,10 @@ def _can_start(count: int) -> bool:
     started = []
     try:
         for _ in range(count):
-            started.append(threading.Thread(target=ended.wait))
-            started[-1].start()
+            thread = threading.Thread(target=ended.wait)
+            thread.start()
+            started.append(thread)
     except RuntimeError:
-        started.pop()
         return False
     finally:
         ended.set()

@@ -10,23 +10,32 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from signal import SIGINT
 from types import FrameType
 
-INTERRUPTED = 130
-INTERRUPTED_TEXT = "trace-export: interrupted; files already written are whole"
+INTERRUPTED = "trace-export: interrupted; files already written are whole"
+
+_received = 0
 
 Handler = Callable[[int, FrameType | None], None]
 
 
 def end_at_once() -> None:
-    """Ctrl-C ends the program with a sentence and nothing else: for while it loads, when there is nothing to undo."""
-    _handle((signal.SIGINT,), _end_at_once)
+    """Ctrl-C ends the program with a sentence and nothing else: while it loads and while it ends, when there is nothing
+    to undo."""
+    _handle((SIGINT,), _end_at_once)
 
 
 def end_in_order() -> None:
     """From here on a signal unwinds the program, so that workers stop and temporary files go; a second one does not
     wait for that."""
-    _handle((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), _unwind)
+    _handle((SIGINT, signal.SIGTERM, signal.SIGHUP), _unwind)
+
+
+def received() -> int:
+    """The number of the signal that unwinds the program, or 0. The exception that it raised may have become another:
+    `class` statements turn it into a RuntimeError, for example."""
+    return _received
 
 
 def _handle(numbers: tuple[signal.Signals, ...], handler: Handler) -> None:
@@ -36,14 +45,16 @@ def _handle(numbers: tuple[signal.Signals, ...], handler: Handler) -> None:
 
 
 def _unwind(number: int, frame: FrameType | None) -> None:
+    global _received
+    _received = number
     signal.signal(number, _end_at_once)
-    if number == signal.SIGINT:
+    if number == SIGINT:
         raise KeyboardInterrupt
     sys.exit(128 + number)
 
 
 def _end_at_once(number: int, frame: FrameType | None) -> None:
-    if number == signal.SIGINT and sys.stderr is not None:
+    if number == SIGINT and sys.stderr is not None:
         with suppress(OSError):  # closed, or not a file
-            os.write(sys.stderr.fileno(), f"{INTERRUPTED_TEXT}\n".encode())
+            os.write(sys.stderr.fileno(), f"{INTERRUPTED}\n".encode())
     os._exit(128 + number)
