@@ -9,12 +9,13 @@ import pytest
 from tests.support.architecture import FILES, PACKAGE, imported, module_name, part_of
 
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "files", "messages", "choices", "names", "scratch", "instrument"}),
+    frozenset({"errors", "files", "messages", "choices", "names", "progress", "scratch", "instrument"}),
     frozenset({"model", "units", "selection", "tolerances", "window_offsets"}),
-    frozenset({"schedules"}),
+    frozenset({"schedules", "arguments"}),
     frozenset({"sources", "pipeline", "clocks", "analysis", "chart", "writers", "workers", "viewer"}),
-    frozenset({"render"}),
-    frozenset({"export"}),
+    frozenset({"reading", "render"}),
+    frozenset({"run", "step_tasks"}),
+    frozenset({"workflow"}),
     frozenset({"inspection"}),
     frozenset({"api"}),
     frozenset({"__init__"}),
@@ -26,7 +27,7 @@ NEIGHBOURS = {
     ("analysis", "pipeline"), ("writers", "chart"), ("viewer", "chart"), ("selection", "units"), ("selection", "model"),
 }  # fmt: skip
 """Imports within a layer."""
-ALONE = {"errors", "files", "messages", "choices", "names", "scratch", "instrument"}
+ALONE = {"errors", "files", "messages", "choices", "names", "progress", "scratch", "instrument"}
 """They import nothing of the rest: `instrument` runs inside a training script, without our dependencies."""
 SHARED = {"ranges", "shared"}
 """The folders in `sources` that are not of one profiler."""

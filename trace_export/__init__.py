@@ -18,8 +18,28 @@ TYPE_CHECKING = False  # `typing` has it too, and would be most of what is loade
 if TYPE_CHECKING:
     from typing import Any
 
-    from trace_export.api import Run, load, simulate
+    from trace_export.analysis.compare import Comparison
+    from trace_export.analysis.formulas import ClosedForm
+    from trace_export.analysis.model_summary import ModelSummary
+    from trace_export.analysis.report import Report, ReportTable
+    from trace_export.analysis.summary import Summary
+    from trace_export.analysis.theory import Theory
+    from trace_export.api import (
+        Compared,
+        Exported,
+        Reported,
+        Simulation,
+        compare,
+        export,
+        inspect,
+        load,
+        report,
+        simulate,
+    )
+    from trace_export.arguments import NumberSet
+    from trace_export.choices import Align, ColorBy, CostName, Detail, Format, Tracks
     from trace_export.clocks.fit import ClockFit, fit_clocks
+    from trace_export.clocks.problem import ClockSettings
     from trace_export.errors import (
         AlignmentError,
         NothingToExportError,
@@ -28,44 +48,94 @@ if TYPE_CHECKING:
         TraceExportError,
         UsageError,
     )
-    from trace_export.model import Declared, Note, Profile
+    from trace_export.inspection import Inspection
+    from trace_export.model import Declared, Interpretation, KernelFile, Note, Plan, Profile, Recognition
+    from trace_export.progress import Progress
+    from trace_export.run import Run
     from trace_export.schedules.simulate import Costs
+    from trace_export.selection import Window
+
+    __version__: str
+
+_HOMES = {
+    "analysis.compare": ("Comparison",),
+    "analysis.model_summary": ("ModelSummary",),
+    "analysis.report": ("Report", "ReportTable"),
+    "analysis.summary": ("Summary",),
+    "analysis.formulas": ("ClosedForm",),
+    "analysis.theory": ("Theory",),
+    "api": (
+        "Compared", "Exported", "Reported", "Simulation", "compare", "export", "inspect", "load", "report", "simulate",
+    ),
+    "arguments": ("NumberSet",),
+    "choices": ("Align", "ColorBy", "CostName", "Detail", "Format", "Tracks"),
+    "clocks.fit": ("ClockFit", "fit_clocks"),
+    "clocks.problem": ("ClockSettings",),
+    "errors": (
+        "AlignmentError", "NothingToExportError", "OutputError", "SourceError", "TraceExportError", "UsageError",
+    ),
+    "inspection": ("Inspection",),
+    "model": ("Declared", "Interpretation", "KernelFile", "Note", "Plan", "Profile", "Recognition"),
+    "progress": ("Progress",),
+    "run": ("Run",),
+    "schedules.simulate": ("Costs",),
+    "selection": ("Window",),
+}  # fmt: skip
+"""The module of each public name."""
 
 __all__ = [
+    "Align",
     "AlignmentError",
     "ClockFit",
+    "ClockSettings",
+    "ClosedForm",
+    "ColorBy",
+    "Compared",
+    "Comparison",
+    "CostName",
     "Costs",
     "Declared",
+    "Detail",
+    "Exported",
+    "Format",
+    "Inspection",
+    "Interpretation",
+    "KernelFile",
+    "ModelSummary",
     "Note",
     "NothingToExportError",
+    "NumberSet",
     "OutputError",
+    "Plan",
     "Profile",
+    "Progress",
+    "Recognition",
+    "Report",
+    "ReportTable",
+    "Reported",
     "Run",
+    "Simulation",
     "SourceError",
+    "Summary",
+    "Theory",
     "TraceExportError",
+    "Tracks",
     "UsageError",
+    "Window",
+    "__version__",
+    "compare",
+    "export",
     "fit_clocks",
+    "inspect",
     "load",
+    "report",
     "simulate",
 ]
 
-_HOMES = {
-    "api": ("Run", "load", "simulate"),
-    "clocks.fit": ("ClockFit", "fit_clocks"),
-    "model": ("Declared", "Note", "Profile"),
-    "schedules.simulate": ("Costs",),
-    "errors": (
-        "AlignmentError",
-        "NothingToExportError",
-        "OutputError",
-        "SourceError",
-        "TraceExportError",
-        "UsageError",
-    ),
-}
-
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("trace-export")
     for module, names in _HOMES.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{module}"), name)

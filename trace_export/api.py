@@ -1,133 +1,346 @@
-"""The library: what the command line does, on objects. See the package's docstring for an example."""
+"""The public functions: what the command line does, on objects. See the package's docstring for an example.
+
+`load` gives a `Run`, whose methods align, select, report and write. The other functions are the commands of their names
+in one call.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, get_args
 
-import polars as pl
-
-from trace_export import export, render
-from trace_export.errors import TraceExportError, UsageError
-from trace_export.model import Declared, Profile
+from trace_export import arguments, inspection, workflow
+from trace_export.arguments import NumberSet
+from trace_export.choices import Align, ColorBy, CostName, Detail, Format, Tracks
+from trace_export.errors import UsageError
+from trace_export.inspection import Inspection
+from trace_export.model import Declared
 from trace_export.pipeline.interpret import interpret_model
+from trace_export.progress import Progress, silent
+from trace_export.reading import LoadOptions, load_options
+from trace_export.run import Run, align_options, selection, write_options
 from trace_export.schedules import schedule as schedules
 from trace_export.schedules import simulate as simulator
 from trace_export.schedules.simulate import Costs
-from trace_export.writers.formats import OUTPUT_FORMATS
-from trace_export.writers.outputs import Outputs
+from trace_export.selection import Selection, Window
+from trace_export.writers.paths import report_page
 
 if TYPE_CHECKING:
+    from trace_export.analysis.compare import Comparison
+    from trace_export.analysis.model_summary import ModelSummary
     from trace_export.analysis.report import Report
 
 
+def load(
+    log_dir: str | PathLike[str] | None = None,
+    *,
+    family: str | None = None,
+    devices: NumberSet = None,
+    multi_machine: bool = False,
+    follow_links: bool = False,
+    ranks: NumberSet = None,
+    steps: NumberSet = None,
+    stages: NumberSet = None,
+    window: str | Window | None = None,
+    pp: int | None = None,
+    tp: int | None = None,
+    dp: int | None = None,
+    cp: int | None = None,
+    declared: Declared | None = None,
+    host_ranges: bool = False,
+    markers: str | Sequence[str] = (),
+    detail: Detail = "spans",
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    at: str | Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Run:
+    """Reads the profiles in the folder `log_dir`, or a span table, and interprets them; each host keeps its own clock.
+
+    What to read: `family` is one format (paddle, nsys, ascend, mindspore, kineto; None: whatever is there), `devices`
+    the local worker indexes on each machine, `ranks` global ranks; `multi_machine` demands a folder for each machine.
+    `follow_links` also searches folders outside `log_dir` that links in it lead to.
+    `steps`, `stages`, `window` as in `Run.select`. Sets of numbers are "2-4,7", a number, a range or a list.
+    How to read it: `pp`, `tp`, `dp`, `cp` are the sizes of the run where the data do not have them, `declared` what
+    else is known of it. `host_ranges` takes CPU-side ranges where the default is device time. `markers` are rules for
+    range names, 'REGEX=>kind' or TOML files. `detail` says which device tasks `Run.write` will draw: spans (none),
+    comm, kernels.
+    Who reads: `jobs` processes (None: as many as pay off), or the workers of the Dask `scheduler`; `at` names folders
+    on the disks of its machines, MACHINE:DIR or a TOML file, in place of `log_dir`. `progress` is called with what is
+    being done, how much of it is done, and out of how much.
+
+    Raises UsageError for a wrong value or a missing folder, NothingToExportError where no source has a block.
+    """
+    part = selection(steps, stages, window)
+    source = load_options(
+        log_dir, family=family, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks,
+        pp=pp, tp=tp, dp=dp, cp=cp,
+        declared=declared, host_ranges=host_ranges, markers=markers, detail=detail, jobs=jobs, scheduler=scheduler,
+        at=at,
+    )  # fmt: skip
+    run = workflow.load(source, arguments.progress(progress, "progress", silent))
+    return replace(run, _selection=part)
+
+
 @dataclass(frozen=True)
-class Run:
-    """A run's profile, and where it came from. Each method returns something new and changes nothing.
+class Exported:
+    """What `export` did: the run that it read, and the files that it wrote."""
 
-    `profile` holds all tables (`trace_export.model` documents their columns and units); the most wanted are also
-    attributes: `spans`, `ranks`, `hosts`, `messages`, `collectives`, `counters`, `clocks`. `failures` are the errors
-    of sources that could not be read, `inputs` all files that may have been read; `write` replaces none of them.
+    run: Run
+    files: tuple[Path, ...]
+
+
+def export(
+    log_dir: str | PathLike[str] | None = None,
+    path: str | PathLike[str] | None = None,
+    formats: str | Sequence[Format] | None = None,
+    *,
+    family: str | None = None,
+    devices: NumberSet = None,
+    multi_machine: bool = False,
+    follow_links: bool = False,
+    ranks: NumberSet = None,
+    steps: NumberSet = None,
+    stages: NumberSet = None,
+    window: str | Window | None = None,
+    pp: int | None = None,
+    tp: int | None = None,
+    dp: int | None = None,
+    cp: int | None = None,
+    declared: Declared | None = None,
+    force: bool = False,
+    gzip: bool = False,
+    tracks: Tracks = "stage",
+    detail: Detail = "spans",
+    color_by: ColorBy = "kind",
+    bubbles: bool = False,
+    model: bool = False,
+    max_slices: int | None = None,
+    step_task_info: bool = False,
+    in_place: bool = False,
+    host_ranges: bool = False,
+    markers: str | Sequence[str] = (),
+    align: Align | PathLike[str] | str = "auto",
+    offsets_ns: Mapping[str, int] | None = None,
+    max_error_ns: float | None = None,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    at: str | Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Exported:
+    """`load`, `Run.align` and `Run.write` in one call, as the command does it; parameters as there.
+
+    An output that cannot be, or that would replace what it may not, is refused before anything is read.
+    `step_task_info` also writes the table StepTaskInfo for MindStudio Insight into copies of Ascend and MindSpore
+    databases, with `in_place` into the databases themselves. Raises as `load`, `Run.align` and `Run.write` do.
     """
+    output = write_options(
+        path, formats, gzip=gzip, tracks=tracks, color_by=color_by, bubbles=bubbles, model=model, max_slices=max_slices
+    )
+    source = load_options(
+        log_dir, family=family, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks,
+        pp=pp, tp=tp, dp=dp, cp=cp,
+        declared=declared, host_ranges=host_ranges, markers=markers, detail=detail, jobs=jobs, scheduler=scheduler,
+        at=at,
+    )  # fmt: skip
+    wanted = workflow.Request(source, align_options(align, offsets_ns, max_error_ns), selection(steps, stages, window))
+    run, files = workflow.export(
+        wanted,
+        output,
+        _step_table(step_task_info, in_place, source),
+        force=arguments.flag(force, "force"),
+        progress=arguments.progress(progress, "progress", silent),
+    )
+    return Exported(run, tuple(files))
 
-    profile: Profile
-    log_dir: Path
-    failures: tuple[TraceExportError, ...] = ()
-    inputs: tuple[Path, ...] = ()
 
-    @property
-    def spans(self) -> pl.DataFrame:
-        return self.profile.spans
+def _step_table(step_task_info: object, in_place: object, source: LoadOptions) -> Literal["copies", "in place"] | None:
+    wanted, inside = arguments.flag(step_task_info, "step_task_info"), arguments.flag(in_place, "in_place")
+    if inside and not wanted:
+        raise UsageError("has nothing to write", "give it together with step_task_info", parameter="in_place")
+    if wanted and source.cluster is not None and source.cluster.folders:
+        what = "writes into databases on this machine, and these profiles are on others"
+        raise UsageError(what, "run it on each of them, or with a log_dir that all share", parameter="step_task_info")
+    return None if not wanted else "in place" if inside else "copies"
 
-    @property
-    def ranks(self) -> pl.DataFrame:
-        return self.profile.ranks
 
-    @property
-    def hosts(self) -> pl.DataFrame:
-        return self.profile.hosts
+@dataclass(frozen=True)
+class Reported:
+    """What `report` did: the run that it read, its report, and the page if there is one."""
 
-    @property
-    def messages(self) -> pl.DataFrame:
-        return self.profile.messages
+    run: Run
+    report: Report
+    files: tuple[Path, ...]
 
-    @property
-    def collectives(self) -> pl.DataFrame:
-        return self.profile.collectives
 
-    @property
-    def counters(self) -> pl.DataFrame:
-        return self.profile.counters
+def report(
+    log_dir: str | PathLike[str] | None = None,
+    path: str | PathLike[str] | None = None,
+    *,
+    html: bool = False,
+    force: bool = False,
+    family: str | None = None,
+    devices: NumberSet = None,
+    multi_machine: bool = False,
+    follow_links: bool = False,
+    ranks: NumberSet = None,
+    steps: NumberSet = None,
+    stages: NumberSet = None,
+    window: str | Window | None = None,
+    pp: int | None = None,
+    tp: int | None = None,
+    dp: int | None = None,
+    cp: int | None = None,
+    declared: Declared | None = None,
+    host_ranges: bool = False,
+    markers: str | Sequence[str] = (),
+    align: Align | PathLike[str] | str = "auto",
+    offsets_ns: Mapping[str, int] | None = None,
+    max_error_ns: float | None = None,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    at: str | Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Reported:
+    """`load`, `Run.align` and `Run.report` in one call, as the command does it; with `html` also `Run.write_report`.
 
-    @property
-    def clocks(self) -> pl.DataFrame:
-        return self.profile.clocks
+    `path`: the page or its folder; None: the folder that was read. Raises as these methods do.
+    """
+    source = load_options(
+        log_dir, family=family, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks,
+        pp=pp, tp=tp, dp=dp, cp=cp,
+        declared=declared, host_ranges=host_ranges, markers=markers, detail="spans", jobs=jobs, scheduler=scheduler,
+        at=at,
+    )  # fmt: skip
+    wanted = workflow.Request(source, align_options(align, offsets_ns, max_error_ns), selection(steps, stages, window))
+    out = arguments.path_or_none(path, "path")
+    run, files = workflow.report(
+        wanted,
+        report_page(out, source.log_dir) if arguments.flag(html, "html") else None,
+        force=arguments.flag(force, "force"),
+        progress=arguments.progress(progress, "progress", silent),
+    )
+    return Reported(run, run.report(), tuple(files))
 
-    def align(
-        self,
-        how: str = "auto",
-        *,
-        offsets_ns: Mapping[str, int] | None = None,
-        max_error_ns: int | None = None,
-    ) -> Run:
-        """The run with all hosts on one clock; `how` as `--align`, `offsets_ns` per host are applied first.
 
-        Raises AlignmentError for `strict` when the hosts cannot be tied together.
-        """
-        options = export.LoadOptions(
-            self.log_dir, align=how, offsets=dict(offsets_ns or {}), max_clock_error_ns=max_error_ns
+@dataclass(frozen=True)
+class Compared:
+    """What `compare` did: both runs, their differences, and the files that it wrote."""
+
+    a: Run
+    b: Run
+    comparison: Comparison
+    files: tuple[Path, ...]
+
+
+def compare(
+    a: str | PathLike[str],
+    b: str | PathLike[str] | None = None,
+    path: str | PathLike[str] | None = None,
+    formats: str | Sequence[Format] | None = None,
+    *,
+    steps_a: NumberSet = None,
+    steps_b: NumberSet = None,
+    pp: int | None = None,
+    tp: int | None = None,
+    dp: int | None = None,
+    cp: int | None = None,
+    force: bool = False,
+    gzip: bool = False,
+    align: Align | PathLike[str] | str = "auto",
+    follow_links: bool = False,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Compared:
+    """`load` and `Run.align` of two folders, or of two steps of one (`b` None), and `Run.compare`, as the command does.
+
+    `path`: the file or folder of a chart with both, B below A; None: no chart. `steps_a` and `steps_b` are the steps of
+    each to compare; all else as in `load`, `Run.align` and `Run.write`. Raises as these do.
+    """
+    clocks, first = align_options(align, None, None), arguments.path(a, "a")
+    second = first if b is None else arguments.path(b, "b")
+    parts = [Selection(steps=arguments.numbers(s, name)) for name, s in (("steps_a", steps_a), ("steps_b", steps_b))]
+    one, other = (
+        workflow.Request(
+            load_options(log_dir, pp=pp, tp=tp, dp=dp, cp=cp, follow_links=follow_links, jobs=jobs), clocks, part
         )
-        inputs = (*self.inputs, *export.option_files(options))
-        return replace(self, profile=export.align(self.profile, options), inputs=inputs)
-
-    def report(self) -> Report:
-        """Bubbles, stragglers, schedule and theory: frames, see `analysis.report.Report`."""
-        from trace_export.analysis.report import report
-
-        return report(self.profile)
-
-    def write(self, path: str | PathLike[str], formats: Sequence[str] | None = None, **options: Any) -> list[Path]:
-        """Writes the chart and returns the files.
-
-        `path` is a file whose name tells the format (.pftrace, .json, .svg, .png, .html, .parquet, .csv), or a folder
-        for the `formats` given. Further `options` are those of `render.WriteOptions`; without `force` a file that this
-        program did not write is not replaced. Raises UsageError, OutputError.
-        """
-        target = Path(path)
-        if formats is None:
-            extension = target.name.removesuffix(".gz").rpartition(".")[2]
-            names = [known.name for known in OUTPUT_FORMATS if known.extension == extension]
-            if not names:
-                raise UsageError(f"{target}: the name does not tell the format", "give formats=[…] and a folder")
-            formats, options = tuple(names), {"gzip": target.name.endswith(".gz"), **options}
-        settings = render.WriteOptions(formats=tuple(formats), out=target, **options)
-        with Outputs(self.inputs, force=settings.force) as outputs:
-            render.write(self.profile, settings, self.log_dir, outputs)
-        return outputs.written
+        for log_dir, part in zip((first, second), parts, strict=True)
+    )
+    output = write_options(path, formats, gzip=gzip) if path is not None else None
+    one_run, other_run, files = workflow.compare(
+        (one, other),
+        output,
+        force=arguments.flag(force, "force"),
+        progress=arguments.progress(progress, "progress", silent),
+    )
+    return Compared(one_run, other_run, one_run.compare(other_run), tuple(files))
 
 
-def load(log_dir: str | PathLike[str], *, declared: Declared | None = None, **options: Any) -> Run:
-    """Everything that lies in a folder, read and understood, each host on its own clock yet.
+def inspect(
+    log_dir: str | PathLike[str] | None = None, *, follow_links: bool = False, progress: Progress | None = None
+) -> Inspection:
+    """What lies in a folder: sources, ranks, hosts, stages, steps. Each host keeps its own clock, nothing is written.
 
-    `declared` tells the topology where the data do not; further `options` are those of `export.LoadOptions`, among
-    them `family`, `devices`, `steps`, `stages`, `window`, `jobs` and `read` (a `ReadOptions`). Device tasks (`detail`)
-    are drawn by the command only. Raises UsageError when they are asked for or there is no such folder,
-    NothingToExportError when nothing in it gave a block.
+    Raises UsageError where there is no such folder.
     """
-    if options.get("detail", "spans") != "spans":
-        raise UsageError("a Run holds no device tasks", "draw them with trace-export --detail")
-    settings = export.LoadOptions(Path(log_dir), told=declared or Declared(), align=None, **options)
-    loaded = export.load(settings)
-    return Run(loaded.profile, settings.log_dir, loaded.failures, loaded.inputs)
+    return inspection.inspect(
+        arguments.folder(log_dir, "log_dir"),
+        arguments.progress(progress, "progress", silent),
+        follow_links=arguments.flag(follow_links, "follow_links"),
+    )
 
 
-def simulate(schedule: str, stages: int, microbatches: int, costs: Costs, *, chunks: int | None = None) -> Run:
-    """The theoretical run of a schedule; the durations in `costs` are nanoseconds.
+@dataclass(frozen=True, eq=False, repr=False)
+class Simulation(Run):
+    """The theoretical run of a schedule. Its spans begin at time 0 and have the origin `model`."""
+
+    _schedule: schedules.Schedule = field(kw_only=True)
+    costs: Costs = field(kw_only=True)
+
+    def theory(self, files: Sequence[Path] = ()) -> ModelSummary:
+        """The run in a few facts: its bubble, the activations in flight, the published formula; `files` written."""
+        from trace_export.analysis.model_summary import summarise
+
+        return summarise(self._schedule, self._recorded, self.costs, files)
+
+
+def simulate(
+    schedule: str,
+    stages: int,
+    microbatches: int,
+    costs: Costs | Mapping[CostName, float] | None = None,
+    *,
+    chunks: int | None = None,
+) -> Simulation:
+    """The theoretical run of a schedule: gpipe, 1f1b, eager-1f1b, interleaved, zb-h1, zb-h2, zb-v, dualpipe, ….
+
+    `costs` has the durations in nanoseconds; what a mapping leaves out is as without any: forward 10 ms, backward
+    20 ms (10 ms where the weight gradient is a block of its own), weight 10 ms, transfer 0, overlap 1. `chunks` per
+    rank, where the schedule has several.
 
     Raises UsageError for a schedule that is unknown or impossible.
     """
-    model = schedules.schedule(schedule, stages, microbatches, chunks)
-    return Run(interpret_model(simulator.simulate(model, costs), model.plan), Path())
+    number = arguments.whole_or_none(chunks, "chunks")
+    if not isinstance(schedule, str):
+        raise arguments.wrong("schedule", schedule, "the name of a schedule")
+    plan = schedules.schedule(
+        schedule, arguments.whole(stages, "stages"), arguments.whole(microbatches, "microbatches"), number
+    )
+    exact = _costs(costs, simulator.default_costs(plan))
+    profile = interpret_model(simulator.simulate(plan, exact), plan.plan)
+    return Simulation(profile, LoadOptions(Path()), _clocks="one", _schedule=plan, costs=exact)
+
+
+def _costs(given: object, default: Costs) -> Costs:
+    if given is None:
+        return default
+    if isinstance(given, Costs):
+        given = {name: getattr(given, name) for name in get_args(CostName)}
+    if not isinstance(given, Mapping):
+        raise arguments.wrong("costs", given, "of the type Costs or a mapping")
+    names = [arguments.choice(name, "costs", CostName) for name in given]
+    checked = {name: arguments.number(given[name], f"costs.{name}") for name in names}
+    return replace(default, **checked)

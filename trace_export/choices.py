@@ -12,5 +12,7 @@ Tracks = Literal["stage", "rank"]
 """What gets a track: the first rank of each stage, or every rank."""
 ColorBy = Literal["kind", "microbatch", "rank", "none"]
 """What a block's colour shows."""
+CostName = Literal["forward", "backward", "weight", "transfer", "overlap"]
+"""The durations of a simulation, as in `schedules.simulate.Costs`."""
 Format = Literal["perfetto", "chrome", "svg", "png", "html", "parquet", "csv"]
 """Output formats, as in `writers.formats`."""

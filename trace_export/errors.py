@@ -63,6 +63,15 @@ class UsageError(TraceExportError):
     """The options contradict each other or name something that does not exist."""
 
     exit_code = 2
+    parameter: str
+    """The parameter of the API whose value is wrong: the sentence begins with it. Empty where it is no single one."""
+
+    def __init__(self, what: str, remedy: str = "", *, parameter: str = "") -> None:
+        super().__init__(what, remedy)
+        self.parameter = parameter
+
+    def __str__(self) -> str:
+        return f"{self.parameter}: {super().__str__()}" if self.parameter else super().__str__()
 
 
 class SourceError(TraceExportError):

@@ -21,12 +21,12 @@ from trace_export.chart.block_names import block_name, has_chunks
 from trace_export.chart.chart import Chart
 from trace_export.chart.layout import ChartOptions, lay_out
 from trace_export.chart.size import pieces, slices_drawn
-from trace_export.choices import ColorBy, Detail, Tracks
+from trace_export.choices import ColorBy, Detail, Format, Tracks
 from trace_export.clocks import alignment_file
 from trace_export.clocks.apply import task_batches
-from trace_export.errors import UsageError
 from trace_export.model import INT, SPANS, TEXT, Note, Profile, conform
 from trace_export.pipeline.edges import drawable_edges
+from trace_export.progress import Progress, silent
 from trace_export.schedules.catalogue import readable
 from trace_export.selection import Numbers
 from trace_export.writers import formats
@@ -42,23 +42,14 @@ MANY_RANKS = 64
 BROWSER_SLICES = 3_000_000
 """With arguments, more slices than a tab of a browser holds (2 GB at some 600 bytes a slice)."""
 
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and out of how much."""
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """No-op progress callback."""
-
 
 @dataclass(frozen=True)
 class WriteOptions:
     """What to write. `out` is a folder, or a file for a single format; None: the log_dir. `steps` are those that the
     user asked for; where it is None, a picture that cannot be zoomed shows the first ones only. More than `max_slices`
-    in a trace make it several files. `beside` is another run to draw under this one, as `B`. `force`: replace files
-    that carry no mark of this program (see `writers.outputs`). `step_task_info`: also write the table of MindStudio
-    Insight, into copies of the databases or, `in_place`, into themselves."""
+    in a trace make it several files. `beside` is another run to draw under this one, as `B`."""
 
-    formats: tuple[str, ...] = ("perfetto", "chrome")
+    formats: tuple[Format, ...] = ("perfetto", "chrome")
     out: Path | None = None
     gzip: bool = False
     tracks: Tracks = "stage"
@@ -68,26 +59,19 @@ class WriteOptions:
     max_slices: int | None = None
     steps: Numbers | None = None
     beside: Profile | None = None
-    force: bool = False
-    step_task_info: bool = False
-    in_place: bool = False
-
-
-def targets(options: WriteOptions, log_dir: Path) -> dict[str, Path]:
-    """Format → the file it goes to. Raises UsageError for an unknown choice or one file for several formats."""
-    for option, value, known in (
-        ("--tracks", options.tracks, get_args(Tracks)),
-        ("--color-by", options.color_by, get_args(ColorBy)),
-    ):
-        if value not in known:
-            raise UsageError(f'{option} "{value}" is unknown', f"choose from {', '.join(known)}")
-    return output_paths(options.formats, options.out, log_dir, gzip=options.gzip)
 
 
 def planned(options: WriteOptions, log_dir: Path) -> list[Path]:
-    """The files that `write` may write, as far as they are known before the profiles are read."""
+    """The files that `write` may write, as far as they are known before the profiles are read.
+
+    Raises UsageError for one file for several formats.
+    """
     alignment = alignment_path(options.out, log_dir)
-    return [*targets(options, log_dir).values(), *([alignment] if alignment else [])]
+    return [*_paths(options, log_dir).values(), *([alignment] if alignment else [])]
+
+
+def _paths(options: WriteOptions, log_dir: Path) -> dict[Format, Path]:
+    return output_paths(options.formats, options.out, log_dir, gzip=options.gzip)
 
 
 def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
@@ -134,7 +118,7 @@ def write(
 
     Raises UsageError before anything is written if a file may not be replaced, OutputError if one cannot be written.
     """
-    paths_by_name = targets(options, log_dir)
+    paths_by_name = _paths(options, log_dir)
     files = {k: {n: p for n, p in paths_by_name.items() if BY_NAME[n].kind == k} for k in get_args(formats.Kind)}
     parts = pieces(profile, options.tracks, detail, options.max_slices) if files["trace"] else []
     alignment = alignment_path(options.out, log_dir) if profile.clocks.height > 1 else None

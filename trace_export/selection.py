@@ -11,10 +11,12 @@ import polars as pl
 
 from trace_export.errors import UsageError
 from trace_export.model import Profile
-from trace_export.units import nanoseconds
+from trace_export.units import duration, nanoseconds
 
 TIMES = {"p2p": "start_ns", "messages": "send_start_ns", "collectives": "start_ns", "counters": "ts_ns"}
 """The table's column that decides whether a row lies in the window."""
+LARGEST = 999_999_999
+"""Of the numbers that users may give; their columns are Int32."""
 
 
 @dataclass(frozen=True)
@@ -24,15 +26,16 @@ class Numbers:
     ranges: tuple[tuple[int, int], ...]
 
     @staticmethod
-    def parse(text: str, option: str) -> Numbers | None:
-        """`all` gives None, "0,2-4" the numbers 0, 2, 3, 4. Raises UsageError that names `option`."""
+    def parse(text: str, parameter: str) -> Numbers | None:
+        """`all` gives None, "0,2-4" the numbers 0, 2, 3, 4. Raises UsageError that names `parameter`."""
         if text.strip().lower() == "all":
             return None
         ranges = []
         for part in text.split(","):
             match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", part)
             if match is None or int(match[1]) > int(match[2] or match[1]):
-                raise UsageError(f'{option} "{text}" is not a list of numbers', f"write it like {option} 0,1,4-7")
+                what = f'"{text[:100]}" is not a list of numbers'
+                raise UsageError(what, "write it like 0,1,4-7", parameter=parameter)
             ranges.append((int(match[1]), int(match[2] or match[1])))
         return Numbers(tuple(sorted(ranges)))
 
@@ -72,21 +75,26 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Window:
-    """A span of time in nanoseconds since the first event of the run."""
+    """A part of the time, in nanoseconds since the start of the first block."""
 
     start_ns: int
     end_ns: int
 
     @staticmethod
-    def parse(text: str, option: str) -> Window:
-        """`1.5s-2.0s`. Raises UsageError that names `option`."""
+    def parse(text: str, parameter: str) -> Window:
+        """`1.5s-2.0s`. Raises UsageError that names `parameter`."""
         start, dash, end = text.partition("-")
         if not dash:
-            raise UsageError(f'{option} "{text}" is not a window of time', f"write it like {option} 1.5s-2.0s")
-        window = Window(nanoseconds(start, option), nanoseconds(end, option))
-        if window.start_ns >= window.end_ns:
-            raise UsageError(f'{option} "{text}" ends before it starts')
-        return window
+            what = f'"{text[:100]}" is not a window of time'
+            raise UsageError(what, "write it like 1.5s-2.0s", parameter=parameter)
+        return Window(nanoseconds(start, parameter), nanoseconds(end, parameter)).checked(parameter)
+
+    def checked(self, parameter: str) -> Window:
+        """Itself. Raises UsageError that names `parameter` where it ends before it starts."""
+        if self.start_ns >= self.end_ns:
+            what = f"the window of {duration(self.start_ns)} to {duration(self.end_ns)} ends before it starts"
+            raise UsageError(what, parameter=parameter)
+        return self
 
 
 @dataclass(frozen=True)

@@ -11,22 +11,22 @@ if TYPE_CHECKING:
     import polars as pl
 
 NANOSECONDS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "": 1_000_000_000}
-
 LIMIT_NS = 2**62
 """Longer times leave no room for a sum of two in Int64."""
 DIGITS = 19
 """A number of more digits is beyond the limit in any unit."""
 
 
-def nanoseconds(text: str, option: str) -> int:
-    """A duration such as `3.2ms`, `-40us` or `1.5s` (no unit: seconds). Raises UsageError that names `option`."""
+def nanoseconds(text: str, parameter: str) -> int:
+    """A duration such as `3.2ms`, `-40us` or `1.5s` (no unit: seconds). Raises UsageError that names `parameter`."""
     match = re.fullmatch(r"\s*([+-]?)(\d+)(?:\.(\d+))?\s*(ns|us|µs|ms|s|)\s*", text)
     if match is None:
-        raise UsageError(f'{option}: "{text}" is not a time', "write it like 3.2ms, 40us or 1.5s")
+        raise UsageError(f'"{text[:100]}" is not a time', "write it like 3.2ms, 40us or 1.5s", parameter=parameter)
     sign, whole, fraction, unit = match.groups()
     scale = NANOSECONDS[unit]
     if len(whole) > DIGITS or (value := int(whole) * scale + round(float(f"0.{fraction or 0}") * scale)) >= LIMIT_NS:
-        raise UsageError(f"{option}: {text[:40]} is too long a time", "times are 64-bit nanoseconds, up to 146 years")
+        what = f'"{text[:40]}" is too long a time'
+        raise UsageError(what, "times are 64-bit nanoseconds, up to 146 years", parameter=parameter)
     return -value if sign == "-" else value
 
 

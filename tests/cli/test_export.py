@@ -15,7 +15,6 @@ import pytest
 
 import trace_export
 from tests.conftest import ROOT, Cli
-from trace_export.errors import UsageError
 
 
 def test_version_and_help(run_cli: Cli) -> None:
@@ -91,38 +90,6 @@ def test_one_file_as_output(run_cli: Cli, samples: Path, tmp_path: Path) -> None
 def test_no_colours_when_nobody_looks(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
     result = run_cli(samples / "paddle" / "single", "--out", tmp_path)
     assert "\x1b" not in result.stdout + result.stderr
-
-
-def test_the_public_names_are_exactly_these() -> None:
-    assert trace_export.__all__ == sorted(trace_export.__all__)
-    assert dir(trace_export) == trace_export.__all__
-    for name in trace_export.__all__:
-        assert getattr(trace_export, name).__doc__, name
-    with pytest.raises(AttributeError):
-        trace_export.nothing  # noqa: B018
-
-
-def test_importing_the_package_is_cheap() -> None:
-    code = "import sys, trace_export; sys.exit(any(m in sys.modules for m in ('polars', 'numpy', 'typer')))"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
-
-
-def test_the_library_does_what_the_command_does(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
-    run_cli(samples / "paddle" / "two_machines", "--out", tmp_path)
-    run = trace_export.load(samples / "paddle" / "two_machines").align()
-    (written,) = run.write(tmp_path / "library" / "chart.pftrace")
-    assert written.read_bytes() == (tmp_path / "pipeline_profile.pftrace").read_bytes()
-    table, alignment = run.write(tmp_path / "library", ["csv"])
-    assert table.name == "pipeline_profile.csv"
-    assert alignment.read_bytes() == (tmp_path / "clock_alignment.json").read_bytes()
-    assert run.spans.height == 204
-    assert run.clocks["host"].to_list() == ["machine0", "machine1"]
-    assert run.report()
-
-
-def test_the_library_does_not_pass_over_device_tasks(samples: Path) -> None:
-    with pytest.raises(UsageError, match="holds no device tasks"):
-        trace_export.load(samples / "ascend", detail="kernels")
 
 
 def test_every_module_can_be_imported_alone() -> None:

@@ -64,11 +64,11 @@ def test_a_binary_file_called_workerlog(run_cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--devices", "0,x"], "write it like --devices 0,1,4-7"),
+        (["--devices", "0,x"], '--devices: "0,x" is not a list of numbers; write it like 0,1,4-7'),
         (["--steps", "4-2"], "--steps"),
         (["--format", "perfeto"], "choose from perfetto"),
         (["--align", "later"], "choose auto, wall, none, strict"),
-        (["--offset", "3ms"], "--offset node1=+3.2ms"),
+        (["--offset", "3ms"], '--offset: "3ms" is not HOST=TIME; write it like node1=+3.2ms'),
         (["--offset", "machine1=3parsecs"], "is not a time"),
         (["--offset", "machine1=9999999999999999s"], "is too long a time"),
         (["--time", "2s-1s"], "ends before it starts"),

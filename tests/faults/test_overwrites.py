@@ -23,6 +23,7 @@ from samples.generators import paddle as generate_paddle
 from tests.conftest import Cli
 from tests.faults.inputs import INPUTS
 from tests.support.command import command
+from trace_export import reading
 from trace_export.errors import OutputError, UsageError
 
 FORMATS = ("perfetto", "chrome", "svg", "png", "html", "parquet", "csv")
@@ -308,7 +309,7 @@ def test_nothing_is_read_before_the_outputs_are_known_to_be_free(hosts: Path, mo
     """An hour of reading is not thrown away for a file in the way."""
     (hosts / "pipeline_profile.json").write_text(THEIRS)
     (hosts / "machine0" / "a.csv").write_text(THEIRS)
-    monkeypatch.setattr(trace_export.export, "read_all", lambda *a: pytest.fail("it was read"))
+    monkeypatch.setattr(reading, "read_all", lambda *a: pytest.fail("it was read"))
     assert command(hosts).returncode == 2
     assert command(hosts, "--format", "csv", "--out", hosts / "machine0" / "a.csv").returncode == 2
 

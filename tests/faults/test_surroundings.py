@@ -296,16 +296,14 @@ def reading(process: subprocess.Popen[str], path: Path) -> bool:
 
 DRAW = """
 import signal, sys
-from pathlib import Path
-from trace_export.export import LoadOptions, export
-from trace_export.render import WriteOptions
+from trace_export import export
 
 def pause(what, done, total):
     if what.startswith("writing"):
         print(what, flush=True)
         signal.pause()
 
-export(LoadOptions(Path(sys.argv[1]), detail="kernels", jobs=2), WriteOptions(out=Path(sys.argv[2])), pause)
+export(sys.argv[1], sys.argv[2], detail="kernels", jobs=2, progress=pause)
 """
 
 

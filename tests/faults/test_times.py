@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.inputs import INPUTS
+from trace_export import Run, export
 from trace_export.errors import TraceExportError
-from trace_export.export import Loaded, LoadOptions, WriteOptions, export
 from trace_export.model import Profile
 
 LAST = 2**63 - 1
@@ -60,9 +60,8 @@ PATTERNS = {
 """Format → a file of it, and what stands around a time there."""
 
 
-def drawn(folder: Path, out: Path) -> Loaded:
-    options = WriteOptions(("chrome", "perfetto"), out)
-    return export(LoadOptions(folder, jobs=1), options)[0]
+def drawn(folder: Path, out: Path) -> Run:
+    return export(folder, out, jobs=1).run
 
 
 def lengths(profile: Profile) -> int:

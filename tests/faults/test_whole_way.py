@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -14,8 +15,8 @@ from samples.generators import ascend as generate_ascend
 from samples.generators import nsys as generate_nsys
 from samples.generators import paddle as generate_paddle
 from tests.faults.mutate import mutant
+from trace_export import export
 from trace_export.errors import TraceExportError
-from trace_export.export import LoadOptions, WriteOptions, export
 
 SHARE = 20
 """One whole way for so many of `--mutants`: it costs as much as twenty readings."""
@@ -63,28 +64,28 @@ def test_a_broken_source_ends_in_files_or_a_sentence(kind: str, tmp_path: Path, 
     RUNS[kind].make(logs)
     files = sorted(logs.glob(RUNS[kind].broken))
     assert len(files) >= STAGES
-    loading, writing = LoadOptions(logs, jobs=1), WriteOptions(("perfetto", "chrome", "csv"), out, bubbles=True)
-    loaded, written = export(loading, writing)
-    assert loaded.profile.ranks.height == STAGES
+    draw = partial(export, logs, out, "perfetto,chrome,csv", jobs=1, bubbles=True)
+    done = draw()
+    assert done.run.ranks.height == STAGES
     drawn = 0
     for seed in range(mutants):
         chance = random.Random(seed)
         file = chance.choice(files)
         content = file.read_bytes()
         file.write_bytes(mutant(content, chance))
-        for path in written:
+        for path in done.files:
             path.unlink(missing_ok=True)
         try:
-            loaded, written = export(loading, writing)
+            done = draw()
             drawn += 1
         except TraceExportError as error:
             assert str(error).isprintable()
         except BaseException as error:
             raise AssertionError(f"{kind}, seed {seed}: {type(error).__name__}") from error
-        internal = [str(f) for f in loaded.failures if "internal error" in str(f)]
+        internal = [str(f) for f in done.run.failures if "internal error" in str(f)]
         assert not internal, f"{kind}, seed {seed}: {internal}"
-        assert set(out.iterdir()) <= set(written), f"{kind}, seed {seed}: something half-written"
-        for path in written:
+        assert set(out.iterdir()) <= set(done.files), f"{kind}, seed {seed}: something half-written"
+        for path in done.files:
             if path.suffix == ".json" and path.exists():
                 orjson.loads(path.read_bytes())
         file.write_bytes(content)

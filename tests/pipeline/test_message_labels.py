@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import AscendRun
 from tests.support.profiles import ORIGIN, concluded, profile, span, table
-from trace_export.export import LoadOptions, load
+from trace_export import load
 from trace_export.model import MESSAGES, Profile
 from trace_export.pipeline.message_labels import label
 
@@ -77,7 +77,7 @@ def test_what_is_filled_in_is_right(ascend_run: AscendRun, name: str, at_least: 
     """Fused pairs send from their middle, which no block's end shows."""
     folder, truth = ascend_run(name)
     wanted = {(src, dst, sent): labels for src, dst, *labels, sent, _, _, _ in truth.messages}
-    messages = load(LoadOptions(folder, align=None)).profile.messages
+    messages = load(folder).messages
     known = messages.drop_nulls("direction")
     keys = known.select("src_rank", "dst_rank", "send_start_ns").rows()
     assert known.select("direction", "microbatch", "chunk").rows() == [tuple(wanted[key]) for key in keys]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trace_export import export, load
+from trace_export.choices import Tracks
 from trace_export.cli import main
 from trace_export.clocks.apply import clock_of, correct_tasks, recorded_window, task_batches
-from trace_export.export import Loaded, LoadOptions, WriteOptions, export, load, with_tasks
-from trace_export.model import CLOCKS, KERNELS, TIME, Declared, Profile, empty
-from trace_export.selection import Numbers, Window
+from trace_export.model import CLOCKS, KERNELS, TIME, Profile, empty
+from trace_export.run import with_device_tasks
+from trace_export.selection import Window
 from trace_export.sources.nsys import device_tasks
 from trace_export.sources.read import read_tasks
 from trace_export.sources.source import TaskRequest
@@ -30,9 +32,9 @@ MARGIN_NS = 10
 
 @dataclass(frozen=True)
 class Whole:
-    """A sample: how it was read, its ranks, and all that it holds."""
+    """A sample: where it lies, its ranks, and all that it holds."""
 
-    options: LoadOptions
+    folder: Path
     ranks: list[int]
     profile: Profile
 
@@ -43,27 +45,28 @@ def tasks(profile: Profile, rank: int) -> pl.DataFrame:
     return whole.with_columns(pl.col("name").cast(pl.String)).sort("start_ns", "end_ns", "name")
 
 
-def read(options: LoadOptions, ranks: list[int], folder: Path) -> Profile:
-    folder.mkdir()
-    loaded = with_tasks(load(options), options, ranks, folder)
-    assert loaded.failures == ()
-    return loaded.profile
+def read(logs: Path, ranks: list[int] | None, folder: Path, detail: Any, **choice: Any) -> Profile:
+    """The profile on aligned clocks with the device tasks of `ranks`, or of all."""
+    folder.mkdir(exist_ok=True)
+    run = load(logs, detail=detail, jobs=1, **choice).align()
+    profile, failures = with_device_tasks(run, run.ranks["rank"].to_list() if ranks is None else ranks, folder)
+    assert failures == []
+    return profile
 
 
 CHOICES: dict[str, dict[str, Any]] = {
     "a window": {"window": Window(7_000_000, 12_000_000)},
     "a window before the first block": {"window": Window(0, 1_500_000)},
-    "a stage": {"stages": Numbers(((1, 1),))},
+    "a stage": {"stages": 1},
 }
 
 
 @pytest.fixture(scope="module", params=SAMPLES)
 def whole(request: pytest.FixtureRequest, samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """A sample with all device tasks of all its ranks."""
-    options = LoadOptions(samples / request.param, detail="kernels", jobs=1)
-    loaded = load(options)
-    ranks = loaded.profile.ranks["rank"].to_list()
-    return Whole(options, ranks, with_tasks(loaded, options, ranks, tmp_path_factory.mktemp("whole")).profile)
+    folder = samples / request.param
+    profile = read(folder, None, tmp_path_factory.mktemp("whole"), "kernels")
+    return Whole(folder, profile.ranks["rank"].to_list(), profile)
 
 
 @pytest.mark.parametrize("detail", ["comm", "kernels"])
@@ -72,9 +75,9 @@ def test_what_is_chosen_is_what_would_be_chosen_of_everything(
     whole: Whole, tmp_path: Path, choice: str, detail: Any
 ) -> None:
     last_step = whole.profile.spans["step"].max()
-    chosen_by = CHOICES.get(choice, {"steps": Numbers(((last_step, last_step),))})
+    chosen_by = CHOICES.get(choice, {"steps": last_step})
     ranks = whole.ranks[1:]
-    chosen = read(replace(whole.options, detail=detail, **chosen_by), ranks, tmp_path / "chosen")
+    chosen = read(whole.folder, ranks, tmp_path / "chosen", detail, **chosen_by)
     assert chosen.window_ns is not None
     first, last = chosen.window_ns
     kept = set(chosen.ranks["rank"]) & set(ranks)
@@ -126,18 +129,14 @@ def test_a_window_of_corrected_time_in_the_clock_of_a_host(
 def test_a_source_that_goes_between_the_two_readings_costs_its_tasks_only(samples: Path, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     shutil.copytree(samples / "nsys", logs)
-    options = LoadOptions(logs, detail="kernels", jobs=1)
-    loaded = load(options)
+    run = load(logs, detail="kernels", jobs=1).align()
     gone, *others = sorted(logs.rglob("*.sqlite"))
     gone.unlink()
-    every = loaded.profile.ranks["rank"].to_list()
-    result = with_tasks(loaded, options, every, tmp_path)
-    (failure,) = result.failures
+    profile, (failure,) = with_device_tasks(run, run.ranks["rank"].to_list(), tmp_path)
     assert str(failure).startswith(f"{gone}: cannot be opened (No such file or directory)")
-    of_others = result.profile.ranks.filter(pl.col("source").is_in([str(path) for path in others]))["rank"]
-    assert {file.rank for file in result.profile.kernels} == set(of_others)
-    assert isinstance(result, Loaded)
-    assert result.profile.spans.equals(loaded.profile.spans)
+    of_others = profile.ranks.filter(pl.col("source").is_in([str(path) for path in others]))["rank"]
+    assert {file.rank for file in profile.kernels} == set(of_others)
+    assert profile.spans.equals(run.spans)
 
 
 DAMAGED = {
@@ -155,20 +154,18 @@ def test_a_source_that_shrinks_between_the_two_readings_is_told(
     """Cut short, or gone: a text that ends early reads like a shorter one."""
     logs = tmp_path / "logs"
     shutil.copytree(samples / sample, logs)
-    options = LoadOptions(logs, detail="kernels", jobs=1)
-    loaded = load(options)
+    run = load(logs, detail="kernels", jobs=1).align()
     damaged, *others = sorted(logs.rglob(DAMAGED[sample]))
     if left is None:
         damaged.unlink()
     else:
         os.truncate(damaged, int(damaged.stat().st_size * left))
-    result = with_tasks(loaded, options, loaded.profile.ranks["rank"].to_list(), tmp_path)
-    (failure,) = result.failures
-    source = next(path for path in loaded.profile.ranks["source"] if damaged.is_relative_to(path))
+    profile, (failure,) = with_device_tasks(run, run.ranks["rank"].to_list(), tmp_path)
+    source = next(path for path in run.ranks["source"] if damaged.is_relative_to(path))
     assert str(failure).startswith(f"{source}: ")
-    of_others = loaded.profile.ranks.filter(pl.col("source") != source)["rank"]
+    of_others = run.ranks.filter(pl.col("source") != source)["rank"]
     assert others
-    assert {file.rank for file in result.profile.kernels} == set(of_others)
+    assert {file.rank for file in profile.kernels} == set(of_others)
 
 
 def test_a_source_that_is_lost_between_the_two_readings_makes_the_exit_code_3(
@@ -182,7 +179,7 @@ def test_a_source_that_is_lost_between_the_two_readings_makes_the_exit_code_3(
         gone.unlink(missing_ok=True)
         return read_tasks(wanted)
 
-    monkeypatch.setattr("trace_export.export.read_tasks", watched)
+    monkeypatch.setattr("trace_export.reading.read_tasks", watched)
     options = ["--log_dir", str(logs), "--detail", "kernels", "--jobs", "1", "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit) as end:
         main(options)
@@ -194,9 +191,8 @@ def test_a_source_that_is_lost_between_the_two_readings_makes_the_exit_code_3(
 def test_of_an_export_with_several_ranks_only_the_wanted_are_fetched(
     samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = LoadOptions(samples / "nsys", detail="kernels", jobs=1)
-    loaded = load(options)
-    ranks = loaded.profile.ranks.filter(pl.col("source") == pl.col("source").first()).sort("rank")
+    run = load(samples / "nsys", detail="kernels", jobs=1).align()
+    ranks = run.ranks.filter(pl.col("source") == pl.col("source").first()).sort("rank")
     assert ranks.height > 1
     fetched: list[int] = []
     real = device_tasks._chunks
@@ -207,13 +203,13 @@ def test_of_an_export_with_several_ranks_only_the_wanted_are_fetched(
             yield chunk
 
     monkeypatch.setattr(device_tasks, "_chunks", chunks)
-    with_tasks(loaded, options, [ranks["rank"][1]], tmp_path)
+    with_device_tasks(run, [ranks["rank"][1]], tmp_path)
     assert set(fetched) == {ranks["process"][1]}
 
 
 @pytest.mark.parametrize("tracks", ["stage", "rank"])
 def test_only_the_tasks_that_get_a_track_are_read(
-    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracks: str
+    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracks: Tracks
 ) -> None:
     """Two stages, each on two ranks: of a stage its first rank is drawn, or all are."""
     asked: list[int] = []
@@ -222,9 +218,8 @@ def test_only_the_tasks_that_get_a_track_are_read(
         asked.extend(wanted.ranks.values())
         return read_tasks(wanted)
 
-    monkeypatch.setattr("trace_export.export.read_tasks", watched)
-    options = LoadOptions(samples / "nsys", told=Declared(pp=2), detail="kernels", jobs=1)
-    loaded, _ = export(options, WriteOptions(("chrome",), tmp_path, tracks=tracks))
-    ranks = loaded.profile.ranks.sort("stage", "rank")
+    monkeypatch.setattr("trace_export.reading.read_tasks", watched)
+    done = export(samples / "nsys", tmp_path, "chrome", pp=2, detail="kernels", jobs=1, tracks=tracks)
+    ranks = done.run.ranks.sort("stage", "rank")
     assert ranks["stage"].to_list() == [0, 0, 1, 1]
     assert sorted(asked) == (sorted(ranks["rank"].gather([0, 2])) if tracks == "stage" else [0, 1, 2, 3])

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults.inputs import INPUTS
-from trace_export.export import LoadOptions, load, locate
+from trace_export.reading import LoadOptions, load_options, locate, option_files
+from trace_export.run import align_options
 from trace_export.sources.input_files import files_of
 from trace_export.sources.source import Source
+from trace_export.workflow import load
 
 _opened: list[Path] | None = None
 
@@ -80,17 +82,15 @@ def test_a_folder_is_an_input_with_all_its_files(tmp_path: Path) -> None:
 
 
 def test_files_that_options_name_are_inputs(tmp_path: Path) -> None:
-    from trace_export.export import option_files
-    from trace_export.sources.source import ReadOptions
-    from trace_export.workers.cluster import Cluster
-
     plan = tmp_path / "plan.toml"
     plan.write_text('[machines]\nnode1 = "/scratch"\n')
-    options = LoadOptions(
-        tmp_path,
-        align=str(tmp_path / "align.json"),
-        read=ReadOptions(markers=("F=>F", str(tmp_path / "rules.toml"))),
-        cluster=Cluster.parse("tcp://127.0.0.1:1", ["node0:/scratch", str(plan)]),
+    options = load_options(
+        markers=["F=>F", str(tmp_path / "rules.toml")],
+        scheduler="tcp://127.0.0.1:1",
+        at=["node0:/scratch", str(plan)],
     )
-    assert option_files(options) == [tmp_path / "align.json", tmp_path / "rules.toml", plan]
-    assert [option_files(LoadOptions(tmp_path, align=how)) for how in ("auto", "none", None)] == [[], [], []]
+    assert option_files(options) == [tmp_path / "rules.toml", plan]
+    assert option_files(LoadOptions(tmp_path)) == []
+    (tmp_path / "align.json").touch()
+    assert align_options(tmp_path / "align.json", None, None).inputs == (tmp_path / "align.json",)
+    assert align_options("auto", None, None).inputs == ()

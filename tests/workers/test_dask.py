@@ -22,9 +22,8 @@ from tests.conftest import ROOT, Cli
 from tests.support.dask_cluster import DaskCluster, dask_cluster
 from tests.support.wait import wait_until
 from tests.support.worker_tasks import perform, processes_named
-from trace_export.cli import load_options
+from trace_export import load
 from trace_export.errors import SourceError, TraceExportError, UsageError
-from trace_export.export import LoadOptions, load
 from trace_export.workers import dask, dask_client
 from trace_export.workers.cluster import Cluster
 from trace_export.workers.dask import Place
@@ -124,21 +123,20 @@ def test_each_machine_reads_its_own_disk(shared_workers: DaskCluster, tmp_path: 
     result = run_cli("--scheduler", shared_workers.address, *where, "--format", "csv", "--out", tmp_path / "apart")
     assert result.returncode == 0, result.stderr
     assert "error" not in result.stderr
-    expected = load(LoadOptions(whole)).profile.spans.sort("rank", "start_ns")
+    expected = load(whole).spans.sort("rank", "start_ns")
     lines = (tmp_path / "apart" / "pipeline_profile.csv").read_text().splitlines()
     assert len(lines) - 1 == expected.height == len(truth)
     plan = tmp_path / "plan.toml"
     plan.write_text(f'[machines]\nleft = "{tmp_path / "left"}"\nright = ["{tmp_path / "right"}"]\n')
-    shared = load(LoadOptions(whole, cluster=Cluster(shared_workers.address))).profile
-    planned = load(LoadOptions(Path(), cluster=Cluster.parse(shared_workers.address, [str(plan)]))).profile
+    shared = load(whole, scheduler=shared_workers.address)
+    planned = load(scheduler=shared_workers.address, at=str(plan))
     assert shared.spans.sort("rank", "start_ns").equals(expected)
     assert planned.spans.sort("rank", "start_ns").equals(expected)
     assert planned.hosts["host"].to_list() == ["left", "right"]
-    everyone = Cluster.parse(shared_workers.address, [f"*:{whole}"])
-    assert load(LoadOptions(Path(), cluster=everyone)).profile.spans.sort("rank", "start_ns").equals(expected)
-    missing = Cluster(shared_workers.address, (("left", tmp_path / "nowhere"),))
+    everyone = load(scheduler=shared_workers.address, at=f"*:{whole}")
+    assert everyone.spans.sort("rank", "start_ns").equals(expected)
     with pytest.raises(TraceExportError, match=f"left: {tmp_path / 'nowhere'}: no such folder"):
-        load(LoadOptions(Path(), cluster=missing))
+        load(scheduler=shared_workers.address, at=f"left:{tmp_path / 'nowhere'}")
 
 
 def test_the_table_of_insight_with_a_cluster(
@@ -158,7 +156,7 @@ def test_the_table_of_insight_with_a_cluster(
     result = run_cli("ascend", "--scheduler", shared_workers.address, f"--at=left:{samples / 'ascend'}",
                      "--step-task-info", "--out", tmp_path / "apart")  # fmt: skip
     assert result.returncode == 2
-    assert "--step-task-info writes into databases on this machine" in result.stderr
+    assert "--step-task-info: writes into databases on this machine" in result.stderr
     assert not (tmp_path / "apart").exists()
 
 
@@ -170,8 +168,8 @@ def rows_of(path: Path) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize(
     ("folder", "scheduler", "at", "words"),
     [
-        (None, None, ["a:b"], "--at needs --scheduler"),
-        ("logs", "tcp://x:1", ["a:b"], "both --at and a folder given"),
+        (None, None, ["a:b"], "at: .* no scheduler is given"),
+        ("logs", "tcp://x:1", ["a:b"], "at: both folders of machines and a log_dir are given"),
         (None, "tcp://x:1", ["nonsense"], '--at "nonsense" is not MACHINE:FOLDER'),
         (None, "tcp://x:1", ["absent.toml"], "absent.toml: cannot be read"),
         (None, "tcp://x:1", ["broken.toml"], "broken.toml: is not a plan"),
@@ -188,15 +186,12 @@ def test_wrong_usage(
     monkeypatch.chdir(tmp_path)
     Path("broken.toml").write_text("[machines]\nnode1 = 3\n")
     with pytest.raises(UsageError, match=words):
-        load_options.load_options(
-            load_options.folder(Path(folder) if folder else None, None, scheduler, at), scheduler=scheduler, at=at
-        )
+        load(folder, scheduler=scheduler, at=at)
 
 
 def test_device_tasks_do_not_travel(tmp_path: Path) -> None:
-    options = LoadOptions(tmp_path, detail="kernels", cluster=Cluster("tcp://x:1"))
-    with pytest.raises(UsageError, match="--detail kernels needs the profiles on this machine"):
-        load(options)
+    with pytest.raises(UsageError, match="detail: kernels needs the profiles on this machine"):
+        load(tmp_path, detail="kernels", scheduler="tcp://x:1")
 
 
 def test_no_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,11 +21,12 @@ from tests.conftest import ROOT, AscendRun, Cli
 from tests.sources.ascend.test_reader import understood
 from tests.support import mindspeed
 from tests.support.ascend_jobs import JOBS
+from trace_export import step_tasks
 from trace_export.errors import NothingToExportError, OutputError
-from trace_export.export import LoadOptions, locate, write_step_tasks
 from trace_export.model import INT, SPANS, TEXT, TIME, Profile, conform
-from trace_export.render import WriteOptions
-from trace_export.selection import Numbers
+from trace_export.progress import silent
+from trace_export.reading import LoadOptions, locate
+from trace_export.selection import Numbers, Selection
 from trace_export.writers import step_task_info
 from trace_export.writers.mark import is_marked
 from trace_export.writers.outputs import Outputs
@@ -58,17 +59,18 @@ def test_rows_are_those_of_the_reference(ascend_run: AscendRun, name: str) -> No
         assert rows.filter(pl.col("rank") == rank).drop("rank").rows() == wanted
 
 
-def copies(options: LoadOptions, out: Path) -> list[Path]:
+def copies(folder: Path, out: Path, steps: str = "all") -> list[Path]:
     """The copies of the databases that the command makes."""
-    outputs = Outputs()
-    write_step_tasks(options, WriteOptions(out=out, step_task_info=True), locate(options), outputs)
+    outputs, options = Outputs(), LoadOptions(folder)
+    part = Selection(steps=Numbers.parse(steps, "steps"))
+    step_tasks.write(locate(options).sources, options, part, out, outputs, silent)
     return outputs.written
 
 
 def test_copies_leave_the_input_alone(ascend_run: AscendRun, tmp_path: Path) -> None:
     folder, _ = ascend_run("1f1b")
     profile = understood(folder)
-    paths = copies(LoadOptions(folder), tmp_path)
+    paths = copies(folder, tmp_path)
     assert [p.relative_to(tmp_path / "step_task_info") for p in paths] == [
         Path(source).relative_to(folder) for source in profile.ranks["source"]
     ]
@@ -83,7 +85,7 @@ def test_copies_are_not_read_as_captures(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     record(folder, JOBS["level 0"])
     profile = understood(folder)
-    copies(LoadOptions(folder), folder)
+    copies(folder, folder)
     again = understood(folder)
     assert again.ranks.rows() == profile.ranks.rows()
     assert again.notes == profile.notes
@@ -210,8 +212,7 @@ def one_rank(path: Path) -> Profile:
 def test_steps_limit_every_kind_of_row(ascend_run: AscendRun, tmp_path: Path) -> None:
     """The reference's --step_id leaves forwards and backwards of all steps in."""
     folder, truth = ascend_run("dualpipev")
-    options = LoadOptions(folder, steps=Numbers.parse("1", "--steps"))
-    paths = copies(options, tmp_path)
+    paths = copies(folder, tmp_path, "1")
     for rank, path in enumerate(paths):
         wanted = [b.start_ns for b in truth.blocks if (b.rank, b.step) == (rank, 1) and b.kind != "OPT"]
         assert [start for _, start, _, _ in written(path)] == wanted
@@ -219,7 +220,7 @@ def test_steps_limit_every_kind_of_row(ascend_run: AscendRun, tmp_path: Path) ->
 
 def test_no_database_is_told(samples: Path, tmp_path: Path) -> None:
     with pytest.raises(NothingToExportError, match=r"no database here .*; collect ascend or mindspore profiles"):
-        copies(LoadOptions(samples / "mindspore"), tmp_path)
+        copies(samples / "mindspore", tmp_path)
 
 
 def test_the_command_writes_copies_or_in_place(samples: Path, tmp_path: Path, run_cli: Cli) -> None:

@@ -68,8 +68,11 @@ def _tune() -> None:
 
 
 def _sentence(error: BaseException) -> str:
-    from trace_export.errors import TraceExportError, printable
+    from trace_export.cli.options import spelled
+    from trace_export.errors import TraceExportError, UsageError, printable
 
+    if isinstance(error, UsageError) and error.parameter:
+        error.parameter = spelled(error.parameter)
     if isinstance(error, TraceExportError):
         return str(error)
     if isinstance(error, MemoryError):

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from trace_export.cli import load_options, terminal
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import typer
+
 from trace_export.cli import options as opt
+from trace_export.cli import terminal
+
+if TYPE_CHECKING:
+    from trace_export.inspection import Inspection
+
+RANKS_SHOWN = 64
 
 
 def inspect(
@@ -14,18 +24,46 @@ def inspect(
     debug: opt.Debug = False,
 ) -> None:
     """Say what lies in a folder: sources, ranks, hosts, stages, steps, clocks. Exports nothing."""
-    import typer
+    from trace_export import api
 
-    from trace_export.inspection import inspect as look
-
-    with terminal.progress(json) as progress:
-        result = look(
-            load_options.load_options(load_options.folder(folder, log_dir), align="none", follow_links=follow_links),
-            progress,
-        )
+    printing = opt.Printing(json=json, debug=debug)
+    with terminal.progress(printing) as progress:
+        result = api.inspect(opt.one_folder(folder, log_dir), follow_links=follow_links, progress=progress)
     if json:
-        terminal.json(result.json())
+        terminal.json(_document(result))
     else:
-        terminal.inspection(result)
+        _show(result)
     terminal.errors(result.failures, debug)
     raise typer.Exit(0 if result.sources.height else 1)
+
+
+def _document(result: Inspection) -> str:
+    """Everything, as JSON."""
+    import orjson
+
+    document = {
+        "sources": result.sources.to_dicts(),
+        "ranks": result.ranks.to_dicts(),
+        "notes": [asdict(note) for note in result.notes],
+        "failures": [str(error) for error in result.failures],
+    }
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+
+
+def _show(result: Inspection) -> None:
+    """The ranks, with times as text in UTC, then the notes."""
+    import polars as pl
+
+    from trace_export.analysis.report import ReportTable
+
+    counts = result.sources.group_by("kind", maintain_order=True).len()
+    terminal.console().print(
+        "sources: " + (", ".join(f"{n} {kind}" for kind, n in counts.iter_rows()) or "none"), markup=False
+    )
+    if result.ranks.height:
+        first = pl.from_epoch("first_ns", time_unit="ns").dt.strftime("%Y-%m-%d %H:%M:%S%.6f")
+        shown = result.ranks.head(RANKS_SHOWN).with_columns(first_ns=first, seconds=pl.col("seconds").round(3))
+        more = result.ranks.height - RANKS_SHOWN
+        note = f"… and {more} more ranks; --json lists them all" if more > 0 else ""
+        terminal.tables([ReportTable("Ranks", shown.rename({"first_ns": "first"}), note)])
+    terminal.notes(result.notes)

@@ -29,7 +29,7 @@ def open_trace(
     from trace_export.viewer import serve
     from trace_export.viewer.first_step import first_step
 
-    idle_s = nanoseconds(timeout, "--timeout") / 1e9
+    idle_s = nanoseconds(timeout, "timeout") / 1e9
     if idle_s <= 0:
         raise UsageError(f"--timeout {timeout} is over at once", "give a positive time, such as 90s")
     view = first_step(file)

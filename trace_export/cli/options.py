@@ -1,73 +1,42 @@
-"""The options that several commands share, and what they become."""
+"""The options of the commands: groups that several commands share, with the names of the API's parameters."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
+
+from trace_export import choices
+from trace_export.errors import UsageError, path_text
+from trace_export.units import nanoseconds
+
+FORMATS = "perfetto,chrome"
 
 LogDir = Annotated[
     Path | None,
     typer.Option("--log_dir", "--log-dir", help="Folder that holds the profiles.", show_default=False, metavar="DIR"),
 ]
 Folder = Annotated[Path | None, typer.Argument(help="The same as --log_dir.", show_default=False, metavar="[DIR]")]
-Devices = Annotated[
-    str, typer.Option(help="Local worker indexes on each machine: 0,1,2,3 or 0-3 or all.", metavar="LIST")
-]
-MultiMachine = Annotated[
-    bool,
-    typer.Option(
-        "--multi_machine",
-        "--multi-machine",
-        help="Each machine* folder is a machine (found without too; with it there must be one).",
-    ),
-]
-Ranks = Annotated[str, typer.Option(help="Global ranks to read: 0,8-15 or all.", metavar="LIST")]
-Steps = Annotated[str, typer.Option(help="Steps to draw: 2-4 or all.", metavar="LIST")]
-Stages = Annotated[
-    str,
-    typer.Option(help="Stages to draw: 0-3 or all.", metavar="LIST"),
-]
-Time = Annotated[
-    str | None,
-    typer.Option(
-        "--time",
-        help="Part of the run to draw, from its first block: 1.5s-2.0s.",
-        metavar="FROM-TO",
-        show_default=False,
-    ),
-]
 Pp = Annotated[int | None, typer.Option(help="Pipeline stages, where the data do not say.", min=1, show_default=False)]
 Tp = Annotated[int | None, typer.Option(help="Tensor-parallel size.", min=1, show_default=False)]
 Dp = Annotated[int | None, typer.Option(help="Data-parallel size.", min=1, show_default=False)]
 Cp = Annotated[int | None, typer.Option(help="Context-parallel size.", min=1, show_default=False)]
-Host = Annotated[bool, typer.Option("--host", help="CPU-side ranges where the default is device time.")]
-Marker = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="A rule for range names, 'REGEX=>kind' with groups microbatch, chunk, stage; or a TOML file of rules.",
-        metavar="RULE",
-        show_default=False,
-    ),
+Formats = Annotated[
+    str, typer.Option("--format", help="Any of perfetto,chrome,svg,png,html,parquet,csv.", metavar="LIST")
 ]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Replace files that trace-export did not write; inputs are never replaced."),
+]
+Gzip = Annotated[bool, typer.Option("--gzip", help="Compress the traces; Perfetto opens them as they are.")]
 Align = Annotated[
     str,
     typer.Option(
         help="How to put hosts on one clock: auto, wall, none, strict, or a clock_alignment.json.", metavar="HOW"
-    ),
-]
-Offset = Annotated[
-    list[str] | None,
-    typer.Option(help="Move a host's clock before aligning: node1=+3.2ms.", metavar="HOST=TIME", show_default=False),
-]
-MaxClockError = Annotated[
-    str | None,
-    typer.Option(
-        "--max-clock-error",
-        help="With --align strict: the largest uncertainty accepted.",
-        metavar="TIME",
-        show_default=False,
     ),
 ]
 FollowLinks = Annotated[
@@ -76,25 +45,233 @@ FollowLinks = Annotated[
 Jobs = Annotated[
     int | None, typer.Option(help="Processes that read; default: as many as pay off.", min=1, show_default=False)
 ]
-Scheduler = Annotated[
-    str | None,
-    typer.Option(
-        help="Read on the Dask cluster of this scheduler, tcp://HOST:PORT (extra dask); the log_dir is one that its"
-        " workers see too.",
-        metavar="ADDRESS",
-        show_default=False,
-    ),
-]
-At = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Instead of a log_dir: a folder on a disk of a machine of the cluster (* for each machine), or a TOML"
-        " file with a table of machines and folders.",
-        metavar="MACHINE:DIR",
-        show_default=False,
-    ),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Any warning makes the exit code 3.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def _one_of(known: Any, text: str) -> Any:
+    """An option that takes one word of a Literal. The words are offered to the shell; the API refuses any other."""
+    words = get_args(known)
+    return typer.Option(help=text, metavar="|".join(words), autocompletion=lambda: list(words))
+
+
+@dataclass(frozen=True)
+class Source:
+    """The folder, and the part of it that is wanted."""
+
+    folder: Folder = None
+    log_dir: LogDir = None
+    devices: Annotated[
+        str, typer.Option(help="Local worker indexes on each machine: 0,1,2,3 or 0-3 or all.", metavar="LIST")
+    ] = "all"
+    multi_machine: Annotated[
+        bool,
+        typer.Option(
+            "--multi_machine",
+            "--multi-machine",
+            help="Each machine* folder is a machine (found without too; with it there must be one).",
+        ),
+    ] = False
+    follow_links: FollowLinks = False
+    ranks: Annotated[str, typer.Option(help="Global ranks to read: 0,8-15 or all.", metavar="LIST")] = "all"
+    steps: Annotated[str, typer.Option(help="Steps to draw: 2-4 or all.", metavar="LIST")] = "all"
+    stages: Annotated[str, typer.Option(help="Stages to draw: 0-3 or all.", metavar="LIST")] = "all"
+    window: Annotated[
+        str | None,
+        typer.Option(
+            "--time",
+            help="Part of the run to draw, from its first block: 1.5s-2.0s.",
+            metavar="FROM-TO",
+            show_default=False,
+        ),
+    ] = None
+    pp: Pp = None
+    tp: Tp = None
+    dp: Dp = None
+    cp: Cp = None
+
+    def arguments(self) -> dict[str, Any]:
+        """What the API is given."""
+        given = dict(vars(self))
+        return given | {"log_dir": one_folder(given.pop("folder"), self.log_dir)}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What is written."""
+
+    formats: Formats = FORMATS
+    path: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Folder or file to write to; default: the log_dir.", show_default=False, metavar="PATH"
+        ),
+    ] = None
+    force: Force = False
+    gzip: Gzip = False
+    tracks: Annotated[
+        str, _one_of(choices.Tracks, "stage: one track per stage; rank: every rank, grouped by stage.")
+    ] = "stage"
+    detail: Annotated[
+        str, _one_of(choices.Detail, "spans: blocks only; comm: communication too; kernels: all device work.")
+    ] = "spans"
+    color_by: Annotated[
+        str, _one_of(choices.ColorBy, "What a block's colour shows: kind, microbatch, rank or none.")
+    ] = "kind"
+    bubbles: Annotated[bool, typer.Option("--bubbles", help="Draw idle time as slices named by their cause.")] = False
+    model: Annotated[bool, typer.Option("--model", help="Draw the theoretical schedule under the measured one.")] = (
+        False
+    )
+    max_slices: Annotated[
+        int | None,
+        typer.Option("--max-slices", help="Split a larger trace into files of whole steps.", min=1, show_default=False),
+    ] = None
+    step_task_info: Annotated[
+        bool,
+        typer.Option(
+            "--step-task-info",
+            help="Also write the table that MindStudio Insight reads, into copies of the databases.",
+        ),
+    ] = False
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="With --step-task-info: into the databases themselves.")
+    ] = False
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How profiles are read and aligned, and by whom."""
+
+    host_ranges: Annotated[bool, typer.Option("--host", help="CPU-side ranges where the default is device time.")] = (
+        False
+    )
+    markers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--marker",
+            help="A rule for range names, 'REGEX=>kind' with groups microbatch, chunk, stage; or a TOML file of rules.",
+            metavar="RULE",
+            show_default=False,
+        ),
+    ] = None
+    align: Align = "auto"
+    offsets_ns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--offset",
+            help="Move a host's clock before aligning: node1=+3.2ms.",
+            metavar="HOST=TIME",
+            show_default=False,
+        ),
+    ] = None
+    max_error_ns: Annotated[
+        str | None,
+        typer.Option(
+            "--max-clock-error",
+            help="With --align strict: the largest uncertainty accepted.",
+            metavar="TIME",
+            show_default=False,
+        ),
+    ] = None
+    jobs: Jobs = None
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            help="Read on the Dask cluster of this scheduler, tcp://HOST:PORT (extra dask); the log_dir is one that"
+            " its workers see too.",
+            metavar="ADDRESS",
+            show_default=False,
+        ),
+    ] = None
+    at: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Instead of a log_dir: a folder on a disk of a machine of the cluster (* for each machine), or a TOML"
+            " file with a table of machines and folders.",
+            metavar="MACHINE:DIR",
+            show_default=False,
+        ),
+    ] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """What the API is given."""
+        error = self.max_error_ns
+        return vars(self) | {
+            "markers": self.markers or (),
+            "at": self.at or (),
+            "offsets_ns": offsets(self.offsets_ns or ()),
+            "max_error_ns": None if error is None else nanoseconds(error, "max_error_ns"),
+        }
+
+
+@dataclass(frozen=True)
+class Printing:
+    """What is printed."""
+
+    strict: Annotated[bool, typer.Option("--strict", help="Any warning makes the exit code 3.")] = False
+    json: Json = False
+    quiet: Quiet = False
+    debug: Debug = False
+
+
+GROUPS = (Source, Drawing, Reading, Printing)
+
+
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """The command as Typer takes it: each parameter of the type of a group is replaced by the group's fields."""
+    hints = get_type_hints(command, include_extras=True)
+    flat: list[Parameter] = []
+    for name, parameter in signature(command).parameters.items():
+        if is_dataclass(kind := hints[name]):
+            types = get_type_hints(kind, include_extras=True)
+            for field in fields(kind):
+                flat.append(_keyword(field.name, field.default, types[field.name]))
+        else:
+            flat.append(_keyword(name, parameter.default, hints[name]))
+
+    def run(**values: Any) -> None:
+        for name, kind in hints.items():
+            if name != "return" and is_dataclass(kind):
+                values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})  # type: ignore[operator]
+        command(**values)
+
+    run.__doc__ = command.__doc__
+    run.__signature__ = Signature(flat)  # type: ignore[attr-defined]
+    run.__annotations__ = {}
+    return run
+
+
+def _keyword(name: str, default: object, annotation: object) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def spelled(parameter: str) -> str:
+    """The option that stands for a parameter of the API."""
+    if parameter.startswith("costs."):
+        return {"costs.transfer": "--comm", "costs.overlap": "--overlap"}.get(parameter, "--times")
+    for group in GROUPS:
+        hint = get_type_hints(group, include_extras=True).get(parameter)
+        info = hint.__metadata__[0] if hint is not None else None
+        names = [name for name in (info.default, *(info.param_decls or ())) if isinstance(name, str)] if info else []
+        if names:
+            return names[0]
+    return f"--{parameter.replace('_', '-')}"
+
+
+def one_folder(positional: Path | None, option: Path | None) -> Path | None:
+    """The folder that was given by either spelling. Raises UsageError for two."""
+    if positional is not None and option is not None and positional != option:
+        raise UsageError(f"two folders given, {positional} and {option}", "give one")
+    return option or positional
+
+
+def offsets(texts: Sequence[str]) -> dict[str, int]:
+    """`node1=+3.2ms` → {"node1": 3200000}. Raises UsageError."""
+    result = {}
+    for text in texts:
+        host, equals, time = text.rpartition("=")
+        if not equals or not host:
+            raise UsageError(f'"{text}" is not HOST=TIME', "write it like node1=+3.2ms", parameter="offsets_ns")
+        result[path_text(host)] = nanoseconds(time, "offsets_ns")
+    return result

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from trace_export.choices import CostName
 from trace_export.cli import options as opt
 from trace_export.cli import terminal
-from trace_export.cli.export import Force, Format, Gzip
 from trace_export.errors import UsageError
 from trace_export.units import nanoseconds
 
@@ -41,45 +41,42 @@ def simulate(
     overlap: Annotated[
         float, typer.Option(help="Duration of an overlapped pair, as a part of F and B one after the other.", min=0)
     ] = 1.0,
-    format: Format = "perfetto,chrome",
-    out: Annotated[Path, typer.Option(help="Folder or file to write to.", metavar="PATH")] = Path(),
-    force: Force = False,
-    gzip: Gzip = False,
+    formats: opt.Formats = opt.FORMATS,
+    path: Annotated[Path, typer.Option("--out", help="Folder or file to write to.", metavar="PATH")] = Path(),
+    force: opt.Force = False,
+    gzip: opt.Gzip = False,
     json: opt.Json = False,
     quiet: opt.Quiet = False,
     debug: opt.Debug = False,
 ) -> None:
     """Draw the chart of a pipeline schedule as theory has it."""
-    from trace_export.analysis.model_summary import summarise
-    from trace_export.pipeline.interpret import interpret_model
-    from trace_export.render import WriteOptions, write
-    from trace_export.schedules import simulate as model
-    from trace_export.schedules.schedule import schedule as planned
-    from trace_export.writers.outputs import Outputs
+    from trace_export import api
 
-    plan = planned(schedule, stages, microbatches, chunks)
-    given = {"F": 10_000_000, "B": 10_000_000 if plan.splits else 20_000_000, "W": 10_000_000} | durations(times)
-    costs = model.Costs(given["F"], given["B"], given["W"], nanoseconds(comm, "--comm"), overlap)
-    profile = interpret_model(model.simulate(plan, costs), plan.plan)
-    formats = tuple(f.strip() for f in format.split(","))
-    with Outputs(force=force) as outputs:
-        write(profile, WriteOptions(formats=formats, out=out, gzip=gzip), out, outputs)
-    result = summarise(plan, profile, costs, outputs.written)
+    costs: dict[CostName, float] = {
+        "transfer": nanoseconds(comm, "costs.transfer"),
+        "overlap": overlap,
+        **durations(times),
+    }
+    run = api.simulate(schedule, stages, microbatches, costs, chunks=chunks)
+    files = run.write(path, formats, gzip=gzip, force=force)
+    theory = run.theory(files)
     if json:
-        terminal.json(result.json())
+        terminal.json(theory.json())
     elif not quiet:
-        terminal.summary(result)
-        terminal.files(outputs.written)
+        terminal.summary(theory)
+        terminal.files(files)
 
 
-def durations(text: str) -> dict[str, int]:
-    """`F=10ms,B=20ms` → nanoseconds by kind. Raises UsageError."""
-    result = {}
+KINDS: dict[str, CostName] = {"F": "forward", "B": "backward", "W": "weight"}
+
+
+def durations(text: str) -> dict[CostName, float]:
+    """`F=10ms,B=20ms` → nanoseconds by the names of the API. Raises UsageError."""
+    result: dict[CostName, float] = {}
     for part in filter(None, text.split(",")):
         kind, equals, time = (word.strip() for word in part.partition("="))
-        if not equals or kind not in ("F", "B", "W"):
-            raise UsageError(f'--times "{part.strip()}" is not KIND=TIME', f"write it like --times {TIMES}")
-        result[kind] = nanoseconds(time, "--times")
-        if result[kind] < 0:
-            raise UsageError(f'--times "{part.strip()}": no block takes less than no time')
+        if not equals or kind not in KINDS:
+            what = f'"{part.strip()}" is not KIND=TIME'
+            raise UsageError(what, f"write it like {TIMES}", parameter="costs.forward")
+        result[KINDS[kind]] = nanoseconds(time, "costs.forward")
     return result

@@ -9,20 +9,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trace_export.cli import tables
 from trace_export.errors import TraceExportError, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from trace_export import render
     from trace_export.analysis.model_summary import ModelSummary
+    from trace_export.analysis.report import ReportTable
     from trace_export.analysis.summary import Summary
-    from trace_export.inspection import Inspection
+    from trace_export.cli.options import Printing
     from trace_export.model import Note
+    from trace_export.progress import Progress as Report
+    from trace_export.run import Run
 
 NOTES_SHOWN = 20
-RANKS_SHOWN = 64
+WIDE = 240
+"""Columns where nobody looks at a terminal: a line of a table stays one line in a file or a pipe."""
 _CONTROLS = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Those above ASCII that terminals obey."""
 
@@ -35,9 +37,9 @@ def console(*, error: bool = False) -> Console:
 
 
 @contextmanager
-def progress(quiet: bool) -> Iterator[render.Progress]:
+def progress(printing: Printing) -> Iterator[Report]:
     """A bar on stderr while work goes on, only where somebody sees it."""
-    if quiet or not sys.stderr.isatty():
+    if printing.quiet or printing.json or not sys.stderr.isatty():
         yield lambda what, done, total: None
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -76,18 +78,30 @@ def summary(result: Summary | ModelSummary) -> None:
         out.print(printable(value), markup=False)
 
 
-def inspection(result: Inspection) -> None:
-    """The ranks of a folder, then the notes."""
-    from trace_export.analysis.report import ReportTable
+def tables(items: Sequence[ReportTable]) -> None:
+    """Each table with its title above and its note below."""
+    from rich.console import Console
+    from rich.table import Table
 
-    counts = result.sources.group_by("kind", maintain_order=True).len()
-    out = console()
-    out.print("sources: " + (", ".join(f"{n} {kind}" for kind, n in counts.iter_rows()) or "none"), markup=False)
-    if result.ranks.height:
-        more = result.ranks.height - RANKS_SHOWN
-        note = f"… and {more} more ranks; --json lists them all" if more > 0 else ""
-        tables.show([ReportTable("Ranks", result.shown().head(RANKS_SHOWN), note)])
-    notes(result.notes)
+    out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+    for item in items:
+        table = Table(title=item.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        for name, dtype in item.frame.schema.items():
+            table.add_column(name, justify="right" if dtype.is_numeric() else "left")
+        for row in item.frame.iter_rows():
+            table.add_row(*(_cell(value) for value in row))
+        out.print(table)
+        if item.note:
+            out.print(printable(item.note), style="dim", markup=False)
+        out.print()
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    return printable(value)
 
 
 def notes(items: Sequence[Note]) -> None:
@@ -115,6 +129,14 @@ def errors(items: Sequence[TraceExportError], debug: bool = False) -> None:
         out.print(str(error), markup=False)
         for traceback in getattr(error, "__notes__", ()) if debug else ():
             out.print("\n".join(map(printable, traceback.splitlines())), markup=False)
+
+
+def conclude(runs: Sequence[Run], printing: Printing) -> int:
+    """Prints the errors of sources that could not be read; the exit code of a command that did its work."""
+    failures = [failure for run in runs for failure in run.failures]
+    errors(failures, printing.debug)
+    warned = any(note.level == "warning" for run in runs for note in run.notes)
+    return 3 if failures or (printing.strict and warned) else 0
 
 
 def files(paths: Sequence[Path]) -> None:

@@ -73,10 +73,12 @@ def _user_offsets(profile: Profile, offsets: Mapping[str, int]) -> dict[str, int
     for name, offset in offsets.items():
         host = keys.get(name) or labels.get(name)
         if host is None:
-            raise UsageError(f'--offset names the host "{name}"', f"the hosts are {', '.join(keys)}")
+            what = f'there is no host "{name}"'
+            raise UsageError(what, f"the hosts are {', '.join(keys)}", parameter="offsets_ns")
         by_host[host] = by_host.get(host, 0) + offset
         if abs(by_host[host]) > LIMIT_NS:
-            raise UsageError(f"--offset moves {name} by more than 146 years", "times are 64-bit nanoseconds")
+            what = f'"{name}" is moved by more than 146 years'
+            raise UsageError(what, "times are 64-bit nanoseconds", parameter="offsets_ns")
     return by_host
 
 

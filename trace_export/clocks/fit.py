@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trace_export.clocks import apply, bounds, fit_tables, solve
 from trace_export.clocks.graph import components
 from trace_export.clocks.observations import Floats, Ints, Observations, gather
-from trace_export.clocks.problem import Problem, Settings
+from trace_export.clocks.problem import ClockSettings, Problem
 from trace_export.clocks.uncertainty import RESAMPLED, centred, drift_variation, uncertainty
 from trace_export.tolerances import CAUSALITY_NS
 
@@ -41,7 +41,7 @@ class ClockFit:
     slack_ns: float = CAUSALITY_NS
     contradiction: tuple[str, ...] = ()
     asymmetric: bool = False
-    settings: Settings = field(default_factory=Settings)
+    settings: ClockSettings = field(default_factory=ClockSettings)
 
     @property
     def worst_pair(self) -> tuple[str, str, float] | None:
@@ -72,7 +72,7 @@ def fit_clocks(
     ranks: pl.DataFrame,
     *,
     edges: pl.DataFrame | None = None,
-    settings: Settings | None = None,
+    settings: ClockSettings | None = None,
 ) -> ClockFit:
     """The clock correction of every host in `ranks`, from what its ranks exchanged with those of other hosts.
 
@@ -82,7 +82,7 @@ def fit_clocks(
     each connected set of hosts the median correction is 0. A host without observations keeps its wall clock (status
     `wall`). The result does not depend on the order of rows, and shifting all times of one host changes nothing else.
     """
-    settings = settings or Settings()
+    settings = settings or ClockSettings()
     known = gather(messages, collectives, ranks, edges)
     if not known.observed.any():
         status = "single-host" if len(known.hosts) == 1 else "wall"
@@ -98,7 +98,7 @@ def _components(known: Observations) -> Ints:
     return np.unique(components(one, other, hosts + known.events)[:hosts], return_inverse=True)[1]
 
 
-def _fit(known: Observations, settings: Settings) -> ClockFit:
+def _fit(known: Observations, settings: ClockSettings) -> ClockFit:
     component = _components(known)
     anchors = np.unique(component, return_index=True)[1]
     problem, few = (Problem.of(some, anchors, settings) for some in (known, known.thinned(RESAMPLED)))

@@ -14,7 +14,7 @@ MANY_EVENTS = 1 << 14
 
 
 @dataclass(frozen=True)
-class Settings:
+class ClockSettings:
     """All that can be tuned, in µs unless said otherwise.
 
     `tau`: the share of messages below the fitted line. `zone`: width of the loss's round part, `far`: where a late
@@ -101,12 +101,12 @@ class Problem:
 
     geometry: Geometry
     anchors: Ints
-    settings: Settings
+    settings: ClockSettings
     drift_us: float
     asymmetry_us: Floats
 
     @staticmethod
-    def of(known: Observations, anchors: Ints, settings: Settings) -> Problem:
+    def of(known: Observations, anchors: Ints, settings: ClockSettings) -> Problem:
         """The system of `known` with drift, and with equal latencies in both directions."""
         geometry = Geometry.of(known)
         drift_us = settings.drift_ppm * 1e-6 * geometry.span

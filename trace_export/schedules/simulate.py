@@ -16,6 +16,7 @@ import polars as pl
 from trace_export.errors import UsageError
 from trace_export.model import HOSTS, RANKS, SPANS, Declared, Profile, conform
 from trace_export.schedules.schedule import Schedule, virtual_stage
+from trace_export.units import LIMIT_NS
 
 Times = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
@@ -32,6 +33,12 @@ class Costs:
     weight: float = 0
     transfer: float = 0
     overlap: float = 1
+
+
+def default_costs(schedule: Schedule) -> Costs:
+    """Ten milliseconds for a forward, and the same for each of the two halves of its backward."""
+    ms = 1_000_000
+    return Costs(10 * ms, 10 * ms if schedule.splits else 20 * ms, 10 * ms)
 
 
 def durations(schedule: Schedule, costs: Costs) -> Times:
@@ -121,9 +128,11 @@ def _deadlock(schedule: Schedule, heads: Rows) -> str:
 def simulate(schedule: Schedule, costs: Costs) -> Profile:
     """The theoretical run of one step as a profile, rank = stage, from time 0; costs are nanoseconds.
 
-    The origin of its spans is `model`. Raises UsageError when the order cannot run.
+    The origin of its spans is `model`. Raises UsageError when the order cannot run, or takes longer than 64 bits hold.
     """
     start, end = run(schedule, np.round(durations(schedule, costs)), round(costs.transfer))
+    if end.max() >= LIMIT_NS:
+        raise UsageError("the simulated step takes longer than 146 years", "times are nanoseconds")
     return as_profile(schedule, start, end)
 
 

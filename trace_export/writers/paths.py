@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from trace_export.choices import Format
 from trace_export.errors import UsageError
 from trace_export.selection import Numbers
 from trace_export.writers.formats import BY_NAME, OUTPUT_FORMATS
@@ -14,19 +15,17 @@ PAGE = "pipeline_report.html"
 ALIGNMENT = "clock_alignment.json"
 
 
-def output_paths(formats: Sequence[str], out: Path | None, log_dir: Path, *, gzip: bool = False) -> dict[str, Path]:
+def output_paths(
+    formats: Sequence[Format], out: Path | None, log_dir: Path, *, gzip: bool = False
+) -> dict[Format, Path]:
     """Format → the file it goes to: `out`, where that names a file, else a file in `output_folder`.
 
-    Raises UsageError for an unknown format or one file for several formats.
+    Raises UsageError for one file for several formats.
     """
-    for name in formats:
-        if name not in BY_NAME:
-            raise UsageError(f'--format "{name}" is unknown', f"choose from {', '.join(BY_NAME)}")
     if out is not None and _names_a_file(out):
         if len(formats) != 1:
-            raise UsageError(
-                f"--out {out} is one file, but --format names {len(formats)}", "give a folder, or one format"
-            )
+            what = f"{out} is one file, and there are {len(formats)} formats: {', '.join(formats)}"
+            raise UsageError(what, "give a folder, or one format", parameter="path")
         return {formats[0]: out}
     folder = output_folder(out, log_dir)
     return {name: folder / _file_name(name, gzip) for name in formats}
@@ -50,7 +49,7 @@ def _names_a_file(out: Path) -> bool:
     return out.name.removesuffix(".gz").endswith(suffixes) and not out.is_dir()
 
 
-def _file_name(name: str, gzip: bool) -> str:
+def _file_name(name: Format, gzip: bool) -> str:
     known = BY_NAME[name]
     return f"{STEM}.{known.extension}{'.gz' if gzip and known.kind == 'trace' else ''}"
 

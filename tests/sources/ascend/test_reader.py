@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ from samples.generators.ascend import Truth
 from tests.conftest import AscendRun
 from tests.support.ascend_jobs import JOBS
 from trace_export.clocks.apply import task_batches
-from trace_export.export import Loaded, LoadOptions, with_tasks
 from trace_export.model import Declared, Profile
 from trace_export.pipeline.interpret import interpret
+from trace_export.reading import LoadOptions, read_device_tasks
 from trace_export.sources.find import find
 from trace_export.sources.merge import merge
 from trace_export.sources.read import read
@@ -35,9 +36,9 @@ def load(folder: Path, **options: Any) -> Profile:
 def with_details(profile: Profile, detail: Any, folder: Path) -> Profile:
     """With the device tasks of all ranks."""
     ranks = profile.ranks["rank"].to_list()
-    found = with_tasks(Loaded(profile, ()), LoadOptions(folder, detail=detail, jobs=1), ranks, folder)
-    assert found.failures == ()
-    return found.profile
+    kernels, failures = read_device_tasks(profile, ranks, LoadOptions(folder, detail=detail, jobs=1), {}, folder)
+    assert failures == []
+    return replace(profile, kernels=kernels)
 
 
 def understood(folder: Path, **options: Any) -> Profile:

@@ -13,10 +13,11 @@ from tests.support.profiles import concluded, two_stages
 from tests.support.trace_check import differences
 from tests.support.trace_processor import TraceProcessor, TraceProcessorError
 from tests.writers.traces.test_writers import FORMATS, full_chart
+from trace_export import load
 from trace_export.chart.chart import Chart
 from trace_export.chart.size import drawn_ranks
-from trace_export.export import LoadOptions, load, with_tasks
 from trace_export.render import WriteOptions, announce, draw, write
+from trace_export.run import with_device_tasks
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.traces import chrome, perfetto
 
@@ -80,9 +81,9 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["paddle/single", "paddle/two_machines", "nsys", "ascend", "mindspore", "kineto"])
 def test_every_sample_with_all_that_can_be_drawn(name: str, samples: Path, tmp_path: Path) -> None:
     """Every rank and stream, idle times and the model: the trace processor finds all of it and counts no error."""
-    wanted = LoadOptions(samples / name, detail="kernels")
-    loaded = load(wanted)
-    made = with_tasks(loaded, wanted, drawn_ranks(loaded.profile, "rank"), tmp_path).profile
+    run = load(samples / name, detail="kernels").align()
+    made, failures = with_device_tasks(run, drawn_ranks(run.profile, "rank"), tmp_path)
+    assert failures == []
     options = WriteOptions(tracks="rank", bubbles=True, model=True, gzip=True, out=tmp_path / "out")
     chart = draw(made, options, "kernels")
     outputs = Outputs()

@@ -1,0 +1,236 @@
+"""The command line and the library are one: every option of a command, and the parameter that it stands for, give the
+same bytes. An option or a parameter that only one side has, or that has no case here, fails."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import trace_export
+from trace_export import workflow
+from trace_export.cli.app import app
+
+MS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """A parameter's value: its `options` on the command line, what the library is `given`, the `sample` that is read.
+
+    `with_out`: an output folder is named too. `no_effect`: with this sample nothing else is written than without it.
+    `foreign`: a file of somebody else in the output folder.
+    """
+
+    options: list[str]
+    given: dict[str, Any]
+    sample: str = "paddle/two_machines"
+    with_out: bool = True
+    no_effect: bool = False
+    foreign: str = ""
+
+
+LOADING: dict[str, Case] = {
+    "log_dir": Case([], {}, no_effect=True),
+    "devices": Case(["--devices", "1"], {"devices": 1}),
+    "multi_machine": Case(["--multi_machine"], {"multi_machine": True}, no_effect=True),
+    "follow_links": Case(["--follow-links"], {"follow_links": True}, no_effect=True),
+    "ranks": Case(["--ranks", "0,2-3"], {"ranks": [0, 2, 3]}),
+    "steps": Case(["--steps", "3-4"], {"steps": range(3, 5)}),
+    "stages": Case(["--stages", "1-2"], {"stages": (1, 2)}),
+    "window": Case(["--time", "0.1s-400ms"], {"window": trace_export.Window(100 * MS, 400 * MS)}),
+    "pp": Case(["--pp", "2"], {"pp": 2}, "nsys"),
+    "tp": Case(["--pp", "2", "--tp", "2"], {"pp": 2, "tp": 2}, "nsys"),
+    "dp": Case(["--pp", "2", "--dp", "2"], {"pp": 2, "dp": 2}, "nsys"),
+    "cp": Case(["--pp", "2", "--cp", "2"], {"pp": 2, "cp": 2}, "nsys"),
+    "host_ranges": Case(["--host"], {"host_ranges": True}, "nsys"),
+    "markers": Case(
+        ["--marker", r"Optimizer.*=>OTHER", "--marker", r"F(?P<microbatch>\d+).*=>B"],
+        {"markers": [r"Optimizer.*=>OTHER", r"F(?P<microbatch>\d+).*=>B"]},
+        "nsys",
+    ),
+    "align": Case(["--align", "wall"], {"align": "wall"}),
+    "offsets_ns": Case(
+        ["--align", "none", "--offset", "machine1=-3.2ms", "--offset", "machine0=5us"],
+        {"align": "none", "offsets_ns": {"machine1": -3_200_000, "machine0": 5_000}},
+    ),
+    "max_error_ns": Case(["--max-clock-error", "1us"], {"max_error_ns": 1_000}),
+    "jobs": Case(["--jobs", "1"], {"jobs": 1}, no_effect=True),
+}
+"""What `export` and `report` share."""
+REMOTE = {"scheduler", "at"}
+"""They need a cluster: `test_a_cluster_is_asked_for_alike` and tests/workers."""
+EXPORT = LOADING | {
+    "formats": Case(["--format", "csv,svg"], {"formats": ["csv", "svg"]}),
+    "path": Case(["--format", "csv", "--out", "{out}/table.csv"], {"path": "{out}/table.csv"}, with_out=False),
+    "force": Case(["--force"], {"force": True}, no_effect=True, foreign="pipeline_profile.json"),
+    "gzip": Case(["--gzip"], {"gzip": True}),
+    "tracks": Case(["--pp", "2", "--tracks", "rank"], {"pp": 2, "tracks": "rank"}, "nsys"),
+    "detail": Case(["--detail", "comm"], {"detail": "comm"}, "ascend"),
+    "color_by": Case(["--color_by", "microbatch"], {"color_by": "microbatch"}),
+    "bubbles": Case(["--bubbles"], {"bubbles": True}),
+    "model": Case(["--model"], {"model": True}),
+    "max_slices": Case(["--max-slices", "80"], {"max_slices": 80}),
+    "step_task_info": Case(["--step-task-info"], {"step_task_info": True}, "ascend"),
+    "in_place": Case(["--step-task-info", "--in-place"], {"step_task_info": True, "in_place": True}, "ascend"),
+}
+REPORT = LOADING | {
+    "html": Case([], {}, no_effect=True),
+    "path": Case(["--out", "{out}/why.html"], {"path": "{out}/why.html"}, with_out=False),
+    "force": Case(["--force"], {"force": True}, no_effect=True, foreign="pipeline_report.html"),
+}
+COMPARE = {
+    name: LOADING[name] for name in ("pp", "tp", "dp", "cp", "align", "follow_links", "jobs")
+} | {
+    "a": Case([], {}, no_effect=True),
+    "b": Case([], {}, no_effect=True),
+    "path": Case(["--out", "{out}/both.json", "--format", "chrome"], {"path": "{out}/both.json"}, with_out=False),
+    "formats": EXPORT["formats"],
+    "steps_a": Case(["--steps-a", "2"], {"steps_a": "2"}),
+    "steps_b": Case(["--steps-b", "3-4"], {"steps_b": (3, 4)}),
+    "force": EXPORT["force"],
+    "gzip": EXPORT["gzip"],
+}  # fmt: skip
+BASE = ["--schedule", "zb-h1", "--stages", "4", "--microbatches", "8"]
+SIMULATE = {
+    "schedule": Case([], {}, no_effect=True),
+    "stages": Case(["--stages", "2"], {"stages": 2}),
+    "microbatches": Case(["--micro-batches", "6"], {"microbatches": 6}),
+    "chunks": Case(["--schedule", "interleaved", "--chunks", "3"], {"schedule": "interleaved", "chunks": 3}),
+    "costs": Case(
+        ["--times", "F=9ms,W=3ms", "--comm", "1ms", "--overlap", "0.9"],
+        {"costs": {"forward": 9 * MS, "weight": 3 * MS, "transfer": MS, "overlap": 0.9}},
+    ),
+    "path": EXPORT["path"],
+    "formats": EXPORT["formats"],
+    "force": EXPORT["force"],
+    "gzip": EXPORT["gzip"],
+}
+TERMINAL = {"strict", "json", "quiet", "debug"}
+"""They say what is printed."""
+LIBRARY_ONLY = {"progress", "declared"}
+"""The command line draws a bar of its own; `declared` is what no option says."""
+ELSEWHERE = {"folder": "log_dir", "format": "html", "times": "costs", "comm": "costs", "overlap": "costs"}
+"""Options that are another parameter, or a part of one."""
+
+
+def simulate(*, path: Path, formats: Any = None, force: bool = False, gzip: bool = False, **given: Any) -> None:
+    """The two calls that the command makes."""
+    given = {"schedule": "zb-h1", "stages": 4, "microbatches": 8} | given
+    trace_export.simulate(**given).write(path, formats, force=force, gzip=gzip)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, its function, its cases, and what both are given in each."""
+
+    cases: dict[str, Case]
+    library: Callable[..., object]
+    parameters: set[str]
+    always: list[str] = field(default_factory=list)
+    always_given: dict[str, Any] = field(default_factory=dict)
+
+
+def parameters(*functions: Callable[..., object]) -> set[str]:
+    found = {name for function in functions for name in inspect.signature(function).parameters}
+    return found - LIBRARY_ONLY - {"self"}
+
+
+WRITING = {"path", "formats", "force", "gzip"}
+COMMANDS = {
+    "export": Command(EXPORT, trace_export.export, parameters(trace_export.export) - {"family"}),
+    "report": Command(
+        REPORT, trace_export.report, parameters(trace_export.report) - {"family"}, ["--format", "html"], {"html": True}
+    ),
+    "compare": Command(COMPARE, trace_export.compare, parameters(trace_export.compare)),
+    "simulate": Command(SIMULATE, simulate, parameters(trace_export.simulate) | WRITING, BASE),
+}
+
+
+def options(command: str) -> set[str]:
+    """The parameters of the library that the command's options stand for."""
+    group: Any = typer.main.get_command(app)
+    names = {parameter.name for parameter in group.commands[command].params if parameter.name != "help"}
+    return {ELSEWHERE.get(name, name) for name in names - TERMINAL}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_both_sides_have_the_same_parameters_and_each_has_a_case(name: str) -> None:
+    command = COMMANDS[name]
+    assert options(name) == command.parameters
+    assert set(command.cases) == command.parameters - REMOTE
+
+
+def test_every_format_has_a_command_and_is_a_family(samples: Path, tmp_path: Path) -> None:
+    run_cli("kineto", samples / "kineto", "--format", "csv", "--out", tmp_path / "cli")
+    trace_export.export(samples / "kineto", tmp_path / "api", "csv", family="kineto")
+    assert contents(tmp_path / "api") == contents(tmp_path / "cli")
+
+
+def run_cli(*arguments: object) -> None:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files below a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+ALL = [(command, parameter) for command, made in COMMANDS.items() for parameter in made.cases]
+
+
+@pytest.mark.parametrize(("name", "parameter"), ALL, ids=[" ".join(pair) for pair in ALL])
+def test_an_option_and_its_parameter_write_the_same_bytes(
+    name: str, parameter: str, samples: Path, tmp_path: Path
+) -> None:
+    command = COMMANDS[name]
+    case = command.cases[parameter]
+    written = {}
+    for side in ("cli", "api", "without"):
+        logs, out = tmp_path / side / "logs", tmp_path / side / "out"
+        shutil.copytree(samples / case.sample, logs)
+        inputs = {"export": [logs], "report": [logs], "compare": [logs, samples / "paddle" / "single"]}.get(name, [])
+        if case.foreign and side != "without":
+            out.mkdir()
+            (out / case.foreign).write_text("not ours")
+        if side == "api":
+            given = {key: value.format(out=out) if key == "path" else value for key, value in case.given.items()}
+            path = {"path": out} if case.with_out else {}
+            command.library(*inputs, **command.always_given, **path, **given)
+        else:
+            texts = [text.format(out=out) if text.startswith("{out}") else text for text in case.options]
+            place = ["--out", out] if case.with_out or side == "without" else []
+            run_cli(name, *inputs, *command.always, *place, *(texts if side == "cli" else ()))
+        written[side] = contents(tmp_path / side)
+    assert written["api"] == written["cli"]
+    assert (written["cli"] == written["without"]) == case.no_effect
+
+
+def test_a_cluster_is_asked_for_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[workflow.Request] = []
+
+    def export(wanted: workflow.Request, *arguments: Any, **more: Any) -> Any:
+        asked.append(wanted)
+        raise trace_export.NothingToExportError("no cluster here")
+
+    monkeypatch.setattr(workflow, "export", export)
+    monkeypatch.setattr(workflow, "report", export)
+    places = ["left:/scratch/a", "*:/scratch/b"]
+    for command, library in (("export", trace_export.export), ("report", trace_export.report)):
+        arguments = [command, "--scheduler", "tcp://10.0.0.1:8786", "--at", places[0], "--at", places[1]]
+        with pytest.raises(trace_export.NothingToExportError):
+            CliRunner().invoke(app, arguments, catch_exceptions=False)
+        with pytest.raises(trace_export.NothingToExportError):
+            library(scheduler="tcp://10.0.0.1:8786", at=places)
+    assert len(asked) == 4
+    assert {str(wanted) for wanted in asked} == {str(asked[0])}
+    assert asked[0].source.cluster is not None

@@ -1,0 +1,191 @@
+"""What users pass, checked and converted: every public parameter of the API, and through it every option.
+
+Each function takes the value and the name of its parameter, and raises UsageError with what the parameter accepts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from operator import index
+from pathlib import Path
+from reprlib import Repr
+from typing import Any, get_args
+
+from trace_export.errors import UsageError
+from trace_export.selection import LARGEST, Numbers, Window
+from trace_export.units import LIMIT_NS
+
+NumberSet = str | int | Iterable[int] | None
+"""A set of whole numbers: "0,2-4", 3, range(2, 5) or [0, 2]; None and "all" do not restrict anything."""
+
+MOST_ITEMS = 1_000_000
+"""More in a list are a mistake, such as an iterator without end."""
+_REPR = Repr()
+_REPR.maxstring = _REPR.maxother = 60
+
+
+def shown(value: object) -> str:
+    """A value in an error message: at most a line, whatever it is."""
+    try:
+        return f'"{value}"' if isinstance(value, str) and len(value) <= 60 else _REPR.repr(value)
+    except Exception:  # a repr of somebody else's class, or more digits than Python prints
+        return f"this {type(value).__name__}"
+
+
+def wrong(parameter: str, value: object, what: str) -> UsageError:
+    """The error of a value that is not what the parameter takes."""
+    return UsageError(f"{shown(value)} is not {what}", parameter=parameter)
+
+
+def choice(value: object, parameter: str, known: Any) -> Any:
+    """One of the words of the Literal `known`."""
+    return word(value, parameter, get_args(known))
+
+
+def word(value: object, parameter: str, words: Sequence[str]) -> str:
+    """One of `words`."""
+    if not isinstance(value, str) or value not in words:
+        raise UsageError(f"{shown(value)} is unknown", f"choose from {', '.join(words)}", parameter=parameter)
+    return value
+
+
+def choices(value: object, parameter: str, known: Any) -> tuple[Any, ...]:
+    """One or more words of the Literal `known`, each once: "svg,png" or ["svg", "png"]."""
+    words = [word.strip() for word in value.split(",")] if isinstance(value, str) else _items(value, parameter)
+    if not words:
+        raise UsageError("names nothing", f"choose from {', '.join(get_args(known))}", parameter=parameter)
+    return tuple(dict.fromkeys(choice(word, parameter, known) for word in words))
+
+
+def flag(value: object, parameter: str) -> bool:
+    if not isinstance(value, bool):
+        raise wrong(parameter, value, "True or False")
+    return value
+
+
+def whole(value: object, parameter: str, least: int = 1) -> int:
+    """A whole number from `least`."""
+    try:
+        number = index(value)  # type: ignore[arg-type]
+    except Exception:  # a TypeError, or what somebody else's class raises
+        raise wrong(parameter, value, "a whole number") from None
+    if isinstance(value, bool) or not least <= number <= LARGEST:
+        raise wrong(parameter, value, f"a whole number from {least} to {LARGEST}")
+    return number
+
+
+def whole_or_none(value: object, parameter: str) -> int | None:
+    return None if value is None else whole(value, parameter)
+
+
+def number(value: object, parameter: str, what: str = "a number", *, negative: bool = False) -> float:
+    """A number of at most units.LIMIT_NS either way."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong(parameter, value, what)
+    if value < 0 and not negative:
+        raise UsageError(f"{shown(value)} is negative", parameter=parameter)
+    if not abs(value) < LIMIT_NS:  # nor NaN
+        raise UsageError(f"{shown(value)} is too large", parameter=parameter)
+    return value
+
+
+def nanoseconds(value: object, parameter: str, *, negative: bool = False) -> float:
+    """A time in nanoseconds."""
+    return number(value, parameter, "a number of nanoseconds", negative=negative)
+
+
+def numbers(value: object, parameter: str) -> Numbers | None:
+    """A set as `NumberSet` says; None for all."""
+    if value is None or isinstance(value, Numbers):
+        return value
+    if isinstance(value, str):
+        return Numbers.parse(value, parameter)
+    if isinstance(value, range) and value.step == 1 and value:
+        return Numbers(((whole(value[0], parameter, 0), whole(value[-1], parameter, 0)),))
+    items = _items(value, parameter) if isinstance(value, Iterable) else [value]
+    if not items:
+        raise UsageError("names no number", "leave it out to have all", parameter=parameter)
+    return Numbers.of(whole(item, parameter, 0) for item in items)
+
+
+def window(value: object, parameter: str) -> Window | None:
+    """A part of the time: "1.5s-2.0s" or a Window."""
+    if isinstance(value, str):
+        return Window.parse(value, parameter)
+    if value is None:
+        return None
+    if not isinstance(value, Window):
+        raise wrong(parameter, value, 'a window of time such as "1.5s-2.0s"')
+    start, end = (nanoseconds(time, parameter, negative=True) for time in (value.start_ns, value.end_ns))
+    return Window(round(start), round(end)).checked(parameter)
+
+
+def path(value: object, parameter: str) -> Path:
+    """A path of the file system; that something lies there is checked where it is used."""
+    try:
+        text = os.fspath(value)  # type: ignore[call-overload]
+    except Exception:  # a TypeError, or what somebody else's class raises
+        raise wrong(parameter, value, "a path") from None
+    if not isinstance(text, str) or "\0" in text or not text:
+        raise wrong(parameter, value, "a path")
+    return Path(text)
+
+
+def path_or_none(value: object, parameter: str) -> Path | None:
+    return None if value is None else path(value, parameter)
+
+
+def folder(value: object, parameter: str) -> Path:
+    """The path of what is to be read."""
+    if value is None:
+        raise UsageError("no folder is given", "name the folder that holds the profiles", parameter=parameter)
+    return path(value, parameter)
+
+
+def texts(value: object, parameter: str) -> tuple[str, ...]:
+    """One text or several."""
+    items = [value] if isinstance(value, str) else _items(value, parameter)
+    for item in items:
+        if not isinstance(item, str):
+            raise wrong(parameter, item, "a text")
+    return tuple(items)
+
+
+def times_by_name(value: object, parameter: str) -> dict[str, int]:
+    """Names with a time in nanoseconds each; None is no name."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise wrong(parameter, value, "a mapping of names to nanoseconds")
+    for name in value:
+        if not isinstance(name, str):
+            raise wrong(parameter, name, "a name")
+    return {name: round(nanoseconds(time, parameter, negative=True)) for name, time in value.items()}
+
+
+def instance(value: object, parameter: str, kind: type | tuple[type, ...], what: str) -> Any:
+    """An object of `kind`."""
+    if not isinstance(value, kind):
+        raise wrong(parameter, value, what)
+    return value
+
+
+def progress(value: object, parameter: str, otherwise: Callable[[str, int, int], None]) -> Any:
+    """A function to call with what is being done, how much of it is done, and out of how much."""
+    if value is not None and not callable(value):
+        raise wrong(parameter, value, "a function")
+    return value or otherwise
+
+
+def _items(value: object, parameter: str) -> list[Any]:
+    if not isinstance(value, Iterable) or isinstance(value, bytes | Mapping):
+        raise wrong(parameter, value, "a list")
+    try:
+        items = list(islice(value, MOST_ITEMS + 1))
+    except Exception as error:  # an iterator of somebody else's
+        raise wrong(parameter, value, "a list") from error
+    if len(items) > MOST_ITEMS:
+        raise wrong(parameter, value, f"a list of at most {MOST_ITEMS} entries")
+    return items

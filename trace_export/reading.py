@@ -1,0 +1,289 @@
+"""Sources → tables: which sources to read, in how many processes or on which cluster, and what could not be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import polars as pl
+
+from trace_export import arguments
+from trace_export.choices import Detail
+from trace_export.clocks.apply import clock_of, recorded_window
+from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError, path_text
+from trace_export.model import Declared, KernelFile, Note, Profile, RankOrder
+from trace_export.progress import Progress, counted, silent
+from trace_export.selection import Numbers
+from trace_export.sources import choose, cost, formats, span_table
+from trace_export.sources.find import find, together
+from trace_export.sources.folders import Found
+from trace_export.sources.input_files import files_of
+from trace_export.sources.merge import merge
+from trace_export.sources.read import read, read_tasks
+from trace_export.sources.source import ReadOptions, Source, TaskRequest
+from trace_export.workers import local
+from trace_export.workers.sizing import Workers, choose_workers
+
+if TYPE_CHECKING:
+    from trace_export.workers.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """What to read and what is known about it. `family` None: whatever lies there. `detail`: which device tasks will
+    be asked for. `jobs` None: as many processes as pay off. `cluster`: who reads in their place."""
+
+    log_dir: Path
+    family: str | None = None
+    devices: Numbers | None = None
+    multi_machine: bool = False
+    follow_links: bool = False
+    read: ReadOptions = field(default_factory=ReadOptions)
+    declared: Declared = field(default_factory=Declared)
+    detail: Detail = "spans"
+    jobs: int | None = None
+    cluster: Cluster | None = None
+
+
+def load_options(
+    log_dir: object = None,
+    *,
+    family: object = None,
+    devices: object = None,
+    multi_machine: object = False,
+    follow_links: object = False,
+    ranks: object = None,
+    pp: object = None,
+    tp: object = None,
+    dp: object = None,
+    cp: object = None,
+    declared: object = None,
+    host_ranges: object = False,
+    markers: object = (),
+    detail: object = "spans",
+    jobs: object = None,
+    scheduler: object = None,
+    at: object = (),
+) -> LoadOptions:
+    """What the values of these parameters ask to read. Raises UsageError."""
+    cluster = _cluster(scheduler, at)
+    if cluster is not None and cluster.folders:
+        if log_dir is not None:
+            raise UsageError("both folders of machines and a log_dir are given", "give one of them", parameter="at")
+        log_dir = Path()
+    sizes = Declared(
+        pp=arguments.whole_or_none(pp, "pp"),
+        tp=arguments.whole_or_none(tp, "tp"),
+        dp=arguments.whole_or_none(dp, "dp"),
+        cp=arguments.whole_or_none(cp, "cp"),
+    )
+    return LoadOptions(
+        log_dir=arguments.folder(log_dir, "log_dir"),
+        family=None if family is None else arguments.word(family, "family", formats.commands()),
+        devices=arguments.numbers(devices, "devices"),
+        multi_machine=arguments.flag(multi_machine, "multi_machine"),
+        follow_links=arguments.flag(follow_links, "follow_links"),
+        read=ReadOptions(
+            host_ranges=arguments.flag(host_ranges, "host_ranges"),
+            ranks=arguments.numbers(ranks, "ranks"),
+            markers=arguments.texts(markers, "markers"),
+        ),
+        declared=sizes.or_else(_declared(declared)),
+        detail=arguments.choice(detail, "detail", Detail),
+        jobs=arguments.whole_or_none(jobs, "jobs"),
+        cluster=cluster,
+    )
+
+
+_CHECKS: dict[str, Callable[[object, str], object]] = {
+    "schedule": partial(arguments.instance, kind=str, what="the name of a schedule"),
+    "placement": partial(arguments.choice, known=Literal["loop", "vee"]),
+    "rank_order": partial(arguments.choice, known=RankOrder),
+    "numbers_continue": arguments.flag,
+    "overlapped": arguments.flag,
+}
+"""The facts of `Declared` that are no whole numbers."""
+
+
+def _declared(value: object) -> Declared:
+    """What the user declares, each fact checked."""
+    declared: Declared = arguments.instance(
+        Declared() if value is None else value, "declared", Declared, "of the type Declared"
+    )
+    for name, fact in vars(declared).items():
+        if fact is not None:
+            _CHECKS.get(name, arguments.whole)(fact, f"declared.{name}")
+    return declared
+
+
+def _cluster(scheduler: object, at: object) -> Cluster | None:
+    entries = arguments.texts(at, "at")
+    if scheduler is None:
+        if entries:
+            what = "machines are those of a Dask cluster, and no scheduler is given"
+            raise UsageError(what, "give the scheduler, tcp://HOST:PORT", parameter="at")
+        return None
+    from trace_export.workers.cluster import Cluster
+
+    return Cluster.parse(arguments.instance(scheduler, "scheduler", str, "an address such as tcp://HOST:PORT"), entries)
+
+
+@dataclass(frozen=True)
+class Located:
+    """What there is to read: the sources asked for, the notes of the search, an error for each place or device that has
+    no source, and all `inputs`, which are the files of all sources found and of the options."""
+
+    sources: Sequence[Source]
+    notes: tuple[Note, ...]
+    failures: tuple[TraceExportError, ...]
+    inputs: tuple[Path, ...]
+
+
+def locate(options: LoadOptions) -> Located:
+    """The sources that the options ask for, at least one; a span table has none.
+
+    Raises UsageError for impossible options, NothingToExportError where there is no such source, TraceExportError where
+    the log_dir cannot be looked into.
+    """
+    if span_table.is_table(options.log_dir):
+        return Located((), (), (), (options.log_dir, *option_files(options)))
+    found, lost = _found(options)
+    sources, missing = choose.choose(
+        found,
+        options.log_dir,
+        family=options.family,
+        devices=options.devices,
+        ranks=options.read.ranks,
+        multi_machine=options.multi_machine,
+    )
+    failures = (*missing, *lost)
+    if not sources:
+        nothing = choose.nothing_found(found, options.log_dir, family=options.family, ranks=options.read.ranks)
+        raise failures[0] if failures else nothing
+    files = [file for source in found.sources for file in files_of(source)]
+    return Located(sources, found.notes, failures, (*files, *option_files(options)))
+
+
+def option_files(options: LoadOptions) -> list[Path]:
+    """The files that options name."""
+    rules = [Path(marker) for marker in options.read.markers if "=>" not in marker]
+    return [*rules, *(options.cluster.plans if options.cluster else ())]
+
+
+def _found(options: LoadOptions) -> tuple[Found, list[TraceExportError]]:
+    """What lies in the log_dir, or in the folders of its own that each machine of a cluster has; there, an error for
+    each that cannot be looked into."""
+    look = partial(find, follow_links=options.follow_links)
+    if options.cluster is None:
+        return look(options.log_dir), []
+    if options.detail != "spans":
+        what = f"{options.detail} needs the profiles on this machine, and from a cluster come only tables"
+        raise UsageError(what, "leave out the scheduler, or the detail", parameter="detail")
+    if not options.cluster.folders:
+        return look(options.log_dir), []
+    from trace_export.workers import dask
+
+    looks = dask.in_each_folder(options.cluster, look)
+    found = [(place.machine_name, seen) for place, seen in looks if isinstance(seen, Found)]
+    return together(found), [seen for _, seen in looks if isinstance(seen, TraceExportError)]
+
+
+def read_profile(located: Located, options: LoadOptions, progress: Progress) -> tuple[Profile, list[TraceExportError]]:
+    """All sources read and merged, and the errors of those that could not be.
+
+    Raises the error that explains it best where there is no block at all.
+    """
+    profile, lost = read_all(located.sources, options, progress)
+    lacking: list[TraceExportError] = []
+    if options.devices is not None and profile.spans.height:
+        profile, lacking = choose.on_devices(profile, options.log_dir, options.devices, located.sources)
+        if profile.spans.is_empty():
+            raise choose.no_device(options.log_dir, options.devices)
+    failures = [*located.failures, *lacking, *lost]
+    profile = replace(profile, notes=located.notes + profile.notes)
+    if profile.spans.is_empty():
+        raise _no_block(options, failures, profile)
+    return profile, failures
+
+
+def _no_block(options: LoadOptions, failures: list[TraceExportError], profile: Profile) -> TraceExportError:
+    if not failures and profile.ranks.is_empty() and options.read.ranks is not None:
+        return choose.no_rank(options.log_dir, options.read.ranks)
+    if len(failures) == 1:
+        return failures[0]
+    if failures:
+        return NothingToExportError(
+            f"{options.log_dir}: none of the {len(failures)} sources gave a block; the first: {failures[0]}"
+        )
+    why = next((n.text for n in profile.notes if n.level == "warning"), "no pipeline block in any source")
+    return NothingToExportError(f"{options.log_dir}: {why}", choose.SEE)
+
+
+def read_all(
+    sources: Sequence[Source], options: LoadOptions, progress: Progress
+) -> tuple[Profile, list[TraceExportError]]:
+    """The tables of all sources together, and the errors of those that could not be read."""
+    reading = partial(read, options=replace(options.read, optimizer=options.detail == "kernels"))
+    tick = counted(progress, "reading", len(sources))
+    if options.cluster is not None:
+        from trace_export.workers import dask
+
+        results = dask.run(options.cluster, reading, sources, tick)
+    else:
+        results = local.run(reading, sources, _workers(options, sources), tick)
+    checked = [_checked(source, result) for source, result in zip(sources, results, strict=True)]
+    profile, refused = merge(r for r in checked if isinstance(r, Profile))
+    return profile, [r for r in checked if isinstance(r, TraceExportError)] + list(refused)
+
+
+def _checked(source: Source, result: Profile | TraceExportError) -> Profile | TraceExportError:
+    """The result of a reader, which may have run on another machine; an error where it is no valid profile."""
+    if isinstance(result, TraceExportError):
+        return result
+    try:
+        return result.validate()
+    except (AttributeError, TypeError, ValueError) as error:
+        what = f"its reader returned {type(result).__name__}, which is no valid profile ({error})"
+        return SourceError(source.path, what, "please report it")
+
+
+def sizes(sources: Sequence[Source]) -> dict[Path, int]:
+    """The bytes of each source by its path, by which a later look notices that it has become smaller."""
+    return {source.path: cost.size(source.path) for source in sources}
+
+
+def read_device_tasks(
+    profile: Profile,
+    ranks: Sequence[int],
+    options: LoadOptions,
+    size_of: Mapping[Path, int],
+    folder: Path,
+    progress: Progress = silent,
+) -> tuple[tuple[KernelFile, ...], list[TraceExportError]]:
+    """The device tasks of `ranks` that `options.detail` asks for, in files below `folder`, and the errors of sources
+    that cannot be read any more. Only those within `profile.window_ns` are read. `size_of` as `sizes` gave it."""
+    with_device_tasks = [row.kind for row in formats.FORMATS if row.has_device_tasks]
+    rows = profile.ranks.filter(pl.col("rank").is_in(ranks) & pl.col("kind").is_in(with_device_tasks))
+    paths = {path_text(path): path for path in size_of}
+    wanted = []
+    for (name, kind, host), group in rows.group_by("source", "kind", "host", maintain_order=True):
+        window = profile.window_ns and recorded_window(profile.window_ns, clock_of(profile, group["rank"][0]))
+        source = Source(kind, paths.get(name, Path(name)), host)
+        numbers = dict(group.select("process", "rank").iter_rows())
+        wanted.append(TaskRequest(source, options.detail, numbers, window, folder, size_of.get(source.path, 0)))
+    workers = _workers(options, [w.source for w in wanted], tasks=True)
+    results = local.run(read_tasks, wanted, workers, counted(progress, "reading device tasks", len(wanted)))
+    files = tuple(file for r in results if isinstance(r, tuple) for file in r)
+    return files, [r for r in results if isinstance(r, TraceExportError)]
+
+
+def _workers(options: LoadOptions, sources: Sequence[Source], *, tasks: bool = False) -> Workers:
+    """Who reads: as many processes as the user says, or what is done first."""
+    if options.jobs:
+        return Workers(options.jobs)
+    times = [cost.seconds(s, device_tasks=tasks) for s in sources]
+    largest = max((cost.size(s.path) for s in sources), default=0)
+    return choose_workers(times, largest, releases_gil=not tasks and all(cost.releases_gil(s) for s in sources))

@@ -1,0 +1,344 @@
+"""`Run`: what was read of a training run, and what can be asked of it: align, select, report, write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+import polars as pl
+
+from trace_export import arguments, reading, render
+from trace_export.arguments import NumberSet
+from trace_export.chart.size import drawn_ranks
+from trace_export.choices import Align, ColorBy, Format, Tracks
+from trace_export.clocks import align as clock_alignment
+from trace_export.errors import NothingToExportError, TraceExportError, UsageError
+from trace_export.model import Note, Profile
+from trace_export.progress import Progress, silent
+from trace_export.reading import LoadOptions
+from trace_export.render import WriteOptions
+from trace_export.scratch import scratch_folder
+from trace_export.selection import Selection, Window, extent, select
+from trace_export.writers.formats import OUTPUT_FORMATS
+from trace_export.writers.outputs import Outputs
+from trace_export.writers.paths import report_page
+
+if TYPE_CHECKING:
+    from trace_export.analysis.compare import Comparison
+    from trace_export.analysis.report import Report
+    from trace_export.analysis.summary import Summary
+
+DEFAULT_FORMATS: tuple[Format, ...] = ("perfetto", "chrome")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Run:
+    """A training run as `load` read it. Each method returns something new and changes nothing.
+
+    `profile` holds all tables (`trace_export.model` documents their columns and units); the most wanted are also
+    attributes: `spans`, `ranks`, `hosts`, `messages`, `collectives`, `counters`, `clocks`. `failures` are the errors
+    of sources that could not be read.
+
+    A run keeps everything that was read. `load(steps=…)` and `select` say which part of it the tables show, and that
+    part is taken out last: in whichever order `align` and `select` are called, clocks are aligned by the whole run,
+    and a window of time counts from its first block on aligned clocks. Where the part has no block,
+    NothingToExportError is raised as soon as a table is asked for.
+    """
+
+    _recorded: Profile
+    """Everything; on aligned clocks if `_clocks` says so."""
+    _options: LoadOptions
+    failures: tuple[TraceExportError, ...] = ()
+    _selection: Selection = Selection()
+    _clocks: Literal["own", "aligned", "one"] = "own"
+    """Whether each host has its own clock still; `one`: there never was more than one, as in a span table."""
+    _sizes: Mapping[Path, int] = field(default_factory=dict)
+    """Of the sources of which device tasks are still to be read, see `reading.sizes`."""
+    _inputs: tuple[Path, ...] = ()
+    """All files that may have been read, which no output replaces."""
+
+    @property
+    def log_dir(self) -> Path:
+        return self._options.log_dir
+
+    @cached_property
+    def profile(self) -> Profile:
+        """All tables, of the part that is selected. Raises NothingToExportError where no block is left."""
+        part = select(self._recorded, self._selection)
+        if part.spans.is_empty():
+            what = f"{self.log_dir}: no block is left by the options"
+            raise NothingToExportError(what, f"it has {extent(self._recorded)}")
+        return part
+
+    @property
+    def spans(self) -> pl.DataFrame:
+        return self.profile.spans
+
+    @property
+    def ranks(self) -> pl.DataFrame:
+        return self.profile.ranks
+
+    @property
+    def hosts(self) -> pl.DataFrame:
+        return self.profile.hosts
+
+    @property
+    def messages(self) -> pl.DataFrame:
+        return self.profile.messages
+
+    @property
+    def collectives(self) -> pl.DataFrame:
+        return self.profile.collectives
+
+    @property
+    def counters(self) -> pl.DataFrame:
+        return self.profile.counters
+
+    @property
+    def clocks(self) -> pl.DataFrame:
+        return self.profile.clocks
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        return self._recorded.notes
+
+    def __repr__(self) -> str:
+        clocks = {"own": "each host on its own clock", "aligned": "clocks aligned", "one": "one clock"}[self._clocks]
+        return f"<{type(self).__name__} {self.log_dir}: {extent(self._recorded)}, {clocks}>"
+
+    def align(
+        self,
+        how: Align | PathLike[str] | str = "auto",
+        *,
+        offsets_ns: Mapping[str, int] | None = None,
+        max_error_ns: float | None = None,
+        progress: Progress | None = None,
+    ) -> Run:
+        """The run with all hosts on one clock.
+
+        `how`: `auto` fits the clocks, `strict` also refuses what is not sure, `wall` and `none` keep the hosts' clocks,
+        and the path of a `clock_alignment.json` applies that file. `offsets_ns` (host → ns) are added to a host's times
+        first. A host whose uncertainty (one standard deviation) exceeds `max_error_ns` keeps its wall clock; with
+        `strict` that is an error. A run that has one clock (a span table, a simulation) stays as it is.
+
+        Raises UsageError (an unknown word or host, a run that was aligned before), AlignmentError (`strict`),
+        SourceError (the file cannot be read).
+        """
+        options = align_options(how, offsets_ns, max_error_ns)
+        return aligned(self, options, arguments.progress(progress, "progress", silent))
+
+    def select(self, *, steps: NumberSet = None, stages: NumberSet = None, window: str | Window | None = None) -> Run:
+        """The part of the whole run that is to be seen, whatever was selected before; without arguments all of it.
+
+        `steps` and `stages`: "2-4,7", a number, a range or a list of numbers; None: all. `window`: a part of the time,
+        such as "1.5s-2.0s", from the first block of the run: the blocks that touch it.
+
+        Raises UsageError; NothingToExportError as soon as a table is asked for and has no block.
+        """
+        return replace(self, _selection=selection(steps, stages, window))
+
+    def summary(self, files: Sequence[Path] = ()) -> Summary:
+        """The run in a few facts: how much was read, how sure its clocks are, and the `files` written of it."""
+        from trace_export.analysis.summary import summarise
+
+        return summarise(self.profile, self.failures, files)
+
+    def report(self) -> Report:
+        """Bubbles, stragglers, schedule and theory: frames, see `trace_export.Report`."""
+        return self._report
+
+    @cached_property
+    def _report(self) -> Report:
+        from trace_export.analysis.report import report
+
+        return report(self.profile)
+
+    def compare(self, other: Run) -> Comparison:
+        """This run beside another one, or beside other steps of itself; see `trace_export.Comparison`.
+
+        Raises UsageError for what is no run.
+        """
+        from trace_export.analysis.compare import compare
+
+        return compare(self.profile, arguments.instance(other, "other", Run, "a Run").profile)
+
+    def write(
+        self,
+        path: str | PathLike[str] | None = None,
+        formats: str | Sequence[Format] | None = None,
+        *,
+        gzip: bool = False,
+        tracks: Tracks = "stage",
+        color_by: ColorBy = "kind",
+        bubbles: bool = False,
+        model: bool = False,
+        max_slices: int | None = None,
+        beside: Run | None = None,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> list[Path]:
+        """Writes the chart and returns the files.
+
+        `path`: a file whose name tells the format (.pftrace, .json, .svg, .png, .html, .parquet, .csv), or a folder for
+        the `formats` given (perfetto and chrome without any); None: the folder that was read. `gzip` compresses traces.
+        `tracks`: `stage` draws the first rank of each stage, `rank` all. `color_by`: what a block's colour shows, kind,
+        microbatch, rank or none. `bubbles` draws idle time by cause, `model` the theoretical schedule. More than
+        `max_slices` in a trace make it several files of whole steps. `beside`: another run to draw under this one.
+        Device tasks are drawn as `load(detail=…)` asked for them, and read now. A file that exists is replaced if
+        trace-export wrote it, or with `force`; what was read is never replaced.
+
+        Raises UsageError, OutputError.
+        """
+        options = write_options(
+            path, formats, gzip=gzip, tracks=tracks, color_by=color_by, bubbles=bubbles, model=model,
+            max_slices=max_slices,
+        )  # fmt: skip
+        report = arguments.progress(progress, "progress", silent)
+        inputs = self._inputs
+        if beside is not None:
+            other: Run = arguments.instance(beside, "beside", Run, "a Run")
+            options, inputs = replace(options, beside=other.profile), inputs + other._inputs
+        with Outputs(inputs, force=arguments.flag(force, "force")) as outputs:
+            drawn(self, options, outputs, report)
+        return outputs.written
+
+    def write_report(self, path: str | PathLike[str] | None = None, *, force: bool = False) -> Path:
+        """Writes the report as one self-contained HTML page with the chart, and returns its path.
+
+        `path`: the file (.html) or its folder; None: beside what was read. `force` as in `write`. Raises UsageError,
+        OutputError.
+        """
+        page = report_page(arguments.path_or_none(path, "path"), self.log_dir)
+        with Outputs(self._inputs, force=arguments.flag(force, "force")) as outputs:
+            render.write_report(self.profile, self.report(), page, outputs, self._selection.steps)
+        return page
+
+
+@dataclass(frozen=True)
+class AlignOptions:
+    """How to align clocks; see `Run.align`."""
+
+    method: Align | Path = "auto"
+    offsets_ns: Mapping[str, int] = field(default_factory=dict)
+    max_error_ns: float | None = None
+
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        """The files that the options name."""
+        return (self.method,) if isinstance(self.method, Path) else ()
+
+
+def aligned(run: Run, options: AlignOptions, progress: Progress = silent) -> Run:
+    """`Run.align` with options that were checked."""
+    if run._clocks == "aligned":
+        raise UsageError("the clocks of this run are aligned already", "align the run that load returned")
+    if run._clocks == "one":
+        return run
+    progress("aligning clocks", 0, 1)
+    profile = clock_alignment.align(
+        run._recorded,
+        options.method,
+        offsets=options.offsets_ns,
+        block_edges=run._recorded.edge_rows(),
+        max_error_ns=options.max_error_ns,
+    )
+    return replace(run, _recorded=profile, _clocks="aligned", _inputs=run._inputs + options.inputs)
+
+
+def drawn(run: Run, options: WriteOptions, outputs: Outputs, progress: Progress = silent) -> Run:
+    """`Run.write` with options that were checked: the run with the notes about its chart and the errors of its device
+    tasks."""
+    options = replace(options, steps=run._selection.steps if options.beside is None else None)
+    detail, profile, failures = run._options.detail, run.profile, run.failures
+    with ExitStack() as stack:
+        if detail != "spans":
+            folder = stack.enter_context(scratch_folder())
+            profile, lost = with_device_tasks(run, drawn_ranks(profile, options.tracks), folder, progress)
+            failures = (*failures, *lost)
+        notes = render.announce(profile, options, detail)
+        render.write(profile.with_notes(notes), options, run.log_dir, outputs, detail, progress)
+    return replace(run, _recorded=run._recorded.with_notes(notes), failures=failures)
+
+
+def with_device_tasks(
+    run: Run, ranks: Sequence[int], folder: Path, progress: Progress = silent
+) -> tuple[Profile, list[TraceExportError]]:
+    """The run's tables with the device tasks of `ranks` that `load(detail=…)` asked for, in files below `folder`, and
+    the errors of sources that cannot be read any more."""
+    kernels, lost = reading.read_device_tasks(run.profile, ranks, run._options, run._sizes, folder, progress)
+    return replace(run.profile, kernels=kernels), lost
+
+
+def align_options(how: object, offsets_ns: object, max_error_ns: object) -> AlignOptions:
+    """How the values of these parameters ask to align. Raises UsageError."""
+    return AlignOptions(
+        _alignment(how),
+        arguments.times_by_name(offsets_ns, "offsets_ns"),
+        None if max_error_ns is None else arguments.nanoseconds(max_error_ns, "max_error_ns"),
+    )
+
+
+def _alignment(how: object) -> Align | Path:
+    words = get_args(Align)
+    if isinstance(how, str) and how in words:
+        return how  # type: ignore[return-value]
+    remedy = f"choose {', '.join(words)}, or the path of a clock_alignment.json"
+    try:
+        path = arguments.path(how, "align")
+        found = path.is_file()
+    except (UsageError, OSError):
+        found = False
+    if not found:
+        raise UsageError(f"{arguments.shown(how)} is unknown, and there is no such file", remedy, parameter="align")
+    return path
+
+
+def selection(steps: object, stages: object, window: object) -> Selection:
+    """The part of a run that the values of these parameters ask for. Raises UsageError."""
+    return Selection(
+        arguments.numbers(steps, "steps"), arguments.numbers(stages, "stages"), arguments.window(window, "window")
+    )
+
+
+def write_options(
+    path: object,
+    formats: object,
+    *,
+    gzip: object = False,
+    tracks: object = "stage",
+    color_by: object = "kind",
+    bubbles: object = False,
+    model: object = False,
+    max_slices: object = None,
+) -> WriteOptions:
+    """What the values of these parameters ask to write. Raises UsageError."""
+    out = arguments.path_or_none(path, "path")
+    names = _formats_of(out) if formats is None else arguments.choices(formats, "formats", Format)
+    return WriteOptions(
+        formats=names,
+        out=out,
+        gzip=arguments.flag(gzip, "gzip") or (formats is None and out is not None and out.name.endswith(".gz")),
+        tracks=arguments.choice(tracks, "tracks", Tracks),
+        color_by=arguments.choice(color_by, "color_by", ColorBy),
+        bubbles=arguments.flag(bubbles, "bubbles"),
+        model=arguments.flag(model, "model"),
+        max_slices=arguments.whole_or_none(max_slices, "max_slices"),
+    )
+
+
+def _formats_of(out: Path | None) -> tuple[Format, ...]:
+    """The format that the name of the output tells; the usual ones where it is a folder, perhaps still to be made."""
+    if out is None or not out.suffix or out.is_dir():
+        return DEFAULT_FORMATS
+    extension = out.name.removesuffix(".gz").rpartition(".")[2]
+    names = tuple(known.name for known in OUTPUT_FORMATS if known.extension == extension)
+    if not names:
+        known = ", ".join(f".{known.extension}" for known in OUTPUT_FORMATS)
+        what = f"{out} is neither a folder nor a file whose name tells a format ({known})"
+        raise UsageError(what, "name the formats", parameter="path")
+    return names

@@ -1,0 +1,120 @@
+"""The spine: find → read → interpret → align → lay out → write. A newcomer reads this file first.
+
+`load` brings a folder to a `Run`; `export`, `report` and `compare` are the commands of these names. The public API
+calls these and nothing deeper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from trace_export import render, step_tasks
+from trace_export.pipeline.interpret import interpret, interpret_table
+from trace_export.progress import Progress, silent
+from trace_export.reading import LoadOptions, Located, locate, read_profile, sizes
+from trace_export.render import WriteOptions
+from trace_export.run import AlignOptions, Run, aligned, drawn
+from trace_export.selection import Selection
+from trace_export.sources import span_table
+from trace_export.sources.ranges.dialects import Dialects
+from trace_export.writers.outputs import Outputs
+
+
+@dataclass(frozen=True)
+class Request:
+    """A run that is wanted: what to read, how to align its clocks, which part of it to show."""
+
+    source: LoadOptions
+    clocks: AlignOptions = AlignOptions()
+    part: Selection = Selection()
+
+
+def load(options: LoadOptions, progress: Progress = silent, located: Located | None = None) -> Run:
+    """Everything that lies in the folder, or what a span table holds, interpreted; each host on its own clock yet.
+    `located` is what `locate` made of the options, where that was asked already.
+
+    Raises UsageError for impossible options, NothingToExportError when no source gave a block.
+    """
+    Dialects.of(options.read.markers)  # a wrong rule is refused before anything is read
+    located = located or locate(options)
+    if span_table.is_table(options.log_dir):
+        table = interpret_table(span_table.read(options.log_dir), options.declared)
+        return Run(table, options, _clocks="one", _inputs=located.inputs)
+    size_of = {} if options.detail == "spans" else sizes(located.sources)
+    profile, failures = read_profile(located, options, progress)
+    profile = interpret(profile, options.declared)
+    return Run(profile, options, tuple(failures), _sizes=size_of, _inputs=located.inputs)
+
+
+def export(
+    wanted: Request,
+    output: WriteOptions,
+    step_table: Literal["copies", "in place"] | None = None,
+    *,
+    force: bool = False,
+    progress: Progress = silent,
+) -> tuple[Run, list[Path]]:
+    """A run, and the files of its chart. `step_table`: also the table of MindStudio Insight, into copies of the
+    databases or into themselves.
+
+    Raises UsageError before anything is read if an output cannot be or may not be replaced; AlignmentError,
+    NothingToExportError, OutputError.
+    """
+    paths = render.planned(output, wanted.source.log_dir)
+    (located,), outputs = _located([wanted], force)
+    with outputs:
+        if step_table:
+            databases = step_tasks.databases(located.sources, wanted.source.log_dir)
+            copies = [step_tasks.copy(path, wanted.source.log_dir, output.out) for path in databases]
+            paths += copies if step_table == "copies" else []
+        outputs.check(paths)
+        run = drawn(_run(wanted, located, progress), output, outputs, progress)
+        if step_table:
+            in_place = step_table == "in place"
+            step_tasks.write(
+                located.sources, wanted.source, wanted.part, output.out, outputs, progress, in_place=in_place
+            )
+    return run, outputs.written
+
+
+def report(
+    wanted: Request, page: Path | None, *, force: bool = False, progress: Progress = silent
+) -> tuple[Run, list[Path]]:
+    """A run, whose report goes to `page` if there is one. Raises as `export` does."""
+    (located,), outputs = _located([wanted], force)
+    with outputs:
+        outputs.check([page] if page else [])
+        run = _run(wanted, located, progress)
+        if page:
+            render.write_report(run.profile, run.report(), page, outputs, wanted.part.steps)
+    return run, outputs.written
+
+
+def compare(
+    wanted: tuple[Request, Request], output: WriteOptions | None, *, force: bool = False, progress: Progress = silent
+) -> tuple[Run, Run, list[Path]]:
+    """Two runs, and the files of one chart of both if there is an `output`. Raises as `export` does."""
+    log_dir = wanted[0].source.log_dir
+    paths = render.planned(output, log_dir) if output else []
+    located, outputs = _located(wanted, force)
+    with outputs:
+        outputs.check(paths)
+        a, b = (_run(one, there, progress) for one, there in zip(wanted, located, strict=True))
+        if output:
+            a = drawn(a, replace(output, beside=b.profile), outputs, progress)
+    return a, b, outputs.written
+
+
+def _located(wanted: Sequence[Request], force: bool) -> tuple[list[Located], Outputs]:
+    """What there is to read for each run, and outputs that replace none of it."""
+    located = [locate(one.source) for one in wanted]
+    inputs = [file for there in located for file in there.inputs]
+    return located, Outputs([*inputs, *(file for one in wanted for file in one.clocks.inputs)], force=force)
+
+
+def _run(wanted: Request, located: Located, progress: Progress) -> Run:
+    run = load(wanted.source, progress, located)
+    return replace(aligned(run, wanted.clocks, progress), _selection=wanted.part)
