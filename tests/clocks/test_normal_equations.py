@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trace_export.clocks import normal_equations, problem
 from trace_export.clocks.normal_equations import collective_part, message_part
 from trace_export.clocks.observations import Floats, Observations
-from trace_export.clocks.problem import Geometry, Problem, Settings, Weights
+from trace_export.clocks.problem import ClockSettings, Geometry, Problem, Weights
 from trace_export.clocks.solve import solve
 
 Message = tuple[int, int, float, float]
@@ -83,7 +83,7 @@ def dense(system: Problem, weights: Weights) -> Floats:
 def test_message_part_sums_the_outer_products_of_its_messages() -> None:
     """Three messages 0 → 1 and two back, T = 100 µs; the latencies are held at 0, so nothing is subtracted."""
     known = observed(2, [(0, 1, 0, 11), (0, 1, 50, 62), (0, 1, 90, 100), (1, 0, 20, 29), (1, 0, 70, 80)], [])
-    system = Problem.of(known, np.array([0]), Settings(latency_us=1e-7, same_latency_us=1e-7))
+    system = Problem.of(known, np.array([0]), ClockSettings(latency_us=1e-7, same_latency_us=1e-7))
     w = np.array([1.0, 2.0, 1.0, 4.0, 1.0])
     matrix, right, _ = message_part(system, w)
     rows = np.array([  # a_0, a_1, d_0, d_1 of each message
@@ -97,7 +97,7 @@ def test_message_part_sums_the_outer_products_of_its_messages() -> None:
 def test_message_part_without_knowledge_of_the_latency_keeps_the_difference_of_directions() -> None:
     """One message each way, 30 µs and 10 µs: offset 10 µs and latency 20 µs explain both."""
     known = observed(2, [(0, 1, 0, 30), (1, 0, 50, 60)], [])
-    system = Problem.of(known, np.array([0]), Settings(drift_ppm=1e-3, latency_us=1e6))
+    system = Problem.of(known, np.array([0]), ClockSettings(drift_ppm=1e-3, latency_us=1e6))
     found = solve(system, Weights(np.ones(2), np.zeros(0)))
     assert found.offset == pytest.approx([0.0, 10.0], abs=1e-3)
     assert found.latency == pytest.approx([20.0, 20.0], abs=1e-3)
@@ -136,7 +136,7 @@ def test_the_solution_is_that_of_dense_least_squares(sparse: bool, drawn: tuple)
     messages = [(a, b, s, s + lag) for a, b, s, lag in sent if a != b and s + lag >= 0] + chain
     members = [(c, h, t + 3 * h) for c, (t, hosts_met) in enumerate(met) for h in sorted(hosts_met)]
     known = observed(hosts, [*messages, *[(b, a, s, r) for a, b, s, r in chain]], members)
-    system = Problem.of(known, np.array([0]), Settings()).with_asymmetry(np.full(len(Geometry.of(known).low), 5.0))
+    system = Problem.of(known, np.array([0]), ClockSettings()).with_asymmetry(np.full(len(Geometry.of(known).low), 5.0))
     weights = Weights(*(np.array([chance.uniform(0.01, 1) for _ in rows]) for rows in (known.sent, known.member)))
     with pytest.MonkeyPatch.context() as patch:
         if sparse:

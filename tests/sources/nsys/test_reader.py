@@ -17,8 +17,8 @@ from samples.generators import nsys as generator
 from samples.generators.nsys_export import Export, thread_id
 from tests.conftest import Cli
 from trace_export.errors import SourceError
-from trace_export.export import interpret
 from trace_export.model import Declared, Profile
+from trace_export.pipeline.interpret import interpret
 from trace_export.selection import Numbers
 from trace_export.sources.find import find
 from trace_export.sources.merge import merge

@@ -8,8 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from trace_export import export
-from trace_export.export import LoadOptions, load
+from trace_export import load, reading
 from trace_export.model import Profile
 
 
@@ -29,14 +28,14 @@ def test_a_reader_that_returns_no_profile_has_failed(
     damage: object, words: str, samples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Never silently fewer ranks."""
-    read = export.read
+    read = reading.read
 
     def damaged(source: object, options: object) -> object:
         found = read(source, options)  # type: ignore[arg-type]
         return damage(found) if source.path.name == "workerlog.2" else found  # type: ignore[attr-defined, operator]
 
-    monkeypatch.setattr(export, "read", damaged)
-    loaded = load(LoadOptions(samples / "paddle" / "single", jobs=1))
-    assert loaded.profile.ranks["rank"].sort().to_list() == [0, 1, 3]
-    (failure,) = loaded.failures
+    monkeypatch.setattr(reading, "read", damaged)
+    run = load(samples / "paddle" / "single", jobs=1)
+    assert run.ranks["rank"].sort().to_list() == [0, 1, 3]
+    (failure,) = run.failures
     assert str(failure).startswith(f"{samples / 'paddle' / 'single' / 'workerlog.2'}: its reader {words}")
