@@ -42,6 +42,17 @@ def read_file(path: Path, most: int) -> bytes:
     return content
 
 
+def end_of(path: Path, begin: int, size: int) -> bytes:
+    """The content of a regular file from the byte `begin` on, of more than `size` bytes the last. What is packed is
+    unpacked for it from begin to end."""
+    with Unpacked(path) as file:
+        file.skip(begin, size)
+        end = b""
+        while part := file.read(size):
+            end = (end + part)[-size:]
+        return end
+
+
 class Unpacked:
     """The content of a regular file, unpacked where it is gzipped: of all members, and of damaged ones as far as it
     goes. `damaged` says whether that is less than was packed."""
@@ -61,6 +72,14 @@ class Unpacked:
 
     def __exit__(self, *error: object) -> None:
         self._file.close()
+
+    def skip(self, begin: int, size: int) -> None:
+        """Goes to the byte `begin`, and where nothing must be unpacked for that on to the last `size` bytes."""
+        if self._stream is self._file:
+            length = self._file.seek(0, os.SEEK_END)
+            self._file.seek(max(begin, length - size))
+        else:
+            self.read(begin)
 
     def read(self, size: int) -> bytes:
         """The next `size` bytes, fewer at the end."""

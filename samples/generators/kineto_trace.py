@@ -1,18 +1,29 @@
 """Build small traces of the shape that torch.profiler writes: for the samples, and for tests.
 
-Only what readers look at is there, in Kineto's own layout of lines; `compact` writes the same as other programs would.
+Only what readers look at is there. `LAYOUTS` are those of Kineto, by version, and of programs that write a trace anew.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 MAIN = 4001
 """The thread id of the main thread, which is the process's."""
+
+KINETO = {"kineto": (), "base_last": ("baseTimeNanoseconds",), "on_demand": ("distributedInfo",)}
+"""Kineto's layouts, and the fields that each writes after the events: that of 2024-05 to 2025-03 (PyTorch 2.4 to 2.6)
+the base, traces taken on demand the rank."""
+REWRITTEN: dict[str, dict[str, Any]] = {
+    "compact": {"separators": (",", ":")}, "spaced": {}, "indented": {"indent": 2}, "indented_1": {"indent": 1},
+    "sorted": {"sort_keys": True}, "events_first": {}, "without_schema": {}, "list": {}, "list_indented": {"indent": 4},
+}  # fmt: skip
+"""Layouts of other programs, and the arguments of json.dumps that make them. A list has the events alone."""
+LAYOUTS = (*KINETO, *REWRITTEN)
 
 
 @dataclass
@@ -57,17 +68,37 @@ class Trace:
             found["baseTimeNanoseconds"] = self.base_ns
         return found
 
-    def text(self, *, compact: bool = False) -> str:
-        if compact:
-            whole = {**self.header(), "traceEvents": self.events, "traceName": "x"}
-            return json.dumps(whole, separators=(",", ":"), default=str).replace(*MARKS[0]).replace(*MARKS[1])
-        fields = "".join(f'  "{k}": {json.dumps(v)},\n' for k, v in self.header().items())
-        return f'{{\n{fields}  "traceEvents": [\n{",".join(map(lines, self.events))}\n  ],"traceName": "x.json" }}'
+    def text(self, layout: str = "kineto") -> str:
+        if layout in REWRITTEN:
+            text = json.dumps(self._document(layout), default=str, **REWRITTEN[layout])
+            return text.replace(*MARKS[0]).replace(*MARKS[1])
+        header = self.header()
+        after = {"traceName": "x.json", **{k: header.pop(k) for k in KINETO[layout] if k in header}}
+        before = "".join(f'  "{k}": {json.dumps(v)},\n' for k, v in header.items())
+        rest = ",\n  ".join(f'"{k}": {json.dumps(v)}' for k, v in after.items())
+        return f'{{\n{before}  "traceEvents": [\n{",".join(map(lines, self.events))}\n  ],{rest} }}'
 
-    def write(self, path: Path, *, compact: bool = False) -> Path:
+    def _document(self, layout: str) -> Any:
+        """What is written in one of the layouts `REWRITTEN`."""
+        if layout.startswith("list"):
+            base = self.base_ns or 0
+            return [{**event, "ts": Micro(event["ts"].ns + base)} for event in self.events]
+        header = self.header()
+        if layout == "without_schema":
+            del header["schemaVersion"]
+        if layout == "events_first":
+            return {"traceEvents": self.events, **header}
+        return {**header, "traceEvents": self.events, "traceName": "x"}
+
+    def write(self, path: Path, layout: str = "kineto") -> Path:
+        """Writes the trace, packed where the name ends with .gz or .zip."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = self.text(compact=compact).encode()
-        path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+        content = self.text(layout).encode()
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr(path.stem, content)
+        else:
+            path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
         return path
 
 

@@ -1,12 +1,14 @@
 """Streaming parser of torch.profiler (Kineto) JSON: frames of events, never the whole file.
 
-An object with `traceEvents`, one line a field, since years in the same layout; other programs may have written it anew
-in another. Times are microseconds with three decimals, after `baseTimeNanoseconds` where that is given: as floats they
-would lose nanoseconds, so they are read as text. Format: libkineto/src/output_json.cpp in pytorch/kineto.
+An object with `traceEvents`, or their list alone: in Kineto's layout, a line for each few fields, or in that of another
+program that wrote it anew. Times are microseconds with three decimals, after `baseTimeNanoseconds` where that is given:
+as floats they would lose nanoseconds, so they are read as text. Format: libkineto/src/output_json.cpp in
+pytorch/kineto.
 """
 
 from __future__ import annotations
 
+import codecs
 import io
 import re
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.files import Unpacked
+from trace_export.sources.kineto import trailer
 from trace_export.sources.shared.timestamps import NO_TIME_NS
 from trace_export.units import thousandths
 
@@ -25,6 +28,8 @@ READ_BYTES = 4 << 20
 MAX_HEADER = 64 << 20
 """A header holds the process groups of the whole cluster, but no more than that."""
 MAX_EVENT = 16 << 20
+CLOCK_AND_RANK = {"baseTimeNanoseconds", "distributedInfo"}
+"""Fields for which the end of the trace is read where its begin lacks them."""
 TRIES = 3
 """How many places are tried as the end of the last whole event before more of the file is read."""
 
@@ -45,7 +50,7 @@ _LINES = b"\n  },\n  {"
 
 
 class Trace:
-    """One trace, to be read once: `header` has the fields before the events, `events` goes through them.
+    """One trace, to be read once: `header` has the fields around the events, `events` goes through them.
 
     Afterwards `truncated` is whether the list of events ends in the middle, `damaged` whether packed data do, and
     `malformed` how many events are no JSON.
@@ -57,6 +62,7 @@ class Trace:
         self.wanted = wanted
         self.truncated = False
         self.malformed = 0
+        self._inside_object = True
         self._file = _opened(path)
         try:
             self.header, self._buffer = self._read_header()
@@ -99,7 +105,11 @@ class Trace:
             raise SourceError(self.path, f"cannot be read ({error.strerror})") from error
 
     def _read_header(self) -> tuple[dict[str, Any], bytes]:
-        start = b""
+        """The fields around the events, and what was read of the events."""
+        start = self._read()
+        if (document := start.removeprefix(codecs.BOM_UTF8).lstrip()).startswith(b"["):
+            self._inside_object = False
+            return {}, document[1:]
         while (at := _event_list(start)) is None:
             data = self._read()
             if not data or len(start) > MAX_HEADER:
@@ -107,10 +117,19 @@ class Trace:
             start += data
         name, bracket = at
         try:
-            header = orjson.loads(start[:name] + b'"traceEvents":[]}')
+            header = orjson.loads(start[:name].removeprefix(codecs.BOM_UTF8) + b'"traceEvents":[]}')
         except orjson.JSONDecodeError as error:
             raise SourceError(self.path, "is not a torch.profiler trace: its header is not valid JSON") from error
+        del header["traceEvents"]
+        if not header.keys() >= CLOCK_AND_RANK:
+            header |= self._fields_after(bracket + 1)
         return header, start[bracket + 1 :]
+
+    def _fields_after(self, begin: int) -> dict[str, Any]:
+        try:
+            return trailer.fields_after_events(self.path, begin)
+        except OSError as error:
+            raise SourceError(self.path, f"cannot be read ({error.strerror})") from error
 
     def _whole_events(self) -> pl.DataFrame | None:
         """The events of the buffer up to the last that is whole; they leave it. None when more must be read."""
@@ -123,11 +142,8 @@ class Trace:
 
     def _last_events(self) -> pl.DataFrame | None:
         """What is left at the end of the file: events, a bracket and the fields after them."""
-        for at in reversed([m.start() for m in re.finditer(rb"\]", self._buffer)][-200:]):
-            try:
-                orjson.loads(b'{"traceEvents":[' + self._buffer[at:])
-            except orjson.JSONDecodeError:
-                continue
+        at = trailer.list_end(self._buffer, inside_object=self._inside_object)
+        if at is not None and trailer.parsed_after(self._buffer[at:], inside_object=self._inside_object) is not None:
             found = self._frame(self._buffer[:at])
             if found is not None:
                 return found

@@ -35,6 +35,9 @@ TASKS = r'"cat":\s*"(?:kernel|gpu_mem\w+)"'
 
 COUNTED_NAMES = 1000
 """How many names of annotations are counted, for the error that lists the most frequent ones."""
+YEAR_2000_NS = 946_684_800 * 10**9
+"""No trace is older; torch.profiler is of 2020."""
+YEAR_NS = 31_556_952 * 10**9
 _MARKS = pl.col("name").str.starts_with("te:")
 _TIMED = valid_session_times(pl.col("start"), pl.col("end"))
 _PROCESS = pl.lit(0, pl.Int64).alias("process")
@@ -65,10 +68,11 @@ def read(source: Source, options: ReadOptions) -> Profile:
         recorded = _recorded_rank(trace)
         if recorded is not None and options.ranks is not None and recorded not in options.ranks:
             return Profile()
-        offset_ns, clock = _clock(trace)
+        offset_ns = _offset_ns(trace)
         content = _gathered(trace, dialects)
         ranges = gather(content.named, (), dialects)
         _check(source, ranges, content, options.host_ranges)
+        clock = _clock(trace, offset_ns + int(ranges.of("block")["start"].to_numpy().min()))
         activity = None if options.host_ranges else _attributed(ranges, content)
         worked = with_activity(ranges, activity)
         named, calls = transfers(ranges, worked), pl.concat(content.calls)
@@ -92,25 +96,33 @@ def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
     """The device tasks of a trace. Raises SourceError when the file is no trace."""
     sorter = ExternalSort(request.folder)
     with Trace(request.path, TASKS) as trace:
-        offset_ns, _ = _clock(trace)
+        offset_ns = _offset_ns(trace)
         for events in trace.events():
             sorter.add(request.rank, _device_tasks(events.filter(_TIMED), request, offset_ns))
     return sorter.files()
 
 
-def _clock(trace: Trace) -> tuple[int, list[Note]]:
+def _offset_ns(trace: Trace) -> int:
     """What turns the trace's time into unix time. Before Kineto had a base the times were unix microseconds."""
-    base = trace.header.get("baseTimeNanoseconds", 0)
-    if isinstance(base, int) and 0 <= base < 1 << 62:
-        return base, []
-    return 0, [
-        Note(
-            "start-time-unknown",
-            "warning",
-            "baseTimeNanoseconds is not a valid time; times start at 0",
-            str(trace.path),
-        )
-    ]
+    base = trace.header.get("baseTimeNanoseconds")
+    return base if isinstance(base, int) and 0 <= base < 1 << 62 else 0
+
+
+def _clock(trace: Trace, first_ns: int) -> list[Note]:
+    """A warning where the base in the trace is no date of ours. Raises SourceError where it has none but needs one:
+    `first_ns`, the unix time of its first block, is long ago."""
+    if first_ns >= YEAR_2000_NS:
+        return []
+    if "baseTimeNanoseconds" in trace.header:
+        text = "baseTimeNanoseconds is not a time after the year 2000; times start at 0"
+        return [Note("start-time-unknown", "warning", text, str(trace.path))]
+    year = f"in the year {1970 + max(first_ns, 0) // YEAR_NS}"
+    raise SourceError(
+        trace.path,
+        f"has no baseTimeNanoseconds, and without one its times are {year}",
+        "copy it again if it is truncated, or take the field from the file that the profiler wrote; "
+        'to draw it without a date add "baseTimeNanoseconds": 0',
+    )
 
 
 def _gathered(trace: Trace, dialects: Dialects) -> _Content:

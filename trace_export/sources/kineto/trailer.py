@@ -1,0 +1,63 @@
+"""The fields that stand after the events of a trace.
+
+Between 2024-05 and 2025-03 (PyTorch 2.4 to 2.6) Kineto wrote `baseTimeNanoseconds` there, and traces taken on demand
+have `distributedInfo` there still (libkineto/src/output_json.cpp, finalizeTrace).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from trace_export.files import end_of
+
+MOST_BYTES = 4 << 20
+"""How much of the end of a trace is looked at. distributedInfo lists the ranks of all groups of one rank."""
+
+_ESCAPED = re.compile(rb"\\.", re.DOTALL)
+_NESTING = np.zeros(256, np.int8)
+_NESTING[[ord("]"), ord("}")]] = 1
+_NESTING[[ord("["), ord("{")]] = -1
+"""What each character adds to the depth, from the end of a text to its begin."""
+
+
+def fields_after_events(path: Path, begin: int) -> dict[str, Any]:
+    """The fields after the list of events, which begins at the byte `begin` of a trace, packed or not; none where the
+    trace is truncated.
+
+    Packed data are unpacked for it from begin to end. Raises OSError when the file cannot be read.
+    """
+    text = end_of(path, begin, MOST_BYTES)
+    at = list_end(text, inside_object=True)
+    fields = None if at is None else parsed_after(text[at:], inside_object=True)
+    return fields or {}
+
+
+def list_end(text: bytes, *, inside_object: bool) -> int | None:
+    """Where in `text`, the last bytes of a JSON document, the list ends in which they begin: the document itself or,
+    `inside_object`, the value of one of its fields. None when they begin elsewhere.
+
+    Counted from the end, because what is before `text` is unknown; whatever the strings hold and however long they are.
+    """
+    backwards = np.frombuffer(_ESCAPED.sub(b"__", text), np.uint8)[::-1]
+    inside_string = np.cumsum(backwards == ord('"'), dtype=np.uint8) & 1
+    depth = np.cumsum(np.where(inside_string, np.int8(0), _NESTING[backwards]), dtype=np.int32)
+    outside = np.flatnonzero(depth < (2 if inside_object else 1))
+    at = len(text) - 2 - (int(outside[-1]) if len(outside) else -1)
+    return at if at >= 0 and text[at : at + 1] == b"]" else None
+
+
+def parsed_after(rest: bytes, *, inside_object: bool) -> dict[str, Any] | None:
+    """The fields in `rest`, which begins with the bracket that ends the list of events; None when it is not JSON."""
+    try:
+        found = orjson.loads((b'{"traceEvents":[' if inside_object else b"[") + rest)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(found, dict):
+        return {}
+    del found["traceEvents"]
+    return found
