@@ -99,16 +99,16 @@ def _of_vee(work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Decla
     between."""
     numbers = work.filter(FORWARDS)["microbatch"].drop_nulls()
     seen = int(numbers.max()) + 1 if len(numbers) else 0  # type: ignore[arg-type]
-    microbatches = declared.microbatches
-    if microbatches is None or seen > 2 * microbatches:
-        microbatches = -(-seen // 2)
-    if not microbatches:
+    counts = [count for count in (declared.microbatches, -(-seen // 2)) if count and 2 * count >= seen]
+    if not counts:
         return work.clear(), []
-    plan = Plan("dualpipev", stages, microbatches, 2)
     recorded = int(work.group_by("run", "step").len()["len"].to_numpy().max())
-    if not borne_out(plan, work["stage"].n_unique(), recorded):
-        text = f"numbers of {microbatches} micro-batches contradict the {recorded} blocks of a step"
+    plans = [Plan("dualpipev", stages, count, 2) for count in counts]
+    plan = next((p for p in plans if borne_out(p, work["stage"].n_unique(), recorded)), None)
+    if plan is None:
+        text = f"numbers of {counts[-1]} micro-batches contradict the {recorded} blocks of a step"
         return work.clear(), [Note("microbatches-implausible", "warning", f"{text}; these blocks have no number")]
+    microbatches = plan.microbatches
     own = work.filter(FORWARDS & pl.col("microbatch").is_not_null()).select(
         "row", chunk=pl.col("microbatch") // microbatches, microbatch=pl.col("microbatch") % microbatches
     )

@@ -18,7 +18,7 @@ import polars as pl
 
 from trace_export.errors import UsageError
 from trace_export.model import STEP_KEY, WORK_KINDS, Declared, Note, Plan, Profile, Recognition
-from trace_export.pipeline.block_order import expected_order, sequences, without_pieces, without_weights
+from trace_export.pipeline.block_order import CHUNKS, expected_order, sequences, without_pieces, without_weights
 from trace_export.pipeline.order_distance import distances_to
 from trace_export.pipeline.stages import DEEPEST
 from trace_export.schedules.catalogue import CATALOGUE, TITLES
@@ -78,7 +78,8 @@ def allowed(plan: Plan) -> bool:
 def borne_out(plan: Plan, present: int, recorded: int) -> bool:
     """Whether the data, `recorded` blocks of a step on `present` stages, can be of a plan of this size."""
     each = 3 * plan.microbatches * (1 if CATALOGUE[plan.name].placement == "both" else plan.chunks)
-    return plan.stages <= DEEPEST * present and present * each <= max(SMALL, MOST_TIMES * recorded)
+    short = present * each <= max(SMALL, MOST_TIMES * recorded)
+    return short and plan.stages <= DEEPEST * present and plan.chunks <= CHUNKS
 
 
 class Numbering(NamedTuple):

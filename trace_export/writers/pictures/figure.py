@@ -98,7 +98,7 @@ class Figure:
     def legend(self) -> list[tuple[str, str]]:
         """The fills that have a meaning, with their labels."""
         present = self.blocks["kind"].unique().sort()
-        chunks = range(self.chunks) if self.chunks > 1 else ()
+        chunks = self.blocks["chunk"].fill_null(0).unique().sort() if self.chunks > 1 else ()
         return [
             *((shade(kind, 0, 1), words) for kind, words in NAMES.items() if kind in present),
             *((shade("F", chunk, self.chunks), f"chunk {chunk}") for chunk in chunks),

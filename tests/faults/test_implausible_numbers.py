@@ -1,0 +1,142 @@
+"""Numbers that a file states and its blocks do not bear out: nothing is sized by them."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from samples.generators.ascend import Job, record
+from tests.conftest import ROOT
+from tests.support.ascend_jobs import JOBS
+
+LARGEST = 2**31 - 1
+LIMIT = 3 << 30
+"""Virtual memory. A small export takes about half of it; a pipeline of 3,000 stages built in full took 8 GB."""
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """The command under the limit."""
+    command = [sys.executable, "-m", "trace_export", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "2"}
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT)),
+    )  # fmt: skip
+
+
+def exported(place: Path, out: Path) -> str:
+    """What is said while everything that asks for the schedule is drawn, and reported."""
+    drawn = run(place, "--format", "perfetto,svg,html,csv", "--bubbles", "--model", "--out", out)
+    assert drawn.returncode == 0, drawn.stderr
+    told = run("report", place)
+    assert told.returncode == 0, told.stderr
+    return drawn.stdout + drawn.stderr
+
+
+def dynamic_graph_record(folder: Path, rank: int, tid: int) -> None:
+    """Two forwards and two backwards of a rank on stage `tid` - 1."""
+    folder.mkdir(exist_ok=True)
+    lines = []
+    for number, name in enumerate(("F0", "B0", "F1", "B1")):
+        for ph, time in (("B", 10 * number), ("E", 10 * number + 9)):
+            event = {"name": name, "cat": "pipeline timeline", "ph": ph, "pid": 0, "tid": tid, "ts": 1_700_000 + time}
+            lines.append(json.dumps(event))
+    (folder / f"profile_record_tmp_file_for_rank_{rank}").write_text("\n".join(lines))
+
+
+@pytest.mark.parametrize("stages", [100, 3_000, 999_999])
+def test_stage_in_eight_lines(stages: int, tmp_path: Path) -> None:
+    dynamic_graph_record(tmp_path / "logs", 0, stages)
+    said = exported(tmp_path / "logs", tmp_path / "out")
+    assert (f"declare {stages} stages, but only 1 of them" in said) == (stages > 128)
+
+
+def with_metadata(folder: Path, name: str, change: Callable[[Any], None]) -> None:
+    """Changes the JSON text of a row of META_DATA in all databases."""
+    for path in folder.rglob("ascend_pytorch_profiler_*.db"):
+        with closing(sqlite3.connect(path)) as db:
+            (text,) = db.execute("SELECT value FROM META_DATA WHERE name = ?", [name]).fetchone()
+            value = json.loads(text)
+            change(value)
+            db.execute("UPDATE META_DATA SET value = ? WHERE name = ?", [json.dumps(value), name])
+            db.commit()
+
+
+def test_group_of_two_thousand_stages(tmp_path: Path) -> None:
+    """Two ranks of a job whose groups of pipeline ranks are said to have 2,000 members."""
+
+    def enlarge(groups: Any) -> None:
+        for group in groups.values():
+            group["global_ranks"] = [*group["global_ranks"], *range(2, 2_000)]
+
+    def deepen(sizes: Any) -> None:
+        sizes["pipeline_model_parallel_size"] = 2_000
+
+    record(tmp_path / "jobs", Job(2, 4, 1, hosts=1))
+    with_metadata(tmp_path / "jobs", "parallel_group_info", enlarge)
+    with_metadata(tmp_path / "jobs", "distributed_args", deepen)
+    assert "declare 2000 stages, but only 2 of them" in exported(tmp_path / "jobs", tmp_path / "out")
+
+
+def test_schedule_of_a_hundred_million_microbatches(tmp_path: Path) -> None:
+    """The metadata say so; the numbers of the forwards say ten."""
+
+    def enlarge(information: Any) -> None:
+        information["microbatch_num"] = 100_000_000
+
+    record(tmp_path / "jobs", JOBS["dualpipev"])
+    with_metadata(tmp_path / "jobs", "pp_info", enlarge)
+    exported(tmp_path / "jobs", tmp_path / "out")
+    table = pl.read_csv(tmp_path / "out" / "pipeline_profile.csv")
+    assert table["microbatch"].max() == 9
+
+
+TABLE = """rank,host,device,stage,step,kind,microbatch,chunk,start_ns,end_ns
+0,a,0,0,0,F,0,0,0,90
+0,a,0,0,0,F,1,0,100,190
+0,a,0,0,0,B,0,0,300,390
+0,a,0,0,0,B,1,0,500,590
+{rank},a,1,{stage},{step},F,{microbatch},{chunk},200,290
+{rank},a,1,{stage},{step},B,{microbatch},{chunk},300,390
+"""
+PLAUSIBLE = {"rank": 1, "stage": 1, "step": 0, "microbatch": 0, "chunk": 0}
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        *({name: LARGEST} for name in PLAUSIBLE), dict.fromkeys(PLAUSIBLE, LARGEST), {"chunk": 60_000},
+        {"stage": 255, "chunk": 200}, dict.fromkeys(PLAUSIBLE, -1),
+    ],
+)  # fmt: skip
+def test_numbers_of_a_span_table(numbers: dict[str, int], tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(TABLE.format(**{**PLAUSIBLE, **numbers}))
+    exported(tmp_path / "table.csv", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--stages", 1_000_000, "--microbatches", 1], "1000000 stages are too many; give at most 4096"),
+        (
+            ["--stages", 64, "--microbatches", 50_000],
+            "are too many blocks; stages × micro-batches × chunks may be at most",
+        ),
+        (["--stages", 4096, "--microbatches", 1], None),
+    ],
+)
+def test_simulation_is_bounded(arguments: list[object], said: str | None, tmp_path: Path) -> None:
+    done = run("simulate", "--schedule", "zb-v", *arguments, "--out", tmp_path, "--format", "csv")
+    assert done.returncode == (0 if said is None else 2), done.stderr
+    assert (said or "") in " ".join(done.stderr.split())
