@@ -24,16 +24,20 @@ def clocks(
     """The corrections (schema `CLOCKS`), placed so that the median correction of each component is 0.
 
     `still`: all rates are equal. If then no host of a component is clearly off, its wall clocks are as good as the fit
-    and stay.
+    and stay; what the fit would have corrected adds to their uncertainty.
     """
     drift = np.where(known.observed, solution.drift / known.span_us, 0.0)
     at_base = known.base_ns + np.round(solution.offset * 1e3).astype(np.int64)
     at_mid = at_base + np.round(drift * known.span_us * 500).astype(np.int64)
+    sd, bound = sd.copy(), bound.copy()
     offset, kept = np.zeros(len(known.hosts), np.int64), np.zeros(len(known.hosts), bool)
     for number in np.unique(component[known.observed]):
         members = (component == number) & known.observed
         offset[members] = at_base[members] - _middle(at_mid[members])
         kept[members] = still and bool(np.all(np.abs(offset[members]) < 2e3 * sd[members]))
+        if kept[members].any():
+            uncorrected = np.abs(offset[members] - offset[members].mean()) / 1e3
+            sd[members], bound[members] = np.hypot(sd[members], uncorrected), bound[members] + uncorrected
     evidence, numbers = _evidence(known, component)
     per_pair = np.bincount(known.pair, minlength=len(known.source))
     hosts = len(known.hosts)
