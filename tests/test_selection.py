@@ -1,11 +1,14 @@
-"""What users write: sets of whole numbers."""
+"""What users write: sets of whole numbers, and the part of a run that they select."""
 
 from __future__ import annotations
 
+import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_export.selection import Numbers
+from tests.support.profiles import profile, span
+from trace_export.model import STEPS, conform
+from trace_export.selection import Numbers, Selection, Window, select
 
 SETS = st.frozensets(st.integers(0, 30), max_size=12)
 RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), max_size=4).map(
@@ -31,3 +34,10 @@ def test_a_set_holds_its_numbers(numbers: frozenset[int]) -> None:
 def test_what_one_set_has_and_another_lacks(numbers: Numbers, other: frozenset[int]) -> None:
     """Ranges may overlap, as in 0-5,3; what is left names each number once."""
     assert listed(numbers.without(Numbers.of(other))) == sorted(set(listed(numbers)) - other)
+
+
+def test_a_window_of_time_leaves_no_step_whole_that_it_cuts() -> None:
+    blocks = [span(0, "F", 0, 0, 10, step=0), span(0, "B", 0, 20, 30, step=0), span(0, "F", 0, 40, 50, step=1)]
+    steps = conform(pl.DataFrame({"run": [0, 0], "step": [0, 1], "whole": [True, True]}), STEPS)
+    chosen = select(profile(blocks, {0: 0}, steps=steps), Selection(window=Window(15, 100)))
+    assert chosen.steps.rows() == [(0, 0, False), (0, 1, True)]

@@ -9,6 +9,7 @@ import polars as pl
 
 from trace_export.errors import TraceExportError, path_text
 from trace_export.model import Declared, Note, Profile
+from trace_export.pipeline import completeness
 from trace_export.pipeline.interpret import interpret
 from trace_export.progress import Progress
 from trace_export.reading import LoadOptions, read_all
@@ -36,7 +37,7 @@ def inspect(log_dir: Path, progress: Progress, *, follow_links: bool = False) ->
     if not found.sources:
         return Inspection(sources, pl.DataFrame(), found.notes, (nothing_found(found, log_dir),))
     profile, failures = read_all(found.sources, LoadOptions(log_dir), progress)
-    profile = interpret(profile, Declared())
+    profile = completeness.check(interpret(profile, Declared()), one_clock=False, all_ranks=True)
     return Inspection(sources, _ranks(profile), found.notes + profile.notes, tuple(failures))
 
 

@@ -18,15 +18,29 @@ NOTES: dict[str, Explanation] = {
         "step.",
         "Nothing, unless most blocks are affected: then mark the whole step in the training script.",
     ),
+    "blocks-in-excess": Explanation(
+        "A rank has more blocks in a step than the other ranks. The text has the worst case and where the others are.",
+        "Check whether the rank's file holds several runs, or the files of several ranks.",
+    ),
     "blocks-inferred": Explanation(
         "The profile has no markers. Forward, backward and optimizer blocks were inferred from kernel types and have "
         "the origin `inferred`.",
         "Mark the passes in the training script for exact blocks ([how](collect/instrument.md)).",
     ),
+    "blocks-missing": Explanation(
+        "A rank has fewer blocks in a step than the other ranks, or none. The text has the worst case and where the "
+        "others are. Means leave these steps out.",
+        "Check whether the rank's file is complete, and copy or collect it again.",
+    ),
     "blocks-not-found": Explanation(
         "The profile has no markers, and its kernel types show no pipeline blocks.",
         "Mark the passes in the training script ([how](collect/instrument.md)). Data-parallel runs have no pipeline "
         "blocks.",
+    ),
+    "blocks-recorded-twice": Explanation(
+        "Blocks of a rank occur twice with exactly the same times, as in a log that was concatenated with itself. They "
+        "count once.",
+        "Remove the copy.",
     ),
     "blocks-without-work": Explanation(
         "Ranges during which the device did nothing were left out, for example the input gradient of the first stage.",
@@ -154,6 +168,10 @@ NOTES: dict[str, Explanation] = {
         "The schedule needs more micro-batches than the data have, so backward blocks have no number.",
         "Check the number of micro-batches, or record whole steps.",
     ),
+    "no-whole-step": Explanation(
+        "Every step lacks blocks on some rank. Bubble, step time, stragglers and theory are of incomplete steps.",
+        "Record at least one whole step on all ranks. Compare these figures with no others.",
+    ),
     "profiler-diagnostic": Explanation(
         "A warning that the profiler itself wrote into the file, for example about lost events.",
         "Follow the advice of the profiler. Lost events make blocks shorter or fewer.",
@@ -187,9 +205,17 @@ NOTES: dict[str, Explanation] = {
         "Rank numbers are missing in the folder, so stages that were counted from the ranks may be wrong.",
         "Add the missing profiles, or give `--pp`, `--tp` and `--dp`.",
     ),
+    "ranks-identical": Explanation(
+        "Ranks of different stages have exactly the same times: one of the files was copied over the other.",
+        "Replace the copy by the profile of its rank.",
+    ),
     "ranks-in-one-log": Explanation(
         "One Paddle log holds the records of several ranks. They were separated by thread id.",
         "Nothing.",
+    ),
+    "ranks-missing": Explanation(
+        "The job has more ranks than there are profiles. The text names those that are missing.",
+        "Add their profiles. Where every stage has a rank, only comparisons between replicas lack data.",
     ),
     "ranks-not-drawn": Explanation(
         "One rank per stage is drawn, the first of each.",
@@ -221,11 +247,15 @@ NOTES: dict[str, Explanation] = {
         "The file has a newer schema than those this version was tested with.",
         "Compare the result with the profiler's own view, or update trace-export.",
     ),
+    "source-recorded-twice": Explanation(
+        "Two files of the same ranks have the same content, as when one capture lies in the folder under two names. It "
+        "counts once.",
+        "Remove the copy, or replace it by the profile of the other rank.",
+    ),
     "stages-absent": Explanation(
-        "Fewer stages have profiles than `--pp` or the profiles themselves say. With far fewer, the order of the "
-        "blocks is compared with no schedule.",
-        "Add the missing profiles; the bubble of the run is incomplete without them. Give `--pp` where the number is "
-        "wrong.",
+        "The profiles say that the pipeline has far more stages than have a profile. The order of the blocks is "
+        "compared with no schedule.",
+        "Give `--pp` where the number is wrong.",
     ),
     "stages-contradict": Explanation(
         "Two sources of information name different stages for one rank. The one with precedence is used.",
@@ -239,6 +269,14 @@ NOTES: dict[str, Explanation] = {
         "No stage is recorded. Stages were inferred from the order or the waiting times of the blocks.",
         "Give `--pp`, `--tp` and `--dp` if they are wrong.",
     ),
+    "stages-missing": Explanation(
+        "Stages have no profile: fewer are there than the pipeline has, or a number is missing.",
+        "Add the missing profiles; the bubble of the run is incomplete without them.",
+    ),
+    "stages-uneven": Explanation(
+        "Some stages have fewer ranks with a profile than others.",
+        "Add the missing profiles if the job has as many ranks in every stage.",
+    ),
     "stages-unknown": Explanation(
         "No stage is recorded and none could be inferred. Each of these ranks counts as a stage of its own.",
         "Give `--pp`, `--tp` and `--dp`.",
@@ -250,6 +288,24 @@ NOTES: dict[str, Explanation] = {
     "step-ends-unknown": Explanation(
         "Where one step ends and the next begins could not be determined. All blocks of these ranks count as one step.",
         "Include an earlier stage, or mark steps in the training script.",
+    ),
+    "steps-apart": Explanation(
+        "A rank's part of a step does not overlap with that of the other ranks: its steps are numbered differently, "
+        "because it lacks one, or its clock is not aligned. Means leave these steps out.",
+        "Check whether the rank's file is complete, and see the notes on clocks.",
+    ),
+    "steps-missing": Explanation(
+        "The profiler announced more steps than any rank recorded.",
+        "Check whether the run ended early, or the files are truncated.",
+    ),
+    "steps-not-whole": Explanation(
+        "Some rank lacks blocks of these steps. They are marked, and means leave them out.",
+        "See the notes on missing blocks.",
+    ),
+    "steps-truncated": Explanation(
+        "The capture begins or ends inside a step, so that its first or last blocks are missing. Means leave these "
+        "steps out.",
+        "Nothing. Start and stop the profiler between steps to avoid it.",
     ),
     "steps-unclosed": Explanation(
         "Steps were still open when the recording ended. They are incomplete.",

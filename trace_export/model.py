@@ -104,9 +104,13 @@ a time axis of its own; null where there is one. `user_offset_ns`: what the user
 nothing; `offset_ns` contains it with the opposite sign. `sd_ns` and `bound_ns` are the standard deviation and the hard
 bound of the error that is left, null where unknown; `messages` and `collectives` count the observations."""
 
+STEPS: Schema = {"run": INT, "step": INT, "whole": pl.Boolean()}
+"""A step of the training run that has blocks. `whole`: every rank has all its blocks of it (`pipeline.completeness`);
+means are taken over whole steps. Empty where that was not checked: then all steps count."""
+
 TABLES: dict[str, Schema] = {
     "hosts": HOSTS, "ranks": RANKS, "spans": SPANS, "p2p": P2P, "messages": MESSAGES, "collectives": COLLECTIVES,
-    "counters": COUNTERS, "clocks": CLOCKS,
+    "counters": COUNTERS, "clocks": CLOCKS, "steps": STEPS,
 }  # fmt: skip
 
 
@@ -131,7 +135,8 @@ class Declared:
 
     `rank_order`: how the framework that recorded the run counts its ranks. `numbers_continue`: a forward of chunk c
     that has no chunk bears the number m + c · `microbatches`, and the two chunks lie in a V. `overlapped`: forwards and
-    backwards run in pairs, also where the capture shows none.
+    backwards run in pairs, also where the capture shows none. `world`: the number of ranks of the job. `steps`: the
+    first step that the profiler announced and the one after the last; it records them whole.
     """
 
     schedule: str | None = None
@@ -145,6 +150,8 @@ class Declared:
     rank_order: RankOrder | None = None
     numbers_continue: bool | None = None
     overlapped: bool | None = None
+    world: int | None = None
+    steps: tuple[int, int] | None = None
 
     def or_else(self, other: Declared) -> Declared:
         """Each fact from `self`, or where it has none, from `other`."""
@@ -247,6 +254,7 @@ class Profile:
     collectives: pl.DataFrame = _table(COLLECTIVES)
     counters: pl.DataFrame = _table(COUNTERS)
     clocks: pl.DataFrame = _table(CLOCKS)
+    steps: pl.DataFrame = _table(STEPS)
     kernels: tuple[KernelFile, ...] = ()
     declared: Declared = Declared()
     notes: tuple[Note, ...] = ()

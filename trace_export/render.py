@@ -99,10 +99,17 @@ def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
             clocks=clock_texts(profile),
             device_tasks=partial(task_batches, profile),
             edges=drawable_edges(profile)[0],
-            step_arguments=step_bubbles(profile).select("run", "step", (100 * pl.col("bubble")).alias("bubble %")),
+            step_arguments=_step_arguments(profile),
             added=tuple(added),
         ),
     )
+
+
+def _step_arguments(profile: Profile) -> pl.DataFrame:
+    """What each step says of itself: its bubble, and where some are not whole, that it is not."""
+    steps = step_bubbles(profile)
+    marks = [] if steps["whole"].all() else [pl.when(~pl.col("whole")).then(pl.lit("no")).alias("whole")]
+    return steps.select("run", "step", (100 * pl.col("bubble")).alias("bubble %"), *marks)
 
 
 def write(

@@ -19,6 +19,7 @@ from trace_export.choices import Align, ColorBy, Format, Tracks
 from trace_export.clocks import align as clock_alignment
 from trace_export.errors import NothingToExportError, TraceExportError, UsageError
 from trace_export.model import Note, Profile
+from trace_export.pipeline import completeness
 from trace_export.progress import Progress, silent
 from trace_export.reading import LoadOptions
 from trace_export.render import WriteOptions
@@ -69,11 +70,16 @@ class Run:
     @cached_property
     def profile(self) -> Profile:
         """All tables, of the part that is selected. Raises NothingToExportError where no block is left."""
-        part = select(self._recorded, self._selection)
+        part = select(self._checked, self._selection)
         if part.spans.is_empty():
             what = f"{self.log_dir}: no block is left by the options"
             raise NothingToExportError(what, f"it has {extent(self._recorded)}")
         return part
+
+    @cached_property
+    def _checked(self) -> Profile:
+        """`_recorded` with what is known of its completeness, which is worked out anew once the clocks are aligned."""
+        return self._recorded if self._clocks != "own" else checked(self._recorded, self._options, one_clock=False)
 
     @property
     def spans(self) -> pl.DataFrame:
@@ -105,7 +111,7 @@ class Run:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        return self._recorded.notes
+        return self._checked.notes
 
     def __repr__(self) -> str:
         clocks = {"own": "each host on its own clock", "aligned": "clocks aligned", "one": "one clock"}[self._clocks]
@@ -247,7 +253,14 @@ def aligned(run: Run, options: AlignOptions, progress: Progress = silent) -> Run
         block_edges=run._recorded.edge_rows(),
         max_error_ns=options.max_error_ns,
     )
+    profile = checked(profile, run._options, one_clock=True)
     return replace(run, _recorded=profile, _clocks="aligned", _inputs=run._inputs + options.inputs)
+
+
+def checked(profile: Profile, options: LoadOptions, *, one_clock: bool) -> Profile:
+    """`profile` with what is known of its completeness, see `pipeline.completeness`."""
+    all_ranks = options.devices is None and options.read.ranks is None
+    return completeness.check(profile, one_clock=one_clock, all_ranks=all_ranks)
 
 
 def drawn(run: Run, options: WriteOptions, outputs: Outputs, progress: Progress = silent) -> Run:

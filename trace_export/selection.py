@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from trace_export.errors import UsageError
-from trace_export.model import Profile
+from trace_export.model import STEP_KEY, WORK_KINDS, Profile
 from trace_export.units import duration, nanoseconds
 
 TIMES = {"p2p": "start_ns", "messages": "send_start_ns", "collectives": "start_ns", "counters": "ts_ns"}
@@ -114,7 +114,9 @@ def select(profile: Profile, wanted: Selection) -> Profile:
     if wanted.window is not None and spans.height:
         zero = int(spans["start_ns"].min())  # type: ignore[arg-type]
         start, end = zero + wanted.window.start_ns, zero + wanted.window.end_ns
-        spans = spans.filter((pl.col("end_ns") > start) & (pl.col("start_ns") < end))
+        inside = (pl.col("end_ns") > start) & (pl.col("start_ns") < end)
+        profile = _truncated(profile, spans.filter(~inside))
+        spans = spans.filter(inside)
     if wanted.steps is not None:
         spans = spans.filter(wanted.steps.holds("step"))
     if wanted.stages is not None:
@@ -128,6 +130,14 @@ def select(profile: Profile, wanted: Selection) -> Profile:
         frames[name] = frames[name].join(ranks, on="rank", how="semi", maintain_order="left")
     kernels = tuple(k for k in profile.kernels if k.rank in set(ranks["rank"]))
     return replace(profile, spans=spans, ranks=ranks, kernels=kernels, window_ns=(start, end), **frames)
+
+
+def _truncated(profile: Profile, outside: pl.DataFrame) -> Profile:
+    """`profile` in which the steps that lose the spans `outside` are no longer whole."""
+    cut = outside.filter(pl.col("kind").is_in(WORK_KINDS)).select(*STEP_KEY, truncated=True).unique()
+    steps = profile.steps.join(cut, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
+    whole = pl.col("whole") & pl.col("truncated").is_null()
+    return replace(profile, steps=steps.with_columns(whole).drop("truncated"))
 
 
 def extent(profile: Profile) -> str:

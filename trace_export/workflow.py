@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from trace_export import render, step_tasks
+from trace_export.pipeline import completeness
 from trace_export.pipeline.interpret import interpret, interpret_table
 from trace_export.progress import Progress, silent
 from trace_export.reading import LoadOptions, Located, locate, read_profile, sizes
@@ -42,6 +43,7 @@ def load(options: LoadOptions, progress: Progress = silent, located: Located | N
     located = located or locate(options)
     if span_table.is_table(options.log_dir):
         table = interpret_table(span_table.read(options.log_dir), options.declared)
+        table = completeness.check(table, one_clock=True, all_ranks=False)  # a table may hold a part that was selected
         return Run(table, options, _clocks="one", _inputs=located.inputs)
     size_of = {} if options.detail == "spans" else sizes(located.sources)
     profile, failures = read_profile(located, options, progress)

@@ -51,8 +51,8 @@ def test_shares_by_hand() -> None:
     steps = step_bubbles(BY_HAND).to_dicts()
     assert steps == [
         {
-            "run": 0, "step": 0, "start_ns": 100, "end_ns": 225, "ranks": 2, "bubble": (65 + 53) / 250,
-            "bubble_own": (65 + 5) / (125 + 77),
+            "run": 0, "step": 0, "start_ns": 100, "end_ns": 225, "ranks": 2, "whole": True,
+            "bubble": (65 + 53) / 250, "bubble_own": (65 + 5) / (125 + 77),
         }
     ]  # fmt: skip
 

@@ -6,8 +6,10 @@ import importlib.metadata
 import pkgutil
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import orjson
@@ -116,7 +118,20 @@ def test_a_rank_recorded_twice(run_cli: Cli, samples: Path, tmp_path: Path) -> N
         folder = tmp_path / first / second
         for name, sample in (("a", first), ("b", second)):
             shutil.copytree(samples / sample, folder / name)
+        for database in (folder / "b").glob("*.sqlite"):
+            with closing(sqlite3.connect(database)) as db:
+                db.execute("PRAGMA user_version = 7")
         result = run_cli("--log_dir", folder, "--out", tmp_path / "out", "--format", "csv")
         assert "holds rank 0" in result.stderr
         assert hint in result.stderr
         assert result.returncode == 3
+
+
+def test_a_file_under_two_names_counts_once(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(samples / "nsys" / "two_hosts", tmp_path / "logs" / name)
+    result = run_cli("--log_dir", tmp_path / "logs", "--out", tmp_path / "out", "--format", "csv", "--json")
+    assert result.returncode == 0, result.stderr
+    found = orjson.loads(result.stdout)
+    assert [note["level"] for note in found["notes"] if note["code"] == "source-recorded-twice"] == ["warning"] * 2
+    assert found["ranks"] == 4

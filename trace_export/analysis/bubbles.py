@@ -40,9 +40,9 @@ data loader); unknown: the block before was not read, or has no number."""
 def rank_bubbles(profile: Profile) -> pl.DataFrame:
     """A row per (run, step, rank) that has blocks, sorted so.
 
-    Columns: run, step, rank, stage, first_ns, last_ns (of the rank's blocks), step_start_ns, step_end_ns (of all
-    ranks'), busy_ns, global_ns and own_ns (the two bubbles), and a column per cause, `warm_up_ns` … `cool_down_ns`,
-    whose sum is global_ns.
+    Columns: run, step, rank, stage, whole (whether every rank has the whole step), first_ns, last_ns (of the rank's
+    blocks), step_start_ns, step_end_ns (of all ranks'), busy_ns, global_ns and own_ns (the two bubbles), and a column
+    per cause, `warm_up_ns` … `cool_down_ns`, whose sum is global_ns.
     """
     return measure(profile).ranks
 
@@ -59,7 +59,7 @@ class Bubbles:
 def measure(profile: Profile) -> Bubbles:
     """The bubbles of all ranks and steps, by cause."""
     work = _work(profile.spans)
-    windows = _windows(work)
+    windows = _windows(work, profile.steps)
     gaps = _split(_gaps(work), profile)
     inner = ["upstream_ns", "transfer_ns", "late_ns", "unknown_ns"]
     ranks = (
@@ -72,8 +72,8 @@ def measure(profile: Profile) -> Bubbles:
         )
         .join(profile.ranks.select("rank", "stage"), on="rank", how="left")
         .select(
-            *STEP_KEY, "rank", "stage", "first_ns", "last_ns", "step_start_ns", "step_end_ns", "busy_ns", "global_ns",
-            "own_ns", *(f"{cause}_ns" for cause in CAUSES),
+            *STEP_KEY, "rank", "stage", "whole", "first_ns", "last_ns", "step_start_ns", "step_end_ns", "busy_ns",
+            "global_ns", "own_ns", *(f"{cause}_ns" for cause in CAUSES),
         )
         .sort(*STEP_KEY, "rank")
     )  # fmt: skip
@@ -84,9 +84,9 @@ def measure(profile: Profile) -> Bubbles:
 
 
 def step_bubbles(profile: Profile) -> pl.DataFrame:
-    """run, step, start_ns, end_ns, ranks, bubble, bubble_own: the shares of the step (0 … 1) in which the ranks are
-    idle, by the global and by the own-window definition; sorted by (run, step)."""
-    return step_shares(_windows(_work(profile.spans)))
+    """run, step, start_ns, end_ns, ranks, whole, bubble, bubble_own: the shares of the step (0 … 1) in which the ranks
+    are idle, by the global and by the own-window definition; sorted by (run, step)."""
+    return step_shares(_windows(_work(profile.spans), profile.steps))
 
 
 def step_shares(ranks: pl.DataFrame) -> pl.DataFrame:
@@ -99,6 +99,7 @@ def step_shares(ranks: pl.DataFrame) -> pl.DataFrame:
             start_ns=pl.col("step_start_ns").first(),
             end_ns=pl.col("step_end_ns").first(),
             ranks=pl.len(),
+            whole=pl.col("whole").first(),
             bubble=pl.when(length.sum() > 0).then(pl.col("global_ns").sum() / length.sum()),
             bubble_own=pl.when(own_window.sum() > 0).then(pl.col("own_ns").sum() / own_window.sum()),
         )
@@ -111,7 +112,7 @@ def bubble_slices(profile: Profile) -> pl.DataFrame:
     `CAUSES`), waits_for (the rank whose block is missing, where it is known), category (`bubble`); sorted by
     (rank, start_ns)."""
     work = _work(profile.spans)
-    windows = _windows(work)
+    windows = _windows(work, profile.steps)
     gaps = _split(_gaps(work), profile)
     ends = pl.col("idle_ns") + pl.col("upstream_ns")
     parts = [
@@ -141,8 +142,9 @@ def _work(spans: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _windows(work: pl.DataFrame) -> pl.DataFrame:
-    """run, step, rank, first_ns, last_ns, step_start_ns, step_end_ns, busy_ns, global_ns, own_ns."""
+def _windows(work: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+    """run, step, rank, first_ns, last_ns, step_start_ns, step_end_ns, busy_ns, global_ns, own_ns, whole (as `known`,
+    of schema `STEPS`, has it; else true)."""
     gap = (pl.col("start_ns") - pl.col("before_ns")).clip(0)
     ranks = work.group_by(RANK_STEP_KEY).agg(
         first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max(), own_ns=gap.sum()
@@ -153,6 +155,8 @@ def _windows(work: pl.DataFrame) -> pl.DataFrame:
         ranks.join(steps, on=STEP_KEY, how="left", nulls_equal=True)
         .with_columns(busy_ns=busy)
         .with_columns(global_ns=pl.col("step_end_ns") - pl.col("step_start_ns") - pl.col("busy_ns"))
+        .join(known, on=STEP_KEY, how="left", nulls_equal=True)
+        .with_columns(pl.col("whole").fill_null(True))
     )
 
 

@@ -10,6 +10,7 @@ import polars as pl
 from trace_export.analysis import bubbles
 from trace_export.analysis.bubbles import CAUSES
 from trace_export.analysis.report import ReportTable
+from trace_export.analysis.whole_steps import of_whole_steps
 from trace_export.model import STEP_KEY, WORK_KINDS, Profile
 
 
@@ -53,7 +54,8 @@ class Comparison:
 
 
 def compare(a: Profile, b: Profile) -> Comparison:
-    """The differences of two profiles that have been interpreted and aligned."""
+    """The differences of two profiles that have been interpreted and aligned, of their whole steps."""
+    a, b = of_whole_steps(a), of_whole_steps(b)
     change = pl.col("b") / pl.when(pl.col("a") != 0).then("a") - 1
     whole = _whole(a).rename({"value": "a"}).join(_whole(b).rename({"value": "b"}), on="what", maintain_order="left")
     sides = [_blocks(p).rename({"blocks": f"{s}_blocks", "median_ns": f"{s}_ns"}) for s, p in (("a", a), ("b", b))]

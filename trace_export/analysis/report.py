@@ -10,6 +10,7 @@ import polars as pl
 from trace_export.analysis import bubbles, stragglers
 from trace_export.analysis.bubbles import CAUSES
 from trace_export.analysis.theory import Theory, explain
+from trace_export.analysis.whole_steps import counted, of_whole_steps
 from trace_export.model import STEP_KEY, Note, Profile
 from trace_export.schedules.catalogue import TITLES
 
@@ -43,7 +44,8 @@ class ReportTable:
 class Report:
     """A run's analysis; times in nanoseconds, shares from 0 to 1.
 
-    `steps`: run, step, start_ns, end_ns, ranks, bubble, bubble_own, next_ns (from the end to the next step's start).
+    `steps`: run, step, start_ns, end_ns, ranks, whole, bubble, bubble_own, next_ns (from the end to the next step's
+    start). All that is a mean over steps is one over whole steps, where there are any.
     `ranks` as `bubbles.rank_bubbles` (not in the JSON document: it has a row for each rank and step).
     `stages`: run, step, stage, ranks and, as means over the ranks, busy_ns, global_ns, own_ns and a column per cause.
     `causes`: cause, idle_ns (mean per rank and step), share (of the step). `slow_stages`, `slow_ranks`, `slow_links`
@@ -91,10 +93,11 @@ class Report:
 
     def tables(self) -> list[ReportTable]:
         """The report as people read it; empty tables are left out."""
+        steps = "whole steps" if self.steps["whole"].any() and not self.steps["whole"].all() else "steps"
         made = [
             ReportTable("Steps", _readable(self._step_rows()), "; ".join([DEFINITIONS, *self._odd_steps()])),
-            ReportTable("Stages", _readable(self._stage_rows()), "means over the steps and ranks of a stage"),
-            ReportTable("Idle time by cause", _readable(self.causes), f"means per rank and step{self.clocks}"),
+            ReportTable("Stages", _readable(self._stage_rows()), f"means over the {steps} and ranks of a stage"),
+            ReportTable("Idle time by cause", _readable(self.causes), f"means per rank over the {steps}{self.clocks}"),
             ReportTable(
                 "Slow stages", _readable(self.slow_stages), f"slow: above {stragglers.SLOW} × the median stage"
             ),
@@ -123,7 +126,8 @@ class Report:
             self.steps.with_columns(step_ns=pl.col("end_ns") - pl.col("start_ns"))
             .join(parts, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
             .select(
-                *(["run"] if self.steps["run"].n_unique() > 1 else []), "step", "step_ns", "next_ns",
+                *(["run"] if self.steps["run"].n_unique() > 1 else []), "step",
+                *([] if self.steps["whole"].all() else ["whole"]), "step_ns", "next_ns",
                 "bubble", pl.col("bubble_own").alias("own"), *PARTS,
             )
         )  # fmt: skip
@@ -131,8 +135,9 @@ class Report:
     def _stage_rows(self) -> pl.DataFrame:
         window = (pl.col("busy_ns") + pl.col("global_ns")).mean()
         own_window = (pl.col("busy_ns") + pl.col("own_ns")).mean()
+        whole = counted(self.stages.join(self.steps.select(*STEP_KEY, "whole"), on=STEP_KEY, nulls_equal=True))
         return (
-            self.stages.group_by("stage")
+            whole.group_by("stage")
             .agg(
                 pl.col("ranks").max(), pl.col("busy_ns").mean(), bubble=pl.col("global_ns").mean() / window,
                 own=pl.col("own_ns").mean() / own_window, **{p: pl.col(p).mean() for p in PARTS},
@@ -172,6 +177,8 @@ class Report:
 def report(profile: Profile) -> Report:
     """The whole analysis of a profile that has been interpreted and aligned."""
     measured = bubbles.measure(profile)
+    whole = of_whole_steps(profile)
+    usual = measured if whole is profile else bubbles.measure(whole)
     steps = bubbles.step_shares(measured.ranks)
     following = pl.col("start_ns").shift(-1).over("run", order_by="start_ns") - pl.col("end_ns")
     stages = (
@@ -179,9 +186,9 @@ def report(profile: Profile) -> Report:
         .agg(pl.len().alias("ranks"), pl.col("busy_ns", "global_ns", "own_ns", *PARTS).mean())
         .sort(*STEP_KEY, "stage")
     )
-    length = (measured.ranks["step_end_ns"] - measured.ranks["step_start_ns"]).mean()
+    length = (usual.ranks["step_end_ns"] - usual.ranks["step_start_ns"]).mean()
     causes = pl.DataFrame(
-        [(name, measured.ranks[f"{cause}_ns"].mean()) for cause, name in CAUSES.items()],
+        [(name, usual.ranks[f"{cause}_ns"].mean()) for cause, name in CAUSES.items()],
         schema={"cause": pl.String, "idle_ns": pl.Float64},
         orient="row",
     ).with_columns(share=pl.col("idle_ns") / pl.lit(length, pl.Float64))
@@ -190,10 +197,10 @@ def report(profile: Profile) -> Report:
         ranks=measured.ranks,
         stages=stages,
         causes=causes.filter(pl.col("idle_ns") > 0),
-        slow_stages=stragglers.slow_stages(profile),
-        slow_ranks=stragglers.slow_ranks(profile),
-        slow_links=stragglers.slow_links(profile, measured.waits),
-        theory=explain(profile, steps),
+        slow_stages=stragglers.slow_stages(whole),
+        slow_ranks=stragglers.slow_ranks(whole),
+        slow_links=stragglers.slow_links(whole, usual.waits),
+        theory=explain(whole, counted(steps)),
         clocks=_clocks(profile),
         notes=profile.notes,
     )

@@ -11,6 +11,7 @@ import orjson
 import polars as pl
 
 from trace_export.analysis.bubbles import step_bubbles
+from trace_export.analysis.whole_steps import counted
 from trace_export.errors import TraceExportError, path_text
 from trace_export.model import Profile
 from trace_export.units import duration
@@ -21,6 +22,7 @@ HOSTS_SHOWN = 16
 @dataclass(frozen=True)
 class Summary:
     """The facts of a run. `bubble` is the mean share of idle time in the steps (global definition), null without steps;
+    it and `step_ns` are of the `whole_steps` (on all ranks), or where there is none, of all;
     `stages` counts the pipeline stages, `stage_origin` says how they are known."""
 
     hosts: list[str]
@@ -29,6 +31,7 @@ class Summary:
     stages: int
     stage_origin: str
     steps: int
+    whole_steps: int
     step_ns: int | None
     blocks: dict[str, int]
     bubble: float | None
@@ -48,11 +51,12 @@ class Summary:
             ("source", ", ".join(self.kinds)),
             ("ranks", str(self.ranks)),
             ("stages", f"{self.stages} ({self.stage_origin})"),
-            ("steps", str(self.steps) + (f", {duration(self.step_ns)} each (median)" if self.step_ns else "")),
+            ("steps", self._steps() + (f", {duration(self.step_ns)} each (median)" if self.step_ns else "")),
             ("blocks", blocks),
         ]
         if self.bubble is not None:
-            rows.append(("bubble", f"{self.bubble:.1%} of the steps (first start to last end over all stages)"))
+            which = "whole steps" if 0 < self.whole_steps < self.steps else "steps"
+            rows.append(("bubble", f"{self.bubble:.1%} of the {which} (first start to last end over all stages)"))
         rows += [("clock", _clock(clock)) for clock in self.clocks[:HOSTS_SHOWN]]
         if len(self.clocks) > HOSTS_SHOWN:
             rows.append(("clock", f"… and {len(self.clocks) - HOSTS_SHOWN} more hosts; --json lists them all"))
@@ -60,11 +64,15 @@ class Summary:
         rows.append(("warnings", str(warnings + len(self.failures))))
         return rows
 
+    def _steps(self) -> str:
+        return str(self.steps) if self.whole_steps == self.steps else f"{self.steps} ({self.whole_steps} whole)"
+
 
 def summarise(profile: Profile, failures: Sequence[TraceExportError] = (), files: Sequence[Path] = ()) -> Summary:
     """The summary of a profile that has been interpreted and aligned."""
     drawn = profile.ranks.join(profile.spans, on="rank", how="semi")
-    steps = step_bubbles(profile)
+    all_steps = step_bubbles(profile)
+    steps = counted(all_steps)
     named = pl.when(pl.col("kind").is_null()).then(pl.lit("other")).otherwise("kind").alias("kind")
     counts = profile.spans.select(named).group_by("kind").len().sort("kind")
     hosts = profile.hosts.join(drawn, on="host", how="semi").sort("machine")
@@ -74,7 +82,8 @@ def summarise(profile: Profile, failures: Sequence[TraceExportError] = (), files
         ranks=drawn.height,
         stages=drawn["stage"].n_unique(),
         stage_origin=", ".join(drawn["stage_origin"].drop_nulls().unique().sort()) or "unknown",
-        steps=steps.height,
+        steps=all_steps.height,
+        whole_steps=int(all_steps["whole"].sum()),
         step_ns=_median(steps["end_ns"] - steps["start_ns"]),
         blocks=dict(counts.iter_rows()),
         bubble=float(value) if isinstance(value := steps["bubble"].mean(), float) else None,

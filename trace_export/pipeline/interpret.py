@@ -8,6 +8,7 @@ import polars as pl
 
 from trace_export.model import SPAN_ID, Declared, Interpretation, Plan, Profile, Recognition
 from trace_export.pipeline import edges, labels, message_labels, messages, schedule_match, stages, steps, transfers
+from trace_export.pipeline.doubles import without_doubles
 
 
 def interpret(profile: Profile, user: Declared) -> Profile:
@@ -16,7 +17,8 @@ def interpret(profile: Profile, user: Declared) -> Profile:
 
     `user`: what the user specified. Raises UsageError when that cannot be.
     """
-    profile = stages.resolve(with_ids(profile), user)  # stage and replica of each rank
+    profile = with_ids(without_doubles(profile))  # what was recorded twice counts once
+    profile = stages.resolve(profile, user)  # stage and replica of each rank
     profile, undetermined = steps.number(profile)  # training step of each block
     profile = labels.label(profile, undetermined)  # micro-batch, chunk and phase of each block
     profile = transfers.label(profile)  # the block that each send and receive belongs to

@@ -150,10 +150,8 @@ def _origins(places: pl.DataFrame, inferred: stages_from_work.Inference | None) 
 
 def _absent_stages(ranks: pl.DataFrame, declared: Declared, by_user: int | None) -> list[Note]:
     present = ranks["stage"].n_unique()
-    if by_user and (absent := by_user - present) > 0:
-        return [Note("stages-absent", "note", f"{absent} of the {by_user} stages given by --pp have no rank here")]
     stages = depth(ranks, declared)
-    if stages <= DEEPEST * present or ranks.is_empty():
+    if by_user or stages <= DEEPEST * present or ranks.is_empty():
         return []
     text = f"the profiles declare {stages} stages, but only {present} of them have a rank here"
     consequence = "the order of the blocks is compared with no schedule; if the number is wrong, give --pp"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,8 @@ RANK_COLUMNS = {
 
 
 def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
-    """All profiles as one, and an error for each that repeats a recorded rank of an earlier one.
+    """All profiles as one, and an error for each that repeats a recorded rank of an earlier one. Of files with the same
+    ranks and content the first counts.
 
     An assumed number that is recorded for another rank becomes the next free one, in the order given.
     """
@@ -28,8 +30,14 @@ def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
     kept: list[Profile] = []
     refused: list[SourceError] = []
     assumed: list[Note] = []
+    copies: list[Note] = []
+    alike: dict[tuple[object, ...], Profile] = {}
     used: set[int] = set()
     for part in parts:
+        original = alike.setdefault(_claim(part), part)
+        if original is not part and _same_file(part, original):
+            copies.append(_copy(part, original))
+            continue
         twice = next((r for r in _ranks(part, recorded=True) if r in used), None)
         if twice is not None:
             refused.append(_refusal(part, twice, next(k for k in kept if twice in _ranks(k, recorded=True))))
@@ -47,10 +55,29 @@ def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
             )
         used.update(_ranks(part, recorded=True))
         kept.append(_renumbered(part, numbers) if numbers else part)
-    whole = concat(kept)
+    whole = concat(kept).with_notes(copies)
     if assumed:
         whole = whole.with_notes([replace(assumed[0], count=len(assumed))])
     return _by_label(replace(whole, hosts=_hosts(whole.hosts))), refused
+
+
+def _claim(part: Profile) -> tuple[object, ...]:
+    """What two recordings of the same blocks by the same ranks have in common. Files that are numbered as different
+    ranks are such, even if their content is the same."""
+    times = part.spans.select(n=pl.len(), start=pl.col("start_ns").sum(), end=pl.col("end_ns").sum())
+    return (*part.ranks["rank"], *times.row(0))
+
+
+def _same_file(part: Profile, original: Profile) -> bool:
+    """Whether two sources that claim the same are files with the same bytes."""
+    one, other = (Path(str(p.ranks["source"].first())) for p in (part, original))
+    return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
+
+
+def _copy(part: Profile, original: Profile) -> Note:
+    path, other = (str(p.ranks["source"].first()) for p in (part, original))
+    text = f"the same recording as {other}, which counts once"
+    return Note("source-recorded-twice", "warning", text, path)
 
 
 def _refusal(part: Profile, rank: int, kept: Profile) -> SourceError:

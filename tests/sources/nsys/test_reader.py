@@ -511,6 +511,8 @@ def test_one_bad_file_does_not_hide_the_others(tmp_path: Path, run_cli: Cli) -> 
     block(good, A, 0, "F0.0.0")
     good.write(tmp_path / "good.sqlite")
     good.write(tmp_path / "same_rank.sqlite")
+    with closing(sqlite3.connect(tmp_path / "same_rank.sqlite")) as db:
+        db.execute("PRAGMA user_version = 7")  # not the same file
     (tmp_path / "cut.sqlite").write_bytes((tmp_path / "good.sqlite").read_bytes()[:5_000])
     (tmp_path / "late.nsys-rep").write_text("a report")
     done = run_cli("--log_dir", tmp_path, "--out", tmp_path / "out", "--format", "csv", env={**os.environ, "PATH": ""})

@@ -7,7 +7,7 @@ it was open, launch and work joined by their correlation id. What stays in memor
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
@@ -65,7 +65,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
     """
     dialects = Dialects.of(options.markers)
     with Trace(source.path, WANTED) as trace:
-        recorded = _recorded_rank(trace)
+        recorded = _job(trace, "rank")
         if recorded is not None and options.ranks is not None and recorded not in options.ranks:
             return Profile()
         offset_ns = _offset_ns(trace)
@@ -77,7 +77,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
         worked = with_activity(ranges, activity)
         named, calls = transfers(ranges, worked), pl.concat(content.calls)
         host = _host(trace, source)
-        return profile(
+        found = profile(
             source,
             ranges,
             worked,
@@ -90,6 +90,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
             collectives=nccl.collectives(calls),
             notes=(*clock, *_losses(trace)),
         )
+        return replace(found, declared=replace(found.declared, world=_job(trace, "world_size") or None))
 
 
 def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
@@ -208,10 +209,11 @@ def _attributed(ranges: Ranges, content: _Content) -> GpuActivity:
     return activity
 
 
-def _recorded_rank(trace: Trace) -> int | None:
-    info = trace.header.get("distributedInfo")
-    rank = info.get("rank") if isinstance(info, dict) else None
-    return rank if isinstance(rank, int) and 0 <= rank < 1 << 31 else None
+def _job(trace: Trace, name: str) -> int | None:
+    """A number of distributedInfo: `rank`, or `world_size`."""
+    job = trace.header.get("distributedInfo")
+    number = job.get(name) if isinstance(job, dict) else None
+    return number if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 1 << 31 else None
 
 
 def _host(trace: Trace, source: Source) -> str:
@@ -227,7 +229,7 @@ def _ranks(trace: Trace, source: Source, ranges: Ranges, device: int | None) -> 
     rank, origin = next(
         (number, origin)
         for number, origin in (
-            (_recorded_rank(trace), "recorded"),
+            (_job(trace, "rank"), "recorded"),
             (names["rank"].first(), "recorded"),
             (source.rank, source.rank_origin),
             (min(own, default=0), "assumed"),

@@ -49,12 +49,14 @@ class Log:
 
     `thread` is null where the log's own prefix is missing. `announced` is the first profiled step that the log last
     announced before the record (null: none), `announcement` counts the changes of that text. `malformed` counts the
-    malformed records, `first_malformed` is the byte offset of the first.
+    malformed records, `first_malformed` is the byte offset of the first. `steps`: the profiled steps as announced, the
+    first and the one after the last; None where the log announces none or several ranges.
     """
 
     records: pl.DataFrame
     malformed: int = 0
     first_malformed: int = -1
+    steps: tuple[int, int] | None = None
 
 
 def scan(path: Path) -> Log:
@@ -134,7 +136,13 @@ class _Scanner:
         if self.records:
             self._flush()
         records = pl.concat(self.frames) if self.frames else pl.DataFrame(schema=RECORDS)
-        return Log(records, self.malformed, self.first_malformed)
+        return Log(records, self.malformed, self.first_malformed, self._steps())
+
+    def _steps(self) -> tuple[int, int] | None:
+        if self.text is None or self.announcement or not self.text[1]:
+            return None
+        first, end = int(self.text[0]), int(self.text[1])
+        return (first, end) if first < end else None
 
 
 def _frame(records: list[Match]) -> pl.DataFrame:

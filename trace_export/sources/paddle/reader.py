@@ -76,7 +76,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
         ranks=conform(pl.DataFrame([_rank(source, m) for m in members]), RANKS),
         spans=_spans(good, source),
         p2p=_transfers(good, source),
-        declared=Declared(rank_order=RANK_ORDER),
+        declared=Declared(rank_order=RANK_ORDER, steps=log.steps),
         notes=tuple(notes),
     )
 

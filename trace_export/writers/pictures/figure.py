@@ -109,8 +109,8 @@ class Figure:
 def figure(chart: Chart, steps: Numbers | None = None, bubbles: pl.DataFrame | None = None) -> Figure:
     """The picture of `chart`, of the `steps` only where some are given.
 
-    `bubbles`, of which each row's bubble is taken: run, step, rank, step_start_ns, step_end_ns, and global_ns, the
-    rank's idle time between the two.
+    `bubbles`, of which each row's bubble is taken: run, step, rank, step_start_ns, step_end_ns, global_ns (the rank's
+    idle time between the two), and whole, which is false for steps that are marked as incomplete.
     Raises NothingToExportError when no block is left.
     """
     tracks = _row_tracks(chart)
@@ -125,7 +125,7 @@ def figure(chart: Chart, steps: Numbers | None = None, bubbles: pl.DataFrame | N
     first = ["row", "lane", "start_ns", "end_ns", "name", "label", "fill", "kind"]
     facts = [name for name in blocks.columns if name not in (*first, *SLICES)]
     blocks = blocks.select(*first, *facts).sort("row", "lane", "start_ns", "end_ns", maintain_order=True)
-    return Figure(chart.title, _rows(tracks, slices), _steps(blocks), blocks, chunks, bubbles)
+    return Figure(chart.title, _rows(tracks, slices), _marked(_steps(blocks), bubbles), blocks, chunks, bubbles)
 
 
 def _slices(chart: Chart, tracks: list[list[Track]]) -> pl.DataFrame:
@@ -198,3 +198,13 @@ def _steps(blocks: pl.DataFrame) -> pl.DataFrame:
         .sort(pl.col("step").is_null(), "start_ns", "run", "step")
         .with_columns(name=pl.when(pl.col("step").is_null()).then(pl.lit("outside of any step")).otherwise(name))
     )
+
+
+def _marked(steps: pl.DataFrame, bubbles: pl.DataFrame | None) -> pl.DataFrame:
+    """`steps` whose names say where a step is not whole. A chart without runs is one of a single run."""
+    if bubbles is None or bubbles["whole"].all():
+        return steps
+    part = bubbles.filter(~pl.col("whole")).select("run", "step", mark=pl.lit(" (incomplete)")).unique()
+    on = ["step"] if steps["run"].null_count() else ["run", "step"]
+    marks = steps.join(part.unique(on), on=on, how="left", nulls_equal=True, maintain_order="left")["mark"]
+    return steps.with_columns(pl.col("name") + marks.fill_null(""))

@@ -1,0 +1,95 @@
+"""Logs that are cut, doubled or copied: the figures are those of whole steps, and what is wrong is said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Cli
+
+Summary = dict[str, Any]
+
+
+@pytest.fixture
+def logs(samples: Path, tmp_path: Path) -> Path:
+    """Four ranks; the logs announce the steps 2-4 of 8 micro-batches, and have them."""
+    return Path(shutil.copytree(samples / "paddle" / "single", tmp_path / "logs"))
+
+
+def summary(run_cli: Cli, logs: Path) -> Summary:
+    result = run_cli("--log_dir", logs, "--out", logs.parent / "out", "--format", "chrome,svg", "--json")
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)  # type: ignore[no-any-return]
+
+
+def notes(found: Summary) -> dict[str, str]:
+    return {note["code"]: note["level"] for note in found["notes"]}
+
+
+def lines_of(log: Path) -> list[str]:
+    return log.read_text().splitlines(keepends=True)
+
+
+def test_a_log_that_was_cut(run_cli: Cli, logs: Path) -> None:
+    whole = summary(run_cli, logs)
+    log = logs / "workerlog.2"
+    log.write_text("".join(lines_of(log)[: len(lines_of(log)) * 6 // 10]))
+    found = summary(run_cli, logs)
+    assert notes(found)["blocks-missing"] == "warning"
+    text = next(note["text"] for note in found["notes"] if note["code"] == "blocks-missing")
+    assert "stage 2 (rank 2): step 4 has 0 of 16 blocks (2 cases in all, on ranks 2, in steps 3-4)" in text
+    assert (found["steps"], found["whole_steps"]) == (3, 1)
+    assert found["bubble"] == pytest.approx(whole["bubble"], abs=0.002), "31.4 % over all three"
+    events = json.loads((logs.parent / "out" / "pipeline_profile.json").read_bytes())["traceEvents"]
+    marked = {e["name"]: e["args"].get("whole") for e in events if e.get("cat") == "step" and e["ph"] == "X"}
+    assert marked == {"step 2": None, "step 3": "no", "step 4": "no"}
+    assert "step 3 (incomplete)" in (logs.parent / "out" / "pipeline_profile.svg").read_text()
+
+
+def test_a_log_that_was_concatenated_with_itself(run_cli: Cli, logs: Path) -> None:
+    whole = summary(run_cli, logs)
+    log = logs / "workerlog.2"
+    log.write_text(log.read_text() * 2)
+    found = summary(run_cli, logs)
+    assert notes(found)["blocks-recorded-twice"] == "warning"
+    for figure in ("steps", "whole_steps", "step_ns", "bubble", "blocks"):
+        assert found[figure] == whole[figure]
+
+
+def test_one_log_in_place_of_another(run_cli: Cli, logs: Path) -> None:
+    shutil.copy(logs / "workerlog.2", logs / "workerlog.1")
+    assert "warning" in notes(summary(run_cli, logs)).values()
+    result = run_cli("--log_dir", logs, "--out", logs.parent / "out", "--pp", 4, "--json")
+    assert notes(json.loads(result.stdout))["ranks-identical"] == "warning"
+
+
+def test_steps_that_were_announced_and_not_recorded(run_cli: Cli, logs: Path) -> None:
+    for log in logs.glob("workerlog.*"):
+        lines = lines_of(log)
+        log.write_text("".join(lines[: next(n for n, line in enumerate(lines) if "global_step: 3" in line)]))
+    found = summary(run_cli, logs)
+    assert notes(found)["steps-missing"] == "warning"
+
+
+def test_the_report_takes_means_over_whole_steps(run_cli: Cli, logs: Path) -> None:
+    log = logs / "workerlog.2"
+    log.write_text("".join(lines_of(log)[: len(lines_of(log)) * 6 // 10]))
+    document = json.loads(run_cli("report", logs, "--json").stdout)
+    assert [step["whole"] for step in document["steps"]] == [True, False, False]
+    measured = next(level for level in document["theory"] if level["level"] == "measured")
+    assert measured["bubble"] == document["steps"][0]["bubble"]
+    text = run_cli("report", logs).stdout
+    assert "means over the whole steps" in text
+
+
+def test_a_log_without_any_whole_step(run_cli: Cli, logs: Path) -> None:
+    log = logs / "workerlog.2"
+    log.write_text("".join(line for line in lines_of(log) if "type = forward, micro_batch_id = 3" not in line))
+    found = summary(run_cli, logs)
+    assert notes(found)["no-whole-step"] == "warning"
+    assert (found["steps"], found["whole_steps"]) == (3, 0)
+    assert found["bubble"] is not None

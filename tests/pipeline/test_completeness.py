@@ -1,0 +1,170 @@
+"""Ranks of a pipeline must agree on steps and blocks; what is missing or in excess is named and left out of means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from tests.support.clock_runs import Clocks, make
+from trace_export.model import Declared, Profile
+from trace_export.pipeline import completeness
+
+STEPS, STAGES, MICROBATCHES = 3, 4, 6
+PARTS = 2 * MICROBATCHES
+
+
+def whole(**more: object) -> Profile:
+    """Steps 0-2 of 1F1B on four stages, on one clock."""
+    run = make(Clocks(steps=STEPS, stages=STAGES, microbatches=MICROBATCHES, ranks_per_host=STAGES, **more))  # type: ignore[arg-type]
+    spans = run.profile.spans.with_columns(run=pl.lit(0, pl.Int32)).sort("rank", "start_ns")
+    return replace(run.profile, spans=spans)
+
+
+def check(profile: Profile) -> Profile:
+    return completeness.check(profile, one_clock=True, all_ranks=True)
+
+
+def without(profile: Profile, gone: pl.Expr) -> Profile:
+    return replace(profile, spans=profile.spans.filter(~gone))
+
+
+def at(rank: int, step: int) -> pl.Expr:
+    return (pl.col("rank") == rank) & (pl.col("step") == step)
+
+
+nth = pl.int_range(pl.len()).over("rank", "step")
+
+
+def noted(done: Profile) -> dict[str, tuple[str, int]]:
+    return {note.code: (note.level, note.count) for note in done.notes}
+
+
+def steps(done: Profile) -> dict[int, bool]:
+    return dict(done.steps.select("step", "whole").iter_rows())
+
+
+def text(done: Profile, code: str) -> str:
+    return next(note.text for note in done.notes if note.code == code)
+
+
+@pytest.mark.parametrize("clocks", [{}, {"replicas": 2}, {"eager": 1.0}])
+def test_a_whole_run_has_no_note(clocks: dict[str, object]) -> None:
+    done = check(whole(**clocks)).validate()
+    assert steps(done) == {0: True, 1: True, 2: True}
+    assert not done.notes
+
+
+def test_blocks_that_are_missing_in_the_middle_are_named() -> None:
+    """7 of the 12 blocks of rank 2 are missing in step 1, 2 of rank 0: five rows in, one warning out."""
+    done = check(without(whole(), (at(2, 1) & (nth >= 5)) | (at(0, 1) & (nth < 2))))
+    assert noted(done) == {"blocks-missing": ("warning", 2), "steps-not-whole": ("note", 1)}
+    assert "stage 2 (rank 2): step 1 has 5 of 12 blocks" in text(done, "blocks-missing")
+    assert "on ranks 0,2, in steps 1" in text(done, "blocks-missing")
+    assert steps(done) == {0: True, 1: False, 2: True}
+
+
+def test_a_log_that_ends_early_is_not_taken_for_the_end_of_the_capture() -> None:
+    """Rank 2 stops in the middle of step 1; the others go on to the end of step 2."""
+    done = check(without(whole(), (at(2, 1) & (nth >= 5)) | at(2, 2)))
+    assert noted(done)["blocks-missing"] == ("warning", 2)
+    assert "stage 2 (rank 2): step 2 has 0 of 12 blocks" in text(done, "blocks-missing")
+    assert steps(done) == {0: True, 1: False, 2: False}
+
+
+def test_blocks_in_excess_are_named() -> None:
+    made = whole()
+    late = made.spans.filter(at(1, 1)).with_columns(pl.col("start_ns", "end_ns") + 5)
+    done = check(replace(made, spans=pl.concat([made.spans, late])))
+    assert noted(done) == {"blocks-in-excess": ("warning", 1), "steps-not-whole": ("note", 1)}
+    assert "stage 1 (rank 1): step 1 has 24 of 12 blocks" in text(done, "blocks-in-excess")
+
+
+def test_a_capture_that_ends_inside_a_step_is_truncated_on_all_ranks() -> None:
+    made = whole()
+    last = made.spans.filter(pl.col("step") == 2)
+    end = int(last["start_ns"].min() + (last["end_ns"].max() - last["start_ns"].min()) * 0.6)  # type: ignore[operator]
+    done = check(without(made, pl.col("end_ns") > end))
+    assert noted(done).keys() == {"steps-truncated", "steps-not-whole"}
+    assert {note.level for note in done.notes} == {"note"}
+    assert steps(done) == {0: True, 1: True, 2: False}
+
+
+def test_a_capture_that_begins_inside_a_step() -> None:
+    made = whole()
+    first = made.spans.filter(pl.col("step") == 0)
+    begin = int(first["start_ns"].min() + (first["end_ns"].max() - first["start_ns"].min()) * 0.4)  # type: ignore[operator]
+    done = check(without(made, pl.col("start_ns") < begin))
+    assert noted(done).keys() == {"steps-truncated", "steps-not-whole"}
+    assert steps(done) == {0: False, 1: True, 2: True}
+
+
+def test_steps_that_the_profiler_announced_are_never_truncated_by_the_capture() -> None:
+    made = replace(whole(), declared=Declared(steps=(0, 3)))
+    done = check(without(made, at(3, 2) & (nth >= PARTS - 2)))
+    assert noted(done)["blocks-missing"] == ("warning", 1)
+
+
+def test_steps_that_were_announced_and_are_on_no_rank() -> None:
+    done = check(replace(whole(), declared=Declared(steps=(0, 5))))
+    assert noted(done) == {"steps-missing": ("warning", 1)}
+    assert "announced steps 0-4, and no rank has step 3-4" in text(done, "steps-missing")
+
+
+def test_no_whole_step_is_a_warning() -> None:
+    done = check(without(whole(), (pl.col("rank") == 1) & (nth == 4)))
+    assert noted(done) == {"blocks-missing": ("warning", 3), "no-whole-step": ("warning", 1)}
+    assert not any(steps(done).values())
+
+
+def test_a_rank_whose_steps_are_numbered_otherwise_lies_apart() -> None:
+    """Rank 2 lacks step 1, and its source counts what it has: its step 1 is the others' step 2."""
+    made = without(whole(), at(2, 1))
+    counted = pl.when(at(2, 2)).then(1).otherwise("step").cast(pl.Int32).alias("step")
+    done = check(replace(made, spans=made.spans.with_columns(counted)))
+    assert noted(done).keys() == {"blocks-missing", "steps-apart", "steps-not-whole"}
+    assert text(done, "steps-apart").startswith("stage 2 (rank 2): step 1 lies")
+    assert steps(done) == {0: True, 1: False, 2: False}
+
+
+def test_weights_apart_may_leave_the_first_stage_without_input_gradients() -> None:
+    made = whole()
+    backward = made.spans.filter(pl.col("kind") == "B").with_columns(kind=pl.lit("W"))
+    both = pl.concat([made.spans, backward.with_columns(pl.col("start_ns") + 1)])
+    done = check(replace(made, spans=both.filter(~((pl.col("rank") == 0) & (pl.col("kind") == "B")))))
+    assert not done.notes
+    lost = check(replace(made, spans=both.filter(~(at(2, 1) & (pl.col("kind") == "W") & (pl.col("microbatch") == 3)))))
+    assert "stage 2 (rank 2): step 1 has 17 of 18 blocks" in text(lost, "blocks-missing")
+
+
+def test_a_step_that_runs_forward_only_is_whole() -> None:
+    assert not check(without(whole(), (pl.col("step") == 1) & (pl.col("kind") == "B"))).notes
+
+
+def test_stages_and_ranks_that_are_missing_are_named() -> None:
+    made = whole()
+    sizes = Declared(pp=6, tp=1, dp=1)
+    done = check(replace(without(made, pl.col("rank") == 1), declared=sizes))
+    assert noted(done) == {"stages-missing": ("warning", 3), "ranks-missing": ("warning", 3)}
+    assert "stage 1,4-5 of 6 stages" in text(done, "stages-missing")
+    assert "3 of 6 ranks of the job are not in the data: 1,4-5" in text(done, "ranks-missing")
+    assert not completeness.check(replace(made, declared=sizes), one_clock=True, all_ranks=False).notes
+
+
+def test_ranks_that_are_replicas_of_others_may_be_missing() -> None:
+    done = check(replace(whole(), declared=Declared(world=8)))
+    assert noted(done) == {"ranks-missing": ("note", 4)}
+
+
+def test_a_stage_with_fewer_ranks_than_the_others() -> None:
+    done = check(without(whole(replicas=2), pl.col("rank") == 6))
+    assert noted(done) == {"stages-uneven": ("warning", 1)}
+    assert "stage 2 has 1 ranks" in text(done, "stages-uneven")
+
+
+def test_times_of_clocks_that_are_not_aligned_are_not_compared() -> None:
+    run = make(Clocks(steps=STEPS, stages=STAGES, microbatches=MICROBATCHES, ranks_per_host=2, offset_us=3e7))
+    apart = completeness.check(run.profile, one_clock=True, all_ranks=True)
+    assert "steps-apart" in noted(apart)
+    assert not completeness.check(run.profile, one_clock=False, all_ranks=True).notes

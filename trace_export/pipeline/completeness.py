@@ -1,0 +1,289 @@
+"""Which steps are whole: the ranks of a pipeline must agree on the steps and on the number of blocks in each.
+
+In a step every stage runs each micro-batch forward and backward, through each of its chunks, so that all ranks have the
+same number of forwards and of backwards. Two things are excepted: where weight gradients are recorded apart, the first
+stage may have no input gradient to compute, and the number of weight gradients depends on the schedule and the stage;
+and a capture may begin and end inside a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import polars as pl
+
+from trace_export.model import INT, RANK_STEP_KEY, STEP_KEY, STEPS, WORK_KINDS, Note, Profile, Recognition, conform
+from trace_export.schedules.schedule import blocks
+from trace_export.selection import Numbers
+from trace_export.units import duration
+
+RANK_RUN = ["rank", "run"]
+
+
+def check(profile: Profile, *, one_clock: bool, all_ranks: bool) -> Profile:
+    """`profile` with the table `steps` filled, and notes on blocks, steps and ranks that are missing or in excess.
+
+    Needs an interpreted profile. `one_clock`: the times of different hosts can be compared. `all_ranks`: the user did
+    not ask for some ranks only, so that ranks which are absent are missing. O(n log n) in the number of blocks.
+    """
+    work = profile.spans.filter(pl.col("kind").is_in(WORK_KINDS))
+    if work.is_empty():
+        return profile
+    clock = pl.lit("") if one_clock else pl.col("host")
+    parts = _parts(work, profile.ranks.with_columns(clock=clock))
+    parts = _against_wanted(parts, _scheduled_weights(profile))
+    parts = _at_the_edges(parts, work, may_be_truncated=profile.declared.steps is None)
+    parts = _apart(parts)
+    flawed = pl.any_horizontal(pl.col("missing", "excess", "apart_ns") > 0)
+    steps = parts.group_by(STEP_KEY).agg(whole=~flawed.any()).sort(STEP_KEY)
+    notes = _on_blocks(parts) + _on_announced(profile.declared.steps, steps) + _on_figures(steps)
+    absent = _on_ranks(profile, work) if all_ranks else []
+    return replace(profile, steps=conform(steps, STEPS)).with_notes([*_on_copies(profile, work), *absent, *notes])
+
+
+def _parts(work: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
+    """A row for each rank and step, also where the rank has no block of it: rank, stage, replica, clock, run, step, F,
+    B, W (numbers of blocks; a fused one counts as forward and as backward), first_ns, last_ns."""
+    kind, count = pl.col("kind"), pl.Int64
+    counted = work.group_by(RANK_STEP_KEY).agg(
+        F=kind.is_in(["F", "FB"]).sum().cast(count),
+        B=kind.is_in(["B", "FB"]).sum().cast(count),
+        W=(kind == "W").sum().cast(count),
+        first_ns=pl.col("start_ns").min(),
+        last_ns=pl.col("end_ns").max(),
+    )
+    places = ranks.select("rank", "stage", "replica", "clock").unique("rank")
+    grid = places.join(counted, on="rank", how="semi").join(counted.select(STEP_KEY).unique(), how="cross")
+    parts = grid.join(counted, on=RANK_STEP_KEY, how="left", nulls_equal=True)
+    return parts.with_columns(pl.col("F", "B", "W").fill_null(0)).sort(RANK_STEP_KEY)
+
+
+def _scheduled_weights(profile: Profile) -> pl.DataFrame:
+    """stage, forwards, weights: how many weight gradients belong to so many forwards in the schedule that was
+    recognised with them."""
+    found = profile.interpretation.recognition if profile.interpretation else Recognition()
+    if found.named is None or not found.weights:
+        return pl.DataFrame(schema={"stage": INT, "forwards": pl.Int64, "weights": pl.Int64})
+    kind = pl.col("kind")
+    return (
+        blocks(found.named, range(found.named.stages))
+        .group_by(pl.col("stage").cast(INT))
+        .agg(
+            forwards=kind.is_in(["F", "FB"]).sum().cast(pl.Int64), weights=(kind == "W").sum().cast(pl.Int64)
+        )
+    )  # fmt: skip
+
+
+def _against_wanted(parts: pl.DataFrame, scheduled: pl.DataFrame) -> pl.DataFrame:
+    """`parts` with have, want, missing and excess: numbers of blocks. `scheduled` as from `_scheduled_weights`.
+
+    A step without any backward, unless it is the last one of its run, runs forward only.
+    """
+    parts = parts.join(_wanted(parts), on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
+    parts = parts.join(scheduled, on="stage", how="left", maintain_order="left")
+    last = pl.col("step") == pl.col("step").max().over("run")
+    backward = ((pl.col("B") > 0).any().over(STEP_KEY) | last) & (pl.col("B") > 0).any()
+    no_input_gradient = (pl.col("W") > 0).any() & (pl.col("stage") == pl.col("stage").min())
+    want = {
+        "F": pl.col("n"),
+        "B": pl.when(no_input_gradient).then("B").when(backward).then("n").otherwise(0),
+        "W": pl.when(pl.col("n") == pl.col("forwards"))
+        .then("weights")
+        .when("usual")
+        .then(pl.max_horizontal("W", pl.col("W").mode().max().over("stage")))
+        .otherwise("W"),
+    }
+    parts = parts.with_columns(wanted.alias(f"want_{kind}") for kind, wanted in want.items())
+    each = [pl.col(f"want_{kind}") - pl.col(kind) for kind in want]
+    return parts.with_columns(
+        have=pl.sum_horizontal(*want),
+        want=pl.sum_horizontal(f"want_{kind}" for kind in want),
+        missing=pl.sum_horizontal(d.clip(lower_bound=0) for d in each),
+        excess=pl.sum_horizontal((-d).clip(lower_bound=0) for d in each),
+    )
+
+
+def _wanted(parts: pl.DataFrame) -> pl.DataFrame:
+    """run, step, n, usual: how many forwards, and as many backwards, a rank should have in a step, and whether that is
+    what most ranks have in most steps.
+
+    It is the number that more than half of the ranks have, in forwards and backwards. Where there is none, it is the
+    usual number, or if some have more, the most frequent one, and of two the larger.
+    """
+    votes = pl.concat([parts.select(*STEP_KEY, n=pl.col(kind)) for kind in ("F", "B")]).filter(pl.col("n") > 0)
+    usual = votes["n"].mode().max()
+    share = pl.col("len") / pl.col("len").sum()
+    by_step = votes.group_by(*STEP_KEY, "n").len().sort("len", "n").group_by(STEP_KEY, maintain_order=True)
+    found = by_step.agg(pl.col("n").last(), most=pl.col("n").max(), clear=share.last() > 0.5)
+    number = pl.when(~pl.col("clear") & (pl.col("most") <= usual)).then(pl.lit(usual, pl.Int64)).otherwise("n")
+    return found.select(*STEP_KEY, n=number, usual=number == usual)
+
+
+def _at_the_edges(parts: pl.DataFrame, work: pl.DataFrame, *, may_be_truncated: bool) -> pl.DataFrame:
+    """`parts` with `truncated`: blocks are missing because the capture began or ended inside the step.
+
+    Only of the first and the last step of a run; only where the rank's data begin or end with those of all ranks on its
+    clock, within the longest time between two of its blocks; and not where it has the block with which its steps begin
+    or end.
+    """
+    if not (parts["missing"] > 0).any():
+        return parts.with_columns(truncated=pl.lit(False))
+    ordered = work.sort("rank", "run", "start_ns")
+    gap = pl.max_horizontal(pl.col("start_ns", "end_ns").diff().over(RANK_RUN))
+    reach = ordered.with_columns(gap=gap).group_by(RANK_RUN).agg(
+        begin=pl.col("start_ns").min(), end=pl.col("end_ns").max(), gap=pl.col("gap").max().fill_null(0)
+    ).join(parts.select("rank", "clock").unique(), on="rank")  # fmt: skip
+    late = pl.col("begin") - pl.col("begin").min().over("run", "clock")
+    early = pl.col("end").max().over("run", "clock") - pl.col("end")
+    reach = reach.select(*RANK_RUN, from_begin=late <= pl.col("gap"), to_end=early <= pl.col("gap"))
+    step = pl.col("step")
+    begins = (step == step.min().over("run")) & pl.col("from_begin") & ~pl.col("has_first")
+    ends = (step == step.max().over("run")) & pl.col("to_end") & ~pl.col("has_last")
+    lacks = (pl.col("missing") > 0) & (pl.col("excess") == 0)
+    begun = (pl.col("have") > 0) | (pl.col("missing") > 0).all().over(STEP_KEY)
+    return (
+        parts.join(reach, on=RANK_RUN, how="left", nulls_equal=True, maintain_order="left")
+        .join(_outermost(parts, ordered), on=RANK_STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
+        .with_columns(truncated=((begins | ends).fill_null(False) & lacks & begun) & may_be_truncated)
+    )
+
+
+def _outermost(parts: pl.DataFrame, ordered: pl.DataFrame) -> pl.DataFrame:
+    """rank, run, step, has_first, has_last: whether a rank's part of a step has the block that its whole steps (if
+    there is none, several of its steps) begin and end with. `ordered`: the blocks of each rank by time."""
+    label = pl.struct("kind", "microbatch", "chunk")
+    ends = ordered.group_by(RANK_STEP_KEY).agg(first=label.first(), last=label.last())
+    ends = ends.join(parts.select(*RANK_STEP_KEY, "missing"), on=RANK_STEP_KEY, nulls_equal=True)
+    found = parts.select(RANK_STEP_KEY)
+    for end in ("first", "last"):
+        votes = ends.group_by("rank", end).agg(pl.len(), whole=(pl.col("missing") == 0).sum())
+        votes = votes.filter((pl.col("whole") > 0) | (pl.col("len") > 1)).sort("rank", "whole", "len")
+        usual = votes.group_by("rank").agg(pl.col(end).last())
+        there = ordered.with_columns(label.alias(end)).join(usual, on=["rank", end]).select(RANK_STEP_KEY).unique()
+        there = there.with_columns(pl.lit(True).alias(f"has_{end}"))
+        found = found.join(there, on=RANK_STEP_KEY, how="left", nulls_equal=True)
+    return found.with_columns(pl.col("has_first", "has_last").fill_null(False))
+
+
+def _apart(parts: pl.DataFrame) -> pl.DataFrame:
+    """`parts` with `apart_ns`: how far a rank's part of a step lies from the others' if they have no time in common.
+
+    In a step that runs forward and back, the window of a stage contains that of the next one. Where they are apart, the
+    rank's steps are numbered otherwise, for lack of one, or its clock is wrong. 0 elsewhere, and for the other ranks.
+    """
+    pipeline = ["replica", "clock", *STEP_KEY]
+    sound = (pl.col("missing") == 0) & (pl.col("excess") == 0) & (pl.col("B") > 0)
+    middle = (pl.col("first_ns") + pl.col("last_ns")) // 2
+    disjoint = pl.col("first_ns").filter(sound).max() > pl.col("last_ns").filter(sound).min()
+    off = (middle - middle.filter(sound).median()).abs().over(pipeline)
+    worst = sound & disjoint.over(pipeline) & (off == off.max().over(pipeline))
+    return parts.with_columns(apart_ns=pl.when(worst).then(off).otherwise(0).fill_null(0))
+
+
+def _on_blocks(parts: pl.DataFrame) -> list[Note]:
+    """A note for each kind of flaw, with the worst case and where the others are."""
+    notes = []
+    missing = parts.filter((pl.col("missing") > 0) & ~pl.col("truncated"))
+    if len(missing):
+        text = f"blocks are missing: {_case(missing, 'missing')}{_others(missing)}"
+        notes.append(Note("blocks-missing", "warning", text, count=len(missing)))
+    excess = parts.filter(pl.col("excess") > 0)
+    if len(excess):
+        text = f"more blocks than on the other ranks: {_case(excess, 'excess')}{_others(excess)}"
+        notes.append(Note("blocks-in-excess", "warning", text, count=len(excess)))
+    apart = parts.filter(pl.col("apart_ns") > 0)
+    if len(apart):
+        distance = duration(apart["apart_ns"].max())  # type: ignore[arg-type]
+        text = f"{_place(apart, 'apart_ns')} lies {distance} from this step on the other ranks{_others(apart)}"
+        why = "the rank lacks a step before it, or its clock is not aligned"
+        notes.append(Note("steps-apart", "warning", f"{text}: {why}", count=len(apart)))
+    truncated = parts.filter("truncated")
+    if len(truncated):
+        text = f"the capture begins or ends inside a step: {_case(truncated, 'missing')}{_others(truncated)}"
+        notes.append(Note("steps-truncated", "note", text, count=len(truncated)))
+    return notes
+
+
+def _case(parts: pl.DataFrame, by: str) -> str:
+    """The part that is worst, as in: stage 2 (rank 2): step 4 has 5 of 24 blocks."""
+    have, want = parts.sort(by, *RANK_STEP_KEY, descending=[True, False, False, False]).select("have", "want").row(0)
+    return f"{_place(parts, by)} has {have} of {want} blocks"
+
+
+def _place(parts: pl.DataFrame, by: str) -> str:
+    worst = parts.sort(by, *RANK_STEP_KEY, descending=[True, False, False, False]).row(0, named=True)
+    stage = f"rank {worst['rank']}" if worst["stage"] is None else f"stage {worst['stage']} (rank {worst['rank']})"
+    return f"{stage}: step {worst['step']}"
+
+
+def _others(parts: pl.DataFrame) -> str:
+    """Where else, when there are several cases."""
+    if len(parts) < 2:
+        return ""
+    ranks, steps = (Numbers.of(parts[c].drop_nulls()) for c in ("rank", "step"))
+    return f" ({len(parts)} cases in all, on ranks {ranks}, in steps {steps})"
+
+
+def _on_announced(announced: tuple[int, int] | None, steps: pl.DataFrame) -> list[Note]:
+    """A warning where steps that the profiler announced (first, end) are on no rank; of a single run only."""
+    if announced is None or steps["run"].n_unique() > 1:
+        return []
+    known = Numbers.of(steps["step"].drop_nulls())
+    lacking = Numbers(((announced[0], announced[1] - 1),)).without(known)
+    if not lacking.ranges:
+        return []
+    text = f"the profiler announced steps {announced[0]}-{announced[1] - 1}, and no rank has step {lacking}"
+    return [Note("steps-missing", "warning", text)]
+
+
+def _on_figures(steps: pl.DataFrame) -> list[Note]:
+    """What the figures are means of, where not every step is whole."""
+    part = steps.filter(~pl.col("whole"))
+    if part.is_empty():
+        return []
+    if len(part) == len(steps):
+        text = "no step is whole on all ranks: bubble, step time, stragglers and theory are of incomplete steps"
+        return [Note("no-whole-step", "warning", text)]
+    numbers = Numbers.of(part["step"].drop_nulls())
+    text = f"not whole on all ranks, and left out of bubble, step time, stragglers and theory: step {numbers}"
+    return [Note("steps-not-whole", "note", f"{text}; {len(steps) - len(part)} of {len(steps)} steps are whole")]
+
+
+def _on_copies(profile: Profile, work: pl.DataFrame) -> list[Note]:
+    """A warning where ranks of different stages have exactly the same times: one file lies in place of another."""
+    times = work.select("rank", time=pl.struct("kind", "start_ns", "end_ns").hash())
+    ranks = times.group_by("rank").agg(pl.len(), pl.col("time").sum()).join(profile.ranks, on="rank").sort("rank")
+    same = ["len", "time"]
+    copies = ranks.filter((pl.len() > 1).over(same) & (pl.col("stage").n_unique() > 1).over(same) & (pl.col("len") > 1))
+    if copies.is_empty():
+        return []
+    text = f"ranks {Numbers.of(copies['rank'])} are of different stages and have exactly the same times"
+    where = copies["source"].drop_nulls()
+    return [Note("ranks-identical", "warning", text, where[-1] if len(where) else "", len(copies))]
+
+
+def _on_ranks(profile: Profile, work: pl.DataFrame) -> list[Note]:
+    """What of the job is not in the data: stages and ranks, by the sizes of the run and beside the other stages."""
+    ranks = profile.ranks.join(work.select("rank").unique(), on="rank", how="semi").drop_nulls("stage")
+    if ranks.is_empty():
+        return []
+    notes = []
+    declared, present = profile.declared, Numbers.of(ranks["stage"])
+    stages = max(declared.pp or 0, int(ranks["stage"].max()) + 1)  # type: ignore[arg-type]
+    if (lacking := Numbers(((0, stages - 1),)).without(present)).ranges:
+        text = f"no rank of stage {lacking} of {stages} stages is in the data"
+        notes.append(Note("stages-missing", "warning", text, count=stages - ranks["stage"].n_unique()))
+    size = ranks.group_by("stage").len("ranks").sort("stage")
+    few = size.with_columns(most=pl.col("ranks").max()).filter(pl.col("ranks") < pl.col("most"))
+    if len(few):
+        stage, count, most = few.row(0)
+        text = f"stage {stage} has {count} ranks in the data, other stages have {most}"
+        notes.append(Note("stages-uneven", "warning", text, count=len(few)))
+    sizes = (declared.pp, declared.tp, declared.dp, declared.cp or 1)
+    world = declared.world or (prod(s for s in sizes if s) if all(sizes) else 0)
+    if (absent := Numbers(((0, world - 1),)).without(Numbers.of(ranks["rank"])) if world else Numbers(())).ranges:
+        count = world - ranks["rank"].n_unique()
+        text = f"{count} of {world} ranks of the job are not in the data: {absent}"
+        notes.append(Note("ranks-missing", "warning" if notes else "note", text, count=count))
+    return notes

@@ -1,0 +1,42 @@
+"""Drop blocks that were recorded twice, as in a log that was concatenated with itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+
+from trace_export.model import Note, Profile
+from trace_export.selection import Numbers
+
+CONTENT = ["rank", "kind", "microbatch", "chunk", "microbatch_b", "chunk_b", "marker", "start_ns", "end_ns"]
+"""Blocks that agree in these columns are one block: a rank does not run two of them at the same nanoseconds."""
+
+
+def without_doubles(profile: Profile) -> Profile:
+    """`profile` with each block once, the first in the order of the table, and a warning where some were repeated.
+
+    The rows of the other tables, which come from the same files, are then each there once, too.
+    """
+    spans = profile.spans
+    if not spans.select(pl.struct("rank", "start_ns", "end_ns").is_duplicated().any()).item():
+        return profile
+    first = spans.select(pl.struct(CONTENT).is_first_distinct()).to_series() | spans["start_ns"].is_null()
+    repeated = spans.filter(~first)
+    if repeated.is_empty():
+        return profile
+    ranks = repeated["rank"].unique()
+    frames: dict[str, Any] = {
+        name: _distinct(getattr(profile, name), ranks) for name in ("p2p", "collectives", "counters")
+    }
+    where = profile.ranks.filter(pl.col("rank").is_in(ranks.implode()))["source"].drop_nulls()
+    text = f"blocks recorded twice, with the same times, count once (on ranks {Numbers.of(ranks)})"
+    note = Note("blocks-recorded-twice", "warning", text, where[0] if len(where) else "", len(repeated))
+    return replace(profile, spans=spans.filter(first), **frames).with_notes([note])
+
+
+def _distinct(frame: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
+    """`frame` with each row of `ranks` once; a sequence number does not make two operations of one."""
+    content = [c for c in frame.columns if c != "ordinal"]
+    return frame.filter(~pl.col("rank").is_in(ranks.implode()) | pl.struct(content).is_first_distinct())
