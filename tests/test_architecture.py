@@ -32,6 +32,11 @@ ALONE = {"errors", "files", "messages", "choices", "names", "progress", "scratch
 SHARED = {"ranges", "shared"}
 """The folders in `sources` that are not of one profiler."""
 
+BEHIND_THE_API = {
+    "workflow", "reading", "render", "step_tasks", "pipeline", "clocks", "chart", "writers", "schedules", "selection",
+}  # fmt: skip
+"""What commands reach through `api` and never import."""
+
 LEVEL = {part: level for level, layer in enumerate(LAYERS) for part in layer}
 
 
@@ -56,8 +61,18 @@ def test_a_file_imports_only_what_its_part_may_know(path: Path) -> None:
     assert wrong == [], f"{part} may not import {wrong}"
 
 
-def test_profilers_do_not_import_one_another() -> None:
+def test_every_part_in_the_layers_exists() -> None:
+    assert set(LEVEL) == {part_of(module_name(path)) for path in FILES}
+
+
+def test_only_the_folder_of_a_profiler_imports_it() -> None:
+    """Others reach it by its row in `sources.formats`, which names its modules as text."""
     for path in FILES:
-        own = profiler(module_name(path))
         others = {found for module in imported(path) if (found := profiler(module))}
-        assert not own or others <= {own}, f"{path}: {own} imports {others - {own}}"
+        assert others <= {profiler(module_name(path))}, path
+
+
+def test_the_command_line_works_through_the_api_alone() -> None:
+    for path in FILES:
+        if part_of(module_name(path)) == "cli":
+            assert not BEHIND_THE_API & {part_of(module) for module in imported(path)}, path

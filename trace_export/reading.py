@@ -180,7 +180,7 @@ def _found(options: LoadOptions) -> tuple[Found, list[TraceExportError]]:
     if options.cluster is None:
         return look(options.log_dir), []
     if options.detail != "spans":
-        what = f"{options.detail} needs the profiles on this machine, and from a cluster come only tables"
+        what = f"{options.detail} needs the profiles on this machine, but a cluster returns only tables"
         raise UsageError(what, "leave out the scheduler, or the detail", parameter="detail")
     if not options.cluster.folders:
         return look(options.log_dir), []

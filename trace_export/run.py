@@ -72,8 +72,8 @@ class Run:
         """All tables, of the part that is selected. Raises NothingToExportError where no block is left."""
         part = select(self._checked, self._selection)
         if part.spans.is_empty():
-            what = f"{self.log_dir}: no block is left by the options"
-            raise NothingToExportError(what, f"it has {extent(self._recorded)}")
+            what = f"{self.log_dir}: the options leave nothing to draw"
+            raise NothingToExportError(what, f"the run has {extent(self._recorded)}")
         return part
 
     @cached_property

@@ -102,7 +102,7 @@ def test_nobody_comes(trace: Path) -> None:
     with command(trace, "--offline", "--no-browser", "--timeout", "300ms") as process:
         _, errors = process.communicate(timeout=20)
         assert process.returncode == 1
-        assert "nobody fetched pipeline_profile.pftrace for 300ms; open the link" in errors
+        assert "no browser requested pipeline_profile.pftrace within 300ms; open the link" in errors
 
 
 def test_ctrl_c_ends_it(trace: Path) -> None:

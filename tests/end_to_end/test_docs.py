@@ -78,6 +78,14 @@ def test_the_picture_of_the_imports_is_current() -> None:
     )
 
 
+def test_the_files_that_the_architecture_names_exist() -> None:
+    text = architecture.PAGE.read_text(encoding="utf-8")
+    named = re.findall(r"`((?:\w+/)*\w+\.(?:py|md))`", text)
+    assert len(named) > 20
+    places = (architecture.PACKAGE, ROOT)
+    assert [name for name in named if not any((place / name).exists() for place in places)] == []
+
+
 def test_the_glossary_has_one_line_a_term_in_alphabetical_order() -> None:
     tables = (DOCS / "glossary.md").read_text(encoding="utf-8").split("\n## ")[1:]
     for table in tables:

@@ -12,7 +12,7 @@ from trace_export.sources.formats import commands, of_command
 def register(app: typer.Typer) -> None:
     """One command for each profiler; they differ in what they look for."""
     command = with_groups(run)
-    app.command("export", help="Draw what lies in a folder, whatever wrote it.")(command)
+    app.command("export", help="Draw the profiles in a folder; the format is detected.")(command)
     for name in commands():
         titles = " and ".join(row.title for row in of_command(name))
         app.command(name, help=f"Draw {titles}.")(command)

@@ -28,7 +28,7 @@ def howto(
         ),
     ] = None,
 ) -> None:
-    """Say how to collect a profile that can be drawn: commands, settings, what they cost, how to check the result."""
+    """Print how to collect a profile that can be drawn: commands, settings, costs, how to check the result."""
     if source is None:
         for guide in guides():
             print(f"trace-export howto {guide:10} {text(guide).partition(chr(10))[0].removeprefix('# ')}")

@@ -23,7 +23,7 @@ def inspect(
     json: opt.Json = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Say what lies in a folder: sources, ranks, hosts, stages, steps, clocks. Exports nothing."""
+    """List the sources, ranks, hosts, stages and steps in a folder. Writes nothing."""
     from trace_export import api
 
     printing = opt.Printing(json=json, debug=debug)

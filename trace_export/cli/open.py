@@ -18,7 +18,7 @@ def open_trace(
         bool, typer.Option("--offline", help="Use the Perfetto UI of the extra ui instead of ui.perfetto.dev.")
     ] = False,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the link and open nothing.")] = False,
-    timeout: Annotated[str, typer.Option(help="End when nothing was asked for this long.", metavar="TIME")] = "300s",
+    timeout: Annotated[str, typer.Option(help="End after this long without a request.", metavar="TIME")] = "300s",
     debug: options.Debug = False,
 ) -> None:
     """Show a trace in the Perfetto UI, with its first step in view.
@@ -31,7 +31,7 @@ def open_trace(
 
     idle_s = nanoseconds(timeout, "timeout") / 1e9
     if idle_s <= 0:
-        raise UsageError(f"--timeout {timeout} is over at once", "give a positive time, such as 90s")
+        raise UsageError(f"--timeout {timeout} must be above 0", "give a positive time, such as 90s")
     view = first_step(file)
     with serve.with_bundled_ui(file) if offline else serve.for_public_ui(file) as server:
         link = serve.link(server, view)
@@ -42,7 +42,9 @@ def open_trace(
             typer.echo("The trace is large: if the page runs out of memory, export fewer --steps or --ranks.", err=True)
         fetched = server.serve(idle_s, once=not offline)
     if not fetched:
-        raise TraceExportError(f"nobody fetched {file.name} for {timeout}", "open the link, or give a longer --timeout")
+        raise TraceExportError(
+            f"no browser requested {file.name} within {timeout}", "open the link, or give a longer --timeout"
+        )
     typer.echo("The page has the trace; the server has ended.", err=True)
 
 

@@ -21,7 +21,10 @@ LogDir = Annotated[
     typer.Option("--log_dir", "--log-dir", help="Folder that holds the profiles.", show_default=False, metavar="DIR"),
 ]
 Folder = Annotated[Path | None, typer.Argument(help="The same as --log_dir.", show_default=False, metavar="[DIR]")]
-Pp = Annotated[int | None, typer.Option(help="Pipeline stages, where the data do not say.", min=1, show_default=False)]
+Pp = Annotated[
+    int | None,
+    typer.Option(help="Number of pipeline stages, where the profiles do not record it.", min=1, show_default=False),
+]
 Tp = Annotated[int | None, typer.Option(help="Tensor-parallel size.", min=1, show_default=False)]
 Dp = Annotated[int | None, typer.Option(help="Data-parallel size.", min=1, show_default=False)]
 Cp = Annotated[int | None, typer.Option(help="Context-parallel size.", min=1, show_default=False)]
@@ -36,14 +39,17 @@ Gzip = Annotated[bool, typer.Option("--gzip", help="Compress the traces; Perfett
 Align = Annotated[
     str,
     typer.Option(
-        help="How to put hosts on one clock: auto, wall, none, strict, or a clock_alignment.json.", metavar="HOW"
+        help="How to align the clocks of the hosts: auto, wall, none, strict, or a clock_alignment.json.", metavar="HOW"
     ),
 ]
 FollowLinks = Annotated[
-    bool, typer.Option("--follow-links", help="Search folders outside the log_dir that links in it lead to.")
+    bool, typer.Option("--follow-links", help="Follow symbolic links to folders outside the log_dir.")
 ]
 Jobs = Annotated[
-    int | None, typer.Option(help="Processes that read; default: as many as pay off.", min=1, show_default=False)
+    int | None,
+    typer.Option(
+        help="Number of reader processes; default: chosen from the size of the data.", min=1, show_default=False
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
@@ -70,7 +76,7 @@ class Source:
         typer.Option(
             "--multi_machine",
             "--multi-machine",
-            help="Each machine* folder is a machine (found without too; with it there must be one).",
+            help="Require machine*/ folders, one per machine (without the option they are found, too).",
         ),
     ] = False
     follow_links: FollowLinks = False
@@ -114,10 +120,10 @@ class Drawing:
         str, _one_of(choices.Tracks, "stage: one track per stage; rank: every rank, grouped by stage.")
     ] = "stage"
     detail: Annotated[
-        str, _one_of(choices.Detail, "spans: blocks only; comm: communication too; kernels: all device work.")
+        str, _one_of(choices.Detail, "spans: blocks only; comm: communication too; kernels: all device tasks.")
     ] = "spans"
     color_by: Annotated[
-        str, _one_of(choices.ColorBy, "What a block's colour shows: kind, microbatch, rank or none.")
+        str, _one_of(choices.ColorBy, "What the colour of a block shows: kind, microbatch, rank or none.")
     ] = "kind"
     bubbles: Annotated[bool, typer.Option("--bubbles", help="Draw idle time as slices named by their cause.")] = False
     model: Annotated[bool, typer.Option("--model", help="Draw the theoretical schedule under the measured one.")] = (
@@ -143,9 +149,7 @@ class Drawing:
 class Reading:
     """How profiles are read and aligned, and by whom."""
 
-    host_ranges: Annotated[bool, typer.Option("--host", help="CPU-side ranges where the default is device time.")] = (
-        False
-    )
+    host_ranges: Annotated[bool, typer.Option("--host", help="Draw CPU ranges instead of GPU time.")] = False
     markers: Annotated[
         list[str] | None,
         typer.Option(
@@ -209,7 +213,7 @@ class Reading:
 class Printing:
     """What is printed."""
 
-    strict: Annotated[bool, typer.Option("--strict", help="Any warning makes the exit code 3.")] = False
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 3 if there is a warning.")] = False
     json: Json = False
     quiet: Quiet = False
     debug: Debug = False

@@ -28,7 +28,7 @@ def report(
     reading: Reading,
     printing: Printing,
 ) -> None:
-    """Say how much bubble a run has, where and why: per step and stage, stragglers, schedule, theory, what-if.
+    """Report the bubble of a run and its causes: per step and stage, stragglers, schedule, theory, what-if.
 
     DIR holds profiles; a span table written with --format parquet or csv does as well.
     """

@@ -38,9 +38,7 @@ def simulate(
         ),
     ] = "",
     comm: Annotated[str, typer.Option(help="Time of a transfer to another stage.", metavar="TIME")] = "0ms",
-    overlap: Annotated[
-        float, typer.Option(help="Duration of an overlapped pair, as a part of F and B one after the other.", min=0)
-    ] = 1.0,
+    overlap: Annotated[float, typer.Option(help="Duration of a fused F/B, as a fraction of F plus B.", min=0)] = 1.0,
     formats: opt.Formats = opt.FORMATS,
     path: Annotated[Path, typer.Option("--out", help="Folder or file to write to.", metavar="PATH")] = Path(),
     force: opt.Force = False,
@@ -49,7 +47,7 @@ def simulate(
     quiet: opt.Quiet = False,
     debug: opt.Debug = False,
 ) -> None:
-    """Draw the chart of a pipeline schedule as theory has it."""
+    """Draw the theoretical chart of a pipeline schedule."""
     from trace_export import api
 
     costs: dict[CostName, float] = {

@@ -55,7 +55,7 @@ class Server(socketserver.ThreadingTCPServer):
         except OSError as error:
             raise TraceExportError(
                 f"port {port} of {LOOPBACK} is taken ({error.strerror})",
-                "the Perfetto UI may fetch from no other; stop what runs there (a trace_processor or another "
+                "the Perfetto UI accepts no other port; stop what runs there (a trace_processor or another "
                 "trace-export open), or use --offline",
             ) from error
         self.files = files
