@@ -9,12 +9,19 @@ import errno
 import gzip
 import os
 import stat
+import zipfile
 import zlib
 from io import BufferedReader
 from pathlib import Path
+from typing import Final, cast
+
+GENERATOR: Final = "trace-export"
+"""The name by which files of this program say who wrote them."""
 
 GZIP = b"\x1f\x8b"
 """What a gzipped file begins with."""
+_ZIP = b"PK\x03\x04"
+_ZSTANDARD = b"\x28\xb5\x2f\xfd"
 
 
 def open_file(path: Path) -> BufferedReader:
@@ -54,15 +61,14 @@ def end_of(path: Path, begin: int, size: int) -> bytes:
 
 
 class Unpacked:
-    """The content of a regular file, unpacked where it is gzipped: of all members, and of damaged ones as far as it
-    goes. `damaged` says whether that is less than was packed."""
+    """The content of a regular file, unpacked where it is gzipped, of all members, or a zip archive of one JSON file;
+    and where these are damaged as far as it goes. `damaged` says whether that is less than was packed."""
 
     def __init__(self, path: Path) -> None:
         self.damaged = False
         self._file = open_file(path)
         try:
-            packed = self._file.peek(2).startswith(GZIP)
-            self._stream = gzip.GzipFile(fileobj=self._file) if packed else self._file
+            self._stream = _unpacking(self._file)
         except BaseException:
             self._file.close()
             raise
@@ -88,7 +94,7 @@ class Unpacked:
         while missing and not self.damaged:
             try:
                 part = self._stream.read1(missing)  # not read: that loses what precedes the damage
-            except (EOFError, zlib.error, gzip.BadGzipFile):
+            except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile):
                 self.damaged = True
                 break
             if not part:
@@ -96,6 +102,31 @@ class Unpacked:
             parts.append(part)
             missing -= len(part)
         return b"".join(parts)
+
+
+def _unpacking(file: BufferedReader) -> BufferedReader | gzip.GzipFile | zipfile.ZipExtFile:
+    start = file.peek(4)
+    if start.startswith(GZIP):
+        return gzip.GzipFile(fileobj=file)
+    if start.startswith(_ZIP):
+        return _only_json(file)
+    if start.startswith(_ZSTANDARD):
+        raise OSError(errno.EINVAL, "packed with Zstandard; unpack it with zstd -d")
+    return file
+
+
+def _only_json(file: BufferedReader) -> zipfile.ZipExtFile:
+    """The JSON file in a zip archive that has no other."""
+    try:
+        archive = zipfile.ZipFile(file)
+        members = [name for name in archive.namelist() if name.endswith(".json")]
+        if len(members) != 1:
+            raise OSError(errno.EINVAL, f"a zip archive of {len(members)} JSON files; unpack it with unzip")
+        return cast("zipfile.ZipExtFile", archive.open(members[0]))
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:  # the last: it is encrypted
+        raise OSError(
+            errno.EINVAL, "a zip archive that is damaged, encrypted or packed by an unknown method"
+        ) from error
 
 
 def _check(path: Path, status: os.stat_result) -> None:

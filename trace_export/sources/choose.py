@@ -15,6 +15,8 @@ from trace_export.sources.folders import Found
 from trace_export.sources.formats import commands, of_command
 from trace_export.sources.source import Source
 
+NAMED_FILES = 3
+"""How many files that are no source an error names."""
 SEE = "see what is there with trace-export inspect"
 
 
@@ -82,7 +84,8 @@ def nothing_found(
     looked_for = ", ".join(row.files for row in of_command(family))
     linked = sum(note.count for note in found.notes if note.code == "links-not-followed")
     links = f"; folders that links here lead to are searched with --follow-links ({linked})" if linked else ""
-    return NothingToExportError(f"{log_dir}: no {what} in this folder", f"looked for {looked_for}{links}")
+    others = _unrecognised(found, {row.kind for row in of_command(family)})
+    return NothingToExportError(f"{log_dir}: no {what} in this folder", f"looked for {looked_for}{others}{links}")
 
 
 def no_rank(log_dir: Path, ranks: Numbers) -> TraceExportError:
@@ -98,6 +101,13 @@ def _of_family(found: Found, family: str | None) -> list[Source]:
     if not kinds:
         raise UsageError(f'there is no format "{family}"', f"choose one of {', '.join(commands())}")
     return [s for s in found.sources if s.kind in kinds]
+
+
+def _unrecognised(found: Found, kinds: set[str]) -> str:
+    """The end of a sentence that names the first files that look like a source and are none."""
+    files = [file for file in found.unrecognised if file.kind in kinds]
+    named = "".join(f"; {file.path} is {file.what}" for file in files[:NAMED_FILES])
+    return named + (f"; so are {len(files) - NAMED_FILES} others" if len(files) > NAMED_FILES else "")
 
 
 def _missing(log_dir: Path, host: str, devices: Numbers, there: Iterable[int]) -> list[TraceExportError]:

@@ -29,6 +29,7 @@ def find(root: Path, *, follow_links: bool = False) -> Found:
     return Found(
         tuple(replace(s, host=path_text(s.host)) for f in found for s in f.sources),
         tuple(replace(n, where=path_text(n.where)) for f in found for n in f.notes) + _of_links(links),
+        tuple(replace(u, path=path_text(u.path)) for f in found for u in f.unrecognised),
     )
 
 
@@ -60,4 +61,5 @@ def together(parts: Sequence[tuple[str, Found]]) -> Found:
                 )
             )
     notes = tuple(replace(note, where=f"{name}:{note.where}") for name, found in parts for note in found.notes)
-    return Found(tuple(sources), notes)
+    unrecognised = tuple(replace(u, path=f"{name}:{u.path}") for name, found in parts for u in found.unrecognised)
+    return Found(tuple(sources), notes, unrecognised)

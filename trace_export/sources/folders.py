@@ -28,11 +28,22 @@ class Folder:
 
 
 @dataclass(frozen=True)
+class Unrecognised:
+    """A file that by its name may be a source of `kind` and is none; `what` completes "PATH is …"."""
+
+    kind: str
+    path: str
+    what: str
+
+
+@dataclass(frozen=True)
 class Found:
-    """The sources in a folder; `notes` says what was left out and why."""
+    """The sources in a folder; `notes` says what was left out and why. `unrecognised` files are named where there is no
+    source."""
 
     sources: tuple[Source, ...]
     notes: tuple[Note, ...] = ()
+    unrecognised: tuple[Unrecognised, ...] = ()
 
 
 def host_of(root: Path, folder: Path) -> str:

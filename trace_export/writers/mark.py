@@ -14,9 +14,7 @@ import zlib
 from pathlib import Path
 from typing import Final
 
-from trace_export.files import GZIP
-
-GENERATOR: Final = "trace-export"
+from trace_export.files import GENERATOR, GZIP
 
 ATTRIBUTES: Final[dict[str, str | int]] = {"generator": GENERATOR}
 """The first attributes of a trace."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -20,6 +21,7 @@ from tests.conftest import Cli
 from trace_export.errors import SourceError
 from trace_export.model import Profile
 from trace_export.selection import Numbers
+from trace_export.sources.choose import nothing_found
 from trace_export.sources.find import find
 from trace_export.sources.kineto import event_stream
 from trace_export.sources.kineto.reader import read, read_tasks
@@ -400,6 +402,65 @@ def test_files_that_are_traces(tmp_path: Path) -> None:
         ("exported_rank3.json", "deep", 3),
     ]
     assert [(n.count, n.where.endswith("01.pt.trace.json.gz")) for n in found.notes] == [(1, True)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("suffix", [".json", ".json.gz", ".json.zip"])
+def test_every_layout_is_recognised(tmp_path: Path, layout: str, suffix: str) -> None:
+    path = one_block().write(tmp_path / f"rank0{suffix}", layout)
+    (source,) = find(tmp_path).sources
+    assert source.path == path
+    assert times(read(source, ReadOptions())) == [("F0.0.0", 20_000, 30_007)]
+
+
+def test_names_of_many_threads_may_come_first(tmp_path: Path) -> None:
+    names = [{"ph": "M", "name": "thread_name", "pid": 1, "tid": i, "args": {"name": f"t{i}"}} for i in range(2000)]
+    text = one_block().text("list")
+    (tmp_path / "x.json").write_text(json.dumps(names)[:-1] + "," + text[1:])
+    (source,) = find(tmp_path).sources
+    assert times(read(source, ReadOptions())) == [("F0.0.0", 20_000, 30_007)]
+
+
+def test_the_own_chart_is_no_profile(tmp_path: Path, run_cli: Cli) -> None:
+    """Not even where it holds the kernels of a trace, gzipped or written anew."""
+    one_block().write(tmp_path / "in" / "rank0.json")
+    out = tmp_path / "out"
+    done = run_cli("--log_dir", tmp_path / "in", "--format", "chrome", "--detail", "kernels", "--out", out)
+    assert done.returncode == 0, done.stderr
+    (chart,) = out.glob("*.json*")
+    text = (gzip.decompress if chart.suffix == ".gz" else bytes)(chart.read_bytes())
+    (out / "again.json").write_text(json.dumps(json.loads(text), indent=1))
+    found = find(out)
+    assert found.sources == ()
+    assert {u.what for u in found.unrecognised if "clock_alignment" not in u.path} == {
+        "a chart that trace-export wrote"
+    }
+
+
+def test_json_that_is_no_trace_is_named(tmp_path: Path, run_cli: Cli) -> None:
+    (tmp_path / "config.json").write_text('{"kernel": 1, "traceEvents": [{"ph": "X", "cat": "other"}]}')
+    done = run_cli("--log_dir", tmp_path)
+    assert done.returncode == 1
+    assert f"{tmp_path}/config.json is no trace of torch.profiler" in " ".join(done.stderr.split())
+    for i in range(9):
+        (tmp_path / f"more{i}.json").write_text("{}")
+    assert "; so are 7 others" in str(nothing_found(find(tmp_path), tmp_path))
+    assert "config" not in str(nothing_found(find(tmp_path), tmp_path, family="paddle"))
+
+
+def test_packed_files_that_cannot_be_read_say_what_to_do(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
+        archive.writestr("a.json", "{}")
+        archive.writestr("b.json", "{}")
+    (tmp_path / "bad.zip").write_bytes(b"PK\x03\x04 and no more")
+    assert {Path(u.path).name: u.what for u in find(tmp_path).unrecognised} == {
+        "two.zip": "no file that can be read (a zip archive of 2 JSON files; unpack it with unzip)",
+        "bad.zip": "no file that can be read (a zip archive that is damaged, encrypted or packed by an unknown method)",
+    }
+    (tmp_path / "x.json.zst").write_bytes(b"\x28\xb5\x2f\xfd and no more")
+    (source,) = find(tmp_path).sources
+    with pytest.raises(SourceError, match=r"cannot be read \(packed with Zstandard; unpack it with zstd -d\)"):
+        read(source, ReadOptions())
 
 
 # --- what can be wrong

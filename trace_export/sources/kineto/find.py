@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from pathlib import Path
 
-from trace_export.files import Unpacked
+from trace_export.files import GENERATOR, Unpacked
 from trace_export.model import Note
-from trace_export.sources.folders import Folder, Found, host_of
+from trace_export.sources.folders import Folder, Found, Unrecognised, host_of
 from trace_export.sources.shared.names import rank_in
 from trace_export.sources.source import Source
 
-OURS = (".pt.trace.json", ".pt.trace.json.gz")
-"""The suffixes of tensorboard_trace_handler. Accepted without a look inside; errors are reported on read."""
+PACKED = ("", ".gz", ".zip", ".zst")
+OURS = (*(".pt.trace.json" + packed for packed in PACKED), ".json.zst")
+"""The suffixes of tensorboard_trace_handler, and of what cannot be looked into. Accepted without a look inside; errors
+are reported on read."""
+_ENDINGS = (*(".json" + packed for packed in PACKED), ".zip")
 
-_HANDLER = re.compile(r"(?P<worker>.+)\.(?P<time>\d{10,20})\.pt\.trace\.json(?:\.gz)?")
+_HANDLER = re.compile(r"(?P<worker>.+)\.(?P<time>\d{10,20})\.pt\.trace\.json(?:\.gz|\.zip|\.zst)?")
 _WORKER = re.compile(r"(?P<host>.+)_\d+")
-_SIGNS = (b'"deviceProperties"', b'"distributedInfo"', b'"baseTimeNanoseconds"', b'"trace_id"')
-_START = 4096
+_HEADER = re.compile(rb'"(?:baseTimeNanoseconds|distributedInfo|deviceProperties)"\s*:')
+_EVENT = re.compile(rb'"[Ee]xternal id"\s*:|"cat"\s*:\s*"(?:kernel|gpu_\w+|cuda_\w+|hip_\w+|xpu_\w+|mtia_\w+)"')
+"""Arguments and categories that torch.profiler alone gives to an event."""
+_CHART = re.compile(rb'"generator"\s*:\s*"' + re.escape(GENERATOR.encode()) + b'"')
+_START = 256 << 10
+"""Bytes that are searched for them: a list of events may begin with the names of many threads."""
 
 
 def traces(root: Path, folders: list[Folder]) -> Found:
     """All traces; of several windows of one worker the latest."""
     sources: list[Source] = []
     notes: list[Note] = []
+    unrecognised: list[Unrecognised] = []
     for folder in folders:
-        files = [name for name in folder.files if _is_trace(folder.path / name)]
+        looks = {name: _why_no_trace(folder.path / name) for name in folder.files if name.endswith(_ENDINGS)}
+        unrecognised += [Unrecognised("kineto", str(folder.path / name), why) for name, why in looks.items() if why]
+        files = [name for name, why in looks.items() if not why]
         latest, older = _latest(files)
         sources += [_source(root, folder.path, name) for name in latest]
         if older:
             text = "traces of earlier windows of the same worker, left out; to export one, give it a folder of its own"
             notes.append(Note("window-superseded", "note", text, str(folder.path / older[0]), len(older)))
-    return Found(tuple(sources), tuple(notes))
+    return Found(tuple(sources), tuple(notes), tuple(unrecognised))
 
 
 def _latest(files: list[str]) -> tuple[list[str], list[str]]:
@@ -53,14 +64,25 @@ def _source(root: Path, folder: Path, name: str) -> Source:
     return Source("kineto", folder / name, host, rank=number, rank_origin="assumed")
 
 
-def _is_trace(path: Path) -> bool:
+def _why_no_trace(path: Path) -> str:
+    """What the file is where it is no trace, to complete "PATH is …"; "" for a trace."""
     if path.name.endswith(OURS):
-        return True
-    if not path.name.endswith((".json", ".json.gz")):
-        return False
+        return ""
     try:
         with Unpacked(path) as file:
             start = file.read(_START)
-    except OSError:
-        return False
-    return b'"schemaVersion"' in start and any(sign in start for sign in _SIGNS)
+    except OSError as error:
+        return f"no file that can be read ({error.strerror})"
+    if _CHART.search(start):
+        return f"a chart that {GENERATOR} wrote"
+    return "" if is_trace(start) else "no trace of torch.profiler"
+
+
+def is_trace(start: bytes) -> bool:
+    """Whether a JSON text that begins with `start` is a trace of torch.profiler, by its fields and events: an object
+    with the list traceEvents, or that list, in whatever order and spelling."""
+    opening = start.removeprefix(codecs.BOM_UTF8).lstrip()[:1]
+    if opening == b"{" and _HEADER.search(start):
+        return True
+    events = opening == b"[" or (opening == b"{" and b'"traceEvents"' in start)
+    return events and b'"ph"' in start and _EVENT.search(start) is not None
