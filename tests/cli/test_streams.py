@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -113,3 +114,16 @@ def test_what_rust_prints_before_it_panics_stays_hidden(tmp_path: Path) -> None:
     assert "lost its nerve" in done.stderr
     assert "panicked" not in done.stderr
     assert "panicked" in redirected("", table, "--debug", PYTHONPATH=path).stderr
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(logs: Path, tmp_path: Path) -> None:
+    """Rich would make them bold, a picture, a link, or an error."""
+    names = ["[bold]", ":bug:", "[link=file:~]", "[]"]
+    for name in names:
+        shutil.copytree(logs, tmp_path / "machines" / name)
+    for command in ("inspect", "report"):
+        done = redirected("", command, tmp_path / "machines")
+        assert done.returncode == 0, done.stderr
+        assert "rror" not in done.stderr
+    done = redirected("", "inspect", tmp_path / "machines")
+    assert [name for name in names if name not in done.stdout] == []

@@ -30,10 +30,11 @@ _CONTROLS = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 
 
 def console(*, error: bool = False) -> Console:
-    """Colours only on a terminal; never wraps a path that somebody may want to copy."""
+    """Colours only on a terminal; never wraps a path that somebody may want to copy. Text is shown as it is: names of
+    files and hosts may look like markup."""
     from rich.console import Console
 
-    return Console(stderr=error, highlight=False, soft_wrap=True)
+    return Console(stderr=error, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 @contextmanager
@@ -74,8 +75,8 @@ def summary(result: Summary | ModelSummary) -> None:
     """The run in a few rows."""
     out = console()
     for name, value in result.rows():
-        out.print(f"{name:<9} ", style="bold", end="", markup=False)
-        out.print(printable(value), markup=False)
+        out.print(f"{name:<9} ", style="bold", end="")
+        out.print(printable(value))
 
 
 def tables(items: Sequence[ReportTable]) -> None:
@@ -83,7 +84,7 @@ def tables(items: Sequence[ReportTable]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+    out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE, markup=False, emoji=False)
     for item in items:
         table = Table(title=item.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
         for name, dtype in item.frame.schema.items():
@@ -92,7 +93,7 @@ def tables(items: Sequence[ReportTable]) -> None:
             table.add_row(*(_cell(value) for value in row))
         out.print(table)
         if item.note:
-            out.print(printable(item.note), style="dim", markup=False)
+            out.print(printable(item.note), style="dim")
         out.print()
 
 
@@ -112,11 +113,11 @@ def notes(items: Sequence[Note]) -> None:
         where = f" ({note.where})" if note.where else ""
         count = f"{note.count} × " if note.count > 1 else ""
         style = "yellow" if note.level == "warning" else "dim"
-        out.print(f"{note.level}: ", style=style, end="", markup=False)
-        out.print(printable(f"{count}{note.text}{where}"), end="", markup=False)
-        out.print(f" [{note.code}]", style="dim", markup=False)
+        out.print(f"{note.level}: ", style=style, end="")
+        out.print(printable(f"{count}{note.text}{where}"), end="")
+        out.print(f" [{note.code}]", style="dim")
     if len(ordered) > NOTES_SHOWN:
-        out.print(f"… and {len(ordered) - NOTES_SHOWN} more; --json lists them all", markup=False)
+        out.print(f"… and {len(ordered) - NOTES_SHOWN} more; --json lists them all")
 
 
 def errors(items: Sequence[TraceExportError], debug: bool = False) -> None:
@@ -125,10 +126,10 @@ def errors(items: Sequence[TraceExportError], debug: bool = False) -> None:
         return
     out = console(error=True)
     for error in items:
-        out.print("error: ", style="red", end="", markup=False)
-        out.print(str(error), markup=False)
+        out.print("error: ", style="red", end="")
+        out.print(str(error))
         for traceback in getattr(error, "__notes__", ()) if debug else ():
-            out.print("\n".join(map(printable, traceback.splitlines())), markup=False)
+            out.print("\n".join(map(printable, traceback.splitlines())))
 
 
 def conclude(runs: Sequence[Run], printing: Printing) -> int:
@@ -143,11 +144,9 @@ def files(paths: Sequence[Path]) -> None:
     """What was written, and the command that shows it."""
     out = console()
     for path in paths:
-        out.print(f"wrote {printable(path)} ({size(path)})", markup=False)
+        out.print(f"wrote {printable(path)} ({size(path)})")
     viewable = [
         p for p in paths if p.name.endswith((".pftrace", ".pftrace.gz", ".json", ".json.gz")) and "clock" not in p.name
     ]
     if viewable:
-        out.print(
-            f"open it:  trace-export open {printable(viewable[0])}   (or drop it on ui.perfetto.dev)", markup=False
-        )
+        out.print(f"open it:  trace-export open {printable(viewable[0])}   (or drop it on ui.perfetto.dev)")
