@@ -182,8 +182,8 @@ class Reading:
     scheduler: Annotated[
         str | None,
         typer.Option(
-            help="Read on the Dask cluster of this scheduler, tcp://HOST:PORT (extra dask); the log_dir is one that"
-            " its workers see too.",
+            help="Read on the Dask cluster of this scheduler, tcp://HOST:PORT or tls://HOST:PORT (extra dask); the"
+            " log_dir is one that its workers see too.",
             metavar="ADDRESS",
             show_default=False,
         ),
