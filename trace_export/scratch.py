@@ -17,11 +17,11 @@ _REMOVE = 'trap "" HUP INT TERM; read -r _; i=0; until rm -rf -- "$0" || [ $((i 
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A new folder, where TMPDIR says; removed at the end of the block, or when this process ends in any other way.
+    """A new folder in TMPDIR, removed at the end of the block, or when this process ends in any other way.
 
-    For the latter a shell of its own session waits, which neither Ctrl-C nor the end of the terminal reaches. Only
-    where that is killed as well (`kill -9` of a whole control group) does the folder stay. Raises OSError when it
-    cannot be made.
+    For the latter, a shell waits for the end of this process. It has a session of its own, so that neither Ctrl-C nor
+    the end of the terminal reaches it; the folder stays only where the shell is killed as well (SIGKILL to a whole
+    control group). Raises OSError when the folder cannot be made.
     """
     folder = Path(tempfile.gettempdir()) / f"trace_export_{secrets.token_hex(8)}"
     with _removed_after_us(folder):

@@ -57,9 +57,7 @@ def _show(result: Inspection) -> None:
     from trace_export.analysis.report import ReportTable
 
     counts = result.sources.group_by("kind", maintain_order=True).len()
-    terminal.console().print(
-        "sources: " + (", ".join(f"{n} {kind}" for kind, n in counts.iter_rows()) or "none"), markup=False
-    )
+    terminal.console().print("sources: " + (", ".join(f"{n} {kind}" for kind, n in counts.iter_rows()) or "none"))
     if result.ranks.height:
         first = pl.from_epoch("first_ns", time_unit="ns").dt.strftime("%Y-%m-%d %H:%M:%S%.6f")
         shown = result.ranks.head(RANKS_SHOWN).with_columns(first_ns=first, seconds=pl.col("seconds").round(3))

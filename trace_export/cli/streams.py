@@ -1,7 +1,7 @@
-"""The standard streams: closed, full, or in an encoding that lacks a character.
+"""Standard streams that are closed, full, or in an encoding that lacks a character.
 
-Text is shown with `?` for what the encoding lacks. A standard output that takes nothing is an error; messages on
-standard error are dropped there, because there is no other place for them.
+A character that the encoding lacks becomes `?`. A standard output that cannot be written is an error; messages to a
+standard error that cannot be written are dropped.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Messages(io.FileIO):
 
 
 def prepare() -> None:
-    """Replaces the process's own streams by ones that never surprise; those that a caller has put there stay."""
+    """Replaces the process's own standard streams; streams that a caller has put in their place stay."""
     _occupy_closed()
     if sys.stdout is sys.__stdout__:
         sys.stdout = _text(_Output(1, "w", closefd=False), sys.__stdout__, errors="replace")
@@ -60,8 +60,8 @@ def prepare() -> None:
 
 
 def _occupy_closed() -> None:
-    """Puts something that cannot be written in the place of closed descriptors, lest a file opened later be taken for
-    the terminal."""
+    """Opens closed standard descriptors on something that cannot be written: otherwise the next file that is opened
+    would become standard output or standard error."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -75,7 +75,7 @@ def _text(raw: io.FileIO, before: TextIO | None, errors: str) -> TextIO:
 
 
 def say(text: str) -> None:
-    """A last sentence: on standard error, or where nobody can read that, on standard output."""
+    """Prints a last sentence on standard error, or on standard output where standard error cannot be written."""
     print(text, file=sys.stderr, flush=True)
     if getattr(getattr(getattr(sys.stderr, "buffer", None), "raw", None), "failed", False):
         with suppress(OutputError):
@@ -84,7 +84,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def foreign_text(hidden: bool) -> Iterator[None]:
-    """Hides what libraries write to standard error past Python: Rust reports each panic there, and we tell it too."""
+    """Hides what libraries write to descriptor 2 directly: Rust reports each panic there, which `main` reports too."""
     if not hidden:
         yield
         return

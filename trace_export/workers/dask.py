@@ -1,8 +1,8 @@
 """Map a function over items on a Dask cluster: each machine reads what lies on its own disk, and only tables travel.
 
-Needs the extra `dask`. An item that is bound to a machine goes to the workers of that machine only; when they die and
-new ones come up there, it is given to those. What a machine cannot read is an error of that item and never ends the
-run; a scheduler that goes or does not answer does.
+Needs the extra `dask`. An item that is bound to a machine is submitted to the workers of that machine only, and to new
+ones there when they die. An item that cannot be read is an error of that item; a scheduler that dies or does not answer
+ends the run.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def _attempt_all(function: Callable[[Item], Result], items: Sequence[Item]) -> b
 
 
 def opened(returned: Any, items: Sequence[Placed]) -> list[Any]:
-    """The results in what a worker returned; or an error for each item, where the worker runs other code than this
-    process: it may have joined the cluster after its workers were compared."""
+    """The results that a worker returned; an error for each item where the worker runs other code than this process,
+    since it may have joined the cluster after its workers were compared."""
     try:
         there, results = pickle.loads(returned)
         difference = identity().differences(Identity(*there))
@@ -131,7 +131,7 @@ class _Task:
 
 
 class _Run(Generic[Item, Result]):
-    """One run over `items`: which tasks run or wait for workers, and what came of the others."""
+    """One run over `items`: the tasks that run or wait for workers, and the results of the others."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class _Run(Generic[Item, Result]):
         return list(self.completed.next_batch(block=False))
 
     def _take(self, future: Any, result: Any) -> None:
-        """Takes over what came of a task."""
+        """Processes the end of one task: results, an error, or a lost scheduler."""
         task = self.running.pop(future, None)
         if task is None:  # given up meanwhile
             return
@@ -204,7 +204,7 @@ class _Run(Generic[Item, Result]):
     def _failed(self, task: _Task, error: BaseException) -> None:
         """Several items that cannot be read in one task are read in one each."""
         if type(error).__name__ in ("NoValidWorkerError", "NoWorkerError"):
-            task.unrunnable_since = float("-inf")  # the scheduler has waited for as long as it is told to
+            task.unrunnable_since = float("-inf")  # the scheduler has waited for its no-workers-timeout
             self.waiting.append(task)
         elif len(task.indices) > 1:
             for index in task.indices:
@@ -214,7 +214,7 @@ class _Run(Generic[Item, Result]):
             self._give_up(task, how, "give them more memory, or read it on one machine")
 
     def _resubmit_unrunnable(self) -> None:
-        """Tasks without a worker that may do them: again to new ones of their machine, or given up after a while."""
+        """Resubmits tasks to new workers of their machine, or gives them up after `GONE_S` without one."""
         for future in [f for f in self.running if f.status in ("error", "cancelled")]:
             # Dask had a result, lost it with its worker, and failed to get another: `as_completed` is silent about it.
             self._take(future, (None, None if future.status == "cancelled" else ask(future.exception, self.address)))
@@ -231,7 +231,8 @@ class _Run(Generic[Item, Result]):
             self._retry(future, task)
 
     def _retry(self, future: Any, task: _Task) -> None:
-        """What to do about a task that no worker may run; `future` is None where it waits."""
+        """Resubmits a task that no worker may run, keeps it for a while, or gives it up; `future` is None where it
+        waits."""
         task.unrunnable_since = task.unrunnable_since or time.monotonic()
         there = any(not task.machine or worker.is_called(task.machine) for worker in self.workers)
         if not there and time.monotonic() - task.unrunnable_since < GONE_S:

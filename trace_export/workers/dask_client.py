@@ -1,4 +1,4 @@
-"""The connection to a Dask cluster: what is asked of its scheduler and workers, within a time, and who they are."""
+"""The connection to a Dask cluster: requests to its scheduler and workers with a time-out, and which workers it has."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from trace_export.errors import TraceExportError
 from trace_export.workers.identity import Identity, identity
 
 CONNECT_S = 10
-"""How long to wait for the scheduler at first, and for it to say good-bye."""
+"""Time-out of connecting to the scheduler and of disconnecting."""
 ANSWER_S = 30.0
-"""How long the scheduler and the workers may take to answer a question; a worker answers while it reads, too."""
+"""Time-out of a request to the scheduler or the workers; a worker answers while it reads, too."""
 LOGGERS: Final = ("distributed", "tornado", "asyncio")
-"""Their messages repeat, in the words of Dask, what the errors here say."""
+"""Their messages repeat what the errors raised here say."""
 SAME_CODE: Final = "install the same trace-export, Python and Polars on every worker as here"
 
 Answer = TypeVar("Answer")
@@ -57,7 +57,7 @@ def connected(address: str) -> Iterator[Any]:
                 raise TraceExportError(f"{address}: the Dask cluster has no worker", "start some with `dask worker`")
             yield client
         finally:
-            with suppress(Exception):  # a scheduler that is gone cannot be told
+            with suppress(Exception):  # the scheduler may be gone
                 client.close(timeout=CONNECT_S)
 
 
@@ -74,16 +74,16 @@ def _silenced() -> Iterator[None]:
             logger.disabled = False
 
 
-def ask(question: Callable[[], Answer], address: str) -> Answer:
-    """What `question` returns. Raises TraceExportError when the cluster does not answer in time, or is gone.
+def ask(request: Callable[[], Answer], address: str) -> Answer:
+    """The result of `request`. Raises TraceExportError when the cluster does not answer in time, or is gone.
 
-    In a thread of its own, because Dask's calls wait without end for a process that is stopped.
+    Runs in a thread of its own, because Dask's calls wait without end for a process that is stopped.
     """
     answers: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
 
     def put() -> None:
         try:
-            answers.put(question())
+            answers.put(request())
         except Exception as error:
             answers.put(error)
 
@@ -99,7 +99,7 @@ def ask(question: Callable[[], Answer], address: str) -> Answer:
 
 
 def gone(address: str) -> TraceExportError:
-    """The error of a scheduler that went away in the middle."""
+    """The error of a scheduler whose connection broke."""
     what = f"{address}: the connection to the Dask scheduler broke while profiles were read"
     return TraceExportError(what, "start the scheduler and its workers again")
 
@@ -125,7 +125,8 @@ def usable_workers(client: Any, address: str) -> list[Worker]:
 
 
 def _answers(client: Any, address: str) -> dict[str, tuple[Worker, Identity] | Exception]:
-    """What each worker says of itself, or why it cannot, by address; nothing of those that are just going."""
+    """The place and code of each worker, or the error of finding out, by address; workers that are closing are left
+    out."""
     answers: dict[str, Any] = ask(lambda: client.run(_describe, on_error="return"), address)
     found: dict[str, tuple[Worker, Identity] | Exception] = {}
     for at, answer in answers.items():

@@ -13,8 +13,7 @@ import polars as pl
 
 
 class Identity(NamedTuple):
-    """`code` is a digest of the modules of this package; `version`, which not every installation knows, is told beside
-    it and compared by nobody."""
+    """`code` is a digest of the modules of this package. `version` is for messages only: a checkout has none."""
 
     version: str
     code: str
@@ -22,7 +21,7 @@ class Identity(NamedTuple):
     polars: str
 
     def differences(self, other: Identity) -> str:
-        """What `other` has instead of what this one has; empty where the two are the same."""
+        """The differences of `other` from this one in words; empty where there are none."""
         found = []
         if self.code != other.code:
             found.append(
@@ -36,7 +35,7 @@ class Identity(NamedTuple):
 
 @cache
 def identity() -> Identity:
-    """That of this process. Of Python only the first two numbers matter to what is exchanged."""
+    """The identity of this process; of Python the first two numbers, since a patch release changes no pickle."""
     try:
         version = importlib.metadata.version("trace-export")
     except importlib.metadata.PackageNotFoundError:  # run from a checkout

@@ -30,7 +30,7 @@ from trace_export.workers.attempt import HasPath, Item, Result
 
 
 class Pool(Generic[Item, Result]):
-    """One run over `items`: which worker has which, and what came of them. Temporary files of workers go to `scratch`;
+    """One run over `items`: the item of each worker, and the results. Workers put temporary files into `scratch`;
     `done` is called with the index of each item that is ready."""
 
     def __init__(
@@ -77,8 +77,8 @@ class Pool(Generic[Item, Result]):
         self.busy[worker.connection] = (worker, index)
 
     def _take(self, connection: Connection) -> None:
-        """What a worker sends: that it is ready, or a result. One that dies over its item leaves an error, and another
-        takes its place; but when none has been ready yet, no other would be."""
+        """Processes a message of a worker: that it is ready, or a result. A worker that dies leaves an error for its
+        item and is replaced; if no worker has been ready yet, no replacement would be."""
         worker, index = self.busy[connection]
         try:
             answer = connection.recv()

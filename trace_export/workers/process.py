@@ -14,10 +14,10 @@ from multiprocessing.connection import Connection
 
 
 def main(descriptor: int) -> None:
-    """Receives `sys.path` and the thresholds of the garbage collector, the function, and then items until the parent
-    closes the connection. Sends None when it is ready, or the text of the error that prevents that, and then results.
+    """Worker main loop: receives `sys.path` and the thresholds of the garbage collector, the function, and then items
+    until the parent closes the connection. Sends None when it is ready, or the error that prevents that, then results.
 
-    Ends without a word when the parent is gone, whatever it is doing.
+    Ends silently when the parent is gone.
     """
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with Connection(descriptor) as connection, suppress(EOFError, OSError):
