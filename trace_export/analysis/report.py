@@ -19,8 +19,8 @@ DEFINITIONS = (
     " each stage's own first start to its own last end, as the zero-bubble papers count"
 )
 WHAT_IF = (
-    "in the model, without transfers; saved: time per micro-batch; in flight: micro-batches whose activations the worst"
-    " stage holds at once"
+    "in the model, without transfers; saved: time per micro-batch; in flight: the most micro-batches whose activations"
+    " one stage holds at once"
 )
 PARTS = [f"{cause}_ns" for cause in CAUSES]
 HEADINGS = {"next": "to next step", "microbatch": "per micro-batch", **CAUSES}
@@ -102,12 +102,20 @@ class Report:
                 "Slow stages", _readable(self.slow_stages), f"slow: above {stragglers.SLOW} × the median stage"
             ),
             ReportTable(
-                "Slow ranks", _readable(self.slow_ranks.filter("slow").drop("slow")), "beside the same stage's"
+                "Slow ranks",
+                _readable(self.slow_ranks.filter("slow").drop("slow")),
+                "compared with the other ranks of the stage",
             ),
-            ReportTable("Slow links", _readable(self.slow_links.filter("slow").drop("slow")), "beside the like links"),
+            ReportTable(
+                "Slow links",
+                _readable(self.slow_links.filter("slow").drop("slow")),
+                "compared with links between the same stages, else of the same direction",
+            ),
             ReportTable("Schedule", self._schedule(), self._deviating()),
-            ReportTable("Where it deviates", self.theory.deviations, "first deviation of each rank and step"),
-            ReportTable("Theory beside measurement", _readable(self.theory.levels), self._formula()),
+            ReportTable(
+                "Deviations from the schedule", self.theory.deviations, "first deviation of each rank and step"
+            ),
+            ReportTable("Theory and measurement", _readable(self.theory.levels), self._formula()),
             ReportTable("What if", _readable(self.theory.changes), WHAT_IF),
         ]
         return [_short(table) for table in made if not table.frame.is_empty()]
@@ -118,7 +126,7 @@ class Report:
         odd = self.steps.filter(length > ODD * length.median())["step"].drop_nulls()
         if odd.is_empty():
             return []
-        return [f"step {odd[0]} took more than {ODD} times as long as the median: leave it out with --steps"]
+        return [f"step {odd[0]} took more than {ODD} times as long as the median; leave it out with --steps"]
 
     def _step_rows(self) -> pl.DataFrame:
         parts = self.stages.group_by(STEP_KEY).agg(pl.col(PARTS).mean())
@@ -150,8 +158,12 @@ class Report:
         if found.plan is None:
             return pl.DataFrame()
         plan = found.plan
-        apart = f"{found.distance:.1%} of the blocks are missing or elsewhere" if found.distance else "its ends are cut"
-        certain = {"exact": "exactly", "likely": f"likely; {apart}", "unknown": f"no, but the closest; {apart}"}
+        apart = f"{found.distance:.1%} of the blocks differ" if found.distance else "the recording is truncated"
+        certain = {
+            "exact": "exactly",
+            "likely": f"likely; {apart}",
+            "unknown": f"no; the closest known schedule, {apart}",
+        }
         numbers = f"{plan.stages} stages, {plan.microbatches} micro-batches, {plan.chunks} chunk(s)"
         same = ", ".join(TITLES[name] for name in found.twins)
         return pl.DataFrame(
@@ -159,7 +171,7 @@ class Report:
                 "schedule": [TITLES[plan.name]],
                 "recognised": [certain[found.certainty]],
                 "numbers": [numbers],
-                "would look the same": [same],
+                "indistinguishable from": [same],
             }
         )
 
@@ -171,7 +183,8 @@ class Report:
         form = self.theory.closed_form
         if form is None:
             return "no published formula for the idle time of this schedule"
-        return f"published idle time per rank {form.formula} = {form.idle_ns / 1e6:.3f} ms with the mean durations"
+        idle = f"{form.idle_ns / 1e6:.3f} ms with the mean durations"
+        return f"idle time per rank by the published formula {form.formula}: {idle}"
 
 
 def report(profile: Profile) -> Report:

@@ -1,4 +1,4 @@
-"""Who is slow: a stage beside the other stages, a rank beside its replicas, a link beside the like links."""
+"""Stragglers: a stage compared with the other stages, a rank with its replicas, a link with similar links."""
 
 from __future__ import annotations
 
