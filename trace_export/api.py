@@ -300,11 +300,11 @@ class Simulation(Run):
     _schedule: schedules.Schedule = field(kw_only=True)
     costs: Costs = field(kw_only=True)
 
-    def theory(self, files: Sequence[Path] = ()) -> ModelSummary:
-        """The run in a few facts: its bubble, the activations in flight, the published formula; `files` written."""
+    def theory(self) -> ModelSummary:
+        """The run in a few facts: its bubble, the activations in flight, the published formula."""
         from trace_export.analysis.model_summary import summarise
 
-        return summarise(self._schedule, self._recorded, self.costs, files)
+        return summarise(self._schedule, self._recorded, self.costs)
 
 
 def simulate(

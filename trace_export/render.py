@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, get_args
 import polars as pl
 
 from trace_export.analysis.bubbles import bubble_slices, rank_bubbles, step_bubbles
-from trace_export.analysis.summary import clock_texts
+from trace_export.analysis.clock_words import clock_texts
 from trace_export.chart.block_names import block_name, has_chunks
 from trace_export.chart.chart import Chart
 from trace_export.chart.layout import ChartOptions, lay_out

@@ -148,11 +148,11 @@ class Run:
         """
         return replace(self, _selection=selection(steps, stages, window))
 
-    def summary(self, files: Sequence[Path] = ()) -> Summary:
-        """The run in a few facts: how much was read, how sure its clocks are, and the `files` written of it."""
+    def summary(self) -> Summary:
+        """The run in a few facts: how much was read, and how sure its clocks are."""
         from trace_export.analysis.summary import summarise
 
-        return summarise(self.profile, self.failures, files)
+        return summarise(self.profile, self.failures)
 
     def report(self) -> Report:
         """Bubbles, stragglers, schedule and theory: frames, see `trace_export.Report`."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from trace_export.analysis.summary import clock_texts
+from trace_export.analysis.clock_words import clock_texts
 from trace_export.chart.layout import ChartOptions
 from trace_export.clocks.apply import task_batches
 from trace_export.model import (

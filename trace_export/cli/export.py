@@ -20,17 +20,17 @@ def register(app: typer.Typer) -> None:
 
 def run(ctx: typer.Context, source: Source, drawing: Drawing, reading: Reading, printing: Printing) -> None:
     from trace_export import api
+    from trace_export.cli import summaries
 
     family = None if ctx.info_name == "export" else ctx.info_name
     with terminal.progress(printing) as progress:
         done = api.export(
             **source.arguments(), **vars(drawing), **reading.arguments(), family=family, progress=progress
         )
-    summary = done.run.summary(done.files)
     if printing.json:
-        terminal.json(summary.json())
+        terminal.json(summaries.run_document(done.run.summary(), done.files))
     elif not printing.quiet:
-        terminal.summary(summary)
+        terminal.facts(summaries.run_rows(done.run.summary()))
         terminal.notes(done.run.notes)
         terminal.files(done.files)
     raise typer.Exit(terminal.conclude([done.run], printing))

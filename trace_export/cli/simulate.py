@@ -49,6 +49,7 @@ def simulate(
 ) -> None:
     """Draw the theoretical chart of a pipeline schedule."""
     from trace_export import api
+    from trace_export.cli import summaries
 
     costs: dict[CostName, float] = {
         "transfer": nanoseconds(comm, "costs.transfer"),
@@ -57,11 +58,10 @@ def simulate(
     }
     run = api.simulate(schedule, stages, microbatches, costs, chunks=chunks)
     files = run.write(path, formats, gzip=gzip, force=force)
-    theory = run.theory(files)
     if json:
-        terminal.json(theory.json())
+        terminal.json(summaries.model_document(run.theory(), files))
     elif not quiet:
-        terminal.summary(theory)
+        terminal.facts(summaries.model_rows(run.theory()))
         terminal.files(files)
 
 

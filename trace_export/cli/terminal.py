@@ -14,9 +14,7 @@ from trace_export.errors import TraceExportError, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from trace_export.analysis.model_summary import ModelSummary
     from trace_export.analysis.report import ReportTable
-    from trace_export.analysis.summary import Summary
     from trace_export.cli.options import Printing
     from trace_export.model import Note
     from trace_export.progress import Progress as Report
@@ -71,10 +69,10 @@ def size(path: Path) -> str:
     return f"{value:.1f} GB"
 
 
-def summary(result: Summary | ModelSummary) -> None:
-    """The run in a few rows."""
+def facts(rows: Sequence[tuple[str, str]]) -> None:
+    """Names in bold, and their values."""
     out = console()
-    for name, value in result.rows():
+    for name, value in rows:
         out.print(f"{name:<9} ", style="bold", end="")
         out.print(printable(value))
 

@@ -1,0 +1,103 @@
+"""What `export` and `simulate` print of a run: a few rows, or a JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from trace_export.analysis.clock_words import clock_method
+from trace_export.errors import path_text
+from trace_export.units import duration
+
+if TYPE_CHECKING:
+    from trace_export.analysis.model_summary import ModelSummary
+    from trace_export.analysis.summary import Summary
+
+HOSTS_SHOWN = 16
+
+
+def run_document(run: Summary, files: Sequence[Path]) -> str:
+    """A run and the files written of it, as JSON."""
+    document = vars(run) | {
+        "clocks": run.clocks.to_dicts(),
+        "notes": [asdict(note) for note in run.notes],
+        "failures": [str(error) for error in run.failures],
+    }
+    return _json(document, files)
+
+
+def model_document(model: ModelSummary, files: Sequence[Path]) -> str:
+    """A simulated schedule and the files written of it, as JSON."""
+    return _json(vars(model), files)
+
+
+def _json(document: Mapping[str, Any], files: Sequence[Path]) -> str:
+    written = [path_text(path) for path in files]
+    return orjson.dumps({**document, "files": written}, option=orjson.OPT_INDENT_2).decode()
+
+
+def run_rows(run: Summary) -> list[tuple[str, str]]:
+    """A run: name and value, as the terminal shows them."""
+    blocks = ", ".join(f"{count} {kind}" for kind, count in run.blocks.items())
+    rows = [
+        ("hosts", f"{len(run.hosts)} ({_few(run.hosts)})"),
+        ("source", ", ".join(run.kinds)),
+        ("ranks", str(run.ranks)),
+        ("stages", f"{run.stages} ({run.stage_origin})"),
+        ("steps", _steps(run) + (f", {duration(run.step_ns)} each (median)" if run.step_ns else "")),
+        ("blocks", blocks),
+    ]
+    if run.bubble is not None:
+        which = "whole steps" if 0 < run.whole_steps < run.steps else "steps"
+        rows.append(("bubble", f"{run.bubble:.1%} of the {which} (first start to last end over all stages)"))
+    rows += [("clock", _clock(clock)) for clock in run.clocks.head(HOSTS_SHOWN).iter_rows(named=True)]
+    if len(run.clocks) > HOSTS_SHOWN:
+        rows.append(("clock", f"… and {len(run.clocks) - HOSTS_SHOWN} more hosts; --json lists them all"))
+    warnings = sum(note.level == "warning" for note in run.notes)
+    rows.append(("warnings", str(warnings + len(run.failures))))
+    return rows
+
+
+def model_rows(model: ModelSummary) -> list[tuple[str, str]]:
+    """A simulated schedule: name and value, as the terminal shows them."""
+    chunks = f", {model.chunks} chunks each" if model.chunks > 1 else ""
+    rows = [
+        ("schedule", model.schedule),
+        ("stages", f"{model.stages}{chunks}"),
+        ("micro-batches", str(model.microbatches)),
+        ("blocks", str(model.blocks)),
+        ("step", f"{model.step_ns / 1e6:.3f} ms"),
+        ("bubble", f"{model.bubble:.2%} of the step (first start to last end over all stages)"),
+        ("own bubble", f"{model.bubble_own:.2%} of each stage's own window, from its first start to its last end"),
+    ]
+    rows.append(("in flight", f"up to {model.in_flight:g} micro-batches' activations on a stage"))
+    if model.formula is not None and model.formula_idle_ns is not None:
+        rows.append(("published", f"idle per rank {model.formula} = {model.formula_idle_ns / 1e6:.3f} ms"))
+    return rows
+
+
+def _steps(run: Summary) -> str:
+    return str(run.steps) if run.whole_steps == run.steps else f"{run.steps} ({run.whole_steps} whole)"
+
+
+def _few(names: list[str], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (f", … {len(names) - most} more" if len(names) > most else "")
+
+
+def _clock(clock: Mapping[str, Any]) -> str:
+    """One host's correction, as in: node1: p2p, offset +3.2 ms, drift +12 ppm, ±1.2 µs (1 sd), certain within 40 µs."""
+    parts = [f"{clock['label'] or clock['host']}: {clock_method(clock)}"]
+    offset, drift, deviation, bound = (clock[k] for k in ("offset_ns", "drift", "sd_ns", "bound_ns"))
+    if isinstance(offset, int) and offset:
+        parts.append(f"offset {duration(offset, sign=True)}")
+    if isinstance(drift, float) and drift:
+        parts.append(f"drift {drift * 1e6:+.2f} ppm")
+    if isinstance(deviation, float):
+        parts.append(f"±{duration(deviation)} (1 sd)")
+    if isinstance(bound, float):
+        parts.append(f"certain within {duration(bound)}")
+    return ", ".join(parts)
