@@ -15,9 +15,13 @@ from typing import Any
 MAIN = 4001
 """The thread id of the main thread, which is the process's."""
 
-KINETO = {"kineto": (), "base_last": ("baseTimeNanoseconds",), "on_demand": ("distributedInfo",)}
+KINETO = {"kineto": (), "base_last": ("baseTimeNanoseconds",), "on_demand": ("distributedInfo",), "kineto_2021": ()}
 """Kineto's layouts, and the fields that each writes after the events: that of 2024-05 to 2025-03 (PyTorch 2.4 to 2.6)
-the base, traces taken on demand the rank."""
+the base, traces taken on demand the rank. In 2021 there were no such fields, and `OLD_CATEGORIES`."""
+OLD_CATEGORIES = {
+    "kernel": "Kernel", "gpu_memcpy": "Memcpy", "gpu_memset": "Memset", "cuda_runtime": "Runtime",
+    "cuda_driver": "Runtime", "cpu_op": "Operator", "user_annotation": "Operator",
+}  # fmt: skip
 REWRITTEN: dict[str, dict[str, Any]] = {
     "compact": {"separators": (",", ":")}, "spaced": {}, "indented": {"indent": 2}, "indented_1": {"indent": 1},
     "sorted": {"sort_keys": True}, "events_first": {}, "without_schema": {}, "list": {}, "list_indented": {"indent": 4},
@@ -72,23 +76,29 @@ class Trace:
         if layout in REWRITTEN:
             text = json.dumps(self._document(layout), default=str, **REWRITTEN[layout])
             return text.replace(*MARKS[0]).replace(*MARKS[1])
-        header = self.header()
+        header, events = self.header(), self.events
+        if layout == "kineto_2021":
+            header = {"schemaVersion": 1}
+            events = [{**event, "cat": OLD_CATEGORIES[event["cat"]]} for event in self._in_unix_time()]
         after = {"traceName": "x.json", **{k: header.pop(k) for k in KINETO[layout] if k in header}}
         before = "".join(f'  "{k}": {json.dumps(v)},\n' for k, v in header.items())
         rest = ",\n  ".join(f'"{k}": {json.dumps(v)}' for k, v in after.items())
-        return f'{{\n{before}  "traceEvents": [\n{",".join(map(lines, self.events))}\n  ],{rest} }}'
+        return f'{{\n{before}  "traceEvents": [\n{",".join(map(lines, events))}\n  ],{rest} }}'
 
     def _document(self, layout: str) -> Any:
         """What is written in one of the layouts `REWRITTEN`."""
         if layout.startswith("list"):
-            base = self.base_ns or 0
-            return [{**event, "ts": Micro(event["ts"].ns + base)} for event in self.events]
+            return self._in_unix_time()
         header = self.header()
         if layout == "without_schema":
             del header["schemaVersion"]
         if layout == "events_first":
             return {"traceEvents": self.events, **header}
         return {**header, "traceEvents": self.events, "traceName": "x"}
+
+    def _in_unix_time(self) -> list[dict[str, Any]]:
+        """The events as they are written where there is no base."""
+        return [{**event, "ts": Micro(event["ts"].ns + (self.base_ns or 0))} for event in self.events]
 
     def write(self, path: Path, layout: str = "kineto") -> Path:
         """Writes the trace, packed where the name ends with .gz or .zip."""

@@ -578,6 +578,9 @@ def test_the_most_frequent_names_are_told(tmp_path: Path) -> None:
         trace.range(i, i + 1, f"my_pass_{i % 2}")
     with pytest.raises(SourceError, match=r"names here: my_pass_0, my_pass_1; mark the passes with .*ti\.auto\(\)"):
         loaded(trace.write(tmp_path / "t.json"))
+    trace.range(20, 30, "aten::linear")
+    with pytest.raises(SourceError, match="names here: my_pass_0, my_pass_1; "):
+        loaded(trace.write(tmp_path / "t.json", "kineto_2021"))
     trace.kernel(100, 200, trace.call(3))
     assert loaded(trace.write(tmp_path / "t.json"), markers=(r"my_pass_(?P<microbatch>\d)=>F",)).spans.height == 1
 

@@ -51,6 +51,8 @@ BLOCKS = [
     ("backward-2", {"kind": "B", "microbatch": 2}),
     ("optimizer-0", {"kind": "OPT"}),
     ("DeepSpeedEngine.forward", {"kind": "F"}),
+    ("## forward ##", {"kind": "F"}),
+    ("## backward ##", {"kind": "B"}),
     ("DeepSpeedEngine.backward", {"kind": "B"}),
     ("DeepSpeedEngine.step", {"kind": "OPT"}),
     ("forward_step", {"kind": "F"}),

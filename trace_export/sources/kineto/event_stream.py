@@ -43,6 +43,11 @@ _EVENT = {
     "ph": pl.String(), "cat": pl.String(), "name": pl.String(), "tid": pl.String(), "ts": pl.String(),
     "dur": pl.String(), "args": pl.Struct(dict.fromkeys(FIELDS, pl.String())),
 }  # fmt: skip
+TODAYS_CATEGORIES = {
+    "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset", "Runtime": "cuda_runtime",
+    "Operator": "user_annotation",
+}  # fmt: skip
+"""The categories of 2021 (PyTorch 1.8 and 1.9), which had one for operators and annotations, as those of today."""
 _NUMBER = re.compile(rb'"(ts|dur)":\s*([-+0-9.eE]+)')
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _LINES = b"\n  },\n  {"
@@ -215,7 +220,14 @@ def _parsed(body: bytes) -> pl.DataFrame | None:
     return (
         raw.filter(pl.col("ph") == "X")
         .with_columns(pl.col("dur").fill_null("0"))
-        .select(pl.col("cat", "name").fill_null(""), "tid", start=start, end=start + length, args="args")
+        .select(
+            pl.col("cat").fill_null("").replace(TODAYS_CATEGORIES),
+            pl.col("name").fill_null(""),
+            "tid",
+            start=start,
+            end=start + length,
+            args="args",
+        )
         .with_columns(
             pl.when(pl.col("end").is_not_null()).then(c).otherwise(NO_TIME_NS).alias(c) for c in ("start", "end")
         )

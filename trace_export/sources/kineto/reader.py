@@ -27,10 +27,13 @@ from trace_export.sources.shared.names import LONGEST_NAME, is_host
 from trace_export.sources.shared.timestamps import valid_session_times
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
-WANTED = r'"cat":\s*"(?:user_annotation|kernel|gpu_mem\w+|\w+_runtime|\w+_driver)"|"name":\s*"te:'
+WANTED = (
+    r'"cat":\s*"(?:user_annotation|Operator|[Kk]ernel|gpu_mem\w+|Mem\w+|\w+_runtime|Runtime|\w+_driver)"|'
+    r'"name":\s*"te:'
+)
 """Events that are read. PyTorch files the marks of trace_export.instrument (te:…) among its operators."""
 
-TASKS = r'"cat":\s*"(?:kernel|gpu_mem\w+)"'
+TASKS = r'"cat":\s*"(?:[Kk]ernel|gpu_mem\w+|Mem(?:cpy|set))"'
 """Of these the device tasks."""
 
 COUNTED_NAMES = 1000
@@ -38,6 +41,7 @@ COUNTED_NAMES = 1000
 YEAR_2000_NS = 946_684_800 * 10**9
 """No trace is older; torch.profiler is of 2020."""
 YEAR_NS = 31_556_952 * 10**9
+_OPERATOR = r"^(?:aten|autograd|c10d|prims)::"
 _MARKS = pl.col("name").str.starts_with("te:")
 _TIMED = valid_session_times(pl.col("start"), pl.col("end"))
 _PROCESS = pl.lit(0, pl.Int64).alias("process")
@@ -135,7 +139,9 @@ def _gathered(trace: Trace, dialects: Dialects) -> _Content:
         ranges = ranges.select(number, _PROCESS, _thread(), "start", "end", pl.col("name").alias("text"))
         rows += ranges.height
         content.named.append(ranges.filter(dialects.may_know("text")))
-        stems = ranges["text"].str.replace(SUFFIX + "$", "").value_counts()
+        stems = (
+            ranges.filter(~pl.col("text").str.contains(_OPERATOR))["text"].str.replace(SUFFIX + "$", "").value_counts()
+        )
         content.names = Counter(dict((content.names + Counter(dict(stems.iter_rows()))).most_common(COUNTED_NAMES)))
         calls = events.filter(pl.col("cat").str.contains("_(?:runtime|driver)$"))
         content.launches.append(calls.select("start", _thread(), _id(-1)))

@@ -102,8 +102,8 @@ RULES = (
     Rule("deepspeed", r"DeepSpeedEngine\.forward", kind="F"),
     Rule("deepspeed", r"DeepSpeedEngine\.backward", kind="B"),
     Rule("deepspeed", r"DeepSpeedEngine\.step", kind="OPT"),
-    Rule(PLAIN, "forward_step|Forward", kind="F"),
-    Rule(PLAIN, "backward_step|Backward", kind="B"),
+    Rule(PLAIN, "forward_step|Forward|## forward ##", kind="F"),
+    Rule(PLAIN, "backward_step|Backward|## backward ##", kind="B"),
     Rule(PLAIN, "optimizer_step", kind="OPT"),
     Rule(PLAIN, rf"(?i:step|iteration|iter)[ _#-]?(?P<step>{N})", "step"),
 )
