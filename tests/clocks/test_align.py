@@ -200,7 +200,7 @@ def test_user_offsets_are_applied_first() -> None:
     assert len((one.spans["start_ns"] - other.spans["start_ns"]).unique()) == 1
     with pytest.raises(UsageError, match="host77"):
         align(profile, offsets={"host77": 1})
-    with pytest.raises(UsageError, match="host01 by more than 146 years"):
+    with pytest.raises(UsageError, match=r"host01.* more than 146 years"):
         align(profile, offsets={"host01": 2**62 + 1})
 
 

@@ -68,7 +68,7 @@ def _evidence(known: Observations, component: Ints) -> tuple[list[str | None], l
         parts = [w for k, w in ((MESSAGE, "p2p"), (BLOCKS, "blocks")) if k in kinds]
         parts += ["collective"] if (component[known.member] == number).any() else []
         kinds_of[number] = "+".join(parts)
-    number_of = {number: place if len(numbers) > 1 else None for place, number in enumerate(numbers, 1)}
+    number_of = {number: count if len(numbers) > 1 else None for count, number in enumerate(numbers, 1)}
     return (
         [kinds_of[c] if seen else None for c, seen in zip(component, known.observed, strict=True)],
         [number_of[c] if seen else None for c, seen in zip(component, known.observed, strict=True)],

@@ -65,9 +65,9 @@ class Observations:
         count = np.diff(np.append(self.first, len(self.pair)))
         if not len(count) or count.max() <= most:
             return self
-        place = np.arange(len(self.pair)) - self.first[self.pair]
+        index = np.arange(len(self.pair)) - self.first[self.pair]
         kept = np.minimum(count, most)[self.pair]
-        share = place * kept // count[self.pair]
+        share = index * kept // count[self.pair]
         keep = np.flatnonzero(np.append(True, (np.diff(share) != 0) | (np.diff(self.pair) != 0)))
         pair = self.pair[keep]
         first = np.searchsorted(pair, np.arange(len(count)))

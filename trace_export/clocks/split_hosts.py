@@ -69,7 +69,7 @@ def _links(profile: Profile) -> pl.DataFrame:
 
 def _parts(ranks: pl.Series, links: pl.DataFrame) -> list[int]:
     """A number per rank: which ranks share a clock. Where agreeing ranks lead to a contradiction, each is alone."""
-    at = {rank: place for place, rank in enumerate(ranks)}
+    at = {rank: index for index, rank in enumerate(ranks)}
     a, b, wrong = (links[c].to_list() for c in ("a", "b", "contradicts"))
     label = list(range(len(ranks)))
     for x, y, w in zip(a, b, wrong, strict=True):
@@ -79,9 +79,9 @@ def _parts(ranks: pl.Series, links: pl.DataFrame) -> list[int]:
     if any(label[at[x]] == label[at[y]] for x, y, w in zip(a, b, wrong, strict=True) if w):
         label = list(range(len(ranks)))
     linked = set(a) | set(b)
-    for place, rank in enumerate(ranks):
-        if rank not in linked and place:
-            label[place] = label[place - 1]
+    for index, rank in enumerate(ranks):
+        if rank not in linked and index:
+            label[index] = label[index - 1]
     return label
 
 

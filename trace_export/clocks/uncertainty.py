@@ -33,7 +33,7 @@ STRETCHES = 8
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """Standard deviations of each host's place at mid-window and of its drift over the span (µs), and the largest
+    """Standard deviations of each host's position at mid-window and of its drift over the span (µs), and the largest
     difference (µs) between two fits on half of the data each."""
 
     mid: Floats
@@ -50,32 +50,32 @@ def centred(values: Floats, component: Ints) -> Floats:
 def uncertainty(problem: Problem, component: Ints) -> Uncertainty:
     """The largest of: the scatter over resampled data, half the difference of the halves, the posterior covariance."""
 
-    def place(found: Solution) -> Floats:
+    def position(found: Solution) -> Floats:
         return centred(found.offset + found.drift / 2, component)
 
     draw = np.random.default_rng(problem.settings.seed)
     solution = fit(problem)
     messages, events = len(problem.geometry.delay), len(problem.geometry.event_size)
-    places, drifts = [], []
+    positions, drifts = [], []
     for _ in range(RESAMPLES):
         times, event_times = draw.exponential(size=messages), draw.exponential(size=events)
         again = fit(problem, times, event_times, start=solution, rounds=ROUNDS)
-        places.append(place(again))
+        positions.append(position(again))
         drifts.append(centred(again.drift, component))
     times, event_times = _every_second(problem.observations)
     odd = fit(problem, times, event_times, start=solution, rounds=2 * ROUNDS)
     even = fit(problem, 1 - times, 1 - event_times, start=solution, rounds=2 * ROUNDS)
-    apart = np.abs(place(odd) - place(even))
+    apart = np.abs(position(odd) - position(even))
     posterior_mid, posterior_drift = _posterior(problem, solution, component)
-    mid = np.maximum.reduce([np.std(places, axis=0), apart / 2, posterior_mid, np.full(len(apart), LEAST_SD_US)])
+    mid = np.maximum.reduce([np.std(positions, axis=0), apart / 2, posterior_mid, np.full(len(apart), LEAST_SD_US)])
     drift = np.maximum(np.std(drifts, axis=0), posterior_drift)
     return Uncertainty(mid, drift, float(apart[problem.observations.observed].max()))
 
 
 def _every_second(known: Observations) -> tuple[Floats, Floats]:
     """1 for every second message of each directed pair, and for every second collective, else 0."""
-    place = np.arange(len(known.pair)) - known.first[known.pair] if len(known.pair) else np.zeros(0, np.int64)
-    return (place % 2).astype(np.float64), (np.arange(known.events) % 2).astype(np.float64)
+    index = np.arange(len(known.pair)) - known.first[known.pair] if len(known.pair) else np.zeros(0, np.int64)
+    return (index % 2).astype(np.float64), (np.arange(known.events) % 2).astype(np.float64)
 
 
 def _posterior(problem: Problem, solution: Solution, component: Ints) -> tuple[Floats, Floats]:
@@ -120,7 +120,7 @@ def _member_variance(problem: Problem, solution: Solution) -> float:
 def drift_variation(known: Observations, solution: Solution) -> float:
     """How far (µs, one standard deviation) a host's clock departs from a constant rate, as the messages show.
 
-    In each stretch of the window the two directions of a host pair say how far its hosts are apart. What these places
+    In each stretch of the window the two directions of a host pair give the distance of its hosts. What these distances
     scatter more than the messages' own noise explains is the clocks' doing. 0 where that is not clearly so.
     """
     far = np.array([solution.losses[kind].far for kind in known.kind.tolist()]) if len(known.kind) else np.zeros(0)
@@ -129,15 +129,15 @@ def drift_variation(known: Observations, solution: Solution) -> float:
         "time": np.minimum(known.sent / known.span_us * STRETCHES, STRETCHES - 1).astype(np.int64),
         "r": solution.residual,
     }).filter(solution.residual < far[known.pair])  # fmt: skip
-    place = rows.group_by("pair", "time").agg(pl.col("r").mean(), noise=pl.col("r").var() / pl.len()).drop_nulls()
+    means = rows.group_by("pair", "time").agg(pl.col("r").mean(), noise=pl.col("r").var() / pl.len()).drop_nulls()
     hosts = len(known.hosts)
     directions = pl.DataFrame({
         "pair": np.arange(len(known.source)), "to": known.source * hosts + known.target,
         "back": known.target * hosts + known.source,
     })  # fmt: skip
-    place = place.join(directions, on="pair")
-    both = place.filter(pl.col("to") < pl.col("back")).join(
-        place, left_on=["back", "time"], right_on=["to", "time"], suffix="_back"
+    means = means.join(directions, on="pair")
+    both = means.filter(pl.col("to") < pl.col("back")).join(
+        means, left_on=["back", "time"], right_on=["to", "time"], suffix="_back"
     )
     both = both.select("pair", apart=(pl.col("r") - pl.col("r_back")) / 2,
                        noise=(pl.col("noise") + pl.col("noise_back")) / 4)  # fmt: skip

@@ -38,5 +38,5 @@ def without_doubles(profile: Profile) -> Profile:
 
 def _distinct(frame: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
     """`frame` with each row of `ranks` once; a sequence number does not make two operations of one."""
-    content = [c for c in frame.columns if c != "ordinal"]
+    content = [c for c in frame.columns if c != "sequence"]
     return frame.filter(~pl.col("rank").is_in(ranks.implode()) | pl.struct(content).is_first_distinct())
