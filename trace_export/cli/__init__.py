@@ -64,7 +64,7 @@ def _tune() -> None:
     """Settings of a short run, each with what it saves (samples/ascend, and a Kineto trace of 60 MB; 2 cores)."""
     atexit.register(gc.freeze)  # no search for cycles at the end: 0.06 of 0.69 s
     gc.set_threshold(100_000, 20, 20)  # few searches before: 0.1 of 1.0 s where events are Python objects
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the matrices here are small, and each thread takes 30 MB
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the matrices are small; a thread reserves 44 MB
 
 
 def _sentence(error: BaseException) -> str:
