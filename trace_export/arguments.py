@@ -110,6 +110,14 @@ def numbers(value: object, parameter: str) -> Numbers | None:
     return Numbers.of(whole(item, parameter, 0) for item in items)
 
 
+def pair(value: object, parameter: str) -> tuple[int, int]:
+    """Two whole numbers."""
+    items = _items(value, parameter)
+    if len(items) != 2:
+        raise wrong(parameter, value, "a pair of whole numbers")
+    return whole(items[0], parameter, 0), whole(items[1], parameter, 0)
+
+
 def window(value: object, parameter: str) -> Window | None:
     """A part of the time: "1.5s-2.0s" or a Window."""
     if isinstance(value, str):

@@ -281,6 +281,7 @@ class Profile:
         return edges.select(EDGES.keys())
 
     def with_notes(self, notes: Iterable[Note]) -> Profile:
+        """The profile with further notes."""
         return replace(self, notes=self.notes + tuple(notes))
 
     def validate(self) -> Profile:

@@ -104,6 +104,7 @@ _CHECKS: dict[str, Callable[[object, str], object]] = {
     "rank_order": partial(arguments.choice, known=RankOrder),
     "numbers_continue": arguments.flag,
     "overlapped": arguments.flag,
+    "steps": arguments.pair,
 }
 """The facts of `Declared` that are no whole numbers."""
 

@@ -13,10 +13,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import trace_export
 from tests.conftest import ROOT, Cli
-from tests.support import architecture
+from tests.support import architecture, library_reference
 from tests.support.command_reference import PAGE, page
 from tests.support.trace_processor import TraceProcessor
+from trace_export import model
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
 README = ROOT / "README.md"
@@ -145,13 +147,26 @@ def test_the_picture_is_what_the_program_draws(run_cli: Cli, samples: Path, tmp_
     assert out.read_bytes() == (DOCS / "pp_chart.svg").read_bytes()
 
 
-def test_the_python_of_the_readme_runs(workplace: Path) -> None:
-    (code,) = blocks(README, "python")
+PROGRAMS = [(path, code) for path in (README, library_reference.PAGE) for code in blocks(path, "python")]
+
+
+@pytest.mark.parametrize(("path", "code"), PROGRAMS, ids=[f"{path.name}: {code[21:60]!r}" for path, code in PROGRAMS])
+def test_a_documented_program_runs(path: Path, code: str, workplace: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=workplace, env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert (workplace / "chart.pftrace").exists()
+    assert (workplace / "chart.pftrace").exists() or 'write("chart' not in code
+    assert "choose from paddle" in done.stdout or "UsageError" not in code
+
+
+def test_the_reference_of_the_library_is_what_the_code_says() -> None:
+    text = library_reference.PAGE.read_text(encoding="utf-8")
+    assert text == library_reference.page(), "write it anew: python -m tests.support.library_reference"
+    errors = {name for name in trace_export.__all__ if name.endswith("Error")}
+    missing = [name for name in trace_export.__all__ if f"`{name}`" not in text and name != "__version__"]
+    assert set(missing) <= errors, "they have a page of their own, messages.md"
+    assert set(model.TABLES) <= set(library_reference.TABLES)
 
 
 def test_the_example_runs(samples: Path) -> None:

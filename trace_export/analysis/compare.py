@@ -27,6 +27,7 @@ class Comparison:
     blocks: pl.DataFrame
 
     def json(self) -> str:
+        """Everything, as one JSON document."""
         document = {"whole": self.whole.to_dicts(), "blocks": self.blocks.to_dicts()}
         return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
 
