@@ -25,6 +25,7 @@ OLD_CATEGORIES = {
 REWRITTEN: dict[str, dict[str, Any]] = {
     "compact": {"separators": (",", ":")}, "spaced": {}, "indented": {"indent": 2}, "indented_1": {"indent": 1},
     "sorted": {"sort_keys": True}, "events_first": {}, "without_schema": {}, "list": {}, "list_indented": {"indent": 4},
+    "list_wide": {"separators": (" , ", " : ")},
 }  # fmt: skip
 """Layouts of other programs, and the arguments of json.dumps that make them. A list has the events alone."""
 LAYOUTS = (*KINETO, *REWRITTEN)

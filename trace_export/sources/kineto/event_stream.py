@@ -48,7 +48,7 @@ TODAYS_CATEGORIES = {
     "Operator": "user_annotation",
 }  # fmt: skip
 """The categories of 2021 (PyTorch 1.8 and 1.9), which had one for operators and annotations, as those of today."""
-_NUMBER = re.compile(rb'"(ts|dur)":\s*([-+0-9.eE]+)')
+_NUMBER = re.compile(rb'"(ts|dur)"\s*:\s*([-+0-9.eE]+)')
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _LINES = b"\n  },\n  {"
 """How Kineto separates events. JSON has no line breaks inside strings, so this is never inside one."""
