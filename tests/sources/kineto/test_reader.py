@@ -551,6 +551,19 @@ def test_strings_that_look_like_the_end_of_an_event(tmp_path: Path) -> None:
             assert [m for m, *_ in times(loaded(path))] == ["B0.0.0", "F0.0.0"]
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_lists_inside_an_event_hold_no_events(tmp_path: Path, layout: str) -> None:
+    trace = one_block()
+    fake = {"args": {}, "ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum", "ts": 5, "dur": 5}
+    fakes = [{"ph": "i"}, {"ph": "X", **fake}, {"ph": "i"}]
+    for i in range(40):
+        trace.add("cpu_op", "aten::linear", i, i + 1, MAIN, inner=fakes)
+    with patch.object(event_stream, "READ_BYTES", 3000):
+        profile = loaded(trace.write(tmp_path / "t.json", layout))
+    assert times(profile) == [("F0.0.0", 20_000, 30_007)]
+    assert profile.collectives.is_empty()
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [

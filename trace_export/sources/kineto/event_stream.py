@@ -50,6 +50,7 @@ TODAYS_CATEGORIES = {
 """The categories of 2021 (PyTorch 1.8 and 1.9), which had one for operators and annotations, as those of today."""
 _NUMBER = re.compile(rb'"(ts|dur)"\s*:\s*([-+0-9.eE]+)')
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
+_FIRST_KEY = re.compile(rb'\s*\{\s*("[^"\\]*")')
 _LINES = b"\n  },\n  {"
 """How Kineto separates events. JSON has no line breaks inside strings, so this is never inside one."""
 
@@ -160,13 +161,16 @@ class Trace:
 
     def _frame(self, body: bytes) -> pl.DataFrame | None:
         """The events of a comma-separated list; None when it is none."""
-        text = pl.Series([body.decode("utf-8", "replace")]).str.split(_LINES.decode()).explode()
-        if len(text) == 1:
+        between = _LINES if _LINES in body else _separator(body)
+        if between is None:
+            return _parsed(body)
+        text = pl.Series([body.decode("utf-8", "replace")]).str.split(between.decode()).explode()
+        if between != _LINES and not _are_events(text, between):
             return _parsed(body)
         texts = pl.DataFrame({"text": text}).with_row_index()
         first, last = pl.col("index") == 0, pl.col("index") == len(text) - 1
         brace = pl.concat_str(
-            pl.when(first).then(pl.lit("")).otherwise(pl.lit("{")),
+            pl.when(first).then(pl.lit("")).otherwise(pl.lit(_begin(between))),
             "text",
             pl.when(last).then(pl.lit("")).otherwise(pl.lit("}")),
         )
@@ -174,9 +178,37 @@ class Trace:
         found = _parsed(",".join(kept).encode())
         if found is not None:
             return found
+        if between != _LINES:
+            return _parsed(body)
         good = [event for event in kept if _is_json(event)]
         self.malformed += len(kept) - len(good)
         return _parsed(",".join(good).encode())
+
+
+def _separator(body: bytes) -> bytes | None:
+    """What separates the events of a list in another layout than Kineto's, with the first key of an event: `},{"ph"`.
+    The quotation mark cannot be inside a string. None where no event begins like the first."""
+    key = _FIRST_KEY.match(body)
+    found = key and re.compile(_BETWEEN.pattern + rb"\s*" + re.escape(key[1])).search(body)
+    return found[0] if found else None
+
+
+def _are_events(text: pl.Series, between: bytes) -> bool:
+    """Whether the parts of a list between `between` are whole events, and not of lists inside them. Strings with
+    brackets may make it say no."""
+    braces, brackets = (
+        text.str.count_matches(opening, literal=True).cast(pl.Int32)
+        - text.str.count_matches(closing, literal=True).cast(pl.Int32)
+        for opening, closing in ("{}", "[]")
+    )
+    inner = braces[1:-1] != 0
+    ends = braces[0] == 1 and braces[-1] == -1
+    return ends and not inner.any() and not (brackets != 0).any() and _is_json(_begin(between) + text[-1])
+
+
+def _begin(between: bytes) -> str:
+    """What a separator takes of the event after it."""
+    return between[between.rindex(b"{") :].decode()
 
 
 def _opened(path: Path) -> Unpacked:

@@ -28,12 +28,12 @@ from trace_export.sources.shared.timestamps import valid_session_times
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 WANTED = (
-    r'"cat":\s*"(?:user_annotation|Operator|[Kk]ernel|gpu_mem\w+|Mem\w+|\w+_runtime|Runtime|\w+_driver)"|'
-    r'"name":\s*"te:'
+    r'"cat"\s*:\s*"(?:user_annotation|Operator|[Kk]ernel|gpu_mem\w+|Mem\w+|\w+_runtime|Runtime|\w+_driver)"|'
+    r'"name"\s*:\s*"te:'
 )
 """Events that are read. PyTorch files the marks of trace_export.instrument (te:…) among its operators."""
 
-TASKS = r'"cat":\s*"(?:[Kk]ernel|gpu_mem\w+|Mem(?:cpy|set))"'
+TASKS = r'"cat"\s*:\s*"(?:[Kk]ernel|gpu_mem\w+|Mem(?:cpy|set))"'
 """Of these the device tasks."""
 
 COUNTED_NAMES = 1000
