@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from trace_export import arguments
 from trace_export.choices import Detail
 from trace_export.clocks.apply import clock_of, recorded_window
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError, path_text
-from trace_export.model import Declared, KernelFile, Note, Profile, RankOrder
+from trace_export.model import Declared, KernelFile, Note, Profile
 from trace_export.progress import Progress, counted, silent
 from trace_export.selection import Numbers
 from trace_export.sources import choose, cost, formats, span_table
@@ -46,90 +45,6 @@ class LoadOptions:
     detail: Detail = "spans"
     jobs: int | None = None
     cluster: Cluster | None = None
-
-
-def load_options(
-    log_dir: object = None,
-    *,
-    family: object = None,
-    devices: object = None,
-    multi_machine: object = False,
-    follow_links: object = False,
-    ranks: object = None,
-    pp: object = None,
-    tp: object = None,
-    dp: object = None,
-    cp: object = None,
-    declared: object = None,
-    host_ranges: object = False,
-    markers: object = (),
-    detail: object = "spans",
-    jobs: object = None,
-    scheduler: object = None,
-    at: object = (),
-) -> LoadOptions:
-    """What the values of these parameters ask to read. Raises UsageError."""
-    cluster = _cluster(scheduler, at)
-    if cluster is not None and cluster.folders:
-        if log_dir is not None:
-            raise UsageError("both folders of machines and a log_dir are given", "give one of them", parameter="at")
-        log_dir = Path()
-    sizes = Declared(
-        pp=arguments.whole_or_none(pp, "pp"),
-        tp=arguments.whole_or_none(tp, "tp"),
-        dp=arguments.whole_or_none(dp, "dp"),
-        cp=arguments.whole_or_none(cp, "cp"),
-    )
-    return LoadOptions(
-        log_dir=arguments.folder(log_dir, "log_dir"),
-        family=None if family is None else arguments.word(family, "family", formats.commands()),
-        devices=arguments.numbers(devices, "devices"),
-        multi_machine=arguments.flag(multi_machine, "multi_machine"),
-        follow_links=arguments.flag(follow_links, "follow_links"),
-        read=ReadOptions(
-            host_ranges=arguments.flag(host_ranges, "host_ranges"),
-            ranks=arguments.numbers(ranks, "ranks"),
-            markers=arguments.texts(markers, "markers"),
-        ),
-        declared=sizes.or_else(_declared(declared)),
-        detail=arguments.choice(detail, "detail", Detail),
-        jobs=arguments.whole_or_none(jobs, "jobs"),
-        cluster=cluster,
-    )
-
-
-_CHECKS: dict[str, Callable[[object, str], object]] = {
-    "schedule": partial(arguments.instance, kind=str, what="the name of a schedule"),
-    "placement": partial(arguments.choice, known=Literal["loop", "vee"]),
-    "rank_order": partial(arguments.choice, known=RankOrder),
-    "numbers_continue": arguments.flag,
-    "overlapped": arguments.flag,
-    "steps": arguments.pair,
-}
-"""The facts of `Declared` that are no whole numbers."""
-
-
-def _declared(value: object) -> Declared:
-    """What the user declares, each fact checked."""
-    declared: Declared = arguments.instance(
-        Declared() if value is None else value, "declared", Declared, "of the type Declared"
-    )
-    for name, fact in vars(declared).items():
-        if fact is not None:
-            _CHECKS.get(name, arguments.whole)(fact, f"declared.{name}")
-    return declared
-
-
-def _cluster(scheduler: object, at: object) -> Cluster | None:
-    entries = arguments.texts(at, "at")
-    if scheduler is None:
-        if entries:
-            what = "machines are those of a Dask cluster, and no scheduler is given"
-            raise UsageError(what, "give the scheduler, tcp://HOST:PORT", parameter="at")
-        return None
-    from trace_export.workers.cluster import Cluster
-
-    return Cluster.parse(arguments.instance(scheduler, "scheduler", str, "an address such as tcp://HOST:PORT"), entries)
 
 
 @dataclass(frozen=True)

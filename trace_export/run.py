@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
@@ -19,13 +19,13 @@ from trace_export.choices import Align, ColorBy, Format, Tracks
 from trace_export.clocks import align as clock_alignment
 from trace_export.errors import NothingToExportError, TraceExportError, UsageError
 from trace_export.model import Note, Profile
+from trace_export.options import AlignOptions, align_options, selection, write_options
 from trace_export.pipeline import completeness
 from trace_export.progress import Progress, silent
 from trace_export.reading import LoadOptions
 from trace_export.render import WriteOptions
 from trace_export.scratch import scratch_folder
 from trace_export.selection import Selection, Window, extent, select
-from trace_export.writers.formats import OUTPUT_FORMATS
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.paths import report_page
 
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from trace_export.analysis.compare import Comparison
     from trace_export.analysis.report import Report
     from trace_export.analysis.summary import Summary
-
-DEFAULT_FORMATS: tuple[Format, ...] = ("perfetto", "chrome")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -132,8 +130,8 @@ class Run:
         first. A host whose uncertainty (one standard deviation) exceeds `max_error_ns` keeps its wall clock; with
         `strict` that is an error. A run that has one clock (a span table, a simulation) stays as it is.
 
-        Raises UsageError (an unknown word or host, a run that was aligned before), AlignmentError (`strict`),
-        SourceError (the file cannot be read).
+        Raises UsageError (an unknown word or host, offsets where there is one clock, a run that was aligned before),
+        AlignmentError (`strict`), SourceError (the file cannot be read).
         """
         options = align_options(how, offsets_ns, max_error_ns)
         return aligned(self, options, arguments.progress(progress, "progress", silent))
@@ -225,25 +223,13 @@ class Run:
         return page
 
 
-@dataclass(frozen=True)
-class AlignOptions:
-    """How to align clocks; see `Run.align`."""
-
-    method: Align | Path = "auto"
-    offsets_ns: Mapping[str, int] = field(default_factory=dict)
-    max_error_ns: float | None = None
-
-    @property
-    def inputs(self) -> tuple[Path, ...]:
-        """The files that the options name."""
-        return (self.method,) if isinstance(self.method, Path) else ()
-
-
 def aligned(run: Run, options: AlignOptions, progress: Progress = silent) -> Run:
     """`Run.align` with options that were checked."""
     if run._clocks == "aligned":
         raise UsageError("the clocks of this run are aligned already", "align the run that load returned")
     if run._clocks == "one":
+        if options.offsets_ns:
+            raise UsageError("this run has one clock only", "leave the offsets out", parameter="offsets_ns")
         return run
     progress("aligning clocks", 0, 1)
     profile = clock_alignment.align(
@@ -285,73 +271,3 @@ def with_device_tasks(
     the errors of sources that cannot be read any more."""
     kernels, lost = reading.read_device_tasks(run.profile, ranks, run._options, run._sizes, folder, progress)
     return replace(run.profile, kernels=kernels), lost
-
-
-def align_options(how: object, offsets_ns: object, max_error_ns: object) -> AlignOptions:
-    """How the values of these parameters ask to align. Raises UsageError."""
-    return AlignOptions(
-        _alignment(how),
-        arguments.times_by_name(offsets_ns, "offsets_ns"),
-        None if max_error_ns is None else arguments.nanoseconds(max_error_ns, "max_error_ns"),
-    )
-
-
-def _alignment(how: object) -> Align | Path:
-    words = get_args(Align)
-    if isinstance(how, str) and how in words:
-        return how  # type: ignore[return-value]
-    remedy = f"choose {', '.join(words)}, or the path of a clock_alignment.json"
-    try:
-        path = arguments.path(how, "align")
-        found = path.is_file()
-    except (UsageError, OSError):
-        found = False
-    if not found:
-        raise UsageError(f"{arguments.shown(how)} is unknown, and there is no such file", remedy, parameter="align")
-    return path
-
-
-def selection(steps: object, stages: object, window: object) -> Selection:
-    """The part of a run that the values of these parameters ask for. Raises UsageError."""
-    return Selection(
-        arguments.numbers(steps, "steps"), arguments.numbers(stages, "stages"), arguments.window(window, "window")
-    )
-
-
-def write_options(
-    path: object,
-    formats: object,
-    *,
-    gzip: object = False,
-    tracks: object = "stage",
-    color_by: object = "kind",
-    bubbles: object = False,
-    model: object = False,
-    max_slices: object = None,
-) -> WriteOptions:
-    """What the values of these parameters ask to write. Raises UsageError."""
-    out = arguments.path_or_none(path, "path")
-    names = _formats_of(out) if formats is None else arguments.choices(formats, "formats", Format)
-    return WriteOptions(
-        formats=names,
-        out=out,
-        gzip=arguments.flag(gzip, "gzip") or (formats is None and out is not None and out.name.endswith(".gz")),
-        tracks=arguments.choice(tracks, "tracks", Tracks),
-        color_by=arguments.choice(color_by, "color_by", ColorBy),
-        bubbles=arguments.flag(bubbles, "bubbles"),
-        model=arguments.flag(model, "model"),
-        max_slices=arguments.whole_or_none(max_slices, "max_slices"),
-    )
-
-
-def _formats_of(out: Path | None) -> tuple[Format, ...]:
-    """The format that the name of the output tells; the usual ones where it is a folder, perhaps still to be made."""
-    if out is None or not out.suffix or out.is_dir():
-        return DEFAULT_FORMATS
-    extension = out.name.removesuffix(".gz").rpartition(".")[2]
-    names = tuple(known.name for known in OUTPUT_FORMATS if known.extension == extension)
-    if not names:
-        known = ", ".join(f".{known.extension}" for known in OUTPUT_FORMATS)
-        what = f"{out} is neither a folder nor a file whose name tells a format ({known})"
-        raise UsageError(what, "name the formats", parameter="path")
-    return names

@@ -7,6 +7,7 @@ import inspect
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 import trace_export
+from tests.conftest import ROOT
 from trace_export import workflow
 from trace_export.cli.app import app
 
@@ -188,31 +190,58 @@ def contents(folder: Path) -> dict[str, bytes]:
 ALL = [(command, parameter) for command, made in COMMANDS.items() for parameter in made.cases]
 
 
+class Side:
+    """A folder with the sample of a case, and what one side writes there: `out`, and perhaps into the logs."""
+
+    def __init__(self, folder: Path, name: str, sample: Path) -> None:
+        self.folder, self.logs, self.out = folder, folder / "logs", folder / "out"
+        self._name, self._command = name, COMMANDS[name]
+        shutil.copytree(sample, self.logs)
+
+    def inputs(self) -> list[Path]:
+        other = ROOT / "samples" / "paddle" / "single"
+        return {"simulate": [], "compare": [self.logs, other]}.get(self._name, [self.logs])
+
+    def write_foreign(self, name: str) -> None:
+        self.out.mkdir()
+        (self.out / name).write_text("not ours")
+
+    def run_command(self, options: list[str], *, with_out: bool = True) -> dict[str, bytes]:
+        texts = [text.format(out=self.out) if text.startswith("{out}") else text for text in options]
+        place = ["--out", self.out] if with_out else []
+        run_cli(self._name, *self.inputs(), *self._command.always, *place, *texts)
+        return contents(self.folder)
+
+    def call_library(self, given: dict[str, Any], *, with_out: bool) -> dict[str, bytes]:
+        values = {key: value.format(out=self.out) if key == "path" else value for key, value in given.items()}
+        place = {"path": self.out} if with_out else {}
+        self._command.library(*self.inputs(), **self._command.always_given, **place, **values)
+        return contents(self.folder)
+
+
+@pytest.fixture(scope="module")
+def plain(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dict[str, bytes]]:
+    """What a command writes of a sample without further options."""
+
+    @cache
+    def written(name: str, sample: str) -> dict[str, bytes]:
+        return Side(tmp_path_factory.mktemp("plain"), name, samples / sample).run_command([])
+
+    return written
+
+
 @pytest.mark.parametrize(("name", "parameter"), ALL, ids=[" ".join(pair) for pair in ALL])
 def test_an_option_and_its_parameter_write_the_same_bytes(
-    name: str, parameter: str, samples: Path, tmp_path: Path
+    name: str, parameter: str, samples: Path, tmp_path: Path, plain: Callable[[str, str], dict[str, bytes]]
 ) -> None:
-    command = COMMANDS[name]
-    case = command.cases[parameter]
-    written = {}
-    for side in ("cli", "api", "without"):
-        logs, out = tmp_path / side / "logs", tmp_path / side / "out"
-        shutil.copytree(samples / case.sample, logs)
-        inputs = {"export": [logs], "report": [logs], "compare": [logs, samples / "paddle" / "single"]}.get(name, [])
-        if case.foreign and side != "without":
-            out.mkdir()
-            (out / case.foreign).write_text("not ours")
-        if side == "api":
-            given = {key: value.format(out=out) if key == "path" else value for key, value in case.given.items()}
-            path = {"path": out} if case.with_out else {}
-            command.library(*inputs, **command.always_given, **path, **given)
-        else:
-            texts = [text.format(out=out) if text.startswith("{out}") else text for text in case.options]
-            place = ["--out", out] if case.with_out or side == "without" else []
-            run_cli(name, *inputs, *command.always, *place, *(texts if side == "cli" else ()))
-        written[side] = contents(tmp_path / side)
-    assert written["api"] == written["cli"]
-    assert (written["cli"] == written["without"]) == case.no_effect
+    case = COMMANDS[name].cases[parameter]
+    command, library = (Side(tmp_path / side, name, samples / case.sample) for side in ("command", "library"))
+    if case.foreign:
+        command.write_foreign(case.foreign)
+        library.write_foreign(case.foreign)
+    written = command.run_command(case.options, with_out=case.with_out)
+    assert library.call_library(case.given, with_out=case.with_out) == written
+    assert (written == plain(name, case.sample)) == case.no_effect
 
 
 def test_a_cluster_is_asked_for_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def test_a_selection_is_of_the_whole_run(logs: Path) -> None:
 
 def test_what_no_block_is_left_of(logs: Path) -> None:
     run = trace_export.load(logs, steps=99)
-    with pytest.raises(NothingToExportError, match="it has steps 2-4, stages 0-3"):
+    with pytest.raises(NothingToExportError, match="the run has steps 2-4, stages 0-3"):
         _ = run.spans
     with pytest.raises(NothingToExportError):
         run.align().write(logs / "never.svg")
@@ -88,6 +88,8 @@ def test_a_span_table_is_on_one_clock(logs: Path, tmp_path: Path) -> None:
     run = trace_export.load(logs).align()
     table, *_ = run.write(tmp_path, ["parquet"])
     again = trace_export.load(table).align()
+    with pytest.raises(UsageError, match="offsets_ns: this run has one clock only"):
+        trace_export.load(table).align(offsets_ns={"machine0": 5})
     assert again.spans.drop("id", "run", "labels", "phase").equals(
         run.spans.sort("start_ns", "rank").drop("id", "run", "labels", "phase")
     )

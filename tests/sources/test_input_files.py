@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.inputs import INPUTS
-from trace_export.reading import LoadOptions, load_options, locate, option_files
-from trace_export.run import align_options
+from trace_export.options import align_options, load_options
+from trace_export.reading import LoadOptions, locate, option_files
 from trace_export.sources.input_files import files_of
 from trace_export.sources.source import Source
 from trace_export.workflow import load
