@@ -137,8 +137,8 @@ def collective_part(geometry: Geometry, w: Floats) -> Events:
     if len(large):
         small = np.flatnonzero(geometry.event_size <= SMALL_EVENT)
         inner, scaled, inner_right = border[small], scaled[small], own_right[small]
-    s, s_x, s_xx = (_sums(known.member, v, hosts) for v in (w, w * x, w * x**2))
-    members = np.stack([s * RIDGE, s_x, s_x, s_xx * RIDGE], -1).reshape(-1, 2, 2)
+    s, s_x, s_xx = (_sums(known.member, v, hosts) for v in (w * RIDGE, w * x, w * x**2 * RIDGE))
+    members = np.stack([s, s_x, s_x, s_xx], -1).reshape(-1, 2, 2)
     each = np.arange(hosts)
     part = _blocks(geometry, np.stack([each, each + hosts], -1), members) - inner.T @ scaled
     right = _sums(columns, np.tile(t, 2) * use, size) - scaled.T @ inner_right
