@@ -28,7 +28,7 @@ def test_a_missing_folder(run_cli: Cli, tmp_path: Path) -> None:
     assert result.returncode == 2
     folder = tmp_path / "nowhere"
     assert sentence(result) == (
-        f"trace-export: {folder}: there is no such folder; give the folder that holds the profiles as --log_dir"
+        f"trace-export: {folder}: no such folder; give the folder that holds the profiles as --log_dir"
     )
 
 
@@ -51,7 +51,7 @@ def test_multi_machine_without_machine_folders(logs: bool, run_cli: Cli, samples
         shutil.copy(samples / "paddle" / "single" / "workerlog.0", tmp_path)
     result = run_cli("--log_dir", tmp_path, "--multi_machine")
     assert result.returncode == 1
-    assert "--multi_machine, but no folder of a machine holds a profile; put each machine's" in sentence(result)
+    assert "--multi_machine was given, but no machine folder holds a profile; put the profiles" in sentence(result)
 
 
 def test_a_binary_file_called_workerlog(run_cli: Cli, tmp_path: Path) -> None:
