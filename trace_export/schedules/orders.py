@@ -39,6 +39,8 @@ DUAL_PHASES = (
 """The phases of DualPipe and DualPipeV in their order, by msprof-analyze's names; all other schedules have `WARM_UP`,
 `STEADY` and `COOL_DOWN`."""
 
+PHASES = (STEADY, *DUAL_PHASES)
+
 Count = Callable[[Size, int], int]
 """(size, rank) → a number of blocks."""
 Order = Callable[[Size, int], Segments]

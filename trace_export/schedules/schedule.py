@@ -18,7 +18,7 @@ from trace_export.errors import UsageError
 from trace_export.model import INT, TEXT, Placement, Plan, Schema
 from trace_export.schedules import orders
 from trace_export.schedules.catalogue import CATALOGUE, TITLES, canonical
-from trace_export.schedules.orders import Codes, Segments, Size
+from trace_export.schedules.orders import Codes, Size
 
 Number = TypeVar("Number", int, pl.Expr, Codes)
 
@@ -42,6 +42,8 @@ _KINDS = pl.DataFrame(
 
 
 _LETTERS = np.array(["F", "B", "B", "W", "X"])
+_FORWARD = np.array([True, False, False, False, True])
+_BACKWARD = np.array([False, True, True, False, True])
 """By code of the kind."""
 
 
@@ -143,7 +145,7 @@ def blocks(plan: Plan, stages: Sequence[int]) -> pl.DataFrame:
                 "chunk_b": chunk_b,
                 "microbatch": np.concatenate([rank.microbatch for rank in ranks]),
                 "microbatch_b": np.concatenate([rank.microbatch_b for rank in ranks]),
-                "phase": pl.concat([rank.phase for rank in ranks]),
+                "phase": pl.Series(orders.PHASES).gather(np.concatenate([rank.phase for rank in ranks])),
             }
         )
         .with_columns(microbatch_b=pl.when(pair).then("microbatch_b"), chunk_b=pl.when(pair).then("chunk_b"))
@@ -165,12 +167,12 @@ def letters(plan: Plan, stage: int) -> str:
 @dataclass(frozen=True)
 class _Blocks:
     """The blocks of a rank, as arrays: code, micro-batch (a pair's is its forward's), that of a pair's backward, and
-    the name of the phase."""
+    the index of its phase in `orders.PHASES`."""
 
     codes: Codes
     microbatch: Codes
     microbatch_b: Codes
-    phase: pl.Series
+    phase: Codes
 
     @staticmethod
     def of(plan: Plan, stage: int) -> _Blocks:
@@ -179,24 +181,18 @@ class _Blocks:
         size = Size(plan.stages, plan.microbatches, plan.chunks, group)
         segments = row.order(size, stage)
         codes = np.concatenate([part for _, part in segments])
+        phase = np.repeat([orders.PHASES.index(name) for name, _ in segments], [len(part) for _, part in segments])
         front, back = _numbers(size, codes, row.placement, last_weight_first=row.last_weight_first)
-        forward = np.isin(codes % 8, (orders.FORWARD, orders.PAIR))
-        microbatch = np.where(forward, front, back)
+        microbatch = np.where(_FORWARD[codes % 8], front, back)
         kept = microbatch < plan.microbatches  # ZB-V's order has room for more
-        return _Blocks(codes[kept], microbatch[kept], back[kept], _phases(segments).filter(pl.Series(kept)))
-
-
-def _phases(segments: Segments) -> pl.Series:
-    names = pl.Series([phase for phase, _ in segments], dtype=pl.String)
-    return names.gather(np.repeat(np.arange(len(segments)), [len(part) for _, part in segments]))
+        return _Blocks(codes[kept], microbatch[kept], back[kept], phase[kept])
 
 
 def _numbers(size: Size, codes: Codes, placement: Placement, *, last_weight_first: bool) -> tuple[Codes, Codes]:
     """The micro-batches of a rank's forward and backward parts: each chunk counts its F and its backwards from 0, and
     a W takes the number of its I."""
     kind, chunk, chunk_b = orders.parts(codes)
-    front = np.isin(kind, (orders.FORWARD, orders.PAIR))
-    back = np.isin(kind, (orders.BACKWARD, orders.INPUT, orders.PAIR))
+    front, back = _FORWARD[kind], _BACKWARD[kind]
     back_chunk = np.where(kind == orders.PAIR, chunk_b, chunk)
     microbatch, microbatch_b = np.zeros_like(codes), np.zeros_like(codes)
     offset = size.m // 2 if placement == "both" else 0
