@@ -6,7 +6,7 @@ draw is imported when they do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -19,15 +19,15 @@ from trace_export.analysis.bubbles import bubble_slices, rank_bubbles, step_bubb
 from trace_export.analysis.clock_words import clock_texts
 from trace_export.chart.block_names import block_name, has_chunks
 from trace_export.chart.chart import Chart
-from trace_export.chart.layout import ChartOptions, lay_out
+from trace_export.chart.layout import ChartOptions, Overlay, lay_out
 from trace_export.chart.size import pieces, slices_drawn
 from trace_export.choices import ColorBy, Detail, Format, Tracks
 from trace_export.clocks import alignment_file
 from trace_export.clocks.apply import task_batches
-from trace_export.model import INT, SPANS, TEXT, Note, Profile, conform
+from trace_export.model import INT, SPANS, Note, Profile, conform
 from trace_export.pipeline.edges import drawable_edges
 from trace_export.progress import Progress, silent
-from trace_export.schedules.catalogue import readable
+from trace_export.schedules.catalogue import TITLES, readable
 from trace_export.selection import Numbers
 from trace_export.writers import formats
 from trace_export.writers.formats import BY_NAME
@@ -76,19 +76,6 @@ def _paths(options: WriteOptions, log_dir: Path) -> dict[Format, Path]:
 
 def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
     """The chart of a profile: tracks, slices, arrows, counters; and what analysis and theory add to it."""
-    added = []
-    if options.bubbles:
-        idle = bubble_slices(profile).filter(pl.col("rank") == pl.col("rank").min().over("stage"))
-        added.append(idle.with_columns(track=pl.format("stage {} · idle", "stage")))
-    if options.model:
-        from trace_export.analysis.theory import modelled_blocks
-
-        model = conform(modelled_blocks(profile), SPANS | {"stage": INT, "track": TEXT})
-        added.append(model.with_columns(block_name(has_chunks(profile.spans))))
-    if options.beside is not None:
-        from trace_export.chart.comparison import beside
-
-        added.append(beside(options.beside, profile, "B"))
     return lay_out(
         profile,
         ChartOptions(
@@ -100,9 +87,25 @@ def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
             device_tasks=partial(task_batches, profile),
             edges=drawable_edges(profile)[0],
             step_arguments=_step_arguments(profile),
-            added=tuple(added),
+            overlays=tuple(_overlays(profile, options)),
         ),
     )
+
+
+def _overlays(profile: Profile, options: WriteOptions) -> Iterator[Overlay]:
+    if options.bubbles:
+        first_of_stage = pl.col("rank") == pl.col("rank").min().over("stage")
+        yield Overlay("stage {} · idle", bubble_slices(profile).filter(first_of_stage))
+    if options.model and (plan := profile.interpreted.recognition.named) is not None:
+        from trace_export.analysis.theory import modelled_blocks
+
+        model = conform(modelled_blocks(profile), SPANS | {"stage": INT}).drop("id")
+        named = model.with_columns(block_name(has_chunks(profile.spans)))
+        yield Overlay(f"stage {{}} ({TITLES[plan.name]}, model)", named)
+    if options.beside is not None:
+        from trace_export.chart.comparison import beside
+
+        yield beside(options.beside, profile, "B")
 
 
 def _step_arguments(profile: Profile) -> pl.DataFrame:

@@ -16,7 +16,7 @@ from tests.support.profiles import concluded
 from trace_export.analysis.bubbles import CAUSES, bubble_slices, rank_bubbles, step_bubbles
 from trace_export.model import RANKS, SPANS, Declared, Profile, conform
 from trace_export.schedules.schedule import schedule
-from trace_export.schedules.simulate import Costs, as_profile, durations, run, simulate
+from trace_export.schedules.simulate import Costs, as_profile, durations, simulate, start_and_end
 
 PARTS = [f"{cause}_ns" for cause in CAUSES]
 
@@ -101,7 +101,7 @@ def test_expected_cases(golden: Path) -> None:
         s = planned(golden / case["orders"])
         unit = {k: v * 1e6 for k, v in case["per_chunk"].items()}
         costs = Costs(unit["F"], unit["I"] if s.splits else unit["B"], unit["W"], overlap=case["overlap_factor"])
-        profile = concluded(as_profile(s, *run(s, durations(s, costs), case["comm"] * 1e6)))
+        profile = concluded(as_profile(s, *start_and_end(s, durations(s, costs), case["comm"] * 1e6)))
         ranks = rank_bubbles(profile)
         where = f"{case['orders']} {case['case']}"
         for name, key in (("global_ns", "bubble_global"), ("own_ns", "bubble_own"), ("busy_ns", "busy")):
@@ -133,7 +133,7 @@ def jittered(draw: st.DrawFn) -> Profile:
     s = schedule(draw(NAMES), 4, 8)
     seed = draw(st.integers(0, 2**32 - 1))
     rng = np.random.default_rng(seed)
-    start, end = run(s, rng.integers(1, 1000, len(s.ops)).astype(float), float(rng.integers(0, 300)))
+    start, end = start_and_end(s, rng.integers(1, 1000, len(s.ops)).astype(float), float(rng.integers(0, 300)))
     shift = rng.integers(-200, 200, len(start)) * draw(st.booleans())
     profile = as_profile(s, start + shift, end + shift)
     keep = pl.Series(rng.random(len(start)) < draw(st.sampled_from([1.0, 0.9])))

@@ -14,7 +14,7 @@ from trace_export.model import Profile
 from trace_export.pipeline.block_order import sequences
 from trace_export.schedules.catalogue import TITLES
 from trace_export.schedules.schedule import Schedule, schedule
-from trace_export.schedules.simulate import Costs, as_profile, run, simulate
+from trace_export.schedules.simulate import Costs, as_profile, simulate, start_and_end
 
 
 def measure(profile: Profile, s: Schedule) -> Measured:
@@ -29,10 +29,10 @@ def test_the_durations_of_a_simulated_run_come_back(name: str) -> None:
     """Random durations in, the same out, and with them the same times."""
     s = schedule(name, 4, 8)
     lengths = np.random.default_rng(3).integers(100, 1000, len(s.ops)).astype(float)
-    start, end = run(s, lengths)
+    start, end = start_and_end(s, lengths)
     measured = measure(as_profile(s, start, end), s)
     assert np.array_equal(measured.all()[:, 0], lengths)
-    assert np.array_equal(run(s, measured.all())[1][:, 0], end)
+    assert np.array_equal(start_and_end(s, measured.all())[1][:, 0], end)
 
 
 def test_pairs_that_were_recorded_as_two_blocks() -> None:
@@ -53,7 +53,7 @@ def test_typical_durations() -> None:
     """Stage 0 takes 10, 20, 90 for its forwards, stage 1 takes 7 for each."""
     s = schedule("1f1b", 2, 3)
     lengths = np.array([{0: [10, 20, 90], 1: [7, 7, 7]}[row["stage"]][row["microbatch"]] for row in s.ops.to_dicts()])
-    measured = measure(as_profile(s, *run(s, lengths.astype(float))), s)
+    measured = measure(as_profile(s, *start_and_end(s, lengths.astype(float))), s)
     forwards = s.ops["kind"].to_numpy() == "F"
     assert set(measured.typical()[forwards & (s.ops["stage"].to_numpy() == 0)]) == {20}
     assert set(measured.typical(["kind"], "mean")[forwards]) == {(10 + 20 + 90 + 7 * 3) / 6}

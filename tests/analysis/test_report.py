@@ -21,7 +21,7 @@ from trace_export.model import MESSAGES, RANKS, SPANS, Declared, Profile, confor
 from trace_export.pipeline.interpret import conclude, with_ids
 from trace_export.pipeline.stages import resolve
 from trace_export.schedules.schedule import schedule
-from trace_export.schedules.simulate import Costs, as_profile, durations, run, simulate
+from trace_export.schedules.simulate import Costs, as_profile, durations, simulate, start_and_end
 
 MS = 1_000_000
 
@@ -75,8 +75,9 @@ def test_what_if() -> None:
     s = schedule("1f1b", 4, 8)
     even = durations(s, Costs(10 * MS, 20 * MS))
     slow = np.where(s.ops["stage"].to_numpy() == 2, 2.0, 1.0) * even
-    changes = {row[0]: row[1:] for row in report(concluded(as_profile(s, *run(s, slow)))).theory.changes.rows()}
-    now = float(run(s, slow)[1].max())
+    result = report(concluded(as_profile(s, *start_and_end(s, slow))))
+    changes = {row[0]: row[1:] for row in result.theory.changes.rows()}
+    now = float(start_and_end(s, slow)[1].max())
     assert changes["as it is"] == (now, 0, pytest.approx(1 - float(slow.sum()) / now / 4), 4)
     step, saved, bubble, _ = changes["stage 2 as fast as the median stage"]
     assert step == (8 + 3) * 30 * MS
@@ -84,7 +85,7 @@ def test_what_if() -> None:
     assert bubble == pytest.approx(3 / 11)
     double = schedule("1f1b", 4, 16)
     twice = float(
-        run(
+        start_and_end(
             double, np.where(double.ops["stage"].to_numpy() == 2, 2.0, 1.0) * durations(double, Costs(10 * MS, 20 * MS))
         )[1].max()
     )
@@ -107,13 +108,13 @@ def test_levels_of_an_uneven_run() -> None:
     even = durations(s, Costs(10 * MS, 20 * MS))
     slow = np.where(s.ops["stage"].to_numpy() == 1, 1.5, 1.0) * even
     jittered = np.round(slow * rng.uniform(0.8, 1.2, len(slow)))
-    start, end = run(s, jittered, 2 * MS)
+    start, end = start_and_end(s, jittered, 2 * MS)
     levels = report(concluded(as_profile(s, start, end))).theory.levels["step_ns"].to_list()
     kinds = s.ops["kind"].to_numpy()
     means = np.where(kinds == "F", jittered[kinds == "F"].mean(), jittered[kinds == "B"].mean())
-    assert levels[0] == pytest.approx(float(run(s, means)[1].max()))
+    assert levels[0] == pytest.approx(float(start_and_end(s, means)[1].max()))
     assert levels[0] < levels[1] < levels[3]
-    assert levels[2] == float(run(s, jittered)[1].max())
+    assert levels[2] == float(start_and_end(s, jittered)[1].max())
     assert levels[3] == float(end.max())
 
 
@@ -121,7 +122,7 @@ def test_slow_stage_and_slow_rank() -> None:
     """Stage 1 takes 1.5 times as long; of three replicas, rank 6 (stage 2) takes 1.3 times as long as its peers."""
     s = schedule("1f1b", 4, 6)
     even = durations(s, Costs(10 * MS, 20 * MS))
-    one = as_profile(s, *run(s, np.where(s.ops["stage"].to_numpy() == 1, 1.5, 1.0) * even))
+    one = as_profile(s, *start_and_end(s, np.where(s.ops["stage"].to_numpy() == 1, 1.5, 1.0) * even))
     profile = replicated(one, 3)
     longer = pl.col("start_ns") + (1.3 * (pl.col("end_ns") - pl.col("start_ns"))).cast(pl.Int64)
     spans = profile.spans.with_columns(end_ns=pl.when(pl.col("rank") == 6).then(longer).otherwise("end_ns"))
@@ -203,7 +204,7 @@ def test_report_of_nothing() -> None:
 def test_order_of_ranks_changes_nothing() -> None:
     s = schedule("zb-v", 4, 8)
     lengths = np.random.default_rng(2).integers(100, 900, len(s.ops)).astype(float)
-    profile = replicated(as_profile(s, *run(s, lengths, 20)), 2)
+    profile = replicated(as_profile(s, *start_and_end(s, lengths, 20)), 2)
     shuffled = Profile(
         ranks=profile.ranks.sample(fraction=1, shuffle=True, seed=1),
         spans=profile.spans.sample(fraction=1, shuffle=True, seed=2),
@@ -216,7 +217,7 @@ def test_comparison_of_two_runs() -> None:
     s = schedule("1f1b", 2, 4)
     even = durations(s, Costs(10 * MS, 20 * MS))
     slower = np.where((s.ops["stage"].to_numpy() == 1) & (s.ops["kind"].to_numpy() == "B"), 1.3, 1.0) * even
-    a, b = as_profile(s, *run(s, even)), as_profile(s, *run(s, slower))
+    a, b = as_profile(s, *start_and_end(s, even)), as_profile(s, *start_and_end(s, slower))
     optimizer = a.spans.head(1).with_columns(kind=pl.lit("OPT"), microbatch=None, chunk=None)
     a = replace(a, spans=pl.concat([a.spans, conform_like(optimizer, a.spans)]))
     result = compare(concluded(a), concluded(b))
@@ -225,7 +226,7 @@ def test_comparison_of_two_runs() -> None:
     assert blocks[0, "F", 0] == (4, 4, 10 * MS, 10 * MS, 0)
     assert blocks[0, "OPT", None] == (1, None, 10 * MS, None, None)
     whole = {row[0]: row[1:] for row in result.whole.rows()}
-    assert whole["step time"][:2] == (150 * MS, float(run(s, slower)[1].max()))
+    assert whole["step time"][:2] == (150 * MS, float(start_and_end(s, slower)[1].max()))
     assert whole["bubble (global)"][0] == pytest.approx(1 / 5)
     assert json.loads(result.json())["blocks"]
     assert [t.title for t in result.tables()] == ["Steps", "Blocks"]

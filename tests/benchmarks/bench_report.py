@@ -19,7 +19,7 @@ from trace_export.pipeline.interpret import conclude, with_ids
 from trace_export.pipeline.replicas import number_replicas
 from trace_export.pipeline.schedule_match import recognise
 from trace_export.schedules.schedule import schedule
-from trace_export.schedules.simulate import Costs, as_profile, durations, run, simulate
+from trace_export.schedules.simulate import Costs, as_profile, durations, simulate, start_and_end
 
 STAGES, REPLICAS, STEPS, MICROBATCHES = 16, 64, 10, 64
 
@@ -49,7 +49,7 @@ def large_run() -> Profile:
     s = schedule("1f1b", STAGES, MICROBATCHES)
     rng = np.random.default_rng(0)
     base = durations(s, Costs(10_000_000, 20_000_000))[:, None]
-    start, end = run(s, np.round(base * rng.normal(1, 0.02, (len(s.ops), REPLICAS * STEPS))), 100_000)
+    start, end = start_and_end(s, np.round(base * rng.normal(1, 0.02, (len(s.ops), REPLICAS * STEPS))), 100_000)
     one = as_profile(s, start[:, 0], end[:, 0]).spans
     parts = []
     for case in range(REPLICAS * STEPS):

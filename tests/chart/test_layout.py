@@ -19,7 +19,7 @@ from tests.support.profiles import (
     with_devices,
 )
 from trace_export.chart.chart import Chart, Track
-from trace_export.chart.layout import ChartOptions, lay_out
+from trace_export.chart.layout import ChartOptions, Overlay, lay_out
 from trace_export.model import Declared, Profile
 
 
@@ -192,38 +192,32 @@ def test_words_of_the_caller_become_arguments() -> None:
     assert on(chart, "Steps")["bubble %"].to_list() == [12.5]
 
 
-def test_slices_of_the_caller_lie_below_their_stage_or_on_it() -> None:
-    model = pl.DataFrame({"stage": [0, 1], "kind": ["F", "B"], "name": ["F0", "B0"]}).with_columns(
-        pl.format("stage {} (1F1B, model)", "stage").alias("track"), start_ns=ORIGIN - 5, end_ns=ORIGIN
-    )
-    bubbles = pl.DataFrame(
-        {"stage": [1, 7], "name": "bubble", "cause": "warm-up", "start_ns": ORIGIN, "end_ns": ORIGIN + 9}
-    )
-    whole = pl.DataFrame({"stage": [None], "track": "ideal", "name": "x", "start_ns": ORIGIN, "end_ns": ORIGIN + 1})
-    chart = lay_out(two_stages(), ChartOptions(added=(model, bubbles, whole)))
+def test_overlays_lie_below_their_stage() -> None:
+    times = {"start_ns": ORIGIN - 5, "end_ns": ORIGIN}
+    model = pl.DataFrame({"stage": [0, 1], "kind": ["F", "B"], "name": ["F0", "B0"], **times})
+    bubbles = pl.DataFrame({"stage": [1, 7], "name": "bubble", "cause": "warm-up", **times})
+    overlays = (Overlay("stage {} (1F1B, model)", model), Overlay("stage {} · idle", bubbles))
+    chart = lay_out(two_stages(), ChartOptions(overlays=overlays))
     assert tree(chart)[1:] == [
         "  Steps",
-        "  ideal",
         "  stage 0 · rank 0",
         "  stage 0 (1F1B, model)",
         "  stage 1 · rank 2",
         "  stage 1 (1F1B, model)",
+        "  stage 1 · idle",
         "  stages busy",
     ]
     assert chart.origin_ns == ORIGIN - 5
-    first = on(chart, "stage 1 · rank 2").row(0, named=True)
-    assert (first["name"], first["cause"]) == ("bubble", "warm-up")
+    (idle,) = on(chart, "stage 1 · idle").to_dicts()
+    assert (idle["name"], idle["cause"]) == ("bubble", "warm-up")
     assert on(chart, "stage 0 (1F1B, model)")["seed"].to_list() == ["forward-op"]
 
 
 def test_no_two_siblings_have_one_name() -> None:
     """Viewers would draw them as one track."""
-    other = {"stage": pl.Series([None, 0], dtype=pl.Int32), "name": "x", "start_ns": ORIGIN, "end_ns": ORIGIN + 1}
-    names = [
-        line.strip()
-        for line in tree(lay_out(two_stages(), ChartOptions(added=(pl.DataFrame(other | {"track": "Steps"}),))))
-    ]
-    assert sorted(n for n in names if n.startswith("Steps")) == ["Steps", "Steps (2)", "Steps (3)"]
+    other = pl.DataFrame({"stage": [0, 1], "name": "x", "start_ns": ORIGIN, "end_ns": ORIGIN + 1})
+    lines = tree(lay_out(two_stages(), ChartOptions(overlays=(Overlay("Steps", other),))))
+    assert sorted(n for line in lines if (n := line.strip()).startswith("Steps")) == ["Steps", "Steps (2)", "Steps (3)"]
 
 
 def test_ranks_without_a_stage_have_tracks_of_their_own() -> None:

@@ -16,7 +16,7 @@ from trace_export.pipeline.stages import chunk_placement, resolve
 from trace_export.schedules.recorded import OVERLAPPED, PLAIN
 from trace_export.schedules.schedule import schedule
 from trace_export.schedules.simulate import Costs, simulate
-from trace_export.schedules.words import blocks
+from trace_export.schedules.words import profile_blocks
 
 
 def of_job(job: Job, ranks: list[int] | None = None) -> Profile:
@@ -69,7 +69,7 @@ def dualpipev(stages: int, microbatches: int, replicas: int, *, plain: bool) -> 
     forward = pl.col("kind").is_in(["F", "FB"])
     number = pl.col("microbatch") + pl.col("chunk") * microbatches
     steps = [
-        blocks(plan, tuple(range(stages))).select(
+        profile_blocks(plan, tuple(range(stages))).select(
             "kind", rank=pl.col("stage") + replica * stages, run=0, step=step,
             microbatch=pl.when(forward).then(number), start_ns=10_000 * step + 100 * pl.col("position"),
             end_ns=10_000 * step + 100 * pl.col("position") + 90,

@@ -13,12 +13,12 @@ from tests.schedules.test_schedule import planned
 from trace_export.errors import UsageError
 from trace_export.schedules.catalogue import TITLES, canonical
 from trace_export.schedules.schedule import Schedule, schedule
-from trace_export.schedules.simulate import Costs, durations, run, simulate
+from trace_export.schedules.simulate import Costs, durations, simulate, start_and_end
 
 
 def makespan(name: str, stages: int, microbatches: int, costs: Costs, chunks: int | None = None) -> float:
     s = schedule(name, stages, microbatches, chunks)
-    return float(run(s, durations(s, costs), costs.transfer)[1].max())
+    return float(start_and_end(s, durations(s, costs), costs.transfer)[1].max())
 
 
 def idle(s: Schedule, start: np.ndarray, end: np.ndarray) -> pl.DataFrame:
@@ -36,7 +36,7 @@ def test_expected_cases(golden: Path) -> None:
         s = planned(golden / case["orders"])
         unit = case["per_chunk"]
         costs = Costs(unit["F"], unit["I"] if s.splits else unit["B"], unit["W"], overlap=case["overlap_factor"])
-        start, end = run(s, durations(s, costs), case["comm"])
+        start, end = start_and_end(s, durations(s, costs), case["comm"])
         where = f"{case['orders']} {case['case']}"
         assert end.max() == pytest.approx(case["makespan"], abs=1e-9), where
         for rank, (_, first, last, busy) in zip(case["ranks"], idle(s, start, end).iter_rows(), strict=True):
@@ -54,7 +54,7 @@ def test_every_span_of_the_unit_cases(golden: Path) -> None:
     for (orders,), expected in spans.group_by("orders", maintain_order=True):
         s = planned(Path(f"{orders}.csv"))
         unit = 1 / s.chunks
-        start, end = run(s, durations(s, Costs(unit, unit if s.splits else 2 * unit, unit)))
+        start, end = start_and_end(s, durations(s, Costs(unit, unit if s.splits else 2 * unit, unit)))
         names = [op for row in s.text().splitlines() for op in row.split(",")]
         ours = pl.DataFrame({"rank": s.ops["stage"], "op": names, "start": start, "end": end})
         theirs = expected.select("rank", "op", "start", "end")
@@ -106,9 +106,9 @@ def test_many_durations_at_once() -> None:
     s = schedule("zb-v", 4, 8)
     rng = np.random.default_rng(1)
     cases = rng.integers(1, 100, (len(s.ops), 3)).astype(float)
-    start, end = run(s, cases, 7)
+    start, end = start_and_end(s, cases, 7)
     for k in range(3):
-        alone = run(s, cases[:, k], 7)
+        alone = start_and_end(s, cases[:, k], 7)
         assert np.array_equal(start[:, k], alone[0])
         assert np.array_equal(end[:, k], alone[1])
 

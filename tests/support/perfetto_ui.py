@@ -17,7 +17,6 @@ import hsluv
 import pytest
 
 from tests.support.browser import FLAGS, program
-from trace_export.chart.colours import hue_and_lightness
 from trace_export.errors import UsageError
 from trace_export.viewer import serve
 
@@ -61,6 +60,28 @@ def ui_colour(seed: str) -> str:
     """The colour that the UI gives to a slice with this correlation id, or without one to this name less its number."""
     hue, lightness = hue_and_lightness(seed)
     return str(hsluv.hsluv_to_hex((hue, 80, lightness)))
+
+
+def hue_and_lightness(text: str) -> tuple[int, int]:
+    """HSLuv hue (degrees) and lightness (percent, saturation is 80) that the UI gives to `text`.
+
+    The rule of the Perfetto UI v52 (ui/src/base/hash.ts and components/colorizer.ts), where JavaScript multiplies in
+    doubles and then keeps the low 32 bits, signed.
+    """
+    return _hash(text, 360), _hash(text + "x", 40) + 40
+
+
+def _hash(text: str, limit: int) -> int:
+    value = 0x811C9DC5 & 0x0FFFFFFF
+    units = text.encode("utf-16-le")
+    for at in range(0, len(units), 2):
+        value = _int32(value ^ int.from_bytes(units[at : at + 2], "little"))
+        value = _int32(int(float(value) * 16777619.0))
+    return abs(value) % limit
+
+
+def _int32(value: int) -> int:
+    return (value + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
 class Browser:

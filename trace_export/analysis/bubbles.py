@@ -58,7 +58,7 @@ class Bubbles:
 
 def measure(profile: Profile) -> Bubbles:
     """The bubbles of all ranks and steps, by cause."""
-    work = _work(profile.spans)
+    work = _busy_blocks(profile.spans)
     windows = _windows(work, profile.steps)
     gaps = _split(_gaps(work), profile)
     inner = ["upstream_ns", "transfer_ns", "late_ns", "unknown_ns"]
@@ -86,7 +86,7 @@ def measure(profile: Profile) -> Bubbles:
 def step_bubbles(profile: Profile) -> pl.DataFrame:
     """run, step, start_ns, end_ns, ranks, whole, bubble, bubble_own: the shares of the step (0 … 1) in which the ranks
     are idle, by the global and by the own-window definition; sorted by (run, step)."""
-    return step_shares(_windows(_work(profile.spans), profile.steps))
+    return step_shares(_windows(_busy_blocks(profile.spans), profile.steps))
 
 
 def step_shares(ranks: pl.DataFrame) -> pl.DataFrame:
@@ -111,7 +111,7 @@ def bubble_slices(profile: Profile) -> pl.DataFrame:
     """Every idle stretch of every rank as a slice: rank, stage, run, step, start_ns, end_ns, name (a value of
     `CAUSES`), waits_for (the rank whose block is missing, where it is known), category (`bubble`); sorted by
     (rank, start_ns)."""
-    work = _work(profile.spans)
+    work = _busy_blocks(profile.spans)
     windows = _windows(work, profile.steps)
     gaps = _split(_gaps(work), profile)
     ends = pl.col("idle_ns") + pl.col("upstream_ns")
@@ -131,7 +131,7 @@ def bubble_slices(profile: Profile) -> pl.DataFrame:
     )
 
 
-def _work(spans: pl.DataFrame) -> pl.DataFrame:
+def _busy_blocks(spans: pl.DataFrame) -> pl.DataFrame:
     """The blocks that count as busy, with their row in `spans`, sorted by (rank, run, step, start)."""
     return (
         spans.with_row_index("row")

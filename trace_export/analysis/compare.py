@@ -58,7 +58,11 @@ def compare(a: Profile, b: Profile) -> Comparison:
     """The differences of two profiles that have been interpreted and aligned, of their whole steps."""
     a, b = of_whole_steps(a), of_whole_steps(b)
     change = pl.col("b") / pl.when(pl.col("a") != 0).then("a") - 1
-    whole = _whole(a).rename({"value": "a"}).join(_whole(b).rename({"value": "b"}), on="what", maintain_order="left")
+    whole = (
+        _run_figures(a)
+        .rename({"value": "a"})
+        .join(_run_figures(b).rename({"value": "b"}), on="what", maintain_order="left")
+    )
     sides = [_blocks(p).rename({"blocks": f"{s}_blocks", "median_ns": f"{s}_ns"}) for s, p in (("a", a), ("b", b))]
     key = ["stage", "kind", "chunk"]
     blocks = sides[0].join(sides[1], on=key, how="full", coalesce=True, nulls_equal=True).sort(*key, nulls_last=True)
@@ -69,7 +73,7 @@ def compare(a: Profile, b: Profile) -> Comparison:
     )
 
 
-def _whole(profile: Profile) -> pl.DataFrame:
+def _run_figures(profile: Profile) -> pl.DataFrame:
     """what, value: a run in a few numbers."""
     ranks = bubbles.rank_bubbles(profile)
     steps = bubbles.step_shares(ranks)

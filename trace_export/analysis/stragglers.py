@@ -21,7 +21,7 @@ _LENGTH = pl.col("end_ns") - pl.col("start_ns")
 def slow_stages(profile: Profile) -> pl.DataFrame:
     """stage, ranks, microbatch_ns, ratio, slow: the work of a stage per micro-batch (all its chunks; the median over
     its ranks and steps), and its ratio to the median of all stages; sorted by stage."""
-    work = _work(profile)
+    work = _placed_blocks(profile)
     chunks = pl.col("chunk").fill_null(0).n_unique()
     forwards = pl.col("kind").is_in(["F", "FB"]).sum()
     each = (
@@ -39,7 +39,7 @@ def slow_ranks(profile: Profile) -> pl.DataFrame:
     """rank, stage, kind, chunk, blocks, median_ns, peers_ns, ratio, slow: a rank's blocks beside those of the other
     ranks of its stage; sorted by (ratio, slowest first). Empty where no stage has two ranks."""
     medians = (
-        _work(profile)
+        _placed_blocks(profile)
         .group_by("rank", "stage", "kind", pl.col("chunk").fill_null(0))
         .agg(blocks=pl.len(), median_ns=_LENGTH.median())
     )
@@ -53,7 +53,7 @@ def slow_ranks(profile: Profile) -> pl.DataFrame:
     )
 
 
-def _work(profile: Profile) -> pl.DataFrame:
+def _placed_blocks(profile: Profile) -> pl.DataFrame:
     columns = ["rank", "run", "step", "kind", "chunk", "start_ns", "end_ns"]
     placed = profile.ranks.select("rank", "stage").drop_nulls()
     return (

@@ -20,7 +20,7 @@ from trace_export.pipeline.deviations import deviations
 from trace_export.pipeline.schedule_match import of_steps
 from trace_export.schedules.catalogue import CATALOGUE
 from trace_export.schedules.schedule import Schedule, of_plan, schedule
-from trace_export.schedules.simulate import Times, run
+from trace_export.schedules.simulate import Times, start_and_end
 
 LEVELS: dict[str, pl.DataType] = {"level": pl.String(), "step_ns": pl.Float64(), "bubble": pl.Float64()}
 """How the step comes about: the schedule with one duration per kind of block; with each stage's own (adds the
@@ -46,7 +46,7 @@ class Theory:
 
 
 @dataclass(frozen=True)
-class _Work:
+class _StageWork:
     """Mean durations per micro-batch, an array over stages: forward, backward, and its halves. `split`: whether the
     halves were measured; else each is taken as half of the backward."""
 
@@ -69,7 +69,7 @@ def explain(profile: Profile, steps: pl.DataFrame) -> Theory:
         return Theory(found, pl.DataFrame(), pl.DataFrame(schema=LEVELS), None, pl.DataFrame(schema=CHANGES))
     found = replace(found, plan=plan)
     measured = measure(profile, of_plan(plan), orders)
-    work = _work(measured)
+    work = _stage_work(measured)
     return Theory(
         recognition=found,
         deviations=deviations(orders, found),
@@ -83,15 +83,15 @@ def explain(profile: Profile, steps: pl.DataFrame) -> Theory:
 
 MODEL: Schema = {
     "run": INT, "step": INT, "stage": INT, "kind": TEXT, "microbatch": INT, "chunk": INT, "microbatch_b": INT,
-    "chunk_b": INT, "phase": TEXT, "start_ns": TIME, "end_ns": TIME, "origin": TEXT, "track": TEXT,
+    "chunk_b": INT, "phase": TEXT, "start_ns": TIME, "end_ns": TIME, "origin": TEXT,
 }  # fmt: skip
 
 
 def modelled_blocks(profile: Profile) -> pl.DataFrame:
     """The blocks as the recognised schedule would have run them with the median measured durations, without transfers.
 
-    Each step's model starts when the step does. Columns `MODEL`: origin is `model`, track as in `stage 0 (1F1B,
-    model)`. Empty when the order of the run is that of no schedule. Needs `Profile.interpretation`.
+    Each step's model starts when the step does. Columns `MODEL`: origin is `model`. Empty when the order of the run is
+    that of no schedule. Needs `Profile.interpretation`.
     """
     found = profile.interpreted.recognition.named
     orders = sequences(profile)
@@ -100,10 +100,9 @@ def modelled_blocks(profile: Profile) -> pl.DataFrame:
         return empty(MODEL)
     s = of_plan(plan)
     measured = measure(profile, s, orders)
-    start, end = run(s, measured.typical())
+    start, end = start_and_end(s, measured.typical())
     ops = s.ops.with_columns(
         origin=pl.lit("model"),
-        track=pl.format("stage {} ({}, model)", "stage", pl.lit(s.title)),
         start_ns=pl.Series(np.round(start).astype(np.int64)),
         end_ns=pl.Series(np.round(end).astype(np.int64)),
     ).filter(pl.col("end_ns") > pl.col("start_ns"))
@@ -116,7 +115,7 @@ def modelled_blocks(profile: Profile) -> pl.DataFrame:
 
 def _simulated(s: Schedule, durations: Times) -> tuple[float, float]:
     """Step time and share of idle time of the model; medians over cases."""
-    end = run(s, durations)[1].reshape(len(s.ops), -1).max(axis=0)
+    end = start_and_end(s, durations)[1].reshape(len(s.ops), -1).max(axis=0)
     busy = durations.reshape(len(s.ops), -1).sum(axis=0)
     with np.errstate(invalid="ignore"):
         bubble = 1 - busy / (end * s.stages)
@@ -137,7 +136,7 @@ def _levels(measured: Measured, steps: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=LEVELS, orient="row")
 
 
-def _work(measured: Measured) -> _Work:
+def _stage_work(measured: Measured) -> _StageWork:
     """The durations of a stage per micro-batch from those of its blocks."""
     s = measured.schedule
     mean = pl.Series(measured.typical(how="mean"))
@@ -155,9 +154,9 @@ def _work(measured: Measured) -> _Work:
     forward = np.zeros(s.stages) if forward is None else forward
     inputs, weights, backward = stages("B", False), stages("W", None), stages("B", True)
     if inputs is not None and weights is not None and weights.any():
-        return _Work(forward, inputs + weights, inputs, weights, split=True)
+        return _StageWork(forward, inputs + weights, inputs, weights, split=True)
     backward = backward if backward is not None else inputs if inputs is not None else np.zeros(s.stages)
-    return _Work(forward, backward, backward / 2, backward / 2, split=False)
+    return _StageWork(forward, backward, backward / 2, backward / 2, split=False)
 
 
 def in_flight(s: Schedule) -> float:
@@ -166,7 +165,7 @@ def in_flight(s: Schedule) -> float:
     return float(chunks) / (1 if s.placement == "both" else s.chunks)
 
 
-def _changes(measured: Measured, work: _Work) -> Iterator[tuple[str, float, float, float, float]]:
+def _changes(measured: Measured, work: _StageWork) -> Iterator[tuple[str, float, float, float, float]]:
     """The rows of `CHANGES`; the first is the model of the run as it is."""
     s = measured.schedule
     durations = measured.typical(how="mean")
@@ -215,7 +214,7 @@ def _transferred(s: Schedule, durations: Times, other: Schedule) -> Times:
     return joined["length"].fill_null(0).to_numpy()
 
 
-def _spread(work: _Work, other: Schedule) -> Times:
+def _spread(work: _StageWork, other: Schedule) -> Times:
     """The work of each stage spread evenly over the chunks of another schedule; its pairs gain nothing by overlap."""
     share = 1 if other.placement == "both" else other.chunks
     stage, kind = other.ops["stage"].to_numpy(), other.ops["kind"].to_numpy()

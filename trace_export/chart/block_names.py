@@ -13,8 +13,8 @@ def has_chunks(spans: pl.DataFrame) -> bool:
 
 def block_name(chunks: bool) -> pl.Expr:
     """`F3`, `F3.1` where there are `chunks`, `F5+B2`, `Optimizer`; a block without kind is called by its marker."""
-    forward = _numbered(pl.lit("F"), "microbatch", "chunk", chunks)
-    backward = _numbered(pl.lit("B"), "microbatch_b", "chunk_b", chunks)
+    forward = _with_number(pl.lit("F"), "microbatch", "chunk", chunks)
+    backward = _with_number(pl.lit("B"), "microbatch_b", "chunk_b", chunks)
     return (
         pl.when(pl.col("kind").is_null())
         .then(pl.col("marker").fill_null("block"))
@@ -22,12 +22,12 @@ def block_name(chunks: bool) -> pl.Expr:
         .then(pl.lit("Optimizer"))
         .when(pl.col("kind") == "FB")
         .then(pl.concat_str(forward, pl.lit("+"), backward))
-        .otherwise(_numbered(pl.col("kind"), "microbatch", "chunk", chunks))
+        .otherwise(_with_number(pl.col("kind"), "microbatch", "chunk", chunks))
         .alias("name")
     )
 
 
-def _numbered(letter: pl.Expr, microbatch: str, chunk: str, chunks: bool) -> pl.Expr:
+def _with_number(letter: pl.Expr, microbatch: str, chunk: str, chunks: bool) -> pl.Expr:
     number = pl.col(microbatch).cast(pl.String).fill_null("")
     tail = pl.format(".{}", pl.col(chunk)).fill_null("") if chunks else pl.lit("")
     return pl.concat_str(letter, number, tail)

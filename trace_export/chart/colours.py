@@ -1,7 +1,8 @@
-"""The colour of a slice in the Perfetto UI.
+"""The colours of a pipeline chart, as in the papers: forward blue, backward green, weight orange.
 
-The trace format has no colour. The UI hashes a slice's correlation id (a text of our choice), so a fitting text gives
-a fitting colour. The texts are shown to the user as the argument `correlation_id`, hence readable words.
+Pictures have the fills below. A trace has no colour: the Perfetto UI hashes a slice's correlation id (a text of our
+choice), so a fitting text gives a fitting colour. The texts are shown to the user as the argument `correlation_id`,
+hence readable words.
 """
 
 from __future__ import annotations
@@ -10,6 +11,32 @@ import polars as pl
 
 from trace_export.choices import ColorBy
 
+FILLS = {
+    "F": "#5b9bec",
+    "B": "#4cb052",
+    "W": "#eaa94a",
+    "FB": "#c98ae0",
+    "OPT": "#f0737c",
+    "": "#8fb8b5",
+}
+"""Fill of a kind of block; "" is work that is none of these."""
+
+IDLE = "#d3d9df"
+IDLE_FILLS = {
+    "warm-up": "#c5cfe0",
+    "waiting for upstream": "#eed9a2",
+    "exposed transfer": "#e9b99c",
+    "late start": "#dcb8d2",
+    "optimizer tail": "#f3c9cc",
+    "cool-down": "#b9c4cf",
+}
+"""Fill of an idle stretch by its cause; `IDLE` for any other. Dark text on all fills here has a contrast of at least
+7 : 1 (WCAG AAA)."""
+
+TEXT = "#000000"
+"""The text on a fill, on light and dark pages alike."""
+
+
 SEEDS = {
     "F": "forward-op",  # blue
     "B": "Bwd_pipeline",  # green
@@ -17,6 +44,16 @@ SEEDS = {
     "OPT": "optim_time",  # red
     "FB": "forward-backward compute (F+B)",  # purple
 }
+"""Correlation id of a kind of block."""
+
+
+def shade(kind: str, chunk: int, chunks: int) -> str:
+    """The fill of a block of `kind` (or of idle time of that cause) and of model chunk `chunk` (from 0) of `chunks`:
+    the first is full, later ones are lighter."""
+    white = 0.5 * chunk / (chunks - 1) if chunks > 1 else 0.0
+    base = FILLS.get(kind) or IDLE_FILLS.get(kind, IDLE)
+    full = (int(base[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (255 - part) * white):02x}" for part in full)
 
 
 def seed(color_by: ColorBy) -> pl.Expr:
@@ -28,25 +65,3 @@ def seed(color_by: ColorBy) -> pl.Expr:
         "none": pl.lit(None, pl.String),
     }
     return by[color_by].alias("seed")
-
-
-def hue_and_lightness(text: str) -> tuple[int, int]:
-    """HSLuv hue (degrees) and lightness (percent, saturation is 80) that the UI gives to `text`.
-
-    The rule of the Perfetto UI v52 (ui/src/base/hash.ts and components/colorizer.ts), where JavaScript multiplies in
-    doubles and then keeps the low 32 bits, signed.
-    """
-    return _hash(text, 360), _hash(text + "x", 40) + 40
-
-
-def _hash(text: str, limit: int) -> int:
-    value = 0x811C9DC5 & 0x0FFFFFFF
-    units = text.encode("utf-16-le")
-    for at in range(0, len(units), 2):
-        value = _int32(value ^ int.from_bytes(units[at : at + 2], "little"))
-        value = _int32(int(float(value) * 16777619.0))
-    return abs(value) % limit
-
-
-def _int32(value: int) -> int:
-    return (value + (1 << 31)) % (1 << 32) - (1 << 31)

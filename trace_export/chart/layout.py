@@ -3,7 +3,7 @@
 PP chart · 1F1B · PP=4    the root of all, so that the Perfetto UI opens it by itself
  ├ Steps                  one slice per (run, step)
  ├ stage 0 · rank 0       the blocks of the stage's first rank; under it, if wanted, those of its other ranks
- ├ stage 0 (…)            tracks that the caller adds below the stage: a model, bubbles
+ ├ stage 0 (…)            overlays below the stage: a model, bubbles, another run
  ├ stages busy            a counter
  ├ Counters               those of the source
  └ Ranks                  with a detail, per rank: its communication and its streams
@@ -12,7 +12,7 @@ PP chart · 1F1B · PP=4    the root of all, so that the Perfetto UI opens it by
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ from trace_export.chart.descriptions import attributes, rank_text, root_text, ti
 from trace_export.choices import ColorBy, Detail, Tracks
 from trace_export.model import Profile
 
-__all__ = ["Chart", "ChartOptions", "lay_out"]
+__all__ = ["Chart", "ChartOptions", "Overlay", "lay_out"]
 
 ROOM = 64
 STEPS, STAGES, COUNTERS, RANKS = 0, ROOM, 1 << 24, 1 << 25
@@ -40,15 +40,26 @@ ARGUMENTS = (
 
 
 @dataclass(frozen=True)
+class Overlay:
+    """Slices on tracks of their own, each below the track of its stage; those of stages that are not drawn are left
+    out.
+
+    `slices`: stage, start_ns, end_ns, name, and perhaps category, kind, microbatch, rank and seed, as in `chart.SLICES`
+    and `model.SPANS`; all further columns are arguments. `track`: the name of the tracks, in which {} is the stage.
+    """
+
+    track: str
+    slices: pl.DataFrame
+
+
+@dataclass(frozen=True)
 class ChartOptions:
     """What is drawn, and what other packages found out that the chart shows.
 
     `tracks`: one rank per stage, or all; `detail`: what lies below the ranks; `color_by`: what colours mean;
     `schedule`: its name for the title; `clocks`: host → how its clock was corrected; `device_tasks`: reads those of
     `Profile.kernels` as they are drawn. `edges` (`model.EDGES`) become arrows where both blocks are drawn.
-    `step_arguments` has the keys run and step; its other columns become arguments of the steps. Each frame of `added`
-    holds more slices: start_ns, end_ns, name, stage (null: of no stage), and perhaps `track` (the name of a track of
-    their own below the stage's; null: on the stage's track), category, kind, seed; the rest are arguments.
+    `step_arguments` has the keys run and step; its other columns become arguments of the steps.
     """
 
     tracks: Tracks = "stage"
@@ -59,7 +70,7 @@ class ChartOptions:
     device_tasks: device_tracks.TaskBatches = device_tracks.no_tasks
     edges: pl.DataFrame | None = None
     step_arguments: pl.DataFrame | None = None
-    added: tuple[pl.DataFrame, ...] = ()
+    overlays: tuple[Overlay, ...] = ()
 
 
 def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
@@ -74,7 +85,8 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     _add_blocks(builder, _without_lone_run(profile, blocks), tracks, options.edges)
     step_tracks.add_steps(builder, blocks, options.step_arguments, STEPS)
     own = {r["stage"]: tracks[r["rank"]] for r in drawn if r["stage"] is not None and r["first"]}
-    _add_frames(builder, [_without_lone_run(profile, frame) for frame in options.added], own, options.color_by)
+    overlays = [replace(each, slices=_without_lone_run(profile, each.slices)) for each in options.overlays]
+    _add_overlays(builder, overlays, own, options.color_by)
     firsts = [r["rank"] for r in drawn if r["first"]]
     step_tracks.add_stages_busy(builder, blocks.filter(pl.col("rank").is_in(firsts)), COUNTERS)
     step_tracks.add_counters(builder, profile.counters, numbers, COUNTERS + 1)
@@ -149,22 +161,14 @@ def _add_blocks(builder: Builder, blocks: pl.DataFrame, tracks: dict[int, int], 
     builder.slices(shown.drop("id"), pl.col("rank").replace_strict(tracks, return_dtype=pl.UInt32))
 
 
-def _add_frames(
-    builder: Builder, frames: Sequence[pl.DataFrame], own: dict[int | None, int], color_by: ColorBy
-) -> None:
-    """The caller's slices, on tracks right below their stage's own one (`own`: stage → track) or on that one."""
-    columns = {"stage": pl.Int32, "track": pl.String, "kind": pl.String, "microbatch": pl.Int32, "rank": pl.Int32}
-    slices = pl.concat([pl.DataFrame(schema=columns), *frames], how="diagonal_relaxed")
-    colour = seed(color_by)
-    slices = slices.with_columns(pl.coalesce("seed", colour) if "seed" in slices.columns else colour)
-    order = {None: STEPS + 1} | {stage: STAGES + ROOM * place + 1 for place, stage in enumerate(own)}
-    for (stage, name), group in slices.group_by("stage", "track", maintain_order=True):
-        number = None if stage is None else int(stage)
-        if number is not None and number not in own:
-            continue
-        track = own.get(number)
-        if name is not None:
-            track = builder.track(str(name), order[number])
-            order[number] += 1
-        if track is not None:
-            builder.slices(group.drop("track"), track)
+def _add_overlays(builder: Builder, overlays: Sequence[Overlay], own: dict[int, int], color_by: ColorBy) -> None:
+    """The overlays, on tracks right below their stage's own one (`own`: stage → track)."""
+    order = {stage: STAGES + ROOM * place + 1 for place, stage in enumerate(own)}
+    columns = {"stage": pl.Int32, "kind": pl.String, "microbatch": pl.Int32, "rank": pl.Int32, "seed": pl.String}
+    for overlay in overlays:
+        slices = pl.concat([pl.DataFrame(schema=columns), overlay.slices], how="diagonal_relaxed")
+        coloured = slices.with_columns(pl.coalesce("seed", seed(color_by)))
+        for (stage,), group in coloured.group_by("stage", maintain_order=True):
+            if stage in order:
+                builder.slices(group, builder.track(overlay.track.format(stage), order[stage]))
+                order[stage] += 1

@@ -5,8 +5,11 @@ from __future__ import annotations
 import polars as pl
 
 from trace_export.chart.builder import Builder
+from trace_export.model import STEP_KEY
 
-KEYS = ["run", "step"]
+STEPS_TRACK = "Steps"
+STEP_NAME = "step {}"
+"""The name of the track that has one slice per step, and that of a slice, with the number of the step."""
 
 
 def add_steps(builder: Builder, blocks: pl.DataFrame, extra: pl.DataFrame | None, order: int) -> None:
@@ -16,19 +19,23 @@ def add_steps(builder: Builder, blocks: pl.DataFrame, extra: pl.DataFrame | None
     """
     steps = (
         blocks.filter(pl.col("step").is_not_null())
-        .group_by(KEYS)
+        .group_by(STEP_KEY)
         .agg(pl.col("start_ns").min(), pl.col("end_ns").max(), blocks=pl.len(), ranks=pl.col("rank").n_unique())
-        .with_columns(pl.format("step {}", "step").alias("name"), pl.lit("step").alias("category"))
+        .with_columns(pl.format(STEP_NAME, "step").alias("name"), pl.lit("step").alias("category"))
         .with_columns(pl.col("start_ns").alias("start_unix_ns"))
-        .sort("start_ns", *KEYS)
+        .sort("start_ns", *STEP_KEY)
     )
     if steps.is_empty():
         return
     if extra is not None:
-        steps = steps.join(extra.with_columns(pl.col(KEYS).cast(pl.Int32)), on=KEYS, how="left", nulls_equal=True)
+        steps = steps.join(
+            extra.with_columns(pl.col(STEP_KEY).cast(pl.Int32)), on=STEP_KEY, how="left", nulls_equal=True
+        )
     if steps["run"].n_unique() == 1:
         steps = steps.drop("run")
-    track = builder.track("Steps", order, description="Each step, from its first block's start to its last block's end")
+    track = builder.track(
+        STEPS_TRACK, order, description="Each step, from its first block's start to its last block's end"
+    )
     builder.slices(steps, track)
     builder.instants(
         steps.select(pl.col("end_ns").alias("ts_ns"), pl.format("end of step {}", "step").alias("name")), track

@@ -8,7 +8,7 @@ import polars as pl
 from trace_export.model import STEP_KEY, Recognition
 from trace_export.pipeline.block_order import CHUNKS, KEY, LETTERS, expected_order, without_pieces, without_weights
 from trace_export.pipeline.schedule_match import with_microbatches
-from trace_export.schedules.words import blocks
+from trace_export.schedules.words import profile_blocks
 
 DEVIATIONS = {
     "run": pl.Int32(), "step": pl.Int32(), "rank": pl.Int32(), "stage": pl.Int32(), "position": pl.Int32(),
@@ -39,7 +39,7 @@ def deviations(orders: pl.DataFrame, found: Recognition) -> pl.DataFrame:
             steps = counts.filter(pl.col("m") == m)
             part = orders.join(steps, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
             present = tuple(part["stage"].unique().sort())
-            parts.append(_first_differences(part, expected_order(blocks(plan, present), found.weights)))
+            parts.append(_first_differences(part, expected_order(profile_blocks(plan, present), found.weights)))
     return pl.concat(parts).sort(*STEP_KEY, "rank")
 
 

@@ -19,7 +19,7 @@ from trace_export.pipeline.schedule_match import Numbering, borne_out, exact_pla
 from trace_export.pipeline.stages import depth
 from trace_export.pipeline.steps import BACKWARDS, FORWARDS
 from trace_export.schedules.recorded import OVERLAPPED, PLAIN
-from trace_export.schedules.words import LETTER, blocks
+from trace_export.schedules.words import LETTER, profile_blocks
 
 NUMBERS = ["microbatch", "chunk", "microbatch_b", "chunk_b"]
 _FOUND: Schema = {"row": pl.UInt32(), **{c: SPANS[c] for c in [*NUMBERS, "phase"]}}
@@ -32,7 +32,7 @@ def label(profile: Profile, undetermined: pl.Series) -> Profile:
     of which the ends of steps are not known (`steps.number`). Needs the stage and replica of `ranks`. Notes say how
     many blocks stay without a number, and where the order fits no schedule.
     """
-    work = _work(profile)
+    work = _unlabelled(profile)
     if work.is_empty():
         return profile
     ends = labels_by_position.whole_ends(profile, work)
@@ -55,7 +55,7 @@ def label(profile: Profile, undetermined: pl.Series) -> Profile:
     return replace(profile, spans=conform(filled, SPANS)).with_notes(_once(notes))
 
 
-def _work(profile: Profile) -> pl.DataFrame:
+def _unlabelled(profile: Profile) -> pl.DataFrame:
     """The blocks of all ranks that lack numbers, by time, with their stage, replica and position in their step."""
     spans = profile.spans.with_row_index("row").filter(pl.col("kind").is_in(WORK_KINDS))
     lacking = (pl.col("kind").is_in(["F", "B"]) & pl.col("microbatch").is_null()) | (
@@ -117,10 +117,10 @@ def _of_vee(work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Decla
         return own, [Note("microbatches-too-few", "warning", f"{text}; backward blocks have no number")]
     overlapped = bool(declared.overlapped) or bool((work["kind"] == "FB").any())
     plan = replace(plan, name=OVERLAPPED if overlapped else PLAIN)
-    placed = labels_by_number.places(work, blocks(plan, _stages(work)), microbatches)
+    placed = labels_by_number.places(work, profile_blocks(plan, _stages(work)), microbatches)
     left = work.join(placed.select(RANK_STEP_KEY), on=RANK_STEP_KEY, how="anti", nulls_equal=True)
     rest = labels_by_position.positions(left, ends, plan)
-    numbered = _numbered(work, pl.concat([placed.select("row", "position"), rest]), plan)
+    numbered = _labels_at(work, pl.concat([placed.select("row", "position"), rest]), plan)
     return pl.concat([numbered, conform(own.join(numbered, on="row", how="anti"), _FOUND)]), []
 
 
@@ -154,7 +154,7 @@ def _by_plan(
     if placed.height < work.height:
         steps = work.partition_by("run", "step")
         placed = pl.concat(labels_by_time.settle(s, placed.join(s, on="row", how="semi"), plan) for s in steps)
-    return _numbered(work, placed, plan)
+    return _labels_at(work, placed, plan)
 
 
 def _counted(work: pl.DataFrame) -> pl.DataFrame:
@@ -174,14 +174,15 @@ def _by_occurrence(work: pl.DataFrame, counted: pl.DataFrame, plan: Plan | None)
     rows = work.join(whole, on=RANK_STEP_KEY, how="semi", nulls_equal=True).with_columns(nth=nth)
     if plan is None:
         return conform(rows.select("row", microbatch="nth"), _FOUND)
-    table = blocks(plan, _stages(rows)).with_columns(nth=pl.int_range(pl.len(), dtype=INT).over("stage", "kind"))
+    nth = pl.int_range(pl.len(), dtype=INT).over("stage", "kind")
+    table = profile_blocks(plan, _stages(rows)).with_columns(nth=nth)
     return conform(rows.select("row", "stage", "kind", "nth").join(table, on=["stage", "kind", "nth"]), _FOUND)
 
 
-def _numbered(work: pl.DataFrame, places: pl.DataFrame, plan: Plan) -> pl.DataFrame:
+def _labels_at(work: pl.DataFrame, places: pl.DataFrame, plan: Plan) -> pl.DataFrame:
     """`_FOUND` for the rows in `places` (row, position in the plan's word)."""
     rows = work.select("row", "stage").join(places, on="row")
-    return conform(rows.join(blocks(plan, _stages(rows)), on=["stage", "position"]), _FOUND)
+    return conform(rows.join(profile_blocks(plan, _stages(rows)), on=["stage", "position"]), _FOUND)
 
 
 def _stages(rows: pl.DataFrame) -> tuple[int, ...]:

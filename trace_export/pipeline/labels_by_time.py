@@ -11,7 +11,7 @@ import polars as pl
 
 from trace_export.model import INT, TEXT, Plan
 from trace_export.schedules.catalogue import CATALOGUE
-from trace_export.schedules.words import blocks, word
+from trace_export.schedules.words import profile_blocks, word
 from trace_export.tolerances import BLOCKS_NS
 
 _BLOCK = ["kind", "microbatch", "chunk"]
@@ -53,7 +53,7 @@ def _candidates(own: pl.DataFrame, plan: Plan) -> list[pl.DataFrame]:
 def _with_numbers(placed: pl.DataFrame, plan: Plan) -> pl.DataFrame:
     """stage, kind, microbatch, chunk, start_ns and end_ns of blocks with a position."""
     stages = tuple(placed["stage"].unique().sort())
-    numbers = blocks(plan, stages).select("stage", "position", "microbatch", "chunk")
+    numbers = profile_blocks(plan, stages).select("stage", "position", "microbatch", "chunk")
     return placed.drop("microbatch", "chunk").join(numbers, on=["stage", "position"]).select(
         "stage", *_BLOCK, "start_ns", "end_ns"
     )  # fmt: skip

@@ -23,7 +23,7 @@ from trace_export.pipeline.order_distance import distances_to
 from trace_export.pipeline.stages import DEEPEST
 from trace_export.schedules.catalogue import CATALOGUE, TITLES
 from trace_export.schedules.schedule import check
-from trace_export.schedules.words import blocks, word
+from trace_export.schedules.words import profile_blocks, word
 
 LIKELY = ((0.02, 2), (0.1, 5))
 """An order that is not exact is named when its distance is below the first number, and the runner-up's above the
@@ -156,7 +156,7 @@ def _closest(step: pl.DataFrame, declared: int | None) -> Recognition:
     plans = {plan.name: plan for plan in _comparable(numbers) if borne_out(plan, len(present), len(step))}
     if not plans:
         return Recognition()
-    expected = {name: expected_order(blocks(plan, present), numbers.weights) for name, plan in plans.items()}
+    expected = {name: expected_order(profile_blocks(plan, present), numbers.weights) for name, plan in plans.items()}
     distances = distances_to(expected, step)
     best, *others = sorted(distances, key=lambda name: (*distances[name], list(TITLES).index(name)))
     differs, distance = distances[best]

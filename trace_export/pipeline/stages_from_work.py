@@ -125,7 +125,7 @@ def _infer(shape: pl.DataFrame, *, vee: bool) -> Inference | None:
     else:
         after, how, exact = _by_lead(shape, threshold)
     rank = shape["rank"].to_numpy()
-    stage = _numbered(rank, after, exact)
+    stage = _from_first(rank, after, exact)
     columns = {"rank": rank, "stage": stage, "after": after}
     depth = int((stage + after).max()) + 1 if folded and exact and len(np.unique(stage + after)) == 1 else None
     return Inference(pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.Int32)), how, exact, depth)
@@ -170,7 +170,7 @@ def _clusters(values: npt.NDArray[np.float64], threshold: float) -> npt.NDArray[
     return result
 
 
-def _numbered(rank: npt.NDArray[np.int64], after: npt.NDArray[np.int64], exact: bool) -> npt.NDArray[np.int64]:
+def _from_first(rank: npt.NDArray[np.int64], after: npt.NDArray[np.int64], exact: bool) -> npt.NDArray[np.int64]:
     """Stages counted from the first, where `after` counts them from the last.
 
     One rank per stage, in rank order: then the stage is the rank's number, also when other ranks were not read.

@@ -57,7 +57,7 @@ def durations(schedule: Schedule, costs: Costs) -> Times:
     )  # fmt: skip
 
 
-def run(schedule: Schedule, durations: Times, transfer: float = 0) -> tuple[Times, Times]:
+def start_and_end(schedule: Schedule, durations: Times, transfer: float = 0) -> tuple[Times, Times]:
     """Start and end of each row of `schedule.ops`, from 0, in the unit of `durations`; exact for whole numbers.
 
     `durations` has a row per block; a second axis holds cases that are run at once, and start and end have it too.
@@ -130,7 +130,7 @@ def simulate(schedule: Schedule, costs: Costs) -> Profile:
 
     The origin of its spans is `model`. Raises UsageError when the order cannot run, or takes longer than 64 bits hold.
     """
-    start, end = run(schedule, np.round(durations(schedule, costs)), round(costs.transfer))
+    start, end = start_and_end(schedule, np.round(durations(schedule, costs)), round(costs.transfer))
     if end.max() >= LIMIT_NS:
         raise UsageError("the simulated step takes longer than 146 years", "times are nanoseconds")
     return as_profile(schedule, start, end)

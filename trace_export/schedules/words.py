@@ -19,7 +19,7 @@ LETTER = pl.when(pl.col("kind") == "FB").then(pl.lit("X")).otherwise("kind")
 
 
 @lru_cache(maxsize=256)
-def blocks(plan: Plan, stages: tuple[int, ...]) -> pl.DataFrame:
+def profile_blocks(plan: Plan, stages: tuple[int, ...]) -> pl.DataFrame:
     """The blocks of `plan` on these `stages` with the columns of `schedule.OPS`, and `letter`. Raises UsageError when
     the numbers do not fit the schedule."""
     there = [stage for stage in stages if 0 <= stage < plan.stages]
@@ -29,7 +29,7 @@ def blocks(plan: Plan, stages: tuple[int, ...]) -> pl.DataFrame:
 
 @lru_cache(maxsize=1024)
 def word(plan: Plan, stage: int) -> str:
-    """The word of the step of a stage; "" where the plan has no such stage. Raises UsageError as `blocks`."""
+    """The word of the step of a stage; "" where the plan has no such stage. Raises UsageError as `profile_blocks`."""
     if plan.name not in DUALPIPEV_FORMS:
         return schedule.letters(plan, stage)
-    return "".join(blocks(plan, (stage,))["letter"])
+    return "".join(profile_blocks(plan, (stage,))["letter"])

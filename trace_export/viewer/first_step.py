@@ -10,15 +10,13 @@ import polars as pl
 from google.protobuf.message import DecodeError
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
+from trace_export.chart.step_tracks import STEP_NAME, STEPS_TRACK
 from trace_export.errors import SourceError
 from trace_export.files import Unpacked
 from trace_export.units import thousandths
 
 BEGINNING = 8 << 20
 """Bytes (after unpacking) in which the first step is looked for."""
-
-STEPS_TRACK = "Steps"
-"""The name of the track that holds one slice per step."""
 
 Format = Literal["perfetto", "chrome", "archive"]
 
@@ -120,7 +118,8 @@ def _whole_packets(data: bytes) -> bytes:
     return data[:at]
 
 
-_STEP = re.compile(rb'\{[^{}]*"name"\s*:\s*"step \d+"[^{}]*(?:\{[^{}]*\}[^{}]*)?\}')
+_NAME = STEP_NAME.format(r"\d+").encode()
+_STEP = re.compile(rb'\{[^{}]*"name"\s*:\s*"' + _NAME + rb'"[^{}]*(?:\{[^{}]*\}[^{}]*)?\}')
 _TIME = re.compile(rb'"(ts|dur)"\s*:\s*(\d+(?:\.\d+)?)')
 
 

@@ -18,17 +18,13 @@ from urllib.parse import quote
 import polars as pl
 
 from trace_export.errors import OutputError
-from trace_export.model import Profile
+from trace_export.model import WORK_KINDS, Profile
+from trace_export.schedules.orders import COOL_DOWN, DUAL_PHASES, ONE_B_ONE_W_ONE_F, OVERLAP, WARM_UP
 from trace_export.writers.mark import APPLICATION_ID
 from trace_export.writers.outputs import Outputs
 
 FOLDER = "step_task_info"
 """The copies lie in a folder of this name, at the places that the databases have in the log_dir."""
-
-PHASES = (
-    "warm-up", "interleaved forward", "1b1w1f", "overlap", "1b1overlap", "interleaved backward", "cool-down",
-)  # fmt: skip
-"""Of DualPipeV; a phase's place is its type."""
 
 _CREATE = 'CREATE TABLE "StepTaskInfo" ("name" TEXT, "startNs" INTEGER, "endNs" INTEGER, "type" INTEGER)'
 
@@ -68,8 +64,8 @@ def write_in_place(profile: Profile, databases: Mapping[int, Path], outputs: Out
 
 def rows(profile: Profile) -> pl.DataFrame:
     """rank, name, startNs, endNs, type of all blocks, by rank and start."""
-    blocks = profile.spans.filter(pl.col("kind").is_in(["F", "B", "W", "FB"])).sort("rank", "start_ns", "end_ns")
-    if blocks["phase"].is_in([p for p in PHASES if p not in ("warm-up", "cool-down")]).any():
+    blocks = profile.spans.filter(pl.col("kind").is_in(WORK_KINDS)).sort("rank", "start_ns", "end_ns")
+    if blocks["phase"].is_in([p for p in DUAL_PHASES if p not in (WARM_UP, COOL_DOWN)]).any():
         named = _dualpipev(blocks)
     else:
         forward = pl.col("marker").str.to_lowercase().str.contains("forward") | (pl.col("kind") == "F")
@@ -93,12 +89,12 @@ def _dualpipev(blocks: pl.DataFrame) -> pl.DataFrame:
         pl.when(pairs).then(pl.format("{}F+{}B", front, behind))
         .when(kind == "W").then(pl.format("{}w", front))
         .when(head).then(pl.lit("logits"))
-        .when((kind == "B") & (phase == "1b1w1f")).then(pl.format("{}b", front))
+        .when((kind == "B") & (phase == ONE_B_ONE_W_ONE_F)).then(pl.format("{}b", front))
         .when(kind == "B").then(pl.format("{}B", front))
-        .when(fused & (phase == "overlap")).then(pl.format("{}F", front))
+        .when(fused & (phase == OVERLAP)).then(pl.format("{}F", front))
         .otherwise(pl.format("{}", front))
     )  # fmt: skip
-    number = phase.replace_strict(PHASES, range(len(PHASES)), default=0, return_dtype=pl.Int64).fill_null(0)
+    number = phase.replace_strict(DUAL_PHASES, range(len(DUAL_PHASES)), default=0, return_dtype=pl.Int64).fill_null(0)
     return blocks.with_columns(name=name.fill_null(""), type=number)
 
 

@@ -18,8 +18,8 @@ from tests.support.browser import browser, opened, pixels
 from tests.writers.pictures.test_picture import MS, run_of
 from trace_export.analysis.bubbles import rank_bubbles
 from trace_export.analysis.report import ReportTable
+from trace_export.chart.colours import FILLS
 from trace_export.chart.layout import lay_out
-from trace_export.chart.palette import FILLS
 from trace_export.model import Profile
 from trace_export.writers.pictures import picture
 

@@ -18,8 +18,8 @@ from tests.support.browser import browser, opened, pixels
 from tests.support.profiles import concluded
 from trace_export.analysis.bubbles import CAUSES, bubble_slices, rank_bubbles
 from trace_export.chart.chart import Chart
-from trace_export.chart.layout import ChartOptions, lay_out
-from trace_export.chart.palette import FILLS, IDLE_FILLS, TEXT, shade
+from trace_export.chart.colours import FILLS, IDLE_FILLS, TEXT, shade
+from trace_export.chart.layout import ChartOptions, Overlay, lay_out
 from trace_export.errors import NothingToExportError, UsageError
 from trace_export.model import COLLECTIVES, Profile, conform
 from trace_export.schedules.schedule import schedule
@@ -170,7 +170,9 @@ def test_every_rank_has_its_row(tmp_path: Path) -> None:
 def test_bubbles_by_cause_lie_in_their_step(tmp_path: Path) -> None:
     profile = run_of("gpipe", 2, 2, steps=2)
     profile = replace(profile, spans=profile.spans.with_columns(run=pl.lit(0, pl.Int32)))
-    root = drawn(lay_out(profile, ChartOptions(added=(bubble_slices(profile),))), tmp_path)
+    root = drawn(
+        lay_out(profile, ChartOptions(overlays=(Overlay("stage {} · idle", bubble_slices(profile)),))), tmp_path
+    )
     texts = texts_of(root)
     assert [text for text in texts if text.startswith("step ")] == ["step 0 · 6 ms", "step 1 · 6 ms"]
     assert {"idle: warm-up", "idle: cool-down"} <= set(texts)

@@ -11,6 +11,7 @@ import polars as pl
 
 from trace_export.errors import UsageError
 from trace_export.files import read_file
+from trace_export.model import WORK_KINDS
 
 NUMBERS = ("microbatch", "chunk", "stage", "microbatch_b", "chunk_b", "stage_b", "step", "rank", "place")
 OWN = "trace-export"
@@ -33,7 +34,7 @@ LETTERS = {
 MOST_TRANSFERS = 8
 """Transfers in one name; runtimes fuse up to four."""
 _USER_KINDS = {
-    **{kind: ("block", kind) for kind in ("F", "B", "W", "FB", "OPT")},
+    **{kind: ("block", kind) for kind in (*WORK_KINDS, "OPT")},
     **{f"{role}_{letter}": ("p2p", f"{role}_{letter}") for role in ("SEND", "RECV") for letter in "FB"},
     "OTHER": ("block", None), "STEP": ("step", None), "SKIP": ("skip", None),
 }  # fmt: skip

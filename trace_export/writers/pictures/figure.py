@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from trace_export.chart.chart import SLICES, Chart, Track
-from trace_export.chart.palette import shade
+from trace_export.chart.colours import shade
 from trace_export.errors import NothingToExportError
 from trace_export.selection import Numbers
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import orjson
 import polars as pl
 
-from trace_export.chart.palette import TEXT
+from trace_export.chart.colours import TEXT
 from trace_export.errors import printable
 from trace_export.writers import mark
 from trace_export.writers.pictures import svg

@@ -16,8 +16,9 @@ from typing import Any
 
 import polars as pl
 
-from trace_export.chart.palette import TEXT
+from trace_export.chart.colours import TEXT
 from trace_export.errors import printable
+from trace_export.model import WORK_KINDS
 from trace_export.writers import mark
 from trace_export.writers.pictures.figure import Figure
 
@@ -96,7 +97,7 @@ class _Size:
     @staticmethod
     def of(figure: Figure, steps: pl.DataFrame) -> _Size:
         span = max(*(steps["end_ns"] - steps["start_ns"]).to_list(), 1)
-        numbered = figure.blocks.filter(pl.col("kind").is_in(["F", "B", "W", "FB"]), pl.col("label") != "")
+        numbered = figure.blocks.filter(pl.col("kind").is_in(WORK_KINDS), pl.col("label") != "")
         letters = numbered.select((pl.col("end_ns") - pl.col("start_ns")) / pl.col("label").str.len_chars()).to_series()
         usual = letters.filter(letters >= (letters.median() or 0) / 4)  # type: ignore[operator]
         narrow = max(usual.quantile(0.02) or 0.0, 1.0)
