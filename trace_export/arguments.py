@@ -22,6 +22,8 @@ NumberSet = str | int | Iterable[int] | None
 
 MOST_ITEMS = 1_000_000
 """More in a list are a mistake, such as an iterator without end."""
+LONGEST_TEXT = 300
+"""A longer text than most paths are is shortened in an error message."""
 _REPR = Repr()
 _REPR.maxstring = _REPR.maxother = 60
 
@@ -29,7 +31,8 @@ _REPR.maxstring = _REPR.maxother = 60
 def shown(value: object) -> str:
     """A value in an error message: at most a line, whatever it is."""
     try:
-        return f'"{value}"' if isinstance(value, str) and len(value) <= 60 else _REPR.repr(value)
+        whole = isinstance(value, str | os.PathLike) and len(str(value)) <= LONGEST_TEXT
+        return f'"{value}"' if whole else _REPR.repr(value)
     except Exception:  # a repr of somebody else's class, or more digits than Python prints
         return f"this {type(value).__name__}"
 
