@@ -32,28 +32,29 @@ def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
     assumed: list[Note] = []
     copies: list[Note] = []
     alike: dict[tuple[object, ...], Profile] = {}
-    used: set[int] = set()
+    owner: dict[int, Profile] = {}
+    last_free: dict[int, int] = {}
     for part in parts:
         original = alike.setdefault(_claim(part), part)
         if original is not part and _same_file(part, original):
             copies.append(_copy(part, original))
             continue
-        twice = next((r for r in _ranks(part, recorded=True) if r in used), None)
+        twice = next((r for r in _ranks(part, recorded=True) if r in owner), None)
         if twice is not None:
-            refused.append(_refusal(part, twice, next(k for k in kept if twice in _ranks(k, recorded=True))))
+            refused.append(_refusal(part, twice, owner[twice]))
             continue
         numbers = {}
         for rank, path in _ranks(part, recorded=False).items():
-            free = rank
-            while free in used or free in taken:
+            free = last_free.get(rank, rank)
+            while free in owner or free in taken:
                 free += 1
-            used.add(free)
+            owner[free], last_free[rank] = part, free
             if free != rank:
                 numbers[rank] = free
             assumed.append(
                 Note("rank-numbers-assumed", "note", "rank numbers assumed from the order of files and processes", path)
             )
-        used.update(_ranks(part, recorded=True))
+        owner |= dict.fromkeys(_ranks(part, recorded=True), part)
         kept.append(_renumbered(part, numbers) if numbers else part)
     whole = concat(kept).with_notes(copies)
     if assumed:

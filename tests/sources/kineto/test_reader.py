@@ -205,7 +205,7 @@ def test_times_are_exact(tmp_path_factory: pytest.TempPathFactory, start: int, l
      ('"5.5"', 5_500), ("0.0006", 1), ("-1.5", -1_500)],
 )  # fmt: skip
 def test_other_spellings_of_microseconds(written: str, ns: int) -> None:
-    body = f'{{"ph":"X","ts":{written},"dur":0}}'.encode()
+    body = f'{{"ph":"X","cat":"kernel","ts":{written},"dur":0}}'.encode()
     frame = event_stream._parsed(body)
     assert frame is not None
     assert frame["start"].to_list() == [ns]

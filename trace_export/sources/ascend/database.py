@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 import orjson
@@ -48,6 +48,10 @@ _ITEM_BYTES = {
     17: 1,
 }
 """Bytes of one element by ENUM_HCCL_DATA_TYPE."""
+
+BUSY_RANGES, BUSY_STEPS = 500, 1_000_000
+"""So many ranges are asked about in one query, which the index of TASK answers in some 250 steps for each. Without an
+index, or where tasks that compute nothing fill the ranges, to look at each task once is faster."""
 
 _COUNTERS = (
     ("AICORE_FREQ", "AI Core frequency", "MHz", "timestampNs", "freq", ""),
@@ -170,24 +174,45 @@ def _copies(db: Database, operators: pl.DataFrame) -> pl.DataFrame:
     )
     peers = tasks.filter(away).group_by("opId", peer="dst").agg(remote=pl.col("moved").filter(data).sum())
     found = own.join(peers, on="opId", how="left")
-    return conform(found.join(operators.select("opId", "op", "group"), on="opId"), COPIES)
+    single = operators.select("opId", "op", "group").unique("opId", keep="none")
+    return conform(found.join(single, on="opId"), COPIES)
 
 
 def busy(db: Database, ranges: pl.DataFrame) -> pl.Series:
     """For each of `ranges` (stream, start_ns, end_ns): did a compute kernel start in it?"""
     spans = ranges.select("start_ns", "end_ns").with_row_index("row")
     found: set[int] = set()
-    for at in range(0, spans.height, 500):
-        rows = spans.slice(at, 500).rows()
+    for at in range(0, spans.height, BUSY_RANGES):
+        rows = spans.slice(at, BUSY_RANGES).rows()
         values = ",".join(f"({row},{start},{end})" for row, start, end in rows)
-        found.update(
-            row
-            for (row,) in db.texts(
-                f"WITH w(row, s, e) AS (VALUES {values}) SELECT row FROM w WHERE EXISTS (SELECT 1 FROM TASK t JOIN"
-                " COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId WHERE t.startNs >= w.s AND t.startNs < w.e)"
-            )
+        worked = db.attempt(
+            f"WITH w(row, s, e) AS (VALUES {values}) SELECT row FROM w WHERE EXISTS (SELECT 1 FROM TASK t JOIN"
+            " COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId WHERE t.startNs >= w.s AND t.startNs < w.e)",
+            BUSY_STEPS,
         )
+        if worked is None:
+            return _busy_among_all(db, ranges)
+        found.update(row for (row,) in worked)
     return pl.Series([row in found for row in range(spans.height)], dtype=pl.Boolean)
+
+
+def _busy_among_all(db: Database, ranges: pl.DataFrame) -> pl.Series:
+    """As `busy`, by one look at each task."""
+    found = pl.repeat(False, ranges.height, dtype=pl.Boolean, eager=True)
+    for kernels in _computing(db, "t.startNs AS start_ns"):
+        starts = kernels["start_ns"].drop_nulls().sort()
+        first = starts.search_sorted(ranges["start_ns"], side="left")
+        found |= first < starts.search_sorted(ranges["end_ns"], side="left")
+    return found
+
+
+def _computing(db: Database, wanted: str, *columns: str, only: str = "TRUE") -> Iterator[pl.DataFrame]:
+    """What is `wanted` of the tasks `t` that are compute kernels, of whose rows `c` these `columns` are known, in
+    pieces; `only` those for which this condition holds."""
+    info = db.keyed("COMPUTE_TASK_INFO", "globalTaskId", *columns)
+    tasks = f"TASK t JOIN {info} c ON c.globalTaskId = t.globalTaskId"
+    for rows in db.chunks("TASK"):
+        yield db.frame(f"SELECT {wanted} FROM {tasks} WHERE t.{rows} AND {only}")
 
 
 def counters(db: Database, rank: int) -> pl.DataFrame:
@@ -211,14 +236,11 @@ def kernels_called(db: Database, pattern: str) -> pl.DataFrame:
     if not db.has("COMPUTE_TASK_INFO", "globalTaskId", "name"):
         return found
     names = texts(db, db.frame("SELECT DISTINCT name AS name FROM COMPUTE_TASK_INFO")["name"].drop_nulls())
-    ids = ",".join(str(i) for i, name in names.items() if re.search(pattern, name))
-    parts = [
-        db.frame(
-            "SELECT t.startNs AS start_ns, t.endNs AS end_ns FROM TASK t JOIN COMPUTE_TASK_INFO c"
-            f" ON c.globalTaskId = t.globalTaskId WHERE t.{rows} AND c.name IN ({ids})"
-        )
-        for rows in (db.chunks("TASK") if ids else ())
-    ]
+    wanted = [i for i, name in names.items() if re.search(pattern, name)]
+    if not wanted:
+        return found
+    only = f"c.name IN (SELECT value FROM json_each('{json.dumps(wanted)}'))"
+    parts = _computing(db, "t.startNs AS start_ns, t.endNs AS end_ns", "name", only=only)
     return pl.concat([found, *parts]).filter(valid_unix_times())
 
 
@@ -226,16 +248,11 @@ def kernels(db: Database) -> pl.DataFrame:
     """The compute kernels as `WORKED`, by start."""
     if not db.has("COMPUTE_TASK_INFO", "globalTaskId", "name"):
         return empty(WORKED)
-    kind = "c.opType" if db.has("COMPUTE_TASK_INFO", "opType") else "c.name"
-    numbers = [
-        db.frame(
-            f"SELECT t.startNs AS start_ns, t.endNs AS end_ns, t.streamId AS stream, {kind} AS text, c.name AS name"
-            f" FROM TASK t JOIN COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId WHERE t.{rows}"
-        )
-        for rows in db.chunks("TASK")
-    ]
-    if not numbers:
+    kind = "opType" if db.has("COMPUTE_TASK_INFO", "opType") else "name"
+    wanted = f"t.startNs AS start_ns, t.endNs AS end_ns, t.streamId AS stream, c.{kind} AS text, c.name AS name"
+    parts = list(_computing(db, wanted, *dict.fromkeys(["name", kind])))
+    if not parts:
         return empty(WORKED)
-    whole = named(db, pl.concat(numbers), "text", "name")
+    whole = named(db, pl.concat(parts), "text", "name")
     typed = pl.when(pl.col("text") != "N/A").then("text").otherwise("name")
     return conform(whole.filter(valid_unix_times()).with_columns(text=typed), WORKED).sort("start_ns")

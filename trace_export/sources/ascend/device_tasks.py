@@ -24,8 +24,13 @@ def from_database(db: Database, request: TaskRequest) -> tuple[KernelFile, ...]:
     if request.detail == "comm" and not communicates:
         return ()
     inner = "" if request.detail == "comm" else "LEFT "
-    joins = f"{inner}JOIN COMMUNICATION_TASK_INFO m ON m.globalTaskId = t.globalTaskId " if communicates else ""
-    joins += "LEFT JOIN COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId " if computes else ""
+    joins = ""
+    if communicates:
+        info = db.keyed("COMMUNICATION_TASK_INFO", "globalTaskId", "taskType")
+        joins += f"{inner}JOIN {info} m ON m.globalTaskId = t.globalTaskId "
+    if computes:
+        info = db.keyed("COMPUTE_TASK_INFO", "globalTaskId", "name")
+        joins += f"LEFT JOIN {info} c ON c.globalTaskId = t.globalTaskId "
     transfer, kernel = "m.taskType" if communicates else "NULL", "c.name" if computes else "NULL"
     sorter, names = ExternalSort(request.folder), dict[int, str]()
     inside = overlapping(request.window_ns, "t.startNs", "t.endNs")

@@ -8,6 +8,7 @@ layout: https://gitcode.com/Ascend/msprof-analyze and the profiler's own guide.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,31 +169,32 @@ def _newest(captures: Sequence[_Capture]) -> tuple[list[_Capture], list[Note]]:
 
 def _placed(root: Path, captures: Sequence[_Capture]) -> tuple[Source, ...]:
     """`captures` as sources with their hosts: by boot time, else the name in the folder's name, else the top folder."""
-    named: list[str] = []
-    boots: list[tuple[int, str]] = []
+    hosts: dict[str, int] = {}
+    boots: dict[int, list[tuple[int, int, str]]] = {}  # multiple of SAME_BOOT_NS → (which capture, boot, host)
+    captured: Counter[str] = Counter()
+    named: dict[str, int] = {}
+    sources: list[Source] = []
     for capture in captures:
         inside = capture.folder.relative_to(root).parts if capture.folder != root else ()
         name = capture.hostname or (inside[0] if len(inside) > 1 else "host")
-        if capture.boot_ns is not None:
-            near = [host for boot, host in boots if abs(boot - capture.boot_ns) <= SAME_BOOT_NS]
-            if not near:
-                name = _unlike(name, {host for _, host in boots})
-            name = near[0] if near else name
-            boots.append((capture.boot_ns, name))
-        named.append(name)
-    hosts = {name: index for index, name in enumerate(dict.fromkeys(named))}
-    local = [named[:n].count(host) for n, host in enumerate(named)]
-    return tuple(
-        Source(c.kind, c.path, host, hosts[host], rank=c.rank, local_rank=index)
-        for c, host, index in zip(captures, named, local, strict=True)
-    )
+        if (boot := capture.boot_ns) is not None:
+            about = boot // SAME_BOOT_NS
+            around = [known for multiple in (about - 1, about, about + 1) for known in boots.get(multiple, ())]
+            near = [(number, host) for number, other, host in around if abs(other - boot) <= SAME_BOOT_NS]
+            name = min(near)[1] if near else _unlike(name, named)
+            boots.setdefault(about, []).append((len(sources), boot, name))
+        machine = hosts.setdefault(name, len(hosts))
+        sources.append(Source(capture.kind, capture.path, name, machine, rank=capture.rank, local_rank=captured[name]))
+        captured[name] += 1
+    return tuple(sources)
 
 
-def _unlike(name: str, taken: set[str]) -> str:
-    """`name`, or `name#2`, `name#3` …: two hosts of one name are still two clocks."""
-    number = 1
+def _unlike(name: str, named: dict[str, int]) -> str:
+    """`name`, or `name#2`, `name#3` …: two hosts of one name are still two clocks. `named`: those that there are, and
+    the number that each was given last."""
     unlike = name
-    while unlike in taken:
-        number += 1
-        unlike = f"{name}#{number}"
+    while unlike in named:
+        named[name] += 1
+        unlike = f"{name}#{named[name]}"
+    named[unlike] = 1
     return unlike

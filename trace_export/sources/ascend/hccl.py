@@ -54,28 +54,36 @@ def _sides(transfers: pl.DataFrame, copies: pl.DataFrame, meta: Metadata, rank: 
     The receiver reads the sender's memory. So an operator received when it copied from another rank; what it copied
     locally beyond that it sent. Seen on real captures, in both directions.
     """
-    moved = copies.rename({"op": "whole_name"})
+    moved = _single(copies.rename({"op": "whole_name"}), transfers, ["whole_name", "group"])
     remote, local = pl.col("remote").fill_null(0), pl.col("local").fill_null(0)
     sends = (local - remote > SLACK_BYTES) | (remote == 0)
     observed = pl.when(remote == 0).then(pl.lit("send")).when(sends).then(pl.lit("both")).otherwise(pl.lit("recv"))
     known = pl.col("remote").is_not_null() & (remote + local > SLACK_BYTES)
-    members = _members(transfers["group"].unique().drop_nulls().to_list(), meta, rank)
-    only = members.group_by("group").agg(pl.col("global").first(), n=pl.len()).filter(pl.col("n") == 1)
+    sides = transfers.join(moved, on=["whole_name", "group"], how="left", maintain_order="left")
     return (
-        transfers.join(moved, on=["whole_name", "group"], how="left", maintain_order="left")
-        .with_columns(
+        sides.with_columns(
             role=pl.when((pl.col("role") == "both") & known).then(observed).otherwise("role"),
             bytes=pl.when(known).then(pl.max_horizontal(remote, local - remote)).otherwise("bytes"),
         )
-        .join(members.rename({"place": "peer"}), on=["group", "peer"], how="left", maintain_order="left")
-        .join(only.select("group", other="global"), on="group", how="left", maintain_order="left")
-        .with_columns(peer=pl.coalesce("global", "other"))
+        .join(_members(sides, meta, rank), on=["group", "peer"], how="left", maintain_order="left", nulls_equal=True)
+        .with_columns(peer="global")
     )
 
 
-def _members(groups: list[str], meta: Metadata, rank: int) -> pl.DataFrame:
-    """The other members of each group: group, place (local), global rank."""
-    rows = [
-        (group, place, member) for group in groups for place, member in enumerate(meta.members(group)) if member != rank
-    ]
-    return pl.DataFrame(rows, schema={"group": TEXT, "place": INT, "global": INT}, orient="row")
+def _single(copies: pl.DataFrame, transfers: pl.DataFrame, key: list[str]) -> pl.DataFrame:
+    """Without the `copies` of several peers that several `transfers` share: nobody can say whose they are."""
+    several = pl.struct(key).is_duplicated()
+    shared = transfers.filter(several).select(key)
+    return pl.concat([copies.filter(~several), copies.filter(several).join(shared, on=key, how="anti")])
+
+
+def _members(sides: pl.DataFrame, meta: Metadata, rank: int) -> pl.DataFrame:
+    """group, peer (its place in the group, or null), global (its global rank) of the `sides`. Where the source does not
+    name the peer, the only other member of the group is it."""
+    rows = []
+    for group, peer in sides.select("group", "peer").unique().drop_nulls("group").iter_rows():
+        members = meta.members(group)
+        others = [member for member in members if member != rank] if len(members) <= 2 else []
+        named = members[peer] if peer is not None and 0 <= peer < len(members) else rank
+        rows.append((group, peer, named if named != rank else others[0] if len(others) == 1 else None))
+    return pl.DataFrame(rows, schema={"group": TEXT, "peer": INT, "global": INT}, orient="row")

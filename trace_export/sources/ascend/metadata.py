@@ -6,8 +6,10 @@ only the file. Nothing here is needed to read blocks, so whatever is damaged bec
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,10 @@ _SIZES = {
 }
 """Megatron's long names and the short ones that some launchers write."""
 
-MAX_JSON = 64 << 20
-"""Metadata files are a few kB; a larger one is something else."""
+MAX_JSON = 16 << 20
+"""Metadata are a few kB, and of a job of 100,000 ranks, whose groups they list, a few MB."""
+
+META_NAMES = ("pp_info", "distributed_args", "parallel_group_info")
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,14 @@ class Metadata:
         """The global ranks of the group with this hash; only its last three digits may be given. Empty if unknown."""
         found = self.groups.get(group)
         if found is None and len(group) <= 3:
-            alike = [g for key, g in self.groups.items() if key[-3:] == group.zfill(3)]
-            found = alike[0] if len(alike) == 1 else None
+            found = self._by_digits.get(group.zfill(3))
         return found.members if found else ()
+
+    @cached_property
+    def _by_digits(self) -> dict[str, Group]:
+        """The groups by the last three digits of their hashes, where these are of one group only."""
+        times = Counter(key[-3:] for key in self.groups)
+        return {key[-3:]: group for key, group in self.groups.items() if times[key[-3:]] == 1}
 
 
 def group_hash(identifier: str) -> str:
@@ -93,17 +102,21 @@ def boot_epoch(info: Mapping[str, Any]) -> int | None:
 
 
 def metadata(table: Sequence[tuple[str, str]], folder: Path, rank: int | None, source: Path) -> Metadata:
-    """What the rows (name, JSON text) of META_DATA and the files in the capture `folder` record of `rank`."""
+    """What the rows (name, one of META_NAMES, and JSON text) of META_DATA and the files in the capture `folder` record
+    of `rank`."""
     notes: list[Note] = []
     values: dict[str, object] = dict(_metadata_file(folder, notes))
     for name, text in table:
-        if name not in ("pp_info", "distributed_args", "parallel_group_info"):
-            continue
         try:
             values[name] = orjson.loads(text)
         except orjson.JSONDecodeError:
             notes.append(
-                Note("metadata-malformed", "warning", f"META_DATA: {name} is not valid JSON, left out", str(source))
+                Note(
+                    "metadata-malformed",
+                    "warning",
+                    f"META_DATA: {name} is not valid JSON, or longer than {MAX_JSON >> 20} MB: left out",
+                    str(source),
+                )
             )
     groups = _groups(values.get("parallel_group_info"), rank)
     sizes = _sizes(values.get("distributed_args"))
@@ -156,12 +169,14 @@ def _groups(info: object, rank: int | None) -> dict[str, Group]:
     """`parallel_group_info` by group hash; entries that do not hold a list of ranks are left out."""
     found: dict[str, Group] = {}
     for identifier, entry in info.items() if isinstance(info, dict) else ():
-        members = entry.get("global_ranks") if isinstance(entry, dict) else None
-        if not isinstance(members, list) or not members or any(whole(m, 0) is None for m in members):
+        ranks = entry.get("global_ranks") if isinstance(entry, dict) else None
+        known = [whole(member, 0) for member in ranks] if isinstance(ranks, list) else []
+        members = tuple(member for member in known if member is not None and member < 1 << 31)
+        if not members or len(members) < len(known):
             continue
         place = members.index(rank) if rank in members else whole(entry.get("group_rank"), 0)
-        if place is not None:
-            found[group_hash(identifier)] = Group(str(entry.get("group_name")), place, tuple(members))
+        if place is not None and place < len(members):
+            found[group_hash(identifier)] = Group(str(entry.get("group_name")), place, members)
     return found
 
 

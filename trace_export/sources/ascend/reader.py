@@ -16,7 +16,7 @@ import polars as pl
 from trace_export.errors import SourceError, path_text
 from trace_export.model import HOSTS, INT, RANKS, KernelFile, Note, Profile, Schema, conform
 from trace_export.sources.ascend import database, device_tasks, hccl, marker_blocks, text_export, trace_view
-from trace_export.sources.ascend.metadata import Metadata, metadata
+from trace_export.sources.ascend.metadata import MAX_JSON, META_NAMES, Metadata, metadata
 from trace_export.sources.ranges.dialects import Dialects, run_facts
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import Database
@@ -177,7 +177,10 @@ def _host(db: Database, source: Source) -> tuple[str, str]:
 def _metadata(db: Database, source: Source, rank: int) -> Metadata:
     rows = []
     if db.has("META_DATA", "name", "value"):
-        rows = [(str(n), str(v)) for n, v in db.texts("SELECT name, value FROM META_DATA")]
+        names = ", ".join(f"'{name}'" for name in META_NAMES)
+        value = f"CASE WHEN length(value) <= {MAX_JSON} THEN value ELSE '' END"
+        sql = f"SELECT name, {value} FROM META_DATA WHERE name IN ({names})"
+        rows = [(str(name), str(value)) for name, value in db.texts(sql)]
     return metadata(rows, source.path.parent.parent, rank, source.path)
 
 

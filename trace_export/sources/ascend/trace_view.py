@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import io
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import polars as pl
@@ -23,8 +25,11 @@ from trace_export.sources.ranges.dialects import Dialects
 from trace_export.units import thousandths
 
 PIECE_BYTES = 8 << 20
-MAX_EVENT_BYTES = 256 << 20
+MAX_EVENT_BYTES = 16 << 20
 """No event is as long as this; a file without the end of one is no trace."""
+
+MOST_EVENTS = 1 << 16
+"""In one piece, because an event takes some 200 bytes as a row, be it eight in the file."""
 
 _BETWEEN = re.compile(rb'\}\s*,\s*\{(?=\s*")')
 """The end of an event and the start of the next. Inside a JSON string the quote would be escaped."""
@@ -111,7 +116,8 @@ def _kept(piece: bytes, dialects: Dialects) -> pl.DataFrame:
     values = [pl.col(f"args.{key}") for key in _UNITS]
     unit = pl.coalesce(pl.when(v.is_not_null()).then(pl.lit(u)) for v, u in zip(values, _UNITS.values(), strict=True))
     named = (pl.col("ph") == "X") & dialects.may_know("name")
-    useful = named | (pl.col("ph") == "M") | pl.col("unit").is_not_null()
+    title = (pl.col("ph") == "M") & pl.col("name").is_in(["process_name", "thread_name"])
+    useful = named | title | pl.col("unit").is_not_null()
     return conform(
         args.with_columns(unit=pl.when(pl.col("ph") == "C").then(unit), value=pl.coalesce(values), title="args.name")
         .filter(useful)
@@ -131,7 +137,7 @@ def _pieces(path: Path, notes: list[Note]) -> Iterator[bytes]:
         while chunk := file.read(PIECE_BYTES):
             rest += chunk
             if cut := _last_end(rest):
-                yield _lines(rest[:cut])
+                yield from _lines(rest[:cut])
                 rest = rest[cut:].lstrip(b" \r\n\t,")
             elif len(rest) > MAX_EVENT_BYTES:
                 raise SourceError(path, "is not a list of trace events", "collect or copy it again")
@@ -142,19 +148,28 @@ def _pieces(path: Path, notes: list[Note]) -> Iterator[bytes]:
         notes.append(Note("trace-truncated", "warning", "truncated trace; its last events are missing", str(path)))
         whole = whole[: _last_end(whole)]
     if whole:
-        yield _lines(whole)
+        yield from _lines(whole)
 
 
 def _last_end(data: bytes) -> int:
     """Just behind the last event of `data` that another one follows; 0 if there is none."""
     for start in (max(len(data) - (1 << 20), 0), 0):
-        ends = [match.start() + 1 for match in _BETWEEN.finditer(data, start)]
-        if ends:
-            return ends[-1]
+        for last in deque(_BETWEEN.finditer(data, start), maxlen=1):
+            return last.start() + 1
     return 0
 
 
-def _lines(events: bytes) -> bytes:
-    if b"\n" in events:
-        events = events.replace(b"\n", b" ")
-    return _BETWEEN.sub(b"}\n{", events)
+def _lines(events: bytes) -> Iterator[bytes]:
+    """The events one a line, so many at a time."""
+    for batch in _batches(events):
+        yield _BETWEEN.sub(b"}\n{", batch.replace(b"\n", b" "))
+
+
+def _batches(events: bytes) -> Iterator[bytes]:
+    """The events in parts of at most MOST_EVENTS."""
+    start = 0
+    if events.count(b"{") > MOST_EVENTS:
+        for match in islice(_BETWEEN.finditer(events), MOST_EVENTS - 1, None, MOST_EVENTS):
+            yield events[start : match.start() + 1]
+            start = match.end() - 1
+    yield events[start:]

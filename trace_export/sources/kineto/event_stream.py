@@ -11,7 +11,9 @@ from __future__ import annotations
 import codecs
 import io
 import re
+from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +27,15 @@ from trace_export.sources.shared.timestamps import NO_TIME_NS
 from trace_export.units import thousandths
 
 READ_BYTES = 4 << 20
-MAX_HEADER = 64 << 20
-"""A header holds the process groups of the whole cluster, but no more than that."""
-MAX_EVENT = 16 << 20
+MAX_HEADER = 8 << 20
+"""A header holds the process groups of the whole cluster: of 100,000 ranks some MB."""
+MAX_EVENT = 4 << 20
 CLOCK_AND_RANK = {"baseTimeNanoseconds", "distributedInfo"}
 """Fields for which the end of the trace is read where its begin lacks them."""
 TRIES = 3
 """How many places are tried as the end of the last whole event before more of the file is read."""
+MOST_OBJECTS = 1 << 16
+"""In one piece of JSON, because an event takes some 300 bytes as a row, be it two in the file."""
 
 FIELDS = (
     "correlation", "stream", "device", "Collective name", "Process Group Name", "Src Rank", "Dst Rank", "Seq", "dtype",
@@ -229,8 +233,8 @@ def _cuts(buffer: bytes) -> list[tuple[int, int]]:
     at = buffer.rfind(_LINES)
     if at >= 0:
         return [(at + len(b"\n  }"), at + len(b"\n  },\n  "))]
-    found = [(m.start() + 1, m.end() - 1) for m in _BETWEEN.finditer(buffer)]
-    return found[: -TRIES - 1 : -1]
+    found = deque(_BETWEEN.finditer(buffer), maxlen=TRIES)
+    return [(match.start() + 1, match.end() - 1) for match in reversed(found)]
 
 
 def _is_json(event: str) -> bool:
@@ -243,6 +247,11 @@ def _is_json(event: str) -> bool:
 
 def _parsed(body: bytes) -> pl.DataFrame | None:
     """The frame of `Trace.events` for a comma-separated list of events; None when it is no JSON of that kind."""
+    if body.count(b"{") > MOST_OBJECTS:
+        for match in islice(_BETWEEN.finditer(body, len(body) // 2), TRIES):
+            first, second = _parsed(body[: match.start() + 1]), _parsed(body[match.end() - 1 :])
+            if first is not None and second is not None:
+                return pl.concat([first, second])
     quoted = _NUMBER.sub(rb'"\1":"\2"', body)
     try:
         raw = pl.read_json(io.BytesIO(b"[" + quoted + b"]"), schema=_EVENT)
@@ -250,10 +259,10 @@ def _parsed(body: bytes) -> pl.DataFrame | None:
         return None
     start, length = thousandths(pl.col("ts")), thousandths(pl.col("dur"))
     return (
-        raw.filter(pl.col("ph") == "X")
+        raw.filter((pl.col("ph") == "X") & pl.col("cat").is_not_null())
         .with_columns(pl.col("dur").fill_null("0"))
         .select(
-            pl.col("cat").fill_null("").replace(TODAYS_CATEGORIES),
+            pl.col("cat").replace(TODAYS_CATEGORIES),
             pl.col("name").fill_null(""),
             "tid",
             start=start,

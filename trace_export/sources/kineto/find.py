@@ -51,8 +51,8 @@ def _latest(files: list[str]) -> tuple[list[str], list[str]]:
     newest: dict[str, int] = {}
     for match in filter(None, named.values()):
         newest[match["worker"]] = max(newest.get(match["worker"], 0), int(match["time"]))
-    older = [name for name, match in named.items() if match and int(match["time"]) < newest[match["worker"]]]
-    return [name for name in files if name not in older], older
+    older = {name: None for name, match in named.items() if match and int(match["time"]) < newest[match["worker"]]}
+    return [name for name in files if name not in older], list(older)
 
 
 def _source(root: Path, folder: Path, name: str) -> Source:

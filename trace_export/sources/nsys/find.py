@@ -18,12 +18,14 @@ def exports(root: Path, folders: list[Folder]) -> Found:
     """Databases with the tables of an export, and reports that were not exported yet."""
     sources = []
     for folder in folders:
-        files = [folder.path / name for name in folder.files if _is_ours(folder, Path(name))]
+        names = set(folder.files)
+        files = [folder.path / name for name in folder.files if _is_ours(folder.path / name, names)]
         sources += [Source("nsys", path, host_of(root, folder.path)) for path in files]
     return Found(tuple(sources))
 
 
-def _is_ours(folder: Folder, name: Path) -> bool:
-    if name.suffix == SUFFIX:
-        return not any(name.stem + ending in folder.files for ending in OURS)
-    return name.suffix in OURS or is_export(sqlite.tables_of(folder.path / name))
+def _is_ours(path: Path, beside: set[str]) -> bool:
+    """Whether a file is an export, or a report that has none `beside` it."""
+    if path.suffix == SUFFIX:
+        return not any(path.stem + ending in beside for ending in OURS)
+    return path.suffix in OURS or is_export(sqlite.tables_of(path))

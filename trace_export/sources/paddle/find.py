@@ -33,15 +33,17 @@ def worker_logs(root: Path, folders: list[Folder]) -> Found:
     machines = [(f, logs) for f in folders if (logs := _files_by_number(f, WORKERLOG))]
     workers = 1 + max((n for _, logs in machines for n in logs), default=0)
     sources = []
-    for index, (folder, logs) in enumerate(machines):
-        machine = _machine_number(folder, index, [f for f, _ in machines])
-        backups = [_worker(_backup(folder.path / name)) for name in folder.files if name.startswith("backup_env.")]
+    for machine, (folder, logs) in zip(_machine_numbers([f for f, _ in machines]), machines, strict=True):
+        backups: dict[tuple[int | None, str | None], _Worker] = {}
+        for name in folder.files:
+            if name.startswith("backup_env."):
+                worker = _worker(_backup(folder.path / name))
+                backups.setdefault((worker.local, worker.endpoint), worker)
+                backups.setdefault((worker.local, None), worker)
         for n, name in logs.items():
             known = _worker(_envlog(folder.path / f"envlog.{n}"))
             if known.rank is None:
-                known = next(
-                    (b for b in backups if b.local == n and b.endpoint == (known.endpoint or b.endpoint)), known
-                )
+                known = backups.get((n, known.endpoint), known)
             sources.append(
                 Source(
                     kind="paddle",
@@ -75,11 +77,11 @@ def _files_by_number(folder: Folder, pattern: re.Pattern[str]) -> dict[int, str]
     return {int(match[1]): name for name in folder.files if (match := pattern.fullmatch(name))}
 
 
-def _machine_number(folder: Folder, index: int, machines: list[Folder]) -> int:
-    """The N of `machineN` when all folders are called so, else the place in natural order."""
-    numbers = [re.fullmatch(r"machine[_-]?(\d{1,6})", f.path.name) for f in machines]
-    match = re.fullmatch(r"machine[_-]?(\d{1,6})", folder.path.name)
-    return int(match[1]) if match and all(numbers) and len(machines) > 1 else index
+def _machine_numbers(machines: list[Folder]) -> list[int]:
+    """The N of each `machineN` when all folders are called so, else their places in natural order."""
+    found = [re.fullmatch(r"machine[_-]?(\d{1,6})", folder.path.name) for folder in machines]
+    numbers = [int(match[1]) for match in found if match]
+    return numbers if len(numbers) == len(machines) > 1 else list(range(len(machines)))
 
 
 def _envlog(path: Path) -> dict[str, str]:

@@ -25,6 +25,10 @@ KINDS = {"forward": "F", "backward": "B", "backward_bw": "B", "backward_b": "B",
 TRANSFERS = {"recv_forward": ("recv", "F"), "send_backward": ("send", "B")}
 RANK_ORDER: RankOrder = "tp-cp-pp-dp"
 """How fleet counts the ranks of a run (python/paddle/distributed/fleet/base/topology.py)."""
+MOST_RANKS = 1024
+"""Ranks whose records may stand in one log; each is compared with all others that wrote at its time."""
+MOST_UNKNOWN = 20
+"""Unknown job types that are named."""
 LATEST_US = (2**63 - 1) // 1000
 """The largest time whose nanoseconds fit into 64 bits."""
 
@@ -52,14 +56,18 @@ def read(source: Source, options: ReadOptions) -> Profile:
             "enable the job schedule profiler, use a CUDA build of Paddle, and leave GLOG_minloglevel at 0",
         )
     path = str(source.path)
-    jobs = _steps(_runs(_ranks(log.records))).join(_job_types(log.records), on="job", how="left")
+    jobs = _steps(_runs(_ranks(log.records, source.path))).join(_job_types(log.records), on="job", how="left")
     good, usable_notes = _usable(jobs, source.path)
     notes += usable_notes
     unknown = good.filter(pl.col("base").is_null())
-    for job, count in unknown.group_by("job", maintain_order=True).len().iter_rows():
+    types = unknown.group_by("job", maintain_order=True).len()
+    for job, count in types.head(MOST_UNKNOWN).iter_rows():
         notes.append(
             Note("job-type-unknown", "warning", f'unknown job type "{job}", drawn without a kind', path, count)
         )
+    if types.height > MOST_UNKNOWN:
+        text = f"{types.height - MOST_UNKNOWN} more unknown job types, drawn without a kind"
+        notes.append(Note("job-type-unknown", "warning", text, path, int(types["len"][MOST_UNKNOWN:].sum())))
     members = jobs["member"].unique().sort()
     if len(members) > 1:
         notes.append(
@@ -81,7 +89,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
     )
 
 
-def _ranks(records: pl.DataFrame) -> pl.DataFrame:
+def _ranks(records: pl.DataFrame, path: Path) -> pl.DataFrame:
     """Adds `member`: 0 for the log's rank, 1, … for further ranks that wrote into the same file.
 
     Two thread ids are two ranks when their times interleave (the one that starts first is the lower rank),
@@ -100,6 +108,8 @@ def _ranks(records: pl.DataFrame) -> pl.DataFrame:
     places = []
     for thread, first, last in threads.iter_rows():
         member = next((i for i, end in enumerate(ends) if first is None or first >= end), len(ends))
+        if member == MOST_RANKS:
+            raise SourceError(path, f"records of more than {MOST_RANKS} threads at one time, so of no pipeline's ranks")
         if member == len(ends):
             ends.append(0)
             lives.append(-1)

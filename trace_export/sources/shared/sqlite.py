@@ -76,6 +76,7 @@ class Database:
             self._rows = self._stack.enter_context(closing(sqlite3.connect(self._uri, uri=True)))
             self._rows.text_factory = _text
             self._columns = [self._connected()]
+            self._row_ids: set[tuple[str, str]] = set()
             self._schema = self._read_schema()
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             raise _refused(self.path, error) from error
@@ -89,6 +90,9 @@ class Database:
             if any(hidden in _COMPUTED for *_, hidden in columns):
                 raise SourceError(self.path, f'the table "{table[:60]}" has computed columns', _AGAIN)
             schema[str(table).lower()] = frozenset(str(column[1]).lower() for column in columns)
+            keys = [(str(name).lower(), str(kind).upper()) for _, name, kind, _, _, key, _ in columns if key]
+            if [kind for _, kind in keys] == ["INTEGER"]:  # another name of the row's id
+                self._row_ids.add((str(table).lower(), keys[0][0]))
         return schema
 
     def _connected(self) -> adbc.Connection:
@@ -112,6 +116,25 @@ class Database:
         """Whether there is such a table with these columns. Case does not count, as in SQL."""
         known = self._schema.get(table.lower())
         return known is not None and known >= {column.lower() for column in columns}
+
+    def keyed(self, table: str, key: str, *columns: str) -> str:
+        """What to join in `frame` for the rows of `table` with a given `key`, so that a row of another table is never
+        multiplied: the table itself where its schema admits each key once, else its `columns` in a temporary table of
+        the first row of each key."""
+        if (table.lower(), key.lower()) in self._row_ids:
+            return _name(table)
+        copy = _name(f"first_of_{table}")
+        others = "".join(f", {column}" for column in columns)
+        try:
+            with closing(self._columns[0].cursor()) as cursor:
+                cursor.execute(f"CREATE TEMP TABLE IF NOT EXISTS {copy} ({key} INTEGER PRIMARY KEY{others})")
+                cursor.execute(
+                    f"INSERT OR IGNORE INTO {copy} SELECT {key}{others} FROM {_name(table)}"
+                    f" WHERE typeof({key}) = 'integer' ORDER BY rowid"
+                )
+        except adbc.Error as error:
+            raise _refused(self.path, error) from error
+        return f"temp.{copy}"
 
     def frame(
         self, sql: str, real: Collection[str] = (), blobs: Collection[str] = (), batch_rows: int = BATCH_ROWS
@@ -167,6 +190,18 @@ class Database:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise _refused(self.path, error) from error
         return [tuple(_text(value) if isinstance(value, bytes) else value for value in row) for row in rows]
+
+    def attempt(self, sql: str, steps: int) -> list[tuple[Any, ...]] | None:
+        """As `texts`, but None when SQLite's machine needs more than about so many steps."""
+        self._rows.set_progress_handler(lambda: 1, steps)
+        try:
+            return self._rows.execute(sql).fetchall()
+        except sqlite3.Error as error:
+            if "interrupted" in str(error):
+                return None
+            raise _refused(self.path, error) from error
+        finally:
+            self._rows.set_progress_handler(None, 0)
 
     def chunks(self, table: str, rows: int = BATCH_ROWS) -> Iterator[str]:
         """Conditions `rowid BETWEEN a AND b` that together cover `table` in pieces of at most `rows` rows.
