@@ -27,7 +27,7 @@ from trace_export.schedules.words import profile_blocks, word
 
 LIKELY = ((0.02, 2), (0.1, 5))
 """An order that is not exact is named when its distance is below the first number, and the runner-up's above the
-second number times that; one of the pairs suffices. From `tests/experiments/schedule_distance.py`."""
+second number times that; one of the pairs suffices. Chosen by judgement; no experiment supports the figures yet."""
 
 MOST_TIMES = 16
 SMALL = 30_000
