@@ -74,12 +74,7 @@ class Dialects:
         KIND is F, B, W, FB, OPT, STEP (a range around a step), OTHER (drawn under its own name), SKIP (not pipeline
         work), SEND_F, SEND_B, RECV_F or RECV_B. Groups may be named as in NUMBERS. Raises UsageError.
         """
-        dialects = _dialects((*(rule for marker in markers for rule in user_rules(marker)), *RULES))
-        try:
-            dialects.parse(pl.Series([""]))
-        except pl.exceptions.ComputeError as error:
-            raise UsageError("--marker: the patterns are too large together", "write fewer or shorter ones") from error
-        return dialects
+        return _dialects((*(rule for marker in markers for rule in user_rules(marker)), *RULES))
 
     def parse(self, texts: pl.Series) -> Names:
         """What the `texts` (String, repetitions allowed) mean; unknown ones are left out. Raises UsageError when a
@@ -156,8 +151,13 @@ class Dialects:
 
 @lru_cache(maxsize=8)
 def _dialects(rules: tuple[Rule, ...]) -> Dialects:
-    """One object for the same rules, whose patterns are put together once."""
-    return Dialects(rules)
+    """One object for the same rules, whose patterns are put together and tried once: a reader asks for every source."""
+    dialects = Dialects(rules)
+    try:
+        dialects.parse(pl.Series([""]))
+    except pl.exceptions.ComputeError as error:
+        raise UsageError("--marker: the patterns are too large together", "write fewer or shorter ones") from error
+    return dialects
 
 
 def _by_text(known: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
