@@ -51,7 +51,7 @@ class Enclosing:
 
     def find(self, moments: Ints, threads: Ints) -> Ints:
         """The id of the innermost range around each moment in its thread, NONE outside all."""
-        at = np.searchsorted(self.moments, moments, side="right") - 1
+        at = np.searchsorted(self.moments[:-1], moments, side="right") - 1  # nothing changes at _LAST, the last one
         if len(self.threads) == 1:
             return self.innermost[at]
         group = np.minimum(np.searchsorted(self.threads, threads), len(self.threads) - 1)
