@@ -12,10 +12,11 @@ import polars as pl
 
 from trace_export.sources.ranges.dialects import SUFFIX, Dialects
 from trace_export.sources.ranges.ranges import RANGE, Ranges, gather
-from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import Database, decoded
 
 TABLE = "NVTX_EVENTS"
+LONGEST_RANGE = 256
+"""Characters of a registered name: each of its ranges has it in memory once more. Names of pipeline work have fewer."""
 
 
 def read_ranges(db: Database, dialects: Dialects) -> Ranges:
@@ -44,7 +45,7 @@ def _chunks(db: Database) -> Iterator[pl.DataFrame]:
     text_id = "COALESCE(textId, -1)" if db.has(TABLE, "textId") else "-1"
     registered = pl.DataFrame(
         db.texts(
-            f"SELECT id, substr(value, 1, {LONGEST_NAME}) FROM StringIds WHERE id IN (SELECT {text_id} FROM {TABLE})"
+            f"SELECT id, substr(value, 1, {LONGEST_RANGE}) FROM StringIds WHERE id IN (SELECT {text_id} FROM {TABLE})"
         ),
         schema={"textId": pl.Int64, "registered": pl.String},
         orient="row",

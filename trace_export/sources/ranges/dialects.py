@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 import polars as pl
 
 from trace_export.errors import UsageError
-from trace_export.model import INT, TEXT, Declared, Schema
+from trace_export.model import INT, TEXT, Declared, Schema, empty
 from trace_export.sources.ranges.rules import GROUP, LETTERS, NUMBERS, PLAIN, RULES, N, Rule, user_rules
 
 NAMES: Schema = {
@@ -108,15 +108,16 @@ class Dialects:
     def _parsed(self, stems: pl.DataFrame) -> pl.DataFrame:
         """The columns of NAMES, and `transfers`, of those of the `stems` (see _with_messages) that a rule knows, with
         the stem as the text."""
-        hits = stems.with_columns(pl.col("name").str.extract_groups(self._first).alias("groups")).unnest("groups")
-        fields = set(hits.columns)
+        found = stems["name"].str.extract_groups(self._first).struct.unnest()
+        found = found.select(c.name for c in found if c.null_count() < found.height)  # of the few rules that matched
 
         def group(name: str) -> pl.Expr:
-            return pl.coalesce(
-                pl.lit(None, TEXT), *(f for i in range(len(self.rules)) if (f := f"{name}_{i}") in fields)
-            )
+            numbered = (f"{name}_{i}" for i in range(len(self.rules)))
+            return pl.coalesce(pl.lit(None, TEXT), *(field for field in numbered if field in found.columns))
 
-        which = pl.coalesce(pl.when(pl.col(f"rule_{i}").is_not_null()).then(i) for i in range(len(self.rules)))
+        matched = [i for i in range(len(self.rules)) if f"rule_{i}" in found.columns]
+        which = pl.coalesce(pl.lit(None, INT), *(pl.when(pl.col(f"rule_{i}").is_not_null()).then(i) for i in matched))
+        hits = stems.hstack(found)
         columns = ["text", "name", *(f"in_message.{n}" for n in NUMBERS), "rule", "letter", "transfers", *NUMBERS]
         hits = hits.with_columns(
             rule=which, letter=group("kind"), transfers=group("transfers"), **{n: group(n) for n in NUMBERS}
@@ -140,6 +141,9 @@ class Dialects:
         return pl.DataFrame(rows, {"rule": INT, "dialect": TEXT, "role": TEXT, "kind": TEXT}, orient="row")
 
     def _check_numbers(self, hits: pl.DataFrame) -> None:
+        """Of the user's rules; the groups of ours take nothing but numbers."""
+        if len(self.rules) == len(RULES):
+            return
         for name in NUMBERS:
             wrong = hits.filter(~pl.col(name).str.contains(f"^{N}$"))
             if wrong.height:
@@ -168,6 +172,8 @@ def _by_text(known: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
 def _transfers(names: pl.DataFrame) -> pl.DataFrame:
     """The `transfers` of `names` as TRANSFERS: SEND_BACKWARD.7.0.0_RECV_FORWARD.28.0.0, SEND_F3 or
     send_forward_backward_recv_forward, split."""
+    if names["transfers"].null_count() == names.height:
+        return empty(TRANSFERS)
     words = pl.col("transfers").str.to_uppercase().str.split("_")
     each = names.drop_nulls("transfers").with_columns(word=words).explode("word")
     role = pl.when(pl.col("word").is_in(["SEND", "RECV"])).then(pl.col("word").str.to_lowercase())
@@ -185,15 +191,15 @@ def _transfers(names: pl.DataFrame) -> pl.DataFrame:
 
 def _with_messages(stems: pl.DataFrame) -> pl.DataFrame:
     """text (the stem), name (that in the message, where the text is one), in_message.NUMBER (of the message)."""
-    message = pl.col("stem").str.starts_with("{") & pl.col("stem").str.ends_with("}")
+    message = stems["stem"].str.starts_with("{") & stems["stem"].str.ends_with("}")
     rows = []
-    for text in stems.filter(message)["stem"]:
+    for text in stems["stem"].filter(message):
         name, numbers = _message(text)
         rows.append((text, name, *(numbers.get(n) for n in NUMBERS)))
     schema = {"text": TEXT, "name": TEXT, **{f"in_message.{n}": INT for n in NUMBERS}}
-    messages = pl.DataFrame(rows, schema, orient="row")
-    plain = stems.filter(~message).select(text="stem", name="stem")
-    return pl.concat([plain, messages], how="diagonal")
+    plain = stems["stem"].filter(~message)
+    names = pl.DataFrame({"text": plain, "name": plain})
+    return pl.concat([names, pl.DataFrame(rows, schema, orient="row")], how="diagonal")
 
 
 def _message(text: str) -> tuple[str, dict[str, int]]:

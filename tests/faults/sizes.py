@@ -1,0 +1,330 @@
+"""Sound inputs in which one thing is of a size that no profiler makes: nesting, repetition, cardinality, a number.
+
+Each has few megabytes. What the files hold in that size is chosen so that work or memory in proportion to more than the
+file's size (pairs of rows, a number that is believed) goes far beyond what a file of that size may take.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from tests.faults.inputs import INPUTS
+
+ROWS = 200_000
+HUGE = 999_999_999
+
+
+@dataclass(frozen=True)
+class Size:
+    """`make` puts the input into an empty folder. `says`: words of the one error, where the input is refused."""
+
+    make: Callable[[Path], object]
+    says: str = ""
+
+
+def numbers(count: int) -> str:
+    """0 … count - 1 as a table in SQL with the column n."""
+    return f"(WITH RECURSIVE k(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM k WHERE n < {count - 1}) SELECT n FROM k)"
+
+
+def database(kind: str, *statements: str) -> Callable[[Path], None]:
+    """The sound input of that kind, after these statements."""
+
+    def make(folder: Path) -> None:
+        INPUTS[kind].make(folder)
+        with closing(sqlite3.connect(next(folder.rglob(INPUTS[kind].files[0])))) as db:
+            for statement in statements:
+                db.execute(statement)
+            db.commit()
+
+    return make
+
+
+def text(kind: str, name: str, change: Callable[[str], str]) -> Callable[[Path], None]:
+    """The sound input of that kind with the content of one file changed."""
+
+    def make(folder: Path) -> None:
+        INPUTS[kind].make(folder)
+        path = next(folder.rglob(name))
+        path.write_text(change(path.read_text()))
+
+    return make
+
+
+def renumbered(pattern: str, number: int = HUGE) -> Callable[[str], str]:
+    """The first number that `pattern` captures becomes another one."""
+
+    def change(content: str) -> str:
+        found = re.search(pattern, content)
+        assert found, pattern
+        return content[: found.start(1)] + str(number) + content[found.end(1) :]
+
+    return change
+
+
+# --- Nsight Systems
+
+PID = "(SELECT min(globalTid) >> 24 FROM NVTX_EVENTS)"
+TID = "(SELECT min(globalTid) FROM NVTX_EVENTS)"
+COLUMNS = 'NVTX_EVENTS (start, "end", eventType, text, globalTid, textId)'
+
+
+def ranges(what: str, count: int = ROWS) -> str:
+    """Inserts so many ranges; `what`: start, end, text, globalTid and textId as SQL of the number n."""
+    start, end, name, thread, text_id = what.split("; ")
+    return f"INSERT INTO {COLUMNS} SELECT {start}, {end}, 59, {name}, {thread}, {text_id} FROM {numbers(count)}"
+
+
+def kernels(what: str, count: int = ROWS) -> str:
+    start, end, correlation, name = what.split("; ")
+    return (
+        'INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL (start, "end", deviceId, streamId, correlationId, globalPid, shortName)'
+        f" SELECT {start}, {end}, 0, 7, {correlation}, {PID} << 24, {name} FROM {numbers(count)}"
+    )
+
+
+def calls(what: str, count: int = ROWS) -> str:
+    start, thread, correlation = what.split("; ")
+    return (
+        'INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME (start, "end", globalTid, correlationId, nameId) SELECT'
+        f" {start}, {start} + 1, {thread}, {correlation}, (SELECT id FROM StringIds WHERE value LIKE 'cudaLaunch%')"
+        f" FROM {numbers(count)}"
+    )
+
+
+LONG = "printf('%.*c', 1000000, 'x')"
+FUSED = "rtrim(replace(hex(zeroblob(9000)), '00', 'SEND_FORWARD.1.0.0_'), '_')"
+NSYS = {
+    "nested ranges": database(
+        "nsys",
+        ranges(f"n; {10 * ROWS} - n; 'F1.0.0'; {TID}; NULL"),
+        ranges(f"{ROWS} + 2 * n; {ROWS} + 2 * n + 1; 'B1.0.0'; {TID}; NULL"),
+        calls(f"{ROWS} + n; {TID}; 1000 + n"),
+    ),
+    "a thread for each range": database(
+        "nsys", ranges(f"n; n + 100; 'F1.0.0'; {TID} + n % 60000; NULL"), calls(f"n; {TID} + n % 60000; 1000 + n")
+    ),
+    "a name of a megabyte for all": database(
+        "nsys",
+        f"INSERT INTO StringIds (id, value) VALUES (777777, {LONG} || 'F1.0.0')",
+        ranges(f"n; n + 1; NULL; {TID}; 777777"),
+        kernels("n; n + 1; -5; 777777"),
+    ),
+    "one string id for all": database(
+        "nsys",
+        f"INSERT INTO StringIds (id, value) SELECT 777777, 'F1.0.' || n FROM {numbers(2000)}",
+        ranges(f"n; n + 1; NULL; {TID}; 777777", 20_000),
+    ),
+    "a name for each range": database("nsys", ranges(f"n; n + 1; 'F' || n || '.0.0'; {TID}; NULL")),
+    "a transfer many times in one name": database("nsys", ranges(f"n; n + 1; {FUSED}; {TID}; NULL", 50)),
+    "row ids far apart": database(
+        "nsys",
+        f"INSERT INTO {COLUMNS.replace('(start', '(rowid, start')} SELECT 1000 + n * 300000, n, n + 1, 59, 'F1.0.0',"
+        f" {TID}, NULL FROM {numbers(20_000)}",
+    ),
+    "diagnostics without end": database(
+        "nsys",
+        "CREATE TABLE DIAGNOSTIC_EVENT (timestamp INTEGER, severity INTEGER, text TEXT)",
+        f"INSERT INTO DIAGNOSTIC_EVENT SELECT n, 3, 'event ' || n FROM {numbers(ROWS)}",
+        f"INSERT INTO DIAGNOSTIC_EVENT SELECT n, 3, {LONG} || ' a b' FROM {numbers(5)}",
+    ),
+    **{
+        f"{what} {HUGE}": database("nsys", ranges(f"1; 90; '{name}'; {TID}; NULL", 1))
+        for what, name in (
+            ("micro-batch", f"F{HUGE}.0.0"),
+            ("chunk", f"F0.{HUGE}.0"),
+            ("stage", f"PP:{HUGE}F0"),
+            ("step", f"iter_0_{HUGE}"),
+            ("rank", f"iter_{HUGE}_0"),
+        )
+    },
+}
+A_PROCESS = "((281474976710656 + (500 + n) * 16777216) + 500 + n)"
+NSYS_REFUSED = {"processes": database("nsys", ranges(f"n; n + 9; 'F1.0.0'; {A_PROCESS}; NULL", 5000))}
+
+# --- Ascend, as a database and as text
+
+ON_TASK = (
+    "startNs, endNs, deviceId, connectionId, globalTaskId, globalPid, taskType, contextId, streamId, taskId, modelId"
+)
+FIRST = "(SELECT min(startNs) FROM TASK)"
+
+
+def tasks(what: str, count: int) -> str:
+    start, end, task = what.split("; ")
+    return (
+        f"INSERT INTO TASK ({ON_TASK}) SELECT {FIRST} + {start}, {FIRST} + {end}, 0, 4294967295, {task}, 1, 0, 0, 2, 0,"
+        f" 0 FROM {numbers(count)}"
+    )
+
+
+def without_key(table: str) -> tuple[str, ...]:
+    """The same table without its primary key, so that keys may repeat."""
+    return (
+        f"CREATE TABLE plain AS SELECT * FROM {table}",
+        f"DROP TABLE {table}",
+        f"ALTER TABLE plain RENAME TO {table}",
+    )
+
+
+SAME_TASK = (
+    *without_key("COMPUTE_TASK_INFO"),
+    tasks("n; n + 1; 777777", 30_000),
+    f"INSERT INTO COMPUTE_TASK_INFO (name, globalTaskId, opType) SELECT 0, 777777, 0 FROM {numbers(30_000)}",
+    "INSERT INTO COMMUNICATION_TASK_INFO (name, globalTaskId, taskType, srcRank, dstRank, size, opId)"
+    f" SELECT 0, 777777, 0, 0, 1, 9, 0 FROM {numbers(30_000)}",
+)
+ASCEND = {
+    "one task id for all": database("ascend", *SAME_TASK),
+    "one operator id for all": database(
+        "ascend",
+        *without_key("COMMUNICATION_OP"),
+        "INSERT OR REPLACE INTO STRING_IDS VALUES (777777, 'hcom_batchSendRecv__123_0_1'), (777778, 'Memcpy')",
+        "INSERT INTO COMMUNICATION_OP (opName, startNs, endNs, groupName, opId)"
+        f" SELECT 777777, {FIRST} + n, {FIRST} + n + 1, 777777, 777777 FROM {numbers(20_000)}",
+        "INSERT INTO COMMUNICATION_TASK_INFO (name, globalTaskId, taskType, srcRank, dstRank, size, opId)"
+        f" SELECT 0, -1 - n, 777778, 0, 1 + n, 9, 777777 FROM {numbers(20_000)}",
+    ),
+    "weight gradients around tasks that compute nothing": database(
+        "ascend",
+        "INSERT OR REPLACE INTO STRING_IDS VALUES (777777, 'te:W1.0')",
+        "DROP INDEX IF EXISTS TaskIndex",
+        tasks("n; n + 1; -1 - n", 100_000),
+        "INSERT INTO MSTX_EVENTS (startNs, endNs, eventType, message, domainId, connectionId)"
+        f" SELECT {FIRST}, {FIRST} + 90000, 2, 777777, 0, 3999999999 FROM {numbers(5000)}",
+    ),
+    "a group of a million ranks": database(
+        "ascend",
+        "DELETE FROM META_DATA",
+        """INSERT INTO META_DATA SELECT 'parallel_group_info', '{"g":{"group_name":"pp","group_rank":0,"global_ranks":['
+        || group_concat(n) || ']}}' FROM """
+        + numbers(1_000_000),
+    ),
+    "a hundred thousand groups": database(
+        "ascend",
+        "DELETE FROM META_DATA",
+        """INSERT INTO META_DATA SELECT 'parallel_group_info', '{' || group_concat('"g' || n ||
+        '":{"group_name":"dp","group_rank":0,"global_ranks":[0,1]}') || '}' FROM """
+        + numbers(100_000),
+    ),
+    "a stage beyond all ranks": database(
+        "ascend",
+        "DELETE FROM META_DATA",
+        f"""INSERT INTO META_DATA VALUES ('parallel_group_info',
+        '{{"g":{{"group_name":"pp","group_rank":{HUGE},"global_ranks":[5,6]}}}}')""",
+    ),
+    "a name of a megabyte for all": database(
+        "ascend", f"INSERT OR REPLACE INTO STRING_IDS VALUES (0, {LONG})", tasks("n; n + 1; -1 - n", ROWS)
+    ),
+}
+
+
+def events(event: str, count: int) -> Callable[[str], str]:
+    return lambda content: content.rstrip()[:-1] + "," + ",".join([event] * count) + "]"
+
+
+MINDSPORE = {
+    "events of eight bytes": text("mindspore", "trace_view.json", events('{"a":1}', 10 * ROWS)),
+}
+MINDSPORE_REFUSED = {
+    "a line without end": text("mindspore", "kernel_details.csv", lambda content: content + "x" * 20_000_000),
+    "columns without end": text("mindspore", "kernel_details.csv", lambda content: "a," * 100_000 + content),
+}
+
+# --- torch.profiler
+
+
+def kineto(event: str, count: int, header: str = "") -> Callable[[str], str]:
+    """With so many more events of that text, and more in the header."""
+
+    def change(content: str) -> str:
+        opened = content.index("[", content.index('"traceEvents"')) + 1
+        start = content[:opened].replace("{", "{" + header, 1)
+        return start + f"{event}," * count + content[opened:]
+
+    return change
+
+
+KINETO = {
+    what: text("kineto", "one.pt.trace.json", change)
+    for what, change in {
+        "events of two bytes": kineto("{}", 20 * ROWS),
+        "events of one field": kineto('{"ph":"X","cat":"kernel"}', 5 * ROWS),
+        "annotations": kineto('{"ph":"X","cat":"user_annotation","ts":1,"dur":1,"name":"F1.0.0"}', ROWS),
+        "an event nested without end": kineto('{"ph":"X","cat":"kernel","args":' + "[" * ROWS + "]" * ROWS + "}", 1),
+        "a header of empty lists": kineto("{}", 1, '"x":[' + "[]," * (2 * ROWS) + "0],"),
+        f"rank {HUGE}": renumbered(r'"rank": (\d+)'),
+        f"correlation {10**18}": renumbered(r'"correlation": (\d+)', 10**18),
+    }.items()
+}
+
+# --- Paddle
+
+EPOCH_MS = 1_760_000_000_000.0
+
+
+def record(thread: int, job: str, start_ms: float) -> str:
+    return (
+        f"I1009 08:53:20.113000 {thread} standalone_executor.cc:200] Profiler Info: Job (0), type = {job},"
+        f" micro_batch_id = 0, job_start_time = {start_ms:.6f}, job_end_time = {start_ms + 1000:.6f}\n"
+    )
+
+
+def records(count: int, job: str, thread: int | None, apart_ms: float) -> Callable[[Path], None]:
+    """A log of records `apart_ms` from each other; {n} in `job`, and no `thread`, stand for the record's number."""
+    lines = (record(n if thread is None else thread, job.format(n=n), EPOCH_MS + apart_ms * n) for n in range(count))
+    return text("paddle", "workerlog.0", lambda _: "".join(lines))
+
+
+PADDLE = {
+    "a job type for each record": records(ROWS // 4, "job_{n}", 7, 2000),
+    "a thread for each record, one after the other": records(ROWS // 100, "forward", None, 2000),
+}
+PADDLE_REFUSED = {"a thread for each record, all at one time": records(ROWS // 4, "forward", None, 0.001)}
+RECORD = "profile_record_tmp_file_for_rank_0"
+DYGRAPH = {
+    "steps without end": text("paddle_dygraph", RECORD, lambda content: content * 300),
+    "stage 999999": text("paddle_dygraph", RECORD, lambda content: content.replace('"tid": 1', '"tid": 999999')),
+    "micro-batch 999999": text("paddle_dygraph", RECORD, lambda content: content.replace("F1_", "F999999_")),
+    "chunk 9999": text("paddle_dygraph", RECORD, lambda content: content.replace("_VP1", "_VP9999")),
+    "a line without end": text("paddle_dygraph", RECORD, lambda content: content + "x" * 20_000_000),
+}
+
+# --- tables
+
+
+def table(**changed: pl.Expr) -> Callable[[Path], None]:
+    """A span table of eight blocks, with some columns changed."""
+    row = pl.int_range(8)
+    columns: dict[str, pl.Expr] = {
+        "rank": row % 2, "host": pl.lit("h"), "stage": row % 2, "step": row // 4, "kind": pl.lit("F"),
+        "microbatch": row // 2 % 2, "chunk": pl.lit(0), "start_ns": row * 1000 + 10**18,
+        "end_ns": row * 1000 + 900 + 10**18, "origin": pl.lit("device"), **changed,
+    }  # fmt: skip
+    return lambda folder: pl.select(**columns).write_parquet(folder / "spans.parquet")
+
+
+TABLE = {
+    f"{column} {HUGE}": table(**{column: pl.int_range(8) % 2 * HUGE})
+    for column in ("rank", "stage", "step", "microbatch", "chunk")
+}
+
+SIZES = {
+    **{f"nsys: {what}": Size(make) for what, make in NSYS.items()},
+    **{f"nsys: {what}": Size(make, "processes, more than a machine has GPUs") for what, make in NSYS_REFUSED.items()},
+    **{f"ascend: {what}": Size(make) for what, make in ASCEND.items()},
+    **{f"mindspore: {what}": Size(make) for what, make in MINDSPORE.items()},
+    **{f"mindspore: {what}": Size(make, "kernel_details.csv") for what, make in MINDSPORE_REFUSED.items()},
+    **{f"kineto: {what}": Size(make) for what, make in KINETO.items()},
+    **{f"paddle: {what}": Size(make) for what, make in PADDLE.items()},
+    **{f"paddle: {what}": Size(make, "threads at one time") for what, make in PADDLE_REFUSED.items()},
+    **{f"paddle_dygraph: {what}": Size(make) for what, make in DYGRAPH.items()},
+    **{f"table: {what}": Size(make) for what, make in TABLE.items()},
+}
