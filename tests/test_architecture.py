@@ -9,15 +9,11 @@ import pytest
 from tests.support.architecture import FILES, PACKAGE, imported, module_name, part_of
 
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "files", "messages", "choices", "names", "progress", "scratch", "instrument"}),
+    frozenset({"errors", "files", "messages", "choices", "names", "scratch", "instrument"}),
     frozenset({"model", "units", "selection", "tolerances", "window_offsets"}),
-    frozenset({"schedules", "arguments"}),
+    frozenset({"schedules"}),
     frozenset({"sources", "pipeline", "clocks", "analysis", "chart", "writers", "workers", "viewer"}),
-    frozenset({"reading", "render"}),
-    frozenset({"options", "step_tasks"}),
-    frozenset({"run"}),
-    frozenset({"workflow", "simulation"}),
-    frozenset({"inspection"}),
+    frozenset({"workflow"}),
     frozenset({"api"}),
     frozenset({"__init__"}),
     frozenset({"cli"}),
@@ -28,13 +24,19 @@ NEIGHBOURS = {
     ("analysis", "pipeline"), ("writers", "chart"), ("viewer", "chart"), ("selection", "units"), ("selection", "model"),
 }  # fmt: skip
 """Imports within a layer."""
-ALONE = {"errors", "files", "messages", "choices", "names", "progress", "scratch", "instrument"}
+ALONE = {"errors", "files", "messages", "choices", "names", "scratch", "instrument"}
 """They import nothing of the rest: `instrument` runs inside a training script, without our dependencies."""
 SHARED = {"ranges", "shared"}
 """The folders in `sources` that are not of one profiler."""
 
+WORKFLOW = (
+    {"arguments", "progress"}, {"reading", "render"}, {"options", "step_tasks"}, {"run"},
+    {"requests", "simulation"}, {"inspection"},
+)  # fmt: skip
+"""The files of `workflow`, from the bottom to the top: a file imports those below it."""
 BEHIND_THE_API = {
-    "workflow", "reading", "render", "step_tasks", "pipeline", "clocks", "chart", "writers", "schedules", "selection",
+    "pipeline", "clocks", "chart", "writers", "schedules", "selection",
+    "workflow.requests", "workflow.reading", "workflow.render", "workflow.step_tasks",
 }  # fmt: skip
 """What commands reach through `api` and never import."""
 
@@ -73,7 +75,16 @@ def test_only_the_folder_of_a_profiler_imports_it() -> None:
         assert others <= {profiler(module_name(path))}, path
 
 
+def test_the_files_of_the_workflow_import_those_below_them() -> None:
+    level = {f"trace_export.workflow.{name}": level for level, names in enumerate(WORKFLOW) for name in names}
+    files = {module: path for path in FILES if (module := module_name(path)).startswith("trace_export.workflow.")}
+    assert set(level) == set(files)
+    for module, path in files.items():
+        assert all(level[other] < level[module] for other in imported(path) & set(level)), path
+
+
 def test_the_command_line_works_through_the_api_alone() -> None:
     for path in FILES:
         if part_of(module_name(path)) == "cli":
-            assert not BEHIND_THE_API & {part_of(module) for module in imported(path)}, path
+            known = {module.removeprefix("trace_export.") for module in imported(path)}
+            assert not BEHIND_THE_API & (known | {module.split(".")[0] for module in known}), path

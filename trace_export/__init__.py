@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         report,
         simulate,
     )
-    from trace_export.arguments import NumberSet
     from trace_export.choices import Align, ColorBy, CostName, Detail, Format, Tracks
     from trace_export.clocks.fit import ClockFit, fit_clocks
     from trace_export.clocks.problem import ClockSettings
@@ -48,12 +47,13 @@ if TYPE_CHECKING:
         TraceExportError,
         UsageError,
     )
-    from trace_export.inspection import Inspection
     from trace_export.model import Declared, Interpretation, KernelFile, Note, Plan, Profile, Recognition
-    from trace_export.progress import Progress
-    from trace_export.run import Run
     from trace_export.schedules.simulate import Costs
     from trace_export.selection import Window
+    from trace_export.workflow.arguments import NumberSet
+    from trace_export.workflow.inspection import Inspection
+    from trace_export.workflow.progress import Progress
+    from trace_export.workflow.run import Run
 
     __version__: str
 
@@ -67,17 +67,17 @@ _HOMES = {
     "api": (
         "Compared", "Exported", "Reported", "Simulation", "compare", "export", "inspect", "load", "report", "simulate",
     ),
-    "arguments": ("NumberSet",),
+    "workflow.arguments": ("NumberSet",),
     "choices": ("Align", "ColorBy", "CostName", "Detail", "Format", "Tracks"),
     "clocks.fit": ("ClockFit", "fit_clocks"),
     "clocks.problem": ("ClockSettings",),
     "errors": (
         "AlignmentError", "NothingToExportError", "OutputError", "SourceError", "TraceExportError", "UsageError",
     ),
-    "inspection": ("Inspection",),
+    "workflow.inspection": ("Inspection",),
     "model": ("Declared", "Interpretation", "KernelFile", "Note", "Plan", "Profile", "Recognition"),
-    "progress": ("Progress",),
-    "run": ("Run",),
+    "workflow.progress": ("Progress",),
+    "workflow.run": ("Run",),
     "schedules.simulate": ("Costs",),
     "selection": ("Window",),
 }  # fmt: skip

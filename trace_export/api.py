@@ -12,18 +12,18 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from trace_export import arguments, inspection, workflow
-from trace_export.arguments import NumberSet
 from trace_export.choices import Align, ColorBy, Detail, Format, Tracks
 from trace_export.errors import UsageError
-from trace_export.inspection import Inspection
 from trace_export.model import Declared
-from trace_export.options import align_options, load_options, selection, write_options
-from trace_export.progress import Progress, silent
-from trace_export.reading import LoadOptions
-from trace_export.run import Run
 from trace_export.selection import Selection, Window
-from trace_export.simulation import Simulation, simulate
+from trace_export.workflow import arguments, inspection, requests
+from trace_export.workflow.arguments import NumberSet
+from trace_export.workflow.inspection import Inspection
+from trace_export.workflow.options import align_options, load_options, selection, write_options
+from trace_export.workflow.progress import Progress, silent
+from trace_export.workflow.reading import LoadOptions
+from trace_export.workflow.run import Run
+from trace_export.workflow.simulation import Simulation, simulate
 from trace_export.writers.paths import report_page
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def load(
         declared=declared, host_ranges=host_ranges, markers=markers, detail=detail, jobs=jobs, scheduler=scheduler,
         at=at,
     )  # fmt: skip
-    run = workflow.load(source, arguments.progress(progress, "progress", silent))
+    run = requests.load(source, arguments.progress(progress, "progress", silent))
     return replace(run, _selection=part)
 
 
@@ -148,8 +148,8 @@ def export(
         declared=declared, host_ranges=host_ranges, markers=markers, detail=detail, jobs=jobs, scheduler=scheduler,
         at=at,
     )  # fmt: skip
-    wanted = workflow.Request(source, align_options(align, offsets_ns, max_error_ns), selection(steps, stages, window))
-    run, files = workflow.export(
+    wanted = requests.Request(source, align_options(align, offsets_ns, max_error_ns), selection(steps, stages, window))
+    run, files = requests.export(
         wanted,
         output,
         _step_table(step_task_info, in_place, source),
@@ -217,9 +217,9 @@ def report(
         declared=declared, host_ranges=host_ranges, markers=markers, detail="spans", jobs=jobs, scheduler=scheduler,
         at=at,
     )  # fmt: skip
-    wanted = workflow.Request(source, align_options(align, offsets_ns, max_error_ns), selection(steps, stages, window))
+    wanted = requests.Request(source, align_options(align, offsets_ns, max_error_ns), selection(steps, stages, window))
     out = arguments.path_or_none(path, "path")
-    run, files = workflow.report(
+    run, files = requests.report(
         wanted,
         report_page(out, source.log_dir) if arguments.flag(html, "html") else None,
         force=arguments.flag(force, "force"),
@@ -266,13 +266,13 @@ def compare(
     second = first if b is None else arguments.path(b, "b")
     parts = [Selection(steps=arguments.numbers(s, name)) for name, s in (("steps_a", steps_a), ("steps_b", steps_b))]
     one, other = (
-        workflow.Request(
+        requests.Request(
             load_options(log_dir, pp=pp, tp=tp, dp=dp, cp=cp, follow_links=follow_links, jobs=jobs), clocks, part
         )
         for log_dir, part in zip((first, second), parts, strict=True)
     )
     output = write_options(path, formats, gzip=gzip) if path is not None else None
-    one_run, other_run, files = workflow.compare(
+    one_run, other_run, files = requests.compare(
         (one, other),
         output,
         force=arguments.flag(force, "force"),

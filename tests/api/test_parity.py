@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 import trace_export
 from tests.conftest import ROOT
-from trace_export import workflow
 from trace_export.cli.app import app
+from trace_export.workflow import requests
 
 MS = 1_000_000
 
@@ -245,14 +245,14 @@ def test_an_option_and_its_parameter_write_the_same_bytes(
 
 
 def test_a_cluster_is_asked_for_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[workflow.Request] = []
+    asked: list[requests.Request] = []
 
-    def export(wanted: workflow.Request, *arguments: Any, **more: Any) -> Any:
+    def export(wanted: requests.Request, *arguments: Any, **more: Any) -> Any:
         asked.append(wanted)
         raise trace_export.NothingToExportError("no cluster here")
 
-    monkeypatch.setattr(workflow, "export", export)
-    monkeypatch.setattr(workflow, "report", export)
+    monkeypatch.setattr(requests, "export", export)
+    monkeypatch.setattr(requests, "report", export)
     places = ["left:/scratch/a", "*:/scratch/b"]
     for command, library in (("export", trace_export.export), ("report", trace_export.report)):
         arguments = [command, "--scheduler", "tcp://10.0.0.1:8786", "--at", places[0], "--at", places[1]]

@@ -30,9 +30,10 @@ from samples.generators import paddle as generate_paddle
 from tests.faults.inputs import INPUTS
 from tests.support.command import Ended, command
 from tests.support.profiles import table, two_stages
-from trace_export import Run, render, step_tasks, workflow
+from trace_export import Run
 from trace_export.model import CLOCKS
 from trace_export.selection import Numbers
+from trace_export.workflow import render, requests, step_tasks
 from trace_export.writers import atomic, mark
 from trace_export.writers.formats import OutputFormat
 from trace_export.writers.pictures import picture
@@ -276,7 +277,7 @@ def only_files(patch: pytest.MonkeyPatch, world: World) -> None:
                 write(temporary)
 
     steps = [(Numbers(((step, step),)), MADE) for step in (0, 1)]
-    patch.setattr(workflow, "_run", lambda wanted, located, progress: Run(MADE, wanted.source, _inputs=located.inputs))
+    patch.setattr(requests, "_run", lambda wanted, located, progress: Run(MADE, wanted.source, _inputs=located.inputs))
     patch.setattr(step_tasks, "write", write_step_tables)
     patch.setattr(render, "announce", lambda *a: [])
     patch.setattr(render, "draw", lambda *a: None)
@@ -294,14 +295,14 @@ def only_files(patch: pytest.MonkeyPatch, world: World) -> None:
 
 def all_of_it(patch: pytest.MonkeyPatch, world: World) -> None:
     """The whole program."""
-    load = workflow.load
+    load = requests.load
 
     def loaded(*arguments: Any, **named: Any) -> Run:
         run = load(*arguments, **named)
         world.unsettled()
         return run
 
-    patch.setattr(workflow, "load", loaded)
+    patch.setattr(requests, "load", loaded)
 
 
 def explore(draws: int, folder: Path, inputs: Callable[[World], Path], prepare: Callable[..., None]) -> Counter[int]:

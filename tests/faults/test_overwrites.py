@@ -23,8 +23,8 @@ from samples.generators import paddle as generate_paddle
 from tests.conftest import Cli
 from tests.faults.inputs import INPUTS
 from tests.support.command import command
-from trace_export import reading
 from trace_export.errors import OutputError, UsageError
+from trace_export.workflow import reading
 
 FORMATS = ("perfetto", "chrome", "svg", "png", "html", "parquet", "csv")
 THEIRS = '{"mine": "by hand"}\n'

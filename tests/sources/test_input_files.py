@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults.inputs import INPUTS
-from trace_export.options import align_options, load_options
-from trace_export.reading import LoadOptions, locate, option_files
 from trace_export.sources.input_files import files_of
 from trace_export.sources.source import Source
-from trace_export.workflow import load
+from trace_export.workflow.options import align_options, load_options
+from trace_export.workflow.reading import LoadOptions, locate, option_files
+from trace_export.workflow.requests import load
 
 _opened: list[Path] | None = None
 

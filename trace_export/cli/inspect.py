@@ -11,7 +11,7 @@ from trace_export.cli import options as opt
 from trace_export.cli import terminal
 
 if TYPE_CHECKING:
-    from trace_export.inspection import Inspection
+    from trace_export.workflow.inspection import Inspection
 
 RANKS_SHOWN = 64
 

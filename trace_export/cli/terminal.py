@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from trace_export.analysis.report import ReportTable
     from trace_export.cli.options import Printing
     from trace_export.model import Note
-    from trace_export.progress import Progress as Report
-    from trace_export.run import Run
+    from trace_export.workflow.progress import Progress as Report
+    from trace_export.workflow.run import Run
 
 NOTES_SHOWN = 20
 WIDE = 240

@@ -15,11 +15,11 @@ from tests.support.ascend_jobs import JOBS
 from trace_export.clocks.apply import task_batches
 from trace_export.model import Declared, Profile
 from trace_export.pipeline.interpret import interpret
-from trace_export.reading import LoadOptions, read_device_tasks
 from trace_export.sources.find import find
 from trace_export.sources.merge import merge
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
+from trace_export.workflow.reading import LoadOptions, read_device_tasks
 
 NAMES = list(JOBS)
 MARKED = [name for name in JOBS if "without markers" not in name]

@@ -16,8 +16,8 @@ from tests.writers.traces.test_writers import FORMATS, full_chart
 from trace_export import load
 from trace_export.chart.chart import Chart
 from trace_export.chart.size import drawn_ranks
-from trace_export.render import WriteOptions, announce, draw, write
-from trace_export.run import with_device_tasks
+from trace_export.workflow.render import WriteOptions, announce, draw, write
+from trace_export.workflow.run import with_device_tasks
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.traces import chrome, perfetto
 

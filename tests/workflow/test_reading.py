@@ -8,8 +8,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from trace_export import load, reading
+from trace_export import load
 from trace_export.model import Profile
+from trace_export.workflow import reading
 
 
 def torn(profile: Profile) -> Profile:

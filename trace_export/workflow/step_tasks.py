@@ -8,11 +8,11 @@ from pathlib import Path
 
 from trace_export.errors import NothingToExportError, path_text
 from trace_export.pipeline.interpret import interpret
-from trace_export.progress import Progress, silent
-from trace_export.reading import LoadOptions, read_all
 from trace_export.selection import Selection, select
 from trace_export.sources import formats
 from trace_export.sources.source import Source
+from trace_export.workflow.progress import Progress, silent
+from trace_export.workflow.reading import LoadOptions, read_all
 from trace_export.writers import step_task_info
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.paths import output_folder
@@ -47,7 +47,7 @@ def write(
 ) -> None:
     """Writes the table, into copies of the databases below `out` or, `in_place`, into themselves.
 
-    Sources that cannot be read, which `workflow.load` reports, have none. Times are those of the databases, so nothing
+    Sources that cannot be read, which `requests.load` reports, have none. Times are those of the databases, so nothing
     is aligned, and of `part` only the steps count. Raises NothingToExportError, OutputError, UsageError.
     """
     paths = {path_text(path): path for path in databases(sources, options.log_dir)}

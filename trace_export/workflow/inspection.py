@@ -11,10 +11,10 @@ from trace_export.errors import TraceExportError, path_text
 from trace_export.model import Declared, Note, Profile
 from trace_export.pipeline import completeness
 from trace_export.pipeline.interpret import interpret
-from trace_export.progress import Progress
-from trace_export.reading import LoadOptions, read_all
 from trace_export.sources.choose import nothing_found
 from trace_export.sources.find import find
+from trace_export.workflow.progress import Progress
+from trace_export.workflow.reading import LoadOptions, read_all
 
 
 @dataclass(frozen=True)

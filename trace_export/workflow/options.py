@@ -8,15 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from trace_export import arguments
 from trace_export.choices import Align, ColorBy, Detail, Format, Tracks
 from trace_export.errors import UsageError
 from trace_export.model import Declared, RankOrder
-from trace_export.reading import LoadOptions
-from trace_export.render import WriteOptions
 from trace_export.selection import Selection
 from trace_export.sources import formats
 from trace_export.sources.source import ReadOptions
+from trace_export.workflow import arguments
+from trace_export.workflow.reading import LoadOptions
+from trace_export.workflow.render import WriteOptions
 from trace_export.writers.formats import OUTPUT_FORMATS
 
 if TYPE_CHECKING:

@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from trace_export import render, step_tasks
-from trace_export.options import AlignOptions
 from trace_export.pipeline import completeness
 from trace_export.pipeline.interpret import interpret, interpret_table
-from trace_export.progress import Progress, silent
-from trace_export.reading import LoadOptions, Located, locate, read_profile, sizes
-from trace_export.render import WriteOptions
-from trace_export.run import Run, aligned, drawn
 from trace_export.selection import Selection
 from trace_export.sources import span_table
 from trace_export.sources.ranges.dialects import Dialects
+from trace_export.workflow import render, step_tasks
+from trace_export.workflow.options import AlignOptions
+from trace_export.workflow.progress import Progress, silent
+from trace_export.workflow.reading import LoadOptions, Located, locate, read_profile, sizes
+from trace_export.workflow.render import WriteOptions
+from trace_export.workflow.run import Run, aligned, drawn
 from trace_export.writers.outputs import Outputs
 
 

@@ -26,9 +26,9 @@ from trace_export.clocks import alignment_file
 from trace_export.clocks.apply import task_batches
 from trace_export.model import INT, SPANS, Note, Profile, conform
 from trace_export.pipeline.edges import drawable_edges
-from trace_export.progress import Progress, silent
 from trace_export.schedules.catalogue import TITLES, readable
 from trace_export.selection import Numbers
+from trace_export.workflow.progress import Progress, silent
 from trace_export.writers import formats
 from trace_export.writers.formats import BY_NAME
 from trace_export.writers.outputs import Outputs

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from trace_export import arguments
 from trace_export.choices import CostName
 from trace_export.pipeline.interpret import interpret_model
-from trace_export.reading import LoadOptions
-from trace_export.run import Run
 from trace_export.schedules import schedule as schedules
 from trace_export.schedules import simulate as simulator
 from trace_export.schedules.simulate import Costs
+from trace_export.workflow import arguments
+from trace_export.workflow.reading import LoadOptions
+from trace_export.workflow.run import Run
 
 if TYPE_CHECKING:
     from trace_export.analysis.model_summary import ModelSummary

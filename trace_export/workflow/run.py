@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from trace_export import arguments, reading, render
-from trace_export.arguments import NumberSet
 from trace_export.chart.size import drawn_ranks
 from trace_export.choices import Align, ColorBy, Format, Tracks
 from trace_export.clocks import align as clock_alignment
 from trace_export.errors import NothingToExportError, TraceExportError, UsageError
 from trace_export.model import Note, Profile
-from trace_export.options import AlignOptions, align_options, selection, write_options
 from trace_export.pipeline import completeness
-from trace_export.progress import Progress, silent
-from trace_export.reading import LoadOptions
-from trace_export.render import WriteOptions
 from trace_export.scratch import scratch_folder
 from trace_export.selection import Selection, Window, extent, select
+from trace_export.workflow import arguments, reading, render
+from trace_export.workflow.arguments import NumberSet
+from trace_export.workflow.options import AlignOptions, align_options, selection, write_options
+from trace_export.workflow.progress import Progress, silent
+from trace_export.workflow.reading import LoadOptions
+from trace_export.workflow.render import WriteOptions
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.paths import report_page
 
