@@ -11,9 +11,11 @@ import os
 import stat
 import zipfile
 import zlib
+from contextlib import suppress
+from importlib import import_module
 from io import BufferedReader
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 GENERATOR: Final = "trace-export"
 """The name by which files of this program say who wrote them."""
@@ -22,6 +24,10 @@ GZIP = b"\x1f\x8b"
 """What a gzipped file begins with."""
 _ZIP = b"PK\x03\x04"
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"
+_ZSTANDARD_MODULES = "compression.zstd", "backports.zstd"
+"""That of Python 3.14, and its copy for older ones, which need not be installed."""
+_DAMAGES: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile)
+"""What is raised where packed data are damaged."""
 
 
 def open_file(path: Path) -> BufferedReader:
@@ -61,14 +67,15 @@ def end_of(path: Path, begin: int, size: int) -> bytes:
 
 
 class Unpacked:
-    """The content of a regular file, unpacked where it is gzipped, of all members, or a zip archive of one JSON file;
-    and where these are damaged as far as it goes. `damaged` says whether that is less than was packed."""
+    """The content of a regular file, unpacked where it is gzipped, of all members, packed with Zstandard, or a zip
+    archive of one JSON file; and where these are damaged as far as it goes. `damaged` says whether that is less than
+    was packed."""
 
     def __init__(self, path: Path) -> None:
         self.damaged = False
         self._file = open_file(path)
         try:
-            self._stream = _unpacking(self._file)
+            self._stream, self._damages = _unpacking(self._file)
         except BaseException:
             self._file.close()
             raise
@@ -94,7 +101,7 @@ class Unpacked:
         while missing and not self.damaged:
             try:
                 part = self._stream.read1(missing)  # not read: that loses what precedes the damage
-            except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile):
+            except self._damages:
                 self.damaged = True
                 break
             if not part:
@@ -104,15 +111,28 @@ class Unpacked:
         return b"".join(parts)
 
 
-def _unpacking(file: BufferedReader) -> BufferedReader | gzip.GzipFile | zipfile.ZipExtFile:
+class _Stream(Protocol):
+    def read1(self, size: int, /) -> bytes: ...
+
+
+def _unpacking(file: BufferedReader) -> tuple[_Stream, tuple[type[Exception], ...]]:
+    """What unpacks the file, and what it raises where that is damaged."""
     start = file.peek(4)
     if start.startswith(GZIP):
-        return gzip.GzipFile(fileobj=file)
+        return gzip.GzipFile(fileobj=file), _DAMAGES
     if start.startswith(_ZIP):
-        return _only_json(file)
+        return _only_json(file), _DAMAGES
     if start.startswith(_ZSTANDARD):
-        raise OSError(errno.EINVAL, "packed with Zstandard; unpack it with zstd -d")
-    return file
+        return _zstandard(file)
+    return file, ()
+
+
+def _zstandard(file: BufferedReader) -> tuple[_Stream, tuple[type[Exception], ...]]:
+    for name in _ZSTANDARD_MODULES:
+        with suppress(ModuleNotFoundError):
+            module = import_module(name)
+            return module.ZstdFile(file), (*_DAMAGES, module.ZstdError)
+    raise OSError(errno.EINVAL, "packed with Zstandard; unpack it with zstd -d, or install backports.zstd")
 
 
 def _only_json(file: BufferedReader) -> zipfile.ZipExtFile:

@@ -13,13 +13,14 @@ from trace_export.sources.shared.names import rank_in
 from trace_export.sources.source import Source
 
 PACKED = ("", ".gz", ".zip", ".zst")
-OURS = (*(".pt.trace.json" + packed for packed in PACKED), ".json.zst")
-"""The suffixes of tensorboard_trace_handler, and of what cannot be looked into. Accepted without a look inside; errors
-are reported on read."""
+OURS = tuple(".pt.trace.json" + packed for packed in PACKED)
+"""The suffixes of tensorboard_trace_handler. Accepted without a look inside; errors are reported on read."""
 _ENDINGS = (*(".json" + packed for packed in PACKED), ".zip")
 
 _HANDLER = re.compile(r"(?P<worker>.+)\.(?P<time>\d{10,20})\.pt\.trace\.json(?:\.gz|\.zip|\.zst)?")
 _WORKER = re.compile(r"(?P<host>.+)_\d+")
+_WINDOW = re.compile(r"(?:iteration|iter|global_step|step)[_-]?(?P<number>\d{1,12})", re.IGNORECASE)
+"""Folders of the windows of one run, as torchtitan writes them; their files have the same names."""
 _HEADER = re.compile(rb'"(?:baseTimeNanoseconds|distributedInfo|deviceProperties)"\s*:')
 _EVENT = re.compile(rb'"[Ee]xternal id"\s*:|"cat"\s*:\s*"(?:kernel|gpu_\w+|cuda_\w+|hip_\w+|xpu_\w+|mtia_\w+)"')
 """Arguments and categories that torch.profiler alone gives to an event."""
@@ -33,16 +34,34 @@ def traces(root: Path, folders: list[Folder]) -> Found:
     sources: list[Source] = []
     notes: list[Note] = []
     unrecognised: list[Unrecognised] = []
+    superseded = _superseded(folders)
     for folder in folders:
         looks = {name: _why_no_trace(folder.path / name) for name in folder.files if name.endswith(_ENDINGS)}
         unrecognised += [Unrecognised("kineto", str(folder.path / name), why) for name, why in looks.items() if why]
         files = [name for name, why in looks.items() if not why]
-        latest, older = _latest(files)
+        latest, older = _latest([name for name in files if folder.path / name not in superseded])
+        older += [name for name in files if folder.path / name in superseded]
         sources += [_source(root, folder.path, name) for name in latest]
         if older:
             text = "traces of earlier windows of the same worker, left out; to export one, give it a folder of its own"
             notes.append(Note("window-superseded", "note", text, str(folder.path / older[0]), len(older)))
     return Found(tuple(sources), tuple(notes), tuple(unrecognised))
+
+
+def _superseded(folders: list[Folder]) -> set[Path]:
+    """The files in folders of windows of whose worker or, where they name none, by whose name there is a file in the
+    folder of a later window."""
+    latest: dict[tuple[Path, str], int] = {}
+    files: list[tuple[tuple[Path, str], int, Path]] = []
+    for folder in folders[1:]:
+        if match := _WINDOW.fullmatch(folder.path.name):
+            number = int(match["number"])
+            for name in folder.files:
+                handler = _HANDLER.fullmatch(name)
+                key = (folder.path.parent, handler["worker"] if handler else name)
+                latest[key] = max(latest.get(key, 0), number)
+                files.append((key, number, folder.path / name))
+    return {path for key, number, path in files if number < latest[key]}
 
 
 def _latest(files: list[str]) -> tuple[list[str], list[str]]:
@@ -60,7 +79,8 @@ def _source(root: Path, folder: Path, name: str) -> Source:
     handler = _HANDLER.fullmatch(name)
     worker = _WORKER.fullmatch(handler["worker"]) if handler else None
     number = rank_in(name)
-    host = worker["host"] if worker and number is None else host_of(root, folder)
+    place = folder.parent if folder != root and _WINDOW.fullmatch(folder.name) else folder
+    host = worker["host"] if worker and number is None else host_of(root, place)
     return Source("kineto", folder / name, host, rank=number, rank_origin="assumed")
 
 
@@ -72,7 +92,7 @@ def _why_no_trace(path: Path) -> str:
         with Unpacked(path) as file:
             start = file.read(_START)
     except OSError as error:
-        return f"no file that can be read ({error.strerror})"
+        return "" if path.name.endswith(".zst") else f"no file that can be read ({error.strerror})"
     if _CHART.search(start):
         return f"a chart that {GENERATOR} wrote"
     return "" if is_trace(start) else "no trace of torch.profiler"

@@ -8,12 +8,13 @@ LONGEST_NAME = 1024
 """Characters of a text to which any number of rows may refer, and of a host's name: what is longer is cut as it is
 read, else a small file could stand for texts of any size together. Names of kernels are a tenth as long."""
 
-_RANK = re.compile(r"rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_RANK = re.compile(r"(?<![tpdce]p[_-])(?<!local[_-])rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _NO_HOSTS = {"", "localhost", "localhost.localdomain", "(none)"}
 
 
 def rank_in(file_name: str) -> int | None:
-    """The number after "rank" in a file's name."""
+    """The number after "rank" in a file's name, unless it counts within a host (local_rank) or a kind of parallelism
+    (pp_rank)."""
     match = _RANK.search(file_name)
     return int(match[1]) if match else None
 
