@@ -117,6 +117,12 @@ NOTES: dict[str, Explanation] = {
         "PyTorch and MindSpore profiles lie in one folder and were read as one run.",
         "Export each run from a folder of its own.",
     ),
+    "gpu-annotations-differ": Explanation(
+        "torch.profiler wrote for a range when the GPU worked for it (`gpu_user_annotation`), and that is not the time "
+        "that trace-export found, by more than 1 µs. Compared are ranges whose work was launched by their own thread "
+        "and which have no annotation inside.",
+        "Nothing where few ranges are affected: launches or kernels may be missing in the trace. Else report it.",
+    ),
     "job-type-unknown": Explanation(
         "Paddle recorded a job type that is not known here. Its blocks are drawn without a kind and do not count as "
         "busy time.",

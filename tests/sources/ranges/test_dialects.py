@@ -53,6 +53,9 @@ BLOCKS = [
     ("DeepSpeedEngine.forward", {"kind": "F"}),
     ("## forward ##", {"kind": "F"}),
     ("## backward ##", {"kind": "B"}),
+    ("attn(F)", {"kind": "F"}),
+    ("mlp(B)", {"kind": "B"}),
+    ("mlp(W)", {"kind": "W"}),
     ("DeepSpeedEngine.backward", {"kind": "B"}),
     ("DeepSpeedEngine.step", {"kind": "OPT"}),
     ("forward_step", {"kind": "F"}),
@@ -118,6 +121,8 @@ def test_hostile_dicts_mean_nothing() -> None:
         ),
         ("PP:1SEND_F0, op_id = 3", [("send", "F", 0, None, 1)]),
         ("PP:2RECV_B11", [("recv", "B", 11, None, 2)]),
+        ("PP::fwd_send (stage 0)", [("send", "F", None, None, 0)]),
+        ("PP::bwd_recv (stage 12)", [("recv", "B", None, None, 12)]),
         (
             "megatron.core.pipeline_parallel.p2p_communication.send_forward_recv_backward",
             [("send", "F", None, None, None), ("recv", "B", None, None, None)],

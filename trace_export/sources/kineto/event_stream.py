@@ -38,8 +38,8 @@ MOST_OBJECTS = 1 << 16
 """In one piece of JSON, because an event takes some 300 bytes as a row, be it two in the file."""
 
 FIELDS = (
-    "correlation", "stream", "device", "Collective name", "Process Group Name", "Src Rank", "Dst Rank", "Seq", "dtype",
-    "In msg nelems", "Out msg nelems",
+    "correlation", "External id", "stream", "device", "Collective name", "Process Group Name", "Src Rank", "Dst Rank",
+    "Seq", "dtype", "In msg nelems", "Out msg nelems",
 )  # fmt: skip
 """What is read of an event's `args`, as text."""
 
@@ -47,11 +47,14 @@ _EVENT = {
     "ph": pl.String(), "cat": pl.String(), "name": pl.String(), "tid": pl.String(), "ts": pl.String(),
     "dur": pl.String(), "args": pl.Struct(dict.fromkeys(FIELDS, pl.String())),
 }  # fmt: skip
-TODAYS_CATEGORIES = {
+COMMON_CATEGORIES = {
     "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset", "Runtime": "cuda_runtime",
-    "Operator": "user_annotation",
+    "Operator": "user_annotation", "mtia_ccp_events": "kernel", "mlu_memcpy": "gpu_memcpy", "mlu_memset": "gpu_memset",
+    "GCU_MEMCPY": "gpu_memcpy", "GCU_MEMSET": "gpu_memset",
 }  # fmt: skip
-"""The categories of 2021 (PyTorch 1.8 and 1.9), which had one for operators and annotations, as those of today."""
+"""Categories of 2021 (PyTorch 1.8 and 1.9), which had one for operators and annotations, and of devices that have their
+own, as those of CUDA today. ROCm, XPU and the devices of PrivateUse1 (NPU, HPU) share CUDA's `kernel` and
+`gpu_mem…`."""
 _NUMBER = re.compile(rb'"(ts|dur)"\s*:\s*([-+0-9.eE]+)')
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _FIRST_KEY = re.compile(rb'\s*\{\s*("[^"\\]*")')
@@ -89,6 +92,12 @@ class Trace:
     @property
     def damaged(self) -> bool:
         return self._file.damaged
+
+    @property
+    def offset_ns(self) -> int:
+        """What turns its time into unix time. Before Kineto had a base the times were unix microseconds."""
+        base = self.header.get("baseTimeNanoseconds")
+        return base if isinstance(base, int) and 0 <= base < 1 << 62 else 0
 
     def events(self) -> Iterator[pl.DataFrame]:
         """The complete events (`ph` X) in the file's order: cat, name, tid, start, end in ns (Int64), and `FIELDS`.
@@ -262,7 +271,7 @@ def _parsed(body: bytes) -> pl.DataFrame | None:
         raw.filter((pl.col("ph") == "X") & pl.col("cat").is_not_null())
         .with_columns(pl.col("dur").fill_null("0"))
         .select(
-            pl.col("cat").replace(TODAYS_CATEGORIES),
+            pl.col("cat").replace(COMMON_CATEGORIES),
             pl.col("name").fill_null(""),
             "tid",
             start=start,

@@ -8,33 +8,34 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.model import KernelFile, Note, Profile
+from trace_export.model import Note, Profile
 from trace_export.sources.kineto import nccl
+from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED, read_tasks
 from trace_export.sources.kineto.event_stream import Trace
+from trace_export.sources.kineto.gpu_annotations import GpuAnnotations
 from trace_export.sources.ranges import notes as range_notes
-from trace_export.sources.ranges.attribution import GpuActivity, Launches, RangeIndex
+from trace_export.sources.ranges.attribution import NONE, GpuActivity, Launches, RangeIndex
 from trace_export.sources.ranges.blocks import stages_of
 from trace_export.sources.ranges.dialects import SUFFIX, Dialects
 from trace_export.sources.ranges.profile import profile, with_activity
 from trace_export.sources.ranges.ranges import Ranges, gather
 from trace_export.sources.ranges.transfers import transfers
-from trace_export.sources.shared.external_sort import ExternalSort
 from trace_export.sources.shared.names import LONGEST_NAME, is_host
-from trace_export.sources.shared.timestamps import valid_session_times
-from trace_export.sources.source import ReadOptions, Source, TaskRequest
+from trace_export.sources.source import ReadOptions, Source
+
+__all__ = ["read", "read_tasks"]
 
 WANTED = (
-    r'"cat"\s*:\s*"(?:user_annotation|Operator|[Kk]ernel|gpu_mem\w+|Mem\w+|\w+_runtime|Runtime|\w+_driver)"|'
+    r'"cat"\s*:\s*"(?:(?:gpu_)?user_annotation|Operator|\w+_runtime|Runtime|\w+_driver|' + DEVICE_CATEGORIES + ')"|'
     r'"name"\s*:\s*"te:'
 )
 """Events that are read. PyTorch files the marks of trace_export.instrument (te:…) among its operators."""
-
-TASKS = r'"cat"\s*:\s*"(?:[Kk]ernel|gpu_mem\w+|Mem(?:cpy|set))"'
-"""Of these the device tasks."""
 
 COUNTED_NAMES = 1000
 """How many names of annotations are counted, for the error that lists the most frequent ones."""
@@ -43,7 +44,6 @@ YEAR_2000_NS = 946_684_800 * 10**9
 YEAR_NS = 31_556_952 * 10**9
 _OPERATOR = r"^(?:aten|autograd|c10d|prims)::"
 _MARKS = pl.col("name").str.starts_with("te:")
-_TIMED = valid_session_times(pl.col("start"), pl.col("end"))
 _PROCESS = pl.lit(0, pl.Int64).alias("process")
 """A trace is one process."""
 
@@ -51,7 +51,8 @@ _PROCESS = pl.lit(0, pl.Int64).alias("process")
 @dataclass
 class _Content:
     """What a trace holds, in pieces: `named` ranges (see ranges.gather), `launches` (start, thread, correlation),
-    `tasks` (correlation, start, end, nccl), `calls` of NCCL, the device, and how often each annotation occurs."""
+    `tasks` (correlation, start, end, nccl), `calls` of NCCL, the device, how often each annotation occurs, and what
+    torch.profiler says of their time on the device."""
 
     named: list[pl.DataFrame] = field(default_factory=list)
     launches: list[pl.DataFrame] = field(default_factory=list)
@@ -59,6 +60,7 @@ class _Content:
     calls: list[pl.DataFrame] = field(default_factory=lambda: [nccl.NONE])
     device: int | None = None
     names: Counter[str] = field(default_factory=Counter)
+    on_device: GpuAnnotations = field(default_factory=GpuAnnotations)
 
 
 def read(source: Source, options: ReadOptions) -> Profile:
@@ -72,12 +74,12 @@ def read(source: Source, options: ReadOptions) -> Profile:
         recorded = _job(trace, "rank")
         if recorded is not None and options.ranks is not None and recorded not in options.ranks:
             return Profile()
-        offset_ns = _offset_ns(trace)
+        offset_ns = trace.offset_ns
         content = _gathered(trace, dialects)
         ranges = gather(content.named, (), dialects)
         _check(source, ranges, content, options.host_ranges)
         clock = _clock(trace, offset_ns + int(ranges.of("block")["start"].to_numpy().min()))
-        activity = None if options.host_ranges else _attributed(ranges, content)
+        activity, differences = (None, []) if options.host_ranges else _attributed(trace.path, ranges, content)
         worked = with_activity(ranges, activity)
         named, calls = transfers(ranges, worked), pl.concat(content.calls)
         host = _host(trace, source)
@@ -92,25 +94,9 @@ def read(source: Source, options: ReadOptions) -> Profile:
             offset_ns=offset_ns,
             p2p=named if named.height else nccl.transfers(calls),
             collectives=nccl.collectives(calls),
-            notes=(*clock, *_losses(trace)),
+            notes=(*clock, *_losses(trace), *differences),
         )
         return replace(found, declared=replace(found.declared, world=_job(trace, "world_size") or None))
-
-
-def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
-    """The device tasks of a trace. Raises SourceError when the file is no trace."""
-    sorter = ExternalSort(request.folder)
-    with Trace(request.path, TASKS) as trace:
-        offset_ns = _offset_ns(trace)
-        for events in trace.events():
-            sorter.add(request.rank, _device_tasks(events.filter(_TIMED), request, offset_ns))
-    return sorter.files()
-
-
-def _offset_ns(trace: Trace) -> int:
-    """What turns the trace's time into unix time. Before Kineto had a base the times were unix microseconds."""
-    base = trace.header.get("baseTimeNanoseconds")
-    return base if isinstance(base, int) and 0 <= base < 1 << 62 else 0
 
 
 def _clock(trace: Trace, first_ns: int) -> list[Note]:
@@ -136,9 +122,12 @@ def _gathered(trace: Trace, dialects: Dialects) -> _Content:
     for events in trace.events():
         ranges = events.filter((pl.col("cat") == "user_annotation") | ((pl.col("cat") == "cpu_op") & _MARKS))
         number = pl.int_range(rows, rows + pl.len(), dtype=pl.Int64).alias("row")
-        ranges = ranges.select(number, _PROCESS, _thread(), "start", "end", pl.col("name").alias("text"))
+        external = pl.col("External id").cast(pl.Int64, strict=False).alias("external")
+        ranges = ranges.select(number, _PROCESS, _thread(), "start", "end", external, text="name")
         rows += ranges.height
-        content.named.append(ranges.filter(dialects.may_know("text")))
+        named = ranges.filter(dialects.may_know("text"))
+        content.named.append(named.drop("external"))
+        content.on_device.add(events, ranges, named)
         stems = (
             ranges.filter(~pl.col("text").str.contains(_OPERATOR))["text"].str.replace(SUFFIX + "$", "").value_counts()
         )
@@ -147,7 +136,7 @@ def _gathered(trace: Trace, dialects: Dialects) -> _Content:
         content.launches.append(calls.select("start", _thread(), _id(-1)))
         kernels = events.filter(pl.col("cat") == "kernel")
         content.tasks.append(kernels.select(_id(-2), "start", "end", nccl=nccl.IS_NCCL))
-        content.calls.append(nccl.calls(kernels.filter(_TIMED)))
+        content.calls.append(nccl.calls(kernels.filter(TIMED)))
         if content.device is None and kernels.height:
             content.device = kernels["device"].cast(pl.Int32, strict=False)[0]
     return content
@@ -160,27 +149,10 @@ def _thread() -> pl.Expr:
 
 
 def _id(none: int) -> pl.Expr:
-    return pl.col("correlation").cast(pl.Int64, strict=False).fill_null(none)
-
-
-def _device_tasks(events: pl.DataFrame, request: TaskRequest, offset_ns: int) -> pl.DataFrame:
-    """Those of the events on the device that are wanted, with the columns of model.KERNELS."""
-    kernel = pl.col("cat") == "kernel"
-    moves = kernel & nccl.IS_NCCL
-    category = (
-        pl.when(moves).then(pl.lit("communication")).when(kernel).then(pl.lit("compute")).otherwise(pl.lit("memory"))
-    )
-    if request.window_ns is not None:
-        first, last = (t - offset_ns for t in request.window_ns)
-        events = events.filter((pl.col("end") >= first) & (pl.col("start") <= last))
-    every = kernel | pl.col("cat").str.starts_with("gpu_mem")
-    return events.filter(moves if request.detail == "comm" else every).select(
-        pl.format("stream {}", pl.coalesce("stream", "tid")).alias("stream"),
-        pl.col("name").cast(pl.Categorical),
-        category.alias("category"),
-        start_ns=pl.col("start") + offset_ns,
-        end_ns=pl.col("end") + offset_ns,
-    )
+    """What a launch and its tasks have in common: the correlation id, which some devices lack; then the number of the
+    operator that launched. No number of the one kind is one of the other."""
+    correlation, operator = (pl.col(c).cast(pl.Int64, strict=False) for c in ("correlation", "External id"))
+    return pl.coalesce(correlation, pl.when(operator > 0).then(-2 - operator), none)
 
 
 def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> None:
@@ -203,8 +175,8 @@ def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> Non
         )
 
 
-def _attributed(ranges: Ranges, content: _Content) -> GpuActivity:
-    """The kernels of the trace, by range."""
+def _attributed(path: Path, ranges: Ranges, content: _Content) -> tuple[GpuActivity, list[Note]]:
+    """The kernels of the trace by range, and a note where torch.profiler attributes them otherwise."""
     launches = pl.concat(content.launches)
     start, thread, correlation = (launches[c].to_numpy() for c in ("start", "thread", "correlation"))
     pipeline, calls = (layer.find(start, thread) for layer in RangeIndex.both(ranges.frame))
@@ -212,7 +184,11 @@ def _attributed(ranges: Ranges, content: _Content) -> GpuActivity:
     activity = GpuActivity.none(ranges.frame.height)
     for tasks in content.tasks:
         activity.take(joined, *(tasks[c].to_numpy() for c in ("correlation", "start", "end", "nccl")))
-    return activity
+    elsewhere = np.zeros(ranges.frame.height, bool)
+    inside = pipeline != NONE
+    other = ranges.frame["thread"].to_numpy()[pipeline[inside]] != thread[inside]
+    elsewhere[pipeline[inside][other]] = True
+    return activity, content.on_device.note(path, ranges.frame, activity, elsewhere)
 
 
 def _job(trace: Trace, name: str) -> int | None:

@@ -12,10 +12,9 @@ import polars as pl
 
 from trace_export.model import TEXT
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.ranges.rules import OWN, PLAIN
+from trace_export.sources.ranges.rules import OWN, PIPELINING, PLAIN, STAGE
 from trace_export.sources.shared.timestamps import LATEST_NS, NO_TIME_NS
 
-PIPELINING = "torch-pipelining"
 COMMUNICATION = "communication"
 """The role that is added to those of dialects.NAMES: a call of NCCL."""
 
@@ -86,12 +85,15 @@ def _trains() -> pl.Expr:
 
 def _without_weak_names(frame: pl.DataFrame) -> pl.DataFrame:
     """Our own marks are the only names of blocks in processes that have them; plain names ("Forward") count only in
-    processes without names of another dialect."""
+    processes without names of another dialect, and transfers of a stage (PP::fwd_send) only where torch's runtime names
+    none (PP:0SEND_F3), inside which they may lie."""
     block = pl.col("role") == "block"
     plain, own = (pl.col("dialect").eq_missing(pl.lit(dialect)) for dialect in (PLAIN, OWN))
     strong = (block & pl.col("kind").ne_missing("OPT") & ~plain).any().over("process")
     marked = (block & own).any().over("process")
-    return frame.filter(~(block & ((plain & strong) | (~own & marked))))
+    transfer, inner = pl.col("role") == "p2p", pl.col("dialect").eq_missing(pl.lit(STAGE))
+    numbered = (transfer & pl.col("dialect").eq_missing(pl.lit(PIPELINING))).any().over("process")
+    return frame.filter(~(block & ((plain & strong) | (~own & marked))), ~(transfer & inner & numbered))
 
 
 def _with_one_kind_of_step(frame: pl.DataFrame, dialects: Dialects) -> pl.DataFrame:

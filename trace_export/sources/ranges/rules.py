@@ -19,6 +19,10 @@ OWN = "trace-export"
 inside or around those of the runtimes and mean the same work."""
 PLAIN = "plain"
 """The dialect of names so common that they count only in processes without names of another dialect."""
+PIPELINING = "torch-pipelining"
+"""The dialect of the runtime of torch.distributed.pipelining."""
+STAGE = "torch-stage"
+"""The dialect of its stages, which name their transfers but do not number them."""
 
 MOST_RULE_BYTES = 1 << 14
 """The size of a file of rules, some 200 of them. A dotted key takes the square of its length in memory."""
@@ -72,14 +76,19 @@ RULES = (
         for transfer in [rf"(?:SEND|RECV)_(?:FORWARD|BACKWARD)\.{N}\.{N}\.{N}"]
     ),
     # torch.distributed.pipelining, multi-stage schedules
-    Rule("torch-pipelining", rf"PP:(?P<stage>{N})(?P<kind>[FIBW])(?P<microbatch>{N})"),
+    Rule(PIPELINING, rf"PP:(?P<stage>{N})(?P<kind>[FIBW])(?P<microbatch>{N})"),
     *(
-        Rule("torch-pipelining", rf"PP:\({first};{second}\)OVERLAP_F_B", kind="FB")
+        Rule(PIPELINING, rf"PP:\({first};{second}\)OVERLAP_F_B", kind="FB")
         for f, b in [(rf"(?P<stage>{N})F(?P<microbatch>{N})", rf"(?P<stage_b>{N})[IB](?P<microbatch_b>{N})")]
         for first, second in ((f, b), (b, f))
     ),
-    Rule("torch-pipelining", rf"PP:(?P<stage>{N})(?P<transfers>(?:SEND|RECV)_[FB]{N})", "p2p"),
-    Rule("torch-pipelining", rf"PP:(?P<stage>{N})(?:UNSHARD|RESHARD|REDUCE_GRAD)", "boundary"),
+    Rule(PIPELINING, rf"PP:(?P<stage>{N})(?P<transfers>(?:SEND|RECV)_[FB]{N})", "p2p"),
+    Rule(PIPELINING, rf"PP:(?P<stage>{N})(?:UNSHARD|RESHARD|REDUCE_GRAD)", "boundary"),
+    *(
+        Rule(STAGE, rf"PP::{pass_}_{side.lower()} \(stage (?P<stage>{N})\)", "p2p", f"{side}_{letter}")
+        for pass_, letter in (("fwd", "F"), ("bwd", "B"))
+        for side in ("SEND", "RECV")
+    ),
     Rule("torch", r"Optimizer\.step(?:#.*)?", kind="OPT"),
     Rule("torch", rf"ProfilerStep#(?P<step>{N})", "step"),
     # torch.distributed.pipelining, one stage per rank
@@ -106,6 +115,8 @@ RULES = (
     Rule(PLAIN, "forward_step|Forward|## forward ##", kind="F"),
     Rule(PLAIN, "backward_step|Backward|## backward ##", kind="B"),
     Rule(PLAIN, "optimizer_step", kind="OPT"),
+    # DualPipe's parts of a pass, as in DeepSeek's published traces: attn(F), mlp(B), mlp(W)
+    Rule(PLAIN, r"(?:attn|mlp)\((?P<kind>[FBW])\)"),
     Rule(PLAIN, rf"(?i:step|iteration|iter)[ _#-]?(?P<step>{N})", "step"),
 )
 

@@ -1,0 +1,74 @@
+"""Device tasks of all kinds of devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from samples.generators.kineto_trace import MAIN, Trace
+from tests.support.torch_traces import BASE, loaded, one_block, times
+from trace_export.sources.kineto.reader import read_tasks
+from trace_export.sources.source import Source, TaskRequest
+
+
+def tasks(path: Path) -> pl.DataFrame:
+    request = TaskRequest(Source("kineto", path, "machine0"), "kernels", {0: 0}, None, path.parent)
+    (file,) = read_tasks(request)
+    return pl.read_ipc(file.path).with_columns(pl.col("start_ns", "end_ns") - BASE, pl.col("name").cast(pl.String))
+
+
+@pytest.mark.parametrize(
+    ("runtime", "kernel", "copy"),
+    [
+        ("cuda_runtime", "kernel", "gpu_memcpy"),
+        ("Runtime", "Kernel", "Memcpy"),
+        ("xpu_runtime", "kernel", "gpu_memcpy"),
+        ("xpu_driver", "kernel", "gpu_memset"),
+        ("privateuse1_runtime", "kernel", "gpu_memcpy"),
+        ("mtia_runtime", "mtia_ccp_events", "gpu_memcpy"),
+        ("mlu_runtime", "kernel", "mlu_memcpy"),
+        ("gcu_runtime", "kernel", "GCU_MEMSET"),
+    ],
+)
+@pytest.mark.parametrize("joined", ["correlation", "External id"])
+def test_categories_of_every_device(tmp_path: Path, runtime: str, kernel: str, copy: str, joined: str) -> None:
+    """Launch and task are joined by the correlation id, or by the operator's number where a device has none."""
+    trace = Trace()
+    trace.range(1_000, 9_000, "F0.0.0")
+    trace.add(runtime, "launch", 5_000, 5_002, MAIN, **{joined: 55})
+    trace.add(kernel, "matmul", 20_000, 30_007, 7, device=0, stream=7, **{joined: 55})
+    trace.add(copy, "copy", 40_000, 40_007, 7, device=0, stream=7, **{joined: 56})
+    path = trace.write(tmp_path / "t.json")
+    assert times(loaded(path)) == [("F0.0.0", 20_000, 30_007)]
+    assert tasks(path).rows() == [
+        ("stream 7", "matmul", "compute", 20_000, 30_007),
+        ("stream 7", "copy", "memory", 40_000, 40_007),
+    ]
+
+
+def test_a_correlation_id_is_no_number_of_an_operator(tmp_path: Path) -> None:
+    trace = one_block()
+    trace.add("kernel", "other", 90_000, 99_000, 7, **{"External id": 101})  # one_block's correlation id
+    assert times(loaded(trace.write(tmp_path / "t.json"))) == [("F0.0.0", 20_000, 30_007)]
+
+
+@pytest.mark.parametrize("other", ["1", None])
+def test_streams_of_two_devices_are_two_groups(tmp_path: Path, other: str | None) -> None:
+    trace = one_block()
+    for i in range(3):
+        trace.copy(40_000 + i, 41_000, 5)
+        if other is not None:
+            trace.events[-1]["args"]["device"] = int(other)
+    found = tasks(trace.write(tmp_path / "t.json"))["stream"].to_list()
+    assert found == (["device 0 stream 7"] + ["device 1 stream 7"] * 3 if other else ["stream 7"] * 4)
+
+
+def test_kernels_of_rccl_are_communication(tmp_path: Path) -> None:
+    trace = one_block()
+    names = ["ncclDevKernel_Generic_4(ncclDevKernelArgs)", "void ncclKernel_X()", "rcclGenericKernel", "mscclKernel_Y"]
+    for i, name in enumerate(names):
+        trace.kernel(50_000 + i, 50_001 + i, 5, name=name)
+    found = tasks(trace.write(tmp_path / "t.json"))
+    assert found.filter(pl.col("category") == "communication")["name"].to_list() == names
