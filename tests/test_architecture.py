@@ -10,7 +10,7 @@ from tests.support.architecture import FILES, PACKAGE, imported, module_name, pa
 
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "files", "messages", "choices", "names", "scratch", "instrument"}),
-    frozenset({"model", "units", "selection", "tolerances", "window_offsets"}),
+    frozenset({"model", "units", "selection", "tolerances", "window_offsets", "cells"}),
     frozenset({"schedules"}),
     frozenset({"sources", "pipeline", "clocks", "analysis", "chart", "writers", "workers", "viewer"}),
     frozenset({"workflow"}),

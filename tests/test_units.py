@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trace_export.errors import UsageError
-from trace_export.units import LIMIT_NS, nanoseconds, thousandths
+from trace_export.units import LIMIT_NS, duration, nanoseconds, thousandths
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,18 @@ from trace_export.units import LIMIT_NS, nanoseconds, thousandths
 )
 def test_a_duration_in_nanoseconds(text: str, ns: int) -> None:
     assert nanoseconds(text, "--offset") == ns
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (999, "999 ns"), (999.6, "1 µs"), (999_499, "999 µs"), (999_600, "1 ms"), (-999_600, "-1 ms"), (0, "0 ns"),
+        (999_999_600, "1 s"), (1_234_567, "1.23 ms"), (12_345 * 10**9, "12300 s"), (4.4, "4 ns"),
+    ],
+)  # fmt: skip
+def test_a_duration_is_rounded_before_its_unit_is_chosen(ns: float, text: str) -> None:
+    assert duration(ns) == text
+    assert duration(ns, sign=True) == ("" if ns < 0 else "+") + text
 
 
 @pytest.mark.parametrize("text", ["9999999999999999s", "9" * 40, "-" + "9" * 5000 + "ns", f"{LIMIT_NS}ns"])

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from trace_export.analysis.compare import Comparison
     from trace_export.analysis.formulas import ClosedForm
     from trace_export.analysis.model_summary import ModelSummary
-    from trace_export.analysis.report import Report, ReportTable
+    from trace_export.analysis.report import Report
+    from trace_export.analysis.report_tables import Place, ReportTable
     from trace_export.analysis.summary import Summary
     from trace_export.analysis.theory import Theory
     from trace_export.api import (
@@ -60,7 +61,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "analysis.compare": ("Comparison",),
     "analysis.model_summary": ("ModelSummary",),
-    "analysis.report": ("Report", "ReportTable"),
+    "analysis.report": ("Report",),
+    "analysis.report_tables": ("Place", "ReportTable"),
     "analysis.summary": ("Summary",),
     "analysis.formulas": ("ClosedForm",),
     "analysis.theory": ("Theory",),
@@ -106,6 +108,7 @@ __all__ = [
     "NothingToExportError",
     "NumberSet",
     "OutputError",
+    "Place",
     "Plan",
     "Profile",
     "Progress",

@@ -33,10 +33,11 @@ def nanoseconds(text: str, parameter: str) -> int:
 def duration(ns: float, *, sign: bool = False) -> str:
     """A time as people read it: three significant digits in the unit that fits; with `sign` a plus where it is one."""
     plus = "+" if sign else ""
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if abs(ns) >= size:
-            return f"{ns / size:{plus}.3g} {unit}"
-    return f"{ns:{plus}.0f} ns"
+    for unit, size in (("ns", 1), ("µs", 1e3), ("ms", 1e6)):
+        rounded = round(ns) if size == 1 else float(f"{ns / size:.3g}")
+        if abs(rounded) < 1000:  # after rounding: 999,600 ns are 1 ms
+            return f"{rounded:{plus}g} {unit}"
+    return f"{float(f'{ns / 1e9:.3g}'):{plus}.6g} s"
 
 
 def thousandths(text: pl.Expr) -> pl.Expr:

@@ -42,9 +42,9 @@ Rank 1 starts 13 after rank 0. F1 starts at 160 though its data were made at 120
 
 def test_parts_by_hand() -> None:
     rows = rank_bubbles(BY_HAND).select("rank", "busy_ns", "global_ns", "own_ns", *PARTS).rows()
-    assert rows[0] == (0, 60, 65, 65, 0, 35 + 5, 10 + 15, 0, 0, 0, 0)
+    assert rows[0] == (0, 60, 65, 65, 0, 0, 35 + 5, 10 + 15, 0, 0, 0, 0)
     # The transfer of F0 to rank 1 took no idle time between blocks of rank 1: no usual transfer is known.
-    assert rows[1] == (1, 72, 53, 5, 13, 0, 0, 5, 0, 15, 20)
+    assert rows[1] == (1, 72, 53, 5, 13, 0, 0, 0, 5, 0, 15, 20)
 
 
 def test_shares_by_hand() -> None:
@@ -52,7 +52,7 @@ def test_shares_by_hand() -> None:
     assert steps == [
         {
             "run": 0, "step": 0, "start_ns": 100, "end_ns": 225, "ranks": 2, "whole": True,
-            "bubble": (65 + 53) / 250, "bubble_own": (65 + 5) / (125 + 77),
+            "bubble": (65 + 53) / 250, "bubble_own": (65 + 5) / (125 + 77), "pipeline_ns": 125, "step_ns": None,
         }
     ]  # fmt: skip
 
@@ -60,9 +60,9 @@ def test_shares_by_hand() -> None:
 def test_slices_by_hand() -> None:
     rows = bubble_slices(BY_HAND).select("rank", "start_ns", "end_ns", "name", "waits_for").rows()
     assert rows == [
-        (0, 120, 155, "waiting for upstream", 1),
+        (0, 120, 155, "waiting for backward of stage 1", 1),
         (0, 155, 165, "exposed transfer", 1),
-        (0, 185, 190, "waiting for upstream", 1),
+        (0, 185, 190, "waiting for backward of stage 1", 1),
         (0, 190, 205, "exposed transfer", 1),
         (1, 100, 113, "warm-up", None),
         (1, 155, 160, "late start", None),
@@ -78,7 +78,7 @@ def test_transfer_under_way_when_the_rank_falls_idle() -> None:
         (1, "W", 0, 0, 2), (1, "F", 0, 14, 20), (1, "F", 1, 34, 36), (1, "F", 2, 40, 50),
     ]  # fmt: skip
     ranks = rank_bubbles(profile_of(blocks)).filter(pl.col("rank") == 1)
-    assert ranks.select("upstream_ns", "transfer_ns", "late_ns").row(0) == (8 + 10, 4 + 4 + 2, 2)
+    assert ranks.select("forward_ns", "transfer_ns", "late_ns").row(0) == (8 + 10, 4 + 4 + 2, 2)
 
 
 def test_missing_upstream_is_unknown() -> None:
@@ -118,8 +118,8 @@ def test_transfers_of_the_model_are_found() -> None:
     """1F1B on two stages with a slow link. Rank 0 waits 20-43 for B0 and gets it at 46, waits 96-109 for B2 and gets it
     at 112. Rank 1 starts at 13, waits 73-76 for F2 and gets it at 79, ends at 109; the step ends at 132."""
     ranks = rank_bubbles(concluded(simulate(schedule("1f1b", 2, 3), Costs(10, 20, transfer=3))))
-    parts = ranks.select("warm_up_ns", "upstream_ns", "transfer_ns", "late_ns", "cool_down_ns").rows()
-    assert parts == [(0, 23 + 13, 3 + 3, 0, 0), (13, 3, 3, 0, 132 - 109)]
+    parts = ranks.select("warm_up_ns", "forward_ns", "backward_ns", "transfer_ns", "late_ns", "cool_down_ns").rows()
+    assert parts == [(0, 0, 23 + 13, 3 + 3, 0, 0), (13, 3, 0, 3, 0, 132 - 109)]
 
 
 NAMES = st.sampled_from(
@@ -154,7 +154,7 @@ def test_rules_of_any_run(profile: Profile, seed: int) -> None:
     slices = bubble_slices(profile).with_columns(length=pl.col("end_ns") - pl.col("start_ns"))
     for cause, name in CAUSES.items():
         if cause != "optimizer":  # drawn as the optimizer's own blocks
-            assert slices.filter(pl.col("name") == name)["length"].sum() == ranks[f"{cause}_ns"].sum(), cause
+            assert slices.filter(pl.col("cause") == name)["length"].sum() == ranks[f"{cause}_ns"].sum(), cause
     shuffled = Profile(
         ranks=profile.ranks.sample(fraction=1, shuffle=True, seed=seed),
         spans=profile.spans.sample(fraction=1, shuffle=True, seed=seed),

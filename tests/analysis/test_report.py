@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tests.support.profiles import concluded
 from trace_export.analysis.compare import compare
 from trace_export.analysis.formulas import closed_form
-from trace_export.analysis.report import PARTS, report
+from trace_export.analysis.report import report
+from trace_export.analysis.report_tables import PARTS
 from trace_export.analysis.stragglers import slow_links, slow_ranks, slow_stages
 from trace_export.analysis.theory import modelled_blocks
 from trace_export.model import MESSAGES, RANKS, SPANS, Declared, Profile, conform
@@ -58,7 +59,7 @@ def test_bubble_of_a_simulated_run_is_the_formula(name: str, p: int, m: int, cos
     assert set(result.stages["global_ns"]) == {idle * MS}
     assert result.theory.recognition.plan.name == name
     assert result.theory.closed_form.idle_ns == pytest.approx(idle * MS)
-    assert result.theory.levels["step_ns"].to_list() == [length] * 4
+    assert result.theory.levels["pipeline_ns"].to_list() == [length] * 4
     assert result.theory.levels["bubble"].to_list() == pytest.approx([idle * MS / length] * 4)
 
 
@@ -109,7 +110,7 @@ def test_levels_of_an_uneven_run() -> None:
     slow = np.where(s.ops["stage"].to_numpy() == 1, 1.5, 1.0) * even
     jittered = np.round(slow * rng.uniform(0.8, 1.2, len(slow)))
     start, end = start_and_end(s, jittered, 2 * MS)
-    levels = report(concluded(as_profile(s, start, end))).theory.levels["step_ns"].to_list()
+    levels = report(concluded(as_profile(s, start, end))).theory.levels["pipeline_ns"].to_list()
     kinds = s.ops["kind"].to_numpy()
     means = np.where(kinds == "F", jittered[kinds == "F"].mean(), jittered[kinds == "B"].mean())
     assert levels[0] == pytest.approx(float(start_and_end(s, means)[1].max()))
@@ -170,11 +171,12 @@ def test_tables_and_json() -> None:
     assert document["schedule"]["name"] == "1f1b"
     assert document["steps"][0]["bubble"] == pytest.approx(3 / 11)
     tables = {table.title: table.frame for table in result.tables()}
-    assert tables["Steps"]["step ms"].to_list() == [330.0]
+    assert tables["Steps"]["pipeline ms"].to_list() == [330.0]
     assert tables["Steps"]["bubble %"].to_list() == [27.27]
     assert tables["Stages"]["busy ms"].to_list() == [240.0] * 4
     assert sum(tables["Idle time by cause"]["idle ms"]) == pytest.approx(90)
-    assert "Slow ranks" not in tables
+    assert tables["Slow ranks"].is_empty()
+    assert {t.title: t.note for t in result.tables()}["Slow ranks"].startswith("cannot be found")
 
 
 @pytest.mark.parametrize("steps", [1, 2])
@@ -193,7 +195,9 @@ def test_runs_without_a_schedule_still_have_bubbles(steps: int) -> None:
     assert len(result.steps) == steps
     assert result.theory.levels.is_empty()
     assert json.loads(result.json())["schedule"]["name"] is None
-    assert "What if" not in {table.title for table in result.tables()}
+    tables = {table.title: table for table in result.tables()}
+    assert tables["What if"].frame.is_empty()
+    assert "no known schedule" in tables["What if"].note
 
 
 def test_report_of_nothing() -> None:

@@ -43,4 +43,4 @@ def test_steps_of_another_size_than_the_one_that_was_recognised_have_their_own_m
     assert modelled_blocks(first)["microbatch"].max() == 3
     found = report(first).theory
     assert found.recognition.plan.microbatches == 4
-    assert found.levels["step_ns"].to_list() == [(4 + 1) * 3000] * 4
+    assert found.levels["pipeline_ns"].to_list() == [(4 + 1) * 3000] * 4

@@ -22,7 +22,8 @@ from trace_export.schedules.schedule import virtual_stage
 
 CAUSES = {
     "warm_up": "warm-up",
-    "upstream": "waiting for upstream",
+    "forward": "waiting for forward",
+    "backward": "waiting for backward",
     "transfer": "exposed transfer",
     "late": "late start",
     "unknown": "unknown cause",
@@ -32,9 +33,10 @@ CAUSES = {
 """What idle time is due to, by the stem of its column (`warm_up_ns`):
 
 warm-up: before the rank's first block; cool-down: after its last; optimizer tail: the part of that in which its
-optimizer runs; waiting for upstream: the block before in the pipeline has not ended yet; exposed transfer: it has, and
-nothing runs until the data are here; late start: nothing is missing, but the block does not start (host, scheduler,
-data loader); unknown: the block before was not read, or has no number."""
+optimizer runs; waiting for forward, for backward: the block of another rank on which the next one depends, and which
+passes on activations or gradients, has not ended yet; exposed transfer: it has, and nothing runs until the data are
+here; late start: nothing is missing, but the block does not start (host, scheduler, data loader); unknown: the block
+before was not read, or has no number."""
 
 
 def rank_bubbles(profile: Profile) -> pl.DataFrame:
@@ -61,7 +63,7 @@ def measure(profile: Profile) -> Bubbles:
     work = _busy_blocks(profile.spans)
     windows = _windows(work, profile.steps)
     gaps = _split(_gaps(work), profile)
-    inner = ["upstream_ns", "transfer_ns", "late_ns", "unknown_ns"]
+    inner = ["forward_ns", "backward_ns", "transfer_ns", "late_ns", "unknown_ns"]
     ranks = (
         windows.join(_optimizer_tail(profile.spans, windows), on=RANK_STEP_KEY, how="left", nulls_equal=True)
         .join(gaps.group_by(RANK_STEP_KEY).agg(pl.col(inner).sum()), on=RANK_STEP_KEY, how="left", nulls_equal=True)
@@ -84,8 +86,12 @@ def measure(profile: Profile) -> Bubbles:
 
 
 def step_bubbles(profile: Profile) -> pl.DataFrame:
-    """run, step, start_ns, end_ns, ranks, whole, bubble, bubble_own: the shares of the step (0 … 1) in which the ranks
-    are idle, by the global and by the own-window definition; sorted by (run, step)."""
+    """run, step, start_ns, end_ns, ranks, whole, bubble, bubble_own, pipeline_ns, step_ns; sorted by (run, step).
+
+    The bubbles are the shares (0 … 1) of `pipeline_ns`, from start_ns to end_ns, in which the ranks are idle, by the
+    global and by the own-window definition. `step_ns` is the time from the start to that of the step with the next
+    number, as a training log counts it: with the optimizer and what else lies between; null where that step is absent.
+    """
     return step_shares(_windows(_busy_blocks(profile.spans), profile.steps))
 
 
@@ -104,31 +110,46 @@ def step_shares(ranks: pl.DataFrame) -> pl.DataFrame:
             bubble_own=pl.when(own_window.sum() > 0).then(pl.col("own_ns").sum() / own_window.sum()),
         )
         .sort(STEP_KEY)
+        .with_columns(pipeline_ns=pl.col("end_ns") - pl.col("start_ns"), step_ns=_TO_NEXT)
     )
 
 
+_NEXT = pl.col("step").shift(-1).over("run")
+_TO_NEXT = pl.when(pl.col("step") + 1 == _NEXT).then(pl.col("start_ns").shift(-1).over("run") - pl.col("start_ns"))
+
+
 def bubble_slices(profile: Profile) -> pl.DataFrame:
-    """Every idle stretch of every rank as a slice: rank, stage, run, step, start_ns, end_ns, name (a value of
-    `CAUSES`), waits_for (the rank whose block is missing, where it is known), category (`bubble`); sorted by
-    (rank, start_ns)."""
+    """Every idle stretch of every rank as a slice: rank, stage, run, step, start_ns, end_ns, name (the cause, and the
+    stage that is waited for), cause (a value of `CAUSES`), waits_for (the rank whose block is missing, where it is
+    known), category (`bubble`); sorted by (rank, start_ns)."""
     work = _busy_blocks(profile.spans)
     windows = _windows(work, profile.steps)
     gaps = _split(_gaps(work), profile)
-    ends = pl.col("idle_ns") + pl.col("upstream_ns")
+    ends = pl.col("idle_ns") + pl.col("forward_ns") + pl.col("backward_ns")
     parts = [
         _slice(windows, "warm_up", "step_start_ns", "first_ns"),
-        _slice(gaps, "upstream", "idle_ns", ends, waits_for=pl.col("producer")),
+        *(
+            _slice(gaps.filter(pl.col("direction") == way), cause, "idle_ns", ends, waits_for=pl.col("producer"))
+            for way, cause in (("F", "forward"), ("B", "backward"))
+        ),
         _slice(gaps, "transfer", ends, ends + pl.col("transfer_ns"), waits_for=pl.col("producer")),
         _slice(gaps.filter(pl.col("late_ns") > 0), "late", ends + pl.col("transfer_ns"), "start_ns"),
         _slice(gaps.filter(pl.col("unknown_ns") > 0), "unknown", "idle_ns", "start_ns"),
         *_tail_slices(profile.spans, windows),
     ]
     slices = pl.concat(parts).filter(pl.col("end_ns") > pl.col("start_ns"))
+    places = profile.ranks.select("rank", "stage")
+    waited = pl.format("{} of stage {}", "cause", "of_stage")
+    for_block = pl.col("cause").is_in([CAUSES["forward"], CAUSES["backward"]])
     return (
-        slices.join(profile.ranks.select("rank", "stage"), on="rank", how="left")
-        .select("rank", "stage", *STEP_KEY, "start_ns", "end_ns", "name", "waits_for", category=pl.lit("bubble"))
+        slices.join(places, on="rank", how="left")
+        .join(places.rename({"rank": "waits_for", "stage": "of_stage"}), on="waits_for", how="left")
+        .with_columns(name=pl.when(for_block).then(waited).fill_null(pl.col("cause")))
+        .select(
+            "rank", "stage", *STEP_KEY, "start_ns", "end_ns", "name", "cause", "waits_for", category=pl.lit("bubble")
+        )
         .sort("rank", "start_ns")
-    )
+    )  # fmt: skip
 
 
 def _busy_blocks(spans: pl.DataFrame) -> pl.DataFrame:
@@ -166,13 +187,14 @@ def _gaps(work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _split(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
-    """`gaps` with upstream_ns, transfer_ns, late_ns, unknown_ns, whose sum is the gap, and the producer's rank."""
+    """`gaps` with forward_ns, backward_ns, transfer_ns, late_ns, unknown_ns, whose sum is the gap, and the producer's
+    rank."""
     gaps = gaps.hstack(_producers(profile)[gaps["row"]])
     idle, start, made = pl.col("idle_ns"), pl.col("start_ns"), pl.col("made_ns")
     known = made.is_not_null()
     gaps = pl.concat([gaps.filter(known).with_columns(lacks=False), _lacks(gaps.filter(~known), profile)])
     unknown = pl.when("lacks").then(start - idle).otherwise(0)
-    upstream = pl.when(known).then((pl.min_horizontal(start, made) - idle).clip(0)).otherwise(0)
+    waiting = pl.when(known).then((pl.min_horizontal(start, made) - idle).clip(0)).otherwise(0)
     # Data that were on their way before the rank fell idle are here when a transfer on this link usually ends.
     usual = (
         pl.when((made > idle) & (made <= start))
@@ -186,9 +208,12 @@ def _split(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
     transfer = (
         pl.when(known).then((pl.min_horizontal(start, here) - pl.max_horizontal(idle, made)).clip(0)).otherwise(0)
     )
-    return gaps.with_columns(unknown_ns=unknown, upstream_ns=upstream, transfer_ns=transfer).with_columns(
-        late_ns=start - idle - pl.col("unknown_ns") - pl.col("upstream_ns") - pl.col("transfer_ns")
-    )
+    return gaps.with_columns(
+        unknown_ns=unknown,
+        forward_ns=pl.when(pl.col("direction") == "F").then(waiting).otherwise(0),
+        backward_ns=pl.when(pl.col("direction") == "B").then(waiting).otherwise(0),
+        transfer_ns=transfer,
+    ).with_columns(late_ns=start - idle - pl.sum_horizontal("unknown_ns", "forward_ns", "backward_ns", "transfer_ns"))
 
 
 def _producers(profile: Profile) -> pl.DataFrame:
@@ -271,6 +296,6 @@ def _slice(
     start = pl.col(start) if isinstance(start, str) else start
     end = pl.col(end) if isinstance(end, str) else end
     return frame.select(
-        *RANK_STEP_KEY, start_ns=start, end_ns=end, name=pl.lit(CAUSES[cause]),
+        *RANK_STEP_KEY, start_ns=start, end_ns=end, cause=pl.lit(CAUSES[cause]),
         waits_for=pl.lit(None, pl.Int32) if waits_for is None else waits_for,
     )  # fmt: skip

@@ -9,7 +9,7 @@ import polars as pl
 
 from trace_export.analysis import bubbles
 from trace_export.analysis.bubbles import CAUSES
-from trace_export.analysis.report import ReportTable
+from trace_export.analysis.report_tables import ReportTable
 from trace_export.analysis.whole_steps import of_whole_steps
 from trace_export.model import STEP_KEY, WORK_KINDS, Profile
 

@@ -16,10 +16,11 @@ from trace_export.model import Note, Profile
 @dataclass(frozen=True)
 class Summary:
     """The facts of a run. `hosts` are the names and `kinds` the formats of what has blocks; `stages` counts the
-    pipeline stages, `stage_origin` says how they are known; `blocks` counts them by kind. `step_ns` is the median
-    length of a step and `bubble` the mean share of idle time in them (global definition; None without steps), both of
-    the `whole_steps` (on all ranks), or where there is none, of all. `clocks` has the columns of `model.CLOCKS` and the
-    label of the host, in the order of the machines."""
+    pipeline stages, `stage_origin` says how they are known; `blocks` counts them by kind. `step_ns` is the median time
+    from the start of a step to that of the next (None where there are no two in a row), `pipeline_ns` that to the end
+    of its last forward, backward or weight block, and `bubble` the mean share of idle time in the latter (global
+    definition; None without steps), all of the `whole_steps` (on all ranks), or where there is none, of all. `clocks`
+    has the columns of `model.CLOCKS` and the label of the host, in the order of the machines."""
 
     hosts: list[str]
     kinds: list[str]
@@ -29,6 +30,7 @@ class Summary:
     steps: int
     whole_steps: int
     step_ns: int | None
+    pipeline_ns: int | None
     blocks: dict[str, int]
     bubble: float | None
     clocks: pl.DataFrame
@@ -52,7 +54,8 @@ def summarise(profile: Profile, failures: Sequence[TraceExportError] = ()) -> Su
         stage_origin=", ".join(drawn["stage_origin"].drop_nulls().unique().sort()) or "unknown",
         steps=all_steps.height,
         whole_steps=int(all_steps["whole"].sum()),
-        step_ns=_median(steps["end_ns"] - steps["start_ns"]),
+        step_ns=_median(steps["step_ns"]),
+        pipeline_ns=_median(steps["pipeline_ns"]),
         blocks=dict(counts.iter_rows()),
         bubble=float(value) if isinstance(value := steps["bubble"].mean(), float) else None,
         clocks=_clocks(profile),

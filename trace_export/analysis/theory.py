@@ -22,16 +22,16 @@ from trace_export.schedules.catalogue import CATALOGUE
 from trace_export.schedules.schedule import Schedule, of_plan, schedule
 from trace_export.schedules.simulate import Times, start_and_end
 
-LEVELS: dict[str, pl.DataType] = {"level": pl.String(), "step_ns": pl.Float64(), "bubble": pl.Float64()}
-"""How the step comes about: the schedule with one duration per kind of block; with each stage's own (adds the
+LEVELS: dict[str, pl.DataType] = {"level": pl.String(), "pipeline_ns": pl.Float64(), "bubble": pl.Float64()}
+"""How the pipeline time comes about: the schedule with one duration per kind of block; with each stage's own (adds the
 imbalance of the stages); with every block's own (adds jitter); as measured (adds transfers and the host)."""
 
 CHANGES: dict[str, pl.DataType] = {
-    "change": pl.String(), "step_ns": pl.Float64(), "saved": pl.Float64(), "bubble": pl.Float64(),
+    "change": pl.String(), "pipeline_ns": pl.Float64(), "saved": pl.Float64(), "bubble": pl.Float64(),
     "in_flight": pl.Float64(),
 }  # fmt: skip
-"""What the model's step would take after one change. `saved` is the share of the time per micro-batch that is saved;
-`in_flight` the micro-batches whose activations the worst stage holds at once."""
+"""What the model's pipeline time would be after one change. `saved` is the share of the time per micro-batch that is
+saved; `in_flight` the micro-batches whose activations the worst stage holds at once."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ FILLS = {
 IDLE = "#d3d9df"
 IDLE_FILLS = {
     "warm-up": "#c5cfe0",
-    "waiting for upstream": "#eed9a2",
+    "waiting for forward": "#eed9a2",
+    "waiting for backward": "#d3c9f0",
     "exposed transfer": "#e9b99c",
     "late start": "#dcb8d2",
     "optimizer tail": "#f3c9cc",

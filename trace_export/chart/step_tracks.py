@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from trace_export.chart.builder import Builder
-from trace_export.model import STEP_KEY
+from trace_export.model import STEP_KEY, WORK_KINDS
 
 STEPS_TRACK = "Steps"
 STEP_NAME = "step {}"
@@ -43,9 +43,11 @@ def add_steps(builder: Builder, blocks: pl.DataFrame, extra: pl.DataFrame | None
 
 
 def add_stages_busy(builder: Builder, blocks: pl.DataFrame, order: int) -> None:
-    """How many of the stages have a block running, from `blocks` of one rank per stage."""
+    """How many of the stages are busy with a micro-batch (`WORK_KINDS`), from `blocks` of one rank per stage."""
     runs = (
-        blocks.filter(pl.col("stage").is_not_null(), pl.col("end_ns") > pl.col("start_ns"))
+        blocks.filter(
+            pl.col("stage").is_not_null(), pl.col("kind").is_in(WORK_KINDS), pl.col("end_ns") > pl.col("start_ns")
+        )
         .sort("stage", "start_ns")
         .with_columns(before=pl.col("end_ns").cum_max().shift().over("stage"))
         .with_columns(run=(pl.col("start_ns") > pl.col("before")).fill_null(True).cum_sum())
@@ -64,9 +66,8 @@ def add_stages_busy(builder: Builder, blocks: pl.DataFrame, order: int) -> None:
     samples = samples.select("ts_ns", value=pl.col("change").cum_sum()).filter(
         (pl.col("value") != pl.col("value").shift()).fill_null(True)
     )
-    track = builder.track(
-        "stages busy", order, kind="counter", unit="stages", description="Stages with a block running, one rank of each"
-    )
+    what = "Stages with a forward, backward or weight block running, one rank of each; the optimizer does not count"
+    track = builder.track("stages busy", order, kind="counter", unit="stages", description=what)
     builder.samples(samples, track)
 
 

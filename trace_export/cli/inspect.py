@@ -54,7 +54,7 @@ def _show(result: Inspection) -> None:
     """The ranks, with times as text in UTC, then the notes."""
     import polars as pl
 
-    from trace_export.analysis.report import ReportTable
+    from trace_export.analysis.report_tables import ReportTable
 
     counts = result.sources.group_by("kind", maintain_order=True).len()
     terminal.console().print("sources: " + (", ".join(f"{n} {kind}" for kind, n in counts.iter_rows()) or "none"))

@@ -48,12 +48,12 @@ def run_rows(run: Summary) -> list[tuple[str, str]]:
         ("source", ", ".join(run.kinds)),
         ("ranks", str(run.ranks)),
         ("stages", f"{run.stages} ({run.stage_origin})"),
-        ("steps", _steps(run) + (f", {duration(run.step_ns)} each (median)" if run.step_ns else "")),
+        ("steps", _steps(run)),
         ("blocks", blocks),
     ]
     if run.bubble is not None:
         which = "whole steps" if 0 < run.whole_steps < run.steps else "steps"
-        rows.append(("bubble", f"{run.bubble:.1%} of the {which} (first start to last end over all stages)"))
+        rows.append(("bubble", f"{run.bubble:.1%} of the pipeline time of the {which}"))
     rows += [("clock", _clock(clock)) for clock in run.clocks.head(HOSTS_SHOWN).iter_rows(named=True)]
     if len(run.clocks) > HOSTS_SHOWN:
         rows.append(("clock", f"… and {len(run.clocks) - HOSTS_SHOWN} more hosts; --json lists them all"))
@@ -81,7 +81,12 @@ def model_rows(model: ModelSummary) -> list[tuple[str, str]]:
 
 
 def _steps(run: Summary) -> str:
-    return str(run.steps) if run.whole_steps == run.steps else f"{run.steps} ({run.whole_steps} whole)"
+    words = [str(run.steps) if run.whole_steps == run.steps else f"{run.steps} ({run.whole_steps} whole)"]
+    if run.step_ns:
+        words.append(f"{duration(run.step_ns)} from start to start")
+    if run.pipeline_ns:
+        words.append(f"pipeline time {duration(run.pipeline_ns)} (median)")
+    return ", ".join(words)
 
 
 def _few(names: list[str], most: int = 4) -> str:

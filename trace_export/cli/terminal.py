@@ -7,14 +7,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from trace_export.cells import cells_of
 from trace_export.errors import TraceExportError, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from trace_export.analysis.report import ReportTable
+    from trace_export.analysis.report_tables import ReportTable
     from trace_export.cli.options import Printing
     from trace_export.model import Note
     from trace_export.workflow.progress import Progress as Report
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 NOTES_SHOWN = 20
 WIDE = 240
 """Columns where nobody looks at a terminal: a line of a table stays one line in a file or a pipe."""
+PROSE = 80
+"""Columns of prose where there are more."""
 _CONTROLS = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Those above ASCII that terminals obey."""
 
@@ -78,29 +82,40 @@ def facts(rows: Sequence[tuple[str, str]]) -> None:
 
 
 def tables(items: Sequence[ReportTable]) -> None:
-    """Each table with its title above and its note below."""
+    """Each table with its title above and its note below: the leading rows, and all that are flagged (in bold)."""
     from rich.console import Console
     from rich.table import Table
 
     out = Console(highlight=False, width=None if sys.stdout.isatty() else WIDE, markup=False, emoji=False)
     for item in items:
-        table = Table(title=item.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-        for name, dtype in item.frame.schema.items():
-            table.add_column(name, justify="right" if dtype.is_numeric() else "left")
-        for row in item.frame.iter_rows():
-            table.add_row(*(_cell(value) for value in row))
-        out.print(table)
-        if item.note:
-            out.print(printable(item.note), style="dim")
+        out.print(item.title, style="bold")
+        rows = item.leading()
+        if rows:
+            table = Table(box=None, pad_edge=False)
+            columns = [column for column in item.frame if column.name not in item.details]
+            for column in columns:
+                table.add_column(column.name, justify="right" if column.dtype.is_numeric() else "left")
+            cells = [cells_of(column, yes="yes", no="") for column in columns]
+            for row in rows:
+                table.add_row(*(column[row] for column in cells), style="bold" if row in item.flagged else None)
+            out.print(table)
+        for text in _below(item, len(rows)):
+            paragraph(out, text, style="dim")
         out.print()
 
 
-def _cell(value: object) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else ""
-    return printable(value)
+def paragraph(out: Console, text: str, style: str | None = None, indent: str = "") -> None:
+    """Prose, in lines that are read with ease wherever it goes."""
+    width = min(out.width, PROSE)
+    for line in wrap(printable(text), width, initial_indent=indent, subsequent_indent=indent, break_long_words=False):
+        out.print(line, style=style)
+
+
+def _below(item: ReportTable, shown: int) -> Iterator[str]:
+    if item.note:
+        yield item.note
+    if more := item.frame.height - shown:
+        yield f"{more} more rows in --json and in the page"
 
 
 def notes(items: Sequence[Note]) -> None:

@@ -109,10 +109,11 @@ def _overlays(profile: Profile, options: WriteOptions) -> Iterator[Overlay]:
 
 
 def _step_arguments(profile: Profile) -> pl.DataFrame:
-    """What each step says of itself: its bubble, and where some are not whole, that it is not."""
+    """What each step says of itself: its times and its bubble, and where some are not whole, that it is not."""
     steps = step_bubbles(profile)
     marks = [] if steps["whole"].all() else [pl.when(~pl.col("whole")).then(pl.lit("no")).alias("whole")]
-    return steps.select("run", "step", (100 * pl.col("bubble")).alias("bubble %"), *marks)
+    ms = [(pl.col(f"{what}_ns") / 1e6).alias(f"{what} ms") for what in ("step", "pipeline")]
+    return steps.select("run", "step", *ms, (100 * pl.col("bubble")).alias("bubble %"), *marks)
 
 
 def write(

@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page
 from tests.support.browser import browser, opened, pixels
 from tests.writers.pictures.test_picture import MS, run_of
 from trace_export.analysis.bubbles import rank_bubbles
-from trace_export.analysis.report import ReportTable
+from trace_export.analysis.report_tables import Place, ReportTable
 from trace_export.chart.colours import FILLS
 from trace_export.chart.layout import lay_out
 from trace_export.model import Profile
@@ -198,6 +198,25 @@ def test_report_shows_its_tables(profile: Profile, tmp_path: Path, browser: Brow
         rows = [["0", "14 ms", "0.1429", "12346", "yes"], ["1", "–", "0.0500", "–", "no"]]
         assert page.locator("td").all_inner_texts() == rows[0] + rows[1]
         assert page.locator("td.number").count() == 6
+
+
+def test_a_long_table_is_folded_and_flagged_rows_lead_to_the_chart(
+    profile: Profile, tmp_path: Path, browser: Browser
+) -> None:
+    table = ReportTable("Stages", pl.DataFrame({"stage": range(64)}), "", {37: Place(stage=1), 3: Place()})
+    picture.write_page(lay_out(profile), tmp_path / "report.html", [table])
+    with opened(browser, tmp_path / "report.html") as page:
+        assert page.locator("td").count() == 64  # nothing is left out
+        seen = [text.split()[0] for text in page.locator("td:visible").all_inner_texts()]
+        assert seen == [*map(str, range(30)), "37"]
+        assert page.locator("tr.flagged").all_inner_texts()[0] == "3"
+        assert page.locator("a.place").count() == 1  # what is nowhere in the chart has no link
+        before = page.locator("canvas").screenshot()
+        page.locator("a.place").click()
+        page.wait_for_timeout(200)
+        assert page.locator("canvas").screenshot() != before
+        page.emulate_media(media="print")
+        assert page.locator("select").is_hidden()
 
 
 def test_nothing_is_asked_of_a_server(path: Path) -> None:

@@ -31,16 +31,17 @@ BUBBLE = (
 )
 
 _OPTIONAL = {"kind": pl.String, "microbatch": pl.Int32, "microbatch_b": pl.Int32, "chunk": pl.Int32,
-             "rank": pl.Int32, "run": pl.Int32, "step": pl.Int32}  # fmt: skip
+             "rank": pl.Int32, "stage": pl.Int32, "run": pl.Int32, "step": pl.Int32, "cause": pl.String}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the picture: a track of the chart with all its lanes. `rank` is None on a model's row."""
+    """A line of the picture: a track of the chart with all its lanes. `rank` and `stage` are None on a model's row."""
 
     name: str
     lanes: int
     rank: int | None
+    stage: int | None = None
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def _slices(chart: Chart, tracks: list[list[Track]]) -> pl.DataFrame:
     missing = [pl.lit(None, dtype).alias(name) for name, dtype in _OPTIONAL.items() if name not in slices.columns]
     slices = slices.with_columns(missing).join(places, on="track")
     block = pl.col("category") == "block"
-    kind = pl.coalesce("kind", pl.when(block).then(pl.lit("")).otherwise("name"))
+    kind = pl.coalesce("kind", pl.when(block).then(pl.lit("")).otherwise(pl.coalesce("cause", "name")))
     if slices.filter(block)["run"].drop_nulls().is_empty():  # one run only, whatever added slices say of it
         slices = slices.with_columns(run=pl.lit(None, pl.Int32))
     return slices.with_columns(kind=kind)
@@ -164,9 +165,10 @@ def _row_tracks(chart: Chart) -> list[list[Track]]:
 
 def _rows(tracks: list[list[Track]], slices: pl.DataFrame) -> tuple[Row, ...]:
     measured = slices.filter(pl.col("category") == "block")
-    ranks = dict(measured.group_by("row").agg(pl.col("rank").first()).iter_rows())
+    found = measured.group_by("row").agg(pl.col("rank", "stage").first())
+    places = {row: (rank, stage) for row, rank, stage in found.iter_rows()}
     return tuple(
-        Row(lanes[0].flat or lanes[0].name, max(track.lane for track in lanes) + 1, ranks.get(row))
+        Row(lanes[0].flat or lanes[0].name, max(track.lane for track in lanes) + 1, *places.get(row, (None, None)))
         for row, lanes in enumerate(tracks)
     )
 

@@ -24,6 +24,7 @@
     from: Math.min(...data.steps.map((s) => s.start)),
     to: Math.max(...data.steps.map((s) => s.end), 1),
   };
+  let marked = -1; // the row that a link of a table leads to
   const view = { ...(data.steps.length > 1 ? { from: data.steps[0].start, to: data.steps[0].end } : whole) };
 
   pen.font = WORDS;
@@ -107,6 +108,7 @@
       const y = (tops[index] + (tops[index + 1] ?? bottom)) / 2 + 4;
       pen.fillStyle = ink.text;
       pen.textAlign = "right";
+      pen.font = index === marked ? `bold ${WORDS}` : WORDS;
       pen.fillText(row.name, gutter - 8, y, gutter - 8);
       const share = step.shares[index];
       if (share !== null) pen.fillText(`${(100 * share).toFixed(1)}%`, canvas.clientWidth - 4, y);
@@ -143,6 +145,10 @@
     });
     lines.forEach((_, line) => drawLine(line));
     pen.restore();
+    if (marked >= 0) {
+      pen.strokeStyle = ink.text;
+      pen.strokeRect(gutter + 0.5, tops[marked] + 0.5, plotWidth() - 1, (tops[marked + 1] ?? bottom) - tops[marked] - 1);
+    }
     drawRows(ink);
   }
 
@@ -228,6 +234,15 @@
     keys[event.key]();
     event.preventDefault();
   });
+
+  document.querySelectorAll("a.place").forEach((link) => link.addEventListener("click", () => {
+    marked = Number(link.dataset.row ?? -1);
+    const step = data.steps[link.dataset.step ?? choice.selectedIndex] ?? data.steps[0];
+    choice.value = step.name;
+    show(step.start, step.end);
+  }));
+  // Paper is white and of another width.
+  addEventListener("beforeprint", draw);
 
   const all = data.steps.length > 1 ? [{ name: "all steps", start: whole.from, end: whole.to }] : [];
   [...data.steps, ...all].forEach(({ name, start, end }) => {

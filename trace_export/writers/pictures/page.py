@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from html import escape
 from importlib.resources import files
-from math import floor, log10
 from typing import Any, Protocol
 
 import orjson
 import polars as pl
 
+from trace_export.cells import cells_of
 from trace_export.chart.colours import TEXT
 from trace_export.errors import printable
 from trace_export.writers import mark
@@ -29,8 +30,23 @@ HELP = "Zoom: Ctrl + wheel, or W and S. Move: drag, or A and D. Everything: doub
 _NOT_FACTS = ("row", "lane", "start_ns", "end_ns", "name", "label", "fill")
 
 
+ROWS = 30
+"""A longer table is folded: flagged rows and as many others are seen at once."""
+
+
+class Place(Protocol):
+    """Where a row of a table is in the chart; None where that is nowhere."""
+
+    @property
+    def stage(self) -> int | None: ...
+
+    @property
+    def step(self) -> tuple[int | None, int | None] | None: ...
+
+
 class Table(Protocol):
-    """A table of the report: its `frame` is shown as it is, null as –."""
+    """A table of the report: its `frame` is shown as it is, null as –. `flagged` are the numbers of rows to highlight,
+    with their place in the chart."""
 
     @property
     def title(self) -> str: ...
@@ -40,6 +56,9 @@ class Table(Protocol):
 
     @property
     def note(self) -> str: ...
+
+    @property
+    def flagged(self) -> Mapping[int, Place]: ...
 
 
 def page(figure: Figure, tables: Sequence[Table] = (), still_steps: int | None = None) -> str:
@@ -62,7 +81,7 @@ def page(figure: Figure, tables: Sequence[Table] = (), still_steps: int | None =
         f'<canvas id="chart" tabindex="0" role="img" aria-label="{safe(figure.title)}"></canvas><div id="tip"></div>',
         f'<noscript><img alt="{safe(figure.title)}" src="data:image/svg+xml;base64,{still}"></noscript>',
         *(f"<p>{safe(remark)}</p>" for remark in figure.remarks),
-        *map(_table, tables),
+        *(_table(table, figure) for table in tables),
         f'<script type="application/json" id="data">{_json(_data(figure))}</script>',
         f"<script>{script}</script></body></html>\n",
     ])  # fmt: skip
@@ -126,27 +145,53 @@ def _json(data: dict[str, Any]) -> str:
     return orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY).decode().replace("<", "\\u003c")
 
 
-def _table(table: Table) -> str:
-    columns = [(name, _cells(column), column.dtype.is_numeric()) for name, column in table.frame.to_dict().items()]
-    head = "".join(f"<th{_right(number)}>{safe(name.replace('_', ' '))}</th>" for name, _, number in columns)
-    cells = [[f"<td{_right(number)}>{cell}</td>" for cell in column] for _, column, number in columns]
-    rows = "".join(f"<tr>{''.join(row)}</tr>" for row in zip(*cells, strict=True))
+def _table(table: Table, figure: Figure) -> str:
     note = f"<p>{safe(table.note)}</p>" if table.note else ""
-    return (
-        f'<h2>{safe(table.title)}</h2>{note}<div class="wide"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>"
+    title = f"<h2>{safe(table.title)}</h2>{note}"
+    if table.frame.is_empty():
+        return title
+    columns = [(name, cells_of(column, no="no"), column.dtype.is_numeric()) for name, column in _columns(table)]
+    head = "".join(f"<th{_right(number)}>{safe(name.replace('_', ' '))}</th>" for name, _, number in columns)
+    cells = [[f"<td{_right(number)}>{escape(cell)}</td>" for cell in column] for _, column, number in columns]
+    rows = ["".join(row) for row in zip(*cells, strict=True)]
+    for number, place in table.flagged.items():
+        link = _link(place, figure)
+        first, end = rows[number].split("</td>", 1)
+        rows[number] = f"{first}{link}</td>{end}"
+    marked = [f"<tr{_flag(number in table.flagged)}>{row}</tr>" for number, row in enumerate(rows)]
+    seen = [row for number, row in enumerate(marked) if number < ROWS or number in table.flagged]
+    folded = [row for number, row in enumerate(marked) if number >= ROWS and number not in table.flagged]
+    html = title + _grid(head, seen)
+    if folded:
+        html += f"<details><summary>{len(folded)} more rows</summary>{_grid(head, folded)}</details>"
+    return html
+
+
+def _columns(table: Table) -> list[tuple[str, pl.Series]]:
+    return list(table.frame.to_dict().items())
+
+
+def _grid(head: str, rows: Sequence[str]) -> str:
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+
+
+def _flag(flagged: bool) -> str:
+    return ' class="flagged"' if flagged else ""
+
+
+def _link(place: Place, figure: Figure) -> str:
+    """A link to the row and step of the chart, as far as they are drawn."""
+    row = next((n for n, row in enumerate(figure.rows) if place.stage is not None and row.stage == place.stage), None)
+    keys = figure.steps.select("run", "step").rows()
+    wanted = place.step or ()
+    step = next(
+        (n for n, (run, step) in enumerate(keys) if wanted and (run in (None, wanted[0]) and step == wanted[1])), None
     )
+    if row is None and step is None:
+        return ""
+    data = "".join(f' data-{name}="{at}"' for name, at in (("row", row), ("step", step)) if at is not None)
+    return f' <a href="#chart" class="place"{data} title="show in the chart">▸ chart</a>'
 
 
 def _right(number: bool) -> str:
     return ' class="number"' if number else ""
-
-
-def _cells(column: pl.Series) -> list[str]:
-    """The values as HTML. Floats have as many decimals as show four digits of the column's largest."""
-    if column.dtype.is_float():
-        largest = column.abs().filter(column.is_finite()).to_list()
-        decimals = min(max(3 - floor(log10(max(largest, default=0) or 1)), 0), 6)
-        return ["–" if value is None else f"{value:.{decimals}f}" for value in column]
-    words = {None: "–", True: "yes", False: "no"} if column.dtype == pl.Boolean else {None: "–"}
-    return [words[value] if value in words else safe(value) for value in column]
