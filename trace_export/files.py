@@ -9,16 +9,20 @@ import errno
 import gzip
 import os
 import stat
+import tomllib
 import zipfile
 import zlib
 from contextlib import suppress
 from importlib import import_module
 from io import BufferedReader
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 GENERATOR: Final = "trace-export"
 """The name by which files of this program say who wrote them."""
+
+MOST_TOML_BYTES = 1 << 14
+"""The size of a file of options, some 200 entries. A dotted key takes the square of its length in memory."""
 
 GZIP = b"\x1f\x8b"
 """What a gzipped file begins with."""
@@ -53,6 +57,14 @@ def read_file(path: Path, most: int) -> bytes:
     if len(content) > most:
         raise OSError(errno.EFBIG, f"more than {most:,} bytes", str(path))
     return content
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file of at most `MOST_TOML_BYTES`. Raises ValueError where it is not TOML."""
+    try:
+        return tomllib.loads(read_file(path, MOST_TOML_BYTES).decode("utf-8"))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def end_of(path: Path, begin: int, size: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -55,7 +56,7 @@ def test_multi_machine_without_machine_folders(logs: bool, run_cli: Cli, samples
 
 
 def test_a_binary_file_called_workerlog(run_cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "workerlog.0").write_bytes(os.urandom(200_000))
+    (tmp_path / "workerlog.0").write_bytes(random.Random(1).randbytes(200_000))
     result = run_cli("--log_dir", tmp_path)
     assert result.returncode == 1
     assert "no pipeline record in this log" in sentence(result)

@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -22,6 +23,7 @@ from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
 from trace_export.viewer.first_step import first_step
+from trace_export.workers.cluster import Cluster
 
 LIMIT_S = 60
 """A run that opens a pipe waits for ever."""
@@ -175,8 +177,17 @@ def test_an_exporter_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Mon
     ("content", "why"),
     [("[" * 100_000, "more than 16,384 bytes"), ("x=" + "[" * 10_000, "nested too deeply"), ("a." * 9_000, "16,384")],
 )
-def test_a_file_of_rules_is_of_bounded_size(content: str, why: str, tmp_path: Path) -> None:
-    path = tmp_path / "rules.toml"
+@pytest.mark.parametrize("option", [lambda file: Dialects.of((file,)), lambda file: Cluster.parse("tcp://x:1", [file])])
+def test_a_file_of_options_is_of_bounded_size(
+    option: Callable[[str], object], content: str, why: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "options.toml"
     path.write_text(content)
     with pytest.raises(UsageError, match=why):
-        Dialects.of((str(path),))
+        option(str(path))
+
+
+def test_a_pipe_as_a_plan_of_machines_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "plan.toml")
+    with pytest.raises(UsageError, match=r"plan\.toml: cannot be read \(not a regular file\)"):
+        Cluster.parse("tcp://x:1", [str(tmp_path / "plan.toml")])

@@ -5,15 +5,12 @@ The system ends a run that goes beyond its bounds.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
 from tests.faults.sizes import SIZES
+from tests.support.limits import limited
 
 MEMORY = 640 << 20
 """What every run may have (RLIMIT_DATA counts what is reserved: the stacks of threads, the pools of allocators, without
@@ -22,14 +19,6 @@ FILE_FACTOR = 20
 """And so many times the size of its files."""
 SECONDS, SECONDS_PER_MB = 30, 3
 """Of processors."""
-
-
-def limited(memory: int, seconds: float, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """The command with bounds on its private memory and its processor time."""
-    limits = f'ulimit -d {memory >> 10}; ulimit -t {round(seconds)}; exec "$@"'
-    command = ["sh", "-c", limits, "sh", sys.executable, "-m", "trace_export", *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "1", "PYTHONWARNINGS": "error"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("what", SIZES)

@@ -12,6 +12,7 @@ from samples.generators.paddle import Job
 from tests.support.paddle_jobs import JOBS
 from trace_export.errors import UsageError
 from trace_export.model import RANKS, SPANS, Declared, Plan, Profile, conform
+from trace_export.pipeline import stages_from_work
 from trace_export.pipeline.stages import chunk_placement, resolve
 from trace_export.schedules.recorded import OVERLAPPED, PLAIN
 from trace_export.schedules.schedule import schedule
@@ -243,3 +244,34 @@ def test_lost_ranks_are_told_where_stages_are_counted_without_them() -> None:
     (warning,) = [n for n in found.notes if n.level == "warning"]
     assert warning.code == "ranks-absent"
     assert "(2 of them)" in warning.text
+
+
+def restarted(runs: int) -> pl.DataFrame:
+    """The blocks of two stages that were started so many times and ran three micro-batches each time."""
+    order = {0: "F0 F1 B0 F2 B1 B2", 1: "F0 B0 F1 B1 F2 B2"}
+    words = [(rank, number, word) for rank, text in order.items() for number, word in enumerate(text.split())]
+    one = pl.DataFrame(
+        [(rank, 1000 * number, word[0], int(word[1])) for rank, number, word in words],
+        schema=["rank", "at", "kind", "microbatch"], orient="row",
+    )  # fmt: skip
+    blocks = pl.select(run=pl.int_range(runs)).join(one, how="cross", maintain_order="left_right")
+    start = pl.col("run") * 100_000 + pl.col("at")
+    return conform(blocks.with_columns(start_ns=start, end_ns=start + 900, step=0, chunk=0), SPANS)
+
+
+def test_thousands_of_restarts_are_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    measure = stages_from_work.measure
+    monkeypatch.setattr(stages_from_work, "measure", lambda spans: seen.append(spans) or measure(spans))
+    inference = stages_from_work.infer(restarted(5000))
+    assert inference is not None
+    assert inference.exact
+    assert inference.stages.select("rank", "stage").rows() == [(0, 0), (1, 1)]
+    assert len(seen) == stages_from_work.RUNS
+
+
+def test_the_run_with_blocks_of_all_ranks_decides_among_many() -> None:
+    spans = restarted(100)
+    inference = stages_from_work.infer(spans.filter((pl.col("rank") == 0) | (pl.col("run") == 99)))
+    assert inference is not None
+    assert inference.stages.select("rank", "stage").rows() == [(0, 0), (1, 1)]

@@ -196,9 +196,7 @@ def test_a_slow_or_vanishing_client_holds_nobody_up(trace: Path, capfd: pytest.C
 
 def test_ends_when_nobody_asks(trace: Path) -> None:
     with public(trace) as server:
-        begin = time.monotonic()
         assert server.serve(0.3, once=True) is False
-        assert time.monotonic() - begin < 3
 
 
 @pytest.mark.parametrize("become", ["gone", "a pipe"])

@@ -65,7 +65,10 @@ def json(text: str) -> None:
 
 def size(path: Path) -> str:
     """A file's size as people read it."""
-    value = float(path.stat().st_size)
+    try:
+        value = float(path.stat().st_size)
+    except OSError:  # somebody has moved it since
+        return "gone by now"
     for unit in ("B", "kB", "MB"):
         if value < 1000:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

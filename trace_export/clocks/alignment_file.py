@@ -17,6 +17,7 @@ import polars as pl
 from trace_export.clocks.apply import offset_at, uncorrected
 from trace_export.clocks.observations import hosts_of_ranks, with_hosts
 from trace_export.errors import SourceError
+from trace_export.files import read_file
 from trace_export.model import CLOCKS, Profile, conform
 from trace_export.units import LIMIT_NS
 
@@ -127,11 +128,9 @@ def _clock(path: Path, host: str, entry: dict[str, Any], t0: int) -> dict[str, A
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise SourceError(path, "is too large for a clock alignment", _REMEDY)
-        known = orjson.loads(path.read_bytes())
+        known = orjson.loads(read_file(path, MOST_BYTES))
     except OSError as error:
-        raise SourceError(path, f"cannot be read: {error.strerror}") from error
+        raise SourceError(path, f"cannot be read: {error.strerror}", _REMEDY) from error
     except orjson.JSONDecodeError as error:
         raise SourceError(path, f"is not JSON: {error}", _REMEDY) from error
     if not isinstance(known, dict):

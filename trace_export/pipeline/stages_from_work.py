@@ -24,6 +24,9 @@ from trace_export.model import STEP_KEY, WORK_KINDS
 STEPS = 5
 """So many steps are looked at, those with the most blocks: a cut step has fewer."""
 
+RUNS = 32
+"""So many runs are looked at, those with blocks of the most ranks: a log may hold thousands of restarts."""
+
 _FORWARD = pl.col("kind").is_in(["F", "FB"])
 _BACKWARD = pl.col("kind") != "F"
 
@@ -49,14 +52,21 @@ def sample(spans: pl.DataFrame, steps: int = STEPS) -> pl.DataFrame:
 def infer(spans: pl.DataFrame, *, continued: bool = False) -> Inference | None:
     """The stage of every rank that has blocks, or None where their order says nothing. Needs no labels but `kind`.
 
-    Every run is looked at on its own; counts take precedence over times. `continued`: the forwards count on over two
-    chunks that lie in a V (`Declared.numbers_continue`).
+    Each of the `RUNS` fullest runs is looked at on its own; counts take precedence over times. `continued`: the
+    forwards count on over two chunks that lie in a V (`Declared.numbers_continue`).
     """
-    runs = spans.select(pl.col("run").fill_null(0)).to_series().unique().sort()
-    of_runs = (spans.filter(pl.col("run").fill_null(0) == run) for run in runs)
+    of_runs = _fullest_runs(spans).partition_by("run", maintain_order=True)
     found = [_infer(measure(_with_chunks(run) if continued else run), vee=continued) for run in of_runs]
     usable = [inference for inference in found if inference is not None]
     return min(usable, key=lambda i: (-len(i.stages), not i.exact), default=None)
+
+
+def _fullest_runs(spans: pl.DataFrame) -> pl.DataFrame:
+    """The blocks of the `RUNS` fullest runs, run by run; a block without run counts as of the first."""
+    spans = spans.with_columns(pl.col("run").fill_null(0))
+    sizes = spans.group_by("run").agg(ranks=pl.col("rank").n_unique(), blocks=pl.len())
+    fullest = sizes.sort("ranks", "blocks", "run", descending=[True, True, False]).head(RUNS)
+    return spans.join(fullest, on="run", how="semi", maintain_order="left").sort("run", maintain_order=True)
 
 
 def placement(spans: pl.DataFrame, *, continued: bool = False) -> Literal["loop", "vee"] | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from trace_export.errors import UsageError
+from trace_export.files import read_toml
 
 EVERY: Final = "*"
 """Stands for every machine."""
@@ -46,11 +46,12 @@ class Cluster:
 
 def _plan(file: Path) -> list[tuple[str, Path]]:
     try:
-        machines = tomllib.loads(file.read_text(encoding="utf-8"))["machines"]
+        machines = read_toml(file)["machines"]
         named = [(m, [f] if isinstance(f, str) else f) for m, f in machines.items()]
         return [(machine, Path(folder)) for machine, folders in named for folder in folders]
     except OSError as error:
         raise UsageError(f"--at {file}: cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        why = f" ({error})" if isinstance(error, ValueError) else ""
         remedy = 'it needs a table [machines] with lines like node1 = "/scratch/profiles"'
-        raise UsageError(f"--at {file}: is not a plan", remedy) from error
+        raise UsageError(f"--at {file}: is not a plan{why}", remedy) from error

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
 import polars as pl
 
 from trace_export.errors import UsageError
-from trace_export.files import read_file
+from trace_export.files import read_toml
 from trace_export.model import WORK_KINDS
 
 NUMBERS = ("microbatch", "chunk", "stage", "microbatch_b", "chunk_b", "stage_b", "step", "rank", "place")
@@ -24,8 +23,6 @@ PIPELINING = "torch-pipelining"
 STAGE = "torch-stage"
 """The dialect of its stages, which name their transfers but do not number them."""
 
-MOST_RULE_BYTES = 1 << 14
-"""The size of a file of rules, some 200 of them. A dotted key takes the square of its length in memory."""
 N = "[0-9]{1,9}"
 GROUP = re.compile(r"\(\?P?<(\w+)>")
 _WHERE = rf"(?: stage=(?P<place>{N}))?(?: step=(?P<step>{N}))?(?: rank=(?P<rank>{N}))?"
@@ -128,9 +125,7 @@ def user_rules(marker: str) -> list[Rule]:
         return [_user_rule(pattern.strip(), kind.strip())]
     path = Path(marker)
     try:
-        content = tomllib.loads(read_file(path, MOST_RULE_BYTES).decode("utf-8"))
-    except RecursionError as error:
-        raise UsageError(f"{path}: is not a file of marker rules: it is nested too deeply") from error
+        content = read_toml(path)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(

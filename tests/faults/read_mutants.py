@@ -1,0 +1,85 @@
+"""Reads mutants of one input, each within a bound on processor time that the system enforces.
+
+`python -m tests.faults.read_mutants KIND COUNT FOLDER` prints the number of each before it is read, and at the end how
+many were accepted and refused.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import sys
+from pathlib import Path
+
+from tests.faults.inputs import INPUTS
+from tests.faults.mutate import mutant
+from trace_export.errors import SourceError
+from trace_export.model import Profile
+from trace_export.sources.find import find
+from trace_export.sources.read import read
+from trace_export.sources.source import ReadOptions
+
+SECONDS = 10
+"""Of processors, for one mutant; an input takes some hundredths of one."""
+MEMORY_KB = 400_000
+"""What a run may add to the memory of the process: a length or count in a file must never be believed."""
+
+KINDS = ["F", "B", "W", "FB", "OPT"]
+
+
+def check(profile: Profile) -> None:
+    """Whatever the input was, what comes out keeps the promises of the tables."""
+    profile.validate()
+    spans, ranks = profile.spans, profile.ranks
+    assert not ranks["rank"].is_duplicated().any()
+    assert ranks["rank"].null_count() == ranks["host"].null_count() == 0
+    assert set(ranks["host"]) <= set(profile.hosts["host"])
+    assert set(spans["rank"]) <= set(ranks["rank"])
+    assert spans["start_ns"].null_count() == spans["end_ns"].null_count() == 0
+    assert (spans["end_ns"] >= spans["start_ns"]).all()
+    assert spans["kind"].drop_nulls().is_in(KINDS).all()
+    for column in ("microbatch", "chunk"):
+        assert (spans[column].drop_nulls() >= 0).all()
+
+
+def bound_processor_time() -> None:
+    """The system ends the process (SIGXCPU) when it has used `SECONDS` more."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    most = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + SECONDS, most))
+
+
+def main(kind: str, mutants: int, folder: Path) -> None:
+    made = INPUTS[kind]
+    source = made.source(folder)
+    check(read(source, ReadOptions()))
+    sound = {name: next(folder.rglob(name)) for name in made.files}
+    content = {name: path.read_bytes() for name, path in sound.items()}
+    files = sorted(folder.rglob("*"))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    accepted = refused = 0
+    for seed in range(mutants):
+        print("mutant", seed, flush=True)
+        chance = random.Random(seed)
+        name = chance.choice((made.files[0], *made.files))  # most of them break what matters most
+        broken = mutant(content[name], chance)
+        sound[name].write_bytes(broken)
+        bound_processor_time()
+        try:
+            for found in find(folder).sources:
+                check(read(found, ReadOptions()))
+                accepted += 1
+        except SourceError as error:
+            assert str(error).isprintable()
+            assert str(sound[name].parent) in str(error)
+            refused += 1
+        assert sound[name].read_bytes() == broken, "the input was changed"
+        assert sorted(folder.rglob("*")) == files, "files came or went"
+        sound[name].write_bytes(content[name])
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < MEMORY_KB, f"the process grew by {grown} kB"
+    print("accepted", accepted, "refused", refused)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
