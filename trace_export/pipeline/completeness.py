@@ -112,11 +112,11 @@ def _wanted(parts: pl.DataFrame) -> pl.DataFrame:
     usual number, or if some have more, the most frequent one, and of two the larger.
     """
     votes = pl.concat([parts.select(*STEP_KEY, n=pl.col(kind)) for kind in ("F", "B")]).filter(pl.col("n") > 0)
-    usual = votes["n"].mode().max()
+    usual = pl.lit(votes["n"].mode().max(), pl.Int64)
     share = pl.col("len") / pl.col("len").sum()
     by_step = votes.group_by(*STEP_KEY, "n").len().sort("len", "n").group_by(STEP_KEY, maintain_order=True)
     found = by_step.agg(pl.col("n").last(), most=pl.col("n").max(), clear=share.last() > 0.5)
-    number = pl.when(~pl.col("clear") & (pl.col("most") <= usual)).then(pl.lit(usual, pl.Int64)).otherwise("n")
+    number = pl.when(~pl.col("clear") & (pl.col("most") <= usual)).then(usual).otherwise("n")
     return found.select(*STEP_KEY, n=number, usual=number == usual)
 
 

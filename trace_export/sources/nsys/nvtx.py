@@ -35,7 +35,8 @@ def most_frequent(db: Database, count: int = 5) -> list[str]:
     for chunk in _chunks(db):
         names = chunk["text"].str.replace(SUFFIX + "$", "").value_counts(name="count").rename({"text": "name"})
         totals = pl.concat([totals, names]).group_by("name").agg(pl.col("count").sum())
-    return totals.filter(pl.col("name") != "").top_k(count, by="count").sort("count", descending=True)["name"].to_list()
+    ordered = totals.filter(pl.col("name") != "").sort("count", "name", descending=[True, False])
+    return ordered["name"].head(count).to_list()
 
 
 def _chunks(db: Database) -> Iterator[pl.DataFrame]:

@@ -13,7 +13,6 @@ from itertools import count
 import polars as pl
 
 from trace_export.model import Note
-from trace_export.sources.nsys.cupti import KERNEL_TABLE
 from trace_export.sources.nsys.session import environment_rank
 from trace_export.sources.ranges.blocks import stages_of
 from trace_export.sources.ranges.ranges import Ranges
@@ -24,17 +23,14 @@ from trace_export.sources.source import Source
 Numbers = dict[int, int]
 """Process → rank, of the processes that the evidence covers."""
 
-FIRST_LOOK = 1 << 14
-"""Rows of kernels that are looked at together for the device of each process; usually the first hold all of them."""
 
-
-def read_ranks(db: Database, ranges: Ranges, source: Source) -> tuple[pl.DataFrame, list[Note]]:
+def read_ranks(db: Database, ranges: Ranges, source: Source, devices_of: Numbers) -> tuple[pl.DataFrame, list[Note]]:
     """process, rank, rank_origin, stage, stage_origin, device of every process with blocks, and notes on it.
 
-    A process whose recorded rank another one has too is left out.
+    A process whose recorded rank another one has too is left out. `devices_of`: process → its own number of its GPU.
     """
     processes = ranges.of("block")["process"].unique().sort().to_list()
-    devices = _devices(db, processes)
+    devices = _physical(db, {process: devices_of.get(process, -1) for process in processes})
     stages = stages_of(ranges)
     places = {**{p: min(own) for p, own in stages.items()}, **_from_names(ranges, "place")}
     alone = processes[0] if len(processes) == 1 else None
@@ -92,7 +88,7 @@ def _from_names(ranges: Ranges, number: str = "rank") -> Numbers:
 def _from_mpi(db: Database) -> Numbers:
     if not db.has("MPI_RANKS", "globalTid", "rank"):
         return {}
-    rows = db.texts("SELECT DISTINCT globalTid >> 24, rank FROM MPI_RANKS WHERE globalTid IS NOT NULL")
+    rows = db.texts("SELECT DISTINCT globalTid >> 24, rank FROM MPI_RANKS WHERE globalTid IS NOT NULL ORDER BY 1, 2")
     return {process: rank for process, rank in rows if isinstance(rank, int) and 0 <= rank < 10**9}
 
 
@@ -111,20 +107,12 @@ def _unique(numbers: Numbers, ranges: Ranges) -> tuple[list[int], list[int]]:
     return list(kept.values()), [p for p in numbers if p not in kept.values()]
 
 
-def _devices(db: Database, processes: list[int]) -> dict[int, tuple[int, int]]:
-    """Process → (physical GPU, the process's own number of it), -1 where unknown. Reads kernels until each process has
-    been seen."""
-    own: Numbers = {}
-    for where in db.chunks(KERNEL_TABLE, rows=FIRST_LOOK) if db.has(KERNEL_TABLE) else ():
-        for process, device in db.texts(f"SELECT DISTINCT globalPid >> 24, deviceId FROM {KERNEL_TABLE} WHERE {where}"):
-            own.setdefault(process, device if isinstance(device, int) else -1)
-        if own.keys() >= set(processes):
-            break
+def _physical(db: Database, devices: Numbers) -> dict[int, tuple[int, int]]:
+    """Process → (physical GPU, the process's own number of it), -1 where unknown."""
     physical: dict[tuple[int, int], int] = {}
     if db.has("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"):
         rows = db.texts("SELECT pid, cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE")
         physical = {(pid, cuda): gpu for pid, cuda, gpu in rows if isinstance(gpu, int) and isinstance(cuda, int)}
-    devices = {process: own.get(process, -1) for process in processes}
     return {
         process: (physical.get((process & 0xFFFFFF, device), device), device) for process, device in devices.items()
     }

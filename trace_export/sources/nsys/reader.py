@@ -12,7 +12,7 @@ from functools import partial
 from trace_export.errors import SourceError
 from trace_export.model import KernelFile, Profile
 from trace_export.sources.nsys import nccl, nvtx
-from trace_export.sources.nsys.cupti import GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, attribute
+from trace_export.sources.nsys.cupti import GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, attribute, devices_of
 from trace_export.sources.nsys.device_tasks import write_tasks
 from trace_export.sources.nsys.export_report import export_notes, exported
 from trace_export.sources.nsys.ranks import read_ranks
@@ -40,8 +40,8 @@ def read(source: Source, options: ReadOptions) -> Profile:
             raise SourceError(source.path, "is an SQLite database, but not an Nsight Systems export")
         session = read_session(db, source.path)
         ranges = _pipeline_ranges(db, options)
-        ranks, notes = read_ranks(db, ranges, source)
-        activity = None if options.host_ranges else attribute(db, ranges.frame)
+        activity, devices = (None, devices_of(db)) if options.host_ranges else attribute(db, ranges.frame)
+        ranks, notes = read_ranks(db, ranges, source, devices)
         worked = with_activity(ranges, activity)
         return profile(
             source,

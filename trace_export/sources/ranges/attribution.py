@@ -189,10 +189,13 @@ class Launches:
 
     @staticmethod
     def of_parts(parts: list[tuple[Ints, Ints, Ints]]) -> Launches:
-        """Of columns in pieces; one launch that nothing can match comes first, so that a search always ends."""
+        """Of columns in pieces, in any order; one launch that nothing can match comes first, so that a search always
+        ends. Of several with one id the one of the earliest range counts, and one outside all ranges last."""
         nothing = (np.array([-_LAST]), np.array([NONE], np.int32), np.array([NONE], np.int32))
         correlation, pipeline, call = (np.concatenate(p) for p in zip(nothing, *parts, strict=True))
         order = np.argsort(correlation, kind="stable")
+        if (np.diff(correlation[order]) == 0).any():  # rarely, and sorting by three keys takes three times as long
+            order = np.lexsort((call.astype(np.uint64), pipeline.astype(np.uint64), correlation))  # NONE comes last
         return Launches(correlation[order], pipeline[order], call[order])
 
     def of(self, correlations: Ints) -> tuple[npt.NDArray[np.bool_], Ints, Ints]:

@@ -19,15 +19,19 @@ COMMUNICATION = "communication"
 """The role that is added to those of dialects.NAMES: a call of NCCL."""
 
 RANGE = {"row": pl.Int64(), "process": pl.Int64(), "thread": pl.Int64(), "start": pl.Int64(), "end": pl.Int64()}
-"""The columns of a range as recorded; an open one ends before it starts."""
+"""The columns of a range as recorded; an open one ends before it starts. The order of the rows means nothing."""
+
+_SAME_TIMES = ["thread", "text"]
+"""What orders ranges of equal start and end."""
 
 
 @dataclass(frozen=True)
 class Ranges:
     """`frame`: id (the row's number), row, process (globalTid >> 24), thread, start, end in session time, the columns
-    of dialects.NAMES and `repaired`; sorted by process, start, the longer first. A step that was open at the end of the
-    capture ends where it starts; all other open ranges are only in `unclosed`, which has the same columns less the
-    last. `transfers`: see dialects.TRANSFERS. `untimed`: how many ranges were left out for their invalid times."""
+    of dialects.NAMES and `repaired`; sorted by process, start, the longer first, thread and text. A step that was open
+    at the end of the capture ends where it starts; all other open ranges are only in `unclosed`, which has the same
+    columns less the last. `transfers`: see dialects.TRANSFERS. `untimed`: how many ranges were left out for their
+    invalid times."""
 
     frame: pl.DataFrame
     transfers: pl.DataFrame
@@ -56,12 +60,12 @@ def gather(named: Sequence[pl.DataFrame], calls: Sequence[pl.DataFrame], dialect
     height, frame = frame.height, frame.filter(_timed())
     untimed = height - frame.height
     opened = pl.col("end") < pl.col("start")
-    unclosed = frame.filter(opened & (pl.col("role") != COMMUNICATION))
+    unclosed = frame.filter(opened & (pl.col("role") != COMMUNICATION)).sort("process", "start", *_SAME_TIMES)
     frame = frame.with_columns(
         end=pl.when(pl.col("role") == "step").then(pl.max_horizontal("start", "end")).otherwise("end")
     )
     frame = _repaired(frame.filter(~opened)).sort(
-        "process", "start", "end", "row", descending=[False, False, True, False]
+        "process", "start", "end", *_SAME_TIMES, descending=[False, False, True, False, False]
     )
     return Ranges(
         frame.with_row_index("id").cast({"id": pl.Int64}),
@@ -112,7 +116,7 @@ def _repaired(frame: pl.DataFrame) -> pl.DataFrame:
     begins.
     """
     ours = pl.col("dialect") == PIPELINING
-    frame = frame.sort("start", "end", "row", descending=[False, True, False])
+    frame = frame.sort("start", "end", *_SAME_TIMES, descending=[False, True, False, False])
     earlier = pl.col("end").cum_max().shift().over("process", "thread")
     inside = (pl.col("end") <= earlier) & (pl.col("start") < earlier)
     wrong = frame.filter(ours).filter(inside)["process"].unique().to_list()
