@@ -276,6 +276,25 @@ def test_streams_and_communication_lie_under_ranks(tmp_path: Path) -> None:
     assert [t.id for part in chart.parts() for t in part.tracks] == ids  # a second reading gives the same
 
 
+def test_communication_that_is_a_device_task_is_drawn_once(tmp_path: Path) -> None:
+    """On its stream, under the name of the transfer; two transfers of one kernel share it."""
+    made = two_stages()
+    made = replace(made, **with_devices(made, tmp_path))
+    (file,) = made.kernels
+    kernel = pl.read_ipc(file.path).filter(pl.col("name") == "ncclSend").row(0, named=True)
+    moved = made.p2p.with_columns(start_ns=pl.lit(kernel["start_ns"] - 1500), end_ns=pl.lit(kernel["end_ns"] - 1500))
+    second = moved.with_columns(role=pl.lit("recv"), microbatch=pl.lit(7, pl.Int32))
+    made = replace(made, p2p=pl.concat([moved, second, made.p2p]))
+    chart = lay_out(made, detailed(made))
+    stream = on(chart, "stream 13")
+    assert stream.select("name", "category", "kernel", "peer", "microbatch", "bytes").rows() == [
+        ("send F0, recv F7", "communication", "ncclSend", 2, None, 4096),
+        ("ncclRecv", "communication", None, None, None, None),
+        ("copy 数据", "memory", None, None, None, None),
+    ]
+    assert on(chart, "communication")["name"].to_list() == ["send F0", "allreduce"]  # the former called at other times
+
+
 def test_a_part_of_the_run_that_holds_few_device_tasks_or_none(tmp_path: Path) -> None:
     made = two_stages()
     made = replace(made, **with_devices(made, tmp_path))

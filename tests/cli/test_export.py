@@ -83,6 +83,16 @@ def test_inspect_says_what_is_there(run_cli: Cli, samples: Path) -> None:
     assert run_cli("inspect", samples / "paddle" / "two_machines").returncode == 0
 
 
+def test_inspect_exits_with_what_can_be_drawn(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    (tmp_path / "rank9.pt.trace.json").write_text("{}")
+    result = run_cli("inspect", tmp_path)
+    assert (result.returncode, "rank9.pt.trace.json" in result.stderr) == (1, True)
+    shutil.copytree(samples / "kineto" / "two_hosts", tmp_path / "good")
+    result = run_cli("inspect", tmp_path)
+    assert (result.returncode, "rank9.pt.trace.json" in result.stderr) == (3, True)
+    assert run_cli("inspect", tmp_path / "good").returncode == 0
+
+
 def test_one_file_as_output(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
     out = tmp_path / "chart.json.gz"
     result = run_cli(samples / "paddle" / "single", "--format", "chrome", "--gzip", "--out", out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -16,6 +17,7 @@ from trace_export.model import Profile
 from trace_export.names import natural
 
 COMMUNICATION = "communication"
+TIMES = ["start_ns", "end_ns"]
 ROWS = 1 << 18
 """Device tasks held at a time."""
 
@@ -27,10 +29,11 @@ def no_tasks(rank: int, rows: int) -> Iterable[pl.DataFrame]:
     return ()
 
 
-def add_ranks(builder: Builder, profile: Profile, ranks: list[dict[str, Any]], order: int) -> dict[int, int]:
-    """Adds the group "Ranks" with a group per rank that has communication or device tasks.
-
-    Returns the groups that device tasks go to: rank → track.
+def add_ranks(
+    builder: Builder, profile: Profile, ranks: list[dict[str, Any]], order: int, batches_of: TaskBatches
+) -> dict[int, DeviceTasks]:
+    """Adds the group "Ranks" with a group per rank that has communication or device tasks, and to it the communication
+    that is no device task. Returns by rank where its device tasks go, and what they are called.
 
     `ranks` are rows of `profile.ranks` in the order wanted, with their `text`.
     """
@@ -40,13 +43,44 @@ def add_ranks(builder: Builder, profile: Profile, ranks: list[dict[str, Any]], o
     if not wanted:
         return {}
     top = builder.track("Ranks", order, kind="group", description="Device tasks and communication of each rank drawn")
-    groups = {}
+    found = {}
     for place, rank in enumerate(wanted):
         name = f"rank {rank['rank']}"
-        groups[rank["rank"]] = group = builder.track(name, place, top, kind="group", description=rank["text"])
-        if (frame := communication.get(rank["rank"])) is not None:
-            builder.slices(frame, builder.track(COMMUNICATION, 0, group, flat=f"{name} · {COMMUNICATION}"))
-    return {rank: group for rank, group in groups.items() if rank in with_tasks}
+        group = builder.track(name, place, top, kind="group", description=rank["text"])
+        slices = communication.get(rank["rank"])
+        names = None
+        if slices is not None and rank["rank"] in with_tasks:
+            slices, names = _apart(slices, batches_of(rank["rank"], ROWS))
+        if slices is not None and len(slices):
+            builder.slices(slices, builder.track(COMMUNICATION, 0, group, flat=f"{name} · {COMMUNICATION}"))
+        if rank["rank"] in with_tasks:
+            found[rank["rank"]] = DeviceTasks(group, names)
+    return found
+
+
+@dataclass(frozen=True)
+class DeviceTasks:
+    """The group of tracks to which the device tasks of a rank go, and the transfers and collectives among them, by
+    which they are called: start_ns, end_ns, name and arguments (None: no one is known)."""
+
+    group: int
+    names: pl.DataFrame | None
+
+
+def _apart(slices: pl.DataFrame, batches: Iterable[pl.DataFrame]) -> tuple[pl.DataFrame, pl.DataFrame | None]:
+    """Of the slices of communication those that are no device task, for which they have the times of one, and the rest
+    once for each of these times: several transfers of one kernel share a name."""
+    kernels = [batch.filter(pl.col("category") == COMMUNICATION).select(TIMES) for batch in batches]
+    on_device = pl.concat([slices.select(TIMES).clear(), *kernels]).unique()
+    alone = slices.join(on_device, on=TIMES, how="anti", maintain_order="left")
+    shared = slices.join(on_device, on=TIMES, how="semi", maintain_order="left")
+    same = [pl.when(pl.col(c).n_unique() == 1).then(pl.col(c).first()).alias(c) for c in _arguments(slices)]
+    names = shared.group_by(TIMES, maintain_order=True).agg(pl.col("name").str.join(", "), *same)
+    return alone, names if len(names) else None
+
+
+def _arguments(slices: pl.DataFrame) -> list[str]:
+    return [c for c in slices.columns if c not in (*TIMES, "name", "category")]
 
 
 def first_task_ns(profile: Profile, ranks: list[int], batches_of: TaskBatches) -> int | None:
@@ -71,12 +105,12 @@ def _communication(profile: Profile) -> dict[int, pl.DataFrame]:
     return {int(rank): frame.drop("rank") for (rank,), frame in both.group_by("rank", maintain_order=True)}
 
 
-def tasks(profile: Profile, groups: dict[int, int], batches_of: TaskBatches, first_id: int) -> Iterator[Part]:
-    """The device tasks of each rank in `groups`, with a track for each new stream, numbered from `first_id`."""
+def tasks(profile: Profile, ranks: dict[int, DeviceTasks], batches_of: TaskBatches, first_id: int) -> Iterator[Part]:
+    """The device tasks of each of the `ranks`, with a track for each new stream, numbered from `first_id`."""
     ids = count(first_id)
-    for rank, group in groups.items():
+    for rank, place in ranks.items():
         streams = {
-            name: _Stream(name, order, rank, group) for order, name in enumerate(_stream_names(profile, rank), 1)
+            name: _Stream(name, order, rank, place) for order, name in enumerate(_stream_names(profile, rank), 1)
         }
         for batch in batches_of(rank, ROWS):
             for (name,), rows in batch.group_by("stream", maintain_order=True):
@@ -92,9 +126,10 @@ def _stream_names(profile: Profile, rank: int) -> list[str]:
 class _Stream:
     """The track of one stream; its lanes persist from batch to batch."""
 
-    def __init__(self, name: str, order: int, rank: int, group: int) -> None:
+    def __init__(self, name: str, order: int, rank: int, place: DeviceTasks) -> None:
         name = f"{name} stream" if name == COMMUNICATION else name  # siblings of one name are drawn as one
-        self._track = Track(0, name, group, order, flat=f"rank {rank} · {name}")
+        self._track = Track(0, name, place.group, order, flat=f"rank {rank} · {name}")
+        self._names = place.names
         self._lanes = Lanes()
         self._ids: list[int] = []
 
@@ -103,8 +138,16 @@ class _Stream:
         lane = self._lanes.assign(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
         known = len(self._ids)
         self._ids += [next(ids) for _ in range(known, self._lanes.count)]
-        fresh = tuple(
-            Track(**{**vars(self._track), "id": self._ids[lane], "lane": lane}) for lane in range(known, len(self._ids))
-        )
+        fresh = tuple(replace(self._track, id=self._ids[lane], lane=lane) for lane in range(known, len(self._ids)))
         track = pl.Series("track", np.array(self._ids, np.uint32)[lane])
-        return Part(fresh, rows.select(track, "start_ns", "end_ns", "name", "category"))
+        return Part(fresh, self._named(rows.select(track, "start_ns", "end_ns", "name", "category")))
+
+    def _named(self, slices: pl.DataFrame) -> pl.DataFrame:
+        """The slices with the names and arguments of communication, whose kernels all have the same few names."""
+        if self._names is None or not (slices["category"] == COMMUNICATION).any():
+            return slices
+        known = self._names.with_columns(category=pl.lit(COMMUNICATION))
+        slices = slices.with_columns(pl.col("name", "category").cast(pl.String))
+        found = slices.join(known, on=[*TIMES, "category"], how="left", maintain_order="left", suffix="_known")
+        kernel = pl.when(pl.col("name_known").is_not_null()).then("name").alias("kernel")
+        return found.with_columns(kernel, name=pl.coalesce("name_known", "name")).drop("name_known")

@@ -91,7 +91,7 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     step_tracks.add_stages_busy(builder, blocks.filter(pl.col("rank").is_in(firsts)), COUNTERS)
     step_tracks.add_counters(builder, profile.counters, numbers, COUNTERS + 1)
     detailed = drawn if options.detail != "spans" else []
-    groups = device_tracks.add_ranks(builder, profile, detailed, RANKS)
+    on_devices = device_tracks.add_ranks(builder, profile, detailed, RANKS, options.device_tasks)
     starts = (
         builder.first_ns(),
         device_tracks.first_task_ns(profile, [r["rank"] for r in detailed], options.device_tasks),
@@ -99,8 +99,8 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     origin = min((s for s in starts if s is not None), default=0)
     name = title(profile, options.schedule)
     main, final = builder.part(name, root_text(profile, origin, options.clocks))
-    groups = {rank: final[group] for rank, group in groups.items()}
-    more = partial(device_tracks.tasks, profile, groups, options.device_tasks, first_id=len(final) + 1)
+    on_devices = {rank: replace(each, group=final[each.group]) for rank, each in on_devices.items()}
+    more = partial(device_tracks.tasks, profile, on_devices, options.device_tasks, first_id=len(final) + 1)
     return Chart(name, origin, main, attributes(profile, origin, options.clocks), more)
 
 

@@ -23,7 +23,10 @@ def inspect(
     json: opt.Json = False,
     debug: opt.Debug = False,
 ) -> None:
-    """List the sources, ranks, hosts, stages and steps in a folder. Writes nothing."""
+    """List the sources, ranks, hosts, stages and steps in a folder. Writes nothing.
+
+    Exit code 1: no source can be drawn; 3: some cannot.
+    """
     from trace_export import api
 
     printing = opt.Printing(json=json, debug=debug)
@@ -34,7 +37,7 @@ def inspect(
     else:
         _show(result)
     terminal.errors(result.failures, debug)
-    raise typer.Exit(0 if result.sources.height else 1)
+    raise typer.Exit(1 if result.ranks.is_empty() else 3 if result.failures else 0)
 
 
 def _document(result: Inspection) -> str:

@@ -85,7 +85,9 @@ def nothing_found(
     linked = sum(note.count for note in found.notes if note.code == "links-not-followed")
     links = f"; folders that links here lead to are searched with --follow-links ({linked})" if linked else ""
     others = _unrecognised(found, {row.kind for row in of_command(family)})
-    return NothingToExportError(f"{log_dir}: no {what} in this folder", f"looked for {looked_for}{others}{links}")
+    guide = f"trace-export howto{f' {family}' if family else ''} says how to collect one"
+    looked = f"looked for {looked_for}{others}{links}"
+    return NothingToExportError(f"{log_dir}: no {what} in this folder", f"{looked}; {guide}")
 
 
 def no_rank(log_dir: Path, ranks: Numbers) -> TraceExportError:

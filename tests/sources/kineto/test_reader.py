@@ -571,17 +571,24 @@ def test_files_that_are_no_trace(tmp_path: Path, content: bytes, sentence: str) 
     assert sentence in str(error.value)
 
 
-def test_the_most_frequent_names_are_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", ["kineto", "kineto_2021"])
+def test_the_most_frequent_names_are_shown(tmp_path: Path, layout: str) -> None:
     trace = Trace()
+    trace.range(20, 30, "aten::linear")
+    path = trace.write(tmp_path / "t.json", layout)
+    with pytest.raises(SourceError, match=r"all names here are the framework's own; record again .*ti\.auto\(\)"):
+        loaded(path)
     for i in range(9):
         trace.range(i, i + 1, f"my_pass_{i % 2}")
-    with pytest.raises(SourceError, match=r"names here: my_pass_0, my_pass_1; mark the passes with .*ti\.auto\(\)"):
-        loaded(trace.write(tmp_path / "t.json"))
-    trace.range(20, 30, "aten::linear")
-    with pytest.raises(SourceError, match="names here: my_pass_0, my_pass_1; "):
-        loaded(trace.write(tmp_path / "t.json", "kineto_2021"))
+        trace.range(i, i + 1, f"ProfilerStep#{i}")
+    for i in range(2):
+        trace.range(9 + i, 10 + i, "my_pass_1")
+    names = r"names here: my_pass_1, my_pass_0; say which of these names are passes with --marker 'REGEX=>F', or record"
+    with pytest.raises(SourceError, match=names):
+        loaded(trace.write(path, layout))
     trace.kernel(100, 200, trace.call(3))
-    assert loaded(trace.write(tmp_path / "t.json"), markers=(r"my_pass_(?P<microbatch>\d)=>F",)).spans.height == 1
+    trace.write(path, layout)
+    assert loaded(path, markers=(r"my_pass_(?P<microbatch>\d)=>F",)).spans.height == 1
 
 
 def test_bad_numbers_of_kernels_do_not_stop_the_reader(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ it was open, launch and work joined by their correlation id. What stays in memor
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,7 +21,8 @@ from trace_export.sources.kineto.gpu_annotations import GpuAnnotations
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.attribution import NONE, GpuActivity, Launches, RangeIndex
 from trace_export.sources.ranges.blocks import stages_of
-from trace_export.sources.ranges.dialects import SUFFIX, Dialects
+from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.ranges.frequent import NameCounts
 from trace_export.sources.ranges.profile import profile, with_activity
 from trace_export.sources.ranges.ranges import Ranges, gather
 from trace_export.sources.ranges.transfers import transfers
@@ -37,12 +37,9 @@ WANTED = (
 )
 """Events that are read. PyTorch files the marks of trace_export.instrument (te:…) among its operators."""
 
-COUNTED_NAMES = 1000
-"""How many names of annotations are counted, for the error that lists the most frequent ones."""
 YEAR_2000_NS = 946_684_800 * 10**9
 """No trace is older; torch.profiler is of 2020."""
 YEAR_NS = 31_556_952 * 10**9
-_OPERATOR = r"^(?:aten|autograd|c10d|prims)::"
 _MARKS = pl.col("name").str.starts_with("te:")
 _PROCESS = pl.lit(0, pl.Int64).alias("process")
 """A trace is one process."""
@@ -59,7 +56,7 @@ class _Content:
     tasks: list[pl.DataFrame] = field(default_factory=list)
     calls: list[pl.DataFrame] = field(default_factory=lambda: [nccl.NONE])
     device: int | None = None
-    names: Counter[str] = field(default_factory=Counter)
+    names: NameCounts = field(default_factory=NameCounts)
     on_device: GpuAnnotations = field(default_factory=GpuAnnotations)
 
 
@@ -128,10 +125,7 @@ def _gathered(trace: Trace, dialects: Dialects) -> _Content:
         named = ranges.filter(dialects.may_know("text"))
         content.named.append(named.drop("external"))
         content.on_device.add(events, ranges, named)
-        stems = (
-            ranges.filter(~pl.col("text").str.contains(_OPERATOR))["text"].str.replace(SUFFIX + "$", "").value_counts()
-        )
-        content.names = Counter(dict((content.names + Counter(dict(stems.iter_rows()))).most_common(COUNTED_NAMES)))
+        content.names.add(ranges["text"])
         calls = events.filter(pl.col("cat").str.contains("_(?:runtime|driver)$"))
         content.launches.append(calls.select("start", _thread(), _id(-1)))
         kernels = events.filter(pl.col("cat") == "kernel")
@@ -163,9 +157,8 @@ def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> Non
         raise range_notes.no_names(
             source.path,
             "annotation",
-            [name for name, _ in content.names.most_common(range_notes.EXAMPLES)],
-            "mark the passes with `import trace_export.instrument as ti; ti.auto()`, or name your own with --marker "
-            "'REGEX=>F'",
+            content.names,
+            "record again with the passes marked by `import trace_export.instrument as ti; ti.auto()`",
         )
     if not host and not any(tasks.height for tasks in content.tasks):
         raise SourceError(

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from trace_export.sources.ranges.dialects import SUFFIX, Dialects
+from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.ranges.frequent import NameCounts
 from trace_export.sources.ranges.ranges import RANGE, Ranges, gather
 from trace_export.sources.shared.sqlite import Database, decoded
 
@@ -29,14 +30,12 @@ def read_ranges(db: Database, dialects: Dialects) -> Ranges:
     return gather(named, calls, dialects)
 
 
-def most_frequent(db: Database, count: int = 5) -> list[str]:
-    """The names that most ranges of the file have."""
-    totals = pl.DataFrame(schema={"name": pl.String, "count": pl.UInt32})
+def counted_names(db: Database) -> NameCounts:
+    """The names of the file's ranges."""
+    counts = NameCounts()
     for chunk in _chunks(db):
-        names = chunk["text"].str.replace(SUFFIX + "$", "").value_counts(name="count").rename({"text": "name"})
-        totals = pl.concat([totals, names]).group_by("name").agg(pl.col("count").sum())
-    ordered = totals.filter(pl.col("name") != "").sort("count", "name", descending=[True, False])
-    return ordered["name"].head(count).to_list()
+        counts.add(chunk["text"])
+    return counts
 
 
 def _chunks(db: Database) -> Iterator[pl.DataFrame]:

@@ -90,17 +90,16 @@ def _pipeline_ranges(db: Database, options: ReadOptions) -> Ranges:
 
 def _no_names(db: Database) -> SourceError:
     """Why none of the file's ranges is a block."""
-    frequent = nvtx.most_frequent(db)
-    if not frequent:
+    counts = nvtx.counted_names(db)
+    if not counts.total:
         return SourceError(
             db.path,
             "no NVTX ranges in the file: it was captured without NVTX, or the program has no ranges",
-            "capture with nsys profile -t cuda,nvtx and a runtime that names its passes",
+            "capture with nsys profile -t cuda,nvtx and the passes marked by trace-export run",
         )
     return range_notes.no_names(
         db.path,
         "NVTX range",
-        frequent,
-        "mark the passes with trace-export run, wrap them in torch.cuda.nvtx.range(f'F{microbatch}.{chunk}.0'), or "
-        "name your own with --marker 'REGEX=>F'",
+        counts,
+        "capture again with the passes marked by trace-export run, or in torch.cuda.nvtx.range(f'F{microbatch}.0.0')",
     )

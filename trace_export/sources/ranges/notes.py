@@ -10,23 +10,25 @@ import polars as pl
 from trace_export.errors import SourceError
 from trace_export.model import Note
 from trace_export.sources.ranges.attribution import GpuActivity
+from trace_export.sources.ranges.frequent import EXAMPLES, NameCounts
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.timestamps import UNTIMED
 
-EXAMPLES = 5
-"""How many names a sentence lists."""
 HOST = "draw the CPU-side ranges with --host"
 
 
-def no_names(path: Path, kind: str, frequent: list[str], remedy: str) -> SourceError:
-    """For a capture whose runtime does not name its passes; `kind` is what the profiler calls its ranges."""
-    found = ", ".join(map(_short, frequent)) or "none"
-    return SourceError(
-        path,
-        f"no {kind} is named like a pipeline block (looked for names such as F3.0.0, PP:0F3, Forward 3, "
-        f"forward_step, forward-0 and DeepSpeedEngine.forward); the most frequent names here: {found}",
-        remedy,
+def no_names(path: Path, kind: str, counts: NameCounts, remedy: str) -> SourceError:
+    """For a capture whose runtime does not name its passes; `kind` is what the profiler calls its ranges, `counts` are
+    their names, and `remedy` is how to collect a better one."""
+    looked_for = (
+        "looked for names such as F3.0.0, PP:0F3, Forward 3, forward_step, forward-0 and DeepSpeedEngine.forward"
     )
+    if frequent := counts.most_frequent():
+        found = f"the most frequent names here: {', '.join(map(_short, frequent))}"
+        remedy = f"say which of these names are passes with --marker 'REGEX=>F', or {remedy}"
+    else:
+        found = "all names here are the framework's own" if counts.total else "there is none here"
+    return SourceError(path, f"no {kind} is named like a pipeline block ({looked_for}); {found}", remedy)
 
 
 def no_work(path: Path, activity: GpuActivity | None) -> SourceError:
