@@ -9,12 +9,14 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from samples.generators.ascend import Truth, record
 from tests.support.ascend_jobs import JOBS
+from tests.support.command import command
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers already use all cores; before anything imports Polars
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
@@ -37,21 +39,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--slow"):
-        for item in items:
-            if "slow" in item.keywords:
-                item.add_marker(pytest.mark.skip(reason="long run, needs --slow"))
+    if config.getoption("--slow"):
+        return
+    long_runs = [item for item in items if "slow" in item.keywords]
+    config.hook.pytest_deselected(items=long_runs)
+    items[:] = [item for item in items if "slow" not in item.keywords]
 
 
 @pytest.fixture(scope="session")
 def run_cli() -> Cli:
-    """Runs `trace-export` with the arguments given, in a process of its own; returns what subprocess.run returns."""
+    """Runs `trace-export` with the arguments given; returns what subprocess.run returns.
 
-    def run(*arguments: object, timeout: float = 120, **kwargs: object) -> subprocess.CompletedProcess[str]:
+    It runs in this process, which saves the start of another; in a process of its own with a parameter of
+    subprocess.run other than `cwd` (`env`, `timeout`), and for `trace-export run`, which replaces its process.
+    """
+
+    def run(*arguments: object, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+        if kwargs.keys() <= {"cwd"} and arguments[:1] != ("run",):
+            return command(*arguments, **kwargs)
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", "NO_COLOR": "1"}
-        command = [sys.executable, "-m", "trace_export", *map(str, arguments)]
-        options = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, "env": environment, **kwargs}
-        return subprocess.run(command, timeout=timeout, check=False, **options)  # type: ignore[call-overload, no-any-return]
+        words = [sys.executable, "-m", "trace_export", *map(str, arguments)]
+        defaults = {
+            "capture_output": True,
+            "text": True,
+            "stdin": subprocess.DEVNULL,
+            "env": environment,
+            "timeout": 120,
+        }
+        return subprocess.run(words, check=False, **(defaults | kwargs))  # type: ignore[call-overload, no-any-return]
 
     return run
 

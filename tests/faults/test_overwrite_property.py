@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from subprocess import CompletedProcess
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +29,7 @@ from hypothesis import strategies as st
 from samples.generators import ascend as generate_ascend
 from samples.generators import paddle as generate_paddle
 from tests.faults.inputs import INPUTS
-from tests.support.command import Ended, command
+from tests.support.command import command
 from tests.support.profiles import table, two_stages
 from trace_export import Run
 from trace_export.model import CLOCKS
@@ -229,7 +230,7 @@ def entries(root: Path) -> dict[Path, Entry]:
     return found
 
 
-def check(world: World, run: Callable[[World], Ended]) -> Ended:
+def check(world: World, run: Callable[[World], CompletedProcess[str]]) -> CompletedProcess[str]:
     """Runs the command and looks at everything that was there before it."""
     before: dict[Path, Entry] = {}
     protected: set[Identity] = set()

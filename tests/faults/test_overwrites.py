@@ -351,7 +351,7 @@ def test_two_exports_at_once_into_one_folder(hosts: Path, place: Path, run_cli: 
     formats = ("--format", ",".join(FORMATS))
     assert command(hosts, *formats, "--out", alone).returncode == 0
     with ThreadPoolExecutor() as threads:
-        ended = list(threads.map(lambda _: run_cli(hosts, *formats, "--out", out), range(3)))
+        ended = list(threads.map(lambda _: run_cli(hosts, *formats, "--out", out, timeout=120), range(3)))
     assert [done.returncode for done in ended] == [0, 0, 0], [done.stderr for done in ended]
     assert {p.name: p.read_bytes() for p in out.iterdir()} == {p.name: p.read_bytes() for p in alone.iterdir()}
 

@@ -2,48 +2,76 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import io
 import os
-from contextlib import chdir, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+import signal
+import traceback
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
+from unittest import mock
 
-from typer.main import get_command
-
-from trace_export.cli.app import app
-from trace_export.errors import TraceExportError
+from trace_export.cli import main
 
 
 @cache
 def _parser() -> Any:
-    """What Typer makes of the commands; else it makes it anew for each call, which takes longer than all the rest."""
+    """What Typer makes of the commands; it would make it anew for each call."""
+    from typer.main import get_command
+
+    from trace_export.cli.app import app
+
     return get_command(app)
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended, named as in subprocess.CompletedProcess."""
+def command(*arguments: object, cwd: Path | None = None) -> CompletedProcess[str]:
+    """Runs `trace-export` with the arguments, in the folder `cwd`; returns what `subprocess.run` would. Fails where the
+    program reports an error of its own."""
+    given = [str(argument) for argument in arguments]
+    out, err = _stream(), _stream()
+    with redirect_stdout(out), redirect_stderr(err), chdir(cwd or Path.cwd()), _unchanged():
+        code = _exit_code(given)
+    ended = CompletedProcess(["trace-export", *given], code, _text(out), _text(err))
+    assert "internal error, " not in ended.stderr, ended.stderr
+    return ended
 
-    returncode: int
-    stdout: str
-    stderr: str
+
+def _exit_code(arguments: list[str]) -> int:
+    try:
+        with mock.patch("trace_export.cli.app.app", _parser()):
+            main(arguments)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except Exception:  # with --debug, which leaves it to the interpreter
+        traceback.print_exc()
+        return 1
+    return 0
 
 
-def command(*arguments: object, cwd: Path | None = None) -> Ended:
-    """Runs `trace-export` with the arguments, in the folder `cwd`. An error that is none of ours passes."""
-    out, err = io.StringIO(), io.StringIO()
-    code: object = 0
-    with redirect_stdout(out), redirect_stderr(err), chdir(cwd or Path.cwd()):
+def _stream() -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    stream.seek(0)
+    return stream.read()
+
+
+@contextmanager
+def _unchanged() -> Iterator[None]:
+    """Without colours; what the command sets for the rest of its process is as before at the end."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    threshold = gc.get_threshold()
+    with mock.patch.dict(os.environ, {"NO_COLOR": "1"}):
         try:
-            _parser()(
-                [os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in arguments], prog_name="trace-export"
-            )
-        except SystemExit as end:
-            code = end.code or 0
-        except TraceExportError as error:
-            code = error.exit_code
-            print(f"trace-export: {error}", file=err)
-    assert isinstance(code, int), code
-    return Ended(code, out.getvalue(), err.getvalue())
+            yield
+        finally:
+            atexit.unregister(gc.freeze)
+            gc.set_threshold(*threshold)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
