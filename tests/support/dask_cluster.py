@@ -27,6 +27,7 @@ class DaskCluster:
         self.address = f"{protocol}://127.0.0.1:{port}"
         self.folder, self.stack, self.settings = folder, stack, settings
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
+        self.stopped: list[subprocess.Popen[bytes]] = []
         self.scheduler = self._start("dask_scheduler", "--host", f"{protocol}://127.0.0.1", "--port", port)
 
     def start(self, name: str, package: Path = ROOT) -> None:
@@ -37,7 +38,24 @@ class DaskCluster:
     def stop(self, process: subprocess.Popen[bytes]) -> None:
         """The process stays, and answers no more."""
         process.send_signal(signal.SIGSTOP)
-        self.stack.callback(process.kill)
+        self.stopped.append(process)
+
+    def make_whole(self, *names: str) -> None:
+        """Ends the workers with other names and those that were stopped; starts the named ones that are gone."""
+        for process in self.stopped:
+            process.kill()
+            process.wait()
+        self.stopped.clear()
+        for name in set(self.workers).difference(names):
+            self.workers.pop(name).kill()
+
+        def whole() -> bool:
+            for name in names:  # one is refused and ends while the scheduler still knows the one before by its name
+                if name not in self.workers or self.workers[name].poll() is not None:
+                    self.start(name)
+            return sorted(self.names()) == sorted(names)
+
+        wait_until(whole)
 
     def names(self) -> list[str]:
         """The names of the workers that are there."""
@@ -71,7 +89,6 @@ def dask_cluster(folder: Path, *workers: str, protocol: str = "tcp", **settings:
     `distributed.scheduler.no-workers-timeout`."""
     with ExitStack() as stack:
         cluster = DaskCluster(folder, stack, protocol, {"WORKER__MEMORY__TERMINATE": "false", **settings})
-        for name in workers:
-            cluster.start(name)
-        wait_until(lambda: len(cluster.names()) == len(workers))
+        if workers:
+            cluster.make_whole(*workers)
         yield cluster

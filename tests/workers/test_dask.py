@@ -32,18 +32,25 @@ from trace_export.workers.identity import identity
 pytest.importorskip("distributed")
 
 
-@pytest.fixture
-def two_workers(tmp_path: Path) -> Iterator[DaskCluster]:
-    """A scheduler with the workers `left` and `right`."""
-    (tmp_path / "cluster").mkdir()
-    with dask_cluster(tmp_path / "cluster", "left", "right") as cluster:
+@pytest.fixture(scope="module")
+def one_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
+    """A scheduler for all tests that leave it running."""
+    with dask_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="module")
-def shared_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
-    """The same for tests that leave the cluster as it is."""
-    with dask_cluster(tmp_path_factory.mktemp("cluster"), "left", "right") as cluster:
+@pytest.fixture
+def two_workers(one_cluster: DaskCluster) -> DaskCluster:
+    """The workers `left` and `right`, whatever became of those of the test before."""
+    one_cluster.make_whole("left", "right")
+    return one_cluster
+
+
+@pytest.fixture
+def own_cluster(tmp_path: Path) -> Iterator[DaskCluster]:
+    """A cluster with the worker `left` for a test that ends its scheduler."""
+    (tmp_path / "cluster").mkdir()
+    with dask_cluster(tmp_path / "cluster", "left") as cluster:
         yield cluster
 
 
@@ -94,33 +101,33 @@ def test_tasks_that_fail_and_one_that_kills_every_worker(
     assert str(last) == "killed: no worker is left that could read it; start workers again, with more memory"
 
 
-def test_several_sources_in_a_task(shared_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_sources_in_a_task(two_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask, "MANY", 0)
     told: list[int] = []
     items = [*places(*"abcdefghij", "refuse"), *places("k", "l", at="right")]
-    results = dask.run(Cluster(shared_workers.address), perform, items, told.append)
+    results = dask.run(Cluster(two_workers.address), perform, items, told.append)
     assert [r[0] for r in results if isinstance(r, tuple)] == list("abcdefghijkl")
     assert "is refused" in str(results[10])
     assert sorted(told) == list(range(13))
 
 
 def test_several_items_whose_task_is_lost_are_read_one_by_one(
-    shared_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch
+    two_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dask, "MANY", 0)
-    results = dask.run(Cluster(shared_workers.address), perform, places("a", "b", "unpicklable", "c"))
+    results = dask.run(Cluster(two_workers.address), perform, places("a", "b", "unpicklable", "c"))
     assert [r[0] for r in results if isinstance(r, tuple)] == ["a", "b", "c"]
     assert str(results[2]).startswith("unpicklable: the Dask workers that read it died or lost it (")
 
 
-def test_each_machine_reads_its_own_disk(shared_workers: DaskCluster, tmp_path: Path, run_cli: Cli) -> None:
+def test_each_machine_reads_its_own_disk(two_workers: DaskCluster, tmp_path: Path, run_cli: Cli) -> None:
     """Two machines of one run, apart: the same blocks as when both lie in one folder."""
     whole = tmp_path / "whole"
     truth = generate_paddle.write(whole, stages=4, microbatches=4, machines=2, clock_errors_us=(0, 0))
     for worker, machine in (("left", "machine0"), ("right", "machine1")):
         shutil.copytree(whole / machine, tmp_path / worker)
     where = [f"--at={name}:{tmp_path / name}" for name in ("left", "right")]
-    result = run_cli("--scheduler", shared_workers.address, *where, "--format", "csv", "--out", tmp_path / "apart")
+    result = run_cli("--scheduler", two_workers.address, *where, "--format", "csv", "--out", tmp_path / "apart")
     assert result.returncode == 0, result.stderr
     assert "error" not in result.stderr
     expected = load(whole).spans.sort("rank", "start_ns")
@@ -128,24 +135,24 @@ def test_each_machine_reads_its_own_disk(shared_workers: DaskCluster, tmp_path: 
     assert len(lines) - 1 == expected.height == len(truth)
     plan = tmp_path / "plan.toml"
     plan.write_text(f'[machines]\nleft = "{tmp_path / "left"}"\nright = ["{tmp_path / "right"}"]\n')
-    shared = load(whole, scheduler=shared_workers.address)
-    planned = load(scheduler=shared_workers.address, at=str(plan))
+    shared = load(whole, scheduler=two_workers.address)
+    planned = load(scheduler=two_workers.address, at=str(plan))
     assert shared.spans.sort("rank", "start_ns").equals(expected)
     assert planned.spans.sort("rank", "start_ns").equals(expected)
     assert planned.hosts["host"].to_list() == ["left", "right"]
-    everyone = load(scheduler=shared_workers.address, at=f"*:{whole}")
+    everyone = load(scheduler=two_workers.address, at=f"*:{whole}")
     assert everyone.spans.sort("rank", "start_ns").equals(expected)
     with pytest.raises(TraceExportError, match=f"left: {tmp_path / 'nowhere'}: no such folder"):
-        load(scheduler=shared_workers.address, at=f"left:{tmp_path / 'nowhere'}")
+        load(scheduler=two_workers.address, at=f"left:{tmp_path / 'nowhere'}")
 
 
 def test_the_table_of_insight_with_a_cluster(
-    shared_workers: DaskCluster, samples: Path, tmp_path: Path, run_cli: Cli
+    two_workers: DaskCluster, samples: Path, tmp_path: Path, run_cli: Cli
 ) -> None:
     """From a folder that all share the same table as without a cluster; of databases elsewhere a sentence."""
     wanted = ("ascend", "--log_dir", samples / "ascend", "--format", "csv", "--step-task-info")
     tables = []
-    for name, how in (("here", ()), ("there", ("--scheduler", shared_workers.address))):
+    for name, how in (("here", ()), ("there", ("--scheduler", two_workers.address))):
         result = run_cli(*wanted, *how, "--out", tmp_path / name)
         assert result.returncode == 0, result.stderr
         found = sorted((tmp_path / name / "step_task_info").rglob("*.db"))
@@ -153,7 +160,7 @@ def test_the_table_of_insight_with_a_cluster(
         tables.append([rows_of(path) for path in found])
     assert tables[0] == tables[1]
     assert all(tables[0])
-    result = run_cli("ascend", "--scheduler", shared_workers.address, f"--at=left:{samples / 'ascend'}",
+    result = run_cli("ascend", "--scheduler", two_workers.address, f"--at=left:{samples / 'ascend'}",
                      "--step-task-info", "--out", tmp_path / "apart")  # fmt: skip
     assert result.returncode == 2
     assert "--step-task-info: writes into databases on this machine" in result.stderr
@@ -279,13 +286,13 @@ def test_a_stopped_worker_is_a_sentence(
 
 
 def test_a_scheduler_that_stops_while_it_reads_is_a_sentence(
-    two_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch
+    own_cluster: DaskCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dask_client, "ANSWER_S", 2.0)
     monkeypatch.setattr(dask_client, "CONNECT_S", 2)
-    stop = lambda index: two_workers.stop(two_workers.scheduler)  # noqa: E731
+    stop = lambda index: own_cluster.stop(own_cluster.scheduler)  # noqa: E731
     with pytest.raises(TraceExportError, match="the Dask cluster did not answer within 2 s"):
-        dask.run(Cluster(two_workers.address), perform, places("a", "hang", "hang"), stop)
+        dask.run(Cluster(own_cluster.address), perform, places("a", "hang"), stop)
 
 
 def test_a_worker_that_stops_while_it_reads_costs_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,26 +319,26 @@ def test_the_scheduler_may_give_up_earlier(tmp_path: Path, monkeypatch: pytest.M
     assert "no worker is left that could read it" in str(results[1])
 
 
-def test_a_scheduler_that_dies_while_it_reads_is_one_sentence(two_workers: DaskCluster, tmp_path: Path) -> None:
+def test_a_scheduler_that_dies_while_it_reads_is_one_sentence(own_cluster: DaskCluster, tmp_path: Path) -> None:
     """And no line of Dask's log."""
     logs = tmp_path / "logs"
     logs.mkdir()
     with (logs / "workerlog.0").open("wb") as file:
         file.truncate(200 << 30)  # hours of zeros to read, no space on the disk
-    command = [sys.executable, "-m", "trace_export", str(logs), "--scheduler", two_workers.address]
+    command = [sys.executable, "-m", "trace_export", str(logs), "--scheduler", own_cluster.address]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         [*command, "--out", str(tmp_path / "out")], env=environment, stderr=subprocess.PIPE, text=True
     )
     try:
-        wait_until(lambda: any(is_open(worker.pid, logs) for worker in two_workers.workers.values()))
-        two_workers.scheduler.kill()
+        wait_until(lambda: any(is_open(worker.pid, logs) for worker in own_cluster.workers.values()))
+        own_cluster.scheduler.kill()
         _, said = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 1
     assert said == (
-        f"trace-export: {two_workers.address}: the connection to the Dask scheduler broke while profiles were read; "
+        f"trace-export: {own_cluster.address}: the connection to the Dask scheduler broke while profiles were read; "
         "start the scheduler and its workers again\n"
     )
     assert not (tmp_path / "out").exists()
