@@ -8,12 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.conftest import ROOT, Cli
+from tests.support.wait import wait_until
 
 
 def sentence(result: subprocess.CompletedProcess[str]) -> str:
@@ -141,9 +142,9 @@ def test_ctrl_c_ends_with_a_word_and_no_half_file(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "trace_export", "--log_dir", str(logs), "--out", str(tmp_path / "out")]
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-    time.sleep(3)
+    wait_until(lambda: any(file.path.startswith(str(logs)) for file in psutil.Process(process.pid).open_files()))
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert stderr == "trace-export: interrupted; files already written are whole\n"
     assert not (tmp_path / "out").exists()

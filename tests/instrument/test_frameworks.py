@@ -126,7 +126,9 @@ def test_torch_pipelining(tmp_path: Path, name: str, microbatches: int, when: st
 
 @needs("torch")
 def test_a_trace_of_the_real_torch_profiler(tmp_path: Path) -> None:
+    begin = time.time_ns()
     train("train_torch.py", 2, "InterleavedZeroBubble", 2, 4, tmp_path, "profiled")
+    end = time.time_ns()
     profile, refused = merge(read(s, ReadOptions(host_ranges=True)) for s in find(tmp_path).sources)
     assert refused == []
     assert profile.ranks.select("rank", "rank_origin", "stage").rows() == [(0, "recorded", 0), (1, "recorded", 1)]
@@ -135,7 +137,7 @@ def test_a_trace_of_the_real_torch_profiler(tmp_path: Path) -> None:
         found = blocks.filter(pl.col("rank") == rank, pl.col("step") == step)
         order = found.sort("start_ns").select("kind", "microbatch", "chunk").rows()
         assert order == expected("InterleavedZeroBubble", 2, 4, rank), (rank, step)
-    assert abs(blocks["end_ns"].max() - time.time_ns()) < 60e9  # type: ignore[operator]
+    assert begin < blocks["start_ns"].min() < blocks["end_ns"].max() < end  # type: ignore[operator]
     assert (blocks["end_ns"] - blocks["start_ns"]).min() > 0  # type: ignore[operator]
 
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(true: Callable[[], object], seconds: float = 60) -> None:
+def wait_until(true: Callable[[], object], *, every: float = 0.02) -> None:
     """Returns as soon as `true()` is; fails when it never is."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + 120
     while not true():
         assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
+        time.sleep(every)

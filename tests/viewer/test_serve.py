@@ -7,7 +7,6 @@ import os
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.support.wait import wait_until
 from trace_export.errors import SourceError, TraceExportError, UsageError
 from trace_export.viewer import serve
 
@@ -39,7 +39,7 @@ def running(server: serve.Server, *, once: bool = True, idle_s: float = 20) -> I
         yield server
     finally:
         server.last_answer = float("-inf")
-        thread.join(timeout=5)
+        thread.join(timeout=60)
         server.server_close()
         assert result, "the server did not end"
 
@@ -54,7 +54,7 @@ def ask(
 ) -> tuple[int, bytes, http.client.HTTPMessage]:
     """Status, body and headers of one request; `None` leaves a header out."""
     sent = {"Host": server.host, "Origin": server.origin} | {k.replace("_", "-"): v for k, v in headers.items()}
-    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=5)
+    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=60)
     connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
     for name, value in sent.items():
         if value is not None:
@@ -67,7 +67,7 @@ def ask(
 
 
 def raw(server: serve.Server, request: bytes) -> bytes:
-    with socket.create_connection(server.server_address[:2], timeout=5) as client:
+    with socket.create_connection(server.server_address[:2], timeout=60) as client:
         client.sendall(request)
         answer = b""
         while piece := client.recv(65536):
@@ -76,15 +76,14 @@ def raw(server: serve.Server, request: bytes) -> bytes:
 
 
 def test_the_ui_gets_the_file_and_the_server_ends(trace: Path) -> None:
+    before = threading.active_count()
     with running(public(trace)) as server:
         status, body, headers = ask(server, server.trace)
         assert (status, body) == (200, CONTENT)
         assert headers["Access-Control-Allow-Origin"] == "https://ui.perfetto.dev"
         assert headers["Content-Length"] == str(len(CONTENT))
-        assert server.fetched.wait(2)
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline and threading.active_count() > 1:
-            time.sleep(0.05)
+        assert server.fetched.wait(60)
+        wait_until(lambda: threading.active_count() == before)
         server.server_close()
         with pytest.raises(ConnectionRefusedError):
             ask(server, server.trace)
@@ -179,18 +178,20 @@ def test_huge_headers_and_garbage_are_refused(trace: Path) -> None:
 
 
 def test_a_slow_or_vanishing_client_holds_nobody_up(trace: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = threading.active_count()
     os.truncate(trace, 64 << 20)  # more than the sockets' buffers hold
     with running(public(trace)) as server, socket.create_connection(server.server_address[:2]) as slow:
         slow.sendall(b"GET /my")
+        wait_until(lambda: threading.active_count() == before + 2)  # the server, and what answers the slow one
         with socket.create_connection(server.server_address[:2]) as gone:
             request = f"GET {server.trace} HTTP/1.1\r\nHost: {server.host}\r\nOrigin: {server.origin}\r\n\r\n"
             gone.sendall(request.encode())
             gone.recv(100)
             gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing is a reset
-        time.sleep(0.2)
+        wait_until(lambda: threading.active_count() == before + 2)  # nobody answers the one that is gone any more
         assert not server.fetched.is_set()
         assert len(ask(server, server.trace)[1]) == 64 << 20
-        assert server.fetched.wait(2)
+        assert server.fetched.wait(60)
     assert capfd.readouterr() == ("", "")
 
 
