@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trace_export.analysis.report_tables import Place, ReportTable
     from trace_export.analysis.summary import Summary
     from trace_export.analysis.theory import Theory
+    from trace_export.analysis.verdict import Sentence
     from trace_export.api import (
         Compared,
         Exported,
@@ -63,6 +64,7 @@ _HOMES = {
     "analysis.model_summary": ("ModelSummary",),
     "analysis.report": ("Report",),
     "analysis.report_tables": ("Place", "ReportTable"),
+    "analysis.verdict": ("Sentence",),
     "analysis.summary": ("Summary",),
     "analysis.formulas": ("ClosedForm",),
     "analysis.theory": ("Theory",),
@@ -117,6 +119,7 @@ __all__ = [
     "ReportTable",
     "Reported",
     "Run",
+    "Sentence",
     "Simulation",
     "SourceError",
     "Summary",

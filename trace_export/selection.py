@@ -62,6 +62,10 @@ class Numbers:
             after = max(after, low, high + 1)
         return Numbers(tuple(left))
 
+    def count(self) -> int:
+        """How many numbers there are."""
+        return sum(high - low + 1 for low, high in self.ranges)
+
     def __contains__(self, number: int) -> bool:
         return any(low <= number <= high for low, high in self.ranges)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from trace_export.errors import UsageError
@@ -38,6 +39,15 @@ def duration(ns: float, *, sign: bool = False) -> str:
         if abs(rounded) < 1000:  # after rounding: 999,600 ns are 1 ms
             return f"{rounded:{plus}g} {unit}"
     return f"{float(f'{ns / 1e9:.3g}'):{plus}.6g} s"
+
+
+def utc(time_ns: int) -> str:
+    """An ISO 8601 time with all nine decimals."""
+    seconds, rest = divmod(time_ns, 10**9)
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
+    except (OverflowError, ValueError, OSError):  # a clock that says the year 30000
+        return f"{seconds}.{rest:09d} s"
 
 
 def thousandths(text: pl.Expr) -> pl.Expr:

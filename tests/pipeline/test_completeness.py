@@ -148,7 +148,7 @@ def test_stages_and_ranks_that_are_missing_are_named() -> None:
     done = check(replace(without(made, pl.col("rank") == 1), declared=sizes))
     assert noted(done) == {"stages-missing": ("warning", 3), "ranks-missing": ("warning", 3)}
     assert "stage 1,4-5 of 6 stages" in text(done, "stages-missing")
-    assert "3 of 6 ranks of the job are not in the data: 1,4-5" in text(done, "ranks-missing")
+    assert "ranks of the job (it has 6) are not in the data: 1,4-5" in text(done, "ranks-missing")
     assert not completeness.check(replace(made, declared=sizes), one_clock=True, all_ranks=False).notes
 
 

@@ -9,10 +9,16 @@ import polars as pl
 
 from trace_export.analysis import bubbles, stragglers
 from trace_export.analysis.bubbles import CAUSES
+from trace_export.analysis.findings import Evidence
+from trace_export.analysis.report_markdown import markdown
 from trace_export.analysis.report_tables import DEFINITIONS, PARTS, ReportTable, tables
 from trace_export.analysis.theory import Theory, explain
+from trace_export.analysis.verdict import Sentence, verdict
 from trace_export.analysis.whole_steps import counted, of_whole_steps
 from trace_export.model import STEP_KEY, Note, Profile
+from trace_export.units import utc
+
+HOSTS_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,9 @@ class Report:
     `ranks` as `bubbles.rank_bubbles` (not in the JSON document: it has a row for each rank and step).
     `stages`: run, step, stage, ranks and, as means over the ranks, busy_ns, global_ns, own_ns and a column per cause.
     `causes`: cause, idle_ns (mean per rank and step), share (of the step). `slow_stages`, `slow_ranks`, `slow_links`
-    as in `stragglers`. `theory` as in `theory.explain`. `clocks` says how sure waits across hosts are.
+    as in `stragglers`. `theory` as in `theory.explain`. `clocks` says how sure waits across hosts are, and
+    `verdict` has the answer in a few sentences, the most important first. `hosts` are those of ranks with blocks, and
+    `started_ns` is the first start.
     """
 
     steps: pl.DataFrame
@@ -35,6 +43,9 @@ class Report:
     slow_links: pl.DataFrame
     theory: Theory
     clocks: str
+    verdict: tuple[Sentence, ...]
+    hosts: tuple[str, ...]
+    started_ns: int | None
     notes: tuple[Note, ...]
 
     def json(self) -> str:
@@ -43,6 +54,9 @@ class Report:
         found = t.recognition
         plan = found.plan
         document = {
+            "hosts": self.hosts,
+            "started_ns": self.started_ns,
+            "verdict": [asdict(sentence) for sentence in self.verdict],
             "definitions": DEFINITIONS,
             **{name: getattr(self, name).to_dicts() for name in ("steps", "stages", "causes")},
             **{name: getattr(self, name).to_dicts() for name in ("slow_stages", "slow_ranks", "slow_links")},
@@ -69,6 +83,19 @@ class Report:
         """The report as people read it, worst rows first."""
         return tables(self)
 
+    def markdown(self, name: str) -> str:
+        """The report as a Markdown document; `name` is that of the run."""
+        return markdown(self, name)
+
+    @property
+    def heading(self) -> str:
+        """What was measured, in a line: ranks, hosts, when."""
+        shown = ", ".join(self.hosts[:HOSTS_SHOWN]) + (", …" if len(self.hosts) > HOSTS_SHOWN else "")
+        when = "" if self.started_ns is None else f", recorded {utc(self.started_ns)[:19].replace('T', ' ')} UTC"
+        ranks = self.ranks["rank"].n_unique()
+        hosts = f"{len(self.hosts)} host{'s' * (len(self.hosts) != 1)} ({shown})"
+        return f"{ranks} rank{'s' * (ranks != 1)} on {hosts}{when}"
+
 
 def report(profile: Profile) -> Report:
     """The whole analysis of a profile that has been interpreted and aligned."""
@@ -87,6 +114,7 @@ def report(profile: Profile) -> Report:
         schema={"cause": pl.String, "idle_ns": pl.Float64},
         orient="row",
     ).with_columns(share=pl.col("idle_ns") / pl.lit(length, pl.Float64))
+    links, theory = stragglers.slow_links(whole, usual.waits), explain(whole, counted(steps))
     return Report(
         steps=steps,
         ranks=measured.ranks,
@@ -94,11 +122,20 @@ def report(profile: Profile) -> Report:
         causes=causes.filter(pl.col("idle_ns") > 0),
         slow_stages=stragglers.slow_stages(whole),
         slow_ranks=stragglers.slow_ranks(whole),
-        slow_links=stragglers.slow_links(whole, usual.waits),
-        theory=explain(whole, counted(steps)),
+        slow_links=links,
+        theory=theory,
         clocks=_clocks(profile),
+        verdict=verdict(Evidence(whole, steps, usual.ranks, links, theory), profile),
+        hosts=tuple(_hosts(profile)),
+        started_ns=None if steps.is_empty() else int(steps["start_ns"].to_numpy().min()),
         notes=profile.notes,
     )
+
+
+def _hosts(profile: Profile) -> list[str]:
+    drawn = profile.ranks.join(profile.spans, on="rank", how="semi").select("host").unique()
+    labelled = drawn.join(profile.hosts, on="host", how="left").sort("machine", "host")
+    return labelled.select(pl.coalesce("label", "host").fill_null("?")).to_series().to_list()
 
 
 def _clocks(profile: Profile) -> str:

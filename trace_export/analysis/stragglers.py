@@ -21,18 +21,28 @@ _LENGTH = pl.col("end_ns") - pl.col("start_ns")
 def slow_stages(profile: Profile) -> pl.DataFrame:
     """stage, ranks, microbatch_ns, ratio, slow: the work of a stage per micro-batch (all its chunks; the median over
     its ranks and steps), and its ratio to the median of all stages; sorted by stage."""
-    work = _placed_blocks(profile)
-    chunks = pl.col("chunk").fill_null(0).n_unique()
-    forwards = pl.col("kind").is_in(["F", "FB"]).sum()
     each = (
-        work.group_by("stage", "rank", "run", "step")
-        .agg(microbatch_ns=pl.when(forwards > 0).then(_LENGTH.sum() * chunks / forwards))
+        _step_work(profile)
         .group_by("stage")
         .agg(ranks=pl.col("rank").n_unique(), microbatch_ns=pl.col("microbatch_ns").median())
         .sort("stage")
     )
     ratio = pl.col("microbatch_ns") / pl.col("microbatch_ns").median()
     return each.with_columns(ratio=ratio).with_columns(slow=(pl.col("ratio") > SLOW).fill_null(False))
+
+
+def rank_work(profile: Profile) -> pl.DataFrame:
+    """rank, stage, microbatch_ns: the work of each rank per micro-batch (all its chunks; the median over its steps)."""
+    each = _step_work(profile).group_by("rank", "stage").agg(pl.col("microbatch_ns").median())
+    return each.sort("rank")
+
+
+def _step_work(profile: Profile) -> pl.DataFrame:
+    """stage, rank, run, step, microbatch_ns."""
+    chunks = pl.col("chunk").fill_null(0).n_unique()
+    forwards = pl.col("kind").is_in(["F", "FB"]).sum()
+    work = _placed_blocks(profile).group_by("stage", "rank", "run", "step")
+    return work.agg(microbatch_ns=pl.when(forwards > 0).then(_LENGTH.sum() * chunks / forwards))
 
 
 def slow_ranks(profile: Profile) -> pl.DataFrame:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from trace_export.model import Profile
+from trace_export.units import utc
 
 
 def title(profile: Profile, schedule: str | None) -> str:
@@ -48,12 +48,3 @@ def attributes(profile: Profile, origin_ns: int, clocks: Mapping[str, str]) -> d
     }
     facts |= {f"clock {host}": text for host, text in clocks.items()}
     return {key: value for key, value in facts.items() if value is not None}
-
-
-def utc(time_ns: int) -> str:
-    """An ISO 8601 time with all nine decimals."""
-    seconds, rest = divmod(time_ns, 10**9)
-    try:
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
-    except (OverflowError, ValueError, OSError):  # a clock that says the year 30000
-        return f"{seconds}.{rest:09d} s"

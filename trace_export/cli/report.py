@@ -9,6 +9,7 @@ import typer
 
 from trace_export.cli import terminal
 from trace_export.cli.options import Force, Printing, Reading, Source, with_groups
+from trace_export.errors import UsageError
 
 
 @with_groups
@@ -16,7 +17,8 @@ def report(
     source: Source,
     *,
     format: Annotated[
-        Literal["text", "html"], typer.Option("--format", help="text: on the terminal; html: one page with the chart.")
+        Literal["text", "html", "markdown"],
+        typer.Option("--format", help="text, markdown: on standard output; html: one page with the chart."),
     ] = "text",
     path: Annotated[
         Path | None,
@@ -28,20 +30,25 @@ def report(
     reading: Reading,
     printing: Printing,
 ) -> None:
-    """Report the bubble of a run and its causes: per step and stage, stragglers, schedule, theory, what-if.
+    """Say what slows a run down, in a few sentences, then in tables: bubble, stragglers, schedule, theory, what-if.
 
     DIR holds profiles; a span table written with --format parquet or csv does as well.
     """
     from trace_export import api
 
     html = format == "html"
+    if path is not None and not html:
+        raise UsageError(f"names a place for the page, and --format is {format}", "add --format html", parameter="path")
     with terminal.progress(printing) as progress:
         done = api.report(
             **source.arguments(), **reading.arguments(), html=html, path=path, force=force, progress=progress
         )
     if printing.json:
         terminal.json(done.report.json())
+    elif format == "markdown":
+        terminal.text(done.report.markdown(done.run.name))
     elif not printing.quiet:
+        terminal.verdict(done.run.name, done.report)
         if not html:
             terminal.tables(done.report.tables())
         terminal.notes(done.run.notes)

@@ -16,10 +16,11 @@ from trace_export.errors import TraceExportError, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from trace_export.analysis.report import Report
     from trace_export.analysis.report_tables import ReportTable
     from trace_export.cli.options import Printing
     from trace_export.model import Note
-    from trace_export.workflow.progress import Progress as Report
+    from trace_export.workflow.progress import Progress as Reporter
     from trace_export.workflow.run import Run
 
 NOTES_SHOWN = 20
@@ -40,7 +41,7 @@ def console(*, error: bool = False) -> Console:
 
 
 @contextmanager
-def progress(printing: Printing) -> Iterator[Report]:
+def progress(printing: Printing) -> Iterator[Reporter]:
     """A bar on stderr while work goes on, only where somebody sees it."""
     if printing.quiet or printing.json or not sys.stderr.isatty():
         yield lambda what, done, total: None
@@ -105,6 +106,21 @@ def tables(items: Sequence[ReportTable]) -> None:
         for text in _below(item, len(rows)):
             paragraph(out, text, style="dim")
         out.print()
+
+
+def verdict(name: str, report: Report) -> None:
+    """What was measured, and the answer, each sentence from a line of its own and the first one in bold."""
+    out = console()
+    paragraph(out, f"{name}: {report.heading}", style="dim")
+    out.print()
+    for number, sentence in enumerate(report.verdict):
+        paragraph(out, sentence.text, style=None if number else "bold")
+    out.print()
+
+
+def text(document: str) -> None:
+    """A document on standard output, as it is."""
+    console().print(document, end="")
 
 
 def paragraph(out: Console, text: str, style: str | None = None, indent: str = "") -> None:

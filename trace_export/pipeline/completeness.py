@@ -8,7 +8,7 @@ and a capture may begin and end inside a step.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 import polars as pl
@@ -38,7 +38,7 @@ def check(profile: Profile, *, one_clock: bool, all_ranks: bool) -> Profile:
     flawed = pl.any_horizontal(pl.col("missing", "excess", "apart_ns") > 0)
     steps = parts.group_by(STEP_KEY).agg(whole=~flawed.any()).sort(STEP_KEY)
     notes = _on_blocks(parts) + _on_announced(profile.declared.steps, steps) + _on_figures(steps)
-    absent = _on_ranks(profile, work) if all_ranks else []
+    absent = _on_ranks(profile) if all_ranks else []
     return replace(profile, steps=conform(steps, STEPS)).with_notes([*_on_copies(profile, work), *absent, *notes])
 
 
@@ -263,27 +263,50 @@ def _on_copies(profile: Profile, work: pl.DataFrame) -> list[Note]:
     return [Note("ranks-identical", "warning", text, where[-1] if len(where) else "", len(copies))]
 
 
-def _on_ranks(profile: Profile, work: pl.DataFrame) -> list[Note]:
-    """What of the job is not in the data: stages and ranks, by the sizes of the run and beside the other stages."""
-    ranks = profile.ranks.join(work.select("rank").unique(), on="rank", how="semi").drop_nulls("stage")
+@dataclass(frozen=True)
+class Absent:
+    """What of the job is not in the data. `stages` of `stage_count` have no rank; `uneven`: stages with fewer ranks
+    than others, as (stage, its ranks, the most); `ranks` of a job of `world` ranks, which is 0 where it is unknown."""
+
+    stages: Numbers
+    stage_count: int
+    uneven: tuple[tuple[int, int, int], ...]
+    ranks: Numbers
+    world: int
+
+
+def absent(profile: Profile) -> Absent:
+    """The stages and ranks that have no block, by the sizes of the run and beside the other stages."""
+    ranks = profile.ranks.join(profile.spans.filter(pl.col("kind").is_in(WORK_KINDS)), on="rank", how="semi")
+    ranks = ranks.drop_nulls("stage")
     if ranks.is_empty():
-        return []
-    notes = []
-    declared, present = profile.declared, Numbers.of(ranks["stage"])
+        return Absent(Numbers(()), 0, (), Numbers(()), 0)
+    declared = profile.declared
     stages = max(declared.pp or 0, int(ranks["stage"].max()) + 1)  # type: ignore[arg-type]
-    if (lacking := Numbers(((0, stages - 1),)).without(present)).ranges:
-        text = f"no rank of stage {lacking} of {stages} stages is in the data"
-        notes.append(Note("stages-missing", "warning", text, count=stages - ranks["stage"].n_unique()))
     size = ranks.group_by("stage").len("ranks").sort("stage")
     few = size.with_columns(most=pl.col("ranks").max()).filter(pl.col("ranks") < pl.col("most"))
-    if len(few):
-        stage, count, most = few.row(0)
-        text = f"stage {stage} has {count} ranks in the data, other stages have {most}"
-        notes.append(Note("stages-uneven", "warning", text, count=len(few)))
     sizes = (declared.pp, declared.tp, declared.dp, declared.cp or 1)
     world = declared.world or (prod(s for s in sizes if s) if all(sizes) else 0)
-    if (absent := Numbers(((0, world - 1),)).without(Numbers.of(ranks["rank"])) if world else Numbers(())).ranges:
-        count = world - ranks["rank"].n_unique()
-        text = f"{count} of {world} ranks of the job are not in the data: {absent}"
-        notes.append(Note("ranks-missing", "warning" if notes else "note", text, count=count))
+    return Absent(
+        stages=Numbers(((0, stages - 1),)).without(Numbers.of(ranks["stage"])),
+        stage_count=stages,
+        uneven=tuple(few.rows()),
+        ranks=Numbers(((0, world - 1),)).without(Numbers.of(ranks["rank"])) if world else Numbers(()),
+        world=world,
+    )
+
+
+def _on_ranks(profile: Profile) -> list[Note]:
+    """Notes on what of the job is not in the data."""
+    lacks, notes = absent(profile), []
+    if lacks.stages.ranges:
+        text = f"no rank of stage {lacks.stages} of {lacks.stage_count} stages is in the data"
+        notes.append(Note("stages-missing", "warning", text, count=lacks.stages.count()))
+    if lacks.uneven:
+        stage, count, most = lacks.uneven[0]
+        text = f"stage {stage} has {count} ranks in the data, other stages have {most}"
+        notes.append(Note("stages-uneven", "warning", text, count=len(lacks.uneven)))
+    if lacks.ranks.ranges:
+        text = f"ranks of the job (it has {lacks.world}) are not in the data: {lacks.ranks}"
+        notes.append(Note("ranks-missing", "warning" if notes else "note", text, count=lacks.ranks.count()))
     return notes

@@ -157,13 +157,21 @@ def write(
         put(alignment, partial(alignment_file.write, profile))
 
 
-def write_report(profile: Profile, result: Report, path: Path, outputs: Outputs, steps: Numbers | None = None) -> None:
-    """One self-contained HTML page: the chart, then the tables of its report. Raises OutputError, UsageError."""
+def write_report(
+    profile: Profile, result: Report, name: str, path: Path, outputs: Outputs, steps: Numbers | None = None
+) -> None:
+    """One self-contained HTML page on the run called `name`: the answer, the chart, the tables of its report.
+
+    Raises OutputError, UsageError.
+    """
     from trace_export.writers.pictures import picture
+    from trace_export.writers.pictures.page import Contents
 
     chart = draw(profile, WriteOptions(bubbles=True), "spans")
     with outputs.file(path) as temporary:
-        picture.write_page(chart, temporary, result.tables(), steps, bubbles=rank_bubbles(profile))
+        texts = [sentence.text for sentence in result.verdict]
+        contents = Contents(f"Pipeline report: {name}", result.heading, texts, result.tables())
+        picture.write_page(chart, temporary, contents, steps, bubbles=rank_bubbles(profile))
 
 
 def announce(profile: Profile, options: WriteOptions, detail: Detail) -> list[Note]:

@@ -92,7 +92,7 @@ def report(
         outputs.check([page] if page else [])
         run = _run(wanted, located, progress)
         if page:
-            render.write_report(run.profile, run.report(), page, outputs, wanted.part.steps)
+            render.write_report(run.profile, run.report(), run.name, page, outputs, wanted.part.steps)
     return run, outputs.written
 
 

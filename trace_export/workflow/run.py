@@ -15,7 +15,7 @@ import polars as pl
 from trace_export.chart.size import drawn_ranks
 from trace_export.choices import Align, ColorBy, Format, Tracks
 from trace_export.clocks import align as clock_alignment
-from trace_export.errors import NothingToExportError, TraceExportError, UsageError
+from trace_export.errors import NothingToExportError, TraceExportError, UsageError, path_text
 from trace_export.model import Note, Profile
 from trace_export.pipeline import completeness
 from trace_export.scratch import scratch_folder
@@ -64,6 +64,11 @@ class Run:
     @property
     def log_dir(self) -> Path:
         return self._options.log_dir
+
+    @property
+    def name(self) -> str:
+        """What the run is called in reports: its folder or file."""
+        return path_text(self.log_dir.resolve().name or self.log_dir)
 
     @cached_property
     def profile(self) -> Profile:
@@ -219,7 +224,7 @@ class Run:
         """
         page = report_page(arguments.path_or_none(path, "path"), self.log_dir)
         with Outputs(self._inputs, force=arguments.flag(force, "force")) as outputs:
-            render.write_report(self.profile, self.report(), page, outputs, self._selection.steps)
+            render.write_report(self.profile, self.report(), self.name, page, outputs, self._selection.steps)
         return page
 
 

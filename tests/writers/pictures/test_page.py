@@ -22,6 +22,7 @@ from trace_export.chart.colours import FILLS
 from trace_export.chart.layout import lay_out
 from trace_export.model import Profile
 from trace_export.writers.pictures import picture
+from trace_export.writers.pictures.page import Contents
 
 __all__ = ["browser"]
 EPOCH = 1_763_682_000_123_456_789
@@ -171,7 +172,7 @@ def test_hostile_text_never_becomes_markup(profile: Profile, tmp_path: Path, bro
     ranks = profile.ranks.with_columns(host=pl.lit(NASTY))
     chart = replace(lay_out(replace(profile, spans=spans, ranks=ranks)), title=NASTY)
     tables = [ReportTable(NASTY, pl.DataFrame({NASTY: [NASTY]}), NASTY)]
-    picture.write_page(chart, tmp_path / "nasty.html", tables)
+    picture.write_page(chart, tmp_path / "nasty.html", Contents(NASTY, NASTY, [NASTY], tables))
     parser = Tags()
     parser.feed((tmp_path / "nasty.html").read_text())
     assert parser.seen.count("script") == 2
@@ -191,7 +192,9 @@ def test_report_shows_its_tables(profile: Profile, tmp_path: Path, browser: Brow
             "slow": [True, False],
         }
     )
-    picture.write_page(lay_out(profile), tmp_path / "report.html", [ReportTable("Bubbles", frame, "of each stage")])
+    picture.write_page(
+        lay_out(profile), tmp_path / "report.html", Contents(tables=[ReportTable("Bubbles", frame, "of each stage")])
+    )
     with opened(browser, tmp_path / "report.html") as page:
         assert page.locator("h2").inner_text() == "Bubbles"
         assert page.locator("th").all_inner_texts() == ["stage", "step time", "share", "far", "slow"]
@@ -204,7 +207,7 @@ def test_a_long_table_is_folded_and_flagged_rows_lead_to_the_chart(
     profile: Profile, tmp_path: Path, browser: Browser
 ) -> None:
     table = ReportTable("Stages", pl.DataFrame({"stage": range(64)}), "", {37: Place(stage=1), 3: Place()})
-    picture.write_page(lay_out(profile), tmp_path / "report.html", [table])
+    picture.write_page(lay_out(profile), tmp_path / "report.html", Contents(tables=[table]))
     with opened(browser, tmp_path / "report.html") as page:
         assert page.locator("td").count() == 64  # nothing is left out
         seen = [text.split()[0] for text in page.locator("td:visible").all_inner_texts()]

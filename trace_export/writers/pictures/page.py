@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from typing import Any, Protocol
@@ -61,30 +62,49 @@ class Table(Protocol):
     def flagged(self) -> Mapping[int, Place]: ...
 
 
-def page(figure: Figure, tables: Sequence[Table] = (), still_steps: int | None = None) -> str:
+@dataclass(frozen=True)
+class Contents:
+    """What a report adds to the chart: its title, a line on what was measured, the answer in sentences, its tables."""
+
+    title: str = ""
+    heading: str = ""
+    sentences: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+
+
+def page(figure: Figure, report: Contents = Contents(), still_steps: int | None = None) -> str:
     """The whole document. `still_steps`: how many steps the picture for browsers without scripts shows."""
     style, script = (files(__package__).joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     policy = (
         f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
+    title = safe(report.title or figure.title)
     still = base64.b64encode(svg.draw(figure, still_steps).text.encode()).decode()
     return "\n".join([
         mark.HTML,
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{safe(figure.title)}</title><style>{style}</style></head><body>",
-        f'<h1>{safe(figure.title)}</h1><div class="bar">{"".join(_legend(figure))}</div>',
+        f"<title>{title}</title><style>{style}</style></head><body>",
+        f"<h1>{title}</h1>{_answer(figure, report)}",
+        f'<div class="bar">{"".join(_legend(figure))}</div>',
         '<div class="bar"><label>Show <select id="step"></select></label>',
         '<span><button id="in" title="zoom in">+</button> <button id="out" title="zoom out">−</button></span>',
         f'<span class="quiet">{HELP}</span></div>',
         f'<canvas id="chart" tabindex="0" role="img" aria-label="{safe(figure.title)}"></canvas><div id="tip"></div>',
         f'<noscript><img alt="{safe(figure.title)}" src="data:image/svg+xml;base64,{still}"></noscript>',
         *(f"<p>{safe(remark)}</p>" for remark in figure.remarks),
-        *(_table(table, figure) for table in tables),
+        *(_table(table, figure) for table in report.tables),
         f'<script type="application/json" id="data">{_json(_data(figure))}</script>',
         f"<script>{script}</script></body></html>\n",
     ])  # fmt: skip
+
+
+def _answer(figure: Figure, report: Contents) -> str:
+    if not report.title:
+        return ""
+    sentences = "".join(f"<li>{safe(sentence)}</li>" for sentence in report.sentences)
+    return f'<p>{safe(report.heading)} · {safe(figure.title)}</p><ol class="verdict">{sentences}</ol>'
 
 
 def _digest(text: str) -> str:

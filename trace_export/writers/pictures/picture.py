@@ -7,7 +7,6 @@ dependencies, with fonts inside, kept by the Vega project.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import sqrt
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from trace_export.selection import Numbers
 from trace_export.writers import mark
 from trace_export.writers.pictures import svg
 from trace_export.writers.pictures.figure import Figure, figure
-from trace_export.writers.pictures.page import Table, page
+from trace_export.writers.pictures.page import Contents, page
 
 STEPS_SHOWN = 3
 """Steps in a still picture where none are selected."""
@@ -55,12 +54,13 @@ def write(
 def write_page(
     chart: Chart,
     path: Path,
-    tables: Sequence[Table],
+    report: Contents,
     steps: Numbers | None = None,
     bubbles: pl.DataFrame | None = None,
 ) -> None:
-    """Writes one self-contained HTML page: the chart to zoom, then the tables. Parameters and errors as `write`."""
-    path.write_text(page(figure(chart, steps, bubbles), tables, STEPS_SHOWN), encoding="utf-8")
+    """Writes one self-contained HTML page: the answer, the chart to zoom, then the tables. Parameters and errors as
+    `write`."""
+    path.write_text(page(figure(chart, steps, bubbles), report, STEPS_SHOWN), encoding="utf-8")
 
 
 def _png(shown: Figure, at_most: int | None) -> bytes:

@@ -1,0 +1,186 @@
+"""The verdict: a planted cause is what it begins with, named by its place, with what fixing it gives."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tests.support.profiles import concluded
+from trace_export.analysis.report import Report, report
+from trace_export.model import HOSTS, RANKS, SPANS, Declared, Profile, conform
+from trace_export.pipeline.completeness import check
+from trace_export.schedules.schedule import Schedule, schedule
+from trace_export.schedules.simulate import Costs, Times, as_profile, durations, start_and_end
+
+MS = 1_000_000
+STAGES, MICROBATCHES, STEPS = 4, 8, 3
+TRANSFER = 2 * MS
+
+
+def even(s: Schedule) -> Times:
+    return durations(s, Costs(10 * MS, 20 * MS))
+
+
+def stage_of(s: Schedule) -> np.ndarray:
+    return s.ops["stage"].to_numpy()
+
+
+def one(times: Times | None = None, transfer: float | Times = TRANSFER, late: Times | None = None) -> pl.DataFrame:
+    """The blocks of a step of 1F1B; `late`: how long after its input is there each block starts."""
+    s = schedule("1f1b", STAGES, MICROBATCHES)
+    late = np.zeros(len(s.ops)) if late is None else late
+    start, end = start_and_end(s, (even(s) if times is None else times) + late, transfer)  # type: ignore[arg-type]
+    return as_profile(s, start + late, end).spans
+
+
+def run(replicas: list[pl.DataFrame], optimizer: dict[int, int] | None = None, by_stage: bool = False) -> Profile:
+    """Some steps of data-parallel replicas, rank = stage + stages · replica, with an optimizer of 5 ms (or as long as
+    the given ranks take). A host for each stage or for each replica."""
+    blocks = pl.concat([spans.with_columns(pl.col("rank") + STAGES * n) for n, spans in enumerate(replicas)])
+    end = int(blocks["end_ns"].max())  # type: ignore[arg-type]
+    ranks = STAGES * len(replicas)
+    lengths = [(optimizer or {}).get(rank, 5 * MS) for rank in range(ranks)]
+    opt = pl.DataFrame({"rank": range(ranks), "run": 0, "step": 0, "kind": "OPT", "start_ns": end})
+    opt = opt.with_columns(end_ns=end + pl.Series(lengths), origin=pl.lit("model"))
+    step = pl.concat([blocks, conform(opt, SPANS)])
+    length = end + max(lengths) + 2 * MS
+    spans = pl.concat(
+        step.with_columns(pl.col("start_ns", "end_ns") + n * length, step=pl.lit(n, pl.Int32)) for n in range(STEPS)
+    )
+    host = pl.col("stage" if by_stage else "dp")
+    table = pl.DataFrame({"rank": range(ranks)}).with_columns(
+        stage=pl.col("rank") % STAGES, dp=pl.col("rank") // STAGES
+    )
+    table = table.with_columns(host=pl.format("node{}", host), stage_origin=pl.lit("recorded"))
+    hosts = table.select("host", machine=host, label="host").unique("host")
+    made = Profile(hosts=conform(hosts, HOSTS), ranks=conform(table, RANKS), spans=spans)
+    return check(concluded(replace(made, declared=Declared(pp=STAGES))), one_clock=True, all_ranks=True)
+
+
+def first(result: Report) -> tuple[str, str]:
+    """The code and the text of the first sentence. There are three to five, of which JSON has the same."""
+    assert 3 <= len(result.verdict) <= 5
+    assert [each["code"] for each in json.loads(result.json())["verdict"]] == [each.code for each in result.verdict]
+    return result.verdict[0].code, result.verdict[0].text
+
+
+def test_a_sound_run_has_no_culprit() -> None:
+    result = report(run([one()] * 2))
+    assert first(result)[0] == "step"
+    codes = [each.code for each in result.verdict]
+    assert codes == ["step", "schedule", "nothing-stands-out", "certainty"]
+    schedule_costs = result.verdict[1].facts
+    assert schedule_costs["bubble"] == pytest.approx(3 / 11)
+    assert schedule_costs["stages"] == pytest.approx(0)
+
+
+def test_a_slow_stage_comes_first() -> None:
+    s = schedule("1f1b", STAGES, MICROBATCHES)
+    result = report(run([one(np.where(stage_of(s) == 2, 1.5, 1.0) * even(s))] * 2))
+    code, text = first(result)
+    assert code == "slow-stage"
+    assert text.startswith("Stage 2 is slow (ranks 2,6, node0, node1): it takes 1.50 ×")
+    # In the model without transfers: the slow stage takes 45 instead of 30 per micro-batch.
+    slow = start_and_end(s, np.where(stage_of(s) == 2, 1.5, 1.0) * even(s))[1].max()
+    assert result.verdict[0].facts["saves_ns"] == pytest.approx(slow - (MICROBATCHES + STAGES - 1) * 30 * MS)
+
+
+def test_a_slow_rank_comes_first() -> None:
+    s = schedule("1f1b", STAGES, MICROBATCHES)
+    result = report(run([one(), one(np.where(stage_of(s) == 2, 1.3, 1.0) * even(s)), one()]))
+    code, text = first(result)
+    assert code == "slow-rank"
+    assert text.startswith("Rank 6 is slow (stage 2, node1): its blocks take 1.30 ×")
+    assert result.verdict[0].facts["saves_ns"] == pytest.approx(0.3 * 30 * MS * MICROBATCHES)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_slow_rank_of_few_is_not_called_a_slow_stage(replicas: int) -> None:
+    """Of two ranks one is slow, so that the median of its stage is high; of one rank nothing but the stage is known."""
+    s = schedule("1f1b", STAGES, MICROBATCHES)
+    slow = one(np.where(stage_of(s) == 1, 1.6, 1.0) * even(s))
+    code, _ = first(report(run([slow, one()][:replicas])))
+    assert code == ("slow-rank" if replicas == 2 else "slow-stage")
+
+
+def test_a_slow_link_comes_first() -> None:
+    """Activations from stage 1 to stage 2 take 18 ms instead of 2 ms."""
+    s = schedule("1f1b", STAGES, MICROBATCHES)
+    slow = (stage_of(s) == 2) & (s.ops["kind"].to_numpy() == "F")
+    result = report(run([one(transfer=np.where(slow, 18 * MS, TRANSFER)[:, None])], by_stage=True))
+    code, text = first(result)
+    assert code == "slow-link"
+    assert text.startswith(
+        "The link from rank 1, node1 to rank 2, node2 is slow: a transfer of activations takes 9.0 ×"
+    )
+
+
+def test_a_late_host_comes_first() -> None:
+    """On the host of stage 2 every block starts 4 ms after it could."""
+    s = schedule("1f1b", STAGES, MICROBATCHES)
+    late = np.where(stage_of(s) == 2, 4.0 * MS, 0.0)
+    code, text = first(report(run([one(late=late)], by_stage=True)))
+    assert code == "late-host"
+    assert text.startswith("Host node2 (rank 2) starts its blocks late")
+
+
+def test_a_host_that_begins_the_step_late_comes_first() -> None:
+    """The second replica begins each step 40 ms after the first one and the third, as with a slow data loader."""
+    behind = one().with_columns(pl.col("start_ns", "end_ns") + 40 * MS)
+    code, text = first(report(run([one(), behind, one()])))
+    assert code == "late-host"
+    assert text.startswith("Host node1 (ranks 4-7)")
+
+
+def test_a_long_optimizer_comes_first() -> None:
+    result = report(run([one()] * 2, optimizer={rank: (150 if rank == 5 else 120) * MS for rank in range(8)}))
+    code, text = first(result)
+    assert code == "long-optimizer"
+    assert "150 ms" in text
+    assert "longest on rank 5, node1" in text
+
+
+def test_missing_ranks_come_first_and_then_the_cause() -> None:
+    s = schedule("1f1b", STAGES, MICROBATCHES)
+    whole = run([one(np.where(stage_of(s) == 3, 1.5, 1.0) * even(s))] * 2)
+    there = ~pl.col("rank").is_in([1, 5, 6])
+    part = replace(
+        whole, ranks=whole.ranks.filter(there), spans=whole.spans.filter(there), notes=(),
+        declared=replace(whole.declared, world=8),
+    )  # fmt: skip
+    result = report(check(concluded(part), one_clock=True, all_ranks=True))
+    code, text = first(result)
+    assert code == "missing-ranks"
+    assert text.startswith("3 of 8 ranks have no profile here (rank 1,5-6, among them all of stage 1 of 4)")
+    assert "slow-stage" in [each.code for each in result.verdict]
+    chosen = report(check(concluded(part), one_clock=True, all_ranks=False))  # the user asked for some ranks only
+    assert chosen.verdict[0].code == "slow-stage"
+
+
+def test_an_order_of_no_known_schedule_says_what_cannot_be_said() -> None:
+    sound = run([one()])
+    forward = sound.spans.filter(pl.col("kind") == "F")
+    result = report(check(concluded(replace(sound, spans=forward)), one_clock=True, all_ranks=True))
+    assert "schedule-unknown" in [each.code for each in result.verdict]
+
+
+def test_nothing_is_said_of_nothing() -> None:
+    assert report(concluded(Profile())).verdict == ()
+
+
+def test_the_same_in_markdown() -> None:
+    s = schedule("1f1b", STAGES, MICROBATCHES)
+    result = report(run([one(np.where(stage_of(s) == 2, 1.5, 1.0) * even(s))] * 2))
+    text = result.markdown("logs_of_*monday*")
+    assert text.startswith(
+        "# Pipeline report: logs\\_of\\_\\*monday\\*\n\n8 ranks on 2 hosts (node0, node1), recorded 1970-01-01"
+    )
+    assert "1. Stage 2 is slow (ranks 2,6" in text
+    assert "| **2** | **2** |" in text  # the slow stage, in the tables of stages
+    titles = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
+    assert titles == [table.title for table in result.tables()]
+    assert "cannot be found" in {table.title: table.note for table in report(run([one()])).tables()}["Slow ranks"]

@@ -1,0 +1,201 @@
+"""What makes a step longer than it need be: the causes worth fixing, as facts, with what fixing each would give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from trace_export.analysis import stragglers
+from trace_export.analysis.theory import Theory
+from trace_export.analysis.whole_steps import counted
+from trace_export.model import RANK_STEP_KEY, STEP_KEY, Profile
+from trace_export.selection import Numbers
+
+WORTH = 0.02
+"""Causes that cost a smaller part of the step are not worth a sentence."""
+LONG_OPTIMIZER = 0.15
+"""An optimizer that takes a larger part of the step is worth a look: it runs on all ranks while no stage works."""
+LATER = 3
+"""A host or rank starts late where it is idle with its input there this many times as long as the median of the
+others."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A cause: `code` names its kind, `saves_ns` is how much shorter a step would be without it, `facts` has the place
+    and the numbers behind it."""
+
+    code: str
+    saves_ns: float
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What causes are found from: a profile of whole steps, its `bubbles.step_bubbles` and `bubbles.rank_bubbles`, the
+    tables of `stragglers`, and the theory."""
+
+    profile: Profile
+    steps: pl.DataFrame
+    ranks: pl.DataFrame
+    slow_links: pl.DataFrame
+    theory: Theory
+
+    @property
+    def step_ns(self) -> float:
+        """The usual time of a step, or where no two are in a row, its pipeline time."""
+        steps = counted(self.steps)
+        return middle(steps["step_ns"]) or middle(steps["pipeline_ns"]) or 0.0
+
+    def host(self, rank: int) -> str:
+        return str(self.hosts.get(rank, ""))
+
+    @property
+    def hosts(self) -> dict[int, str]:
+        labels = self.profile.ranks.join(self.profile.hosts, on="host", how="left")
+        return dict(labels.select("rank", pl.coalesce("label", "host").fill_null("")).iter_rows())
+
+
+def findings(evidence: Evidence) -> list[Finding]:
+    """The causes that cost at least `WORTH` of a step, the costliest first."""
+    if evidence.step_ns <= 0:
+        return []
+    found = [each for rule in RULES for each in rule(evidence) if each.saves_ns >= WORTH * evidence.step_ns]
+    return sorted(found, key=lambda each: -each.saves_ns)
+
+
+def slow_stage(evidence: Evidence) -> Iterator[Finding]:
+    """The slowest stage, where all its ranks are slow beside the median stage; else it is a matter of some ranks."""
+    work = stragglers.rank_work(evidence.profile).drop_nulls()
+    stages = work.group_by("stage").agg(pl.col("microbatch_ns").median(), least=pl.col("microbatch_ns").min())
+    usual = middle(stages["microbatch_ns"])
+    if stages.height < 2 or not usual:
+        return
+    slow = stages.filter(pl.col("least") > stragglers.SLOW * usual).sort("microbatch_ns", "stage", descending=True)
+    if slow.is_empty():
+        return
+    stage, taken = slow.select("stage", "microbatch_ns").row(0)
+    ranks = work.filter(pl.col("stage") == stage)["rank"].sort().to_list()
+    modelled = _modelled_saving(evidence.theory, stage)
+    saves = (taken - usual) * _microbatches(evidence.profile) if modelled is None else modelled
+    hosts = sorted({evidence.host(rank) for rank in ranks} - {""})
+    facts = {"stage": stage, "ranks": ranks, "hosts": hosts, "ratio": taken / usual, "modelled": modelled is not None}
+    yield Finding("slow-stage", saves, facts)
+
+
+def _modelled_saving(theory: Theory, stage: int) -> float | None:
+    """What the model saves in a step where this stage is as fast as the median stage."""
+    rows = dict(theory.changes.select("change", "pipeline_ns").iter_rows())
+    then = rows.get(f"stage {stage} as fast as the median stage")
+    return None if then is None else float(rows["as it is"]) - float(then)
+
+
+def _microbatches(profile: Profile) -> float:
+    """How many micro-batches a rank has in a step."""
+    forwards = profile.spans.filter(pl.col("kind").is_in(["F", "FB"])).with_columns(pl.col("chunk").fill_null(0))
+    count = forwards.group_by(RANK_STEP_KEY).agg(n=pl.len() / pl.col("chunk").n_unique())["n"]
+    return middle(count) or 0.0
+
+
+def slow_rank(evidence: Evidence) -> Iterator[Finding]:
+    """The rank that is slowest beside the other ranks of its stage."""
+    work = stragglers.rank_work(evidence.profile).drop_nulls()
+    others = work.join(work, on="stage", suffix="_other").filter(pl.col("rank") != pl.col("rank_other"))
+    beside = others.group_by("rank", "stage", "microbatch_ns").agg(peers=pl.col("microbatch_ns_other").median())
+    beside = beside.with_columns(excess=pl.col("microbatch_ns") - pl.col("peers"))
+    slow = beside.filter(pl.col("microbatch_ns") > stragglers.SLOW * pl.col("peers")).sort("excess", descending=True)
+    for rank, stage, taken, peers, excess in slow.head(1).iter_rows():
+        facts = {"rank": rank, "stage": stage, "host": evidence.host(rank), "ratio": taken / peers}
+        yield Finding("slow-rank", excess * _microbatches(evidence.profile), facts)
+
+
+def slow_link(evidence: Evidence) -> Iterator[Finding]:
+    """The slowest link, unless all data reach its receiver late: then it is the receiver that starts late."""
+    late = _late_receivers(evidence)
+    exposed = _mean_of_ranks(evidence, "transfer_ns")
+    for link in evidence.slow_links.filter("slow").iter_rows(named=True):
+        if link["dst_rank"] in late:
+            continue
+        hosts = evidence.host(link["src_rank"]), evidence.host(link["dst_rank"])
+        saves = exposed.get(link["dst_rank"], 0.0) * (1 - 1 / link["ratio"])
+        facts = {key: link[key] for key in ("src_rank", "dst_rank", "direction", "ratio", "median_ns", "peers_ns")}
+        yield Finding("slow-link", saves, facts | {"src_host": hosts[0], "dst_host": hosts[1]})
+        return
+
+
+def _late_receivers(evidence: Evidence) -> dict[int, float]:
+    """rank → idle time of a step, of ranks that all data seem to reach late: without recorded messages, a wait for the
+    transfer cannot be told from a start that is late."""
+    if evidence.profile.messages.height or evidence.slow_links.is_empty():
+        return {}
+    links = evidence.slow_links.filter(pl.col("transfers") >= stragglers.ENOUGH)
+    all_slow = links.group_by("dst_rank").agg(pl.col("slow").all(), pl.len(), pl.col("ratio").min())
+    exposed = _mean_of_ranks(evidence, "transfer_ns")
+    slow = all_slow.filter("slow", pl.col("len") > 1)
+    return {rank: exposed.get(rank, 0.0) * (1 - 1 / ratio) for rank, ratio in slow.select("dst_rank", "ratio").rows()}
+
+
+def _mean_of_ranks(evidence: Evidence, column: str) -> dict[int, float]:
+    return dict(evidence.ranks.group_by("rank").agg(pl.col(column).mean()).iter_rows())
+
+
+def late_host(evidence: Evidence) -> Iterator[Finding]:
+    """The host (or with one host, the rank) whose ranks start late although their input is there, beside the others."""
+    late = _lateness(evidence)
+    hosts = evidence.hosts
+    by_host = len({hosts[rank] for rank in late}) > 1
+    groups: dict[object, list[int]] = {}
+    for rank in late:
+        groups.setdefault(hosts[rank] if by_host else rank, []).append(rank)
+    worst = {group: max(late[rank] for rank in ranks) for group, ranks in groups.items()}
+    for group, cost in sorted(worst.items(), key=lambda item: -item[1])[:1]:
+        usual = middle(pl.Series([other for name, other in worst.items() if name != group], dtype=pl.Float64)) or 0.0
+        if len(worst) > 1 and cost > LATER * usual:
+            ranks = groups[group]
+            facts = {"host": hosts[ranks[0]], "ranks": sorted(ranks), "rank": max(ranks, key=late.__getitem__)}
+            yield Finding("late-host" if by_host else "late-rank", cost - usual, facts | {"late_ns": cost})
+
+
+def _lateness(evidence: Evidence) -> dict[int, float]:
+    """rank → time of a step in which it is idle and nothing is missing. A rank of the first stage is also late by what
+    it begins the step after its replicas."""
+    first = evidence.ranks.filter(pl.col("stage") == pl.col("stage").min())
+    begin = first.select("rank", late=pl.col("warm_up_ns") - pl.col("warm_up_ns").median().over(STEP_KEY))
+    both = pl.concat([evidence.ranks.select("rank", late=pl.col("late_ns").cast(pl.Float64)), begin])
+    steps = evidence.ranks.select(STEP_KEY).n_unique()
+    late = dict(both.group_by("rank").agg(pl.col("late").clip(0).sum() / steps).sort("rank").iter_rows())
+    return {rank: ns + _late_receivers(evidence).get(rank, 0.0) for rank, ns in late.items()}
+
+
+def long_optimizer(evidence: Evidence) -> Iterator[Finding]:
+    """The optimizer after the last block of the pipeline, where it takes more than `LONG_OPTIMIZER` of the step."""
+    ends = counted(evidence.steps).select(*STEP_KEY, pipeline_end_ns="end_ns")
+    blocks = evidence.profile.spans.filter(pl.col("kind") == "OPT").join(ends, on=STEP_KEY, nulls_equal=True)
+    after = pl.col("end_ns").max() - pl.max_horizontal(pl.col("pipeline_end_ns").first(), pl.col("start_ns").min())
+    each = blocks.group_by(RANK_STEP_KEY).agg(ns=after.clip(0)).group_by("rank").agg(pl.col("ns").mean())
+    if each.is_empty():
+        return
+    each = each.sort("ns", "rank", descending=[True, False])
+    rank, longest = each.row(0)
+    usual = middle(each["ns"])
+    share = longest / max(evidence.step_ns, longest)
+    if share > LONG_OPTIMIZER:
+        facts = {"rank": rank, "host": evidence.host(rank), "optimizer_ns": longest, "share": share, "usual_ns": usual}
+        yield Finding("long-optimizer", longest / 2, facts)
+
+
+RULES = (slow_stage, slow_rank, slow_link, late_host, long_optimizer)
+
+
+def middle(values: pl.Series) -> float | None:
+    """The median; None where there is no value."""
+    found = values.median()
+    return float(found) if isinstance(found, float | int) else None
+
+
+def numbers(ranks: Sequence[int]) -> str:
+    """Ranks as text: `40-47`."""
+    return str(Numbers.of(ranks))

@@ -1,0 +1,47 @@
+"""The report as Markdown, for an issue or a chat: the verdict, then the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from trace_export.cells import cells_of
+from trace_export.errors import printable
+
+if TYPE_CHECKING:
+    from trace_export.analysis.report import Report
+    from trace_export.analysis.report_tables import ReportTable
+
+
+def markdown(report: Report, name: str) -> str:
+    """The whole document; `name` is that of the run."""
+    lines = [f"# Pipeline report: {_text(name)}", "", _text(report.heading), ""]
+    lines += [f"{number}. {_text(sentence.text)}" for number, sentence in enumerate(report.verdict, 1)]
+    for table in report.tables():
+        lines += ["", f"## {table.title}", *_rows(table)]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(table: ReportTable) -> Iterator[str]:
+    """The table, flagged rows in bold, and its note."""
+    rows = table.leading()
+    if rows:
+        columns = table.frame.get_columns()
+        cells = [cells_of(column) for column in columns]
+        yield ""
+        yield "| " + " | ".join(_text(column.name) for column in columns) + " |"
+        yield "|" + "|".join(" ---: " if column.dtype.is_numeric() else " --- " for column in columns) + "|"
+        for row in rows:
+            bold = "**" if row in table.flagged else ""
+            yield "| " + " | ".join(f"{bold}{_text(column[row])}{bold}" for column in cells) + " |"
+    if table.note:
+        yield ""
+        yield _text(table.note)
+    if more := table.frame.height - len(rows):
+        yield f"{more} more rows in --json."
+
+
+def _text(words: str) -> str:
+    """A text in which nothing is markup."""
+    escaped = "".join(f"\\{letter}" if letter in "\\`*_[]<>|#" else letter for letter in words)
+    return printable(escaped).replace("\n", " ")

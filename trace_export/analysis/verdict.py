@@ -1,0 +1,199 @@
+"""The answer in three to five sentences: what is wrong, how long a step is, what the schedule costs, how sure it is.
+
+Facts come first (a code and numbers, see `findings`), sentences are made of them last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from trace_export.analysis.findings import Evidence, Finding, findings, middle, numbers
+from trace_export.analysis.whole_steps import counted
+from trace_export.model import WORK_KINDS, Profile
+from trace_export.pipeline.completeness import Absent, absent
+from trace_export.schedules.catalogue import TITLES
+from trace_export.units import duration
+
+CAUSES_SHOWN = 2
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A statement: its `code` is the same in every version, `facts` are the numbers, `text` says them."""
+
+    code: str
+    facts: dict[str, Any]
+    text: str
+
+
+def verdict(evidence: Evidence, profile: Profile) -> tuple[Sentence, ...]:
+    """The sentences on a run, the most important first. `evidence` is that of whole steps, `profile` the whole run."""
+    if evidence.steps.is_empty():
+        return ()
+    causes = [_cause(each, evidence.step_ns) for each in findings(evidence)]
+    lacking = list(_missing(profile))
+    first = (lacking + causes)[:CAUSES_SHOWN]
+    made = [*first[:1], _step(evidence), *_schedule(evidence), *(first[1:] or _nothing_else(evidence, first))]
+    return (*made, _certainty(evidence, profile))
+
+
+def _missing(profile: Profile) -> Iterator[Sentence]:
+    """Ranks without a profile come first where they make the picture incomplete: what is said is about the others."""
+    warned = {note.code for note in profile.notes if note.level == "warning"}
+    if not warned & {"stages-missing", "stages-uneven", "ranks-missing"}:
+        return
+    lacks = absent(profile)
+    facts = {"ranks": str(lacks.ranks), "world": lacks.world, "stages": str(lacks.stages), "of": lacks.stage_count}
+    yield Sentence("missing-ranks", facts, _missing_text(lacks))
+
+
+def _missing_text(lacks: Absent) -> str:
+    stages = f"stage {lacks.stages} of {lacks.stage_count}"
+    if lacks.ranks.ranges:
+        whole = f", among them all of {stages}" if lacks.stages.ranges else ""
+        what = f"{lacks.ranks.count()} of {lacks.world} ranks have no profile here (rank {lacks.ranks}{whole})"
+    elif lacks.stages.ranges:
+        what = f"No rank of {stages} has a profile here"
+    else:
+        stage, count, most = lacks.uneven[0]
+        what = f"Stage {stage} has {count} ranks here and other stages have {most}: profiles are missing"
+    return f"{what}; all that follows is about the others."
+
+
+def _cause(found: Finding, step_ns: float) -> Sentence:
+    share = found.saves_ns / step_ns
+    facts = {**found.facts, "saves_ns": found.saves_ns, "saves": share}
+    most = "" if found.facts.get("modelled") else "up to "
+    gain = f"a step would be {most}{duration(found.saves_ns)} ({share:.1%}) shorter"
+    return Sentence(found.code, facts, TEXTS[found.code](found.facts, gain))
+
+
+def _slow_stage(facts: dict[str, Any], gain: str) -> str:
+    ranks = f"rank{'s' * (len(facts['ranks']) > 1)} {numbers(facts['ranks'])}"
+    slow = f"it takes {facts['ratio']:.2f} × as long per micro-batch as the median stage"
+    return f"Stage {facts['stage']} is slow ({_place(ranks, *facts['hosts'])}): {slow}; as fast as that, {gain}."
+
+
+def _slow_rank(facts: dict[str, Any], gain: str) -> str:
+    place = _place(f"stage {facts['stage']}", facts["host"])
+    slow = f"its blocks take {facts['ratio']:.2f} × as long as on the other ranks of its stage"
+    return f"Rank {facts['rank']} is slow ({place}): {slow}; at their speed, {gain}."
+
+
+def _slow_link(facts: dict[str, Any], gain: str) -> str:
+    what = {"F": "activations", "B": "gradients"}.get(facts["direction"], "data")
+    ends = (_place(f"rank {facts[f'{end}_rank']}", facts[f"{end}_host"]) for end in ("src", "dst"))
+    times = f"{duration(facts['median_ns'])} instead of {duration(facts['peers_ns'])}"
+    slow = f"a transfer of {what} takes {facts['ratio']:.1f} × as long as on like links ({times})"
+    return f"The link from {' to '.join(ends)} is slow: {slow}; at their speed, {gain}."
+
+
+def _late(facts: dict[str, Any], gain: str) -> str:
+    late = f"starts its blocks late, with their input there (CPU, data loader, scheduler): {duration(facts['late_ns'])}"
+    worst = f"of a step on rank {facts['rank']}"
+    who = f"Host {facts['host']} (rank{'s' * (len(facts['ranks']) > 1)} {numbers(facts['ranks'])})"
+    return f"{who} {late} {worst}; without it, {gain}."
+
+
+def _late_rank(facts: dict[str, Any], gain: str) -> str:
+    late = f"starts its blocks late, with their input there (CPU, data loader, scheduler): {duration(facts['late_ns'])}"
+    return f"Rank {_place(str(facts['rank']), facts['host'])} {late} of a step; without it, {gain}."
+
+
+def _long_optimizer(facts: dict[str, Any], gain: str) -> str:
+    where = _place(f"rank {facts['rank']}", facts["host"])
+    long = f"it takes {duration(facts['optimizer_ns'])} ({facts['share']:.0%} of the step), longest on {where}"
+    return f"The optimizer is long: {long}; in half the time, {gain}."
+
+
+TEXTS: dict[str, Callable[[dict[str, Any], str], str]] = {
+    "slow-stage": _slow_stage, "slow-rank": _slow_rank, "slow-link": _slow_link, "late-host": _late,
+    "late-rank": _late_rank, "long-optimizer": _long_optimizer,
+}  # fmt: skip
+"""How a finding of this code is said: from its facts, and what fixing it gives."""
+
+
+def _place(*words: str) -> str:
+    return ", ".join(filter(None, words))
+
+
+def _step(evidence: Evidence) -> Sentence:
+    steps = counted(evidence.steps)
+    step, pipeline, bubble = (middle(steps[c]) for c in ("step_ns", "pipeline_ns", "bubble"))
+    facts = {"step_ns": step, "pipeline_ns": pipeline, "bubble": bubble, "steps": steps.height}
+    time = f"pipeline time {duration(pipeline or 0)}"
+    time = f"takes {duration(step)} from start to start ({time})" if step is not None else f"has a {time}"
+    idle = "" if bubble is None else f"; the ranks are idle for {bubble:.1%} of the pipeline time (bubble)"
+    return Sentence("step", facts, f"A step {time}{idle}.")
+
+
+def _schedule(evidence: Evidence) -> Iterator[Sentence]:
+    found, levels = evidence.theory.recognition, evidence.theory.levels
+    if found.plan is None or levels.is_empty():
+        known = found.plan is not None and found.named is None
+        closest = f" (closest: {TITLES[found.plan.name]}, {found.distance:.1%} of the blocks differ)" if known else ""  # type: ignore[union-attr]
+        text = f"The order of the blocks is that of no known schedule{closest}, so what the schedule itself costs is"
+        yield Sentence("schedule-unknown", {"distance": found.distance}, f"{text} not known.")
+        return
+    itself, stages, blocks, measured = levels["bubble"].to_list()
+    above = {"stages": stages - itself, "jitter": blocks - stages, "transfers": measured - blocks}
+    plan, points = found.plan, {name: 100 * share for name, share in above.items()}
+    facts = {"schedule": plan.name, "bubble": itself, "on_top": measured - itself, **above}
+    size = f"{plan.stages} stages, {plan.microbatches} micro-batches"
+    parts = f"{points['stages']:.1f} from unequal stages, {points['jitter']:.1f} from jitter"
+    parts += f", {points['transfers']:.1f} from transfers and late starts"
+    text = (
+        f"{TITLES[plan.name]} itself costs {itself:.1%} ({size}); on top come {100 * (measured - itself):.1f} points:"
+    )
+    yield Sentence("schedule", facts, f"{text} {parts}.")
+
+
+def _nothing_else(evidence: Evidence, first: list[Sentence]) -> Iterator[Sentence]:
+    """That nothing stands out, and what another schedule would give."""
+    if first:
+        return
+    text = "Nothing stands out: no stage, rank or link is slow, no host starts late, the optimizer is not long"
+    others = evidence.theory.changes.slice(1).filter(~pl.col("change").str.starts_with("stage "))
+    facts: dict[str, Any] = {}
+    if others.height and others["saved"].max() > 0:  # type: ignore[operator]
+        facts = others.sort("saved", descending=True).select("change", "saved").row(0, named=True)
+        text += f"; the largest saving in the model is {facts['change']}: {facts['saved']:.1%} of the time"
+    yield Sentence("nothing-stands-out", facts, f"{text}.")
+
+
+def _certainty(evidence: Evidence, profile: Profile) -> Sentence:
+    drawn = profile.ranks.join(profile.spans, on="rank", how="semi")
+    hosts, errors = drawn["host"].n_unique(), profile.clocks["sd_ns"].drop_nulls().to_list()
+    work = profile.spans.filter(pl.col("kind").is_in(WORK_KINDS))
+    facts = {
+        "hosts": hosts,
+        "clock_sd_ns": max(errors, default=None),
+        "stages_inferred": int(drawn["stage_origin"].is_in(["inferred", "assumed"]).sum()),
+        "labels_inferred": float((work["labels"] == "inferred").fill_null(False).mean() or 0),  # type: ignore[arg-type]
+        "blocks_inferred": float((work["origin"] == "inferred").fill_null(False).mean() or 0),  # type: ignore[arg-type]
+        "whole_steps": int(evidence.steps["whole"].sum()),
+        "steps": int(profile.steps.height or evidence.steps.height),
+    }
+    return Sentence("certainty", facts, "; ".join(_sure(facts)) + ".")
+
+
+def _sure(facts: dict[str, Any]) -> Iterator[str]:
+    if facts["hosts"] < 2:
+        yield "How sure: all ranks are on one clock"
+    elif facts["clock_sd_ns"] is None:
+        yield f"How sure: how well the clocks of {facts['hosts']} hosts agree is not known, so waits may be wrong"
+    else:
+        yield f"How sure: the clocks of {facts['hosts']} hosts agree to about ±{duration(facts['clock_sd_ns'])}"
+    inferred = [
+        f"the stages of {facts['stages_inferred']} ranks" if facts["stages_inferred"] else "",
+        f"the micro-batch of {facts['labels_inferred']:.0%} of the blocks" if facts["labels_inferred"] else "",
+        f"{facts['blocks_inferred']:.0%} of the blocks themselves" if facts["blocks_inferred"] else "",
+    ]
+    words = ", ".join(filter(None, inferred))
+    yield f"inferred and not recorded: {words}" if words else "nothing is inferred"
+    if facts["whole_steps"] < facts["steps"]:
+        yield f"{facts['whole_steps']} of {facts['steps']} steps are whole"
