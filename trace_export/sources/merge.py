@@ -91,8 +91,8 @@ def _refusal(part: Profile, rank: int, kept: Profile) -> SourceError:
 
 def _ranks(profile: Profile, *, recorded: bool) -> dict[int, str]:
     """Rank → source, of the ranks whose number is (not) certain."""
-    sure = pl.col("rank_origin") != "assumed"
-    return dict(profile.ranks.filter(sure if recorded else ~sure).select("rank", "source").iter_rows())
+    columns = (profile.ranks[name] for name in ("rank", "source", "rank_origin"))
+    return {rank: path for rank, path, origin in zip(*columns, strict=True) if (origin != "assumed") == recorded}
 
 
 def _renumbered(profile: Profile, numbers: dict[int, int]) -> Profile:

@@ -52,7 +52,8 @@ def without_invalid_times(profile: Profile, path: Path) -> Profile:
         times = ("ts_ns", "ts_ns") if table == "counters" else ("start_ns", "end_ns")
         if whole.is_empty():
             continue
-        kept[table] = whole.filter(valid_unix_times(*times).fill_null(True))
-        if lost := whole.height - kept[table].height:
+        valid = whole.select(valid_unix_times(*times).fill_null(True)).to_series()
+        if lost := whole.height - int(valid.sum()):
+            kept[table] = whole.filter(valid)
             notes.append(Note("times-unusable", "warning", f"{what} {UNTIMED}", str(path), lost))
     return replace(profile, **kept, notes=(*profile.notes, *notes)) if notes else profile
