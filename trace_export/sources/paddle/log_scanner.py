@@ -89,11 +89,13 @@ class _Scanner:
         self.frames: list[pl.DataFrame] = []
         self.records: list[Match] = []  # found, but not in a frame yet
         self.threads: list[int | None] = []
-        self.changes: list[tuple[int, int | None, int]] = [(0, None, 0)]  # the records from this one on: as announced
+        self.announced: list[int | None] = []  # as the columns of RECORDS, up to the last announcement
+        self.announcements: list[int] = []
         self.malformed = 0
         self.first_malformed = -1
         self.text: tuple[bytes, bytes] | None = None
         self.announcement = 0
+        self.first_step: int | None = None
 
     def take(self, buffer: bytearray, start: int, end: int, base: int) -> None:
         """Everything in buffer[start:end]; the bytes before `start` are there for the prefix's sake."""
@@ -119,18 +121,22 @@ class _Scanner:
             self._flush()
 
     def _announce(self, first: bytes, last: bytes) -> None:
+        self._complete()
         if self.text is not None and self.text != (first, last):
             self.announcement += 1
         self.text = (first, last)
-        self.changes.append((len(self.records), int(first), self.announcement))
+        self.first_step = int(first)
+
+    def _complete(self) -> None:
+        """Gives the records since the last announcement what it said."""
+        since = len(self.records) - len(self.announced)
+        self.announced += [self.first_step] * since
+        self.announcements += [self.announcement] * since
 
     def _flush(self) -> None:
-        schema = {"row": pl.UInt32, "announced": pl.Int32, "announcement": pl.Int32}
-        changes = pl.DataFrame(self.changes, schema, orient="row").unique("row", keep="last").sort("row")
-        frame = _frame(self.records).with_columns(pl.Series("thread", self.threads, pl.Int32)).with_row_index("row")
-        self.frames.append(frame.join_asof(changes, on="row").select(*RECORDS))
-        self.records, self.threads = [], []
-        self.changes = [(0, *self.changes[-1][1:])]
+        self._complete()
+        self.frames.append(_frame(self.records, self.threads, self.announced, self.announcements))
+        self.records, self.threads, self.announced, self.announcements = [], [], [], []
 
     def log(self) -> Log:
         if self.records:
@@ -145,18 +151,31 @@ class _Scanner:
         return (first, end) if first < end else None
 
 
-def _frame(records: list[Match]) -> pl.DataFrame:
-    """The columns that the records themselves have."""
-    names = ("job", "microbatch", "start", "end")
+def _frame(
+    records: list[Match], threads: list[int | None], announced: list[int | None], announcements: list[int]
+) -> pl.DataFrame:
+    """`records` and what else is known of each, as RECORDS."""
+    _, _, jobs, microbatches, starts, ends = zip(*records, strict=True)
+    texts = {job: job.decode("utf-8", "replace") for job in set(jobs)}
     raw = pl.DataFrame(
-        [pl.Series(n, c, pl.Binary) for n, c in zip(names, list(zip(*records, strict=True))[2:], strict=True)]
+        [
+            pl.Series("thread", threads, pl.Int32),
+            pl.Series("job", [texts[job] for job in jobs], pl.String),
+            pl.Series("microbatch", microbatches, pl.Binary),
+            pl.Series("start", starts, pl.Binary),
+            pl.Series("end", ends, pl.Binary),
+            pl.Series("announced", announced, pl.Int32),
+            pl.Series("announcement", announcements, pl.Int32),
+        ]
     )
-    jobs = {job: job.decode("utf-8", "replace") for job in raw["job"].unique()}
     return raw.select(
-        pl.col("job").replace_strict(jobs, return_dtype=pl.String).cast(pl.Categorical),
+        "thread",
+        pl.col("job").cast(pl.Categorical),
         pl.col("microbatch").cast(pl.String).cast(pl.Int32),
         # In milliseconds; the clock has 1 µs, the digits below are noise of the double.
         *(thousandths(pl.col(name).cast(pl.String)).alias(f"{name}_us") for name in ("start", "end")),
+        "announced",
+        "announcement",
     )
 
 

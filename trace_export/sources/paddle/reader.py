@@ -7,20 +7,22 @@ Format: PaddlePaddle/Paddle, paddle/fluid/framework/new_executor/standalone_exec
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
 from trace_export.errors import SourceError, path_text
-from trace_export.model import HOSTS, P2P, RANKS, SPANS, Declared, Note, Profile, RankOrder, conform
+from trace_export.model import HOSTS, P2P, RANKS, SPANS, Declared, Note, Profile, RankOrder, conform, empty
 from trace_export.sources.paddle.log_scanner import line_of, scan
 from trace_export.sources.source import ReadOptions, Source
 
-JOB = (
-    r"^(recv_forward|send_backward|forward|backward_bw|backward_b|backward_w|backward|optimizer|default|lr)"
-    r"(\d{1,4})?(?:_reduce)?(?:\(chunk(\d{1,4})\))?$"
+JOB = re.compile(
+    r"(recv_forward|send_backward|forward|backward_bw|backward_b|backward_w|backward|optimizer|default|lr)"
+    r"(\d{1,4})?(?:_reduce)?(?:\(chunk(\d{1,4})\))?"
 )
+ASIDE = re.compile(r"(default|lr)\b")
 KINDS = {"forward": "F", "backward": "B", "backward_bw": "B", "backward_b": "B", "backward_w": "W", "optimizer": "OPT"}
 TRANSFERS = {"recv_forward": ("recv", "F"), "send_backward": ("send", "B")}
 RANK_ORDER: RankOrder = "tp-cp-pp-dp"
@@ -29,6 +31,12 @@ MOST_RANKS = 1024
 """Ranks whose records may stand in one log; each is compared with all others that wrote at its time."""
 MOST_UNKNOWN = 20
 """Unknown job types that are named."""
+JOB_TYPES: dict[str, pl.DataType] = {
+    "job": pl.Categorical(), "base": pl.String(), "kind": pl.String(), "chunk": pl.Int32(), "transfer": pl.Boolean(),
+    "aside": pl.Boolean(),
+}  # fmt: skip
+"""A type of job: `base` its name without chunk (null: unknown), `transfer` whether it is one side of a message, `aside`
+whether it is start-up, evaluation or learning rate."""
 LATEST_US = (2**63 - 1) // 1000
 """The largest time whose nanoseconds fit into 64 bits."""
 
@@ -56,29 +64,14 @@ def read(source: Source, options: ReadOptions) -> Profile:
             "enable the job schedule profiler, use a CUDA build of Paddle, and leave GLOG_minloglevel at 0",
         )
     path = str(source.path)
-    jobs = _steps(_runs(_ranks(log.records, source.path))).join(_job_types(log.records), on="job", how="left")
+    records = log.records.join(_job_types(log.records["job"]), on="job", how="left", maintain_order="left")
+    jobs = _steps(_runs(_ranks(records, source.path)))
     good, usable_notes = _usable(jobs, source.path)
-    notes += usable_notes
-    unknown = good.filter(pl.col("base").is_null())
-    types = unknown.group_by("job", maintain_order=True).len()
-    for job, count in types.head(MOST_UNKNOWN).iter_rows():
-        notes.append(
-            Note("job-type-unknown", "warning", f'unknown job type "{job}", drawn without a kind', path, count)
-        )
-    if types.height > MOST_UNKNOWN:
-        text = f"{types.height - MOST_UNKNOWN} more unknown job types, drawn without a kind"
-        notes.append(Note("job-type-unknown", "warning", text, path, int(types["len"][MOST_UNKNOWN:].sum())))
-    members = jobs["member"].unique().sort()
+    notes += [*usable_notes, *_unknown_types(good, path)]
+    members = range(jobs["member"].n_unique())
     if len(members) > 1:
-        notes.append(
-            Note(
-                "ranks-in-one-log",
-                "warning",
-                "records of several ranks in one log, separated by thread id",
-                path,
-                len(members),
-            )
-        )
+        what = "records of several ranks in one log, separated by thread id"
+        notes.append(Note("ranks-in-one-log", "warning", what, path, len(members)))
     return Profile(
         hosts=conform(pl.DataFrame([_host(source, m) for m in members]), HOSTS),
         ranks=conform(pl.DataFrame([_rank(source, m) for m in members]), RANKS),
@@ -127,65 +120,75 @@ def _runs(records: pl.DataFrame) -> pl.DataFrame:
 
 
 def _steps(records: pl.DataFrame) -> pl.DataFrame:
-    """Adds `step`: it ends with the optimizer, and where that is missing when a job comes a second time.
+    """Adds `step`: it ends with the optimizer, and where that is missing when a job comes a second time; and `part`, a
+    number for each member and run, and for the jobs of a run that belong to no step.
 
     Numbers begin at the announced first step, else at 0. In a pipeline run the jobs `default` and `lr` (start-up,
     evaluation, learning rate) belong to no step; without a pipeline every `default` is a step of its own.
     """
-    whole = pl.col("job").cast(pl.String).str.contains(r"^(default|lr)\b")
-    records = records.with_columns(aside=whole & ~whole.all().over("member", "run"))
-    keys = ["member", "run"]
-    steps = records.filter(~pl.col("aside")).with_columns(
-        closed=(pl.col("job").cast(pl.String).shift().over(keys) == "optimizer").fill_null(False).cum_sum().over(keys)
-    )
-    again = pl.int_range(pl.len()).over([*keys, "closed", "job", "microbatch"]).cum_max().over([*keys, "closed"])
-    steps = steps.with_columns(again=again)
-    begins = (pl.struct("closed", "again") != pl.struct("closed", "again").shift()).over(keys).fill_null(False)
-    first = pl.col("announced").first().over(keys).fill_null(0)
-    steps = steps.with_columns(step=(begins.cum_sum().over(keys) + first).cast(pl.Int32))
-    return pl.concat([steps.drop("closed", "again"), records.filter("aside")], how="diagonal")
+    aside = pl.col("aside") & ~pl.col("aside").all().over("member", "run")
+    part = (pl.col("member").cast(pl.Int64) * 2**32 + pl.col("run")) * 2 + aside
+    records = records.with_columns(aside=aside, part=part)
+    closed = (pl.col("job").shift() == "optimizer").fill_null(False).cum_sum().over("part")
+    records = records.with_columns(closed=closed)
+    again = pl.int_range(pl.len()).over("part", "closed", "job", "microbatch").cum_max().over("part", "closed")
+    records = records.with_columns(again=again)
+    begins = (pl.struct("closed", "again") != pl.struct("closed", "again").shift()).fill_null(False)
+    step = (begins.cum_sum() + pl.col("announced").first().fill_null(0)).over("part").cast(pl.Int32)
+    return records.with_columns(step=pl.when(~pl.col("aside")).then(step))
 
 
-def _job_types(records: pl.DataFrame) -> pl.DataFrame:
-    """Per job type: `base` (null: unknown), `kind` and `chunk`."""
-    parts = pl.col("job").cast(pl.String).str.extract_groups(JOB)
-    types = records.select(pl.col("job").unique()).with_columns(parts=parts)
-    base = pl.col("parts").struct.field("1")
-    chunk = pl.coalesce(pl.col("parts").struct.field("2"), pl.col("parts").struct.field("3")).cast(pl.Int32)
-    return types.select(
-        "job",
-        base.alias("base"),
-        base.replace_strict(KINDS, default=None, return_dtype=pl.String).alias("kind"),
-        chunk.fill_null(0).alias("chunk"),
-    )
+def _job_types(jobs: pl.Series) -> pl.DataFrame:
+    """The types among `jobs`, as JOB_TYPES."""
+    rows = []
+    for job in jobs.unique().cast(pl.String):
+        found = JOB.fullmatch(job)
+        base, chunk = (found[1], int(found[2] or found[3] or 0)) if found else (None, None)
+        rows.append((job, base, KINDS.get(base or ""), chunk, base in TRANSFERS, ASIDE.match(job) is not None))
+    return pl.DataFrame(rows, JOB_TYPES, orient="row")
+
+
+def _unknown_types(jobs: pl.DataFrame, path: str) -> list[Note]:
+    """A note on each of the first types of job that are unknown, and one on the others."""
+    if not jobs["base"].null_count():
+        return []
+    types = jobs.filter(pl.col("base").is_null()).group_by("job", maintain_order=True).len()
+    notes = [
+        Note("job-type-unknown", "warning", f'unknown job type "{job}", drawn without a kind', path, count)
+        for job, count in types.head(MOST_UNKNOWN).iter_rows()
+    ]
+    if types.height > MOST_UNKNOWN:
+        text = f"{types.height - MOST_UNKNOWN} more unknown job types, drawn without a kind"
+        notes.append(Note("job-type-unknown", "warning", text, path, int(types["len"][MOST_UNKNOWN:].sum())))
+    return notes
 
 
 def _usable(jobs: pl.DataFrame, path: Path) -> tuple[pl.DataFrame, list[Note]]:
     """The jobs that ran, and notes on those whose times cannot be used."""
     zero = (pl.col("start_us") == 0) & (pl.col("end_us") == 0)
     impossible = (pl.col("start_us") == 0) | (pl.col("end_us") < pl.col("start_us")) | (pl.col("end_us") > LATEST_US)
-    same = ["member", "run", "job", "microbatch"]
-    stale = (pl.col("start_us").diff().over(same) == 0) & (pl.col("end_us").diff().over(same) == 0)
+    same = (pl.col("start_us").diff() == 0) & (pl.col("end_us").diff() == 0)
+    stale = same.over("part", "job", "microbatch").fill_null(False) & ~impossible
     ran = jobs.filter(~zero)
     notes = []
     if ran.is_empty():
         text = "all records have the time 0.000000, so nothing can be drawn; profile a run on GPUs"
         notes.append(Note("times-all-zero", "warning", text, str(path), jobs.height))
-    ran = ran.with_columns(impossible=impossible, stale=stale.fill_null(False) & ~impossible)
+    refused = ran.select(impossible=impossible, stale=stale)
     for flag, note in (
         ("impossible", Note("times-unusable", "warning", "records without a valid time")),
         ("stale", Note("records-stale", "warning", "records that repeat the times of the step before")),
     ):
-        rows = ran.filter(flag)
-        if rows.height:
-            job, microbatch, step = rows.select(pl.col("job").cast(pl.String), "microbatch", "step").row(0)
-            first = f"first: {job}, micro-batch {microbatch}" + ("" if step is None else f", step {step}")
-            notes.append(replace(note, text=f"{note.text}, left out ({first})", where=str(path), count=rows.height))
-    return ran.filter(~pl.col("impossible") & ~pl.col("stale")), notes
+        if count := int(refused[flag].sum()):
+            first = ran.filter(refused[flag]).select(pl.col("job").cast(pl.String), "microbatch", "step")
+            job, microbatch, step = first.row(0)
+            text = f"first: {job}, micro-batch {microbatch}" + ("" if step is None else f", step {step}")
+            notes.append(replace(note, text=f"{note.text}, left out ({text})", where=str(path), count=count))
+    return ran.filter(~(refused["impossible"] | refused["stale"])) if notes else ran, notes
 
 
 def _spans(jobs: pl.DataFrame, source: Source) -> pl.DataFrame:
-    blocks = jobs.filter(pl.col("base").is_null() | ~pl.col("base").is_in(list(TRANSFERS)))
+    blocks = jobs.filter(~pl.col("transfer"))
     numbered = pl.col("kind").is_in(["F", "B", "W"])
     return conform(
         blocks.select(
@@ -206,7 +209,9 @@ def _spans(jobs: pl.DataFrame, source: Source) -> pl.DataFrame:
 
 def _transfers(jobs: pl.DataFrame, source: Source) -> pl.DataFrame:
     """Communication jobs print the time 0; one that did not would be one side of a message."""
-    moved = jobs.filter(pl.col("base").is_in(list(TRANSFERS)))
+    moved = jobs.filter("transfer")
+    if moved.is_empty():
+        return empty(P2P)
     return conform(
         moved.select(
             _global_rank(source),
