@@ -33,6 +33,9 @@ TRANSFERS: Schema = {"text": TEXT, "role": TEXT, "direction": TEXT, "microbatch"
 SUFFIX = r", (?:seq = \d+, )?op_id = \d+.*"
 """What torch's emit_nvtx appends to a name."""
 
+MOST_REMEMBERED = 2000
+"""Texts of one source whose meaning is kept for the sources that follow."""
+
 MOST_MESSAGE = 10_000
 """Characters of a message that is a whole dict."""
 
@@ -79,12 +82,13 @@ class Dialects:
     def parse(self, texts: pl.Series) -> Names:
         """What the `texts` (String, repetitions allowed) mean; unknown ones are left out. Raises UsageError when a
         user's rule takes something for a number that is none."""
-        known = (
-            pl.DataFrame({"text": texts})
-            .filter(self.may_know("text"))
-            .unique()
-            .with_columns(stem=pl.col("text").str.replace(SUFFIX + "$", ""))
-        )
+        frame = pl.DataFrame({"text": texts.unique()})
+        known = frame.filter(self.may_know("text"))["text"].sort()
+        return _of_a_rank(self, tuple(known)) if len(known) <= MOST_REMEMBERED else self._parse(known)
+
+    def _parse(self, texts: pl.Series) -> Names:
+        """As `parse`, of texts that differ."""
+        known = pl.DataFrame({"text": texts, "stem": texts.str.replace(SUFFIX + "$", "")})
         names = self._parsed(_with_messages(known.select(pl.col("stem").unique())))
         return Names(_by_text(known, names).select(NAMES.keys()), _by_text(known, _transfers(names)))
 
@@ -162,6 +166,12 @@ def _dialects(rules: tuple[Rule, ...]) -> Dialects:
     except pl.exceptions.ComputeError as error:
         raise UsageError("--marker: the patterns are too large together", "write fewer or shorter ones") from error
     return dialects
+
+
+@lru_cache(maxsize=64)
+def _of_a_rank(dialects: Dialects, texts: tuple[str, ...]) -> Names:
+    """Ranks of one stage have the same texts, and there are many of them."""
+    return dialects._parse(pl.Series("text", texts, TEXT))
 
 
 def _by_text(known: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
