@@ -74,9 +74,10 @@ def texts(db: Database, ids: Iterable[int]) -> dict[int, str]:
 
 def named(db: Database, frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
     """`frame` with the id `columns` replaced by their texts; ids without an entry become null."""
-    known = texts(db, {i for column in columns for i in frame[column].unique().to_list()} - {None})
+    found = texts(db, {i for column in columns for i in frame[column].unique().to_list()} - {None})
+    ids, names = pl.Series(list(found), dtype=TIME), pl.Series(list(found.values()), dtype=TEXT)
     return frame.with_columns(
-        pl.col(c).replace_strict(known, default=None, return_dtype=TEXT) if known else pl.lit(None, TEXT).alias(c)
+        pl.col(c).replace_strict(ids, names, default=None, return_dtype=TEXT) if found else pl.lit(None, TEXT).alias(c)
         for c in columns
     )
 
@@ -96,14 +97,13 @@ def marks(db: Database) -> tuple[pl.DataFrame, int]:
         f" WHERE {ON_DEVICE}"
     ).unique("mark", keep="first", maintain_order=True)
     both = named(db, host, "text", "domain").join(device, on="mark", how="left", maintain_order="left")
-    unreached = pl.col("start_ns").is_null() & (pl.col("mark") > HOST_ONLY)
-    lost = both.filter(unreached).height if len(device) else 0
-    ranges = (both.filter(~unreached) if len(device) else both).with_columns(
+    unreached = both["start_ns"].is_null() & (both["mark"] > HOST_ONLY) & (not device.is_empty())
+    ranges = both.filter(~unreached & both["text"].is_not_null()).with_columns(
         origin=pl.when(pl.col("start_ns").is_null()).then(pl.lit("host")).otherwise(pl.lit("device")),
         start_ns=pl.coalesce("start_ns", "host_start_ns"),
         end_ns=pl.coalesce("end_ns", "host_end_ns"),
     )
-    return ranges.filter(pl.col("text").is_not_null()), lost
+    return ranges, int(unreached.sum())
 
 
 def steps(db: Database) -> pl.DataFrame:

@@ -72,8 +72,10 @@ def _sides(transfers: pl.DataFrame, copies: pl.DataFrame, meta: Metadata, rank: 
 
 def _single(copies: pl.DataFrame, transfers: pl.DataFrame, key: list[str]) -> pl.DataFrame:
     """Without the `copies` of several peers that several `transfers` share: nobody can say whose they are."""
-    several = pl.struct(key).is_duplicated()
-    shared = transfers.filter(several).select(key)
+    several = copies.select(key).is_duplicated()
+    if not several.any():
+        return copies
+    shared = transfers.select(key).filter(transfers.select(key).is_duplicated())
     return pl.concat([copies.filter(~several), copies.filter(several).join(shared, on=key, how="anti")])
 
 

@@ -43,12 +43,13 @@ def spans(
 
     Where the profiler has no `steps`, markers around whole steps replace them.
     """
-    named = marks.filter(valid_unix_times()).join(names, on="text")
+    valid = marks.select(valid_unix_times().fill_null(False)).to_series()
+    named = marks.filter(valid).join(names, on="text")
     if steps.is_empty():
         steps = conform(named.filter((pl.col("role") == "step") & pl.col("step").is_not_null()), STEPS)
     blocks = _outermost(named.filter(pl.col("role") == "block").drop("rank").rename({"step": "marked_step"}))
     blocks, notes = _worked(blocks, busy)
-    if lost := marks.filter(~valid_unix_times().fill_null(False)).height:
+    if lost := marks.height - int(valid.sum()):
         notes.append(Note("times-unusable", "warning", f"ranges {UNTIMED}", count=lost))
     blocks, outside = _stepped(blocks, steps)
     if outside:
