@@ -92,6 +92,12 @@ NOTES: dict[str, Explanation] = {
         "after alignment. A warning if some remain.",
         "If some remain, see the other notes on clocks.",
     ),
+    "clock-without-wall-time": Explanation(
+        "The profiler recorded times that count from the boot of the host or from the start of the recording. The "
+        "host is placed among the others by messages, collectives or dependencies alone. A chart of such hosts has no "
+        "dates.",
+        "Nothing.",
+    ),
     "clock-worst-pair": Explanation(
         "The two hosts whose observations disagree most with the fit, and by how much.",
         "Nothing if it is far below the length of a block.",

@@ -1,8 +1,9 @@
 """The tables that everything else reads and writes: `Profile`, a frozen bundle of Polars frames.
 
-Times are Int64 nanoseconds of the Unix epoch, in the clock of the row's host until `clocks` has corrected them, and
-their column's name ends in `_ns`. A missing value is null, never -1 or "". A step of the training run is named by
-(`run`, `step`): a log that was appended to holds several runs, whose step numbers may repeat.
+Times are Int64 nanoseconds of the Unix epoch (or where the host has no wall clock, of its `epoch`), in the clock of the
+row's host until `clocks` has corrected them, and their column's name ends in `_ns`. A missing value is null, never -1
+or "". A step of the training run is named by (`run`, `step`): a log that was appended to holds several runs, whose step
+numbers may repeat.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ TIME = pl.Int64()
 TEXT = pl.String()
 REAL = pl.Float64()
 
-HOSTS: Schema = {"host": TEXT, "machine": INT, "label": TEXT}
-"""A clock domain. `host` is its key in all tables, `machine` its index (0, 1, …), `label` what the user sees."""
+HOSTS: Schema = {"host": TEXT, "machine": INT, "label": TEXT, "epoch": TEXT}
+"""A clock domain. `host` is its key in all tables, `machine` its index (0, 1, …), `label` what the user sees. `epoch`:
+what its times count from where that is not the Unix epoch: `boot` of the host, or `start` of the recording. Such a host
+has no wall clock, and its times mean nothing beside those of another host until both are aligned."""
 
 RANKS: Schema = {
     "rank": INT, "host": TEXT, "device": INT, "stage": INT, "dp": INT, "tp": INT, "cp": INT, "replica": INT,
@@ -279,6 +282,11 @@ class Profile:
             found = edges.join(rows.rename({"id": end}), on=end, maintain_order="left")
             edges = found.drop(end).rename({"row": end})
         return edges.select(EDGES.keys())
+
+    @property
+    def without_wall_clock(self) -> tuple[str, ...]:
+        """The hosts whose times count from an epoch of their own, by name."""
+        return tuple(self.hosts.drop_nulls("epoch")["host"].unique().sort())
 
     def with_notes(self, notes: Iterable[Note]) -> Profile:
         """The profile with further notes."""

@@ -19,7 +19,9 @@ def title(profile: Profile, schedule: str | None) -> str:
 def root_text(profile: Profile, origin_ns: int, clocks: Mapping[str, str]) -> str:
     """Description of the whole chart, including the time at which it starts."""
     lines = [
-        f"Time 0 is {utc(origin_ns)} (unix time {origin_ns} ns).",
+        f"Time 0 is {utc(origin_ns)} (unix time {origin_ns} ns)."
+        if _has_wall_clock(profile)
+        else f"Time 0 is {origin_ns} ns; no host has a wall clock.",
         f"{len(profile.ranks)} ranks on {profile.ranks['host'].n_unique()} hosts, {len(profile.spans)} blocks read.",
     ]
     return " ".join(lines + [f"Clock of {host}: {text}." for host, text in clocks.items()])
@@ -40,11 +42,17 @@ def rank_text(rank: dict[str, Any], clocks: Mapping[str, str]) -> str:
 
 def attributes(profile: Profile, origin_ns: int, clocks: Mapping[str, str]) -> dict[str, str | int]:
     """Facts for the metadata of a trace file."""
+    wall = _has_wall_clock(profile)
     facts: dict[str, str | int | None] = {
-        "origin_unix_ns": origin_ns,
-        "origin_utc": utc(origin_ns),
+        "origin_unix_ns" if wall else "origin_ns": origin_ns,
+        "origin_utc": utc(origin_ns) if wall else None,
         "schedule": profile.declared.schedule,
         "microbatches": profile.declared.microbatches,
     }
     facts |= {f"clock {host}": text for host, text in clocks.items()}
     return {key: value for key, value in facts.items() if value is not None}
+
+
+def _has_wall_clock(profile: Profile) -> bool:
+    """Whether the times of the chart are those of the Unix epoch: one host's clock is enough for all."""
+    return len(profile.without_wall_clock) < max(profile.ranks["host"].n_unique(), 1)

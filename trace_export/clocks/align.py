@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +40,9 @@ def align(
     `how`: `auto` fits (nothing to do for one host), `strict` fits and refuses what is not sure, `wall` and `none` keep
     the hosts' clocks, a path is a `clock_alignment.json` to use again. `offsets` (host → ns) are added to a host's
     times first. `block_edges`: dependencies as rows of `profile.spans` (src, dst, direction). A host whose uncertainty
-    (one standard deviation) exceeds `max_error_ns` keeps its wall clock; with `strict` that is an error.
+    (one standard deviation) exceeds `max_error_ns` keeps its wall clock; with `strict` that is an error, and always for
+    a host that has no wall clock (`hosts.epoch`) and no offset of the user. Such hosts cannot be left on their clocks
+    where there is another one, except with `none`.
     Raises AlignmentError, UsageError (an unknown host or an impossible offset in `offsets`), SourceError (the file
     cannot be read).
     """
@@ -51,15 +53,19 @@ def align(
     fit = None
     if isinstance(how, Path):
         clocks = alignment_file.read(how, profile)
+        _refuse_without_wall_clock(profile, by_host, clocks.filter(pl.col("status") == "wall")["host"].to_list())
     elif how in ("none", "wall") or one_host:
+        if how == "wall" and not one_host:
+            _refuse_without_wall_clock(profile, by_host, profile.ranks["host"].drop_nulls().unique().to_list())
         clocks = apply.uncorrected(profile.ranks, "none" if how == "none" else "single-host" if one_host else "wall")
     else:
         from trace_export.clocks.fit import fit_clocks  # its solvers take longer to import than most runs to draw
 
         moved = apply.correct(profile, _with_offsets(apply.uncorrected(profile.ranks, "wall"), by_host))
         edges = None if block_edges is None else block_messages(moved.spans, block_edges)
-        fit = fit_clocks(moved.messages, moved.collectives, moved.ranks, edges=edges)
-        clocks = _checked(moved, fit, strict=how == "strict", max_error_ns=max_error_ns)
+        own = set(moved.without_wall_clock) - set(by_host)
+        fit = fit_clocks(moved.messages, moved.collectives, moved.ranks, edges=edges, without_wall_clock=own)
+        clocks = _checked(moved, fit, by_host, strict=how == "strict", max_error_ns=max_error_ns)
     clocks = _with_offsets(clocks, by_host)
     done = replace(apply.correct(profile, clocks), clocks=clocks)
     return done.with_notes(notes.of_alignment(profile, clocks, fit, block_edges))
@@ -100,7 +106,9 @@ def _with_offsets(clocks: pl.DataFrame, by_host: Mapping[str, int]) -> pl.DataFr
     )
 
 
-def _checked(profile: Profile, fit: ClockFit, *, strict: bool, max_error_ns: float | None) -> pl.DataFrame:
+def _checked(
+    profile: Profile, fit: ClockFit, by_host: Mapping[str, int], *, strict: bool, max_error_ns: float | None
+) -> pl.DataFrame:
     """The fit's clocks, with the wall clock where the fit is not sure enough.
 
     Raises AlignmentError with `strict` where a host is known less well than was asked for, and always where hosts
@@ -112,16 +120,21 @@ def _checked(profile: Profile, fit: ClockFit, *, strict: bool, max_error_ns: flo
     unsure = clocks.filter(pl.col("sd_ns") > max_error_ns)["host"].to_list() if max_error_ns is not None else []
     if strict:
         _refuse(fit, unconstrained, separate, unsure, max_error_ns)
-    if unconstrained or separate:
-        first = first_times(profile)
-        baseless = first.filter(pl.col("first") < EPOCH_NS)["host"].to_list()
-        if baseless and len(first) > 1:
-            raise AlignmentError(
-                f"{notes.names(baseless)}: no wall-clock times, and no observation connects the host to the others",
-                "give --offset, or --align none to draw the times as they are",
-            )
+    _refuse_without_wall_clock(profile, by_host, [*unconstrained, *separate, *unsure])
     keep = pl.col("host").is_in(unsure)
     return pl.concat([clocks.filter(~keep), apply.uncorrected(profile.ranks, "wall").filter(keep)]).sort("host")
+
+
+def _refuse_without_wall_clock(profile: Profile, by_host: Mapping[str, int], unaligned: Collection[str]) -> None:
+    """Raises AlignmentError where some of the hosts that are not aligned have no wall clock either."""
+    first = first_times(profile)
+    early = first.filter(pl.col("first") < EPOCH_NS)["host"].to_list()
+    lost = sorted({*early, *profile.without_wall_clock} & {*unaligned} - {*by_host})
+    if lost and len(first) > 1:
+        raise AlignmentError(
+            f"{notes.names(lost)}: no wall-clock times, and too few observations connect the host to the others",
+            "record sends and receives or collectives, give --offset, or --align none to draw the times as they are",
+        )
 
 
 def _refuse(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -73,21 +74,24 @@ def fit_clocks(
     *,
     edges: pl.DataFrame | None = None,
     settings: ClockSettings | None = None,
+    without_wall_clock: Collection[str] = (),
 ) -> ClockFit:
     """The clock correction of every host in `ranks`, from what its ranks exchanged with those of other hosts.
 
     `messages`, `collectives`, `ranks` have the schemas of `model`; `edges` are pseudo messages (schema MESSAGES: the
     end of a producing block, the start of its consumer), used between hosts that exchange no messages. The corrected
     time is `t - offset_ns - round(drift * (t - reference_ns))`. Only differences between hosts can be observed: within
-    each connected set of hosts the median correction is 0. A host without observations keeps its wall clock (status
-    `wall`). The result does not depend on the order of rows, and shifting all times of one host changes nothing else.
+    each connected set of hosts the median correction is 0, not counting hosts `without_wall_clock`. A host without
+    observations keeps its wall clock (status `wall`). The result does not depend on the order of rows, and shifting all
+    times of one host changes nothing else.
     """
     settings = settings or ClockSettings()
     known = gather(messages, collectives, ranks, edges)
     if not known.observed.any():
         status = "single-host" if len(known.hosts) == 1 else "wall"
         return ClockFit(apply.uncorrected(ranks, status), pl.DataFrame(schema=fit_tables.PAIRS), settings=settings)
-    return _fit(known, settings)
+    wall = np.array([host not in without_wall_clock for host in known.hosts])
+    return _fit(known, settings, wall)
 
 
 def _components(known: Observations) -> Ints:
@@ -98,7 +102,7 @@ def _components(known: Observations) -> Ints:
     return np.unique(components(one, other, hosts + known.events)[:hosts], return_inverse=True)[1]
 
 
-def _fit(known: Observations, settings: ClockSettings) -> ClockFit:
+def _fit(known: Observations, settings: ClockSettings, wall: NDArray[np.bool_]) -> ClockFit:
     component = _components(known)
     anchors = np.unique(component, return_index=True)[1]
     problem, few = (Problem.of(some, anchors, settings) for some in (known, known.thinned(RESAMPLED)))
@@ -115,7 +119,7 @@ def _fit(known: Observations, settings: ClockSettings) -> ClockFit:
     variation = drift_variation(known, solution)
     sd = np.minimum(np.sqrt(certainty.mid**2 + certainty.drift**2 / 12 + variation**2), bound)
     return ClockFit(
-        clocks=fit_tables.clocks(known, solution, component, sd, bound, still=still),
+        clocks=fit_tables.clocks(known, solution, component, sd, bound, still=still, wall=wall),
         pairs=fit_tables.pairs(known, solution, settings.tau),
         holdout_ns=certainty.holdout * 1e3,
         drift_variation_ns=variation * 1e3,

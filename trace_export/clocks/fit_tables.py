@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from trace_export.clocks.observations import BLOCKS, MESSAGE, Floats, Ints, Observations
 from trace_export.clocks.solve import Solution
@@ -19,9 +20,18 @@ by how much the pair alone would move its two hosts against each other (about 0 
 
 
 def clocks(
-    known: Observations, solution: Solution, component: Ints, sd: Floats, bound: Floats, *, still: bool
+    known: Observations,
+    solution: Solution,
+    component: Ints,
+    sd: Floats,
+    bound: Floats,
+    *,
+    still: bool,
+    wall: NDArray[np.bool_],
 ) -> pl.DataFrame:
-    """The corrections (schema `CLOCKS`), placed so that the median correction of each component is 0.
+    """The corrections (schema `CLOCKS`), placed so that the median correction of those hosts of each component is 0
+    that have a `wall` clock. Where none has, that of the host whose clock shows most is 0: its zero is the earliest, so
+    that no time lies clearly before it.
 
     `still`: all rates are equal. If then no host of a component is clearly off, its wall clocks are as good as the fit
     and stay; what the fit would have corrected adds to their uncertainty.
@@ -33,7 +43,8 @@ def clocks(
     offset, kept = np.zeros(len(known.hosts), np.int64), np.zeros(len(known.hosts), bool)
     for number in np.unique(component[known.observed]):
         members = (component == number) & known.observed
-        offset[members] = at_base[members] - _middle(at_mid[members])
+        walls = members & wall
+        offset[members] = at_base[members] - (_middle(at_mid[walls]) if walls.any() else at_mid[members].max())
         kept[members] = still and bool(np.all(np.abs(offset[members]) < 2e3 * sd[members]))
         if kept[members].any():
             uncorrected = np.abs(offset[members] - offset[members].mean()) / 1e3

@@ -24,10 +24,10 @@ SHOWN = 6
 def of_alignment(
     profile: Profile, clocks: pl.DataFrame, fit: ClockFit | None, block_edges: pl.DataFrame | None
 ) -> list[Note]:
-    """The notes on the alignment of `profile`, whose times are uncorrected, by `clocks`; none for a single host."""
+    """The notes on the alignment of `profile`, whose times are uncorrected, by `clocks`."""
     if len(clocks) < 2:
-        return []
-    notes = _start_gap(profile)
+        return _without_wall_clock(profile)
+    notes = _start_gap(profile) + _without_wall_clock(profile)
     if fit is not None:
         notes += _on_fit(fit) + _not_aligned(clocks)
     return notes + _violations(profile, clocks, block_edges)
@@ -40,12 +40,24 @@ def names(hosts: Sequence[str]) -> str:
 
 
 def _start_gap(profile: Profile) -> list[Note]:
-    first = first_times(profile).sort("first", "host")
+    own = pl.col("host").is_in(profile.without_wall_clock)
+    first = first_times(profile).filter(~own).sort("first", "host")
     if len(first) < 2 or first["first"][-1] - first["first"][0] <= START_GAP_NS:
         return []
     gap = first["first"][-1] - first["first"][0]
     text = f"clocks: {first['host'][-1]} starts {gap / 1e9:.1f} s after {first['host'][0]} by their own clocks"
     return [Note("clock-start-gap", "warning", text)]
+
+
+def _without_wall_clock(profile: Profile) -> list[Note]:
+    hosts = profile.without_wall_clock
+    if not hosts:
+        return []
+    if len(hosts) < profile.hosts["host"].n_unique():
+        text = f"clock of {names(hosts)}: has no wall-clock time; placed by what connects it to the other hosts"
+    else:
+        text = f"clock of {names(hosts)}: has no wall-clock time; the chart shows no dates"
+    return [Note("clock-without-wall-time", "note", text, count=len(hosts))]
 
 
 def _on_fit(fit: ClockFit) -> list[Note]:
@@ -98,10 +110,13 @@ def _violations(profile: Profile, clocks: pl.DataFrame, block_edges: pl.DataFram
         what = "blocks started before the block on another host that they depend on had ended"
     if messages.is_empty():
         return []
-    before = violations(messages)
     after = violations(apply.correct_messages(messages, profile.ranks, clocks))
     corrected = not apply.is_identity(clocks)
-    text = f"clocks: {before} of {len(messages)} {what}" + (f", {after} after alignment" if corrected else "")
+    if corrected and profile.without_wall_clock:  # before, their times had nothing to do with each other
+        text = f"clocks: {after} of {len(messages)} {what} after alignment"
+    else:
+        before = violations(messages)
+        text = f"clocks: {before} of {len(messages)} {what}" + (f", {after} after alignment" if corrected else "")
     return [Note("clock-violations", "warning" if corrected and after else "note", text)]
 
 
