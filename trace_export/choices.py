@@ -14,5 +14,7 @@ ColorBy = Literal["kind", "microbatch", "rank", "none"]
 """What a block's colour shows."""
 CostName = Literal["forward", "backward", "weight", "transfer", "overlap"]
 """The durations of a simulation, as in `schedules.simulate.Costs`."""
+Infer = Literal["auto", "off", "only"]
+"""Whether blocks are found from launches: where no pass is named, never, or whatever is named."""
 Format = Literal["perfetto", "chrome", "svg", "png", "html", "parquet", "csv"]
 """Output formats, as in `writers.formats`."""

@@ -23,8 +23,8 @@ NOTES: dict[str, Explanation] = {
         "Check whether the rank's file holds several runs, or the files of several ranks.",
     ),
     "blocks-inferred": Explanation(
-        "The profile has no markers. Forward, backward and optimizer blocks were inferred from kernel types and have "
-        "the origin `inferred`.",
+        "The profile has no markers. Forward, backward and optimizer blocks were inferred from kernel types, or from "
+        "the threads that launched the kernels ([how](unmarked.md)), and have the origin `inferred`.",
         "Mark the passes in the training script for exact blocks ([how](collect/instrument.md)).",
     ),
     "blocks-missing": Explanation(
@@ -123,6 +123,11 @@ NOTES: dict[str, Explanation] = {
         "PyTorch and MindSpore profiles lie in one folder and were read as one run.",
         "Export each run from a folder of its own.",
     ),
+    "forwards-unknown": Explanation(
+        "In a capture without named passes the forwards of a step could not be told from its other work, often because "
+        "the capture lacks a part of the step. Its backwards are certain and are drawn, its forwards are not.",
+        "Capture whole steps, or mark the passes in the training script ([how](collect/instrument.md)).",
+    ),
     "gpu-annotations-differ": Explanation(
         "torch.profiler wrote for a range when the GPU worked for it (`gpu_user_annotation`), and that is not the time "
         "that trace-export found, by more than 1 µs. Compared are ranges whose work was launched by their own thread "
@@ -183,6 +188,12 @@ NOTES: dict[str, Explanation] = {
     "no-whole-step": Explanation(
         "Every step lacks blocks on some rank. Bubble, step time, stragglers and theory are of incomplete steps.",
         "Record at least one whole step on all ranks. Compare these figures with no others.",
+    ),
+    "process-without-blocks": Explanation(
+        "Processes in which no pass is named, and in whose launches none was found. The text has the most frequent "
+        "reason.",
+        "Nothing, unless they belong to the pipeline: then mark the passes in the training script "
+        "([how](collect/instrument.md)).",
     ),
     "profiler-diagnostic": Explanation(
         "A warning that the profiler itself wrote into the file, for example about lost events.",

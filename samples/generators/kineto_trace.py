@@ -60,8 +60,9 @@ class Trace:
     def kernel(self, start: int, end: int, call: int, *, name: str = "gemm", stream: int = 7, **args: Any) -> None:
         self.add("kernel", name, start, end, stream, device=0, stream=stream, correlation=call, grid=[1, 2, 3], **args)
 
-    def copy(self, start: int, end: int, call: int) -> None:
-        self.add("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", start, end, 7, device=0, stream=7, correlation=call)
+    def copy(self, start: int, end: int, call: int, *, kind: str = "HtoD") -> None:
+        name = f"Memcpy {kind} (Pinned -> Device)"
+        self.add("gpu_memcpy", name, start, end, 7, device=0, stream=7, correlation=call)
 
     def header(self) -> dict[str, Any]:
         found: dict[str, Any] = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "Made-up GPU"}]}

@@ -28,6 +28,7 @@ COLUMNS = {
     "TARGET_INFO_GPU": "id uuid",
     "DIAGNOSTIC_EVENT": "timestamp severity text globalPid",
     "MPI_RANKS": "globalTid rank",
+    "ThreadNames": "nameId priority globalTid",
     "META_DATA_CAPTURE": "name value",
 }
 TEXTS = {"text", "name", "value", "uuid"}

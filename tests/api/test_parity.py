@@ -58,6 +58,7 @@ LOADING: dict[str, Case] = {
         {"markers": [r"Optimizer.*=>OTHER", r"F(?P<microbatch>\d+).*=>B"]},
         "nsys",
     ),
+    "infer": Case(["--infer", "only"], {"infer": "only"}, "unmarked", no_effect=True),
     "align": Case(["--align", "wall"], {"align": "wall"}),
     "offsets_ns": Case(
         ["--align", "none", "--offset", "machine1=-3.2ms", "--offset", "machine0=5us"],

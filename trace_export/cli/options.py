@@ -159,6 +159,13 @@ class Reading:
             show_default=False,
         ),
     ] = None
+    infer: Annotated[
+        str,
+        _one_of(
+            choices.Infer,
+            "Blocks from the launches of GPU work. auto: where no pass is named; off: never; only: whatever is named.",
+        ),
+    ] = "auto"
     align: Align = "auto"
     offsets_ns: Annotated[
         list[str] | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from trace_export.choices import Detail
+from trace_export.choices import Detail, Infer
 from trace_export.selection import Numbers
 
 
@@ -36,12 +36,14 @@ class Source:
 class ReadOptions:
     """How to read blocks, messages and counters, which are always read for all of the time: steps are counted and
     clocks are fitted from them. `host_ranges`: the ranges themselves in place of the GPU work in them. `ranks`: only
-    these. `markers`: rules of the user for the names of ranges (see dialects.Dialects.of). `optimizer`: also look for
-    the optimizer among the kernels, where it is not marked."""
+    these. `markers`: rules of the user for the names of ranges (see dialects.Dialects.of). `infer`: whether blocks are
+    found from launches where no pass is named (`auto`), never (`off`), or whatever is named (`only`). `optimizer`: also
+    look for the optimizer among the kernels, where it is not marked."""
 
     host_ranges: bool = False
     ranks: Numbers | None = None
     markers: tuple[str, ...] = ()
+    infer: Infer = "auto"
     optimizer: bool = False
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from trace_export.choices import Align, ColorBy, Detail, Format, Tracks
+from trace_export.choices import Align, ColorBy, Detail, Format, Infer, Tracks
 from trace_export.errors import UsageError
 from trace_export.model import Declared, RankOrder
 from trace_export.selection import Selection
@@ -54,6 +54,7 @@ def load_options(
     declared: object = None,
     host_ranges: object = False,
     markers: object = (),
+    infer: object = "auto",
     detail: object = "spans",
     jobs: object = None,
     scheduler: object = None,
@@ -81,6 +82,7 @@ def load_options(
             host_ranges=arguments.flag(host_ranges, "host_ranges"),
             ranks=arguments.numbers(ranks, "ranks"),
             markers=arguments.texts(markers, "markers"),
+            infer=arguments.choice(infer, "infer", Infer),
         ),
         declared=sizes.or_else(_declared(declared)),
         detail=arguments.choice(detail, "detail", Detail),

@@ -23,7 +23,7 @@ from trace_export.sources.ranges.attribution import NONE, GpuActivity, Launches,
 from trace_export.sources.ranges.blocks import stages_of
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.frequent import NameCounts
-from trace_export.sources.ranges.profile import profile, with_activity
+from trace_export.sources.ranges.profile import marked, profile, with_activity
 from trace_export.sources.ranges.ranges import Ranges, gather
 from trace_export.sources.ranges.transfers import transfers
 from trace_export.sources.shared.names import LONGEST_NAME, is_host
@@ -79,18 +79,15 @@ def read(source: Source, options: ReadOptions) -> Profile:
         activity, differences = (None, []) if options.host_ranges else _attributed(trace.path, ranges, content)
         worked = with_activity(ranges, activity)
         named, calls = transfers(ranges, worked), pl.concat(content.calls)
+        p2p = named if named.height else nccl.transfers(calls)
         host = _host(trace, source)
         found = profile(
             source,
-            ranges,
-            worked,
-            activity,
+            [marked(source, ranges, worked, activity, p2p=p2p, collectives=nccl.collectives(calls))],
             ranks=_ranks(trace, source, ranges, content.device),
             host=host,
             label=host,
             offset_ns=offset_ns,
-            p2p=named if named.height else nccl.transfers(calls),
-            collectives=nccl.collectives(calls),
             notes=(*clock, *_losses(trace), *differences),
         )
         return replace(found, declared=replace(found.declared, world=_job(trace, "world_size") or None))

@@ -7,6 +7,8 @@ types 59 (pushed and popped on one thread) and 60 (started and ended anywhere); 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
 
 import polars as pl
 
@@ -20,14 +22,32 @@ LONGEST_RANGE = 256
 """Characters of a registered name: each of its ranges has it in memory once more. Names of pipeline work have fewer."""
 
 
-def read_ranges(db: Database, dialects: Dialects) -> Ranges:
-    """All ranges whose names `dialects` knows, of the processes that have a block other than the optimizer's, and the
-    NCCL calls of those processes."""
-    named, calls = [], []
+class Named(NamedTuple):
+    """Ranges whose names `dialects` may know, and the calls of NCCL, in pieces."""
+
+    dialects: Dialects
+    named: list[pl.DataFrame]
+    calls: list[pl.DataFrame]
+
+    def pipeline(self) -> Ranges:
+        """The ranges of the processes that have a block other than the optimizer's, with their NCCL calls."""
+        return gather(self.named, self.calls, self.dialects)
+
+    def beside(self, *, only: bool) -> Ranges:
+        """Those of all processes, for blocks that are found without names; with `only` those that do not depend on how
+        a runtime names its passes: PyTorch's own and the user's."""
+        ranges = gather(self.named, (), self.dialects, every=True)
+        own = pl.col("dialect").is_in(["torch", "user"])
+        return replace(ranges, frame=ranges.frame.filter(own)) if only else ranges
+
+
+def read_ranges(db: Database, dialects: Dialects) -> Named:
+    """All ranges whose names count."""
+    found = Named(dialects, [], [])
     for chunk in _chunks(db):
-        named.append(chunk.filter(dialects.may_know("text")))
-        calls.append(chunk.filter(pl.col("text").str.starts_with("nccl")))
-    return gather(named, calls, dialects)
+        found.named.append(chunk.filter(dialects.may_know("text")))
+        found.calls.append(chunk.filter(pl.col("text").str.starts_with("nccl")))
+    return found
 
 
 def counted_names(db: Database) -> NameCounts:

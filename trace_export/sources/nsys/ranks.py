@@ -24,12 +24,13 @@ Numbers = dict[int, int]
 """Process → rank, of the processes that the evidence covers."""
 
 
-def read_ranks(db: Database, ranges: Ranges, source: Source, devices_of: Numbers) -> tuple[pl.DataFrame, list[Note]]:
-    """process, rank, rank_origin, stage, stage_origin, device of every process with blocks, and notes on it.
+def read_ranks(
+    db: Database, ranges: Ranges, processes: list[int], source: Source, devices_of: Numbers
+) -> tuple[pl.DataFrame, list[Note]]:
+    """process, rank, rank_origin, stage, stage_origin, device of the `processes`, and notes on it.
 
     A process whose recorded rank another one has too is left out. `devices_of`: process → its own number of its GPU.
     """
-    processes = ranges.of("block")["process"].unique().sort().to_list()
     devices = _physical(db, {process: devices_of.get(process, -1) for process in processes})
     stages = stages_of(ranges)
     places = {**{p: min(own) for p, own in stages.items()}, **_from_names(ranges, "place")}
@@ -102,7 +103,7 @@ def _unique(numbers: Numbers, ranges: Ranges) -> tuple[list[int], list[int]]:
     """The processes to keep, and those whose rank a process with more ranges has."""
     sizes = dict(ranges.frame.group_by("process").len().iter_rows())
     kept: dict[int, int] = {}
-    for process in sorted(numbers, key=lambda p: (-sizes[p], p)):
+    for process in sorted(numbers, key=lambda p: (-sizes.get(p, 0), p)):
         kept.setdefault(numbers[process], process)
     return list(kept.values()), [p for p in numbers if p not in kept.values()]
 

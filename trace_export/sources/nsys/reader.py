@@ -11,20 +11,24 @@ from functools import partial
 
 from trace_export.errors import SourceError
 from trace_export.model import KernelFile, Profile
+from trace_export.sources.launches import content as launches
+from trace_export.sources.launches.process import Inferred, find_blocks
 from trace_export.sources.nsys import nccl, nvtx
 from trace_export.sources.nsys.cupti import GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, attribute, devices_of
 from trace_export.sources.nsys.device_tasks import write_tasks
 from trace_export.sources.nsys.export_report import export_notes, exported
 from trace_export.sources.nsys.ranks import read_ranks
 from trace_export.sources.nsys.session import is_export, read_session
+from trace_export.sources.nsys.unmarked import autograd_threads, read_processes
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.ranges.profile import profile, with_activity
+from trace_export.sources.ranges.profile import Content, marked, profile, with_activity
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.transfers import transfers
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
+REMEDY = "capture again with the passes marked by trace-export run, or in torch.cuda.nvtx.range(f'F{microbatch}.0.0')"
 MOST_PROCESSES = 1024
 """Each process is gone through by itself; a session is of one machine."""
 
@@ -32,28 +36,29 @@ MOST_PROCESSES = 1024
 def read(source: Source, options: ReadOptions) -> Profile:
     """All ranks of one export, or of one report (`.nsys-rep`) when `nsys` is there to export it.
 
-    Raises SourceError when the file is no export, has no pipeline range, or no GPU work for any (unless
-    `options.host_ranges` asks for the ranges themselves).
+    Processes without named passes have the blocks that are found from their launches, unless `options.infer` says no.
+    Raises SourceError when the file is no export, or has no blocks with GPU work (unless `options.host_ranges` asks for
+    the ranges themselves).
     """
     with exported(source.path) as path, Database(path) as db:
         if not is_export(db.tables()):
             raise SourceError(source.path, "is an SQLite database, but not an Nsight Systems export")
         session = read_session(db, source.path)
-        ranges = _pipeline_ranges(db, options)
-        activity, devices = (None, devices_of(db)) if options.host_ranges else attribute(db, ranges.frame)
-        ranks, notes = read_ranks(db, ranges, source, devices)
-        worked = with_activity(ranges, activity)
+        named = nvtx.read_ranges(db, Dialects.of(options.markers))
+        ranges = Ranges.none() if options.infer == "only" else named.pipeline()
+        found = _inferred(db, named, ranges, options)
+        _check(db, ranges, found, options.host_ranges)
+        contents, devices = _contents(db, source, ranges, found, options.host_ranges)
+        inferred = {process for process, one in found.items() if not one.impossible}
+        processes = sorted(inferred | set(ranges.of("block")["process"]))
+        ranks, notes = read_ranks(db, ranges, processes, source, devices)
         return profile(
             source,
-            ranges,
-            worked,
-            activity,
+            contents,
             ranks=ranks if options.ranks is None else ranks.filter(options.ranks.holds("rank")),
             host=session.host or source.host,
             label=session.label or source.host,
             offset_ns=session.offset_ns,
-            p2p=transfers(ranges, worked, partial(nccl.last_copies, db, ranges)),
-            collectives=nccl.collectives(worked),
             notes=(*export_notes(source.path), *session.notes, *notes),
         )
 
@@ -64,15 +69,56 @@ def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
         return write_tasks(db, read_session(db, request.path).offset_ns, request)
 
 
-def _pipeline_ranges(db: Database, options: ReadOptions) -> Ranges:
-    """The ranges that the dialects know. Raises SourceError when there are none, or no GPU work beside them."""
-    ranges = nvtx.read_ranges(db, Dialects.of(options.markers))
+def _inferred(db: Database, named: nvtx.Named, ranges: Ranges, options: ReadOptions) -> dict[int, Inferred]:
+    """What is found in the processes without named passes: all of them, or beside processes with named ones those that
+    have a thread of the autograd engine."""
+    if options.infer == "off" or options.host_ranges or not _has_work(db):
+        return {}
+    marked = set(ranges.of("block")["process"])
+    wanted = autograd_threads(db).keys() - marked if marked else None
+    if wanted is not None and not wanted:
+        return {}
+    beside = named.beside(only=options.infer == "only")
+    return {process: find_blocks(one) for process, one in read_processes(db, beside, wanted)}
+
+
+def _contents(
+    db: Database, source: Source, ranges: Ranges, found: dict[int, Inferred], host_ranges: bool
+) -> tuple[list[Content], dict[int, int]]:
+    """The content of the processes with named passes and that of those without; and the GPU of each process."""
+    contents = []
+    if any(not one.impossible for one in found.values()):
+        contents.append(launches.content(source.path, found))
     if ranges.of("block").is_empty():
-        raise range_notes.no_times(db.path) if ranges.untimed else _no_names(db)
-    if (processes := ranges.frame["process"].n_unique()) > MOST_PROCESSES:
+        return contents, devices_of(db)
+    activity, devices = (None, devices_of(db)) if host_ranges else attribute(db, ranges.frame)
+    worked = with_activity(ranges, activity)
+    p2p = transfers(ranges, worked, partial(nccl.last_copies, db, ranges))
+    contents.append(marked(source, ranges, worked, activity, p2p=p2p, collectives=nccl.collectives(worked)))
+    return contents, devices_of(db) | devices if len(contents) > 1 else devices
+
+
+def _has_work(db: Database) -> bool:
+    """Whether there is GPU work that can be attributed to launches."""
+    return (db.has(KERNEL_TABLE) or db.has(GRAPH_TABLE)) and db.has(LAUNCH_TABLE)
+
+
+def _check(db: Database, ranges: Ranges, found: dict[int, Inferred], host_ranges: bool) -> None:
+    """Raises SourceError when there is no block, or no GPU work for any."""
+    processes = ranges.of("block")["process"].n_unique() + len(found)
+    if processes > MOST_PROCESSES:
         raise SourceError(db.path, f"pipeline ranges of {processes} processes, more than a machine has GPUs")
-    if options.host_ranges:
-        return ranges
+    if any(not one.impossible for one in found.values()):
+        return
+    if ranges.of("block").is_empty():
+        if ranges.untimed:
+            raise range_notes.no_times(db.path)
+        if found:
+            why = launches.most_frequent_reason(found.values())
+            raise range_notes.no_names(db.path, "NVTX range", nvtx.counted_names(db), REMEDY, launches=why)
+        raise _no_names(db)
+    if host_ranges:
+        return
     if not (db.has(KERNEL_TABLE) or db.has(GRAPH_TABLE)):
         raise SourceError(
             db.path,
@@ -85,7 +131,6 @@ def _pipeline_ranges(db: Database, options: ReadOptions) -> Ranges:
             "no CUDA calls in the file, so its GPU work cannot be attributed to ranges",
             f"capture with -t cuda,nvtx, or {range_notes.HOST}",
         )
-    return ranges
 
 
 def _no_names(db: Database) -> SourceError:
@@ -97,9 +142,4 @@ def _no_names(db: Database) -> SourceError:
             "no NVTX ranges in the file: it was captured without NVTX, or the program has no ranges",
             "capture with nsys profile -t cuda,nvtx and the passes marked by trace-export run",
         )
-    return range_notes.no_names(
-        db.path,
-        "NVTX range",
-        counts,
-        "capture again with the passes marked by trace-export run, or in torch.cuda.nvtx.range(f'F{microbatch}.0.0')",
-    )
+    return range_notes.no_names(db.path, "NVTX range", counts, REMEDY)

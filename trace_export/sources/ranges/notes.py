@@ -17,9 +17,9 @@ from trace_export.sources.shared.timestamps import UNTIMED
 HOST = "draw the CPU-side ranges with --host"
 
 
-def no_names(path: Path, kind: str, counts: NameCounts, remedy: str) -> SourceError:
+def no_names(path: Path, kind: str, counts: NameCounts, remedy: str, launches: str = "") -> SourceError:
     """For a capture whose runtime does not name its passes; `kind` is what the profiler calls its ranges, `counts` are
-    their names, and `remedy` is how to collect a better one."""
+    their names, and `remedy` is how to collect a better one. `launches`: why they cannot be found without names."""
     looked_for = (
         "looked for names such as F3.0.0, PP:0F3, Forward 3, forward_step, forward-0 and DeepSpeedEngine.forward"
     )
@@ -28,7 +28,12 @@ def no_names(path: Path, kind: str, counts: NameCounts, remedy: str) -> SourceEr
         remedy = f"say which of these names are passes with --marker 'REGEX=>F', or {remedy}"
     else:
         found = "all names here are the framework's own" if counts.total else "there is none here"
-    return SourceError(path, f"no {kind} is named like a pipeline block ({looked_for}); {found}", remedy)
+    what = f"no {kind} is named like a pipeline block ({looked_for})"
+    if launches:
+        what = f"no pass is named, and they cannot be found from the launches: {launches}"
+    if frequent or not launches:
+        what += f"; {found}"
+    return SourceError(path, what, remedy)
 
 
 def no_work(path: Path, activity: GpuActivity | None) -> SourceError:

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
 
 import polars as pl
 
 from trace_export.errors import path_text
-from trace_export.model import COLLECTIVES, HOSTS, P2P, RANKS, SPANS, Note, Profile, conform
+from trace_export.model import COLLECTIVES, HOSTS, P2P, RANKS, SPANS, Declared, Note, Profile, conform
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.blocks import blocks, declared
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.source import Source
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is in a source, or in some of its processes: `blocks`, `p2p` and `collectives` have process, start and end
+    in session time, and otherwise columns of SPANS, P2P and COLLECTIVES."""
+
+    blocks: pl.DataFrame
+    p2p: pl.DataFrame
+    collectives: pl.DataFrame
+    declared: Declared
+    notes: tuple[Note, ...]
 
 
 def with_activity(ranges: Ranges, activity: GpuActivity | None) -> pl.DataFrame:
@@ -21,44 +35,59 @@ def with_activity(ranges: Ranges, activity: GpuActivity | None) -> pl.DataFrame:
     return ranges.frame.join(by_range.frame(), on="id", maintain_order="left")
 
 
-def profile(
+def marked(
     source: Source,
     ranges: Ranges,
     worked: pl.DataFrame,
     activity: GpuActivity | None,
     *,
-    ranks: pl.DataFrame,
-    host: str,
-    label: str,
-    offset_ns: int,
     p2p: pl.DataFrame,
     collectives: pl.DataFrame,
-    notes: Iterable[Note],
-) -> Profile:
-    """The profile of one source.
+) -> Content:
+    """The content of the processes whose passes are named.
 
     `activity` is the GPU work by range (None: the ranges themselves are drawn), `worked` what `with_activity` made of
-    it. `ranks`: process, rank, rank_origin, stage, stage_origin, device. `host` and `label` are those of the one host,
-    whose session time `offset_ns` turns into unix time. `p2p` and `collectives` have process, start and end in session
-    time, and otherwise the columns of their tables. Raises SourceError when no GPU work was launched in a block.
+    it. Raises SourceError when no GPU work was launched in a block.
     """
     found = blocks(worked, ranges, host=activity is None)
     if found.is_empty():
         raise range_notes.no_work(source.path, activity)
+    notes = (
+        *range_notes.of_ranges(source.path, ranges, worked, activity),
+        *range_notes.of_transfers(source.path, p2p),
+    )
+    return Content(found.drop("id"), p2p, collectives, declared(ranges, found), notes)
+
+
+def profile(
+    source: Source,
+    contents: Sequence[Content],
+    *,
+    ranks: pl.DataFrame,
+    host: str,
+    label: str,
+    offset_ns: int,
+    notes: Iterable[Note],
+) -> Profile:
+    """The profile of one source with all `contents`.
+
+    `ranks`: process, rank, rank_origin, stage, stage_origin, device. `host` and `label` are those of the one host,
+    whose session time `offset_ns` turns into unix time.
+    """
     where = {"host": pl.lit(host), "source": pl.lit(path_text(source.path)), "kind": pl.lit(source.kind)}
     hosts = pl.DataFrame({"host": [host], "machine": [source.machine], "label": [label]})
+    found, p2p, collectives = (
+        pl.concat([getattr(content, table) for content in contents], how="diagonal")
+        for table in ("blocks", "p2p", "collectives")
+    )
     return Profile(
         hosts=conform(hosts, HOSTS),
         ranks=conform(ranks.with_columns(**where), RANKS),
-        spans=conform(_on_ranks(found.drop("id"), ranks, offset_ns), SPANS),
+        spans=conform(_on_ranks(found, ranks, offset_ns), SPANS),
         p2p=conform(_on_ranks(p2p, ranks, offset_ns), P2P),
         collectives=conform(_on_ranks(collectives, ranks, offset_ns), COLLECTIVES),
-        declared=declared(ranges, found),
-        notes=(
-            *notes,
-            *range_notes.of_ranges(source.path, ranges, worked, activity),
-            *range_notes.of_transfers(source.path, p2p),
-        ),
+        declared=reduce(Declared.or_else, (content.declared for content in contents)),
+        notes=(*notes, *(note for content in contents for note in content.notes)),
     )
 
 

@@ -38,12 +38,19 @@ class Ranges:
     unclosed: pl.DataFrame
     untimed: int
 
+    @staticmethod
+    def none() -> Ranges:
+        """No ranges."""
+        return gather((), (), Dialects.of(()))
+
     def of(self, *roles: str) -> pl.DataFrame:
         return self.frame.filter(pl.col("role").is_in(roles))
 
 
-def gather(named: Sequence[pl.DataFrame], calls: Sequence[pl.DataFrame], dialects: Dialects) -> Ranges:
-    """The ranges that count, of the processes that have a block other than the optimizer's.
+def gather(
+    named: Sequence[pl.DataFrame], calls: Sequence[pl.DataFrame], dialects: Dialects, *, every: bool = False
+) -> Ranges:
+    """The ranges that count, of the processes that have a block other than the optimizer's; with `every`, of all.
 
     `named` ranges, whose names `dialects` may know, and `calls` of NCCL: frames with the columns of `RANGE` and `text`.
     """
@@ -55,7 +62,7 @@ def gather(named: Sequence[pl.DataFrame], calls: Sequence[pl.DataFrame], dialect
             *(c.with_columns(role=pl.lit(COMMUNICATION)) for c in calls),
         ],
         how="diagonal",
-    ).filter(_trains())
+    ).filter(_trains() | every)
     frame = _without_weak_names(_with_one_kind_of_step(frame, dialects))
     height, frame = frame.height, frame.filter(_timed())
     untimed = height - frame.height

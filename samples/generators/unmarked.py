@@ -1,0 +1,378 @@
+"""Write captures of made-up runs in which no pass is named, with the truth beside them: what Nsight Systems or
+torch.profiler record of a Megatron-like program without markers.
+
+    python -m samples.generators.unmarked            # writes samples/unmarked again
+
+What marks nothing still leaves traces, and these are modelled: the calling thread launches forwards, weight gradients
+and the optimizer, a thread of the autograd engine the backwards; a stage's forwards launch the same row of kernels; the
+last stage's backward begins with a fill of the calling thread; sends and receives are one kernel for each call, waited
+for; tokens are counted between passes. Beside them there may be what resembles a transfer or a pass: the all-to-all of
+experts on both threads, kernels that vary with the experts' load, a forward recomputed inside a backward, reductions of
+gradients from the engine's thread, graphs in place of kernels, logging after the optimizer.
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Protocol
+
+from samples.generators.kineto_trace import MAIN, Trace
+from samples.generators.nsys_export import VM, Export, thread_id
+from samples.generators.pipeline import (
+    MS,
+    US,
+    Block,
+    Operation,
+    Timing,
+    one_f_one_b,
+    simulate,
+    zb_h1,
+)
+
+TIMING = Timing(
+    lengths={"F": 2 * MS, "B": 3 * MS, "W": 1_800 * US, "OPT": 2 * MS},
+    hop=300 * US,
+    lead=400 * US,
+    gap=2 * MS,
+    reduce=MS,
+    first=20 * MS,
+    start_jitter=range(20, 90),
+    length_jitter=range(-150, 150),
+    optimizer_jitter=range(50, 250),
+)
+AUTOGRAD = 9
+"""What the thread id of the autograd engine is above the main thread's."""
+COMPUTE, PIPELINE, EXPERTS, DATA, COPIES = 7, 20, 21, 22, 14
+"""Streams."""
+LAUNCH = 5 * US
+"""From one launch to the next."""
+
+NORM, ATTENTION = "rmsnorm_fwd_tuned_kernel<__nv_bfloat16>", "flash_fwd_kernel<Flash_fwd_kernel_traits<128, 64>>"
+SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+REDUCE = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+_GENERIC = "void at::native::vectorized_elementwise_kernel<4, at::native::{}, std::array<char*, 2ul>>(int)"
+COUNT, FILL = _GENERIC.format("CUDAFunctor_add<int>"), _GENERIC.format("FillFunctor<float>")
+COUNT_FILL, SUM = _GENERIC.format("FillFunctor<int>"), _GENERIC.format("CUDAFunctor_add<float>")
+ADAM = "void at::native::multi_tensor_apply_kernel<at::native::FusedAdamMathFunctor<float, 4>>(int)"
+NORMS = "void at::native::multi_tensor_apply_kernel<at::native::LpNormFunctor<float, 2>>(int)"
+
+
+@dataclass(frozen=True)
+class Program:
+    """What runs, and how. `schedule`: 1f1b, interleaved (two chunks) or zb-h1. `host_transfers`: activations go
+    through the host, with copies and waits in place of NCCL. `waits`: the calling thread waits after each transfer.
+    `varying`: the experts launch as many kernels as their load asks for. `graphs`: each layer is a graph.
+    `one_thread`: the calling thread launches the backwards too. `marked`: stages whose passes have ranges around their
+    launches after all."""
+
+    schedule: str = "1f1b"
+    stages: int = 4
+    microbatches: int = 8
+    steps: int = 2
+    layers: int = 2
+    experts: bool = False
+    varying: bool = False
+    recompute: bool = False
+    graphs: bool = False
+    tokens: bool = True
+    waits: bool = True
+    host_transfers: bool = False
+    one_thread: bool = False
+    marked: frozenset[int] = frozenset()
+
+    @property
+    def chunks(self) -> int:
+        return 2 if self.schedule == "interleaved" else 1
+
+    def order(self, stage: int) -> list[Operation]:
+        if self.schedule == "interleaved":
+            return interleaved(stage, self.stages, self.microbatches, self.chunks)
+        return {"1f1b": one_f_one_b, "zb-h1": zb_h1}[self.schedule](stage, self.stages, self.microbatches)
+
+
+def interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> list[Operation]:
+    """Megatron-LM's interleaved 1F1B: micro-batches in groups of as many as there are stages, each group through one
+    chunk after another; 2 (P - 1 - stage) + (chunks - 1) P forwards come first."""
+    total = microbatches * chunks
+
+    def at(kind: str, number: int) -> Operation:
+        group, within = divmod(number, stages * chunks)
+        chunk, microbatch = divmod(within, stages)
+        return Operation(kind, group * stages + microbatch, chunk if kind == "F" else chunks - 1 - chunk)
+
+    ahead = min(2 * (stages - 1 - stage) + (chunks - 1) * stages, total)
+    order = [at("F", n) for n in range(ahead)]
+    for n in range(total - ahead):
+        order += [at("F", ahead + n), at("B", n)]
+    return order + [at("B", n) for n in range(total - ahead, total)]
+
+
+class Recorder(Protocol):
+    """A capture of one process; times are nanoseconds of its session."""
+
+    def call(self, start: int, name: str, *, engine: bool = False) -> int: ...
+    def kernel(self, start: int, end: int, call: int, name: str, stream: int) -> None: ...
+    def graph(self, start: int, end: int, call: int, number: int) -> None: ...
+    def copy(self, start: int, end: int, call: int, kind: int) -> None: ...
+    def range(self, start: int, end: int, name: str) -> None: ...
+
+
+class Nsight:
+    """A process in an export of Nsight Systems."""
+
+    def __init__(self, export: Export, rank: int, *, threads: bool) -> None:
+        """`threads`: whether the names of threads are recorded."""
+        self.export, self.process = export, 4_000 + 11 * rank
+        if threads:
+            name = export.string("pt_autograd_0")
+            export.add("ThreadNames", name, None, thread_id(self.process, self.process + AUTOGRAD))
+        export.string("cudaLaunchKernel_v7000")
+
+    def call(self, start: int, name: str, *, engine: bool = False) -> int:
+        thread = self.process + AUTOGRAD if engine else None
+        return self.export.call(self.process, start, thread=thread, name=name)
+
+    def kernel(self, start: int, end: int, call: int, name: str, stream: int) -> None:
+        full, short = self.export.string(name), self.export.string(short_name(name))
+        pid = VM | self.process << 24
+        self.export.add("CUPTI_ACTIVITY_KIND_KERNEL", start, end, 0, 1, stream, call, pid, full, short, None)
+
+    def graph(self, start: int, end: int, call: int, number: int) -> None:
+        row = (start, end, 0, 1, COMPUTE, call, VM | self.process << 24, number, number)
+        self.export.add("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", *row)
+
+    def copy(self, start: int, end: int, call: int, kind: int) -> None:
+        self.export.copy(self.process, start, end, call, kind=kind)
+
+    def range(self, start: int, end: int, name: str) -> None:
+        self.export.range(self.process, start, end, name)
+
+
+class Kineto:
+    """A trace of torch.profiler."""
+
+    def __init__(self, trace: Trace, *, threads: bool) -> None:
+        self.trace = trace
+        if threads:
+            trace.name_thread(MAIN + AUTOGRAD, f"thread {MAIN + AUTOGRAD} (pt_autograd_0)")
+
+    def call(self, start: int, name: str, *, engine: bool = False) -> int:
+        return self.trace.call(start, thread=MAIN + AUTOGRAD if engine else MAIN, name=name.split("_v")[0])
+
+    def kernel(self, start: int, end: int, call: int, name: str, stream: int) -> None:
+        self.trace.kernel(start, end, call, name=name, stream=stream)
+
+    def graph(self, start: int, end: int, call: int, number: int) -> None:
+        """Kineto records the kernels of a graph, all with the id of its launch."""
+        middle = (start + end) // 2
+        self.trace.kernel(start, middle, call, name=f"triton_fused_{number}_a", stream=COMPUTE)
+        self.trace.kernel(middle, end, call, name=f"triton_fused_{number}_b", stream=COMPUTE)
+
+    def copy(self, start: int, end: int, call: int, kind: int) -> None:
+        self.trace.copy(start, end, call, kind="HtoD" if kind == 1 else "DtoH")
+
+    def range(self, start: int, end: int, name: str) -> None:
+        self.trace.range(start, end, name)
+
+
+def short_name(name: str) -> str:
+    """The name of a kernel without its type, arguments and spaces: `flash_fwd_kernel`."""
+    return name.split("<")[0].split("(")[0].split("::")[-1].split(" ")[-1]
+
+
+@dataclass
+class Rank:
+    """Puts what one rank launches into its capture."""
+
+    program: Program
+    stage: int
+    recorder: Recorder
+    chance: random.Random
+    graphs: int = field(default=0, init=False)
+
+    def product(self, part: int) -> str:
+        tile = 128 + 64 * (self.chance.randrange(4) if self.program.varying else part % 3)
+        return f"nvjet_hsh_{tile}x128_64x4_2x1_v_bz_{'NTN'[part % 3]}"
+
+    def layer(self) -> Iterator[str]:
+        """The kernels of a layer's forward; `*` is the all-to-all of experts."""
+        yield from (NORM, self.product(0), "fused_rope_forward", ATTENTION, self.product(1), "add_bias_dropout", NORM)
+        if not self.program.experts:
+            yield from (self.product(2), "swiglu_fwd", self.product(0))
+        else:
+            yield from ("router_topk", "*")
+            for part in range(self.chance.randint(1, 4) if self.program.varying else 2):
+                yield from (self.product(part), "swiglu_fwd", self.product(part + 1))
+            yield from ("*", "unpermute")
+        yield "add_bias_dropout"
+
+    def forward(self, chunk: int) -> Iterator[str]:
+        if self.program.graphs:
+            yield from (f"graph {10 * chunk + layer}" for layer in range(self.program.layers))
+        else:
+            if self.stage == 0 and chunk == 0:
+                yield "embedding_fwd"
+            for _ in range(self.program.layers):
+                yield from self.layer()
+        if self.last(chunk):
+            yield from (self.product(0), "cross_entropy_fwd", "loss_mask_mul")
+
+    def backward(self, chunk: int) -> Iterator[str]:
+        """The engine's kernels, but the first on the last stage, which is the calling thread's."""
+        if self.last(chunk):
+            yield from (FILL, "cross_entropy_bwd", self.product(0))
+        for layer in range(self.program.layers):
+            if self.program.graphs:
+                yield f"graph {100 + 10 * chunk + layer}"
+                continue
+            if self.program.recompute:
+                yield from self.layer()
+            for name in ("swiglu_bwd", "flash_bwd_dq_dk_dv_loop_kernel<128>", "rmsnorm_bwd_kernel"):
+                yield from (self.product(0), name)
+                if self.program.schedule != "zb-h1":
+                    yield self.product(1)
+            if self.program.experts:
+                yield from ("*", "permute_bwd", "*")
+
+    def kernels(self, block: Block) -> list[str]:
+        if block.kind == "F":
+            return list(self.forward(block.chunk or 0))
+        if block.kind == "B":
+            return list(self.backward(block.chunk or 0))
+        if block.kind == "W":
+            return [self.product(part) for _ in range(self.program.layers) for part in range(4)]
+        return [NORMS, ADAM, ADAM, ADAM]
+
+    def last(self, chunk: int) -> bool:
+        return self.stage == self.program.stages - 1 and chunk == self.program.chunks - 1
+
+    def block(self, block: Block) -> int:
+        """Launches the kernels of a block, which share its time; returns when the last one was launched."""
+        names = self.kernels(block)
+        computing = [n for n in names if n != "*"]
+        cuts = sorted(self.chance.sample(range(block.start_ns + US, block.end_ns - US), len(computing) - 1))
+        times = iter(list(pairwise([block.start_ns, *cuts, block.end_ns])))
+        launch = block.start_ns - 20 * US
+        for number, name in enumerate(names):
+            launch += LAUNCH
+            engine = block.kind == "B" and not (number == 0 and name == FILL) and not self.program.one_thread
+            self.launch(name, launch, block.start_ns if name == "*" else next(times), engine=engine)
+        if self.stage in self.program.marked:
+            name = "Optimizer" if block.kind == "OPT" else f"{block.kind}{block.microbatch}.{block.chunk or 0}.0"
+            self.recorder.range(block.start_ns - 19 * US, launch + LAUNCH // 2, name)
+        return launch
+
+    def launch(self, name: str, at: int, when: int | tuple[int, int], *, engine: bool) -> None:
+        graph = name.startswith("graph ")
+        call = self.recorder.call(at, "cudaGraphLaunch_v10000" if graph else "cudaLaunchKernel_v7000", engine=engine)
+        if isinstance(when, int):
+            self.recorder.kernel(when, when + 50 * US, call, SEND_RECV, EXPERTS)
+        elif graph:
+            self.recorder.graph(*when, call, int(name.removeprefix("graph ")))
+        else:
+            self.recorder.kernel(*when, call, name, COMPUTE)
+
+    def run(self, blocks: Sequence[Block]) -> None:
+        """The blocks of the rank in order, and what lies between them."""
+        at = blocks[0].start_ns - 300 * US
+        at = self.small(at, COUNT_FILL)
+        at = self.transfer(at, None, blocks[0])
+        for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+            at = self.block(block)
+            if block.kind == "F" and self.program.tokens:
+                at = self.small(at, COUNT, block.end_ns)
+            if block.kind == "B" and (following is None or following.kind == "OPT"):
+                self.reduce(at, block.end_ns)
+            if block.kind == "OPT":
+                at = self.small(at, "log_loss_sum", block.end_ns)
+                at = self.wait(self.small(at, COUNT_FILL, block.end_ns))
+            at = self.transfer(at, block, following)
+
+    def small(self, at: int, name: str, end: int | None = None) -> int:
+        """A short kernel of the calling thread, on a stream of its own."""
+        begin = (at if end is None else end) + 2 * US
+        self.recorder.kernel(
+            begin, begin + US, self.recorder.call(at + LAUNCH, "cudaLaunchKernel_v7000"), name, COMPUTE
+        )
+        return at + LAUNCH
+
+    def reduce(self, at: int, end: int) -> None:
+        """The engine reduces gradients as the last backward yields them."""
+        call = self.recorder.call(at + US, "cudaLaunchKernelExC_v11060", engine=True)
+        self.recorder.kernel(end, end + 200 * US, call, REDUCE, DATA)
+
+    def wait(self, at: int) -> int:
+        self.recorder.call(at + LAUNCH, "cudaDeviceSynchronize_v3020")
+        return at + LAUNCH
+
+    def transfer(self, at: int, before: Block | None, after: Block | None) -> int:
+        """One call that sends what `before` made and receives what `after` needs, if there is anything to do."""
+        sends = before is not None and self.neighbour(before, sends=True)
+        receives = after is not None and self.neighbour(after, sends=False)
+        if not sends and not receives:
+            return at
+        begin = before.end_ns if sends and before else after.start_ns - 100 * US if after else at
+        end = max(begin + 30 * US, after.start_ns - 30 * US if receives and after else 0)
+        if self.program.host_transfers:
+            at = self.wait(at)
+            for kind, wanted in ((2, sends), (1, receives)):
+                if wanted:
+                    at += LAUNCH
+                    self.recorder.copy(begin, begin + 20 * US, self.recorder.call(at, "cudaMemcpyAsync_v3020"), kind)
+            return self.wait(at)
+        call = self.recorder.call(at + LAUNCH, "cudaLaunchKernelExC_v11060")
+        self.recorder.kernel(begin, end, call, SEND_RECV, PIPELINE)
+        return self.wait(at + LAUNCH) if self.program.waits else at + LAUNCH
+
+    def neighbour(self, block: Block, *, sends: bool) -> bool:
+        """Whether a block's input comes from another rank, or its output goes to one."""
+        if block.kind not in "FB":
+            return False
+        part = (block.chunk or 0) * self.program.stages + self.stage
+        onward = sends == (block.kind == "F")
+        return part < self.program.chunks * self.program.stages - 1 if onward else part > 0
+
+
+def blocks_of(program: Program, chance: random.Random) -> list[Block]:
+    """The truth, in session time."""
+    orders = [program.order(stage) for stage in range(program.stages)]
+    return simulate(orders, TIMING, range(program.steps), chance, chunks=program.chunks).blocks
+
+
+def write(folder: Path, program: Program, *, seed: int = 1, threads: bool = True, kineto: bool = False) -> list[Block]:
+    """A capture of the program in `folder`: one export, or with `kineto` a trace for each rank. `threads`: the names of
+    threads are in it. Returns the truth, in the session's time."""
+    chance = random.Random(seed)
+    blocks = blocks_of(program, chance)
+    folder.mkdir(parents=True, exist_ok=True)
+    export = Export()
+    for stage in range(program.stages):
+        trace = Trace(rank=stage, world=program.stages)
+        recorder = Kineto(trace, threads=threads) if kineto else Nsight(export, stage, threads=threads)
+        Rank(program, stage, recorder, chance).run([b for b in blocks if b.rank == stage])
+        if kineto:
+            trace.write(folder / f"node0_{700 + stage}.1760000000000000000.pt.trace.json.gz")
+    if not kineto:
+        export.write(folder / "node0.sqlite")
+    return blocks
+
+
+def write_sample(folder: Path) -> None:
+    """A 1F1B run, and truth.csv."""
+    blocks = write(folder, Program(microbatches=6, layers=1))
+    with (folder / "truth.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["rank", "step", "kind", "microbatch", "true_start_ns", "true_end_ns"])
+        for b in blocks:
+            microbatch = "" if b.kind == "OPT" else b.microbatch
+            times = b.start_ns + Export.epoch_ns, b.end_ns + Export.epoch_ns
+            table.writerow([b.rank, b.step, b.kind, microbatch, *times])
+
+
+if __name__ == "__main__":
+    write_sample(Path(__file__).parent.parent / "unmarked")

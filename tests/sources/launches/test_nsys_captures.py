@@ -1,0 +1,156 @@
+"""Captures of Nsight Systems in which no pass is named: every block that is found is that of the truth, to the
+nanosecond."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from samples.generators.nsys_export import Export
+from samples.generators.pipeline import Block
+from samples.generators.unmarked import Program, write
+from trace_export.errors import SourceError
+from trace_export.model import Profile
+from trace_export.sources.read import read
+from trace_export.sources.source import ReadOptions, Source
+
+PROGRAMS = {
+    "1f1b": Program(),
+    "with experts": Program(experts=True),
+    "with varying experts": Program(experts=True, varying=True),
+    "with recomputation": Program(recompute=True),
+    "without waits": Program(waits=False),
+    "without counted tokens": Program(tokens=False),
+    "graphs of layers": Program(graphs=True),
+    "interleaved": Program(schedule="interleaved", stages=4, microbatches=8),
+    "two stages": Program(stages=2, microbatches=5),
+    "through the host": Program(host_transfers=True),
+}
+
+
+def of(folder: Path, **options: object) -> Profile:
+    return read(Source("nsys", folder / "node0.sqlite", "node0"), ReadOptions(**options)).validate()  # type: ignore[arg-type]
+
+
+def spans(profile: Profile) -> list[tuple[object, ...]]:
+    return sorted(profile.spans.select("rank", "kind", "start_ns", "end_ns").rows())
+
+
+def truth(blocks: list[Block], kinds: str = "F B W OPT") -> list[tuple[object, ...]]:
+    return sorted(
+        (b.rank, b.kind, b.start_ns + Export.epoch_ns, b.end_ns + Export.epoch_ns)
+        for b in blocks
+        if b.kind in kinds.split()
+    )
+
+
+@pytest.mark.parametrize("threads", [True, False], ids=["threads named", "nameless threads"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_blocks_of_an_unmarked_capture_are_exact(tmp_path: Path, name: str, threads: bool) -> None:
+    blocks = write(tmp_path, PROGRAMS[name], threads=threads)
+    profile = of(tmp_path)
+    assert spans(profile) == truth(blocks)
+    assert profile.spans.select(pl.col("origin").unique(), marker=pl.col("marker").is_null().all()).rows() == [
+        ("inferred", True)
+    ]
+    (note,) = [note for note in profile.notes if note.code == "blocks-inferred"]
+    assert "inferred" in note.text
+    assert note.count == len(blocks)
+
+
+def test_weight_gradients_of_the_calling_thread_are_products_after_the_first_backward(tmp_path: Path) -> None:
+    blocks = write(tmp_path, Program(schedule="zb-h1"))
+    found = spans(of(tmp_path))
+    assert [row for row in found if row[1] != "W"] == truth(blocks, "F B OPT")
+    weights = {row for row in found if row[1] == "W"}
+    exact = weights & set(truth(blocks, "W"))
+    assert len(exact) > 0.6 * len(truth(blocks, "W"))
+    assert all(any(row[2] <= t[2] and t[3] <= row[3] for t in truth(blocks, "W")) for row in weights)  # others: several
+
+
+def test_names_count_where_there_are_any(tmp_path: Path) -> None:
+    blocks = write(tmp_path, Program(marked=frozenset(range(4))))
+    named = of(tmp_path)
+    assert spans(named) == truth(blocks)
+    assert set(named.spans["origin"]) == {"device"}
+    assert named.spans["marker"].null_count() == 0
+    inferred = of(tmp_path, infer="only")
+    assert spans(inferred) == truth(blocks)
+    assert set(inferred.spans["origin"]) == {"inferred"}
+    assert inferred.spans["marker"].null_count() == inferred.spans.height
+
+
+def test_only_processes_without_names_are_inferred(tmp_path: Path) -> None:
+    blocks = write(tmp_path, Program(marked=frozenset({1, 2})))
+    profile = of(tmp_path)
+    assert spans(profile) == truth(blocks)
+    origins = profile.spans.group_by("rank").agg(pl.col("origin").unique()).sort("rank")["origin"].to_list()
+    assert origins == [["inferred"], ["device"], ["device"], ["inferred"]]
+    assert set(of(tmp_path, infer="off").spans["rank"]) == {0, 1}  # numbered by order, for two processes
+
+
+def test_a_program_of_one_thread_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, Program(one_thread=True))
+    words = "no pass is named, and they cannot be found from the launches: one thread launches everything"
+    with pytest.raises(SourceError, match=words) as caught:
+        of(tmp_path)
+    assert "trace-export run" in str(caught.value)
+    with pytest.raises(SourceError, match="no NVTX ranges in the file"):
+        of(tmp_path, infer="off")
+
+
+def test_graphs_of_whole_steps_are_refused(tmp_path: Path) -> None:
+    export = Export()
+    for step in range(3):
+        call = export.call(4_000, 1_000_000 * (step + 1), name="cudaGraphLaunch_v10000")
+        export.graph(4_000, 1_000_000 * (step + 1) + 5_000, 1_000_000 * (step + 1) + 900_000, call)
+    export.write(tmp_path / "node0.sqlite")
+    with pytest.raises(SourceError, match="one graph holds the whole step"):
+        of(tmp_path)
+
+
+def test_of_a_step_that_the_capture_cuts_only_the_backwards_are_drawn(tmp_path: Path) -> None:
+    blocks = write(tmp_path, Program(steps=3))
+    middle = max(b.end_ns for b in blocks if b.step == 0 and b.kind == "F" and b.microbatch == 4)
+    with closing(sqlite3.connect(tmp_path / "node0.sqlite")) as db:
+        db.execute("DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE start < ?", [middle])
+        db.commit()
+    profile = of(tmp_path)
+    found = set(spans(profile))
+    assert found >= set(truth([b for b in blocks if b.step > 0]))
+    assert {kind for _, kind, *_ in found - set(truth(blocks))} <= {"B"}
+    late = [b for b in blocks if b.step == 0 and b.kind == "B" and b.start_ns > middle + 5_000_000]
+    assert found >= set(truth(late))
+    assert not {kind for rank, kind, *_ in found & set(truth([b for b in blocks if b.step == 0]))} & {"F"}
+    (note,) = [note for note in profile.notes if note.code == "forwards-unknown"]
+    assert (note.level, note.count) == ("warning", 4)
+    assert "forwards for" in note.text
+    assert "backwards are kept" in note.text
+
+
+def test_half_the_transfers_missing_give_no_wrong_forward(tmp_path: Path) -> None:
+    blocks = write(tmp_path, Program(steps=2, waits=False))
+    with closing(sqlite3.connect(tmp_path / "node0.sqlite")) as db:
+        db.execute(
+            "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid % 2 = 0 AND shortName IN"
+            " (SELECT id FROM StringIds WHERE value LIKE 'nccl%')"
+        )
+        db.commit()
+    try:
+        found = spans(of(tmp_path))
+    except SourceError:
+        return
+    wrong = set(found) - set(truth(blocks))
+    assert not [row for row in wrong if row[1] == "F"]
+
+
+def test_only_the_ranks_that_are_asked_for_come_out(tmp_path: Path) -> None:
+    from trace_export.selection import Numbers
+
+    write(tmp_path, Program())
+    profile = of(tmp_path, ranks=Numbers.of([1, 3]))
+    assert profile.ranks["rank"].to_list() == [1, 3]

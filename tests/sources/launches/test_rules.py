@@ -1,0 +1,284 @@
+"""The rules that find passes among launches, each at the example of its docstring and where it could go wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.launches import ENGINE, MAIN, cuts, work
+from trace_export.sources.launches.forwards import passes_of
+from trace_export.sources.launches.infer import infer
+from trace_export.sources.launches.kernel_names import KernelNames
+from trace_export.sources.launches.kinds import by_kind, join_parts, split_weights_from_forwards, without_logging
+from trace_export.sources.launches.likeness import kinds, likeness, places
+from trace_export.sources.launches.optimizer import with_optimizers
+from trace_export.sources.launches.pieces import (
+    cut_sets,
+    give_fills_to_backwards,
+    join_weights,
+    pipeline_transfers,
+    split,
+)
+from trace_export.sources.launches.repetition import by_repetition, equal_parts, split_weights, tiling
+from trace_export.sources.launches.step import Rows, Step
+from trace_export.sources.launches.threads import Threads, find_threads
+from trace_export.sources.launches.trimming import trim
+from trace_export.sources.launches.work import Timeline
+
+THREADS = Threads(MAIN, frozenset({ENGINE}))
+
+
+def timeline(text: str) -> Timeline:
+    return Timeline.of(work(text), *THREADS)
+
+
+def shown(text: str, pieces: object) -> str:
+    """Pieces as the docstrings write them: `M a b, B A B`."""
+    rows = [token for token in text.split() if token not in [".", ",", "|"]]
+    return ", ".join(" ".join([kind, *rows[begin:end]]) for kind, begin, end in pieces)  # type: ignore[attr-defined]
+
+
+def step(text: str, evidence: str = "transfers") -> Step:
+    line = timeline(text)
+    pieces, cut = split(line, cuts(text))
+    pieces = give_fills_to_backwards(line, join_weights(line, pieces, cut))
+    return Step(line, tuple(pieces), evidence)  # type: ignore[arg-type]
+
+
+def rows(text: str, found: list[Rows]) -> list[str]:
+    tokens = [token for token in text.split() if token not in [".", ",", "|"]]
+    return [" ".join(tokens[begin:end]) for begin, end in found]
+
+
+def codes(text: str) -> np.ndarray:
+    return np.array([ord(letter) for letter in text.split()], np.int32)
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("a b A B . C D c | d", "M a b, B A B, B C D, M c, M d"),
+        ("a A b B", "M a, B A, M b, B B"),
+        ("A . . B", "B A, B B"),
+        ("A B", "B A B"),
+        ("", ""),
+    ],
+)
+def test_launches_are_split_at_threads_calls_and_transfers(text: str, pieces: str) -> None:
+    assert shown(text, split(timeline(text), cuts(text))[0]) == pieces
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("+ A B + C + | c", "W + A B + C +, M c"),
+        ("A B . C", "B A B, B C"),
+        ("+ A + b c", "W + A +, M b c"),
+        ("+ | A", "M +, B A"),
+        ("a + A", "M a +, B A"),
+    ],
+)
+def test_sums_between_calls_of_the_engine_make_a_weight_gradient(text: str, pieces: str) -> None:
+    line = timeline(text)
+    assert shown(text, join_weights(line, *split(line, cuts(text)))) == pieces
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"), [("a b 1 A B", "M a b, B 1 A B"), ("1 A", "B 1 A"), ("a 1 | b A", "M a 1, M b, B A")]
+)
+def test_the_fill_before_a_backward_belongs_to_it(text: str, pieces: str) -> None:
+    line = timeline(text)
+    assert shown(text, give_fills_to_backwards(line, split(line, cuts(text))[0])) == pieces
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("A B a 1 u b u c", "B A B, M a, OPT 1 u b u, M c"),
+        ("A u B u C u a", "B A, OPT u, B B, OPT u, B C, OPT u, M a"),  # one after each
+        ("A u B u C a D u", "B A, M u, B B, M u, B C, M a, B D, M u"),  # after most: no sign of an optimizer
+        ("A B u | u C", "B A B, OPT u u, B C"),
+    ],
+)
+def test_the_optimizer_lasts_from_its_first_kernel_to_its_last(text: str, pieces: str) -> None:
+    line = timeline(text)
+    updates = np.flatnonzero(line.names.optimizer[line.name])
+    assert shown(text, with_optimizers(line, split(line, cuts(text))[0], updates, exact=False)) == pieces
+
+
+def test_an_optimizer_that_a_range_shows_has_no_fills_before_it() -> None:
+    text = "A a 1 u b u c"
+    line = timeline(text)
+    found = with_optimizers(line, split(line, cuts(text))[0], np.array([3, 5]), exact=True)
+    assert shown(text, found) == "B A, M a 1, OPT u b u, M c"
+
+
+def test_streams_on_which_the_engine_sends_are_not_the_pipelines() -> None:
+    both = work("a | A | b")
+    streams, threads = both.stream.copy(), both.thread.copy()
+    assert pipeline_transfers(both, MAIN).tolist() == [1, 3]
+    streams[1], threads[1] = 30, ENGINE
+    other = both.__class__(both.launch, threads, both.start, both.end, streams, *list(vars(both).values())[5:])
+    assert pipeline_transfers(other, MAIN).tolist() == [3]
+    streams[3] = 30
+    assert pipeline_transfers(other, MAIN).tolist() == []
+
+
+def test_cuts_are_transfers_then_waits_then_nothing() -> None:
+    def evidence(text: str) -> list[str]:
+        return [found.evidence for found in cut_sets(work(text), MAIN, timeline(text))]
+
+    assert evidence("a | A . b") == ["transfers", "waits", "none"]
+    assert evidence("a A") == ["none"]
+
+
+def test_pieces_of_one_kind_are_forwards_and_later_products_are_weights() -> None:
+    text = "a b | a b | A B | g g | C D | g g"
+    one = step(text)
+    forwards, weights = by_kind(one, one.timeline.name, 0.8) or ([], [])
+    assert rows(text, forwards) == ["a b", "a b"]
+    assert rows(text, weights) == ["g g", "g g"]
+
+
+def test_logging_before_the_first_forward_is_left_out() -> None:
+    text = "s t . a40 b40 | a40 b40 | A B , C D"
+    assert rows(text, without_logging(step(text))) == ["a40 b40", "a40 b40"]
+    long = "s40 t40 . a40 b40 | a40 b40 | A B , C D"
+    assert rows(long, without_logging(step(long))) == ["s40 t40 a40 b40", "a40 b40"]
+
+
+def test_weights_are_cut_off_the_forward_after_them() -> None:
+    text = "e g x | e g x | A B | g g g e g x | C"
+    one = step(text)
+    assert rows(text, split_weights_from_forwards(one, one.own)) == ["e g x", "e g x", "g g g", "e g x"]
+
+
+def test_a_part_of_a_forward_that_a_wait_cut_off_is_joined_to_it() -> None:
+    text = "a b c | d | A B | a b c | d | C D"
+    one = step(text)
+    pieces, early = join_parts(one, one.own, [0, 1, 0, 1], {0, 1})
+    assert [piece for piece in rows(text, pieces) if piece] == ["a b c d", "a b c d"]
+    assert early == {0}
+
+
+def test_forwards_repeat() -> None:
+    text = "e a b a b A B a b C D , E"
+    assert rows(text, by_repetition(step(text, "none")) or []) == ["a b", "a b", "a b"]
+    assert by_repetition(step("e a b a c A B a b C D , E", "none")) is None
+    assert rows("a b a b A , B", by_repetition(step("a b a b A , B", "none")) or []) == ["a b", "a b"]
+
+
+def test_rows_are_read_as_units() -> None:
+    unit = [codes("a b")]
+    assert tiling(codes("e a b a b"), unit, free=True) == [(1, 3), (3, 5)]
+    assert tiling(codes("e a b a b"), unit, free=False) is None
+    assert tiling(codes("a b a b e e"), unit, free=True) is None
+    assert tiling(codes("a b x a b"), unit, free=True) == [(3, 5)]
+    assert equal_parts(Rows(0, 5), codes("a b a b a"), 2) is None
+
+
+@given(st.lists(st.sampled_from(["a b c", "a d", "e f g h"]), min_size=1, max_size=12))
+def test_a_row_of_units_is_read_back(units: list[str]) -> None:
+    """Whatever units stand in whatever order: as many pieces as were put there, or more where one is two others."""
+    row = codes(" ".join(units))
+    found = tiling(row, [codes(unit) for unit in dict.fromkeys(units)], free=False)
+    assert found is not None
+    assert len(found) == len(units)
+    assert [end - begin for begin, end in found] == [len(codes(unit)) for unit in units]
+
+
+def test_a_weight_gradient_that_is_the_usual_one_twice_is_two() -> None:
+    text = "g h | g h | g h g h | A"
+    one = step(text)
+    assert rows(text, split_weights(one, one.own)) == ["g h", "g h", "g h", "g h"]
+
+
+def test_what_lies_between_forwards_is_cut_off() -> None:
+    text = "n a b | a b n | a b | z a b | A"
+    one = step(text)
+    assert rows(text, trim(one, one.own)) == ["a b"] * 4
+
+
+def test_rows_are_alike_by_what_they_have_in_common() -> None:
+    assert likeness(codes("a a b c"), codes("a b b")) == 0.5
+    assert kinds([codes("a b"), codes("b a"), codes("a b c d"), codes("x")], 0.8) == [0, 0, 1, 2]
+    assert kinds([np.array([n], np.int32) for n in range(100)], 0.8) is None
+    assert list(places(codes("a b a b a b a"), codes("a b a b a"))) == [0, 2]
+    assert list(places(np.array([256, 1], np.int32), np.array([1], np.int32))) == [1]  # not inside a number's bytes
+
+
+def test_stems_are_the_kinds_of_kernels() -> None:
+    import polars as pl
+
+    names = [
+        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)",
+        "void at::native::vectorized_elementwise_kernel<8, at::native::FillFunctor<int>>(int)",
+        "void at::native::(anonymous namespace)::layer_norm_kernel<float>(int)",
+        "flash_fwd_kernel<64, 128>",
+        "flash_fwd_kernel<64, 256>",
+        "nvjet_hsh_128x128_NT",
+        "void cutlass::Kernel<cutlass_80_gemm>(int)",
+        "Cijk_Ailk_Bljk_HHS_BH_MT128x64",
+    ]
+    stems = KernelNames(pl.Series(names)).stem.tolist()
+    assert stems[0] == stems[1]
+    assert stems[3] == stems[4]
+    assert stems[5] == stems[6] == stems[7]
+    assert len(set(stems)) == 4
+
+
+def test_a_step_that_does_not_balance_keeps_its_backwards() -> None:
+    text = "g c | A B | g c | C D , E"
+    found = passes_of(step(text))
+    assert shown(text, found.passes) == "B A B, B C D, B E"
+    assert found.refused == "2 forwards for 3 backwards"
+
+
+def test_forwards_of_kernels_that_run_in_backwards_are_refused() -> None:
+    text = "z y | z y | A B , C D"
+    assert passes_of(step(text)).refused == ""
+    line = work(text)
+    texts = line.names.texts.replace("z", "flash_bwd_kernel")
+    named = line.__class__(*list(vars(line).values())[:7], KernelNames(texts), line.calls)
+    found = infer(named, THREADS, None, np.zeros(0, np.int64))
+    assert {refusal.why for refusal in found.refused} == {"kernels of a backward in the forwards"}
+    assert [piece.kind for piece in found.passes] == ["B", "B"]
+
+
+def test_a_backward_before_its_forward_is_refused() -> None:
+    found = passes_of(step("a b | A , B | a b | a b | a b | C , D"))
+    assert found.refused == "a backward before its forward"
+    assert {piece.kind for piece in found.passes} == {"B"}
+
+
+def test_an_evaluation_at_the_start_of_a_step_is_left_out() -> None:
+    text = "a b | a b | a b | a b | A | a b | B"
+    found = passes_of(step(text))
+    assert found.refused == ""
+    assert [piece.begin for piece in found.passes if piece.kind == "F"] == [6, 9]
+
+
+@pytest.mark.parametrize(
+    ("named", "engine", "first", "expected"),
+    [
+        ({ENGINE}, set(), None, THREADS),
+        (set(), {ENGINE}, None, THREADS),
+        (set(), set(), MAIN, THREADS),
+    ],
+)
+def test_threads_are_known_by_name_nodes_or_place(
+    named: set[int], engine: set[int], first: int | None, expected: Threads
+) -> None:
+    launched = work("a b A B c C D E")
+    assert find_threads(launched, frozenset(named), frozenset(engine), first) == expected
+
+
+def test_the_thread_of_the_optimizer_is_the_calling_one() -> None:
+    assert find_threads(work("a A B C D u"), frozenset(), frozenset(), None) == THREADS
+
+
+@pytest.mark.parametrize("text", ["a b c", ""])
+def test_one_thread_tells_nothing(text: str) -> None:
+    assert find_threads(work(text), frozenset(), frozenset(), MAIN) == "one thread launches everything"

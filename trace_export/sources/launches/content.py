@@ -1,0 +1,51 @@
+"""The blocks that were found in the processes of a source, as its content, and what the user should know of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import polars as pl
+
+from trace_export.model import Declared, Note
+from trace_export.sources.launches.process import Inferred
+from trace_export.sources.ranges.profile import Content
+
+HOW = "no pass is named; forwards and backwards were found from the threads that launched their kernels (inferred)"
+
+
+def content(path: Path, found: Mapping[int, Inferred]) -> Content:
+    """The content of those processes in which blocks were found (process → what was found)."""
+    with_blocks = {process: one for process, one in found.items() if not one.impossible}
+    number = {process: pl.lit(process, pl.Int64).alias("process") for process in with_blocks}
+    blocks = pl.concat(one.blocks.with_columns(number[process]) for process, one in with_blocks.items())
+    p2p = pl.concat(one.transfers.with_columns(number[process]) for process, one in with_blocks.items())
+    return Content(
+        blocks.drop("launched").with_columns(run=0, origin=pl.lit("inferred")),
+        p2p.sort("start").with_columns(sequence=pl.int_range(pl.len()).over("process")),
+        pl.DataFrame(schema={"process": pl.Int64, "start": pl.Int64, "end": pl.Int64}),
+        Declared(),
+        tuple(_notes(path, found, blocks.height)),
+    )
+
+
+def _notes(path: Path, found: Mapping[int, Inferred], blocks: int) -> list[Note]:
+    notes = [Note("blocks-inferred", "note", HOW, str(path), blocks)]
+    refused = [step for one in found.values() for step in one.refused]
+    if refused:
+        first = refused[0]
+        text = (
+            f"steps whose forwards are unknown and left out (first: {first.why} in step {first.step}); their "
+            f"{sum(step.backwards for step in refused)} backwards are kept"
+        )
+        notes.append(Note("forwards-unknown", "warning", text, str(path), len(refused)))
+    if impossible := sum(bool(one.impossible) for one in found.values()):
+        text = f"processes without named passes, left out: {most_frequent_reason(found.values())}"
+        notes.append(Note("process-without-blocks", "note", text, str(path), impossible))
+    return notes
+
+
+def most_frequent_reason(found: Iterable[Inferred]) -> str:
+    """Why nothing was found in most of the processes without blocks."""
+    return Counter(one.impossible for one in found if one.impossible).most_common(1)[0][0]

@@ -1,0 +1,124 @@
+"""The forwards of one training step, or why they are unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from trace_export.sources.launches.kinds import by_kind
+from trace_export.sources.launches.pieces import Piece
+from trace_export.sources.launches.repetition import by_repetition, split_weights
+from trace_export.sources.launches.step import LITTLE, Rows, Step
+from trace_export.sources.launches.trimming import trim
+
+SAME_KERNELS, SAME_STEMS = 0.8, 0.6
+"""Likeness of pieces of one kind: of their kernels, and where these vary (as of experts) of the kinds of their
+kernels."""
+MOST_LEFT = 0.05
+"""Part of the calling thread's time between the first forward and the last backward that may belong to no pass."""
+MOST_OF_BACKWARD = 0.02
+"""Part of the forwards' time that kernels of backwards may take."""
+
+
+class Found(NamedTuple):
+    """The passes of a step. `refused`: why its forwards are not among them; "" where they are."""
+
+    passes: list[Piece]
+    refused: str
+
+
+Candidate = tuple[list[Rows], list[Rows]]
+"""Forwards and weight gradients."""
+
+
+def passes_of(step: Step) -> Found:
+    """The passes of a step: its backwards, and one forward for each; without the forwards where that cannot be.
+
+    The forwards are those of the first rule that gives as many as there are backwards. They are believed if none comes
+    too late for its backward, if hardly any work of the calling thread is left over between them, and if hardly any
+    kernel of theirs is a backward's.
+    """
+    certain = [piece for piece in step.pieces if piece.kind != "M"]
+    forwards, weights = _chosen(step)
+    if len(forwards) > step.backwards:
+        forwards = without_evaluation(step, forwards)
+    if len(forwards) != step.backwards:
+        reason = f"{len(forwards)} forwards for {step.backwards} backwards"
+        return Found(certain, reason if forwards else "no forward")
+    forwards = trim(step, forwards)
+    weights = split_weights(step, weights)
+    passes = [*certain, *(Piece("F", *rows) for rows in forwards), *(Piece("W", *rows) for rows in weights)]
+    passes.sort(key=lambda piece: piece.begin)
+    refused = doubts(step, forwards, passes)
+    return Found(certain if refused else passes, refused)
+
+
+def _chosen(step: Step) -> Candidate:
+    """The first candidate with a forward for each backward, else the one that came closest."""
+    best: Candidate = ([], [])
+    for forwards, weights in _candidates(step):
+        if len(forwards) == step.backwards:
+            return forwards, weights
+        if len(forwards) > step.backwards or not best[0]:
+            best = (forwards, weights)
+    return best
+
+
+def _candidates(step: Step) -> Iterator[Candidate]:
+    if step.evidence != "none":
+        for signature, least in ((step.timeline.name, SAME_KERNELS), (step.timeline.stem, SAME_STEMS)):
+            found = by_kind(step, signature, least)
+            if found is not None:
+                yield found
+    if step.evidence == "transfers":
+        yield every_long_piece(step), []
+    repeated = by_repetition(step)
+    if repeated is not None:
+        yield repeated, []
+
+
+def every_long_piece(step: Step) -> list[Rows]:
+    """Between transfers every piece that takes its time, whatever its kernels are called."""
+    return [rows for rows in step.possible if step.time(rows) >= LITTLE * step.usual]
+
+
+def without_evaluation(step: Step, forwards: list[Rows]) -> list[Rows]:
+    """As many forwards as there are backwards: what comes before them at the start of a step is an evaluation, if more
+    forwards follow it before the first backward."""
+    surplus = len(forwards) - step.backwards
+    before = sum(rows.begin < step.first_backward for rows in forwards)
+    return sorted(forwards)[surplus:] if before > surplus else forwards
+
+
+def doubts(step: Step, forwards: list[Rows], passes: list[Piece]) -> str:
+    """Why the forwards are not believed; "" where they are.
+
+    Example: `a b A B c d C D e E` with forwards `a b`, `c d`, `e` is believed; with `c d`, `e`, … the first backward
+    comes before its forward.
+    """
+    opened = 0
+    for piece in passes:
+        opened += (piece.kind == "F") - (piece.kind == "B")
+        if opened < 0:
+            return "a backward before its forward"
+    timeline = step.timeline
+    begin = min(rows.begin for rows in forwards)
+    inside = sum(timeline.time(max(rows.begin, begin), rows.end) for rows in step.possible if rows.end > begin)
+    whole = sum(map(step.time, step.possible))
+    taken = sum(
+        timeline.time(piece.begin, piece.end)
+        for piece in passes
+        if piece.kind in "FW" and timeline.main[piece.begin] and piece.begin < step.last_backward
+    )
+    if inside - taken > MOST_LEFT * whole:
+        return "work of the main thread that belongs to no pass"
+    own = np.concatenate([np.arange(*rows) for rows in forwards])
+    times = (timeline.end - timeline.start)[own]
+    if times[timeline.backward[own]].sum() > MOST_OF_BACKWARD * times.sum():
+        return "kernels of a backward in the forwards"
+    products = timeline.product | timeline.graph
+    if not products[own].any() and products[~timeline.main].any():
+        return "no matrix product in the forwards"
+    return ""

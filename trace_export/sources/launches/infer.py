@@ -1,0 +1,108 @@
+"""The passes of a process, from the launches of its GPU work alone.
+
+Threads tell backwards, transfers or waits cut what lies between them, repetition tells forwards from the rest, and
+names of kernels tell the optimizer. Each rule has a file of its own; docs/unmarked.md explains them together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from trace_export.sources.launches.forwards import passes_of
+from trace_export.sources.launches.optimizer import with_optimizers
+from trace_export.sources.launches.pieces import (
+    Cuts,
+    Evidence,
+    Piece,
+    cut_sets,
+    give_fills_to_backwards,
+    join_weights,
+    split,
+)
+from trace_export.sources.launches.step import Step
+from trace_export.sources.launches.threads import Threads
+from trace_export.sources.launches.work import Ints, Timeline, Work
+
+
+@dataclass(frozen=True)
+class Passes:
+    """What was found in a process: passes in order, as rows of the timeline, and of each step whose forwards are
+    unknown the place of the step, how many backwards it has, and why. `evidence`: what cut the pieces."""
+
+    timeline: Timeline
+    passes: list[Piece]
+    refused: list[Refusal]
+    steps: int
+    evidence: Evidence
+
+
+class Refusal(NamedTuple):
+    step: int
+    backwards: int
+    why: str
+
+
+def infer(work: Work, threads: Threads, optimizer: Ints | None, boundaries: Ints) -> Passes:
+    """The passes of a process.
+
+    `optimizer`: intervals (n × 2) of launch time in which the optimizer ran, where ranges say so (None: nothing does).
+    `boundaries`: launch times at which steps begin, for a process whose optimizer is not found.
+    """
+    timeline = Timeline.of(work, *threads)
+    best: Passes | None = None
+    for cuts in cut_sets(work, threads.main, timeline):
+        found = _by(timeline, cuts, _updates(timeline, optimizer), boundaries)
+        if best is None or len(found.refused) < len(best.refused):
+            best = found
+        if not best.refused:
+            break
+    assert best is not None  # the last set of cuts is empty, but it is there
+    return best
+
+
+def _updates(timeline: Timeline, optimizer: Ints | None) -> tuple[Ints, bool]:
+    """The rows of the optimizer, and whether ranges say so."""
+    if optimizer is None or not len(optimizer):
+        return np.flatnonzero(timeline.names.optimizer[timeline.name] & timeline.main), False
+    begins = np.searchsorted(timeline.launch, optimizer[:, 0])
+    ends = np.searchsorted(timeline.launch, optimizer[:, 1])
+    rows = [np.arange(a, b) for a, b in zip(begins, ends, strict=True)]
+    inside = np.unique(np.concatenate(rows))
+    return inside[timeline.main[inside]], True
+
+
+def _by(timeline: Timeline, cuts: Cuts, updates: tuple[Ints, bool], boundaries: Ints) -> Passes:
+    pieces, cut = split(timeline, cuts)
+    pieces = join_weights(timeline, pieces, cut)
+    pieces = with_optimizers(timeline, pieces, updates[0], exact=updates[1])
+    pieces = give_fills_to_backwards(timeline, pieces)
+    passes: list[Piece] = []
+    refused = []
+    steps = _steps(timeline, pieces, boundaries)
+    for number, own in enumerate(steps):
+        backwards = sum(piece.kind == "B" for piece in own)
+        if not any(piece.kind in "BW" for piece in own):
+            passes += [piece for piece in own if piece.kind == "OPT"]
+            continue
+        found = passes_of(Step(timeline, tuple(own), cuts.evidence))
+        passes += found.passes
+        if found.refused:
+            refused.append(Refusal(number, backwards, found.refused))
+    return Passes(timeline, passes, refused, len(steps), cuts.evidence)
+
+
+def _steps(timeline: Timeline, pieces: list[Piece], boundaries: Ints) -> list[list[Piece]]:
+    """The pieces of each step: it ends with an optimizer, else where the next one is said to begin."""
+    optimizer = any(piece.kind == "OPT" for piece in pieces)
+    starts = np.searchsorted(boundaries, timeline.launch[[piece.begin for piece in pieces]], side="right").tolist()
+    steps: list[list[Piece]] = []
+    ended = True
+    for piece, before, now in zip(pieces, [0, *starts], starts, strict=False):
+        if ended or (not optimizer and now != before and steps):
+            steps.append([])
+        steps[-1].append(piece)
+        ended = piece.kind == "OPT"
+    return steps

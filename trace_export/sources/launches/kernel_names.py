@@ -1,0 +1,118 @@
+"""What the name of a kernel says about the pass that it belongs to.
+
+The names are those of PyTorch's own kernels (aten/src/ATen/native/cuda) and of the usual libraries of matrix products,
+optimizers and attention. A name is looked at once, however many kernels bear it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+Bools = npt.NDArray[np.bool_]
+Codes = npt.NDArray[np.int32]
+
+GRAPH = "graph "
+"""How the readers begin the name of a launch of a whole graph."""
+
+OPTIMIZER = r"(?i)multi_tensor_apply|adam|lamb(?:[^a-z]|$)|FusedSGD|sgd_|adagrad|muon|lion_|adafactor"
+FILL = r"FillFunctor"
+SUM = r"(?i)CUDAFunctor(?:OnSelf|OnOther)?_add|AddFunctor"
+PRODUCT = r"(?i)gemm|nvjet|cutlass|cublas|wgmma|xmma|_mm_|matmul|\bKernel\b|\bCijk_"
+BACKWARD = r"(?i)bwd|bprop|backward|_grad_|dgrad|wgrad"
+COUNTER = r"(?:CUDAFunctor_add|FillFunctor)<int>"
+"""Megatron-LM counts its tokens between the passes with integer sums and fills."""
+
+_BESIDE_PRODUCTS = r"splitK|(?i:reduce)|copy"
+_GENERIC = [
+    "vectorized_elementwise_kernel", "elementwise_kernel", "unrolled_elementwise_kernel", "multi_tensor_apply_kernel",
+    "reduce_kernel",
+]  # fmt: skip
+"""Kernels of PyTorch whose work is named by the functor among their template arguments."""
+_FUNCTOR = r"at::native::[A-Za-z_]+"
+_NO_FUNCTOR = r"^at::native::(?:vectorized|elementwise|unroll|modern|legacy|multi|reduce|gpu_)"
+
+
+@dataclass(frozen=True)
+class KernelNames:
+    """Properties of names, by the row of each in `texts` (String): arrays to be indexed by a column of codes."""
+
+    texts: pl.Series
+
+    @cached_property
+    def optimizer(self) -> Bools:
+        """Updates of parameters."""
+        return self._like(OPTIMIZER)
+
+    @cached_property
+    def fill(self) -> Bools:
+        return self._like(FILL)
+
+    @cached_property
+    def sum(self) -> Bools:
+        return self._like(SUM)
+
+    @cached_property
+    def counter(self) -> Bools:
+        """Counts of tokens, which belong to no pass."""
+        return self._like(COUNTER)
+
+    @cached_property
+    def backward(self) -> Bools:
+        """Kernels that run in backward passes only."""
+        return self._like(BACKWARD)
+
+    @cached_property
+    def graph(self) -> Bools:
+        """Launches of whole graphs."""
+        return _like(self.texts, f"^{GRAPH}")
+
+    @cached_property
+    def product(self) -> Bools:
+        """Matrix products."""
+        return self._like(PRODUCT)
+
+    @cached_property
+    def weight(self) -> Bools:
+        """What weight gradients consist of: products, and sums, reductions and copies beside them."""
+        return self.product | self.sum | _like(self._stems, _BESIDE_PRODUCTS)
+
+    @cached_property
+    def stem(self) -> Codes:
+        """The kind of kernel: equal numbers for names that differ in sizes of tiles and template arguments only.
+
+        All products are one kind, and all graphs; a kernel for any functor counts by its functor:
+        `void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>` is `at::native::FillFunctor`
+        and `flash_fwd_kernel<64, 128>` is `flash_fwd_kernel`.
+        """
+        stems = pl.Series(np.where(self.product, "product", self._stems.to_numpy()))
+        return stems.rank("dense").to_numpy().astype(np.int32)
+
+    @cached_property
+    def _stems(self) -> pl.Series:
+        text = pl.col("text")
+        head = text.str.replace_all(r"\(anonymous namespace\)::|<unnamed>::", "").str.extract(r"^([^<(]*)")
+        found = pl.DataFrame({"text": self.texts}).with_columns(head=head.str.extract(r"([^:\s]+)\s*$").fill_null(text))
+        functors = text.str.extract_all(_FUNCTOR).list.eval(
+            pl.element().filter(~pl.element().str.contains(_NO_FUNCTOR))
+        )
+        stem = (
+            pl.when(text.str.starts_with(GRAPH))
+            .then(pl.lit(GRAPH))
+            .when(pl.col("head").is_in(_GENERIC))
+            .then(pl.coalesce(functors.list.first(), "head"))
+            .otherwise(pl.col("head").str.replace_all(r"\d+", ""))
+        )
+        return found.select(stem)[:, 0].rename("stem")
+
+    def _like(self, pattern: str) -> Bools:
+        return _like(self.texts, pattern)
+
+
+def _like(texts: pl.Series, pattern: str) -> Bools:
+    found: Bools = texts.str.contains(pattern).to_numpy()
+    return found

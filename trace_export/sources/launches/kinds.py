@@ -1,0 +1,147 @@
+"""Finds forwards by their kinds: between transfers each piece is one pass, and a stage has few kinds of forward."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from trace_export.sources.launches.kernel_names import Bools, Codes
+from trace_export.sources.launches.likeness import kinds
+from trace_export.sources.launches.step import LITTLE, SHORT, Rows, Step
+
+SURPLUS = 2
+"""So many more products in a row than any forward begins with are weight gradients."""
+HEAD = 3
+"""Kernels at which the beginning of a forward is known."""
+
+
+def by_kind(step: Step, signature: Codes, least: float) -> tuple[list[Rows], list[Rows]] | None:
+    """The forwards of a step and the weight gradients of the calling thread; None for too many kinds of piece.
+
+    Pieces are of one kind if `signature` of their kernels is as alike as `least`. Kinds seen before the first backward
+    are forwards, but for one that is seen once (initialisation); a small kind that always follows or leads another is
+    part of it. A kind seen only later is weight gradients, if it consists of products and sums.
+
+    Example: with two backwards, `a b | a b | A B | g g | C D | g g` is forwards `a b`, `a b`, weights `g g`, `g g`.
+    """
+    pieces = split_weights_from_forwards(step, without_logging(step))
+    live = [n for n, rows in enumerate(pieces) if step.time(rows) >= SHORT * step.usual]
+    found = kinds([pieces[n].of(signature) for n in live], least)
+    if found is None:
+        return None
+    labels = [-1] * len(pieces)
+    for n, kind in zip(live, found, strict=True):
+        labels[n] = kind
+    early = {labels[n] for n in live if pieces[n].begin < step.first_backward}
+    pieces, early = join_parts(step, pieces, labels, early)
+    forwards: list[tuple[Rows, int]] = []
+    weights: list[Rows] = []
+    for rows, kind in zip(pieces, labels, strict=True):
+        if rows.begin == rows.end or kind < 0:
+            continue
+        if kind in early and rows.begin < step.last_backward:
+            forwards.append((rows, kind))
+        elif rows.begin > step.first_backward and _is_weight(step, rows):
+            weights.append(rows)
+    return _repeated(forwards, step.backwards), weights
+
+
+def _repeated(forwards: list[tuple[Rows, int]], wanted: int) -> list[Rows]:
+    """Without kinds that come once, as long as there are more than wanted."""
+    for kind, count in sorted(Counter(kind for _, kind in forwards).items(), key=lambda item: item[1]):
+        if count == 1 and len(forwards) > wanted:
+            forwards = [forward for forward in forwards if forward[1] != kind]
+    return [rows for rows, _ in forwards]
+
+
+def _is_weight(step: Step, rows: Rows) -> bool:
+    here = slice(rows.begin, rows.end)
+    return bool(step.timeline.product[here].any() and step.timeline.weight[here].all())
+
+
+def without_logging(step: Step) -> list[Rows]:
+    """The pieces of the calling thread; of one that begins the step without what the host waited for last, if that is
+    little: what follows an optimizer at once is logging.
+
+    Example: `s t . a b | a b …`, where `.` waits and `s t` take a tenth of `a b`, begins with `a b`.
+    """
+    pieces = [rows for rows in step.own if rows.begin < rows.end]
+    if not pieces or step.pieces[0].kind != "M":
+        return pieces
+    first, timeline = pieces[0], step.timeline
+    launches = timeline.launch[first.begin : first.end]
+    inside = timeline.waits[
+        np.searchsorted(timeline.waits, launches[0], side="right") : np.searchsorted(timeline.waits, launches[-1])
+    ]
+    for at in (first.begin + np.searchsorted(launches, inside[::-1])).tolist():
+        if timeline.time(first.begin, at) < LITTLE * step.usual:
+            return [Rows(at, first.end), *pieces[1:]]
+    return pieces
+
+
+def split_weights_from_forwards(step: Step, pieces: list[Rows]) -> list[Rows]:
+    """The pieces, with weight gradients cut off the forward that follows them: the first stage of a zero-bubble
+    schedule sends nothing between the two.
+
+    Example: forwards begin `e g n`; then `A B | g g g e g n` is `g g g`, `e g n`, for it begins with two products more
+    than any forward does, and goes on as one.
+    """
+    timeline = step.timeline
+    heavy = timeline.product | timeline.sum
+    early = [
+        np.flatnonzero(~timeline.counter[rows.begin : rows.end]) + rows.begin
+        for rows in pieces
+        if rows.begin < step.first_backward and step.time(rows) >= SHORT * step.usual
+    ]
+    most = max((_leading(heavy[rows]) for rows in early), default=0)
+    heads = {timeline.stem[rows[:HEAD]].tobytes() for rows in early}
+    out: list[Rows] = []
+    for rows in pieces:
+        count = _leading(rows.of(heavy)) if rows.begin > step.first_backward else 0  # type: ignore[arg-type]
+        cut = None
+        if count >= most + SURPLUS and count < rows.end - rows.begin:
+            places = range(rows.begin + count, rows.begin + count - most - 1, -1)
+            cut = next((at for at in places if timeline.stem[at : min(at + HEAD, rows.end)].tobytes() in heads), None)
+        out += [rows] if cut is None else [Rows(rows.begin, cut), Rows(cut, rows.end)]
+    return out
+
+
+def _leading(heavy: Bools) -> int:
+    """How many of the first are true."""
+    return int(np.argmin(np.append(heavy, False)))
+
+
+def join_parts(step: Step, pieces: list[Rows], labels: list[int], early: set[int]) -> tuple[list[Rows], set[int]]:
+    """The pieces and the kinds of forwards, where there are more of these than backwards: a small kind that always
+    follows or leads another one directly is joined to it, and leaves an empty piece.
+
+    Example: `a b | c | A B`, `a b | c | C D`, … is `a b c` each, where `|` is a wait inside the forward.
+    """
+    pieces, early = list(pieces), set(early)
+    at = {
+        kind: [n for n, k in enumerate(labels) if k == kind and pieces[n].begin < step.last_backward] for kind in early
+    }
+    size = {kind: pieces[labels.index(kind)] for kind in early}
+    for kind in sorted(early, key=lambda kind: size[kind].end - size[kind].begin):
+        if sum(len(at[k]) for k in early) <= step.backwards:
+            break
+        for side in (-1, 1):
+            others = [n + side for n in at[kind]]
+            enough = sum(len(at[k]) for k in early) - len(at[kind]) >= step.backwards
+            if at[kind] and enough and all(_joins(pieces, labels, n, n + side, early) for n in at[kind]):
+                pairs = sorted(zip(at[kind], others, strict=True), reverse=side > 0)
+                for n, other in pairs:
+                    both = (pieces[n], pieces[other])
+                    pieces[other] = Rows(min(r.begin for r in both), max(r.end for r in both))
+                    pieces[n] = Rows(pieces[n].end, pieces[n].end)
+                early.discard(kind)
+                break
+    return pieces, early
+
+
+def _joins(pieces: list[Rows], labels: list[int], n: int, other: int, early: set[int]) -> bool:
+    """Whether piece `n` directly follows or leads the `other`, of another kind of forward."""
+    if not 0 <= other < len(pieces) or labels[other] not in early or labels[other] == labels[n]:
+        return False
+    return pieces[min(n, other)].end == pieces[max(n, other)].begin

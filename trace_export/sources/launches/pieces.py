@@ -1,0 +1,141 @@
+"""Cuts the launches of a process into pieces: calls of the autograd engine, and what lies between transfers.
+
+Examples are written as rows of launches in order: a small letter is a kernel of the calling thread, a capital one of
+the engine's, `+` a sum of the calling thread, `1` its fill, `.` any other call of it, `|` a transfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from trace_export.sources.launches.work import COPY, TRANSFER, Ints, Timeline, Work
+
+MOST_SUMS = 12
+"""Sums that the calling thread launches at most between two calls of one weight gradient."""
+
+Evidence = Literal["transfers", "waits", "copies", "none"]
+
+
+class Cuts(NamedTuple):
+    """Moments between two passes, sorted, and what shows them."""
+
+    evidence: Evidence
+    at: Ints
+
+
+class Piece(NamedTuple):
+    """Rows [begin, end) of a timeline. `kind`: M what the calling thread launched in one go; B one call of the engine;
+    W several calls with only sums between them; F and OPT once these are found among the M."""
+
+    kind: Literal["M", "F", "B", "W", "OPT"]
+    begin: int
+    end: int
+
+
+def cut_sets(work: Work, main: int, timeline: Timeline) -> Iterator[Cuts]:
+    """What may stand for transfers, the most certain first.
+
+    Every two passes of a stage have a transfer between them, unless the thread changes there too. NCCL's sends and
+    receives are launched by the calling thread; without any, activations go through the host, and its waits or its
+    copies show them.
+    """
+    transfers = np.sort(work.launch[pipeline_transfers(work, main)])
+    if len(transfers):
+        yield Cuts("transfers", transfers)
+    if len(timeline.waits):
+        yield Cuts("waits", timeline.waits)
+        copies = np.sort(work.launch[(work.role == COPY) & (work.thread == main)])
+        if len(copies):
+            yield Cuts("copies", copies)
+    yield Cuts("none", np.zeros(0, np.int64))
+
+
+def pipeline_transfers(work: Work, main: int) -> np.ndarray:
+    """The rows of `work` that are the pipeline's sends and receives.
+
+    The all-to-all of experts and the ring of context parallelism are the same kernels, but they run in backwards too:
+    a stream on which another thread launches one is not the pipeline's.
+
+    Example: main sends on streams 20 and 30, the engine on 30: those on 20.
+    """
+    sends = work.role == TRANSFER
+    shared = np.unique(work.stream[sends & (work.thread != main)])
+    return np.flatnonzero(sends & (work.thread == main) & ~np.isin(work.stream, shared))
+
+
+def split(timeline: Timeline, cuts: Cuts) -> tuple[list[Piece], set[int]]:
+    """The pieces of a timeline, and the rows at which one begins after a cut.
+
+    A piece begins where the thread changes, after a cut, and where the calling thread called the driver between two
+    launches of the engine: while a backward runs it makes no call, so these are two calls of the engine.
+
+    Example: `a b A B . C D c | d` is M `a b`, B `A B`, B `C D`, M `c`, M `d`.
+    """
+    if not len(timeline.launch):
+        return [], set()
+    engine = ~timeline.main
+    called = _between(timeline.calls, timeline.launch) & engine[1:] & engine[:-1]
+    cut = _between(cuts.at, timeline.launch)
+    begins = np.flatnonzero(np.append(True, called | cut | (engine[1:] != engine[:-1])))
+    ends = np.append(begins[1:], len(engine))
+    kinds = np.where(engine[begins], "B", "M")
+    pieces = [Piece(*row) for row in zip(kinds.tolist(), begins.tolist(), ends.tolist(), strict=True)]
+    return pieces, {0, *(np.flatnonzero(cut) + 1).tolist()}
+
+
+def _between(moments: Ints, launches: Ints) -> np.ndarray:
+    """For each launch but the first whether a moment lies after the one before it and not after itself."""
+    return np.diff(np.searchsorted(moments, launches, side="right")) > 0
+
+
+def join_weights(timeline: Timeline, pieces: list[Piece], cut: set[int]) -> list[Piece]:
+    """The pieces, with the weight gradients of torch.distributed.pipelining joined (`stage_backward_weight`): sums,
+    then calls of the engine and more sums, with no transfer between them.
+
+    Example: `+ A B + C + | c` is W `+ A B + C +`, M `c`; without sums before it `A B . C` stays two B.
+    """
+    sums = np.append(0, np.cumsum(timeline.sum))
+
+    def only_sums(piece: Piece) -> bool:
+        size = piece.end - piece.begin
+        return size <= MOST_SUMS and bool(sums[piece.end] - sums[piece.begin] == size)
+
+    out: list[Piece] = []
+    at, rest = 0, list(pieces)
+    while at < len(rest):
+        piece, after = rest[at], rest[at + 1] if at + 1 < len(rest) else None
+        at += 1
+        leads = piece.kind == "M" and after is not None and after.kind == "B" and after.begin not in cut
+        if not (leads and only_sums(piece)):
+            out.append(piece)
+            continue
+        end = piece.end
+        while at < len(rest) and rest[at].begin not in cut and (rest[at].kind == "B" or only_sums(rest[at])):
+            end = rest[at].end
+            at += 1
+        if at < len(rest) and rest[at].begin not in cut:  # the last sums, before something else of the calling thread
+            last = rest[at]
+            head = int(np.argmin(np.append(timeline.sum[last.begin : last.end], False)))
+            end += head
+            rest[at] = Piece("M", end, last.end)
+        out.append(Piece("W", piece.begin, end))
+    return [piece for piece in out if piece.begin < piece.end]
+
+
+def give_fills_to_backwards(timeline: Timeline, pieces: list[Piece]) -> list[Piece]:
+    """The pieces, with the fill right before a backward as its first row: the last stage's backward begins with the
+    gradient of the loss, ones that the calling thread fills in.
+
+    Example: `a b 1 A B` is M `a b`, B `1 A B`.
+    """
+    out: list[Piece] = []
+    for piece in pieces:
+        before = out[-1] if out else None
+        if piece.kind == "B" and before and before.kind == "M" and timeline.fill[before.end - 1]:
+            out[-1] = before._replace(end=before.end - 1)
+            piece = piece._replace(begin=before.end - 1)
+        out.append(piece)
+    return [piece for piece in out if piece.begin < piece.end]

@@ -1,0 +1,65 @@
+"""Which thread of a process calls forwards and the optimizer, and which ones are autograd's.
+
+While a backward runs, PyTorch launches its kernels from a thread of the autograd engine, and the thread that called it
+waits. So the thread of a launch tells backwards from the rest.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from trace_export.sources.launches.work import COMPUTE, Ints, Work
+
+AUTOGRAD = "pt_autograd"
+"""How PyTorch begins the names of the engine's threads (torch/csrc/autograd/engine.cpp)."""
+LEAST_SHARE = 0.1
+"""The part of the kernels that a nameless thread must have launched to be taken for the engine's."""
+ONE_GRAPH = 0.5
+"""The part of the device's time in graphs from which on a process with one launching thread replays whole steps."""
+
+
+class Threads(NamedTuple):
+    main: int
+    autograd: frozenset[int]
+
+
+def find_threads(work: Work, named: frozenset[int], engine: frozenset[int], usual_main: int | None) -> Threads | str:
+    """The calling thread and the engine's, or why they cannot be told.
+
+    `named`: threads whose names begin like AUTOGRAD. `engine`: threads that executed nodes of a graph of autograd while
+    another one recorded operators. `usual_main`: the thread that a process begins with. With neither names nor nodes
+    the calling thread is that of the optimizer's kernels, else the first one of the process; any other with a tenth of
+    the kernels is the engine's.
+
+    Example: of 900 kernels thread 7 launched 400, thread 9 (`pt_autograd_0`) 495, and thread 12, of the data loader, 5:
+    main 7, autograd {9}. Were 9 nameless and 7 the process's first thread, the same.
+    """
+    rows = np.flatnonzero(work.role == COMPUTE)
+    threads, counts = np.unique(work.thread[rows], return_counts=True)
+    launched = dict(zip(threads.tolist(), counts.tolist(), strict=True))
+    autograd = frozenset(launched) & (named or engine)
+    if autograd:
+        rest = {t: n for t, n in launched.items() if t not in autograd}
+        return Threads(max(rest, key=lambda t: (rest[t], t)), autograd) if rest else _whole_graph(work, rows)
+    main = _main_thread(work, rows, launched, usual_main)
+    others = frozenset(t for t, n in launched.items() if t != main and n >= LEAST_SHARE * len(rows))
+    return Threads(main, others) if main is not None and others else _whole_graph(work, rows)
+
+
+def _main_thread(work: Work, rows: Ints, launched: dict[int, int], usual: int | None) -> int | None:
+    updates = work.thread[rows[work.names.optimizer[work.name[rows]]]]
+    if len(updates):
+        threads, counts = np.unique(updates, return_counts=True)
+        return int(threads[counts.argmax()])
+    return usual if usual in launched else max(launched, key=lambda t: (launched[t], t), default=None)
+
+
+def _whole_graph(work: Work, rows: Ints) -> str:
+    """Why nothing tells forwards from backwards."""
+    time = work.end[rows] - work.start[rows]
+    graph = work.names.graph[work.name[rows]]
+    if len(rows) and time[graph].sum() > ONE_GRAPH * time.sum():
+        return "one graph holds the whole step"
+    return "one thread launches everything"

@@ -1,0 +1,167 @@
+"""GPU work joined with its launches: what is known of a process in which no pass is named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from trace_export.sources.launches.kernel_names import GRAPH, Bools, Codes, KernelNames
+
+Ints = npt.NDArray[np.int64]
+
+COMPUTE, TRANSFER, COPY, OTHER = range(4)
+"""Roles of device work: kernels and graphs; kernels that send or receive; copies between host and device; the rest."""
+
+CALLS = {"start": pl.Int64(), "thread": pl.Int64(), "correlation": pl.Int64(), "waits": pl.Boolean()}
+"""Calls of the driver, of any thread. `waits`: whether the call waits for the device."""
+TASKS = {
+    "correlation": pl.Int64(), "start": pl.Int64(), "end": pl.Int64(), "stream": pl.Int64(), "name": pl.Int32(),
+    "role": pl.Int8(),
+}  # fmt: skip
+"""Device work: `name` is a row of the names beside it, `role` one of those above."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """The device work of one process, one row for each call that launched any, in order of launch: when and by which
+    `thread` it was launched, its first start and last end on the device. `names`: what the codes in `name` mean.
+    `calls` are all calls of the process: start, thread, waits."""
+
+    launch: Ints
+    thread: Ints
+    start: Ints
+    end: Ints
+    stream: Ints
+    name: Codes
+    role: npt.NDArray[np.int8]
+    names: KernelNames
+    calls: pl.DataFrame
+
+
+def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: pl.Series) -> Work:
+    """The work of `tasks` (schema TASKS, texts of `name` in `names`) by the call among `calls` (CALLS) that launched
+    it. Tasks without a call are left out. Several tasks of one call are the nodes of a graph: one row. The order of the
+    rows means nothing."""
+    calls = calls.sort("start", "correlation", "thread")
+    correlation, start, end, stream, name, role = (tasks[c].to_numpy() for c in TASKS)
+    order = np.argsort(correlation, kind="stable")
+    if (np.diff(correlation[order]) == 0).any():
+        order = np.lexsort((name, start, correlation))
+    ids = correlation[order]
+    first = np.flatnonzero(np.append(True, ids[1:] != ids[:-1])[: len(ids)])
+    caller = _callers(calls["correlation"].to_numpy(), ids[first])
+    known = np.flatnonzero(caller >= 0)
+    known = known[np.argsort(caller[known], kind="stable")]
+    at = order[first[known]]
+    several = np.diff(np.append(first, len(ids)))[known] > 1
+    starts = np.minimum.reduceat(start[order], first) if len(first) else start
+    ends = np.maximum.reduceat(end[order], first) if len(first) else end
+    by = caller[known]
+    texts, codes = _with_graphs(names, name[at], several)
+    return Work(
+        calls["start"].to_numpy()[by],
+        calls["thread"].to_numpy()[by],
+        starts[known],
+        ends[known],
+        stream[at],
+        codes,
+        role[at],
+        KernelNames(texts),
+        calls.select("start", "thread", "waits"),
+    )
+
+
+def _callers(correlations: Ints, wanted: Ints) -> Ints:
+    """For each of the `wanted` ids, sorted, the row of the first call that has it; -1 where none does."""
+    rows = np.full(len(wanted), -1)
+    if len(wanted):
+        at = np.minimum(np.searchsorted(wanted, correlations), len(wanted) - 1)
+        found = np.flatnonzero(wanted[at] == correlations)[::-1]
+        rows[at[found]] = found
+    return rows
+
+
+def _with_graphs(names: pl.Series, codes: Codes, several: Bools) -> tuple[pl.Series, Codes]:
+    """The names and codes, where launches of `several` kernels are graphs named by their first kernel."""
+    if not several.any():
+        return names, codes
+    graphs = np.unique(codes[several])
+    texts = pl.concat([names, (GRAPH + "of " + names.gather(graphs)).rename(names.name)])
+    return texts, np.where(several, len(names) + np.searchsorted(graphs, codes), codes).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The computing that two threads of a process launched, in order of launch: `main` says which rows are the calling
+    thread's, the others are the autograd engine's. `calls` and `waits`: when the calling thread called the driver, and
+    when it waited for the device; sorted. Passes are ranges of rows, [begin, end)."""
+
+    launch: Ints
+    start: Ints
+    end: Ints
+    main: Bools
+    name: Codes
+    names: KernelNames
+    calls: Ints
+    waits: Ints
+
+    @staticmethod
+    def of(work: Work, main: int, autograd: frozenset[int]) -> Timeline:
+        own = work.thread == main
+        theirs = np.isin(work.thread, list(autograd))
+        rows = np.flatnonzero((work.role == COMPUTE) & (own | theirs))
+        called = work.calls.filter(pl.col("thread") == main)
+        return Timeline(
+            work.launch[rows],
+            work.start[rows],
+            work.end[rows],
+            own[rows],
+            work.name[rows],
+            work.names,
+            called["start"].to_numpy(),
+            called.filter("waits")["start"].to_numpy(),
+        )
+
+    @cached_property
+    def _busy(self) -> Ints:
+        return np.append(0, np.cumsum(self.end - self.start))
+
+    def time(self, begin: int, end: int) -> int:
+        """How long the device worked for these rows, in ns."""
+        return int(self._busy[end] - self._busy[begin])
+
+    @cached_property
+    def stem(self) -> Codes:
+        return self.names.stem[self.name]
+
+    @cached_property
+    def sum(self) -> Bools:
+        return self.names.sum[self.name]
+
+    @cached_property
+    def fill(self) -> Bools:
+        return self.names.fill[self.name]
+
+    @cached_property
+    def product(self) -> Bools:
+        return self.names.product[self.name]
+
+    @cached_property
+    def graph(self) -> Bools:
+        return self.names.graph[self.name]
+
+    @cached_property
+    def weight(self) -> Bools:
+        return self.names.weight[self.name]
+
+    @cached_property
+    def counter(self) -> Bools:
+        return self.names.counter[self.name]
+
+    @cached_property
+    def backward(self) -> Bools:
+        return self.names.backward[self.name]
