@@ -139,7 +139,9 @@ class Declared:
     `rank_order`: how the framework that recorded the run counts its ranks. `numbers_continue`: a forward of chunk c
     that has no chunk bears the number m + c · `microbatches`, and the two chunks lie in a V. `overlapped`: forwards and
     backwards run in pairs, also where the capture shows none. `world`: the number of ranks of the job. `steps`: the
-    first step that the profiler announced and the one after the last; it records them whole.
+    first step that the profiler announced and the one after the last; it records them whole. `every_operation`: `p2p`
+    and `collectives` hold every operation of a step besides its blocks, by the names of `schedules.operation_types`,
+    and their times were 32-bit seconds.
     """
 
     schedule: str | None = None
@@ -155,6 +157,7 @@ class Declared:
     overlapped: bool | None = None
     world: int | None = None
     steps: tuple[int, int] | None = None
+    every_operation: bool | None = None
 
     def or_else(self, other: Declared) -> Declared:
         """Each fact from `self`, or where it has none, from `other`."""

@@ -12,6 +12,7 @@ from samples.generators import ascend as generate_ascend
 from samples.generators import nsys as generate_nsys
 from samples.generators import paddle as generate_paddle
 from samples.generators.kineto_trace import Trace
+from samples.generators.operation_table import Job
 from trace_export.sources.find import find
 from trace_export.sources.source import Source
 
@@ -76,12 +77,17 @@ def _kineto(folder: Path) -> None:
     trace.write(folder / "one.pt.trace.json")
 
 
+def _operations(folder: Path) -> None:
+    Job(stages=2, microbatches=2, replicas=1, steps=(0,)).write(folder)
+
+
 INPUTS = {
     "paddle": Input(_paddle, ("workerlog.0", "envlog.0")),
     "paddle_dygraph": Input(_dygraph, ("profile_record_tmp_file_for_rank_0",)),
     "nsys": Input(_nsys, ("node0.sqlite",)),
     "kineto": Input(_kineto, ("one.pt.trace.json",)),
     "ascend": Input(_ascend, ("ascend_pytorch_profiler_0.db", "profiler_info_0.json")),
+    "operation_table": Input(_operations, ("trace-made.parquet",)),
     "mindspore": Input(
         _mindspore, ("trace_view.json", "kernel_details.csv", "profiler_metadata.json", "profiler_info_0.json")
     ),

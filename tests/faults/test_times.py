@@ -103,7 +103,7 @@ def broken_ones(kind: str, file: Path) -> list[tuple[str, Callable[[], object]]]
     return deeds
 
 
-@pytest.mark.parametrize("kind", INPUTS)
+@pytest.mark.parametrize("kind", [kind for kind in INPUTS if kind in CELLS or kind in PATTERNS])
 def test_impossible_times_are_told_and_not_drawn(kind: str, tmp_path: Path) -> None:
     logs, out = tmp_path / "logs", tmp_path / "out"
     logs.mkdir()

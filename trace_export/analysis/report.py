@@ -12,10 +12,13 @@ from trace_export.analysis.bubbles import CAUSES
 from trace_export.analysis.findings import Evidence
 from trace_export.analysis.report_markdown import markdown
 from trace_export.analysis.report_tables import DEFINITIONS, PARTS, ReportTable, tables
+from trace_export.analysis.step_time import StepTime, step_time
+from trace_export.analysis.step_time_tables import json_of, step_time_tables
 from trace_export.analysis.theory import Theory, explain
 from trace_export.analysis.verdict import Sentence, verdict
 from trace_export.analysis.whole_steps import counted, of_whole_steps
 from trace_export.model import STEP_KEY, Note, Profile
+from trace_export.pipeline.step_operations import step_operations
 from trace_export.units import utc
 
 HOSTS_SHOWN = 8
@@ -29,9 +32,9 @@ class Report:
     `ranks` as `bubbles.rank_bubbles` (not in the JSON document: it has a row for each rank and step).
     `stages`: run, step, stage, ranks and, as means over the ranks, busy_ns, global_ns, own_ns and a column per cause.
     `causes`: cause, idle_ns (mean per rank and step), share (of the step). `slow_stages`, `slow_ranks`, `slow_links`
-    as in `stragglers`. `theory` as in `theory.explain`. `clocks` says how sure waits across hosts are, and
-    `verdict` has the answer in a few sentences, the most important first. `hosts` are those of ranks with blocks, and
-    `started_ns` is the first start.
+    as in `stragglers`. `theory` as in `theory.explain`. `time`: where the time of the steps went, by stragglers and
+    along the critical path. `clocks` says how sure waits across hosts are, and `verdict` has the answer in a few
+    sentences, the most important first. `hosts` are those of ranks with blocks, and `started_ns` is the first start.
     """
 
     steps: pl.DataFrame
@@ -42,6 +45,7 @@ class Report:
     slow_ranks: pl.DataFrame
     slow_links: pl.DataFrame
     theory: Theory
+    time: StepTime
     clocks: str
     verdict: tuple[Sentence, ...]
     hosts: tuple[str, ...]
@@ -71,6 +75,7 @@ class Report:
                 "twins": found.twins,
                 "deviations": t.deviations.to_dicts(),
             },
+            **json_of(self.time),
             "theory": t.levels.to_dicts(),
             "closed_form": asdict(t.closed_form) if t.closed_form else None,
             "what_if": t.changes.to_dicts(),
@@ -81,7 +86,8 @@ class Report:
 
     def tables(self) -> list[ReportTable]:
         """The report as people read it, worst rows first."""
-        return tables(self)
+        made = tables(self)
+        return [*made[:2], *step_time_tables(self.time), *made[2:]] if made else []
 
     def markdown(self, name: str) -> str:
         """The report as a Markdown document; `name` is that of the run."""
@@ -97,8 +103,9 @@ class Report:
         return f"{ranks} rank{'s' * (ranks != 1)} on {hosts}{when}"
 
 
-def report(profile: Profile) -> Report:
-    """The whole analysis of a profile that has been interpreted and aligned."""
+def report(profile: Profile, time: StepTime | None = None) -> Report:
+    """The whole analysis of a profile that has been interpreted and aligned. `time`: where its time went, if that is
+    known, as from the whole run of which this is a part."""
     measured = bubbles.measure(profile)
     whole = of_whole_steps(profile)
     usual = measured if whole is profile else bubbles.measure(whole)
@@ -124,6 +131,7 @@ def report(profile: Profile) -> Report:
         slow_ranks=stragglers.slow_ranks(whole),
         slow_links=links,
         theory=theory,
+        time=step_time(profile, step_operations(profile)) if time is None else time,
         clocks=_clocks(profile),
         verdict=verdict(Evidence(whole, steps, usual.ranks, links, theory), profile),
         hosts=tuple(_hosts(profile)),

@@ -34,7 +34,7 @@ ODD = 2
 SHOWN = 12
 """Rows of a long table on a terminal, besides those that are flagged."""
 
-SHARES = ("bubble", "own", "share", "saved")
+SHARES = ("bubble", "own", "share", "saved", "gain")
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,17 @@ FORMATS: tuple[Format, ...] = (
         speed=Speed(blocks=23, device_tasks=40),  # between plain traces (90, 150) and gzipped ones, a tenth of the size
         guide="kineto",
     ),
+    Format(
+        kind="operation_table",
+        command="spans",
+        title="Operation tables of the straggler study",
+        files="trace-*.parquet beside meta-*.yaml",
+        detector="trace_export.sources.spans.find:tables",
+        reader="trace_export.sources.spans.operation_table",
+        speed=Speed(blocks=20),
+        guide="spans",
+        side_files=("meta-*.yaml",),
+    ),
 )
 """In this order a folder is searched, and commands and guides are listed."""
 

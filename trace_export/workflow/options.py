@@ -98,6 +98,7 @@ _CHECKS: dict[str, Callable[[object, str], object]] = {
     "numbers_continue": arguments.flag,
     "overlapped": arguments.flag,
     "steps": arguments.pair,
+    "every_operation": arguments.flag,
 }
 """The facts of `Declared` that are no whole numbers."""
 

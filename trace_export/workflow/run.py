@@ -31,8 +31,12 @@ from trace_export.writers.paths import report_page
 
 if TYPE_CHECKING:
     from trace_export.analysis.compare import Comparison
+    from trace_export.analysis.critical_path import CriticalPath
     from trace_export.analysis.report import Report
+    from trace_export.analysis.step_time import StepTime
     from trace_export.analysis.summary import Summary
+    from trace_export.analysis.what_if import Slowdown
+    from trace_export.pipeline.step_operations import StepOperations
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -165,7 +169,38 @@ class Run:
     def _report(self) -> Report:
         from trace_export.analysis.report import report
 
-        return report(self.profile)
+        return report(self.profile, self._step_time)
+
+    def what_if(self) -> Slowdown:
+        """How much slower the steps are than they would be without stragglers, by type of operation, replica, stage
+        and rank; see `trace_export.Slowdown`. Of the selected steps, with all of their stages.
+
+        Raises NothingToExportError where that cannot be said, as when a stage was not read.
+        """
+        found = self._step_time
+        if found.slowdown is None:
+            what = f"{self.log_dir}: how much stragglers cost cannot be said: {found.reason}"
+            raise NothingToExportError(what, "give the profiles of all stages of a pipeline")
+        return found.slowdown
+
+    def critical_path(self) -> CriticalPath:
+        """For each selected step the chain of operations that makes it as long as it is, and how much longer every
+        block could have taken; see `trace_export.CriticalPath`."""
+        return self._step_time.path
+
+    @cached_property
+    def _step_time(self) -> StepTime:
+        from trace_export.analysis.step_time import step_time, steps_of
+
+        chosen = steps_of(self.profile.spans) if self._selection != Selection() else None
+        return step_time(self._checked, self._operations, chosen)
+
+    @cached_property
+    def _operations(self) -> StepOperations:
+        """Of the whole run: a part of it would not have all operations of its steps."""
+        from trace_export.pipeline.step_operations import step_operations
+
+        return step_operations(self._checked)
 
     def compare(self, other: Run) -> Comparison:
         """This run beside another one, or beside other steps of itself; see `trace_export.Comparison`.

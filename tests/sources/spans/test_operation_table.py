@@ -1,0 +1,84 @@
+"""Operation tables of the straggler study: what is read of them, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from samples.generators.operation_table import Job
+from trace_export import api
+from trace_export.errors import SourceError
+from trace_export.sources.source import ReadOptions, Source
+from trace_export.sources.spans.operation_table import read
+
+SMALL = Job(stages=2, microbatches=2, replicas=2, steps=(3, 7))
+
+
+def test_a_table_is_found_and_read(tmp_path: Path) -> None:
+    """Blocks become spans, sends and receives p2p, the rest collectives; nothing is lost."""
+    SMALL.write(tmp_path)
+    run = api.load(tmp_path)
+    assert run.ranks.select("rank", "stage", "dp").rows() == [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1)]
+    kinds = dict(run.spans.group_by("kind").len().iter_rows())
+    assert kinds == {"F": 16, "B": 16, "OPT": 8, None: 8}
+    assert run.profile.p2p.height == 2 * 2 * 2 * 4
+    assert run.collectives["op"].n_unique() == 5
+    assert run.spans.height + run.profile.p2p.height + run.collectives.height == SMALL.table().height
+    assert run.messages.height == 2 * 2 * 2 * 2
+    assert sorted(run.spans["step"].unique()) == [3, 7]
+    assert run.report().theory.recognition.plan.name == "1f1b"
+
+
+def test_times_are_those_of_the_table(tmp_path: Path) -> None:
+    path = SMALL.write(tmp_path)
+    blocks = api.load(tmp_path).spans.filter(pl.col("step") == 3, pl.col("kind") == "F")
+    table = pl.read_parquet(path).filter(pl.col("step") == 3, pl.col("optype").cast(pl.String) == "forward-compute")
+    assert sorted(blocks["end_ns"] - blocks["start_ns"]) == [10_000_000] * 8
+    start = (table["start_ts"].cast(pl.Float64) * 1e9).round().cast(pl.Int64)
+    assert sorted(blocks["start_ns"] - blocks["start_ns"].min()) == sorted(start - start.min())
+
+
+def test_only_the_ranks_asked_for(tmp_path: Path) -> None:
+    SMALL.write(tmp_path)
+    assert api.load(tmp_path, ranks="0,2").ranks["rank"].to_list() == [0, 2]
+
+
+def without(column: str) -> Callable[[pl.DataFrame], pl.DataFrame]:
+    return lambda table: table.drop(column)
+
+
+def first(column: str, value: object) -> Callable[[pl.DataFrame], pl.DataFrame]:
+    row = pl.int_range(pl.len()) == 0
+    return lambda table: table.with_columns(pl.when(row).then(pl.lit(value)).otherwise(column).alias(column))
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (without("optype"), "is no operation table: it has no column optype"),
+        (first("duration", -0.5), "starts at 0.* s and takes -0.5 s; times are seconds"),
+        (first("duration", float("nan")), "takes nan s"),
+        (first("start_ts", 1e12), "starts at 9.99999996e.11 s"),
+        (first("rank", None), "lacks values in the column rank"),
+        (lambda t: t.with_columns(optype=pl.lit("lunch")), 'operations of an unknown type "lunch"'),
+    ],
+)
+def test_a_broken_table_gets_one_sentence(
+    broken: Callable[[pl.DataFrame], pl.DataFrame], says: str, tmp_path: Path
+) -> None:
+    path = SMALL.write(tmp_path)
+    broken(pl.read_parquet(path)).write_parquet(path)
+    with pytest.raises(SourceError, match=says) as caught:
+        read(Source("operation_table", path, "machine0"), ReadOptions())
+    assert "\n" not in str(caught.value)
+
+
+def test_without_a_rank_the_report_says_why_there_is_no_slowdown(tmp_path: Path) -> None:
+    path = SMALL.write(tmp_path)
+    pl.read_parquet(path).filter(pl.col("rank") != 3).write_parquet(path)
+    report = api.load(tmp_path).align().report()
+    assert report.time.slowdown is None
+    assert "3 ranks were read of 2 pipelines with 2 stages" in report.time.reason

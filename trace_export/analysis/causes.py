@@ -1,0 +1,202 @@
+"""What to shorten first: the workers, stages, links and hosts that are slower than their peers, and what each costs.
+
+Each step is replayed with everything as measured but one cause, which is made as fast as its peers. The replay keeps
+all that depends on it, so a gain is never larger than the slack of the rest allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from trace_export.analysis.step_simulation import Array, replay, split
+from trace_export.model import INT, REAL, TEXT, Profile, Schema
+from trace_export.pipeline.operations import Operations
+from trace_export.schedules.operation_types import BLOCKS, OPT, TRANSFERS
+
+CAUSES: Schema = {
+    "cause": TEXT, "kind": TEXT, "dp": INT, "stage": INT, "rank": INT, "to_stage": INT, "to_rank": INT,
+    "direction": TEXT, "ratio": REAL, "excess_ns": REAL, "step_ns": REAL, "gain_ns": REAL, "gain": REAL,
+}  # fmt: skip
+"""`cause` in words; `kind`: `worker` (one rank's blocks are slow beside its stage's other replicas), `stage` (a stage's
+blocks beside the other stages'), `link` (transfers beside other links of the direction), `host` (blocks start late
+although nothing is missing). `dp`, `rank` where it is one replica; `to_*` the receiver of a link. `ratio`: its mean
+length by that of its peers (null for `host`); `excess_ns`: mean extra length of an operation. `step_ns`: the mean step
+without the cause, `gain_ns` what that saves, `gain` the share of the step. Best gain first."""
+
+MOST = 12
+"""Causes of a kind that are replayed: those with the largest excess in a step."""
+NOTABLE = 1.02
+"""A smaller ratio to the peers is no cause."""
+LEAST_GAIN = 0.002
+"""Causes that save a smaller share of the step are left out."""
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """`rows`: operations; `replica`: one, or all; `factor`: on their lengths; `earlier`: less launch delay, in ns."""
+
+    kind: str
+    replica: slice
+    rows: list[int]
+    factor: dict[int, float]
+    earlier: float
+    ratio: float | None
+    excess: float
+    total: float
+
+
+def causes(operations: Operations, profile: Profile) -> pl.DataFrame:
+    """The table `CAUSES` of the steps in `operations`."""
+    start, end = operations.start_ns.astype(np.float64), operations.end_ns.astype(np.float64)
+    length, launch = split(operations.graph, start, end, end - start)
+    found = _Search(operations, length, launch).candidates()
+    if not found:
+        return pl.DataFrame(schema=CAUSES)
+    final = np.flatnonzero(operations.span[:, 0, 0] >= 0) if operations.level != "operations" else np.arange(len(start))
+    changes: list[dict[int, tuple[Array, Array]]] = [{}]
+    for candidate in found:
+        change = {}
+        for i in candidate.rows:
+            new, earlier = length[i].copy(), launch[i].copy()
+            new[candidate.replica] *= candidate.factor.get(i, 1.0)
+            part = earlier[candidate.replica]
+            earlier[candidate.replica] = np.where(part > 0, np.maximum(part - candidate.earlier, 0), part)
+            change[i] = new, earlier
+        changes.append(change)
+    times = replay(operations.graph, length, launch, changes, final).mean(axis=1)
+    rows = [_row(operations, c, times[0], time) for c, time in zip(found, times[1:], strict=True)]
+    frame = pl.DataFrame(rows, schema=CAUSES, orient="row")
+    return frame.filter(pl.col("gain") >= LEAST_GAIN).sort("gain_ns", descending=True, maintain_order=True)
+
+
+class _Search:
+    """Looks for what is slower than its peers."""
+
+    def __init__(self, operations: Operations, length: Array, launch: Array) -> None:
+        self.operations, self.length, self.launch = operations, length, launch
+        self.blocks: dict[tuple[str, int], dict[int, list[int]]] = {}
+        self.links: dict[str, dict[tuple[int, int], list[int]]] = {}
+        self.on_stage: list[list[int]] = [[] for _ in range(operations.stages)]
+        for i, name in enumerate(operations.types):
+            stage = int(operations.stage[i])
+            if name in BLOCKS:
+                self.on_stage[stage].append(i)
+                if name != OPT:
+                    self.blocks.setdefault((name, int(operations.chunk[i])), {}).setdefault(stage, []).append(i)
+            elif name in TRANSFERS and TRANSFERS[name][0] == "recv":
+                link = int(operations.peer[i]), stage
+                self.links.setdefault(TRANSFERS[name][1], {}).setdefault(link, []).append(i)
+
+    def candidates(self) -> list[_Candidate]:
+        """The largest of each kind."""
+        found = []
+        for kind in (self.workers(), self.stages(), self.slow_links(), self.hosts()):
+            found += sorted(kind, key=lambda c: -c.total)[:MOST]
+        return found
+
+    def workers(self) -> Iterator[_Candidate]:
+        """Replicas of a stage beside the other replicas."""
+        replicas = self.length.shape[1]
+        for stage in range(self.operations.stages if replicas > 1 else 0):
+            groups = [by_stage[stage] for by_stage in self.blocks.values() if stage in by_stage]
+            means = np.array([self.length[rows].mean(axis=(0, 2)) for rows in groups])  # group × replica
+            for a in range(replicas):
+                peers = np.median(np.delete(means, a, axis=1), axis=1)
+                yield from self._slower("worker", groups, means[:, a], peers, slice(a, a + 1))
+
+    def stages(self) -> Iterator[_Candidate]:
+        """Stages beside the other stages."""
+        stages = self.operations.stages
+        means = {
+            key: np.array([self.length[by_stage[s]].mean() if s in by_stage else np.nan for s in range(stages)])
+            for key, by_stage in self.blocks.items()
+        }
+        for stage in range(stages if stages > 1 else 0):
+            keys = [k for k, by_stage in self.blocks.items() if stage in by_stage and len(by_stage) > 1]
+            if not keys:
+                continue
+            peers = np.array([np.nanmedian(np.delete(means[k], stage)) for k in keys])
+            own = np.array([means[k][stage] for k in keys])
+            yield from self._slower("stage", [self.blocks[k][stage] for k in keys], own, peers, slice(None))
+
+    def slow_links(self) -> Iterator[_Candidate]:
+        """Links beside the others of their direction: of one replica where it differs from its peers, else of all."""
+        for links in self.links.values():
+            for link, rows in links.items():
+                values = np.median(self.length[rows], axis=(0, 2))  # per replica
+                others = [np.median(self.length[r]) for other, r in links.items() if other != link]
+                for a in range(len(values)):
+                    same = [v for b, v in enumerate(values) if b != a]
+                    if peers := [*same, *others]:
+                        own, usual = values[a : a + 1], np.array([np.median(peers)])
+                        yield from self._slower("link", [rows], own, usual, slice(a, a + 1))
+                if len(values) > 1 and others:
+                    own, usual = np.array([np.median(values)]), np.array([np.median(others)])
+                    yield from self._slower("link", [rows], own, usual, slice(None))
+
+    def hosts(self) -> Iterator[_Candidate]:
+        """Ranks whose blocks start late, beside all others."""
+        late = np.array([
+            [max(float(np.median(self.launch[rows][:, a])), 0) if rows else 0.0 for a in range(self.launch.shape[1])]
+            for rows in (self._launched(stage) for stage in range(self.operations.stages))
+        ])  # fmt: skip
+        for stage, a in np.ndindex(*late.shape):
+            others = np.delete(late.reshape(-1), stage * late.shape[1] + a)
+            excess = float(late[stage, a]) - (float(np.median(others)) if others.size else 0.0)
+            rows = self._launched(stage)
+            if excess > 0 and rows:
+                total = excess * len(rows)
+                yield _Candidate("host", slice(a, a + 1), rows, {}, excess, None, excess, total)
+
+    def _launched(self, stage: int) -> list[int]:
+        """The blocks of a stage but the first, which waits for the step to begin, and the optimizer."""
+        rows = [i for i in self.on_stage[stage] if self.operations.types[i] != OPT]
+        first = min(rows, key=lambda i: self.operations.start_ns[i, 0, 0], default=None)
+        return [i for i in rows if i != first]
+
+    def _slower(
+        self, kind: str, groups: list[list[int]], own: Array, peers: Array, replica: slice
+    ) -> Iterator[_Candidate]:
+        sizes = np.array([len(rows) for rows in groups])
+        usual = float((peers * sizes).sum())
+        if usual <= 0:
+            return
+        ratio = float((own * sizes).sum()) / usual
+        if ratio < NOTABLE:
+            return
+        factor = {i: float(peers[n] / own[n]) if own[n] > 0 else 1.0 for n, rows in enumerate(groups) for i in rows}
+        excess = (ratio - 1) * usual
+        shared = replica == slice(None)
+        total = excess * (self.length.shape[1] if shared else 1)
+        yield _Candidate(
+            kind, replica, [i for rows in groups for i in rows], factor, 0.0, ratio, excess / int(sizes.sum()), total
+        )
+
+
+def _row(operations: Operations, candidate: _Candidate, before: float, after: float) -> tuple[object, ...]:
+    first = candidate.rows[0]
+    stage, peer = int(operations.stage[first]), int(operations.peer[first])
+    single = candidate.replica != slice(None)
+    a = candidate.replica.start if single else 0
+    only = single or len(operations.replicas) == 1
+    dp = operations.replicas[a] if only else None
+    link = candidate.kind == "link"
+    sender, receiver = (peer, stage) if link else (stage, None)
+    ranks = operations.ranks[a]
+    direction = TRANSFERS[operations.types[first]][1] if link else None
+    of = f" of dp {dp}" if only and len(operations.replicas) > 1 else ""
+    words = {
+        "worker": f"stage {stage}{of} (rank {ranks[stage]}) computes slowly",
+        "stage": f"stage {stage} has more work than the others",
+        "link": f"transfers ({direction}) from stage {sender} to {receiver}{of} are slow",
+        "host": f"blocks of stage {stage}{of} (rank {ranks[stage]}) start late",
+    }
+    return (
+        words[candidate.kind], candidate.kind, dp, sender, int(ranks[sender]) if only else None, receiver,
+        int(ranks[receiver]) if only and receiver is not None else None, direction, candidate.ratio, candidate.excess,
+        float(after), float(before - after), float((before - after) / before) if before else 0.0,
+    )  # fmt: skip

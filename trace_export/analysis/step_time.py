@@ -1,0 +1,49 @@
+"""Where the time of the steps went: slowdown by stragglers, critical path, causes, transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import polars as pl
+
+from trace_export.analysis.causes import CAUSES, causes
+from trace_export.analysis.critical_path import CriticalPath, critical_path
+from trace_export.analysis.transfer_split import links, split_messages
+from trace_export.analysis.what_if import Slowdown, what_if
+from trace_export.model import STEP_KEY, Profile
+from trace_export.pipeline.operations import Step
+from trace_export.pipeline.step_operations import StepOperations
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """`slowdown` is None where `reason` says why not. `causes` as `causes.CAUSES`, `links` as `transfer_split.links`,
+    `messages` as `transfer_split.SPLIT`."""
+
+    slowdown: Slowdown | None
+    reason: str
+    path: CriticalPath
+    causes: pl.DataFrame
+    links: pl.DataFrame
+    messages: pl.DataFrame
+
+
+def step_time(profile: Profile, operations: StepOperations, steps: Collection[Step] | None = None) -> StepTime:
+    """Where the time of `steps` went (None: of all). `operations` are those of `profile`, which is aligned."""
+    wanted = operations if steps is None else operations.of_steps(steps)
+    usual = wanted.usual
+    messages = split_messages(profile.messages)
+    return StepTime(
+        slowdown=None if usual is None else what_if(usual),
+        reason=wanted.reason or ("" if wanted.alike else "there is no step with blocks"),
+        path=critical_path(profile, wanted),
+        causes=pl.DataFrame(schema=CAUSES) if usual is None else causes(usual, profile),
+        links=links(profile, messages),
+        messages=messages,
+    )
+
+
+def steps_of(spans: pl.DataFrame) -> set[Step]:
+    """The steps (run, step) that have a span."""
+    return set(spans.select(STEP_KEY).unique().rows())

@@ -1,0 +1,177 @@
+"""The operations of a run whose source recorded blocks, and perhaps messages: what their order and labels say of what
+waits for what.
+
+Blocks of a rank run one after the other; a block waits for its input, which the transfer of `transfer_operations`
+brings; the optimizers wait for the whole step where they always did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+
+from trace_export.model import STEP_KEY, WORK_KINDS, Profile
+from trace_export.pipeline.operation_matrix import matrices, sequence_numbers
+from trace_export.pipeline.operations import Operations, Step
+from trace_export.pipeline.step_graph import Ints, StepGraph, Waits
+from trace_export.pipeline.transfer_operations import Edge, block_edges, transfers
+from trace_export.schedules.operation_types import OPT, TAIL, TYPE_OF_KIND
+
+KINDS = (*WORK_KINDS, "OPT")
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """The pipelines whose operations are compared: `places` has rank, stage (dense), replica (dense). `stages`: the
+    stage of each dense number; `replicas`: the name of each dense number."""
+
+    places: pl.DataFrame
+    stages: list[int]
+    replicas: list[int]
+
+
+def block_operations(profile: Profile, lanes: Lanes, steps: pl.DataFrame) -> tuple[list[Operations], Ints]:
+    """The operations of `steps` (run, step, in order), a group of steps for each kind, the most frequent first; and the
+    places in `steps` of those whose pipelines differ."""
+    rows = _rows(profile, lanes, steps)
+    if rows.is_empty():
+        return [], np.zeros(0, np.int64)
+    columns = ("stage", "kind", "chunk", "microbatch", "nth", "position", "replica", "at", "start_ns", "end_ns", "row")
+    stage, kind, chunk, microbatch, nth, position, replica, at, start, end, row = (
+        rows[c].to_numpy().astype(np.int64) for c in columns
+    )
+    key = np.zeros(len(rows), np.int64)
+    for part in (stage, position, kind, chunk, microbatch, nth):
+        key = np.unique(key * (int(part.max()) + 1) + part, return_inverse=True)[1].astype(np.int64)
+    kinds, odd = matrices(key, replica, at)
+    named = steps.select(STEP_KEY).rows()
+    found = []
+    for one in kinds:
+        first = one.row[:, 0, 0]
+        blocks = Blocks(
+            types=[TYPE_OF_KIND[KINDS[k]] for k in kind[first].tolist()], stage=stage[first], chunk=chunk[first],
+            microbatch=microbatch[first], position=position[first], sequence=nth[first], start=start[one.row],
+            end=end[one.row], span=row[one.row],
+        )  # fmt: skip
+        found.append(_acyclic(profile, lanes, blocks, [named[n] for n in one.steps.tolist()]))
+    return found, odd
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Like `Operations`, of the blocks only; `position`: the place in the order of the rank."""
+
+    types: list[str]
+    stage: Ints
+    chunk: Ints
+    microbatch: Ints
+    position: Ints
+    sequence: Ints
+    start: Ints
+    end: Ints
+    span: Ints
+
+    def streams(self) -> list[list[int]]:
+        """The blocks of each stage in their order, without optimizers."""
+        order = np.lexsort((self.position, self.stage)).tolist()
+        streams: list[list[int]] = [[] for _ in range(int(self.stage.max()) + 1)]
+        for i in order:
+            if self.types[i] != OPT:
+                streams[int(self.stage[i])].append(i)
+        return streams
+
+
+def _rows(profile: Profile, lanes: Lanes, steps: pl.DataFrame) -> pl.DataFrame:
+    """A row per block: row (in `spans`), stage, replica, kind (its place in `KINDS`), chunk, microbatch, nth (among
+    those with the same numbers), position (in the rank's order), at (the step), start_ns, end_ns."""
+    kind = pl.col("kind").replace_strict({name: n for n, name in enumerate(KINDS)}, return_dtype=pl.Int64)
+    number = [pl.col(c).fill_null(-1) + 1 for c in ("chunk", "microbatch")]
+    blocks = profile.spans.with_row_index("row").filter(pl.col("kind").is_in(KINDS))
+    placed = (
+        blocks.join(lanes.places, on="rank")
+        .join(steps.select(*STEP_KEY).with_row_index("at"), on=STEP_KEY, nulls_equal=True)
+        .sort("at", "rank", "start_ns", "end_ns", "row")
+        .select("row", "rank", "stage", "replica", kind.alias("kind"), *number, "at", "start_ns", "end_ns")
+    )
+    lane = placed.select(pl.struct("at", "rank").rle_id().cast(pl.Int64)).to_series().to_numpy()
+    same = np.unique(
+        placed.select("kind", "chunk", "microbatch").to_numpy().astype(np.int64), axis=0, return_inverse=True
+    )[1].reshape(-1)
+    nth = sequence_numbers(lane * (int(same.max(initial=0)) + 1) + same, np.arange(len(placed)))
+    return placed.with_columns(position=pl.Series(sequence_numbers(lane, np.arange(len(placed)))), nth=pl.Series(nth))
+
+
+def _acyclic(profile: Profile, lanes: Lanes, blocks: Blocks, steps: list[Step]) -> Operations:
+    """The operations of `blocks`; where these wait for each other in a circle, without what points back in time."""
+    edges = block_edges(profile, blocks)
+    made = _operations(profile, lanes, blocks, steps, edges)
+    if made.graph.is_acyclic:
+        return made
+    start = blocks.start[:, 0, 0]
+    onward = [edge for edge in edges if start[edge.producer] < start[edge.consumer]]
+    return replace(_operations(profile, lanes, blocks, steps, onward), circular=True)
+
+
+def _operations(profile: Profile, lanes: Lanes, blocks: Blocks, steps: list[Step], edges: list[Edge]) -> Operations:
+    streams = blocks.streams()
+    moved = transfers(profile, lanes.places, blocks, streams, edges)
+    tail = _tail(blocks, streams)
+    operations = len(blocks.types)
+    waits = Waits(operations + len(moved.types) + len(tail))
+    for stream in streams:
+        waits.chain(stream)
+    for block, needed in moved.direct:
+        waits.add(block, needed)
+    moved.connect(waits, operations)
+    first_tail = operations + len(moved.types)
+    groups = [[operations + i for i in group] for group in moved.groups]
+    synced = [False] * len(groups)
+    optimizers = [i for i in range(operations) if blocks.types[i] == OPT]
+    for i in optimizers:
+        stream = streams[int(blocks.stage[i])]
+        waits.add(i, *([first_tail + tail.index(i)] if i in tail else stream[-1:]))
+    if tail:
+        for n, i in enumerate(tail):
+            waits.add(first_tail + n, *streams[int(blocks.stage[i])][-1:])
+        groups.append(list(range(first_tail, first_tail + len(tail))))
+        synced.append(True)
+    origin = blocks.start.min(axis=(0, 1))
+    own_end = np.stack([blocks.end[streams[int(blocks.stage[i])][-1]] for i in tail]) if tail else blocks.end[:0]
+    start = np.concatenate([blocks.start, moved.start, own_end]) - origin
+    end = np.concatenate([blocks.end, moved.end, blocks.start[tail]]) - origin
+    none = np.full((len(moved.types) + len(tail), *blocks.span.shape[1:]), -1, np.int64)
+    places = lanes.places.sort("replica", "stage")["rank"].to_numpy().astype(np.int64)
+    tails = blocks.stage[tail]
+    zeros = np.zeros(len(tail), np.int64)
+    return Operations(
+        types=[*blocks.types, *moved.types, *([TAIL] * len(tail))],
+        stage=np.concatenate([blocks.stage, moved.stage, tails]),
+        chunk=np.concatenate([blocks.chunk - 1, moved.chunk - 1, zeros]),
+        microbatch=np.concatenate([blocks.microbatch - 1, moved.microbatch - 1, zeros - 1]),
+        sequence=np.concatenate([blocks.sequence, np.zeros(len(moved.types), np.int64), zeros]),
+        start_ns=start, end_ns=end, origin_ns=origin, span=np.concatenate([blocks.span, none]),
+        ranks=places.reshape(len(lanes.replicas), len(lanes.stages)), replicas=lanes.replicas, steps=steps,
+        graph=StepGraph(waits.lists(), groups, synced), loss_stages=_loss_stages(profile, len(lanes.stages)),
+        level=moved.level, peer=np.concatenate([np.full(operations, -1), moved.peer, zeros - 1]),
+    )  # fmt: skip
+
+
+def _tail(blocks: Blocks, streams: list[list[int]]) -> list[int]:
+    """The first optimizer block of each stage, where in every step all of them start after the blocks of all ranks."""
+    optimizers = [i for i, name in enumerate(blocks.types) if name == OPT]
+    work = [i for stream in streams for i in stream]
+    if not optimizers or not work or any(not stream for stream in streams):
+        return []
+    first: dict[int, int] = {}
+    for i in sorted(optimizers, key=lambda i: int(blocks.position[i])):
+        first.setdefault(int(blocks.stage[i]), i)
+    found = list(first.values())
+    last = blocks.end[work].max(axis=(0, 1))
+    return found if (blocks.start[found].min(axis=(0, 1)) >= last).all() else []
+
+
+def _loss_stages(profile: Profile, stages: int) -> tuple[int, ...]:
+    placement = profile.interpreted.placement
+    return {"loop": (stages - 1,), "vee": (0,), "both": (0, stages - 1)}[placement]

@@ -1,0 +1,79 @@
+"""Rows of operations → operation × replica × step, for the steps that consist of the same operations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trace_export.pipeline.step_graph import Ints
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """`keys`: the key of each operation, ascending. `row`: operation × replica × step, the row of each. `steps`: which
+    of the steps they are."""
+
+    keys: Ints
+    row: Ints
+    steps: Ints
+
+
+def matrices(key: Ints, replica: Ints, step: Ints) -> tuple[list[Matrix], Ints]:
+    """The rows of each kind of step, the most frequent kind first, and the steps whose replicas differ.
+
+    The rows with the same `key` are the same operation, in each replica (0, 1, …) and step (0, 1, …). A step is of a
+    kind by the operations that all of its replicas have, each once.
+    """
+    keys, operation = np.unique(key, return_inverse=True)
+    shape = len(keys), int(replica.max(initial=-1)) + 1, int(step.max(initial=-1)) + 1
+    kinds, odd = _kinds(operation, replica, step, shape)
+    return [_matrix(keys, operation, replica, step, steps) for steps in kinds], odd
+
+
+def _matrix(keys: Ints, operation: Ints, replica: Ints, step: Ints, steps: Ints) -> Matrix:
+    inside = np.zeros(int(step.max()) + 1, np.bool_)
+    inside[steps] = True
+    rows = np.flatnonzero(inside[step])
+    there = np.zeros(len(keys), np.bool_)
+    there[operation[rows]] = True
+    place = np.cumsum(there) - 1
+    number = np.cumsum(inside) - 1
+    row = np.empty((int(there.sum()), int(replica.max()) + 1, len(steps)), np.int64)
+    row[place[operation[rows]], replica[rows], number[step[rows]]] = rows
+    return Matrix(keys[there], row, steps)
+
+
+def _kinds(operation: Ints, replica: Ints, step: Ints, shape: tuple[int, int, int]) -> tuple[list[Ints], Ints]:
+    """The steps of each kind, and those of none."""
+    operations, replicas, steps = shape
+    if len(operation) == operations * replicas * steps:
+        cell = (operation * replicas + replica) * steps + step
+        if (np.bincount(cell, minlength=len(cell)) == 1).all():
+            return [np.arange(steps)] if steps else [], np.zeros(0, np.int64)
+    order = np.lexsort((operation, replica, step))
+    bounds = np.searchsorted(step[order], np.arange(steps + 1))
+    kinds: dict[bytes, list[int]] = {}
+    odd = []
+    for number in range(steps):
+        rows = order[bounds[number] : bounds[number + 1]]
+        size, rest = divmod(len(rows), replicas)
+        here = operation[rows]
+        regular = size and not rest and (replica[rows] == np.repeat(np.arange(replicas), size)).all()
+        if regular and (here.reshape(replicas, size) == here[:size]).all() and (np.diff(here[:size]) > 0).all():
+            kinds.setdefault(here[:size].tobytes(), []).append(number)
+        elif len(rows):
+            odd.append(number)
+    found = sorted(kinds.values(), key=lambda steps: (-len(steps), steps[0]))
+    return [np.array(steps) for steps in found], np.array(odd, np.int64)
+
+
+def sequence_numbers(lane: Ints, start: npt.NDArray[np.int64]) -> Ints:
+    """The place of each row among those of its `lane`, by `start`."""
+    order = np.lexsort((start, lane))
+    ordered = lane[order]
+    first = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))
+    number = np.empty(len(lane), np.int64)
+    number[order] = np.arange(len(lane)) - np.repeat(first, np.diff(np.append(first, len(lane))))
+    return number

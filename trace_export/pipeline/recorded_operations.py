@@ -1,0 +1,111 @@
+"""The operations of a run whose source recorded every one of them (`Declared.every_operation`)."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from trace_export.model import STEP_KEY, Profile
+from trace_export.pipeline.operation_matrix import matrices, sequence_numbers
+from trace_export.pipeline.operation_rules import Reference, graph_of
+from trace_export.pipeline.operations import Operations
+from trace_export.pipeline.step_graph import Ints
+from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, GC, TRANSFERS
+
+TYPES = (*BLOCKS, GC, *TRANSFERS, *COLLECTIVE)
+NUMBERS = ("chunk", "microbatch")
+
+
+def recorded_operations(profile: Profile) -> Operations | str:
+    """The operations, with the graph of the straggler study's rules; or why there are none.
+
+    Raises IncompleteOperationsError (a ValueError) where the rules find no graph.
+    """
+    rows, steps = _rows(profile)
+    ranks = profile.ranks.select("rank", "stage", "replica").drop_nulls().sort("replica", "stage")
+    if rows.is_empty() or ranks.is_empty():
+        return "the ranks have no stage, or no operation"
+    stages, replicas = int(ranks["stage"].to_numpy().max()) + 1, ranks["replica"].unique().sort()
+    if ranks.height != stages * len(replicas):
+        return f"{ranks.height} ranks were read of {len(replicas)} pipelines with {stages} stages"
+    lookup = np.zeros((int(ranks["rank"].to_numpy().max()) + 1, 2), np.int64)
+    lookup[ranks["rank"].to_numpy()] = np.stack(
+        [ranks["stage"].to_numpy(), np.searchsorted(replicas.to_numpy(), ranks["replica"].to_numpy())], axis=1
+    )
+    stage, replica = lookup[rows["rank"].to_numpy()].T
+    kind, step = rows["type"].to_numpy().astype(np.int64), rows["at"].to_numpy().astype(np.int64)
+    start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+    lane = ((step * len(replicas) + replica) * stages + stage) * len(TYPES) + kind
+    sequence = sequence_numbers(lane, start)
+    width = int(sequence.max()) + 1
+    kinds, odd = matrices((kind * width + sequence) * stages + stage, replica, step)
+    if not kinds:
+        return "no step has the same operations in all pipelines"
+    found = kinds[0]
+    left_out = np.sort(np.concatenate([odd, *(other.steps for other in kinds[1:])]))
+    starts, ends = start[found.row], end[found.row]
+    origin = starts.min(axis=(0, 1))
+    starts, ends = starts - origin, ends - origin
+    types = [TYPES[n] for n in (found.keys // (width * stages)).tolist()]
+    chunk, microbatch = (rows[c].fill_null(0).to_numpy().astype(np.int64)[found.row[:, 0, 0]] for c in NUMBERS)
+    sequence, stage = found.keys // stages % width, found.keys % stages
+    single = [seconds(part[:, :1, :1]) for part in (starts, ends - starts)]
+    reference = Reference(types, sequence, stage, chunk, single[0][:, 0, 0], (single[0] + single[1])[:, 0, 0])
+    named = steps.select("run", "step").rows()
+    return Operations(
+        types=types, stage=stage, chunk=chunk, microbatch=microbatch, sequence=sequence, start_ns=starts, end_ns=ends,
+        origin_ns=origin,
+        span=rows["row"].fill_null(-1).to_numpy().astype(np.int64)[found.row], peer=_peers(types, stage, stages),
+        ranks=ranks["rank"].to_numpy().astype(np.int64).reshape(len(replicas), stages),
+        replicas=replicas.to_list(), steps=[named[n] for n in found.steps.tolist()], graph=graph_of(reference),
+        loss_stages=(stages - 1,),
+        single=True, level="operations",
+        left_out=tuple((*named[n], "its operations are not those of the other steps") for n in left_out.tolist()),
+    )  # fmt: skip
+
+
+def seconds(times: Ints) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    """Nanoseconds as the 32-bit seconds that were recorded."""
+    return (times * 1e-9).astype(np.float32)
+
+
+def _peers(types: list[str], stage: Ints, stages: int) -> Ints:
+    """The stage on the other side of each transfer, -1 elsewhere."""
+    onward = {name: 1 if (role == "send") == (way == "F") else -1 for name, (role, way) in TRANSFERS.items()}
+    there = [
+        (s + onward[name]) % stages if name in onward else -1 for name, s in zip(types, stage.tolist(), strict=True)
+    ]
+    return np.array(there, np.int64)
+
+
+def _rows(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """All operations of steps, as rank, type, chunk, microbatch, start_ns, end_ns, row (in `spans`), at (the number of
+    the step); and the steps: run, step.
+
+    A transfer or collective belongs to the step that is nearest in time.
+    """
+    number = {name: n for n, name in enumerate(TYPES)}
+    by_kind = {kind: number[name] for name, kind in BLOCKS.items()}
+    kind = pl.col("kind").replace_strict(by_kind, default=number[GC], return_dtype=pl.Int8)
+    blocks = (
+        profile.spans.with_row_index("row")
+        .filter(pl.col("kind").is_not_null() | (pl.col("marker") == GC))
+        .drop_nulls("step")
+    )
+    steps = blocks.group_by(STEP_KEY).agg(first=pl.col("start_ns").min(), last=pl.col("end_ns").max()).sort("first")
+    steps = steps.with_row_index("at")
+    spans = blocks.join(steps, on=STEP_KEY, maintain_order="left").select(
+        "rank", kind.alias("type"), "chunk", "microbatch", "start_ns", "end_ns", "row", "at"
+    )
+    by_name = pl.col("op").replace_strict(number, default=None, return_dtype=pl.Int8)
+    group = pl.col("group").rank("dense").over("rank", "op").cast(pl.Int32) - 1  # one for each chunk
+    tables = ((profile.p2p, pl.lit(None, pl.Int32)), (profile.collectives, group))
+    others = pl.concat(
+        table.select(
+            "rank", by_name.alias("type"), "start_ns", "end_ns", chunk=chunk, microbatch=pl.lit(None, pl.Int32)
+        )
+        for table, chunk in tables
+    ).drop_nulls("type")
+    between = (steps["last"].to_numpy()[:-1] + steps["first"].to_numpy()[1:]) // 2
+    at = pl.Series(np.searchsorted(between, others["start_ns"].to_numpy())).cast(pl.UInt32)
+    return pl.concat([spans, others.with_columns(at=at, row=pl.lit(None, pl.UInt32)).select(spans.columns)]), steps

@@ -1,0 +1,1 @@
+"""Tables of spans that other tools wrote: what they mean, column by column."""

@@ -1,0 +1,147 @@
+"""The operation tables of the straggler study (arXiv 2505.05713, its artifact's `data/trace-*.parquet`).
+
+One row per operation: dp_rank, stage, rank, step, optype, start_ts and duration (seconds as Float32, from the start of
+the step), seq_id (its place among the operations of the type in the step on the rank), mc (the model chunk).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from trace_export.errors import SourceError, path_text
+from trace_export.files import open_file
+from trace_export.model import COLLECTIVES, HOSTS, P2P, RANKS, SPANS, TIME, Declared, Profile, conform
+from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, TRANSFERS
+from trace_export.sources.source import ReadOptions, Source
+
+COLUMNS = {
+    "dp_rank": pl.Int32, "stage": pl.Int32, "rank": pl.Int32, "step": pl.Int32, "optype": pl.String,
+    "start_ts": pl.Float32, "duration": pl.Float32, "seq_id": pl.Int64, "mc": pl.Int32,
+}  # fmt: skip
+REMEDY = "give a table as the straggler study's artifact writes it"
+LONGEST_S = 1e6
+"""A step that would take longer holds wrong times."""
+
+ZERO_NS = 1_000_000_000
+"""Where the first step begins: the table has no date, and a time of 0 would count as missing."""
+
+
+def read(source: Source, options: ReadOptions) -> Profile:
+    """All ranks of the table, on one clock; its steps lie one after the other, in the order of their numbers.
+
+    Raises SourceError when a column is missing, or a value in it is missing, negative or impossible.
+    """
+    table = _checked(_columns(source.path), source.path)
+    if options.ranks is not None:
+        table = table.filter(options.ranks.holds("rank"))
+    return _profile(_placed(table), source)
+
+
+def _columns(path: Path) -> pl.DataFrame:
+    try:
+        with open_file(path) as file:
+            there = pl.read_parquet_schema(file)
+            missing = [name for name in COLUMNS if name not in there]
+            if missing:
+                raise SourceError(path, f"is no operation table: it has no column {missing[0]}", REMEDY)
+            file.seek(0)
+            return pl.read_parquet(file, columns=list(COLUMNS)).cast(COLUMNS)  # type: ignore[arg-type]
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise SourceError(path, f"is no operation table ({str(error).splitlines()[0]})", REMEDY) from error
+
+
+def _checked(table: pl.DataFrame, path: Path) -> pl.DataFrame:
+    lacking = [name for name, count in table.null_count().row(0, named=True).items() if count]
+    if lacking:
+        raise SourceError(path, f"lacks values in the column {lacking[0]}", REMEDY)
+    wrong = ~pl.col("duration").is_between(0, LONGEST_S) | ~pl.col("start_ts").is_between(-LONGEST_S, LONGEST_S)
+    bad = table.filter(wrong)
+    if bad.height:
+        row = bad.row(0, named=True)
+        what = (
+            f"has an operation with an impossible time: {row['optype']} {row['seq_id']} of rank {row['rank']} in step"
+        )
+        what = f"{what} {row['step']} starts at {row['start_ts']:.9g} s and takes {row['duration']:.9g} s"
+        raise SourceError(path, what, "times are seconds from the start of the step")
+    unknown = table.filter(~pl.col("optype").is_in([*BLOCKS, *TRANSFERS, *COLLECTIVE, "gc"]))
+    if unknown.height:
+        raise SourceError(path, f'has operations of an unknown type "{unknown["optype"][0]}"', REMEDY)
+    return table
+
+
+def _placed(table: pl.DataFrame) -> pl.DataFrame:
+    """`table` with start_ns and end_ns, each step some time after the one before, and the number `nth` of an operation
+    among those of its type on its rank.
+
+    Between two steps lies more time than from a step's start to its first block, so that it is clear which step the
+    operations before it belong to."""
+    seconds = [pl.col(name).cast(pl.Float64) * 1e9 for name in ("start_ts", "duration")]
+    start, duration = (each.round().cast(TIME) for each in seconds)
+    rows = table.with_columns(start_ns=start, end_ns=start + duration)
+    computes = pl.col("optype") == "forward-compute"
+    steps = rows.group_by("step").agg(
+        first=pl.col("start_ns").min(), last=pl.col("end_ns").max(), block=pl.col("start_ns").filter(computes).min()
+    ).sort("step")  # fmt: skip
+    gap = (pl.col("block") - pl.col("first")).max().fill_null(0) + 1_000_000
+    length = pl.col("last") - pl.col("first") + gap
+    steps = steps.select("step", at=ZERO_NS + length.cum_sum() - length - pl.col("first"), index=pl.int_range(pl.len()))
+    width = pl.col("seq_id").max() + 1
+    return rows.join(steps, on="step", maintain_order="left").with_columns(
+        pl.col("start_ns", "end_ns") + pl.col("at"), nth=pl.col("index") * width + pl.col("seq_id")
+    )
+
+
+def _profile(rows: pl.DataFrame, source: Source) -> Profile:
+    workers = rows.select("rank", "stage", dp="dp_rank").unique().sort("rank")
+    ranks = workers.with_columns(
+        host=pl.lit(source.host), tp=0, cp=0, source=pl.lit(path_text(source.path)), kind=pl.lit(source.kind),
+        rank_origin=pl.lit("recorded"), stage_origin=pl.lit("recorded"),
+    )  # fmt: skip
+    host = pl.DataFrame({"host": [source.host], "machine": source.machine, "label": source.host})
+    return Profile(
+        hosts=conform(host, HOSTS),
+        ranks=conform(ranks, RANKS),
+        spans=conform(_blocks(rows), SPANS),
+        p2p=conform(_transfers(rows, workers), P2P),
+        collectives=conform(_collectives(rows), COLLECTIVES),
+        declared=Declared(pp=int(workers["stage"].to_numpy().max()) + 1, every_operation=True),
+    )
+
+
+def _blocks(rows: pl.DataFrame) -> pl.DataFrame:
+    """The blocks of the pipeline, and the garbage collection as named work; micro-batches by order."""
+    found = rows.filter(pl.col("optype").is_in([*BLOCKS, "gc"]))
+    numbered = pl.col("optype").is_in(["forward-compute", "backward-compute"])
+    count = pl.int_range(pl.len()).over("rank", "step", "optype", "mc", order_by="seq_id")
+    return found.with_columns(
+        run=0, kind=pl.col("optype").replace_strict(BLOCKS, default=None), marker="optype", origin=pl.lit("device"),
+        microbatch=pl.when(numbered).then(count), chunk=pl.when(numbered).then("mc"),
+        labels=pl.when(numbered).then(pl.lit("inferred")),
+    )  # fmt: skip
+
+
+def _transfers(rows: pl.DataFrame, workers: pl.DataFrame) -> pl.DataFrame:
+    """Each rank's sends and receives; activations go to the next stage, gradients to the one before, in a ring."""
+    depth = int(workers["stage"].n_unique())
+    meaning = pl.DataFrame(
+        [(name, role, direction, 1 if (role == "send") == (direction == "F") else -1)
+         for name, (role, direction) in TRANSFERS.items()],
+        schema={"optype": pl.String, "role": pl.String, "direction": pl.String, "onward": pl.Int32}, orient="row",
+    )  # fmt: skip
+    there = workers.select("dp", "stage", peer="rank")
+    return (
+        rows.join(meaning, on="optype", maintain_order="left")
+        .with_columns(dp="dp_rank", stage=(pl.col("stage") + pl.col("onward")) % depth, sequence="nth", op="optype")
+        .join(there, on=["dp", "stage"], how="left", maintain_order="left")
+    )
+
+
+def _collectives(rows: pl.DataFrame) -> pl.DataFrame:
+    found = rows.filter(pl.col("optype").is_in(list(COLLECTIVE)))
+    scope = pl.col("optype").replace_strict(COLLECTIVE, return_dtype=pl.String)
+    chunk = pl.col("mc").clip(0).cast(pl.String).str.zfill(3)
+    stage, replica = pl.format("stage {} chunk {}", "stage", chunk), pl.format("dp {}", "dp_rank")
+    group = pl.when(scope == "stage").then(stage).when(scope == "replica").then(replica).otherwise(pl.lit("world"))
+    return found.with_columns(group=group, sequence="nth", op="optype")
