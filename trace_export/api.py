@@ -286,14 +286,28 @@ def compare(
 
 
 def inspect(
-    log_dir: str | PathLike[str] | None = None, *, follow_links: bool = False, progress: Progress | None = None
+    log_dir: str | PathLike[str] | None = None,
+    *,
+    follow_links: bool = False,
+    ranks: NumberSet = None,
+    pp: int | None = None,
+    tp: int | None = None,
+    dp: int | None = None,
+    cp: int | None = None,
+    declared: Declared | None = None,
+    host_ranges: bool = False,
+    markers: str | Sequence[str] = (),
+    infer: Infer = "auto",
+    jobs: int | None = None,
+    progress: Progress | None = None,
 ) -> Inspection:
-    """What lies in a folder: sources, ranks, hosts, stages, steps. Each host keeps its own clock, nothing is written.
+    """Whether what lies in a folder can be drawn, and what each source holds; parameters as in `load`.
 
-    Raises UsageError where there is no such folder.
+    Each host keeps its own clock, nothing is written. Sources that cannot be read are in the result. Raises UsageError
+    where there is no such folder.
     """
-    return inspection.inspect(
-        arguments.folder(log_dir, "log_dir"),
-        arguments.progress(progress, "progress", silent),
-        follow_links=arguments.flag(follow_links, "follow_links"),
-    )
+    options = load_options(
+        log_dir, follow_links=follow_links, ranks=ranks, pp=pp, tp=tp, dp=dp, cp=cp, declared=declared,
+        host_ranges=host_ranges, markers=markers, infer=infer, jobs=jobs,
+    )  # fmt: skip
+    return inspection.inspect(options, arguments.progress(progress, "progress", silent))

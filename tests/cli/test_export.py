@@ -93,6 +93,38 @@ def test_inspect_exits_with_what_can_be_drawn(run_cli: Cli, samples: Path, tmp_p
     assert run_cli("inspect", tmp_path / "good").returncode == 0
 
 
+def test_inspect_begins_with_a_verdict(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    result = run_cli("inspect", samples / "ascend")
+    verdict = " ".join(result.stdout.partition("sources:")[0].split())
+    assert verdict.startswith("can be drawn: 1F1B, 4 stages, 6 micro-batches, 2 steps of "), verdict
+    assert re.search(r"clocks of 2 hosts: [0-9]+ messages", verdict)
+    shutil.copytree(samples / "ascend", tmp_path / "part")
+    for folder in (tmp_path / "part").glob("*4002*"):
+        shutil.rmtree(folder)
+    result = run_cli("inspect", tmp_path / "part")
+    assert "missing stages 2" in " ".join(result.stdout.partition("sources:")[0].split())
+
+
+def test_inspect_reads_as_export_does(run_cli: Cli, samples: Path) -> None:
+    """With the ranges themselves in place of the GPU work, with a rule for names, with some ranks only."""
+    traces = samples / "kineto" / "two_hosts"
+    found = [orjson.loads(run_cli("inspect", traces, "--json", *more).stdout) for more in ([], ["--host"])]
+    assert [{rank["origin"] for rank in each["ranks"]} for each in found] == [{"device"}, {"host"}]
+    assert run_cli("inspect", traces, "--marker", "(=>F").returncode == 2
+    ranks = orjson.loads(run_cli("inspect", samples / "ascend", "--ranks", "1-2", "--json").stdout)["ranks"]
+    assert [rank["rank"] for rank in ranks] == [1, 2]
+
+
+def test_the_same_error_of_several_sources_is_one_sentence(run_cli: Cli, tmp_path: Path) -> None:
+    for rank in range(10):
+        (tmp_path / f"rank{rank}.pt.trace.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
+    result = run_cli("inspect", tmp_path)
+    assert result.returncode == 1
+    assert result.stdout.startswith("cannot be drawn")
+    assert result.stderr.count("error: ") == 1
+    assert "the same for 9 more: " in result.stderr
+
+
 def test_one_file_as_output(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
     out = tmp_path / "chart.json.gz"
     result = run_cli(samples / "paddle" / "single", "--format", "chrome", "--gzip", "--out", out)

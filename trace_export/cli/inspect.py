@@ -1,9 +1,9 @@
-"""`trace-export inspect`: what lies in a folder; exports nothing."""
+"""`trace-export inspect`: whether what lies in a folder can be drawn; exports nothing."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -11,33 +11,59 @@ from trace_export.cli import options as opt
 from trace_export.cli import terminal
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from trace_export.workflow.inspection import Inspection
 
-RANKS_SHOWN = 64
+SHOWN = {
+    "rank": "rank", "stage": "stage", "host": "host", "steps": "steps", "microbatches": "mb", "F": "F", "B": "B",
+    "W": "W", "FB": "FB", "OPT": "OPT", "step_ns": "step ms", "transfers": "p2p", "collectives": "coll.",
+}  # fmt: skip
+"""The columns of a rank that the terminal shows, where they differ between ranks, and their headings."""
+WORDS = {
+    "host": "host {}", "steps": "{} steps", "microbatches": "{} micro-batches", "transfers": "{} sends and receives",
+    "collectives": "{} collectives", "origin": "{} times", "stage_origin": "stages {}", "rank_origin": "ranks {}",
+    "F": "{} F", "B": "{} B", "W": "{} W", "FB": "{} FB", "OPT": "{} OPT",
+}  # fmt: skip
+"""How what is the same on all ranks is said."""
 
 
 def inspect(
     folder: opt.Folder = None,
     log_dir: opt.LogDir = None,
     follow_links: opt.FollowLinks = False,
+    ranks: opt.Ranks = "all",
+    pp: opt.Pp = None,
+    tp: opt.Tp = None,
+    dp: opt.Dp = None,
+    cp: opt.Cp = None,
+    host_ranges: opt.HostRanges = False,
+    markers: opt.Markers = None,
+    infer: opt.Infer = "auto",
+    jobs: opt.Jobs = None,
     json: opt.Json = False,
     debug: opt.Debug = False,
 ) -> None:
-    """List the sources, ranks, hosts, stages and steps in a folder. Writes nothing.
+    """Check whether the profiles in a folder can be drawn, and what each of them holds. Writes nothing.
 
     Exit code 1: no source can be drawn; 3: some cannot.
     """
     from trace_export import api
 
     printing = opt.Printing(json=json, debug=debug)
+    how: dict[str, Any] = {"infer": infer, "jobs": jobs, "follow_links": follow_links}
     with terminal.progress(printing) as progress:
-        result = api.inspect(opt.one_folder(folder, log_dir), follow_links=follow_links, progress=progress)
+        result = api.inspect(
+            opt.one_folder(folder, log_dir),
+            ranks=ranks, pp=pp, tp=tp, dp=dp, cp=cp, host_ranges=host_ranges, markers=markers or (), **how,
+            progress=progress,
+        )  # fmt: skip
     if json:
         terminal.json(_document(result))
     else:
         _show(result)
     terminal.errors(result.failures, debug)
-    raise typer.Exit(1 if result.ranks.is_empty() else 3 if result.failures else 0)
+    raise typer.Exit(1 if not result.facts.get("ranks") else 3 if result.failures else 0)
 
 
 def _document(result: Inspection) -> str:
@@ -45,6 +71,8 @@ def _document(result: Inspection) -> str:
     import orjson
 
     document = {
+        "verdict": result.verdict,
+        "facts": result.facts,
         "sources": result.sources.to_dicts(),
         "ranks": result.ranks.to_dicts(),
         "notes": [asdict(note) for note in result.notes],
@@ -54,17 +82,33 @@ def _document(result: Inspection) -> str:
 
 
 def _show(result: Inspection) -> None:
-    """The ranks, with times as text in UTC, then the notes."""
+    """The verdict, what all ranks have in common, the ranks, the notes."""
+    out = terminal.console()
+    terminal.paragraph(out, result.verdict, style="bold")
+    counts = result.sources.group_by("kind", maintain_order=True).len()
+    out.print("sources: " + (", ".join(f"{n} {kind}" for kind, n in counts.iter_rows()) or "none"))
+    if result.ranks.height:
+        _show_ranks(result.ranks)
+    terminal.notes(result.notes)
+
+
+def _show_ranks(ranks: pl.DataFrame) -> None:
     import polars as pl
 
-    from trace_export.analysis.report_tables import ReportTable
+    from trace_export.analysis.report_tables import Place, ReportTable
 
-    counts = result.sources.group_by("kind", maintain_order=True).len()
-    terminal.console().print("sources: " + (", ".join(f"{n} {kind}" for kind, n in counts.iter_rows()) or "none"))
-    if result.ranks.height:
-        first = pl.from_epoch("first_ns", time_unit="ns").dt.strftime("%Y-%m-%d %H:%M:%S%.6f")
-        shown = result.ranks.head(RANKS_SHOWN).with_columns(first_ns=first, seconds=pl.col("seconds").round(3))
-        more = result.ranks.height - RANKS_SHOWN
-        note = f"… and {more} more ranks; --json lists them all" if more > 0 else ""
-        terminal.tables([ReportTable("Ranks", shown.rename({"first_ns": "first"}), note)])
-    terminal.notes(result.notes)
+    same = [name for name in WORDS if ranks[name].n_unique() == 1]
+    common = [WORDS[name].format(ranks[name][0]) for name in same if ranks[name][0] not in (None, 0)]
+    if ranks["device_tasks"].any():
+        common.append("device tasks with --detail kernels")
+    terminal.paragraph(terminal.console(), "on every rank: " + ", ".join(common), style="dim")
+    usual = ranks["blocks"].mode().max()
+    odd = ranks.select((pl.col("blocks") != usual).fill_null(True).arg_true()).to_series()
+    ms = (pl.col("step_ns") / 1e6).round(3)
+    columns = [
+        name for name in SHOWN if name not in same and not (name != "rank" and ranks[name].null_count() == ranks.height)
+    ]
+    table = ranks.with_columns(step_ns=ms).select(pl.col(name).alias(SHOWN[name]) for name in columns)
+    note = "in bold: another number of blocks than most ranks have" if len(odd) else ""
+    terminal.console().print()
+    terminal.tables([ReportTable("Ranks", table, note, dict.fromkeys(odd.to_list(), Place()))])

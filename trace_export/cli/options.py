@@ -51,6 +51,17 @@ Jobs = Annotated[
         help="Number of reader processes; default: chosen from the size of the data.", min=1, show_default=False
     ),
 ]
+Ranks = Annotated[str, typer.Option(help="Global ranks to read: 0,8-15 or all.", metavar="LIST")]
+HostRanges = Annotated[bool, typer.Option("--host", help="Draw CPU ranges instead of GPU time.")]
+Markers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--marker",
+        help="A rule for range names, 'REGEX=>kind' with groups microbatch, chunk, stage; or a TOML file of rules.",
+        metavar="RULE",
+        show_default=False,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -60,6 +71,15 @@ def _one_of(known: Any, text: str) -> Any:
     """An option that takes one word of a Literal. The words are offered to the shell; the API refuses any other."""
     words = get_args(known)
     return typer.Option(help=text, metavar="|".join(words), autocompletion=lambda: list(words))
+
+
+Infer = Annotated[
+    str,
+    _one_of(
+        choices.Infer,
+        "Blocks from the launches of GPU work. auto: where no pass is named; off: never; only: whatever is named.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -80,7 +100,7 @@ class Source:
         ),
     ] = False
     follow_links: FollowLinks = False
-    ranks: Annotated[str, typer.Option(help="Global ranks to read: 0,8-15 or all.", metavar="LIST")] = "all"
+    ranks: Ranks = "all"
     steps: Annotated[str, typer.Option(help="Steps to draw: 2-4 or all.", metavar="LIST")] = "all"
     stages: Annotated[str, typer.Option(help="Stages to draw: 0-3 or all.", metavar="LIST")] = "all"
     window: Annotated[
@@ -149,23 +169,9 @@ class Drawing:
 class Reading:
     """How profiles are read and aligned, and by whom."""
 
-    host_ranges: Annotated[bool, typer.Option("--host", help="Draw CPU ranges instead of GPU time.")] = False
-    markers: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--marker",
-            help="A rule for range names, 'REGEX=>kind' with groups microbatch, chunk, stage; or a TOML file of rules.",
-            metavar="RULE",
-            show_default=False,
-        ),
-    ] = None
-    infer: Annotated[
-        str,
-        _one_of(
-            choices.Infer,
-            "Blocks from the launches of GPU work. auto: where no pass is named; off: never; only: whatever is named.",
-        ),
-    ] = "auto"
+    host_ranges: HostRanges = False
+    markers: Markers = None
+    infer: Infer = "auto"
     align: Align = "auto"
     offsets_ns: Annotated[
         list[str] | None,

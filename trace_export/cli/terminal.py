@@ -11,7 +11,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from trace_export.cells import cells_of
-from trace_export.errors import TraceExportError, printable
+from trace_export.errors import SourceError, TraceExportError, path_text, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from trace_export.workflow.run import Run
 
 NOTES_SHOWN = 20
+ALIKE_SHOWN = 4
+"""Sources that an error names besides the first."""
 WIDE = 240
 """Columns where nobody looks at a terminal: a line of a table stays one line in a file or a pipe."""
 PROSE = 80
@@ -134,7 +136,7 @@ def _below(item: ReportTable, shown: int) -> Iterator[str]:
     if item.note:
         yield item.note
     if more := item.frame.height - shown:
-        yield f"{more} more rows in --json and in the page"
+        yield f"{more} more rows; --json lists them all"
 
 
 def notes(items: Sequence[Note]) -> None:
@@ -153,15 +155,30 @@ def notes(items: Sequence[Note]) -> None:
 
 
 def errors(items: Sequence[TraceExportError], debug: bool = False) -> None:
-    """One sentence for each input that could not be read; with `debug` also where a reader of ours went wrong."""
+    """One sentence for each input that could not be read, or for all that could not be for the same reason; with
+    `debug` also where a reader of ours went wrong."""
     if not items:
         return
     out = console(error=True)
-    for error in items:
+    for alike in _by_reason(items):
         out.print("error: ", style="red", end="")
-        out.print(str(error))
-        for traceback in getattr(error, "__notes__", ()) if debug else ():
-            out.print("\n".join(map(printable, traceback.splitlines())))
+        out.print(str(alike[0]))
+        if len(alike) > 1:
+            others = [path_text(error.path) for error in alike[1:] if isinstance(error, SourceError)]
+            out.print(f"       the same for {len(others)} more: {printable(', '.join(others[:ALIKE_SHOWN]))}", end="")
+            out.print(", …" if len(others) > ALIKE_SHOWN else "")
+        for error in alike:
+            for traceback in getattr(error, "__notes__", ()) if debug else ():
+                out.print("\n".join(map(printable, traceback.splitlines())))
+
+
+def _by_reason(items: Sequence[TraceExportError]) -> list[list[TraceExportError]]:
+    """Errors that say the same of several sources together."""
+    groups: dict[object, list[TraceExportError]] = {}
+    for error in items:
+        reason = error.args[1:] if isinstance(error, SourceError) else id(error)
+        groups.setdefault(reason, []).append(error)
+    return list(groups.values())
 
 
 def conclude(runs: Sequence[Run], printing: Printing) -> int:

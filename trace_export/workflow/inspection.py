@@ -1,54 +1,168 @@
-"""What lies in a folder, without exporting anything: find → read → interpret, and a look at the result."""
+"""What lies in a folder, and whether it can be drawn: find → read → interpret, and a look at the result."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from trace_export.errors import TraceExportError, path_text
-from trace_export.model import Declared, Note, Profile
+from trace_export.model import RANK_STEP_KEY, WORK_KINDS, Note, Profile
 from trace_export.pipeline import completeness
 from trace_export.pipeline.interpret import interpret
-from trace_export.sources.choose import nothing_found
+from trace_export.schedules.catalogue import TITLES
+from trace_export.sources import choose, formats
 from trace_export.sources.find import find
+from trace_export.sources.ranges.dialects import Dialects
+from trace_export.units import duration
 from trace_export.workflow.progress import Progress
 from trace_export.workflow.reading import LoadOptions, read_all
+
+KINDS = [*WORK_KINDS, "OPT"]
 
 
 @dataclass(frozen=True)
 class Inspection:
     """`sources`: kind, path, machine, rank as the layout tells them. `ranks`: one row a rank, with stage, host, steps,
-    blocks, its first start (unix ns of its host's clock) and the length of its recording in seconds."""
+    blocks and how many of each kind, micro-batches in a step, usual time between two steps, its side of transfers and
+    collectives, where its times come from (`origin`), whether its format has device tasks, its first start (unix ns of
+    its host's clock) and the length of its recording in seconds. `facts` are numbers about the run, and `verdict` says
+    in a line whether it can be drawn, as what, and what is missing."""
 
     sources: pl.DataFrame
     ranks: pl.DataFrame
+    facts: dict[str, Any]
+    verdict: str
     notes: tuple[Note, ...]
     failures: tuple[TraceExportError, ...]
 
 
-def inspect(log_dir: Path, progress: Progress, *, follow_links: bool = False) -> Inspection:
-    """Reads every source of the folder on its own clock. Raises UsageError when it is no folder."""
-    found = find(log_dir, follow_links=follow_links)
-    rows = [(s.kind, path_text(s.path), s.machine, s.rank, s.rank_origin) for s in found.sources]
+def inspect(options: LoadOptions, progress: Progress) -> Inspection:
+    """Reads every source that the options ask for, on its own clock. Raises UsageError when there is no such folder."""
+    Dialects.of(options.read.markers)  # a wrong rule is refused before anything is read
+    found = find(options.log_dir, follow_links=options.follow_links)
+    ranks = options.read.ranks
+    chosen, _ = choose.choose(found, options.log_dir, ranks=ranks)
+    rows = [(s.kind, path_text(s.path), s.machine, s.rank, s.rank_origin) for s in chosen]
     schema = {"kind": pl.String, "path": pl.String, "machine": pl.Int32, "rank": pl.Int32, "rank_origin": pl.String}
     sources = pl.DataFrame(rows, schema, orient="row")
-    if not found.sources:
-        return Inspection(sources, pl.DataFrame(), found.notes, (nothing_found(found, log_dir),))
-    profile, failures = read_all(found.sources, LoadOptions(log_dir), progress)
-    profile = completeness.check(interpret(profile, Declared()), one_clock=False, all_ranks=True)
-    return Inspection(sources, _ranks(profile), found.notes + profile.notes, tuple(failures))
+    if not chosen:
+        nothing = choose.nothing_found(found, options.log_dir, ranks=ranks)
+        return Inspection(sources, pl.DataFrame(), {}, "cannot be drawn: no profile here", found.notes, (nothing,))
+    profile, failures = read_all(chosen, options, progress)
+    profile = completeness.check(interpret(profile, options.declared), one_clock=False, all_ranks=ranks is None)
+    facts = _facts(profile, all_ranks=ranks is None)
+    verdict = _verdict(facts, len(chosen), len(failures))
+    return Inspection(sources, _ranks(profile), facts, verdict, found.notes + profile.notes, tuple(failures))
 
 
 def _ranks(profile: Profile) -> pl.DataFrame:
+    kind = pl.col("kind")
     blocks = profile.spans.group_by("rank").agg(
         pl.struct("run", "step").drop_nulls().n_unique().alias("steps"),
         pl.len().alias("blocks"),
+        *(((kind == name).sum()).alias(name) for name in KINDS),
+        pl.col("origin").drop_nulls().unique().sort().str.join("+").alias("origin"),
         pl.col("start_ns").min().alias("first_ns"),
         ((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).alias("seconds"),
     )
-    ranks = profile.ranks.join(blocks, on="rank", how="left").sort("rank")
-    return ranks.select(
-        "rank", "rank_origin", "stage", "stage_origin", "host", "device", "steps", "blocks", "first_ns", "seconds"
+    with_tasks = [row.kind for row in formats.FORMATS if row.has_device_tasks]
+    ranks = profile.ranks.with_columns(device_tasks=pl.col("kind").is_in(with_tasks)).drop("kind")
+    for table in (
+        blocks,
+        _by_step(profile),
+        _counts(profile.p2p, "transfers"),
+        _counts(profile.collectives, "collectives"),
+    ):
+        ranks = ranks.join(table, on="rank", how="left")
+    return ranks.sort("rank").select(
+        "rank", "rank_origin", "stage", "stage_origin", "host", "device", "steps", "blocks", *KINDS, "microbatches",
+        "step_ns", pl.col("transfers", "collectives").fill_null(0), "origin", "device_tasks", "first_ns", "seconds",
+    )  # fmt: skip
+
+
+def _by_step(profile: Profile) -> pl.DataFrame:
+    """rank, microbatches (in a step), step_ns (from start to start): medians over the steps."""
+    forward = pl.col("kind").is_in(["F", "FB"])
+    steps = (
+        profile.spans.filter(pl.col("kind").is_in(WORK_KINDS))
+        .with_columns(pl.col("chunk").fill_null(0))
+        .group_by(RANK_STEP_KEY)
+        .agg(pl.col("start_ns").min(), microbatches=forward.sum() // pl.col("chunk").n_unique())
+        .sort(RANK_STEP_KEY)
+        .with_columns(step_ns=pl.col("start_ns").diff().over("rank", "run"))
     )
+    return steps.group_by("rank").agg(
+        pl.col("microbatches").median().cast(pl.Int64), pl.col("step_ns").median().round().cast(pl.Int64)
+    )
+
+
+def _counts(table: pl.DataFrame, name: str) -> pl.DataFrame:
+    return table.group_by("rank").agg(pl.len().alias(name))
+
+
+def _facts(profile: Profile, *, all_ranks: bool) -> dict[str, Any]:
+    """Numbers about the run as a whole."""
+    drawn = profile.ranks.join(profile.spans, on="rank", how="semi")
+    found, lacks = profile.interpreted.recognition, completeness.absent(profile)
+    hosts = dict(drawn.select("rank", "host").iter_rows())
+    ends = profile.messages.select("src_rank", "dst_rank").rows()
+    groups = profile.collectives.join(drawn.select("rank", "host"), on="rank").group_by("group", "op", "sequence")
+    between = groups.agg(pl.col("host").n_unique()).filter(pl.col("host") > 1)
+    steps = _by_step(profile)
+    inferred = {"stages": drawn["stage_origin"], "blocks": profile.spans["origin"], "labels": profile.spans["labels"]}
+    return {
+        "schedule": found.named.name if found.named else None,
+        "certainty": found.certainty,
+        "ranks": drawn.height,
+        "stages": drawn["stage"].n_unique(),
+        "missing_ranks": str(lacks.ranks) if all_ranks else "",
+        "missing_stages": str(lacks.stages) if all_ranks else "",
+        "steps": profile.steps.height,
+        "whole_steps": int(profile.steps["whole"].sum()),
+        "step_ns": _median(steps["step_ns"]),
+        "microbatches": _median(steps["microbatches"]),
+        "hosts": drawn["host"].n_unique(),
+        "messages_between_hosts": sum(hosts.get(src) != hosts.get(dst) for src, dst in ends),
+        "collectives_between_hosts": between.height,
+        "inferred": [name for name, column in inferred.items() if (column == "inferred").any()],
+    }
+
+
+def _median(column: pl.Series) -> int | None:
+    middle = column.median()
+    return round(middle) if isinstance(middle, float | int) else None
+
+
+def _verdict(facts: dict[str, Any], sources: int, failed: int) -> str:
+    if not facts["ranks"]:
+        return "cannot be drawn: no source has a pipeline block"
+    lost = f" in part ({failed} of {sources} sources cannot be read)" if failed else ""
+    return f"can be drawn{lost}: {'; '.join(_what(facts))}"
+
+
+def _what(facts: dict[str, Any]) -> Iterator[str]:
+    likely = "probably " if facts["certainty"] == "likely" else ""
+    order = f"{likely}{TITLES[facts['schedule']]}" if facts["schedule"] else "an order of no known schedule"
+    size = [f"{facts['stages']} stages", f"{facts['microbatches']} micro-batches", f"{facts['steps']} steps"]
+    time = f" of {duration(facts['step_ns'])}" if facts["step_ns"] else ""
+    yield f"{order}, {', '.join(size)}{time}"
+    if facts["missing_stages"]:
+        yield f"missing stages {facts['missing_stages']}"
+    if facts["missing_ranks"]:
+        yield f"missing ranks {facts['missing_ranks']}"
+    if facts["whole_steps"] < facts["steps"]:
+        yield f"{facts['whole_steps']} of the steps are whole"
+    yield _clocks(facts)
+    if facts["inferred"]:
+        yield f"inferred: {', '.join(facts['inferred'])}"
+
+
+def _clocks(facts: dict[str, Any]) -> str:
+    if facts["hosts"] < 2:
+        return "one clock"
+    counts = [(facts[f"{what}_between_hosts"], what) for what in ("messages", "collectives")]
+    known = " and ".join(f"{count:,} {what}" for count, what in counts if count)
+    return f"clocks of {facts['hosts']} hosts: " + (known or "no messages, only the order of the blocks")
