@@ -41,3 +41,10 @@ def test_a_window_of_time_leaves_no_step_whole_that_it_cuts() -> None:
     steps = conform(pl.DataFrame({"run": [0, 0], "step": [0, 1], "whole": [True, True]}), STEPS)
     chosen = select(profile(blocks, {0: 0}, steps=steps), Selection(window=Window(15, 100)))
     assert chosen.steps.rows() == [(0, 0, False), (0, 1, True)]
+
+
+def test_a_message_names_some_of_very_many_numbers() -> None:
+    assert str(Numbers.of(range(0, 60, 2))) == ",".join(map(str, range(0, 60, 2)))
+    text = str(Numbers.of(range(0, 200_000, 2)))
+    assert text.startswith("0,2,4,") and text.endswith(",…,199998")
+    assert len(text) < 200

@@ -17,6 +17,8 @@ TIMES = {"p2p": "start_ns", "messages": "send_start_ns", "collectives": "start_n
 """The table's column that decides whether a row lies in the window."""
 LARGEST = 999_999_999
 """Of the numbers that users may give; their columns are Int32."""
+SHOWN = 32
+"""So many ranges of a set are named in a message."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,9 @@ class Numbers:
         return pl.any_horizontal(pl.col(column).is_between(low, high) for low, high in self.ranges).fill_null(False)
 
     def __str__(self) -> str:
-        return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in self.ranges)
+        """As `parse` reads it, shortened where there are very many ranges."""
+        shown = self.ranges if len(self.ranges) <= SHOWN else (*self.ranges[: SHOWN - 1], None, self.ranges[-1])
+        return ",".join("…" if r is None else str(r[0]) if r[0] == r[1] else f"{r[0]}-{r[1]}" for r in shown)
 
 
 @dataclass(frozen=True)

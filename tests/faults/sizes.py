@@ -259,6 +259,7 @@ KINETO = {
         "events of one field": kineto('{"ph":"X","cat":"kernel"}', 5 * ROWS),
         "annotations": kineto('{"ph":"X","cat":"user_annotation","ts":1,"dur":1,"name":"F1.0.0"}', ROWS),
         "an event nested without end": kineto('{"ph":"X","cat":"kernel","args":' + "[" * ROWS + "]" * ROWS + "}", 1),
+        "lists in every event": kineto('{"ph":"X","cat":"kernel","x":' + "[" * 30 + "]" * 30 + "}", ROWS // 4),
         "a header of empty lists": kineto("{}", 1, '"x":[' + "[]," * (2 * ROWS) + "0],"),
         f"rank {HUGE}": renumbered(r'"rank": (\d+)'),
         f"correlation {10**18}": renumbered(r'"correlation": (\d+)', 10**18),

@@ -1,14 +1,17 @@
 """Hostile sizes: processor time and memory in proportion to the file, and figures or one sentence.
 
-The system ends a run that goes beyond its bounds.
+The system ends a run that goes beyond its bounds, which trace_export/docs/scale.md states.
 """
 
 from __future__ import annotations
 
+import random
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.faults.random_sizes import DRAWS
 from tests.faults.sizes import SIZES
 from tests.support.limits import limited
 
@@ -21,24 +24,45 @@ SECONDS, SECONDS_PER_MB = 30, 3
 """Of processors."""
 
 
-@pytest.mark.parametrize("what", SIZES)
-def test_a_hostile_size_takes_no_more_than_its_file_may(what: str, tmp_path: Path) -> None:
-    folder, size = tmp_path / "logs", SIZES[what]
-    folder.mkdir()
-    size.make(folder)
+def drawn(folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command in its bounds on what lies in `folder`: it ends by itself, and in few words."""
     total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    table = folder / "spans.parquet"
+    out, table = folder.with_name("out"), folder / "spans.parquet"
     source = [table] if table.exists() else [folder, "--detail", "kernels"]
     result = limited(
         MEMORY + FILE_FACTOR * total, SECONDS + SECONDS_PER_MB * total / 1e6,
-        "export", *source, "--out", tmp_path / "out", "--format", "perfetto,chrome", "--jobs", 1, "--align", "none",
+        "export", *source, "--out", out, "--format", "perfetto,chrome", "--jobs", 1, "--align", "none",
     )  # fmt: skip
     assert result.returncode in (0, 1, 3), f"ended by signal {-result.returncode}: {result.stderr[-500:]}"
     for words in ("internal error", "enough memory", "panicked", "data segment"):
         assert words not in result.stderr, result.stderr[-500:]
     assert len(result.stderr) < 10_000
+    written = sum(path.stat().st_size for path in out.iterdir()) if out.exists() else 0
+    assert written < MEMORY + FILE_FACTOR * total
+    return result
+
+
+@pytest.mark.parametrize("what", SIZES)
+def test_a_hostile_size_takes_no_more_than_its_file_may(what: str, tmp_path: Path) -> None:
+    folder, size = tmp_path / "logs", SIZES[what]
+    folder.mkdir()
+    size.make(folder)
+    result = drawn(folder)
     if size.says:
         assert size.says in result.stderr
-        return
-    assert result.returncode == 0, result.stderr[-500:]
-    assert sum(path.stat().st_size for path in (tmp_path / "out").iterdir()) < MEMORY + FILE_FACTOR * total
+    else:
+        assert result.returncode == 0, result.stderr[-500:]
+
+
+@pytest.mark.parametrize("kind", DRAWS)
+def test_sizes_drawn_at_random_take_no_more_than_their_file_may(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    for seed in range(50 if request.config.getoption("--slow") else 1):
+        folder = tmp_path / str(seed) / "logs"
+        folder.mkdir(parents=True)
+        DRAWS[kind](random.Random(f"{kind} {seed}"), folder)
+        try:
+            drawn(folder)
+        except AssertionError as error:
+            raise AssertionError(f"{kind}, seed {seed}") from error

@@ -27,13 +27,15 @@ def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
     """The device tasks of a trace; streams are named with their device where a process uses several. Raises SourceError
     when the file is no trace."""
     sorter = ExternalSort(request.folder)
-    device: str | None = None
+    device = None
     several = False
     with Trace(request.path, TASKS) as trace:
         for events in trace.events():
             events = events.filter(TIMED & (_KERNEL | pl.col("cat").str.starts_with("gpu_mem")))
+            if events.is_empty():
+                continue
             devices = events.select(_DEVICE).to_series()
-            device = next(iter(devices), None) if device is None else device
+            device = devices[0] if device is None else device
             several |= bool((devices != device).any())
             sorter.add(request.rank, _columns(events, request, trace.offset_ns, device))
     files = sorter.files()

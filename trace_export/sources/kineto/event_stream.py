@@ -35,7 +35,7 @@ CLOCK_AND_RANK = {"baseTimeNanoseconds", "distributedInfo"}
 TRIES = 3
 """How many places are tried as the end of the last whole event before more of the file is read."""
 MOST_OBJECTS = 1 << 16
-"""In one piece of JSON, because an event takes some 300 bytes as a row, be it two in the file."""
+"""And lists, in one piece of JSON: an event takes some 300 bytes as a row, be it two in the file, and a list 100."""
 
 FIELDS = (
     "correlation", "External id", "stream", "device", "Collective name", "Process Group Name", "Src Rank", "Dst Rank",
@@ -256,7 +256,7 @@ def _is_json(event: str) -> bool:
 
 def _parsed(body: bytes) -> pl.DataFrame | None:
     """The frame of `Trace.events` for a comma-separated list of events; None when it is no JSON of that kind."""
-    if body.count(b"{") > MOST_OBJECTS:
+    if body.count(b"{") + body.count(b"[") > MOST_OBJECTS:
         for match in islice(_BETWEEN.finditer(body, len(body) // 2), TRIES):
             first, second = _parsed(body[: match.start() + 1]), _parsed(body[match.end() - 1 :])
             if first is not None and second is not None:

@@ -1,0 +1,83 @@
+"""Plausible damage to the files of every format: the figures of the steps that are called whole are right, or a warning
+or an error says that something is wrong."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.faults.damage_files import OF_FILES, OF_RECORDS, RUNS, make, rewrite
+from trace_export import Run, TraceExportError, load
+from trace_export.analysis.bubbles import step_bubbles
+
+RIGHT = 0.01
+"""So much may the bubble of a step differ, and its length in proportion."""
+Figures = dict[tuple[int, int], tuple[float, int]]
+
+
+def read(folder: Path) -> Run:
+    tables = sorted(folder.glob("spans.*"))
+    return load(tables[0] if tables else folder).align()
+
+
+def figures(run: Run) -> Figures:
+    """Bubble and length of each whole step."""
+    steps = step_bubbles(run.profile).filter("whole")
+    return {(which, step): (bubble, end - start) for which, step, start, end, bubble in
+            steps.select("run", "step", "start_ns", "end_ns", "bubble").iter_rows()}  # fmt: skip
+
+
+def warned(run: Run) -> bool:
+    return bool(run.failures) or any(note.level == "warning" for note in run.notes)
+
+
+@pytest.fixture(scope="session")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> object:
+    """A run of that format and another one of the same job, and the figures of the first."""
+    root = tmp_path_factory.mktemp("runs")
+
+    @cache
+    def made(kind: str) -> tuple[Path, Path, Figures]:
+        folder, other = root / kind, root / f"{kind}, other"
+        make(kind, folder)
+        make(kind, other, seed=2)
+        run = read(folder)
+        assert not warned(run), run.notes
+        assert run.profile.steps["whole"].all()
+        return folder, other, figures(run)
+
+    return made
+
+
+@pytest.mark.parametrize("damage", [*OF_RECORDS, *OF_FILES])
+@pytest.mark.parametrize("kind", RUNS)
+def test_figures_are_right_or_a_warning_says_why_not(
+    kind: str, damage: str, sound, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if kind in ("parquet", "csv") and damage in OF_FILES:
+        pytest.skip("a table is one file")
+    folder, other, true = sound(kind)
+    for seed in range(20 if request.config.getoption("--slow") else 1):
+        chance = random.Random(f"{damage} {seed}")
+        damaged = tmp_path / str(seed)
+        shutil.copytree(folder, damaged)
+        files = sorted(damaged.rglob(RUNS[kind][1]))
+        if damage in OF_RECORDS:
+            rewrite(chance.choice(files), OF_RECORDS[damage], chance)
+        else:
+            OF_FILES[damage](files, sorted(other.rglob(RUNS[kind][1])), chance)
+        try:
+            run = read(damaged)
+        except TraceExportError:
+            continue
+        if warned(run):
+            continue
+        found = figures(run)
+        assert set(found) <= set(true), f"seed {seed}: {run.notes}"
+        for step, (bubble, length) in found.items():
+            assert bubble == pytest.approx(true[step][0], abs=RIGHT), f"seed {seed}, {step}: {run.notes}"
+            assert length == pytest.approx(true[step][1], rel=RIGHT), f"seed {seed}, {step}: {run.notes}"
