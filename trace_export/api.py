@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from trace_export.choices import Align, ColorBy, Detail, Format, Infer, Tracks
 from trace_export.errors import UsageError
 from trace_export.model import Declared
-from trace_export.selection import Selection, Window
+from trace_export.selection import Window
 from trace_export.workflow import arguments, inspection, requests
 from trace_export.workflow.arguments import NumberSet
 from trace_export.workflow.inspection import Inspection
@@ -250,10 +250,16 @@ def compare(
     *,
     steps_a: NumberSet = None,
     steps_b: NumberSet = None,
+    devices: NumberSet = None,
+    ranks: NumberSet = None,
+    stages: NumberSet = None,
+    window: str | Window | None = None,
     pp: int | None = None,
     tp: int | None = None,
     dp: int | None = None,
     cp: int | None = None,
+    host_ranges: bool = False,
+    markers: str | Sequence[str] = (),
     force: bool = False,
     gzip: bool = False,
     align: Align | PathLike[str] | str = "auto",
@@ -264,17 +270,27 @@ def compare(
     """`load` and `Run.align` of two folders, or of two steps of one (`b` None), and `Run.compare`, as the command does.
 
     `path`: the file or folder of a chart with both, B below A; None: no chart. `steps_a` and `steps_b` are the steps of
-    each to compare; all else as in `load`, `Run.align` and `Run.write`. Raises as these do.
+    each to compare; all else, as in `load`, `Run.align` and `Run.write`, holds for both. Raises as these do, and
+    UsageError for a run beside itself.
     """
     clocks, first = align_options(align, None, None), arguments.path(a, "a")
     second = first if b is None else arguments.path(b, "b")
-    parts = [Selection(steps=arguments.numbers(s, name)) for name, s in (("steps_a", steps_a), ("steps_b", steps_b))]
+    shown = selection(None, stages, window)
+    parts = [
+        replace(shown, steps=arguments.numbers(steps, name))
+        for name, steps in (("steps_a", steps_a), ("steps_b", steps_b))
+    ]
     one, other = (
         requests.Request(
-            load_options(log_dir, pp=pp, tp=tp, dp=dp, cp=cp, follow_links=follow_links, jobs=jobs), clocks, part
+            load_options(
+                log_dir, devices=devices, ranks=ranks, pp=pp, tp=tp, dp=dp, cp=cp, host_ranges=host_ranges,
+                markers=markers, follow_links=follow_links, jobs=jobs,
+            ),
+            clocks,
+            part,
         )
         for log_dir, part in zip((first, second), parts, strict=True)
-    )
+    )  # fmt: skip
     output = write_options(path, formats, gzip=gzip) if path is not None else None
     one_run, other_run, files = requests.compare(
         (one, other),

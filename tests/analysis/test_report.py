@@ -226,12 +226,16 @@ def test_comparison_of_two_runs() -> None:
     a = replace(a, spans=pl.concat([a.spans, conform_like(optimizer, a.spans)]))
     result = compare(concluded(a), concluded(b))
     blocks = {row[:3]: row[3:] for row in result.blocks.rows()}
-    assert blocks[1, "B", 0] == (4, 4, 20 * MS, 26 * MS, pytest.approx(0.3))
-    assert blocks[0, "F", 0] == (4, 4, 10 * MS, 10 * MS, 0)
-    assert blocks[0, "OPT", None] == (1, None, 10 * MS, None, None)
+    assert blocks[1, "B", 0] == (4, 4, 20 * MS, 26 * MS, 6 * MS, pytest.approx(0.3))
+    assert blocks[0, "F", 0] == (4, 4, 10 * MS, 10 * MS, 0, 0)
+    assert blocks[0, "OPT", None] == (1, None, 10 * MS, None, None, None)
     whole = {row[0]: row[1:] for row in result.whole.rows()}
-    assert whole["step time"][:2] == (150 * MS, float(start_and_end(s, slower)[1].max()))
+    longer = float(start_and_end(s, slower)[1].max())
+    assert whole["pipeline time"] == (150 * MS, longer, longer - 150 * MS, pytest.approx(longer / 150 / MS - 1))
     assert whole["bubble (global)"][0] == pytest.approx(1 / 5)
+    assert whole["bubble (global)"][3] is None  # a share of a share says nothing; the difference is in points
+    assert result.blocks.row(0)[:3] == (1, "B", 0)  # the largest change first
+    assert result.verdict[1].text == "Largest change: B on stage 1: 20 ms in A, 26 ms in B (+30.0%)."
     assert json.loads(result.json())["blocks"]
     assert [t.title for t in result.tables()] == ["Steps", "Blocks"]
 

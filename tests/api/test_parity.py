@@ -90,7 +90,10 @@ REPORT = LOADING | {
     "force": Case(["--force"], {"force": True}, no_effect=True, foreign="pipeline_report.html"),
 }
 COMPARE = {
-    name: LOADING[name] for name in ("pp", "tp", "dp", "cp", "align", "follow_links", "jobs")
+    name: LOADING[name] for name in (
+        "devices", "ranks", "stages", "window", "pp", "tp", "dp", "cp", "host_ranges", "markers", "align",
+        "follow_links", "jobs",
+    )
 } | {
     "a": Case([], {}, no_effect=True),
     "b": Case([], {}, no_effect=True),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -12,7 +14,7 @@ from tests.conftest import Cli
 from trace_export.errors import SourceError
 from trace_export.model import SPANS
 from trace_export.schedules.schedule import schedule
-from trace_export.schedules.simulate import Costs, simulate
+from trace_export.schedules.simulate import Costs, as_profile, durations, simulate, start_and_end
 from trace_export.sources import span_table
 from trace_export.writers.tables import write_csv, write_parquet
 
@@ -104,13 +106,55 @@ def test_compare_writes_one_trace_with_both(run_cli: Cli, tables: tuple[Path, Pa
     assert changes == {("F", 0.0), ("B", 0.25)}
     events = json.loads(out.read_text())["traceEvents"]
     names = {e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
-    assert {f"stage {s} (B)" for s in range(4)} <= names
+    assert {f"stage {s} (b.csv)" for s in range(4)} | {f"stage {s} · rank {s} (a.parquet)" for s in range(4)} <= names
     tracks = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
     starts = {
-        side: min(e["ts"] for e in events if e["ph"] == "X" and tracks[e["tid"]].endswith("(B)") == side)
+        side: min(e["ts"] for e in events if e["ph"] == "X" and tracks[e["tid"]].endswith("(b.csv)") == side)
         for side in (True, False)
     }
     assert starts[True] == starts[False]
+
+
+def test_a_picture_of_two_runs_has_the_bubble_of_each(run_cli: Cli, tables: tuple[Path, Path], tmp_path: Path) -> None:
+    """Beside the rows of each run stand the shares that a picture of it alone has."""
+
+    def shares(*command: object) -> dict[str, str]:
+        made = run_cli(*command, "--format", "svg", "--out", tmp_path / "picture.svg")
+        assert made.returncode == 0, made.stderr
+        texts = re.findall(r'<text x="[^"]*" y="([^"]*)" class="end">([^<]*)<', (tmp_path / "picture.svg").read_text())
+        rows: dict[str, list[str]] = {}
+        for y, words in texts:
+            rows.setdefault(y, []).append(words)
+        return {row[0]: row[1] for row in rows.values()}
+
+    s = schedule("1f1b", 4, 8)
+    lengths = durations(s, Costs(10_000_000, 20_000_000)) * np.where(s.ops["stage"].to_numpy() == 2, 1.3, 1.0)
+    write_csv(as_profile(s, *start_and_end(s, lengths)), tables[1])
+    alone = [shares(table) for table in tables]
+    assert alone[0] != alone[1]
+    both = shares("compare", *tables)
+    assert both == {f"{row} (a.parquet)": share for row, share in alone[0].items()} | {
+        f"{row.partition(' ·')[0]} (b.csv)": share for row, share in alone[1].items()
+    }
+
+
+def test_a_run_is_not_compared_with_itself(run_cli: Cli, tables: tuple[Path, Path]) -> None:
+    for arguments in ((tables[0],), (tables[0], tables[0]), (tables[0], "--steps-a", "0", "--steps-b", "0")):
+        told = run_cli("compare", *arguments)
+        assert told.returncode == 2
+        assert "would be compared with itself" in told.stderr
+
+
+def test_compare_says_first_what_has_changed(run_cli: Cli, tables: tuple[Path, Path]) -> None:
+    told = run_cli("compare", *tables)
+    assert told.returncode == 0, told.stderr
+    answer = " ".join(told.stdout.partition("\n\n")[0].split())
+    assert answer == (
+        "A pipeline time of b.csv is 55 ms (16.7%) longer than of a.parquet; the bubble is 27.3% instead of 27.3%"
+        " (+0.0 points). Largest change: B on stage 0: 20 ms in a.parquet, 25 ms in b.csv (+25.0%)."
+    )
+    assert told.stderr.count("schedule-recognised") == 1  # what holds for both is said once
+    assert max(map(len, told.stdout.splitlines())) <= 80
 
 
 def test_files_that_are_no_span_table(tmp_path: Path, run_cli: Cli) -> None:

@@ -2,83 +2,153 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 
 import orjson
 import polars as pl
 
 from trace_export.analysis import bubbles
 from trace_export.analysis.bubbles import CAUSES
-from trace_export.analysis.report_tables import ReportTable
-from trace_export.analysis.whole_steps import of_whole_steps
+from trace_export.analysis.report_tables import Place, ReportTable
+from trace_export.analysis.verdict import Sentence
+from trace_export.analysis.whole_steps import counted, of_whole_steps
 from trace_export.model import STEP_KEY, WORK_KINDS, Profile
+from trace_export.units import duration
+
+NOTABLE = 0.05
+"""A relative change above this is flagged."""
+SHARES = ("bubble (global)", "bubble (own window)")
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A run A beside a run B; `change` is B / A - 1.
+    """A run A beside a run B, called `names`. `difference` is B - A, `change` is B / A - 1 (null for shares).
 
-    `whole`: what, a, b, change: the step time and its idle parts (nanoseconds, medians over steps of the mean over
-    ranks) and both bubbles (shares). `blocks`: stage, kind, chunk, a_blocks, b_blocks, a_ns, b_ns (median durations),
-    change; a row is null on the side that does not have it.
+    `whole`: what, a, b, difference, change: the times of a step and its idle parts (nanoseconds, medians over steps of
+    the mean over ranks) and both bubbles (shares). `blocks`: stage, kind, chunk, a_blocks, b_blocks, a_ns, b_ns (median
+    durations), difference, change, the largest change first; a row is null on the side that does not have it.
     """
 
+    names: tuple[str, str]
     whole: pl.DataFrame
     blocks: pl.DataFrame
 
     def json(self) -> str:
         """Everything, as one JSON document."""
-        document = {"whole": self.whole.to_dicts(), "blocks": self.blocks.to_dicts()}
+        document = {
+            "names": self.names,
+            "verdict": [asdict(sentence) for sentence in self.verdict],
+            "whole": self.whole.to_dicts(),
+            "blocks": self.blocks.to_dicts(),
+        }
         return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
 
+    @property
+    def verdict(self) -> tuple[Sentence, ...]:
+        """What has changed, in one or two sentences."""
+        return tuple(_sentences(self))
+
     def tables(self) -> list[ReportTable]:
-        """The comparison as people read it: ms and %."""
-        share = pl.col("what").str.starts_with("bubble")
-        whole = self.whole.select(
-            "what",
-            *(
-                pl.when(share).then(pl.format("{} %", (pl.col(c) * 100).round(2)))
-                .otherwise(pl.format("{} ms", (pl.col(c) / 1e6).round(3))).alias(c)
-                for c in ("a", "b")
-            ),
-            (pl.col("change") * 100).round(2).alias("change %"),
-        )  # fmt: skip
+        """The comparison as people read it: ms and %, differences of shares in points."""
+        a, b = self.names
+        ms = [(pl.col(f"{side}_ns") / 1e6).round(3).alias(f"{name} ms") for side, name in (("a", a), ("b", b))]
         blocks = self.blocks.select(
-            "stage", "kind", "chunk", "a_blocks", "b_blocks",
-            (pl.col("a_ns") / 1e6).round(3).alias("a ms"), (pl.col("b_ns") / 1e6).round(3).alias("b ms"),
-            (pl.col("change") * 100).round(2).alias("change %"),
+            "stage", "kind", "chunk", pl.col("a_blocks").alias(f"{a} blocks"), pl.col("b_blocks").alias(f"{b} blocks"),
+            *ms, (pl.col("change") * 100).round(2).alias("change %"),
         )  # fmt: skip
+        one_chunk = self.blocks["chunk"].fill_null(0).n_unique() < 2
+        rows = self.blocks["change"].abs().fill_null(0) > NOTABLE
+        flagged = {row: Place(self.blocks["stage"][row]) for row in rows.arg_true()}
         return [
-            ReportTable("Steps", whole, "medians over the steps; idle parts are means over the ranks"),
-            ReportTable("Blocks", blocks, "median durations"),
-        ]
+            ReportTable("Steps", self._whole_rows(), "medians over the steps; idle parts are means over the ranks"),
+            ReportTable(
+                "Blocks", blocks.drop("chunk") if one_chunk else blocks, "median durations; largest change first",
+                flagged, (f"{a} blocks", f"{b} blocks"),
+            ),
+        ]  # fmt: skip
+
+    def _whole_rows(self) -> pl.DataFrame:
+        share = pl.col("what").is_in(SHARES)
+
+        def shown(column: str, sign: str) -> pl.Series:
+            rows = self.whole.select(column, share).rows()
+            texts = [
+                None if value is None else f"{100 * value:{sign}.2f} {'points' if sign else '%'}" if is_share
+                else f"{value / 1e6:{sign}.2f} ms"
+                for value, is_share in rows
+            ]  # fmt: skip
+            return pl.Series(texts, dtype=pl.String)
+
+        a, b = self.names
+        return pl.DataFrame(
+            {
+                "": self.whole["what"], a: shown("a", ""), b: shown("b", ""), "difference": shown("difference", "+"),
+                "change %": (self.whole["change"] * 100).round(2),
+            }
+        )  # fmt: skip
 
 
-def compare(a: Profile, b: Profile) -> Comparison:
+def compare(a: Profile, b: Profile, names: tuple[str, str] = ("A", "B")) -> Comparison:
     """The differences of two profiles that have been interpreted and aligned, of their whole steps."""
     a, b = of_whole_steps(a), of_whole_steps(b)
-    change = pl.col("b") / pl.when(pl.col("a") != 0).then("a") - 1
+    difference = pl.col("b") - pl.col("a")
+    change = pl.when(~pl.col("what").is_in(SHARES)).then(pl.col("b") / pl.when(pl.col("a") != 0).then("a") - 1)
     whole = (
         _run_figures(a)
         .rename({"value": "a"})
         .join(_run_figures(b).rename({"value": "b"}), on="what", maintain_order="left")
+        .with_columns(difference=difference, change=change)
     )
     sides = [_blocks(p).rename({"blocks": f"{s}_blocks", "median_ns": f"{s}_ns"}) for s, p in (("a", a), ("b", b))]
     key = ["stage", "kind", "chunk"]
-    blocks = sides[0].join(sides[1], on=key, how="full", coalesce=True, nulls_equal=True).sort(*key, nulls_last=True)
+    blocks = sides[0].join(sides[1], on=key, how="full", coalesce=True, nulls_equal=True)
+    longer = pl.col("b_ns") - pl.col("a_ns")
     slower = pl.col("b_ns") / pl.when(pl.col("a_ns") != 0).then("a_ns") - 1
-    return Comparison(
-        whole.with_columns(change=change).filter((pl.col("a") != 0) | (pl.col("b") != 0)),
-        blocks.with_columns(change=slower).select(*key, "a_blocks", "b_blocks", "a_ns", "b_ns", "change"),
+    order = blocks.with_columns(difference=longer, change=slower).sort(
+        pl.col("change").abs().round(4), *key, descending=[True, False, False, False], nulls_last=True
     )
+    return Comparison(
+        names,
+        whole.filter((pl.col("a") != 0) | (pl.col("b") != 0)),
+        order.select(*key, "a_blocks", "b_blocks", "a_ns", "b_ns", "difference", "change"),
+    )
+
+
+def _sentences(comparison: Comparison) -> Iterator[Sentence]:
+    a, b = comparison.names
+    figures = {row["what"]: row for row in comparison.whole.iter_rows(named=True)}
+    time = figures.get("step time") or figures.get("pipeline time")
+    if time is None or time["change"] is None:
+        return
+    much = f"{duration(abs(time['difference']))} ({abs(time['change']):.1%})"
+    how = "longer" if time["difference"] > 0 else "shorter"
+    text = f"A {time['what']} of {b} is {much} {how} than of {a}"
+    if abs(time["change"]) < 0.005:
+        text = f"A {time['what']} of {b} is as long as of {a}, to {abs(time['change']):.1%}"
+    if (bubble := figures.get(SHARES[0])) is not None and bubble["difference"] is not None:
+        text += (
+            f"; the bubble is {bubble['b']:.1%} instead of {bubble['a']:.1%} ({100 * bubble['difference']:+.1f} points)"
+        )
+    yield Sentence("difference", {**time, "bubble": bubble and bubble["difference"]}, f"{text}.")
+    changed = comparison.blocks.filter(pl.col("change").abs() > NOTABLE)
+    if changed.is_empty():
+        yield Sentence("no-block-changed", {}, f"No kind of block on any stage has changed by more than {NOTABLE:.0%}.")
+        return
+    row = changed.with_columns(cost=(pl.col("difference") * pl.min_horizontal("a_blocks", "b_blocks")).abs())
+    most = row.sort("cost", descending=True).row(0, named=True)
+    chunk = f", chunk {most['chunk']}" if most["chunk"] else ""
+    times = f"{duration(most['a_ns'])} in {a}, {duration(most['b_ns'])} in {b} ({most['change']:+.1%})"
+    yield Sentence("largest-change", most, f"Largest change: {most['kind']} on stage {most['stage']}{chunk}: {times}.")
 
 
 def _run_figures(profile: Profile) -> pl.DataFrame:
     """what, value: a run in a few numbers."""
     ranks = bubbles.rank_bubbles(profile)
-    steps = bubbles.step_shares(ranks)
+    steps = counted(bubbles.step_shares(ranks))
     parts = ranks.group_by(STEP_KEY).agg(pl.col("busy_ns", *(f"{c}_ns" for c in CAUSES)).mean())
-    rows = [("step time", (steps["end_ns"] - steps["start_ns"]).median()), ("busy", parts["busy_ns"].median())]
+    rows = [("step time", steps["step_ns"].median()), ("pipeline time", steps["pipeline_ns"].median())]
+    rows += [("busy", parts["busy_ns"].median())]
     rows += [("bubble (global)", steps["bubble"].median()), ("bubble (own window)", steps["bubble_own"].median())]
     rows += [(name, parts[f"{cause}_ns"].median()) for cause, name in CAUSES.items()]
     return pl.DataFrame(rows, schema={"what": pl.String, "value": pl.Float64}, orient="row")

@@ -9,10 +9,15 @@ from trace_export.model import Profile
 from trace_export.units import utc
 
 
-def title(profile: Profile, schedule: str | None) -> str:
-    """`PP chart · 1F1B · PP=4`, without what is unknown."""
+def title(profile: Profile, schedule: str | None, runs: tuple[str, str] | None = None) -> str:
+    """`PP chart · 1F1B · PP=4`, without what is unknown; with the names of two `runs` that are compared."""
     stages = profile.declared.pp or profile.ranks["stage"].drop_nulls().n_unique()
-    words = ["PP chart", schedule or profile.declared.schedule, f"PP={stages}" if stages else None]
+    words = [
+        "PP chart",
+        f"{runs[0]} and {runs[1]}" if runs else None,
+        schedule or profile.declared.schedule,
+        f"PP={stages}" if stages else None,
+    ]
     return " · ".join(w for w in words if w)
 
 

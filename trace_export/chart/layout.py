@@ -57,15 +57,17 @@ class ChartOptions:
     """What is drawn, and what other packages found out that the chart shows.
 
     `tracks`: one rank per stage, or all; `detail`: what lies below the ranks; `color_by`: what colours mean;
-    `schedule`: its name for the title; `clocks`: host → how its clock was corrected; `device_tasks`: reads those of
-    `Profile.kernels` as they are drawn. `edges` (`model.EDGES`) become arrows where both blocks are drawn.
-    `step_arguments` has the keys run and step; its other columns become arguments of the steps.
+    `schedule`: its name for the title; `runs`: the names of this run and of one that is drawn under it; `clocks`: host
+    → how its clock was corrected; `device_tasks`: reads those of `Profile.kernels` as they are drawn. `edges`
+    (`model.EDGES`) become arrows where both blocks are drawn. `step_arguments` has the keys run and step; its other
+    columns become arguments of the steps.
     """
 
     tracks: Tracks = "stage"
     detail: Detail = "spans"
     color_by: ColorBy = "kind"
     schedule: str | None = None
+    runs: tuple[str, str] | None = None
     clocks: Mapping[str, str] = field(default_factory=dict)
     device_tasks: device_tracks.TaskBatches = device_tracks.no_tasks
     edges: pl.DataFrame | None = None
@@ -81,7 +83,7 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     drawn = [r for r in ranks if r["first"] or options.tracks == "rank"]
     numbers = [r["rank"] for r in drawn]
     builder = Builder()
-    tracks = _add_tracks(builder, drawn)
+    tracks = _add_tracks(builder, drawn, f" ({options.runs[0]})" if options.runs else "")
     _add_blocks(builder, _without_lone_run(profile, blocks), tracks, options.edges)
     step_tracks.add_steps(builder, blocks, options.step_arguments, STEPS)
     own = {r["stage"]: tracks[r["rank"]] for r in drawn if r["stage"] is not None and r["first"]}
@@ -97,7 +99,7 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
         device_tracks.first_task_ns(profile, [r["rank"] for r in detailed], options.device_tasks),
     )
     origin = min((s for s in starts if s is not None), default=0)
-    name = title(profile, options.schedule)
+    name = title(profile, options.schedule, options.runs)
     main, final = builder.part(name, root_text(profile, origin, options.clocks))
     on_devices = {rank: replace(each, group=final[each.group]) for rank, each in on_devices.items()}
     more = partial(device_tracks.tasks, profile, on_devices, options.device_tasks, first_id=len(final) + 1)
@@ -132,14 +134,14 @@ def _ranks(profile: Profile, blocks: pl.DataFrame, options: ChartOptions) -> lis
     return [{**rank, "text": rank_text(rank, options.clocks)} for rank in ranks.iter_rows(named=True)]
 
 
-def _add_tracks(builder: Builder, ranks: list[dict[str, Any]]) -> dict[int, int]:
+def _add_tracks(builder: Builder, ranks: list[dict[str, Any]], run: str) -> dict[int, int]:
     """A track per rank, those of a stage's other ranks below its first one's; rank → track."""
     tracks: dict[int, int] = {}
     top = ROOT
     place = STAGES
     for rank in ranks:
         stage, number = rank["stage"], rank["rank"]
-        name = f"rank {number}" if stage is None else f"stage {stage} · rank {number}"
+        name = (f"rank {number}" if stage is None else f"stage {stage} · rank {number}") + run
         if rank["first"]:
             top = tracks[number] = builder.track(name, place, description=rank["text"])
             place += ROOM

@@ -22,10 +22,16 @@ def compare(
     *,
     steps_a: Steps = "all",
     steps_b: Steps = "all",
+    devices: opt.Devices = "all",
+    ranks: opt.Ranks = "all",
+    stages: opt.Stages = "all",
+    window: opt.Time = None,
     pp: opt.Pp = None,
     tp: opt.Tp = None,
     dp: opt.Dp = None,
     cp: opt.Cp = None,
+    host_ranges: opt.HostRanges = False,
+    markers: opt.Markers = None,
     path: Annotated[
         Path | None,
         typer.Option(
@@ -42,20 +48,22 @@ def compare(
 ) -> None:
     """Compare two runs, or two steps of one: step time, bubble and its causes, every kind of block on every stage.
 
-    In the trace that --out asks for, the tracks of B lie below those of A, and both start at the same time.
+    In the chart that --out asks for, the tracks of B lie below those of A, and both begin every step at the same time.
     """
     from trace_export import api
 
     with terminal.progress(printing) as progress:
         done = api.compare(
             a, b, path, formats,
-            steps_a=steps_a, steps_b=steps_b, pp=pp, tp=tp, dp=dp, cp=cp, force=force, gzip=gzip, align=align,
-            follow_links=follow_links, jobs=jobs, progress=progress,
+            steps_a=steps_a, steps_b=steps_b, devices=devices, ranks=ranks, stages=stages, window=window,
+            host_ranges=host_ranges, markers=markers or (), pp=pp, tp=tp, dp=dp, cp=cp,
+            force=force, gzip=gzip, align=align, follow_links=follow_links, jobs=jobs, progress=progress,
         )  # fmt: skip
     if printing.json:
         terminal.json(done.comparison.json())
     elif not printing.quiet:
+        terminal.sentences([sentence.text for sentence in done.comparison.verdict])
         terminal.tables(done.comparison.tables())
-        terminal.notes([*done.a.notes, *done.b.notes])
+        terminal.notes_of_two(done.comparison.names, (done.a.notes, done.b.notes))
         terminal.files(done.files)
     raise typer.Exit(terminal.conclude([done.a, done.b], printing))

@@ -51,6 +51,19 @@ Jobs = Annotated[
         help="Number of reader processes; default: chosen from the size of the data.", min=1, show_default=False
     ),
 ]
+Devices = Annotated[
+    str, typer.Option(help="Local worker indexes on each machine: 0,1,2,3 or 0-3 or all.", metavar="LIST")
+]
+Stages = Annotated[str, typer.Option(help="Stages to draw: 0-3 or all.", metavar="LIST")]
+Time = Annotated[
+    str | None,
+    typer.Option(
+        "--time",
+        help="Part of the run to draw, from its first block: 1.5s-2.0s.",
+        metavar="FROM-TO",
+        show_default=False,
+    ),
+]
 Ranks = Annotated[str, typer.Option(help="Global ranks to read: 0,8-15 or all.", metavar="LIST")]
 HostRanges = Annotated[bool, typer.Option("--host", help="Draw CPU ranges instead of GPU time.")]
 Markers = Annotated[
@@ -88,9 +101,7 @@ class Source:
 
     folder: Folder = None
     log_dir: LogDir = None
-    devices: Annotated[
-        str, typer.Option(help="Local worker indexes on each machine: 0,1,2,3 or 0-3 or all.", metavar="LIST")
-    ] = "all"
+    devices: Devices = "all"
     multi_machine: Annotated[
         bool,
         typer.Option(
@@ -102,16 +113,8 @@ class Source:
     follow_links: FollowLinks = False
     ranks: Ranks = "all"
     steps: Annotated[str, typer.Option(help="Steps to draw: 2-4 or all.", metavar="LIST")] = "all"
-    stages: Annotated[str, typer.Option(help="Stages to draw: 0-3 or all.", metavar="LIST")] = "all"
-    window: Annotated[
-        str | None,
-        typer.Option(
-            "--time",
-            help="Part of the run to draw, from its first block: 1.5s-2.0s.",
-            metavar="FROM-TO",
-            show_default=False,
-        ),
-    ] = None
+    stages: Stages = "all"
+    window: Time = None
     pp: Pp = None
     tp: Tp = None
     dp: Dp = None

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -115,8 +116,14 @@ def verdict(name: str, report: Report) -> None:
     out = console()
     paragraph(out, f"{name}: {report.heading}", style="dim")
     out.print()
-    for number, sentence in enumerate(report.verdict):
-        paragraph(out, sentence.text, style=None if number else "bold")
+    sentences([sentence.text for sentence in report.verdict])
+
+
+def sentences(texts: Sequence[str]) -> None:
+    """The answer, each sentence from a line of its own and the first one in bold."""
+    out = console()
+    for number, sentence in enumerate(texts):
+        paragraph(out, sentence, style=None if number else "bold")
     out.print()
 
 
@@ -152,6 +159,15 @@ def notes(items: Sequence[Note]) -> None:
         out.print(f" [{note.code}]", style="dim")
     if len(ordered) > NOTES_SHOWN:
         out.print(f"… and {len(ordered) - NOTES_SHOWN} more; --json lists them all")
+
+
+def notes_of_two(names: tuple[str, str], items: tuple[Sequence[Note], Sequence[Note]]) -> None:
+    """The notes of two runs: what both have, once, and the others with the name of their run."""
+    a, b = items
+    both = [note for note in a if note in b]
+    notes(both)
+    for name, own in zip(names, items, strict=True):
+        notes([replace(note, text=f"{name}: {note.text}") for note in own if note not in both])
 
 
 def errors(items: Sequence[TraceExportError], debug: bool = False) -> None:

@@ -7,7 +7,7 @@ draw is imported when they do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -47,7 +47,8 @@ BROWSER_SLICES = 3_000_000
 class WriteOptions:
     """What to write. `out` is a folder, or a file for a single format; None: the log_dir. `steps` are those that the
     user asked for; where it is None, a picture that cannot be zoomed shows the first ones only. More than `max_slices`
-    in a trace make it several files. `beside` is another run to draw under this one, as `B`."""
+    in a trace make it several files. `beside` is another run to draw under this one, and
+    `names` are those of both."""
 
     formats: tuple[Format, ...] = ("perfetto", "chrome")
     out: Path | None = None
@@ -59,6 +60,7 @@ class WriteOptions:
     max_slices: int | None = None
     steps: Numbers | None = None
     beside: Profile | None = None
+    names: tuple[str, str] = ("A", "B")
 
 
 def planned(options: WriteOptions, log_dir: Path) -> list[Path]:
@@ -83,6 +85,7 @@ def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
             detail=detail,
             color_by=options.color_by,
             schedule=readable(profile.declared.schedule),
+            runs=options.names if options.beside is not None else None,
             clocks=clock_texts(profile),
             device_tasks=partial(task_batches, profile),
             edges=drawable_edges(profile)[0],
@@ -105,7 +108,7 @@ def _overlays(profile: Profile, options: WriteOptions) -> Iterator[Overlay]:
     if options.beside is not None:
         from trace_export.chart.comparison import beside
 
-        yield beside(options.beside, profile, "B")
+        yield beside(options.beside, options.names[1])
 
 
 def _step_arguments(profile: Profile) -> pl.DataFrame:
@@ -136,6 +139,11 @@ def write(
     paths = [with_steps(path, steps) for path in files["trace"].values() for steps, _ in parts]
     paths += [*files["table"].values(), *files["picture"].values(), *([alignment] if alignment else [])]
     outputs.check(paths)
+    if options.beside is not None:
+        from trace_export.chart.comparison import paired
+
+        profile, other = paired(profile, options.beside)
+        options, parts = replace(options, beside=other), [(steps, profile) for steps, _ in parts[:1]]
     done = count()
 
     def put(path: Path, write_to: Callable[[Path], None]) -> None:
@@ -150,11 +158,19 @@ def write(
     for name, path in files["table"].items():
         put(path, partial(BY_NAME[name].load(), profile))
     if files["picture"]:
-        chart, bubbles = draw(profile, options, "spans"), rank_bubbles(profile)
+        chart, bubbles = draw(profile, options, "spans"), _bubbles(profile, options)
         for name, path in files["picture"].items():
             put(path, partial(BY_NAME[name].load(), chart, format=name, steps=options.steps, bubbles=bubbles))
     if alignment:
         put(alignment, partial(alignment_file.write, profile))
+
+
+def _bubbles(profile: Profile, options: WriteOptions) -> pl.DataFrame:
+    """The bubbles of all ranks that pictures show, those of another run with its name in `of_run`."""
+    own = rank_bubbles(profile).with_columns(of_run=pl.lit(None, pl.String))
+    if options.beside is None:
+        return own
+    return pl.concat([own, rank_bubbles(options.beside).with_columns(of_run=pl.lit(options.names[1]))])
 
 
 def write_report(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from trace_export.errors import UsageError
 from trace_export.pipeline import completeness
 from trace_export.pipeline.interpret import interpret, interpret_table
 from trace_export.selection import Selection
@@ -21,7 +22,7 @@ from trace_export.workflow.options import AlignOptions
 from trace_export.workflow.progress import Progress, silent
 from trace_export.workflow.reading import LoadOptions, Located, locate, read_profile, sizes
 from trace_export.workflow.render import WriteOptions
-from trace_export.workflow.run import Run, aligned, drawn
+from trace_export.workflow.run import Run, aligned, drawn, names_of
 from trace_export.writers.outputs import Outputs
 
 
@@ -99,15 +100,20 @@ def report(
 def compare(
     wanted: tuple[Request, Request], output: WriteOptions | None, *, force: bool = False, progress: Progress = silent
 ) -> tuple[Run, Run, list[Path]]:
-    """Two runs, and the files of one chart of both if there is an `output`. Raises as `export` does."""
-    log_dir = wanted[0].source.log_dir
+    """Two runs, and the files of one chart of both if there is an `output`. Raises as `export` does, and UsageError for
+    a run beside itself."""
+    one, other = wanted
+    if one.source.log_dir.resolve() == other.source.log_dir.resolve() and one.part == other.part:
+        what = f"{one.source.log_dir} would be compared with itself"
+        raise UsageError(what, "name another folder, or other steps of each with steps_a and steps_b")
+    log_dir = one.source.log_dir
     paths = render.planned(output, log_dir) if output else []
     located, outputs = _located(wanted, force)
     with outputs:
         outputs.check(paths)
         a, b = (_run(one, there, progress) for one, there in zip(wanted, located, strict=True))
         if output:
-            a = drawn(a, replace(output, beside=b.profile), outputs, progress)
+            a = drawn(a, replace(output, beside=b.profile, names=names_of(a, b)), outputs, progress)
     return a, b, outputs.written
 
 

@@ -209,7 +209,8 @@ class Run:
         """
         from trace_export.analysis.compare import compare
 
-        return compare(self.profile, arguments.instance(other, "other", Run, "a Run").profile)
+        run: Run = arguments.instance(other, "other", Run, "a Run")
+        return compare(self.profile, run.profile, names_of(self, run))
 
     def write(
         self,
@@ -246,7 +247,8 @@ class Run:
         inputs = self._inputs
         if beside is not None:
             other: Run = arguments.instance(beside, "beside", Run, "a Run")
-            options, inputs = replace(options, beside=other.profile), inputs + other._inputs
+            options = replace(options, beside=other.profile, names=names_of(self, other))
+            inputs += other._inputs
         with Outputs(inputs, force=arguments.flag(force, "force")) as outputs:
             drawn(self, options, outputs, report)
         return outputs.written
@@ -261,6 +263,20 @@ class Run:
         with Outputs(self._inputs, force=arguments.flag(force, "force")) as outputs:
             render.write_report(self.profile, self.report(), self.name, page, outputs, self._selection.steps)
         return page
+
+
+def names_of(a: Run, b: Run) -> tuple[str, str]:
+    """What two runs are called beside each other: their folders; where these have one name, with more of their paths,
+    and where they are one, with their steps."""
+    first, second = (run.log_dir.resolve() for run in (a, b))
+    if first == second:
+        one, other = (f"{run.name} step {run._selection.steps or 'all'}" for run in (a, b))
+        return one, other
+    for parts in range(1, max(len(first.parts), len(second.parts)) + 1):
+        one, other = ("/".join(path.parts[-parts:]) for path in (first, second))
+        if one != other:
+            break
+    return path_text(one), path_text(other)
 
 
 def aligned(run: Run, options: AlignOptions, progress: Progress = silent) -> Run:

@@ -30,18 +30,22 @@ BUBBLE = (
     "backward or weight block (global bubble)"
 )
 
-_OPTIONAL = {"kind": pl.String, "microbatch": pl.Int32, "microbatch_b": pl.Int32, "chunk": pl.Int32,
-             "rank": pl.Int32, "stage": pl.Int32, "run": pl.Int32, "step": pl.Int32, "cause": pl.String}  # fmt: skip
+_OPTIONAL = {
+    "kind": pl.String, "microbatch": pl.Int32, "microbatch_b": pl.Int32, "chunk": pl.Int32, "rank": pl.Int32,
+    "stage": pl.Int32, "run": pl.Int32, "step": pl.Int32, "cause": pl.String, "of_run": pl.String,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the picture: a track of the chart with all its lanes. `rank` and `stage` are None on a model's row."""
+    """A line of the picture: a track of the chart with all its lanes. `rank` and `stage` are None on a model's row;
+    `of_run` names the run where it is not that of the chart."""
 
     name: str
     lanes: int
     rank: int | None
     stage: int | None = None
+    of_run: str | None = None
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,11 @@ class Figure:
         same_run = pl.lit(True) if run is None else pl.col("run") == run
         length = pl.col("step_end_ns") - pl.col("step_start_ns")
         of_step = self.bubbles.filter(same_run, pl.col("step").eq_missing(step), length > 0)
-        found = dict(of_step.select("rank", pl.col("global_ns") / length).iter_rows())
-        return [found.get(row.rank) for row in self.rows]
+        if "of_run" not in of_step.columns:
+            of_step = of_step.with_columns(of_run=pl.lit(None, pl.String))
+        shares = of_step.select("of_run", "rank", pl.col("global_ns") / length).iter_rows()
+        found = {(of_run, rank): share for of_run, rank, share in shares}
+        return [found.get((row.of_run, row.rank)) if row.rank is not None else None for row in self.rows]
 
     @property
     def lane_height(self) -> float:
@@ -165,10 +172,12 @@ def _row_tracks(chart: Chart) -> list[list[Track]]:
 
 def _rows(tracks: list[list[Track]], slices: pl.DataFrame) -> tuple[Row, ...]:
     measured = slices.filter(pl.col("category") == "block")
-    found = measured.group_by("row").agg(pl.col("rank", "stage").first())
-    places = {row: (rank, stage) for row, rank, stage in found.iter_rows()}
+    found = measured.group_by("row").agg(pl.col("rank", "stage", "of_run").first())
+    places = {row: (rank, stage, of_run) for row, rank, stage, of_run in found.iter_rows()}
     return tuple(
-        Row(lanes[0].flat or lanes[0].name, max(track.lane for track in lanes) + 1, *places.get(row, (None, None)))
+        Row(
+            lanes[0].flat or lanes[0].name, max(track.lane for track in lanes) + 1, *places.get(row, (None, None, None))
+        )
         for row, lanes in enumerate(tracks)
     )
 
