@@ -64,6 +64,10 @@ class Trace:
         name = f"Memcpy {kind} (Pinned -> Device)"
         self.add("gpu_memcpy", name, start, end, 7, device=0, stream=7, correlation=call)
 
+    def name_thread(self, thread: int, name: str) -> None:
+        event = {"name": "thread_name", "ph": "M", "pid": MAIN, "tid": thread}
+        self.events.append({**event, "ts": Micro(0), "dur": Micro(0), "args": {"name": name}})
+
     def header(self) -> dict[str, Any]:
         found: dict[str, Any] = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "Made-up GPU"}]}
         if self.rank is not None:

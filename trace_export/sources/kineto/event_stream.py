@@ -39,13 +39,15 @@ MOST_OBJECTS = 1 << 16
 
 FIELDS = (
     "correlation", "External id", "stream", "device", "Collective name", "Process Group Name", "Src Rank", "Dst Rank",
-    "Seq", "dtype", "In msg nelems", "Out msg nelems",
+    "Seq", "dtype", "In msg nelems", "Out msg nelems", "Sequence number",
 )  # fmt: skip
 """What is read of an event's `args`, as text."""
+THREAD_NAME = "thread_name"
+"""The name of the events that name threads."""
 
 _EVENT = {
     "ph": pl.String(), "cat": pl.String(), "name": pl.String(), "tid": pl.String(), "ts": pl.String(),
-    "dur": pl.String(), "args": pl.Struct(dict.fromkeys(FIELDS, pl.String())),
+    "dur": pl.String(), "args": pl.Struct(dict.fromkeys((*FIELDS, "name"), pl.String())),
 }  # fmt: skip
 COMMON_CATEGORIES = {
     "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset", "Runtime": "cuda_runtime",
@@ -100,7 +102,8 @@ class Trace:
         return base if isinstance(base, int) and 0 <= base < 1 << 62 else 0
 
     def events(self) -> Iterator[pl.DataFrame]:
-        """The complete events (`ph` X) in the file's order: cat, name, tid, start, end in ns (Int64), and `FIELDS`.
+        """The complete events (`ph` X) in the file's order: cat, name, tid, start, end in ns (Int64), and `FIELDS`. And
+        where they are wanted, those that name a thread, with cat THREAD_NAME and `thread name`.
         Both times are NO_TIME_NS where they cannot be read.
 
         Raises SourceError when there is no list of events.
@@ -267,8 +270,10 @@ def _parsed(body: bytes) -> pl.DataFrame | None:
     except pl.exceptions.PolarsError:
         return None
     start, length = thousandths(pl.col("ts")), thousandths(pl.col("dur"))
+    names_thread = (pl.col("ph") == "M") & (pl.col("name") == THREAD_NAME)
     return (
-        raw.filter((pl.col("ph") == "X") & pl.col("cat").is_not_null())
+        raw.with_columns(cat=pl.when(names_thread).then(pl.lit(THREAD_NAME)).otherwise("cat"))
+        .filter(((pl.col("ph") == "X") & pl.col("cat").is_not_null()) | names_thread)
         .with_columns(pl.col("dur").fill_null("0"))
         .select(
             pl.col("cat").replace(COMMON_CATEGORIES),
@@ -276,10 +281,16 @@ def _parsed(body: bytes) -> pl.DataFrame | None:
             "tid",
             start=start,
             end=start + length,
-            args="args",
+            args=pl.col("args").struct.rename_fields([*FIELDS, "thread name"]),
         )
         .with_columns(
             pl.when(pl.col("end").is_not_null()).then(c).otherwise(NO_TIME_NS).alias(c) for c in ("start", "end")
         )
         .unnest("args")
     )
+
+
+def thread() -> pl.Expr:
+    """Of events: threads are numbers, or names of which only the equality counts."""
+    tid = pl.col("tid").fill_null("")
+    return pl.coalesce(tid.cast(pl.Int64, strict=False), -(tid.hash() // 2).cast(pl.Int64)).alias("thread")

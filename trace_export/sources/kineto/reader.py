@@ -16,15 +16,18 @@ from trace_export.errors import SourceError
 from trace_export.model import Note, Profile
 from trace_export.sources.kineto import nccl
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED, read_tasks
-from trace_export.sources.kineto.event_stream import Trace
+from trace_export.sources.kineto.event_stream import Trace, thread
 from trace_export.sources.kineto.gpu_annotations import GpuAnnotations
+from trace_export.sources.kineto.unmarked import read_process
+from trace_export.sources.launches import content as launches
+from trace_export.sources.launches.process import Inferred, find_blocks
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.attribution import NONE, GpuActivity, Launches, RangeIndex
 from trace_export.sources.ranges.blocks import stages_of
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.frequent import NameCounts
-from trace_export.sources.ranges.profile import marked, profile, with_activity
-from trace_export.sources.ranges.ranges import Ranges, gather
+from trace_export.sources.ranges.profile import Content, marked, profile, with_activity
+from trace_export.sources.ranges.ranges import Ranges, beside_passes, gather
 from trace_export.sources.ranges.transfers import transfers
 from trace_export.sources.shared.names import LONGEST_NAME, is_host
 from trace_export.sources.source import ReadOptions, Source
@@ -37,6 +40,7 @@ WANTED = (
 )
 """Events that are read. PyTorch files the marks of trace_export.instrument (te:…) among its operators."""
 
+REMEDY = "record again with the passes marked by `import trace_export.instrument as ti; ti.auto()`"
 YEAR_2000_NS = 946_684_800 * 10**9
 """No trace is older; torch.profiler is of 2020."""
 YEAR_NS = 31_556_952 * 10**9
@@ -61,36 +65,67 @@ class _Content:
 
 
 def read(source: Source, options: ReadOptions) -> Profile:
-    """The rank that one trace holds.
+    """The rank that one trace holds. Without named passes it has the blocks that are found from its launches, unless
+    `options.infer` says no.
 
-    Raises SourceError when the file is no trace, has no pipeline range, or no GPU work for any (unless
-    `options.host_ranges` asks for the ranges themselves).
+    Raises SourceError when the file is no trace, or has no blocks with GPU work (unless `options.host_ranges` asks for
+    the ranges themselves).
     """
     dialects = Dialects.of(options.markers)
     with Trace(source.path, WANTED) as trace:
         recorded = _job(trace, "rank")
         if recorded is not None and options.ranks is not None and recorded not in options.ranks:
             return Profile()
-        offset_ns = trace.offset_ns
         content = _gathered(trace, dialects)
-        ranges = gather(content.named, (), dialects)
-        _check(source, ranges, content, options.host_ranges)
-        clock = _clock(trace, offset_ns + int(ranges.of("block")["start"].to_numpy().min()))
-        activity, differences = (None, []) if options.host_ranges else _attributed(trace.path, ranges, content)
-        worked = with_activity(ranges, activity)
-        named, calls = transfers(ranges, worked), pl.concat(content.calls)
-        p2p = named if named.height else nccl.transfers(calls)
+        ranges = Ranges.none() if options.infer == "only" else gather(content.named, (), dialects)
+        if found := _inferred(source, options, ranges, content, dialects):
+            blocks = _launched(source, found, content)
+        else:
+            _check(source, ranges, content, options.host_ranges)
+            blocks = _marked(source, ranges, content, options.host_ranges)
         host = _host(trace, source)
-        found = profile(
+        clock = _clock(trace, trace.offset_ns + int(blocks.blocks["start"].to_numpy().min()))
+        profiled = profile(
             source,
-            [marked(source, ranges, worked, activity, p2p=p2p, collectives=nccl.collectives(calls))],
+            [blocks],
             ranks=_ranks(trace, source, ranges, content.device),
             host=host,
             label=host,
-            offset_ns=offset_ns,
-            notes=(*clock, *_losses(trace), *differences),
+            offset_ns=trace.offset_ns,
+            notes=(*clock, *_losses(trace)),
         )
-        return replace(found, declared=replace(found.declared, world=_job(trace, "world_size") or None))
+        return replace(profiled, declared=replace(profiled.declared, world=_job(trace, "world_size") or None))
+
+
+def _marked(source: Source, ranges: Ranges, content: _Content, host_ranges: bool) -> Content:
+    """The content of a trace whose passes are named."""
+    activity, differences = (None, []) if host_ranges else _attributed(source.path, ranges, content)
+    worked = with_activity(ranges, activity)
+    named, calls = transfers(ranges, worked), pl.concat(content.calls)
+    p2p = named if named.height else nccl.transfers(calls)
+    found = marked(source, ranges, worked, activity, p2p=p2p, collectives=nccl.collectives(calls))
+    return replace(found, notes=(*found.notes, *differences))
+
+
+def _inferred(
+    source: Source, options: ReadOptions, ranges: Ranges, content: _Content, dialects: Dialects
+) -> Inferred | None:
+    """What is found in a trace without named passes. Raises SourceError where it is nothing."""
+    has_work = any(tasks.height for tasks in content.tasks)
+    if ranges.of("block").height or options.infer == "off" or options.host_ranges or not has_work:
+        return None
+    beside = beside_passes(content.named, dialects, only=options.infer == "only")
+    found = find_blocks(read_process(source.path, beside))
+    if found.impossible:
+        raise range_notes.no_names(source.path, "annotation", content.names, REMEDY, launches=found.impossible)
+    return found
+
+
+def _launched(source: Source, found: Inferred, content: _Content) -> Content:
+    """The content of a trace whose passes were found; transfers and collectives as PyTorch names them, if it does."""
+    blocks, calls = launches.content(source.path, {0: found}), pl.concat(content.calls)
+    named = nccl.transfers(calls)
+    return replace(blocks, p2p=named if named.height else blocks.p2p, collectives=nccl.collectives(calls))
 
 
 def _clock(trace: Trace, first_ns: int) -> list[Note]:
@@ -117,26 +152,20 @@ def _gathered(trace: Trace, dialects: Dialects) -> _Content:
         ranges = events.filter((pl.col("cat") == "user_annotation") | ((pl.col("cat") == "cpu_op") & _MARKS))
         number = pl.int_range(rows, rows + pl.len(), dtype=pl.Int64).alias("row")
         external = pl.col("External id").cast(pl.Int64, strict=False).alias("external")
-        ranges = ranges.select(number, _PROCESS, _thread(), "start", "end", external, text="name")
+        ranges = ranges.select(number, _PROCESS, thread(), "start", "end", external, text="name")
         rows += ranges.height
         named = ranges.filter(dialects.may_know("text"))
         content.named.append(named.drop("external"))
         content.on_device.add(events, ranges, named)
         content.names.add(ranges["text"])
         calls = events.filter(pl.col("cat").str.contains("_(?:runtime|driver)$"))
-        content.launches.append(calls.select("start", _thread(), _id(-1)))
+        content.launches.append(calls.select("start", thread(), _id(-1)))
         kernels = events.filter(pl.col("cat") == "kernel")
         content.tasks.append(kernels.select(_id(-2), "start", "end", nccl=nccl.IS_NCCL))
         content.calls.append(nccl.calls(kernels.filter(TIMED)))
         if content.device is None and kernels.height:
             content.device = kernels["device"].cast(pl.Int32, strict=False)[0]
     return content
-
-
-def _thread() -> pl.Expr:
-    """Threads are numbers, or names of which only the equality counts."""
-    tid = pl.col("tid").fill_null("")
-    return pl.coalesce(tid.cast(pl.Int64, strict=False), -(tid.hash() // 2).cast(pl.Int64)).alias("thread")
 
 
 def _id(none: int) -> pl.Expr:
@@ -155,7 +184,7 @@ def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> Non
             source.path,
             "annotation",
             content.names,
-            "record again with the passes marked by `import trace_export.instrument as ti; ti.auto()`",
+            REMEDY,
         )
     if not host and not any(tasks.height for tasks in content.tasks):
         raise SourceError(
@@ -167,16 +196,16 @@ def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> Non
 
 def _attributed(path: Path, ranges: Ranges, content: _Content) -> tuple[GpuActivity, list[Note]]:
     """The kernels of the trace by range, and a note where torch.profiler attributes them otherwise."""
-    launches = pl.concat(content.launches)
-    start, thread, correlation = (launches[c].to_numpy() for c in ("start", "thread", "correlation"))
-    pipeline, calls = (layer.find(start, thread) for layer in RangeIndex.both(ranges.frame))
-    joined = Launches.of_parts([(correlation, pipeline, calls)])
+    calls = pl.concat(content.launches)
+    start, caller, correlation = (calls[c].to_numpy() for c in ("start", "thread", "correlation"))
+    pipeline, call = (layer.find(start, caller) for layer in RangeIndex.both(ranges.frame))
+    joined = Launches.of_parts([(correlation, pipeline, call)])
     activity = GpuActivity.none(ranges.frame.height)
     for tasks in content.tasks:
         activity.take(joined, *(tasks[c].to_numpy() for c in ("correlation", "start", "end", "nccl")))
     elsewhere = np.zeros(ranges.frame.height, bool)
     inside = pipeline != NONE
-    other = ranges.frame["thread"].to_numpy()[pipeline[inside]] != thread[inside]
+    other = ranges.frame["thread"].to_numpy()[pipeline[inside]] != caller[inside]
     elsewhere[pipeline[inside][other]] = True
     return activity, content.on_device.note(path, ranges.frame, activity, elsewhere)
 

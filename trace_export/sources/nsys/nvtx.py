@@ -7,14 +7,13 @@ types 59 (pushed and popped on one thread) and 60 (started and ended anywhere); 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import polars as pl
 
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.frequent import NameCounts
-from trace_export.sources.ranges.ranges import RANGE, Ranges, gather
+from trace_export.sources.ranges.ranges import RANGE, Ranges, beside_passes, gather
 from trace_export.sources.shared.sqlite import Database, decoded
 
 TABLE = "NVTX_EVENTS"
@@ -34,11 +33,8 @@ class Named(NamedTuple):
         return gather(self.named, self.calls, self.dialects)
 
     def beside(self, *, only: bool) -> Ranges:
-        """Those of all processes, for blocks that are found without names; with `only` those that do not depend on how
-        a runtime names its passes: PyTorch's own and the user's."""
-        ranges = gather(self.named, (), self.dialects, every=True)
-        own = pl.col("dialect").is_in(["torch", "user"])
-        return replace(ranges, frame=ranges.frame.filter(own)) if only else ranges
+        """See ranges.beside_passes."""
+        return beside_passes(self.named, self.dialects, only=only)
 
 
 def read_ranges(db: Database, dialects: Dialects) -> Named:

@@ -6,7 +6,7 @@ Used by the readers whose blocks are ranges around launches of GPU work (Nsight 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -80,6 +80,14 @@ def gather(
         unclosed,
         untimed,
     )
+
+
+def beside_passes(named: Sequence[pl.DataFrame], dialects: Dialects, *, only: bool) -> Ranges:
+    """The `named` ranges of all processes, for steps and optimizers of passes that are found without names; with `only`
+    those that do not depend on how a runtime names its passes: PyTorch's own and the user's."""
+    ranges = gather(named, (), dialects, every=True)
+    own = pl.col("dialect").is_in(["torch", "user"])
+    return replace(ranges, frame=ranges.frame.filter(own)) if only else ranges
 
 
 def _timed() -> pl.Expr:

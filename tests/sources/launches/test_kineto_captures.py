@@ -1,0 +1,86 @@
+"""Traces of torch.profiler in which no pass is named: every block that is found is that of the truth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from samples.generators.kineto_trace import Trace
+from samples.generators.pipeline import Block
+from samples.generators.unmarked import Program, write
+from trace_export.errors import SourceError
+from trace_export.model import Profile
+from trace_export.sources.read import read
+from trace_export.sources.source import ReadOptions, Source
+
+PROGRAMS = {
+    "1f1b": Program(),
+    "with varying experts": Program(experts=True, varying=True),
+    "graphs of layers": Program(graphs=True),
+    "interleaved": Program(schedule="interleaved", stages=4, microbatches=8),
+    "through the host": Program(host_transfers=True),
+}
+
+
+def of(folder: Path, rank: int, **options: object) -> Profile:
+    path = next(folder.glob(f"node0_{700 + rank}.*.json.gz"))
+    return read(Source("kineto", path, "node0"), ReadOptions(**options)).validate()  # type: ignore[arg-type]
+
+
+def spans(profile: Profile) -> list[tuple[object, ...]]:
+    return sorted(profile.spans.select("kind", "start_ns", "end_ns").rows())
+
+
+def truth(blocks: list[Block], rank: int) -> list[tuple[object, ...]]:
+    base = Trace.base_ns or 0
+    return sorted((b.kind, b.start_ns + base, b.end_ns + base) for b in blocks if b.rank == rank)
+
+
+@pytest.mark.parametrize("threads", [True, False], ids=["threads named", "nameless threads"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_blocks_of_an_unmarked_trace_are_exact(tmp_path: Path, name: str, threads: bool) -> None:
+    blocks = write(tmp_path, PROGRAMS[name], threads=threads, kineto=True)
+    for rank in range(PROGRAMS[name].stages):
+        profile = of(tmp_path, rank)
+        assert spans(profile) == truth(blocks, rank), rank
+        assert set(profile.spans["origin"]) == {"inferred"}
+        assert profile.spans["marker"].null_count() == profile.spans.height
+
+
+def test_names_count_where_there_are_any(tmp_path: Path) -> None:
+    blocks = write(tmp_path, Program(marked=frozenset(range(4))), kineto=True)
+    for options, origin in (({}, "device"), ({"infer": "off"}, "device"), ({"infer": "only"}, "inferred")):
+        profile = of(tmp_path, 1, **options)
+        assert spans(profile) == truth(blocks, 1)
+        assert set(profile.spans["origin"]) == {origin}
+
+
+def test_a_program_of_one_thread_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, Program(one_thread=True), kineto=True)
+    words = "no pass is named, and they cannot be found from the launches: one thread launches everything"
+    with pytest.raises(SourceError, match=words):
+        of(tmp_path, 0)
+    with pytest.raises(SourceError, match="no annotation is named like a pipeline block"):
+        of(tmp_path, 0, infer="off")
+
+
+def test_the_step_and_the_optimizer_are_those_of_pytorchs_own_ranges(tmp_path: Path) -> None:
+    trace = Trace()
+    for step in range(3):
+        at = 1_000_000 * (step + 1)
+        trace.range(at, at + 900_000, f"ProfilerStep#{step + 7}")
+        for number, (name, thread) in enumerate(
+            [("gemm", 4001), ("norm", 4001), ("gemm", 4010), ("gemm_b", 4010), ("my_update", 4001), ("other", 4001)]
+        ):
+            launch = at + 10_000 * (number + 1)
+            trace.kernel(launch + 5_000, launch + 14_000, trace.call(launch, thread=thread), name=name)
+        trace.range(at + 49_000, at + 69_000, "Optimizer.step#Mine.step")
+    trace.name_thread(4010, "thread 4010 (pt_autograd_0)")
+    path = trace.write(tmp_path / "rank0.pt.trace.json")
+    spans = read(Source("kineto", path, "node0"), ReadOptions()).spans
+    assert spans.select("kind", "step").rows() == [(kind, step) for step in (7, 8, 9) for kind in ("F", "B", "OPT")]
+    assert spans.filter(pl.col("kind") == "OPT")["end_ns"].to_list() == [
+        (Trace.base_ns or 0) + 1_000_000 * step + 74_000 for step in (1, 2, 3)
+    ]

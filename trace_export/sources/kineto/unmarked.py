@@ -1,0 +1,111 @@
+"""The launches of a torch.profiler trace in which no pass is named: the trace is read a second time, for what the
+first one leaves out, the names of kernels, operators and threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED
+from trace_export.sources.kineto.event_stream import THREAD_NAME, Trace, thread
+from trace_export.sources.launches.process import Process
+from trace_export.sources.launches.threads import AUTOGRAD, ENGINE_NODE
+from trace_export.sources.launches.work import CALLS, COMPUTE, COPY, OTHER, TASKS, TRANSFER, join
+from trace_export.sources.ranges.ranges import Ranges
+
+WANTED = rf'"cat"\s*:\s*"(?:\w+_runtime|Runtime|\w+_driver|cpu_op|Operator|{DEVICE_CATEGORIES})"|"{THREAD_NAME}"'
+
+_COMMUNICATION = r"^(?:void )?(?:nccl|rccl|msccl)"
+_SENDS = r"(?i)SendRecv|(?:dev)?kernel_?Send"
+_COLLECTIVE = pl.col("Collective name").is_not_null() & ~pl.col("Collective name").str.contains(
+    "^(?i:send|recv|sendrecv|coalesced|batch_isend_irecv)$"
+)
+_HOST_COPY = r"HtoD|DtoH|HostToDevice|DeviceToHost"
+_BETWEEN_GPUS = "DtoD"
+
+
+@dataclass
+class _Content:
+    """Pieces of `calls` (see CALLS), `tasks` (TASKS, `name` as text), and of operators: thread, start, end, name and
+    seq, their sequence number; the threads named like the autograd engine's."""
+
+    calls: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=CALLS)])
+    tasks: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema={**TASKS, "name": pl.String()})])
+    operators: list[pl.DataFrame] = field(default_factory=list)
+    named: set[int] = field(default_factory=set)
+
+
+def read_process(path: Path, ranges: Ranges) -> Process:
+    """The process of a trace; `ranges`: those around its steps and optimizers."""
+    content = _Content()
+    with Trace(path, WANTED) as trace:
+        for events in trace.events():
+            _gather(content, events)
+    calls, tasks = pl.concat(content.calls), pl.concat(content.tasks)
+    names = tasks["name"].unique().sort()
+    codes = names.search_sorted(tasks["name"]).cast(pl.Int32) if len(names) else pl.Series([], dtype=pl.Int32)
+    work = join(calls, tasks.with_columns(name=codes).select(TASKS.keys()), names)
+    launching = np.unique(work.thread[work.role == COMPUTE])
+    beside = ranges.frame
+    return Process(
+        work,
+        named=frozenset(content.named),
+        engine=engine_threads(content.operators),
+        first_thread=int(launching[0]) if len(launching) else None,
+        optimizer=beside.filter(pl.col("kind") == "OPT").select("start", "end").to_numpy(),
+        steps=beside.filter(pl.col("role") == "step").select("start", "step"),
+    )
+
+
+def _gather(content: _Content, events: pl.DataFrame) -> None:
+    kind = pl.col("cat")
+    names = events.filter((kind == THREAD_NAME) & pl.col("thread name").str.contains(AUTOGRAD, literal=True))
+    content.named |= set(names.select(thread()).to_series())
+    calls = events.filter(kind.str.contains("_(?:runtime|driver)$"))
+    waits = pl.col("name").str.contains("Synchronize", literal=True).alias("waits")
+    content.calls.append(calls.select("start", thread(), _number("correlation", -1), waits))
+    tasks = events.filter(TIMED & ((kind == "kernel") | (kind.str.contains("memcpy"))))
+    tasks = tasks.select(
+        _number("correlation", -2), "start", "end", _number("stream", -1), "name", _role().cast(pl.Int8).alias("role")
+    ).filter(pl.col("role") != OTHER)
+    content.tasks.append(tasks)
+    operators = events.filter(kind == "cpu_op")
+    content.operators.append(
+        operators.select(thread(), "start", "end", "name", _number("Sequence number").alias("seq"))
+    )
+
+
+def _number(name: str, none: int | None = None) -> pl.Expr:
+    number = pl.col(name).cast(pl.Int64, strict=False)
+    return number if none is None else number.fill_null(none)
+
+
+def _role() -> pl.Expr:
+    name = pl.col("name")
+    kernel, moves = pl.col("cat") == "kernel", name.str.contains(_COMMUNICATION)
+    return (
+        pl.when(kernel & ~moves)
+        .then(COMPUTE)
+        .when(kernel & name.str.contains(_SENDS) & ~_COLLECTIVE)
+        .then(TRANSFER)
+        .when(~kernel & name.str.contains(_HOST_COPY))
+        .then(COPY)
+        .otherwise(OTHER)
+    )
+
+
+def engine_threads(operators: Sequence[pl.DataFrame]) -> frozenset[int]:
+    """The threads that executed nodes of the autograd engine, but the one that recorded most numbered operators: some
+    nodes run on the calling thread."""
+    whole = pl.concat(operators) if operators else pl.DataFrame()
+    if whole.is_empty():
+        return frozenset()
+    node = pl.col("name").str.starts_with(ENGINE_NODE)
+    numbered = whole.filter(~pl.col("name").str.starts_with("autograd") & pl.col("seq").is_not_null())
+    main = numbered["thread"].value_counts(sort=True)["thread"].first()
+    return frozenset(whole.filter(node)["thread"].unique()) - {main}
