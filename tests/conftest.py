@@ -17,6 +17,7 @@ from hypothesis import settings
 from samples.generators.ascend import Truth, record
 from tests.support.ascend_jobs import JOBS
 from tests.support.command import command
+from tests.support.wait import HANGS_S
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers already use all cores; before anything imports Polars
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
@@ -35,7 +36,7 @@ collect_ignore = [] if RECORDED else ["recorded"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the long tests too")
-    parser.addoption("--mutants", type=int, default=200, help="broken inputs for each reader")
+    parser.addoption("--mutants", type=int, default=100, help="broken inputs for each reader")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -64,7 +65,7 @@ def run_cli() -> Cli:
             "text": True,
             "stdin": subprocess.DEVNULL,
             "env": environment,
-            "timeout": 120,
+            "timeout": HANGS_S,
         }
         return subprocess.run(words, check=False, **(defaults | kwargs))  # type: ignore[call-overload, no-any-return]
 

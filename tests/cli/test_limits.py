@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.support.wait import HANGS_S
 from trace_export.cli import limits
 
 SAMPLES = ("paddle/single", "nsys", "kineto", "ascend", "mindspore")
@@ -26,7 +27,7 @@ def limited(
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": str(threads)}
     limit: Callable[[], None] = lambda: resource.setrlimit(kind, (value, value))  # noqa: E731
     return subprocess.run(
-        command, env=environment, preexec_fn=limit, capture_output=True, text=True, timeout=100, check=False
+        command, env=environment, preexec_fn=limit, capture_output=True, text=True, timeout=HANGS_S, check=False
     )
 
 

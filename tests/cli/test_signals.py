@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.support.wait import HANGS_S
 
 INTERRUPTED = "trace-export: interrupted; files already written are whole\n"
 
@@ -20,7 +21,7 @@ def while_importing(module: str, code: str, folder: Path, *arguments: object) ->
     (folder / f"{module}.py").write_text(f"import os, signal, sys\n{code}\n")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
     command = [sys.executable, "-m", "trace_export", *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANGS_S, check=False)
 
 
 KILL = "os.kill(os.getpid(), signal.{})"

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.conftest import ROOT, Cli
-from tests.support.wait import wait_until
+from tests.support.wait import HANGS_S, wait_until
 
 
 def sentence(result: subprocess.CompletedProcess[str]) -> str:
@@ -144,7 +144,7 @@ def test_ctrl_c_ends_with_a_word_and_no_half_file(tmp_path: Path) -> None:
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: any(file.path.startswith(str(logs)) for file in psutil.Process(process.pid).open_files()))
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=HANGS_S)
     assert process.returncode == 130
     assert stderr == "trace-export: interrupted; files already written are whole\n"
     assert not (tmp_path / "out").exists()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.support.wait import HANGS_S
 
 FETCHING = {"urllib", "requests", "httpx", "aiohttp", "ftplib", "urllib3", "pip", "ensurepip"}
 """Modules with which a program could load something from elsewhere while it runs."""
@@ -25,7 +26,7 @@ def project() -> dict[str, object]:
 def test_the_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
     pytest.importorskip("hatchling")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=HANGS_S)
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     shipped = {n for n in names if not n.split("/")[0].endswith(".dist-info")}

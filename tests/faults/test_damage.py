@@ -159,7 +159,7 @@ DAMAGE: dict[str, Damage] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("sample", SOURCES)
+@pytest.mark.parametrize("sample", SOURCES[1:5])
 @FEW
 @given(rank=st.integers(0, 3), share=st.floats(0, 0.99))
 def test_figures_are_right_or_a_warning_says_why_not(sample: str, damage: str, rank: int, share: float) -> None:

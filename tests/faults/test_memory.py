@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.support import nsys_session
+from tests.support.wait import HANGS_S
 
 PROCESS_BYTES, LAUNCH_BYTES = 200 << 20, 64
 """A process that reads: this much, and this much for each GPU launch in its file."""
@@ -48,7 +49,7 @@ def run_in(processes: Path, *arguments: object) -> subprocess.CompletedProcess[s
     join = f'echo $$ > "{processes}" && exec "$@"'
     command = ["sh", "-c", join, "sh", sys.executable, "-m", "trace_export", *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANGS_S, check=False)
 
 
 def test_all_device_work_of_a_long_session_in_bounded_memory(tmp_path: Path) -> None:
@@ -87,6 +88,6 @@ matrix(np.array([0]), np.array([0]), np.array([1.0]), (1, 1), dense=False)
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
     ended = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=HANGS_S, check=False
     )
     assert ended.stderr.splitlines()[-1].startswith(("MemoryError", "numpy._core._exceptions._ArrayMemoryError"))

@@ -23,6 +23,7 @@ from samples.generators import paddle as generate_paddle
 from tests.conftest import Cli
 from tests.faults.inputs import INPUTS
 from tests.support.command import command
+from tests.support.wait import HANGS_S
 from trace_export.errors import OutputError, UsageError
 from trace_export.workflow import reading
 
@@ -351,7 +352,7 @@ def test_two_exports_at_once_into_one_folder(hosts: Path, place: Path, run_cli: 
     formats = ("--format", ",".join(FORMATS))
     assert command(hosts, *formats, "--out", alone).returncode == 0
     with ThreadPoolExecutor() as threads:
-        ended = list(threads.map(lambda _: run_cli(hosts, *formats, "--out", out, timeout=120), range(3)))
+        ended = list(threads.map(lambda _: run_cli(hosts, *formats, "--out", out, timeout=HANGS_S), range(3)))
     assert [done.returncode for done in ended] == [0, 0, 0], [done.stderr for done in ended]
     assert {p.name: p.read_bytes() for p in out.iterdir()} == {p.name: p.read_bytes() for p in alone.iterdir()}
 

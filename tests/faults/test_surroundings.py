@@ -25,7 +25,7 @@ from samples.generators import paddle as generate_paddle
 from tests.conftest import ROOT, Cli
 from tests.faults.inputs import INPUTS
 from tests.support.limits import limited
-from tests.support.wait import wait_until
+from tests.support.wait import HANGS_S, wait_until
 from trace_export.errors import SourceError
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
@@ -77,7 +77,7 @@ def test_what_is_no_file_is_passed_over(logs: Path, tmp_path: Path, run_cli: Cli
     (logs / "circle").symlink_to(logs)
     (logs / "circles").mkdir()
     (logs / "circles" / "up").symlink_to(tmp_path)
-    result = run_cli("--log_dir", logs, "--out", tmp_path / "out", "--json", timeout=120)
+    result = run_cli("--log_dir", logs, "--out", tmp_path / "out", "--json", timeout=HANGS_S)
     assert result.returncode == 0, result.stderr
     assert orjson.loads(result.stdout)["ranks"] == 2
 
@@ -122,7 +122,7 @@ def test_files_and_folders_without_permission(without_rights: list[str], logs: P
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         command = [*without_rights, sys.executable, "-m", "trace_export", "--log_dir", str(logs), *map(str, arguments)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANGS_S, check=False)
 
     (logs / "workerlog.1").chmod(0)
     logs.chmod(0o555)
@@ -190,7 +190,7 @@ def test_a_file_that_vanishes_grows_and_shrinks(kind: str, tmp_path: Path) -> No
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANGS_S,
         check=False,
     )
     assert result.returncode == 0, f"exit code {result.returncode}: {result.stderr}"
@@ -273,11 +273,11 @@ def test_a_run_that_is_ended_leaves_nothing(how: signal.Signals, code: int, word
         children = psutil.Process(process.pid).children()
         assert list(scratch.iterdir())
         process.send_signal(how)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=HANGS_S)
     finally:
         process.kill()
     assert (process.returncode, said) == (code, words)
-    assert not psutil.wait_procs(children, timeout=60)[1]
+    assert not psutil.wait_procs(children, timeout=HANGS_S)[1]
     wait_until(lambda: not list(scratch.iterdir()))
     assert not (tmp_path / "out").exists()
 

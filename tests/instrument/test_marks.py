@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 import trace_export.instrument as ti
 from tests.conftest import Cli
+from tests.support.wait import HANGS_S
 from trace_export.instrument import marks
 from trace_export.instrument.backends import choose, mstx
 from trace_export.instrument.backends.recorder import Recorder
@@ -569,7 +570,9 @@ def python(
 ) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COV", "TRACE_EXPORT"))}
     command = [executable, "-c", textwrap.dedent(code), *arguments]
-    return subprocess.run(command, env=clean | environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, env=clean | environment, capture_output=True, text=True, timeout=HANGS_S, check=False
+    )
 
 
 def test_importing_costs_nothing_but_the_standard_library() -> None:

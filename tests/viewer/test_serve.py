@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.support.wait import wait_until
+from tests.support.wait import HANGS_S, wait_until
 from trace_export.errors import SourceError, TraceExportError, UsageError
 from trace_export.viewer import serve
 
@@ -39,7 +39,7 @@ def running(server: serve.Server, *, once: bool = True, idle_s: float = 20) -> I
         yield server
     finally:
         server.last_answer = float("-inf")
-        thread.join(timeout=60)
+        thread.join(timeout=HANGS_S)
         server.server_close()
         assert result, "the server did not end"
 
@@ -54,7 +54,7 @@ def ask(
 ) -> tuple[int, bytes, http.client.HTTPMessage]:
     """Status, body and headers of one request; `None` leaves a header out."""
     sent = {"Host": server.host, "Origin": server.origin} | {k.replace("_", "-"): v for k, v in headers.items()}
-    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=60)
+    connection = http.client.HTTPConnection(*server.server_address[:2], timeout=HANGS_S)
     connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
     for name, value in sent.items():
         if value is not None:
@@ -67,7 +67,7 @@ def ask(
 
 
 def raw(server: serve.Server, request: bytes) -> bytes:
-    with socket.create_connection(server.server_address[:2], timeout=60) as client:
+    with socket.create_connection(server.server_address[:2], timeout=HANGS_S) as client:
         client.sendall(request)
         answer = b""
         while piece := client.recv(65536):
@@ -82,7 +82,7 @@ def test_the_ui_gets_the_file_and_the_server_ends(trace: Path) -> None:
         assert (status, body) == (200, CONTENT)
         assert headers["Access-Control-Allow-Origin"] == "https://ui.perfetto.dev"
         assert headers["Content-Length"] == str(len(CONTENT))
-        assert server.fetched.wait(60)
+        assert server.fetched.wait(HANGS_S)
         wait_until(lambda: threading.active_count() == before)
         server.server_close()
         with pytest.raises(ConnectionRefusedError):
@@ -191,7 +191,7 @@ def test_a_slow_or_vanishing_client_holds_nobody_up(trace: Path, capfd: pytest.C
         wait_until(lambda: threading.active_count() == before + 2)  # nobody answers the one that is gone any more
         assert not server.fetched.is_set()
         assert len(ask(server, server.trace)[1]) == 64 << 20
-        assert server.fetched.wait(60)
+        assert server.fetched.wait(HANGS_S)
     assert capfd.readouterr() == ("", "")
 
 

@@ -20,7 +20,7 @@ import pytest
 from samples.generators import paddle as generate_paddle
 from tests.conftest import ROOT, Cli
 from tests.support.dask_cluster import DaskCluster, dask_cluster
-from tests.support.wait import wait_until
+from tests.support.wait import HANGS_S, wait_until
 from tests.support.worker_tasks import perform, processes_named
 from trace_export import load
 from trace_export.errors import SourceError, TraceExportError, UsageError
@@ -333,7 +333,7 @@ def test_a_scheduler_that_dies_while_it_reads_is_one_sentence(own_cluster: DaskC
     try:
         wait_until(lambda: any(is_open(worker.pid, logs) for worker in own_cluster.workers.values()))
         own_cluster.scheduler.kill()
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=HANGS_S)
     finally:
         process.kill()
     assert process.returncode == 1

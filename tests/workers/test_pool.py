@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.conftest import ROOT
-from tests.support.wait import wait_until
+from tests.support.wait import HANGS_S, wait_until
 from tests.support.worker_tasks import Task, meet, perform, tasks, temporary, threads
 from trace_export.errors import SourceError, TraceExportError
 from trace_export.workers import process
@@ -133,10 +133,10 @@ def test_no_worker_outlives_its_parent(how: signal.Signals, tmp_path: Path) -> N
         wait_until(lambda: len(list(begun.iterdir())) == 2)
         workers = workers_of(parent.pid)
         os.killpg(parent.pid, how)  # as the terminal does: to the whole group
-        _, said = parent.communicate(timeout=60)
+        _, said = parent.communicate(timeout=HANGS_S)
     finally:
         parent.kill()
     assert len(workers) == 2
-    assert not psutil.wait_procs(workers, timeout=60)[1]
+    assert not psutil.wait_procs(workers, timeout=HANGS_S)[1]
     assert said.count("Traceback") == (how == signal.SIGINT)  # the parent's own; the command line has a sentence for it
     wait_until(lambda: not list(scratch.iterdir()))

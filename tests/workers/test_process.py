@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.wait import HANGS_S
 from tests.support.worker_tasks import Task, perform
 from trace_export.workers import process
 
@@ -34,7 +35,7 @@ def test_a_worker_whose_parent_goes_ends_in_silence(sent: int, first: str) -> No
             assert worker.stdout is not None and worker.stderr is not None
             said = worker.stdout.read(), worker.stderr.read()  # its input is still open
     else:
-        said = worker.communicate(timeout=60)
+        said = worker.communicate(timeout=HANGS_S)
         ours.close()
     assert (worker.returncode, *said) == (0, b"", b"")
 
