@@ -14,6 +14,7 @@ from math import prod
 import polars as pl
 
 from trace_export.model import INT, RANK_STEP_KEY, STEP_KEY, STEPS, WORK_KINDS, Note, Profile, Recognition, conform
+from trace_export.pipeline.counterparts import against_counterparts
 from trace_export.schedules.schedule import blocks
 from trace_export.selection import Numbers
 from trace_export.units import duration
@@ -32,7 +33,7 @@ def check(profile: Profile, *, one_clock: bool, all_ranks: bool) -> Profile:
         return profile
     clock = pl.lit("") if one_clock else pl.col("host")
     parts = _parts(work, profile.ranks.with_columns(clock=clock))
-    parts = _against_wanted(parts, _scheduled_weights(profile))
+    parts = against_counterparts(_against_wanted(parts, _scheduled_weights(profile)), work)
     parts = _at_the_edges(parts, work, may_be_truncated=profile.declared.steps is None)
     parts = _apart(parts)
     flawed = pl.any_horizontal(pl.col("missing", "excess", "apart_ns") > 0)

@@ -1,0 +1,35 @@
+"""Which micro-batches a rank ran in one direction only: where every rank lost as many blocks, nothing else shows it."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from trace_export.model import RANK_STEP_KEY
+
+
+def against_counterparts(parts: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """`parts` (rank, run, step, F, B, want, missing, excess) in which, where the numbers alone are right, each block is
+    missing whose counterpart is there. `work`: the F, B and FB blocks, perhaps others."""
+    right = (pl.col("missing") == 0) & (pl.col("excess") == 0) & (pl.col("F") == pl.col("B"))
+    parts = parts.join(unpaired(work), on=RANK_STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
+    lacking = pl.when(right).then("unpaired").otherwise(0).fill_null(0)
+    return parts.with_columns(pl.col("missing", "want") + lacking)
+
+
+def unpaired(work: pl.DataFrame) -> pl.DataFrame:
+    """rank, run, step, unpaired: of how many micro-batches and chunks there is a forward and no backward, or the
+    reverse. Only where there are some, and all forwards and backwards of the rank's step have a micro-batch. O(n log n)
+    in the blocks.
+    """
+    kind = pl.col("kind")
+    forward = work.filter(kind.is_in(["F", "FB"])).select(*RANK_STEP_KEY, "microbatch", "chunk", side=pl.lit(1))
+    backward = [
+        work.filter(kind == "B").select(*RANK_STEP_KEY, "microbatch", "chunk", side=pl.lit(-1)),
+        work.filter(kind == "FB").select(
+            *RANK_STEP_KEY, microbatch="microbatch_b", chunk="chunk_b", side=pl.lit(-1)
+        ),
+    ]  # fmt: skip
+    passes = pl.concat([forward, *backward]).with_columns(pl.col("chunk").fill_null(0)).unique()
+    labelled = pl.col("microbatch").is_not_null().all().over(RANK_STEP_KEY)
+    sides = passes.filter(labelled).group_by(*RANK_STEP_KEY, "microbatch", "chunk").agg(pl.col("side").sum())
+    return sides.filter(pl.col("side") != 0).group_by(RANK_STEP_KEY).agg(unpaired=pl.len().cast(pl.Int64))
