@@ -18,6 +18,7 @@ from samples.generators import ascend as generate_ascend
 from samples.generators import kineto as generate_kineto
 from samples.generators import nsys as generate_nsys
 from samples.generators import paddle as generate_paddle
+from samples.generators.operation_table import Job as Operations
 from trace_export import load
 
 Rows = list[Any]
@@ -65,6 +66,10 @@ def _csv(folder: Path, seed: int) -> None:
     _table(folder, seed, "csv")
 
 
+def _operations(folder: Path, seed: int) -> None:
+    Operations(stages=3, microbatches=4, replicas=1, steps=(0, 1, 2)).write(folder)
+
+
 RUNS: dict[str, tuple[Callable[[Path, int], None], str]] = {
     "paddle": (_paddle, "workerlog.*"),
     "paddle_dygraph": (_dygraph, "profile_record_tmp_file_for_rank_*"),
@@ -74,10 +79,15 @@ RUNS: dict[str, tuple[Callable[[Path, int], None], str]] = {
     "ascend, text": (_text, "trace_view.json"),
     "ascend, kernels": (_text, "kernel_details.csv"),
     "mindspore": (_mindspore, "trace_view.json"),
+    "operation_table": (_operations, "trace-made.parquet"),
     "parquet": (_table, "spans.parquet"),
     "csv": (_csv, "spans.csv"),
 }
 """How to make a run with that seed, and which of its files are damaged."""
+ONE_FILE = ("operation_table", "parquet", "csv")
+OF_TASKS = ("nsys", "kineto", "ascend", "ascend, text", "ascend, kernels", "mindspore")
+"""Formats that record the device tasks of a block. One that is missing by itself cannot be seen: the block begins or
+ends with the next one."""
 
 
 def make(kind: str, folder: Path, seed: int = 1) -> list[Path]:
@@ -192,3 +202,7 @@ def of_another_run(files: list[Path], other: list[Path], chance: random.Random) 
 
 
 OF_FILES = {"swapped": swapped, "copied": copied, "of another run": of_another_run}
+CASES = [
+    *((kind, damage) for kind in RUNS for damage in OF_RECORDS if kind not in OF_TASKS or damage != "thinned"),
+    *((kind, damage) for kind in RUNS for damage in OF_FILES if kind not in ONE_FILE),
+]

@@ -130,6 +130,17 @@ def dygraph(chance: random.Random, folder: Path) -> None:
         "F1_", f"F{microbatch}_").replace("_VP1", f"_VP{chunk}") * times)(folder)  # fmt: skip
 
 
+def operation_table(chance: random.Random, folder: Path) -> None:
+    """The sound table many times over, with other numbers in some columns."""
+    INPUTS["operation_table"].make(folder)
+    path = folder / INPUTS["operation_table"].files[0]
+    frame = pl.read_parquet(path)
+    row, changed = pl.int_range(pl.len()), chance.sample([c for c in frame.columns if c != "optype"], 3)
+    numbers = [chance.choice((row % count(chance, 10**5), row // count(chance, 10**4), pl.lit(_number(chance))))
+               .cast(pl.Int64).alias(column) for column in changed]  # fmt: skip
+    pl.concat([frame] * count(chance, 1000)).with_columns(numbers).write_parquet(path)
+
+
 def table(chance: random.Random, folder: Path) -> None:
     rows, row = count(chance, 50_000), pl.int_range(pl.len())
     numbers = {
@@ -149,6 +160,5 @@ def table(chance: random.Random, folder: Path) -> None:
 
 DRAWS: dict[str, Draw] = {
     "nsys": nsys, "ascend": ascend, "kineto": kineto, "mindspore": mindspore, "paddle": paddle,
-    "paddle_dygraph": dygraph, "table": table,
+    "paddle_dygraph": dygraph, "operation_table": operation_table, "table": table,
 }  # fmt: skip
-assert set(INPUTS) <= set(DRAWS)

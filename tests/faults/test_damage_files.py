@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.damage_files import OF_FILES, OF_RECORDS, RUNS, make, rewrite
+from tests.faults.damage_files import CASES, OF_FILES, OF_RECORDS, RUNS, make, rewrite
 from trace_export import Run, TraceExportError, load
 from trace_export.analysis.bubbles import step_bubbles
 
@@ -53,13 +53,10 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> object:
     return made
 
 
-@pytest.mark.parametrize("damage", [*OF_RECORDS, *OF_FILES])
-@pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.parametrize(("kind", "damage"), CASES)
 def test_figures_are_right_or_a_warning_says_why_not(
     kind: str, damage: str, sound, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    if kind in ("parquet", "csv") and damage in OF_FILES:
-        pytest.skip("a table is one file")
     folder, other, true = sound(kind)
     for seed in range(20 if request.config.getoption("--slow") else 1):
         chance = random.Random(f"{damage} {seed}")
