@@ -20,6 +20,7 @@ from trace_export.clocks import alignment_file
 from trace_export.writers import mark, tables
 from trace_export.writers.mark import is_marked
 from trace_export.writers.pictures import picture
+from trace_export.writers.pictures.page import Contents
 from trace_export.writers.traces import chrome, perfetto
 
 PROFILE = two_stages()
@@ -33,7 +34,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "a.svg": lambda path: picture.write(CHART, path, "svg"),
     "a.png": lambda path: picture.write(CHART, path, "png"),
     "a.html": lambda path: picture.write(CHART, path, "html"),
-    "report.html": lambda path: picture.write_page(CHART, path, []),
+    "report.html": lambda path: picture.write_page(CHART, path, Contents()),
     "a.parquet": lambda path: tables.write_parquet(PROFILE, path),
     "a.csv": lambda path: tables.write_csv(PROFILE, path),
     "clock_alignment.json": lambda path: alignment_file.write(PROFILE, path),
