@@ -26,7 +26,7 @@ NEIGHBOURS = {
 """Imports within a layer."""
 ALONE = {"errors", "files", "messages", "choices", "names", "scratch", "instrument"}
 """They import nothing of the rest: `instrument` runs inside a training script, without our dependencies."""
-SHARED = {"launches", "ranges", "shared"}
+SHARED = {"launches", "ranges", "shared", "spans"}
 """The folders in `sources` that are not of one profiler."""
 
 WORKFLOW = (

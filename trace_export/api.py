@@ -54,6 +54,7 @@ def load(
     declared: Declared | None = None,
     host_ranges: bool = False,
     markers: str | Sequence[str] = (),
+    columns: str | None = None,
     infer: Infer = "auto",
     detail: Detail = "spans",
     jobs: int | None = None,
@@ -68,10 +69,11 @@ def load(
     `follow_links` also searches folders outside `log_dir` that links in it lead to.
     `steps`, `stages`, `window` as in `Run.select`. Sets of numbers are "2-4,7", a number, a range or a list.
     How to read it: `pp`, `tp`, `dp`, `cp` are the sizes of the run where the data do not have them, `declared` what
-    else is known of it. `host_ranges` takes CPU-side ranges where the default is device time. `markers` are rules for
-    range names, 'REGEX=>kind' or TOML files. `infer` says whether blocks are found from the launches of GPU work: where
-    no pass is named (auto), never (off), or whatever is named (only). `detail` says which device tasks `Run.write` will
-    draw: spans (none), comm, kernels.
+    else is known of it. `host_ranges` takes CPU-side ranges where the default is device time. `markers` are rules
+    for range names, 'REGEX=>kind' or TOML files. `columns` says what the columns of another tool's table mean,
+    where `log_dir` is one: "rank=rank,kind=optype,start=start_ts:s,end=end_ts:s". `infer` says whether blocks are
+    found from the launches of GPU work: where no pass is named (auto), never (off), or whatever is named (only).
+    `detail` says which device tasks `Run.write` will draw: spans (none), comm, kernels.
     Who reads: `jobs` processes (None: as many as pay off), or the workers of the Dask `scheduler`; `at` names folders
     on the disks of its machines, MACHINE:DIR or a TOML file, in place of `log_dir`. `progress` is called with what is
     being done, how much of it is done, and out of how much.
@@ -82,8 +84,8 @@ def load(
     source = load_options(
         log_dir, family=family, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks,
         pp=pp, tp=tp, dp=dp, cp=cp,
-        declared=declared, host_ranges=host_ranges, markers=markers, infer=infer, detail=detail, jobs=jobs,
-        scheduler=scheduler, at=at,
+        declared=declared, host_ranges=host_ranges, markers=markers, columns=columns, infer=infer, detail=detail,
+        jobs=jobs, scheduler=scheduler, at=at,
     )  # fmt: skip
     run = requests.load(source, arguments.progress(progress, "progress", silent))
     return replace(run, _selection=part)
@@ -127,6 +129,7 @@ def export(
     in_place: bool = False,
     host_ranges: bool = False,
     markers: str | Sequence[str] = (),
+    columns: str | None = None,
     infer: Infer = "auto",
     align: Align | PathLike[str] | str = "auto",
     offsets_ns: Mapping[str, int] | None = None,
@@ -148,8 +151,8 @@ def export(
     source = load_options(
         log_dir, family=family, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks,
         pp=pp, tp=tp, dp=dp, cp=cp,
-        declared=declared, host_ranges=host_ranges, markers=markers, infer=infer, detail=detail, jobs=jobs,
-        scheduler=scheduler, at=at,
+        declared=declared, host_ranges=host_ranges, markers=markers, columns=columns, infer=infer, detail=detail,
+        jobs=jobs, scheduler=scheduler, at=at,
     )  # fmt: skip
     wanted = requests.Request(source, align_options(align, offsets_ns, max_error_ns), selection(steps, stages, window))
     run, files = requests.export(
@@ -202,6 +205,7 @@ def report(
     declared: Declared | None = None,
     host_ranges: bool = False,
     markers: str | Sequence[str] = (),
+    columns: str | None = None,
     infer: Infer = "auto",
     align: Align | PathLike[str] | str = "auto",
     offsets_ns: Mapping[str, int] | None = None,
@@ -218,8 +222,8 @@ def report(
     source = load_options(
         log_dir, family=family, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks,
         pp=pp, tp=tp, dp=dp, cp=cp,
-        declared=declared, host_ranges=host_ranges, markers=markers, infer=infer, detail="spans", jobs=jobs,
-        scheduler=scheduler, at=at,
+        declared=declared, host_ranges=host_ranges, markers=markers, columns=columns, infer=infer, detail="spans",
+        jobs=jobs, scheduler=scheduler, at=at,
     )  # fmt: skip
     wanted = requests.Request(source, align_options(align, offsets_ns, max_error_ns), selection(steps, stages, window))
     out = arguments.path_or_none(path, "path")

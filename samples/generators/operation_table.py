@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -70,7 +71,9 @@ class Job:
     def write(self, folder: Path, name: str = "made") -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"trace-{name}.parquet"
-        self.table().write_parquet(path)
+        packed = BytesIO()
+        self.table().write_parquet(packed)
+        path.write_bytes(packed.getvalue())
         sizes = {"dp_size": self.replicas, "dsp_size": 1, "pp_size": self.stages, "tp_size": 1, "vpp_size": 1}
         (folder / f"meta-{name}.yaml").write_text("".join(f"{k}: {v}\n" for k, v in sizes.items()))
         return path

@@ -68,8 +68,9 @@ LOADING: dict[str, Case] = {
     "jobs": Case(["--jobs", "1"], {"jobs": 1}, no_effect=True),
 }
 """What `export` and `report` share."""
-REMOTE = {"scheduler", "at"}
-"""They need a cluster: `test_a_cluster_is_asked_for_alike` and tests/workers."""
+REMOTE = {"scheduler", "at", "columns"}
+"""They need a cluster, `test_a_cluster_is_asked_for_alike` and tests/workers; or a table of another tool,
+tests/sources/spans."""
 EXPORT = LOADING | {
     "formats": Case(["--format", "csv,svg"], {"formats": ["csv", "svg"]}),
     "path": Case(["--format", "csv", "--out", "{out}/table.csv"], {"path": "{out}/table.csv"}, with_out=False),

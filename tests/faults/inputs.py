@@ -81,6 +81,22 @@ def _operations(folder: Path) -> None:
     Job(stages=2, microbatches=2, replicas=1, steps=(0,)).write(folder)
 
 
+def _primus(folder: Path) -> None:
+    times = {"total": 40.0, "fwd_start": [1.0, 3.0], "fwd_end": [2.0, 4.0]}
+    times |= {"bwd_start": [5.0, 7.0], "bwd_end": [6.0, 9.0]}
+    (folder / "pp_rank_0.json").write_text(json.dumps({"1": times, "2": times}))
+    (folder / "config.json").write_text(json.dumps({"pp_size": 1, "vp_size": 1, "num_mbs": 2}))
+
+
+def _megascan(folder: Path) -> None:
+    place, numbers = {"pid": 0, "tid": 0}, {"microbatch": 0, "model_chunk": 0, "pp_rank": 0, "iteration": 0}
+    events = [
+        {"name": name, "ph": ph, "ts": 10 * n + 5 * (ph == "E"), **place, "args": numbers if ph == "E" else {}}
+        for n, name in enumerate(("forward", "backward")) for ph in "BE"
+    ]  # fmt: skip
+    (folder / "iter0.json").write_text(json.dumps(events))
+
+
 INPUTS = {
     "paddle": Input(_paddle, ("workerlog.0", "envlog.0")),
     "paddle_dygraph": Input(_dygraph, ("profile_record_tmp_file_for_rank_0",)),
@@ -88,6 +104,8 @@ INPUTS = {
     "kineto": Input(_kineto, ("one.pt.trace.json",)),
     "ascend": Input(_ascend, ("ascend_pytorch_profiler_0.db", "profiler_info_0.json")),
     "operation_table": Input(_operations, ("trace-made.parquet",)),
+    "primus": Input(_primus, ("pp_rank_0.json", "config.json")),
+    "megascan": Input(_megascan, ("iter0.json",)),
     "mindspore": Input(
         _mindspore, ("trace_view.json", "kernel_details.csv", "profiler_metadata.json", "profiler_info_0.json")
     ),

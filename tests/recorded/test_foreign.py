@@ -51,3 +51,27 @@ def test_the_critical_path_of_a_real_step(recorded: Path) -> None:
         "work": 1973519205, "wire": 5031573, "collective": 363416903, "launch": 39684436,
     }  # fmt: skip
     assert path.steps["length_ns"][0] == 2381652117
+
+
+def test_primus(recorded: Path) -> None:
+    """1F1B with 16 micro-batches; a step is as long as its longest `total`, in milliseconds."""
+    folder = recorded / "foreign" / "primus_pp8"
+    report = api.load(folder).align().report()
+    plan = report.theory.recognition.plan
+    assert plan is not None
+    assert (plan.name, plan.stages, plan.microbatches) == ("1f1b", 8, 16)
+    totals = [json.loads(path.read_text()) for path in sorted(folder.glob("pp_rank_*.json"))]
+    longest = [max(each[str(n)]["total"] for each in totals) * 1e6 for n in range(1, 21)]
+    assert report.steps["step_ns"][:19].to_list() == pytest.approx(longest[:19], rel=1e-3)
+    assert report.steps["pipeline_ns"].to_list() == pytest.approx(longest, rel=2e-3)
+
+
+def test_megascan(recorded: Path) -> None:
+    """4 stages × 4 chunks × 8 micro-batches, interleaved."""
+    (path,) = (recorded / "foreign" / "megascan").glob("*.json")
+    report = api.load(path.parent).align().report()
+    plan = report.theory.recognition.plan
+    assert plan is not None
+    assert (plan.name, plan.stages, plan.microbatches, plan.chunks) == ("interleaved", 4, 8, 4)
+    times = [event["ts"] for event in json.loads(path.read_text()) if event["ph"] in "BE"]
+    assert report.steps["pipeline_ns"].to_list() == [1000 * (max(times) - min(times))]

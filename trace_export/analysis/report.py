@@ -34,7 +34,8 @@ class Report:
     `causes`: cause, idle_ns (mean per rank and step), share (of the step). `slow_stages`, `slow_ranks`, `slow_links`
     as in `stragglers`. `theory` as in `theory.explain`. `time`: where the time of the steps went, by stragglers and
     along the critical path. `clocks` says how sure waits across hosts are, and `verdict` has the answer in a few
-    sentences, the most important first. `hosts` are those of ranks with blocks, and `started_ns` is the first start.
+    sentences, the most important first. `hosts` are those of ranks with blocks, and `started_ns` is the first start
+    (None without wall clocks).
     """
 
     steps: pl.DataFrame
@@ -135,7 +136,7 @@ def report(profile: Profile, time: StepTime | None = None) -> Report:
         clocks=_clocks(profile),
         verdict=verdict(Evidence(whole, steps, usual.ranks, links, theory), profile),
         hosts=tuple(_hosts(profile)),
-        started_ns=None if steps.is_empty() else int(steps["start_ns"].to_numpy().min()),
+        started_ns=_started(profile, steps),
         notes=profile.notes,
     )
 
@@ -144,6 +145,13 @@ def _hosts(profile: Profile) -> list[str]:
     drawn = profile.ranks.join(profile.spans, on="rank", how="semi").select("host").unique()
     labelled = drawn.join(profile.hosts, on="host", how="left").sort("machine", "host")
     return labelled.select(pl.coalesce("label", "host").fill_null("?")).to_series().to_list()
+
+
+def _started(profile: Profile, steps: pl.DataFrame) -> int | None:
+    """When the first step started, where the clocks are wall clocks."""
+    if steps.is_empty() or profile.hosts["epoch"].is_not_null().any():
+        return None
+    return int(steps["start_ns"].to_numpy().min())
 
 
 def _clocks(profile: Profile) -> str:

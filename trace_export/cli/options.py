@@ -175,6 +175,16 @@ class Reading:
     host_ranges: HostRanges = False
     markers: Markers = None
     infer: Infer = "auto"
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            help="What the columns of another tool's table mean, where DIR is one (Parquet, CSV, Chrome JSON):"
+            " rank=rank,kind=optype,start=start_ts:s,end=end_ts:s; also duration, step, stage, dp, microbatch, chunk,"
+            " host; units s, ms, us, ns.",
+            metavar="MAP",
+            show_default=False,
+        ),
+    ] = None
     align: Align = "auto"
     offsets_ns: Annotated[
         list[str] | None,

@@ -157,6 +157,27 @@ FORMATS: tuple[Format, ...] = (
         guide="spans",
         side_files=("meta-*.yaml",),
     ),
+    Format(
+        kind="primus",
+        command="spans",
+        title="Primus pipeline timings",
+        files="pp_rank_N.json beside config.json",
+        detector="trace_export.sources.spans.find:primus",
+        reader="trace_export.sources.spans.primus",
+        speed=Speed(blocks=10),
+        guide="spans",
+        side_files=("config.json", "pp_rank_*.json"),
+    ),
+    Format(
+        kind="megascan",
+        command="spans",
+        title="MegaScan pipeline traces",
+        files="*.json of MegaScan",
+        detector="trace_export.sources.spans.find:megascan",
+        reader="trace_export.sources.spans.mapped",
+        speed=Speed(blocks=10),
+        guide="spans",
+    ),
 )
 """In this order a folder is searched, and commands and guides are listed."""
 

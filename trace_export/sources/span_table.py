@@ -9,8 +9,12 @@ import polars as pl
 from trace_export.errors import SourceError, in_column, path_text
 from trace_export.files import open_file
 from trace_export.model import HOSTS, RANKS, SPANS, Profile, conform
+from trace_export.sources.folders import ALONE
 from trace_export.sources.ranges.dialects import run_facts
 from trace_export.sources.shared import csv_table
+from trace_export.sources.source import ReadOptions, Source
+from trace_export.sources.spans import mapped, operation_table
+from trace_export.sources.spans.columns import Columns
 
 SUFFIXES = (".parquet", ".csv")
 NEEDED = ("rank", "kind", "start_ns", "end_ns")
@@ -19,8 +23,19 @@ NUMBERED = {"id", "replica"}
 REMEDY = "give a table that trace-export wrote with --format parquet or csv"
 
 
-def is_table(path: Path) -> bool:
-    return path.suffix in SUFFIXES and path.is_file()
+def is_table(path: Path, columns: Columns | None = None) -> bool:
+    """Whether `path` is a table to be read by itself; with `columns` also Chrome JSON."""
+    return path.is_file() and (path.suffix in SUFFIXES or columns is not None)
+
+
+def read_foreign(path: Path, columns: Columns | None, options: ReadOptions) -> Profile | None:
+    """The profile of a table of another tool, of the meaning that `columns` say or its own columns; None for a table of
+    trace-export. Raises SourceError."""
+    if columns is not None:
+        return mapped.read_columns(Source("table", path, ALONE), columns)
+    if path.suffix == ".parquet" and operation_table.has_columns(path):
+        return operation_table.read(Source("operation_table", path, ALONE), options)
+    return None
 
 
 def read(path: Path) -> Profile:

@@ -14,6 +14,7 @@ from trace_export.model import Declared, RankOrder
 from trace_export.selection import Selection
 from trace_export.sources import formats
 from trace_export.sources.source import ReadOptions
+from trace_export.sources.spans.columns import Columns
 from trace_export.workflow import arguments
 from trace_export.workflow.reading import LoadOptions
 from trace_export.workflow.render import WriteOptions
@@ -54,6 +55,7 @@ def load_options(
     declared: object = None,
     host_ranges: object = False,
     markers: object = (),
+    columns: object = None,
     infer: object = "auto",
     detail: object = "spans",
     jobs: object = None,
@@ -85,10 +87,17 @@ def load_options(
             infer=arguments.choice(infer, "infer", Infer),
         ),
         declared=sizes.or_else(_declared(declared)),
+        columns=_columns(columns),
         detail=arguments.choice(detail, "detail", Detail),
         jobs=arguments.whole_or_none(jobs, "jobs"),
         cluster=cluster,
     )
+
+
+def _columns(value: object) -> Columns | None:
+    if value is None:
+        return None
+    return Columns.parse(arguments.instance(value, "columns", str, "a text such as rank=rank,kind=name,start=ts:us"))
 
 
 _CHECKS: dict[str, Callable[[object, str], object]] = {

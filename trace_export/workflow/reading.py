@@ -22,6 +22,7 @@ from trace_export.sources.input_files import files_of
 from trace_export.sources.merge import merge
 from trace_export.sources.read import read, read_tasks
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
+from trace_export.sources.spans.columns import Columns
 from trace_export.workers import local
 from trace_export.workers.sizing import Workers, choose_workers
 from trace_export.workflow.progress import Progress, counted, silent
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What to read and what is known about it. `family` None: whatever lies there. `detail`: which device tasks will
-    be asked for. `jobs` None: as many processes as pay off. `cluster`: who reads in their place."""
+    """What to read and what is known about it. `family` None: whatever lies there. `detail`: which device tasks
+    will be asked for. `columns`: what the columns of a table mean. `jobs` None: as many processes as pay off.
+    `cluster`: who reads in their place."""
 
     log_dir: Path
     family: str | None = None
@@ -41,6 +43,7 @@ class LoadOptions:
     multi_machine: bool = False
     follow_links: bool = False
     read: ReadOptions = field(default_factory=ReadOptions)
+    columns: Columns | None = None
     declared: Declared = field(default_factory=Declared)
     detail: Detail = "spans"
     jobs: int | None = None
@@ -64,8 +67,11 @@ def locate(options: LoadOptions) -> Located:
     Raises UsageError for impossible options, NothingToExportError where there is no such source, TraceExportError where
     the log_dir cannot be looked into.
     """
-    if span_table.is_table(options.log_dir):
+    if span_table.is_table(options.log_dir, options.columns):
         return Located((), (), (), (options.log_dir, *option_files(options)))
+    if options.columns is not None:
+        what = f"{options.log_dir} is no file, and columns are those of one table"
+        raise UsageError(what, "give the file as the log_dir", parameter="columns")
     found, lost = _found(options)
     sources, missing = choose.choose(
         found,

@@ -43,7 +43,10 @@ def load(options: LoadOptions, progress: Progress = silent, located: Located | N
     """
     Dialects.of(options.read.markers)  # a wrong rule is refused before anything is read
     located = located or locate(options)
-    if span_table.is_table(options.log_dir):
+    if span_table.is_table(options.log_dir, options.columns):
+        foreign = span_table.read_foreign(options.log_dir, options.columns, options.read)
+        if foreign is not None:
+            return Run(interpret(foreign, options.declared), options, _inputs=located.inputs)
         table = interpret_table(span_table.read(options.log_dir), options.declared)
         table = completeness.check(table, one_clock=True, all_ranks=False)  # a table may hold a part that was selected
         return Run(table, options, _clocks="one", _inputs=located.inputs)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from trace_export.files import Unpacked
 from trace_export.sources.folders import Folder, Found, host_of
 from trace_export.sources.source import Source
 
 OPERATIONS = re.compile(r"trace-(?P<job>.+)\.parquet")
+STAGE = re.compile(r"pp_rank_(\d{1,6})\.json")
+START = 64 << 10
+"""Bytes in which a trace of MegaScan has the end of a block."""
 
 
 def tables(root: Path, folders: list[Folder]) -> Found:
@@ -21,3 +25,30 @@ def tables(root: Path, folders: list[Folder]) -> Found:
             if match and f"meta-{match['job']}.yaml" in names:
                 sources.append(Source("operation_table", folder.path / name, host_of(root, folder.path), machine))
     return Found(tuple(sources))
+
+
+def primus(root: Path, folders: list[Folder]) -> Found:
+    """The timings of Primus: `pp_rank_N.json` beside `config.json`."""
+    return Found(tuple(
+        Source("primus", folder.path / name, host_of(root, folder.path), machine, rank=int(match[1]))
+        for machine, folder in enumerate(folders) if "config.json" in folder.files
+        for name in folder.files if (match := STAGE.fullmatch(name))
+    ))  # fmt: skip
+
+
+def megascan(root: Path, folders: list[Folder]) -> Found:
+    """The pipeline traces of MegaScan: JSON lists whose events bear `pp_rank` and `model_chunk`."""
+    return Found(tuple(
+        Source("megascan", folder.path / name, host_of(root, folder.path), machine)
+        for machine, folder in enumerate(folders)
+        for name in folder.files if name.endswith(".json") and _is_megascan(folder.path / name)
+    ))  # fmt: skip
+
+
+def _is_megascan(path: Path) -> bool:
+    try:
+        with Unpacked(path) as file:
+            start = file.read(START)
+    except OSError:
+        return False  # who reads it says why
+    return start.lstrip()[:1] == b"[" and b'"model_chunk"' in start and b'"pp_rank"' in start

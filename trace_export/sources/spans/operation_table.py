@@ -15,6 +15,7 @@ from trace_export.files import open_file
 from trace_export.model import COLLECTIVES, HOSTS, P2P, RANKS, SPANS, TIME, Declared, Profile, conform
 from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, TRANSFERS
 from trace_export.sources.source import ReadOptions, Source
+from trace_export.sources.spans.blocks import in_sequence
 
 COLUMNS = {
     "dp_rank": pl.Int32, "stage": pl.Int32, "rank": pl.Int32, "step": pl.Int32, "optype": pl.String,
@@ -23,9 +24,6 @@ COLUMNS = {
 REMEDY = "give a table as the straggler study's artifact writes it"
 LONGEST_S = 1e6
 """A step that would take longer holds wrong times."""
-
-ZERO_NS = 1_000_000_000
-"""Where the first step begins: the table has no date, and a time of 0 would count as missing."""
 
 
 def read(source: Source, options: ReadOptions) -> Profile:
@@ -37,6 +35,15 @@ def read(source: Source, options: ReadOptions) -> Profile:
     if options.ranks is not None:
         table = table.filter(options.ranks.holds("rank"))
     return _profile(_placed(table), source)
+
+
+def has_columns(path: Path) -> bool:
+    """Whether a Parquet file has the columns that make an operation table."""
+    try:
+        with open_file(path) as file:
+            return {"optype", "start_ts", "duration", "dp_rank"} <= set(pl.read_parquet_schema(file))
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        return False  # who reads it says why
 
 
 def _columns(path: Path) -> pl.DataFrame:
@@ -72,25 +79,14 @@ def _checked(table: pl.DataFrame, path: Path) -> pl.DataFrame:
 
 
 def _placed(table: pl.DataFrame) -> pl.DataFrame:
-    """`table` with start_ns and end_ns, each step some time after the one before, and the number `nth` of an operation
-    among those of its type on its rank.
-
-    Between two steps lies more time than from a step's start to its first block, so that it is clear which step the
-    operations before it belong to."""
+    """`table` with start_ns and end_ns, each step some time after the one before, and `nth`, the number of an operation
+    among those of its type on its rank."""
     seconds = [pl.col(name).cast(pl.Float64) * 1e9 for name in ("start_ts", "duration")]
     start, duration = (each.round().cast(TIME) for each in seconds)
-    rows = table.with_columns(start_ns=start, end_ns=start + duration)
-    computes = pl.col("optype") == "forward-compute"
-    steps = rows.group_by("step").agg(
-        first=pl.col("start_ns").min(), last=pl.col("end_ns").max(), block=pl.col("start_ns").filter(computes).min()
-    ).sort("step")  # fmt: skip
-    gap = (pl.col("block") - pl.col("first")).max().fill_null(0) + 1_000_000
-    length = pl.col("last") - pl.col("first") + gap
-    steps = steps.select("step", at=ZERO_NS + length.cum_sum() - length - pl.col("first"), index=pl.int_range(pl.len()))
     width = pl.col("seq_id").max() + 1
-    return rows.join(steps, on="step", maintain_order="left").with_columns(
-        pl.col("start_ns", "end_ns") + pl.col("at"), nth=pl.col("index") * width + pl.col("seq_id")
-    )
+    nth = (pl.col("step").rank("dense").cast(pl.Int64) - 1) * width + pl.col("seq_id")
+    rows = table.with_columns(start_ns=start, end_ns=start + duration, nth=nth)
+    return in_sequence(rows, rows.filter(pl.col("optype") == "forward-compute"))
 
 
 def _profile(rows: pl.DataFrame, source: Source) -> Profile:
@@ -99,7 +95,7 @@ def _profile(rows: pl.DataFrame, source: Source) -> Profile:
         host=pl.lit(source.host), tp=0, cp=0, source=pl.lit(path_text(source.path)), kind=pl.lit(source.kind),
         rank_origin=pl.lit("recorded"), stage_origin=pl.lit("recorded"),
     )  # fmt: skip
-    host = pl.DataFrame({"host": [source.host], "machine": source.machine, "label": source.host})
+    host = pl.DataFrame({"host": [source.host], "machine": source.machine, "label": source.host, "epoch": "start"})
     return Profile(
         hosts=conform(host, HOSTS),
         ranks=conform(ranks, RANKS),

@@ -1,0 +1,203 @@
+"""Spans of other tools: Primus, MegaScan, and any table with --columns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from samples.generators.pipeline import one_f_one_b
+from tests.conftest import Cli
+from trace_export import api
+from trace_export.errors import SourceError, TraceExportError, UsageError
+from trace_export.schedules.schedule import schedule
+from trace_export.schedules.simulate import Costs, durations, start_and_end
+from trace_export.sources.spans.columns import Columns
+
+STAGES, MICROBATCHES = 4, 8
+MAP = "rank=gpu,kind=what,start=begin:ms,end=finish:ms,step=iteration,stage=stage"
+
+
+def blocks(chunks: int = 1) -> list[dict[str, Any]]:
+    """A step of 1F1B, with several chunks interleaved: times in ms, from 0."""
+    s = schedule("1f1b" if chunks == 1 else "interleaved", STAGES, MICROBATCHES, chunks if chunks > 1 else None)
+    start, end = start_and_end(s, durations(s, Costs(10, 20)), 1)
+    return [
+        {**row, "start": float(a), "end": float(b)}
+        for row, a, b in zip(s.ops.select("stage", "kind", "microbatch", "chunk").to_dicts(), start, end, strict=True)
+    ]
+
+
+def primus(folder: Path, iterations: int = 3) -> list[float]:
+    """Iterations of different lengths, each rank with a zero of its own; the lengths in ms."""
+    rows, totals = blocks(), []
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = {"world_size": STAGES, "dp_size": 1, "pp_size": STAGES, "vp_size": 1, "num_mbs": MICROBATCHES}
+    (folder / "config.json").write_text(json.dumps(sizes))
+    for stage in range(STAGES):
+        own = [row for row in rows if row["stage"] == stage]
+        content = {}
+        for n in range(1, iterations + 1):
+            scale, zero = 1 + n / 100, 0.5 * stage
+            lists = {
+                f"{name}_{end}": [row[end] * scale + zero for row in own if row["kind"] == kind]
+                for name, kind in (("fwd", "F"), ("bwd", "B")) for end in ("start", "end")
+            }  # fmt: skip
+            content[str(n)] = {"total": max(lists["bwd_end"]) + 1, "memory": 80.0, **lists}
+        totals.append([iteration["total"] for iteration in content.values()])
+        (folder / f"pp_rank_{stage}.json").write_text(json.dumps(content))
+    return [max(each) for each in zip(*totals, strict=True)]
+
+
+def test_primus(tmp_path: Path) -> None:
+    totals = primus(tmp_path / "logs")
+    run = api.load(tmp_path / "logs").align()
+    found = run.report()
+    assert found.theory.recognition.plan.name == "1f1b"
+    assert (found.theory.recognition.plan.stages, found.theory.recognition.plan.microbatches) == (STAGES, MICROBATCHES)
+    assert found.steps["step_ns"][:2].to_list() == pytest.approx([t * 1e6 for t in totals[:2]], rel=1e-3)
+    assert run.spans.group_by("rank", "step", "kind").len()["len"].unique().to_list() == [MICROBATCHES]
+    # The clocks' zeros are 0.5 ms apart from stage to stage; a transfer takes 1 ms, so they can be told to that.
+    moved = run.clocks.sort("host")["offset_ns"].diff().drop_nulls()
+    assert ((moved - 500_000).abs() < 500_000).all()
+
+
+def megascan(path: Path) -> None:
+    events: list[dict[str, Any]] = []
+    for stage in range(STAGES):
+        events.append(
+            {"name": "iteration begin", "ph": "i", "ts": 0, "pid": stage, "tid": 0, "args": {"iteration": 10}}
+        )
+    for row in blocks(chunks=2):
+        names = {"F": "forward", "B": "backward"}
+        common = {"name": names[row["kind"]], "pid": row["stage"], "tid": 0}
+        numbers = {"microbatch": row["microbatch"], "model_chunk": row["chunk"], "pp_rank": row["stage"]}
+        events.append({**common, "ph": "B", "ts": round(row["start"] * 1000), "args": {"iteration": 10}})
+        events.append({**common, "ph": "E", "ts": round(row["end"] * 1000), "args": {"iteration": 10, **numbers}})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(sorted(events, key=lambda e: (e["ts"], e["ph"] == "B"))))
+
+
+def test_megascan(tmp_path: Path) -> None:
+    megascan(tmp_path / "logs" / "aggregated-iter10.json")
+    run = api.load(tmp_path / "logs").align()
+    found = run.report()
+    plan = found.theory.recognition.plan
+    assert (plan.name, plan.stages, plan.microbatches, plan.chunks) == ("interleaved", STAGES, MICROBATCHES, 2)
+    length = max(row["end"] for row in blocks(chunks=2))
+    assert found.steps["pipeline_ns"].to_list() == [round(length * 1e6)]
+    assert set(run.spans["step"]) == {10}
+    assert found.time.slowdown is not None
+
+
+def table(folder: Path, suffix: str = ".csv", **changes: Any) -> Path:
+    names = {"F": "fwd", "B": "bwd"}
+    rows = [
+        {"gpu": row["stage"], "what": names[row["kind"]], "begin": row["start"], "finish": row["end"],
+         "iteration": 5, "stage": row["stage"]}
+        for row in blocks()
+    ]  # fmt: skip
+    frame = pl.DataFrame(rows).with_columns(**changes)
+    path = folder / f"mine{suffix}"
+    frame.write_csv(path) if suffix == ".csv" else frame.write_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_table_with_columns(suffix: str, tmp_path: Path) -> None:
+    run = api.load(table(tmp_path, suffix), columns=MAP).align()
+    assert run.report().theory.recognition.plan.name == "1f1b"
+    assert run.spans["step"].unique().to_list() == [5]
+    length = max(row["end"] for row in blocks())
+    assert run.spans["end_ns"].max() - run.spans["start_ns"].min() == round(length * 1e6)
+    order = [op.microbatch for op in one_f_one_b(2, STAGES, MICROBATCHES)]
+    on_stage = run.spans.filter(pl.col("rank") == 2).sort("start_ns")
+    assert on_stage["microbatch"].to_list() == order
+
+
+def test_the_command_takes_the_columns_as_the_library_does(tmp_path: Path, run_cli: Cli) -> None:
+    path = table(tmp_path)
+    printed = run_cli("report", str(path), "--columns", MAP, "--json")
+    assert json.loads(printed.stdout) == json.loads(api.report(path, columns=MAP).report.json())
+
+
+def test_chrome_json_with_columns(tmp_path: Path) -> None:
+    events = [
+        {"name": row["kind"], "ph": "X", "ts": row["start"] * 1000, "dur": (row["end"] - row["start"]) * 1000,
+         "pid": row["stage"], "tid": 1, "args": {"mb": row["microbatch"]}}
+        for row in blocks()
+    ]  # fmt: skip
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    run = api.load(path, columns="rank=pid,kind=name,start=ts:us,end=end:us,microbatch=mb,stage=pid").align()
+    assert run.report().theory.recognition.plan.microbatches == MICROBATCHES
+
+
+def test_steps_that_count_from_their_own_zero_follow_one_another(tmp_path: Path) -> None:
+    path = table(tmp_path)
+    both = pl.concat([pl.read_csv(path), pl.read_csv(path).with_columns(iteration=pl.lit(6, pl.Int64))])
+    both.write_csv(path)
+    spans = api.load(path, columns=MAP).spans
+    ends = dict(spans.group_by("step").agg(pl.col("end_ns").max()).iter_rows())
+    assert spans.filter(pl.col("step") == 6)["start_ns"].min() > ends[5]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("rank=gpu,start=begin,end=finish", "kind is not given"),
+        ("rank=gpu,kind=what,start=begin:s,end=finish:ms", r"different units \(start in s, end in ms\)"),
+        ("rank=gpu,kind=what,start=begin", "neither end nor duration"),
+        ("rank=gpu,kind=what,start=begin,end=finish,duration=d", "both end and duration"),
+        ("rank=gpu,colour=what", '"colour=what" is not FIELD=COLUMN'),
+        ("rank=gpu,rank=stage", "rank is given twice"),
+        ("rank=gpu,kind=what,start=begin:h,end=finish:h", '"h" is no unit of time'),
+    ],
+)
+def test_wrong_columns_are_refused(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        Columns.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("columns", "changes", "says"),
+    [
+        (MAP.replace("what", "kind"), {}, "has no column kind; it has gpu, what"),
+        (MAP, {"finish": pl.lit(-1.0)}, "ends before it starts"),
+        (MAP, {"what": pl.lit("lunch")}, 'names no forward or backward: its kinds are "lunch"'),
+        (MAP, {"begin": pl.lit("soon")}, r"cannot be read as a table of spans"),
+        (MAP, {"gpu": pl.lit(None)}, "has a row without a rank"),
+    ],
+)
+def test_a_broken_table_gets_one_sentence(columns: str, changes: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=says) as caught:
+        api.load(table(tmp_path, **changes), columns=columns)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (lambda c: c["1"].pop("bwd_end"), "lacks one of the lists of numbers"),
+        (lambda c: c["1"]["fwd_end"].pop(), "fwd_start and fwd_end of different lengths"),
+        (lambda c: c["1"]["fwd_end"].__setitem__(0, -5.0), "has a block with impossible times"),
+        (lambda c: c["1"].pop("total"), 'has no duration "total"'),
+    ],
+)
+def test_a_broken_file_of_primus_gets_one_sentence(broken: Any, says: str, tmp_path: Path) -> None:
+    primus(tmp_path, iterations=1)
+    path = tmp_path / "pp_rank_0.json"
+    content = json.loads(path.read_text())
+    broken(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(TraceExportError, match=says):
+        run = api.load(tmp_path)
+        raise run.failures[0]
+
+
+def test_columns_need_a_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is no file"):
+        api.load(tmp_path, columns=MAP)

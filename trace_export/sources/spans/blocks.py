@@ -1,0 +1,108 @@
+"""Rows of named spans → the tables of a profile: blocks, transfers, collectives."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from trace_export.errors import path_text
+from trace_export.model import COLLECTIVES, HOSTS, INT, P2P, RANKS, SPANS, Declared, Profile, conform
+from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, TRANSFERS
+from trace_export.sources.source import Source
+
+ZERO_NS = 1_000_000_000
+"""Where times that count from 0 begin: a time of 0 would count as missing."""
+
+KINDS = {
+    **BLOCKS,
+    **{name: kind for kind, names in {
+        "F": ("f", "fwd", "forward", "forward_step", "forward_compute"),
+        "B": ("b", "bwd", "backward", "backward_step", "backward_compute", "i", "bi"),
+        "W": ("w", "wgrad", "weight", "backward_weight", "bw", "weight_gradient"),
+        "FB": ("fb", "forward_backward", "overlap_f_b"),
+        "OPT": ("opt", "optimizer", "optimizer_step", "step"),
+    }.items() for name in names},
+}  # fmt: skip
+"""What a block may be called, in lower case, and its kind."""
+
+
+def kind_of(column: str) -> pl.Expr:
+    """The kind of block that a name means; null where it means none."""
+    return pl.col(column).str.to_lowercase().replace_strict(KINDS, default=None, return_dtype=pl.String)
+
+
+def profile_of(
+    rows: pl.DataFrame, source: Source, declared: Declared, *, host: str | None = None, epoch: str | None = None
+) -> Profile:
+    """The profile of `rows`: rank, kind, start_ns, end_ns, and as far as known step, stage, dp, microbatch, chunk,
+    host, marker (the original name), op (the name of a transfer or collective of `schedules.operation_types`; null: a
+    block). `host`: of all rows, where they do not say; `epoch` as in `model.HOSTS`."""
+    there = set(rows.columns)
+    rows = rows.with_columns(
+        host=pl.lit(host or source.host) if "host" not in there else pl.col("host").fill_null(host or source.host),
+        run=0,
+    )
+    ranks = rows.group_by("rank", maintain_order=True).agg(
+        pl.col("host").first(), *(pl.col(c).drop_nulls().first() for c in ("stage", "dp") if c in there)
+    ).sort("rank")  # fmt: skip
+    ranks = ranks.with_columns(
+        source=pl.lit(path_text(source.path)), kind=pl.lit(source.kind), rank_origin=pl.lit("recorded"),
+    )  # fmt: skip
+    if "stage" in there:
+        origin = pl.when(pl.col("stage").is_not_null()).then(pl.lit("recorded"))
+        ranks = ranks.with_columns(stage_origin=origin)
+    hosts = ranks.select("host").unique(maintain_order=True).with_columns(
+        machine=pl.int_range(pl.len(), dtype=INT) + source.machine, label="host", epoch=pl.lit(epoch, pl.String)
+    )  # fmt: skip
+    blocks = rows if "op" not in there else rows.filter(pl.col("op").is_null())
+    others = rows.clear() if "op" not in there else rows.filter(pl.col("op").is_not_null())
+    return Profile(
+        hosts=conform(hosts, HOSTS),
+        ranks=conform(ranks, RANKS),
+        spans=conform(blocks.with_columns(origin=pl.lit("device")), SPANS),
+        p2p=conform(_transfers(others), P2P),
+        collectives=conform(_collectives(others), COLLECTIVES),
+        declared=declared,
+    )
+
+
+def _transfers(others: pl.DataFrame) -> pl.DataFrame:
+    if others.is_empty():
+        return others
+    meaning = pl.DataFrame(
+        [(name, *both) for name, both in TRANSFERS.items()], schema=["op", "role", "direction"], orient="row"
+    )
+    return others.join(meaning, on="op", maintain_order="left")
+
+
+def _collectives(others: pl.DataFrame) -> pl.DataFrame:
+    if others.is_empty():
+        return others
+    return others.filter(pl.col("op").is_in(list(COLLECTIVE))).with_columns(
+        group="op", sequence=pl.int_range(pl.len(), dtype=pl.Int64).over("rank", "op", order_by="start_ns")
+    )
+
+
+def one_after_another(rows: pl.DataFrame) -> pl.DataFrame:
+    """`rows` (start_ns, end_ns) as they are; where they have steps whose times overlap, because each step counts from a
+    zero of its own, `in_sequence`."""
+    if "step" not in rows.columns:
+        return rows
+    steps = rows.group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).sort("start_ns")
+    overlap = steps.select((pl.col("start_ns") < pl.col("end_ns").shift(1)).any()).item()
+    return in_sequence(rows, rows.filter(pl.col("op").is_null())) if overlap else rows
+
+
+def in_sequence(rows: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
+    """`rows` (step, start_ns, end_ns) with each step after the one before, in the order of their numbers.
+
+    Between two steps lies more time than from a step's start to the first of its `blocks`, so that it is clear which
+    step the operations before it belong to.
+    """
+    first = blocks.group_by("step").agg(block=pl.col("start_ns").min())
+    steps = rows.group_by("step").agg(first=pl.col("start_ns").min(), last=pl.col("end_ns").max()).sort("step")
+    steps = steps.join(first, on="step", how="left", maintain_order="left")
+    gap = (pl.col("block") - pl.col("first")).max().fill_null(0) + 1_000_000
+    length = pl.col("last") - pl.col("first") + gap
+    placed = steps.select("step", at=ZERO_NS + length.cum_sum() - length - pl.col("first"))
+    moved = rows.join(placed, on="step", how="left", nulls_equal=True, maintain_order="left")
+    return moved.with_columns(pl.col("start_ns", "end_ns") + pl.col("at")).drop("at")
