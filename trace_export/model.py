@@ -186,11 +186,14 @@ def conform(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
 
     Raises a Polars error when a value does not fit its type: a reader's mistake, not the user's.
     """
-    there = set(frame.columns)
-    return pl.DataFrame([
-        frame[name].cast(dtype) if name in there else pl.Series(name, [None], dtype).new_from_index(0, frame.height)
-        for name, dtype in schema.items()
-    ])  # fmt: skip
+    there = {column.name: column for column in frame}
+
+    def column(name: str, dtype: pl.DataType) -> pl.Series:
+        if name not in there:
+            return pl.Series(name, [None], dtype).new_from_index(0, frame.height)
+        return there[name] if there[name].dtype == dtype else there[name].cast(dtype)
+
+    return pl.DataFrame([column(name, dtype) for name, dtype in schema.items()])
 
 
 @dataclass(frozen=True)

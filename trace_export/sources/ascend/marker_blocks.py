@@ -114,4 +114,5 @@ def _stepped(blocks: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, i
     inside = (pl.col("until") <= pl.col("end_last")).fill_null(False)
     later = pl.col("begin_next") - pl.col("since") < pl.col("since") - pl.col("begin_last")
     step = pl.when(inside | ~later.fill_null(False)).then(pl.coalesce("step_last", "step_next")).otherwise("step_next")
-    return ordered.with_columns(step=step), ordered.filter(~inside).height
+    placed = ordered.with_columns(step=step, inside=inside)
+    return placed, placed.height - int(placed["inside"].sum())

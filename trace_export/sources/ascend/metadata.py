@@ -170,10 +170,12 @@ def _groups(info: object, rank: int | None) -> dict[str, Group]:
     found: dict[str, Group] = {}
     for identifier, entry in info.items() if isinstance(info, dict) else ():
         ranks = entry.get("global_ranks") if isinstance(entry, dict) else None
-        known = [whole(member, 0) for member in ranks] if isinstance(ranks, list) else []
-        members = tuple(member for member in known if member is not None and member < 1 << 31)
-        if not members or len(members) < len(known):
+        if not isinstance(ranks, list) or not ranks:
             continue
+        known = ranks if set(map(type, ranks)) == {int} else [whole(member, 0) for member in ranks]
+        if None in known or min(known) < 0 or max(known) >= 1 << 31:
+            continue
+        members = tuple(known)
         place = members.index(rank) if rank in members else whole(entry.get("group_rank"), 0)
         if place is not None and place < len(members):
             found[group_hash(identifier)] = Group(str(entry.get("group_name")), place, members)

@@ -82,13 +82,13 @@ class Dialects:
     def parse(self, texts: pl.Series) -> Names:
         """What the `texts` (String, repetitions allowed) mean; unknown ones are left out. Raises UsageError when a
         user's rule takes something for a number that is none."""
-        frame = pl.DataFrame({"text": texts.unique()})
-        known = frame.filter(self.may_know("text"))["text"].sort()
-        return _of_a_rank(self, tuple(known)) if len(known) <= MOST_REMEMBERED else self._parse(known)
+        distinct = texts.unique().sort()
+        return _of_a_rank(self, tuple(distinct)) if len(distinct) <= MOST_REMEMBERED else self._parse(distinct)
 
     def _parse(self, texts: pl.Series) -> Names:
         """As `parse`, of texts that differ."""
-        known = pl.DataFrame({"text": texts, "stem": texts.str.replace(SUFFIX + "$", "")})
+        known = pl.DataFrame({"text": texts}).filter(self.may_know("text"))
+        known = known.with_columns(stem=pl.col("text").str.replace(SUFFIX + "$", ""))
         names = self._parsed(_with_messages(known.select(pl.col("stem").unique())))
         return Names(_by_text(known, names).select(NAMES.keys()), _by_text(known, _transfers(names)))
 
