@@ -5,9 +5,14 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from tests.support.profiles import concluded
+from trace_export.analysis import bubbles, durations
 from trace_export.chart.lanes import _chain
-from trace_export.model import Declared
+from trace_export.model import INT, RANKS, SPANS, TEXT, TIME, Declared, Profile, conform
+from trace_export.pipeline import block_order, labels_by_number, steps
 from trace_export.pipeline.rank_order import Counts, count, places
+from trace_export.schedules.schedule import schedule
+from trace_export.sources.ascend import kernel_inference
 
 
 def test_rank_order_count() -> None:
@@ -33,3 +38,120 @@ def test_lanes_chain() -> None:
     """Rows 0-3, 1-2, 3-6, 5-9, 6-7: the lane takes the first, then always the next that starts when it has ended."""
     start, end = np.array([0, 1, 3, 5, 6]), np.array([3, 2, 6, 9, 7])
     assert _chain(start, end, free=0).tolist() == [True, False, True, False, True]
+
+
+def blocks(*rows: tuple[int, str, int]) -> pl.DataFrame:
+    """Blocks as (rank, kind, start), in the form of `steps.number`."""
+    frame = pl.DataFrame(rows, {"rank": INT, "kind": TEXT, "start_ns": TIME}, orient="row")
+    return frame.with_row_index("row")
+
+
+def test_steps_by_balance() -> None:
+    """`pipeline.steps._by_balance`: rank 0 has done two forwards and two backwards, so its step is over. Rank 1, the
+    last stage, was recorded from the middle on: its blocks belong to the step that rank 0 had begun last."""
+    rows = [(0, kind, start) for start, kind in enumerate(["F", "F", "B", "B", "F", "F", "B", "B"])]
+    made = blocks(*rows, (1, "B", 3), (1, "F", 4), (1, "B", 5))
+    ranks = conform(pl.DataFrame({"rank": [0, 1], "stage": [0, 1], "replica": [0, 0]}), RANKS)
+    found = steps._by_balance(Profile(ranks=ranks, declared=Declared(pp=2)), made)
+    assert found.to_list() == [0, 0, 0, 0, 1, 1, 1, 1, 0, 1, 1]
+
+
+def test_labels_by_number_places() -> None:
+    """`pipeline.labels_by_number.places`: two chunks of two micro-batches, so forward number 2 is chunk 1 of
+    micro-batch 0: place 2. The two blocks after it fit what is expected there, F and B; the forward after them does
+    not, so nothing is certain from there on."""
+    plan = [("F", 0, 0), ("F", 1, 0), ("F", 0, 1), ("F", 1, 1), ("B", 0, 1), ("B", 1, 1)]
+    expected = pl.DataFrame(
+        {
+            "stage": 0, "position": range(6), "kind": [kind for kind, _, _ in plan], "letter": [k for k, _, _ in plan],
+            "microbatch": [m for _, m, _ in plan], "chunk": [c for _, _, c in plan],
+        }, {"stage": INT, "position": INT, "kind": TEXT, "letter": TEXT, "microbatch": INT, "chunk": INT},
+    )  # fmt: skip
+    kinds = ["F", "F", "B", "F", "B"]
+    work = pl.DataFrame(
+        {
+            "rank": 0, "run": 0, "step": 0, "stage": 0, "row": range(10, 15), "position": range(5), "kind": kinds,
+            "letter": kinds, "microbatch": [2, None, None, None, None],
+        }, {
+            "rank": INT, "run": INT, "step": INT, "stage": INT, "row": INT, "position": INT, "kind": TEXT,
+            "letter": TEXT, "microbatch": INT,
+        },
+    )  # fmt: skip
+    found = labels_by_number.places(work, expected, microbatches=2)
+    assert found.select("row", "position").rows() == [(10, 2), (11, 3), (12, 4)]
+
+
+def test_block_order_sequences() -> None:
+    """`pipeline.block_order.sequences`: F1 and B0 overlap by 8 of the 8 that F1 takes, so F1 counts as the first of
+    them; the fused block is its forward, then its backward."""
+    rows = [("F", 0, None, 0, 10), ("B", 0, None, 20, 40), ("F", 1, None, 22, 30), ("FB", 2, 1, 50, 70)]
+    spans = pl.DataFrame(rows, ["kind", "microbatch", "microbatch_b", "start_ns", "end_ns"], orient="row")
+    spans = spans.with_columns(rank=0, run=0, step=0, chunk=0, chunk_b=0)
+    ranks = conform(pl.DataFrame({"rank": [0], "stage": [0]}), RANKS)
+    found = block_order.sequences(Profile(ranks=ranks, spans=conform(spans, SPANS)))
+    assert found.select("position", "kind", "microbatch", "row").rows() == [
+        (0, "F", 0, 0), (1, "F", 1, 2), (2, "B", 0, 1), (3, "F", 2, 3), (4, "B", 1, 3),
+    ]  # fmt: skip
+
+
+def test_durations_with_op() -> None:
+    """`analysis.durations._with_op`: each block gets the row in the schedule's `ops` of the block of its stage, kind,
+    chunk and micro-batch. The schedule has two micro-batches, so F2 is left out."""
+    plan = schedule("gpipe", 2, 2)
+    rows = [(1, "F", 0), (1, "F", 1), (1, "B", 0), (0, "B", 1), (0, "F", 2)]
+    orders = pl.DataFrame(rows, {"stage": INT, "kind": TEXT, "microbatch": INT}, orient="row").with_columns(
+        chunk=pl.lit(0, INT)
+    )
+    found = durations._with_op(orders, plan)
+    assert found.select("stage", "kind", "microbatch").rows() == rows[:4]
+    assert plan.ops[found["op"]].select("stage", "kind", "microbatch").rows() == rows[:4]
+
+
+def test_bubbles_split() -> None:
+    """`analysis.bubbles._split`, of the three gaps of rank 1, which gets its forwards from rank 0.
+
+    20-23: F1 is made at 21, so 1 is waiting for the stage before, and 2 is its transfer. 31-35: F2 was made at 25 and a
+    transfer takes 2, so it was here before the gap: all is late. 40-44: rank 0 has no F3, so nothing is known.
+    """
+    rows = [
+        (0, "F", 0, 0, 10), (0, "F", 1, 10, 21), (0, "F", 2, 21, 25),
+        (1, "F", 0, 12, 20), (1, "F", 1, 23, 31), (1, "F", 2, 35, 40), (1, "F", 3, 44, 50),
+    ]  # fmt: skip
+    columns = ["rank", "kind", "microbatch", "start_ns", "end_ns"]
+    spans = pl.DataFrame(rows, columns, orient="row").with_columns(run=0, step=0, chunk=0)
+    ranks = pl.DataFrame({"rank": [0, 1], "stage": [0, 1]})
+    profile = concluded(Profile(ranks=conform(ranks, RANKS), spans=conform(spans, SPANS)))
+    gaps = bubbles._split(bubbles._gaps(bubbles._busy_blocks(profile.spans)), profile).sort("idle_ns")
+    parts = ["idle_ns", "start_ns", "forward_ns", "transfer_ns", "late_ns", "unknown_ns"]
+    assert gaps.select(parts).rows() == [(20, 23, 1, 2, 0, 0), (31, 35, 0, 0, 4, 0), (40, 44, 0, 0, 0, 4)]
+
+
+def runs(*rows: tuple[str, int, int]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Runs of equal votes as (vote, segment, kernels), in the form of `kernel_inference._runs`, and the kernels: kernel
+    i runs from 10 i to 10 i + 9."""
+    first = [sum(n for _, _, n in rows[:i]) for i in range(len(rows))]
+    frame = pl.DataFrame(rows, {"vote": TEXT, "segment": TIME, "n": pl.UInt32}, orient="row").with_columns(
+        pl.Series("first", first, pl.UInt32), step=pl.lit(0, INT)
+    )
+    starts = pl.Series("start_ns", range(0, 10 * sum(n for _, _, n in rows), 10), TIME)
+    last = frame["first"] + frame["n"] - 1
+    frame = frame.with_columns(starts.gather(frame["first"]), (starts.gather(last) + 9).alias("end_ns"))
+    return frame, pl.DataFrame({"start_ns": starts, "end_ns": starts + 9})
+
+
+def test_kernel_inference_plain() -> None:
+    """`ascend.kernel_inference._plain`: a whole forward has 10 kernels, as in segment 0. The 4 before the backward of
+    segment 1 are fewer than three quarters of that, so they are its recomputation. The 20 in segment 2 are twice the
+    backward after them: a forward, and the recomputation of that backward."""
+    found = kernel_inference._plain(*runs(("F", 0, 10), ("F", 1, 4), ("B", 1, 10), ("F", 2, 20), ("B", 2, 10)))
+    assert found.select("kind", "segment", "start_ns", "end_ns").rows() == [
+        ("F", 0, 0, 99), ("B", 1, 100, 239), ("F", 2, 240, 339), ("B", 2, 340, 539),
+    ]  # fmt: skip
+
+
+def test_kernel_inference_mixed() -> None:
+    """`ascend.kernel_inference._mixed`: short runs of F and B that alternate are one overlapped pair; the run of 9 is
+    more than one and a half usual ones (2), so a whole forward."""
+    frame, kernels = runs(("F", 0, 2), ("B", 0, 2), ("F", 0, 2), ("B", 0, 2), ("F", 0, 9))
+    found = kernel_inference._mixed(frame, kernels, "FB")
+    assert found.select("kind", "start_ns", "end_ns").rows() == [("FB", 0, 79), ("F", 80, 169)]
