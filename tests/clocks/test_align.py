@@ -252,13 +252,13 @@ def test_blocks_alone_align_the_machines_of_a_log(error_us: int, seed: int) -> N
     ranks = pl.DataFrame([{"rank": r, "stage": r, "host": str(r // job.workers)} for r in range(job.ranks)])
     spans = conform(pl.DataFrame(rows, infer_schema_length=None), SPANS)
     profile = concluded(Profile(ranks=conform(ranks, RANKS), spans=spans))
-    done = align(profile, block_edges=profile.edge_rows())
+    done = align(profile)
     assert set(done.clocks["evidence"]) == {"blocks"}
     left = (done.spans["start_ns"] - pl.Series([b.start_ns for b in truth])).to_numpy()
     apart = left.max() - left.min()
     assert apart / 2 < 4 * done.clocks["sd_ns"][0] < 20_000
     assert apart < done.clocks["bound_ns"][0] < 1000 * abs(error_us)
-    before, after = (block_messages(p.spans, p.edge_rows()) for p in (profile, done))
+    before, after = (block_messages(p) for p in (profile, done))
     assert violations(before) > 0
     assert violations(after) == 0
 

@@ -43,8 +43,7 @@ def recorded(sample: str) -> Profile:
 
 def understood(profile: Profile) -> Profile:
     """What `load` and `align` make of what was read."""
-    interpreted = interpret(profile, Declared())
-    done = align(interpreted, block_edges=interpreted.edge_rows())
+    done = align(interpret(profile, Declared()))
     return completeness.check(done, one_clock=True, all_ranks=True)
 
 

@@ -122,7 +122,7 @@ def test_blocks_alone_align_the_machines_of_a_log(recorded: Path, sample: str, t
     truth = truth.with_columns(start_ns=pl.col("start_us") * 1000, end_ns=pl.col("end_us") * 1000)
     ranks = truth.select("rank", pl.col("machine").cast(pl.String).alias("host"), "stage").unique().sort("rank")
     profile = concluded(Profile(ranks=conform(ranks, RANKS), spans=conform(truth, SPANS)))
-    done = align(profile, block_edges=profile.edge_rows())
+    done = align(profile)
     assert set(done.clocks["evidence"]) == {"blocks"}
     host = ranks.join(done.clocks, on="host").select("rank", "sd_ns", "bound_ns")
     moved = truth.with_columns(shown=done.spans["start_ns"]).join(host, on="rank")
@@ -130,7 +130,7 @@ def test_blocks_alone_align_the_machines_of_a_log(recorded: Path, sample: str, t
     apart = left.max() - left.min()
     assert apart < 2 * 2 * done.clocks["sd_ns"][0] / 1e3 < 20
     assert apart < done.clocks["bound_ns"][0] / 1e3 < true_us
-    before, after = (block_messages(p.spans, p.edge_rows()) for p in (profile, done))
+    before, after = (block_messages(p) for p in (profile, done))
     assert violations(before) > 0
     assert violations(after) == 0
 

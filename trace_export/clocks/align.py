@@ -30,19 +30,18 @@ def align(
     how: How = "auto",
     *,
     offsets: Mapping[str, int] | None = None,
-    block_edges: pl.DataFrame | None = None,
     max_error_ns: float | None = None,
 ) -> Profile:
     """`profile` with all hosts on one clock: every time column of every table corrected, `clocks` filled, notes added.
 
-    The order within a rank stays as it is.
+    The order within a rank stays as it is. Dependencies of blocks constrain the clocks where the profile has been
+    interpreted.
 
     `how`: `auto` fits (nothing to do for one host), `strict` fits and refuses what is not sure, `wall` and `none` keep
     the hosts' clocks, a path is a `clock_alignment.json` to use again. `offsets` (host → ns) are added to a host's
-    times first. `block_edges`: dependencies as rows of `profile.spans` (src, dst, direction). A host whose uncertainty
-    (one standard deviation) exceeds `max_error_ns` keeps its wall clock; with `strict` that is an error, and always for
-    a host that has no wall clock (`hosts.epoch`) and no offset of the user. Such hosts cannot be left on their clocks
-    where there is another one, except with `none`.
+    times first. A host whose uncertainty (one standard deviation) exceeds `max_error_ns` keeps its wall clock; with
+    `strict` that is an error, and always for a host that has no wall clock (`hosts.epoch`) and no offset of the user.
+    Such hosts cannot be left on their clocks where there is another one, except with `none`.
     Raises AlignmentError, UsageError (an unknown host or an impossible offset in `offsets`), SourceError (the file
     cannot be read).
     """
@@ -62,13 +61,12 @@ def align(
         from trace_export.clocks.fit import fit_clocks  # its solvers take longer to import than most runs to draw
 
         moved = apply.correct(profile, _with_offsets(apply.uncorrected(profile.ranks, "wall"), by_host))
-        edges = None if block_edges is None else block_messages(moved.spans, block_edges)
-        own = set(moved.without_wall_clock) - set(by_host)
+        edges, own = block_messages(moved), set(moved.without_wall_clock) - set(by_host)
         fit = fit_clocks(moved.messages, moved.collectives, moved.ranks, edges=edges, without_wall_clock=own)
         clocks = _checked(moved, fit, by_host, strict=how == "strict", max_error_ns=max_error_ns)
     clocks = _with_offsets(clocks, by_host)
     done = replace(apply.correct(profile, clocks), clocks=clocks)
-    return done.with_notes(notes.of_alignment(profile, clocks, fit, block_edges))
+    return done.with_notes(notes.of_alignment(profile, clocks, fit))
 
 
 def _user_offsets(profile: Profile, offsets: Mapping[str, int]) -> dict[str, int]:

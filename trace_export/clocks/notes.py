@@ -21,16 +21,14 @@ START_GAP_NS = 30 * 10**9
 SHOWN = 6
 
 
-def of_alignment(
-    profile: Profile, clocks: pl.DataFrame, fit: ClockFit | None, block_edges: pl.DataFrame | None
-) -> list[Note]:
+def of_alignment(profile: Profile, clocks: pl.DataFrame, fit: ClockFit | None) -> list[Note]:
     """The notes on the alignment of `profile`, whose times are uncorrected, by `clocks`."""
     if len(clocks) < 2:
         return _without_wall_clock(profile)
     notes = _start_gap(profile) + _without_wall_clock(profile)
     if fit is not None:
         notes += _on_fit(fit) + _not_aligned(clocks)
-    return notes + _violations(profile, clocks, block_edges)
+    return notes + _violations(profile, clocks)
 
 
 def names(hosts: Sequence[str]) -> str:
@@ -99,14 +97,14 @@ def _not_aligned(clocks: pl.DataFrame) -> list[Note]:
     return [Note("clock-not-aligned", "warning", text, count=len(wall))]
 
 
-def _violations(profile: Profile, clocks: pl.DataFrame, block_edges: pl.DataFrame | None) -> list[Note]:
+def _violations(profile: Profile, clocks: pl.DataFrame) -> list[Note]:
     """How many messages between hosts (where there are none: blocks) precede their cause, before and after."""
     messages, what = (
         _between_hosts(profile.messages, profile.ranks),
         "messages between hosts arrived before they were sent",
     )
-    if messages.is_empty() and block_edges is not None:
-        messages = _between_hosts(block_messages(profile.spans, block_edges), profile.ranks)
+    if messages.is_empty():
+        messages = _between_hosts(block_messages(profile), profile.ranks)
         what = "blocks started before the block on another host that they depend on had ended"
     if messages.is_empty():
         return []

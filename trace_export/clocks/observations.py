@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from trace_export.model import MESSAGES, Profile, conform
+from trace_export.model import MESSAGES, Profile, conform, empty
 from trace_export.tolerances import COLLECTIVE_ENDS_NS
 from trace_export.window_offsets import CLEARLY, candidates, paired
 
@@ -98,16 +98,17 @@ def first_times(profile: Profile) -> pl.DataFrame:
     return by_host.agg(pl.col("first").min()).drop_nulls().sort("host")
 
 
-def block_messages(spans: pl.DataFrame, block_edges: pl.DataFrame) -> pl.DataFrame:
-    """Dependencies between blocks as pseudo messages (schema `MESSAGES`): the producer's end, the consumer's start.
-
-    `block_edges` has `src` and `dst`, rows of `spans`, and `direction`.
-    """
-    source = spans[block_edges["src"]].select(
+def block_messages(profile: Profile) -> pl.DataFrame:
+    """Dependencies between blocks as pseudo messages (schema `MESSAGES`): the producer's end, the consumer's start. None
+    where the profile has not been interpreted."""
+    if profile.interpretation is None:
+        return empty(MESSAGES)
+    edges, spans = profile.edge_rows(), profile.spans
+    source = spans[edges["src"]].select(
         "microbatch", "chunk", src_rank="rank", send_start_ns="end_ns", send_end_ns="end_ns"
     )
-    target = spans[block_edges["dst"]].select(dst_rank="rank", recv_start_ns="start_ns", recv_end_ns="start_ns")
-    return conform(pl.concat([source, target, block_edges.select("direction")], how="horizontal"), MESSAGES)
+    target = spans[edges["dst"]].select(dst_rank="rank", recv_start_ns="start_ns", recv_end_ns="start_ns")
+    return conform(pl.concat([source, target, edges.select("direction")], how="horizontal"), MESSAGES)
 
 
 def gather(

@@ -292,7 +292,6 @@ def aligned(run: Run, options: AlignOptions, progress: Progress = silent) -> Run
         run._recorded,
         options.method,
         offsets=options.offsets_ns,
-        block_edges=run._recorded.edge_rows(),
         max_error_ns=options.max_error_ns,
     )
     profile = checked(profile, run._options, one_clock=True)
