@@ -99,8 +99,10 @@ def first_times(profile: Profile) -> pl.DataFrame:
 
 
 def block_messages(profile: Profile) -> pl.DataFrame:
-    """Dependencies between blocks as pseudo messages (schema `MESSAGES`): the producer's end, the consumer's start. None
-    where the profile has not been interpreted."""
+    """Dependencies between blocks as pseudo messages (schema `MESSAGES`): the producer's end, the consumer's start.
+
+    There are none where the profile has not been interpreted.
+    """
     if profile.interpretation is None:
         return empty(MESSAGES)
     edges, spans = profile.edge_rows(), profile.spans
