@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.schedules.test_schedule import planned
 from tests.support.profiles import concluded
-from trace_export.analysis.bubbles import CAUSES, bubble_slices, rank_bubbles, step_bubbles
+from trace_export.analysis.bubbles import CAUSES, Bubbles
 from trace_export.model import RANKS, SPANS, Declared, Profile, conform
 from trace_export.schedules.schedule import schedule
 from trace_export.schedules.simulate import Costs, as_profile, durations, simulate, start_and_end
@@ -41,14 +41,14 @@ Rank 1 starts 13 after rank 0. F1 starts at 160 though its data were made at 120
 
 
 def test_parts_by_hand() -> None:
-    rows = rank_bubbles(BY_HAND).select("rank", "busy_ns", "global_ns", "own_ns", *PARTS).rows()
+    rows = Bubbles(BY_HAND).ranks.select("rank", "busy_ns", "global_ns", "own_ns", *PARTS).rows()
     assert rows[0] == (0, 60, 65, 65, 0, 0, 35 + 5, 10 + 15, 0, 0, 0, 0)
     # The transfer of F0 to rank 1 took no idle time between blocks of rank 1: no usual transfer is known.
     assert rows[1] == (1, 72, 53, 5, 13, 0, 0, 0, 5, 0, 15, 20)
 
 
 def test_shares_by_hand() -> None:
-    steps = step_bubbles(BY_HAND).to_dicts()
+    steps = Bubbles(BY_HAND).steps.to_dicts()
     assert steps == [
         {
             "run": 0, "step": 0, "start_ns": 100, "end_ns": 225, "ranks": 2, "whole": True,
@@ -58,7 +58,7 @@ def test_shares_by_hand() -> None:
 
 
 def test_slices_by_hand() -> None:
-    rows = bubble_slices(BY_HAND).select("rank", "start_ns", "end_ns", "name", "waits_for").rows()
+    rows = Bubbles(BY_HAND).slices.select("rank", "start_ns", "end_ns", "name", "waits_for").rows()
     assert rows == [
         (0, 120, 155, "waiting for backward of stage 1", 1),
         (0, 155, 165, "exposed transfer", 1),
@@ -77,22 +77,22 @@ def test_transfer_under_way_when_the_rank_falls_idle() -> None:
         (0, "F", 0, 0, 10), (0, "F", 1, 10, 30), (0, "F", 2, 30, 34),
         (1, "W", 0, 0, 2), (1, "F", 0, 14, 20), (1, "F", 1, 34, 36), (1, "F", 2, 40, 50),
     ]  # fmt: skip
-    ranks = rank_bubbles(profile_of(blocks)).filter(pl.col("rank") == 1)
+    ranks = Bubbles(profile_of(blocks)).ranks.filter(pl.col("rank") == 1)
     assert ranks.select("forward_ns", "transfer_ns", "late_ns").row(0) == (8 + 10, 4 + 4 + 2, 2)
 
 
 def test_missing_upstream_is_unknown() -> None:
     """Stage 1 waits for stage 0, of which no block was read."""
     blocks = [(1, "F", 0, 0, 10), (1, "F", 1, 15, 25), (1, "B", 0, 30, 40)]
-    ranks = rank_bubbles(profile_of(blocks))
+    ranks = Bubbles(profile_of(blocks)).ranks
     assert ranks.select("unknown_ns", "late_ns").row(0) == (5, 5)
 
 
 def test_nothing_to_measure() -> None:
     empty = concluded(Profile())
-    assert rank_bubbles(empty).is_empty()
-    assert step_bubbles(empty).is_empty()
-    assert bubble_slices(empty).is_empty()
+    assert Bubbles(empty).ranks.is_empty()
+    assert Bubbles(empty).steps.is_empty()
+    assert Bubbles(empty).slices.is_empty()
 
 
 def test_expected_cases(golden: Path) -> None:
@@ -102,12 +102,12 @@ def test_expected_cases(golden: Path) -> None:
         unit = {k: v * 1e6 for k, v in case["per_chunk"].items()}
         costs = Costs(unit["F"], unit["I"] if s.splits else unit["B"], unit["W"], overlap=case["overlap_factor"])
         profile = concluded(as_profile(s, *start_and_end(s, durations(s, costs), case["comm"] * 1e6)))
-        ranks = rank_bubbles(profile)
+        ranks = Bubbles(profile).ranks
         where = f"{case['orders']} {case['case']}"
         for name, key in (("global_ns", "bubble_global"), ("own_ns", "bubble_own"), ("busy_ns", "busy")):
             expected = [r[key] * 1e6 for r in case["ranks"]]
             assert ranks[name].to_list() == pytest.approx(expected, abs=1e-2), (where, name)
-        step = step_bubbles(profile).row(0, named=True)
+        step = Bubbles(profile).steps.row(0, named=True)
         assert step["bubble"] == pytest.approx(case["bubble_global_fraction"], abs=1e-8), where
         assert step["bubble_own"] == pytest.approx(case["bubble_own_fraction"], abs=1e-8), where
         assert (ranks.select(pl.sum_horizontal(PARTS)).to_series() == ranks["global_ns"]).all(), where
@@ -117,7 +117,7 @@ def test_expected_cases(golden: Path) -> None:
 def test_transfers_of_the_model_are_found() -> None:
     """1F1B on two stages with a slow link. Rank 0 waits 20-43 for B0 and gets it at 46, waits 96-109 for B2 and gets it
     at 112. Rank 1 starts at 13, waits 73-76 for F2 and gets it at 79, ends at 109; the step ends at 132."""
-    ranks = rank_bubbles(concluded(simulate(schedule("1f1b", 2, 3), Costs(10, 20, transfer=3))))
+    ranks = Bubbles(concluded(simulate(schedule("1f1b", 2, 3), Costs(10, 20, transfer=3)))).ranks
     parts = ranks.select("warm_up_ns", "forward_ns", "backward_ns", "transfer_ns", "late_ns", "cool_down_ns").rows()
     assert parts == [(0, 0, 23 + 13, 3 + 3, 0, 0), (13, 3, 0, 3, 0, 132 - 109)]
 
@@ -145,13 +145,13 @@ def jittered(draw: st.DrawFn) -> Profile:
 @settings(max_examples=20, deadline=None)
 @given(profile=jittered(), seed=st.integers(0, 1000))
 def test_rules_of_any_run(profile: Profile, seed: int) -> None:
-    ranks = rank_bubbles(profile)
+    ranks = Bubbles(profile).ranks
     window = ranks["step_end_ns"] - ranks["step_start_ns"]
     assert (ranks["busy_ns"] + ranks["global_ns"] == window).all()
     assert (ranks["busy_ns"] + ranks["own_ns"] == ranks["last_ns"] - ranks["first_ns"]).all()
     assert ranks.select(pl.min_horizontal("busy_ns", "own_ns", *PARTS)).to_series().min() >= 0  # type: ignore[operator]
     assert (ranks.select(pl.sum_horizontal(PARTS)).to_series() == ranks["global_ns"]).all()
-    slices = bubble_slices(profile).with_columns(length=pl.col("end_ns") - pl.col("start_ns"))
+    slices = Bubbles(profile).slices.with_columns(length=pl.col("end_ns") - pl.col("start_ns"))
     for cause, name in CAUSES.items():
         if cause != "optimizer":  # drawn as the optimizer's own blocks
             assert slices.filter(pl.col("cause") == name)["length"].sum() == ranks[f"{cause}_ns"].sum(), cause
@@ -161,5 +161,5 @@ def test_rules_of_any_run(profile: Profile, seed: int) -> None:
         declared=profile.declared,
     )
     shuffled = concluded(shuffled)
-    assert rank_bubbles(shuffled).equals(ranks)
-    assert step_bubbles(shuffled).equals(step_bubbles(profile))
+    assert Bubbles(shuffled).ranks.equals(ranks)
+    assert Bubbles(shuffled).steps.equals(Bubbles(profile).steps)

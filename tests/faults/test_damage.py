@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import ROOT
-from trace_export.analysis.bubbles import step_bubbles
+from trace_export.analysis.bubbles import Bubbles
 from trace_export.clocks.align import align
 from trace_export.model import Declared, Profile
 from trace_export.pipeline import completeness
@@ -57,7 +57,7 @@ def undamaged(sample: str) -> dict[tuple[int, int], tuple[float, int]]:
 
 def figures(profile: Profile) -> dict[tuple[int, int], tuple[float, int]]:
     """Bubble and length of each whole step."""
-    steps = step_bubbles(profile).filter("whole")
+    steps = Bubbles(profile).steps.filter("whole")
     return {(run, step): (bubble, end - start) for run, step, start, end, bubble in
             steps.select("run", "step", "start_ns", "end_ns", "bubble").iter_rows()}  # fmt: skip
 

@@ -32,6 +32,7 @@ from tests.faults.inputs import INPUTS
 from tests.support.command import command
 from tests.support.profiles import table, two_stages
 from trace_export import Run
+from trace_export.analysis.bubbles import Bubbles
 from trace_export.model import CLOCKS
 from trace_export.selection import Numbers
 from trace_export.workflow import render, requests, step_tasks
@@ -283,7 +284,7 @@ def only_files(patch: pytest.MonkeyPatch, world: World) -> None:
     patch.setattr(render, "announce", lambda *a: [])
     patch.setattr(render, "draw", lambda *a: None)
     patch.setattr(render, "pieces", lambda *a: steps if a[-1] else [(None, MADE)])
-    patch.setattr(render, "rank_bubbles", lambda *a: None)
+    patch.setattr(Bubbles, "ranks", None)
     patch.setattr(render.alignment_file, "write", write)
     patch.setattr(picture, "write_page", write)
     patch.setattr(OutputFormat, "load", lambda self: write)

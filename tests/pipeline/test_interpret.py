@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from trace_export.analysis import bubbles
 from trace_export.cli.app import app
 from trace_export.pipeline import edges, replicas, schedule_match, stages
 
@@ -20,6 +21,8 @@ FACTS = {
     "placement": stages.chunk_placement,
     "replicas": replicas.number_replicas,
     "schedule": schedule_match.recognise,
+    "windows of ranks": bubbles._windows,
+    "causes of gaps": bubbles._split,
 }
 
 

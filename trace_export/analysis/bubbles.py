@@ -12,7 +12,7 @@ The global bubble of a rank is split by cause (`CAUSES`); the parts add up to it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -39,117 +39,123 @@ here; late start: nothing is missing, but the block does not start (host, schedu
 before was not read, or has no number."""
 
 
-def rank_bubbles(profile: Profile) -> pl.DataFrame:
-    """A row per (run, step, rank) that has blocks, sorted so.
-
-    Columns: run, step, rank, stage, whole (whether every rank has the whole step), first_ns, last_ns (of the rank's
-    blocks), step_start_ns, step_end_ns (of all ranks'), busy_ns, global_ns and own_ns (the two bubbles), and a column
-    per cause, `warm_up_ns` … `cool_down_ns`, whose sum is global_ns.
-    """
-    return measure(profile).ranks
-
-
-@dataclass(frozen=True)
-class Bubbles:
-    """`ranks` as `rank_bubbles` has them; `waits`: the waits between blocks that ended with data from another rank
-    which was made meanwhile: src_rank, dst_rank, direction (F, B), length_ns from the data's making to the start."""
-
-    ranks: pl.DataFrame
-    waits: pl.DataFrame
-
-
-def measure(profile: Profile) -> Bubbles:
-    """The bubbles of all ranks and steps, by cause."""
-    work = _busy_blocks(profile.spans)
-    windows = _windows(work, profile.steps)
-    gaps = _split(_gaps(work), profile)
-    inner = ["forward_ns", "backward_ns", "transfer_ns", "late_ns", "unknown_ns"]
-    ranks = (
-        windows.join(_optimizer_tail(profile.spans, windows), on=RANK_STEP_KEY, how="left", nulls_equal=True)
-        .join(gaps.group_by(RANK_STEP_KEY).agg(pl.col(inner).sum()), on=RANK_STEP_KEY, how="left", nulls_equal=True)
-        .with_columns(pl.col(*inner, "optimizer_ns").fill_null(0))
-        .with_columns(
-            warm_up_ns=pl.col("first_ns") - pl.col("step_start_ns"),
-            cool_down_ns=pl.col("step_end_ns") - pl.col("last_ns") - pl.col("optimizer_ns"),
-        )
-        .join(profile.ranks.select("rank", "stage"), on="rank", how="left")
-        .select(
-            *STEP_KEY, "rank", "stage", "whole", "first_ns", "last_ns", "step_start_ns", "step_end_ns", "busy_ns",
-            "global_ns", "own_ns", *(f"{cause}_ns" for cause in CAUSES),
-        )
-        .sort(*STEP_KEY, "rank")
-    )  # fmt: skip
-    waits = gaps.filter(pl.col("made_ns") > pl.col("idle_ns"), pl.col("made_ns") <= pl.col("start_ns")).select(
-        src_rank="producer", dst_rank="rank", direction="direction", length_ns=pl.col("start_ns") - pl.col("made_ns")
-    )
-    return Bubbles(ranks, waits)
-
-
-def step_bubbles(profile: Profile) -> pl.DataFrame:
-    """run, step, start_ns, end_ns, ranks, whole, bubble, bubble_own, pipeline_ns, step_ns; sorted by (run, step).
-
-    The bubbles are the shares (0 … 1) of `pipeline_ns`, from start_ns to end_ns, in which the ranks are idle, by the
-    global and by the own-window definition. `step_ns` is the time from the start to that of the step with the next
-    number, as a training log counts it: with the optimizer and what else lies between; null where that step is absent.
-    """
-    return step_shares(_windows(_busy_blocks(profile.spans), profile.steps))
-
-
-def step_shares(ranks: pl.DataFrame) -> pl.DataFrame:
-    """`step_bubbles` from rows per rank as `rank_bubbles` gives them."""
-    own_window = pl.col("last_ns") - pl.col("first_ns")
-    length = pl.col("step_end_ns") - pl.col("step_start_ns")
-    return (
-        ranks.group_by(STEP_KEY)
-        .agg(
-            start_ns=pl.col("step_start_ns").first(),
-            end_ns=pl.col("step_end_ns").first(),
-            ranks=pl.len(),
-            whole=pl.col("whole").first(),
-            bubble=pl.when(length.sum() > 0).then(pl.col("global_ns").sum() / length.sum()),
-            bubble_own=pl.when(own_window.sum() > 0).then(pl.col("own_ns").sum() / own_window.sum()),
-        )
-        .sort(STEP_KEY)
-        .with_columns(pipeline_ns=pl.col("end_ns") - pl.col("start_ns"), step_ns=_TO_NEXT)
-    )
-
-
 _NEXT = pl.col("step").shift(-1).over("run")
 _TO_NEXT = pl.when(pl.col("step") + 1 == _NEXT).then(pl.col("start_ns").shift(-1).over("run") - pl.col("start_ns"))
 
 
-def bubble_slices(profile: Profile) -> pl.DataFrame:
-    """Every idle stretch of every rank as a slice: rank, stage, run, step, start_ns, end_ns, name (the cause, and the
-    stage that is waited for), cause (a value of `CAUSES`), waits_for (the rank whose block is missing, where it is
-    known), category (`bubble`); sorted by (rank, start_ns)."""
-    work = _busy_blocks(profile.spans)
-    windows = _windows(work, profile.steps)
-    gaps = _split(_gaps(work), profile)
-    ends = pl.col("idle_ns") + pl.col("forward_ns") + pl.col("backward_ns")
-    parts = [
-        _slice(windows, "warm_up", "step_start_ns", "first_ns"),
-        *(
-            _slice(gaps.filter(pl.col("direction") == way), cause, "idle_ns", ends, waits_for=pl.col("producer"))
-            for way, cause in (("F", "forward"), ("B", "backward"))
-        ),
-        _slice(gaps, "transfer", ends, ends + pl.col("transfer_ns"), waits_for=pl.col("producer")),
-        _slice(gaps.filter(pl.col("late_ns") > 0), "late", ends + pl.col("transfer_ns"), "start_ns"),
-        _slice(gaps.filter(pl.col("unknown_ns") > 0), "unknown", "idle_ns", "start_ns"),
-        *_tail_slices(profile.spans, windows),
-    ]
-    slices = pl.concat(parts).filter(pl.col("end_ns") > pl.col("start_ns"))
-    places = profile.ranks.select("rank", "stage")
-    waited = pl.format("{} of stage {}", "cause", "of_stage")
-    for_block = pl.col("cause").is_in([CAUSES["forward"], CAUSES["backward"]])
-    return (
-        slices.join(places, on="rank", how="left")
-        .join(places.rename({"rank": "waits_for", "stage": "of_stage"}), on="waits_for", how="left")
-        .with_columns(name=pl.when(for_block).then(waited).fill_null(pl.col("cause")))
-        .select(
-            "rank", "stage", *STEP_KEY, "start_ns", "end_ns", "name", "cause", "waits_for", category=pl.lit("bubble")
+class Bubbles:
+    """The bubbles of all ranks and steps of a profile. Each table is worked out once, when it is first asked for."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+
+    @cached_property
+    def ranks(self) -> pl.DataFrame:
+        """A row per (run, step, rank) that has blocks, sorted so.
+
+        Columns: run, step, rank, stage, whole (whether every rank has the whole step), first_ns, last_ns (of the rank's
+        blocks), step_start_ns, step_end_ns (of all ranks'), busy_ns, global_ns and own_ns (the two bubbles), and a
+        column per cause, `warm_up_ns` … `cool_down_ns`, whose sum is global_ns.
+        """
+        inner = ["forward_ns", "backward_ns", "transfer_ns", "late_ns", "unknown_ns"]
+        tail = _optimizer_tail(self.profile.spans, self._windows)
+        gaps = self._gaps.group_by(RANK_STEP_KEY).agg(pl.col(inner).sum())
+        return (
+            self._windows.join(tail, on=RANK_STEP_KEY, how="left", nulls_equal=True)
+            .join(gaps, on=RANK_STEP_KEY, how="left", nulls_equal=True)
+            .with_columns(pl.col(*inner, "optimizer_ns").fill_null(0))
+            .with_columns(
+                warm_up_ns=pl.col("first_ns") - pl.col("step_start_ns"),
+                cool_down_ns=pl.col("step_end_ns") - pl.col("last_ns") - pl.col("optimizer_ns"),
+            )
+            .join(self.profile.ranks.select("rank", "stage"), on="rank", how="left")
+            .select(
+                *STEP_KEY, "rank", "stage", "whole", "first_ns", "last_ns", "step_start_ns", "step_end_ns", "busy_ns",
+                "global_ns", "own_ns", *(f"{cause}_ns" for cause in CAUSES),
+            )
+            .sort(*STEP_KEY, "rank")
+        )  # fmt: skip
+
+    @cached_property
+    def steps(self) -> pl.DataFrame:
+        """run, step, start_ns, end_ns, ranks, whole, bubble, bubble_own, pipeline_ns, step_ns; sorted by (run, step).
+
+        The bubbles are the shares (0 … 1) of `pipeline_ns`, from start_ns to end_ns, in which the ranks are idle, by
+        the global and by the own-window definition. `step_ns` is the time from the start to that of the step with the
+        next number, as a training log counts it: with the optimizer and what else lies between; null where that step is
+        absent.
+        """
+        own_window = pl.col("last_ns") - pl.col("first_ns")
+        length = pl.col("step_end_ns") - pl.col("step_start_ns")
+        return (
+            self._windows.group_by(STEP_KEY)
+            .agg(
+                start_ns=pl.col("step_start_ns").first(),
+                end_ns=pl.col("step_end_ns").first(),
+                ranks=pl.len(),
+                whole=pl.col("whole").first(),
+                bubble=pl.when(length.sum() > 0).then(pl.col("global_ns").sum() / length.sum()),
+                bubble_own=pl.when(own_window.sum() > 0).then(pl.col("own_ns").sum() / own_window.sum()),
+            )
+            .sort(STEP_KEY)
+            .with_columns(pipeline_ns=pl.col("end_ns") - pl.col("start_ns"), step_ns=_TO_NEXT)
         )
-        .sort("rank", "start_ns")
-    )  # fmt: skip
+
+    @cached_property
+    def waits(self) -> pl.DataFrame:
+        """The waits between blocks that ended with data from another rank which was made meanwhile: src_rank, dst_rank,
+        direction (F, B), length_ns from the data's making to the start."""
+        made, start = pl.col("made_ns"), pl.col("start_ns")
+        return self._gaps.filter(made > pl.col("idle_ns"), made <= start).select(
+            src_rank="producer", dst_rank="rank", direction="direction", length_ns=start - made
+        )
+
+    @cached_property
+    def slices(self) -> pl.DataFrame:
+        """Every idle stretch of every rank as a slice, sorted by (rank, start_ns).
+
+        Columns: rank, stage, run, step, start_ns, end_ns, name (the cause, and the stage that is waited for), cause (a
+        value of `CAUSES`), waits_for (the rank whose block is missing, where it is known), category (`bubble`).
+        """
+        windows, gaps = self._windows, self._gaps
+        ends = pl.col("idle_ns") + pl.col("forward_ns") + pl.col("backward_ns")
+        parts = [
+            _slice(windows, "warm_up", "step_start_ns", "first_ns"),
+            *(
+                _slice(gaps.filter(pl.col("direction") == way), cause, "idle_ns", ends, waits_for=pl.col("producer"))
+                for way, cause in (("F", "forward"), ("B", "backward"))
+            ),
+            _slice(gaps, "transfer", ends, ends + pl.col("transfer_ns"), waits_for=pl.col("producer")),
+            _slice(gaps.filter(pl.col("late_ns") > 0), "late", ends + pl.col("transfer_ns"), "start_ns"),
+            _slice(gaps.filter(pl.col("unknown_ns") > 0), "unknown", "idle_ns", "start_ns"),
+            *_tail_slices(self.profile.spans, windows),
+        ]
+        slices = pl.concat(parts).filter(pl.col("end_ns") > pl.col("start_ns"))
+        places = self.profile.ranks.select("rank", "stage")
+        waited = pl.format("{} of stage {}", "cause", "of_stage")
+        for_block = pl.col("cause").is_in([CAUSES["forward"], CAUSES["backward"]])
+        return (
+            slices.join(places, on="rank", how="left")
+            .join(places.rename({"rank": "waits_for", "stage": "of_stage"}), on="waits_for", how="left")
+            .with_columns(name=pl.when(for_block).then(waited).fill_null(pl.col("cause")))
+            .select(
+                "rank", "stage", *STEP_KEY, "start_ns", "end_ns", "name", "cause", "waits_for",
+                category=pl.lit("bubble"),
+            )
+            .sort("rank", "start_ns")
+        )  # fmt: skip
+
+    @cached_property
+    def _work(self) -> pl.DataFrame:
+        return _busy_blocks(self.profile.spans)
+
+    @cached_property
+    def _windows(self) -> pl.DataFrame:
+        return _windows(self._work, self.profile.steps)
+
+    @cached_property
+    def _gaps(self) -> pl.DataFrame:
+        return _split(_gaps(self._work), self.profile)
 
 
 def _busy_blocks(spans: pl.DataFrame) -> pl.DataFrame:

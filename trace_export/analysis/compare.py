@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 import orjson
 import polars as pl
 
-from trace_export.analysis import bubbles
-from trace_export.analysis.bubbles import CAUSES
+from trace_export.analysis.bubbles import CAUSES, Bubbles
 from trace_export.analysis.report_tables import Place, ReportTable
 from trace_export.analysis.verdict import Sentence
 from trace_export.analysis.whole_steps import counted, of_whole_steps
@@ -144,8 +143,8 @@ def _sentences(comparison: Comparison) -> Iterator[Sentence]:
 
 def _run_figures(profile: Profile) -> pl.DataFrame:
     """what, value: a run in a few numbers."""
-    ranks = bubbles.rank_bubbles(profile)
-    steps = counted(bubbles.step_shares(ranks))
+    measured = Bubbles(profile)
+    ranks, steps = measured.ranks, counted(measured.steps)
     parts = ranks.group_by(STEP_KEY).agg(pl.col("busy_ns", *(f"{c}_ns" for c in CAUSES)).mean())
     rows = [("step time", steps["step_ns"].median()), ("pipeline time", steps["pipeline_ns"].median())]
     rows += [("busy", parts["busy_ns"].median())]

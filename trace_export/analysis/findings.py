@@ -35,7 +35,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What causes are found from: a profile of whole steps, its `bubbles.step_bubbles` and `bubbles.rank_bubbles`, the
+    """What causes are found from: a profile of whole steps, its `Bubbles.steps` and `Bubbles.ranks`, the
     tables of `stragglers`, and the theory."""
 
     profile: Profile

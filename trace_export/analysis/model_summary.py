@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trace_export.analysis.bubbles import step_bubbles
+from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.formulas import closed_form
 from trace_export.analysis.theory import in_flight
 from trace_export.model import Profile
@@ -32,7 +32,7 @@ class ModelSummary:
 
 def summarise(schedule: Schedule, profile: Profile, costs: Costs) -> ModelSummary:
     """The summary of `schedule`, simulated with `costs` in nanoseconds."""
-    step = step_bubbles(profile).row(0, named=True)
+    step = Bubbles(profile).steps.row(0, named=True)
     share = 1 if schedule.placement == "both" else schedule.chunks
     inputs, weights = (costs.backward, costs.weight) if schedule.splits else (costs.backward / 2, costs.backward / 2)
     form = closed_form(schedule, *(share * t for t in (costs.forward, inputs + weights, inputs, weights)))

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 import orjson
 import polars as pl
 
-from trace_export.analysis import bubbles, stragglers
-from trace_export.analysis.bubbles import CAUSES
+from trace_export.analysis import stragglers
+from trace_export.analysis.bubbles import CAUSES, Bubbles
 from trace_export.analysis.findings import Evidence
 from trace_export.analysis.report_markdown import markdown
 from trace_export.analysis.report_tables import DEFINITIONS, PARTS, ReportTable, tables
@@ -28,8 +28,8 @@ HOSTS_SHOWN = 8
 class Report:
     """A run's analysis; times in nanoseconds, shares from 0 to 1.
 
-    `steps` as `bubbles.step_bubbles`. All that is a mean over steps is one over whole steps, where there are any.
-    `ranks` as `bubbles.rank_bubbles` (not in the JSON document: it has a row for each rank and step).
+    `steps` as `Bubbles.steps`. All that is a mean over steps is one over whole steps, where there are any.
+    `ranks` as `Bubbles.ranks` (not in the JSON document: it has a row for each rank and step).
     `stages`: run, step, stage, ranks and, as means over the ranks, busy_ns, global_ns, own_ns and a column per cause.
     `causes`: cause, idle_ns (mean per rank and step), share (of the step). `slow_stages`, `slow_ranks`, `slow_links`
     as in `stragglers`. `theory` as in `theory.explain`. `time`: where the time of the steps went, by stragglers and
@@ -104,13 +104,13 @@ class Report:
         return f"{ranks} rank{'s' * (ranks != 1)} on {hosts}{when}"
 
 
-def report(profile: Profile, time: StepTime | None = None) -> Report:
+def report(profile: Profile, time: StepTime | None = None, measured: Bubbles | None = None) -> Report:
     """The whole analysis of a profile that has been interpreted and aligned. `time`: where its time went, if that is
-    known, as from the whole run of which this is a part."""
-    measured = bubbles.measure(profile)
+    known, as from the whole run of which this is a part. `measured`: its bubbles, where they have been measured."""
+    measured = measured or Bubbles(profile)
+    steps = measured.steps
     whole = of_whole_steps(profile)
-    usual = measured if whole is profile else bubbles.measure(whole)
-    steps = bubbles.step_shares(measured.ranks)
+    usual = measured if whole is profile else Bubbles(whole)
     stages = (
         measured.ranks.group_by(*STEP_KEY, "stage")
         .agg(pl.len().alias("ranks"), pl.col("busy_ns", "global_ns", "own_ns", *PARTS).mean())

@@ -79,7 +79,7 @@ def slow_links(profile: Profile, waits: pl.DataFrame) -> pl.DataFrame:
     """src_rank, dst_rank, direction, transfers, median_ns, peers_ns, ratio, gbit_s, slow; slowest first.
 
     A transfer lasts from when both sides are there to the end of the receive (`messages`); where there are none, from
-    the making of the data to the start of the block that waited for them (`waits` of `bubbles.measure`). The peers are
+    the making of the data to the start of the block that waited for them (`Bubbles.waits`). The peers are
     the links between the same stages, or where there is one only, all of that direction.
     """
     seconds = pl.col("length_ns") / 1e9

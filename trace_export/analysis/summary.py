@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from trace_export.analysis.bubbles import step_bubbles
+from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.whole_steps import counted
 from trace_export.errors import TraceExportError
 from trace_export.model import Note, Profile
@@ -38,10 +38,10 @@ class Summary:
     failures: tuple[TraceExportError, ...]
 
 
-def summarise(profile: Profile, failures: Sequence[TraceExportError] = ()) -> Summary:
-    """The summary of a profile that has been interpreted and aligned."""
+def summarise(measured: Bubbles, failures: Sequence[TraceExportError] = ()) -> Summary:
+    """The summary of the profile whose bubbles were `measured`, which has been interpreted and aligned."""
+    profile, all_steps = measured.profile, measured.steps
     drawn = profile.ranks.join(profile.spans, on="rank", how="semi")
-    all_steps = step_bubbles(profile)
     steps = counted(all_steps)
     named = pl.when(pl.col("kind").is_null()).then(pl.lit("other")).otherwise("kind").alias("kind")
     counts = profile.spans.select(named).group_by("kind").len().sort("kind")

@@ -58,7 +58,7 @@ class _StageWork:
 
 
 def explain(profile: Profile, steps: pl.DataFrame) -> Theory:
-    """The theory of the profile's schedule; `steps` are its `bubbles.step_bubbles`. Needs `Profile.interpretation`.
+    """The theory of the profile's schedule; `steps` are its `Bubbles.steps`. Needs `Profile.interpretation`.
 
     Where the order fits no schedule, only the recognition is filled.
     """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, get_args
 
 import polars as pl
 
-from trace_export.analysis.bubbles import bubble_slices, rank_bubbles, step_bubbles
+from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.clock_words import clock_texts
 from trace_export.chart.block_names import block_name, has_chunks
 from trace_export.chart.chart import Chart
@@ -76,8 +76,9 @@ def _paths(options: WriteOptions, log_dir: Path) -> dict[Format, Path]:
     return output_paths(options.formats, options.out, log_dir, gzip=options.gzip)
 
 
-def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
-    """The chart of a profile: tracks, slices, arrows, counters; and what analysis and theory add to it."""
+def draw(profile: Profile, measured: Bubbles, options: WriteOptions, detail: Detail) -> Chart:
+    """The chart of a profile, whose bubbles were `measured`: tracks, slices, arrows, counters; and what analysis and
+    theory add to it."""
     return lay_out(
         profile,
         ChartOptions(
@@ -89,16 +90,16 @@ def draw(profile: Profile, options: WriteOptions, detail: Detail) -> Chart:
             clocks=clock_texts(profile),
             device_tasks=partial(task_batches, profile),
             edges=drawable_edges(profile)[0],
-            step_arguments=_step_arguments(profile),
-            overlays=tuple(_overlays(profile, options)),
+            step_arguments=_step_arguments(measured.steps),
+            overlays=tuple(_overlays(profile, measured, options)),
         ),
     )
 
 
-def _overlays(profile: Profile, options: WriteOptions) -> Iterator[Overlay]:
+def _overlays(profile: Profile, measured: Bubbles, options: WriteOptions) -> Iterator[Overlay]:
     if options.bubbles:
         first_of_stage = pl.col("rank") == pl.col("rank").min().over("stage")
-        yield Overlay("stage {} · idle", bubble_slices(profile).filter(first_of_stage))
+        yield Overlay("stage {} · idle", measured.slices.filter(first_of_stage))
     if options.model and (plan := profile.interpreted.recognition.named) is not None:
         from trace_export.analysis.theory import modelled_blocks
 
@@ -111,9 +112,9 @@ def _overlays(profile: Profile, options: WriteOptions) -> Iterator[Overlay]:
         yield beside(options.beside, options.names[1])
 
 
-def _step_arguments(profile: Profile) -> pl.DataFrame:
-    """What each step says of itself: its times and its bubble, and where some are not whole, that it is not."""
-    steps = step_bubbles(profile)
+def _step_arguments(steps: pl.DataFrame) -> pl.DataFrame:
+    """What each of the `steps` (`Bubbles.steps`) says of itself: its times and its bubble, and where some are not
+    whole, that it is not."""
     marks = [] if steps["whole"].all() else [pl.when(~pl.col("whole")).then(pl.lit("no")).alias("whole")]
     ms = [(pl.col(f"{what}_ns") / 1e6).alias(f"{what} ms") for what in ("step", "pipeline")]
     return steps.select("run", "step", *ms, (100 * pl.col("bubble")).alias("bubble %"), *marks)
@@ -121,6 +122,7 @@ def _step_arguments(profile: Profile) -> pl.DataFrame:
 
 def write(
     profile: Profile,
+    measured: Bubbles,
     options: WriteOptions,
     log_dir: Path,
     outputs: Outputs,
@@ -152,29 +154,29 @@ def write(
             write_to(temporary)
 
     for steps, piece in parts:
-        chart = draw(piece, options, detail)
+        chart = draw(piece, measured if piece is profile else Bubbles(piece), options, detail)
         for name, path in files["trace"].items():
             put(with_steps(path, steps), partial(BY_NAME[name].load(), chart, gzip=options.gzip))
     for name, path in files["table"].items():
         put(path, partial(BY_NAME[name].load(), profile))
     if files["picture"]:
-        chart, bubbles = draw(profile, options, "spans"), _bubbles(profile, options)
+        chart, bubbles = draw(profile, measured, options, "spans"), _bubbles(measured, options)
         for name, path in files["picture"].items():
             put(path, partial(BY_NAME[name].load(), chart, format=name, steps=options.steps, bubbles=bubbles))
     if alignment:
         put(alignment, partial(alignment_file.write, profile))
 
 
-def _bubbles(profile: Profile, options: WriteOptions) -> pl.DataFrame:
+def _bubbles(measured: Bubbles, options: WriteOptions) -> pl.DataFrame:
     """The bubbles of all ranks that pictures show, those of another run with its name in `of_run`."""
-    own = rank_bubbles(profile).with_columns(of_run=pl.lit(None, pl.String))
+    own = measured.ranks.with_columns(of_run=pl.lit(None, pl.String))
     if options.beside is None:
         return own
-    return pl.concat([own, rank_bubbles(options.beside).with_columns(of_run=pl.lit(options.names[1]))])
+    return pl.concat([own, Bubbles(options.beside).ranks.with_columns(of_run=pl.lit(options.names[1]))])
 
 
 def write_report(
-    profile: Profile, result: Report, name: str, path: Path, outputs: Outputs, steps: Numbers | None = None
+    measured: Bubbles, result: Report, name: str, path: Path, outputs: Outputs, steps: Numbers | None = None
 ) -> None:
     """One self-contained HTML page on the run called `name`: the answer, the chart, the tables of its report.
 
@@ -183,11 +185,11 @@ def write_report(
     from trace_export.writers.pictures import picture
     from trace_export.writers.pictures.page import Contents
 
-    chart = draw(profile, WriteOptions(bubbles=True), "spans")
+    chart = draw(measured.profile, measured, WriteOptions(bubbles=True), "spans")
     with outputs.file(path) as temporary:
         texts = [sentence.text for sentence in result.verdict]
         contents = Contents(f"Pipeline report: {name}", result.heading, texts, result.tables())
-        picture.write_page(chart, temporary, contents, steps, bubbles=rank_bubbles(profile))
+        picture.write_page(chart, temporary, contents, steps, bubbles=measured.ranks)
 
 
 def announce(profile: Profile, options: WriteOptions, detail: Detail) -> list[Note]:

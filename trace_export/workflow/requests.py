@@ -96,7 +96,7 @@ def report(
         outputs.check([page] if page else [])
         run = _run(wanted, located, progress)
         if page:
-            render.write_report(run.profile, run.report(), run.name, page, outputs, wanted.part.steps)
+            render.write_report(run._bubbles, run.report(), run.name, page, outputs, wanted.part.steps)
     return run, outputs.written
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
+from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.size import drawn_ranks
 from trace_export.choices import Align, ColorBy, Format, Tracks
 from trace_export.clocks import align as clock_alignment
@@ -64,6 +65,8 @@ class Run:
     """Of the sources of which device tasks are still to be read, see `reading.sizes`."""
     _inputs: tuple[Path, ...] = ()
     """All files that may have been read, which no output replaces."""
+    _measured: Bubbles | None = None
+    """The bubbles of the selected part, where they were measured before."""
 
     @property
     def log_dir(self) -> Path:
@@ -116,6 +119,10 @@ class Run:
     def clocks(self) -> pl.DataFrame:
         return self.profile.clocks
 
+    @cached_property
+    def _bubbles(self) -> Bubbles:
+        return self._measured or Bubbles(self.profile)
+
     @property
     def notes(self) -> tuple[Note, ...]:
         return self._checked.notes
@@ -153,13 +160,13 @@ class Run:
 
         Raises UsageError; NothingToExportError as soon as a table is asked for and has no block.
         """
-        return replace(self, _selection=selection(steps, stages, window))
+        return replace(self, _selection=selection(steps, stages, window), _measured=None)
 
     def summary(self) -> Summary:
         """The run in a few facts: how much was read, and how sure its clocks are."""
         from trace_export.analysis.summary import summarise
 
-        return summarise(self.profile, self.failures)
+        return summarise(self._bubbles, self.failures)
 
     def report(self) -> Report:
         """Bubbles, stragglers, schedule and theory: frames, see `trace_export.Report`."""
@@ -169,7 +176,7 @@ class Run:
     def _report(self) -> Report:
         from trace_export.analysis.report import report
 
-        return report(self.profile, self._step_time)
+        return report(self.profile, self._step_time, self._bubbles)
 
     def what_if(self) -> Slowdown:
         """How much slower the steps are than they would be without stragglers, by type of operation, replica, stage
@@ -261,7 +268,7 @@ class Run:
         """
         page = report_page(arguments.path_or_none(path, "path"), self.log_dir)
         with Outputs(self._inputs, force=arguments.flag(force, "force")) as outputs:
-            render.write_report(self.profile, self.report(), self.name, page, outputs, self._selection.steps)
+            render.write_report(self._bubbles, self.report(), self.name, page, outputs, self._selection.steps)
         return page
 
 
@@ -315,8 +322,8 @@ def drawn(run: Run, options: WriteOptions, outputs: Outputs, progress: Progress 
             profile, lost = with_device_tasks(run, drawn_ranks(profile, options.tracks), folder, progress)
             failures = (*failures, *lost)
         notes = render.announce(profile, options, detail)
-        render.write(profile.with_notes(notes), options, run.log_dir, outputs, detail, progress)
-    return replace(run, _recorded=run._recorded.with_notes(notes), failures=failures)
+        render.write(profile.with_notes(notes), run._bubbles, options, run.log_dir, outputs, detail, progress)
+    return replace(run, _recorded=run._recorded.with_notes(notes), failures=failures, _measured=run._bubbles)
 
 
 def with_device_tasks(

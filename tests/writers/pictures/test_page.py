@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page
 
 from tests.support.browser import browser, opened, pixels
 from tests.writers.pictures.test_picture import MS, run_of
-from trace_export.analysis.bubbles import rank_bubbles
+from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.report_tables import Place, ReportTable
 from trace_export.chart.colours import FILLS
 from trace_export.chart.layout import lay_out
@@ -49,7 +49,7 @@ def profile() -> Profile:
 
 @pytest.fixture
 def path(profile: Profile, tmp_path: Path) -> Path:
-    picture.write(lay_out(profile), tmp_path / "chart.html", "html", bubbles=rank_bubbles(profile))
+    picture.write(lay_out(profile), tmp_path / "chart.html", "html", bubbles=Bubbles(profile).ranks)
     return tmp_path / "chart.html"
 
 

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser
 
 from tests.support.browser import browser, opened, pixels
 from tests.support.profiles import concluded
-from trace_export.analysis.bubbles import CAUSES, bubble_slices, rank_bubbles
+from trace_export.analysis.bubbles import CAUSES, Bubbles
 from trace_export.chart.chart import Chart
 from trace_export.chart.colours import FILLS, IDLE_FILLS, TEXT, shade
 from trace_export.chart.layout import ChartOptions, Overlay, lay_out
@@ -107,7 +107,7 @@ def test_overlapped_pairs_name_both(tmp_path: Path) -> None:
 
 def test_bubbles_are_those_of_the_formula(tmp_path: Path) -> None:
     profile = run_of("1f1b", 4, 8)
-    root = drawn(lay_out(profile), tmp_path, bubbles=rank_bubbles(profile))
+    root = drawn(lay_out(profile), tmp_path, bubbles=Bubbles(profile).ranks)
     texts = texts_of(root)
     assert texts.count(f"{3 / (8 + 3):.1%}") == 4  # (p - 1) / (m + p - 1) on each of the stages
     assert any("global bubble" in text for text in texts)
@@ -171,7 +171,7 @@ def test_bubbles_by_cause_lie_in_their_step(tmp_path: Path) -> None:
     profile = run_of("gpipe", 2, 2, steps=2)
     profile = replace(profile, spans=profile.spans.with_columns(run=pl.lit(0, pl.Int32)))
     root = drawn(
-        lay_out(profile, ChartOptions(overlays=(Overlay("stage {} · idle", bubble_slices(profile)),))), tmp_path
+        lay_out(profile, ChartOptions(overlays=(Overlay("stage {} · idle", Bubbles(profile).slices),))), tmp_path
     )
     texts = texts_of(root)
     assert [text for text in texts if text.startswith("step ")] == ["step 0 · 6 ms", "step 1 · 6 ms"]
