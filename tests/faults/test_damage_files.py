@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.damage_files import CASES, OF_FILES, OF_RECORDS, RUNS, make, rewrite
 from trace_export import Run, TraceExportError, load
-from trace_export.analysis.bubbles import step_bubbles
+from trace_export.analysis.bubbles import Bubbles
 
 RIGHT = 0.01
 """So much may the bubble of a step differ, and its length in proportion."""
@@ -26,7 +26,7 @@ def read(folder: Path) -> Run:
 
 def figures(run: Run) -> Figures:
     """Bubble and length of each whole step."""
-    steps = step_bubbles(run.profile).filter("whole")
+    steps = Bubbles(run.profile).steps.filter("whole")
     return {(which, step): (bubble, end - start) for which, step, start, end, bubble in
             steps.select("run", "step", "start_ns", "end_ns", "bubble").iter_rows()}  # fmt: skip
 
