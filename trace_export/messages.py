@@ -123,6 +123,12 @@ NOTES: dict[str, Explanation] = {
         "PyTorch and MindSpore profiles lie in one folder and were read as one run.",
         "Export each run from a folder of its own.",
     ),
+    "forwards-differ": Explanation(
+        "In a capture without named passes the sequence numbers of operators give another number of forwards than the "
+        "threads and transfers of the launches do. The numbers were used.",
+        "Look at the first step in the trace; mark the passes in the training script for certainty "
+        "([how](collect/instrument.md)).",
+    ),
     "forwards-unknown": Explanation(
         "In a capture without named passes the forwards of a step could not be told from its other work, often because "
         "the capture lacks a part of the step. Its backwards are certain and are drawn, its forwards are not.",
@@ -188,6 +194,11 @@ NOTES: dict[str, Explanation] = {
     "no-whole-step": Explanation(
         "Every step lacks blocks on some rank. Bubble, step time, stragglers and theory are of incomplete steps.",
         "Record at least one whole step on all ranks. Compare these figures with no others.",
+    ),
+    "pairs-differ": Explanation(
+        "The sequence numbers of operators say to which forward a backward belongs, and the order of the blocks says "
+        "otherwise. The numbers count: a framework may run the backwards in an order of its own.",
+        "Nothing.",
     ),
     "process-without-blocks": Explanation(
         "Processes in which no pass is named, and in whose launches none was found. The text has the most frequent "

@@ -46,14 +46,16 @@ SPAN_ID = pl.UInt32()
 SPANS: Schema = {
     "id": SPAN_ID, "rank": INT, "run": INT, "step": INT, "kind": TEXT, "microbatch": INT, "chunk": INT,
     "microbatch_b": INT, "chunk_b": INT, "phase": TEXT, "start_ns": TIME, "end_ns": TIME, "marker": TEXT,
-    "origin": TEXT, "labels": TEXT,
+    "origin": TEXT, "labels": TEXT, "pair": INT,
 }  # fmt: skip
 """A block of pipeline work on a rank. `id` names it in `EDGES` however the table is filtered (null until
 `pipeline.interpret` has numbered the blocks). `kind`: F forward, B backward (input gradient where W blocks exist), W
 weight gradient, FB an overlapped pair (microbatch, chunk are the forward's; microbatch_b, chunk_b the backward's), OPT
 optimizer; null for named work that is none of these. `chunk` is the model chunk on the rank, from 0. `marker` is the
 original text. `origin` says whose time it is: `device`, `host`, or `inferred` (the block itself was found from other
-signs). `labels` is `inferred` where microbatch or chunk come from order or schedule and not from the data."""
+signs). `labels` is `inferred` where microbatch or chunk come from order or schedule and not from the data. `pair`:
+blocks of a rank with the same number are of one micro-batch in one chunk, as sequence numbers say; null where there
+are none."""
 
 WORK_KINDS = ("F", "B", "W", "FB")
 """The kinds of span that are work on a micro-batch: what a pipeline schedule orders and what makes a rank busy."""

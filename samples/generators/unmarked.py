@@ -67,6 +67,7 @@ class Program:
     """What runs, and how. `schedule`: 1f1b, interleaved (two chunks) or zb-h1. `host_transfers`: activations go
     through the host, with copies and waits in place of NCCL. `waits`: the calling thread waits after each transfer.
     `varying`: the experts launch as many kernels as their load asks for. `graphs`: each layer is a graph.
+    `operators`: they are recorded, with their sequence numbers (emit_nvtx, cpu_op).
     `one_thread`: the calling thread launches the backwards too. `marked`: stages whose passes have ranges around their
     launches after all."""
 
@@ -83,6 +84,7 @@ class Program:
     waits: bool = True
     host_transfers: bool = False
     one_thread: bool = False
+    operators: bool = False
     marked: frozenset[int] = frozenset()
 
     @property
@@ -120,6 +122,7 @@ class Recorder(Protocol):
     def graph(self, start: int, end: int, call: int, number: int) -> None: ...
     def copy(self, start: int, end: int, call: int, kind: int) -> None: ...
     def range(self, start: int, end: int, name: str) -> None: ...
+    def operator(self, start: int, end: int, number: int, *, node: bool) -> None: ...
 
 
 class Nsight:
@@ -152,6 +155,16 @@ class Nsight:
     def range(self, start: int, end: int, name: str) -> None:
         self.export.range(self.process, start, end, name)
 
+    def operator(self, start: int, end: int, number: int, *, node: bool) -> None:
+        """emit_nvtx writes the number into the range of the node's function, inside that of its evaluation."""
+        if not node:
+            self.export.range(self.process, start, end, f"aten::linear, seq = {number}, op_id = {start % 9973}")
+            return
+        thread = self.process + AUTOGRAD
+        around = "autograd::engine::evaluate_function: MmBackward0, op_id = 3"
+        self.export.range(self.process, start, end, around, thread=thread)
+        self.export.range(self.process, start + 1, end - 1, f"MmBackward0, seq = {number}, op_id = 4", thread=thread)
+
 
 class Kineto:
     """A trace of torch.profiler."""
@@ -179,6 +192,11 @@ class Kineto:
     def range(self, start: int, end: int, name: str) -> None:
         self.trace.range(start, end, name)
 
+    def operator(self, start: int, end: int, number: int, *, node: bool) -> None:
+        name = "autograd::engine::evaluate_function: MmBackward0" if node else "aten::linear"
+        thread = MAIN + AUTOGRAD if node else MAIN
+        self.trace.add("cpu_op", name, start, end, thread, **{"Sequence number": number, "Fwd thread id": int(node)})
+
 
 def short_name(name: str) -> str:
     """The name of a kernel without its type, arguments and spaces: `flash_fwd_kernel`."""
@@ -193,7 +211,10 @@ class Rank:
     stage: int
     recorder: Recorder
     chance: random.Random
-    graphs: int = field(default=0, init=False)
+    numbers: int = field(default=100, init=False)
+    """The next sequence number."""
+    forwards: dict[tuple[int, int | None, int], range] = field(default_factory=dict, init=False)
+    """Step, micro-batch and chunk of a forward → the sequence numbers of its operators."""
 
     def product(self, part: int) -> str:
         tile = 128 + 64 * (self.chance.randrange(4) if self.program.varying else part % 3)
@@ -262,10 +283,23 @@ class Rank:
             launch += LAUNCH
             engine = block.kind == "B" and not (number == 0 and name == FILL) and not self.program.one_thread
             self.launch(name, launch, block.start_ns if name == "*" else next(times), engine=engine)
+            if self.program.operators and block.kind in "FB" and (engine or block.kind == "F"):
+                number = self.numbered(block, len(names), number)
+                self.recorder.operator(launch - US, launch + 3 * US, number, node=engine)
         if self.stage in self.program.marked:
             name = "Optimizer" if block.kind == "OPT" else f"{block.kind}{block.microbatch}.{block.chunk or 0}.0"
             self.recorder.range(block.start_ns - 19 * US, launch + LAUNCH // 2, name)
         return launch
+
+    def numbered(self, block: Block, kernels: int, place: int) -> int:
+        """The sequence number of the operator or node that launches a kernel. The backward runs through those of its
+        forward from the last to the first."""
+        key = (block.step, block.microbatch, block.chunk or 0)
+        if block.kind == "F" and place == 0:
+            self.forwards[key] = range(self.numbers, self.numbers + kernels)
+            self.numbers += kernels
+        own = self.forwards[key]
+        return own[place] if block.kind == "F" else own[(kernels - 1 - place) * (len(own) - 1) // max(1, kernels - 1)]
 
     def launch(self, name: str, at: int, when: int | tuple[int, int], *, engine: bool) -> None:
         graph = name.startswith("graph ")

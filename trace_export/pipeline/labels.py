@@ -43,7 +43,10 @@ def label(profile: Profile, undetermined: pl.Series) -> Profile:
         labelled, own_notes = _of_pipeline(pipeline, ends, stages, profile.declared)
         found.append(conform(labelled, _FOUND))
         notes += own_notes
-    filled = _filled(profile.spans, pl.concat(found))
+    filled, differing = with_numbers_of_pairs(_filled(profile.spans, pl.concat(found)))
+    if differing:
+        text = "backwards and weight gradients whose sequence numbers contradict their order; the numbers count"
+        notes.append(Note("pairs-differ", "note", text, count=differing))
     open_blocks = filled.join(work.select("rank").unique(), on="rank", how="semi").filter(
         (FORWARDS | (pl.col("kind") == "B")) & pl.col("microbatch").is_null()
     )
@@ -81,6 +84,28 @@ def _filled(spans: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
         *(pl.coalesce(f"{c}_found", c).alias(c) for c in [*NUMBERS, "phase"]),
         labels=pl.when(by_order).then(pl.lit("inferred")).otherwise("labels"),
     )
+
+
+def with_numbers_of_pairs(spans: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """The blocks, where backwards and weight gradients have the micro-batch and chunk of the forward of their pair; and
+    how many had others."""
+    forward = pl.col("kind") == "F"
+    forwards = spans.filter(forward & pl.col("pair").is_not_null() & pl.col("microbatch").is_not_null())
+    if forwards.is_empty():
+        return spans, 0
+    numbers = ["microbatch", "chunk"]
+    found = forwards.select("rank", "run", "pair", *numbers).unique(["rank", "run", "pair"], keep="first")
+    joined = spans.join(found, on=["rank", "run", "pair"], how="left", suffix="_paired", maintain_order="left")
+    paired = pl.col("microbatch_paired").is_not_null() & ~forward
+    differs = paired & pl.any_horizontal(
+        (pl.col(c) != pl.col(f"{c}_paired")).fill_null(False) for c in numbers
+    )  # fmt: skip
+    count = joined.select(differs.sum()).item()
+    labelled = joined.with_columns(
+        *(pl.when(paired).then(f"{c}_paired").otherwise(c).alias(c) for c in numbers),
+        labels=pl.when(paired).then(pl.lit("inferred")).otherwise("labels"),
+    )
+    return labelled.select(spans.columns), count
 
 
 def _of_pipeline(
@@ -147,9 +172,12 @@ def _by_plan(
     work: pl.DataFrame, ends: pl.DataFrame, counted: pl.DataFrame, numbering: Numbering | None
 ) -> pl.DataFrame:
     """`_FOUND` for the steps that follow one plan."""
-    if numbering is None or not numbering.exact:
-        return _by_occurrence(work, counted, None if numbering is None else numbering.plan)
+    if numbering is None:
+        return _by_occurrence(work, counted, None)
     plan = numbering.plan
+    if not numbering.exact:
+        found = _by_occurrence(work, counted, plan)
+        return found if numbering.weights else _without_uncertain_weights(work, found, plan)
     placed = labels_by_position.positions(work, ends, plan)
     if placed.height < work.height:
         steps = work.partition_by("run", "step")
@@ -177,6 +205,15 @@ def _by_occurrence(work: pl.DataFrame, counted: pl.DataFrame, plan: Plan | None)
     nth = pl.int_range(pl.len(), dtype=INT).over("stage", "kind")
     table = profile_blocks(plan, _stages(rows)).with_columns(nth=nth)
     return conform(rows.select("row", "stage", "kind", "nth").join(table, on=["stage", "kind", "nth"]), _FOUND)
+
+
+def _without_uncertain_weights(work: pl.DataFrame, found: pl.DataFrame, plan: Plan) -> pl.DataFrame:
+    """`found` without the weight gradients of steps in which a rank has not as many as the plan."""
+    weight = pl.col("kind") == "W"
+    planned = profile_blocks(plan, _stages(work)).filter(weight).group_by("stage").agg(planned=pl.len())
+    own = work.filter(weight).join(planned, on="stage", how="left")
+    wrong = own.filter(pl.len().over(RANK_STEP_KEY) != pl.col("planned").fill_null(0))
+    return found.filter(~pl.col("row").is_in(wrong["row"].implode()))
 
 
 def _labels_at(work: pl.DataFrame, places: pl.DataFrame, plan: Plan) -> pl.DataFrame:

@@ -83,15 +83,18 @@ def borne_out(plan: Plan, present: int, recorded: int) -> bool:
 
 
 class Numbering(NamedTuple):
-    """`exact`: the blocks come in the plan's order; else only the order of each kind is the plan's."""
+    """`exact`: the blocks come in the plan's order; else only the order of each kind is the plan's. `weights`: so do
+    the weight gradients; else the plan is that of the forwards and backwards alone."""
 
     plan: Plan
     exact: bool
+    weights: bool = True
 
 
 def exact_plan(seen: Mapping[int, str], stages: int, *, more: bool) -> Numbering | None:
-    """The plan under which every stage's word is exactly `seen` (stage → word of a whole step); else the plan whose
-    numbering fits, marked as not exact; None when there is neither.
+    """The plan under which every stage's word is exactly `seen` (stage → word of a whole step); else, where weight
+    gradients are blocks, the plan that fits without them: they may have come out merged, or as backwards where a stage
+    has no input gradient; else the plan whose numbering fits. Both are marked as not exact; None when there is none.
 
     `more`: there may be more than `stages`, which leading forwards say that fall by one from stage to stage.
     """
@@ -106,10 +109,24 @@ def exact_plan(seen: Mapping[int, str], stages: int, *, more: bool) -> Numbering
     for plan in plans:
         if all(word(plan, stage) == found for stage, found in seen.items()):
             return Numbering(plan, exact=True)
+    if any("W" in found for found in seen.values()):
+        for plan in filter(splits_backward, plans):
+            if all(_without_weights(word(plan, stage)) == _without_weights(found) for stage, found in seen.items()):
+                return Numbering(plan, exact=False, weights=False)
     for plan in plans:
         if all(_same_warm_up(word(plan, stage), found) for stage, found in seen.items()):
             return Numbering(plan, exact=False)
     return None
+
+
+def splits_backward(plan: Plan) -> bool:
+    """Whether weight gradients are blocks of their own in a plan."""
+    first = CATALOGUE[plan.name].splits_from
+    return first is not None and plan.stages >= first
+
+
+def _without_weights(word: str) -> str:
+    return word.replace("W", "")
 
 
 def _same_warm_up(expected: str, found: str) -> bool:
@@ -179,9 +196,7 @@ def _comparable(numbers: _Numbers) -> Iterator[Plan]:
     all but those that would be the same as another."""
     group = numbers.g if numbers.g > numbers.p else None
     for plan in candidates(numbers.p, numbers.m * numbers.v, numbers.v, group):
-        row = CATALOGUE[plan.name]
-        splits = row.splits_from is not None and plan.stages >= row.splits_from
-        if splits if numbers.weights else row.same_without_weights is None:
+        if splits_backward(plan) if numbers.weights else CATALOGUE[plan.name].same_without_weights is None:
             yield plan
 
 

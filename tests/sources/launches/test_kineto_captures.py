@@ -21,6 +21,7 @@ PROGRAMS = {
     "graphs of layers": Program(graphs=True),
     "interleaved": Program(schedule="interleaved", stages=4, microbatches=8),
     "through the host": Program(host_transfers=True),
+    "with operators": Program(operators=True),
 }
 
 

@@ -29,6 +29,8 @@ PROGRAMS = {
     "interleaved": Program(schedule="interleaved", stages=4, microbatches=8),
     "two stages": Program(stages=2, microbatches=5),
     "through the host": Program(host_transfers=True),
+    "with operators": Program(operators=True),
+    "interleaved, with operators": Program(schedule="interleaved", operators=True),
 }
 
 
@@ -154,3 +156,32 @@ def test_only_the_ranks_that_are_asked_for_come_out(tmp_path: Path) -> None:
     write(tmp_path, Program())
     profile = of(tmp_path, ranks=Numbers.of([1, 3]))
     assert profile.ranks["rank"].to_list() == [1, 3]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
+def test_sequence_numbers_pair_backwards_with_forwards(tmp_path: Path, schedule: str) -> None:
+    blocks = write(tmp_path, Program(schedule=schedule, operators=True))
+    profile = of(tmp_path)
+    (note,) = [note for note in profile.notes if note.code == "blocks-inferred"]
+    assert "sequence numbers" in note.text
+    times = {(b.rank, b.start_ns + Export.epoch_ns): (b.step, b.microbatch, b.chunk) for b in blocks}
+    pairs: dict[tuple[int, int], list[object]] = {}
+    for rank, kind, start, pair in profile.spans.select("rank", "kind", "start_ns", "pair").rows():
+        if kind != "OPT":
+            pairs.setdefault((rank, pair), []).append(times[rank, start])
+    assert all(len(passes) == 2 and passes[0] == passes[1] for passes in pairs.values())
+    assert "forwards-differ" not in [note.code for note in profile.notes]
+
+
+def test_with_sequence_numbers_a_cut_step_keeps_its_forwards(tmp_path: Path) -> None:
+    blocks = write(tmp_path, Program(steps=2, operators=True))
+    middle = max(b.end_ns for b in blocks if b.step == 1 and b.kind == "F" and b.microbatch == 4)
+    with closing(sqlite3.connect(tmp_path / "node0.sqlite")) as db:
+        for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
+            db.execute(f"DELETE FROM {table} WHERE start > ?", [middle])
+        db.commit()
+    found = set(spans(of(tmp_path)))
+    with_backward = {(b.rank, b.microbatch) for b in blocks if b.step == 1 and b.kind == "B" and b.end_ns < middle}
+    whole = [b for b in blocks if b.step == 0 or ((b.rank, b.microbatch) in with_backward and b.kind in "FB")]
+    assert found >= set(truth(whole))
+    assert not {kind for _, kind, *_ in found - set(truth(blocks))} & {"F"}

@@ -4,7 +4,6 @@ first one leaves out, the names of kernels, operators and threads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +13,8 @@ import polars as pl
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED
 from trace_export.sources.kineto.event_stream import THREAD_NAME, Trace, thread
 from trace_export.sources.launches.process import Process
-from trace_export.sources.launches.threads import AUTOGRAD, ENGINE_NODE
+from trace_export.sources.launches.sequence_numbers import OPERATORS
+from trace_export.sources.launches.threads import AUTOGRAD
 from trace_export.sources.launches.work import CALLS, COMPUTE, COPY, OTHER, TASKS, TRANSFER, join
 from trace_export.sources.ranges.ranges import Ranges
 
@@ -36,7 +36,7 @@ class _Content:
 
     calls: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=CALLS)])
     tasks: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema={**TASKS, "name": pl.String()})])
-    operators: list[pl.DataFrame] = field(default_factory=list)
+    operators: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=OPERATORS)])
     named: set[int] = field(default_factory=set)
 
 
@@ -55,10 +55,10 @@ def read_process(path: Path, ranges: Ranges) -> Process:
     return Process(
         work,
         named=frozenset(content.named),
-        engine=engine_threads(content.operators),
         first_thread=int(launching[0]) if len(launching) else None,
         optimizer=beside.filter(pl.col("kind") == "OPT").select("start", "end").to_numpy(),
         steps=beside.filter(pl.col("role") == "step").select("start", "step"),
+        operators=pl.concat(content.operators),
     )
 
 
@@ -97,15 +97,3 @@ def _role() -> pl.Expr:
         .then(COPY)
         .otherwise(OTHER)
     )
-
-
-def engine_threads(operators: Sequence[pl.DataFrame]) -> frozenset[int]:
-    """The threads that executed nodes of the autograd engine, but the one that recorded most numbered operators: some
-    nodes run on the calling thread."""
-    whole = pl.concat(operators) if operators else pl.DataFrame()
-    if whole.is_empty():
-        return frozenset()
-    node = pl.col("name").str.starts_with(ENGINE_NODE)
-    numbered = whole.filter(~pl.col("name").str.starts_with("autograd") & pl.col("seq").is_not_null())
-    main = numbered["thread"].value_counts(sort=True)["thread"].first()
-    return frozenset(whole.filter(node)["thread"].unique()) - {main}

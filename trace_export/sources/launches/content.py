@@ -12,7 +12,10 @@ from trace_export.model import Declared, Note
 from trace_export.sources.launches.process import Inferred
 from trace_export.sources.ranges.profile import Content
 
-HOW = "no pass is named; forwards and backwards were found from the threads that launched their kernels (inferred)"
+BY_THREADS = (
+    "no pass is named; forwards and backwards were found from the threads that launched their kernels (inferred)"
+)
+BY_NUMBERS = "no pass is named; forwards and backwards were found from operators' sequence numbers (inferred)"
 
 
 def content(path: Path, found: Mapping[int, Inferred]) -> Content:
@@ -31,7 +34,11 @@ def content(path: Path, found: Mapping[int, Inferred]) -> Content:
 
 
 def _notes(path: Path, found: Mapping[int, Inferred], blocks: int) -> list[Note]:
-    notes = [Note("blocks-inferred", "note", HOW, str(path), blocks)]
+    numbered = any(one.numbered for one in found.values())
+    notes = [Note("blocks-inferred", "note", BY_NUMBERS if numbered else BY_THREADS, str(path), blocks)]
+    if differing := sum(one.differs for one in found.values()):
+        text = "sequence numbers and the order of launches give different numbers of forwards; the former were used"
+        notes.append(Note("forwards-differ", "warning", text, str(path), differing))
     refused = [step for one in found.values() for step in one.refused]
     if refused:
         first = refused[0]

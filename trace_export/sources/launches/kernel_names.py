@@ -22,6 +22,7 @@ GRAPH = "graph "
 OPTIMIZER = r"(?i)multi_tensor_apply|adam|lamb(?:[^a-z]|$)|FusedSGD|sgd_|adagrad|muon|lion_|adafactor"
 FILL = r"FillFunctor"
 SUM = r"(?i)CUDAFunctor(?:OnSelf|OnOther)?_add|AddFunctor"
+OWN_SUM = r"CUDAFunctorOnSelf_add"
 PRODUCT = r"(?i)gemm|nvjet|cutlass|cublas|wgmma|xmma|_mm_|matmul|\bKernel\b|\bCijk_"
 BACKWARD = r"(?i)bwd|bprop|backward|_grad_|dgrad|wgrad"
 COUNTER = r"(?:CUDAFunctor_add|FillFunctor)<int>"
@@ -55,6 +56,11 @@ class KernelNames:
     @cached_property
     def sum(self) -> Bools:
         return self._like(SUM)
+
+    @cached_property
+    def own_sum(self) -> Bools:
+        """Sums with a number, with which torch.distributed.pipelining begins a weight gradient."""
+        return self._like(OWN_SUM)
 
     @cached_property
     def counter(self) -> Bools:

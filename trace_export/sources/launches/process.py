@@ -2,73 +2,104 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from trace_export.sources.launches.infer import Passes, Refusal, infer
-from trace_export.sources.launches.pieces import pipeline_transfers
-from trace_export.sources.launches.threads import find_threads
-from trace_export.sources.launches.work import Ints, Work
+from trace_export.sources.launches.pieces import cut_sets, pipeline_transfers
+from trace_export.sources.launches.sequence_numbers import OPERATORS, Numbered, by_numbers
+from trace_export.sources.launches.threads import engine_threads, find_threads
+from trace_export.sources.launches.work import Ints, Timeline, Work
 
 BLOCKS = {
     "kind": pl.String(), "start": pl.Int64(), "end": pl.Int64(), "launched": pl.Int64(), "step": pl.Int32(),
+    "pair": pl.Int32(),
 }  # fmt: skip
-"""A block that was found: its time on the device, when its first work was launched, and its step where that was
-recorded."""
+"""A block that was found: its time on the device, when its first work was launched, its step where that was recorded,
+and `pair` where sequence numbers say it (see model.SPANS)."""
 TRANSFERS = {"role": pl.String(), "op": pl.String(), "start": pl.Int64(), "end": pl.Int64()}
 """A kernel that sends, receives or does both, of the pipeline."""
-
-NO_INTERVALS: Ints = np.zeros((0, 2), np.int64)
 
 
 @dataclass(frozen=True)
 class Process:
-    """`named`: the threads whose names are those of the autograd engine; `engine`: those that executed its nodes;
-    `first_thread`: the one that the process began with, where that is known. `optimizer`: intervals (n × 2) of CPU time
-    in which the optimizer ran, as ranges say. `steps`: start and step of the ranges around steps."""
+    """`named`: the threads whose names are those of the autograd engine; `first_thread`: the one that the process began
+    with, where that is known. `optimizer`: intervals (n × 2) of CPU time in which the optimizer ran, as ranges say.
+    `steps`: start and step of the ranges around steps. `operators`: see sequence_numbers.OPERATORS; may be empty."""
 
     work: Work
     named: frozenset[int] = frozenset()
-    engine: frozenset[int] = frozenset()
     first_thread: int | None = None
     optimizer: Ints | None = None
     steps: pl.DataFrame | None = None
+    operators: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=OPERATORS))
 
 
 class Inferred(NamedTuple):
-    """The `blocks` and `transfers` of a process. `refused`: the steps whose forwards are unknown, of `steps` in all;
-    `impossible`: why nothing was found ("" where something was)."""
+    """The `blocks` and `transfers` of a process. `refused`: the steps whose forwards are unknown; `impossible`: why
+    nothing was found ("" where something was). `numbered`: sequence numbers told the passes; `differs`: they tell
+    another number of forwards than the launches do."""
 
     blocks: pl.DataFrame
     transfers: pl.DataFrame
-    refused: tuple[Refusal, ...]
-    steps: int
-    impossible: str
+    refused: tuple[Refusal, ...] = ()
+    impossible: str = ""
+    numbered: bool = False
+    differs: bool = False
 
 
 def find_blocks(process: Process) -> Inferred:
-    """The blocks of a process, from its launches alone."""
-    threads = find_threads(process.work, process.named, process.engine, process.first_thread)
+    """The blocks of a process: by the sequence numbers of its operators where they were recorded, else by its launches
+    alone."""
+    work, operators = process.work, process.operators
+    threads = find_threads(work, process.named, engine_threads(operators), process.first_thread)
     if isinstance(threads, str):
         return _nothing(threads)
     begins = np.zeros(0, np.int64) if process.steps is None else process.steps["start"].sort().to_numpy()
-    found = infer(process.work, threads, process.optimizer, begins)
-    if not any(piece.kind == "F" for piece in found.passes):
+    found = infer(work, threads, process.optimizer, begins)
+    cuts = next(cut_sets(work, threads.main, found.timeline))
+    numbered = by_numbers(found.timeline, operators, threads, cuts, _optimizers(process, found))
+    forwards = sum(piece.kind == "F" for piece in found.passes)
+    if numbered is None and not forwards:
         return _nothing(_first_reason(found))
+    blocks = _blocks(found) if numbered is None else _numbered_blocks(found.timeline, numbered)
+    told = (blocks["kind"] == "F").sum()
     return Inferred(
-        _with_steps(_blocks(found), process.steps),
-        _transfers(process.work, threads.main),
-        tuple(found.refused),
-        found.steps,
-        "",
+        _with_steps(blocks, process.steps),
+        _transfers(work, threads.main),
+        refused=tuple(found.refused) if numbered is None else (),
+        numbered=numbered is not None,
+        differs=not found.refused and told != forwards,
     )
 
 
+def _optimizers(process: Process, found: Passes) -> pl.DataFrame:
+    """start and end (CPU time) of each optimizer: of its range, else of what was launched."""
+    if process.optimizer is not None and len(process.optimizer):
+        rows = process.optimizer.tolist()
+    else:
+        launch = found.timeline.launch
+        rows = [(launch[p.begin], launch[p.end - 1]) for p in found.passes if p.kind == "OPT"]
+    return pl.DataFrame(rows, {"start": pl.Int64, "end": pl.Int64}, orient="row")
+
+
+def _numbered_blocks(timeline: Timeline, numbered: Numbered) -> pl.DataFrame:
+    """The anchors with work, with its times."""
+    rows = pl.DataFrame(
+        {"anchor": numbered.rows, "start": timeline.start, "end": timeline.end, "launched": timeline.launch}
+    )
+    work = rows.filter(pl.col("anchor") >= 0).group_by("anchor").agg(
+        pl.col("start").min(), pl.col("end").max(), pl.col("launched").min()
+    )  # fmt: skip
+    named = numbered.anchors.select("kind", "pair").with_row_index("anchor").cast({"anchor": pl.Int64})
+    return named.join(work, on="anchor").sort("launched").select("kind", "start", "end", "launched", "pair")
+
+
 def _nothing(why: str) -> Inferred:
-    return Inferred(pl.DataFrame(schema=BLOCKS), pl.DataFrame(schema=TRANSFERS), (), 0, why)
+    return Inferred(pl.DataFrame(schema=BLOCKS), pl.DataFrame(schema=TRANSFERS), impossible=why)
 
 
 def _first_reason(found: Passes) -> str:
@@ -84,7 +115,8 @@ def _blocks(found: Passes) -> pl.DataFrame:
     rows = [(p.kind, timeline.start[p.begin : p.end].min(), timeline.end[p.begin : p.end].max(),
              timeline.launch[p.begin]) for p in found.passes]  # fmt: skip
     names = ["kind", "start", "end", "launched"]
-    return pl.DataFrame(rows, {name: BLOCKS[name] for name in names}, orient="row")
+    found_blocks = pl.DataFrame(rows, {name: BLOCKS[name] for name in names}, orient="row")
+    return found_blocks.with_columns(pair=pl.lit(None, pl.Int32))
 
 
 def _with_steps(blocks: pl.DataFrame, steps: pl.DataFrame | None) -> pl.DataFrame:

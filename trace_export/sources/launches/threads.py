@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 
 from trace_export.sources.launches.work import COMPUTE, Ints, Work
 
@@ -65,3 +66,12 @@ def _whole_graph(work: Work, rows: Ints) -> str:
     if len(rows) and time[graph].sum() > ONE_GRAPH * time.sum():
         return "one graph holds the whole step"
     return "one thread launches everything"
+
+
+def engine_threads(operators: pl.DataFrame) -> frozenset[int]:
+    """The threads among `operators` (thread, name, seq) that executed nodes of the autograd engine, but the one that
+    recorded most numbered operators: some nodes run on the calling thread."""
+    node = pl.col("name").str.starts_with(ENGINE_NODE)
+    numbered = operators.filter(~pl.col("name").str.starts_with("autograd") & pl.col("seq").is_not_null())
+    main = numbered["thread"].value_counts(sort=True)["thread"].first()
+    return frozenset(operators.filter(node)["thread"].unique()) - {main}

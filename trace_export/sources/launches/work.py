@@ -143,6 +143,10 @@ class Timeline:
         return self.names.sum[self.name]
 
     @cached_property
+    def own_sum(self) -> Bools:
+        return self.names.own_sum[self.name]
+
+    @cached_property
     def fill(self) -> Bools:
         return self.names.fill[self.name]
 

@@ -6,27 +6,33 @@ types 59 (pushed and popped on one thread) and 60 (started and ended anywhere); 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import polars as pl
 
-from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.ranges.dialects import SUFFIX, Dialects
 from trace_export.sources.ranges.frequent import NameCounts
 from trace_export.sources.ranges.ranges import RANGE, Ranges, beside_passes, gather
 from trace_export.sources.shared.sqlite import Database, decoded
 
 TABLE = "NVTX_EVENTS"
+NODE = "autograd::engine"
+_OPERATOR = rf", op_id = \d|^{NODE}"
 LONGEST_RANGE = 256
 """Characters of a registered name: each of its ranges has it in memory once more. Names of pipeline work have fewer."""
 
 
-class Named(NamedTuple):
-    """Ranges whose names `dialects` may know, and the calls of NCCL, in pieces."""
+@dataclass
+class Named:
+    """Ranges whose names `dialects` may know, and the calls of NCCL, in pieces; `operators`: whether nodes of the
+    autograd engine have ranges, too (emit_nvtx)."""
 
     dialects: Dialects
-    named: list[pl.DataFrame]
-    calls: list[pl.DataFrame]
+    named: list[pl.DataFrame] = field(default_factory=list)
+    calls: list[pl.DataFrame] = field(default_factory=list)
+    operators: bool = False
 
     def pipeline(self) -> Ranges:
         """The ranges of the processes that have a block other than the optimizer's, with their NCCL calls."""
@@ -39,11 +45,28 @@ class Named(NamedTuple):
 
 def read_ranges(db: Database, dialects: Dialects) -> Named:
     """All ranges whose names count."""
-    found = Named(dialects, [], [])
+    found = Named(dialects)
     for chunk in _chunks(db):
         found.named.append(chunk.filter(dialects.may_know("text")))
         found.calls.append(chunk.filter(pl.col("text").str.starts_with("nccl")))
+        found.operators = found.operators or bool(chunk["text"].str.starts_with(NODE).any())
     return found
+
+
+def read_operators(db: Database) -> dict[int, pl.DataFrame]:
+    """Process → the ranges of torch's emit_nvtx around operators and nodes: thread, start, end, name, and seq, the
+    sequence number that the text ends with (`aten::linear, seq = 226, op_id = 68`)."""
+    pieces: dict[int, list[pl.DataFrame]] = defaultdict(list)
+    for chunk in _chunks(db):
+        own = chunk.filter(pl.col("text").str.contains(_OPERATOR), pl.col("end") >= pl.col("start"))
+        numbered = own.select(
+            "process", "thread", "start", "end",
+            name=pl.col("text").str.replace(SUFFIX + "$", ""),
+            seq=pl.col("text").str.extract(r", seq = (\d+), op_id = ").cast(pl.Int64, strict=False),
+        )  # fmt: skip
+        for (process,), part in numbered.group_by("process"):
+            pieces[process].append(part.drop("process"))
+    return {process: pl.concat(parts) for process, parts in pieces.items()}
 
 
 def counted_names(db: Database) -> NameCounts:

@@ -79,7 +79,8 @@ def _inferred(db: Database, named: nvtx.Named, ranges: Ranges, options: ReadOpti
     if wanted is not None and not wanted:
         return {}
     beside = named.beside(only=options.infer == "only")
-    return {process: find_blocks(one) for process, one in read_processes(db, beside, wanted)}
+    operators = nvtx.read_operators(db) if named.operators else {}
+    return {process: find_blocks(one) for process, one in read_processes(db, beside, operators, wanted)}
 
 
 def _contents(

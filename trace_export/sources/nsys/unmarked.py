@@ -15,6 +15,7 @@ import polars as pl
 
 from trace_export.sources.launches.kernel_names import GRAPH
 from trace_export.sources.launches.process import Process
+from trace_export.sources.launches.sequence_numbers import OPERATORS
 from trace_export.sources.launches.threads import AUTOGRAD
 from trace_export.sources.launches.work import CALLS, COMPUTE, COPY, OTHER, TRANSFER, join
 from trace_export.sources.nsys.cupti import COPY_TABLE, GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE
@@ -48,9 +49,11 @@ def autograd_threads(db: Database) -> dict[int, frozenset[int]]:
     return {process: frozenset(own) for process, own in threads.items()}
 
 
-def read_processes(db: Database, ranges: Ranges, wanted: Collection[int] | None) -> Iterator[tuple[int, Process]]:
+def read_processes(
+    db: Database, ranges: Ranges, operators: dict[int, pl.DataFrame], wanted: Collection[int] | None
+) -> Iterator[tuple[int, Process]]:
     """The `wanted` processes (None: all) that computed anything on the GPU, one after another; `ranges`: those around
-    their steps and optimizers."""
+    their steps and optimizers, `operators`: the ranges around operators."""
     tasks = _tasks(db, wanted)
     calls = _calls(db, tasks.keys())
     ids = np.unique(np.concatenate([[_COPY], *(part["name"].unique() for own in tasks.values() for part in own)]))
@@ -72,6 +75,7 @@ def read_processes(db: Database, ranges: Ranges, wanted: Collection[int] | None)
                     first_thread=process << 24 | process & 0xFFFFFF,
                     optimizer=beside.filter(pl.col("kind") == "OPT").select("start", "end").to_numpy(),
                     steps=beside.filter(pl.col("role") == "step").select("start", "step"),
+                    operators=operators.get(process, pl.DataFrame(schema=OPERATORS)),
                 ),
             )
 
