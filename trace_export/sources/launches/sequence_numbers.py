@@ -186,9 +186,9 @@ def _assigned(timeline: Timeline, anchors: pl.DataFrame, cuts: Cuts) -> Ints:
     cut = first >= 0
     sums = timeline.sum & timeline.main
     gap_end = np.append(at[1:] != at[:-1], True)
-    choice = [
+    choice: list[tuple[Bools, Ints]] = [
         (inside, at),
-        (timeline.counter, -1),
+        (timeline.counter, np.full_like(at, -1)),
         (cut & (timeline.launch >= first), np.where(
             (timeline.launch > last) & ((after == "F") | ((after == "W") & sums)), at + 1, -1)),
         (before == "", np.where((after == "F") & ~cut, at + 1, -1)),
