@@ -7,8 +7,9 @@ import pytest
 
 from tests.clocks.test_normal_equations import observed
 from trace_export.clocks.loss import Loss
+from trace_export.clocks.problem import ClockSettings, Problem
 from trace_export.clocks.solve import Solution
-from trace_export.clocks.uncertainty import centred, drift_variation
+from trace_export.clocks.uncertainty import COMMON_SPREAD_US, _member_variance, centred, drift_variation
 
 STRETCH_US = 125.0
 """The eighth part of a window of 1000 µs."""
@@ -59,3 +60,11 @@ def test_drift_variation_needs_three_stretches() -> None:
 def test_centred_takes_the_mean_of_each_component_away() -> None:
     values, component = np.array([1.0, 3.0, 10.0, 11.0, 12.0]), np.array([0, 0, 1, 1, 1])
     assert centred(values, component).tolist() == [-1.0, 1.0, -1.0, 0.0, 1.0]
+
+
+def test_collectives_that_leave_nothing_to_compare_scatter_as_is_common() -> None:
+    """Two hosts and one collective: its two ends determine the offset, so nothing shows how they scatter."""
+    known = observed(2, [], [(0, 0, 5.0), (0, 1, 9.0)])
+    nothing = np.zeros(0)
+    solution = Solution(np.zeros(2), np.zeros(2), nothing, nothing, np.zeros(2), member_us=50.0)
+    assert _member_variance(Problem.of(known, np.zeros(1, np.int64), ClockSettings()), solution) == COMMON_SPREAD_US**2

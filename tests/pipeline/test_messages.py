@@ -41,6 +41,15 @@ def test_a_whole_capture_needs_no_shift_and_no_note() -> None:
     assert set(profile.messages["microbatch"]) == set(range(6))
 
 
+@pytest.mark.parametrize("knows", ["send", "recv"])
+def test_directions_that_only_one_side_knows_separate_nothing(knows: str) -> None:
+    run = make(Clocks(seed=5))
+    direction = pl.when(pl.col("role") == knows).then(pl.lit("F"))
+    profile = pair(replace(run.profile, p2p=run.profile.p2p.with_columns(direction=direction)))
+    assert same(profile.messages, run.paired)
+    assert profile.notes == ()
+
+
 def test_order_of_rows_and_clock_offsets_do_not_matter() -> None:
     run = make(Clocks(seed=6, cut_ms=60))
     mixed = replace(run.profile, p2p=run.profile.p2p.sample(fraction=1, shuffle=True, seed=1))

@@ -96,6 +96,20 @@ def test_first_deviation_is_named() -> None:
     assert deviations(sequences(changed), found).rows() == [(0, 0, 1, 1, 19, "F10.0", "B9.0")]
 
 
+def test_the_first_block_of_all_is_named_too() -> None:
+    """The last stage runs F1 before F0."""
+    profile = run_of(schedule("1f1b", 2, 6))
+    first = (pl.col("rank") == 1) & (pl.col("kind") == "F") & (pl.col("microbatch") <= 1)
+    changed = Profile(
+        ranks=profile.ranks,
+        spans=profile.spans.with_columns(
+            microbatch=pl.when(first).then(1 - pl.col("microbatch")).otherwise("microbatch")
+        ),
+    )
+    (found,) = deviations(sequences(changed), Recognition(Plan("1f1b", 2, 6))).rows()
+    assert found == (0, 0, 1, 1, 0, "F0.0", "F1.0")
+
+
 def test_steps_of_other_sizes_are_compared_with_their_own_order() -> None:
     """Batch size ramp-up: 4, then 8 micro-batches; nothing deviates."""
     small, large = (run_of(schedule("1f1b", 2, m)) for m in (4, 8))

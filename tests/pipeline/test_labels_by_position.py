@@ -1,0 +1,25 @@
+"""Which parts of a stage's blocks have a certain place in the schedule's order."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trace_export.pipeline.labels_by_position import _Piece, _pieces
+
+
+def test_the_ends_of_a_word_with_a_gap_do_not_overlap() -> None:
+    """One F of the second pair is missing, and the first common letters reach beyond the last common ones."""
+    found = list(_pieces("FFFBBFBB", "FFFBBFFBB", starts=True, ends=True))
+    assert found == [_Piece(0, 6, 0), _Piece(6, 8, 1)]
+
+
+@given(st.text("FB", max_size=12), st.text("FB", max_size=14), st.booleans(), st.booleans())
+def test_pieces_are_in_order_and_agree_with_what_is_expected(
+    found: str, expected: str, starts: bool, ends: bool
+) -> None:
+    after = 0
+    for piece in _pieces(found, expected, starts=starts, ends=ends):
+        assert after <= piece.begin <= piece.end <= len(found)
+        assert found[piece.begin : piece.end] == expected[piece.begin + piece.offset :][: piece.end - piece.begin]
+        after = piece.end
