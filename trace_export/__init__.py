@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from trace_export.model import Declared, Interpretation, KernelFile, Note, Plan, Profile, Recognition
     from trace_export.schedules.simulate import Costs
     from trace_export.selection import Window
-    from trace_export.workflow.arguments import NumberSet
+    from trace_export.workflow.arguments import Inputs, NumberSet
     from trace_export.workflow.inspection import Inspection
     from trace_export.workflow.progress import Progress
     from trace_export.workflow.run import Run
@@ -71,7 +71,7 @@ _HOMES = {
     "api": (
         "Compared", "Exported", "Reported", "Simulation", "compare", "export", "inspect", "load", "report", "simulate",
     ),
-    "workflow.arguments": ("NumberSet",),
+    "workflow.arguments": ("Inputs", "NumberSet"),
     "choices": ("Align", "ColorBy", "CostName", "Detail", "Format", "Tracks"),
     "analysis.critical_path": ("CriticalPath",),
     "analysis.step_time": ("StepTime",),
@@ -106,6 +106,7 @@ __all__ = [
     "Detail",
     "Exported",
     "Format",
+    "Inputs",
     "Inspection",
     "Interpretation",
     "KernelFile",

@@ -17,7 +17,7 @@ from trace_export.errors import UsageError
 from trace_export.model import Declared
 from trace_export.selection import Window
 from trace_export.workflow import arguments, inspection, requests
-from trace_export.workflow.arguments import NumberSet
+from trace_export.workflow.arguments import Inputs, NumberSet
 from trace_export.workflow.inspection import Inspection
 from trace_export.workflow.options import align_options, load_options, selection, write_options
 from trace_export.workflow.progress import Progress, silent
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def load(
-    log_dir: str | PathLike[str] | None = None,
+    log_dir: Inputs = None,
     *,
     family: str | None = None,
     devices: NumberSet = None,
@@ -62,7 +62,8 @@ def load(
     at: str | Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Run:
-    """Reads the profiles in the folder `log_dir`, or a span table, and interprets them; each host keeps its own clock.
+    """Reads the profiles in the folder `log_dir`, or one or several files, and interprets them; each host keeps its own
+    clock.
 
     What to read: `family` is one format (paddle, nsys, ascend, mindspore, kineto; None: whatever is there), `devices`
     the local worker indexes on each machine, `ranks` global ranks; `multi_machine` demands a folder for each machine.
@@ -100,7 +101,7 @@ class Exported:
 
 
 def export(
-    log_dir: str | PathLike[str] | None = None,
+    log_dir: Inputs = None,
     path: str | PathLike[str] | None = None,
     formats: str | Sequence[Format] | None = None,
     *,
@@ -185,7 +186,7 @@ class Reported:
 
 
 def report(
-    log_dir: str | PathLike[str] | None = None,
+    log_dir: Inputs = None,
     path: str | PathLike[str] | None = None,
     *,
     html: bool = False,
@@ -306,7 +307,7 @@ def compare(
 
 
 def inspect(
-    log_dir: str | PathLike[str] | None = None,
+    log_dir: Inputs = None,
     *,
     follow_links: bool = False,
     ranks: NumberSet = None,

@@ -11,6 +11,7 @@ TraceExportError                 one sentence, perhaps a remedy; exit code 1
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 _UNDECODABLE = re.compile("[\udc80-\udcff]")
@@ -72,6 +73,12 @@ class UsageError(TraceExportError):
 
     def __str__(self) -> str:
         return f"{self.parameter}: {super().__str__()}" if self.parameter else super().__str__()
+
+
+def missing_extra(what: str, extra: str, otherwise: str = "") -> UsageError:
+    """The error of something that needs a package of the extra `extra`, with the command of this very Python."""
+    install = f"install it: {sys.executable} -m pip install 'trace-export[{extra}]'"
+    return UsageError(f"{what} needs the extra {extra}, which is not installed", install + otherwise)
 
 
 class SourceError(TraceExportError):

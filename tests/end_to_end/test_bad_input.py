@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -34,11 +35,31 @@ def test_a_missing_folder(run_cli: Cli, tmp_path: Path) -> None:
     )
 
 
-def test_a_file_instead_of_a_folder(run_cli: Cli, tmp_path: Path) -> None:
+def test_a_file_that_is_no_profile(run_cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "log").write_text("x")
     result = run_cli("--log_dir", tmp_path / "log")
+    assert result.returncode == 1
+    assert "no profile in this folder; looked for" in sentence(result)
+    result = run_cli(tmp_path / "log", tmp_path / "absent")
     assert result.returncode == 2
-    assert "is a file, not a folder" in sentence(result)
+    assert f"{tmp_path / 'absent'}: no such file; give one folder, or any number of files" in sentence(result)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "ranks"),
+    [
+        ("paddle/single/workerlog.2", 1), ("paddle/single/workerlog.[12]", 2), ("nsys/two_hosts/node0.sqlite", 2),
+        ("kineto/two_hosts/*701.*", 1), ("ascend/*4001*/ASCEND_PROFILER_OUTPUT/ascend_pytorch_profiler_*.db", 1),
+        ("ascend/*400[12]*/ASCEND_PROFILER_OUTPUT/ascend_pytorch_profiler_*.db", 2),
+    ],
+)  # fmt: skip
+def test_files_are_read_by_themselves(run_cli: Cli, samples: Path, tmp_path: Path, pattern: str, ranks: int) -> None:
+    """One file, or several: nothing else in their folder is read."""
+    files = sorted(samples.glob(pattern))
+    result = run_cli(*files, "--out", tmp_path, "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["ranks"] == ranks
+    assert (tmp_path / "pipeline_profile.pftrace").is_file()
 
 
 def test_an_empty_folder_names_what_was_looked_for(run_cli: Cli, tmp_path: Path) -> None:

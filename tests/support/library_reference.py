@@ -77,6 +77,7 @@ def _words() -> Iterator[str]:
         words = get_args(getattr(trace_export, name))
         if words and all(isinstance(word, str) for word in words):
             yield f"- `{name}`: {', '.join(words)}"
+    yield "- `Inputs`: a folder, a file, or a list of files"
     yield "- `NumberSet`: " + 'all, "0,2-4", 3, range(2, 5), [0, 2]; None for all'
     yield "- `Progress`: a function of what is being done, how much of it is done, and out of how much"
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from trace_export.cli import compare, export, howto, inspect, report, run, simulate
+from trace_export.cli import compare, docs, export, howto, inspect, report, run, simulate
 from trace_export.cli.open import open_trace
 from trace_export.errors import UsageError
 
@@ -27,6 +27,12 @@ class _DefaultGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
 
+EXAMPLES = """`trace-export logs` is short for `trace-export export logs`.
+
+Examples: `trace-export inspect logs` · `trace-export logs --out chart` · `trace-export report logs` ·
+`trace-export open chart/pipeline_profile.pftrace` · `trace-export howto nsys`
+"""
+
 app = typer.Typer(
     cls=_DefaultGroup,
     no_args_is_help=True,
@@ -36,7 +42,7 @@ app = typer.Typer(
         "help_option_names": ["--help", "-h"],
         "token_normalize_func": lambda token: token.replace("_", "-"),
     },
-    epilog="`trace-export --log_dir logs` is short for `trace-export export --log_dir logs`.",
+    epilog=EXAMPLES,
 )
 
 
@@ -54,7 +60,8 @@ def _common(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """One chart from the profiles of a pipeline-parallel training run."""
+    """One chart from the profiles of a pipeline-parallel training run: Paddle, Nsight Systems, Ascend, MindSpore,
+    torch.profiler."""
 
 
 export.register(app)
@@ -64,4 +71,5 @@ app.command("simulate")(simulate.simulate)
 app.command("compare")(compare.compare)
 app.command("open")(open_trace)
 app.command("howto")(howto.howto)
+app.command("docs")(docs.docs)
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)

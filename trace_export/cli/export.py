@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
 from trace_export.cli import terminal
 from trace_export.cli.options import Drawing, Printing, Reading, Source, with_groups
+from trace_export.errors import UsageError
 from trace_export.sources.formats import commands, of_command
 
 
@@ -23,6 +26,9 @@ def run(ctx: typer.Context, source: Source, drawing: Drawing, reading: Reading, 
     from trace_export.cli import summaries
 
     family = None if ctx.info_name == "export" else ctx.info_name
+    if family and not (source.folder or source.log_dir or reading.at) and Path(family).is_dir():
+        hint = f"the folder {family} here is given as ./{family}, because {family} is also a command"
+        raise UsageError("no folder is given", hint, parameter="log_dir")
     with terminal.progress(printing) as progress:
         done = api.export(
             **source.arguments(), **vars(drawing), **reading.arguments(), family=family, progress=progress

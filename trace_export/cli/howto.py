@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.resources import files
 from typing import Annotated
 
 import typer
 
+from trace_export.cli.choosing import INSTRUMENT
+from trace_export.cli.docs import show
 from trace_export.errors import UsageError
 from trace_export.sources.formats import guides
 
@@ -17,28 +18,27 @@ def text(guide: str) -> str:
     return files("trace_export").joinpath("docs", "collect", f"{guide}.md").read_text("utf-8")
 
 
+def known() -> list[str]:
+    """The guides: one for each profiler, and how to mark a training script."""
+    return [*guides(), INSTRUMENT]
+
+
 def howto(
     source: Annotated[
         str | None,
         typer.Argument(
-            help="Which profiler; without it the guides are listed.",
+            help="Which profiler, or instrument; without it the guides are listed.",
             show_default=False,
-            metavar=f"[{'|'.join(guides())}]",
-            autocompletion=guides,
+            metavar=f"[{'|'.join(known())}]",
+            autocompletion=known,
         ),
     ] = None,
 ) -> None:
-    """Print how to collect a profile that can be drawn: commands, settings, costs, how to check the result."""
+    """Print how to collect a profile that can be drawn, or how to mark the passes of a training script."""
     if source is None:
-        for guide in guides():
+        for guide in known():
             print(f"trace-export howto {guide:10} {text(guide).partition(chr(10))[0].removeprefix('# ')}")
         return
-    if source not in guides():
-        raise UsageError(f'there is no guide "{source}"', f"choose one of {', '.join(guides())}")
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.markdown import Markdown
-
-        Console().print(Markdown(text(source)))
-    else:
-        print(text(source), end="")
+    if source not in known():
+        raise UsageError(f'there is no guide "{source}"', f"choose one of {', '.join(known())}")
+    show(text(source))

@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from trace_export import choices
+from trace_export.cli import choosing
 from trace_export.errors import UsageError, path_text
 from trace_export.units import nanoseconds
 
@@ -20,7 +21,12 @@ LogDir = Annotated[
     Path | None,
     typer.Option("--log_dir", "--log-dir", help="Folder that holds the profiles.", show_default=False, metavar="DIR"),
 ]
-Folder = Annotated[Path | None, typer.Argument(help="The same as --log_dir.", show_default=False, metavar="[DIR]")]
+Folder = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        help="The same as --log_dir; or one or several files of profiles.", show_default=False, metavar="[DIR|FILE]..."
+    ),
+]
 Pp = Annotated[
     int | None,
     typer.Option(help="Number of pipeline stages, where the profiles do not record it.", min=1, show_default=False),
@@ -29,7 +35,13 @@ Tp = Annotated[int | None, typer.Option(help="Tensor-parallel size.", min=1, sho
 Dp = Annotated[int | None, typer.Option(help="Data-parallel size.", min=1, show_default=False)]
 Cp = Annotated[int | None, typer.Option(help="Context-parallel size.", min=1, show_default=False)]
 Formats = Annotated[
-    str, typer.Option("--format", help="Any of perfetto,chrome,svg,png,html,parquet,csv.", metavar="LIST")
+    str,
+    typer.Option(
+        "--format",
+        help="Any of perfetto,chrome,svg,png,html,parquet,csv.",
+        metavar="LIST",
+        autocompletion=choosing.formats,
+    ),
 ]
 Force = Annotated[
     bool,
@@ -246,6 +258,18 @@ class Printing:
 
 
 GROUPS = (Source, Drawing, Reading, Printing)
+PANELS = {
+    "Input": ("log_dir", "multi_machine", "follow_links", "host_ranges", "markers", "infer", "pp", "tp", "dp", "cp"),
+    "Selection": ("devices", "ranks", "steps", "stages", "window"),
+    "Clocks": ("align", "offsets_ns", "max_error_ns"),
+    "Workers": ("jobs", "scheduler", "at"),
+    "Output": tuple(field.name for field in fields(Drawing)),
+    "Terminal": tuple(field.name for field in fields(Printing)),
+}
+"""The options of each part of a command's help."""
+
+
+PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
@@ -272,7 +296,10 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _keyword(name: str, default: object, annotation: object) -> Parameter:
+def _keyword(name: str, default: object, annotation: Any) -> Parameter:
+    """A parameter with its part of the help."""
+    if name in PANEL_OF:
+        annotation.__metadata__[0].rich_help_panel = PANEL_OF[name]
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -289,11 +316,12 @@ def spelled(parameter: str) -> str:
     return f"--{parameter.replace('_', '-')}"
 
 
-def one_folder(positional: Path | None, option: Path | None) -> Path | None:
-    """The folder that was given by either spelling. Raises UsageError for two."""
-    if positional is not None and option is not None and positional != option:
-        raise UsageError(f"two folders given, {positional} and {option}", "give one")
-    return option or positional
+def one_folder(positional: Sequence[Path] | None, option: Path | None) -> Path | list[Path] | None:
+    """The folder or the files that were given by either spelling. Raises UsageError for two folders."""
+    given = list(positional or ())
+    if option is not None and given not in ([], [option]):
+        raise UsageError(f"two folders given, {given[0]} and {option}", "give one")
+    return option or (given[0] if len(given) == 1 else given or None)
 
 
 def offsets(texts: Sequence[str]) -> dict[str, int]:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from trace_export.choices import CostName
+from trace_export.cli import choosing, terminal
 from trace_export.cli import options as opt
-from trace_export.cli import terminal
 from trace_export.errors import UsageError
 from trace_export.units import nanoseconds
 
@@ -19,7 +19,10 @@ TIMES = "F=10ms,B=20ms,W=10ms"
 def simulate(
     schedule: Annotated[
         str,
-        typer.Option(help="gpipe, 1f1b, eager-1f1b, interleaved, zb-h1, zb-h2, zb-v, dualpipe, dualpipev, …"),
+        typer.Option(
+            help="gpipe, 1f1b, eager-1f1b, interleaved, zb-h1, zb-h2, zb-v, dualpipe, dualpipev, …",
+            autocompletion=choosing.schedules,
+        ),
     ],
     stages: Annotated[int, typer.Option(help="Ranks of the pipeline.", min=1)],
     microbatches: Annotated[

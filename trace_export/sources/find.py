@@ -12,18 +12,19 @@ from pathlib import Path
 
 from trace_export.errors import path_text
 from trace_export.model import Note
+from trace_export.names import natural
 from trace_export.sources import formats
-from trace_export.sources.folders import ALONE, Found, walk
+from trace_export.sources.folders import ALONE, Folder, Found, walk
 from trace_export.sources.source import Source
 
 
-def find(root: Path, *, follow_links: bool = False) -> Found:
-    """All sources under `root`, in natural order of their paths. Opens files only to read their first bytes, and goes
-    through links to folders outside `root` only with `follow_links`.
+def find(root: Path, *, follow_links: bool = False, only: Sequence[Path] = ()) -> Found:
+    """All sources under `root`, or among the files `only` where there are any, in natural order of their paths. Opens
+    files only to read their first bytes, and goes through links to folders outside `root` only with `follow_links`.
 
     Raises UsageError when `root` is not a folder.
     """
-    folders, links = walk(root, follow_links=follow_links)
+    folders, links = (_of_files(only), []) if only else walk(root, follow_links=follow_links)
     detectors = dict.fromkeys(row.load_detector() for row in formats.FORMATS)  # formats may share one
     found = [detect(root, folders) for detect in detectors]
     return Found(
@@ -31,6 +32,14 @@ def find(root: Path, *, follow_links: bool = False) -> Found:
         tuple(replace(n, where=path_text(n.where)) for f in found for n in f.notes) + _of_links(links),
         tuple(replace(u, path=path_text(u.path)) for f in found for u in f.unrecognised),
     )
+
+
+def _of_files(files: Sequence[Path]) -> list[Folder]:
+    """The folders of some files, as if they held no others."""
+    names: dict[Path, list[str]] = {}
+    for file in files:
+        names.setdefault(file.parent, []).append(file.name)
+    return [Folder(path, tuple(sorted(names[path], key=natural))) for path in sorted(names)]
 
 
 def _of_links(links: list[Path]) -> tuple[Note, ...]:

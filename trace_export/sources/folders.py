@@ -61,7 +61,7 @@ def walk(root: Path, *, follow_links: bool = False) -> tuple[list[Folder], list[
     if not root.exists():
         raise UsageError(f"{root}: no such folder", "give the folder that holds the profiles as --log_dir")
     if not root.is_dir():
-        raise UsageError(f"{root}: is a file, not a folder", "give the folder that holds the profiles as --log_dir")
+        raise UsageError(f"{root}: is no folder", "give the folder that holds the profiles as --log_dir")
     folders: list[Folder] = []
     links: list[Path] = []
     seen: set[tuple[int, int]] = set()

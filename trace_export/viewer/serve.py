@@ -23,7 +23,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import quote
 
-from trace_export.errors import SourceError, TraceExportError, UsageError
+from trace_export.errors import SourceError, TraceExportError, missing_extra
 from trace_export.files import open_file
 
 LOOPBACK = "127.0.0.1"
@@ -199,10 +199,7 @@ def bundled_ui() -> Path:
     for place in (spec.submodule_search_locations or []) if spec else []:
         if (Path(place) / "web_dist" / "index.html").is_file():
             return Path(place) / "web_dist"
-    raise UsageError(
-        "--offline needs the Perfetto UI of the extra ui, which is not installed",
-        "install it: pip install 'trace-export[ui]'",
-    )
+    raise missing_extra("--offline", "ui")
 
 
 def is_large(trace: Path) -> bool:

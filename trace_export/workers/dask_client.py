@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any, Final, NamedTuple, TypeVar
 
-from trace_export.errors import TraceExportError
+from trace_export.errors import TraceExportError, missing_extra
 from trace_export.workers.identity import Identity, identity
 
 CONNECT_S = 10
@@ -43,7 +43,7 @@ def connected(address: str) -> Iterator[Any]:
     try:
         distributed: Any = import_module("distributed")
     except ImportError as error:
-        raise TraceExportError("--scheduler needs the extra dask", "pip install 'trace-export[dask]'") from error
+        raise missing_extra("--scheduler", "dask") from error
     with _silenced():
         try:
             client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)

@@ -20,8 +20,13 @@ from trace_export.units import LIMIT_NS
 NumberSet = str | int | Iterable[int] | None
 """A set of whole numbers: "0,2-4", 3, range(2, 5) or [0, 2]; None and "all" do not restrict anything."""
 
+Inputs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
+"""What is read: a folder, a file, or several files."""
+
 MOST_ITEMS = 1_000_000
 """More in a list are a mistake, such as an iterator without end."""
+TABLES = (".parquet", ".csv")
+"""Files that may be span tables: they are read by themselves."""
 LONGEST_TEXT = 300
 """A longer text than most paths are is shortened in an error message."""
 _REPR = Repr()
@@ -153,6 +158,25 @@ def folder(value: object, parameter: str) -> Path:
     if value is None:
         raise UsageError("no folder is given", "name the folder that holds the profiles", parameter=parameter)
     return path(value, parameter)
+
+
+def places(value: object, parameter: str) -> tuple[Path, tuple[Path, ...]]:
+    """The folder to read, and the files in it if not all that lies there is wanted: of a folder itself and no files, of
+    files the folder that contains them all. A span table is given as it is."""
+    if value is None or isinstance(value, str | os.PathLike):
+        one = folder(value, parameter)
+        return (one, ()) if not one.is_file() or one.suffix in TABLES else (one.parent, (one,))
+    files = [path(item, parameter) for item in _items(value, parameter)]
+    if not files:
+        return folder(None, parameter), ()
+    if len(files) == 1:
+        return places(files[0], parameter)
+    for file in files:
+        if not file.is_file():
+            what = "is a folder" if file.is_dir() else "no such file"
+            raise UsageError(f"{file}: {what}", "give one folder, or any number of files", parameter=parameter)
+    common = Path(os.path.commonpath([file.absolute().parent for file in files]))
+    return common, tuple(file.absolute() for file in files)
 
 
 def texts(value: object, parameter: str) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ class Inspection:
 def inspect(options: LoadOptions, progress: Progress) -> Inspection:
     """Reads every source that the options ask for, on its own clock. Raises UsageError when there is no such folder."""
     Dialects.of(options.read.markers)  # a wrong rule is refused before anything is read
-    found = find(options.log_dir, follow_links=options.follow_links)
+    found = find(options.log_dir, follow_links=options.follow_links, only=options.files)
     ranks = options.read.ranks
     chosen, _ = choose.choose(found, options.log_dir, ranks=ranks)
     rows = [(s.kind, path_text(s.path), s.machine, s.rank, s.rank_origin) for s in chosen]
@@ -52,8 +52,9 @@ def inspect(options: LoadOptions, progress: Progress) -> Inspection:
         nothing = choose.nothing_found(found, options.log_dir, ranks=ranks)
         return Inspection(sources, pl.DataFrame(), {}, "cannot be drawn: no profile here", found.notes, (nothing,))
     profile, failures = read_all(chosen, options, progress)
-    profile = completeness.check(interpret(profile, options.declared), one_clock=False, all_ranks=ranks is None)
-    facts = _facts(profile, all_ranks=ranks is None)
+    all_ranks = ranks is None and not options.files
+    profile = completeness.check(interpret(profile, options.declared), one_clock=False, all_ranks=all_ranks)
+    facts = _facts(profile, all_ranks=all_ranks)
     verdict = _verdict(facts, len(chosen), len(failures))
     return Inspection(sources, _ranks(profile), facts, verdict, found.notes + profile.notes, tuple(failures))
 

@@ -74,8 +74,10 @@ def load_options(
         dp=arguments.whole_or_none(dp, "dp"),
         cp=arguments.whole_or_none(cp, "cp"),
     )
+    place, files = arguments.places(log_dir, "log_dir")
     return LoadOptions(
-        log_dir=arguments.folder(log_dir, "log_dir"),
+        log_dir=place,
+        files=files,
         family=None if family is None else arguments.word(family, "family", formats.commands()),
         devices=arguments.numbers(devices, "devices"),
         multi_machine=arguments.flag(multi_machine, "multi_machine"),

@@ -33,11 +33,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What to read and what is known about it. `family` None: whatever lies there. `detail`: which device tasks
-    will be asked for. `columns`: what the columns of a table mean. `jobs` None: as many processes as pay off.
+    """What to read and what is known about it. `files`: these in the log_dir only, where there are any. `family` None:
+    whatever lies there. `detail`: which device tasks will be asked for. `columns`: what the columns of a table mean.
+    `jobs` None: as many processes as pay off.
     `cluster`: who reads in their place."""
 
     log_dir: Path
+    files: tuple[Path, ...] = ()
     family: str | None = None
     devices: Numbers | None = None
     multi_machine: bool = False
@@ -98,7 +100,7 @@ def option_files(options: LoadOptions) -> list[Path]:
 def _found(options: LoadOptions) -> tuple[Found, list[TraceExportError]]:
     """What lies in the log_dir, or in the folders of its own that each machine of a cluster has; there, an error for
     each that cannot be looked into."""
-    look = partial(find, follow_links=options.follow_links)
+    look = partial(find, follow_links=options.follow_links, only=options.files)
     if options.cluster is None:
         return look(options.log_dir), []
     if options.detail != "spans":

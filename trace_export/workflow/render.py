@@ -66,8 +66,10 @@ class WriteOptions:
 def planned(options: WriteOptions, log_dir: Path) -> list[Path]:
     """The files that `write` may write, as far as they are known before the profiles are read.
 
-    Raises UsageError for one file for several formats.
+    Raises UsageError for one file for several formats, and for a format that needs what is not installed.
     """
+    for name in options.formats:
+        BY_NAME[name].ensure_installed()
     alignment = alignment_path(options.out, log_dir)
     return [*_paths(options, log_dir).values(), *([alignment] if alignment else [])]
 

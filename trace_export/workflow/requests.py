@@ -106,7 +106,8 @@ def compare(
     """Two runs, and the files of one chart of both if there is an `output`. Raises as `export` does, and UsageError for
     a run beside itself."""
     one, other = wanted
-    if one.source.log_dir.resolve() == other.source.log_dir.resolve() and one.part == other.part:
+    places = [(wish.source.log_dir.resolve(), wish.source.files) for wish in wanted]
+    if places[0] == places[1] and one.part == other.part:
         what = f"{one.source.log_dir} would be compared with itself"
         raise UsageError(what, "name another folder, or other steps of each with steps_a and steps_b")
     log_dir = one.source.log_dir

@@ -75,7 +75,13 @@ class Run:
     @property
     def name(self) -> str:
         """What the run is called in reports: its folder or file."""
-        return path_text(self.log_dir.resolve().name or self.log_dir)
+        return path_text(self.place.name or self.place)
+
+    @property
+    def place(self) -> Path:
+        """The folder or the single file that was read."""
+        files = self._options.files
+        return (files[0] if len(files) == 1 else self.log_dir).resolve()
 
     @cached_property
     def profile(self) -> Profile:
@@ -275,7 +281,7 @@ class Run:
 def names_of(a: Run, b: Run) -> tuple[str, str]:
     """What two runs are called beside each other: their folders; where these have one name, with more of their paths,
     and where they are one, with their steps."""
-    first, second = (run.log_dir.resolve() for run in (a, b))
+    first, second = a.place, b.place
     if first == second:
         one, other = (f"{run.name} step {run._selection.steps or 'all'}" for run in (a, b))
         return one, other
@@ -307,7 +313,7 @@ def aligned(run: Run, options: AlignOptions, progress: Progress = silent) -> Run
 
 def checked(profile: Profile, options: LoadOptions, *, one_clock: bool) -> Profile:
     """`profile` with what is known of its completeness, see `pipeline.completeness`."""
-    all_ranks = options.devices is None and options.read.ranks is None
+    all_ranks = options.devices is None and options.read.ranks is None and not options.files
     return completeness.check(profile, one_clock=one_clock, all_ranks=all_ranks)
 
 

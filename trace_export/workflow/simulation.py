@@ -11,6 +11,7 @@ from trace_export.choices import CostName
 from trace_export.pipeline.interpret import interpret_model
 from trace_export.schedules import schedule as schedules
 from trace_export.schedules import simulate as simulator
+from trace_export.schedules.catalogue import CATALOGUE
 from trace_export.schedules.simulate import Costs
 from trace_export.workflow import arguments
 from trace_export.workflow.reading import LoadOptions
@@ -32,6 +33,11 @@ class Simulation(Run):
         from trace_export.analysis.model_summary import summarise
 
         return summarise(self._schedule, self._recorded, self.costs)
+
+
+def known_schedules() -> list[str]:
+    """The names that `simulate` takes."""
+    return list(CATALOGUE)
 
 
 def simulate(

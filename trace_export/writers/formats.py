@@ -18,26 +18,37 @@ class OutputFormat:
 
     A trace holds the whole chart, a picture the part of it that fits a page, a table the blocks of all ranks. `writer`
     is MODULE:FUNCTION below this package, imported when it is needed. Of a trace it takes (chart, path, gzip=), of a
-    table (profile, path), of a picture (chart, path, format=, steps=, bubbles=).
+    table (profile, path), of a picture (chart, path, format=, steps=, bubbles=). `check` is a function of the same form
+    that raises UsageError where the format needs a package that is not installed.
     """
 
     name: Format
     extension: str
     kind: Kind
     writer: str
+    check: str = ""
 
     def load(self) -> Callable[..., None]:
         """The function that writes it."""
-        module, _, function = self.writer.partition(":")
-        write: Callable[..., None] = getattr(import_module(f"trace_export.writers.{module}"), function)
-        return write
+        return _function(self.writer)
+
+    def ensure_installed(self) -> None:
+        """Raises UsageError where a package that it needs is not installed."""
+        if self.check:
+            _function(self.check)()
+
+
+def _function(name: str) -> Callable[..., None]:
+    module, _, function = name.partition(":")
+    found: Callable[..., None] = getattr(import_module(f"trace_export.writers.{module}"), function)
+    return found
 
 
 OUTPUT_FORMATS = (
     OutputFormat("perfetto", "pftrace", "trace", "traces.perfetto:write"),
     OutputFormat("chrome", "json", "trace", "traces.chrome:write"),
     OutputFormat("svg", "svg", "picture", "pictures.picture:write"),
-    OutputFormat("png", "png", "picture", "pictures.picture:write"),
+    OutputFormat("png", "png", "picture", "pictures.picture:write", "pictures.picture:check_png"),
     OutputFormat("html", "html", "picture", "pictures.picture:write"),
     OutputFormat("parquet", "parquet", "table", "tables:write_parquet"),
     OutputFormat("csv", "csv", "table", "tables:write_csv"),

@@ -175,7 +175,7 @@ def _placed(root: Path, captures: Sequence[_Capture]) -> tuple[Source, ...]:
     named: dict[str, int] = {}
     sources: list[Source] = []
     for capture in captures:
-        inside = capture.folder.relative_to(root).parts if capture.folder != root else ()
+        inside = capture.folder.relative_to(root).parts if capture.folder.is_relative_to(root) else ()
         name = capture.hostname or (inside[0] if len(inside) > 1 else "host")
         if (boot := capture.boot_ns) is not None:
             about = boot // SAME_BOOT_NS

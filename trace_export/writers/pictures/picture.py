@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.chart.chart import Chart
-from trace_export.errors import UsageError
+from trace_export.errors import UsageError, missing_extra
 from trace_export.selection import Numbers
 from trace_export.writers import mark
 from trace_export.writers.pictures import svg
@@ -63,14 +63,18 @@ def write_page(
     path.write_text(page(figure(chart, steps, bubbles), report, STEPS_SHOWN), encoding="utf-8")
 
 
-def _png(shown: Figure, at_most: int | None) -> bytes:
+def check_png() -> None:
+    """Raises UsageError where the extra that png needs is not installed."""
     try:
-        import vl_convert
+        import vl_convert  # noqa: F401
     except ImportError as error:
-        raise UsageError(
-            "--format png needs the extra picture, which is not installed",
-            "install it: pip install 'trace-export[picture]', or choose svg",
-        ) from error
+        raise missing_extra("--format png", "picture", ", or choose svg") from error
+
+
+def _png(shown: Figure, at_most: int | None) -> bytes:
+    check_png()
+    import vl_convert
+
     still = svg.draw(shown, at_most)
     scale = min(SHARPNESS, sqrt(MOST_PIXELS / still.width / still.height))
     if scale < 1:

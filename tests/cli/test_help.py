@@ -1,0 +1,63 @@
+"""Help, documentation and completion: what a user finds without leaving the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, Cli
+from trace_export.cli import choosing
+from trace_export.cli.options import PANELS
+
+PAGES = sorted(page.stem for page in (ROOT / "trace_export" / "docs").glob("*.md"))
+
+
+def test_every_page_is_listed_and_shown(run_cli: Cli) -> None:
+    listed = [line.split()[2] for line in run_cli("docs").stdout.splitlines()]
+    assert listed == PAGES
+    page = run_cli("docs", "bubbles")
+    assert page.stdout == (ROOT / "trace_export" / "docs" / "bubbles.md").read_text("utf-8")
+    assert run_cli("docs", "clocks.md").stdout == (ROOT / "trace_export" / "docs" / "clocks.md").read_text("utf-8")
+
+
+def test_a_page_that_is_not_there(run_cli: Cli) -> None:
+    result = run_cli("docs", "bubble")
+    assert result.returncode == 2
+    assert 'there is no page "bubble"; choose one of adding-a-format' in result.stderr
+
+
+def test_how_to_mark_a_script_is_a_guide(run_cli: Cli) -> None:
+    guide = ROOT / "trace_export" / "docs" / "collect" / "instrument.md"
+    assert run_cli("howto", "instrument").stdout == guide.read_text("utf-8")
+    assert "howto instrument" in run_cli("howto").stdout
+
+
+@pytest.mark.parametrize("command", ["export", "nsys", "report", "compare"])
+def test_help_comes_in_parts(run_cli: Cli, command: str) -> None:
+    text = run_cli(command, "--help").stdout
+    assert [panel for panel in PANELS if f"─ {panel} ─" not in text] == []
+
+
+def test_values_are_offered() -> None:
+    assert "zb-h1" in choosing.schedules()
+    assert choosing.formats("") == ["perfetto", "chrome", "svg", "png", "html", "parquet", "csv"]
+    offered = choosing.formats("svg,p")
+    assert offered == ["svg,perfetto", "svg,chrome", "svg,png", "svg,html", "svg,parquet", "svg,csv"]
+
+
+def test_a_folder_with_the_name_of_a_command(run_cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "nsys").mkdir()
+    result = run_cli("nsys", "--format", "svg", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "the folder nsys here is given as ./nsys" in result.stderr
+
+
+def test_an_extra_is_missed_before_anything_is_read_or_written(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    (tmp_path / "vl_convert.py").write_text("raise ImportError\n")
+    without = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "/usr/bin:/bin"}
+    result = run_cli(samples / "paddle" / "single", "--format", "svg,png", "--out", tmp_path / "out", env=without)
+    assert result.returncode == 2
+    assert "--format png needs the extra picture" in result.stderr
+    assert "-m pip install 'trace-export[picture]'" in result.stderr
+    assert not (tmp_path / "out").exists()
