@@ -13,7 +13,7 @@ def test_every_note_has_a_literal_code_in_kebab_case_and_a_level() -> None:
     assert found
     for where, note in found:
         assert re.fullmatch(r"[a-z]+(-[a-z]+)+", code(note)), f"{where}: {code(note)}"
-        assert levels(note) <= {"note", "warning"}, where
+        assert levels(note) <= {"detail", "note", "warning"}, where
 
 
 def test_every_code_is_explained_and_every_explanation_is_of_a_code() -> None:

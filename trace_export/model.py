@@ -121,14 +121,15 @@ TABLES: dict[str, Schema] = {
 
 @dataclass(frozen=True)
 class Note:
-    """Something the user should know: `warning` where the picture may mislead or data were refused, else `note`.
+    """Something the user should know: `warning` where the picture may mislead or data were refused, `note` what was
+    inferred, repaired or left out, `detail` what holds for many a sound run and is shown on request.
 
     `code` names the kind of the note (kebab-case, the same in every version); programs tell notes apart by it and never
     by `text`. `where` is a path, perhaps with a line number (the first case); `count` is the number of cases.
     """
 
     code: str
-    level: Literal["note", "warning"]
+    level: Literal["detail", "note", "warning"]
     text: str
     where: str = ""
     count: int = 1

@@ -146,7 +146,7 @@ def test_a_run_is_not_compared_with_itself(run_cli: Cli, tables: tuple[Path, Pat
 
 
 def test_compare_says_first_what_has_changed(run_cli: Cli, tables: tuple[Path, Path]) -> None:
-    told = run_cli("compare", *tables)
+    told = run_cli("compare", *tables, "--verbose")
     assert told.returncode == 0, told.stderr
     answer = " ".join(told.stdout.partition("\n\n")[0].split())
     assert answer == (

@@ -77,7 +77,7 @@ def test_all_times_are_on_the_wall_clock_where_there_is_one() -> None:
     assert note.count == 5
     assert not [n for n in aligned.notes if n.code == "clock-start-gap"]
     (violations,) = [n for n in aligned.notes if n.code == "clock-violations"]
-    assert violations.level == "note"
+    assert violations.level == "detail"
 
 
 def test_the_clock_that_started_first_is_kept_where_every_clock_starts_at_zero() -> None:

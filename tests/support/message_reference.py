@@ -18,7 +18,8 @@ HEAD = """# Notes, warnings and errors
 
 Made from the code by `python -m tests.support.message_reference`.
 
-A **note** says what was inferred, repaired or left out. A **warning** is a note about data that were refused or a chart
+A **detail** says what holds for many a sound run; the terminal shows it with `--verbose`. A **note** says what was
+inferred, repaired or left out. A **warning** is a note about data that were refused or a chart
 that may mislead; with `--strict` it makes the exit code 3. Each has a code, which stays the same when its sentence is
 improved: the terminal shows it in brackets, `--json` has it as `code`. A line such as `2 × …` counts the cases.
 """

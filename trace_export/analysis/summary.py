@@ -11,22 +11,26 @@ from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.whole_steps import counted
 from trace_export.errors import TraceExportError
 from trace_export.model import Note, Profile
+from trace_export.schedules.catalogue import TITLES
 
 
 @dataclass(frozen=True)
 class Summary:
     """The facts of a run. `hosts` are the names and `kinds` the formats of what has blocks; `stages` counts the
-    pipeline stages, `stage_origin` says how they are known; `blocks` counts them by kind. `step_ns` is the median time
-    from the start of a step to that of the next (None where there are no two in a row), `pipeline_ns` that to the end
-    of its last forward, backward or weight block, and `bubble` the mean share of idle time in the latter (global
-    definition; None without steps), all of the `whole_steps` (on all ranks), or where there is none, of all. `clocks`
-    has the columns of `model.CLOCKS` and the label of the host, in the order of the machines."""
+    pipeline stages, `stage_origin` says how they are known. `schedule` is the one that the order of the blocks follows
+    (None: unknown), with `schedule_certainty` exact, likely or unknown. `blocks` counts them by kind. `step_ns` is the
+    median time from the start of a step to that of the next (None where there are no two in a row), `pipeline_ns` that
+    to the end of its last forward, backward or weight block, and `bubble` the mean share of idle time in the latter
+    (global definition; None without steps), all of the `whole_steps` (on all ranks), or where there is none, of all.
+    `clocks` has the columns of `model.CLOCKS` and the label of the host, in the order of the machines."""
 
     hosts: list[str]
     kinds: list[str]
     ranks: int
     stages: int
     stage_origin: str
+    schedule: str | None
+    schedule_certainty: str
     steps: int
     whole_steps: int
     step_ns: int | None
@@ -42,6 +46,7 @@ def summarise(measured: Bubbles, failures: Sequence[TraceExportError] = ()) -> S
     """The summary of the profile whose bubbles were `measured`, which has been interpreted and aligned."""
     profile, all_steps = measured.profile, measured.steps
     drawn = profile.ranks.join(profile.spans, on="rank", how="semi")
+    found = profile.interpreted.recognition
     steps = counted(all_steps)
     named = pl.when(pl.col("kind").is_null()).then(pl.lit("other")).otherwise("kind").alias("kind")
     counts = profile.spans.select(named).group_by("kind").len().sort("kind")
@@ -52,6 +57,8 @@ def summarise(measured: Bubbles, failures: Sequence[TraceExportError] = ()) -> S
         ranks=drawn.height,
         stages=drawn["stage"].n_unique(),
         stage_origin=", ".join(drawn["stage_origin"].drop_nulls().unique().sort()) or "unknown",
+        schedule=None if found.named is None else TITLES[found.named.name],
+        schedule_certainty=found.certainty,
         steps=all_steps.height,
         whole_steps=int(all_steps["whole"].sum()),
         step_ns=_median(steps["step_ns"]),

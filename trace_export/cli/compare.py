@@ -64,6 +64,6 @@ def compare(
     elif not printing.quiet:
         terminal.sentences([sentence.text for sentence in done.comparison.verdict])
         terminal.tables(done.comparison.tables())
-        terminal.notes_of_two(done.comparison.names, (done.a.notes, done.b.notes))
+        terminal.notes_of_two(done.comparison.names, (done.a.notes, done.b.notes), printing.verbose)
         terminal.files(done.files)
     raise typer.Exit(terminal.conclude([done.a, done.b], printing))

@@ -37,6 +37,8 @@ def run(ctx: typer.Context, source: Source, drawing: Drawing, reading: Reading, 
         terminal.json(summaries.run_document(done.run.summary(), done.files))
     elif not printing.quiet:
         terminal.facts(summaries.run_rows(done.run.summary()))
-        terminal.notes(done.run.notes)
+        terminal.notes(done.run.notes, printing.verbose)
         terminal.files(done.files)
+        if drawing.detail != "spans":
+            terminal.hint("communication and device tasks: click the arrow of the group Ranks, below the stages")
     raise typer.Exit(terminal.conclude([done.run], printing))

@@ -41,6 +41,7 @@ def inspect(
     markers: opt.Markers = None,
     infer: opt.Infer = "auto",
     jobs: opt.Jobs = None,
+    verbose: opt.Verbose = False,
     json: opt.Json = False,
     debug: opt.Debug = False,
 ) -> None:
@@ -62,6 +63,7 @@ def inspect(
         terminal.json(_document(result))
     else:
         _show(result)
+        terminal.notes(result.notes, verbose)
     terminal.errors(result.failures, debug)
     raise typer.Exit(1 if not result.facts.get("ranks") else 3 if result.failures else 0)
 
@@ -82,14 +84,13 @@ def _document(result: Inspection) -> str:
 
 
 def _show(result: Inspection) -> None:
-    """The verdict, what all ranks have in common, the ranks, the notes."""
+    """The verdict, what all ranks have in common, the ranks."""
     out = terminal.console()
     terminal.paragraph(out, result.verdict, style="bold")
     counts = result.sources.group_by("kind", maintain_order=True).len()
     out.print("sources: " + (", ".join(f"{n} {kind}" for kind, n in counts.iter_rows()) or "none"))
     if result.ranks.height:
         _show_ranks(result.ranks)
-    terminal.notes(result.notes)
 
 
 def _show_ranks(ranks: pl.DataFrame) -> None:

@@ -87,6 +87,7 @@ Markers = Annotated[
         show_default=False,
     ),
 ]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Print details too, such as what a sound run had inferred.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -251,6 +252,7 @@ class Reading:
 class Printing:
     """What is printed."""
 
+    verbose: Verbose = False
     strict: Annotated[bool, typer.Option("--strict", help="Exit with code 3 if there is a warning.")] = False
     json: Json = False
     quiet: Quiet = False

@@ -51,6 +51,6 @@ def report(
         terminal.verdict(done.run.name, done.report)
         if not html:
             terminal.tables(done.report.tables())
-        terminal.notes(done.run.notes)
+        terminal.notes(done.run.notes, printing.verbose)
         terminal.files(done.files)
     raise typer.Exit(terminal.conclude([done.run], printing))

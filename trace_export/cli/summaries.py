@@ -48,6 +48,7 @@ def run_rows(run: Summary) -> list[tuple[str, str]]:
         ("source", ", ".join(run.kinds)),
         ("ranks", str(run.ranks)),
         ("stages", f"{run.stages} ({run.stage_origin})"),
+        ("schedule", _schedule(run)),
         ("steps", _steps(run)),
         ("blocks", blocks),
     ]
@@ -74,10 +75,18 @@ def model_rows(model: ModelSummary) -> list[tuple[str, str]]:
         ("bubble", f"{model.bubble:.2%} of the step (first start to last end over all stages)"),
         ("own bubble", f"{model.bubble_own:.2%} of each stage's own window, from its first start to its last end"),
     ]
-    rows.append(("in flight", f"up to {model.in_flight:g} micro-batches' activations on a stage"))
+    rows.append(("in flight", f"at the peak, activations of {model.in_flight:g} micro-batches on one stage"))
     if model.formula is not None and model.formula_idle_ns is not None:
-        rows.append(("published", f"idle per rank {model.formula} = {model.formula_idle_ns / 1e6:.3f} ms"))
+        rows.append(
+            ("published", f"idle per rank by the formula {model.formula}: {model.formula_idle_ns / 1e6:.3f} ms")
+        )
     return rows
+
+
+def _schedule(run: Summary) -> str:
+    if run.schedule is None:
+        return "the order of the blocks is that of no known schedule" if run.stages > 1 else "a single stage has none"
+    return run.schedule + {"exact": ", exactly", "likely": ", with deviations (see report)"}[run.schedule_certainty]
 
 
 def _steps(run: Summary) -> str:
@@ -104,5 +113,5 @@ def _clock(clock: Mapping[str, Any]) -> str:
     if isinstance(deviation, float):
         parts.append(f"±{duration(deviation)} (1 sd)")
     if isinstance(bound, float):
-        parts.append(f"certain within {duration(bound)}")
+        parts.append(f"error at most {duration(bound)}")
     return ", ".join(parts)

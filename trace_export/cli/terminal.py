@@ -146,28 +146,39 @@ def _below(item: ReportTable, shown: int) -> Iterator[str]:
         yield f"{more} more rows; --json lists them all"
 
 
-def notes(items: Sequence[Note]) -> None:
-    """Warnings first, each once; what is left out is counted."""
+def notes(items: Sequence[Note], verbose: bool = False) -> None:
+    """Warnings first, and what several sources have in common once; details with `verbose` only."""
     out = console(error=True)
-    ordered = sorted(items, key=lambda n: n.level != "warning")
-    for note in ordered[:NOTES_SHOWN]:
-        where = f" ({note.where})" if note.where else ""
-        count = f"{note.count} × " if note.count > 1 else ""
+    groups = _alike([note for note in items if verbose or note.level != "detail"])
+    for alike in groups[:NOTES_SHOWN]:
+        note, count = alike[0], sum(each.count for each in alike)
+        others = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+        where = f" ({note.where}{others})" if note.where else ""
         style = "yellow" if note.level == "warning" else "dim"
         out.print(f"{note.level}: ", style=style, end="")
-        out.print(printable(f"{count}{note.text}{where}"), end="")
+        out.print(printable(f"{count} × {note.text}{where}" if count > 1 else f"{note.text}{where}"), end="")
         out.print(f" [{note.code}]", style="dim")
-    if len(ordered) > NOTES_SHOWN:
-        out.print(f"… and {len(ordered) - NOTES_SHOWN} more; --json lists them all")
+    if len(groups) > NOTES_SHOWN:
+        out.print(f"… and {len(groups) - NOTES_SHOWN} more; --json lists them all")
 
 
-def notes_of_two(names: tuple[str, str], items: tuple[Sequence[Note], Sequence[Note]]) -> None:
+def _alike(items: Sequence[Note]) -> list[list[Note]]:
+    """Notes of one code, level and text, whatever numbers are in it, together; warnings first."""
+    groups: dict[tuple[str, str, str], list[Note]] = {}
+    for note in items:
+        words = re.sub(r"[0-9.]+", "0", note.text) if note.where else note.text
+        groups.setdefault((note.level, note.code, words), []).append(note)
+    levels = ("warning", "note", "detail")
+    return sorted(groups.values(), key=lambda alike: levels.index(alike[0].level))
+
+
+def notes_of_two(names: tuple[str, str], items: tuple[Sequence[Note], Sequence[Note]], verbose: bool = False) -> None:
     """The notes of two runs: what both have, once, and the others with the name of their run."""
     a, b = items
     both = [note for note in a if note in b]
-    notes(both)
+    notes(both, verbose)
     for name, own in zip(names, items, strict=True):
-        notes([replace(note, text=f"{name}: {note.text}") for note in own if note not in both])
+        notes([replace(note, text=f"{name}: {note.text}") for note in own if note not in both], verbose)
 
 
 def errors(items: Sequence[TraceExportError], debug: bool = False) -> None:
@@ -215,3 +226,8 @@ def files(paths: Sequence[Path]) -> None:
     ]
     if viewable:
         out.print(f"open it:  trace-export open {printable(viewable[0])}   (or drop it on ui.perfetto.dev)")
+
+
+def hint(text: str) -> None:
+    """Where to find what was asked for."""
+    console().print(text, style="dim")

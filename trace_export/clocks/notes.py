@@ -63,13 +63,13 @@ def _on_fit(fit: ClockFit) -> list[Note]:
     if fit.worst_pair is not None:
         a, b, off = fit.worst_pair
         text = f"clocks: the largest remaining disagreement is {duration(abs(off))}, between {a} and {b}"
-        notes.append(Note("clock-worst-pair", "note", text))
+        notes.append(Note("clock-worst-pair", "detail", text))
     if fit.drift_variation_ns:
         text = f"clocks: drift varies; clocks deviate from constant rates by about {duration(fit.drift_variation_ns)}"
         notes.append(Note("clock-drift-varies", "note", text))
     if fit.holdout_ns is not None:
         text = f"clocks: refitting on half of the data moves no clock by more than {duration(fit.holdout_ns)}"
-        notes.append(Note("clock-holdout", "note", text))
+        notes.append(Note("clock-holdout", "detail", text))
     if fit.contradiction:
         text = f"clocks: no constant clock rates explain the observations of {names(fit.contradiction)}"
         notes.append(Note("clock-contradiction", "warning", f"{text}; they differ by up to {duration(fit.slack_ns)}"))
@@ -84,7 +84,7 @@ def _on_fit(fit: ClockFit) -> list[Note]:
     elif not fit.pairs.is_empty():
         text = "clocks: messages are assumed to take equally long in both directions"
         notes.append(
-            Note("clock-symmetry-assumed", "note", f"{text}; if not, half of the difference is taken as clock offset")
+            Note("clock-symmetry-assumed", "detail", f"{text}; if not, half of the difference is taken as clock offset")
         )
     return notes
 
@@ -115,7 +115,7 @@ def _violations(profile: Profile, clocks: pl.DataFrame) -> list[Note]:
     else:
         before = violations(messages)
         text = f"clocks: {before} of {len(messages)} {what}" + (f", {after} after alignment" if corrected else "")
-    return [Note("clock-violations", "warning" if corrected and after else "note", text)]
+    return [Note("clock-violations", "warning" if corrected and after else "detail", text)]
 
 
 def _between_hosts(messages: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:

@@ -40,7 +40,7 @@ def label(profile: Profile) -> Profile:
     )
     filled = filled.with_columns(pl.coalesce(name, f"{name}_found").alias(name) for name in LABELS)
     text = "messages: micro-batch and direction inferred from the blocks before the send and after the receive"
-    note = Note("message-labels-inferred", "note", text, count=found.height)
+    note = Note("message-labels-inferred", "detail", text, count=found.height)
     return replace(profile, messages=conform(filled, MESSAGES)).with_notes([note])
 
 

@@ -238,7 +238,7 @@ def _notes(channels: pl.DataFrame, offsets: pl.DataFrame) -> list[Note]:
         first = moved.select("src_rank", "dst_rank", "offset").head(8)
         shown = ", ".join(f"{a}→{b} {k:+d}" for a, b, k in first.iter_rows())
         text = f"messages: recordings begin at different messages, paired with a window offset ({shown})"
-        notes.append(Note("messages-window-offset", "note", text, count=len(moved)))
+        notes.append(Note("messages-window-offset", "detail", text, count=len(moved)))
     unsure = named.filter(pl.col("offset").is_null())
     if len(unsure):
         shown = ", ".join(f"{a}→{b}" for a, b in unsure.select("src_rank", "dst_rank").head(8).iter_rows())

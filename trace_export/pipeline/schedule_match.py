@@ -223,7 +223,7 @@ def declare(profile: Profile, found: Recognition) -> Profile:
     differing = f"{found.distance:.1%}" if found.distance >= 0.001 else "less than 0.1%"
     how = "exactly" if found.certainty == "exact" else f"except for {differing} of the blocks"
     twins = f" (or {', '.join(TITLES[n] for n in found.twins)}, indistinguishable here)" if found.twins else ""
-    note = Note("schedule-recognised", "note", f"the order of the blocks is {how} that of {row.title}{twins}")
+    note = Note("schedule-recognised", "detail", f"the order of the blocks is {how} that of {row.title}{twins}")
     return replace(profile, declared=profile.declared.or_else(numbers)).with_notes([note])
 
 

@@ -132,7 +132,7 @@ def _origins(places: pl.DataFrame, inferred: stages_from_work.Inference | None) 
     remedy = "if wrong, give --pp, --tp and --dp"
     origins = places["origin"]
     if inferred is not None and (count := (origins == "inferred").sum()):
-        text = f"stages of {count} ranks inferred from {inferred.how}; {remedy}"
+        text = f"stages of {_ranks(int(count))} inferred from {inferred.how}; {remedy}"
         notes.append(Note("stages-inferred", "note", text))
         if absent := _above(places["rank"]) - len(places):
             in_order = (places["stage"] == places["rank"]).all()
@@ -140,12 +140,16 @@ def _origins(places: pl.DataFrame, inferred: stages_from_work.Inference | None) 
             text = f"ranks below the highest are missing ({absent} of them); the stages {how}"
             notes.append(Note("ranks-absent", "warning", f"{text}; {remedy}"))
     if count := (origins == "assumed").sum():
-        text = f"stages of {count} ranks assumed from the default order of ranks; {remedy}"
+        text = f"stages of {_ranks(int(count))} assumed from the default order of ranks; {remedy}"
         notes.append(Note("stages-default-order", "note", text))
     if count := origins.null_count():
-        text = f"stages of {count} ranks are unknown; each counts as a stage of its own, in rank order"
+        text = f"stages of {_ranks(int(count))} are unknown; each counts as a stage of its own, in rank order"
         notes.append(Note("stages-unknown", "warning", f"{text}; give --pp, --tp and --dp"))
     return notes
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"
 
 
 def _absent_stages(ranks: pl.DataFrame, declared: Declared, by_user: int | None) -> list[Note]:

@@ -25,7 +25,9 @@ def export_notes(path: Path) -> tuple[Note, ...]:
     """Says that `nsys export` ran to read `path`; nothing where it did not."""
     if path.suffix != SUFFIX:
         return ()
-    return (Note("report-exported", "note", "nsys export turned this report into a temporary SQLite file", str(path)),)
+    return (
+        Note("report-exported", "detail", "nsys export turned this report into a temporary SQLite file", str(path)),
+    )
 
 
 @contextmanager

@@ -14,6 +14,8 @@ from trace_export.sources.ranges.frequent import EXAMPLES, NameCounts
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.timestamps import UNTIMED
 
+FEW = 0.01
+"""A smaller part of the GPU tasks outside all blocks is what any run has: copies of the data loader, the optimizer."""
 HOST = "draw the CPU-side ranges with --host"
 
 
@@ -50,7 +52,7 @@ def of_transfers(path: Path, moved: pl.DataFrame) -> list[Note]:
     """`moved`: see transfers.transfers; where there is no column `guessed`, no direction is."""
     guessed = int(moved["guessed"].sum()) if "guessed" in moved.columns else 0
     text = "sends and receives without a name; direction taken from the blocks before and after"
-    return [Note("transfer-direction-inferred", "note", text, str(path), guessed)] if guessed else []
+    return [Note("transfer-direction-inferred", "detail", text, str(path), guessed)] if guessed else []
 
 
 def of_ranges(path: Path, ranges: Ranges, worked: pl.DataFrame, activity: GpuActivity | None) -> list[Note]:
@@ -103,7 +105,7 @@ def _of_activity(path: Path, activity: GpuActivity) -> list[Note]:
         part = activity.outside / activity.tasks
         share = f"{part:.1%}" if part >= 0.001 else "less than 0.1%"
         text = f"GPU tasks launched outside all blocks ({share})"
-        notes.append(Note("tasks-outside-blocks", "note", text, where, activity.outside))
+        notes.append(Note("tasks-outside-blocks", "detail" if part < FEW else "note", text, where, activity.outside))
     return notes
 
 
