@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from tests.conftest import Cli
-from tests.support.perfetto_ui import Browser, chromium, ui_colour
+from tests.support.perfetto_ui import Browser, chromium, hue_and_lightness, ui_colour
 from tests.support.profiles import profile, span
 from tests.writers.traces.test_writers import full_chart
-from trace_export.chart.colours import SEEDS
+from trace_export.chart.colours import SEEDS, TASK_SEEDS, task_seed
 from trace_export.chart.layout import lay_out
 from trace_export.writers.traces import perfetto
 
@@ -49,6 +50,19 @@ def test_colours_mean_what_people_expect() -> None:
         assert low <= (hue + 360 if high > 360 and hue < 180 else hue) <= high, (kind, colour, hue)
 
 
+def test_no_device_task_has_the_colour_of_a_kind_of_block() -> None:
+    """On the colour wheel of the UI, by its hue; and a name has one colour, whatever else is drawn."""
+    kinds = [hue_and_lightness(seed)[0] for seed in SEEDS.values()]
+    for task in TASK_SEEDS:
+        hue = hue_and_lightness(task)[0]
+        assert min(min(abs(hue - kind), 360 - abs(hue - kind)) for kind in kinds) >= 20, task
+    names = pl.Series("name", [f"kernel_{n}" for n in range(60)] * 2, pl.Categorical)
+    seeds = names.to_frame().select(task_seed())["seed"]
+    assert set(seeds) == set(TASK_SEEDS)
+    assert seeds.head(60).equals(seeds.tail(60))
+    assert seeds[7] == names.to_frame().slice(7, 1).select(task_seed()).item()
+
+
 @pytest.mark.parametrize("suffix", [".pftrace", ".json"])
 def test_paddle_sample(suffix: str, browser: Browser, samples: Path, tmp_path: Path, run_cli: Cli) -> None:
     folder = samples / "paddle" / "single"
@@ -75,7 +89,8 @@ def test_every_rank_and_every_stream_below_its_stage(browser: Browser, tmp_path:
     opened = browser.picture(path, ["rank 1", "stream 7 · compute", "stream 13", "communication"], groups)
     assert opened.text.count("stream 13") == opened.text.count("communication")  # its two lanes are one track
     assert opened.pixels(ui_colour(SEEDS["F"])) > 1.3 * closed.pixels(ui_colour(SEEDS["F"]))
-    assert opened.pixels(ui_colour("gemm")) > ENOUGH
+    gemm = pl.DataFrame({"name": ["gemm"]}).select(task_seed()).item()
+    assert opened.pixels(ui_colour(gemm)) > ENOUGH
 
 
 def test_all_kinds_and_overlapping_blocks(browser: Browser, tmp_path: Path) -> None:

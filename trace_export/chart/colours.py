@@ -7,6 +7,8 @@ hence readable words.
 
 from __future__ import annotations
 
+from zlib import crc32
+
 import polars as pl
 
 from trace_export.choices import ColorBy
@@ -48,6 +50,25 @@ SEEDS = {
 """Correlation id of a kind of block."""
 
 
+NO_SEED = pl.lit(None, pl.String).alias("seed")
+"""Of a slice that the UI colours by its name."""
+
+TASK_SEEDS = ("gpu l", "task c", "task u", "device r", "gpu k", "kernel lt")
+"""Correlation ids of device tasks: colours of their own, since the UI would give many a kernel, by its name, the colour
+of a kind of block."""
+
+
+def task_seed() -> pl.Expr:
+    """The correlation id of device tasks with the column name: that of a name is the same in every trace."""
+
+    def seeds(names: pl.Series) -> pl.Series:
+        different = names.cast(pl.String).drop_nulls().unique()
+        chosen = [TASK_SEEDS[crc32(name.encode()) % len(TASK_SEEDS)] for name in different]
+        return names.cast(pl.String).replace_strict(different, chosen, default=None, return_dtype=pl.String)
+
+    return pl.col("name").map_batches(seeds, return_dtype=pl.String).alias("seed")
+
+
 def shade(kind: str, chunk: int, chunks: int) -> str:
     """The fill of a block of `kind` (or of idle time of that cause) and of model chunk `chunk` (from 0) of `chunks`:
     the first is full, later ones are lighter."""
@@ -63,6 +84,6 @@ def seed(color_by: ColorBy) -> pl.Expr:
         "kind": pl.col("kind").replace_strict(SEEDS, default=None, return_dtype=pl.String),
         "microbatch": pl.format("mb{}", pl.col("microbatch")),
         "rank": pl.format("rank {}", pl.col("rank")),
-        "none": pl.lit(None, pl.String),
+        "none": NO_SEED,
     }
     return by[color_by].alias("seed")

@@ -105,8 +105,11 @@ def _communication(profile: Profile) -> dict[int, pl.DataFrame]:
     return {int(rank): frame.drop("rank") for (rank,), frame in both.group_by("rank", maintain_order=True)}
 
 
-def tasks(profile: Profile, ranks: dict[int, DeviceTasks], batches_of: TaskBatches, first_id: int) -> Iterator[Part]:
-    """The device tasks of each of the `ranks`, with a track for each new stream, numbered from `first_id`."""
+def tasks(
+    profile: Profile, ranks: dict[int, DeviceTasks], batches_of: TaskBatches, first_id: int, seed: pl.Expr
+) -> Iterator[Part]:
+    """The device tasks of each of the `ranks`, with a track for each new stream, numbered from `first_id`; `seed` is
+    their correlation id."""
     ids = count(first_id)
     for rank, place in ranks.items():
         streams = {
@@ -114,7 +117,7 @@ def tasks(profile: Profile, ranks: dict[int, DeviceTasks], batches_of: TaskBatch
         }
         for batch in batches_of(rank, ROWS):
             for (name,), rows in batch.group_by("stream", maintain_order=True):
-                yield streams[str(name)].part(rows, ids)
+                yield streams[str(name)].part(rows.with_columns(seed), ids)
 
 
 def _stream_names(profile: Profile, rank: int) -> list[str]:
@@ -140,7 +143,7 @@ class _Stream:
         self._ids += [next(ids) for _ in range(known, self._lanes.count)]
         fresh = tuple(replace(self._track, id=self._ids[lane], lane=lane) for lane in range(known, len(self._ids)))
         track = pl.Series("track", np.array(self._ids, np.uint32)[lane])
-        return Part(fresh, self._named(rows.select(track, "start_ns", "end_ns", "name", "category")))
+        return Part(fresh, self._named(rows.select(track, "start_ns", "end_ns", "name", "category", "seed")))
 
     def _named(self, slices: pl.DataFrame) -> pl.DataFrame:
         """The slices with the names and arguments of communication, whose kernels all have the same few names."""

@@ -22,7 +22,7 @@ from trace_export.chart import device_tracks, step_tracks
 from trace_export.chart.block_names import block_name, has_chunks
 from trace_export.chart.builder import ROOT, Builder
 from trace_export.chart.chart import Chart
-from trace_export.chart.colours import seed
+from trace_export.chart.colours import NO_SEED, seed, task_seed
 from trace_export.chart.descriptions import attributes, rank_text, root_text, title
 from trace_export.choices import ColorBy, Detail, Tracks
 from trace_export.model import Profile
@@ -102,7 +102,8 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     name = title(profile, options.schedule, options.runs)
     main, final = builder.part(name, root_text(profile, origin, options.clocks))
     on_devices = {rank: replace(each, group=final[each.group]) for rank, each in on_devices.items()}
-    more = partial(device_tracks.tasks, profile, on_devices, options.device_tasks, first_id=len(final) + 1)
+    colour = task_seed() if options.color_by == "kind" else NO_SEED
+    more = partial(device_tracks.tasks, profile, on_devices, options.device_tasks, first_id=len(final) + 1, seed=colour)
     return Chart(name, origin, main, attributes(profile, origin, options.clocks), more)
 
 
