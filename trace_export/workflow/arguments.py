@@ -160,17 +160,17 @@ def folder(value: object, parameter: str) -> Path:
     return path(value, parameter)
 
 
-def places(value: object, parameter: str) -> tuple[Path, tuple[Path, ...]]:
+def places(value: object, parameter: str, *, table: bool = False) -> tuple[Path, tuple[Path, ...]]:
     """The folder to read, and the files in it if not all that lies there is wanted: of a folder itself and no files, of
-    files the folder that contains them all. A span table is given as it is."""
+    files the folder that contains them all. A table of spans is given as it is; `table`: any single file is one."""
     if value is None or isinstance(value, str | os.PathLike):
         one = folder(value, parameter)
-        return (one, ()) if not one.is_file() or one.suffix in TABLES else (one.parent, (one,))
+        return (one, ()) if table or one.suffix in TABLES or not one.is_file() else (one.parent, (one,))
     files = [path(item, parameter) for item in _items(value, parameter)]
     if not files:
         return folder(None, parameter), ()
     if len(files) == 1:
-        return places(files[0], parameter)
+        return places(files[0], parameter, table=table)
     for file in files:
         if not file.is_file():
             what = "is a folder" if file.is_dir() else "no such file"

@@ -74,7 +74,7 @@ def load_options(
         dp=arguments.whole_or_none(dp, "dp"),
         cp=arguments.whole_or_none(cp, "cp"),
     )
-    place, files = arguments.places(log_dir, "log_dir")
+    place, files = arguments.places(log_dir, "log_dir", table=columns is not None)
     return LoadOptions(
         log_dir=place,
         files=files,

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 class LoadOptions:
     """What to read and what is known about it. `files`: these in the log_dir only, where there are any. `family` None:
     whatever lies there. `detail`: which device tasks will be asked for. `columns`: what the columns of a table mean.
-    `jobs` None: as many processes as pay off.
-    `cluster`: who reads in their place."""
+    `jobs` None: as many processes as pay off. `cluster`: who reads in their place."""
 
     log_dir: Path
     files: tuple[Path, ...] = ()
