@@ -1,18 +1,23 @@
-"""Speed and memory of reading one large torch.profiler trace.
+"""Speed and memory of reading one large torch.profiler trace, beside programs that read such traces.
 
     python tests/benchmarks/bench_kineto.py [megabytes]
 
-Compared in the same run with `orjson.loads` of the whole file, which every reader that is not a stream must begin with.
-Each runs in a process of its own, so that its peak memory is its own.
+Each runs in a process of its own on the same files, so that processor time (user and system, of all threads) and peak
+memory are its own: `json.load`, `orjson.loads` and the trace processor (its WebAssembly build) of the whole file,
+HolisticTraceAnalysis where the Python named by the environment variable HTA_PYTHON has it, and of trace-export the
+blocks alone, the device tasks alone, and the command with --detail kernels; also of the same events on one line and
+gzipped.
 """
 
 from __future__ import annotations
 
-import resource
+import gzip
+import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from samples.generators.kineto_trace import MAIN, Trace
@@ -44,41 +49,102 @@ def write(path: Path, megabytes: int) -> None:
         file.write("\n  ]," + tail)
 
 
-def stream(path: Path) -> int:
+def rewritten(path: Path) -> tuple[Path, Path]:
+    """The same trace on one line, as json.dumps writes it, and gzipped."""
+    import orjson
+
+    line, packed = (path.with_name(name) for name in ("line.json", "packed.json.gz"))
+    with line.open("w") as file:
+        json.dump(orjson.loads(path.read_bytes()), file)
+    with path.open("rb") as whole, gzip.open(packed, "wb", 6) as file:
+        shutil.copyfileobj(whole, file)
+    return line, packed
+
+
+def blocks(path: Path) -> None:
     from trace_export.sources.kineto.reader import read
     from trace_export.sources.source import ReadOptions, Source
 
-    return read(Source("kineto", path, "host"), ReadOptions()).spans.height
+    read(Source("kineto", path, "host"), ReadOptions())
 
 
-def whole(path: Path) -> int:
+def tasks(path: Path) -> None:
+    from trace_export.sources.kineto.reader import read_tasks
+    from trace_export.sources.source import Source, TaskRequest
+
+    with tempfile.TemporaryDirectory() as folder:
+        read_tasks(TaskRequest(Source("kineto", path, "host"), "kernels", {0: 0}, None, Path(folder)))
+
+
+def command(path: Path) -> None:
+    from trace_export import api
+
+    with tempfile.TemporaryDirectory() as folder:
+        alone = Path(folder) / "in"
+        alone.mkdir()
+        (alone / path.name).symlink_to(path)
+        api.export(alone, Path(folder) / "out", detail="kernels")
+
+
+def json_load(path: Path) -> None:
+    with path.open() as file:
+        json.load(file)
+
+
+def orjson_loads(path: Path) -> None:
     import orjson
 
-    return len(orjson.loads(path.read_bytes())["traceEvents"])
+    orjson.loads(path.read_bytes())
+
+
+def trace_processor(path: Path) -> None:
+    from tests.support.trace_processor import TraceProcessor
+
+    with TraceProcessor(path):
+        pass
+
+
+def gunzip(path: Path) -> None:
+    with gzip.open(path) as file:
+        while file.read(1 << 20):
+            pass
+
+
+READERS = {f.__name__: f for f in (blocks, tasks, command, json_load, orjson_loads, trace_processor, gunzip)}
+HTA = "import sys; from hta.common.trace import parse_trace_file as parse; parse(sys.argv[1])"
+
+
+def measured(arguments: list[str]) -> tuple[float, float] | None:
+    """Processor seconds and peak MB of a Python program; None where it fails."""
+    timed = subprocess.run(["/usr/bin/time", "-f", "%U %S %M", *arguments], capture_output=True, text=True, check=False)
+    if timed.returncode:
+        print(arguments, timed.stderr[-500:], file=sys.stderr)
+        return None
+    user, system, peak = map(float, timed.stderr.split()[-3:])
+    return user + system, peak / 1024
 
 
 def main() -> None:
     if len(sys.argv) == 3:
-        name, path = sys.argv[1], Path(sys.argv[2])
-        start = time.perf_counter()
-        found = {"stream": stream, "whole": whole}[name](path)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(found, time.perf_counter() - start, peak)
+        READERS[sys.argv[1]](Path(sys.argv[2]))
         return
-    megabytes = int(sys.argv[1]) if len(sys.argv) == 2 else 150
+    megabytes = int(sys.argv[1]) if len(sys.argv) == 2 else 54
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "big.pt.trace.json"
+        path = Path(folder) / "lines.json"
         write(path, megabytes)
-        results = {}
-        for name in ("whole", "stream"):
-            done = subprocess.run([sys.executable, __file__, name, path], capture_output=True, text=True, check=True)
-            found, seconds, peak = map(float, done.stdout.split())
-            results[name] = seconds, peak
-            print(
-                f"{name:7} {found:9,.0f} found  {seconds:6.2f} s  {megabytes / seconds:6.1f} MB/s  {peak:7.0f} MB peak"
-            )
-    speed, memory = (results["whole"][i] / results["stream"][i] for i in (0, 1))
-    print(f"{megabytes} MB: {speed:.2f} times the speed of orjson.loads alone, {1 / memory:.2f} of its memory")
+        line, packed = rewritten(path)
+        runs = [(name, path) for name in ("json_load", "orjson_loads", "trace_processor", "blocks", "tasks", "command")]
+        runs += [(name, line) for name in ("json_load", "blocks", "command")]
+        runs += [("gunzip", packed), ("blocks", packed)]
+        found = {(name, p): measured([sys.executable, __file__, name, str(p)]) for name, p in runs}
+        if hta := os.environ.get("HTA_PYTHON"):
+            found["hta", path] = measured([hta, "-c", HTA, str(path)])
+    base = found["json_load", path]
+    for (name, p), result in found.items():
+        if result and base:
+            seconds, peak = result
+            speed, share = megabytes / seconds, seconds / base[0]
+            print(f"{name:16}{p.name:15}{seconds:7.2f} s {speed:7.0f} MB/s {peak:6.0f} MB {share:6.2f} x json.load")
 
 
 if __name__ == "__main__":

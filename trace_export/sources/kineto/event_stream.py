@@ -57,7 +57,7 @@ COMMON_CATEGORIES = {
 """Categories of 2021 (PyTorch 1.8 and 1.9), which had one for operators and annotations, and of devices that have their
 own, as those of CUDA today. ROCm, XPU and the devices of PrivateUse1 (NPU, HPU) share CUDA's `kernel` and
 `gpu_mem…`."""
-_NUMBER = re.compile(rb'"(ts|dur)"\s*:\s*([-+0-9.eE]+)')
+_NUMBER, _QUOTED = r'"(ts|dur)"\s*:\s*([-+0-9.eE]+)', '"$1":"$2"'
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _FIRST_KEY = re.compile(rb'\s*\{\s*("[^"\\]*")')
 _LINES = b"\n  },\n  {"
@@ -191,7 +191,7 @@ class Trace:
             pl.when(last).then(pl.lit("")).otherwise(pl.lit("}")),
         )
         kept = texts.filter(pl.col("text").str.contains(self.wanted)).select(brace).to_series()
-        found = _parsed(",".join(kept).encode())
+        found = _parsed(kept.str.join(",")[0].encode())
         if found is not None:
             return found
         if between != _LINES:
@@ -264,9 +264,9 @@ def _parsed(body: bytes) -> pl.DataFrame | None:
             first, second = _parsed(body[: match.start() + 1]), _parsed(body[match.end() - 1 :])
             if first is not None and second is not None:
                 return pl.concat([first, second])
-    quoted = _NUMBER.sub(rb'"\1":"\2"', body)
+    quoted = pl.Series([body.decode("utf-8", "replace")]).str.replace_all(_NUMBER, _QUOTED)[0]
     try:
-        raw = pl.read_json(io.BytesIO(b"[" + quoted + b"]"), schema=_EVENT)
+        raw = pl.read_json(io.BytesIO(f"[{quoted}]".encode()), schema=_EVENT)
     except pl.exceptions.PolarsError:
         return None
     start, length = thousandths(pl.col("ts")), thousandths(pl.col("dur"))

@@ -52,7 +52,10 @@ class GpuAnnotations:
         Left out are ranges with launches of another thread (`launched_elsewhere`, by id) or an annotation inside, whose
         work the annotation on the device does not have.
         """
-        spans = pl.concat(self.on_device).group_by("external").agg(pl.col("start").min(), pl.col("end").max())
+        on_device = pl.concat(self.on_device)
+        if on_device.is_empty():
+            return []
+        spans = on_device.group_by("external").agg(pl.col("start").min(), pl.col("end").max())
         found = (
             _alone(ranges.filter(pl.Series(~launched_elsewhere)), pl.concat(self.annotations))
             .select("id", "row")
