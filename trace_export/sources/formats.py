@@ -140,7 +140,7 @@ FORMATS: tuple[Format, ...] = (
         kind="kineto",
         command="kineto",
         title="torch.profiler traces",
-        files="*.json and *.json.gz of torch.profiler",
+        files="*.json, *.json.gz and *.pftrace of torch.profiler",
         detector="trace_export.sources.kineto.find:traces",
         reader="trace_export.sources.kineto.reader",
         speed=Speed(blocks=23, device_tasks=40),  # between plain traces (90, 150) and gzipped ones, a tenth of the size

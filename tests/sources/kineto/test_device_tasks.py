@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import polars as pl
 import pytest
 
 from samples.generators.kineto_trace import MAIN, Trace
 from tests.support.torch_traces import BASE, loaded, one_block, times
+from trace_export.sources.kineto import event_stream
 from trace_export.sources.kineto.reader import read_tasks
 from trace_export.sources.source import Source, TaskRequest
 
@@ -72,3 +74,12 @@ def test_kernels_of_rccl_are_communication(tmp_path: Path) -> None:
         trace.kernel(50_000 + i, 50_001 + i, 5, name=name)
     found = tasks(trace.write(tmp_path / "t.json"))
     assert found.filter(pl.col("category") == "communication")["name"].to_list() == names
+
+
+def test_a_piece_without_tasks_may_come_first(tmp_path: Path) -> None:
+    trace = Trace()
+    for i in range(40):
+        trace.range(i, i + 1, "aten::linear", cat="cpu_op")
+    path = one_block(trace).write(tmp_path / "t.json")
+    with patch.object(event_stream, "READ_BYTES", 300):
+        assert tasks(path).height == 1

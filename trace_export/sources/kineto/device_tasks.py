@@ -8,7 +8,7 @@ import polars as pl
 
 from trace_export.model import KernelFile
 from trace_export.sources.kineto import nccl
-from trace_export.sources.kineto.event_stream import Trace
+from trace_export.sources.kineto.trace import open_trace
 from trace_export.sources.shared.external_sort import ExternalSort
 from trace_export.sources.shared.timestamps import valid_session_times
 from trace_export.sources.source import TaskRequest
@@ -29,7 +29,7 @@ def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
     sorter = ExternalSort(request.folder)
     device = None
     several = False
-    with Trace(request.path, TASKS) as trace:
+    with open_trace(request.path, TASKS) as trace:
         for events in trace.events():
             events = events.filter(TIMED & (_KERNEL | pl.col("cat").str.starts_with("gpu_mem")))
             if events.is_empty():

@@ -9,13 +9,15 @@ from pathlib import Path
 from trace_export.files import GENERATOR, Unpacked
 from trace_export.model import Note
 from trace_export.sources.folders import Folder, Found, Unrecognised, host_of
+from trace_export.sources.kineto import perfetto_trace
+from trace_export.sources.kineto.trace import is_perfetto
 from trace_export.sources.shared.names import rank_in
 from trace_export.sources.source import Source
 
 PACKED = ("", ".gz", ".zip", ".zst")
 OURS = tuple(".pt.trace.json" + packed for packed in PACKED)
 """The suffixes of tensorboard_trace_handler. Accepted without a look inside; errors are reported on read."""
-_ENDINGS = (*(".json" + packed for packed in PACKED), ".zip")
+_ENDINGS = (*(".json" + packed for packed in PACKED), ".zip", ".pftrace", ".pftrace.gz")
 
 _HANDLER = re.compile(r"(?P<worker>.+)\.(?P<time>\d{10,20})\.pt\.trace\.json(?:\.gz|\.zip|\.zst)?")
 _WORKER = re.compile(r"(?P<host>.+)_\d+")
@@ -24,7 +26,8 @@ _WINDOW = re.compile(r"(?:iteration|iter|global_step|step)[_-]?(?P<number>\d{1,1
 _HEADER = re.compile(rb'"(?:baseTimeNanoseconds|distributedInfo|deviceProperties)"\s*:')
 _EVENT = re.compile(rb'"[Ee]xternal id"\s*:|"cat"\s*:\s*"(?:kernel|gpu_\w+|cuda_\w+|hip_\w+|xpu_\w+|mtia_\w+)"')
 """Arguments and categories that torch.profiler alone gives to an event."""
-_CHART = re.compile(rb'"generator"\s*:\s*"' + re.escape(GENERATOR.encode()) + b'"')
+_CHART = re.compile(rb'(?:"generator"\s*:\s*"|\tgenerator\x1a.)' + re.escape(GENERATOR.encode()))
+"""In JSON, and in the attributes of a Perfetto trace, where a tab is the length of the key."""
 _START = 256 << 10
 """Bytes that are searched for them: a list of events may begin with the names of many threads."""
 
@@ -95,7 +98,8 @@ def _why_no_trace(path: Path) -> str:
         return "" if path.name.endswith(".zst") else f"no file that can be read ({error.strerror})"
     if _CHART.search(start):
         return f"a chart that {GENERATOR} wrote"
-    return "" if is_trace(start) else "no trace of torch.profiler"
+    known = perfetto_trace.is_trace(start) if is_perfetto(path.name) else is_trace(start)
+    return "" if known else "no trace of torch.profiler"
 
 
 def is_trace(start: bytes) -> bool:

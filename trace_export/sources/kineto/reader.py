@@ -1,4 +1,4 @@
-"""torch.profiler traces (`*.pt.trace.json`, gzipped or not; one a rank) → the GPU time of every pipeline block.
+"""torch.profiler traces (JSON or Perfetto's protobuf, gzipped or not; one a rank) → the GPU time of every block.
 
 As for Nsight Systems: a block is a range on a CPU thread (an annotation), its time that of the GPU work launched while
 it was open, launch and work joined by their correlation id. What stays in memory is 24 bytes a launch and a kernel.
@@ -16,8 +16,9 @@ from trace_export.errors import SourceError
 from trace_export.model import Note, Profile
 from trace_export.sources.kineto import nccl
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED, read_tasks
-from trace_export.sources.kineto.event_stream import Trace, thread
+from trace_export.sources.kineto.event_stream import thread
 from trace_export.sources.kineto.gpu_annotations import GpuAnnotations
+from trace_export.sources.kineto.trace import Trace, open_trace
 from trace_export.sources.kineto.unmarked import read_process
 from trace_export.sources.launches import content as launches
 from trace_export.sources.launches.process import Inferred, find_blocks
@@ -72,7 +73,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
     the ranges themselves).
     """
     dialects = Dialects.of(options.markers)
-    with Trace(source.path, WANTED) as trace:
+    with open_trace(source.path, WANTED) as trace:
         recorded = _job(trace, "rank")
         if recorded is not None and options.ranks is not None and recorded not in options.ranks:
             return Profile()

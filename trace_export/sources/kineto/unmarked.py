@@ -11,7 +11,8 @@ import numpy as np
 import polars as pl
 
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED
-from trace_export.sources.kineto.event_stream import THREAD_NAME, Trace, thread
+from trace_export.sources.kineto.event_stream import THREAD_NAME, thread
+from trace_export.sources.kineto.trace import open_trace
 from trace_export.sources.launches.process import Process
 from trace_export.sources.launches.sequence_numbers import OPERATORS
 from trace_export.sources.launches.threads import AUTOGRAD
@@ -43,7 +44,7 @@ class _Content:
 def read_process(path: Path, ranges: Ranges) -> Process:
     """The process of a trace; `ranges`: those around its steps and optimizers."""
     content = _Content()
-    with Trace(path, WANTED) as trace:
+    with open_trace(path, WANTED, operators=True) as trace:
         for events in trace.events():
             _gather(content, events)
     calls, tasks = pl.concat(content.calls), pl.concat(content.tasks)

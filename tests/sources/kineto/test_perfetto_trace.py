@@ -1,0 +1,142 @@
+"""Perfetto traces of torch.profiler: the same tables as of JSON, and everything that can be wrong."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as perfetto
+
+from samples.generators import torch_pftrace
+from samples.generators.kineto_trace import LAYOUTS, MAIN, Trace
+from tests.conftest import Cli
+from tests.sources.kineto.test_reader import Calls, Ranges, build
+from tests.support.torch_traces import BASE, loaded, notes, one_block, times
+from trace_export.errors import SourceError
+from trace_export.sources.find import find
+from trace_export.sources.kineto import event_stream, perfetto_trace
+from trace_export.sources.kineto.reader import read, read_tasks
+from trace_export.sources.source import ReadOptions, Source, TaskRequest
+
+
+def tasks(path: Path, detail: Any = "kernels") -> list[tuple[Any, ...]]:
+    (file,) = read_tasks(TaskRequest(Source("kineto", path, "machine0"), detail, {0: 0}, None, path.parent))
+    rows = pl.read_ipc(file.path).cast({"name": pl.String}).sort(pl.all()).rows()
+    file.path.unlink()
+    return rows
+
+
+@pytest.mark.parametrize("chunk", [1 << 22, 600])
+@settings(max_examples=12, deadline=None)
+@given(ranges=Ranges, launches=Calls, layout=st.sampled_from(LAYOUTS))
+def test_the_tables_are_those_of_json_in_every_layout(
+    tmp_path_factory: pytest.TempPathFactory, chunk: int, ranges: list[Any], launches: list[Any], layout: str
+) -> None:
+    trace = build([r._replace(thread=MAIN) for r in ranges], [c._replace(thread=7) for c in launches], False)
+    trace.range(2, 9, "te:Optimizer of an operator", cat="cpu_op")
+    trace.range(3, 4, "aten::linear", cat="cpu_op")
+    told = {"Collective name": "send", "Process Group Name": "3", "dtype": "Half", "In msg nelems": 5, "Dst Rank": 1}
+    trace.kernel(300, 400, trace.call(91), name="ncclDevKernel_SendRecv(ncclArgs<4>)", stream=20, **told)
+    trace.copy(95, 99, 3)
+    trace.copy(93, 99, 3)
+    trace.events[-1]["args"]["device"] = 1
+    folder = tmp_path_factory.mktemp("same")
+    json = trace.write(folder / "t.json")
+    pftrace = torch_pftrace.write(trace, folder / "t.pftrace")
+    other = trace.write(folder / "other.json.gz", layout)
+    with patch.object(perfetto_trace, "READ_BYTES", chunk), patch.object(event_stream, "READ_BYTES", 4 * chunk):
+        found, expected, rewritten = loaded(pftrace), loaded(json), loaded(other)
+        assert tasks(pftrace) == tasks(json) == tasks(other)
+    for table in ("spans", "p2p", "collectives"):
+        assert getattr(found, table).equals(getattr(expected, table)), table
+        assert getattr(rewritten, table).equals(getattr(expected, table)), (table, layout)
+    numbers = ("rank", "stage", "device")
+    assert found.ranks.select(numbers).equals(expected.ranks.select(numbers))
+    assert notes(found) == notes(expected)
+
+
+def test_our_marks_count(tmp_path: Path) -> None:
+    trace = Trace(rank=None)
+    trace.range(0, 100, "PP:3F2")
+    trace.range(10, 90, "te:F2.1 stage=1 step=7 rank=5", cat="cpu_op")
+    trace.kernel(200, 300, trace.call(50))
+    profile = loaded(torch_pftrace.write(trace, tmp_path / "t.pftrace"))
+    assert profile.spans.select("rank", "step", "microbatch", "chunk").rows() == [(5, 7, 2, 1)]
+
+
+@pytest.mark.parametrize("name", ["rank3.pftrace", "rank3.pftrace.gz"])
+@pytest.mark.parametrize("packed", [True, False])
+def test_it_is_found_and_drawn(tmp_path: Path, run_cli: Cli, name: str, packed: bool) -> None:
+    torch_pftrace.write(one_block(), tmp_path / name, packed=packed)
+    done = run_cli("--log_dir", tmp_path, "--format", "perfetto,csv", "--detail", "kernels", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    (source,) = find(tmp_path).sources
+    assert (source.rank, source.path.name) == (3, name)
+    assert f"{BASE + 20_000}" in (tmp_path / "out" / "pipeline_profile.csv").read_text()
+    found = find(tmp_path / "out")
+    assert found.sources == ()
+    assert "a chart that trace-export wrote" in {u.what for u in found.unrecognised}
+
+
+def test_other_perfetto_traces_are_named(tmp_path: Path) -> None:
+    other = perfetto.Trace()
+    other.packet.add(timestamp=5).track_event.name = "x"
+    (tmp_path / "phone.pftrace").write_bytes(other.SerializeToString())
+    (tmp_path / "text.pftrace").write_text("hello")
+    (tmp_path / "empty.pftrace").write_text("")
+    assert {Path(u.path).name: u.what for u in find(tmp_path).unrecognised} == dict.fromkeys(
+        ["phone.pftrace", "text.pftrace", "empty.pftrace"], "no trace of torch.profiler"
+    )
+
+
+def long_trace() -> Trace:
+    trace = one_block()
+    for i in range(3000):
+        trace.kernel(10**6 + i, 10**6 + i + 1, 5)
+    return trace
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.9999])
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_trace_that_breaks_off(tmp_path: Path, share: float, packed: bool) -> None:
+    """The device tasks come last."""
+    path = torch_pftrace.write(long_trace(), tmp_path / "t.pftrace", packed=packed)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    profile = loaded(path)
+    assert times(profile) == [("F0.0.0", 20_000, 30_007)]
+    assert {"trace-truncated", "trace-damaged"} & notes(profile).keys()
+
+
+def test_slices_in_another_order_are_refused(tmp_path: Path) -> None:
+    trace = one_block()
+    trace.range(2_000, 2_500, "F1.0.0", thread=88)
+    whole = perfetto.Trace.FromString(torch_pftrace.encoded(trace))
+    ends = [i for i, p in enumerate(whole.packet) if p.track_event.type == perfetto.TrackEvent.TYPE_SLICE_END]
+    packets = list(whole.packet)
+    packets[ends[0]], packets[ends[1]] = packets[ends[1]], packets[ends[0]]
+    path = tmp_path / "t.pftrace"
+    path.write_bytes(perfetto.Trace(packet=packets).SerializeToString())
+    with pytest.raises(SourceError, match=r"do not end in the order they begin, .*; export the trace as \.json"):
+        loaded(path)
+
+
+@settings(max_examples=40, deadline=None)
+@given(at=st.floats(0, 1), byte=st.integers(0, 255), many=st.integers(1, 40))
+def test_damaged_bytes_end_in_a_sentence_or_tables(
+    tmp_path_factory: pytest.TempPathFactory, at: float, byte: int, many: int
+) -> None:
+    content = bytearray(torch_pftrace.encoded(one_block()))
+    place = int(at * (len(content) - 1))
+    content[place : place + many] = bytes([byte]) * len(content[place : place + many])
+    path = tmp_path_factory.getbasetemp() / "damaged.pftrace"
+    path.write_bytes(gzip.compress(bytes(content)))
+    try:
+        read(Source("kineto", path, "machine0"), ReadOptions())
+    except SourceError as error:
+        assert str(path) in str(error)
