@@ -48,8 +48,9 @@ class Writer:
         clocks = self.packet(self.base).clock_snapshot
         for clock in (6, 1):
             clocks.clocks.add(clock_id=clock, timestamp=self.base)
-        groups = [[e for e in self.trace.events if e["cat"] in cats] for cats in GROUPS]
-        tasks = [e for cat in STAGES for e in self.trace.events if e["cat"] == cat]
+        events = [e for e in self.trace.events if "cat" in e]
+        groups = [[e for e in events if e["cat"] in cats] for cats in GROUPS]
+        tasks = [e for cat in STAGES for e in events if e["cat"] == cat]
         self._add_tracks(e["tid"] for group in groups for e in group)
         self._add_names(groups, tasks)
         for group in groups:
@@ -67,13 +68,14 @@ class Writer:
         return packet
 
     def _add_tracks(self, threads: Iterable[object]) -> None:
+        names = {e["tid"]: e["args"]["name"] for e in self.trace.events if e["name"] == "thread_name"}
         process = self.out.packet.add().track_descriptor
         process.uuid, process.process.pid, process.process.process_name = 1, 1, "python"
         for uuid, tid in enumerate(dict.fromkeys(threads), 2):
             track = self.out.packet.add().track_descriptor
             track.uuid, track.parent_uuid = uuid, 1
             track.thread.pid, track.thread.tid = 1, tid if isinstance(tid, int) else 90
-            track.thread.thread_name = f"thread {tid}"
+            track.thread.thread_name = names.get(tid, f"thread {tid}")
             self.tracks[tid] = uuid
 
     def _add_names(self, groups: list[list[dict[str, Any]]], tasks: list[dict[str, Any]]) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as perfetto
 
-from samples.generators import torch_pftrace
+from samples.generators import torch_pftrace, unmarked
 from samples.generators.kineto_trace import LAYOUTS, MAIN, Trace
 from tests.conftest import Cli
 from tests.sources.kineto.test_reader import Calls, Ranges, build
@@ -59,6 +59,20 @@ def test_the_tables_are_those_of_json_in_every_layout(
     numbers = ("rank", "stage", "device")
     assert found.ranks.select(numbers).equals(expected.ranks.select(numbers))
     assert notes(found) == notes(expected)
+
+
+@pytest.mark.parametrize("threads", [True, False], ids=["threads named", "nameless threads"])
+def test_passes_without_names_are_found(tmp_path: Path, threads: bool) -> None:
+    def write(trace: Trace, path: Path) -> Path:
+        return torch_pftrace.write(trace, path.with_name(path.name.split(".")[0] + ".pftrace"))
+
+    with patch.object(Trace, "write", write):
+        blocks = unmarked.write(tmp_path, unmarked.Program(), threads=threads, kineto=True)
+    for rank in range(unmarked.Program().stages):
+        spans = loaded(tmp_path / f"node0_{700 + rank}.pftrace").spans
+        expected = [(b.kind, b.start_ns + BASE, b.end_ns + BASE) for b in blocks if b.rank == rank]
+        assert sorted(spans.select("kind", "start_ns", "end_ns").rows()) == sorted(expected)
+        assert set(spans["origin"]) == {"inferred"}
 
 
 def test_our_marks_count(tmp_path: Path) -> None:
