@@ -27,26 +27,32 @@ OPERATORS = 8
 
 
 def write(path: Path, megabytes: int) -> None:
-    """Blocks of 40 kernels, in pieces that are written one after the other: the trace need not fit into memory."""
-    base = Trace()
-    head, tail = base.text().split("\n  ],")
-    number, at = 0, 0
+    """Blocks of 40 kernels in the order of Kineto, all operators before all launches and kernels; in pieces that are
+    written one after the other: the trace need not fit into memory."""
+    head, tail = Trace().text().split("\n  ],")
+    cpu, gpu = _piece(0)
+    pieces = (megabytes << 20) // (len(cpu) + len(gpu))
     with path.open("w") as file:
         file.write(head)
-        while file.tell() < megabytes << 20:
-            piece = Trace(correlation=base.correlation)
-            for block in range(10):
-                piece.range(at, at + 400_000, f"F{number % 64}.0.0")
-                for i in range(40):
-                    for _ in range(OPERATORS):
-                        piece.range(at + i * 5_000, at + i * 5_000 + 900, "aten::linear", thread=MAIN, cat="cpu_op")
-                    call = piece.call(at + i * 5_000, thread=77)
-                    piece.kernel(at + 500_000 + i * 8_000, at + 507_000 + i * 8_000, call)
-                at, number = at + 1_000_000, number + block % 2
-            base.correlation = piece.correlation
-            body = piece.text().split('"traceEvents": [\n', 1)[1].split("\n  ],")[0]
-            file.write(("," if file.tell() > len(head) + 10 else "") + body)
+        for side in (0, 1):
+            for number in range(pieces):
+                file.write(("," if side or number else "") + _piece(number)[side])
         file.write("\n  ]," + tail)
+
+
+def _piece(number: int) -> tuple[str, str]:
+    """The operators of ten blocks as text; their launches and kernels."""
+    cpu, gpu = Trace(), Trace(correlation=100 + 400 * number)
+    for block in range(10 * number, 10 * number + 10):
+        at = block * 1_000_000
+        cpu.range(at, at + 400_000, f"F{block // 2 % 64}.0.0")
+        for i in range(40):
+            for _ in range(OPERATORS):
+                cpu.range(at + i * 5_000, at + i * 5_000 + 900, "aten::linear", thread=MAIN, cat="cpu_op")
+            call = gpu.call(at + i * 5_000, thread=77)
+            gpu.kernel(at + 500_000 + i * 8_000, at + 507_000 + i * 8_000, call)
+    texts = [trace.text().split('"traceEvents": [\n', 1)[1].split("\n  ],")[0] for trace in (cpu, gpu)]
+    return texts[0], texts[1]
 
 
 def rewritten(path: Path) -> tuple[Path, Path]:

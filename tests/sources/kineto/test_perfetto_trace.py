@@ -18,6 +18,7 @@ from samples.generators.kineto_trace import LAYOUTS, MAIN, Trace
 from tests.conftest import Cli
 from tests.sources.kineto.test_reader import Calls, Ranges, build
 from tests.support.torch_traces import BASE, loaded, notes, one_block, times
+from tests.support.trace_processor import TraceProcessor
 from trace_export.errors import SourceError
 from trace_export.sources.find import find
 from trace_export.sources.kineto import event_stream, perfetto_trace
@@ -73,6 +74,18 @@ def test_passes_without_names_are_found(tmp_path: Path, threads: bool) -> None:
         expected = [(b.kind, b.start_ns + BASE, b.end_ns + BASE) for b in blocks if b.rank == rank]
         assert sorted(spans.select("kind", "start_ns", "end_ns").rows()) == sorted(expected)
         assert set(spans["origin"]) == {"inferred"}
+
+
+def test_the_trace_processor_reads_the_same_times(tmp_path: Path) -> None:
+    """So the generator writes what the schema means."""
+    trace = one_block()
+    trace.copy(40_000, 41_000, 3)
+    with TraceProcessor(torch_pftrace.write(trace, tmp_path / "t.pftrace")) as processor:
+        assert processor.problems().is_empty()
+        found = processor.query(f"select to_realtime(ts) - {BASE} as start, dur, category from slice order by ts")
+    assert found.rows() == [
+        (1_000, 8_000, "user_annotation"), (5_000, 2, "cuda_runtime"), (20_000, 10_007, None), (40_000, 1_000, None),
+    ]  # fmt: skip
 
 
 def test_our_marks_count(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from trace_export.sources.kineto import trailer
 from trace_export.sources.shared.timestamps import NO_TIME_NS
 from trace_export.units import thousandths
 
-READ_BYTES = 4 << 20
+READ_BYTES = 3 << 20
 MAX_HEADER = 8 << 20
 """A header holds the process groups of the whole cluster: of 100,000 ranks some MB."""
 MAX_EVENT = 4 << 20
@@ -180,7 +180,10 @@ class Trace:
         between = _LINES if _LINES in body else _separator(body)
         if between is None:
             return _parsed(body)
-        text = pl.Series([body.decode("utf-8", "replace")]).str.split(between.decode()).explode()
+        whole = pl.Series([body.decode("utf-8", "replace")])
+        if between == _LINES and not whole.str.contains(self.wanted)[0]:
+            return _parsed(b"")  # Kineto writes all operators first, and many pieces have nothing else
+        text = whole.str.split(between.decode()).explode()
         if between != _LINES and not _are_events(text, between):
             return _parsed(body)
         texts = pl.DataFrame({"text": text}).with_row_index()

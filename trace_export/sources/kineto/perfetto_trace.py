@@ -26,7 +26,7 @@ from trace_export.sources.kineto.slices import SliceEnds
 if TYPE_CHECKING:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
 
-READ_BYTES = 4 << 20
+READ_BYTES = 1 << 20
 MAX_PACKET = 64 << 20
 """The packet of interned names, the largest."""
 
