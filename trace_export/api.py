@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from trace_export.choices import Align, ColorBy, Detail, Format, Infer, Tracks
+from trace_export.choices import Align, ColorBy, Detail, Format, Infer, Table, Tracks
 from trace_export.errors import UsageError
 from trace_export.model import Declared
 from trace_export.selection import Window
@@ -125,6 +125,8 @@ def export(
     color_by: ColorBy = "kind",
     bubbles: bool = False,
     model: bool = False,
+    critical_path: bool = False,
+    tables: str | Sequence[Table] = "blocks",
     max_slices: int | None = None,
     step_task_info: bool = False,
     in_place: bool = False,
@@ -147,8 +149,9 @@ def export(
     databases, with `in_place` into the databases themselves. Raises as `load`, `Run.align` and `Run.write` do.
     """
     output = write_options(
-        path, formats, gzip=gzip, tracks=tracks, color_by=color_by, bubbles=bubbles, model=model, max_slices=max_slices
-    )
+        path, formats, gzip=gzip, tracks=tracks, color_by=color_by, bubbles=bubbles, model=model,
+        critical_path=critical_path, tables=tables, max_slices=max_slices,
+    )  # fmt: skip
     source = load_options(
         log_dir, family=family, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks,
         pp=pp, tp=tp, dp=dp, cp=cp,

@@ -18,3 +18,5 @@ Infer = Literal["auto", "off", "only"]
 """Whether blocks are found from launches: where no pass is named, never, or whatever is named."""
 Format = Literal["perfetto", "chrome", "svg", "png", "html", "parquet", "csv"]
 """Output formats, as in `writers.formats`."""
+Table = Literal["blocks", "messages", "ranks", "steps", "critical_path"]
+"""Tables that `--format parquet` writes, see `writers.tables`."""

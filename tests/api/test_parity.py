@@ -81,6 +81,10 @@ EXPORT = LOADING | {
     "color_by": Case(["--color_by", "microbatch"], {"color_by": "microbatch"}),
     "bubbles": Case(["--bubbles"], {"bubbles": True}),
     "model": Case(["--model"], {"model": True}),
+    "critical_path": Case(["--critical-path"], {"critical_path": True}),
+    "tables": Case(
+        ["--format", "parquet", "--table", "blocks,messages"], {"formats": "parquet", "tables": ["blocks", "messages"]}
+    ),
     "max_slices": Case(["--max-slices", "80"], {"max_slices": 80}),
     "step_task_info": Case(["--step-task-info"], {"step_task_info": True}, "ascend"),
     "in_place": Case(["--step-task-info", "--in-place"], {"step_task_info": True, "in_place": True}, "ascend"),

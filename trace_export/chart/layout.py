@@ -2,6 +2,7 @@
 
 PP chart · 1F1B · PP=4    the root of all, so that the Perfetto UI opens it by itself
  ├ Steps                  one slice per (run, step)
+ ├ critical path          if wanted, its parts
  ├ stage 0 · rank 0       the blocks of the stage's first rank; under it, if wanted, those of its other ranks
  ├ stage 0 (…)            overlays below the stage: a model, bubbles, another run
  ├ stages busy            a counter
@@ -23,6 +24,7 @@ from trace_export.chart.block_names import block_name, has_chunks
 from trace_export.chart.builder import ROOT, Builder
 from trace_export.chart.chart import Chart
 from trace_export.chart.colours import NO_SEED, seed, task_seed
+from trace_export.chart.critical_path import PathOverlay, add_path, marked
 from trace_export.chart.descriptions import attributes, rank_text, root_text, title
 from trace_export.choices import ColorBy, Detail, Tracks
 from trace_export.model import Profile
@@ -73,12 +75,15 @@ class ChartOptions:
     edges: pl.DataFrame | None = None
     step_arguments: pl.DataFrame | None = None
     overlays: tuple[Overlay, ...] = ()
+    path: PathOverlay | None = None
 
 
 def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     """The chart of `profile`; without options the blocks of one rank per stage, coloured by kind."""
     options = options or ChartOptions()
     blocks = _blocks(profile, options)
+    if options.path is not None:
+        blocks = marked(blocks, options.path)
     ranks = _ranks(profile, blocks, options)
     drawn = [r for r in ranks if r["first"] or options.tracks == "rank"]
     numbers = [r["rank"] for r in drawn]
@@ -86,6 +91,8 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     tracks = _add_tracks(builder, drawn, f" ({options.runs[0]})" if options.runs else "")
     _add_blocks(builder, _without_lone_run(profile, blocks), tracks, options.edges)
     step_tracks.add_steps(builder, blocks, options.step_arguments, STEPS)
+    if options.path is not None:
+        add_path(builder, options.path, STEPS + 1)
     own = {r["stage"]: tracks[r["rank"]] for r in drawn if r["stage"] is not None and r["first"]}
     overlays = [replace(each, slices=_without_lone_run(profile, each.slices)) for each in options.overlays]
     _add_overlays(builder, overlays, own, options.color_by)

@@ -165,6 +165,17 @@ class Drawing:
     model: Annotated[bool, typer.Option("--model", help="Draw the theoretical schedule under the measured one.")] = (
         False
     )
+    critical_path: Annotated[
+        bool, typer.Option("--critical-path", help="Draw what each step waits for: a track, and its blocks in colour.")
+    ] = False
+    tables: Annotated[
+        str,
+        typer.Option(
+            "--table",
+            help="Tables of --format parquet: any of blocks,messages,ranks,steps,critical_path.",
+            metavar="LIST",
+        ),
+    ] = "blocks"
     max_slices: Annotated[
         int | None,
         typer.Option("--max-slices", help="Split a larger trace into files of whole steps.", min=1, show_default=False),

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from trace_export.choices import Align, ColorBy, Detail, Format, Infer, Tracks
+from trace_export.choices import Align, ColorBy, Detail, Format, Infer, Table, Tracks
 from trace_export.errors import UsageError
 from trace_export.model import Declared, RankOrder
 from trace_export.selection import Selection
@@ -177,6 +177,8 @@ def write_options(
     color_by: object = "kind",
     bubbles: object = False,
     model: object = False,
+    critical_path: object = False,
+    tables: object = "blocks",
     max_slices: object = None,
 ) -> WriteOptions:
     """What the values of these parameters ask to write. Raises UsageError."""
@@ -190,8 +192,19 @@ def write_options(
         color_by=arguments.choice(color_by, "color_by", ColorBy),
         bubbles=arguments.flag(bubbles, "bubbles"),
         model=arguments.flag(model, "model"),
+        critical_path=arguments.flag(critical_path, "critical_path"),
+        tables=_tables(tables, names),
         max_slices=arguments.whole_or_none(max_slices, "max_slices"),
     )
+
+
+def _tables(value: object, formats: tuple[Format, ...]) -> tuple[Table, ...]:
+    tables: tuple[Table, ...] = arguments.choices(value, "tables", Table)
+    if tables != ("blocks",) and "parquet" not in formats:
+        raise UsageError("further tables are Parquet files", "add the format parquet", parameter="tables")
+    if tables != ("blocks",) and "csv" in formats:
+        raise UsageError("further tables are Parquet files", "leave out the format csv", parameter="tables")
+    return tables
 
 
 def _formats_of(out: Path | None) -> tuple[Format, ...]:

@@ -6,8 +6,8 @@ draw is imported when they do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -19,12 +19,13 @@ from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.clock_words import clock_texts
 from trace_export.chart.block_names import block_name, has_chunks
 from trace_export.chart.chart import Chart
+from trace_export.chart.critical_path import PathOverlay
 from trace_export.chart.layout import ChartOptions, Overlay, lay_out
 from trace_export.chart.size import pieces, slices_drawn
-from trace_export.choices import ColorBy, Detail, Format, Tracks
+from trace_export.choices import ColorBy, Detail, Format, Table, Tracks
 from trace_export.clocks import alignment_file
 from trace_export.clocks.apply import task_batches
-from trace_export.model import INT, SPANS, Note, Profile, conform
+from trace_export.model import INT, SPANS, STEP_KEY, Note, Profile, conform
 from trace_export.pipeline.edges import drawable_edges
 from trace_export.schedules.catalogue import TITLES, readable
 from trace_export.selection import Numbers
@@ -32,9 +33,11 @@ from trace_export.workflow.progress import Progress, silent
 from trace_export.writers import formats
 from trace_export.writers.formats import BY_NAME
 from trace_export.writers.outputs import Outputs
-from trace_export.writers.paths import alignment_path, output_paths, with_steps
+from trace_export.writers.paths import alignment_path, output_paths, with_steps, with_table
+from trace_export.writers.tables import write_frame
 
 if TYPE_CHECKING:
+    from trace_export.analysis.critical_path import CriticalPath
     from trace_export.analysis.report import Report
 
 MANY_RANKS = 64
@@ -45,10 +48,11 @@ BROWSER_SLICES = 3_000_000
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What to write. `out` is a folder, or a file for a single format; None: the log_dir. `steps` are those that the
-    user asked for; where it is None, a picture that cannot be zoomed shows the first ones only. More than `max_slices`
-    in a trace make it several files. `beside` is another run to draw under this one, and
-    `names` are those of both."""
+    """What to write. `out` is a folder, or a file for a single format; None: the log_dir. `steps` are those that
+    the user asked for; where it is None, a picture that cannot be zoomed shows the first ones only. More than
+    `max_slices` in a trace make it several files. `tables`: which of them a table format writes. `path` and
+    `frames` are what `critical_path` and `tables` ask for, once the run has been read. `beside` is another run to
+    draw under this one, and `names` are those of both."""
 
     formats: tuple[Format, ...] = ("perfetto", "chrome")
     out: Path | None = None
@@ -57,9 +61,13 @@ class WriteOptions:
     color_by: ColorBy = "kind"
     bubbles: bool = False
     model: bool = False
+    critical_path: bool = False
+    tables: tuple[Table, ...] = ("blocks",)
     max_slices: int | None = None
     steps: Numbers | None = None
     beside: Profile | None = None
+    path: CriticalPath | None = None
+    frames: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     names: tuple[str, str] = ("A", "B")
 
 
@@ -71,7 +79,12 @@ def planned(options: WriteOptions, log_dir: Path) -> list[Path]:
     for name in options.formats:
         BY_NAME[name].ensure_installed()
     alignment = alignment_path(options.out, log_dir)
-    return [*_paths(options, log_dir).values(), *([alignment] if alignment else [])]
+    further = [with_table(path, name) for path in _table_paths(options, log_dir) for name in options.tables]
+    return [*_paths(options, log_dir).values(), *further, *([alignment] if alignment else [])]
+
+
+def _table_paths(options: WriteOptions, log_dir: Path) -> list[Path]:
+    return [path for name, path in _paths(options, log_dir).items() if BY_NAME[name].kind == "table"]
 
 
 def _paths(options: WriteOptions, log_dir: Path) -> dict[Format, Path]:
@@ -94,6 +107,7 @@ def draw(profile: Profile, measured: Bubbles, options: WriteOptions, detail: Det
             edges=drawable_edges(profile)[0],
             step_arguments=_step_arguments(measured.steps),
             overlays=tuple(_overlays(profile, measured, options)),
+            path=None if options.path is None else _drawn_path(profile, options.path),
         ),
     )
 
@@ -112,6 +126,12 @@ def _overlays(profile: Profile, measured: Bubbles, options: WriteOptions) -> Ite
         from trace_export.chart.comparison import beside
 
         yield beside(options.beside, options.names[1])
+
+
+def _drawn_path(profile: Profile, path: CriticalPath) -> PathOverlay:
+    """The path of the steps that the profile has blocks of."""
+    parts = path.parts.join(profile.spans, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
+    return PathOverlay(parts, path.slack.select("id", "slack_ns"))
 
 
 def _step_arguments(steps: pl.DataFrame) -> pl.DataFrame:
@@ -141,7 +161,8 @@ def write(
     parts = pieces(profile, options.tracks, detail, options.max_slices) if files["trace"] else []
     alignment = alignment_path(options.out, log_dir) if profile.clocks.height > 1 else None
     paths = [with_steps(path, steps) for path in files["trace"].values() for steps, _ in parts]
-    paths += [*files["table"].values(), *files["picture"].values(), *([alignment] if alignment else [])]
+    paths += [with_table(path, table) for path in files["table"].values() for table in options.tables]
+    paths += [*files["picture"].values(), *([alignment] if alignment else [])]
     outputs.check(paths)
     if options.beside is not None:
         from trace_export.chart.comparison import paired
@@ -160,7 +181,10 @@ def write(
         for name, path in files["trace"].items():
             put(with_steps(path, steps), partial(BY_NAME[name].load(), chart, gzip=options.gzip))
     for name, path in files["table"].items():
-        put(path, partial(BY_NAME[name].load(), profile))
+        if "blocks" in options.tables:
+            put(path, partial(BY_NAME[name].load(), profile))
+        for table, frame in options.frames.items():
+            put(with_table(path, table), partial(write_frame, frame))
     if files["picture"]:
         chart, bubbles = draw(profile, measured, options, "spans"), _bubbles(measured, options)
         for name, path in files["picture"].items():

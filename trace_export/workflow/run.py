@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +14,7 @@ import polars as pl
 
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.size import drawn_ranks
-from trace_export.choices import Align, ColorBy, Format, Tracks
+from trace_export.choices import Align, ColorBy, Format, Table, Tracks
 from trace_export.clocks import align as clock_alignment
 from trace_export.errors import NothingToExportError, TraceExportError, UsageError, path_text
 from trace_export.model import Note, Profile
@@ -111,7 +111,10 @@ class Run:
 
     @property
     def messages(self) -> pl.DataFrame:
-        return self.profile.messages
+        """`model.MESSAGES` with sender_late_ns, receiver_late_ns, wire_ns and late, see `analysis.transfer_split`."""
+        from trace_export.analysis.transfer_split import split_messages
+
+        return split_messages(self.profile.messages)
 
     @property
     def collectives(self) -> pl.DataFrame:
@@ -235,6 +238,8 @@ class Run:
         color_by: ColorBy = "kind",
         bubbles: bool = False,
         model: bool = False,
+        critical_path: bool = False,
+        tables: str | Sequence[Table] = "blocks",
         max_slices: int | None = None,
         beside: Run | None = None,
         force: bool = False,
@@ -245,8 +250,9 @@ class Run:
         `path`: a file whose name tells the format (.pftrace, .json, .svg, .png, .html, .parquet, .csv), or a folder for
         the `formats` given (perfetto and chrome without any); None: the folder that was read. `gzip` compresses traces.
         `tracks`: `stage` draws the first rank of each stage, `rank` all. `color_by`: what a block's colour shows, kind,
-        microbatch, rank or none. `bubbles` draws idle time by cause, `model` the theoretical schedule. More than
-        `max_slices` in a trace make it several files of whole steps. `beside`: another run to draw under this one.
+        microbatch, rank or none. `bubbles` draws idle time by cause, `model` the theoretical schedule, `critical_path`
+        what each step waits for. `tables`: what Parquet files hold, blocks, messages, ranks, steps, critical_path. More
+        than `max_slices` in a trace make it several files of whole steps. `beside`: another run to draw under this one.
         Device tasks are drawn as `load(detail=…)` asked for them, and read now. A file that exists is replaced if
         trace-export wrote it, or with `force`; what was read is never replaced.
 
@@ -254,7 +260,7 @@ class Run:
         """
         options = write_options(
             path, formats, gzip=gzip, tracks=tracks, color_by=color_by, bubbles=bubbles, model=model,
-            max_slices=max_slices,
+            critical_path=critical_path, tables=tables, max_slices=max_slices,
         )  # fmt: skip
         report = arguments.progress(progress, "progress", silent)
         inputs = self._inputs
@@ -321,6 +327,9 @@ def drawn(run: Run, options: WriteOptions, outputs: Outputs, progress: Progress 
     """`Run.write` with options that were checked: the run with the notes about its chart and the errors of its device
     tasks."""
     options = replace(options, steps=run._selection.steps if options.beside is None else None)
+    options = replace(
+        options, path=run.critical_path() if options.critical_path else None, frames=_frames(run, options)
+    )
     detail, profile, failures = run._options.detail, run.profile, run.failures
     with ExitStack() as stack:
         if detail != "spans":
@@ -330,6 +339,15 @@ def drawn(run: Run, options: WriteOptions, outputs: Outputs, progress: Progress 
         notes = render.announce(profile, options, detail)
         render.write(profile.with_notes(notes), run._bubbles, options, run.log_dir, outputs, detail, progress)
     return replace(run, _recorded=run._recorded.with_notes(notes), failures=failures, _measured=run._bubbles)
+
+
+def _frames(run: Run, options: WriteOptions) -> dict[str, pl.DataFrame]:
+    """The tables besides the blocks that the options ask for."""
+    made: dict[str, Callable[[], pl.DataFrame]] = {
+        "messages": lambda: run.messages, "ranks": lambda: run.ranks, "steps": lambda: run.report().steps,
+        "critical_path": lambda: run.critical_path().parts,
+    }  # fmt: skip
+    return {name: made[name]() for name in options.tables if name != "blocks"}
 
 
 def with_device_tasks(

@@ -62,6 +62,11 @@ def with_steps(path: Path, steps: Numbers | None) -> Path:
     return path.with_name(f"{stem}.steps{steps}.{extension}")
 
 
+def with_table(path: Path, table: str) -> Path:
+    """pipeline_profile.parquet → pipeline_profile.messages.parquet; of the blocks the same."""
+    return path if table == "blocks" else path.with_name(f"{path.stem}.{table}{path.suffix}")
+
+
 def report_page(out: Path | None, log_dir: Path) -> Path:
     """The file of the report's page: `out` if it names one, else PAGE in the folder `out` or beside the input."""
     folder = out or output_folder(None, log_dir)

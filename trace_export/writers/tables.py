@@ -1,4 +1,4 @@
-"""The exported span table as Parquet or CSV: one row per block of every rank that was read."""
+"""The exported span table as Parquet or CSV, one row per block of every rank that was read; and further tables."""
 
 from __future__ import annotations
 
@@ -34,3 +34,8 @@ def write_csv(profile: Profile, path: Path) -> None:
     with path.open("wb") as file:
         file.write(CSV_HEADER.encode())
         span_table(profile).write_csv(file, include_header=False)
+
+
+def write_frame(frame: pl.DataFrame, path: Path) -> None:
+    """Any other table as Parquet."""
+    frame.write_parquet(path, metadata=mark.PARQUET_METADATA)

@@ -1,0 +1,67 @@
+"""The critical path in the chart, and the tables beside the blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from samples.generators.operation_table import Job, usual
+from trace_export import Run, UsageError, load, simulate
+from trace_export.analysis.bubbles import Bubbles
+from trace_export.chart.critical_path import COLOUR, TRACK
+from trace_export.workflow.options import write_options
+from trace_export.workflow.render import draw
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("logs")
+    slow = lambda c: 1.5 if c.stage == 2 and c.optype == "forward-compute" else 1  # noqa: E731
+    Job(steps=(0, 1), length=lambda c: usual(c) * slow(c)).write(folder)
+    return load(folder).align()
+
+
+def test_the_path_is_a_track_and_its_blocks_have_a_colour() -> None:
+    run = simulate("1f1b", 4, 8, {"transfer": 1_000_000})
+    path = run.critical_path()
+    options = replace(write_options(None, None, tracks="rank"), path=path)
+    chart = draw(run.profile, Bubbles(run.profile), options, "spans")
+    (track,) = [t for t in chart.main.tracks if t.name == TRACK and not t.lane]
+    slices = chart.main.slices.filter(pl.col("track") == track.id)
+    assert (slices["end_ns"] - slices["start_ns"]).sum() == path.steps["length_ns"].sum()
+    coloured = chart.main.slices.filter(pl.col("seed") == COLOUR)
+    assert coloured.height == path.parts.filter(pl.col("id").is_not_null())["id"].n_unique()
+    assert set(coloured["slack ms"]) == {0}
+    assert set(coloured["critical"]) == {"yes"}
+    rest = chart.main.slices.filter(pl.col("critical").is_null(), pl.col("category") == "block")
+    assert rest["slack ms"].drop_nulls().max() > 0
+
+
+def test_without_the_option_the_chart_has_no_path(run: Run) -> None:
+    chart = draw(run.profile, Bubbles(run.profile), write_options(None, None), "spans")
+    assert TRACK not in {track.name for track in chart.main.tracks}
+    assert "critical" not in chart.main.slices.columns
+
+
+def test_further_tables(run: Run, tmp_path: Path) -> None:
+    files = run.write(tmp_path, "parquet", tables="messages,ranks,steps,critical_path")
+    names = ("messages", "ranks", "steps", "critical_path")
+    assert [file.name for file in files] == [f"pipeline_profile.{name}.parquet" for name in names]
+    # The times of the operation table are 32-bit seconds.
+    messages = pl.read_parquet(tmp_path / "pipeline_profile.messages.parquet")
+    assert messages.equals(run.messages)
+    assert messages["wire_ns"].to_list() == pytest.approx([1e6] * messages.height, abs=40)
+    parts = pl.read_parquet(tmp_path / "pipeline_profile.critical_path.parquet")
+    lengths = run.critical_path().steps["length_ns"].to_list()
+    assert parts.group_by("step").agg(pl.col("ns").sum()).sort("step")["ns"].to_list() == lengths
+
+
+@pytest.mark.parametrize(
+    ("formats", "says"), [("csv", "add the format parquet"), ("parquet,csv", "leave out the format")]
+)
+def test_further_tables_are_parquet(formats: str, says: str, run: Run, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=says):
+        run.write(tmp_path, formats, tables="messages")

@@ -1,0 +1,55 @@
+"""The critical path in the chart: a track whose slices are its parts, and its blocks in a colour of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from trace_export.chart.builder import Builder
+from trace_export.chart.colours import SEEDS
+
+TRACK = "critical path"
+COLOUR = "critical path"
+"""The correlation id of the blocks on it."""
+
+
+@dataclass(frozen=True)
+class PathOverlay:
+    """`parts`: those of the path, with the columns of `analysis.critical_path.PARTS`; `slack`: id, slack_ns of all
+    blocks."""
+
+    parts: pl.DataFrame
+    slack: pl.DataFrame
+
+
+def add_path(builder: Builder, path: PathOverlay, order: int) -> None:
+    """The track of the path. Parts that overlap, as on clocks that disagree, begin where the one before ended."""
+    named = (
+        pl.when(pl.col("part") == "work").then(pl.format("{} · stage {}", "kind", "stage"))
+        .when(pl.col("part") == "wire").then(pl.format("wire {} → {}", "from_stage", "stage"))
+        .when(pl.col("part") == "collective").then("kind")
+        .otherwise(pl.format("launch · stage {}", "stage"))
+    )  # fmt: skip
+    ordered = path.parts.sort("run", "step", "position")
+    begun = pl.max_horizontal("start_ns", pl.col("end_ns").cum_max().shift(1).over("run", "step"))
+    slices = ordered.with_columns(start_ns=begun).filter(pl.col("end_ns") > pl.col("start_ns"))
+    if slices.is_empty():
+        return
+    seed = pl.when(pl.col("part") == "work").then(pl.col("kind").replace_strict(SEEDS, default=None)).otherwise("part")
+    track = builder.track(TRACK, order, description="What each step waits for, from its start to its end")
+    shown = slices.select(
+        "start_ns", "end_ns", pl.coalesce(named, "part").alias("name"), pl.lit(TRACK).alias("category"),
+        seed.alias("seed"), "part", "step", "microbatch", "chunk", "stage", "rank", "from_rank", "from_stage",
+    )  # fmt: skip
+    builder.slices(shown, track)
+
+
+def marked(blocks: pl.DataFrame, path: PathOverlay) -> pl.DataFrame:
+    """`blocks` (id, seed) with the argument "slack ms", those on the path with the argument "critical" and its
+    colour."""
+    on_path = path.parts.filter(pl.col("part") == "work").select("id", critical=pl.lit("yes")).unique("id")
+    slack = path.slack.select("id", (pl.col("slack_ns") / 1e6).alias("slack ms"))
+    joined = blocks.join(on_path, on="id", how="left", maintain_order="left")
+    joined = joined.join(slack, on="id", how="left", maintain_order="left")
+    return joined.with_columns(seed=pl.when(pl.col("critical").is_not_null()).then(pl.lit(COLOUR)).otherwise("seed"))
