@@ -211,6 +211,8 @@ class Rank:
     stage: int
     recorder: Recorder
     chance: random.Random
+    starts: dict[tuple[int, int, str, int | None, int], int]
+    """Rank, step, kind, micro-batch and chunk of a block → its start."""
     numbers: int = field(default=100, init=False)
     """The next sequence number."""
     forwards: dict[tuple[int, int | None, int], range] = field(default_factory=dict, init=False)
@@ -351,7 +353,9 @@ class Rank:
         if not sends and not receives:
             return at
         begin = before.end_ns if sends and before else after.start_ns - 100 * US if after else at
-        end = max(begin + 30 * US, after.start_ns - 30 * US if receives and after else 0)
+        latest = after.start_ns - 30 * US if after else begin + 30 * US
+        met = [self.start_of_next(before) - 30 * US] if sends and before else []
+        end = max(begin + 20 * US, min(latest, max([*met, *([latest] if receives else [])])))
         if self.program.host_transfers:
             at = self.wait(at)
             for kind, wanted in ((2, sends), (1, receives)):
@@ -362,6 +366,12 @@ class Rank:
         call = self.recorder.call(at + LAUNCH, "cudaLaunchKernelExC_v11060")
         self.recorder.kernel(begin, end, call, SEND_RECV, PIPELINE)
         return self.wait(at + LAUNCH) if self.program.waits else at + LAUNCH
+
+    def start_of_next(self, block: Block) -> int:
+        """When the block starts that needs the output of `block`, which a neighbour has."""
+        part = (block.chunk or 0) * self.program.stages + self.stage + (1 if block.kind == "F" else -1)
+        chunk, stage = divmod(part, self.program.stages)
+        return self.starts[stage, block.step, block.kind, block.microbatch, chunk]
 
     def neighbour(self, block: Block, *, sends: bool) -> bool:
         """Whether a block's input comes from another rank, or its output goes to one."""
@@ -385,10 +395,11 @@ def write(folder: Path, program: Program, *, seed: int = 1, threads: bool = True
     blocks = blocks_of(program, chance)
     folder.mkdir(parents=True, exist_ok=True)
     export = Export()
+    starts = {(b.rank, b.step, b.kind, b.microbatch, b.chunk or 0): b.start_ns for b in blocks}
     for stage in range(program.stages):
         trace = Trace(rank=stage, world=program.stages)
         recorder = Kineto(trace, threads=threads) if kineto else Nsight(export, stage, threads=threads)
-        Rank(program, stage, recorder, chance).run([b for b in blocks if b.rank == stage])
+        Rank(program, stage, recorder, chance, starts).run([b for b in blocks if b.rank == stage])
         if kineto:
             trace.write(folder / f"node0_{700 + stage}.1760000000000000000.pt.trace.json.gz")
     if not kineto:

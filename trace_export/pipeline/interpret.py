@@ -7,7 +7,17 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.model import SPAN_ID, Declared, Interpretation, Plan, Profile, Recognition
-from trace_export.pipeline import edges, labels, message_labels, messages, schedule_match, stages, steps, transfers
+from trace_export.pipeline import (
+    edges,
+    fused_transfers,
+    labels,
+    message_labels,
+    messages,
+    schedule_match,
+    stages,
+    steps,
+    transfers,
+)
 from trace_export.pipeline.doubles import without_doubles
 
 
@@ -21,6 +31,7 @@ def interpret(profile: Profile, user: Declared) -> Profile:
     profile = stages.resolve(profile, user)  # stage and replica of each rank
     profile, undetermined = steps.number(profile)  # training step of each block
     profile = labels.label(profile, undetermined)  # micro-batch, chunk and phase of each block
+    profile = fused_transfers.split(profile)  # kernels that may send, receive or do both
     profile = transfers.label(profile)  # the block that each send and receive belongs to
     profile = conclude(profile)  # schedule, placement of the chunks, dependencies between blocks
     profile = transfers.find_peers(profile)  # the other side of each send and receive

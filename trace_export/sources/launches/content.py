@@ -26,7 +26,7 @@ def content(path: Path, found: Mapping[int, Inferred]) -> Content:
     p2p = pl.concat(one.transfers.with_columns(number[process]) for process, one in with_blocks.items())
     return Content(
         blocks.drop("launched").with_columns(run=0, origin=pl.lit("inferred")),
-        p2p.sort("start").with_columns(sequence=pl.int_range(pl.len()).over("process")),
+        p2p.sort("start"),
         pl.DataFrame(schema={"process": pl.Int64, "start": pl.Int64, "end": pl.Int64}),
         Declared(),
         tuple(_notes(path, found, blocks.height)),

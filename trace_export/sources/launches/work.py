@@ -46,7 +46,8 @@ def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: pl.Series) -> Work:
     """The work of `tasks` (schema TASKS, texts of `name` in `names`) by the call among `calls` (CALLS) that launched
     it. Tasks without a call are left out. Several tasks of one call are the nodes of a graph: one row. The order of the
     rows means nothing."""
-    calls = calls.sort("start", "correlation", "thread")
+    if (np.diff(calls["start"].to_numpy()) <= 0).any():
+        calls = calls.sort("start", "correlation", "thread")
     correlation, start, end, stream, name, role = (tasks[c].to_numpy() for c in TASKS)
     order = np.argsort(correlation, kind="stable")
     if (np.diff(correlation[order]) == 0).any():

@@ -1,0 +1,80 @@
+"""Kernels that send, receive or do both, without a word of what: whose block they belong to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from samples.generators.unmarked import Program, write
+from trace_export.model import P2P, RANKS, SPANS, Declared, Profile, conform
+from trace_export.pipeline.fused_transfers import split
+from trace_export.pipeline.interpret import interpret
+from trace_export.sources.read import read as read_source
+from trace_export.sources.source import ReadOptions, Source
+
+
+def profile(blocks: str, kernels: list[tuple[int, int]], stage: int, chunk: int = 0) -> Profile:
+    """A rank of three with blocks such as `F3 B0`, each 10 long with 20 between, from 100 on."""
+    rows = [
+        {"rank": stage, "kind": text[0], "microbatch": int(text[1:]), "chunk": chunk, "start_ns": 100 + 30 * n}
+        for n, text in enumerate(blocks.split())
+    ]
+    spans = pl.DataFrame(rows).with_columns(end_ns=pl.col("start_ns") + 10)
+    others = pl.DataFrame({"rank": [0, 1, 2], "stage": [0, 1, 2]})
+    p2p = pl.DataFrame(kernels, ["start_ns", "end_ns"], orient="row").with_columns(rank=stage, role=pl.lit("both"))
+    return Profile(spans=conform(spans, SPANS), ranks=conform(others, RANKS), p2p=conform(p2p, P2P))
+
+
+def found(one: Profile) -> list[tuple[str, str | None, int | None]]:
+    return split(one).p2p.select("role", "direction", "microbatch").rows()
+
+
+@pytest.mark.parametrize(
+    ("blocks", "kernels", "stage", "expected"),
+    [
+        ("F3 B0", [(112, 128)], 1, [("send", "F", 3), ("recv", "B", 0)]),
+        ("F3 B0", [(112, 118), (119, 128)], 1, [("send", "F", 3), ("recv", "B", 0)]),
+        ("F3 B3", [(112, 128)], 2, [("both", None, None)]),  # nothing is sent between them on the last stage
+        ("B3 F4", [(112, 128)], 2, [("send", "B", 3), ("recv", "F", 4)]),
+        ("F3 F4", [(112, 128)], 0, [("send", "F", 3)]),
+        ("F3 F4", [(90, 99)], 1, [("recv", "F", 3)]),
+        ("F3 F4", [(145, 150)], 1, [("send", "F", 4)]),
+        ("F3 B0", [(105, 128)], 1, [("both", None, None)]),  # begins inside a block
+        ("F3 B0", [(112, 114), (115, 117), (118, 128)], 1, [("both", None, None)] * 3),
+    ],
+)
+def test_a_kernel_between_two_blocks_sends_the_one_and_receives_the_other(
+    blocks: str, kernels: list[tuple[int, int]], stage: int, expected: list[tuple[str, str | None, int | None]]
+) -> None:
+    assert found(profile(blocks, kernels, stage)) == expected
+
+
+def test_kernels_of_pipelines_with_several_chunks_stay_as_they_are() -> None:
+    assert found(profile("F3 B0", [(112, 128)], 1, chunk=1)) == [("both", None, None)]
+
+
+def test_where_a_kernel_does_both_the_ends_of_transfers_are_unknown() -> None:
+    both = split(profile("F3 B0", [(112, 128), (142, 149)], 1)).p2p
+    assert both["end_ns"].to_list() == [None, None, None]
+    one = split(profile("F3 F4", [(112, 128)], 0)).p2p
+    assert one["end_ns"].to_list() == [128]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_all_transfers_of_an_unmarked_capture_are_named(tmp_path: Path, waits: bool) -> None:
+    write(tmp_path, Program(stages=4, microbatches=6, steps=2, waits=waits))
+    read = read_source(Source("nsys", tmp_path / "node0.sqlite", "node0"), ReadOptions())
+    sides = interpret(read, Declared()).p2p.select("rank", "role", "peer", "direction", "microbatch").rows()
+    truth = [
+        side
+        for stage in range(3)
+        for m in range(6)
+        for low, high in [(stage, stage + 1)]
+        for side in (
+            (low, "send", high, "F", m), (high, "recv", low, "F", m),
+            (high, "send", low, "B", m), (low, "recv", high, "B", m),
+        )
+    ]  # fmt: skip
+    assert sorted(sides) == sorted(truth * 2)
