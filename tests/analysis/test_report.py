@@ -98,7 +98,7 @@ def test_what_if_of_another_schedule() -> None:
     profile = simulate(schedule("1f1b", 4, 8), Costs(10 * MS, 20 * MS))
     changes = {row[0]: row[1:] for row in report(concluded(profile)).theory.changes.rows()}
     assert changes["Interleaved 1F1B, 2 chunks"][0] == pytest.approx((8 * 30 + 3 * 30 / 2) * MS)
-    assert changes["ZB-H1, W taken as half of B"][0] == pytest.approx((8 * 30 + 3 * 10) * MS)
+    assert changes["ZB-H1, W = B/2"][0] == pytest.approx((8 * 30 + 3 * 10) * MS)
     assert changes["GPipe"][0] == (8 + 3) * 30 * MS
 
 

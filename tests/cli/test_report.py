@@ -157,6 +157,21 @@ def test_compare_says_first_what_has_changed(run_cli: Cli, tables: tuple[Path, P
     assert max(map(len, told.stdout.splitlines())) <= 80
 
 
+def test_the_culprit_of_64_stages_is_on_the_first_screen(run_cli: Cli, tmp_path: Path) -> None:
+    """80 columns and 24 lines: what is wrong, how much it costs, and where; and the slow stage in each table."""
+    s = schedule("1f1b", 64, 64)
+    lengths = durations(s, Costs(10_000_000, 20_000_000)) * np.where(s.ops["stage"].to_numpy() == 37, 1.3, 1.0)
+    write_parquet(as_profile(s, *start_and_end(s, lengths)), tmp_path / "run.parquet")
+    told = run_cli("report", tmp_path / "run.parquet")
+    assert told.returncode == 0, told.stderr
+    screen = told.stdout.splitlines()[:24]
+    assert max(map(len, screen)) <= 80
+    assert "Stage 37 is slow (rank 37" in "\n".join(screen)
+    for title in ("Stages", "Slow stages"):
+        table = told.stdout.partition(f"\n{title}\n")[2].partition("\n\n")[0].splitlines()
+        assert table[1].split()[0] == "37"  # the worst row comes first
+
+
 def test_files_that_are_no_span_table(tmp_path: Path, run_cli: Cli) -> None:
     other = tmp_path / "other.csv"
     other.write_text("time,value\n1,2\n")

@@ -15,7 +15,7 @@ from trace_export.model import RANK_STEP_KEY, STEP_KEY, Profile
 from trace_export.selection import Numbers
 
 WORTH = 0.02
-"""Causes that cost a smaller part of the step are not worth a sentence."""
+"""What starts late or takes long, but costs a smaller part of the step, is not worth a sentence."""
 LONG_OPTIMIZER = 0.15
 """An optimizer that takes a larger part of the step is worth a look: it runs on all ranks while no stage works."""
 LATER = 3
@@ -35,14 +35,20 @@ class Finding:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What causes are found from: a profile of whole steps, its `Bubbles.steps` and `Bubbles.ranks`, the
-    tables of `stragglers`, and the theory."""
+    """What causes are found from: a profile of whole steps, its `Bubbles.steps` and `Bubbles.ranks`, the slow links of
+    `stragglers`, the theory, and the table `causes.CAUSES` of what a replay of the steps gains."""
 
     profile: Profile
     steps: pl.DataFrame
     ranks: pl.DataFrame
     slow_links: pl.DataFrame
     theory: Theory
+    causes: pl.DataFrame
+
+    def replayed_ns(self, kind: str, **place: int) -> float | None:
+        """What a step is shorter in the replay without the cause at this place; None where it was not replayed."""
+        found = self.causes.filter(pl.col("kind") == kind, *(pl.col(column) == at for column, at in place.items()))
+        return None if found.is_empty() else float(found["gain_ns"][0])
 
     @property
     def step_ns(self) -> float:
@@ -60,10 +66,13 @@ class Evidence:
 
 
 def findings(evidence: Evidence) -> list[Finding]:
-    """The causes that cost at least `WORTH` of a step, the costliest first."""
+    """The causes, the costliest first: what is slow beside its peers, whatever it costs, and of the others those that
+    cost at least `WORTH` of a step."""
     if evidence.step_ns <= 0:
         return []
-    found = [each for rule in RULES for each in rule(evidence) if each.saves_ns >= WORTH * evidence.step_ns]
+    found = [each for rule in (slow_stage, slow_rank, slow_link) for each in rule(evidence)]
+    others = [each for rule in (late_host, long_optimizer) for each in rule(evidence)]
+    found += [each for each in others if each.saves_ns >= WORTH * evidence.step_ns]
     return sorted(found, key=lambda each: -each.saves_ns)
 
 
@@ -79,10 +88,11 @@ def slow_stage(evidence: Evidence) -> Iterator[Finding]:
         return
     stage, taken = slow.select("stage", "microbatch_ns").row(0)
     ranks = work.filter(pl.col("stage") == stage)["rank"].sort().to_list()
-    modelled = _modelled_saving(evidence.theory, stage)
-    saves = (taken - usual) * _microbatches(evidence.profile) if modelled is None else modelled
+    known = evidence.replayed_ns("stage", stage=stage)
+    known = _modelled_saving(evidence.theory, stage) if known is None else known
+    saves = (taken - usual) * _microbatches(evidence.profile) if known is None else known
     hosts = sorted({evidence.host(rank) for rank in ranks} - {""})
-    facts = {"stage": stage, "ranks": ranks, "hosts": hosts, "ratio": taken / usual, "modelled": modelled is not None}
+    facts = {"stage": stage, "ranks": ranks, "hosts": hosts, "ratio": taken / usual, "simulated": known is not None}
     yield Finding("slow-stage", saves, facts)
 
 
@@ -108,8 +118,10 @@ def slow_rank(evidence: Evidence) -> Iterator[Finding]:
     beside = beside.with_columns(excess=pl.col("microbatch_ns") - pl.col("peers"))
     slow = beside.filter(pl.col("microbatch_ns") > stragglers.SLOW * pl.col("peers")).sort("excess", descending=True)
     for rank, stage, taken, peers, excess in slow.head(1).iter_rows():
-        facts = {"rank": rank, "stage": stage, "host": evidence.host(rank), "ratio": taken / peers}
-        yield Finding("slow-rank", excess * _microbatches(evidence.profile), facts)
+        known = evidence.replayed_ns("worker", rank=rank)
+        saves = excess * _microbatches(evidence.profile) if known is None else known
+        place = {"rank": rank, "stage": stage, "host": evidence.host(rank)}
+        yield Finding("slow-rank", saves, {**place, "ratio": taken / peers, "simulated": known is not None})
 
 
 def slow_link(evidence: Evidence) -> Iterator[Finding]:
@@ -120,9 +132,12 @@ def slow_link(evidence: Evidence) -> Iterator[Finding]:
         if link["dst_rank"] in late:
             continue
         hosts = evidence.host(link["src_rank"]), evidence.host(link["dst_rank"])
-        saves = exposed.get(link["dst_rank"], 0.0) * (1 - 1 / link["ratio"])
+        known = evidence.replayed_ns("link", rank=link["src_rank"], to_rank=link["dst_rank"])
+        saves = exposed.get(link["dst_rank"], 0.0) * (1 - 1 / link["ratio"]) if known is None else known
         facts = {key: link[key] for key in ("src_rank", "dst_rank", "direction", "ratio", "median_ns", "peers_ns")}
-        yield Finding("slow-link", saves, facts | {"src_host": hosts[0], "dst_host": hosts[1]})
+        yield Finding(
+            "slow-link", saves, facts | {"src_host": hosts[0], "dst_host": hosts[1], "simulated": known is not None}
+        )
         return
 
 
@@ -185,9 +200,6 @@ def long_optimizer(evidence: Evidence) -> Iterator[Finding]:
     if share > LONG_OPTIMIZER:
         facts = {"rank": rank, "host": evidence.host(rank), "optimizer_ns": longest, "share": share, "usual_ns": usual}
         yield Finding("long-optimizer", longest / 2, facts)
-
-
-RULES = (slow_stage, slow_rank, slow_link, late_host, long_optimizer)
 
 
 def middle(values: pl.Series) -> float | None:

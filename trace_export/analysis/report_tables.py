@@ -24,10 +24,10 @@ DEFINITIONS = (
 )
 WHAT_IF = (
     "in the model, without transfers; saved: time per micro-batch; in flight: the most micro-batches whose activations"
-    " one stage holds at once"
+    " one stage holds at once; W = B/2: the halves of a backward are taken as equal"
 )
 PARTS = [f"{cause}_ns" for cause in CAUSES]
-HEADINGS = {"microbatch": "micro-batch", "peers": "peers", **CAUSES}
+HEADINGS = {"microbatch": "micro-batch", "median_wire": "median", **CAUSES}
 ODD = 2
 """A step of this many times the median length is one that compiles, warms up or was disturbed."""
 
@@ -143,7 +143,8 @@ def _slow_links(report: Report) -> ReportTable:
         note = "compared with links between the same stages, else of the same direction; slowest first"
     stage_of = dict(report.ranks.select("rank", "stage").unique().iter_rows())
     flagged = {row: Place(stage_of.get(rank)) for row, rank in enumerate(frame["dst_rank"])}
-    return ReportTable("Slow links", readable(frame), note, flagged)
+    named = frame.rename({"src_rank": "from", "dst_rank": "to"})
+    return ReportTable("Slow links", readable(named), note, flagged)
 
 
 def _schedule(report: Report) -> ReportTable:

@@ -10,7 +10,7 @@ import polars as pl
 from trace_export.analysis.causes import CAUSES, causes
 from trace_export.analysis.critical_path import CriticalPath, critical_path
 from trace_export.analysis.transfer_split import links, split_messages
-from trace_export.analysis.what_if import Slowdown, what_if
+from trace_export.analysis.what_if import TRUSTED, Slowdown, what_if
 from trace_export.model import STEP_KEY, Profile
 from trace_export.pipeline.operations import Step
 from trace_export.pipeline.step_operations import StepOperations
@@ -27,6 +27,12 @@ class StepTime:
     causes: pl.DataFrame
     links: pl.DataFrame
     messages: pl.DataFrame
+
+    @property
+    def trusted_causes(self) -> pl.DataFrame:
+        """`causes`; none of them where the simulation leaves out too much of the time."""
+        trusted = self.slowdown is not None and self.slowdown.fidelity <= TRUSTED
+        return self.causes if trusted else self.causes.clear()
 
 
 def step_time(profile: Profile, operations: StepOperations, steps: Collection[Step] | None = None) -> StepTime:

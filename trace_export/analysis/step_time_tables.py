@@ -143,13 +143,13 @@ def _path(time: StepTime) -> ReportTable:
 def _links(time: StepTime) -> ReportTable:
     if time.links.is_empty():
         return ReportTable("Transfers", pl.DataFrame())
-    frame = time.links.drop("src_stage", "dst_stage")
+    frame = time.links.drop("src_stage", "dst_stage").rename({"src_rank": "from", "dst_rank": "to"})
     flagged = {row: Place() for row, slow in enumerate(time.links["slow"]) if slow}
     note = (
         "means of a transfer: in sender late only the receiver was there, in receiver late only the sender, in wire"
         f" both; slow: a median wire time above {SLOW_LINK} × that of its peers, of at least {ENOUGH} transfers"
     )
-    return ReportTable("Transfers", readable(frame), note, flagged, ("peers ms", "ratio"))
+    return ReportTable("Transfers", readable(frame), note, flagged, ("peers ms", "ratio", "transfers"))
 
 
 def json_of(time: StepTime) -> dict[str, object]:

@@ -194,7 +194,7 @@ def _changes(measured: Measured, work: _StageWork) -> Iterator[tuple[str, float,
         other = None if name == s.name or row.variant else _fitting(name, s.stages, s.microbatches)
         if other is not None:
             chunks = f", {other.chunks} chunks" if other.chunks > 1 else ""
-            assumed = "" if work.split or not other.splits else ", W taken as half of B"
+            assumed = "" if work.split or not other.splits else ", W = B/2"
             yield from rows(f"{other.title}{chunks}{assumed}", other, _spread(work, other))
 
 

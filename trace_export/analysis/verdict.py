@@ -19,6 +19,8 @@ from trace_export.schedules.catalogue import TITLES
 from trace_export.units import duration
 
 CAUSES_SHOWN = 2
+LEAST = 0.0005
+"""A smaller share of the step is none."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,10 @@ def _missing_text(lacks: Absent) -> str:
 def _cause(found: Finding, step_ns: float) -> Sentence:
     share = found.saves_ns / step_ns
     facts = {**found.facts, "saves_ns": found.saves_ns, "saves": share}
-    most = "" if found.facts.get("modelled") else "up to "
+    most = "" if found.facts.get("simulated") else "up to "
     gain = f"a step would be {most}{duration(found.saves_ns)} ({share:.1%}) shorter"
+    if share < LEAST:
+        gain = "a step would be no shorter"
     return Sentence(found.code, facts, TEXTS[found.code](found.facts, gain))
 
 

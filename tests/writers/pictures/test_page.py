@@ -215,9 +215,13 @@ def test_a_long_table_is_folded_and_flagged_rows_lead_to_the_chart(
         assert page.locator("tr.flagged").all_inner_texts()[0] == "3"
         assert page.locator("a.place").count() == 1  # what is nowhere in the chart has no link
         before = page.locator("canvas").screenshot()
+        page.set_viewport_size({"width": 800, "height": 300})
         page.locator("a.place").click()
         page.wait_for_timeout(200)
         assert page.locator("canvas").screenshot() != before
+        place = page.locator("canvas").bounding_box()
+        assert place is not None
+        assert -40 < place["y"] < 300  # the row is in view
         page.emulate_media(media="print")
         assert page.locator("select").is_hidden()
 

@@ -235,11 +235,15 @@
     event.preventDefault();
   });
 
-  document.querySelectorAll("a.place").forEach((link) => link.addEventListener("click", () => {
+  document.querySelectorAll("a.place").forEach((link) => link.addEventListener("click", (event) => {
+    event.preventDefault();
     marked = Number(link.dataset.row ?? -1);
     const step = data.steps[link.dataset.step ?? choice.selectedIndex] ?? data.steps[0];
     choice.value = step.name;
     show(step.start, step.end);
+    const top = canvas.getBoundingClientRect().top + scrollY + (tops[marked] ?? 0);
+    scrollTo({ top: top - innerHeight / 3 });
+    canvas.focus({ preventScroll: true });
   }));
   // Paper is white and of another width.
   addEventListener("beforeprint", draw);
