@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import csv
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from samples.generators.nsys_export import Export
 from samples.generators.pipeline import MS, US, Block, Timing, one_f_one_b, simulate, zb_h1
@@ -100,10 +102,23 @@ class Mapping(Plain):
         return str({"name": "backward_step"}) if block.kind == "B" else "Optimizer"
 
 
+class Recorder(Protocol):
+    """What a profiler records of a process; times are those of its clock."""
+
+    host: str
+
+    def range(self, process: int, start: int, end: int | None, text: str, *, thread: int | None = None,
+              registered: bool = False, domain: int = 0) -> None: ...  # fmt: skip
+    def call(self, process: int, start: int, *, thread: int | None = None, name: str = ...) -> int: ...
+    def kernel(self, process: int, start: int, end: int, correlation: int | None, *, name: str = ...,
+               stream: int = ...) -> None: ...  # fmt: skip
+    def write(self, path: Path) -> Path: ...
+
+
 class Rank:
     """Puts the ranges, launches and kernels of one rank into its host's export."""
 
-    def __init__(self, export: Export, rank: int, clock_ns: int, kernels: int = 4, dialect: Dialect | None = None):
+    def __init__(self, export: Recorder, rank: int, clock_ns: int, kernels: int = 4, dialect: Dialect | None = None):
         """`kernels`: how many in each block."""
         self.export, self.rank, self.clock_ns, self.kernels = export, rank, clock_ns, kernels
         self.dialect = dialect or Dialect()
@@ -146,6 +161,15 @@ def record(folder: Path, blocks: list[Block], hosts: int, clock_errors_ns: tuple
     exports = [Export(host=f"node{h}") for h in range(hosts)]
     per_host = stages // hosts
     ranks = [Rank(exports[r // per_host], r, clock_errors_ns[r // per_host], dialect=dialect) for r in range(stages)]
+    sides = fill(ranks, blocks, chance)
+    folder.mkdir(parents=True, exist_ok=True)
+    for export in exports:
+        export.write(folder / f"{export.host}.sqlite")
+    return sides
+
+
+def fill(ranks: Sequence[Rank], blocks: list[Block], chance: random.Random) -> list[tuple[int, str, str, int, int]]:
+    """Puts the blocks and their transfers into the exports of the ranks. Returns the transfers as `record` does."""
     at = {(b.rank, b.step, b.kind, b.microbatch): b for b in blocks}
     sides = []
     for rank in ranks:
@@ -161,9 +185,6 @@ def record(folder: Path, blocks: list[Block], hosts: int, clock_errors_ns: tuple
                 sent = source.end_ns + 3 * US + sender.clock_ns, met + sender.clock_ns
                 sides += [(rank.rank, "recv", block.kind, *received), (sender.rank, "send", block.kind, *sent)]
         rank.steps(mine)
-    folder.mkdir(parents=True, exist_ok=True)
-    for export in exports:
-        export.write(folder / f"{export.host}.sqlite")
     return sides
 
 

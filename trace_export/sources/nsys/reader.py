@@ -13,7 +13,8 @@ from trace_export.errors import SourceError
 from trace_export.model import KernelFile, Profile
 from trace_export.sources.launches import content as launches
 from trace_export.sources.launches.process import Inferred, find_blocks
-from trace_export.sources.nsys import nccl, nvtx
+from trace_export.sources.nsys import nvtx
+from trace_export.sources.nsys.copies import last_copies
 from trace_export.sources.nsys.cupti import GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, attribute, devices_of
 from trace_export.sources.nsys.device_tasks import write_tasks
 from trace_export.sources.nsys.export_report import export_notes, exported
@@ -24,7 +25,7 @@ from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.profile import Content, marked, profile, with_activity
 from trace_export.sources.ranges.ranges import Ranges
-from trace_export.sources.ranges.transfers import transfers
+from trace_export.sources.ranges.transfers import collectives, transfers
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
@@ -94,8 +95,8 @@ def _contents(
         return contents, devices_of(db)
     activity, devices = (None, devices_of(db)) if host_ranges else attribute(db, ranges.frame)
     worked = with_activity(ranges, activity)
-    p2p = transfers(ranges, worked, partial(nccl.last_copies, db, ranges))
-    contents.append(marked(source, ranges, worked, activity, p2p=p2p, collectives=nccl.collectives(worked)))
+    p2p = transfers(ranges, worked, partial(last_copies, db, ranges))
+    contents.append(marked(source, ranges, worked, activity, p2p=p2p, collectives=collectives(worked)))
     return contents, devices_of(db) | devices if len(contents) > 1 else devices
 
 

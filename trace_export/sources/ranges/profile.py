@@ -68,14 +68,15 @@ def profile(
     label: str,
     offset_ns: int,
     notes: Iterable[Note],
+    epoch: str | None = None,
 ) -> Profile:
     """The profile of one source with all `contents`.
 
     `ranks`: process, rank, rank_origin, stage, stage_origin, device. `host` and `label` are those of the one host,
-    whose session time `offset_ns` turns into unix time.
+    whose session time `offset_ns` turns into unix time, or into that of its `epoch` (see model.HOSTS).
     """
     where = {"host": pl.lit(host), "source": pl.lit(path_text(source.path)), "kind": pl.lit(source.kind)}
-    hosts = pl.DataFrame({"host": [host], "machine": [source.machine], "label": [label]})
+    hosts = pl.DataFrame({"host": [host], "machine": [source.machine], "label": [label], "epoch": epoch})
     found, p2p, collectives = (
         pl.concat([getattr(content, table) for content in contents], how="diagonal")
         for table in ("blocks", "p2p", "collectives")

@@ -1,4 +1,4 @@
-"""Point-to-point transfers from the names of ranges (profiler-independent)."""
+"""Point-to-point transfers and collectives from the names of ranges (profiler-independent)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from trace_export.sources.ranges.ranges import COMMUNICATION, Ranges
 
 ALONE = {"ncclSend": "send", "ncclRecv": "recv"}
 """Calls of NCCL that are one side of a transfer."""
+NOT_TRANSFERS = r"^nccl(?:Comm|Group|Get|Mem|Redop|RedOp|Init|Debug)"
+"""NCCL calls that move nothing."""
 
 
 def transfers(
@@ -85,3 +87,21 @@ def _with_calls(sides: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame,
     )
     free = pl.col("transfer").is_null() | (~pl.col("repaired_of") & (pl.col("start") >= pl.col("end_of")))
     return sides, owned.filter(free).sort("id").select(calls.columns)
+
+
+def collectives(work: pl.DataFrame) -> pl.DataFrame:
+    """One row per NCCL collective: process, op, sequence, start, end; the k-th of its name in the process.
+
+    The communicator is not in the file, so collectives of equal name in different groups cannot be distinguished.
+    """
+    name = pl.col("text")
+    calls = work.filter(
+        (pl.col("role") == COMMUNICATION) & ~name.str.contains(NOT_TRANSFERS) & ~name.is_in(list(ALONE))
+    )
+    return calls.select(
+        "process",
+        op=name,
+        sequence=pl.int_range(pl.len()).over("process", "text"),
+        start=pl.coalesce("comm_start", "start"),
+        end=pl.coalesce("comm_end", "end"),
+    )

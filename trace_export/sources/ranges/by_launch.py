@@ -1,0 +1,54 @@
+"""Attributes the GPU tasks of a source to its ranges, process by process, for profilers that record launch calls.
+
+Read in chunks of rows; memory holds 16 bytes per launch and one row per range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from trace_export.sources.ranges.attribution import GpuActivity, Ints, Launches, RangeIndex
+
+ORPHANS = 0.003
+"""The share of GPU tasks without a launch call above which the names of the calls are doubted."""
+
+Piece = tuple[int, dict[str, Ints]]
+"""A process, and columns of some of its rows."""
+
+
+def attribute(
+    ranges: pl.DataFrame, calls: Callable[[bool], Iterable[Piece]], tasks: Callable[[], Iterable[Piece]]
+) -> GpuActivity:
+    """The GPU tasks by range.
+
+    `ranges`: id (0, 1, …), process, thread, start, end, role; blocks and transfers compete, and NCCL calls among
+    themselves. `calls(every)`: start, thread and correlation of the calls that launch by their names, or of all.
+    `tasks()`: correlation, start, end and nccl (0 or 1). Reads all calls when more than a few per mille of the tasks
+    have none of those that launch.
+    """
+    activity = _attributed(ranges, calls(False), tasks())
+    if activity.orphans <= activity.tasks * ORPHANS:
+        return activity
+    return replace(_attributed(ranges, calls(True), tasks()), every_call=True)
+
+
+def _attributed(ranges: pl.DataFrame, calls: Iterable[Piece], tasks: Iterable[Piece]) -> GpuActivity:
+    launches = _launches(ranges, calls)
+    activity = GpuActivity.none(ranges.height)
+    for process, chunk in tasks:
+        activity.take(launches[process], chunk["correlation"], chunk["start"], chunk["end"], chunk["nccl"] != 0)
+    return activity
+
+
+def _launches(ranges: pl.DataFrame, calls: Iterable[Piece]) -> dict[int, Launches]:
+    of_process = ranges.partition_by("process", as_dict=True)
+    layers = {process: RangeIndex.both(own) for (process,), own in of_process.items()}
+    parts: dict[int, list[tuple[Ints, Ints, Ints]]] = {process: [] for process in layers}
+    for process, part in calls:
+        found = [layer.find(part["start"], part["thread"]).astype(np.int32) for layer in layers[process]]
+        parts[process].append((part["correlation"], found[0], found[1]))
+    return {process: Launches.of_parts(of) for process, of in parts.items()}

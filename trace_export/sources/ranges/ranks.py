@@ -1,0 +1,82 @@
+"""Which rank each process of a source is, from evidence of the source and from the names of its ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+
+import polars as pl
+
+from trace_export.model import Note
+from trace_export.sources.ranges.blocks import stages_of
+from trace_export.sources.ranges.ranges import Ranges
+from trace_export.sources.source import Source
+
+Numbers = dict[int, int]
+"""Process → rank, of the processes that the evidence covers."""
+
+Evidence = tuple[str, Callable[[], Numbers]]
+"""Where ranks come from (see model.RANKS), and the ranks; asked for only where what comes before does not suffice."""
+
+
+def assigned(
+    ranges: Ranges, processes: list[int], source: Source, evidence: Sequence[Evidence], devices: Mapping[int, int]
+) -> tuple[pl.DataFrame, list[Note]]:
+    """process, rank, rank_origin, stage, stage_origin, device of the `processes`, by the first evidence that knows it,
+    and notes on it.
+
+    A process whose recorded rank another one has too is left out. `devices`: process → its GPU, negative where unknown.
+    """
+    places = {**{p: min(own) for p, own in stages_of(ranges).items()}, **from_names(ranges, "place")}
+    numbers, origins = _first_known(processes, *evidence)
+    kept, twice = _unique(numbers, ranges)
+    text = "second process of rank {} in the file, left out"
+    notes = [Note("rank-duplicate", "warning", text.format(numbers[process]), str(source.path)) for process in twice]
+    frame = pl.DataFrame(
+        {
+            "process": kept,
+            "rank": [numbers[p] for p in kept],
+            "rank_origin": [origins[p] for p in kept],
+            "stage": [places.get(p) for p in kept],
+            "stage_origin": ["recorded" if p in places else None for p in kept],
+            "device": [d if 0 <= (d := devices.get(p, -1)) < 2**31 else None for p in kept],
+        },
+        schema_overrides={"process": pl.Int64, "stage": pl.Int32, "stage_origin": pl.String, "device": pl.Int32},
+    )
+    return frame.sort("rank"), notes
+
+
+def _first_known(processes: list[int], *evidence: Evidence) -> tuple[Numbers, dict[int, str]]:
+    """Rank and origin of each of `processes` from the first evidence (origin, numbers) that knows it. An assumed number
+    that another process has already becomes the next free one."""
+    numbers: Numbers = {}
+    origins: dict[int, str] = {}
+    wanted = set(processes)
+    for origin, find in evidence:
+        known = {p: rank for p, rank in find().items() if p in wanted and p not in numbers}
+        for process, rank in sorted(known.items(), key=lambda item: item[::-1]):
+            taken = set(numbers.values()) if origin == "assumed" else set()
+            numbers[process] = next(number for number in count(rank) if number not in taken)
+            origins[process] = origin
+    return numbers, origins
+
+
+def from_names(ranges: Ranges, number: str = "rank") -> Numbers:
+    """`iter_{rank}_{step}`, or a mark with rank=… (and with `number` place, the stage=… of a mark)."""
+    recorded = ranges.frame.select("process", number).drop_nulls()
+    return dict(recorded.unique("process", keep="first", maintain_order=True).iter_rows())
+
+
+def from_stages(stages: dict[int, list[int]]) -> Numbers:
+    """The smallest stage, unless several replicas of the pipeline are in the file."""
+    numbers = {process: min(own) for process, own in stages.items()}
+    return numbers if len(set(numbers.values())) == len(numbers) else {}
+
+
+def _unique(numbers: Numbers, ranges: Ranges) -> tuple[list[int], list[int]]:
+    """The processes to keep, and those whose rank a process with more ranges has."""
+    sizes = dict(ranges.frame.group_by("process").len().iter_rows())
+    kept: dict[int, int] = {}
+    for process in sorted(numbers, key=lambda p: (-sizes.get(p, 0), p)):
+        kept.setdefault(numbers[process], process)
+    return list(kept.values()), [p for p in numbers if p not in kept.values()]
