@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from samples.generators import ascend as generate_ascend  # noqa: E402
+from samples.generators import nsys as nsys_generator  # noqa: E402
+from samples.generators.rocpd_export import Export  # noqa: E402
 from tests.benchmarks import bench_kineto, bench_nsys, bench_paddle  # noqa: E402
 from trace_export.sources.cost import size  # noqa: E402
 from trace_export.sources.find import find  # noqa: E402
@@ -69,10 +72,21 @@ def dygraph(path: Path, megabytes: int) -> None:
                     at += 7
 
 
+def rocpd(folder: Path, megabytes: int) -> None:
+    """Blocks of 500 kernels of one process."""
+    export, chance = Export(environment={"RANK": "0"}), random.Random(1)
+    rank = nsys_generator.Rank(export, 0, 10**12, kernels=500)
+    for block in nsys_generator.blocks_of(8, 8, max(1, megabytes // 4), chance):
+        if block.rank == 0:
+            rank.block(block, chance)
+    export.write(folder / "1_results.db")
+
+
 MAKERS: dict[str, Callable[[Path, int], object]] = {
     "paddle": lambda folder, megabytes: bench_paddle.make_log(folder / "workerlog.0", megabytes << 20, dense=False),
     "paddle_dygraph": lambda folder, megabytes: dygraph(folder / "profile_record_tmp_file_for_rank_0", megabytes),
     "nsys": lambda folder, megabytes: bench_nsys.make(folder / "rank0.sqlite", megabytes * 4500),
+    "rocpd": rocpd,
     "ascend": lambda folder, megabytes: ascend(folder, megabytes, text=False),
     "mindspore": lambda folder, megabytes: ascend(folder, megabytes, text=True),
     "kineto": lambda folder, megabytes: bench_kineto.write(folder / "rank0.pt.trace.json", megabytes),

@@ -19,6 +19,7 @@ from trace_export.sources.formats import guides
 
 SAMPLES = {
     "nsys": "nsys/two_hosts",
+    "rocpd": "rocpd/two_hosts",
     "kineto": "kineto/two_hosts",
     "paddle": "paddle/two_machines",
     "ascend": "ascend",
@@ -27,6 +28,7 @@ SAMPLES = {
 FILLED = {
     "no NVTX range is": "no {kind} is",
     "no annotation is": "no {kind} is",
+    "no ROCTx range is": "no {kind} is",
     "rank 0, which another file": "rank {rank}, which {other}",
 }
 """Sentences of the guides that the program fills in."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from samples.generators import ascend as generate_ascend
 from samples.generators import nsys as generate_nsys
 from samples.generators import paddle as generate_paddle
+from samples.generators import rocpd as generate_rocpd
 from samples.generators.kineto_trace import Trace
 from samples.generators.operation_table import Job
 from trace_export.sources.find import find
@@ -51,6 +52,11 @@ def _dygraph(folder: Path) -> None:
 
 def _nsys(folder: Path) -> None:
     generate_nsys.write(folder, stages=1, microbatches=2, steps=1, hosts=1, clock_errors_ns=(0,))
+    (folder / "truth.csv").unlink()
+
+
+def _rocpd(folder: Path) -> None:
+    generate_rocpd.write(folder, stages=1, microbatches=2, steps=1, booted_ns=(10**12,))
     (folder / "truth.csv").unlink()
 
 
@@ -101,6 +107,7 @@ INPUTS = {
     "paddle": Input(_paddle, ("workerlog.0", "envlog.0")),
     "paddle_dygraph": Input(_dygraph, ("profile_record_tmp_file_for_rank_0",)),
     "nsys": Input(_nsys, ("node0.sqlite",)),
+    "rocpd": Input(_rocpd, ("node0/4000_results.db",)),
     "kineto": Input(_kineto, ("one.pt.trace.json",)),
     "ascend": Input(_ascend, ("ascend_pytorch_profiler_0.db", "profiler_info_0.json")),
     "operation_table": Input(_operations, ("trace-made.parquet",)),

@@ -25,7 +25,7 @@ from trace_export.sources.read import read_tasks
 from trace_export.sources.source import TaskRequest
 from trace_export.workflow.run import with_device_tasks
 
-SAMPLES = ("nsys", "ascend", "mindspore", "kineto")
+SAMPLES = ("nsys", "rocpd", "ascend", "mindspore", "kineto")
 MARGIN_NS = 10
 """How much wider than the window what is read may be."""
 
@@ -141,7 +141,7 @@ def test_a_source_that_goes_between_the_two_readings_costs_its_tasks_only(sample
 
 DAMAGED = {
     "nsys": "*.sqlite", "ascend": "ascend_pytorch_profiler_*.db", "mindspore": "kernel_details.csv",
-    "kineto": "*.trace.json.gz",
+    "kineto": "*.trace.json.gz", "rocpd": "*_results.db",
 }  # fmt: skip
 """Sample → the files that hold device tasks."""
 

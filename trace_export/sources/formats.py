@@ -111,6 +111,16 @@ FORMATS: tuple[Format, ...] = (
         guide="nsys",
     ),
     Format(
+        kind="rocpd",
+        command="rocpd",
+        title="rocprofv3 databases (rocpd)",
+        files="*_results.db of rocprofv3",
+        detector="trace_export.sources.rocpd.find:databases",
+        reader="trace_export.sources.rocpd.reader",
+        speed=Speed(blocks=100, device_tasks=250),
+        guide="rocpd",
+    ),
+    Format(
         kind="ascend",
         command="ascend",
         title="Ascend PyTorch profiler output",

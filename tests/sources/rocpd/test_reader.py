@@ -1,0 +1,213 @@
+"""What the reader of rocpd makes of databases in both schemas, and of files that are not as they should be."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import trace_export as te
+from samples.generators import nsys as nsys_generator
+from samples.generators import rocpd as generator
+from samples.generators.rocpd_export import Export
+from tests.conftest import Cli
+from trace_export.errors import SourceError
+from trace_export.model import Declared, Profile
+from trace_export.pipeline.interpret import interpret
+from trace_export.sources.choose import nothing_found
+from trace_export.sources.find import find
+from trace_export.sources.merge import merge
+from trace_export.sources.rocpd.reader import read, read_tasks
+from trace_export.sources.source import ReadOptions, Source, TaskRequest
+
+DAY = generator.DAY_NS
+CANARY = "CANARY_ENV=must-not-appear"
+
+
+def block(export: Export, at: int, text: str) -> None:
+    """A range with one kernel, 100 after the range's start and 50 long."""
+    export.range(0, at, at + 90, text)
+    export.kernel(0, at + 100, at + 150, export.call(0, at + 10))
+
+
+def load(export: Export, folder: Path, options: ReadOptions | None = None) -> Profile:
+    source = Source("rocpd", export.write(folder / "1_results.db"), "folder")
+    return read(source, options or ReadOptions()).validate()
+
+
+DIALECTS = {
+    "zero bubble": nsys_generator.Dialect(), "torch": nsys_generator.Torch(), "deepspeed": nsys_generator.DeepSpeed(),
+    "mapping": nsys_generator.Mapping(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", [3, 4])
+@pytest.mark.parametrize("name", DIALECTS)
+def test_blocks_and_transfers_of_every_dialect(name: str, schema: int, tmp_path: Path) -> None:
+    """Every block with its time, kind, step and micro-batch, on hosts that were booted days apart."""
+    chance, dialect = random.Random(3), DIALECTS[name]
+    blocks = nsys_generator.blocks_of(4, 6, 2, chance, split=dialect.split)
+    booted = (2 * DAY, 30 * DAY)
+    sides = generator.record(tmp_path, blocks, booted, chance, dialect, schema)
+    profile, refused = merge(read(source, ReadOptions()) for source in find(tmp_path).sources)
+    assert not refused
+    profile = interpret(profile, Declared())
+    wanted = [
+        (b.rank, b.step, b.kind, b.microbatch, b.start_ns + booted[b.rank // 2], b.end_ns + booted[b.rank // 2])
+        for b in blocks
+    ]
+    columns = ["rank", "step", "kind", "microbatch", "start_ns", "end_ns"]
+    assert sorted(profile.spans.select(columns).rows(), key=str) == sorted(wanted, key=str)
+    assert sorted(profile.p2p.select("rank", "role", "direction", "start_ns", "end_ns").rows()) == sorted(sides)
+    ranks = profile.ranks.select("rank", "rank_origin", "host", "device").rows()
+    assert ranks == [(r, "recorded", f"node{r // 2}", r % 2) for r in range(4)]
+    assert profile.hosts.select("host", "epoch").rows() == [("node0", "boot"), ("node1", "boot")]
+    assert profile.declared.world == 4
+
+
+def test_the_sample_is_drawn_on_one_clock(samples: Path, tmp_path: Path, run_cli: Cli) -> None:
+    """Two hosts booted a week apart: the transfers between them bring every block to where it really ran."""
+    folder = samples / "rocpd" / "two_hosts"
+    done = run_cli("--log_dir", folder, "--out", tmp_path, "--format", "parquet")
+    assert done.returncode == 0, done.stderr
+    assert "clock-without-wall-time" in done.stderr + done.stdout
+    spans = pl.read_parquet(tmp_path / "pipeline_profile.parquet")
+    truth = pl.read_csv(folder / "truth.csv", infer_schema_length=None)
+    both = spans.join(
+        truth.with_columns(pl.col("rank", "step", "microbatch").cast(pl.Int32)), on=["rank", "step", "kind", "marker"]
+    )
+    assert both.height == truth.height == spans.height
+    assert both["microbatch"].equals(both["microbatch_right"])
+    error = (both["start_ns"] - both["true_start_ns"]).to_numpy()
+    assert error.max() - error.min() < 3_000
+    assert ((both["end_ns"] - both["start_ns"]) - (both["true_end_ns"] - both["true_start_ns"])).abs().max() <= 1
+
+
+@pytest.mark.parametrize("schema", [3, 4])
+def test_calls_of_rccl_are_those_of_nccl(tmp_path: Path, schema: int) -> None:
+    export = Export(schema=schema)
+    block(export, 1_000, "F0.0.0")
+    for at in (1_500, 1_600):
+        export.range(0, at, at + 50, "ncclAllReduce", registered=True)
+    export.kernel(0, 1_700, 1_800, export.call(0, 1_610), name="ncclDevKernel_Generic_1")
+    export.range(0, 2_000, 2_050, "ncclSend", registered=True)
+    export.kernel(0, 2_100, 2_200, export.call(0, 2_010), name="ncclDevKernel_Generic_1")
+    profile = load(export, tmp_path)
+    collectives = profile.collectives.select("op", "sequence", "start_ns", "end_ns").rows()
+    assert collectives == [("ncclAllReduce", 0, 1_500, 1_550), ("ncclAllReduce", 1, 1_700, 1_800)]
+    sends = profile.p2p.select("role", "direction", "start_ns", "end_ns").rows()
+    assert sends == [("send", "F", 2_100, 2_200)]
+    assert profile.spans.select("start_ns", "end_ns").rows() == [(1_100, 1_150)]
+
+
+@pytest.mark.parametrize("schema", [3, 4])
+@pytest.mark.parametrize("detail", ["comm", "kernels"])
+def test_device_tasks(tmp_path: Path, schema: int, detail: Any) -> None:
+    export = Export(schema=schema)
+    block(export, 1_000, "F0.0.0")
+    export.kernel(0, 2_300, 2_400, None, name="ncclDevKernel_Generic_1", stream=20)
+    export.copy(0, 2_020, 2_030, 900)
+    profile = load(export, tmp_path)
+    assert profile.spans["origin"].to_list() == ["device"]
+    spill = tmp_path / "spill"
+    spill.mkdir()
+    ranks = dict(profile.ranks.select("process", "rank").iter_rows())
+    source = Source("rocpd", tmp_path / "1_results.db", "folder")
+    (file,) = read_tasks(TaskRequest(source, detail, ranks, None, spill))
+    nccl = ("stream 20", "ncclDevKernel_Generic_1", "communication", 2_300, 2_400)
+    others = [
+        ("stream 7", "gemm", "compute", 1_100, 1_150),
+        ("stream 3", "MEMORY_COPY_HOST_TO_DEVICE", "memory", 2_020, 2_030),
+    ]
+    found = pl.read_ipc(file.path).cast({"name": pl.String}).rows()
+    assert found == ([nccl] if detail == "comm" else [*others, nccl])
+
+
+def test_a_merged_database_holds_all_its_processes(tmp_path: Path) -> None:
+    """The tables of two processes in one file, as `rocpd merge` puts them there; ids repeat."""
+    parts = []
+    for rank, host in enumerate(("node0", "node1")):
+        export = Export(host=host, pid=70 + rank, environment={"RANK": str(3 + rank)})
+        block(export, 1_000 * (rank + 1), "F0.0.0")
+        parts.append(export.write(tmp_path / f"{rank}.part"))
+    merged = tmp_path / "merged.db"
+    with closing(sqlite3.connect(merged)) as db:
+        for part in parts:
+            db.execute("ATTACH ? AS one", [str(part)])
+            for (table,) in db.execute("SELECT name FROM one.sqlite_master WHERE type = 'table'").fetchall():
+                if not table.startswith("sqlite_"):
+                    db.execute(f"CREATE TABLE {table} AS SELECT * FROM one.{table}")
+            db.commit()
+            db.execute("DETACH one")
+    profile = read(Source("rocpd", merged, "folder"), ReadOptions()).validate()
+    assert profile.ranks.select("rank", "process").rows() == [(3, 0), (4, 1)]
+    assert profile.hosts["label"].to_list() == ["node0", "node1"]
+    assert profile.spans.select("rank", "start_ns").rows() == [(3, 1_100), (4, 2_100)]
+
+
+def test_uncommon_calls_and_kernels_outside_are_counted(tmp_path: Path) -> None:
+    export = Export()
+    export.range(0, 1_000, 1_090, "F0.0.0")
+    export.kernel(0, 1_100, 1_150, export.call(0, 1_010, name="hipExtraStart"))
+    export.kernel(0, 1_200, 1_250, export.call(0, 5_000, name="hipExtraStart"))
+    profile = load(export, tmp_path)
+    assert profile.spans.select("start_ns", "end_ns").rows() == [(1_100, 1_150)]
+    assert {"launch-calls-unusual", "tasks-outside-blocks"} <= {n.code for n in profile.notes}
+
+
+def test_nothing_private_leaves_the_file(tmp_path: Path, run_cli: Cli) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    export = Export(environment={"RANK": "0", "SECRET": CANARY, "WORLD_SIZE": CANARY})
+    block(export, 1_000, "F0.0.0")
+    export.write(logs / "1_results.db")
+    for arguments in (["--log_dir", logs, "--out", tmp_path / "out", "--detail", "kernels"], ["inspect", logs]):
+        done = run_cli(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert "CANARY" not in done.stdout + done.stderr
+    for path in (tmp_path / "out").rglob("*"):
+        assert not path.is_file() or b"CANARY" not in path.read_bytes()
+
+
+def refusal(export: Export, folder: Path, options: ReadOptions | None = None) -> str:
+    with pytest.raises(SourceError) as raised:
+        load(export, folder, options)
+    return str(raised.value)
+
+
+def test_files_that_cannot_be_drawn(tmp_path: Path) -> None:
+    empty = Export()
+    assert "no ROCTx ranges in the database" in refusal(empty, tmp_path)
+    unnamed = Export()
+    block(unnamed, 1_000, "my_layer")
+    assert "no ROCTx range is named like a pipeline block" in refusal(unnamed, tmp_path)
+    assert "my_layer" in refusal(unnamed, tmp_path)
+    idle = Export()
+    idle.range(0, 1_000, 1_090, "F0.0.0")
+    assert "no kernels in the database" in refusal(idle, tmp_path)
+    assert load(idle, tmp_path, ReadOptions(host_ranges=True)).spans.select("start_ns", "end_ns", "origin").rows() == [
+        (1_000, 1_090, "host")
+    ]
+    with closing(sqlite3.connect(tmp_path / "other.db")) as db:
+        db.execute("CREATE TABLE x (y)")
+    with pytest.raises(SourceError, match="not one of rocprofv3"):
+        read(Source("rocpd", tmp_path / "other.db", "folder"), ReadOptions())
+
+
+def test_older_databases_are_named(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "trace.rpd")) as db:
+        for table in ("rocpd_api", "rocpd_op", "rocpd_string"):
+            db.execute(f"CREATE TABLE {table} (id)")
+    found = find(tmp_path)
+    assert not found.sources
+    assert "rocmProfileData" in str(nothing_found(found, tmp_path))
+
+
+def test_the_api_reads_it(samples: Path) -> None:
+    run = te.load(samples / "rocpd" / "two_hosts", family="rocpd").align()
+    assert run.profile.clocks["status"].to_list() == ["fitted", "fitted"]

@@ -1,0 +1,61 @@
+"""The device tasks of a rocpd database, by rank and stream, for the rows below the blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from trace_export.model import KernelFile
+from trace_export.sources.rocpd.hip import is_nccl
+from trace_export.sources.rocpd.tables import Tables
+from trace_export.sources.shared.external_sort import ExternalSort
+from trace_export.sources.shared.names import LONGEST_NAME
+from trace_export.sources.shared.sqlite import overlapping
+from trace_export.sources.source import TaskRequest
+
+
+def write_tasks(processes: list[Tables], request: TaskRequest) -> tuple[KernelFile, ...]:
+    """One file per rank with what the request asks for: RCCL's kernels, or all work."""
+    sorter = ExternalSort(request.folder)
+    for tables in processes:
+        if (rank := request.ranks.get(tables.process)) is None:
+            continue
+        for table in ("kernel_dispatch",) if request.detail == "comm" else ("kernel_dispatch", "memory_copy"):
+            names = _names(tables, table)
+            for chunk in _chunks(tables, table, request):
+                numbers = chunk["what"].unique()
+                texts = pl.Series([names.get(n, "unnamed") for n in numbers], dtype=pl.Categorical)
+                named = chunk["what"].replace_strict(numbers, texts, return_dtype=pl.Categorical).alias("name")
+                sorter.add(rank, chunk.with_columns(named, _category(table), pl.format("stream {}", "stream")))
+    return sorter.files()
+
+
+def _chunks(tables: Tables, table: str, request: TaskRequest) -> Iterator[pl.DataFrame]:
+    """stream, start_ns, end_ns, what (the number of the task's name), nccl (0 or 1)."""
+    kernels = table == "kernel_dispatch"
+    nccl = f"COALESCE({is_nccl(tables)}, 0)" if kernels else "0"
+    only = f" AND {nccl}" if request.detail == "comm" else ""
+    sql = f"""SELECT COALESCE(R.stream_id, 0) AS stream, R.start AS start_ns, R."end" AS end_ns,
+        COALESCE(R.{"kernel_id" if kernels else "name_id"}, -1) AS what, {nccl} AS nccl
+        FROM {tables.rows(table, "stream_id")}
+        WHERE {overlapping(request.window_ns, "R.start", 'R."end"')}{only}"""
+    return tables.db.frames(tables.name(table), sql)
+
+
+def _names(tables: Tables, table: str) -> dict[int, str]:
+    """The names of the tasks in `table` by their numbers."""
+    names, column = ("info_kernel_symbol", "display_name") if table == "kernel_dispatch" else ("string", "string")
+    number = "kernel_id" if table == "kernel_dispatch" else "name_id"
+    if not tables.has(table, number):
+        return {}
+    sql = f"""SELECT id, substr({column}, 1, {LONGEST_NAME}) FROM {tables.name(names)}
+        WHERE id IN (SELECT {number} FROM {tables.name(table)}) AND {column} IS NOT NULL"""
+    return {number: str(text) for number, text in tables.db.texts(sql)}
+
+
+def _category(table: str) -> pl.Expr:
+    if table == "memory_copy":
+        return pl.lit("memory").alias("category")
+    kind = pl.when(pl.col("nccl") != 0).then(pl.lit("communication")).otherwise(pl.lit("compute"))
+    return kind.alias("category")

@@ -1,0 +1,66 @@
+"""The GPU work in a rocpd database, attributed to its ranges by the calls of HIP that launched it.
+
+`stack_id` of the event of a call and of a kernel is the same number, unique in the process; `correlation_id` is the
+application's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from trace_export.sources.ranges import by_launch
+from trace_export.sources.ranges.attribution import GpuActivity
+from trace_export.sources.ranges.by_launch import Piece
+from trace_export.sources.rocpd.tables import MARKERS, RCCL, Tables
+
+
+def attribute(processes: list[Tables], ranges: pl.DataFrame) -> tuple[GpuActivity, dict[int, int]]:
+    """The kernels by range (see by_launch.attribute); and of each process with kernels its first GPU."""
+    wanted = set(ranges["process"].unique())
+    trained = [tables for tables in processes if tables.process in wanted]
+    devices: dict[int, int] = {}
+
+    def tasks() -> Iterator[Piece]:
+        for tables in trained:
+            gpus = _gpus(tables)
+            for chunk in tables.db.frames(tables.name("kernel_dispatch"), _kernels(tables)):
+                used = [gpu for agent in chunk["device"].unique() if (gpu := gpus.get(agent)) is not None]
+                devices[tables.process] = min([*used, devices.get(tables.process, 1 << 31)])
+                yield tables.process, {name: chunk[name].to_numpy() for name in chunk.columns}
+
+    activity = by_launch.attribute(ranges, lambda every: _calls(trained, every=every), tasks)
+    return activity, devices
+
+
+def is_nccl(tables: Tables) -> str:
+    """The condition that a dispatch runs a kernel of RCCL, which has NCCL's names."""
+    symbols = tables.name("info_kernel_symbol")
+    return f"R.kernel_id IN (SELECT id FROM {symbols} WHERE display_name GLOB 'nccl*' OR display_name GLOB 'rccl*')"
+
+
+def _calls(processes: list[Tables], *, every: bool) -> Iterator[Piece]:
+    """The calls whose names say that they launch something, or all of the runtime: start, thread, correlation."""
+    for tables in processes:
+        condition = f"NOT {tables.of_category(MARKERS, RCCL)}" if every else tables.named("hip*Launch*")
+        sql = f"""SELECT R.start AS start, COALESCE(R.tid, 0) AS thread,
+            COALESCE(NULLIF(E.stack_id, 0), -1) AS correlation
+            FROM {tables.rows("region", "tid")} {tables.event()} WHERE {condition}"""
+        for chunk in tables.db.frames(tables.name("region"), sql):
+            yield tables.process, {name: chunk[name].to_numpy() for name in chunk.columns}
+
+
+def _kernels(tables: Tables) -> str:
+    """start, end, correlation, device (its agent), nccl (0 or 1)."""
+    return f"""SELECT R.start AS start, R."end" AS "end", COALESCE(NULLIF(E.stack_id, 0), -2) AS correlation,
+        COALESCE(R.agent_id, -1) AS device, COALESCE({is_nccl(tables)}, 0) AS nccl
+        FROM {tables.rows("kernel_dispatch", "agent_id")} {tables.event()}"""
+
+
+def _gpus(tables: Tables) -> dict[int, int]:
+    """Agent → the GPU's number on its host."""
+    if not tables.has("info_agent", "type", "type_index"):
+        return {}
+    rows = tables.db.texts(f"SELECT id, type_index FROM {tables.name('info_agent')} WHERE type = 'GPU'")
+    return {agent: gpu for agent, gpu in rows if isinstance(gpu, int) and gpu >= 0}

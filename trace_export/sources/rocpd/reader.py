@@ -1,0 +1,125 @@
+"""rocpd: the databases of rocprofv3 → the time that each pipeline block spent on the GPU.
+
+A block is a ROCTx range on a CPU thread; its time is that of the kernels launched while it was open, as for Nsight
+Systems. Times count from the boot of the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trace_export.errors import SourceError
+from trace_export.model import KernelFile, Profile, concat
+from trace_export.sources.ranges import notes as range_notes
+from trace_export.sources.ranges.blocks import stages_of
+from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.ranges.profile import marked, profile, with_activity
+from trace_export.sources.ranges.ranges import Ranges
+from trace_export.sources.ranges.ranks import assigned, from_names, from_stages
+from trace_export.sources.ranges.transfers import collectives, transfers
+from trace_export.sources.rocpd import hip, roctx
+from trace_export.sources.rocpd.device_tasks import write_tasks
+from trace_export.sources.rocpd.process import Process, read_process
+from trace_export.sources.rocpd.tables import Tables, sets_of
+from trace_export.sources.shared.names import rank_in
+from trace_export.sources.shared.sqlite import Database
+from trace_export.sources.source import ReadOptions, Source, TaskRequest
+
+EPOCH = "boot"
+"""rocprofv3 takes its times from CLOCK_BOOTTIME (lib/common/utility.hpp)."""
+MOST_PROCESSES = 1024
+_RECORD = "record with rocprofv3 --hip-trace --kernel-trace --marker-trace"
+
+
+def read(source: Source, options: ReadOptions) -> Profile:
+    """All processes of one database: one, unless several databases were merged.
+
+    Raises SourceError when the file is none of rocpd, has no pipeline range, or no GPU work for any (unless
+    `options.host_ranges` asks for the ranges themselves).
+    """
+    with Database(source.path) as db:
+        processes = _processes(db)
+        facts = {tables.process: read_process(tables) for tables in processes}
+        hosts: dict[str | None, list[Tables]] = {}
+        for tables in processes:
+            hosts.setdefault(facts[tables.process].host, []).append(tables)
+        found: list[Profile] = []
+        errors: list[SourceError] = []
+        for own in hosts.values():
+            try:
+                found.append(_of_host(source, options, own, facts))
+            except SourceError as error:
+                errors.append(error)
+        if not found:
+            raise errors[0]
+        return concat(found)
+
+
+def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
+    """The device tasks of a database's ranks. Raises SourceError when the file cannot be read."""
+    with Database(request.path) as db:
+        return write_tasks(_processes(db), request)
+
+
+def _processes(db: Database) -> list[Tables]:
+    processes = list(sets_of(db))
+    if not processes:
+        raise SourceError(db.path, "is an SQLite database, but not one of rocprofv3", _RECORD)
+    if len(processes) > MOST_PROCESSES:
+        raise SourceError(db.path, f"tables of {len(processes)} processes", "merge fewer databases")
+    return processes
+
+
+def _of_host(source: Source, options: ReadOptions, processes: list[Tables], facts: dict[int, Process]) -> Profile:
+    """The profile of the processes of one host."""
+    ranges = _pipeline_ranges(source, processes, options)
+    activity, devices = (None, {}) if options.host_ranges else hip.attribute(processes, ranges.frame)
+    ranks, notes = assigned(
+        ranges,
+        ranges.of("block")["process"].unique().sort().to_list(),
+        source,
+        (
+            ("recorded", lambda: from_names(ranges)),
+            ("recorded", lambda: {p: fact.rank for p, fact in facts.items() if fact.rank is not None}),
+            ("assumed", lambda: from_stages(stages_of(ranges))),
+            ("assumed", lambda: {p: n for p in facts if (n := rank_in(source.path.stem)) is not None}),
+            ("assumed", lambda: {p: p for p in facts}),
+        ),
+        devices,
+    )
+    worked = with_activity(ranges, activity)
+    fact = facts[processes[0].process]
+    content = marked(source, ranges, worked, activity, p2p=transfers(ranges, worked), collectives=collectives(worked))
+    found = profile(
+        source,
+        [content],
+        ranks=ranks if options.ranks is None else ranks.filter(options.ranks.holds("rank")),
+        host=fact.host or source.host,
+        label=fact.label or source.host,
+        offset_ns=0,
+        notes=notes,
+        epoch=EPOCH,
+    )
+    return replace(found, declared=replace(found.declared, world=fact.world))
+
+
+def _pipeline_ranges(source: Source, processes: list[Tables], options: ReadOptions) -> Ranges:
+    """The ranges that the dialects know. Raises SourceError when there are none, or no GPU work beside them."""
+    ranges = roctx.read_ranges(processes, Dialects.of(options.markers))
+    if ranges.of("block").is_empty():
+        raise range_notes.no_times(source.path) if ranges.untimed else _no_names(source, processes)
+    kernels = (f"SELECT 1 FROM {tables.name('kernel_dispatch')} LIMIT 1" for tables in processes)
+    if not options.host_ranges and not any(processes[0].db.texts(sql) for sql in kernels):
+        raise SourceError(source.path, "no kernels in the database", f"{_RECORD}, or {range_notes.HOST}")
+    return ranges
+
+
+def _no_names(source: Source, processes: list[Tables]) -> SourceError:
+    """Why none of the ranges is a block."""
+    counts = roctx.counted_names(processes)
+    if not counts.total:
+        what = "no ROCTx ranges in the database: it was recorded without --marker-trace, or the program has no ranges"
+        return SourceError(source.path, what, f"{_RECORD} and the passes marked by trace-export run")
+    return range_notes.no_names(
+        source.path, "ROCTx range", counts, "record again with the passes marked by trace-export run"
+    )
