@@ -395,6 +395,11 @@ NOTES: dict[str, Explanation] = {
         "Sends and receives without a name. They have the direction of the blocks before and after them.",
         "Nothing.",
     ),
+    "transfers-inside-blocks": Explanation(
+        "Sends and receives in turns while one block was open: an exchange such as the all-to-all of experts. They are "
+        "no messages between stages; `--detail comm` draws their kernels.",
+        "Nothing.",
+    ),
     "window-superseded": Explanation(
         "A worker has traces of several profiling windows. The latest was read.",
         "Export another window from a folder that holds only that one.",

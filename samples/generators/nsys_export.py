@@ -7,14 +7,15 @@ columns that nobody asks for are left out.
 from __future__ import annotations
 
 import sqlite3
+import struct
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 VM = 1 << 48
 """The part of a global id above the process id."""
-PUSHED, STARTED = 59, 60
-"""Event types of NVTX ranges: pushed and popped on one thread, or started and ended anywhere."""
+PUSHED, STARTED, DOMAIN_CREATED = 59, 60, 75
+"""Event types of NVTX ranges: pushed and popped on one thread, or started and ended anywhere; and of a new domain."""
 
 _TASK = "start end deviceId contextId streamId correlationId globalPid"
 COLUMNS = {
@@ -23,7 +24,8 @@ COLUMNS = {
     "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_TASK} bytes copyKind",
     "CUPTI_ACTIVITY_KIND_MEMSET": f"{_TASK} bytes",
     "CUPTI_ACTIVITY_KIND_RUNTIME": "start end eventClass globalTid correlationId nameId returnValue",
-    "NVTX_EVENTS": "start end eventType text globalTid endGlobalTid textId domainId",
+    "NVTX_EVENTS": "start end eventType text globalTid endGlobalTid textId domainId binaryData",
+    "NVTX_PAYLOAD_SCHEMA_ENTRIES": "domainId schemaId idx type name offset",
     "TARGET_INFO_CUDA_DEVICE": "gpuId cudaId pid",
     "TARGET_INFO_GPU": "id uuid",
     "DIAGNOSTIC_EVENT": "timestamp severity text globalPid",
@@ -31,6 +33,12 @@ COLUMNS = {
     "ThreadNames": "nameId priority globalTid",
     "META_DATA_CAPTURE": "name value",
 }
+INT, UINT64, SIZE = 5, 18, 22
+"""Types of values in payloads."""
+FIELDS = {
+    "communicator": ("NCCL communicator ID", UINT64), "bytes": ("Message size [bytes]", SIZE),
+    "peer": ("Peer rank", INT), "ranks": ("No. of ranks", INT), "rank": ("Rank", INT),
+}  # fmt: skip
 TEXTS = {"text", "name", "value", "uuid"}
 
 
@@ -46,6 +54,7 @@ class Export:
     rows: dict[str, list[tuple[object, ...]]] = field(default_factory=dict)
     strings: dict[str, int] = field(default_factory=dict)
     calls: dict[int, int] = field(default_factory=dict)
+    described: set[tuple[int, int]] = field(default_factory=set)
 
     def string(self, text: str) -> int:
         return self.strings.setdefault(text, len(self.strings))
@@ -54,11 +63,25 @@ class Export:
         self.rows.setdefault(table, []).append(row)
 
     def range(self, process: int, start: int, end: int | None, text: str, *, thread: int | None = None,
-              registered: bool = False, kind: int = PUSHED, domain: int = 0) -> None:  # fmt: skip
+              registered: bool = False, kind: int = PUSHED, domain: int = 0, payload: bytes | None = None
+              ) -> None:  # fmt: skip
         """A range on `thread` (else the main thread); `end` None: still open when the capture ended."""
         tid = thread_id(process, thread)
         text_id = self.string(text) if registered else None
-        self.add("NVTX_EVENTS", start, end, kind, None if registered else text, tid, None, text_id, domain)
+        self.add("NVTX_EVENTS", start, end, kind, None if registered else text, tid, None, text_id, domain, payload)
+
+    def payload(self, domain: int, schema: int, **values: int) -> bytes:
+        """A payload with these values, named as in `FIELDS`, whose layout is described where it is new."""
+        packed, described = b"", (domain, schema) in self.described
+        for name, value in values.items():
+            label, kind = FIELDS[name]
+            width = 4 if kind == INT else 8
+            packed += b"\0" * (-len(packed) % width)
+            if not described:
+                self.add("NVTX_PAYLOAD_SCHEMA_ENTRIES", domain, schema, len(packed), kind, label, len(packed) or None)
+            packed += value.to_bytes(width, "little")
+        self.described.add((domain, schema))
+        return struct.pack("<QQQQ", domain, schema, len(packed), 32 + len(packed)) + packed
 
     def call(self, process: int, start: int, *, thread: int | None = None, name: str = "cudaLaunchKernel_v7000") -> int:
         """A call of the runtime; its correlation id, which is unique in its process only."""
@@ -91,6 +114,8 @@ class Export:
             db.execute("PRAGMA journal_mode = off")
             for table, rows in self.rows.items():
                 columns = COLUMNS[table].split()
+                if table == "NVTX_EVENTS" and all(row[-1] is None for row in rows):  # without --include-blobs
+                    columns, rows = columns[:-1], [row[:-1] for row in rows]
                 ordered = sorted(rows, key=lambda row: row[0]) if columns[0] == "start" else rows  # type: ignore[arg-type, return-value]
                 _table(db, table, columns, ordered)
             _table(db, "StringIds", ["id", "value"], [(i, s) for s, i in self.strings.items()])

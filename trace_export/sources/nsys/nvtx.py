@@ -1,7 +1,8 @@
 """The NVTX ranges of an Nsight Systems export that name pipeline work.
 
 A range's name is in `text` or, when it was registered, in StringIds under `textId`. Every export has the event
-types 59 (pushed and popped on one thread) and 60 (started and ended anywhere); `end` is null while a range is open.
+types 59 (pushed and popped on one thread), 60 (started and ended anywhere) and 75 (a domain gets its name); `end` is
+null while a range is open.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from trace_export.sources.nsys.nccl import Calls
 from trace_export.sources.ranges.dialects import SUFFIX, Dialects
 from trace_export.sources.ranges.frequent import NameCounts
 from trace_export.sources.ranges.ranges import RANGE, Ranges, beside_passes, gather
@@ -20,23 +22,26 @@ from trace_export.sources.shared.sqlite import Database, decoded
 TABLE = "NVTX_EVENTS"
 NODE = "autograd::engine"
 _OPERATOR = rf", op_id = \d|^{NODE}"
+DOMAIN_CREATED = 75
+LONGEST_PAYLOAD = 256
+"""Bytes of a payload that are read: those of NCCL have up to 80."""
 LONGEST_RANGE = 256
 """Characters of a registered name: each of its ranges has it in memory once more. Names of pipeline work have fewer."""
 
 
 @dataclass
 class Named:
-    """Ranges whose names `dialects` may know, and the calls of NCCL, in pieces; `operators`: whether nodes of the
+    """Ranges whose names `dialects` may know, in pieces, and the calls of NCCL; `operators`: whether nodes of the
     autograd engine have ranges, too (emit_nvtx)."""
 
     dialects: Dialects
+    calls: Calls
     named: list[pl.DataFrame] = field(default_factory=list)
-    calls: list[pl.DataFrame] = field(default_factory=list)
     operators: bool = False
 
     def pipeline(self) -> Ranges:
         """The ranges of the processes that have a block other than the optimizer's, with their NCCL calls."""
-        return gather(self.named, self.calls, self.dialects)
+        return gather(self.named, self.calls.calls(), self.dialects)
 
     def beside(self, *, only: bool) -> Ranges:
         """See ranges.beside_passes."""
@@ -45,10 +50,11 @@ class Named:
 
 def read_ranges(db: Database, dialects: Dialects) -> Named:
     """All ranges whose names count."""
-    found = Named(dialects)
+    found = Named(dialects, Calls(db))
     for chunk in _chunks(db):
-        found.named.append(chunk.filter(dialects.may_know("text")))
-        found.calls.append(chunk.filter(pl.col("text").str.starts_with("nccl")))
+        ranges = chunk.filter(pl.col("type") != DOMAIN_CREATED, dialects.may_know("text"))
+        found.named.append(ranges.select(*RANGE, "text"))
+        found.calls.add(chunk, DOMAIN_CREATED)
         found.operators = found.operators or bool(chunk["text"].str.starts_with(NODE).any())
     return found
 
@@ -73,15 +79,18 @@ def counted_names(db: Database) -> NameCounts:
     """The names of the file's ranges."""
     counts = NameCounts()
     for chunk in _chunks(db):
-        counts.add(chunk["text"])
+        counts.add(chunk.filter(pl.col("type") != DOMAIN_CREATED)["text"])
     return counts
 
 
 def _chunks(db: Database) -> Iterator[pl.DataFrame]:
-    """The ranges in frames of bounded size: the columns of `RANGE` and `text`. An open range ends before it starts."""
+    """The ranges and names of domains in frames of bounded size: the columns of `RANGE`, `text`, `type`, `domain` and
+    `payload`. An open range ends before it starts."""
     if not db.has(TABLE):
         return
     text_id = "COALESCE(textId, -1)" if db.has(TABLE, "textId") else "-1"
+    domain = "COALESCE(domainId, 0)" if db.has(TABLE, "domainId") else "0"
+    payload = f"substr(COALESCE(binaryData, ''), 1, {LONGEST_PAYLOAD})" if db.has(TABLE, "binaryData") else "''"
     registered = pl.DataFrame(
         db.texts(
             f"SELECT id, substr(value, 1, {LONGEST_RANGE}) FROM StringIds WHERE id IN (SELECT {text_id} FROM {TABLE})"
@@ -91,10 +100,11 @@ def _chunks(db: Database) -> Iterator[pl.DataFrame]:
     ).unique("textId", keep="first")
     sql = f"""SELECT rowid AS row, COALESCE(globalTid, 0) >> 24 AS process, COALESCE(globalTid, 0) AS thread,
         start AS start, COALESCE("end", start - 1) AS "end", {text_id} AS textId,
-        CAST(COALESCE(text, '') AS BLOB) AS text
-        FROM {TABLE} WHERE {{where}} AND eventType IN (59, 60)"""
-    for frame in db.frames(TABLE, sql, blobs=["text"]):
+        eventType AS type, {domain} AS domain, CAST(COALESCE(text, '') AS BLOB) AS text,
+        CAST({payload} AS BLOB) AS payload
+        FROM {TABLE} WHERE {{where}} AND eventType IN (59, 60, {DOMAIN_CREATED})"""
+    for frame in db.frames(TABLE, sql, blobs=["text", "payload"]):
         frame = frame.with_columns(decoded(frame["text"]))
         frame = frame.join(registered, on="textId", how="left", maintain_order="left")
         name = pl.when(pl.col("text") == "").then(pl.col("registered").fill_null("")).otherwise("text")
-        yield frame.select(*RANGE, name.alias("text"))
+        yield frame.select(*RANGE, name.alias("text"), "type", "domain", "payload")

@@ -1,8 +1,8 @@
 """Which rank each process of an Nsight Systems export is.
 
 Processes are distinguished by their own id and never by the device's: every rank may call its GPU device 0.
-Precedence: names of step ranges, MPI's ranks, the environment of a session around a single rank, pipeline stages in
-the names of ranges, the file's name, and at last the order of devices and processes.
+Precedence: names of step ranges, MPI's ranks, the environment of a session around a single rank, NCCL's largest
+communicator, pipeline stages in the names of ranges, the file's name, and at last the order of devices and processes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import polars as pl
 
 from trace_export.model import Note
+from trace_export.sources.nsys import nccl
 from trace_export.sources.nsys.session import environment_rank
 from trace_export.sources.ranges.blocks import stages_of
 from trace_export.sources.ranges.ranges import Ranges
@@ -20,15 +21,17 @@ from trace_export.sources.source import Source
 
 
 def read_ranks(
-    db: Database, ranges: Ranges, processes: list[int], source: Source, devices_of: Numbers
+    db: Database, ranges: Ranges, processes: list[int], source: Source, devices_of: Numbers, members: pl.DataFrame
 ) -> tuple[pl.DataFrame, list[Note]]:
-    """The ranks of the `processes` (see ranks.assigned). `devices_of`: process → its own number of its GPU."""
+    """The ranks of the `processes` (see ranks.assigned). `devices_of`: process → its own number of its GPU; `members`:
+    those of communicators, see nccl.MEMBERS."""
     devices = _physical(db, {process: devices_of.get(process, -1) for process in processes})
     alone = processes[0] if len(processes) == 1 else None
     evidence = (
         ("recorded", lambda: from_names(ranges)),
         ("recorded", lambda: _from_mpi(db)),
         ("recorded", lambda: _of(alone, environment_rank(db))),
+        ("assumed", lambda: nccl.ranks_of(members)),
         ("assumed", lambda: from_stages(stages_of(ranges))),
         ("assumed", lambda: _of(alone, rank_in(source.path.stem))),
         ("assumed", lambda: {p: i for i, p in enumerate(sorted(processes, key=lambda p: (devices[p], p)))}),

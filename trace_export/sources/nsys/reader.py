@@ -7,13 +7,14 @@ for their partners, nor copies, which run beside the block.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from trace_export.errors import SourceError
 from trace_export.model import KernelFile, Profile
 from trace_export.sources.launches import content as launches
 from trace_export.sources.launches.process import Inferred, find_blocks
-from trace_export.sources.nsys import nvtx
+from trace_export.sources.nsys import nccl, nvtx
 from trace_export.sources.nsys.copies import last_copies
 from trace_export.sources.nsys.cupti import GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, attribute, devices_of
 from trace_export.sources.nsys.device_tasks import write_tasks
@@ -52,10 +53,11 @@ def read(source: Source, options: ReadOptions) -> Profile:
         contents, devices = _contents(db, source, ranges, found, options.host_ranges)
         inferred = {process for process, one in found.items() if not one.impossible}
         processes = sorted(inferred | set(ranges.of("block")["process"]))
-        ranks, notes = read_ranks(db, ranges, processes, source, devices)
+        members = named.calls.members()
+        ranks, notes = read_ranks(db, ranges, processes, source, devices, members)
         return profile(
             source,
-            contents,
+            [replace(content, p2p=nccl.with_peers(content.p2p, members, ranks)) for content in contents],
             ranks=ranks if options.ranks is None else ranks.filter(options.ranks.holds("rank")),
             host=session.host or source.host,
             label=session.label or source.host,

@@ -49,10 +49,16 @@ def no_times(path: Path) -> SourceError:
 
 
 def of_transfers(path: Path, moved: pl.DataFrame) -> list[Note]:
-    """`moved`: see transfers.transfers; where there is no column `guessed`, no direction is."""
-    guessed = int(moved["guessed"].sum()) if "guessed" in moved.columns else 0
-    text = "sends and receives without a name; direction taken from the blocks before and after"
-    return [Note("transfer-direction-inferred", "detail", text, str(path), guessed)] if guessed else []
+    """`moved`: see transfers.transfers; where there is no column `guessed` or `exchange`, none is."""
+    guessed, exchanged = (int(moved[c].sum()) if c in moved.columns else 0 for c in ("guessed", "exchange"))
+    notes = []
+    if guessed:
+        text = "sends and receives without a name; direction taken from the blocks before and after"
+        notes.append(Note("transfer-direction-inferred", "detail", text, str(path), guessed))
+    if exchanged:
+        text = "sends and receives in turns inside a block (an exchange of experts), no messages between stages"
+        notes.append(Note("transfers-inside-blocks", "detail", text, str(path), exchanged))
+    return notes
 
 
 def of_ranges(path: Path, ranges: Ranges, worked: pl.DataFrame, activity: GpuActivity | None) -> list[Note]:

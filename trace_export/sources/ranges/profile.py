@@ -56,7 +56,8 @@ def marked(
         *range_notes.of_ranges(source.path, ranges, worked, activity),
         *range_notes.of_transfers(source.path, p2p),
     )
-    return Content(found.drop("id"), p2p, collectives, declared(ranges, found), notes)
+    moved = p2p.filter(~pl.col("exchange")) if "exchange" in p2p.columns else p2p
+    return Content(found.drop("id"), moved, collectives, declared(ranges, found), notes)
 
 
 def profile(

@@ -21,6 +21,9 @@ COMMUNICATION = "communication"
 RANGE = {"row": pl.Int64(), "process": pl.Int64(), "thread": pl.Int64(), "start": pl.Int64(), "end": pl.Int64()}
 """The columns of a range as recorded; an open one ends before it starts. The order of the rows means nothing."""
 
+CALL = {"group": pl.String(), "peer": pl.Int64(), "bytes": pl.Int64()}
+"""What else may be known of a call of NCCL: its communicator, the rank of its peer in that, and its size."""
+
 _SAME_TIMES = ["thread", "text"]
 """What orders ranges of equal start and end."""
 
@@ -28,10 +31,10 @@ _SAME_TIMES = ["thread", "text"]
 @dataclass(frozen=True)
 class Ranges:
     """`frame`: id (the row's number), row, process (globalTid >> 24), thread, start, end in session time, the columns
-    of dialects.NAMES and `repaired`; sorted by process, start, the longer first, thread and text. A step that was open
-    at the end of the capture ends where it starts; all other open ranges are only in `unclosed`, which has the same
-    columns less the last. `transfers`: see dialects.TRANSFERS. `untimed`: how many ranges were left out for their
-    invalid times."""
+    of dialects.NAMES and `CALL`, and `repaired`; sorted by process, start, the longer first, thread and text. A step
+    that was open at the end of the capture ends where it starts; all other open ranges are only in `unclosed`, which
+    has the same columns less the last. `transfers`: see dialects.TRANSFERS. `untimed`: how many ranges were left out
+    for their invalid times."""
 
     frame: pl.DataFrame
     transfers: pl.DataFrame
@@ -52,13 +55,15 @@ def gather(
 ) -> Ranges:
     """The ranges that count, of the processes that have a block other than the optimizer's; with `every`, of all.
 
-    `named` ranges, whose names `dialects` may know, and `calls` of NCCL: frames with the columns of `RANGE` and `text`.
+    `named` ranges, whose names `dialects` may know, and `calls` of NCCL: frames with the columns of `RANGE` and `text`,
+    those of calls perhaps also with some of `CALL`.
     """
     whole = pl.concat([pl.DataFrame(schema={**RANGE, "text": TEXT}), *named])
     parsed = dialects.parse(whole["text"])
     frame = pl.concat(
         [
             whole.join(parsed.names, on="text", maintain_order="left"),
+            pl.DataFrame(schema=CALL),
             *(c.with_columns(role=pl.lit(COMMUNICATION)) for c in calls),
         ],
         how="diagonal",

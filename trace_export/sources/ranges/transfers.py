@@ -12,19 +12,29 @@ from trace_export.sources.ranges.ranges import COMMUNICATION, Ranges
 
 ALONE = {"ncclSend": "send", "ncclRecv": "recv"}
 """Calls of NCCL that are one side of a transfer."""
-NOT_TRANSFERS = r"^nccl(?:Comm|Group|Get|Mem|Redop|RedOp|Init|Debug)"
-"""NCCL calls that move nothing."""
+TOGETHER = tuple(
+    f"nccl{name}"
+    for name in (
+        "AllGather", "AllReduce", "AlltoAll", "AlltoAllv", "AllToAll", "AllToAllv", "Bcast", "Broadcast", "Gather",
+        "Reduce", "ReduceScatter", "Scatter",
+    )
+)  # fmt: skip
+"""Calls of NCCL and RCCL that are collectives."""
+MOVES = (*ALONE, *TOGETHER)
+"""Calls that move data; others (ncclGroupEnd, ncclCommInitRank) do not."""
 
 
 def transfers(
     ranges: Ranges, work: pl.DataFrame, last_copies: Callable[[pl.DataFrame], pl.Series] | None = None
 ) -> pl.DataFrame:
-    """One row per transfer: process, role, direction, microbatch, stage, chunk, op, sequence, start, end, guessed.
+    """One row per transfer: process, role, direction, microbatch, stage, chunk, op, group, member (the peer's rank in
+    the group), bytes, sequence, start, end, guessed, exchange.
 
     `work`: the ranges with comm_start, comm_end (NCCL's kernels). A transfer lasts as long as the NCCL kernels of its
     range; where there are none, from the range's start to its end, for a receiver to its last copy, whose ends
     `last_copies` finds. The end of a repaired range is no time of a transfer: null. Unnumbered calls of NCCL count only
-    outside named transfers; `guessed`: their direction is that of the blocks around them.
+    outside named transfers; `guessed`: their direction is that of the blocks around them; `exchange`: they are part of
+    an exchange inside a block, as of experts, and no transfer between stages.
     """
     named = work.filter(pl.col("role") == "p2p")
     ends = pl.col("end")
@@ -35,28 +45,39 @@ def transfers(
     sides = own.drop(fields, strict=False).join(ranges.transfers, on="text", maintain_order="left_right")
     sides, calls = _with_calls(sides, work.filter(pl.col("role") == COMMUNICATION, pl.col("text").is_in(ALONE)))
     both = with_chunks(pl.concat([sides, _with_directions(calls, work)], how="diagonal"), ranges)
-    unnumbered = pl.col("microbatch").is_null()
+    unnumbered, exchange = pl.col("microbatch").is_null(), pl.col("exchange").fill_null(False)
     return both.select(
         "process",
         *fields,
+        "group",
+        "bytes",
+        member="peer",
         op=pl.col("text").str.replace(SUFFIX + "$", ""),
-        sequence=pl.when(unnumbered).then(pl.int_range(pl.len()).over("process", "role", "direction", unnumbered)),
+        sequence=pl.when(unnumbered & ~exchange).then(
+            pl.int_range(pl.len()).over("process", "group", "role", "direction", unnumbered, exchange)
+        ),
         start=pl.coalesce("comm_start", "start"),
         end=pl.coalesce("comm_end", "end"),
         guessed=(pl.col("text").is_in(list(ALONE)) & pl.col("direction").is_not_null()),
+        exchange=exchange,
     )
 
 
 def _with_directions(calls: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     """NCCL's own sends and receives between two blocks: what is sent was made by the block before, what is received is
     for the block after. Calls inside blocks may be an all-to-all of experts, and with several chunks a receive may be
-    for any later block: they keep no direction.
+    for any later block: they keep no direction. Inside a block a stage receives before it sends; what lies between the
+    first send and the last receive is an `exchange`.
     """
     kind = pl.when(pl.col("kind").is_in(["F", "B"])).then("kind")
     single = (pl.col("chunk").max().fill_null(0) == 0) & (pl.col("stage").n_unique() <= 1)
     blocks = work.filter(pl.col("role") == "block").filter(single.over("process")).sort("start", "end")
     before = blocks.select(
-        "process", "start", until=pl.col("end").cum_max().over("process"), made=kind.forward_fill().over("process")
+        "process",
+        "start",
+        block="id",
+        until=pl.col("end").cum_max().over("process"),
+        made=kind.forward_fill().over("process"),
     )
     after = blocks.select("process", "start", wanted=kind).drop_nulls()
     found = (
@@ -67,7 +88,15 @@ def _with_directions(calls: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     )
     between = pl.col("until").is_null() | (pl.col("start") >= pl.col("until"))
     direction = pl.when(between).then(pl.when(pl.col("role") == "send").then("made").otherwise("wanted"))
-    return found.with_columns(direction=direction).sort("id")
+    return found.with_columns(_exchange(~between), direction=direction).sort("id")
+
+
+def _exchange(inside: pl.Expr) -> pl.Expr:
+    """Whether a call `inside` a block lies between the first send and the last receive of that block."""
+    start, of = pl.col("start"), ["process", "block"]
+    first = start.filter(inside, pl.col("role") == "send").min().over(of)
+    last = start.filter(inside, pl.col("role") == "recv").max().over(of)
+    return (inside & (start >= first) & (start <= last)).fill_null(False).alias("exchange")
 
 
 def _with_calls(sides: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -90,18 +119,16 @@ def _with_calls(sides: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame,
 
 
 def collectives(work: pl.DataFrame) -> pl.DataFrame:
-    """One row per NCCL collective: process, op, sequence, start, end; the k-th of its name in the process.
-
-    The communicator is not in the file, so collectives of equal name in different groups cannot be distinguished.
+    """One row per NCCL collective: process, group, bytes, op, sequence, start, end; the k-th of its name in the group
+    and process. Where the communicator is not in the file, equal names in different groups cannot be distinguished.
     """
-    name = pl.col("text")
-    calls = work.filter(
-        (pl.col("role") == COMMUNICATION) & ~name.str.contains(NOT_TRANSFERS) & ~name.is_in(list(ALONE))
-    )
+    calls = work.filter((pl.col("role") == COMMUNICATION) & pl.col("text").is_in(TOGETHER))
     return calls.select(
         "process",
-        op=name,
-        sequence=pl.int_range(pl.len()).over("process", "text"),
+        "group",
+        "bytes",
+        op="text",
+        sequence=pl.int_range(pl.len()).over("process", "group", "text"),
         start=pl.coalesce("comm_start", "start"),
         end=pl.coalesce("comm_end", "end"),
     )
