@@ -49,18 +49,22 @@ def name(index: int, of: Range) -> str:
     return f"SEND_FORWARD.{index}.0.0" if of.transfer else f"F{index}.0.0"
 
 
+def innermost(index: int, of: Range) -> tuple[int, int, int, str]:
+    """Grows inwards; the order of the rows in the file means nothing."""
+    return of.start, -of.length, of.thread, name(index, of)
+
+
 def brute_force(ranges: list[Range], launches: list[Launch]) -> dict[str, tuple[int, int]]:
     """Block → (first start, last end), straight from the rule."""
     extents: dict[str, tuple[int, int]] = {}
-    rows = sorted(range(len(ranges)), key=lambda i: ranges[i].start)  # the order of the rows in the file
     for launch in launches:
         around = [
             i
-            for i in rows
+            for i in range(len(ranges))
             if ranges[i].process == launch.process and ranges[i].start <= launch.at < ranges[i].start + ranges[i].length
         ]
         own = [i for i in around if ranges[i].thread == launch.thread]
-        best = max(own or around, key=lambda i: (ranges[i].start, -ranges[i].length, rows.index(i)), default=None)
+        best = max(own or around, key=lambda i: innermost(i, ranges[i]), default=None)
         if best is None or ranges[best].transfer:
             continue
         for delay, length, what in launch.tasks:
