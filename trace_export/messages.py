@@ -46,6 +46,11 @@ NOTES: dict[str, Explanation] = {
         "Ranges during which the device did nothing were left out, for example the input gradient of the first stage.",
         "Nothing. If blocks with work are missing, check that the profile was taken with device activity.",
     ),
+    "capture-not-exported": Explanation(
+        "The folder also has raw data of a profiler, or output without device tasks. The text has the first place and "
+        "what makes a profile of it; its ranks are missing from the chart.",
+        "Run the command on each of them.",
+    ),
     "clock-asymmetric": Explanation(
         "Collectives prove that messages take longer in one direction than in the other; the fit allows for it.",
         "Nothing. The network route between these hosts may deserve a look.",

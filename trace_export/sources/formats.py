@@ -104,7 +104,7 @@ FORMATS: tuple[Format, ...] = (
         kind="nsys",
         command="nsys",
         title="Nsight Systems SQLite exports",
-        files="*.sqlite and *.nsys-rep of Nsight Systems",
+        files="*.sqlite, *.nsys-rep and *.qdrep of Nsight Systems",
         detector="trace_export.sources.nsys.find:exports",
         reader="trace_export.sources.nsys.reader",
         speed=Speed(blocks=150, device_tasks=100),

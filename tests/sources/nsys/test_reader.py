@@ -462,11 +462,25 @@ def test_exports_are_found_whatever_they_are_called(tmp_path: Path) -> None:
     (tmp_path / "zero.sqlite").touch()
     (tmp_path / "notes.txt").write_text("no database")
     (tmp_path / "late.nsys-rep").write_text("a report")
+    (tmp_path / "old.qdrep").write_text("a report of 2020")
     (tmp_path / "a.nsys-rep").write_text("a report that was exported")
     with closing(sqlite3.connect(tmp_path / "other.db")) as db:
         db.execute("CREATE TABLE runs(id)")
     found = [s.path.name for s in find(tmp_path).sources]
-    assert found == ["a.sqlite", "b.db", "c.sqlite3", "d", "late.nsys-rep", "zero.sqlite"]
+    assert found == ["a.sqlite", "b.db", "c.sqlite3", "d", "late.nsys-rep", "old.qdrep", "zero.sqlite"]
+
+
+def test_an_export_of_2020_is_one_of_nsight(tmp_path: Path) -> None:
+    """It has neither metadata nor, in some versions, a start time."""
+    path = four(Export()).write(tmp_path / "old.db")
+    with closing(sqlite3.connect(path)) as db:
+        for table in ("META_DATA_EXPORT", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV"):
+            db.execute(f"DROP TABLE {table}")
+        db.commit()
+    (source,) = find(tmp_path).sources
+    profile = read(source, ReadOptions())
+    assert profile.spans.height == 4
+    assert "start-time-unknown" in [n.code for n in profile.notes]
 
 
 @pytest.mark.parametrize(

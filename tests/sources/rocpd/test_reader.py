@@ -208,6 +208,13 @@ def test_older_databases_are_named(tmp_path: Path) -> None:
     assert "rocmProfileData" in str(nothing_found(found, tmp_path))
 
 
+def test_json_is_named(tmp_path: Path) -> None:
+    (tmp_path / "7_results.json").write_text('{"rocprofiler-sdk-tool": []}')
+    found = find(tmp_path)
+    assert not found.sources
+    assert "7_results.json is the JSON of rocprofv3" in str(nothing_found(found, tmp_path))
+
+
 def test_the_api_reads_it(samples: Path) -> None:
     run = te.load(samples / "rocpd" / "two_hosts", family="rocpd").align()
     assert run.profile.clocks["status"].to_list() == ["fitted", "fitted"]

@@ -16,7 +16,7 @@ from typing import Literal
 
 from trace_export.model import Note
 from trace_export.sources.ascend.metadata import boot_epoch, json_file, whole
-from trace_export.sources.folders import Folder, Found
+from trace_export.sources.folders import Folder, Found, Unrecognised
 from trace_export.sources.source import Source
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
@@ -37,6 +37,7 @@ _MONITOR = re.compile(r"msmonitor_\d+_\d{17}_(-1|\d{1,9})\.db")
 _MSPROF = re.compile(r"msprof_\d{14}\.db")
 _CAPTURE = re.compile(r"(?:(.+)_\d+_)?(\d{17})_ascend_(pt|ms)")
 _INFO = re.compile(r"profiler_info(?:_(\d{1,9}))?\.json")
+_BEFORE_2_3 = re.compile(r"ascend_timeline_display_\d{1,9}\.json|step_trace_raw_\d{1,9}_detail_time\.csv")
 _NOT_RANKS = ("cluster_analysis_output", COPIES_FOLDER)
 
 SAME_BOOT_NS = 1_000_000
@@ -83,7 +84,45 @@ def captures(root: Path, folders: list[Folder]) -> Found:
             )
         )
     sources = _placed(root, newest)
-    return Found(sources, (*notes, *_without_times(sources)))
+    lost = _not_exported(folders, {c.folder for c in found})
+    if sources and lost:
+        text = f"profiles that cannot be read: {lost[0].path} is {lost[0].what}"
+        notes.append(Note("capture-not-exported", "warning", text, lost[0].path, len(lost)))
+    return Found(sources, (*notes, *_without_times(sources)), lost)
+
+
+def _not_exported(folders: Sequence[Folder], read: set[Path]) -> tuple[Unrecognised, ...]:
+    """What the profilers wrote beside the captures that are `read`: raw data, output without device tasks, and that of
+    MindSpore before 2.3; with the command that makes a profile of it."""
+    lost = []
+    below = {folder.path.parent for folder in folders if folder.path.name == "host"}
+    for folder in folders:
+        path = folder.path
+        home = next((p for p in (path, *path.parents) if _CAPTURE.fullmatch(p.name)), path.parent)
+        if {path, path.parent, home} & read or any(parent in read for parent in path.parents):
+            continue
+        if path.name == OUTPUT and folder.files:
+            what = f"output without device tasks (no {TEXTS[0]}, {TEXTS[1]} or database)"
+            lost.append(_lost(home, path, f"{what}; record with the activities CPU and NPU"))
+        elif path.name.startswith("PROF_") and path in below:
+            lost.append(_lost(home, path, f"raw data; make a profile of it with {_command(home, path)}"))
+        elif any(_BEFORE_2_3.fullmatch(name) for name in folder.files):
+            what = "output of MindSpore before 2.3, which has no times of device tasks; make a profile of the raw data"
+            lost.append(_lost(home, path, f"{what} with msprof --export=on --type=db --output=PROF_…"))
+    return tuple(lost)
+
+
+def _lost(home: Path, path: Path, what: str) -> Unrecognised:
+    return Unrecognised(_framework(home, {}), str(path), what)
+
+
+def _command(home: Path, path: Path) -> str:
+    """What turns the raw data at `path`, below the capture `home`, into a profile."""
+    match = _CAPTURE.fullmatch(home.name)
+    if not match:
+        return f"msprof --export=on --type=db --output={path.name}"
+    module = "torch_npu.profiler.profiler" if match[3] == "pt" else "mindspore.profiler.profiler"
+    return f"python -c \"from {module} import analyse; analyse('{home.parent}')\""
 
 
 def _without_times(sources: tuple[Source, ...]) -> tuple[Note, ...]:

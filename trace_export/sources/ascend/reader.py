@@ -69,6 +69,9 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
     marks = _on_host(found.marks) if options.host_ranges else found.marks
     names = Dialects.of(options.markers).parse(marks["text"]).names
     spans, notes = marker_blocks.spans(marks, names, found.steps, found.rank, found.busy)
+    if options.host_ranges and not spans["kind"].is_in(["F", "B", "FB"]).any():
+        what = "has no markers of forwards and backwards, so there is nothing of the host to draw"
+        raise SourceError(source.path, what, "leave out --host, or record with the passes marked by trace-export run")
     p2p, collectives = hccl.tables(found.operators, found.copies, found.meta, found.rank)
     if not spans["kind"].is_in(["F", "B", "FB"]).any():
         from trace_export.sources.ascend import kernel_inference  # and numpy, which most runs do without

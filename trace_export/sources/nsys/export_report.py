@@ -1,4 +1,4 @@
-"""Exports reports (`.nsys-rep`) to SQLite by `nsys`, where it is installed."""
+"""Exports reports (`.nsys-rep`, `.qdrep`) to SQLite by `nsys`, where it is installed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from trace_export.model import Note
 from trace_export.scratch import scratch_folder
 
 SUFFIX = ".nsys-rep"
+OLD_SUFFIX = ".qdrep"
+"""Reports before 2021.4, which newer versions of nsys export as well."""
+SUFFIXES = (SUFFIX, OLD_SUFFIX)
 
 TIMEOUT_S = 600.0
 TIMEOUT_S_PER_MB = 2.0
@@ -23,7 +26,7 @@ TIMEOUT_S_PER_MB = 2.0
 
 def export_notes(path: Path) -> tuple[Note, ...]:
     """Says that `nsys export` ran to read `path`; nothing where it did not."""
-    if path.suffix != SUFFIX:
+    if path.suffix not in SUFFIXES:
         return ()
     return (
         Note("report-exported", "detail", "nsys export turned this report into a temporary SQLite file", str(path)),
@@ -37,7 +40,7 @@ def exported(path: Path) -> Iterator[Path]:
     Raises SourceError when there is no `nsys` on the PATH, or it fails or does not end. What it prints is not passed
     on: it may name anything that ran on the machine.
     """
-    if path.suffix != SUFFIX:
+    if path.suffix not in SUFFIXES:
         yield path
         return
     by_hand = f"nsys export --type sqlite {path.name}"

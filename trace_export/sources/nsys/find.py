@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trace_export.sources.folders import Folder, Found, host_of
-from trace_export.sources.nsys.export_report import SUFFIX
+from trace_export.sources.nsys.export_report import SUFFIXES
 from trace_export.sources.nsys.session import is_export
 from trace_export.sources.shared import sqlite
 from trace_export.sources.source import Source
@@ -26,6 +26,6 @@ def exports(root: Path, folders: list[Folder]) -> Found:
 
 def _is_ours(path: Path, beside: set[str]) -> bool:
     """Whether a file is an export, or a report that has none `beside` it."""
-    if path.suffix == SUFFIX:
+    if path.suffix in SUFFIXES:
         return not any(path.stem + ending in beside for ending in OURS)
     return path.suffix in OURS or is_export(sqlite.tables_of(path))

@@ -46,7 +46,12 @@ class Session:
 def is_export(tables: frozenset[str]) -> bool:
     """Whether a database with these tables, in lower case, is an Nsight Systems export."""
     known = {"target_info_session_start_time", "stringids"} <= tables
-    return known and any(table.lower() in tables for table in METADATA)
+    return (known and any(table.lower() in tables for table in METADATA)) or _of_2020(tables)
+
+
+def _of_2020(tables: frozenset[str]) -> bool:
+    """Exports of 2020 and 2021 have no metadata, and some no start time."""
+    return "stringids" in tables and bool({"nvtx_events", "cupti_activity_kind_runtime"} & tables)
 
 
 def read_session(db: Database, path: Path) -> Session:
@@ -57,7 +62,8 @@ def read_session(db: Database, path: Path) -> Session:
     """
     notes = []
     known = f"utcEpochNs > 0 AND utcEpochNs < {LATEST_NS}"
-    row = db.texts(f"SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME WHERE {known} LIMIT 1")
+    dated = db.has("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
+    row = db.texts(f"SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME WHERE {known} LIMIT 1") if dated else []
     epoch = row[0][0] if row and isinstance(row[0][0], int) else None
     if epoch is None:
         notes.append(
@@ -107,7 +113,9 @@ def environment_rank(db: Database) -> int | None:
 
 
 def _metadata(db: Database, name: str) -> str:
-    table = next(table for table in METADATA if db.has(table))
+    table = next((table for table in METADATA if db.has(table)), None)
+    if table is None:
+        return ""
     rows = db.texts(f"SELECT value FROM {table} WHERE name = ?", [name])
     return str(rows[0][0]) if rows else ""
 
