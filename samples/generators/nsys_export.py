@@ -12,6 +12,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import polars as pl
+
 VM = 1 << 48
 """The part of a global id above the process id."""
 PUSHED, STARTED, DOMAIN_CREATED = 59, 60, 75
@@ -105,6 +107,21 @@ class Export:
 
     def clear(self, process: int, start: int, end: int, correlation: int) -> None:
         self.add("CUPTI_ACTIVITY_KIND_MEMSET", start, end, 0, 1, 7, correlation, VM | process << 24, 64)
+
+    def write_folder(self, folder: Path, suffix: str) -> Path:
+        """The tables as `nsys export --type parquetdir` (suffix .parquet) or `arrowdir` (.arrow) write them."""
+        folder.mkdir(parents=True)
+        database = self.write(folder / "export.sqlite")
+        with closing(sqlite3.connect(database)) as db:
+            for (table,) in db.execute("SELECT name FROM sqlite_master").fetchall():
+                rows = db.execute(f"SELECT * FROM {table}")
+                columns = [name for name, *_ in rows.description]
+                schema = {c: pl.Binary if c == "binaryData" else pl.String if c in TEXTS else pl.Int64 for c in columns}
+                frame = pl.DataFrame(rows.fetchall(), schema=schema, orient="row")
+                path = folder / f"{table}{suffix}"
+                frame.write_parquet(path) if suffix == ".parquet" else frame.write_ipc(path)
+        database.unlink()
+        return folder
 
     def write(self, path: Path) -> Path:
         """Writes the database; events stand in the order of their start, as the profiler writes them."""

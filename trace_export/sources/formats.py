@@ -104,10 +104,11 @@ FORMATS: tuple[Format, ...] = (
         kind="nsys",
         command="nsys",
         title="Nsight Systems SQLite exports",
-        files="*.sqlite, *.nsys-rep and *.qdrep of Nsight Systems",
+        files="*.sqlite, *.nsys-rep, *.qdrep and folders of *.parquet or *.arrow of Nsight Systems",
         detector="trace_export.sources.nsys.find:exports",
         reader="trace_export.sources.nsys.reader",
         speed=Speed(blocks=150, device_tasks=100),
+        folder_speed=Speed(blocks=15, device_tasks=15),
         guide="nsys",
     ),
     Format(

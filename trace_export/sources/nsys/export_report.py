@@ -13,6 +13,7 @@ from pathlib import Path
 from trace_export.errors import SourceError
 from trace_export.model import Note
 from trace_export.scratch import scratch_folder
+from trace_export.sources.nsys.table_folder import write_database
 
 SUFFIX = ".nsys-rep"
 OLD_SUFFIX = ".qdrep"
@@ -35,11 +36,18 @@ def export_notes(path: Path) -> tuple[Note, ...]:
 
 @contextmanager
 def exported(path: Path) -> Iterator[Path]:
-    """The SQLite file to read for `path`: itself, or for a report its export in a folder that is gone afterwards.
+    """The SQLite file to read for `path`: itself, or for a report or a folder of tables its export in a folder that is
+    gone afterwards.
 
     Raises SourceError when there is no `nsys` on the PATH, or it fails or does not end. What it prints is not passed
     on: it may name anything that ran on the machine.
     """
+    if path.is_dir():
+        with scratch_folder() as folder:
+            write_database(path, target := folder / "export.sqlite")
+            with _as_wrong_with(path):
+                yield target
+        return
     if path.suffix not in SUFFIXES:
         yield path
         return
@@ -56,10 +64,17 @@ def exported(path: Path) -> Iterator[Path]:
             raise SourceError(path, what, f"run {by_hand} to see why")
         if code or not target.exists():
             raise SourceError(path, f"nsys export failed with exit code {code}", f"run {by_hand} to see why")
-        try:
+        with _as_wrong_with(path):
             yield target
-        except SourceError as error:  # what is wrong with the export is wrong with the report
-            raise SourceError(path, *error.args[1:]) from error
+
+
+@contextmanager
+def _as_wrong_with(path: Path) -> Iterator[None]:
+    """What is wrong with the temporary export is wrong with what it was made of."""
+    try:
+        yield
+    except SourceError as error:
+        raise SourceError(path, *error.args[1:]) from error
 
 
 def _run(command: Sequence[str], timeout_s: float) -> int | None:

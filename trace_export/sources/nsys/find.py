@@ -7,6 +7,7 @@ from pathlib import Path
 from trace_export.sources.folders import Folder, Found, host_of
 from trace_export.sources.nsys.export_report import SUFFIXES
 from trace_export.sources.nsys.session import is_export
+from trace_export.sources.nsys.table_folder import is_table_folder
 from trace_export.sources.shared import sqlite
 from trace_export.sources.source import Source
 
@@ -15,9 +16,12 @@ OURS = (".sqlite", ".sqlite3")
 
 
 def exports(root: Path, folders: list[Folder]) -> Found:
-    """Databases with the tables of an export, and reports that were not exported yet."""
+    """Databases with the tables of an export, folders of such tables, and reports that were not exported yet."""
     sources = []
     for folder in folders:
+        if is_table_folder(folder.files):
+            sources.append(Source("nsys", folder.path, host_of(root, folder.path)))
+            continue
         names = set(folder.files)
         files = [folder.path / name for name in folder.files if _is_ours(folder.path / name, names)]
         sources += [Source("nsys", path, host_of(root, folder.path)) for path in files]
