@@ -62,3 +62,15 @@ def test_ranges_whose_annotation_lacks_work_are_not_compared(tmp_path: Path, why
     profile = loaded(trace.write(tmp_path / "t.json"))
     assert times(profile) == [("F0.0.0", 11_000, 21_000)]
     assert "gpu-annotations-differ" not in notes(profile)
+
+
+@pytest.mark.parametrize("launched_inside", [True, False])
+def test_copies_count_as_for_torch_profiler(tmp_path: Path, launched_inside: bool) -> None:
+    """They are in the time of the annotation, though not in that of the block."""
+    trace = Trace()
+    number = block(trace, 1_000, "F0.0.0")
+    trace.copy(3_000, 4_000, trace.call(1_500 if launched_inside else 2_500, name="cudaMemcpyAsync"))
+    annotated(trace, number, 3_000, 26_000)
+    profile = loaded(trace.write(tmp_path / "t.json"))
+    assert times(profile) == [("F0.0.0", 11_000, 21_000)]
+    assert ("gpu-annotations-differ" in notes(profile)) is not launched_inside

@@ -7,6 +7,7 @@ of an annotation while that was its innermost, and carries its `External id`. Ki
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from trace_export.model import Note
-from trace_export.sources.ranges.attribution import GpuActivity
+from trace_export.sources.ranges.attribution import GpuActivity, GpuExtent, Launches
 
 ON_DEVICE = "gpu_user_annotation"
 LONGER_NS = 1
@@ -26,14 +27,18 @@ TOLERANCE_NS = 1_000
 @dataclass
 class GpuAnnotations:
     """What is needed for the check, in pieces: where `annotations` begin (thread, start), the External id of each range
-    that counts (row, external), and the times `on_device` (external, start, end)."""
+    that counts (row, external), the times `on_device` (external, start, end), and the `copies` (correlation, start,
+    end), which these include and blocks do not."""
 
     annotations: list[pl.DataFrame] = field(default_factory=list)
     externals: list[pl.DataFrame] = field(default_factory=list)
     on_device: list[pl.DataFrame] = field(default_factory=list)
+    copies: list[pl.DataFrame] = field(default_factory=list)
 
-    def add(self, events: pl.DataFrame, annotations: pl.DataFrame, ranges: pl.DataFrame) -> None:
-        """`events` of the trace; all `annotations` among them (thread, start); the `ranges` (row, external)."""
+    def add(self, events: pl.DataFrame, annotations: pl.DataFrame, ranges: pl.DataFrame, copies: pl.DataFrame) -> None:
+        """`events` of the trace; all `annotations` among them (thread, start); the `ranges` (row, external); the
+        `copies` and memory sets (correlation, start, end)."""
+        self.copies.append(copies)
         self.annotations.append(annotations.select("thread", "start"))
         self.externals.append(ranges.select("row", "external").drop_nulls())
         seen = events.filter(pl.col("cat") == ON_DEVICE).select(
@@ -44,10 +49,15 @@ class GpuAnnotations:
         self.on_device.append(seen.drop_nulls())
 
     def note(
-        self, path: Path, ranges: pl.DataFrame, activity: GpuActivity, launched_elsewhere: npt.NDArray[np.bool_]
+        self,
+        path: Path,
+        ranges: pl.DataFrame,
+        activity: GpuActivity,
+        launches: Launches,
+        launched_elsewhere: npt.NDArray[np.bool_],
     ) -> list[Note]:
-        """A note that counts the `ranges` (id, row, thread, start, end) whose GPU work in `activity` has another time
-        than their annotation on the device, by more than a microsecond.
+        """A note that counts the `ranges` (id, row, thread, start, end) whose GPU work in `activity`, with the copies
+        of `launches` in them, has another time than their annotation on the device, by more than a microsecond.
 
         Left out are ranges with launches of another thread (`launched_elsewhere`, by id) or an annotation inside, whose
         work the annotation on the device does not have.
@@ -63,13 +73,22 @@ class GpuAnnotations:
             .join(spans, on="external")
             .sort("id")
         )
-        first, last = _whole(activity, found["id"].to_numpy())
+        extents = (activity.compute, activity.communication, self._copies(launches, ranges.height))
+        first, last = _whole(extents, found["id"].to_numpy())
         ends = ((first, found["start"].to_numpy()), (last, found["end"].to_numpy()))
         different = np.logical_or.reduce([np.abs(ours - theirs) > TOLERANCE_NS for ours, theirs in ends])
         if not different.any():
             return []
         text = f"ranges whose GPU work has another time than their gpu_user_annotation, of {len(found)} compared"
         return [Note("gpu-annotations-differ", "note", text, str(path), int(np.count_nonzero(different)))]
+
+    def _copies(self, launches: Launches, ranges: int) -> GpuExtent:
+        """The copies and memory sets by range."""
+        extent = GpuExtent.none(ranges)
+        for piece in self.copies:
+            correlation, start, end = (piece[c].to_numpy() for c in ("correlation", "start", "end"))
+            extent.add(launches.of(correlation)[1], start, end)
+        return extent
 
 
 def _alone(ranges: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
@@ -81,7 +100,7 @@ def _alone(ranges: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:
     return after.filter((pl.col("inner") >= pl.col("end")).fill_null(True))
 
 
-def _whole(activity: GpuActivity, ids: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """First start and last end of all GPU work of the ranges, NCCL's too; beyond all times where there is none."""
-    both = activity.compute, activity.communication
-    return np.minimum(*(e.first[ids] for e in both)), np.maximum(*(e.last[ids] for e in both))
+def _whole(extents: Sequence[GpuExtent], ids: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """First start and last end of all GPU work of the ranges; beyond all times where there is none."""
+    first = np.minimum.reduce([e.first[ids] for e in extents])
+    return first, np.maximum.reduce([e.last[ids] for e in extents])

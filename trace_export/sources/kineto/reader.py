@@ -157,7 +157,8 @@ def _gathered(trace: Trace, dialects: Dialects) -> _Content:
         rows += ranges.height
         named = ranges.filter(dialects.may_know("text"))
         content.named.append(named.drop("external"))
-        content.on_device.add(events, ranges, named)
+        copies = events.filter(TIMED & pl.col("cat").str.starts_with("gpu_mem")).select(_id(-2), "start", "end")
+        content.on_device.add(events, ranges, named, copies)
         content.names.add(ranges["text"])
         calls = events.filter(pl.col("cat").str.contains("_(?:runtime|driver)$"))
         content.launches.append(calls.select("start", thread(), _id(-1)))
@@ -208,7 +209,7 @@ def _attributed(path: Path, ranges: Ranges, content: _Content) -> tuple[GpuActiv
     inside = pipeline != NONE
     other = ranges.frame["thread"].to_numpy()[pipeline[inside]] != caller[inside]
     elsewhere[pipeline[inside][other]] = True
-    return activity, content.on_device.note(path, ranges.frame, activity, elsewhere)
+    return activity, content.on_device.note(path, ranges.frame, activity, joined, elsewhere)
 
 
 def _job(trace: Trace, name: str) -> int | None:
