@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import polars as pl
@@ -11,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from samples.generators.operation_table import Job, usual
 from tests.support.profiles import ORIGIN, concluded, span, table
+from trace_export import load
 from trace_export.analysis.causes import causes
 from trace_export.analysis.critical_path import CriticalPath, Timed, critical_path
 from trace_export.analysis.step_simulation import replay, split
@@ -236,3 +240,46 @@ def test_two_planted_causes_are_both_named() -> None:
 def test_a_run_without_a_cause_names_none() -> None:
     made = planted({})
     assert causes(step_operations(made).usual, made).is_empty()
+
+
+def replicas(**planted: object) -> tuple[pl.DataFrame, float]:
+    """The causes of a run of two replicas with every operation recorded, and its mean step in ns."""
+    with TemporaryDirectory() as folder:
+        Job(**planted).write(Path(folder))  # type: ignore[arg-type]
+        time = load(folder).align().report().time
+    return time.causes, float(time.path.steps["length_ns"].mean())  # type: ignore[arg-type]
+
+
+COMPUTE = ("forward-compute", "backward-compute")
+ONE_REPLICA = {
+    "worker": (
+        {"length": lambda c: usual(c) * (1.3 if c.optype in COMPUTE and (c.dp, c.stage) == (1, 2) else 1)}, 1, 2,
+    ),
+    "link": (
+        {"length": lambda c: 9 if c.optype in TRANSFERS and (c.dp, c.stage - (c.optype == TRANSFERS[1])) == (0, 1)
+         else usual(c)}, 0, 1,
+    ),
+    "host": ({"launch": lambda c: 3 if c.optype in COMPUTE and (c.dp, c.stage) == (1, 1) else 0}, 1, 1),
+    "stage": ({"length": lambda c: usual(c) * (1.3 if c.optype in COMPUTE and c.stage == 3 else 1)}, None, 3),
+}  # fmt: skip
+TRANSFERS = ("forward-send", "forward-recv")
+
+
+@pytest.mark.parametrize("kind", ONE_REPLICA)
+def test_a_cause_in_one_of_two_replicas(kind: str) -> None:
+    planted, dp, stage = ONE_REPLICA[kind]
+    (found, before), (_, after) = replicas(**planted), replicas()
+    first = found.row(0, named=True)
+    assert (first["kind"], first["dp"], first["stage"]) == (kind, dp, stage)
+    assert first["gain_ns"] == pytest.approx(before - after, rel=0.02)
+
+
+def test_a_circle_leaves_no_slowdown() -> None:
+    """F0@1 waits for F0@0, which runs after B0@0, which waits for B0@1, which runs after F0@1."""
+    blocks = [(0, "B", 0, 0, 10), (0, "F", 0, 11, 20), (1, "F", 0, 0, 10), (1, "B", 0, 12, 22)]
+    made = profile([span(r, k, m, a * MS, b * MS, chunk=0) for r, k, m, a, b in blocks], {0: 0, 1: 1}, [])
+    operations = step_operations(made)
+    assert operations.usual is None
+    assert "wait for each other in a circle" in operations.reason
+    found = path_of(made)
+    assert found.parts["ns"].sum() == found.steps["length_ns"].sum() == 22 * MS

@@ -109,10 +109,11 @@ class _Search:
                 yield from self._slower("worker", groups, means[:, a], peers, slice(a, a + 1))
 
     def stages(self) -> Iterator[_Candidate]:
-        """Stages beside the other stages."""
+        """Stages beside the other stages, by the replica that is slower than half of them, so that one slow replica
+        alone makes no slow stage."""
         stages = self.operations.stages
         means = {
-            key: np.array([self.length[by_stage[s]].mean() if s in by_stage else np.nan for s in range(stages)])
+            key: np.array([_of_replicas(self.length[by_stage[s]]) if s in by_stage else np.nan for s in range(stages)])
             for key, by_stage in self.blocks.items()
         }
         for stage in range(stages if stages > 1 else 0):
@@ -128,6 +129,7 @@ class _Search:
         for links in self.links.values():
             for link, rows in links.items():
                 values = np.median(self.length[rows], axis=(0, 2))  # per replica
+                middle = float(np.sort(values)[(len(values) - 1) // 2])
                 others = [np.median(self.length[r]) for other, r in links.items() if other != link]
                 for a in range(len(values)):
                     same = [v for b, v in enumerate(values) if b != a]
@@ -135,7 +137,7 @@ class _Search:
                         own, usual = values[a : a + 1], np.array([np.median(peers)])
                         yield from self._slower("link", [rows], own, usual, slice(a, a + 1))
                 if len(values) > 1 and others:
-                    own, usual = np.array([np.median(values)]), np.array([np.median(others)])
+                    own, usual = np.array([middle]), np.array([np.median(others)])
                     yield from self._slower("link", [rows], own, usual, slice(None))
 
     def hosts(self) -> Iterator[_Candidate]:
@@ -153,10 +155,8 @@ class _Search:
                 yield _Candidate("host", slice(a, a + 1), rows, {}, excess, None, excess, total)
 
     def _launched(self, stage: int) -> list[int]:
-        """The blocks of a stage but the first, which waits for the step to begin, and the optimizer."""
-        rows = [i for i in self.on_stage[stage] if self.operations.types[i] != OPT]
-        first = min(rows, key=lambda i: self.operations.start_ns[i, 0, 0], default=None)
-        return [i for i in rows if i != first]
+        """The blocks of a stage without the optimizer."""
+        return [i for i in self.on_stage[stage] if self.operations.types[i] != OPT]
 
     def _slower(
         self, kind: str, groups: list[list[int]], own: Array, peers: Array, replica: slice
@@ -175,6 +175,12 @@ class _Search:
         yield _Candidate(
             kind, replica, [i for rows in groups for i in rows], factor, 0.0, ratio, excess / int(sizes.sum()), total
         )
+
+
+def _of_replicas(length: Array) -> float:
+    """The mean length in the replica that is slower than half of them, or just less."""
+    means = np.sort(length.mean(axis=(0, 2)))
+    return float(means[(len(means) - 1) // 2])
 
 
 def _row(operations: Operations, candidate: _Candidate, before: float, after: float) -> tuple[object, ...]:

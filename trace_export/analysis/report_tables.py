@@ -50,7 +50,8 @@ class ReportTable:
     """A table to be read, with times in ms and shares in %; `note` says what they mean, or where `frame` is empty, why.
 
     `flagged`: the rows that are worth a look, by number, with their place in the chart; every output shows them.
-    `details`: columns that are left out where there is little room.
+    `details`: columns that are left out where there is little room. `heat`: the values of the least and the fullest
+    colour of a heat map, whose first column names the rows.
     """
 
     title: str
@@ -58,6 +59,7 @@ class ReportTable:
     note: str = ""
     flagged: Mapping[int, Place] = field(default_factory=dict)
     details: tuple[str, ...] = ()
+    heat: tuple[float, float] | None = None
 
     def leading(self, count: int = SHOWN) -> list[int]:
         """The numbers of the first `count` rows and of those that are flagged."""

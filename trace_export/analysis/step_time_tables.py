@@ -18,6 +18,8 @@ NEGLIGIBLE = 1.005
 """Of a smaller slowdown the parts are noise."""
 HALF = 0.5
 """From this share of the lost time on, the study names the last stage or the slowest workers as the cause."""
+HEAT = (1.0, 1.5)
+"""The colours of the heat map, as in the study."""
 LEVELS = {
     "operations": "all operations were recorded",
     "messages": "from blocks and messages; collectives are not part of it",
@@ -102,7 +104,7 @@ def _slowdown(time: StepTime) -> ReportTable:
 
 
 def _workers(time: StepTime) -> ReportTable:
-    """The heat map: stages down, replicas across."""
+    """The heat map: stages down, replicas across; in the page with colours."""
     found = time.slowdown
     if found is None or found.by_worker.shape[0] < 2 or found.total < NEGLIGIBLE:
         return ReportTable("Slowdown by worker", pl.DataFrame())
@@ -114,7 +116,7 @@ def _workers(time: StepTime) -> ReportTable:
     note = "the slowdown with all ideal but this rank (one stage of one replica)"
     if len(each) > len(replicas):
         note += f"; the {len(replicas)} slowest of {len(each)} replicas, all are in --json"
-    return ReportTable("Slowdown by worker", readable(frame), note, flagged)
+    return ReportTable("Slowdown by worker", readable(frame), note, flagged, heat=HEAT)
 
 
 def _path(time: StepTime) -> ReportTable:

@@ -31,6 +31,8 @@ HELP = "Zoom: Ctrl + wheel, or W and S. Move: drag, or A and D. Everything: doub
 _NOT_FACTS = ("row", "lane", "start_ns", "end_ns", "name", "label", "fill")
 
 
+SHADES = 6
+"""The colours of a heat map, `heat0` … in page.css."""
 ROWS = 30
 """A longer table is folded: flagged rows and as many others are seen at once."""
 
@@ -47,7 +49,7 @@ class Place(Protocol):
 
 class Table(Protocol):
     """A table of the report: its `frame` is shown as it is, null as –. `flagged` are the numbers of rows to highlight,
-    with their place in the chart."""
+    with their place in the chart; `heat` the scale of a heat map."""
 
     @property
     def title(self) -> str: ...
@@ -60,6 +62,9 @@ class Table(Protocol):
 
     @property
     def flagged(self) -> Mapping[int, Place]: ...
+
+    @property
+    def heat(self) -> tuple[float, float] | None: ...
 
 
 @dataclass(frozen=True)
@@ -173,6 +178,9 @@ def _table(table: Table, figure: Figure) -> str:
     columns = [(name, cells_of(column, no="no"), column.dtype.is_numeric()) for name, column in _columns(table)]
     head = "".join(f"<th{_right(number)}>{safe(name.replace('_', ' '))}</th>" for name, _, number in columns)
     cells = [[f"<td{_right(number)}>{escape(cell)}</td>" for cell in column] for _, column, number in columns]
+    if table.heat is not None:
+        for at, (_, values) in enumerate(_columns(table)[1:], 1):
+            cells[at] = [_warm(cell, value, table.heat) for cell, value in zip(cells[at], values, strict=True)]
     rows = ["".join(row) for row in zip(*cells, strict=True)]
     for number, place in table.flagged.items():
         link = _link(place, figure)
@@ -193,6 +201,15 @@ def _columns(table: Table) -> list[tuple[str, pl.Series]]:
 
 def _grid(head: str, rows: Sequence[str]) -> str:
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+
+
+def _warm(cell: str, value: float | None, scale: tuple[float, float]) -> str:
+    """A cell of a heat map in one of its `SHADES`."""
+    if value is None:
+        return cell
+    share = (value - scale[0]) / (scale[1] - scale[0])
+    shade = min(max(round(share * (SHADES - 1)), 0), SHADES - 1)
+    return cell.replace('class="number"', f'class="number heat{shade}"', 1)
 
 
 def _flag(flagged: bool) -> str:
