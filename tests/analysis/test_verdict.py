@@ -186,6 +186,16 @@ def test_an_order_of_no_known_schedule_says_what_cannot_be_said() -> None:
     assert "schedule-unknown" in [each.code for each in result.verdict]
 
 
+def test_a_single_step_has_a_pipeline_time_only() -> None:
+    sound = run([one()])
+    single = replace(sound, spans=sound.spans.filter(pl.col("step") == 0), steps=sound.steps.head(1))
+    code, text = first(report(concluded(single)))
+    assert code == "step"
+    s = schedule("1f1b", STAGES, MICROBATCHES)
+    length = start_and_end(s, even(s), TRANSFER)[1].max()
+    assert text.startswith(f"The pipeline time of a step is {length / MS:.0f} ms; the ranks are idle for "), text
+
+
 def test_nothing_is_said_of_nothing() -> None:
     assert report(concluded(Profile())).verdict == ()
 

@@ -53,6 +53,12 @@ def test_a_folder_with_the_name_of_a_command(run_cli: Cli, tmp_path: Path) -> No
     assert "the folder nsys here is given as ./nsys" in result.stderr
 
 
+def test_profiles_of_another_kind_than_the_command_are_named(run_cli: Cli, samples: Path) -> None:
+    result = run_cli("nsys", samples / "paddle" / "single")
+    assert result.returncode == 1
+    assert "there are profiles of paddle, drawn without the word nsys" in result.stderr
+
+
 def test_an_extra_is_missed_before_anything_is_read_or_written(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
     (tmp_path / "vl_convert.py").write_text("raise ImportError\n")
     without = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "/usr/bin:/bin"}

@@ -11,7 +11,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
 from perfetto.trace_builder.proto_builder import TraceProtoBuilder
 
 from trace_export.errors import SourceError
-from trace_export.viewer.first_step import first_step, trace_format
+from trace_export.viewer.first_step import first_step, trace_format, trace_in
 
 STEPS = [(5_000, 9_000), (1_000, 4_500)]  # the earlier one stands later in the file
 
@@ -119,3 +119,13 @@ def test_folders_and_missing_files_are_named(tmp_path: Path) -> None:
         first_step(tmp_path)
     with pytest.raises(SourceError, match=r"cannot be read \(No such file"):
         first_step(tmp_path / "nothing.pftrace")
+
+
+def test_the_only_trace_of_a_folder(tmp_path: Path) -> None:
+    assert trace_in(tmp_path) == tmp_path
+    (tmp_path / "a.pftrace").touch()
+    (tmp_path / "a.json").touch()
+    assert trace_in(tmp_path) == tmp_path / "a.pftrace"
+    assert trace_in(tmp_path / "a.json") == tmp_path / "a.json"
+    (tmp_path / "b.pftrace.gz").touch()
+    assert trace_in(tmp_path) == tmp_path  # whoever wants one has to say which

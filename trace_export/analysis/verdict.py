@@ -129,10 +129,11 @@ def _step(evidence: Evidence) -> Sentence:
     steps = counted(evidence.steps)
     step, pipeline, bubble = (middle(steps[c]) for c in ("step_ns", "pipeline_ns", "bubble"))
     facts = {"step_ns": step, "pipeline_ns": pipeline, "bubble": bubble, "steps": steps.height}
-    time = f"pipeline time {duration(pipeline or 0)}"
-    time = f"takes {duration(step)} from start to start ({time})" if step is not None else f"has a {time}"
+    whole = duration(pipeline or 0)
+    time = f"A step takes {duration(step)} from start to start (pipeline time {whole})" if step is not None else ""
+    time = time or f"The pipeline time of a step is {whole}"
     idle = "" if bubble is None else f"; the ranks are idle for {bubble:.1%} of the pipeline time (bubble)"
-    return Sentence("step", facts, f"A step {time}{idle}.")
+    return Sentence("step", facts, f"{time}{idle}.")
 
 
 def _schedule(evidence: Evidence) -> Iterator[Sentence]:

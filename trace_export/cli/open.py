@@ -13,7 +13,10 @@ from trace_export.units import nanoseconds
 
 
 def open_trace(
-    file: Annotated[Path, typer.Argument(help="A .pftrace or .json trace, gzipped or not.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(help="A .pftrace or .json trace, gzipped or not, or the folder of one.", show_default=False),
+    ],
     offline: Annotated[
         bool, typer.Option("--offline", help="Use the Perfetto UI of the extra ui instead of ui.perfetto.dev.")
     ] = False,
@@ -27,11 +30,12 @@ def open_trace(
     has it (with --offline, when you press Ctrl-C).
     """
     from trace_export.viewer import serve
-    from trace_export.viewer.first_step import first_step
+    from trace_export.viewer.first_step import first_step, trace_in
 
     idle_s = nanoseconds(timeout, "timeout") / 1e9
     if idle_s <= 0:
         raise UsageError(f"--timeout {timeout} must be above 0", "give a positive time, such as 90s")
+    file = trace_in(file)
     view = first_step(file)
     with serve.with_bundled_ui(file) if offline else serve.for_public_ui(file) as server:
         link = serve.link(server, view)

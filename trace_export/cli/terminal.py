@@ -53,7 +53,7 @@ def progress(printing: Printing) -> Iterator[Reporter]:
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console(error=True), transient=True) as bar:
-        task = bar.add_task("")
+        task = bar.add_task("looking for profiles", total=None)
         yield lambda what, done, total: bar.update(task, description=printable(what), completed=done, total=total)
 
 

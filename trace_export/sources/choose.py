@@ -12,7 +12,7 @@ from trace_export.errors import NothingToExportError, SourceError, TraceExportEr
 from trace_export.model import Profile
 from trace_export.selection import Numbers
 from trace_export.sources.folders import Found
-from trace_export.sources.formats import commands, of_command
+from trace_export.sources.formats import commands, of_command, of_kind
 from trace_export.sources.source import Source
 
 NAMED_FILES = 3
@@ -86,7 +86,10 @@ def nothing_found(
     links = f"; folders that links here lead to are searched with --follow-links ({linked})" if linked else ""
     others = _unrecognised(found, {row.kind for row in of_command(family)})
     guide = f"trace-export howto{f' {family}' if family else ''} says how to collect one"
-    looked = f"looked for {looked_for}{others}{links}"
+    there = sorted({of_kind(source.kind).command for source in found.sources})
+    names = ", ".join(there)
+    instead = f"; there are profiles of {names}, drawn without the word {family}" if family and there else ""
+    looked = f"looked for {looked_for}{others}{instead}{links}"
     return NothingToExportError(f"{log_dir}: no {what} in this folder", f"{looked}; {guide}")
 
 

@@ -50,6 +50,14 @@ def trace_format(path: Path) -> Format:
     raise SourceError(path, "is not a trace", "open shows the .pftrace and .json files that trace-export writes")
 
 
+def trace_in(path: Path) -> Path:
+    """The only trace in a folder; a file itself, and a folder with none or several."""
+    if not path.is_dir():
+        return path
+    found = [*path.glob("*.pftrace"), *path.glob("*.pftrace.gz")]
+    return found[0] if len(found) == 1 else path
+
+
 def first_step(path: Path) -> tuple[int, int] | None:
     """Start and end of the first step in nanoseconds of the trace's own clock, or None where the beginning of the
     file does not show them. Raises SourceError where the file is no trace."""

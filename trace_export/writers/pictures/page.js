@@ -246,7 +246,10 @@
     canvas.focus({ preventScroll: true });
   }));
   // Paper is white and of another width.
-  addEventListener("beforeprint", draw);
+  addEventListener("beforeprint", () => {
+    document.querySelectorAll("details").forEach((folded) => { folded.open = true; });
+    draw();
+  });
 
   const all = data.steps.length > 1 ? [{ name: "all steps", start: whole.from, end: whole.to }] : [];
   [...data.steps, ...all].forEach(({ name, start, end }) => {
