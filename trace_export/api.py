@@ -268,6 +268,7 @@ def compare(
     cp: int | None = None,
     host_ranges: bool = False,
     markers: str | Sequence[str] = (),
+    infer: Infer = "auto",
     force: bool = False,
     gzip: bool = False,
     align: Align | PathLike[str] | str = "auto",
@@ -292,7 +293,7 @@ def compare(
         requests.Request(
             load_options(
                 log_dir, devices=devices, ranks=ranks, pp=pp, tp=tp, dp=dp, cp=cp, host_ranges=host_ranges,
-                markers=markers, follow_links=follow_links, jobs=jobs,
+                markers=markers, infer=infer, follow_links=follow_links, jobs=jobs,
             ),
             clocks,
             part,

@@ -96,7 +96,7 @@ REPORT = LOADING | {
 }
 COMPARE = {
     name: LOADING[name] for name in (
-        "devices", "ranks", "stages", "window", "pp", "tp", "dp", "cp", "host_ranges", "markers", "align",
+        "devices", "ranks", "stages", "window", "pp", "tp", "dp", "cp", "host_ranges", "markers", "infer", "align",
         "follow_links", "jobs",
     )
 } | {
@@ -124,7 +124,7 @@ SIMULATE = {
     "force": EXPORT["force"],
     "gzip": EXPORT["gzip"],
 }
-TERMINAL = {"strict", "json", "quiet", "debug"}
+TERMINAL = {"strict", "json", "quiet", "debug", "verbose"}
 """They say what is printed."""
 LIBRARY_ONLY = {"progress", "declared"}
 """The command line draws a bar of its own; `declared` is what no option says."""

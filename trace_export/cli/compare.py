@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,6 +32,7 @@ def compare(
     cp: opt.Cp = None,
     host_ranges: opt.HostRanges = False,
     markers: opt.Markers = None,
+    infer: opt.Infer = "auto",
     path: Annotated[
         Path | None,
         typer.Option(
@@ -52,12 +53,13 @@ def compare(
     """
     from trace_export import api
 
+    how: dict[str, Any] = {"infer": infer, "jobs": jobs}
     with terminal.progress(printing) as progress:
         done = api.compare(
             a, b, path, formats,
             steps_a=steps_a, steps_b=steps_b, devices=devices, ranks=ranks, stages=stages, window=window,
             host_ranges=host_ranges, markers=markers or (), pp=pp, tp=tp, dp=dp, cp=cp,
-            force=force, gzip=gzip, align=align, follow_links=follow_links, jobs=jobs, progress=progress,
+            force=force, gzip=gzip, align=align, follow_links=follow_links, progress=progress, **how,
         )  # fmt: skip
     if printing.json:
         terminal.json(done.comparison.json())
