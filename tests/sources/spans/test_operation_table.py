@@ -11,6 +11,7 @@ import pytest
 from samples.generators.operation_table import Job
 from trace_export import api
 from trace_export.errors import SourceError
+from trace_export.pipeline.step_operations import step_operations
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.spans.operation_table import read
 
@@ -39,6 +40,19 @@ def test_times_are_those_of_the_table(tmp_path: Path) -> None:
     assert sorted(blocks["end_ns"] - blocks["start_ns"]) == [10_000_000] * 8
     start = (table["start_ts"].cast(pl.Float64) * 1e9).round().cast(pl.Int64)
     assert sorted(blocks["start_ns"] - blocks["start_ns"].min()) == sorted(start - start.min())
+
+
+def test_operations_around_the_blocks_stay_in_their_step(tmp_path: Path) -> None:
+    """Gathers long before the first block of a step, and long after the last one of it."""
+    path = SMALL.write(tmp_path)
+    late = pl.read_parquet(path).with_columns(optype=pl.col("optype").cast(pl.String))
+    moved = pl.when(pl.col("optype") == "params-all-gather").then(-9.0).otherwise(0.0)
+    moved += pl.when(pl.col("optype") == "embedding-grads-all-reduce").then(7.0).otherwise(0.0)
+    late.with_columns((pl.col("start_ts") + moved).cast(pl.Float32).alias("start_ts")).write_parquet(path)
+    found = step_operations(api.load(tmp_path).profile)
+    assert found.usual is not None
+    assert found.usual.start_ns.shape[1:] == (2, 2)
+    assert not found.usual.left_out
 
 
 def test_only_the_ranks_asked_for(tmp_path: Path) -> None:

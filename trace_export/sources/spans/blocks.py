@@ -95,13 +95,14 @@ def one_after_another(rows: pl.DataFrame) -> pl.DataFrame:
 def in_sequence(rows: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     """`rows` (step, start_ns, end_ns) with each step after the one before, in the order of their numbers.
 
-    Between two steps lies more time than from a step's start to the first of its `blocks`, so that it is clear which
-    step the operations before it belong to.
+    Between two steps lies more time than a step has before the first of its `blocks` or after the last, so that it is
+    clear which step the other operations belong to.
     """
-    first = blocks.group_by("step").agg(block=pl.col("start_ns").min())
+    first = blocks.group_by("step").agg(block=pl.col("start_ns").min(), ended=pl.col("end_ns").max())
     steps = rows.group_by("step").agg(first=pl.col("start_ns").min(), last=pl.col("end_ns").max()).sort("step")
     steps = steps.join(first, on="step", how="left", maintain_order="left")
-    gap = (pl.col("block") - pl.col("first")).max().fill_null(0) + 1_000_000
+    around = pl.max_horizontal(pl.col("block") - pl.col("first"), pl.col("last") - pl.col("ended"))
+    gap = around.max().fill_null(0) + 1_000_000
     length = pl.col("last") - pl.col("first") + gap
     placed = steps.select("step", at=ZERO_NS + length.cum_sum() - length - pl.col("first"))
     moved = rows.join(placed, on="step", how="left", nulls_equal=True, maintain_order="left")

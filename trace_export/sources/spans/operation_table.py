@@ -86,7 +86,7 @@ def _placed(table: pl.DataFrame) -> pl.DataFrame:
     width = pl.col("seq_id").max() + 1
     nth = (pl.col("step").rank("dense").cast(pl.Int64) - 1) * width + pl.col("seq_id")
     rows = table.with_columns(start_ns=start, end_ns=start + duration, nth=nth)
-    return in_sequence(rows, rows.filter(pl.col("optype") == "forward-compute"))
+    return in_sequence(rows, rows.filter(pl.col("optype").is_in([*BLOCKS, "gc"])))
 
 
 def _profile(rows: pl.DataFrame, source: Source) -> Profile:
