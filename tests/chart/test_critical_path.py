@@ -27,7 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_the_path_is_a_track_and_its_blocks_have_a_colour() -> None:
     run = simulate("1f1b", 4, 8, {"transfer": 1_000_000})
     path = run.critical_path()
-    options = replace(write_options(None, None, tracks="rank"), path=path)
+    options = replace(write_options(None, None, tracks="rank"), time=run._step_time)
     chart = draw(run.profile, Bubbles(run.profile), options, "spans")
     (track,) = [t for t in chart.main.tracks if t.name == TRACK and not t.lane]
     slices = chart.main.slices.filter(pl.col("track") == track.id)
@@ -38,6 +38,17 @@ def test_the_path_is_a_track_and_its_blocks_have_a_colour() -> None:
     assert set(coloured["critical"]) == {"yes"}
     rest = chart.main.slices.filter(pl.col("critical").is_null(), pl.col("category") == "block")
     assert rest["slack ms"].drop_nulls().max() > 0
+
+
+def test_the_end_of_an_arrow_says_who_was_late(run: Run) -> None:
+    """A transfer takes 1 ms; in 1F1B a rank computes while its data come, so that receivers are late, too."""
+    chart = draw(run.profile, Bubbles(run.profile), replace(write_options(None, None), time=run._step_time), "spans")
+    ends = chart.main.slices.filter(pl.col("wire ms").is_not_null())
+    assert ends["wire ms"].to_list() == pytest.approx([1.0] * ends.height, abs=1e-4)
+    first = ends.filter(pl.col("rank") == 2, pl.col("step") == 0).sort("start_ns").row(0, named=True)
+    assert (first["kind"], first["microbatch"], first["data from rank"]) == ("F", 0, 0)
+    assert first["sender late ms"] == pytest.approx(15, abs=1e-3)  # a gather of 5 ms, a forward of 10
+    assert ends["receiver late ms"].max() > 1
 
 
 def test_without_the_option_the_chart_has_no_path(run: Run) -> None:

@@ -9,7 +9,7 @@ import polars as pl
 
 from trace_export.analysis.causes import CAUSES, causes
 from trace_export.analysis.critical_path import CriticalPath, critical_path
-from trace_export.analysis.transfer_split import links, split_messages
+from trace_export.analysis.transfer_split import block_inputs, links, split_messages
 from trace_export.analysis.what_if import TRUSTED, Slowdown, what_if
 from trace_export.model import STEP_KEY, Profile
 from trace_export.pipeline.operations import Step
@@ -19,7 +19,7 @@ from trace_export.pipeline.step_operations import StepOperations
 @dataclass(frozen=True)
 class StepTime:
     """`slowdown` is None where `reason` says why not. `causes` as `causes.CAUSES`, `links` as `transfer_split.links`,
-    `messages` as `transfer_split.SPLIT`."""
+    `messages` as `transfer_split.SPLIT`, `inputs` as `transfer_split.INPUTS`."""
 
     slowdown: Slowdown | None
     reason: str
@@ -27,6 +27,7 @@ class StepTime:
     causes: pl.DataFrame
     links: pl.DataFrame
     messages: pl.DataFrame
+    inputs: pl.DataFrame
 
     @property
     def trusted_causes(self) -> pl.DataFrame:
@@ -47,6 +48,7 @@ def step_time(profile: Profile, operations: StepOperations, steps: Collection[St
         causes=pl.DataFrame(schema=CAUSES) if usual is None else causes(usual, profile),
         links=links(profile, messages),
         messages=messages,
+        inputs=block_inputs(profile, wanted),
     )
 
 

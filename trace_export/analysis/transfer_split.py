@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from trace_export.analysis.stragglers import ENOUGH, SLOW_LINK
-from trace_export.model import MESSAGES, TEXT, TIME, Profile, Schema
+from trace_export.model import INT, MESSAGES, SPAN_ID, TEXT, TIME, Profile, Schema
+from trace_export.pipeline.operations import Operations
+from trace_export.pipeline.step_operations import StepOperations
+from trace_export.schedules.operation_types import TRANSFERS
 
 SPLIT: Schema = {**MESSAGES, "sender_late_ns": TIME, "receiver_late_ns": TIME, "wire_ns": TIME, "late": TEXT}
 """A message (`model.MESSAGES`) with the parts of its time: `sender_late_ns`, in which only the receiver was there;
@@ -59,3 +63,41 @@ def links(profile: Profile, messages: pl.DataFrame) -> pl.DataFrame:
         )
         .sort("ratio", "src_rank", "dst_rank", "direction", descending=[True, False, False, False], nulls_last=True)
     )  # fmt: skip
+
+
+INPUTS: Schema = {
+    "id": SPAN_ID, "from_rank": INT, "sender_late_ns": TIME, "receiver_late_ns": TIME, "wire_ns": TIME,
+}  # fmt: skip
+"""The transfer that brought a block its input, of two the one that ended last; of recorded transfers only."""
+
+
+def block_inputs(profile: Profile, operations: StepOperations) -> pl.DataFrame:
+    """The table `INPUTS` of all steps."""
+    parts = [_inputs_of(profile, one) for one in (*operations.alike, *operations.odd)]
+    found = pl.concat([pl.DataFrame(schema={**INPUTS, "ended": TIME}), *parts])
+    return found.sort("ended").unique("id", keep="last", maintain_order=True).drop("ended")
+
+
+def _inputs_of(profile: Profile, operations: Operations) -> pl.DataFrame:
+    consumers: dict[int, list[int]] = {}
+    for block, needed in enumerate(operations.graph.waits):
+        for operation in needed:
+            consumers.setdefault(operation, []).append(block)
+    pairs = [g for g in operations.graph.groups if len(g) == 2 and all(operations.types[i] in TRANSFERS for i in g)]
+    rows = [
+        (send, receive, block)
+        for send, receive in (sorted(pair, key=lambda i: TRANSFERS[operations.types[i]][0] == "recv") for pair in pairs)
+        for block in consumers.get(receive, ()) if operations.span[block, 0, 0] >= 0
+    ]  # fmt: skip
+    sends, receives, blocks = np.array(rows, np.int64).reshape(-1, 3).T
+    start, end = operations.start_ns, operations.end_ns
+    sent, posted, ended = start[sends], start[receives], end[receives]
+    sender = np.broadcast_to(operations.ranks[:, operations.stage[sends]].T[:, :, None], sent.shape)
+    columns = {
+        "from_rank": sender, "sender_late_ns": np.maximum(sent - posted, 0),
+        "receiver_late_ns": np.maximum(posted - sent, 0), "wire_ns": ended - np.maximum(sent, posted),
+        "ended": ended + operations.origin_ns,
+    }  # fmt: skip
+    ids = profile.spans["id"].gather(operations.span[blocks].reshape(-1))
+    made = pl.DataFrame({"id": ids, **{name: values.reshape(-1) for name, values in columns.items()}})
+    return made.select(pl.col(name).cast(dtype) for name, dtype in [*INPUTS.items(), ("ended", TIME)])

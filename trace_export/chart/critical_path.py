@@ -10,6 +10,7 @@ from trace_export.chart.builder import Builder
 from trace_export.chart.colours import SEEDS
 
 TRACK = "critical path"
+PARTS = ("sender_late", "receiver_late", "wire")
 COLOUR = "critical path"
 """The correlation id of the blocks on it."""
 
@@ -17,10 +18,11 @@ COLOUR = "critical path"
 @dataclass(frozen=True)
 class PathOverlay:
     """`parts`: those of the path, with the columns of `analysis.critical_path.PARTS`; `slack`: id, slack_ns of all
-    blocks."""
+    blocks; `inputs`: those of `analysis.transfer_split.INPUTS`."""
 
     parts: pl.DataFrame
     slack: pl.DataFrame
+    inputs: pl.DataFrame
 
 
 def add_path(builder: Builder, path: PathOverlay, order: int) -> None:
@@ -46,10 +48,14 @@ def add_path(builder: Builder, path: PathOverlay, order: int) -> None:
 
 
 def marked(blocks: pl.DataFrame, path: PathOverlay) -> pl.DataFrame:
-    """`blocks` (id, seed) with the argument "slack ms", those on the path with the argument "critical" and its
-    colour."""
+    """`blocks` (id, seed) with the argument "slack ms", those on the path with the argument "critical" and its colour,
+    those that an arrow of a recorded transfer leads to with who was late for it."""
     on_path = path.parts.filter(pl.col("part") == "work").select("id", critical=pl.lit("yes")).unique("id")
     slack = path.slack.select("id", (pl.col("slack_ns") / 1e6).alias("slack ms"))
     joined = blocks.join(on_path, on="id", how="left", maintain_order="left")
     joined = joined.join(slack, on="id", how="left", maintain_order="left")
+    if not path.inputs.is_empty():
+        parts = {f"{part.replace('_', ' ')} ms": pl.col(f"{part}_ns") / 1e6 for part in PARTS}
+        inputs = path.inputs.select("id", pl.col("from_rank").alias("data from rank"), **parts)
+        joined = joined.join(inputs, on="id", how="left", maintain_order="left")
     return joined.with_columns(seed=pl.when(pl.col("critical").is_not_null()).then(pl.lit(COLOUR)).otherwise("seed"))

@@ -37,8 +37,8 @@ from trace_export.writers.paths import alignment_path, output_paths, with_steps,
 from trace_export.writers.tables import write_frame
 
 if TYPE_CHECKING:
-    from trace_export.analysis.critical_path import CriticalPath
     from trace_export.analysis.report import Report
+    from trace_export.analysis.step_time import StepTime
 
 MANY_RANKS = 64
 """Above this, the summary says which ranks stand for their stages."""
@@ -66,7 +66,7 @@ class WriteOptions:
     max_slices: int | None = None
     steps: Numbers | None = None
     beside: Profile | None = None
-    path: CriticalPath | None = None
+    time: StepTime | None = None
     frames: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     names: tuple[str, str] = ("A", "B")
 
@@ -107,7 +107,7 @@ def draw(profile: Profile, measured: Bubbles, options: WriteOptions, detail: Det
             edges=drawable_edges(profile)[0],
             step_arguments=_step_arguments(measured.steps),
             overlays=tuple(_overlays(profile, measured, options)),
-            path=None if options.path is None else _drawn_path(profile, options.path),
+            path=None if options.time is None else _drawn_path(profile, options.time),
         ),
     )
 
@@ -128,10 +128,10 @@ def _overlays(profile: Profile, measured: Bubbles, options: WriteOptions) -> Ite
         yield beside(options.beside, options.names[1])
 
 
-def _drawn_path(profile: Profile, path: CriticalPath) -> PathOverlay:
+def _drawn_path(profile: Profile, time: StepTime) -> PathOverlay:
     """The path of the steps that the profile has blocks of."""
-    parts = path.parts.join(profile.spans, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
-    return PathOverlay(parts, path.slack.select("id", "slack_ns"))
+    parts = time.path.parts.join(profile.spans, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
+    return PathOverlay(parts, time.path.slack.select("id", "slack_ns"), time.inputs)
 
 
 def _step_arguments(steps: pl.DataFrame) -> pl.DataFrame:

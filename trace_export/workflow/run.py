@@ -327,9 +327,7 @@ def drawn(run: Run, options: WriteOptions, outputs: Outputs, progress: Progress 
     """`Run.write` with options that were checked: the run with the notes about its chart and the errors of its device
     tasks."""
     options = replace(options, steps=run._selection.steps if options.beside is None else None)
-    options = replace(
-        options, path=run.critical_path() if options.critical_path else None, frames=_frames(run, options)
-    )
+    options = replace(options, time=run._step_time if options.critical_path else None, frames=_frames(run, options))
     detail, profile, failures = run._options.detail, run.profile, run.failures
     with ExitStack() as stack:
         if detail != "spans":
