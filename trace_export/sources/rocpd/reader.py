@@ -19,6 +19,7 @@ from trace_export.sources.ranges.ranks import assigned, from_names, from_stages
 from trace_export.sources.ranges.transfers import collectives, transfers
 from trace_export.sources.rocpd import hip, roctx
 from trace_export.sources.rocpd.device_tasks import write_tasks
+from trace_export.sources.rocpd.json_export import as_database
 from trace_export.sources.rocpd.process import Process, read_process
 from trace_export.sources.rocpd.tables import Tables, sets_of
 from trace_export.sources.shared.names import rank_in
@@ -32,12 +33,12 @@ _RECORD = "record with rocprofv3 --hip-trace --kernel-trace --marker-trace"
 
 
 def read(source: Source, options: ReadOptions) -> Profile:
-    """All processes of one database: one, unless several databases were merged.
+    """All processes of one database, or of one JSON file: one, unless several were merged.
 
     Raises SourceError when the file is none of rocpd, has no pipeline range, or no GPU work for any (unless
     `options.host_ranges` asks for the ranges themselves).
     """
-    with Database(source.path) as db:
+    with as_database(source.path) as path, Database(path) as db:
         processes = _processes(db)
         facts = {tables.process: read_process(tables) for tables in processes}
         hosts: dict[str | None, list[Tables]] = {}
@@ -57,7 +58,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
 
 def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
     """The device tasks of a database's ranks. Raises SourceError when the file cannot be read."""
-    with Database(request.path) as db:
+    with as_database(request.path) as path, Database(path) as db:
         return write_tasks(_processes(db), request)
 
 
