@@ -58,6 +58,8 @@ def _nsys(folder: Path) -> None:
 def _rocpd(folder: Path) -> None:
     generate_rocpd.write(folder, stages=1, microbatches=2, steps=1, booted_ns=(10**12,))
     (folder / "truth.csv").unlink()
+    (folder / "node0" / "4000_results.db").rename(folder / "4000_results.db")
+    (folder / "node0").rmdir()
 
 
 def _ascend(folder: Path, text: bool = False) -> None:
@@ -107,7 +109,7 @@ INPUTS = {
     "paddle": Input(_paddle, ("workerlog.0", "envlog.0")),
     "paddle_dygraph": Input(_dygraph, ("profile_record_tmp_file_for_rank_0",)),
     "nsys": Input(_nsys, ("node0.sqlite",)),
-    "rocpd": Input(_rocpd, ("node0/4000_results.db",)),
+    "rocpd": Input(_rocpd, ("4000_results.db",)),
     "kineto": Input(_kineto, ("one.pt.trace.json",)),
     "ascend": Input(_ascend, ("ascend_pytorch_profiler_0.db", "profiler_info_0.json")),
     "operation_table": Input(_operations, ("trace-made.parquet",)),
