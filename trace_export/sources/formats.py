@@ -108,7 +108,7 @@ FORMATS: tuple[Format, ...] = (
         detector="trace_export.sources.nsys.find:exports",
         reader="trace_export.sources.nsys.reader",
         speed=Speed(blocks=150, device_tasks=100),
-        folder_speed=Speed(blocks=15, device_tasks=15),
+        folder_speed=Speed(blocks=5, device_tasks=5),
         guide="nsys",
     ),
     Format(
