@@ -26,7 +26,7 @@ from trace_export.sources.kineto import trailer
 from trace_export.sources.shared.timestamps import NO_TIME_NS
 from trace_export.units import thousandths
 
-READ_BYTES = 3 << 20
+READ_BYTES = 3 << 19
 MAX_HEADER = 8 << 20
 """A header holds the process groups of the whole cluster: of 100,000 ranks some MB."""
 MAX_EVENT = 4 << 20
