@@ -253,6 +253,28 @@ def test_a_backward_before_its_forward_is_refused() -> None:
     assert {piece.kind for piece in found.passes} == {"B"}
 
 
+def test_weight_gradients_among_the_forwards_are_refused() -> None:
+    """A capture that begins inside a step shows weight gradients before the first backward that it has."""
+    assert passes_of(step("g h g | g a b | A , B")).refused == ""
+    assert passes_of(step("g g g | g a b | A , B")).refused == "weight gradients among the forwards"
+
+
+def test_a_first_step_whose_forwards_are_like_none_of_the_others_is_refused() -> None:
+    def reasons(first: str) -> list[str]:
+        text = f"{first} A u a b | B u a b | C u"
+        return [refusal.why for refusal in infer(work(text), THREADS, None, np.zeros(0, np.int64)).refused]
+
+    assert reasons("a b |") == []
+    assert reasons("x y z a b |") == ["forwards unlike those of the other steps"]
+
+
+def test_the_first_evidence_that_explains_a_step_counts() -> None:
+    """A weaker one might explain more steps by accident."""
+    text = "a b | A . B u a b . A u a b | B u"
+    found = infer(work(text), THREADS, None, np.zeros(0, np.int64))
+    assert found.evidence == "transfers"
+
+
 def test_an_evaluation_at_the_start_of_a_step_is_left_out() -> None:
     text = "a b | a b | a b | a b | A | a b | B"
     found = passes_of(step(text))

@@ -118,6 +118,9 @@ def doubts(step: Step, forwards: list[Rows], passes: list[Piece]) -> str:
     times = (timeline.end - timeline.start)[own]
     if times[timeline.backward[own]].sum() > MOST_OF_BACKWARD * times.sum():
         return "kernels of a backward in the forwards"
+    bare = [bool(timeline.weight[begin:end].all()) for begin, end in forwards]
+    if any(bare) and not all(bare):
+        return "weight gradients among the forwards"
     products = timeline.product | timeline.graph
     if not products[own].any() and products[~timeline.main].any():
         return "no matrix product in the forwards"

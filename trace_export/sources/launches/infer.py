@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trace_export.sources.launches.forwards import passes_of
+from trace_export.sources.launches.forwards import SAME_STEMS, Found, passes_of
+from trace_export.sources.launches.kernel_names import Codes
+from trace_export.sources.launches.likeness import MOST_KINDS, likeness
 from trace_export.sources.launches.optimizer import with_optimizers
 from trace_export.sources.launches.pieces import (
     Cuts,
@@ -38,6 +40,11 @@ class Passes:
     steps: int
     evidence: Evidence
 
+    @property
+    def accepted(self) -> bool:
+        """Whether the forwards of a step are known."""
+        return any(piece.kind == "F" for piece in self.passes)
+
 
 class Refusal(NamedTuple):
     step: int
@@ -55,9 +62,9 @@ def infer(work: Work, threads: Threads, optimizer: Ints | None, boundaries: Ints
     best: Passes | None = None
     for cuts in cut_sets(work, threads.main, timeline):
         found = _by(timeline, cuts, _updates(timeline, optimizer), boundaries)
-        if best is None or len(found.refused) < len(best.refused):
+        if best is None or found.accepted:
             best = found
-        if not best.refused:
+        if found.accepted:
             break
     assert best is not None  # the last set of cuts is empty, but it is there
     return best
@@ -82,16 +89,39 @@ def _by(timeline: Timeline, cuts: Cuts, updates: tuple[Ints, bool], boundaries: 
     passes: list[Piece] = []
     refused = []
     steps = _steps(timeline, pieces, boundaries)
-    for number, own in enumerate(steps):
-        backwards = sum(piece.kind == "B" for piece in own)
-        if not any(piece.kind in "BW" for piece in own):
-            passes += [piece for piece in own if piece.kind == "OPT"]
-            continue
-        found = passes_of(Step(timeline, tuple(own), cuts.evidence))
-        passes += found.passes
-        if found.refused:
-            refused.append(Refusal(number, backwards, found.refused))
+    found = [_found(timeline, own, cuts.evidence) for own in steps]
+    if found and unlike_the_rest(timeline, found):
+        found[0] = Found([piece for piece in steps[0] if piece.kind != "M"], "forwards unlike those of the other steps")
+    for number, (own, one) in enumerate(zip(steps, found, strict=True)):
+        passes += one.passes
+        if one.refused:
+            refused.append(Refusal(number, sum(piece.kind == "B" for piece in own), one.refused))
     return Passes(timeline, passes, refused, len(steps), cuts.evidence)
+
+
+def _found(timeline: Timeline, own: list[Piece], evidence: Evidence) -> Found:
+    if not any(piece.kind in "BW" for piece in own):
+        return Found([piece for piece in own if piece.kind == "OPT"], "")
+    return passes_of(Step(timeline, tuple(own), evidence))
+
+
+def unlike_the_rest(timeline: Timeline, found: list[Found]) -> bool:
+    """Whether a forward of the first step is like none of the others': the capture may have begun inside that step, and
+    then forwards were seen too late to be told from what lies before them.
+
+    Example: forwards `g g g a b` in the first step, where those of all others are `a b`.
+    """
+    first, rest = ([_forms(timeline, one) for one in part] for part in (found[:1], found[1:]))
+    known = {form.tobytes(): form for forms in rest for form in forms}
+    if not known or len(known) > MOST_KINDS:
+        return False
+    forms = {form.tobytes(): form for form in first[0]}
+    return any(all(likeness(form, other) < SAME_STEMS for other in known.values()) for form in forms.values())
+
+
+def _forms(timeline: Timeline, found: Found) -> list[Codes]:
+    """The kinds of the kernels of each forward."""
+    return [timeline.stem[piece.begin : piece.end] for piece in found.passes if piece.kind == "F"]
 
 
 def _steps(timeline: Timeline, pieces: list[Piece], boundaries: Ints) -> list[list[Piece]]:
