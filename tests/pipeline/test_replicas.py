@@ -5,7 +5,19 @@ from __future__ import annotations
 import polars as pl
 
 from trace_export.model import INT, RANKS, SPANS, conform
-from trace_export.pipeline.replicas import guess_replicas
+from trace_export.pipeline.replicas import guess_replicas, number_replicas
+
+
+def test_ranks_that_agree_in_their_places_form_a_replica() -> None:
+    """Two stages, dp 2, tp 2: four replicas; a rank without a stage is in none."""
+    rows = [(rank, rank // 4, rank // 2 % 2, rank % 2) for rank in range(8)] + [(8, None, 0, 0)]
+    ranks = conform(pl.DataFrame(rows, schema=["rank", "stage", "dp", "tp"], orient="row"), RANKS)
+    assert number_replicas(ranks)["replica"].to_list() == [0, 1, 2, 3] * 2 + [None]
+
+
+def test_ranks_of_a_stage_that_nothing_distinguishes_are_numbered_in_order() -> None:
+    ranks = conform(pl.DataFrame({"rank": [3, 2, 1, 0], "stage": [1, 1, 0, 0]}), RANKS)
+    assert number_replicas(ranks)["replica"].to_list() == [1, 0, 1, 0]
 
 
 def test_a_stage_of_one_rank_is_its_first_replica() -> None:

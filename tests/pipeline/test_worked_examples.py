@@ -19,6 +19,9 @@ def test_rank_order_count() -> None:
     """16 ranks, pp 2, dp 2, tp 2: a stage has 8 ranks, so 8 / (2 * 2) = 2 are left for cp."""
     ranks = pl.Series("rank", range(16))
     assert count(ranks, Declared(pp=2, tp=2, dp=2), by_user=False) == Counts(pp=2, per_stage=8, tp=2, cp=2)
+    assert count(ranks, Declared(tp=2, dp=2), by_user=False) == Counts(pp=4, per_stage=4, tp=2, cp=1)
+    assert count(ranks, Declared(tp=2), by_user=False) is None  # pp 8 with dp 1, or pp 4 with dp 2, …
+    assert count(ranks, Declared(dp=2), by_user=False) is None
 
 
 def test_rank_order_places() -> None:
