@@ -87,7 +87,8 @@ def test_devices_of_global_ranks_are_counted_on_each_machine(run_cli: Cli, tmp_p
 
 
 def test_an_unknown_family_names_the_known_ones() -> None:
-    with pytest.raises(UsageError, match='no format "Paddle"; choose one of paddle, nsys, ascend, mindspore, kineto'):
+    known = ", ".join(dict.fromkeys(row.command for row in FORMATS))
+    with pytest.raises(UsageError, match=f'no format "Paddle"; choose one of {known}'):
         choose(logs("a"), Path("logs"), family="Paddle")
 
 
@@ -95,5 +96,6 @@ def test_an_empty_folder_is_told_everything_that_was_looked_for() -> None:
     everything = str(nothing_found(Found(()), Path("logs")))
     assert all(row.files in everything for row in FORMATS)
     assert str(nothing_found(Found(()), Path("logs"), family="kineto")) == (
-        "logs: no kineto profile in this folder; looked for *.pt.trace.json of torch.profiler"
+        "logs: no kineto profile in this folder; looked for *.json, *.json.gz and *.pftrace of torch.profiler; "
+        "trace-export howto kineto says how to collect one"
     )
