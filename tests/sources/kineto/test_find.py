@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from tests.support.torch_traces import notes, one_block, times
 from trace_export.sources.find import find
 from trace_export.sources.kineto.reader import read
 from trace_export.sources.source import ReadOptions
+
+ZSTANDARD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 
 
 @pytest.mark.parametrize(
@@ -43,7 +46,7 @@ def test_of_folders_of_windows_the_latest_counts(tmp_path: Path, recorded: bool,
 
 
 def test_zstandard_is_read_where_a_library_is(tmp_path: Path) -> None:
-    zstd = pytest.importorskip("backports.zstd")
+    zstd = pytest.importorskip(ZSTANDARD)
     content = one_block().text().encode()
     for name in ("a.json.zst", "b.pt.trace.json.zst"):
         (tmp_path / name).write_bytes(zstd.compress(content))
@@ -56,7 +59,7 @@ def test_zstandard_is_read_where_a_library_is(tmp_path: Path) -> None:
 
 
 def test_damaged_zstandard_is_read_up_to_the_damage(tmp_path: Path) -> None:
-    zstd = pytest.importorskip("backports.zstd")
+    zstd = pytest.importorskip(ZSTANDARD)
     trace = one_block()
     for i in range(20_000):
         trace.kernel(10**6 + i * i, 10**6 + i * i + i, 5)
