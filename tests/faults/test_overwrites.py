@@ -178,7 +178,7 @@ def test_the_file_of_align(hosts: Path, place: Path, out: bool) -> None:
     (folder / "clock_alignment.json").write_text(json.dumps(said, indent=2))
     align = ("--align", folder / "clock_alignment.json")
     refused(place, hosts, *align, *(("--out", folder) if out else ()))
-    refused(place, "compare", hosts, *align, "--out", folder)
+    refused(place, "compare", hosts, "--steps-a", 2, *align, "--out", folder)
 
 
 def test_one_file_asked_for_is_one_file_written(hosts: Path, place: Path) -> None:
@@ -243,7 +243,8 @@ COMMANDS: dict[str, tuple[str, Make]] = {
     "alignment": ("clock_alignment.json", lambda source, place: (source,)),
     "steps": ("pipeline_profile.steps3.json", lambda source, place: (source, "--max-slices", 12)),
     "compare": (
-        "pipeline_profile.svg", lambda source, place: ("compare", source, "--out", source, "--format", "svg"),
+        "pipeline_profile.svg",
+        lambda source, place: ("compare", source, "--steps-a", 2, "--out", source, "--format", "svg"),
     ),
     "simulate": (
         "pipeline_profile.json",

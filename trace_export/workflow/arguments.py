@@ -163,7 +163,7 @@ def folder(value: object, parameter: str) -> Path:
 def places(value: object, parameter: str, *, table: bool = False) -> tuple[Path, tuple[Path, ...]]:
     """The folder to read, and the files in it if not all that lies there is wanted: of a folder itself and no files, of
     files the folder that contains them all. A table of spans is given as it is; `table`: any single file is one."""
-    if value is None or isinstance(value, str | os.PathLike):
+    if not isinstance(value, list | tuple):
         one = folder(value, parameter)
         return (one, ()) if table or one.suffix in TABLES or not one.is_file() else (one.parent, (one,))
     files = [path(item, parameter) for item in _items(value, parameter)]
