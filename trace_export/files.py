@@ -34,6 +34,22 @@ _DAMAGES: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile,
 """What is raised where packed data are damaged."""
 
 
+def is_file(path: Path) -> bool:
+    """Whether a regular file is at `path`; False where one may not look, or the name is too long for any."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def is_folder(path: Path) -> bool:
+    """The same for a folder."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
 def open_file(path: Path) -> BufferedReader:
     """The regular file at `path`, or that a link there leads to, for reading.
 

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -24,6 +24,7 @@ import pytest
 from samples.generators import paddle as generate_paddle
 from tests.conftest import ROOT, Cli
 from tests.faults.inputs import INPUTS
+from tests.support.command import command
 from tests.support.limits import limited
 from tests.support.wait import HANGS_S, wait_until
 from trace_export.errors import SourceError
@@ -153,6 +154,40 @@ def small_disk(place: Path, size: str) -> Iterator[Path]:
         yield place
     finally:
         subprocess.run(["umount", str(place)], check=True)
+
+
+PLACES: dict[str, Callable[[Path, Path], list[object]]] = {
+    "log_dir": lambda logs, place: ["export", place],
+    "table": lambda logs, place: ["export", place.with_suffix(".csv")],
+    "out": lambda logs, place: ["export", logs, "--out", place],
+    "out file": lambda logs, place: ["export", logs, "--format", "chrome", "--out", place.with_suffix(".json")],
+    "page": lambda logs, place: ["report", logs, "--format", "html", "--out", place.with_suffix(".html")],
+    "align": lambda logs, place: ["export", logs, "--align", place],
+    "marker": lambda logs, place: ["export", logs, "--marker", place.with_suffix(".toml")],
+    "other run": lambda logs, place: ["compare", logs, place],
+    "trace": lambda logs, place: ["open", place.with_suffix(".json"), "--no-browser"],
+}
+
+
+@pytest.mark.parametrize("what", PLACES)
+def test_a_path_that_is_too_long_for_any_file(what: str, logs: Path, tmp_path: Path) -> None:
+    ended = command(*PLACES[what](logs, tmp_path / ("x" * 300)))
+    assert ended.returncode in (1, 2), ended
+    assert "xxx" in ended.stderr
+
+
+@pytest.mark.parametrize("what", PLACES)
+def test_a_path_in_a_folder_without_permission(
+    what: str, without_rights: list[str], logs: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "closed" / "x"
+    place.parent.mkdir(mode=0)
+    arguments = [sys.executable, "-m", "trace_export", *map(str, PLACES[what](logs, place))]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run([*without_rights, *arguments], env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode in (1, 2), result
+    assert "internal error" not in result.stderr
+    assert str(place) in result.stderr
 
 
 def test_a_full_disk(logs: Path, tmp_path: Path, run_cli: Cli) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,9 +59,13 @@ def walk(root: Path, *, follow_links: bool = False) -> tuple[list[Folder], list[
     itself may be a link, and files may be links. Raises UsageError when `root` is not a folder, TraceExportError when
     it cannot be read.
     """
-    if not root.exists():
-        raise UsageError(f"{root}: no such folder", "give the folder that holds the profiles as --log_dir")
-    if not root.is_dir():
+    try:
+        status = root.stat()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UsageError(f"{root}: no such folder", "give the folder that holds the profiles as --log_dir") from error
+    except OSError as error:
+        raise TraceExportError(f"{root}: {error.strerror}", "check the path and its permissions") from error
+    if not stat.S_ISDIR(status.st_mode):
         raise UsageError(f"{root}: is no folder", "give the folder that holds the profiles as --log_dir")
     folders: list[Folder] = []
     links: list[Path] = []

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.errors import SourceError, in_column, path_text
-from trace_export.files import open_file
+from trace_export.files import is_file, open_file
 from trace_export.model import HOSTS, RANKS, SPANS, Profile, conform
 from trace_export.sources.folders import ALONE
 from trace_export.sources.ranges.dialects import run_facts
@@ -25,7 +25,7 @@ REMEDY = "give a table that trace-export wrote with --format parquet or csv"
 
 def is_table(path: Path, columns: Columns | None = None) -> bool:
     """Whether `path` is a table to be read by itself; with `columns` also Chrome JSON."""
-    return path.is_file() and (path.suffix in SUFFIXES or columns is not None)
+    return is_file(path) and (path.suffix in SUFFIXES or columns is not None)
 
 
 def read_foreign(path: Path, columns: Columns | None, options: ReadOptions) -> Profile | None:

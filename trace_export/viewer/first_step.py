@@ -12,7 +12,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
 from trace_export.chart.step_tracks import STEP_NAME, STEPS_TRACK
 from trace_export.errors import SourceError
-from trace_export.files import Unpacked
+from trace_export.files import Unpacked, is_folder
 from trace_export.units import thousandths
 
 BEGINNING = 8 << 20
@@ -36,7 +36,7 @@ def trace_format(path: Path) -> Format:
 
     Raises SourceError, with what to do, for anything else.
     """
-    if path.is_dir():
+    if is_folder(path):
         raise SourceError(path, "is a folder", "name the trace file in it, for instance pipeline_profile.pftrace")
     start = _beginning(path, 64)
     if not start:

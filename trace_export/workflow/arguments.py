@@ -14,6 +14,7 @@ from reprlib import Repr
 from typing import Any, get_args
 
 from trace_export.errors import UsageError
+from trace_export.files import is_file, is_folder
 from trace_export.selection import LARGEST, Numbers, Window
 from trace_export.units import LIMIT_NS
 
@@ -165,15 +166,15 @@ def places(value: object, parameter: str, *, table: bool = False) -> tuple[Path,
     files the folder that contains them all. A table of spans is given as it is; `table`: any single file is one."""
     if not isinstance(value, list | tuple):
         one = folder(value, parameter)
-        return (one, ()) if table or one.suffix in TABLES or not one.is_file() else (one.parent, (one,))
+        return (one, ()) if table or one.suffix in TABLES or not is_file(one) else (one.parent, (one,))
     files = [path(item, parameter) for item in _items(value, parameter)]
     if not files:
         return folder(None, parameter), ()
     if len(files) == 1:
         return places(files[0], parameter, table=table)
     for file in files:
-        if not file.is_file():
-            what = "is a folder" if file.is_dir() else "no such file"
+        if not is_file(file):
+            what = "is a folder" if is_folder(file) else "no such file"
             raise UsageError(f"{file}: {what}", "give one folder, or any number of files", parameter=parameter)
     common = Path(os.path.commonpath([file.absolute().parent for file in files]))
     return common, tuple(file.absolute() for file in files)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from trace_export.choices import Align, ColorBy, Detail, Format, Infer, Table, Tracks
 from trace_export.errors import UsageError
+from trace_export.files import is_folder
 from trace_export.model import Declared, RankOrder
 from trace_export.selection import Selection
 from trace_export.sources import formats
@@ -209,7 +210,7 @@ def _tables(value: object, formats: tuple[Format, ...]) -> tuple[Table, ...]:
 
 def _formats_of(out: Path | None) -> tuple[Format, ...]:
     """The format that the name of the output tells; the usual ones where it is a folder, perhaps still to be made."""
-    if out is None or not out.suffix or out.is_dir():
+    if out is None or not out.suffix or is_folder(out):
         return DEFAULT_FORMATS
     extension = out.name.removesuffix(".gz").rpartition(".")[2]
     names = tuple(known.name for known in OUTPUT_FORMATS if known.extension == extension)

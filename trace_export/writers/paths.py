@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trace_export.choices import Format
 from trace_export.errors import UsageError
+from trace_export.files import is_file, is_folder
 from trace_export.selection import Numbers
 from trace_export.writers.formats import BY_NAME, OUTPUT_FORMATS
 
@@ -36,7 +37,7 @@ def output_folder(out: Path | None, log_dir: Path) -> Path:
     that is a span table, the table's folder."""
     if out is not None:
         return out.parent if _names_a_file(out) else out
-    return log_dir.parent if log_dir.is_file() else log_dir
+    return log_dir.parent if is_file(log_dir) else log_dir
 
 
 def alignment_path(out: Path | None, log_dir: Path) -> Path | None:
@@ -46,7 +47,7 @@ def alignment_path(out: Path | None, log_dir: Path) -> Path | None:
 
 def _names_a_file(out: Path) -> bool:
     suffixes = tuple(f".{known.extension}" for known in OUTPUT_FORMATS)
-    return out.name.removesuffix(".gz").endswith(suffixes) and not out.is_dir()
+    return out.name.removesuffix(".gz").endswith(suffixes) and not is_folder(out)
 
 
 def _file_name(name: Format, gzip: bool) -> str:

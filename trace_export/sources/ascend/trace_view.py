@@ -7,6 +7,7 @@ pieces of some MB, which Polars reads as lines of JSON; of each piece only the r
 
 from __future__ import annotations
 
+import codecs
 import io
 import re
 from collections import deque
@@ -130,7 +131,7 @@ def _kept(piece: bytes, dialects: Dialects) -> pl.DataFrame:
 def _pieces(path: Path, notes: list[Note]) -> Iterator[bytes]:
     """The events of the file, some MB at a time, one a line. Appends a note when the file ends inside an event."""
     with open_file(path) as file:
-        rest = file.read(PIECE_BYTES).lstrip()
+        rest = file.read(PIECE_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
         if not rest.startswith(b"["):
             raise SourceError(path, "is not a list of trace events", "collect or copy it again")
         rest = rest[1:]

@@ -261,12 +261,26 @@ def _is_json(event: str) -> bool:
 
 
 def _parsed(body: bytes) -> pl.DataFrame | None:
-    """The frame of `Trace.events` for a comma-separated list of events; None when it is no JSON of that kind."""
-    if body.count(b"{") + body.count(b"[") > MOST_OBJECTS:
-        for match in islice(_BETWEEN.finditer(body, len(body) // 2), TRIES):
-            first, second = _parsed(body[: match.start() + 1]), _parsed(body[match.end() - 1 :])
-            if first is not None and second is not None:
-                return pl.concat([first, second])
+    """The frame of `Trace.events` for a comma-separated list of events; None when it is no JSON of that kind. In pieces
+    of about MOST_OBJECTS, each of which is read again where it seems to end inside an event."""
+    objects = body.count(b"{") + body.count(b"[")
+    size = len(body) * MOST_OBJECTS // max(objects, MOST_OBJECTS)
+    parts: list[pl.DataFrame] = []
+    start = 0
+    while len(body) - start > size:
+        for match in islice(_BETWEEN.finditer(body, start + size), TRIES):
+            if (part := _rows(body[start : match.start() + 1])) is not None:
+                parts.append(part)
+                start = match.end() - 1
+                break
+        else:
+            break
+    rest = _rows(body[start:])
+    return None if rest is None else pl.concat([*parts, rest])
+
+
+def _rows(body: bytes) -> pl.DataFrame | None:
+    """The same, all at once."""
     quoted = pl.Series([body.decode("utf-8", "replace")]).str.replace_all(_NUMBER, _QUOTED)[0]
     try:
         raw = pl.read_json(io.BytesIO(f"[{quoted}]".encode()), schema=_EVENT)

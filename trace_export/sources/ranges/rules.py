@@ -129,7 +129,7 @@ def user_rules(marker: str) -> list[Rule]:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(
-            f'--marker "{marker}": neither REGEX=>KIND nor a readable TOML file ({why})',
+            f'--marker "{marker[:100]}": neither REGEX=>KIND nor a readable TOML file ({why})',
             r"write it like --marker 'fwd(?P<microbatch>\d+)=>F'",
         ) from error
     entries = content.get("marker")
@@ -140,7 +140,9 @@ def user_rules(marker: str) -> list[Rule]:
 
 def _user_rule(pattern: str, kind: str) -> Rule:
     if kind not in _USER_KINDS:
-        raise UsageError(f'--marker "{pattern}": there is no kind "{kind}"', f"use one of {', '.join(_USER_KINDS)}")
+        raise UsageError(
+            f'--marker "{pattern[:100]}": there is no kind "{kind}"', f"use one of {', '.join(_USER_KINDS)}"
+        )
     role, value = _USER_KINDS[kind]
     rule = Rule("user", pattern, role, value)
     try:
@@ -149,9 +151,9 @@ def _user_rule(pattern: str, kind: str) -> Rule:
         )
     except pl.exceptions.ComputeError as error:
         reason = str(error).rpartition("error: ")[2].partition("\n")[0]
-        raise UsageError(f'--marker "{pattern}": invalid regular expression ({reason})') from error
+        raise UsageError(f'--marker "{pattern[:100]}": invalid regular expression ({reason})') from error
     if unknown := {name for name in alone if not name.isdecimal()} - set(NUMBERS):
         raise UsageError(
-            f'--marker "{pattern}": unknown group {", ".join(sorted(unknown))}', f"use {', '.join(NUMBERS)}"
+            f'--marker "{pattern[:100]}": unknown group {", ".join(sorted(unknown))}', f"use {', '.join(NUMBERS)}"
         )
     return rule

@@ -38,6 +38,7 @@ _AGAIN = "export or copy it again"
 _COMPUTED = (2, 3)
 """What PRAGMA table_xinfo says of columns that are computed from others (https://www.sqlite.org/pragma.html)."""
 _LONGEST_REASON = 200
+_VIEWS = "SELECT name FROM sqlite_master WHERE type = 'view'"
 
 
 class Database:
@@ -85,6 +86,7 @@ class Database:
         """Table → columns, all in lower case. Raises SourceError for computed columns: no profiler has them, and a row
         of them may be of any size."""
         schema: dict[str, frozenset[str]] = {}
+        self._views = {str(name).lower() for (name,) in self._rows.execute(_VIEWS)}
         for (table,) in self._rows.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
             columns = self._rows.execute(f"PRAGMA table_xinfo({_name(table)})").fetchall()
             if any(hidden in _COMPUTED for *_, hidden in columns):
@@ -113,7 +115,10 @@ class Database:
         return frozenset(self._schema)
 
     def has(self, table: str, *columns: str) -> bool:
-        """Whether there is such a table with these columns. Case does not count, as in SQL."""
+        """Whether there is such a table with these columns. Case does not count, as in SQL. Raises SourceError for a
+        view in its place: no profiler writes one, and it may have rows without end."""
+        if table.lower() in self._views:
+            raise SourceError(self.path, f'the table "{table}" is a view', _AGAIN)
         known = self._schema.get(table.lower())
         return known is not None and known >= {column.lower() for column in columns}
 
