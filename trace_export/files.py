@@ -50,6 +50,14 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+def real_path(path: Path) -> Path:
+    """`path` without links; as it is where they lead round in a circle."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):  # until Python 3.13 the latter
+        return path.absolute()
+
+
 def open_file(path: Path) -> BufferedReader:
     """The regular file at `path`, or that a link there leads to, for reading.
 

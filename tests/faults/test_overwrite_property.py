@@ -171,6 +171,8 @@ def options(world: World, logs: Path) -> None:
         if place.is_file():
             given += ["--align", place]
             world.inputs.append(place)
+    if name == "compare":
+        given += ["--steps-a", "0-9"]
     if name in ("export", "report") and chance.random() < 0.2:
         rules = root / chance.choice(["logs", "out"]) / chance.choice(["rules.toml", "x.csv"])
         if not os.path.lexists(rules):

@@ -177,6 +177,15 @@ def test_a_path_that_is_too_long_for_any_file(what: str, logs: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("what", PLACES)
+def test_a_link_to_itself(what: str, logs: Path, tmp_path: Path) -> None:
+    for name in ("x", "x.csv", "x.json", "x.html", "x.toml"):
+        (tmp_path / name).symlink_to(name)
+    ended = command(*PLACES[what](logs, tmp_path / "x"))
+    assert ended.returncode in (1, 2), ended
+    assert str(tmp_path / "x") in ended.stderr
+
+
+@pytest.mark.parametrize("what", PLACES)
 def test_a_path_in_a_folder_without_permission(
     what: str, without_rights: list[str], logs: Path, tmp_path: Path
 ) -> None:

@@ -137,6 +137,21 @@ def test_whether_it_may_be_replaced_is_asked_at_the_last_moment(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("way")
+def test_a_file_that_comes_after_the_last_check_stays(tmp_path: Path) -> None:
+    target = tmp_path / "a.json"
+
+    def check(path: Path) -> None:
+        if path.exists():
+            raise OutputError(path, "is not ours")
+        path.write_text("theirs")
+
+    with pytest.raises(OutputError, match="is not ours"), replacing(target, check) as temporary:
+        temporary.write_text("new")
+    assert target.read_text() == "theirs"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.usefixtures("way")
 def test_no_name_can_be_foreseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All names that it makes differ from run to run, and nothing of another process is opened, followed or removed."""
     before = {f".a.json.{os.getpid()}.tmp", f"{PREFIX}0123"}
@@ -151,6 +166,7 @@ def test_no_name_can_be_foreseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return replace(self, to)
 
     monkeypatch.setattr(Path, "replace", noted)
+    (tmp_path / "a.json").write_text("old")
     for _ in range(2):
         with replacing(tmp_path / "a.json", free) as temporary:
             temporary.write_text("new")

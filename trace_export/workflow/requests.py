@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from trace_export.errors import UsageError
+from trace_export.files import real_path
 from trace_export.pipeline import completeness
 from trace_export.pipeline.interpret import interpret, interpret_table
 from trace_export.selection import Selection
@@ -106,7 +107,7 @@ def compare(
     """Two runs, and the files of one chart of both if there is an `output`. Raises as `export` does, and UsageError for
     a run beside itself."""
     one, other = wanted
-    places = [(wish.source.log_dir.resolve(), wish.source.files) for wish in wanted]
+    places = [(real_path(wish.source.log_dir), wish.source.files) for wish in wanted]
     if places[0] == places[1] and one.part == other.part:
         what = f"{one.source.log_dir} would be compared with itself"
         raise UsageError(what, "name another folder, or other steps of each with steps_a and steps_b")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -22,8 +23,8 @@ def replacing(path: Path, check: Callable[[Path], None], named: bool = False) ->
     Where the system can (Linux, most local file systems) it leads to a file without a name, of which nothing is left
     however the process ends. Else, and where `named` asks for it, it lies in a hidden folder beside `path`, which
     nobody else may enter; that one is removed when the block fails, but not when the process is killed. Right before
-    the file gets its name, `check(path)` is called and may raise. Raises OutputError when the file cannot be written
-    (folder read-only, disk full, ...).
+    the file gets its name, `check(path)` is called and may raise; again where a file came there in the meantime.
+    Raises OutputError when the file cannot be written (folder read-only, disk full, ...).
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,12 +34,12 @@ def replacing(path: Path, check: Callable[[Path], None], named: bool = False) ->
                 temporary = Path(folder, path.name)
                 yield temporary
                 check(path)
-                temporary.replace(path)
+                _named(temporary, path, check)
         else:
             with os.fdopen(descriptor, "rb"):  # closes it at the end
                 yield _opened(descriptor)
                 check(path)
-                _name(descriptor, path)
+                _name(descriptor, path, check)
     except OSError as error:
         reason = error.strerror or str(error)
         raise OutputError(path, f"cannot be written: {reason}", "name another place with --out") from error
@@ -63,8 +64,14 @@ def _opened(descriptor: int) -> Path:
     return Path(f"/proc/self/fd/{descriptor}")
 
 
-def _name(descriptor: int, path: Path) -> None:
-    """Gives the file the name `path`. A link cannot replace a file, so it first gets a random name."""
+def _name(descriptor: int, path: Path, check: Callable[[Path], None]) -> None:
+    """Gives the file the name `path`. A link replaces nothing, so where there is a file the new one first gets a random
+    name; one that came since the last check is checked, too."""
+    try:
+        os.link(_opened(descriptor), path, src_dir_fd=descriptor)
+        return
+    except FileExistsError:
+        check(path)
     beside = path.with_name(PREFIX + secrets.token_hex(8))
     os.link(_opened(descriptor), beside, src_dir_fd=descriptor)  # with a folder given, links are followed
     try:
@@ -72,3 +79,13 @@ def _name(descriptor: int, path: Path) -> None:
     except BaseException:
         beside.unlink()
         raise
+
+
+def _named(temporary: Path, path: Path, check: Callable[[Path], None]) -> None:
+    """The same for a file that has a name."""
+    try:
+        path.hardlink_to(temporary)
+    except OSError as error:  # there is a file, or the file system has no such links
+        if error.errno == errno.EEXIST:
+            check(path)
+        temporary.replace(path)
