@@ -1,11 +1,13 @@
 """How fast Nsight Systems exports are read, as ratios against a plain SQLite scan in the same run.
 
-    python tests/benchmarks/bench_nsys.py [--kernels 250000,1000000]
+    python tests/benchmarks/bench_nsys.py [--kernels 250000,1000000] [--unmarked]
 
 Makes exports of 8 processes with nested ranges, 2.75 calls for each kernel, and prints for each size: the time of the
 scan (all columns that are needed, summed by SQLite), the ratios of the reader alone and of the whole command with both
 trace files, the command's peak memory, and whether every block is exact. Then the same rows in four files, with one job
-and with one for each core. On a busy machine the ratios of processor time say more than those of the clock.
+and with one for each core. With `--unmarked` only how much longer the reader takes, and what memory, when it ignores
+the names of the same passes and finds them from their launches. On a busy machine the ratios of processor time say more
+than those of the clock.
 """
 
 from __future__ import annotations
@@ -47,15 +49,24 @@ import sys
 from pathlib import Path
 from trace_export.sources.nsys.reader import read
 from trace_export.sources.source import ReadOptions, Source
-read(Source("nsys", Path(sys.argv[1]), "host"), ReadOptions())
+profile = read(Source("nsys", Path(sys.argv[1]), "host"), ReadOptions(infer=sys.argv[2]))
+profile.spans.select("rank", "kind", "start_ns", "end_ns").sort("rank", "start_ns").write_csv(sys.argv[3])
 """
+NAMES = (
+    "gemm", "cudaLaunchKernel_v7000", "cuLaunchKernelEx", "cudaEventRecord_v3020", "cudaDeviceSynchronize_v3020",
+    "FusedAdam", *(f"kernel_{n}" for n in range(12)),
+)  # fmt: skip
+OPTIMIZER, OTHERS = 5, 6
+"""Places in NAMES."""
+SYNCHRONIZE, UPDATE = 10**8, 10**9
+"""Where the correlation ids of waits and of the optimizer's launches begin."""
 
 
 def make(path: Path, kernels: int, processes: Iterable[int] = range(PROCESSES)) -> pl.DataFrame:
     """An export with about `kernels` kernels over all processes; the truth: rank, marker, start_ns, end_ns."""
     blocks = max(1, round(kernels / PROCESSES / PER_BLOCK))
     export = Export()
-    names = [export.string(n) for n in ("gemm", "cudaLaunchKernel_v7000", "cuLaunchKernelEx", "cudaEventRecord_v3020")]
+    names = [export.string(n) for n in NAMES]
     for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
         export.rows[table] = []
     export.write(path)
@@ -96,6 +107,7 @@ def step(rank: int, blocks: np.ndarray, names: list[int]) -> tuple[Rows, Rows, R
         text = f"{kind}{block // 3 % MICROBATCHES}.0.0"
         mark(at, at + PERIOD - GAP // 2, text)
         launcher = thread + 9 if kind == "B" else thread
+        calls.append((at - 500, at - 300, 0, thread, SYNCHRONIZE + block, names[4], 0))
         launch = at + 10_000 + rank + CALL * np.arange(PER_BLOCK)
         correlation = 1_000 + 3 * (block * PER_BLOCK + np.arange(PER_BLOCK))
         for j in range(INNER):
@@ -106,9 +118,14 @@ def step(rank: int, blocks: np.ndarray, names: list[int]) -> tuple[Rows, Rows, R
             calls.append((t + 2_500, t + 3_000, 0, launcher, c + 1, names[3], 0))
             if i % 4:
                 calls.append((t + 3_500, t + 4_000, 0, launcher, c + 2, names[3], 0))
-            kernels.append((t + 30_000, t + 34_000, rank, 1, 7, c, VM | process << 24, gemm, gemm, None))
+            name = gemm if kind == "W" or i % 3 == 0 else names[OTHERS + i % 12]
+            kernels.append((t + 30_000, t + 34_000, rank, 1, 7, c, VM | process << 24, name, name, None))
         first, last = int(launch[0]) + 30_000, int(launch[-1]) + 34_000
         truth.append((rank, text, Export.epoch_ns + first, Export.epoch_ns + last))
+    end, c = int(blocks[-1] + 1) * PERIOD, UPDATE + int(blocks[-1])
+    calls.append((end - 900, end - 800, 0, thread, c, names[1], 0))
+    update = names[OPTIMIZER]
+    kernels.append((end - 700, end - 600, rank, 1, 7, c, VM | process << 24, update, update, None))
     return ranges, calls, kernels, truth
 
 
@@ -157,7 +174,7 @@ def report(kernels: int, folder: Path) -> None:
     truth = make(path, kernels)
     export = [sys.executable, "-m", "trace_export", "--log_dir", str(path.parent), "--out", str(folder / "out")]
     unit = best([scan_cost(path) for _ in range(ROUNDS)])
-    reader = best([cost([sys.executable, "-c", READ, str(path)]) for _ in range(ROUNDS)])
+    reader = best([cost(read_command(path, "auto")) for _ in range(ROUNDS)])
     whole = best([cost(export) for _ in range(ROUNDS)])
     cost([*export, "--format", "parquet", "--align", "none"])
     got = pl.read_parquet(folder / "out" / "pipeline_profile.parquet").select(truth.columns)
@@ -166,6 +183,26 @@ def report(kernels: int, folder: Path) -> None:
         f"{truth.height * PER_BLOCK:,} kernels, {path.stat().st_size / 1e6:.0f} MB: scan {unit.wall:.2f} s; "
         f"reader {reader / unit}; whole command {whole / unit}, {whole.wall:.2f} s, {whole.memory} MB; "
         f"{truth.height} blocks {'exact' if exact else 'WRONG'}",
+        flush=True,
+    )
+
+
+def read_command(path: Path, infer: str) -> list[str]:
+    return [sys.executable, "-c", READ, str(path), infer, str(path.with_suffix(f".{infer}.csv"))]
+
+
+def report_unmarked(kernels: int, folder: Path) -> None:
+    path = folder / "node0.sqlite"
+    folder.mkdir(parents=True)
+    whole = 3 * MICROBATCHES * PROCESSES * PER_BLOCK
+    make(path, max(1, round(kernels / whole)) * whole)
+    rounds = [(cost(read_command(path, "auto")), cost(read_command(path, "only"))) for _ in range(ROUNDS)]
+    marked, inferred = (best([pair[side] for pair in rounds]) for side in (0, 1))
+    names, launches = (pl.read_csv(path.with_suffix(f".{infer}.csv")) for infer in ("auto", "only"))
+    same = names.equals(launches.filter(pl.col("kind") != "OPT"))
+    print(
+        f"{kernels:,} kernels: without names {inferred / marked}, {inferred.wall:.2f} s, {inferred.memory} MB "
+        f"(with names {marked.memory} MB); {names.height} blocks {'the same' if same else 'DIFFER'}",
         flush=True,
     )
 
@@ -182,11 +219,15 @@ def report_jobs(kernels: int, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernels", default="250000,1000000", help="numbers of kernels, comma-separated")
-    sizes = [int(n) for n in parser.parse_args().kernels.split(",")]
+    parser.add_argument("--unmarked", action="store_true", help="compare with blocks that are found without names")
+    arguments = parser.parse_args()
+    sizes = [int(n) for n in arguments.kernels.split(",")]
     compileall.compile_dir(ROOT / "trace_export", quiet=1)  # as an installed package is
     with tempfile.TemporaryDirectory() as name:
         for size in sizes:
-            report(size, Path(name) / str(size))
+            (report_unmarked if arguments.unmarked else report)(size, Path(name) / str(size))
+        if arguments.unmarked:
+            return
         report_jobs(sizes[-1], Path(name) / "jobs")
 
 
