@@ -34,7 +34,7 @@ def open_trace(
 
     idle_s = nanoseconds(timeout, "timeout") / 1e9
     if idle_s <= 0:
-        raise UsageError(f"--timeout {timeout} must be above 0", "give a positive time, such as 90s")
+        raise UsageError(f'"{timeout}" is not above 0', "give a positive time, such as 90s", parameter="timeout")
     file = trace_in(file)
     view = first_step(file)
     with serve.with_bundled_ui(file) if offline else serve.for_public_ui(file) as server:

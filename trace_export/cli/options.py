@@ -29,11 +29,11 @@ Folder = Annotated[
 ]
 Pp = Annotated[
     int | None,
-    typer.Option(help="Number of pipeline stages, where the profiles do not record it.", min=1, show_default=False),
+    typer.Option(help="Number of pipeline stages, where the profiles do not record it.", show_default=False),
 ]
-Tp = Annotated[int | None, typer.Option(help="Tensor-parallel size.", min=1, show_default=False)]
-Dp = Annotated[int | None, typer.Option(help="Data-parallel size.", min=1, show_default=False)]
-Cp = Annotated[int | None, typer.Option(help="Context-parallel size.", min=1, show_default=False)]
+Tp = Annotated[int | None, typer.Option(help="Tensor-parallel size.", show_default=False)]
+Dp = Annotated[int | None, typer.Option(help="Data-parallel size.", show_default=False)]
+Cp = Annotated[int | None, typer.Option(help="Context-parallel size.", show_default=False)]
 Formats = Annotated[
     str,
     typer.Option(
@@ -59,9 +59,7 @@ FollowLinks = Annotated[
 ]
 Jobs = Annotated[
     int | None,
-    typer.Option(
-        help="Number of reader processes; default: chosen from the size of the data.", min=1, show_default=False
-    ),
+    typer.Option(help="Number of reader processes; default: chosen from the size of the data.", show_default=False),
 ]
 Devices = Annotated[
     str, typer.Option(help="Local worker indexes on each machine: 0,1,2,3 or 0-3 or all.", metavar="LIST")
@@ -178,7 +176,7 @@ class Drawing:
     ] = "blocks"
     max_slices: Annotated[
         int | None,
-        typer.Option("--max-slices", help="Split a larger trace into files of whole steps.", min=1, show_default=False),
+        typer.Option("--max-slices", help="Split a larger trace into files of whole steps.", show_default=False),
     ] = None
     step_task_info: Annotated[
         bool,

@@ -24,10 +24,8 @@ def simulate(
             autocompletion=choosing.schedules,
         ),
     ],
-    stages: Annotated[int, typer.Option(help="Ranks of the pipeline.", min=1)],
-    microbatches: Annotated[
-        int, typer.Option("--microbatches", "--micro-batches", help="Micro-batches of a step.", min=1)
-    ],
+    stages: Annotated[int, typer.Option(help="Ranks of the pipeline.")],
+    microbatches: Annotated[int, typer.Option("--microbatches", "--micro-batches", help="Micro-batches of a step.")],
     chunks: Annotated[
         int | None, typer.Option(help="Model chunks per rank, where the schedule has several.", show_default=False)
     ] = None,
@@ -41,7 +39,7 @@ def simulate(
         ),
     ] = "",
     comm: Annotated[str, typer.Option(help="Time of a transfer to another stage.", metavar="TIME")] = "0ms",
-    overlap: Annotated[float, typer.Option(help="Duration of a fused F/B, as a fraction of F plus B.", min=0)] = 1.0,
+    overlap: Annotated[float, typer.Option(help="Duration of a fused F/B, as a fraction of F plus B.")] = 1.0,
     formats: opt.Formats = opt.FORMATS,
     path: Annotated[Path, typer.Option("--out", help="Folder or file to write to.", metavar="PATH")] = Path(),
     force: opt.Force = False,

@@ -39,7 +39,8 @@ class Cluster:
                 continue
             machine, colon, folder = entry.partition(":")
             if not (machine and colon and folder):
-                raise UsageError(f'--at "{entry}" is not MACHINE:FOLDER', "write it like --at node1:/scratch/profiles")
+                what = f'"{entry}" is not MACHINE:FOLDER'
+                raise UsageError(what, "write it like node1:/scratch/profiles", parameter="at")
             folders.append((machine, Path(folder)))
         return Cluster(address, tuple(folders), plans)
 
@@ -50,8 +51,8 @@ def _plan(file: Path) -> list[tuple[str, Path]]:
         named = [(m, [f] if isinstance(f, str) else f) for m, f in machines.items()]
         return [(machine, Path(folder)) for machine, folders in named for folder in folders]
     except OSError as error:
-        raise UsageError(f"--at {file}: cannot be read ({error.strerror})") from error
+        raise UsageError(f"{file}: cannot be read ({error.strerror})", parameter="at") from error
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         why = f" ({error})" if isinstance(error, ValueError) else ""
         remedy = 'it needs a table [machines] with lines like node1 = "/scratch/profiles"'
-        raise UsageError(f"--at {file}: is not a plan{why}", remedy) from error
+        raise UsageError(f"{file}: is not a plan{why}", remedy, parameter="at") from error

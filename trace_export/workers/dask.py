@@ -85,7 +85,8 @@ def in_each_folder(
         for name, folder in cluster.folders:
             if name != EVERY and not any(worker.is_called(name) for worker in workers):
                 there = ", ".join(sorted({worker.host for worker in workers}))
-                raise UsageError(f"--at {name}: no worker of the cluster has this name", f"hosts there: {there}")
+                what = f"{name}: no worker of the cluster has this name"
+                raise UsageError(what, f"hosts there: {there}", parameter="at")
             hosts = {worker.ip: worker.host for worker in reversed(workers)}
             names = [name] if name != EVERY else list(hosts.values())[::-1]
             places += [Place(folder, machine) for machine in names]

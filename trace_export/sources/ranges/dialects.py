@@ -154,7 +154,7 @@ class Dialects:
                 rule, text = wrong.select("rule", name).row(0)
                 what = f'the group {name} matched "{text[:40]}", not a number of up to 9 digits'
                 remedy = rf"write the group as (?P<{name}>\d+)"
-                raise UsageError(f'--marker "{self.rules[rule].pattern}": {what}', remedy)
+                raise UsageError(f'"{self.rules[rule].pattern}": {what}', remedy, parameter="markers")
 
 
 @lru_cache(maxsize=8)
@@ -164,7 +164,8 @@ def _dialects(rules: tuple[Rule, ...]) -> Dialects:
     try:
         dialects.parse(pl.Series([""]))
     except pl.exceptions.ComputeError as error:
-        raise UsageError("--marker: the patterns are too large together", "write fewer or shorter ones") from error
+        what = "the patterns are too large together"
+        raise UsageError(what, "write fewer or shorter ones", parameter="markers") from error
     return dialects
 
 

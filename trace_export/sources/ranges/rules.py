@@ -128,10 +128,8 @@ def user_rules(marker: str) -> list[Rule]:
         content = read_toml(path)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(
-            f'--marker "{marker[:100]}": neither REGEX=>KIND nor a readable TOML file ({why})',
-            r"write it like --marker 'fwd(?P<microbatch>\d+)=>F'",
-        ) from error
+        what = f'"{marker[:100]}" is neither REGEX=>KIND nor a readable TOML file ({why})'
+        raise UsageError(what, r"write it like 'fwd(?P<microbatch>\d+)=>F'", parameter="markers") from error
     entries = content.get("marker")
     if not isinstance(entries, list) or not all(isinstance(e, dict) and set(e) == {"pattern", "kind"} for e in entries):
         raise UsageError(f"{path}: is not a file of marker rules", 'write tables [[marker]] with "pattern" and "kind"')
@@ -140,9 +138,8 @@ def user_rules(marker: str) -> list[Rule]:
 
 def _user_rule(pattern: str, kind: str) -> Rule:
     if kind not in _USER_KINDS:
-        raise UsageError(
-            f'--marker "{pattern[:100]}": there is no kind "{kind}"', f"use one of {', '.join(_USER_KINDS)}"
-        )
+        what = f'"{pattern[:100]}": there is no kind "{kind}"'
+        raise UsageError(what, f"use one of {', '.join(_USER_KINDS)}", parameter="markers")
     role, value = _USER_KINDS[kind]
     rule = Rule("user", pattern, role, value)
     try:
@@ -151,9 +148,8 @@ def _user_rule(pattern: str, kind: str) -> Rule:
         )
     except pl.exceptions.ComputeError as error:
         reason = str(error).rpartition("error: ")[2].partition("\n")[0]
-        raise UsageError(f'--marker "{pattern[:100]}": invalid regular expression ({reason})') from error
+        raise UsageError(f'"{pattern[:100]}": invalid regular expression ({reason})', parameter="markers") from error
     if unknown := {name for name in alone if not name.isdecimal()} - set(NUMBERS):
-        raise UsageError(
-            f'--marker "{pattern[:100]}": unknown group {", ".join(sorted(unknown))}', f"use {', '.join(NUMBERS)}"
-        )
+        what = f'"{pattern[:100]}": unknown group {", ".join(sorted(unknown))}'
+        raise UsageError(what, f"use {', '.join(NUMBERS)}", parameter="markers")
     return rule
