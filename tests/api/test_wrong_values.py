@@ -96,6 +96,7 @@ CALLS: list[tuple[Callable[[Run], object], str]] = [
     (lambda run: run.write("a.svg", formats=[]), "formats: names nothing; choose from perfetto, chrome"),
     (lambda run: run.write("a.svg", formats=["gif"]), 'formats: "gif" is unknown'),  # type: ignore[list-item]
     (lambda run: run.write("a.svg", "svg,png"), "path: a.svg is one file, and there are 2 formats"),
+    (lambda run: run.write("a.parquet", "svg"), "path: a.parquet is not the name of a file in the format svg"),
     (
         lambda run: run.write("chart.xyz"),
         r"path: chart\.xyz is neither a folder nor a file whose name tells a format \(\.pftrace",

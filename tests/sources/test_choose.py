@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import polars as pl
@@ -50,7 +51,7 @@ def test_the_command_line_prints_one_line_for_a_range_of_devices(samples: Path, 
 
 
 @pytest.mark.parametrize(("sample", "command"), [("nsys/two_hosts", "nsys"), ("kineto/two_hosts", "kineto")])
-def test_devices_of_sources_that_tell_their_ranks_only_when_read(
+def test_devices_of_sources_whose_ranks_are_known_after_reading(
     sample: str, command: str, samples: Path, run_cli: Cli, tmp_path: Path
 ) -> None:
     """Ranks 0 and 1 ran on one host, 2 and 3 on the other."""
@@ -92,10 +93,24 @@ def test_an_unknown_family_names_the_known_ones() -> None:
         choose(logs("a"), Path("logs"), family="Paddle")
 
 
-def test_an_empty_folder_is_told_everything_that_was_looked_for() -> None:
+def test_the_error_of_an_empty_folder_names_all_files_looked_for() -> None:
     everything = str(nothing_found(Found(()), Path("logs")))
     assert all(row.files in everything for row in FORMATS)
     assert str(nothing_found(Found(()), Path("logs"), family="kineto")) == (
         "logs: no kineto profile in this folder; looked for *.json, *.json.gz and *.pftrace of torch.profiler; "
         "trace-export howto kineto says how to collect one"
     )
+
+
+def test_a_device_whose_lower_neighbour_was_not_recorded_keeps_its_number(
+    samples: Path, run_cli: Cli, tmp_path: Path
+) -> None:
+    """Of the ranks 0-1 and 2-3 on two hosts only 1, 2 and 3 are there: 1 is still device 1 of its host."""
+    whole, part = samples / "ascend", tmp_path / "logs"
+    shutil.copytree(whole, part)
+    first = min(part.rglob("*_0.db"))
+    shutil.rmtree(first.parent.parent)
+    done = run_cli(part, "--devices", "1", "--out", tmp_path, "--format", "parquet", "--quiet")
+    assert done.returncode == 0, done.stderr
+    ranks = pl.read_parquet(tmp_path / "pipeline_profile.parquet")["rank"].unique().sort()
+    assert ranks.to_list() == [1, 3]

@@ -177,7 +177,7 @@ def rows_of(path: Path) -> list[tuple[object, ...]]:
     [
         (None, None, ["a:b"], "at: .* no scheduler is given"),
         ("logs", "tcp://x:1", ["a:b"], "at: both folders of machines and a log_dir are given"),
-        (None, "tcp://x:1", ["nonsense"], '--at "nonsense" is not MACHINE:FOLDER'),
+        (None, "tcp://x:1", ["nonsense"], 'at: "nonsense" is not MACHINE:FOLDER'),
         (None, "tcp://x:1", ["absent.toml"], "absent.toml: cannot be read"),
         (None, "tcp://x:1", ["broken.toml"], "broken.toml: is not a plan"),
     ],

@@ -9,10 +9,11 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError, path_text
-from trace_export.model import Profile
+from trace_export.model import INT, Profile
 from trace_export.selection import Numbers
 from trace_export.sources.folders import Found
 from trace_export.sources.formats import commands, of_command, of_kind
+from trace_export.sources.shared.local_ranks import local_ranks
 from trace_export.sources.source import Source
 
 NAMED_FILES = 3
@@ -57,13 +58,13 @@ def choose(
 def on_devices(
     profile: Profile, log_dir: Path, devices: Numbers, chosen: Iterable[Source]
 ) -> tuple[Profile, list[TraceExportError]]:
-    """Only the ranks that are one of `devices` of their host, counted in the order of their numbers, and for each host
-    an error that names the devices that it has no rank of. Ranks of the sources among `chosen` whose place on their
-    host was known before stay as they are."""
+    """Only the ranks that are one of `devices` of their host (`local_ranks`), and for each host an error that names the
+    devices that it has no rank of. Ranks of the sources among `chosen` whose place on their host was known before stay
+    as they are."""
     open_sources = pl.Series([path_text(s.path) for s in chosen if s.local_rank is None], dtype=pl.String)
     undecided = pl.col("source").is_in(open_sources.implode())
-    place = pl.int_range(pl.len()).over("host", order_by="rank")
-    counted = profile.ranks.with_columns(device_of_host=place)
+    places = local_ranks(profile.ranks["host"].to_list(), profile.ranks["rank"].to_list())
+    counted = profile.ranks.with_columns(device_of_host=pl.Series(places, dtype=INT))
     kept = counted.filter(~undecided | devices.holds("device_of_host")).drop("device_of_host")
     tables = {
         name: getattr(profile, name).join(kept, on="rank", how="semi", maintain_order="left")

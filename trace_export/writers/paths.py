@@ -21,12 +21,16 @@ def output_paths(
 ) -> dict[Format, Path]:
     """Format → the file it goes to: `out`, where that names a file, else a file in `output_folder`.
 
-    Raises UsageError for one file for several formats.
+    Raises UsageError for one file for several formats, or for a format that its name does not have.
     """
     if out is not None and _names_a_file(out):
         if len(formats) != 1:
             what = f"{out} is one file, and there are {len(formats)} formats: {', '.join(formats)}"
             raise UsageError(what, "give a folder, or one format", parameter="path")
+        extension = BY_NAME[formats[0]].extension
+        if not _ends_in(out, extension):
+            what = f"{out} is not the name of a file in the format {formats[0]}"
+            raise UsageError(what, f"let it end in .{extension}, or choose the format of its name", parameter="path")
         return {formats[0]: out}
     folder = output_folder(out, log_dir)
     return {name: folder / _file_name(name, gzip) for name in formats}
@@ -46,8 +50,11 @@ def alignment_path(out: Path | None, log_dir: Path) -> Path | None:
 
 
 def _names_a_file(out: Path) -> bool:
-    suffixes = tuple(f".{known.extension}" for known in OUTPUT_FORMATS)
-    return out.name.removesuffix(".gz").endswith(suffixes) and not is_folder(out)
+    return any(_ends_in(out, known.extension) for known in OUTPUT_FORMATS) and not is_folder(out)
+
+
+def _ends_in(out: Path, extension: str) -> bool:
+    return out.name.removesuffix(".gz").endswith(f".{extension}")
 
 
 def _file_name(name: Format, gzip: bool) -> str:

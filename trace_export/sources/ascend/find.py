@@ -8,15 +8,15 @@ layout: https://gitcode.com/Ascend/msprof-analyze and the profiler's own guide.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from trace_export.model import Note
 from trace_export.sources.ascend.metadata import boot_epoch, json_file, whole
 from trace_export.sources.folders import Folder, Found, Unrecognised
+from trace_export.sources.shared.local_ranks import local_ranks
 from trace_export.sources.source import Source
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
@@ -210,7 +210,6 @@ def _placed(root: Path, captures: Sequence[_Capture]) -> tuple[Source, ...]:
     """`captures` as sources with their hosts: by boot time, else the name in the folder's name, else the top folder."""
     hosts: dict[str, int] = {}
     boots: dict[int, list[tuple[int, int, str]]] = {}  # multiple of SAME_BOOT_NS → (which capture, boot, host)
-    captured: Counter[str] = Counter()
     named: dict[str, int] = {}
     sources: list[Source] = []
     for capture in captures:
@@ -223,9 +222,9 @@ def _placed(root: Path, captures: Sequence[_Capture]) -> tuple[Source, ...]:
             name = min(near)[1] if near else _unlike(name, named)
             boots.setdefault(about, []).append((len(sources), boot, name))
         machine = hosts.setdefault(name, len(hosts))
-        sources.append(Source(capture.kind, capture.path, name, machine, rank=capture.rank, local_rank=captured[name]))
-        captured[name] += 1
-    return tuple(sources)
+        sources.append(Source(capture.kind, capture.path, name, machine, rank=capture.rank))
+    places = local_ranks([source.host for source in sources], [source.rank for source in sources])
+    return tuple(replace(source, local_rank=place) for source, place in zip(sources, places, strict=True))
 
 
 def _unlike(name: str, named: dict[str, int]) -> str:
