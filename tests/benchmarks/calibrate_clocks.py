@@ -1,6 +1,6 @@
 """What the thresholds of the clock fit do on simulated runs whose true clocks are known.
 
-    python tests/benchmarks/calibrate_clocks.py [uncertainty|start|asymmetry|tolerances ...] [--runs 60]
+    python tests/benchmarks/calibrate_clocks.py [uncertainty|start|asymmetry|tolerances|offsets ...] [--runs 60]
 
 Each experiment prints one row per value of a threshold. The runs are those of tests/support/clock_runs.py: pipelines
 with 2 to 6 stages, 1 or 2 replicas, 1 to 12 micro-batches and 1 to 3 steps, offsets of up to 10 s, drifts of up to
@@ -213,8 +213,19 @@ def tolerances(runs: int) -> list[Row]:
     ]
 
 
+def offsets(runs: int) -> list[Row]:
+    """CONTRADICTION of pipeline/messages.py and CLEARLY of window_offsets.py: which pairs of cut windows are found."""
+    rows = []
+    for name, values in (("CONTRADICTION", (0, 1, 10, 50, 1000)), ("CLEARLY", (1.0, 1.5, 3.0, 6.0, 20.0))):
+        for value in values:
+            with setting(messages, **{name: value}):
+                rows.append({"threshold": f"{name} = {value:g}"} | pairings(runs))
+    return rows
+
+
 EXPERIMENTS: dict[str, Callable[[int], list[Row]]] = {
     "uncertainty": within_sd, "start": first_round, "asymmetry": asymmetry, "tolerances": tolerances,
+    "offsets": offsets,
 }  # fmt: skip
 
 

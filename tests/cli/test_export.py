@@ -132,7 +132,7 @@ def test_one_file_as_output(run_cli: Cli, samples: Path, tmp_path: Path) -> None
     assert [p.name for p in tmp_path.iterdir()] == ["chart.json.gz"]
 
 
-def test_no_colours_when_nobody_looks(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+def test_no_colours_without_a_terminal(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
     result = run_cli(samples / "paddle" / "single", "--out", tmp_path)
     assert "\x1b" not in result.stdout + result.stderr
 

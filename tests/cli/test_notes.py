@@ -28,7 +28,7 @@ def test_warnings_come_first_and_details_on_request(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err.endswith("detail: sound [c]\n")
 
 
-def test_what_every_host_says_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_note_of_every_host_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     hosts = [Note("outside", "note", f"tasks outside ({share}%)", f"/logs/node{n}.sqlite", 48 + n)
              for n, share in enumerate([0.2, 0.3, 1])]  # fmt: skip
     terminal.notes([*hosts, Note("outside", "note", "tasks outside elsewhere", "/logs/node9.sqlite")])

@@ -98,7 +98,7 @@ def test_serves_to_the_public_ui_and_ends(trace: Path, run_cli: Cli) -> None:
         assert process.wait(timeout=10) == 0
 
 
-def test_nobody_comes(trace: Path) -> None:
+def test_open_ends_when_no_browser_asks(trace: Path) -> None:
     with command(trace, "--offline", "--no-browser", "--timeout", "300ms") as process:
         _, errors = process.communicate(timeout=20)
         assert process.returncode == 1

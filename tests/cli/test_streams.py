@@ -50,9 +50,7 @@ def redirected(redirection: str, *arguments: object, **environment: str) -> subp
         ("export", ">&- 2>&-", ""),
     ],
 )
-def test_an_output_that_takes_nothing_is_an_error(
-    command: str, redirection: str, said: str, logs: Path, tmp_path: Path
-) -> None:
+def test_a_closed_output_is_an_error(command: str, redirection: str, said: str, logs: Path, tmp_path: Path) -> None:
     where = {"export": [logs, "--out", tmp_path / "out"], "howto": ["nsys"]}.get(command, [logs])
     done = redirected(redirection, command, *where)
     assert done.returncode == 1
@@ -63,7 +61,7 @@ def test_an_output_that_takes_nothing_is_an_error(
 
 
 @pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-", "<&- 2>&-"])
-def test_messages_that_nobody_can_read_stop_nothing(redirection: str, logs: Path, tmp_path: Path) -> None:
+def test_a_closed_stderr_does_not_stop_the_export(redirection: str, logs: Path, tmp_path: Path) -> None:
     done = redirected(redirection, logs, "--out", tmp_path / "out")
     assert done.returncode == 0
     assert "pipeline_profile.json" in done.stdout

@@ -64,7 +64,7 @@ def test_hosts_are_placed_where_they_belong(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "lags differ, seen by collectives"])
-def test_sparse_matrices_say_what_dense_ones_say(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sparse_and_dense_solvers_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     profile = with_messages(make(SCENARIOS[name][0]))
     dense = align(profile).clocks
     monkeypatch.setattr(problem, "FEW_HOSTS", 0)

@@ -80,8 +80,14 @@ def _kineto(folder: Path) -> None:
         at, ran = 100_000 * (i + 1), 10_000_000 * (i + 1)
         trace.range(at, at + 50_000, name, cat="cpu_op" if name.startswith("te:") else "user_annotation")
         trace.kernel(ran, ran + 1_234, trace.call(at + 7, thread="autograd"))
-    told = {"Collective name": "send", "Dst Rank": 1, "Process Group Name": "2", "dtype": "Half", "In msg nelems": 3}
-    trace.kernel(5, 99, trace.call(3), name="ncclDevKernel_SendRecv", **told)
+    recorded = {
+        "Collective name": "send",
+        "Dst Rank": 1,
+        "Process Group Name": "2",
+        "dtype": "Half",
+        "In msg nelems": 3,
+    }
+    trace.kernel(5, 99, trace.call(3), name="ncclDevKernel_SendRecv", **recorded)
     trace.write(folder / "one.pt.trace.json")
 
 

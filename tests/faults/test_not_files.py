@@ -153,9 +153,9 @@ def test_a_link_to_proc_is_not_walked(linked_run: Path, tmp_path: Path, run_cli:
     (linked_run / "proc").symlink_to("/proc")
     result = run_cli("--log_dir", linked_run, "--out", tmp_path / "out", "--json", timeout=HANGS_S)
     assert result.returncode == 0, result.stderr
-    told = {note["code"]: note for note in orjson.loads(result.stdout)["notes"]}
-    assert told["links-not-followed"]["count"] == 2
-    assert told["links-not-followed"]["where"] == str(linked_run / "machine0")
+    by_code = {note["code"]: note for note in orjson.loads(result.stdout)["notes"]}
+    assert by_code["links-not-followed"]["count"] == 2
+    assert by_code["links-not-followed"]["where"] == str(linked_run / "machine0")
 
 
 def test_an_exporter_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -253,11 +253,11 @@ def check(world: World, run: Callable[[World], CompletedProcess[str]]) -> Comple
         now = after.get(path)
         if now is not None and (now.lstat, now.content) == (was.lstat, was.content):
             continue
-        told = f"{path.relative_to(world.root)} changed: {world.arguments}: {ended}"
-        assert was.identity not in protected, f"an input, {told}"
-        assert was.marked or world.forced, told
-        assert now is not None and stat.S_ISREG(now.lstat[1]) and now.marked, told
-        assert stat.S_ISREG(was.lstat[1]) or stat.S_ISLNK(was.lstat[1]), told
+        sentence = f"{path.relative_to(world.root)} changed: {world.arguments}: {ended}"
+        assert was.identity not in protected, f"an input, {sentence}"
+        assert was.marked or world.forced, sentence
+        assert now is not None and stat.S_ISREG(now.lstat[1]) and now.marked, sentence
+        assert stat.S_ISREG(was.lstat[1]) or stat.S_ISLNK(was.lstat[1]), sentence
     names = ("pipeline_profile.", "pipeline_report.html", "clock_alignment.json", "ascend_", "one.", "x.")
     assert all(path.name.startswith(names) for path in after if path not in before), world.arguments
     assert not list(world.root.rglob(atomic.PREFIX + "*"))

@@ -90,9 +90,9 @@ def test_names_with_control_characters_reach_no_terminal(logs: Path, tmp_path: P
     (odd / "workerlog.2").write_text("\x1b[2J nothing here\n")
     result = run_cli("--log_dir", odd)
     assert result.returncode == 3, result.stderr
-    told = result.stdout + result.stderr
-    assert "\\n" in told and "\\x1b" in told
-    assert all(line.isprintable() for line in told.split("\n"))
+    printed = result.stdout + result.stderr
+    assert "\\n" in printed and "\\x1b" in printed
+    assert all(line.isprintable() for line in printed.split("\n"))
     assert orjson.loads((odd / "pipeline_profile.json").read_bytes())
 
 

@@ -104,12 +104,12 @@ def broken_ones(kind: str, file: Path) -> list[tuple[str, Callable[[], object]]]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in INPUTS if kind in CELLS or kind in PATTERNS])
-def test_impossible_times_are_told_and_not_drawn(kind: str, tmp_path: Path) -> None:
+def test_impossible_times_are_a_note_and_not_drawn(kind: str, tmp_path: Path) -> None:
     logs, out = tmp_path / "logs", tmp_path / "out"
     logs.mkdir()
     INPUTS[kind].make(logs)
     sound = drawn(logs, out).profile
-    told = {note.text for note in sound.notes}
+    noted = {note.text for note in sound.notes}
     drawings = 0
     for name in {file for file, _ in PATTERNS.get(kind, ())} or {INPUTS[kind].files[0]}:
         file = next(logs.rglob(name))
@@ -126,6 +126,6 @@ def test_impossible_times_are_told_and_not_drawn(kind: str, tmp_path: Path) -> N
             # Without its markers a run is inferred from kernels, which end a few milliseconds later.
             assert lengths(found) <= lengths(sound) + (10**9 if shifted else 10**7), what
             lost = found.spans.height < sound.spans.height
-            assert not lost or {note.text for note in found.notes} - told, f"{what}: lost without a word"
+            assert not lost or {note.text for note in found.notes} - noted, f"{what}: lost without a word"
         file.write_bytes(content)
     assert drawings

@@ -93,7 +93,7 @@ def test_one_f_one_b_counts_both_kinds(stages: int, microbatches: int) -> None:
 
 @pytest.mark.parametrize(("stages", "microbatches", "chunks"), [(2, 4, 2), (4, 8, 2), (2, 6, 3), (3, 7, 2), (4, 4, 2)])
 def test_interleaved_follows_the_table(stages: int, microbatches: int, chunks: int) -> None:
-    """Chunks are told from the leading forwards alone: nothing declares them."""
+    """Chunks are found by the leading forwards alone: nothing declares them."""
     words = [[interleaved(stages, s, microbatches, chunks)] for s in range(stages)]
     labelled = label(profile(words))
     table = megatron_table(stages, microbatches, chunks)
@@ -139,7 +139,7 @@ def test_a_clipped_end_counts_from_the_start(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(("stage", "first", "last"), [(3, 3, 12), (3, 1, 8), (3, 4, 7), (2, 3, 9), (1, 4, 9)])
-def test_the_stages_beside_tell_the_place_of_a_cut_step(stage: int, first: int, last: int) -> None:
+def test_a_truncated_step_is_located_by_the_adjacent_stages(stage: int, first: int, last: int) -> None:
     """A window that fits at several places of its stage's order; on a host of its own it stays open."""
     truth = [b for b in generate_paddle.blocks_of(4, 6, range(1), random.Random(2)) if b.kind != "OPT"]
     of_stage = sorted((b for b in truth if b.rank == stage), key=lambda b: b.start_ns)
@@ -178,7 +178,7 @@ def test_a_missing_block_does_not_blank_the_step() -> None:
     assert numbers(labelled, 0, "B", step=1)[-3:] == [(3, 0), (4, 0), (5, 0)]
 
 
-def test_unknown_order_is_numbered_in_order_and_told() -> None:
+def test_an_unknown_order_is_numbered_in_order_with_a_note() -> None:
     odd = label(profile([["FBFFFBBB"], ["FFBBFBFB"]]))
     for rank in range(2):
         assert [m for m, _ in numbers(odd, rank, "B")] == [0, 1, 2, 3]
@@ -196,8 +196,8 @@ DUALPIPEV = (
 def dualpipev(window: slice) -> tuple[Profile, list[tuple[str, int, int, int | None, int | None]]]:
     """A profile of the blocks in `window`, forwards with their number, and what their labels are."""
     rows, wanted = [], []
-    for place, (letter, *told) in enumerate(block.split() for block in DUALPIPEV[window]):
-        first, second = int(told[0]), int(told[1]) if told[1:] else None
+    for place, (letter, *digits) in enumerate(block.split() for block in DUALPIPEV[window]):
+        first, second = int(digits[0]), int(digits[1]) if digits[1:] else None
         kind = {"X": "FB", "L": "B"}.get(letter, letter)
         rows.append({"rank": 0, "step": 3, "kind": kind, "start_ns": 20 * place, "end_ns": 20 * place + 10,
                      "microbatch": first if letter in "FX" else None})  # fmt: skip
@@ -215,9 +215,9 @@ def test_dualpipev_whole() -> None:
     labelled = label(given_labels)
     columns = ["kind", "microbatch", "chunk", "microbatch_b", "chunk_b"]
     assert labelled.spans.select(columns).rows() == wanted
-    # A forward's number is recorded; all others are told by the order.
-    told = labelled.spans.select((pl.col("kind") == "F") == pl.col("labels").is_null())
-    assert told["kind"].all()
+    # A forward's number is recorded; all others follow from the order.
+    inferred = labelled.spans.select((pl.col("kind") == "F") == pl.col("labels").is_null())
+    assert inferred["kind"].all()
     names = ["warm-up", "interleaved forward", "1b1w1f", "overlap", "1b1overlap", "interleaved backward", "cool-down"]
     counts = dict(labelled.spans.group_by("phase").len().iter_rows())
     assert [counts[name] for name in names] == [2, 2, 4, 3, 3, 2, 2]
@@ -272,7 +272,7 @@ def test_steps_from_counts_where_the_last_stages_were_not_read(read: int) -> Non
     assert labelled.spans.sort("rank", "start_ns")["step"].to_list() == expected
 
 
-def test_steps_of_the_last_stage_alone_are_told_to_be_one() -> None:
+def test_blocks_of_the_last_stage_alone_are_one_step_with_a_note() -> None:
     """Forward, backward, forward, … is what one long step and several short ones look like there."""
     whole = profile([[one_f_one_b(4, s, 6)] * 3 for s in range(4)], stepped=False)
     spans, ranks = (frame.filter(pl.col("rank") == 3) for frame in (whole.spans, whole.ranks))

@@ -1,4 +1,4 @@
-"""What a message carries, told by the blocks at both its ends."""
+"""What a message carries, inferred from the blocks at both its ends."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def two_ranks() -> Profile:
     return replace(concluded(profile(blocks, {0: 0, 1: 1})), messages=table(rows, MESSAGES))
 
 
-def told(found: Profile) -> list[tuple[object, ...]]:
+def labels_of(found: Profile) -> list[tuple[object, ...]]:
     return found.messages.select("direction", "microbatch", "chunk").rows()
 
 
 def test_both_ends_name_the_same_blocks() -> None:
     found = label(two_ranks())
-    assert told(found) == [("F", 0, 0), ("F", 1, 0), ("B", 0, 0), ("B", 1, 0)]
+    assert labels_of(found) == [("F", 0, 0), ("F", 1, 0), ("B", 0, 0), ("B", 1, 0)]
     assert [(n.code, n.count) for n in found.notes] == [("message-labels-inferred", 4)]
 
 
@@ -52,21 +52,21 @@ def test_ends_that_disagree_leave_a_message_as_it_is() -> None:
     whole = two_ranks()
     late = pl.when(pl.int_range(pl.len()) == 0).then(pl.col("recv_end_ns") + 200).otherwise("recv_end_ns")
     found = label(replace(whole, messages=whole.messages.with_columns(recv_end_ns=late)))
-    assert told(found)[0] == (None, None, None)
-    assert told(found)[2:] == [("B", 0, 0), ("B", 1, 0)]
+    assert labels_of(found)[0] == (None, None, None)
+    assert labels_of(found)[2:] == [("B", 0, 0), ("B", 1, 0)]
 
 
 def test_what_the_source_says_stays() -> None:
     whole = two_ranks()
     said = whole.messages.with_columns(direction=pl.lit("B"), microbatch=pl.lit(7, pl.Int32))
-    assert told(label(replace(whole, messages=said))) == [("B", 7, None)] * 4
+    assert labels_of(label(replace(whole, messages=said))) == [("B", 7, None)] * 4
 
 
-def test_a_known_direction_is_believed() -> None:
+def test_a_recorded_direction_is_kept() -> None:
     whole = two_ranks()
     said = whole.messages.with_columns(direction=pl.Series(["F", "B", "B", "F"]))
     found = label(replace(whole, messages=said))
-    assert told(found) == [("F", 0, 0), ("B", None, None), ("B", 0, 0), ("F", None, None)]
+    assert labels_of(found) == [("F", 0, 0), ("B", None, None), ("B", 0, 0), ("F", None, None)]
     assert [(n.code, n.count) for n in found.notes] == [("message-labels-inferred", 2)]
 
 

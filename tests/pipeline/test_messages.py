@@ -42,7 +42,7 @@ def test_a_whole_capture_needs_no_shift_and_no_note() -> None:
 
 
 @pytest.mark.parametrize("knows", ["send", "recv"])
-def test_directions_that_only_one_side_knows_separate_nothing(knows: str) -> None:
+def test_directions_known_on_one_side_only_are_not_separated(knows: str) -> None:
     run = make(Clocks(seed=5))
     direction = pl.when(pl.col("role") == knows).then(pl.lit("F"))
     profile = pair(replace(run.profile, p2p=run.profile.p2p.with_columns(direction=direction)))
@@ -90,7 +90,7 @@ def test_an_operation_that_does_both_is_one_of_each() -> None:
     assert (found["send_end_ns"] - found["recv_end_ns"]).abs().max() == 10
 
 
-def test_an_unknown_other_side_is_said() -> None:
+def test_an_unknown_peer_is_a_note() -> None:
     row = {"rank": 0, "role": "send", "start_ns": 1, "end_ns": 2, "group": "world"}
     more = [row, row | {"rank": 1}, row | {"rank": 2, "role": "recv"}]
     profile = pair(Profile(p2p=conform(pl.DataFrame(more), P2P)))

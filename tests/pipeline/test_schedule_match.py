@@ -47,7 +47,7 @@ def test_every_golden_order_is_recognised(golden: Path) -> None:
         ("interleaved", ()),
     ],
 )  # fmt: skip
-def test_names_and_those_that_cannot_be_told_apart(name: str, twins: tuple[str, ...]) -> None:
+def test_names_and_those_that_cannot_be_distinguished(name: str, twins: tuple[str, ...]) -> None:
     found = recognise(run_of(schedule(name, 4, 12)))
     assert (found.plan.name, found.certainty, found.twins) == (name, "exact", twins)
 

@@ -134,7 +134,7 @@ def test_stages_beside_one_that_was_not_read_and_runs_all_forwards_first() -> No
 
 
 @pytest.mark.parametrize(("read", "believed"), [(range(8), True), ([0, 1, 7], False)])
-def test_times_alone_tell_the_order_of_many_ranks_only(read: Sequence[int], believed: bool) -> None:
+def test_times_alone_order_many_ranks_only(read: Sequence[int], believed: bool) -> None:
     """pp 4, dp 2, counted pp, dp, all forwards first: only the wait for the first backward tells the stage."""
     words, wait = dict.fromkeys(read, "FFFFBBBB"), {rank: 300 * (3 - rank % 4) for rank in range(8)}
     expected = {rank: rank % 4 if believed else rank // 2 for rank in read}
@@ -142,7 +142,7 @@ def test_times_alone_tell_the_order_of_many_ranks_only(read: Sequence[int], beli
 
 
 @pytest.mark.parametrize("origin", ["user-specified", "declared"])
-def test_the_work_tells_which_of_two_orders_the_ranks_have(origin: str) -> None:
+def test_the_rank_order_follows_from_the_work(origin: str) -> None:
     """pp 2, tp 2, dp 2, counted tp, pp, dp; one rank in eight was cut and looks like the last stage."""
     words = ["FFBFBB", "FBFBB", "FBFBFB", "FBFBFB", "FFBFBB", "FFBFBB", "FBFBFB", "FBFBFB"]
     sizes, profile = Declared(pp=2, tp=2, dp=2), worked(dict(enumerate(words)))
@@ -197,7 +197,7 @@ def test_recorded_stages_stay_and_say_so() -> None:
     assert set(profile.ranks["stage_origin"]) == {"recorded"}
 
 
-def test_told_stages_that_the_work_contradicts() -> None:
+def test_user_specified_stages_that_the_work_contradicts() -> None:
     """Two stages told, but the leading forwards say four."""
     profile = resolve(of_job(JOBS["1f1b"]), Declared(pp=2, tp=2, dp=1))
     assert stages(profile) == {0: 0, 1: 0, 2: 1, 3: 1}
@@ -236,7 +236,7 @@ def test_empty_profile() -> None:
     assert resolve(Profile(), Declared()).ranks.is_empty()
 
 
-def test_lost_ranks_are_told_where_stages_are_counted_without_them() -> None:
+def test_missing_ranks_are_a_note_where_stages_are_counted_without_them() -> None:
     """pp 3, tp 2: the whole first stage is lost, and nothing can tell that it was."""
     words = {2: "FFBFBFBB", 3: "FFBFBFBB", 4: "FBFBFBFB", 5: "FBFBFBFB"}
     found = resolve(worked(words), Declared())

@@ -90,7 +90,7 @@ def test_host_ranges_equal_the_oracles(recorded: Path, unpacked: Path, name: str
     assert set(profile.spans["origin"]) == {"host"}
 
 
-def test_what_is_told_of_the_real_captures(unpacked: Path) -> None:
+def test_notes_of_the_real_captures(unpacked: Path) -> None:
     interleaved = load(unpacked / "C_InterleavedZeroBubble")
     counts = {n.code: n.count for n in interleaved.notes}
     assert (counts["range-ends-repaired"], counts["blocks-without-work"]) == (880, 16)

@@ -113,7 +113,7 @@ def test_many_durations_at_once() -> None:
         assert np.array_equal(end[:, k], alone[1])
 
 
-def test_orders_that_cannot_run_are_told() -> None:
+def test_orders_that_cannot_run_are_refused() -> None:
     with pytest.raises(UsageError, match="never ends"):
         makespan("interleaved", 4, 5, Costs(1, 1), 3)
 

@@ -177,7 +177,7 @@ def test_huge_headers_and_garbage_are_refused(trace: Path) -> None:
         assert ask(server, server.trace)[0] == 200
 
 
-def test_a_slow_or_vanishing_client_holds_nobody_up(trace: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_slow_or_vanishing_client_delays_no_other(trace: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = threading.active_count()
     os.truncate(trace, 64 << 20)  # more than the sockets' buffers hold
     with running(public(trace)) as server, socket.create_connection(server.server_address[:2]) as slow:
@@ -195,7 +195,7 @@ def test_a_slow_or_vanishing_client_holds_nobody_up(trace: Path, capfd: pytest.C
     assert capfd.readouterr() == ("", "")
 
 
-def test_ends_when_nobody_asks(trace: Path) -> None:
+def test_ends_without_requests(trace: Path) -> None:
     with public(trace) as server:
         assert server.serve(0.3, once=True) is False
 

@@ -99,7 +99,7 @@ def test_in_place_replaces_an_older_table(tmp_path: Path) -> None:
     assert written(path) == [("FP", 10, 20, 0), ("BP", 30, 45, 1)]
 
 
-def test_a_locked_database_is_told_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_database_is_an_error_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ascend_pytorch_profiler_0.db"
     connect = sqlite3.connect
     with closing(connect(path)) as db:
@@ -218,7 +218,7 @@ def test_steps_limit_every_kind_of_row(ascend_run: AscendRun, tmp_path: Path) ->
         assert [start for _, start, _, _ in written(path)] == wanted
 
 
-def test_no_database_is_told(samples: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_database_is_an_error(samples: Path, tmp_path: Path) -> None:
     with pytest.raises(NothingToExportError, match=r"no database here .*; collect ascend or mindspore profiles"):
         copies(samples / "mindspore", tmp_path)
 

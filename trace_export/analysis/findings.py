@@ -143,7 +143,7 @@ def slow_link(evidence: Evidence) -> Iterator[Finding]:
 
 def _late_receivers(evidence: Evidence) -> dict[int, float]:
     """rank → idle time of a step, of ranks that all data seem to reach late: without recorded messages, a wait for the
-    transfer cannot be told from a start that is late."""
+    transfer cannot be distinguished from a start that is late."""
     if evidence.profile.messages.height or evidence.slow_links.is_empty():
         return {}
     links = evidence.slow_links.filter(pl.col("transfers") >= stragglers.ENOUGH)

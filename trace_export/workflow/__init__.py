@@ -1,1 +1,1 @@
-"""The steps from a folder to files, in order: `export.py`; and what users ask of them: `arguments.py`, `options.py`."""
+"""The steps from a folder to files, in order: `requests.py`. What users ask of them: `arguments.py`, `options.py`."""

@@ -204,7 +204,7 @@ def test_without_a_base_times_are_unix_microseconds(tmp_path: Path) -> None:
     assert loaded(trace.write(tmp_path / "t.json")).spans["start_ns"].to_list() == [start + 3]
 
 
-def test_a_base_that_is_no_time_is_told(tmp_path: Path) -> None:
+def test_a_base_that_is_no_time_is_a_note(tmp_path: Path) -> None:
     path = one_block().write(tmp_path / "t.json")
     path.write_text(path.read_text().replace(str(BASE), '"yesterday"'))
     profile = loaded(path)

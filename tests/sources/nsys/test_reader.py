@@ -139,7 +139,7 @@ def test_ends_that_lie_are_repaired_where_they_do(tmp_path: Path) -> None:
     assert host["origin"].unique().to_list() == ["host"]
 
 
-def test_plain_names_only_where_nobody_else_speaks(tmp_path: Path) -> None:
+def test_plain_names_count_only_without_names_of_frameworks(tmp_path: Path) -> None:
     export = Export()
     block(export, A, 0, "F0.0.0")
     block(export, A, 1_000, "Forward")

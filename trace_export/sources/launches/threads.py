@@ -29,7 +29,7 @@ class Threads(NamedTuple):
 
 
 def find_threads(work: Work, named: frozenset[int], engine: frozenset[int], usual_main: int | None) -> Threads | str:
-    """The calling thread and the engine's, or why they cannot be told.
+    """The calling thread and the engine's, or why they cannot be determined.
 
     `named`: threads whose names begin like AUTOGRAD. `engine`: threads that executed nodes of a graph of autograd while
     another one recorded operators. `usual_main`: the thread that a process begins with. With neither names nor nodes

@@ -188,8 +188,8 @@ def _transfers(names: pl.DataFrame) -> pl.DataFrame:
     words = pl.col("transfers").str.to_uppercase().str.split("_")
     each = names.drop_nulls("transfers").with_columns(word=words).explode("word")
     role = pl.when(pl.col("word").is_in(["SEND", "RECV"])).then(pl.col("word").str.to_lowercase())
-    told = rf"^(F|B)(?:ORWARD|ACKWARD)?(?:({N})|\.({N})\.({N})\.{N})?$"
-    parts = pl.col("word").str.extract_groups(told)
+    transfer = rf"^(F|B)(?:ORWARD|ACKWARD)?(?:({N})|\.({N})\.({N})\.{N})?$"
+    parts = pl.col("word").str.extract_groups(transfer)
     number = [parts.struct.field(str(i)).cast(INT) for i in (2, 3, 4)]
     split = each.with_columns(
         role=role.forward_fill().over("text"),
