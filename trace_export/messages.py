@@ -135,8 +135,9 @@ NOTES: dict[str, Explanation] = {
         "([how](collect/instrument.md)).",
     ),
     "forwards-unknown": Explanation(
-        "In a capture without named passes the forwards of a step could not be distinguished from its other work, often "
-        "because the capture lacks a part of the step. Its backwards are certain and are drawn, its forwards are not.",
+        "In a capture without named passes the forwards of a step could not be distinguished from its other work, "
+        "often because the capture lacks a part of the step. Its backwards are certain and are drawn, its forwards are "
+        "not.",
         "Capture whole steps, or mark the passes in the training script ([how](collect/instrument.md)).",
     ),
     "gpu-annotations-differ": Explanation(

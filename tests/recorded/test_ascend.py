@@ -23,10 +23,10 @@ def truth_spans(folder: Path) -> pl.DataFrame:
     """The spans of truth.json as rows of model.SPANS; a block of the loss head counts as a backward."""
     ranks = json.loads((folder / "truth.json").read_text())["ranks"]
     rows = [
-        {"rank": int(rank), "stage": of_truth["stage"], **{c: span[c] for c in (*NUMBERS, "step", "start_ns", "end_ns")},
+        {"rank": int(rank), "stage": truth["stage"], **{c: span[c] for c in (*NUMBERS, "step", "start_ns", "end_ns")},
          "kind": "B" if span["kind"] == "L" else span["kind"]}
-        for rank, of_truth in ranks.items()
-        for span in of_truth["spans"]
+        for rank, truth in ranks.items()
+        for span in truth["spans"]
     ]  # fmt: skip
     return pl.DataFrame(rows, infer_schema_length=None).filter(pl.col("kind") != "OPT").sort("rank", "start_ns")
 
@@ -48,8 +48,8 @@ def test_messages_equal_the_truth(recorded: Path, name: str) -> None:
     """Each transfer has its two sides: batched, without peers, and where one rank's capture begins late too."""
     folder = recorded / "ascend" / name
     columns = ["src_rank", "dst_rank", "send_start_ns", "send_end_ns", "recv_start_ns", "recv_end_ns"]
-    of_truth = json.loads((folder / "truth.json").read_text())["messages"]
-    wanted = {tuple(m[c] for c in columns) for m in of_truth if None not in [m[c] for c in columns]}
+    truth = json.loads((folder / "truth.json").read_text())["messages"]
+    wanted = {tuple(m[c] for c in columns) for m in truth if None not in [m[c] for c in columns]}
     assert set(understood(folder).messages.select(columns).rows()) == wanted
 
 
@@ -90,12 +90,12 @@ def test_capture_without_a_pipeline_has_no_blocks(recorded: Path, name: str) -> 
 
 def test_real_communication_and_counters(recorded: Path) -> None:
     real = recorded / "ascend" / "real"
-    for of_truth in json.loads((real / "expected_resnet.json").read_text()):
-        profile = load(real / of_truth["file"].split("/")[0])
-        rank = of_truth["rank_device"][0][0]
+    for truth in json.loads((real / "expected_resnet.json").read_text()):
+        profile = load(real / truth["file"].split("/")[0])
+        rank = truth["rank_device"][0][0]
         ours = profile.collectives.filter(pl.col("rank") == rank).select("sequence", "start_ns", "end_ns").rows()
-        assert ours == [(int(op.split("_")[-2]), start, end) for op, start, end in of_truth["comm"]]
-        assert profile.hosts["label"].to_list() == [of_truth["host"][0][1]]
+        assert ours == [(int(op.split("_")[-2]), start, end) for op, start, end in truth["comm"]]
+        assert profile.hosts["label"].to_list() == [truth["host"][0][1]]
         assert "AI Core frequency" in profile.counters["name"]
 
 
@@ -120,7 +120,7 @@ def test_names_where_the_reference_is_wrong(recorded: Path) -> None:
     """Context parallel ranks: the truth has the names that the reference should have written."""
     folder = recorded / "ascend" / "dualpipev_cp2_pp2_mb6"
     rows = step_task_info.rows(understood(folder))
-    for rank, of_truth in json.loads((folder / "truth.json").read_text())["ranks"].items():
+    for rank, truth in json.loads((folder / "truth.json").read_text())["ranks"].items():
         ours = rows.filter(pl.col("rank") == int(rank)).drop("rank").rows()
-        blocks = [s for s in of_truth["spans"] if s["kind"] != "OPT"]
+        blocks = [s for s in truth["spans"] if s["kind"] != "OPT"]
         assert ours == [(s["ref_name"], s["start_ns"], s["end_ns"], s["ref_type"]) for s in blocks]
