@@ -21,6 +21,8 @@ from trace_export.sources.source import ReadOptions, Source
 READ_BYTES = 4 << 20
 NAME = r'"name": *"([FB])(\d{1,6})(?:_VP(\d{1,4}))?"'
 FIELDS = {"ph": r'"ph": *"([BE])"', "tid": r'"tid": *(\d{1,6})\b', "ts": r'"ts": *(\d{1,13})\b'}
+BLOCK = ["kind", "microbatch", "chunk"]
+"""What names a block; it comes again in every step."""
 MILLISECOND = 1_000_000
 LATEST_MS = 2**63 // MILLISECOND
 
@@ -36,70 +38,62 @@ def read(source: Source, options: ReadOptions) -> Profile:
         raise SourceError(
             source.path, f"cannot be read ({error.strerror})", "check that it is there and readable"
         ) from error
-    good = events.drop_nulls(["kind", "microbatch", "ph", "ts"]).filter(pl.col("ts") < LATEST_MS)
+    good = events.drop_nulls(["ph", "ts", *BLOCK[:2]]).filter(pl.col("ts") < LATEST_MS)
     if good.is_empty():
         raise SourceError(source.path, "no pipeline event in this file", 'enable "profiling" in pp_configs')
-    notes = [Note("times-in-milliseconds", "note", "dynamic-graph times have a resolution of 1 ms", str(source.path))]
-    if events.height > good.height:
-        notes.append(
-            Note(
-                "events-malformed",
-                "warning",
-                "lines that are not events, left out",
-                str(source.path),
-                events.height - good.height,
-            )
-        )
-    name = ["kind", "microbatch", "chunk"]
-    ended = ((pl.col("ph").shift(-1) == "E") & (pl.col("ts").shift(-1) >= pl.col("ts"))).over(name)
-    spans = good.with_columns(end=pl.col("ts").shift(-1).over(name)).filter((pl.col("ph") == "B") & ended)
-    lost = good.height - 2 * spans.height
-    if lost:
-        notes.append(
-            Note(
-                "events-unpaired",
-                "warning",
-                "begin events without an end, or end events without a begin, left out",
-                str(source.path),
-                lost,
-            )
-        )
-    rank = source.rank or 0
-    step = pl.int_range(pl.len()).over(name).cum_max() + 1  # the file has no number; the trainers count from 1
+    spans = _spans(good, source.rank or 0)
     threads = good["tid"].drop_nulls().unique()
     stage = threads[0] - 1 if len(threads) == 1 and threads[0] > 0 else None
     return Profile(
         hosts=conform(pl.DataFrame({"host": [source.host], "machine": source.machine, "label": source.host}), HOSTS),
-        ranks=conform(
-            pl.DataFrame(
-                {
-                    "rank": [rank],
-                    "host": source.host,
-                    "stage": stage,
-                    "source": path_text(source.path),
-                    "kind": source.kind,
-                    "rank_origin": source.rank_origin,
-                    "stage_origin": None if stage is None else "recorded",
-                }
-            ),
-            RANKS,
-        ),
-        spans=conform(
-            spans.select(
-                *name,
-                pl.lit(rank).alias("rank"),
-                pl.lit(0).alias("run"),
-                step.alias("step"),
-                (pl.col("ts") * MILLISECOND).alias("start_ns"),
-                (pl.col("end") * MILLISECOND).alias("end_ns"),
-                pl.col("marker"),
-                pl.lit("host").alias("origin"),
-            ),
-            SPANS,
-        ),
+        ranks=_rank(source, stage),
+        spans=spans,
         declared=Declared(rank_order=RANK_ORDER),
-        notes=tuple(notes),
+        notes=_notes(str(source.path), events.height - good.height, good.height - 2 * spans.height),
     )
+
+
+def _spans(events: pl.DataFrame, rank: int) -> pl.DataFrame:
+    """The events of a rank that begin a block which ends, as SPANS."""
+    following = pl.col("ts").shift(-1).over(BLOCK)
+    ended = ((pl.col("ph").shift(-1) == "E") & (pl.col("ts").shift(-1) >= pl.col("ts"))).over(BLOCK)
+    blocks = events.with_columns(end=following).filter((pl.col("ph") == "B") & ended)
+    step = pl.int_range(pl.len()).over(BLOCK).cum_max() + 1  # the file has no number; the trainers count from 1
+    return conform(
+        blocks.select(
+            *BLOCK,
+            pl.lit(rank).alias("rank"),
+            pl.lit(0).alias("run"),
+            step.alias("step"),
+            (pl.col("ts") * MILLISECOND).alias("start_ns"),
+            (pl.col("end") * MILLISECOND).alias("end_ns"),
+            pl.col("marker"),
+            pl.lit("host").alias("origin"),
+        ),
+        SPANS,
+    )
+
+
+def _rank(source: Source, stage: int | None) -> pl.DataFrame:
+    row = {
+        "rank": source.rank or 0,
+        "host": source.host,
+        "stage": stage,
+        "source": path_text(source.path),
+        "kind": source.kind,
+        "rank_origin": source.rank_origin,
+        "stage_origin": None if stage is None else "recorded",
+    }
+    return conform(pl.DataFrame([row]), RANKS)
+
+
+def _notes(path: str, malformed: int, unpaired: int) -> tuple[Note, ...]:
+    """`malformed` lines are no events; `unpaired` events have no other end."""
+    resolution = Note("times-in-milliseconds", "note", "dynamic-graph times have a resolution of 1 ms", path)
+    lines = Note("events-malformed", "warning", "lines that are not events, left out", path, malformed)
+    what = "begin events without an end, or end events without a begin, left out"
+    ends = Note("events-unpaired", "warning", what, path, unpaired)
+    return (resolution, *(note for note in (lines, ends) if note.count))
 
 
 def _events(path: Path) -> Iterator[pl.DataFrame]:
