@@ -56,6 +56,15 @@ def test_a_whole_run_has_no_note(clocks: dict[str, object]) -> None:
     assert not done.notes
 
 
+def test_many_ranks_that_share_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as many rows as ranks times steps: a table of 50,000 rows would be 600 million."""
+    monkeypatch.setattr(completeness, "MOST_PARTS", 4)
+    assert not check(whole()).notes
+    done = check(without(whole(), pl.col("step") != pl.col("rank") % STEPS))
+    assert noted(done)["blocks-missing"][0] == "warning"
+    assert not any(steps(done).values())
+
+
 def test_blocks_that_are_missing_in_the_middle_are_named() -> None:
     """7 of the 12 blocks of rank 2 are missing in step 1, 2 of rank 0: five rows in, one warning out."""
     done = check(without(whole(), (at(2, 1) & (nth >= 5)) | (at(0, 1) & (nth < 2))))

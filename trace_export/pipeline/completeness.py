@@ -20,6 +20,8 @@ from trace_export.selection import Numbers
 from trace_export.units import duration
 
 RANK_RUN = ["rank", "run"]
+MOST_PARTS = 100_000
+"""Ranks times steps that are looked at one by one, 0.4 kB each, where most of them have no block at all."""
 
 
 def check(profile: Profile, *, one_clock: bool, all_ranks: bool) -> Profile:
@@ -55,7 +57,14 @@ def _parts(work: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
         last_ns=pl.col("end_ns").max(),
     )
     places = ranks.select("rank", "stage", "replica", "clock").unique("rank")
-    grid = places.join(counted, on="rank", how="semi").join(counted.select(STEP_KEY).unique(), how="cross")
+    places = places.join(counted, on="rank", how="semi").sort("rank")
+    steps = counted.select(STEP_KEY).unique().sort(STEP_KEY)
+    if places.height * steps.height <= max(MOST_PARTS, 2 * counted.height):
+        grid = places.join(steps, how="cross")
+    else:  # one rank in all steps and all ranks in one step show that blocks are missing, too
+        own = places.join(counted.select(RANK_STEP_KEY), on="rank")
+        ends = [places.head(1).join(steps, how="cross"), places.join(steps.head(1), how="cross")]
+        grid = pl.concat([own, *ends], how="diagonal").unique(RANK_STEP_KEY)
     parts = grid.join(counted, on=RANK_STEP_KEY, how="left", nulls_equal=True)
     return parts.with_columns(pl.col("F", "B", "W").fill_null(0)).sort(RANK_STEP_KEY)
 
