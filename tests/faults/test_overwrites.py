@@ -156,7 +156,7 @@ def test_a_table_in_the_folder_of_the_outputs(table: Path, place: Path) -> None:
     out = table.parent
     refused(place, table, "--steps", 2, "--format", "parquet", "--out", out)
     refused(place, table, "--steps", 2, "--format", "csv,parquet", "--out", out)
-    refused(place, table, "--steps", 2, "--format", "csv", "--out", table)
+    refused(place, table, "--steps", 2, "--format", "parquet", "--out", table)
 
 
 def test_both_sides_of_a_comparison(table: Path, place: Path) -> None:
