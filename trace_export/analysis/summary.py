@@ -42,8 +42,9 @@ class Summary:
     failures: tuple[TraceExportError, ...]
 
 
-def summarise(measured: Bubbles, failures: Sequence[TraceExportError] = ()) -> Summary:
-    """The summary of the profile whose bubbles were `measured`, which has been interpreted and aligned."""
+def summarise(measured: Bubbles, notes: tuple[Note, ...], failures: Sequence[TraceExportError] = ()) -> Summary:
+    """The summary of the profile whose bubbles were `measured`, which has been interpreted and aligned, with what is to
+    be noted of it now."""
     profile, all_steps = measured.profile, measured.steps
     drawn = profile.ranks.join(profile.spans, on="rank", how="semi")
     found = profile.interpreted.recognition
@@ -66,7 +67,7 @@ def summarise(measured: Bubbles, failures: Sequence[TraceExportError] = ()) -> S
         blocks=dict(counts.iter_rows()),
         bubble=float(value) if isinstance(value := steps["bubble"].mean(), float) else None,
         clocks=_clocks(profile),
-        notes=profile.notes,
+        notes=notes,
         failures=tuple(failures),
     )
 

@@ -62,9 +62,11 @@ def task_seed() -> pl.Expr:
     """The correlation id of device tasks with the column name: that of a name is the same in every trace."""
 
     def seeds(names: pl.Series) -> pl.Series:
-        different = names.cast(pl.String).drop_nulls().unique()
+        names = names.cast(pl.Categorical)  # names may be long, and there are few
+        different = names.drop_nulls().unique()
         chosen = [TASK_SEEDS[crc32(name.encode()) % len(TASK_SEEDS)] for name in different]
-        return names.cast(pl.String).replace_strict(different, chosen, default=None, return_dtype=pl.String)
+        codes = names.to_physical()
+        return codes.replace_strict(different.to_physical(), chosen, default=None, return_dtype=pl.String)
 
     return pl.col("name").map_batches(seeds, return_dtype=pl.String).alias("seed")
 

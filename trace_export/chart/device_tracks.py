@@ -149,8 +149,8 @@ class _Stream:
         """The slices with the names and arguments of communication, whose kernels all have the same few names."""
         if self._names is None or not (slices["category"] == COMMUNICATION).any():
             return slices
-        known = self._names.with_columns(category=pl.lit(COMMUNICATION))
-        slices = slices.with_columns(pl.col("name", "category").cast(pl.String))
+        known = self._names.with_columns(pl.col("name").cast(slices["name"].dtype), category=pl.lit(COMMUNICATION))
+        known = known.with_columns(pl.col("category").cast(slices["category"].dtype))
         found = slices.join(known, on=[*TIMES, "category"], how="left", maintain_order="left", suffix="_known")
         kernel = pl.when(pl.col("name_known").is_not_null()).then("name").alias("kernel")
         return found.with_columns(kernel, name=pl.coalesce("name_known", "name")).drop("name_known")

@@ -30,7 +30,7 @@ class _DefaultGroup(TyperGroup):
 EXAMPLES = """`trace-export logs` is short for `trace-export export logs`.
 
 Examples: `trace-export inspect logs` · `trace-export logs --out chart` · `trace-export report logs` ·
-`trace-export open chart/pipeline_profile.pftrace` · `trace-export howto nsys`
+`trace-export open chart/pipeline_profile.pftrace` · `trace-export howto`
 """
 
 app = typer.Typer(

@@ -52,7 +52,7 @@ def trace_format(path: Path) -> Format:
 
 def trace_in(path: Path) -> Path:
     """The only trace in a folder; a file itself, and a folder with none or several."""
-    if not path.is_dir():
+    if not is_folder(path):
         return path
     found = [*path.glob("*.pftrace"), *path.glob("*.pftrace.gz")]
     return found[0] if len(found) == 1 else path

@@ -175,7 +175,7 @@ class Run:
         """The run in a few facts: how much was read, and how sure its clocks are."""
         from trace_export.analysis.summary import summarise
 
-        return summarise(self._bubbles, self.failures)
+        return summarise(self._bubbles, self.profile.notes, self.failures)
 
     def report(self) -> Report:
         """Bubbles, stragglers, schedule and theory: frames, see `trace_export.Report`."""

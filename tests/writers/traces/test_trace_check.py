@@ -14,6 +14,7 @@ from tests.support.trace_check import differences
 from tests.support.trace_processor import TraceProcessor, TraceProcessorError
 from tests.writers.traces.test_writers import FORMATS, full_chart
 from trace_export import load
+from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.chart import Chart
 from trace_export.chart.size import drawn_ranks
 from trace_export.workflow.render import WriteOptions, announce, draw, write
@@ -85,9 +86,9 @@ def test_every_sample_with_all_that_can_be_drawn(name: str, samples: Path, tmp_p
     made, failures = with_device_tasks(run, drawn_ranks(run.profile, "rank"), tmp_path)
     assert failures == []
     options = WriteOptions(tracks="rank", bubbles=True, model=True, gzip=True, out=tmp_path / "out")
-    chart = draw(made, options, "kernels")
+    chart = draw(made, Bubbles(made), options, "kernels")
     outputs = Outputs()
-    write(made, options, samples / name, outputs, "kernels")
+    write(made, Bubbles(made), options, samples / name, outputs, "kernels")
     traces = [path for path in outputs.written if path.suffix == ".gz"]
     assert len(traces) == 2
     assert [differences(chart, path) for path in traces] == [[], []]
@@ -104,7 +105,7 @@ def test_clocks_that_disagree_leave_only_arrows_that_lead_on(
     spans = made.spans.with_columns(pl.col("start_ns") + moved, pl.col("end_ns") + moved)
     shown = replace(made, spans=spans)
     options = WriteOptions(tracks="rank")
-    chart = draw(shown, options, "spans")
+    chart = draw(shown, Bubbles(shown), options, "spans")
     writer.write(chart, tmp_path / name)
     assert differences(chart, tmp_path / name) == []
     edges = shown.edge_rows()

@@ -83,4 +83,4 @@ def _sorted(tasks: pl.DataFrame) -> pl.DataFrame:
     same = pl.all_horizontal(pl.col(time) == pl.col(time).shift() for time in times)
     if not tasks.select(same.any()).item():  # comparing texts takes several times as long
         return tasks
-    return tasks.sort(*times, "stream", pl.col("name").cast(pl.String), "category")
+    return tasks.sort(*times, "stream", "name", "category")
