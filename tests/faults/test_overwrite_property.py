@@ -22,6 +22,7 @@ from subprocess import CompletedProcess
 from types import SimpleNamespace
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -286,11 +287,11 @@ def only_files(patch: pytest.MonkeyPatch, world: World) -> None:
     patch.setattr(render, "announce", lambda *a: [])
     patch.setattr(render, "draw", lambda *a: None)
     patch.setattr(render, "pieces", lambda *a: steps if a[-1] else [(None, MADE)])
-    patch.setattr(Bubbles, "ranks", None)
+    patch.setattr(Bubbles, "ranks", pl.DataFrame())
     patch.setattr(render.alignment_file, "write", write)
     patch.setattr(picture, "write_page", write)
     patch.setattr(OutputFormat, "load", lambda self: write)
-    patch.setattr(Run, "report", lambda self: SimpleNamespace(tables=list))
+    patch.setattr(Run, "report", lambda self: SimpleNamespace(tables=list, verdict=(), heading=""))
     for name in ("summary", "compare"):
         patch.setattr(Run, name, lambda *a: None)
     if world.chance.random() < 0.3:

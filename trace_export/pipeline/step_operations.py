@@ -74,9 +74,9 @@ def _from_blocks(profile: Profile) -> StepOperations:
     reason = "" if alike else "the blocks of a step differ between its pipelines"
     if alike and alike[0].circular:
         reason = CIRCLE
-    missing = sorted(set(range(depth(profile.ranks, profile.declared))) - set(stages))
-    if missing:
-        reason = f"stage {missing[0]} was not read"
+    missing = next((number for number, stage in enumerate(stages) if stage != number), len(stages))
+    if missing < depth(profile.ranks, profile.declared):
+        reason = f"stage {missing} was not read"
     return StepOperations(alike, _as_one(profile, ranks, steps[odd]) if len(odd) else [], reason)
 
 
