@@ -65,7 +65,8 @@ def _text(stream: io.TextIOWrapper) -> str:
 @contextmanager
 def _unchanged() -> Iterator[None]:
     """Without colours; what the command sets for the rest of its process is as before at the end."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    changed = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
+    handlers = {number: signal.getsignal(number) for number in changed}
     threshold = gc.get_threshold()
     with mock.patch.dict(os.environ, {"NO_COLOR": "1"}):
         try:

@@ -12,10 +12,8 @@ from trace_export.model import Declared, Note
 from trace_export.sources.launches.process import Inferred
 from trace_export.sources.ranges.profile import Content
 
-BY_THREADS = (
-    "no pass is named; forwards and backwards were found from the threads that launched their kernels (inferred)"
-)
-BY_NUMBERS = "no pass is named; forwards and backwards were found from operators' sequence numbers (inferred)"
+BY_THREADS = "blocks inferred from the threads that launched their kernels, because no pass is named"
+BY_NUMBERS = "blocks inferred from operators' sequence numbers, because no pass is named"
 
 
 def content(path: Path, found: Mapping[int, Inferred]) -> Content:

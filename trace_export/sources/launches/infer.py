@@ -107,7 +107,7 @@ def _found(timeline: Timeline, own: list[Piece], evidence: Evidence) -> Found:
 
 def unlike_the_rest(timeline: Timeline, found: list[Found]) -> bool:
     """Whether a forward of the first step is like none of the others': the capture may have begun inside that step, and
-    then forwards were seen too late to be told from what lies before them.
+    then forwards were seen too late to be separated from what lies before them.
 
     Example: forwards `g g g a b` in the first step, where those of all others are `a b`.
     """

@@ -40,8 +40,8 @@ class Process:
 
 class Inferred(NamedTuple):
     """The `blocks` and `transfers` of a process. `refused`: the steps whose forwards are unknown; `impossible`: why
-    nothing was found ("" where something was). `numbered`: sequence numbers told the passes; `differs`: they tell
-    another number of forwards than the launches do."""
+    nothing was found ("" where something was). `numbered`: the passes are known by sequence numbers; `differs`:
+    these give another number of forwards than the launches do."""
 
     blocks: pl.DataFrame
     transfers: pl.DataFrame
@@ -66,13 +66,13 @@ def find_blocks(process: Process) -> Inferred:
     if numbered is None and not forwards:
         return _nothing(_first_reason(found))
     blocks = _blocks(found) if numbered is None else _numbered_blocks(found.timeline, numbered)
-    told = (blocks["kind"] == "F").sum()
+    in_blocks = (blocks["kind"] == "F").sum()
     return Inferred(
         _with_steps(blocks, process.steps),
         _transfers(work, threads.main),
         refused=tuple(found.refused) if numbered is None else (),
         numbered=numbered is not None,
-        differs=not found.refused and told != forwards,
+        differs=not found.refused and in_blocks != forwards,
     )
 
 
