@@ -77,6 +77,8 @@ def first(column: str, value: object) -> Callable[[pl.DataFrame], pl.DataFrame]:
         (first("duration", float("nan")), "takes nan s"),
         (first("start_ts", 1e12), "starts at 9.99999996e.11 s"),
         (first("rank", None), "lacks values in the column rank"),
+        (first("seq_id", -1), "has a negative number in the column seq_id"),
+        (lambda t: t.with_columns(mc=pl.lit(-2)), "has a negative number in the column mc"),
         (lambda t: t.with_columns(optype=pl.lit("lunch")), 'operations of an unknown type "lunch"'),
     ],
 )

@@ -118,6 +118,13 @@ def test_a_table_with_columns(suffix: str, tmp_path: Path) -> None:
     assert on_stage["microbatch"].to_list() == order
 
 
+def test_negative_numbers_mean_none(tmp_path: Path) -> None:
+    run = api.load(table(tmp_path, iteration=pl.lit(0), stage=pl.lit(-1)), columns=MAP.replace("step=iteration,", ""))
+    known = api.load(table(tmp_path), columns=MAP).ranks["stage"]
+    assert run.ranks["stage"].to_list() == known.to_list()
+    assert run.ranks["stage_origin"].unique().to_list() == ["inferred"]
+
+
 def test_the_command_takes_the_columns_as_the_library_does(tmp_path: Path, run_cli: Cli) -> None:
     path = table(tmp_path)
     printed = run_cli("report", str(path), "--columns", MAP, "--json")

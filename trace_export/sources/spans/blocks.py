@@ -35,9 +35,12 @@ def profile_of(
 ) -> Profile:
     """The profile of `rows`: rank, kind, start_ns, end_ns, and as far as known step, stage, dp, microbatch, chunk,
     host, marker (the original name), op (the name of a transfer or collective of `schedules.operation_types`; null: a
-    block). `host`: of all rows, where they do not say; `epoch` as in `model.HOSTS`."""
+    block). A negative stage, dp, microbatch or chunk means that there is none. `host`: of all rows, where they do not
+    say; `epoch` as in `model.HOSTS`."""
     there = set(rows.columns)
+    numbers = [pl.col(c) for c in ("stage", "dp", "microbatch", "chunk") if c in there]
     rows = rows.with_columns(
+        *(pl.when(number >= 0).then(number) for number in numbers),
         host=pl.lit(host or source.host) if "host" not in there else pl.col("host").fill_null(host or source.host),
         run=0,
     )

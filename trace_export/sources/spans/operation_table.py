@@ -22,6 +22,8 @@ COLUMNS = {
     "start_ts": pl.Float32, "duration": pl.Float32, "seq_id": pl.Int64, "mc": pl.Int32,
 }  # fmt: skip
 REMEDY = "give a table as the straggler study's artifact writes it"
+NUMBERED = ["forward-compute", "backward-compute"]
+"""The operations of a micro-batch and chunk that are blocks."""
 LONGEST_S = 1e6
 """A step that would take longer holds wrong times."""
 
@@ -63,6 +65,11 @@ def _checked(table: pl.DataFrame, path: Path) -> pl.DataFrame:
     lacking = [name for name, count in table.null_count().row(0, named=True).items() if count]
     if lacking:
         raise SourceError(path, f"lacks values in the column {lacking[0]}", REMEDY)
+    for name in ("rank", "stage", "dp_rank", "seq_id", "mc"):
+        of_all = name != "mc"  # which is -1 where an operation belongs to no chunk
+        numbered = pl.col("optype").is_in(NUMBERED) | of_all
+        if table.select(((pl.col(name) < 0) & numbered).any()).item():
+            raise SourceError(path, f"has a negative number in the column {name}", REMEDY)
     wrong = ~pl.col("duration").is_between(0, LONGEST_S) | ~pl.col("start_ts").is_between(-LONGEST_S, LONGEST_S)
     bad = table.filter(wrong)
     if bad.height:
@@ -109,7 +116,7 @@ def _profile(rows: pl.DataFrame, source: Source) -> Profile:
 def _blocks(rows: pl.DataFrame) -> pl.DataFrame:
     """The blocks of the pipeline, and the garbage collection as named work; micro-batches by order."""
     found = rows.filter(pl.col("optype").is_in([*BLOCKS, "gc"]))
-    numbered = pl.col("optype").is_in(["forward-compute", "backward-compute"])
+    numbered = pl.col("optype").is_in(NUMBERED)
     count = pl.int_range(pl.len()).over("rank", "step", "optype", "mc", order_by="seq_id")
     return found.with_columns(
         run=0, kind=pl.col("optype").replace_strict(BLOCKS, default=None), marker="optype", origin=pl.lit("device"),
