@@ -21,8 +21,8 @@ import orjson
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.files import Unpacked
 from trace_export.sources.kineto import trailer
+from trace_export.sources.kineto.trace_file import TraceFile
 from trace_export.sources.shared.timestamps import NO_TIME_NS
 from trace_export.units import thousandths
 
@@ -64,7 +64,7 @@ _LINES = b"\n  },\n  {"
 """How Kineto separates events. JSON has no line breaks inside strings, so this is never inside one."""
 
 
-class Trace:
+class Trace(TraceFile):
     """One trace, to be read once: `header` has the fields around the events, `events` goes through them.
 
     Afterwards `truncated` is whether the list of events ends in the middle, `damaged` whether packed data do, and
@@ -73,27 +73,14 @@ class Trace:
 
     def __init__(self, path: Path, wanted: str) -> None:
         """Events whose text lacks `wanted`, a regular expression for Polars, may be left out. Raises SourceError."""
-        self.path = path
+        super().__init__(path)
         self.wanted = wanted
-        self.truncated = False
-        self.malformed = 0
         self._inside_object = True
-        self._file = _opened(path)
         try:
             self.header, self._buffer = self._read_header()
         except SourceError as error:
             self._file.__exit__(type(error), error, None)
             raise
-
-    def __enter__(self) -> Trace:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._file.__exit__(*error)
-
-    @property
-    def damaged(self) -> bool:
-        return self._file.damaged
 
     @property
     def offset_ns(self) -> int:
@@ -228,13 +215,6 @@ def _are_events(text: pl.Series, between: bytes) -> bool:
 def _begin(between: bytes) -> str:
     """What a separator takes of the event after it."""
     return between[between.rindex(b"{") :].decode()
-
-
-def _opened(path: Path) -> Unpacked:
-    try:
-        return Unpacked(path)
-    except OSError as error:
-        raise SourceError(path, f"cannot be read ({error.strerror})") from error
 
 
 def _event_list(start: bytes) -> tuple[int, int] | None:

@@ -18,10 +18,10 @@ import numpy as np
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.files import Unpacked
 from trace_export.sources.kineto import wire
 from trace_export.sources.kineto.event_stream import FIELDS, THREAD_NAME
 from trace_export.sources.kineto.slices import SliceEnds
+from trace_export.sources.kineto.trace_file import TraceFile
 
 if TYPE_CHECKING:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
@@ -49,7 +49,7 @@ _REALTIME, _BOOTTIME = 1, 6
 _COLUMNS = ("cat", "name", "tid", "start", "end", *FIELDS, "thread name")
 
 
-class PerfettoTrace:
+class PerfettoTrace(TraceFile):
     """As `event_stream.Trace`: one trace, to be read once."""
 
     header: dict[str, Any]
@@ -57,30 +57,14 @@ class PerfettoTrace:
 
     def __init__(self, path: Path, *, operators: bool = False) -> None:
         """`operators`: whether all are wanted, not only our marks. Raises SourceError."""
-        self.path = path
+        super().__init__(path)
         self._operators = operators
         self.header = {"baseTimeNanoseconds": 0}
-        self.truncated = False
-        self.malformed = 0
         self._names = pl.Series(dtype=pl.String)
         self._categories = pl.Series(dtype=pl.String)
         self._specifications: dict[int, str] = {}
         self._threads: dict[int, tuple[str, str]] = {}
         self._ends = SliceEnds(path)
-        try:
-            self._file = Unpacked(path)
-        except OSError as error:
-            raise SourceError(path, f"cannot be read ({error.strerror})") from error
-
-    def __enter__(self) -> PerfettoTrace:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._file.__exit__(*error)
-
-    @property
-    def damaged(self) -> bool:
-        return self._file.damaged
 
     def events(self) -> Iterator[pl.DataFrame]:
         """The events that readers look at, as `event_stream.Trace.events` gives them.

@@ -1,0 +1,34 @@
+"""The file of a trace while it is read, in whichever format it is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from trace_export.errors import SourceError
+from trace_export.files import Unpacked
+
+
+class TraceFile:
+    """A trace that is open, packed or not, to be read once. `truncated`: it ends before its format does; `malformed`
+    counts its events that cannot be read. Raises SourceError where it cannot be opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.truncated = False
+        self.malformed = 0
+        try:
+            self._file = Unpacked(path)
+        except OSError as error:
+            raise SourceError(path, f"cannot be read ({error.strerror})") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.__exit__(*error)
+
+    @property
+    def damaged(self) -> bool:
+        """Whether its packed data break off."""
+        return self._file.damaged
