@@ -65,8 +65,8 @@ def load(
     """Reads the profiles in the folder `log_dir`, or one or several files, and interprets them; each host keeps its own
     clock.
 
-    What to read: `family` is one format (paddle, nsys, ascend, mindspore, kineto; None: whatever is there), `devices`
-    the local worker indexes on each machine, `ranks` global ranks; `multi_machine` demands a folder for each machine.
+    What to read: `family` is one format, called as its command is (None: whatever is there), `devices` the
+    local worker indexes on each machine, `ranks` global ranks; `multi_machine` demands a folder for each machine.
     `follow_links` also searches folders outside `log_dir` that links in it lead to.
     `steps`, `stages`, `window` as in `Run.select`. Sets of numbers are "2-4,7", a number, a range or a list.
     How to read it: `pp`, `tp`, `dp`, `cp` are the sizes of the run where the data do not have them, `declared` what

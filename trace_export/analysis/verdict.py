@@ -97,15 +97,17 @@ def _slow_link(facts: dict[str, Any], gain: str) -> str:
 
 
 def _late(facts: dict[str, Any], gain: str) -> str:
-    late = f"starts its blocks late, with their input there (CPU, data loader, scheduler): {duration(facts['late_ns'])}"
     worst = f"of a step on rank {facts['rank']}"
     who = f"Host {facts['host']} (rank{'s' * (len(facts['ranks']) > 1)} {numbers(facts['ranks'])})"
-    return f"{who} {late} {worst}; without it, {gain}."
+    return f"{who} {_starts_late(facts)} {worst}; without it, {gain}."
 
 
 def _late_rank(facts: dict[str, Any], gain: str) -> str:
-    late = f"starts its blocks late, with their input there (CPU, data loader, scheduler): {duration(facts['late_ns'])}"
-    return f"Rank {_place(str(facts['rank']), facts['host'])} {late} of a step; without it, {gain}."
+    return f"Rank {_place(str(facts['rank']), facts['host'])} {_starts_late(facts)} of a step; without it, {gain}."
+
+
+def _starts_late(facts: dict[str, Any]) -> str:
+    return f"starts its blocks late, with their input there (CPU, data loader, scheduler): {duration(facts['late_ns'])}"
 
 
 def _long_optimizer(facts: dict[str, Any], gain: str) -> str:
