@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from samples.generators.nsys_export import Export
+from samples.generators.nsys_export import Export, thread_id
 from samples.generators.pipeline import Block
 from samples.generators.unmarked import Program, write
 from trace_export.errors import SourceError
@@ -93,6 +93,37 @@ def test_only_processes_without_names_are_inferred(tmp_path: Path) -> None:
     origins = profile.spans.group_by("rank").agg(pl.col("origin").unique()).sort("rank")["origin"].to_list()
     assert origins == [["inferred"], ["device"], ["device"], ["inferred"]]
     assert set(of(tmp_path, infer="off").spans["rank"]) == {0, 1}  # numbered by order, for two processes
+
+
+def test_calls_of_unknown_names_launch_nevertheless(tmp_path: Path) -> None:
+    blocks = write(tmp_path, Program(microbatches=4))
+    with closing(sqlite3.connect(tmp_path / "node0.sqlite")) as db:
+        db.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET nameId = NULL")
+        db.commit()
+    assert spans(of(tmp_path)) == truth(blocks)
+
+
+@pytest.mark.parametrize("name", ["cudaStreamWaitEvent_v3020", "cudaMemsetAsync_v3020", "cuStreamSynchronize"])
+def test_what_the_calling_thread_asks_of_the_device_ends_a_backward(tmp_path: Path, name: str) -> None:
+    export, process, engine = Export(), 4_000, 4_009
+    export.string("pt_autograd_0")
+    export.add("ThreadNames", export.string("pt_autograd_0"), None, thread_id(process, engine))
+
+    def launch(at: int, name: str, thread: int | None = None) -> None:
+        export.kernel(process, at, at + 800, export.call(process, at, thread=thread), name=name)
+
+    for step in range(3):
+        at = 100_000 * (step + 1)
+        for n in range(2):
+            launch(at + 2_000 * n, "gemm")
+            launch(at + 2_000 * n + 1_000, "norm")
+            export.call(process, at + 2_000 * n + 1_500, name="cudaDeviceSynchronize_v3020")
+            launch(at + 10_000 + 2_000 * n, "gemm", engine)
+            launch(at + 10_000 + 2_000 * n + 1_000, "norm_bwd", engine)
+        export.call(process, at + 11_500, name=name)
+        launch(at + 20_000, "multi_tensor_apply_kernel<Adam>")
+    export.write(tmp_path / "node0.sqlite")
+    assert of(tmp_path).spans["kind"].to_list() == ["F", "F", "B", "B", "OPT"] * 3
 
 
 def test_a_program_of_one_thread_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import polars as pl
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED
 from trace_export.sources.kineto.event_stream import THREAD_NAME, thread
 from trace_export.sources.kineto.trace import open_trace
+from trace_export.sources.launches.kernel_names import KernelNames
 from trace_export.sources.launches.process import Process
 from trace_export.sources.launches.sequence_numbers import OPERATORS
 from trace_export.sources.launches.threads import AUTOGRAD
@@ -50,7 +51,7 @@ def read_process(path: Path, ranges: Ranges) -> Process:
     calls, tasks = pl.concat(content.calls), pl.concat(content.tasks)
     names = tasks["name"].unique().sort()
     codes = names.search_sorted(tasks["name"]).cast(pl.Int32) if len(names) else pl.Series([], dtype=pl.Int32)
-    work = join(calls, tasks.with_columns(name=codes).select(TASKS.keys()), names)
+    work = join(calls, tasks.with_columns(name=codes).select(TASKS.keys()), KernelNames(names))
     launching = np.unique(work.thread[work.role == COMPUTE])
     beside = ranges.frame
     return Process(

@@ -121,7 +121,6 @@ def doubts(step: Step, forwards: list[Rows], passes: list[Piece]) -> str:
     bare = [bool(timeline.weight[begin:end].all()) for begin, end in forwards]
     if any(bare) and not all(bare):
         return "weight gradients among the forwards"
-    products = timeline.product | timeline.graph
-    if not products[own].any() and products[~timeline.main].any():
+    if timeline.engine_multiplies and not timeline.multiplies[own].any():
         return "no matrix product in the forwards"
     return ""

@@ -88,17 +88,16 @@ def split_weights_from_forwards(step: Step, pieces: list[Rows]) -> list[Rows]:
     than any forward does, and goes on as one.
     """
     timeline = step.timeline
-    heavy = timeline.product | timeline.sum
     early = [
         np.flatnonzero(~timeline.counter[rows.begin : rows.end]) + rows.begin
         for rows in pieces
         if rows.begin < step.first_backward and step.time(rows) >= SHORT * step.usual
     ]
-    most = max((_leading(heavy[rows]) for rows in early), default=0)
+    most = max((_leading(timeline.heavy[rows]) for rows in early), default=0)
     heads = {timeline.stem[rows[:HEAD]].tobytes() for rows in early}
     out: list[Rows] = []
     for rows in pieces:
-        count = _leading(rows.of(heavy)) if rows.begin > step.first_backward else 0  # type: ignore[arg-type]
+        count = _leading(rows.of(timeline.heavy)) if rows.begin > step.first_backward else 0  # type: ignore[arg-type]
         cut = None
         if count >= most + SURPLUS and count < rows.end - rows.begin:
             places = range(rows.begin + count, rows.begin + count - most - 1, -1)

@@ -69,8 +69,8 @@ def pipeline_transfers(work: Work, main: int) -> np.ndarray:
 def split(timeline: Timeline, cuts: Cuts) -> tuple[list[Piece], set[int]]:
     """The pieces of a timeline, and the rows at which one begins after a cut.
 
-    A piece begins where the thread changes, after a cut, and where the calling thread called the driver between two
-    launches of the engine: while a backward runs it makes no call, so these are two calls of the engine.
+    A piece begins where the thread changes, after a cut, and where the calling thread asked something of the device
+    between two launches of the engine: while a backward runs it asks for nothing, so these are two calls of the engine.
 
     Example: `a b A B . C D c | d` is M `a b`, B `A B`, B `C D`, M `c`, M `d`.
     """

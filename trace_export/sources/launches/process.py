@@ -26,11 +26,13 @@ TRANSFERS = {"role": pl.String(), "op": pl.String(), "start": pl.Int64(), "end":
 
 @dataclass(frozen=True)
 class Process:
-    """`named`: the threads whose names are those of the autograd engine; `first_thread`: the one that the process began
-    with, where that is known. `optimizer`: intervals (n × 2) of CPU time in which the optimizer ran, as ranges say.
-    `steps`: start and step of the ranges around steps. `operators`: see sequence_numbers.OPERATORS; may be empty."""
+    """`device`: the number of its GPU, of several the smallest. `named`: the threads whose names are those of the
+    autograd engine; `first_thread`: the one that the process began with, where that is known. `optimizer`: intervals
+    (n × 2) of CPU time in which the optimizer ran, as ranges say. `steps`: start and step of the ranges around steps.
+    `operators`: see sequence_numbers.OPERATORS; may be empty."""
 
     work: Work
+    device: int | None = None
     named: frozenset[int] = frozenset()
     first_thread: int | None = None
     optimizer: Ints | None = None
@@ -39,9 +41,9 @@ class Process:
 
 
 class Inferred(NamedTuple):
-    """The `blocks` and `transfers` of a process. `refused`: the steps whose forwards are unknown; `impossible`: why
-    nothing was found ("" where something was). `numbered`: the passes are known by sequence numbers; `differs`:
-    these give another number of forwards than the launches do."""
+    """The `blocks` and `transfers` of a process, and its `device`. `refused`: the steps whose forwards are unknown;
+    `impossible`: why nothing was found ("" where something was). `numbered`: the passes are known by sequence numbers;
+    `differs`: these give another number of forwards than the launches do."""
 
     blocks: pl.DataFrame
     transfers: pl.DataFrame
@@ -49,6 +51,7 @@ class Inferred(NamedTuple):
     impossible: str = ""
     numbered: bool = False
     differs: bool = False
+    device: int | None = None
 
 
 def find_blocks(process: Process) -> Inferred:
@@ -73,6 +76,7 @@ def find_blocks(process: Process) -> Inferred:
         refused=tuple(found.refused) if numbered is None else (),
         numbered=numbered is not None,
         differs=not found.refused and in_blocks != forwards,
+        device=process.device,
     )
 
 

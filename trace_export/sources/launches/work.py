@@ -17,7 +17,7 @@ COMPUTE, TRANSFER, COPY, OTHER = range(4)
 """Roles of device work: kernels and graphs; kernels that send or receive; copies between host and device; the rest."""
 
 CALLS = {"start": pl.Int64(), "thread": pl.Int64(), "correlation": pl.Int64(), "waits": pl.Boolean()}
-"""Calls of the driver, of any thread. `waits`: whether the call waits for the device."""
+"""Calls that concern the device, of any thread. `waits`: whether the call waits for the device."""
 TASKS = {
     "correlation": pl.Int64(), "start": pl.Int64(), "end": pl.Int64(), "stream": pl.Int64(), "name": pl.Int32(),
     "role": pl.Int8(),
@@ -29,7 +29,7 @@ TASKS = {
 class Work:
     """The device work of one process, one row for each call that launched any, in order of launch: when and by which
     `thread` it was launched, its first start and last end on the device. `names`: what the codes in `name` mean.
-    `calls` are all calls of the process: start, thread, waits."""
+    `calls` are the calls of the process that concern the device: start, thread, waits."""
 
     launch: Ints
     thread: Ints
@@ -42,8 +42,8 @@ class Work:
     calls: pl.DataFrame
 
 
-def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: pl.Series) -> Work:
-    """The work of `tasks` (schema TASKS, texts of `name` in `names`) by the call among `calls` (CALLS) that launched
+def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames) -> Work:
+    """The work of `tasks` (schema TASKS, `name` is a row of `names`) by the call among `calls` (CALLS) that launched
     it. Tasks without a call are left out. Several tasks of one call are the nodes of a graph: one row. The order of the
     rows means nothing."""
     if (np.diff(calls["start"].to_numpy()) <= 0).any():
@@ -62,7 +62,7 @@ def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: pl.Series) -> Work:
     starts = np.minimum.reduceat(start[order], first) if len(first) else start
     ends = np.maximum.reduceat(end[order], first) if len(first) else end
     by = caller[known]
-    texts, codes = _with_graphs(names, name[at], several)
+    names, codes = _with_graphs(names, name[at], several)
     return Work(
         calls["start"].to_numpy()[by],
         calls["thread"].to_numpy()[by],
@@ -71,7 +71,7 @@ def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: pl.Series) -> Work:
         stream[at],
         codes,
         role[at],
-        KernelNames(texts),
+        names,
         calls.select("start", "thread", "waits"),
     )
 
@@ -86,13 +86,15 @@ def _callers(correlations: Ints, wanted: Ints) -> Ints:
     return rows
 
 
-def _with_graphs(names: pl.Series, codes: Codes, several: Bools) -> tuple[pl.Series, Codes]:
+def _with_graphs(names: KernelNames, codes: Codes, several: Bools) -> tuple[KernelNames, Codes]:
     """The names and codes, where launches of `several` kernels are graphs named by their first kernel."""
     if not several.any():
         return names, codes
     graphs = np.unique(codes[several])
-    texts = pl.concat([names, (GRAPH + "of " + names.gather(graphs)).rename(names.name)])
-    return texts, np.where(several, len(names) + np.searchsorted(graphs, codes), codes).astype(np.int32)
+    first = names.texts
+    texts = pl.concat([first, (GRAPH + "of " + first.gather(graphs)).rename(first.name)])
+    moved = np.where(several, len(first) + np.searchsorted(graphs, codes), codes)
+    return KernelNames(texts), moved.astype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -156,8 +158,18 @@ class Timeline:
         return self.names.product[self.name]
 
     @cached_property
-    def graph(self) -> Bools:
-        return self.names.graph[self.name]
+    def multiplies(self) -> Bools:
+        """Matrix products, and graphs, which may hold some."""
+        return (self.names.product | self.names.graph)[self.name]
+
+    @cached_property
+    def engine_multiplies(self) -> bool:
+        return bool(self.multiplies[~self.main].any())
+
+    @cached_property
+    def heavy(self) -> Bools:
+        """Products and sums, of which weight gradients consist."""
+        return (self.names.product | self.names.sum)[self.name]
 
     @cached_property
     def weight(self) -> Bools:

@@ -93,13 +93,14 @@ def _contents(
     contents = []
     if any(not one.impossible for one in found.values()):
         contents.append(launches.content(source.path, found))
+    inferred = {process: one.device for process, one in found.items() if one.device is not None}
     if ranges.of("block").is_empty():
-        return contents, devices_of(db)
+        return contents, inferred
     activity, devices = (None, devices_of(db)) if host_ranges else attribute(db, ranges.frame)
     worked = with_activity(ranges, activity)
     p2p = transfers(ranges, worked, partial(last_copies, db, ranges))
     contents.append(marked(source, ranges, worked, activity, p2p=p2p, collectives=collectives(worked)))
-    return contents, devices_of(db) | devices if len(contents) > 1 else devices
+    return contents, inferred | devices
 
 
 def _has_work(db: Database) -> bool:

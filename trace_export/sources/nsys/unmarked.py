@@ -1,24 +1,26 @@
 """The launches of an Nsight Systems export, for the processes in which no pass is named.
 
-All calls are read and not only launches: what the calling thread does between two launches of the autograd engine
-tells its calls apart. What stays in memory is 25 bytes a call and 37 a kernel.
+Beside the calls that launch kernels those are read that copy, fill or wait: what the calling thread has the device do
+between two launches of the autograd engine tells its calls apart. What stays in memory is 25 bytes a call and 37 a
+kernel.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 import polars as pl
 
-from trace_export.sources.launches.kernel_names import GRAPH
+from trace_export.sources.launches.kernel_names import GRAPH, KernelNames
 from trace_export.sources.launches.process import Process
 from trace_export.sources.launches.sequence_numbers import OPERATORS
 from trace_export.sources.launches.threads import AUTOGRAD
-from trace_export.sources.launches.work import CALLS, COMPUTE, COPY, OTHER, TRANSFER, join
+from trace_export.sources.launches.work import COMPUTE, COPY, OTHER, TRANSFER, join
 from trace_export.sources.nsys.cupti import COPY_TABLE, GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE
+from trace_export.sources.ranges.by_launch import ORPHANS
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.shared.timestamps import valid_session_times
@@ -27,6 +29,8 @@ LONGEST = 4000
 """Characters of a kernel's name with its template arguments, in which PyTorch names the functor."""
 NCCL = r"^(?:void )?(?:nccl|rccl|mscclKernel)"
 SENDS = r"(?i)SendRecv|(?:dev)?kernel_?Send"
+DEVICE_CALLS = ("cu*Launch*", "cu*Memcpy*", "cu*Memset*", "cu*StreamWaitEvent*", "*Synchronize*")
+"""How the calls are named that give the device something to do or to wait for, or wait for it."""
 HOST_COPIES = (1, 2)
 """CUpti_ActivityMemcpyKind: host to device and back."""
 _COPY = -1
@@ -54,11 +58,11 @@ def read_processes(
 ) -> Iterator[tuple[int, Process]]:
     """The `wanted` processes (None: all) that computed anything on the GPU, one after another; `ranges`: those around
     their steps and optimizers, `operators`: the ranges around operators."""
-    tasks = _tasks(db, wanted)
-    calls = _calls(db, tasks.keys())
+    tasks, devices = _tasks(db, wanted)
+    calls = _calls(db, tasks)
     ids = np.unique(np.concatenate([[_COPY], *(part["name"].unique() for own in tasks.values() for part in own)]))
-    names = _names(db, ids)
-    roles = _roles(names, ids)
+    names = KernelNames(_names(db, ids))
+    roles = _roles(names.texts, ids)
     autograd = autograd_threads(db)
     for process in sorted(tasks.keys() & calls.keys()):
         own = pl.concat(tasks.pop(process))
@@ -71,6 +75,7 @@ def read_processes(
                 process,
                 Process(
                     work,
+                    device=devices[process],
                     named=autograd.get(process, frozenset()),
                     first_thread=process << 24 | process & 0xFFFFFF,
                     optimizer=beside.filter(pl.col("kind") == "OPT").select("start", "end").to_numpy(),
@@ -80,41 +85,67 @@ def read_processes(
             )
 
 
-def _calls(db: Database, processes: Collection[int]) -> Parts:
-    """The calls of the processes, with the columns of CALLS."""
-    waits = "nameId IN (SELECT id FROM StringIds WHERE value GLOB '*Synchronize*')"
-    sql = f"""SELECT start AS start, COALESCE(globalTid, 0) AS thread, COALESCE(correlationId, -1) AS correlation,
-        COALESCE({waits}, 0) AS waits FROM {LAUNCH_TABLE} WHERE {{where}}"""
+def _calls(db: Database, tasks: Parts) -> Parts:
+    """The calls of the processes with `tasks` that concern the device, with the columns of CALLS; all calls of a
+    process in which fewer bear the names of such calls than there are tasks."""
+    patterns = " OR ".join(f"value GLOB '{pattern}'" for pattern in DEVICE_CALLS)
+    named = db.texts(f"SELECT id, value GLOB '*Synchronize*' FROM StringIds WHERE {patterns}")
+    waiting = [number for number, waits in named if waits]
+    parts = _read_calls(db, f"nameId IN ({', '.join(str(number) for number, _ in named)})", waiting, tasks)
+    few = [process for process, own in tasks.items() if _rows(parts.get(process, ())) < _rows(own) * (1 - ORPHANS)]
+    return parts | _read_calls(db, "TRUE", waiting, few) if few else parts
+
+
+def _rows(parts: Iterable[pl.DataFrame]) -> int:
+    return sum(part.height for part in parts)
+
+
+def _read_calls(db: Database, condition: str, waiting: Collection[int], processes: Collection[int]) -> Parts:
+    """The calls of the processes that meet the condition; `waiting`: the names of those that wait for the device."""
+    sql = f"""SELECT start AS start, globalTid AS thread, correlationId AS correlation, nameId AS name
+        FROM {LAUNCH_TABLE} WHERE {{where}} AND {condition}"""
     parts: Parts = defaultdict(list)
+    thread, waits = pl.col("thread").fill_null(0), pl.col("name").is_in(list(waiting)).fill_null(False)
     for chunk in db.frames(LAUNCH_TABLE, sql):
-        rows = chunk.with_columns(pl.col("waits") != 0, process=pl.col("thread") // (1 << 24))
-        _add(parts, rows.select("process", *CALLS), processes)
+        columns = ("start", thread, pl.col("correlation").fill_null(-1), waits.alias("waits"))
+        _add(parts, chunk.select(_process(thread), *columns), processes)
     return parts
 
 
-def _tasks(db: Database, processes: Collection[int] | None) -> Parts:
-    """Kernels, graphs and copies between host and device: correlation, start, end, stream and name, a number."""
-    kernel = "COALESCE(demangledName, shortName, 0)" if db.has(KERNEL_TABLE, "demangledName") else "shortName"
+def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict[int, int]]:
+    """Kernels, graphs and copies between host and device: correlation, start, end, stream and name, a number; and the
+    device of each process."""
+    kernel = "demangledName, shortName" if db.has(KERNEL_TABLE, "demangledName") else "shortName, NULL"
     copies = f" AND copyKind IN {HOST_COPIES}"
     parts: Parts = defaultdict(list)
+    devices: dict[int, int] = {}
     for table, name, only in (
-        (KERNEL_TABLE, kernel, ""),
+        (KERNEL_TABLE, f"COALESCE({kernel}, 0)", ""),
         (GRAPH_TABLE, f"{_COPY} - 1 - COALESCE(graphId, 0)", ""),
         (COPY_TABLE, f"{_COPY}", copies),
     ):
-        sql = f"""SELECT COALESCE(globalPid, 0) >> 24 AS process, COALESCE(correlationId, -2) AS correlation,
-            start AS start, "end" AS "end", COALESCE(streamId, 0) AS stream, {name} AS name FROM {table}
-            WHERE {{where}}{only}"""
+        sql = f"""SELECT globalPid AS owner, correlationId AS correlation, start AS start, "end" AS "end",
+            streamId AS stream, {name} AS name, deviceId AS device FROM {table} WHERE {{where}}{only}"""
         for chunk in db.frames(table, sql):
-            _add(parts, chunk.filter(valid_session_times(pl.col("start"), pl.col("end"))), processes)
-    return parts
+            columns = (pl.col("correlation").fill_null(-2), "start", "end", pl.col("stream").fill_null(0), "name")
+            rows = chunk.filter(valid_session_times(pl.col("start"), pl.col("end")))
+            rows = rows.select(_process(pl.col("owner").fill_null(0)), *columns, pl.col("device").fill_null(-1))
+            for process, device in rows.group_by("process").agg(pl.col("device").min()).iter_rows():
+                devices[process] = min(device, devices.get(process, device))
+            _add(parts, rows.drop("device"), processes)
+    return parts, devices
+
+
+def _process(owner: pl.Expr) -> pl.Expr:
+    """The process of a global id, of a process or thread."""
+    return (owner // (1 << 24)).alias("process")
 
 
 def _add(parts: Parts, rows: pl.DataFrame, processes: Collection[int] | None) -> None:
     """Adds the rows of each of the `processes` (None: of all)."""
-    for (process,), own in rows.group_by("process"):
+    for (process,), own in rows.partition_by("process", as_dict=True, include_key=False).items():
         if processes is None or process in processes:
-            parts[process].append(own.drop("process"))
+            parts[process].append(own)
 
 
 def _names(db: Database, ids: np.ndarray) -> pl.Series:
