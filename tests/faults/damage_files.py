@@ -85,9 +85,9 @@ RUNS: dict[str, tuple[Callable[[Path, int], None], str]] = {
 }
 """How to make a run with that seed, and which of its files are damaged."""
 ONE_FILE = ("operation_table", "parquet", "csv")
-OF_TASKS = ("nsys", "kineto", "ascend", "ascend, text", "ascend, kernels", "mindspore")
-"""Formats that record the device tasks of a block. One that is missing by itself cannot be seen: the block begins or
-ends with the next one."""
+OF_TASKS = ("ascend", "ascend, text", "ascend, kernels", "mindspore")
+"""Formats that record the device tasks of a block, and no launches of them. One that is missing by itself cannot be
+seen: the block begins or ends with the next one."""
 
 
 def make(kind: str, folder: Path, seed: int = 1) -> list[Path]:

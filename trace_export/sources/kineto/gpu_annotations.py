@@ -87,7 +87,7 @@ class GpuAnnotations:
         extent = GpuExtent.none(ranges)
         for piece in self.copies:
             correlation, start, end = (piece[c].to_numpy() for c in ("correlation", "start", "end"))
-            extent.add(launches.of(correlation)[1], start, end)
+            extent.add(launches.pipeline[launches.of(correlation)], start, end)
         return extent
 
 

@@ -6,6 +6,7 @@ it was open, launch and work joined by their correlation id. What stays in memor
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from trace_export.sources.kineto.trace import Trace, open_trace
 from trace_export.sources.kineto.unmarked import read_process
 from trace_export.sources.launches import content as launches
 from trace_export.sources.launches.process import Inferred, find_blocks
+from trace_export.sources.ranges import lost_kernels
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.attribution import NONE, GpuActivity, Launches, RangeIndex
 from trace_export.sources.ranges.blocks import stages_of
@@ -48,13 +50,18 @@ YEAR_NS = 31_556_952 * 10**9
 _MARKS = pl.col("name").str.starts_with("te:")
 _PROCESS = pl.lit(0, pl.Int64).alias("process")
 """A trace is one process."""
+CALLS = {
+    lost_kernels.KERNELS: "Launch.*Kernel", lost_kernels.CAPTURES: "StreamBeginCapture",
+    lost_kernels.CAPTURES_END: "StreamEndCapture",
+}  # fmt: skip
+"""The calls of which lost_kernels asks, as regular expressions."""
 
 
 @dataclass
 class _Content:
-    """What a trace holds, in pieces: `named` ranges (see ranges.gather), `launches` (start, thread, correlation),
-    `tasks` (correlation, start, end, nccl), `calls` of NCCL, the device, how often each annotation occurs, and what
-    torch.profiler says of their time on the device."""
+    """What a trace holds, in pieces: `named` ranges (see ranges.gather), `launches` (start, thread, correlation,
+    and which of `CALLS` it is), `tasks` (correlation, start, end, nccl), `calls` of NCCL, the device, how often each
+    annotation occurs, and what torch.profiler says of their time on the device."""
 
     named: list[pl.DataFrame] = field(default_factory=list)
     launches: list[pl.DataFrame] = field(default_factory=list)
@@ -161,7 +168,7 @@ def _gathered(trace: Trace, dialects: Dialects) -> _Content:
         content.on_device.add(events, ranges, named, copies)
         content.names.add(ranges["text"])
         calls = events.filter(pl.col("cat").str.contains("_(?:runtime|driver)$"))
-        content.launches.append(calls.select("start", thread(), _id(-1)))
+        content.launches.append(calls.select("start", thread(), _id(-1), _call()))
         kernels = events.filter(pl.col("cat") == "kernel")
         content.tasks.append(kernels.select(_id(-2), "start", "end", nccl=nccl.IS_NCCL))
         content.calls.append(nccl.calls(kernels.filter(TIMED)))
@@ -175,6 +182,13 @@ def _id(none: int) -> pl.Expr:
     operator that launched. No number of the one kind is one of the other."""
     correlation, operator = (pl.col(c).cast(pl.Int64, strict=False) for c in ("correlation", "External id"))
     return pl.coalesce(correlation, pl.when(operator > 0).then(-2 - operator), none)
+
+
+def _call() -> pl.Expr:
+    """The pattern of `CALLS` that the name of an event fits."""
+    name = pl.col("name")
+    fitting = [pl.when(name.str.contains(expression)).then(pl.lit(pattern)) for pattern, expression in CALLS.items()]
+    return pl.coalesce(fitting).cast(pl.Enum(list(CALLS))).alias("call")
 
 
 def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> None:
@@ -205,6 +219,12 @@ def _attributed(path: Path, ranges: Ranges, content: _Content) -> tuple[GpuActiv
     activity = GpuActivity.none(ranges.frame.height)
     for tasks in content.tasks:
         activity.take(joined, *(tasks[c].to_numpy() for c in ("correlation", "start", "end", "nccl")))
+
+    def named(pattern: str) -> Iterator[lost_kernels.Piece]:
+        fitting = calls.filter(pl.col("call") == pattern)
+        yield 0, {column: fitting[column].to_numpy() for column in ("start", "correlation")}
+
+    activity = replace(activity, lost=lost_kernels.count({0: joined}, ranges.frame.height, named))
     elsewhere = np.zeros(ranges.frame.height, bool)
     inside = pipeline != NONE
     other = ranges.frame["thread"].to_numpy()[pipeline[inside]] != caller[inside]

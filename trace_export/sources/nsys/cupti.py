@@ -9,7 +9,7 @@ import polars as pl
 
 from trace_export.sources.ranges import by_launch
 from trace_export.sources.ranges.attribution import GpuActivity
-from trace_export.sources.ranges.by_launch import Piece
+from trace_export.sources.ranges.lost_kernels import LAUNCHES, Piece
 from trace_export.sources.shared.sqlite import Database
 
 LAUNCH_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -21,12 +21,11 @@ DEVICE = "COALESCE(deviceId, -1)"
 
 
 def attribute(
-    db: Database, ranges: pl.DataFrame, calls: str = "cu*Launch*", tables: Iterable[str] = (KERNEL_TABLE, GRAPH_TABLE)
+    db: Database, ranges: pl.DataFrame, calls: str = LAUNCHES, tables: Iterable[str] = (KERNEL_TABLE, GRAPH_TABLE)
 ) -> tuple[GpuActivity, dict[int, int]]:
     """The tasks in `tables` that calls named like `calls` launched, by range (see by_launch.attribute); and of each
     process with tasks the number of its GPU, of several the smallest."""
     processes = ranges["process"].unique().sort().to_list()
-    named = f"nameId IN (SELECT id FROM StringIds WHERE value GLOB '{calls}')"
     devices: dict[int, int] = {}
 
     def tasks() -> Iterator[Piece]:
@@ -36,8 +35,7 @@ def attribute(
                 devices[process] = min(device, devices.get(process, device))
                 yield process, chunk
 
-    activity = by_launch.attribute(ranges, lambda every: _calls(db, processes, "TRUE" if every else named), tasks)
-    return activity, devices
+    return by_launch.attribute(ranges, lambda pattern: _calls(db, processes, pattern), tasks, calls), devices
 
 
 def devices_of(db: Database) -> dict[int, int]:
@@ -50,10 +48,11 @@ def devices_of(db: Database) -> dict[int, int]:
     return {process: device for process, device in rows if isinstance(device, int)}
 
 
-def _calls(db: Database, processes: list[int], condition: str) -> Iterator[Piece]:
-    """The calls that meet the condition: start, thread, correlation."""
+def _calls(db: Database, processes: list[int], pattern: str | None) -> Iterator[Piece]:
+    """The calls whose names fit the pattern after their `cu` or `cuda`, or all: start, thread, correlation."""
+    condition = f"nameId IN (SELECT id FROM StringIds WHERE value GLOB 'cu{pattern}')" if pattern else "TRUE"
     sql = f"""SELECT start AS start, COALESCE(globalTid, 0) AS thread, COALESCE(correlationId, -1) AS correlation
-        FROM {LAUNCH_TABLE} WHERE {{where}} AND ({condition})"""
+        FROM {LAUNCH_TABLE} WHERE {{where}} AND {condition}"""
     for chunk in db.frames(LAUNCH_TABLE, sql):
         yield from _by_process(chunk, "thread", processes)
 

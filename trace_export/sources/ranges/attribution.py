@@ -20,6 +20,8 @@ from trace_export.sources.shared.timestamps import valid_session_times
 
 NONE = -1
 """No range: numpy's integers have no null."""
+UNKNOWN = 0
+"""The place of a launch that is not in the file."""
 
 Ints = npt.NDArray[np.signedinteger[Any]]
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -144,7 +146,8 @@ class GpuActivity:
     """GPU work by range id: `compute` (kernels and graphs, or what else was asked for) and `communication` (NCCL's
     kernels, by pipeline range and by NCCL call). Of all `tasks` of the processes, `outside` were launched outside
     every pipeline range (NCCL's, which may be anywhere, not counted), `orphans` have no launch call in the file, and
-    `untimed` have invalid times; `every_call`: whether all calls were read."""
+    `untimed` have invalid times; `every_call`: whether all calls were read. `lost`: how many of the kernels launched in
+    each range are not in the file (see lost_kernels.count)."""
 
     compute: GpuExtent
     communication: GpuExtent
@@ -153,19 +156,23 @@ class GpuActivity:
     orphans: int
     untimed: int
     every_call: bool
+    lost: Ints
 
     @staticmethod
     def none(size: int) -> GpuActivity:
         """No work for `size` ranges."""
-        return GpuActivity(GpuExtent.none(size), GpuExtent.none(size), 0, 0, 0, 0, False)
+        extents = GpuExtent.none(size), GpuExtent.none(size)
+        return GpuActivity(*extents, 0, 0, 0, 0, every_call=False, lost=np.zeros(size, np.int64))
 
     def take(self, launches: Launches, correlation: Ints, start: Ints, end: Ints, nccl: npt.NDArray[np.bool_]) -> None:
         """Takes in GPU tasks of the process of `launches`; `nccl`: which of them are NCCL's kernels."""
+        at = launches.of(correlation)
+        launches.ran[at] = True
         timed = valid_session_times(start, end)
         if not timed.all():
             self.untimed += int(np.count_nonzero(~timed))
-            correlation, nccl, start, end = correlation[timed], nccl[timed], start[timed], end[timed]
-        known, pipeline, call = launches.of(correlation)
+            at, nccl, start, end = at[timed], nccl[timed], start[timed], end[timed]
+        known, pipeline, call = at != UNKNOWN, launches.pipeline[at], launches.call[at]
         self.compute.add(np.where(nccl, NONE, pipeline), start, end)
         self.communication.add(np.where(nccl, pipeline, NONE), start, end)
         self.communication.add(np.where(nccl, call, NONE), start, end)
@@ -174,32 +181,43 @@ class GpuActivity:
         self.outside += int(np.count_nonzero(known & (pipeline == NONE) & ~nccl))
 
     def frame(self) -> pl.DataFrame:
-        """One row per range id: id, work_start, work_end, work_count, comm_start, comm_end, comm_count."""
-        columns = [*self.compute.columns("work"), *self.communication.columns("comm")]
+        """One row per range id: id, work_start, work_end, work_count, comm_start, comm_end, comm_count, lost_count."""
+        lost = pl.Series("lost_count", self.lost)
+        columns = [*self.compute.columns("work"), *self.communication.columns("comm"), lost]
         return pl.DataFrame(columns).with_row_index("id").cast({"id": pl.Int64})
 
 
 @dataclass(frozen=True)
 class Launches:
-    """The launch calls of one process, by correlation id: the pipeline range and the NCCL call around each."""
+    """The launch calls of one process, by correlation id: the pipeline range and the NCCL call around each, and whether
+    it `ran`, so that its tasks are in the file. The first stands for all that are not there, and is in no range."""
 
     correlation: Ints
     pipeline: Ints
     call: Ints
+    ran: npt.NDArray[np.bool_]
 
     @staticmethod
     def of_parts(parts: list[tuple[Ints, Ints, Ints]]) -> Launches:
-        """Of columns in pieces, in any order; one launch that nothing can match comes first, so that a search always
-        ends. Of several with one id the one of the earliest range counts, and one outside all ranges last."""
-        nothing = (np.array([-_LAST]), np.array([NONE], np.int32), np.array([NONE], np.int32))
-        correlation, pipeline, call = (np.concatenate(p) for p in zip(nothing, *parts, strict=True))
-        order = np.argsort(correlation, kind="stable")
-        if (np.diff(correlation[order]) == 0).any():  # rarely, and sorting by three keys takes three times as long
-            order = np.lexsort((call.astype(np.uint64), pipeline.astype(np.uint64), correlation))  # NONE comes last
-        return Launches(correlation[order], pipeline[order], call[order])
+        """Of columns in pieces, in any order. Of several with one id the one of the earliest range counts, and one
+        outside all ranges last."""
+        unknown = (np.array([_FIRST]), np.array([NONE], np.int32), np.array([NONE], np.int32))
+        correlation, pipeline, call = (np.concatenate(p) for p in zip(unknown, *parts, strict=True))
+        order = np.argsort(correlation[1:], kind="stable")
+        if (np.diff(correlation[1:][order]) == 0).any():  # rarely, and sorting by three keys takes three times as long
+            keys = (call.astype(np.uint64), pipeline.astype(np.uint64), correlation)  # NONE comes last
+            order = np.lexsort([key[1:] for key in keys])
+        order = np.insert(order + 1, 0, UNKNOWN)
+        return Launches(correlation[order], pipeline[order], call[order], np.zeros(len(order), bool))
 
-    def of(self, correlations: Ints) -> tuple[npt.NDArray[np.bool_], Ints, Ints]:
-        """Per correlation id: whether its launch is known, its pipeline range and its NCCL call (or NONE)."""
+    def of(self, correlations: Ints) -> Ints:
+        """The place of each correlation id among the launches, or UNKNOWN."""
         at = np.minimum(np.searchsorted(self.correlation, correlations), len(self.correlation) - 1)
-        known = self.correlation[at] == correlations
-        return known, np.where(known, self.pipeline[at], NONE), np.where(known, self.call[at], NONE)
+        places: Ints = np.where(self.correlation[at] == correlations, at, UNKNOWN)
+        return places
+
+    def lost(self) -> Ints:
+        """The correlation ids of the launches in pipeline ranges that have no task."""
+        ids: Ints = self.correlation[~self.ran & (self.pipeline != NONE)]
+        lost: Ints = ids[~self.ran[self.of(ids)]]  # of several with one id the first is marked
+        return lost

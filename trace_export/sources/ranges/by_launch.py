@@ -11,37 +11,43 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
+from trace_export.sources.ranges import lost_kernels
 from trace_export.sources.ranges.attribution import GpuActivity, Ints, Launches, RangeIndex
+from trace_export.sources.ranges.lost_kernels import LAUNCHES, Piece
 
 ORPHANS = 0.003
 """The share of GPU tasks without a launch call above which the names of the calls are doubted."""
 
-Piece = tuple[int, dict[str, Ints]]
-"""A process, and columns of some of its rows."""
-
 
 def attribute(
-    ranges: pl.DataFrame, calls: Callable[[bool], Iterable[Piece]], tasks: Callable[[], Iterable[Piece]]
+    ranges: pl.DataFrame,
+    calls: Callable[[str | None], Iterable[Piece]],
+    tasks: Callable[[], Iterable[Piece]],
+    pattern: str = LAUNCHES,
 ) -> GpuActivity:
     """The GPU tasks by range.
 
     `ranges`: id (0, 1, …), process, thread, start, end, role; blocks and transfers compete, and NCCL calls among
-    themselves. `calls(every)`: start, thread and correlation of the calls that launch by their names, or of all.
-    `tasks()`: correlation, start, end and nccl (0 or 1). Reads all calls when more than a few per mille of the tasks
-    have none of those that launch.
+    themselves. `calls(pattern)`: start, thread and correlation of the calls with such names (see lost_kernels), or of
+    all. `tasks()`: correlation, start, end and nccl (0 or 1). Reads all calls when more than a few per mille of the
+    tasks have none of those whose names fit `pattern`.
     """
-    activity = _attributed(ranges, calls(False), tasks())
-    if activity.orphans <= activity.tasks * ORPHANS:
+    launches, activity = _attributed(ranges, calls(pattern), tasks())
+    if activity.orphans > activity.tasks * ORPHANS:
+        return replace(_attributed(ranges, calls(None), tasks())[1], every_call=True)
+    if pattern != LAUNCHES:
         return activity
-    return replace(_attributed(ranges, calls(True), tasks()), every_call=True)
+    return replace(activity, lost=lost_kernels.count(launches, ranges.height, calls))
 
 
-def _attributed(ranges: pl.DataFrame, calls: Iterable[Piece], tasks: Iterable[Piece]) -> GpuActivity:
+def _attributed(
+    ranges: pl.DataFrame, calls: Iterable[Piece], tasks: Iterable[Piece]
+) -> tuple[dict[int, Launches], GpuActivity]:
     launches = _launches(ranges, calls)
     activity = GpuActivity.none(ranges.height)
     for process, chunk in tasks:
         activity.take(launches[process], chunk["correlation"], chunk["start"], chunk["end"], chunk["nccl"] != 0)
-    return activity
+    return launches, activity
 
 
 def _launches(ranges: pl.DataFrame, calls: Iterable[Piece]) -> dict[int, Launches]:

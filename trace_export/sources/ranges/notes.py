@@ -10,6 +10,7 @@ import polars as pl
 from trace_export.errors import SourceError
 from trace_export.model import Note
 from trace_export.sources.ranges.attribution import GpuActivity
+from trace_export.sources.ranges.by_launch import ORPHANS
 from trace_export.sources.ranges.frequent import EXAMPLES, NameCounts
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.timestamps import UNTIMED
@@ -94,6 +95,16 @@ def of_ranges(path: Path, ranges: Ranges, worked: pl.DataFrame, activity: GpuAct
         worked.filter(pl.col("role") == "block", pl.col("work_count") == 0),
         Note("blocks-without-work", "note", "blocks without GPU work, left out"),
     )
+    lacking = worked.filter(pl.col("role") == "block", pl.col("lost_count") > 0)
+    add(
+        lacking,
+        Note(
+            "kernels-lost",
+            "warning",
+            f"blocks that launched kernels which are not in the file ({lacking['lost_count'].sum()} in all); their "
+            "times may be wrong",
+        ),
+    )
     return notes + _of_activity(path, activity)
 
 
@@ -106,7 +117,8 @@ def _of_activity(path: Path, activity: GpuActivity) -> list[Note]:
         notes.append(Note("times-unusable", "warning", f"GPU tasks {UNTIMED}", where, activity.untimed))
     if activity.orphans:
         text = "GPU tasks without a launch call in the file"
-        notes.append(Note("tasks-without-launch", "note", text, where, activity.orphans))
+        few = activity.orphans <= activity.tasks * ORPHANS
+        notes.append(Note("tasks-without-launch", "note" if few else "warning", text, where, activity.orphans))
     if activity.outside:
         part = activity.outside / activity.tasks
         share = f"{part:.1%}" if part >= 0.001 else "less than 0.1%"

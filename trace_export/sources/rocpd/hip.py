@@ -12,7 +12,7 @@ import polars as pl
 
 from trace_export.sources.ranges import by_launch
 from trace_export.sources.ranges.attribution import GpuActivity
-from trace_export.sources.ranges.by_launch import Piece
+from trace_export.sources.ranges.lost_kernels import Piece
 from trace_export.sources.rocpd.tables import MARKERS, RCCL, Tables
 
 
@@ -30,7 +30,7 @@ def attribute(processes: list[Tables], ranges: pl.DataFrame) -> tuple[GpuActivit
                 devices[tables.process] = min([*used, devices.get(tables.process, 1 << 31)])
                 yield tables.process, {name: chunk[name].to_numpy() for name in chunk.columns}
 
-    activity = by_launch.attribute(ranges, lambda every: _calls(trained, every=every), tasks)
+    activity = by_launch.attribute(ranges, lambda pattern: _calls(trained, pattern), tasks)
     return activity, devices
 
 
@@ -40,10 +40,10 @@ def is_nccl(tables: Tables) -> str:
     return f"R.kernel_id IN (SELECT id FROM {symbols} WHERE display_name GLOB 'nccl*' OR display_name GLOB 'rccl*')"
 
 
-def _calls(processes: list[Tables], *, every: bool) -> Iterator[Piece]:
-    """The calls whose names say that they launch something, or all of the runtime: start, thread, correlation."""
+def _calls(processes: list[Tables], pattern: str | None) -> Iterator[Piece]:
+    """The calls whose names fit the pattern after their `hip`, or all of the runtime: start, thread, correlation."""
     for tables in processes:
-        condition = f"NOT {tables.of_category(MARKERS, RCCL)}" if every else tables.named("hip*Launch*")
+        condition = f"NOT {tables.of_category(MARKERS, RCCL)}" if pattern is None else tables.named(f"hip{pattern}")
         sql = f"""SELECT R.start AS start, COALESCE(R.tid, 0) AS thread,
             COALESCE(NULLIF(E.stack_id, 0), -1) AS correlation
             FROM {tables.rows("region", "tid")} {tables.event()} WHERE {condition}"""
