@@ -151,6 +151,17 @@ NOTES: dict[str, Explanation] = {
         "busy time.",
         "Report it with a line of the log.",
     ),
+    "incomplete-replaced": Explanation(
+        "Some sources could not be read, see the errors. The files that were written lack them, and replaced those of "
+        "an earlier run, which may have been complete.",
+        "Run the command again when the errors are mended. To keep the files of an earlier run, give another `--out`.",
+    ),
+    "kernels-lost": Explanation(
+        "A block launched kernels that are not in the file, because the profiler lost them or stopped before they ran. "
+        "The block may begin or end too early or too late by them, and is missing where it has no other kernel.",
+        "Collect the profile again, with larger buffers or fewer other activities, and stop it after the device is "
+        "synchronised.",
+    ),
     "launch-calls-unusual": Explanation(
         "Kernels were launched by CUDA calls outside the usual list, so all calls were read: slower, not wrong.",
         "Nothing.",
@@ -287,6 +298,11 @@ NOTES: dict[str, Explanation] = {
         "The file has a newer schema than those this version was tested with.",
         "Compare the result with the profiler's own view, or update trace-export.",
     ),
+    "selection-absent": Explanation(
+        "Some of the ranks, steps or stages that were asked for are not in the data. The text has what there is. A "
+        "warning for ranks, which are parts of the pipeline that the figures lack.",
+        "Check the option, or copy the profiles of the missing ranks into the folder.",
+    ),
     "source-recorded-twice": Explanation(
         "Two files of the same ranks have the same content, as when one capture lies in the folder under two names. It "
         "counts once.",
@@ -364,8 +380,9 @@ NOTES: dict[str, Explanation] = {
         "Nothing if the share is small. Otherwise mark more of the step.",
     ),
     "tasks-without-launch": Explanation(
-        "GPU tasks whose launch call is not in the file. They belong to no block.",
-        "Nothing if few. The recording may have begun after the launch, or calls were not recorded.",
+        "GPU tasks whose launch call is not in the file. They belong to no block, so that blocks may begin or end too "
+        "early or too late by them. A warning if they are more than 0.3 % of all.",
+        "Nothing if few: the recording began after the launch. If calls were lost, collect the profile again.",
     ),
     "tensor-parallel-guessed": Explanation(
         "Which ranks of a stage are tensor-parallel peers and which are data-parallel replicas was guessed from how "

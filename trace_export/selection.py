@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from trace_export.errors import UsageError
-from trace_export.model import STEP_KEY, WORK_KINDS, Profile
+from trace_export.model import STEP_KEY, WORK_KINDS, Note, Profile
 from trace_export.units import duration, nanoseconds
 
 TIMES = {"p2p": "start_ns", "messages": "send_start_ns", "collectives": "start_ns", "counters": "ts_ns"}
@@ -138,6 +138,20 @@ def select(profile: Profile, wanted: Selection) -> Profile:
         frames[name] = frames[name].join(ranks, on="rank", how="semi", maintain_order="left")
     kernels = tuple(k for k in profile.kernels if k.rank in set(ranks["rank"]))
     return replace(profile, spans=spans, ranks=ranks, kernels=kernels, window_ns=(start, end), **frames)
+
+
+def absent(profile: Profile, wanted: Selection) -> list[Note]:
+    """Notes on the steps and stages of `wanted` that the profile does not have."""
+    asked = (("step", wanted.steps, profile.spans["step"]), ("stage", wanted.stages, profile.ranks["stage"]))
+    texts = (not_in_data(what, numbers, known) for what, numbers, known in asked)
+    return [Note("selection-absent", "note", text) for text in texts if text]
+
+
+def not_in_data(what: str, asked: Numbers | None, known: pl.Series) -> str:
+    """Which of the `asked` numbers are not among the `known` ones; empty where all are."""
+    has = Numbers.of(known.drop_nulls())
+    lacking = asked.without(has) if asked else Numbers(())
+    return f"--{what}s {asked}: {what} {lacking} is not in the data, which has {what} {has}" if lacking.ranges else ""
 
 
 def _truncated(profile: Profile, outside: pl.DataFrame) -> Profile:

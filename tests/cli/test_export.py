@@ -67,6 +67,45 @@ def test_what_there_is_to_choose_from(run_cli: Cli, samples: Path, tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("chosen", "level", "text"),
+    [
+        (("--ranks", "0-100"), "warning", "--ranks 0-100: rank 4-100 is not in the data, which has rank 0-3"),
+        (("--steps", "2-3,9"), "note", "--steps 2-3,9: step 9 is not in the data, which has step 2-4"),
+        (("--stages", "3,4"), "note", "--stages 3,4: stage 4 is not in the data, which has stage 0-3"),
+    ],
+)
+def test_what_was_asked_for_and_is_not_there_is_named(
+    run_cli: Cli, samples: Path, tmp_path: Path, chosen: tuple[str, str], level: str, text: str
+) -> None:
+    for command in (["export", "--format", "csv", "--out", tmp_path], ["report"]):
+        result = run_cli(*command, samples / "paddle" / "single", *chosen, "--json")
+        assert result.returncode == 0, result.stderr
+        found = [note for note in orjson.loads(result.stdout)["notes"] if note["code"] == "selection-absent"]
+        assert [(note["level"], note["text"]) for note in found] == [(level, text)]
+
+
+@pytest.mark.parametrize("option", ["--ranks", "--devices"])
+def test_a_table_has_no_sources_to_choose_from(run_cli: Cli, samples: Path, tmp_path: Path, option: str) -> None:
+    table = tmp_path / "spans.parquet"
+    assert run_cli(samples / "paddle" / "single", "--format", "parquet", "--out", table).returncode == 0
+    result = run_cli(table, option, "0", "--out", tmp_path / "out")
+    assert result.returncode == 2
+    assert f"{option}: {table} is a span table, of which no {option[2:]} can be chosen" in result.stderr
+
+
+def test_an_incomplete_chart_in_place_of_an_older_one_is_a_warning(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    """A device that is not there is an error; the other ranks still come out."""
+    draw = ("--log_dir", samples / "paddle" / "single", "--out", tmp_path, "--format", "csv", "--json")
+    for expected in ([], [(str(tmp_path / "pipeline_profile.csv"), 1)]):
+        result = run_cli(*draw, "--devices", "0,9")
+        assert result.returncode == 3
+        notes = [note for note in orjson.loads(result.stdout)["notes"] if note["code"] == "incomplete-replaced"]
+        assert [(note["where"], note["count"]) for note in notes] == expected
+    result = run_cli(*draw)
+    assert "incomplete-replaced" not in result.stdout
+
+
 def test_quiet_and_json(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
     result = run_cli(samples / "paddle" / "single", "--out", tmp_path, "--quiet")
     assert (result.stdout, result.stderr) == ("", "")

@@ -14,7 +14,7 @@ from trace_export.choices import Detail
 from trace_export.clocks.apply import clock_of, recorded_window
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError, path_text
 from trace_export.model import Declared, KernelFile, Note, Profile
-from trace_export.selection import Numbers
+from trace_export.selection import Numbers, not_in_data
 from trace_export.sources import choose, cost, formats, span_table
 from trace_export.sources.find import find, together
 from trace_export.sources.folders import Found
@@ -159,6 +159,8 @@ def read_all(
         results = local.run(reading, sources, _workers(options, sources), tick)
     checked = [_checked(source, result) for source, result in zip(sources, results, strict=True)]
     profile, refused = merge(r for r in checked if isinstance(r, Profile))
+    if lacking := not_in_data("rank", options.read.ranks, profile.ranks["rank"]):
+        profile = profile.with_notes([Note("selection-absent", "warning", lacking)])
     return profile, [r for r in checked if isinstance(r, TraceExportError)] + list(refused)
 
 

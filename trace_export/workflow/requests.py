@@ -48,6 +48,7 @@ def load(options: LoadOptions, progress: Progress = silent, located: Located | N
         foreign = span_table.read_foreign(options.log_dir, options.columns, options.read)
         if foreign is not None:
             return Run(interpret(foreign, options.declared), options, _inputs=located.inputs)
+        _refuse_sources(options)
         table = interpret_table(span_table.read(options.log_dir), options.declared)
         table = completeness.check(table, one_clock=True, all_ranks=False)  # a table may hold a part that was selected
         return Run(table, options, _clocks="one", _inputs=located.inputs)
@@ -55,6 +56,14 @@ def load(options: LoadOptions, progress: Progress = silent, located: Located | N
     profile, failures = read_profile(located, options, progress)
     profile = interpret(profile, options.declared)
     return Run(profile, options, tuple(failures), _sizes=size_of, _inputs=located.inputs)
+
+
+def _refuse_sources(options: LoadOptions) -> None:
+    """Raises UsageError where sources are chosen of a span table, which is one."""
+    for name, numbers in (("ranks", options.read.ranks), ("devices", options.devices)):
+        if numbers is not None:
+            what = f"{options.log_dir} is a span table, of which no {name} can be chosen"
+            raise UsageError(what, "choose stages or steps", parameter=name)
 
 
 def export(

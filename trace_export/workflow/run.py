@@ -20,7 +20,7 @@ from trace_export.errors import NothingToExportError, TraceExportError, UsageErr
 from trace_export.model import Note, Profile
 from trace_export.pipeline import completeness
 from trace_export.scratch import scratch_folder
-from trace_export.selection import Selection, Window, extent, select
+from trace_export.selection import Selection, Window, absent, extent, select
 from trace_export.workflow import arguments, reading, render
 from trace_export.workflow.arguments import NumberSet
 from trace_export.workflow.options import AlignOptions, align_options, selection, write_options
@@ -90,12 +90,17 @@ class Run:
         if part.spans.is_empty():
             what = f"{self.log_dir}: the options leave nothing to draw"
             raise NothingToExportError(what, f"the run has {extent(self._recorded)}")
-        return part
+        return part.with_notes(self._absent)
 
     @cached_property
     def _checked(self) -> Profile:
         """`_recorded` with what is known of its completeness, which is worked out anew once the clocks are aligned."""
         return self._recorded if self._clocks != "own" else checked(self._recorded, self._options, one_clock=False)
+
+    @cached_property
+    def _absent(self) -> list[Note]:
+        """What was selected and is not there."""
+        return absent(self._recorded, self._selection)
 
     @property
     def spans(self) -> pl.DataFrame:
@@ -134,7 +139,7 @@ class Run:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        return self._checked.notes
+        return (*self._checked.notes, *self._absent)
 
     def __repr__(self) -> str:
         clocks = {"own": "each host on its own clock", "aligned": "clocks aligned", "one": "one clock"}[self._clocks]
@@ -336,6 +341,9 @@ def drawn(run: Run, options: WriteOptions, outputs: Outputs, progress: Progress 
             failures = (*failures, *lost)
         notes = render.announce(profile, options, detail)
         render.write(profile.with_notes(notes), run._bubbles, options, run.log_dir, outputs, detail, progress)
+    if failures and (replaced := outputs.replaced):
+        text = "lacks what could not be read, and replaced a file of an earlier run"
+        notes.append(Note("incomplete-replaced", "warning", text, path_text(replaced[0]), len(replaced)))
     return replace(run, _recorded=run._recorded.with_notes(notes), failures=failures, _measured=run._bubbles)
 
 

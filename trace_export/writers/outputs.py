@@ -21,13 +21,15 @@ class Outputs:
 
     `inputs` are all files that the run reads, `written` those that it has written. A file that exists is replaced only
     if it carries the mark of this program (`mark`), or with `force`. An input is never replaced, whatever name or link
-    leads to it: files are compared by device and inode.
+    leads to it: files are compared by device and inode. `replaced` are those of `written` that were there
+    before.
     """
 
     def __init__(self, inputs: Iterable[Path] = (), *, force: bool = False) -> None:
         self._inputs = {_identity(status): path for path in inputs if (status := _status(path))}
         self._force = force
         self.written: list[Path] = []
+        self.replaced: list[Path] = []
 
     def __enter__(self) -> Self:
         return self
@@ -50,9 +52,11 @@ class Outputs:
     def file(self, path: Path, *, named: bool = False) -> Iterator[Path]:
         """A temporary path for the output at `path`, see `atomic.replacing`. Raises UsageError, OutputError."""
         self._check(path)
+        existed = os.path.lexists(path)
         with replacing(path, self._check, named) as temporary:
             yield temporary
         self.written.append(path)
+        self.replaced += [path] if existed else []
 
     def _check(self, path: Path) -> None:
         """Raises UsageError or OutputError if there is something at `path` that may not be replaced."""
