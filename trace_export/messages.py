@@ -146,15 +146,15 @@ NOTES: dict[str, Explanation] = {
         "and which have no annotation inside.",
         "Nothing where few ranges are affected: launches or kernels may be missing in the trace. Else report it.",
     ),
-    "job-type-unknown": Explanation(
-        "Paddle recorded a job type that is not known here. Its blocks are drawn without a kind and do not count as "
-        "busy time.",
-        "Report it with a line of the log.",
-    ),
     "incomplete-replaced": Explanation(
         "Some sources could not be read, see the errors. The files that were written lack them, and replaced those of "
         "an earlier run, which may have been complete.",
         "Run the command again when the errors are mended. To keep the files of an earlier run, give another `--out`.",
+    ),
+    "job-type-unknown": Explanation(
+        "Paddle recorded a job type that is not known here. Its blocks are drawn without a kind and do not count as "
+        "busy time.",
+        "Report it with a line of the log.",
     ),
     "kernels-lost": Explanation(
         "A block launched kernels that are not in the file, because the profiler lost them or stopped before they ran. "
@@ -257,8 +257,9 @@ NOTES: dict[str, Explanation] = {
         "Add the missing profiles, or give `--pp`, `--tp` and `--dp`.",
     ),
     "ranks-identical": Explanation(
-        "Ranks of different stages have exactly the same times: one of the files was copied over the other.",
-        "Replace the copy by the profile of its rank.",
+        "Ranks have exactly the same times, which two processes never have: the file of one was copied to the place of "
+        "another. Figures of their stages count it twice.",
+        "Replace the copy by the profile of its rank, or remove it.",
     ),
     "ranks-in-one-log": Explanation(
         "One Paddle log holds the records of several ranks. They were separated by thread id.",
@@ -304,8 +305,8 @@ NOTES: dict[str, Explanation] = {
         "Check the option, or copy the profiles of the missing ranks into the folder.",
     ),
     "source-recorded-twice": Explanation(
-        "Two files of the same ranks have the same content, as when one capture lies in the folder under two names. It "
-        "counts once.",
+        "Two files of the same ranks, or in one folder, have the same content, as when a capture lies there under two "
+        "names. It counts once.",
         "Remove the copy, or replace it by the profile of the other rank.",
     ),
     "stages-absent": Explanation(

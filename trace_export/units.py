@@ -59,3 +59,8 @@ def thousandths(text: pl.Expr) -> pl.Expr:
     import polars as pl  # here, because the command line parses durations before it needs tables
 
     return (text.str.strip_chars().cast(pl.Decimal(38, 3), strict=False) * 1000).cast(pl.Int64, strict=False)
+
+
+def finer_than_ms(times_ns: pl.Expr) -> pl.Expr:
+    """Whether times are no whole milliseconds."""
+    return times_ns % 1_000_000 != 0

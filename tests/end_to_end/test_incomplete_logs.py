@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from samples.generators import paddle as generate_paddle
 from tests.conftest import Cli
 
 Summary = dict[str, Any]
@@ -61,10 +62,45 @@ def test_a_log_that_was_concatenated_with_itself(run_cli: Cli, logs: Path) -> No
 
 
 def test_one_log_in_place_of_another(run_cli: Cli, logs: Path) -> None:
+    """No two processes write the same: whose log it is cannot be known, and the other one is missing."""
     shutil.copy(logs / "workerlog.2", logs / "workerlog.1")
-    assert "warning" in notes(summary(run_cli, logs)).values()
-    result = run_cli("--log_dir", logs, "--out", logs.parent / "out", "--pp", 4, "--json")
-    assert notes(json.loads(result.stdout))["ranks-identical"] == "warning"
+    found = summary(run_cli, logs)
+    assert notes(found)["source-recorded-twice"] == "warning"
+    assert notes(found)["stages-missing"] == "warning"
+    assert found["ranks"] == 3
+
+
+def test_a_copy_beside_its_log_changes_no_figure(run_cli: Cli, logs: Path) -> None:
+    whole = summary(run_cli, logs)
+    shutil.copy(logs / "workerlog.0", logs / "workerlog.4")
+    found = summary(run_cli, logs)
+    assert notes(found)["source-recorded-twice"] == "warning"
+    for figure in ("ranks", "stages", "steps", "whole_steps", "step_ns", "bubble", "blocks"):
+        assert found[figure] == whole[figure]
+
+
+def test_the_logs_of_one_machine_in_the_folder_of_another(run_cli: Cli, logs: Path) -> None:
+    """They count as ranks of that machine, as they are numbered; a warning says what they look like."""
+    machines = logs.parent / "machines"
+    for name in ("machine0", "machine1"):
+        shutil.copytree(logs, machines / name)
+    result = run_cli("--log_dir", machines, "--out", logs.parent / "out", "--pp", 4, "--json")
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    (note,) = [note for note in found["notes"] if note["code"] == "ranks-identical"]
+    assert (note["level"], note["count"]) == ("warning", 8)
+    assert "ranks 0-7 have exactly the same times as another rank" in note["text"]
+
+
+def test_whole_milliseconds_may_be_the_same_on_two_ranks(run_cli: Cli, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    generate_paddle.write_records(logs, generate_paddle.Job(2, 4, range(2)))
+    for record in sorted(logs.glob("profile_record_tmp_file_for_rank_*")):
+        rank = int(record.name.rpartition("_")[2])
+        shutil.copy(record, logs / f"profile_record_tmp_file_for_rank_{rank + 2}")
+    found = summary(run_cli, logs)
+    assert found["ranks"] == 4
+    assert {"ranks-identical", "source-recorded-twice"} & set(notes(found)) == set()
 
 
 def test_steps_that_were_announced_and_not_recorded(run_cli: Cli, logs: Path) -> None:

@@ -17,7 +17,7 @@ from trace_export.model import INT, RANK_STEP_KEY, STEP_KEY, STEPS, WORK_KINDS, 
 from trace_export.pipeline.counterparts import against_counterparts
 from trace_export.schedules.schedule import blocks
 from trace_export.selection import Numbers
-from trace_export.units import duration
+from trace_export.units import duration, finer_than_ms
 
 RANK_RUN = ["rank", "run"]
 MOST_PARTS = 100_000
@@ -261,14 +261,17 @@ def _on_figures(steps: pl.DataFrame) -> list[Note]:
 
 
 def _on_copies(profile: Profile, work: pl.DataFrame) -> list[Note]:
-    """A warning where ranks of different stages have exactly the same times: one file lies in place of another."""
-    times = work.select("rank", time=pl.struct("kind", "start_ns", "end_ns").hash())
-    ranks = times.group_by("rank").agg(pl.len(), pl.col("time").sum()).join(profile.ranks, on="rank").sort("rank")
-    same = ["len", "time"]
-    copies = ranks.filter((pl.len() > 1).over(same) & (pl.col("stage").n_unique() > 1).over(same) & (pl.col("len") > 1))
+    """A warning where ranks have exactly the same times: a file was copied, or lies in place of another. Replicas of a
+    stage may have the same times where these are whole milliseconds."""
+    exact = pl.any_horizontal(finer_than_ms(pl.col("start_ns", "end_ns")))
+    times = work.select("rank", exact=exact, time=pl.struct("kind", "start_ns", "end_ns").hash())
+    ranks = times.group_by("rank").agg(pl.len(), pl.col("time").sum(), pl.col("exact").any())
+    ranks = ranks.filter(pl.col("len") > 1).join(profile.ranks, on="rank").sort("rank")
+    alike, stages = ["len", "time"], pl.col("stage").n_unique()
+    copies = ranks.filter((pl.len() > 1).over(alike) & (pl.col("exact") | (stages > 1).over(alike)))
     if copies.is_empty():
         return []
-    text = f"ranks {Numbers.of(copies['rank'])} are of different stages and have exactly the same times"
+    text = f"ranks {Numbers.of(copies['rank'])} have exactly the same times as another rank, as if files were copied"
     where = copies["source"].drop_nulls()
     return [Note("ranks-identical", "warning", text, where[-1] if len(where) else "", len(copies))]
 

@@ -12,6 +12,7 @@ import polars as pl
 from trace_export.errors import SourceError
 from trace_export.model import INT, Note, Profile, concat
 from trace_export.sources.formats import of_kind
+from trace_export.units import finer_than_ms
 
 RANK_COLUMNS = {
     "ranks": ["rank"], "spans": ["rank"], "p2p": ["rank"], "collectives": ["rank"], "counters": ["rank"],
@@ -21,7 +22,7 @@ RANK_COLUMNS = {
 
 def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
     """All profiles as one, and an error for each that repeats a recorded rank of an earlier one. Of files with the same
-    ranks and content the first counts.
+    content the first counts where they have the same ranks or lie in one folder.
 
     An assumed number that is recorded for another rank becomes the next free one, in the order given.
     """
@@ -35,8 +36,9 @@ def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
     owner: dict[int, Profile] = {}
     last_free: dict[int, int] = {}
     for part in parts:
-        original = alike.setdefault(_claim(part), part)
-        if original is not part and _same_file(part, original):
+        originals = [alike.setdefault(claim, part) for claim in _claims(part)]
+        original = next((o for o in originals if o is not part and _same_file(part, o)), None)
+        if original is not None:
             copies.append(_copy(part, original))
             continue
         twice = next((r for r in _ranks(part, recorded=True) if r in owner), None)
@@ -62,11 +64,14 @@ def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
     return _by_label(replace(whole, hosts=_hosts(whole.hosts))), refused
 
 
-def _claim(part: Profile) -> tuple[object, ...]:
-    """What two recordings of the same blocks by the same ranks have in common. Files that are numbered as different
-    ranks are such, even if their content is the same."""
-    times = part.spans.select(n=pl.len(), start=pl.col("start_ns").sum(), end=pl.col("end_ns").sum())
-    return (*part.ranks["rank"], *times.row(0))
+def _claims(part: Profile) -> list[tuple[object, ...]]:
+    """What two recordings of the same blocks have in common: the ranks, or the folder, where no two processes have
+    exactly the same times. Files of other folders that are numbered as other ranks are such, whatever they hold."""
+    times = part.spans.select(n=pl.len(), start=pl.col("start_ns").sum(), end=pl.col("end_ns").sum()).row(0)
+    claims: list[tuple[object, ...]] = [(*part.ranks["rank"], *times)]
+    if part.spans.select(pl.any_horizontal(finer_than_ms(pl.col("start_ns", "end_ns"))).any()).item():
+        claims.append((Path(str(part.ranks["source"].first())).parent, *times))
+    return claims
 
 
 def _same_file(part: Profile, original: Profile) -> bool:

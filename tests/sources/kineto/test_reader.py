@@ -59,13 +59,18 @@ Calls = st.lists(st.builds(Launch, Thread, Moment, st.lists(Task, max_size=3)), 
 NAMES = {"block": "F{}.0.0", "p2p": "SEND_FORWARD.{}.0.0", "other": "Forward layer_{}"}
 
 
+def innermost(index: int, of: Range) -> tuple[int, int, int, str]:
+    """Grows inwards. Of equal times the thread decides, those with names before numbers, and then the name."""
+    return of.start, -of.length, ("Profiler", 7, MAIN).index(of.thread), NAMES[of.what].format(index)
+
+
 def brute_force(ranges: list[Range], launches: list[Launch]) -> dict[str, tuple[int, int]]:
     """Block → (first start, last end), straight from the rule: by launch time, innermost first, own thread first."""
     extents: dict[str, tuple[int, int]] = {}
     for launch in launches:
         around = [i for i, r in enumerate(ranges) if r.what != "other" and r.start <= launch.at < r.start + r.length]
         own = [i for i in around if ranges[i].thread == launch.thread]
-        best = max(own or around, key=lambda i: (ranges[i].start, -ranges[i].length, i), default=None)
+        best = max(own or around, key=lambda i: innermost(i, ranges[i]), default=None)
         if best is None or ranges[best].what != "block":
             continue
         for delay, length, what in launch.tasks:
