@@ -8,8 +8,8 @@ import pytest
 from tests.clocks.test_normal_equations import observed
 from trace_export.clocks.loss import Loss
 from trace_export.clocks.problem import ClockSettings, Problem
-from trace_export.clocks.solve import Solution
-from trace_export.clocks.uncertainty import COMMON_SPREAD_US, _member_variance, centred, drift_variation
+from trace_export.clocks.solve import Solution, fit
+from trace_export.clocks.uncertainty import COMMON_SPREAD_US, _member_variance, centred, drift_variation, uncertainty
 
 STRETCH_US = 125.0
 """The eighth part of a window of 1000 µs."""
@@ -68,3 +68,32 @@ def test_collectives_that_leave_nothing_to_compare_scatter_as_is_common() -> Non
     nothing = np.zeros(0)
     solution = Solution(np.zeros(2), np.zeros(2), nothing, nothing, np.zeros(2), member_us=50.0)
     assert _member_variance(Problem.of(known, np.zeros(1, np.int64), ClockSettings()), solution) == COMMON_SPREAD_US**2
+
+
+SPAN_US = 1e6
+
+
+def turning(by_us: float) -> Problem:
+    """Two hosts, 200 messages each way of 20 µs: by every second message the clocks run apart by `by_us` over the
+    window, by the others they run together by as much, and by all of them they agree in its middle."""
+    sent = np.linspace(0, SPAN_US - 1000, 200)
+    apart = by_us * (sent / SPAN_US - 0.5) * np.where(np.arange(200) % 2, 1, -1)
+    there = [(0, 1, s, s + 20 + a) for s, a in zip(sent + 500, apart, strict=True)]
+    back = [(1, 0, s, s + 20 - a) for s, a in zip(sent + 500, apart, strict=True)]
+    return Problem.of(observed(2, there + back, []), np.zeros(1, np.int64), ClockSettings(drift_ppm=1000.0))
+
+
+def test_the_uncertainty_is_that_at_mid_window() -> None:
+    """Half of the data say +51 µs over the window, the other half -51 µs, all of them 0 in its middle."""
+    found = uncertainty(turning(51.0), np.zeros(2, np.int64))
+    assert found.holdout == pytest.approx(0.0, abs=0.1)
+
+
+def test_without_drift_all_rates_are_equal() -> None:
+    """A clock that gains 500 µs over the window, and nothing else."""
+    sent = np.linspace(0, SPAN_US - 2000, 100)
+    there = [(0, 1, s, s + 20 + 500 * s / SPAN_US) for s in sent]
+    back = [(1, 0, s + 500 * s / SPAN_US, s + 20) for s in sent + 500]
+    free = Problem.of(observed(2, there + back, []), np.zeros(1, np.int64), ClockSettings(drift_ppm=1000.0))
+    assert np.ptp(fit(free).drift) == pytest.approx(500, rel=0.01)
+    assert np.ptp(fit(free.without_drift()).drift) == pytest.approx(0.0, abs=1e-9)

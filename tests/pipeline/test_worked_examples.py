@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+import pytest
 
 from tests.support.profiles import concluded
 from trace_export.analysis import bubbles, durations
 from trace_export.chart.lanes import _chain
 from trace_export.model import INT, RANKS, SPANS, TEXT, TIME, Declared, Profile, conform
-from trace_export.pipeline import block_order, labels_by_number, steps
+from trace_export.pipeline import block_order, labels_by_number, messages, steps
+from trace_export.pipeline.order_distance import distances_to
 from trace_export.pipeline.rank_order import Counts, count, places
 from trace_export.schedules.schedule import schedule
 from trace_export.sources.ascend import kernel_inference
@@ -158,3 +160,27 @@ def test_kernel_inference_mixed() -> None:
     frame, kernels = runs(("F", 0, 2), ("B", 0, 2), ("F", 0, 2), ("B", 0, 2), ("F", 0, 9))
     found = kernel_inference._mixed(frame, kernels, "FB")
     assert found.select("kind", "start_ns", "end_ns").rows() == [("FB", 0, 79), ("F", 80, 169)]
+
+
+def test_messages_answers() -> None:
+    """The opposite direction in the same group; only where it has none, the largest of another group."""
+    channels = pl.DataFrame(
+        [("a", 1, 0, 90), ("b", 0, 1, 5), ("b", 1, 0, 4), ("c", 1, 0, 99), ("d", 0, 1, 7), ("e", 2, 3, 8)],
+        schema=["group", "src_rank", "dst_rank", "n"], orient="row",
+    ).with_row_index("channel")  # fmt: skip
+    assert messages._answers(channels).rows() == [(0, 4), (1, 2), (2, 1), (3, 4), (4, 3), (5, None)]
+
+
+def order(text: str) -> pl.DataFrame:
+    """Blocks such as "F0 B0" of rank and stage 0, with the columns of `block_order.sequences` that distances need."""
+    rows = [(n, word[0], int(word[1:])) for n, word in enumerate(text.split())]
+    known = pl.DataFrame(rows, schema=["position", "kind", "microbatch"], orient="row")
+    return known.with_columns(rank=0, stage=0, chunk=0)
+
+
+@pytest.mark.parametrize("second", ["F0", "B0"])
+def test_order_distance_of_blocks_that_were_recorded_again(second: str) -> None:
+    """The last block of a step is followed by nothing, not by one with a small number either."""
+    expected = {"plain": order(f"B2 {second} F1")}
+    assert distances_to(expected, order(f"B2 {second} F1")) == {"plain": (False, 0.0)}
+    assert distances_to(expected, order(f"B2 {second} F1 {second} F1"))["plain"][0]
