@@ -1,5 +1,5 @@
-"""The command line and the library are one: every option of a command, and the parameter that it stands for, give the
-same bytes. An option or a parameter that only one side has, or that has no case here, fails."""
+"""The command line and the library are one: every option of a command, and the parameter that it stands for, ask for
+the same work. An option or a parameter that only one side has, or that has no case here, or no effect, fails."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import typer
@@ -39,8 +40,9 @@ class Case:
     foreign: str = ""
 
 
+NOTHING = Case([], {}, no_effect=True)
 LOADING: dict[str, Case] = {
-    "log_dir": Case([], {}, no_effect=True),
+    "log_dir": NOTHING,
     "devices": Case(["--devices", "1"], {"devices": 1}),
     "multi_machine": Case(["--multi_machine"], {"multi_machine": True}, no_effect=True),
     "follow_links": Case(["--follow-links"], {"follow_links": True}, no_effect=True),
@@ -68,6 +70,9 @@ LOADING: dict[str, Case] = {
     "jobs": Case(["--jobs", "1"], {"jobs": 1}, no_effect=True),
 }
 """What `export` and `report` share."""
+PART = {"steps", "stages", "window", "align", "offsets_ns", "max_error_ns"}
+READING = LOADING.keys() - PART
+"""Parameters of `requests.load`, which `export`, `report` and `compare` share: their effect is shown for `export`."""
 REMOTE = {"scheduler", "at", "columns"}
 """They need a cluster, `test_a_cluster_is_asked_for_alike` and tests/workers; or a table of another tool,
 tests/sources/spans."""
@@ -90,7 +95,7 @@ EXPORT = LOADING | {
     "in_place": Case(["--step-task-info", "--in-place"], {"step_task_info": True, "in_place": True}, "ascend"),
 }
 REPORT = LOADING | {
-    "html": Case([], {}, no_effect=True),
+    "html": NOTHING,
     "path": Case(["--out", "{out}/why.html"], {"path": "{out}/why.html"}, with_out=False),
     "force": Case(["--force"], {"force": True}, no_effect=True, foreign="pipeline_report.html"),
 }
@@ -100,8 +105,8 @@ COMPARE = {
         "follow_links", "jobs",
     )
 } | {
-    "a": Case([], {}, no_effect=True),
-    "b": Case([], {}, no_effect=True),
+    "a": NOTHING,
+    "b": NOTHING,
     "path": Case(["--out", "{out}/both.json", "--format", "chrome"], {"path": "{out}/both.json"}, with_out=False),
     "formats": EXPORT["formats"],
     "steps_a": Case(["--steps-a", "2"], {"steps_a": "2"}),
@@ -111,7 +116,7 @@ COMPARE = {
 }  # fmt: skip
 BASE = ["--schedule", "zb-h1", "--stages", "4", "--microbatches", "8"]
 SIMULATE = {
-    "schedule": Case([], {}, no_effect=True),
+    "schedule": NOTHING,
     "stages": Case(["--stages", "2"], {"stages": 2}),
     "microbatches": Case(["--micro-batches", "6"], {"microbatches": 6}),
     "chunks": Case(["--schedule", "interleaved", "--chunks", "3"], {"schedule": "interleaved", "chunks": 3}),
@@ -215,17 +220,27 @@ class Side:
         self.out.mkdir()
         (self.out / name).write_text("not ours")
 
-    def run_command(self, options: list[str], *, with_out: bool = True) -> dict[str, bytes]:
-        texts = [text.format(out=self.out) if text.startswith("{out}") else text for text in options]
-        place = ["--out", self.out] if with_out else []
+    def run_command(self, case: Case = NOTHING) -> None:
+        texts = [text.format(out=self.out) if text.startswith("{out}") else text for text in case.options]
+        place = ["--out", self.out] if case.with_out else []
         run_cli(self._name, *self.inputs(), *self._command.always, *place, *texts)
-        return contents(self.folder)
 
-    def call_library(self, given: dict[str, Any], *, with_out: bool) -> dict[str, bytes]:
-        values = {key: value.format(out=self.out) if key == "path" else value for key, value in given.items()}
-        place = {"path": self.out} if with_out else {}
+    def call_library(self, case: Case = NOTHING) -> None:
+        values = {key: value.format(out=self.out) if key == "path" else value for key, value in case.given.items()}
+        place = {"path": self.out} if case.with_out else {}
         self._command.library(*self.inputs(), **self._command.always_given, **place, **values)
-        return contents(self.folder)
+
+    def asked(self, side: Callable[[Case], None], case: Case) -> dict[str, Any]:
+        """The arguments with which one side calls the function of `requests` that does the work, which is not done."""
+        function = getattr(requests, self._name)
+        with mock.patch.object(requests, self._name, side_effect=Asked) as spy, pytest.raises(Asked):
+            side(case)
+        arguments = inspect.signature(function).bind(*spy.call_args.args, **spy.call_args.kwargs).arguments
+        return {name: value for name, value in arguments.items() if name not in LIBRARY_ONLY}
+
+
+class Asked(Exception):
+    """In place of the work."""
 
 
 @pytest.fixture(scope="module")
@@ -234,23 +249,45 @@ def plain(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
 
     @cache
     def written(name: str, sample: str) -> dict[str, bytes]:
-        return Side(tmp_path_factory.mktemp("plain"), name, samples / sample).run_command([])
+        side = Side(tmp_path_factory.mktemp("plain"), name, samples / sample)
+        side.run_command()
+        return contents(side.folder)
 
     return written
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_and_its_function_write_the_same_bytes(
+    name: str, samples: Path, tmp_path: Path, plain: Callable[[str, str], dict[str, bytes]]
+) -> None:
+    side = Side(tmp_path, name, samples / NOTHING.sample)
+    side.call_library()
+    assert contents(tmp_path) == plain(name, NOTHING.sample)
+
+
 @pytest.mark.parametrize(("name", "parameter"), ALL, ids=[" ".join(pair) for pair in ALL])
-def test_an_option_and_its_parameter_write_the_same_bytes(
+def test_an_option_and_its_parameter_ask_for_the_same_and_change_what_is_written(
     name: str, parameter: str, samples: Path, tmp_path: Path, plain: Callable[[str, str], dict[str, bytes]]
 ) -> None:
     case = COMMANDS[name].cases[parameter]
-    command, library = (Side(tmp_path / side, name, samples / case.sample) for side in ("command", "library"))
+    side = Side(tmp_path / "side", name, samples / case.sample)
+    if name != "simulate":
+        asked = side.asked(side.run_command, case)
+        assert side.asked(side.call_library, case) == asked
+        assert (asked == side.asked(side.run_command, NOTHING)) == (case == NOTHING)
+    if case == NOTHING or (name in ("report", "compare") and parameter in READING):
+        return
     if case.foreign:
-        command.write_foreign(case.foreign)
-        library.write_foreign(case.foreign)
-    written = command.run_command(case.options, with_out=case.with_out)
-    assert library.call_library(case.given, with_out=case.with_out) == written
+        side.write_foreign(case.foreign)
+    side.run_command(case)
+    written = contents(side.folder)
     assert (written == plain(name, case.sample)) == case.no_effect
+    if name == "simulate":
+        library = Side(tmp_path / "library", name, samples / case.sample)
+        if case.foreign:
+            library.write_foreign(case.foreign)
+        library.call_library(case)
+        assert contents(library.folder) == written
 
 
 def test_a_cluster_is_asked_for_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
