@@ -36,7 +36,7 @@ collect_ignore = [] if RECORDED else ["recorded"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the long tests too")
-    parser.addoption("--mutants", type=int, default=100, help="broken inputs for each reader")
+    parser.addoption("--mutants", type=int, default=30, help="broken inputs for each reader")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from samples.generators import paddle as generate_paddle
 from tests.conftest import ROOT
+from tests.support.command import command as in_process
 from tests.support.wait import HANGS_S
 from trace_export.cli import terminal
 
@@ -80,8 +81,8 @@ def test_a_reader_that_has_seen_enough_stops_nothing(logs: Path, tmp_path: Path)
 @pytest.mark.parametrize("command", ["report", "inspect", "howto", "export"])
 def test_characters_that_the_terminal_lacks_are_replaced(command: str, logs: Path, tmp_path: Path) -> None:
     where = {"export": [logs, "--out", tmp_path / "out"], "howto": ["ascend"]}.get(command, [logs])
-    wanted = redirected("", command, *where, PYTHONIOENCODING="utf-8").stdout
-    for encoding in ("latin-1", "ascii:strict"):
+    wanted = in_process(command, *where).stdout
+    for encoding in ("latin-1", "ascii:strict") if command == "howto" else ("ascii:strict",):
         done = redirected("", command, *where, PYTHONIOENCODING=encoding)
         known = encoding.partition(":")[0]
         assert (done.returncode, done.stdout) == (0, wanted.encode(known, "replace").decode(known))
@@ -128,8 +129,7 @@ def test_names_that_look_like_markup_are_shown_as_they_are(logs: Path, tmp_path:
     for name in names:
         shutil.copytree(logs, tmp_path / "machines" / name)
     for command in ("inspect", "report"):
-        done = redirected("", command, tmp_path / "machines")
+        done = in_process(command, tmp_path / "machines")
         assert done.returncode == 0, done.stderr
         assert "rror" not in done.stderr
-    done = redirected("", "inspect", tmp_path / "machines")
-    assert [name for name in names if name not in done.stdout] == []
+        assert command == "report" or [name for name in names if name not in done.stdout] == []

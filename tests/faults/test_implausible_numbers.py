@@ -39,19 +39,21 @@ def run(*command: object) -> subprocess.CompletedProcess[str]:
 BOTH = """
 import sys
 from trace_export.cli import main
-place, out = sys.argv[1:]
-for command in ([place, "--format", "perfetto,svg,html,csv", "--bubbles", "--model", "--out", out], ["report", place]):
-    try:
-        main(command)
-    except SystemExit as end:
-        if end.code:
-            raise
+out, *places = sys.argv[1:]
+DRAW = ["--format", "perfetto,svg,html,csv", "--bubbles", "--model", "--force", "--out", out]
+for place in places:
+    for command in ([place, *DRAW], ["report", place]):
+        try:
+            main(command)
+        except SystemExit as end:
+            if end.code:
+                sys.exit(f"{place}: {end.code}")
 """
 
 
-def exported(place: Path, out: Path) -> str:
-    """What is said while everything that asks for the schedule is drawn, and reported."""
-    done = run("-c", BOTH, place, out)
+def exported(out: Path, *places: Path) -> str:
+    """What is said while everything that asks for the schedule is drawn, and reported, of one place after the other."""
+    done = run("-c", BOTH, out, *places)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
@@ -70,7 +72,7 @@ def dynamic_graph_record(folder: Path, rank: int, tid: int) -> None:
 @pytest.mark.parametrize("stages", [100, 999_999])
 def test_stage_in_eight_lines(stages: int, tmp_path: Path) -> None:
     dynamic_graph_record(tmp_path / "logs", 0, stages)
-    said = exported(tmp_path / "logs", tmp_path / "out")
+    said = exported(tmp_path / "out", tmp_path / "logs")
     assert (f"declare {stages} stages, but only 1 of them" in said) == (stages > 128)
 
 
@@ -98,7 +100,7 @@ def test_group_of_two_thousand_stages(tmp_path: Path) -> None:
     record(tmp_path / "jobs", Job(2, 4, 1, hosts=1))
     with_metadata(tmp_path / "jobs", "parallel_group_info", enlarge)
     with_metadata(tmp_path / "jobs", "distributed_args", deepen)
-    assert "declare 2000 stages, but only 2 of them" in exported(tmp_path / "jobs", tmp_path / "out")
+    assert "declare 2000 stages, but only 2 of them" in exported(tmp_path / "out", tmp_path / "jobs")
 
 
 def test_schedule_of_a_hundred_million_microbatches(tmp_path: Path) -> None:
@@ -109,7 +111,7 @@ def test_schedule_of_a_hundred_million_microbatches(tmp_path: Path) -> None:
 
     record(tmp_path / "jobs", JOBS["dualpipev"])
     with_metadata(tmp_path / "jobs", "pp_info", enlarge)
-    exported(tmp_path / "jobs", tmp_path / "out")
+    exported(tmp_path / "out", tmp_path / "jobs")
     table = pl.read_csv(tmp_path / "out" / "pipeline_profile.csv")
     assert table["microbatch"].max() == 9
 
@@ -125,30 +127,28 @@ TABLE = """rank,host,device,stage,step,kind,microbatch,chunk,start_ns,end_ns
 PLAUSIBLE = {"rank": 1, "stage": 1, "step": 0, "microbatch": 0, "chunk": 0}
 
 
-@pytest.mark.parametrize(
-    "numbers",
-    [
+def test_numbers_of_a_span_table(tmp_path: Path) -> None:
+    changes: list[dict[str, int]] = [
         *({name: LARGEST} for name in PLAUSIBLE), dict.fromkeys(PLAUSIBLE, LARGEST), {"chunk": 60_000},
         {"stage": 255, "chunk": 200}, dict.fromkeys(PLAUSIBLE, -1),
-    ],
-)  # fmt: skip
-def test_numbers_of_a_span_table(numbers: dict[str, int], tmp_path: Path) -> None:
-    (tmp_path / "table.csv").write_text(TABLE.format(**{**PLAUSIBLE, **numbers}))
-    exported(tmp_path / "table.csv", tmp_path / "out")
+    ]  # fmt: skip
+    tables = [tmp_path / f"{'; '.join(f'{name} {n}' for name, n in numbers.items())}.csv" for numbers in changes]
+    for path, numbers in zip(tables, changes, strict=True):
+        path.write_text(TABLE.format(**{**PLAUSIBLE, **numbers}))
+    exported(tmp_path / "out", *tables)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("schedule", "stages", "microbatches", "said"),
     [
-        (["--stages", 1_000_000, "--microbatches", 1], "1000000 stages are too many; give at most 4096"),
-        (
-            ["--stages", 64, "--microbatches", 50_000],
-            "are too many blocks; stages × micro-batches × chunks may be at most",
-        ),
-        (["--stages", 4096, "--microbatches", 1], None),
+        ("zb-v", 1_000_000, 1, "1000000 stages are too many; give at most 4096"),
+        ("zb-v", 64, 50_000, "are too many blocks; stages × micro-batches × chunks may be at most"),
+        ("1f1b", 4096, 1, None),
+        pytest.param("zb-v", 4096, 1, None, marks=pytest.mark.slow),
     ],
 )
-def test_simulation_is_bounded(arguments: list[object], said: str | None, tmp_path: Path) -> None:
-    done = run("-m", "trace_export", "simulate", "--schedule", "zb-v", *arguments, "--out", tmp_path, "--format", "csv")
+def test_simulation_is_bounded(schedule: str, stages: int, microbatches: int, said: str | None, tmp_path: Path) -> None:
+    arguments = ["--schedule", schedule, "--stages", stages, "--microbatches", microbatches, "--format", "csv"]
+    done = run("-m", "trace_export", "simulate", *arguments, "--out", tmp_path)
     assert done.returncode == (0 if said is None else 2), done.stderr
     assert (said or "") in " ".join(done.stderr.split())

@@ -49,7 +49,7 @@ def test_pipes_beside_a_source_are_not_opened(kind: str, tmp_path: Path, run_cli
     home = next((p for p in (source.path, *source.path.parents) if p.name.endswith(("_ascend_pt", "_ascend_ms"))), logs)
     for name in BESIDE[kind]:
         replaced_by_pipe(home / name)
-    result = run_cli("--log_dir", logs, "--out", tmp_path / "out", "--json", timeout=HANGS_S)
+    result = run_cli("--log_dir", logs, "--out", tmp_path / "out", "--json")
     assert result.returncode == 0, result.stderr
     assert orjson.loads(result.stdout)["ranks"] == 1
 
@@ -58,7 +58,7 @@ def test_pipes_beside_a_source_are_not_opened(kind: str, tmp_path: Path, run_cli
 def test_a_pipe_that_sqlite_would_open_is_refused(name: str, tmp_path: Path, run_cli: Cli) -> None:
     INPUTS["nsys"].make(tmp_path)
     os.mkfifo(tmp_path / name)
-    result = run_cli("--log_dir", tmp_path, "--json", timeout=HANGS_S)
+    result = run_cli("--log_dir", tmp_path, "--json")
     assert result.returncode == 1
     assert f"{name} beside it is not a regular file; remove that" in result.stderr
 
@@ -69,7 +69,7 @@ def test_a_pipe_as_a_file_of_options_is_refused(option: str, tmp_path: Path, run
     logs.mkdir()
     INPUTS["nsys"].make(logs)
     os.mkfifo(tmp_path / "pipe.toml")
-    result = run_cli("--log_dir", logs, option, tmp_path / "pipe.toml", timeout=HANGS_S)
+    result = run_cli("--log_dir", logs, option, tmp_path / "pipe.toml")
     assert result.returncode == 2
     assert str(tmp_path / "pipe.toml") in result.stderr
 
@@ -151,7 +151,7 @@ def test_links_out_of_the_folder_are_followed_when_asked_for(linked_run: Path, t
 def test_a_link_to_proc_is_not_walked(linked_run: Path, tmp_path: Path, run_cli: Cli) -> None:
     INPUTS["paddle"].make(linked_run)
     (linked_run / "proc").symlink_to("/proc")
-    result = run_cli("--log_dir", linked_run, "--out", tmp_path / "out", "--json", timeout=HANGS_S)
+    result = run_cli("--log_dir", linked_run, "--out", tmp_path / "out", "--json")
     assert result.returncode == 0, result.stderr
     by_code = {note["code"]: note for note in orjson.loads(result.stdout)["notes"]}
     assert by_code["links-not-followed"]["count"] == 2

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import gc
 import io
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
@@ -16,6 +18,7 @@ from subprocess import CompletedProcess
 from typing import Any
 from unittest import mock
 
+from tests.support.wait import HANGS_S
 from trace_export.cli import main
 
 
@@ -31,7 +34,7 @@ def _parser() -> Any:
 
 def command(*arguments: object, cwd: Path | None = None) -> CompletedProcess[str]:
     """Runs `trace-export` with the arguments, in the folder `cwd`; returns what `subprocess.run` would. Fails where the
-    program reports an error of its own."""
+    program reports an error of its own, and ends the process where it hangs."""
     given = [str(argument) for argument in arguments]
     out, err = _stream(), _stream()
     with redirect_stdout(out), redirect_stderr(err), chdir(cwd or Path.cwd()), _unchanged():
@@ -69,9 +72,11 @@ def _unchanged() -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in changed}
     threshold = gc.get_threshold()
     with mock.patch.dict(os.environ, {"NO_COLOR": "1"}):
+        faulthandler.dump_traceback_later(HANGS_S, exit=True, file=sys.__stderr__)
         try:
             yield
         finally:
+            faulthandler.cancel_dump_traceback_later()
             atexit.unregister(gc.freeze)
             gc.set_threshold(*threshold)
             for number, handler in handlers.items():
