@@ -12,6 +12,7 @@ import importlib.util
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -52,7 +53,7 @@ class TraceProcessor:
         self._path = path
         self._protos = ProtoFactory(PlatformDelegate())
         self._rpc = self._protos.TraceProcessorRpc
-        self._machine: _Machine | None = _Machine(module_file())
+        self._machine: _Machine | None = _Machine()
         self._sequence = 0
         with path.open("rb") as file:
             while chunk := file.read(REQUEST - 1024):
@@ -114,14 +115,19 @@ def _cells(batch: Any) -> Iterator[object]:
     return (next(sources[kind]) for kind in batch.cells)
 
 
+@cache
+def _compiled() -> tuple[wasmtime.Engine, wasmtime.Module]:
+    settings = wasmtime.Config()
+    settings.cache = True  # compiling takes seconds; wasmtime keeps the result in the user's cache folder
+    engine = wasmtime.Engine(settings)
+    return engine, wasmtime.Module(engine, module_file().read_bytes())
+
+
 class _Machine:
     """An instance of the module, with the few things that it asks of its host."""
 
-    def __init__(self, file: Path) -> None:
-        settings = wasmtime.Config()
-        settings.cache = True  # compiling takes seconds; wasmtime keeps the result in the user's cache folder
-        engine = wasmtime.Engine(settings)
-        module = wasmtime.Module(engine, file.read_bytes())
+    def __init__(self) -> None:
+        engine, module = _compiled()
         self._store = wasmtime.Store(engine)
         self._answers = bytearray()
         self._said = bytearray()
