@@ -33,7 +33,7 @@ def one(times: Times | None = None, transfer: float | Times = TRANSFER, late: Ti
     """The blocks of a step of 1F1B; `late`: how long after its input is there each block starts."""
     s = schedule("1f1b", STAGES, MICROBATCHES)
     late = np.zeros(len(s.ops)) if late is None else late
-    start, end = start_and_end(s, (even(s) if times is None else times) + late, transfer)  # type: ignore[arg-type]
+    start, end = start_and_end(s, (even(s) if times is None else times) + late, transfer)
     return as_profile(s, start + late, end).spans
 
 
@@ -127,13 +127,13 @@ def test_a_slow_link_comes_first() -> None:
     """Activations from stage 1 to stage 2 take 18 ms instead of 2 ms."""
     s = schedule("1f1b", STAGES, MICROBATCHES)
     slow = (stage_of(s) == 2) & (s.ops["kind"].to_numpy() == "F")
-    result = report(run([one(transfer=np.where(slow, 18 * MS, TRANSFER)[:, None])], by_stage=True))
+    result = report(run([one(transfer=np.where(slow, 18.0 * MS, TRANSFER))], by_stage=True))
     code, text = first(result)
     assert code == "slow-link"
     assert text.startswith(
         "The link from rank 1, node1 to rank 2, node2 is slow: a transfer of activations takes 9.0 ×"
     )
-    slow_transfer = np.where(slow, 18 * MS, TRANSFER)[:, None]
+    slow_transfer = np.where(slow, 18.0 * MS, TRANSFER)
     assert result.verdict[0].facts["saves_ns"] == pytest.approx(saved(even(s), slow_transfer), rel=0.1)
 
 

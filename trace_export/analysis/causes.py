@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from trace_export.analysis.step_simulation import Array, replay, split
+from trace_export.analysis.step_simulation import replay, split
 from trace_export.model import INT, REAL, TEXT, Profile, Schema
 from trace_export.pipeline.operations import Operations
+from trace_export.schedules.longest_path import Array
 from trace_export.schedules.operation_types import BLOCKS, OPT, TRANSFERS
 
 CAUSES: Schema = {

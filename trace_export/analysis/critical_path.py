@@ -24,9 +24,9 @@ from trace_export.model import INT, SPAN_ID, STEP_KEY, TEXT, TIME, Profile, Sche
 from trace_export.pipeline.operations import Operations
 from trace_export.pipeline.posting import with_posting
 from trace_export.pipeline.recorded_operations import seconds
-from trace_export.pipeline.step_graph import StepGraph
 from trace_export.pipeline.step_operations import StepOperations
 from trace_export.schedules.operation_types import BLOCKS, TRANSFERS
+from trace_export.schedules.step_graph import StepGraph
 
 Times = npt.NDArray[np.int64]
 

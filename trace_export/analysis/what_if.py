@@ -13,18 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trace_export.analysis.step_simulation import (
-    LANES_BYTES,
-    Array,
-    Ends,
-    Lengths,
-    Patch,
-    Scenarios,
-    may_end_last,
-    measured_lengths,
-    simulate,
-)
+from trace_export.analysis.step_simulation import Lengths, may_end_last, measured_lengths
 from trace_export.pipeline.operations import Operations, Step
+from trace_export.schedules.longest_path import LANES_BYTES, Array, Ends, Patch, Scenarios, last_ends
 from trace_export.schedules.operation_types import OPT, REPORTED
 
 SLOWEST_PERCENT = 3
@@ -156,7 +147,7 @@ class _Engine:
     def parts(self) -> _Parts:
         """All scenarios but those of the slowest workers.
 
-        "Only replica a as measured" leaves the other replicas alike, so all such scenarios are two rows of `simulate`;
+        "Only replica a as measured" leaves the other replicas alike, so all such scenarios are two rows of `Scenarios`;
         "only the worker (a, b)" the same for each stage b.
         """
         labels = [REPORTED.get(name, name) for name in self.operations.types]
@@ -212,7 +203,7 @@ class _Engine:
 
     def _simulate(self, scenarios: Scenarios, part: slice) -> Ends:
         steps = len(range(*part.indices(self.steps)))
-        return simulate(self.operations, scenarios, (self.replicas, steps), self.may_end, self.watch)
+        return last_ends(self.operations.graph, scenarios, (self.replicas, steps), self.may_end, self.watch)
 
     def _slices(self, rows: int) -> Iterator[slice]:
         size = max(1, LANES_BYTES // (8 * rows * self.replicas))

@@ -15,9 +15,9 @@ import polars as pl
 from trace_export.model import STEP_KEY, WORK_KINDS, Profile
 from trace_export.pipeline.operation_matrix import matrices, sequence_numbers
 from trace_export.pipeline.operations import Operations, Step
-from trace_export.pipeline.step_graph import Ints, StepGraph, Waits
 from trace_export.pipeline.transfer_operations import Edge, block_edges, transfers
 from trace_export.schedules.operation_types import OPT, TAIL, TYPE_OF_KIND
+from trace_export.schedules.step_graph import Ints, Waits
 
 KINDS = (*WORK_KINDS, "OPT")
 
@@ -153,7 +153,7 @@ def _operations(profile: Profile, lanes: Lanes, blocks: Blocks, steps: list[Step
         sequence=np.concatenate([blocks.sequence, np.zeros(len(moved.types), np.int64), zeros]),
         start_ns=start, end_ns=end, origin_ns=origin, span=np.concatenate([blocks.span, none]),
         ranks=places.reshape(len(lanes.replicas), len(lanes.stages)), replicas=lanes.replicas, steps=steps,
-        graph=StepGraph(waits.lists(), groups, synced), loss_stages=_loss_stages(profile, len(lanes.stages)),
+        graph=waits.graph(groups, synced), loss_stages=_loss_stages(profile, len(lanes.stages)),
         level=moved.level, peer=np.concatenate([np.full(operations, -1), moved.peer, zeros - 1]),
     )  # fmt: skip
 

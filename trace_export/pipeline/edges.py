@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from trace_export.model import EDGES, STEP_KEY, Placement, Profile
+from trace_export.schedules.data_edges import data_edges
 from trace_export.schedules.schedule import virtual_stage
-
-Ints = npt.NDArray[np.int64]
-
-LARGEST_KEY = 1 << 62
 
 
 def block_edges(profile: Profile, placement: Placement) -> pl.DataFrame:
@@ -26,22 +22,14 @@ def block_edges(profile: Profile, placement: Placement) -> pl.DataFrame:
     if halves.is_empty():
         return pl.DataFrame(schema=EDGES)
     identity, forward = halves["id"].to_numpy(), halves["forward"].to_numpy()
+    columns = (*STEP_KEY, "replica", "microbatch", "chunk", "stage")
+    *same, chunk, stage = (halves[c].to_numpy().astype(np.int64) for c in columns)
+    copy = [chunk] if placement == "both" else []
     stages = int(places["stage"].to_numpy().max()) + 1
-    key = _keys(halves, stages, placement)
-    # Blocks one virtual stage apart have keys one apart, so neighbours in order of the key are the edges.
-    order = np.argsort(key, kind="stable")
-    near, far = order[:-1], order[1:]
-    linked = key[far] == key[near] + 1
-    near, far = near[linked], far[linked]
-    onward = forward[near]
-    return pl.DataFrame(
-        {
-            "src": identity[np.where(onward, near, far)],
-            "dst": identity[np.where(onward, far, near)],
-            "direction": pl.select(pl.when(pl.Series(onward)).then(pl.lit("F")).otherwise(pl.lit("B"))).to_series(),
-        },
-        schema=EDGES,
-    )
+    src, dst = data_edges(forward, [*same, *copy], virtual_stage(placement, stages, chunk, stage))
+    onward = pl.Series(forward[src])
+    direction = pl.select(pl.when(onward).then(pl.lit("F")).otherwise(pl.lit("B"))).to_series()
+    return pl.DataFrame({"src": identity[src], "dst": identity[dst], "direction": direction}, schema=EDGES)
 
 
 def drawable_edges(profile: Profile) -> tuple[pl.DataFrame, int]:
@@ -67,31 +55,3 @@ def _halves(spans: pl.DataFrame) -> pl.DataFrame:
         *common, pl.col("microbatch_b").alias("microbatch"), pl.col("chunk_b").alias("chunk"), forward=False
     )
     return pl.concat([forward, back, pair]).drop_nulls("microbatch")
-
-
-def _keys(halves: pl.DataFrame, stages: int, placement: Placement) -> Ints:
-    """One number for (direction, step, replica, copy of the model, micro-batch, virtual stage) of each half.
-
-    Numbers in between are left free, so that a last virtual stage is never one below the first of something else.
-    """
-    columns = ("forward", *STEP_KEY, "replica", "microbatch", "chunk", "stage")
-    *groups, microbatch, chunk, stage = (halves[c].to_numpy().astype(np.int64) for c in columns)
-    copy = chunk if placement == "both" else np.zeros_like(chunk)
-    key, reach = np.zeros_like(chunk), 1
-    for part in (*groups, copy, microbatch, virtual_stage(placement, stages, chunk, stage)):
-        number = _close(part)
-        size = int(number.max()) + 2
-        if reach * size > LARGEST_KEY:  # as numbers from a damaged file may be: only equality counts so far
-            distinct, key = np.unique(key, return_inverse=True)
-            reach = len(distinct)
-        key, reach = key * size + number, reach * size
-    return key
-
-
-def _close(part: Ints) -> Ints:
-    """`part` counted from 0, where it is spread wide with its gaps narrowed to one number."""
-    least = int(part.min())
-    if int(part.max()) - least < 1 << 24:
-        return part - least
-    values, index = np.unique(part, return_inverse=True)
-    return np.append(0, np.cumsum(np.minimum(np.diff(values), 2)))[index]

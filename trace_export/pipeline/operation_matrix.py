@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trace_export.pipeline.step_graph import Ints
+from trace_export.schedules.step_graph import Ints
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from trace_export.pipeline.step_graph import Ints, StepGraph, Waits
 from trace_export.schedules.operation_types import (
     AG,
     BR,
@@ -29,6 +28,7 @@ from trace_export.schedules.operation_types import (
     B,
     F,
 )  # fmt: skip
+from trace_export.schedules.step_graph import Ints, StepGraph, Waits
 
 Seconds = npt.NDArray[np.float32]
 NEAR = np.float32(5e-5)
@@ -103,7 +103,7 @@ def graph_of(lane: Reference, posting: Waits | None = None) -> StepGraph:
         if members:
             groups.append(members)
             synced.append(together)
-    return StepGraph(waits.lists(), groups, synced)
+    return waits.graph(groups, synced)
 
 
 def _transfers(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from trace_export.pipeline.step_graph import Ints, StepGraph
+from trace_export.schedules.step_graph import Ints, StepGraph
 
 Times = npt.NDArray[np.int64]
 Step = tuple[int | None, int | None]

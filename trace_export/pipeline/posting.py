@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from trace_export.pipeline.operations import Operations
-from trace_export.pipeline.step_graph import StepGraph
 from trace_export.pipeline.transfer_operations import POSTED_NS
 from trace_export.schedules.operation_types import TRANSFERS, B, F
+from trace_export.schedules.step_graph import StepGraph
 
 
 def with_posting(operations: Operations) -> StepGraph:
@@ -15,17 +15,20 @@ def with_posting(operations: Operations) -> StepGraph:
 
     Without it, a receive that was posted late would count as launched late.
     """
-    waits = [list(needed) for needed in operations.graph.waits]
+    graph = operations.graph
     streams: list[list[int]] = [[] for _ in range(operations.stages)]
     for i in np.argsort(operations.start_ns[:, 0, 0], kind="stable").tolist():
         if operations.types[i] in (F, B):
             streams[int(operations.stage[i])].append(i)
+    posted: list[tuple[int, int]] = []
     for i, name in enumerate(operations.types):
         stream = streams[int(operations.stage[i])]
         if name not in TRANSFERS or not stream:
             continue
         ended = operations.end_ns[stream] <= operations.start_ns[i] + POSTED_NS
         place = int(ended.sum(axis=0).min())
-        if place and stream[place - 1] not in waits[i]:
-            waits[i].append(stream[place - 1])
-    return StepGraph(waits, operations.graph.groups, operations.graph.synced)
+        if place and stream[place - 1] not in graph.waits[i]:
+            posted.append((i, stream[place - 1]))
+    added = np.array(posted, np.int64).reshape(-1, 2).T
+    waiting, needed = (np.concatenate(both) for both in zip(graph.pairs, added, strict=True))
+    return StepGraph.of_pairs(len(graph), (waiting, needed), graph.groups, graph.synced)

@@ -9,8 +9,8 @@ from trace_export.model import STEP_KEY, Profile
 from trace_export.pipeline.operation_matrix import matrices, sequence_numbers
 from trace_export.pipeline.operation_rules import Reference, graph_of
 from trace_export.pipeline.operations import Operations
-from trace_export.pipeline.step_graph import Ints
 from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, GC, TRANSFERS
+from trace_export.schedules.step_graph import Ints
 
 TYPES = (*BLOCKS, GC, *TRANSFERS, *COLLECTIVE)
 NUMBERS = ("chunk", "microbatch")

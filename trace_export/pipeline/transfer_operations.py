@@ -16,8 +16,8 @@ import numpy.typing as npt
 import polars as pl
 
 from trace_export.model import Profile
-from trace_export.pipeline.step_graph import Ints, Waits
 from trace_export.schedules.operation_types import BR, BS, FR, FS
+from trace_export.schedules.step_graph import Ints, Waits
 
 if TYPE_CHECKING:
     from trace_export.pipeline.block_operations import Blocks

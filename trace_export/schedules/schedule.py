@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -18,7 +19,9 @@ from trace_export.errors import UsageError
 from trace_export.model import INT, TEXT, Placement, Plan, Schema
 from trace_export.schedules import orders
 from trace_export.schedules.catalogue import CATALOGUE, TITLES, canonical
+from trace_export.schedules.data_edges import data_edges
 from trace_export.schedules.orders import Codes, Size
+from trace_export.schedules.step_graph import StepGraph
 
 Number = TypeVar("Number", int, pl.Expr, Codes)
 
@@ -73,6 +76,16 @@ class Schedule:
         """Whether weight gradients are blocks of their own."""
         return bool(self.ops["full"].not_().any())
 
+    @cached_property
+    def graph(self) -> StepGraph:
+        """What each row of `ops` waits for: the one before on its rank, and the blocks whose results it takes."""
+        return block_graph(self, transfers=False)
+
+    @cached_property
+    def with_transfers(self) -> StepGraph:
+        """The same with the transfer of each result to another rank as an operation, after the rows of `ops`."""
+        return block_graph(self, transfers=True)
+
     def in_flight(self) -> pl.DataFrame:
         """stage, chunks: how many forwards of a chunk a rank holds at most before their backward, or where that is
         split their weight gradient, sets them free. A measure of the memory for activations."""
@@ -92,6 +105,32 @@ class Schedule:
         named = self.ops.select("stage", op=pl.when(pl.col("kind") == "FB").then(pair).otherwise(single))
         rows = named.group_by("stage", maintain_order=True).agg(pl.col("op").str.join(","))
         return "".join(f"{row}\n" for row in rows["op"])
+
+
+def block_graph(schedule: Schedule, *, transfers: bool) -> StepGraph:
+    """The graph of the blocks, which each rank runs strictly in order, and of the transfers where they are wanted."""
+    columns = ("stage", "chunk", "microbatch", "chunk_b", "microbatch_b")
+    stage, chunk, microbatch, chunk_b, microbatch_b = (
+        schedule.ops[c].fill_null(0).to_numpy().astype(np.int64) for c in columns
+    )
+    kind = schedule.ops["kind"].to_numpy()
+    forward, back, pair = (np.flatnonzero(one) for one in (kind == "F", kind == "B", kind == "FB"))
+    rows = np.concatenate([forward, pair, back, pair])
+    chunk = np.concatenate([chunk[forward], chunk[pair], chunk[back], chunk_b[pair]])
+    microbatch = np.concatenate([microbatch[forward], microbatch[pair], microbatch[back], microbatch_b[pair]])
+    onward = np.arange(len(rows)) < len(forward) + len(pair)
+    copy = [chunk] if schedule.placement == "both" else []
+    place = virtual_stage(schedule.placement, schedule.stages, chunk, stage[rows])
+    src, dst = (rows[end] for end in data_edges(onward, [*copy, microbatch], place))
+    later = np.flatnonzero(np.diff(stage) == 0) + 1  # in which each block's own forward or backward comes first
+    number = len(schedule.ops)
+    if not transfers:
+        return StepGraph.of_pairs(number, (np.concatenate([later, dst]), np.concatenate([later - 1, src])))
+    away = stage[src] != stage[dst]
+    moved = number + np.arange(int(away.sum()))
+    waiting = np.concatenate([later, dst[~away], moved, dst[away]])
+    needed = np.concatenate([later - 1, src[~away], src[away], moved])
+    return StepGraph.of_pairs(number + len(moved), (waiting, needed))
 
 
 def virtual_stage(placement: Placement, stages: int, chunk: Number, stage: Number) -> Number:

@@ -15,11 +15,12 @@ import polars as pl
 
 from trace_export.errors import UsageError
 from trace_export.model import HOSTS, RANKS, SPANS, Declared, Profile, conform
-from trace_export.schedules.schedule import Schedule, virtual_stage
+from trace_export.schedules import longest_path
+from trace_export.schedules.schedule import Schedule
+from trace_export.schedules.step_graph import CircleError, StepGraph
 from trace_export.units import LIMIT_NS
 
 Times = npt.NDArray[np.float64]
-Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -57,67 +58,37 @@ def durations(schedule: Schedule, costs: Costs) -> Times:
     )  # fmt: skip
 
 
-def start_and_end(schedule: Schedule, durations: Times, transfer: float = 0) -> tuple[Times, Times]:
+def start_and_end(schedule: Schedule, durations: Times, transfer: float | Times = 0) -> tuple[Times, Times]:
     """Start and end of each row of `schedule.ops`, from 0, in the unit of `durations`; exact for whole numbers.
 
     `durations` has a row per block; a second axis holds cases that are run at once, and start and end have it too.
-    All ranks whose next block is ready run it, round by round: O(blocks per rank) rounds over arrays of ranks. Raises
-    UsageError when the ranks wait for each other for ever.
+    `transfer`: how long results from another rank are on their way, for all blocks or for each. Raises UsageError when
+    the ranks wait for each other for ever.
     """
-    inputs, away = _inputs(schedule)
-    counts = schedule.ops.group_by("stage", maintain_order=True).len()["len"].to_numpy()
-    limit = np.cumsum(counts)
-    at = limit - counts
-    # One more entry for "no input", which is there from the start.
-    done = np.zeros(len(durations) + 1, np.bool_)
-    done[-1] = True
-    lasts = durations.reshape(len(durations), -1)
-    start, end = np.zeros_like(lasts), np.zeros((len(lasts) + 1, lasts.shape[1]))
-    free, lag = np.zeros((schedule.stages, lasts.shape[1])), (away * transfer)[..., None]
-    while len(active := np.flatnonzero(at < limit)):
-        ready = done[inputs[at[active]]].all(axis=1)
-        if not ready.any():
-            raise UsageError(_deadlock(schedule, at[active]), "make the micro-batches a multiple of the stages")
-        rank = active[ready]
-        block = at[rank]
-        arrival = (end[inputs[block]] + lag[block]).max(axis=1)
-        start[block] = np.maximum(free[rank], arrival)
-        end[block] = free[rank] = start[block] + lasts[block]
-        done[block] = True
-        at[rank] += 1
-    return start.reshape(durations.shape), end[:-1].reshape(durations.shape)
+    graph, length = schedule.graph, durations
+    if np.any(transfer):
+        graph = schedule.with_transfers
+        length = np.concatenate([durations, _on_the_way(graph, durations, transfer)])
+    try:
+        start, end = longest_path.start_and_end(graph, length)
+    except CircleError as circle:
+        text = _deadlock(schedule, circle.operation)
+        raise UsageError(text, "make the micro-batches a multiple of the stages") from None
+    return start[: len(durations)], end[: len(durations)]
 
 
-def _inputs(schedule: Schedule) -> tuple[Rows, npt.NDArray[np.bool_]]:
-    """For each row the rows of its up to three inputs (-1: none), and whether each is made on another rank."""
-    ops = schedule.ops
-    kind = ops["kind"].to_numpy()
-    stage = ops["stage"].to_numpy().astype(np.int64)
-    pair, weight = kind == "FB", kind == "W"
-    forward, back = (kind == "F") | pair, (kind == "B") | pair
-    chunk, microbatch = (ops[c].to_numpy().astype(np.int64) for c in ("chunk", "microbatch"))
-    chunk_b = np.where(pair, ops["chunk_b"].fill_null(0).to_numpy(), chunk).astype(np.int64)
-    microbatch_b = np.where(pair, ops["microbatch_b"].fill_null(0).to_numpy(), microbatch).astype(np.int64)
-    both = schedule.placement == "both"
-    last = schedule.stages * (1 if both else schedule.chunks) - 1
-    place = virtual_stage(schedule.placement, schedule.stages, chunk, stage)
-    place_b = virtual_stage(schedule.placement, schedule.stages, chunk_b, stage)
-    # Where each (copy of the model, micro-batch, virtual stage) has its forward and its backward; the edges stay empty.
-    made = np.full((2, 2, schedule.microbatches, last + 3), -1, np.int64)
-    rows = np.arange(len(ops))
-    copy, copy_b = (chunk, chunk_b) if both else (np.zeros_like(chunk), np.zeros_like(chunk))
-    made[0, copy[forward], microbatch[forward], place[forward] + 1] = rows[forward]
-    made[1, copy_b[back], microbatch_b[back], place_b[back] + 1] = rows[back]
-    before = np.where(forward, made[0, copy, microbatch, place], -1)
-    after = np.where(back, made[1, copy_b, microbatch_b, place_b + 2], -1)
-    own_forward = np.where(back, made[0, copy_b, microbatch_b, place_b + 1], -1)
-    own_back = np.where(weight, made[1, copy, microbatch, place + 1], -1)
-    inputs = np.stack([before, after, np.where(weight, own_back, own_forward)], axis=1)
-    return inputs, (inputs >= 0) & (stage[inputs] != stage[:, None])
+def _on_the_way(graph: StepGraph, durations: Times, transfer: float | Times) -> Times:
+    """The lengths of the transfers, which are the last operations of `graph`."""
+    waiting, needed = graph.pairs
+    moved = needed >= len(durations)
+    receiver = np.empty(len(graph) - len(durations), np.int64)
+    receiver[needed[moved] - len(durations)] = waiting[moved]
+    length = np.broadcast_to(np.asarray(transfer, np.float64), len(durations))[receiver]
+    return np.repeat(length, durations[0].size).reshape(len(receiver), *durations.shape[1:])
 
 
-def _deadlock(schedule: Schedule, heads: Rows) -> str:
-    op = schedule.ops[int(heads[0])].row(0, named=True)
+def _deadlock(schedule: Schedule, first: int) -> str:
+    op = schedule.ops[first].row(0, named=True)
     block = f"{op['kind']}{op['microbatch']} of chunk {op['chunk']}"
     return (
         f"{schedule.title} with {schedule.stages} stages, {schedule.chunks} chunks and {schedule.microbatches}"

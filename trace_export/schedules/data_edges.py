@@ -1,0 +1,59 @@
+"""Which block's result another one takes: the way of a micro-batch through the virtual stages of the model.
+
+The edges of a recorded run, which its arrows show, and those of a schedule's model come from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+LARGEST_KEY = 1 << 62
+
+
+def data_edges(forward: npt.NDArray[np.bool_], same: Sequence[Ints], virtual: Ints) -> tuple[Ints, Ints]:
+    """The producer and the consumer of each edge, as rows of the arguments.
+
+    The forward of the next virtual stage takes the result of a forward, the backward of the one before that of a
+    backward, where all numbers of `same` (step, replica, micro-batch, …) are equal. A row is a forward or a backward;
+    `virtual`: its stage along the way of the data, as `schedule.virtual_stage` counts. O(n log n).
+    """
+    if not len(virtual):
+        return virtual, virtual
+    key = _keys([forward.astype(np.int64), *same, virtual])
+    # Blocks one virtual stage apart have keys one apart, so neighbours in order of the key are the edges.
+    order = np.argsort(key, kind="stable")
+    near, far = order[:-1], order[1:]
+    linked = key[far] == key[near] + 1
+    near, far = near[linked], far[linked]
+    onward = forward[near]
+    return np.where(onward, near, far), np.where(onward, far, near)
+
+
+def _keys(parts: Sequence[Ints]) -> Ints:
+    """One number for all `parts` of each row, which the last one counts up by one.
+
+    Numbers in between are left free, so that a last virtual stage is never one below the first of something else.
+    """
+    key, reach = np.zeros_like(parts[-1]), 1
+    for part in parts:
+        number = _close(part)
+        size = int(number.max()) + 2
+        if reach * size > LARGEST_KEY:  # as numbers from a damaged file may be: only equality counts so far
+            distinct, key = np.unique(key, return_inverse=True)
+            reach = len(distinct)
+        key, reach = key * size + number, reach * size
+    return key
+
+
+def _close(part: Ints) -> Ints:
+    """`part` counted from 0, where it is spread wide with its gaps narrowed to one number."""
+    least = int(part.min())
+    if int(part.max()) - least < 1 << 24:
+        return part - least
+    values, index = np.unique(part, return_inverse=True)
+    return np.append(0, np.cumsum(np.minimum(np.diff(values), 2)))[index]
