@@ -32,13 +32,14 @@ if TYPE_CHECKING:
         Reported,
         Simulation,
         compare,
+        draw_schedules,
         export,
         inspect,
         load,
         report,
         simulate,
     )
-    from trace_export.choices import Align, ColorBy, CostName, Detail, Format, Tracks
+    from trace_export.choices import Align, ColorBy, CostName, Detail, Format, Legend, Theme, Tracks
     from trace_export.clocks.fit import ClockFit, fit_clocks
     from trace_export.clocks.problem import ClockSettings
     from trace_export.errors import (
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from trace_export.workflow.inspection import Inspection
     from trace_export.workflow.progress import Progress
     from trace_export.workflow.run import Run
+    from trace_export.writers.pictures.style import FigureStyle
 
     __version__: str
 
@@ -69,10 +71,11 @@ _HOMES = {
     "analysis.formulas": ("ClosedForm",),
     "analysis.theory": ("Theory",),
     "api": (
-        "Compared", "Exported", "Reported", "Simulation", "compare", "export", "inspect", "load", "report", "simulate",
+        "Compared", "Exported", "Reported", "Simulation", "compare", "draw_schedules", "export", "inspect", "load",
+        "report", "simulate",
     ),
     "workflow.arguments": ("Inputs", "NumberSet"),
-    "choices": ("Align", "ColorBy", "CostName", "Detail", "Format", "Table", "Tracks"),
+    "choices": ("Align", "ColorBy", "CostName", "Detail", "Format", "Legend", "Table", "Theme", "Tracks"),
     "analysis.critical_path": ("CriticalPath",),
     "analysis.step_time": ("StepTime",),
     "analysis.what_if": ("Slowdown",),
@@ -87,6 +90,7 @@ _HOMES = {
     "workflow.run": ("Run",),
     "schedules.simulate": ("Costs",),
     "selection": ("Window",),
+    "writers.pictures.style": ("FigureStyle",),
 }  # fmt: skip
 """The module of each public name."""
 
@@ -105,11 +109,13 @@ __all__ = [
     "Declared",
     "Detail",
     "Exported",
+    "FigureStyle",
     "Format",
     "Inputs",
     "Inspection",
     "Interpretation",
     "KernelFile",
+    "Legend",
     "ModelSummary",
     "Note",
     "NothingToExportError",
@@ -131,6 +137,7 @@ __all__ = [
     "StepTime",
     "Summary",
     "Table",
+    "Theme",
     "Theory",
     "TraceExportError",
     "Tracks",
@@ -138,6 +145,7 @@ __all__ = [
     "Window",
     "__version__",
     "compare",
+    "draw_schedules",
     "export",
     "fit_clocks",
     "inspect",

@@ -23,16 +23,17 @@ from trace_export.workflow.options import align_options, load_options, selection
 from trace_export.workflow.progress import Progress, silent
 from trace_export.workflow.reading import LoadOptions
 from trace_export.workflow.run import Run
-from trace_export.workflow.simulation import Simulation, simulate
+from trace_export.workflow.simulation import Simulation, draw_schedules, simulate
 from trace_export.writers.paths import report_page
+from trace_export.writers.pictures.style import FigureStyle
 
 if TYPE_CHECKING:
     from trace_export.analysis.compare import Comparison
     from trace_export.analysis.report import Report
 
 __all__ = [
-    "Compared", "Exported", "Inspection", "Reported", "Run", "Simulation", "compare", "export", "inspect", "load",
-    "report", "simulate",
+    "Compared", "Exported", "FigureStyle", "Inspection", "Reported", "Run", "Simulation", "Window", "compare",
+    "draw_schedules", "export", "inspect", "load", "report", "simulate",
 ]  # fmt: skip
 
 
@@ -128,6 +129,7 @@ def export(
     critical_path: bool = False,
     tables: str | Sequence[Table] = "blocks",
     max_slices: int | None = None,
+    figure: FigureStyle | None = None,
     step_task_info: bool = False,
     in_place: bool = False,
     host_ranges: bool = False,
@@ -150,7 +152,7 @@ def export(
     """
     output = write_options(
         path, formats, gzip=gzip, tracks=tracks, color_by=color_by, bubbles=bubbles, model=model,
-        critical_path=critical_path, tables=tables, max_slices=max_slices,
+        critical_path=critical_path, tables=tables, max_slices=max_slices, figure=figure,
     )  # fmt: skip
     source = load_options(
         log_dir, family=family, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks,

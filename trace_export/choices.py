@@ -16,7 +16,11 @@ CostName = Literal["forward", "backward", "weight", "transfer", "overlap"]
 """The durations of a simulation, as in `schedules.simulate.Costs`."""
 Infer = Literal["auto", "off", "only"]
 """Whether blocks are found from launches: where no pass is named, never, or whatever is named."""
-Format = Literal["perfetto", "chrome", "svg", "png", "html", "parquet", "csv"]
+Format = Literal["perfetto", "chrome", "svg", "png", "pdf", "html", "parquet", "csv"]
 """Output formats, as in `writers.formats`."""
 Table = Literal["blocks", "messages", "ranks", "steps", "critical_path"]
 """Tables that `--format parquet` writes, see `writers.tables`."""
+Theme = Literal["auto", "light", "dark", "print", "grayscale", "colorblind"]
+"""The colours of a picture."""
+Legend = Literal["above", "below", "none"]
+"""Where a picture says what its colours mean."""

@@ -1,4 +1,5 @@
-"""Durations as people read and write them: `3.2ms` → nanoseconds, and back; decimal numbers of files → whole ones."""
+"""Durations and lengths as people read and write them: `3.2ms` → nanoseconds, and back; decimal numbers of files →
+whole ones."""
 
 from __future__ import annotations
 
@@ -29,6 +30,18 @@ def nanoseconds(text: str, parameter: str) -> int:
         what = f'"{text[:40]}" is too long a time'
         raise UsageError(what, "times are 64-bit nanoseconds, up to 146 years", parameter=parameter)
     return -value if sign == "-" else value
+
+
+MILLIMETRES = {"mm": 1.0, "cm": 10.0, "in": 25.4, "pt": 25.4 / 72}
+
+
+def millimetres(text: str, parameter: str) -> float:
+    """A length on paper such as `88mm`, `3.5in` or `252pt`. Raises UsageError that names `parameter`."""
+    match = re.fullmatch(r"\s*(\d{1,6}(?:\.\d+)?)\s*(mm|cm|in|pt)\s*", text)
+    if match is None:
+        what = f'"{text[:100]}" is not a length'
+        raise UsageError(what, f"write it like 88mm; units are {', '.join(MILLIMETRES)}", parameter=parameter)
+    return float(match[1]) * MILLIMETRES[match[2]]
 
 
 def duration(ns: float, *, sign: bool = False) -> str:

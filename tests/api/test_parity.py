@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import trace_export
 from tests.conftest import ROOT
 from trace_export.cli.app import app
+from trace_export.cli.options import Figures
 from trace_export.workflow import requests
 
 MS = 1_000_000
@@ -91,6 +92,33 @@ EXPORT = LOADING | {
         ["--format", "parquet", "--table", "blocks,messages"], {"formats": "parquet", "tables": ["blocks", "messages"]}
     ),
     "max_slices": Case(["--max-slices", "80"], {"max_slices": 80}),
+    "figure": Case(
+        [
+            "--format",
+            "svg",
+            "--width",
+            "18cm",
+            "--theme",
+            "grayscale",
+            "--title",
+            "Fig. 1",
+            "--legend",
+            "below",
+            "--figure-steps",
+            "1",
+            "--range",
+            "0.1s-400ms",
+            "--first-microbatch",
+            "1",
+            "--no-letters",
+        ],
+        {
+            "formats": "svg",
+            "figure": trace_export.FigureStyle(
+                180, "grayscale", "Fig. 1", "below", 1, trace_export.Window(100 * MS, 400 * MS), 1, letters=False
+            ),
+        },
+    ),
     "step_task_info": Case(["--step-task-info"], {"step_task_info": True}, "ascend"),
     "in_place": Case(["--step-task-info", "--in-place"], {"step_task_info": True, "in_place": True}, "ascend"),
 }
@@ -128,19 +156,27 @@ SIMULATE = {
     "formats": EXPORT["formats"],
     "force": EXPORT["force"],
     "gzip": EXPORT["gzip"],
+    "bubbles": EXPORT["bubbles"],
+    "figure": Case(
+        ["--format", "svg,html", "--theme", "dark", "--no-legend"],
+        {"formats": ["svg", "html"], "figure": trace_export.FigureStyle(theme="dark", legend="none")},
+    ),
 }
 TERMINAL = {"strict", "json", "quiet", "debug", "verbose"}
 """They say what is printed."""
 LIBRARY_ONLY = {"progress", "declared"}
 """The command line draws a bar of its own; `declared` is what no option says."""
-ELSEWHERE = {"folder": "log_dir", "format": "html", "times": "costs", "comm": "costs", "overlap": "costs"}
+ELSEWHERE = {"folder": "log_dir", "format": "html", "times": "costs", "comm": "costs", "overlap": "costs"} | {
+    option.name: "figure" for option in fields(Figures)
+}
 """Options that are another parameter, or a part of one."""
 
 
-def simulate(*, path: Path, formats: Any = None, force: bool = False, gzip: bool = False, **given: Any) -> None:
+def simulate(*, path: Path, formats: Any = None, **given: Any) -> None:
     """The two calls that the command makes."""
     given = {"schedule": "zb-h1", "stages": 4, "microbatches": 8} | given
-    trace_export.simulate(**given).write(path, formats, force=force, gzip=gzip)
+    writing = {name: given.pop(name) for name in WRITING & set(given)}
+    trace_export.simulate(**given).write(path, formats, **writing)
 
 
 @dataclass(frozen=True)
@@ -159,7 +195,7 @@ def parameters(*functions: Callable[..., object]) -> set[str]:
     return found - LIBRARY_ONLY - {"self"}
 
 
-WRITING = {"path", "formats", "force", "gzip"}
+WRITING = {"path", "formats", "force", "gzip", "bubbles", "figure"}
 COMMANDS = {
     "export": Command(EXPORT, trace_export.export, parameters(trace_export.export) - {"family"}),
     "report": Command(

@@ -15,7 +15,7 @@ import pytest
 
 import trace_export
 from tests.conftest import ROOT, Cli
-from tests.support import architecture, library_reference
+from tests.support import architecture, gallery, library_reference
 from tests.support.command_reference import PAGE, page
 from tests.support.trace_processor import TraceProcessor
 from trace_export import model
@@ -145,6 +145,13 @@ def test_the_picture_is_what_the_program_draws(run_cli: Cli, samples: Path, tmp_
     out = tmp_path / "pp_chart.svg"
     run_cli(samples / "paddle" / "single", "--steps", "2", "--format", "svg", "--out", out)
     assert out.read_bytes() == (DOCS / "pp_chart.svg").read_bytes()
+
+
+def test_the_gallery_is_what_its_commands_draw(tmp_path: Path) -> None:
+    """`python -m tests.support.gallery` makes it."""
+    made = gallery.draw(tmp_path)
+    assert {path.name for path in made} == {path.name for path in (DOCS / "gallery").iterdir()}
+    assert all(path.read_bytes() == (DOCS / "gallery" / path.name).read_bytes() for path in made)
 
 
 PROGRAMS = [(path, code) for path in (README, library_reference.PAGE) for code in blocks(path, "python")]

@@ -20,12 +20,12 @@ from tests.conftest import ROOT
 from trace_export import model
 
 PAGE = ROOT / "trace_export" / "docs" / "library.md"
-FUNCTIONS = ("load", "export", "report", "compare", "simulate", "inspect", "fit_clocks")
+FUNCTIONS = ("load", "export", "report", "compare", "simulate", "draw_schedules", "inspect", "fit_clocks")
 RESULTS = (
     "Exported", "Reported", "Compared", "Simulation", "Summary", "ModelSummary", "Report", "Theory",
     "ClosedForm", "Slowdown", "CriticalPath", "StepTime", "Comparison", "Sentence", "ReportTable", "Place",
     "Inspection", "Profile", "Interpretation", "Recognition", "Plan", "Declared", "Note", "KernelFile", "Costs",
-    "Window", "ClockFit", "ClockSettings",
+    "FigureStyle", "Window", "ClockFit", "ClockSettings",
 )  # fmt: skip
 """Classes that are only read, or made of plain values."""
 TABLES = {

@@ -33,6 +33,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "a.json.gz": lambda path: chrome.write(CHART, path, gzip=True),
     "a.svg": lambda path: picture.write(CHART, path, "svg"),
     "a.png": lambda path: picture.write(CHART, path, "png"),
+    "a.pdf": lambda path: picture.write(CHART, path, "pdf"),
     "a.html": lambda path: picture.write(CHART, path, "html"),
     "report.html": lambda path: picture.write_page(CHART, path, Contents()),
     "a.parquet": lambda path: tables.write_parquet(PROFILE, path),

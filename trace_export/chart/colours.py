@@ -11,17 +11,30 @@ from zlib import crc32
 
 import polars as pl
 
-from trace_export.choices import ColorBy
+from trace_export.choices import ColorBy, Theme
 
 FILLS = {
-    "F": "#5b9bec",
+    "F": "#9cc6fa",
     "B": "#4cb052",
     "W": "#eaa94a",
     "FB": "#c98ae0",
     "OPT": "#f0737c",
     "": "#8fb8b5",
 }
-"""Fill of a kind of block; "" is work that is none of these."""
+"""Fill of a kind of block; "" is work that is none of these. Forward is lighter than backward, which a print in black
+and white keeps."""
+
+GRAYS = {"F": "#dedede", "B": "#b0b0b0", "W": "#969696", "FB": "#c6c6c6", "OPT": "#ececec", "": "#e4e4e4"}
+COLORBLIND = {
+    "F": "#9ad1f5",
+    "B": "#e8873a",
+    "W": "#f0e442",
+    "FB": "#cc85b0",
+    "OPT": "#66bf9f",
+    "": "#bdbdbd",
+}
+"""After the palette of Okabe and Ito (2008), lighter where text stands on it: sky blue, vermilion, yellow, purple,
+green."""
 
 IDLE = "#d3d9df"
 IDLE_FILLS = {
@@ -71,11 +84,12 @@ def task_seed() -> pl.Expr:
     return pl.col("name").map_batches(seeds, return_dtype=pl.String).alias("seed")
 
 
-def shade(kind: str, chunk: int, chunks: int) -> str:
+def shade(kind: str, chunk: int, chunks: int, theme: Theme = "auto") -> str:
     """The fill of a block of `kind` (or of idle time of that cause) and of model chunk `chunk` (from 0) of `chunks`:
     the first is full, later ones are lighter."""
     white = 0.5 * chunk / (chunks - 1) if chunks > 1 else 0.0
-    base = FILLS.get(kind) or IDLE_FILLS.get(kind, IDLE)
+    fills = {"grayscale": GRAYS, "colorblind": COLORBLIND}.get(theme, FILLS)
+    base = fills.get(kind) or (IDLE if theme == "grayscale" else IDLE_FILLS.get(kind, IDLE))
     full = (int(base[at : at + 2], 16) for at in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * white):02x}" for part in full)
 

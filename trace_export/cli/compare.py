@@ -39,7 +39,7 @@ def compare(
             "--out", help="Folder or file for one trace with both; none is written without it.", show_default=False
         ),
     ] = None,
-    formats: opt.Formats = opt.FORMATS,
+    formats: opt.Formats = None,
     force: opt.Force = False,
     gzip: opt.Gzip = False,
     align: opt.Align = "auto",

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from trace_export.cli import terminal
-from trace_export.cli.options import Drawing, Printing, Reading, Source, with_groups
+from trace_export.cli.options import Drawing, Figures, Printing, Reading, Source, with_groups
 from trace_export.errors import UsageError
 from trace_export.sources.formats import commands, of_command
 
@@ -21,7 +21,9 @@ def register(app: typer.Typer) -> None:
         app.command(name, help=f"Draw {titles}.")(command)
 
 
-def run(ctx: typer.Context, source: Source, drawing: Drawing, reading: Reading, printing: Printing) -> None:
+def run(
+    ctx: typer.Context, source: Source, drawing: Drawing, figures: Figures, reading: Reading, printing: Printing
+) -> None:
     from trace_export import api
     from trace_export.cli import summaries
 
@@ -31,7 +33,12 @@ def run(ctx: typer.Context, source: Source, drawing: Drawing, reading: Reading, 
         raise UsageError("no folder is given", hint, parameter="log_dir")
     with terminal.progress(printing) as progress:
         done = api.export(
-            **source.arguments(), **vars(drawing), **reading.arguments(), family=family, progress=progress
+            **source.arguments(),
+            **vars(drawing),
+            **reading.arguments(),
+            figure=figures.style(),
+            family=family,
+            progress=progress,
         )
     if printing.json:
         terminal.json(summaries.run_document(done.run.summary(), done.files))

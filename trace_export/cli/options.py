@@ -6,16 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from trace_export import choices
 from trace_export.cli import choosing
 from trace_export.errors import UsageError, path_text
-from trace_export.units import nanoseconds
+from trace_export.units import millimetres, nanoseconds
 
-FORMATS = "perfetto,chrome"
+if TYPE_CHECKING:
+    from trace_export.api import FigureStyle
 
 LogDir = Annotated[
     Path | None,
@@ -35,11 +36,13 @@ Tp = Annotated[int | None, typer.Option(help="Tensor-parallel size.", show_defau
 Dp = Annotated[int | None, typer.Option(help="Data-parallel size.", show_default=False)]
 Cp = Annotated[int | None, typer.Option(help="Context-parallel size.", show_default=False)]
 Formats = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--format",
-        help="Any of perfetto,chrome,svg,png,html,parquet,csv.",
+        help="Any of perfetto,chrome,svg,png,pdf,html,parquet,csv; default: as the name of --out says, else the first"
+        " two.",
         metavar="LIST",
+        show_default=False,
         autocompletion=choosing.formats,
     ),
 ]
@@ -141,7 +144,7 @@ class Source:
 class Drawing:
     """What is written."""
 
-    formats: Formats = FORMATS
+    formats: Formats = None
     path: Annotated[
         Path | None,
         typer.Option(
@@ -188,6 +191,76 @@ class Drawing:
     in_place: Annotated[
         bool, typer.Option("--in-place", help="With --step-task-info: into the databases themselves.")
     ] = False
+
+
+@dataclass(frozen=True)
+class Figures:
+    """How pictures look; see `writers.pictures.style`."""
+
+    width: Annotated[
+        str | None,
+        typer.Option(
+            help="Width on paper of svg, png, pdf: 88mm for a column, 180mm for a page.",
+            metavar="LENGTH",
+            show_default=False,
+        ),
+    ] = None
+    theme: Annotated[
+        str,
+        _one_of(choices.Theme, "Colours. auto: light or dark as the reader's page; print, grayscale: with letters."),
+    ] = "auto"
+    title: Annotated[
+        str | None, typer.Option(help="Title in place of the chart's own; '' for none.", show_default=False)
+    ] = None
+    legend: Annotated[str, _one_of(choices.Legend, "Where the colours are explained.")] = "above"
+    no_legend: Annotated[bool, typer.Option("--no-legend", help="The same as --legend none.")] = False
+    figure_steps: Annotated[
+        int | None,
+        typer.Option(
+            "--figure-steps", help="Steps in a still picture; default: the selected ones, or three.", show_default=False
+        ),
+    ] = None
+    range_: Annotated[
+        str | None,
+        typer.Option(
+            "--range",
+            help="Only this part of the time, cut at both ends, from the first block drawn: 1.2s-1.6s.",
+            metavar="FROM-TO",
+            show_default=False,
+        ),
+    ] = None
+    first_microbatch: Annotated[
+        int,
+        typer.Option("--first-microbatch", help="Number of the first micro-batch in the blocks: 0, or 1 as in papers."),
+    ] = 0
+    letters: Annotated[
+        bool | None,
+        typer.Option("--letters/--no-letters", help="Letter of the kind in each block: F0, B0.", show_default=False),
+    ] = None
+    font: Annotated[
+        Path | None,
+        typer.Option(
+            help="Font file (.ttf, .otf): svg, png and pdf have their text as its outlines.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None
+
+    def style(self) -> FigureStyle:
+        """What the API is given."""
+        from trace_export import api
+
+        return api.FigureStyle(
+            width_mm=None if self.width is None else millimetres(self.width, "figure.width_mm"),
+            theme=self.theme,  # type: ignore[arg-type]  # the API refuses any other word
+            title=self.title,
+            legend="none" if self.no_legend else self.legend,  # type: ignore[arg-type]
+            steps=self.figure_steps,
+            range=None if self.range_ is None else api.Window.parse(self.range_, "figure.range"),
+            first_microbatch=self.first_microbatch,
+            letters=self.letters,
+            font=self.font,
+        )
 
 
 @dataclass(frozen=True)
@@ -268,13 +341,14 @@ class Printing:
     debug: Debug = False
 
 
-GROUPS = (Source, Drawing, Reading, Printing)
+GROUPS = (Source, Drawing, Figures, Reading, Printing)
 PANELS = {
     "Input": ("log_dir", "multi_machine", "follow_links", "host_ranges", "markers", "infer", "pp", "tp", "dp", "cp"),
     "Selection": ("devices", "ranks", "steps", "stages", "window"),
     "Clocks": ("align", "offsets_ns", "max_error_ns"),
     "Workers": ("jobs", "scheduler", "at"),
     "Output": tuple(field.name for field in fields(Drawing)),
+    "Pictures": tuple(field.name for field in fields(Figures)),
     "Terminal": tuple(field.name for field in fields(Printing)),
 }
 """The options of each part of a command's help."""
@@ -316,6 +390,9 @@ def _keyword(name: str, default: object, annotation: Any) -> Parameter:
 
 def spelled(parameter: str) -> str:
     """The option that stands for a parameter of the API."""
+    if parameter.startswith("figure."):
+        name = parameter.removeprefix("figure.")
+        return {"width_mm": "--width", "steps": "--figure-steps"}.get(name, f"--{name.replace('_', '-')}")
     if parameter.startswith("costs."):
         return {"costs.transfer": "--comm", "costs.overlap": "--overlap"}.get(parameter, "--times")
     for group in GROUPS:

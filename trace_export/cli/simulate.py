@@ -14,13 +14,16 @@ from trace_export.errors import UsageError
 from trace_export.units import nanoseconds
 
 TIMES = "F=10ms,B=20ms,W=10ms"
+FIGURES = opt.Figures()
 
 
+@opt.with_groups
 def simulate(
     schedule: Annotated[
         str,
         typer.Option(
-            help="gpipe, 1f1b, eager-1f1b, interleaved, zb-h1, zb-h2, zb-v, dualpipe, dualpipev, …",
+            help="gpipe, 1f1b, eager-1f1b, interleaved, zb-h1, zb-h2, zb-v, dualpipe, dualpipev, …; several, such as"
+            " 1f1b,zb-h1, are drawn in one picture.",
             autocompletion=choosing.schedules,
         ),
     ],
@@ -40,10 +43,12 @@ def simulate(
     ] = "",
     comm: Annotated[str, typer.Option(help="Time of a transfer to another stage.", metavar="TIME")] = "0ms",
     overlap: Annotated[float, typer.Option(help="Duration of a fused F/B, as a fraction of F plus B.")] = 1.0,
-    formats: opt.Formats = opt.FORMATS,
+    formats: opt.Formats = None,
     path: Annotated[Path, typer.Option("--out", help="Folder or file to write to.", metavar="PATH")] = Path(),
     force: opt.Force = False,
     gzip: opt.Gzip = False,
+    bubbles: Annotated[bool, typer.Option("--bubbles", help="Draw idle time as slices named by their cause.")] = False,
+    figures: opt.Figures = FIGURES,
     json: opt.Json = False,
     quiet: opt.Quiet = False,
     debug: opt.Debug = False,
@@ -57,13 +62,27 @@ def simulate(
         "overlap": overlap,
         **durations(times),
     }
-    run = api.simulate(schedule, stages, microbatches, costs, chunks=chunks)
-    files = run.write(path, formats, gzip=gzip, force=force)
+    if "," in schedule:
+        several(schedule, chunks, gzip or bubbles)
+        runs, files = api.draw_schedules(
+            schedule, stages, microbatches, costs, path, formats, figure=figures.style(), force=force
+        )
+    else:
+        runs = [api.simulate(schedule, stages, microbatches, costs, chunks=chunks)]
+        files = runs[0].write(path, formats, gzip=gzip, bubbles=bubbles, figure=figures.style(), force=force)
     if json:
-        terminal.json(summaries.model_document(run.theory(), files))
+        terminal.json(summaries.model_document([run.theory() for run in runs], files))
     elif not quiet:
-        terminal.facts(summaries.model_rows(run.theory()))
+        for run in runs:
+            terminal.facts(summaries.model_rows(run.theory()))
         terminal.files(files)
+
+
+def several(schedules: str, chunks: int | None, further: bool) -> None:
+    """Raises UsageError for options that one picture of several schedules does not have."""
+    if chunks is not None or further:
+        what = f"{schedules} is drawn as one picture, in which --chunks, --gzip and --bubbles have no place"
+        raise UsageError(what, "leave them out, or simulate one schedule", parameter="schedule")
 
 
 KINDS: dict[str, CostName] = {"F": "forward", "B": "backward", "W": "weight"}

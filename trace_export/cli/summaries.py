@@ -30,9 +30,10 @@ def run_document(run: Summary, files: Sequence[Path]) -> str:
     return _json(document, files)
 
 
-def model_document(model: ModelSummary, files: Sequence[Path]) -> str:
-    """A simulated schedule and the files written of it, as JSON."""
-    return _json(vars(model), files)
+def model_document(models: Sequence[ModelSummary], files: Sequence[Path]) -> str:
+    """A simulated schedule, or several as `schedules`, and the files written of them, as JSON."""
+    facts = [vars(model) for model in models]
+    return _json(facts[0] if len(facts) == 1 else {"schedules": facts}, files)
 
 
 def _json(document: Mapping[str, Any], files: Sequence[Path]) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from trace_export.choices import Align, ColorBy, Detail, Format, Infer, Table, Tracks
+from trace_export.choices import Align, ColorBy, Detail, Format, Infer, Legend, Table, Theme, Tracks
 from trace_export.errors import UsageError
-from trace_export.files import is_folder
+from trace_export.files import is_file, is_folder
 from trace_export.model import Declared, RankOrder
 from trace_export.selection import Selection
 from trace_export.sources import formats
@@ -20,6 +20,7 @@ from trace_export.workflow import arguments
 from trace_export.workflow.reading import LoadOptions
 from trace_export.workflow.render import WriteOptions
 from trace_export.writers.formats import OUTPUT_FORMATS
+from trace_export.writers.pictures.style import FigureStyle
 
 if TYPE_CHECKING:
     from trace_export.workers.cluster import Cluster
@@ -181,6 +182,7 @@ def write_options(
     critical_path: object = False,
     tables: object = "blocks",
     max_slices: object = None,
+    figure: object = None,
 ) -> WriteOptions:
     """What the values of these parameters ask to write. Raises UsageError."""
     out = arguments.path_or_none(path, "path")
@@ -196,7 +198,28 @@ def write_options(
         critical_path=arguments.flag(critical_path, "critical_path"),
         tables=_tables(tables, names),
         max_slices=arguments.whole_or_none(max_slices, "max_slices"),
+        figure=_figure(figure),
     )
+
+
+def _figure(value: object) -> FigureStyle:
+    """How pictures look, each word and number checked."""
+    style: FigureStyle = arguments.instance(
+        FigureStyle() if value is None else value, "figure", FigureStyle, "of the type FigureStyle"
+    )
+    if style.width_mm is not None:
+        arguments.number(style.width_mm, "figure.width_mm")
+    arguments.choice(style.theme, "figure.theme", Theme)
+    arguments.choice(style.legend, "figure.legend", Legend)
+    if style.steps is not None:
+        arguments.whole(style.steps, "figure.steps")
+    if style.first_microbatch not in (0, 1):
+        raise arguments.wrong("figure.first_microbatch", style.first_microbatch, "0 or 1")
+    title = None if style.title is None else arguments.instance(style.title, "figure.title", str, "a text")
+    font = arguments.path_or_none(style.font, "figure.font")
+    if font is not None and not is_file(font):
+        raise UsageError(f"{font} is not a file", "give a .ttf or .otf file", parameter="figure.font")
+    return replace(style, title=title, range=arguments.window(style.range, "figure.range"), font=font)
 
 
 def _tables(value: object, formats: tuple[Format, ...]) -> tuple[Table, ...]:

@@ -34,6 +34,7 @@ from trace_export.writers import formats
 from trace_export.writers.formats import BY_NAME
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.paths import alignment_path, output_paths, with_steps, with_table
+from trace_export.writers.pictures.style import FigureStyle
 from trace_export.writers.tables import write_frame
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class WriteOptions:
     the user asked for; where it is None, a picture that cannot be zoomed shows the first ones only. More than
     `max_slices` in a trace make it several files. `tables`: which of them a table format writes. `path` and
     `frames` are what `critical_path` and `tables` ask for, once the run has been read. `beside` is another run to
-    draw under this one, and `names` are those of both."""
+    draw under this one, and `names` are those of both. `figure` is how pictures look."""
 
     formats: tuple[Format, ...] = ("perfetto", "chrome")
     out: Path | None = None
@@ -69,6 +70,12 @@ class WriteOptions:
     time: StepTime | None = None
     frames: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     names: tuple[str, str] = ("A", "B")
+    figure: FigureStyle = FigureStyle()
+
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        """The files that the options name."""
+        return (self.figure.font,) if self.figure.font is not None else ()
 
 
 def planned(options: WriteOptions, log_dir: Path) -> list[Path]:
@@ -188,7 +195,8 @@ def write(
     if files["picture"]:
         chart, bubbles = draw(profile, measured, options, "spans"), _bubbles(measured, options)
         for name, path in files["picture"].items():
-            put(path, partial(BY_NAME[name].load(), chart, format=name, steps=options.steps, bubbles=bubbles))
+            writer = BY_NAME[name].load()
+            put(path, partial(writer, chart, format=name, steps=options.steps, bubbles=bubbles, style=options.figure))
     if alignment:
         put(alignment, partial(alignment_file.write, profile))
 

@@ -81,7 +81,7 @@ def export(
     NothingToExportError, OutputError.
     """
     paths = render.planned(output, wanted.source.log_dir)
-    (located,), outputs = _located([wanted], force)
+    (located,), outputs = _located([wanted], force, output.inputs)
     with outputs:
         if step_table:
             databases = step_tasks.databases(located.sources, wanted.source.log_dir)
@@ -131,11 +131,12 @@ def compare(
     return a, b, outputs.written
 
 
-def _located(wanted: Sequence[Request], force: bool) -> tuple[list[Located], Outputs]:
-    """What there is to read for each run, and outputs that replace none of it."""
+def _located(wanted: Sequence[Request], force: bool, further: Sequence[Path] = ()) -> tuple[list[Located], Outputs]:
+    """What there is to read for each run, and outputs that replace none of it nor a `further` file."""
     located = [locate(one.source) for one in wanted]
     inputs = [file for there in located for file in there.inputs]
-    return located, Outputs([*inputs, *(file for one in wanted for file in one.clocks.inputs)], force=force)
+    clocks = [file for one in wanted for file in one.clocks.inputs]
+    return located, Outputs([*inputs, *clocks, *further], force=force)
 
 
 def _run(wanted: Request, located: Located, progress: Progress) -> Run:

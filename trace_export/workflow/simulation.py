@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from trace_export.choices import CostName
+from trace_export.choices import CostName, Format
+from trace_export.errors import UsageError
 from trace_export.pipeline.interpret import interpret_model
 from trace_export.schedules import schedule as schedules
 from trace_export.schedules import simulate as simulator
 from trace_export.schedules.catalogue import CATALOGUE
 from trace_export.schedules.simulate import Costs
-from trace_export.workflow import arguments
+from trace_export.workflow import arguments, render
+from trace_export.workflow.options import DEFAULT_FORMATS, write_options
 from trace_export.workflow.reading import LoadOptions
 from trace_export.workflow.run import Run
+from trace_export.writers.formats import BY_NAME
+from trace_export.writers.outputs import Outputs
+from trace_export.writers.paths import output_paths
+from trace_export.writers.pictures.figure import Figure, one_below_another
+from trace_export.writers.pictures.figure import figure as figure_of
+from trace_export.writers.pictures.picture import write_figure
+from trace_export.writers.pictures.style import FigureStyle
 
 if TYPE_CHECKING:
     from trace_export.analysis.model_summary import ModelSummary
@@ -56,15 +66,76 @@ def simulate(
 
     Raises UsageError for a schedule that is unknown or impossible.
     """
-    number = arguments.whole_or_none(chunks, "chunks")
+    plan = _plan(schedule, stages, microbatches, arguments.whole_or_none(chunks, "chunks"))
+    return _simulated(plan, _costs(costs, simulator.default_costs(plan)))
+
+
+def _plan(schedule: object, stages: object, microbatches: object, chunks: int | None = None) -> schedules.Schedule:
     if not isinstance(schedule, str):
         raise arguments.wrong("schedule", schedule, "the name of a schedule")
-    plan = schedules.schedule(
-        schedule, arguments.whole(stages, "stages"), arguments.whole(microbatches, "microbatches"), number
+    return schedules.schedule(
+        schedule, arguments.whole(stages, "stages"), arguments.whole(microbatches, "microbatches"), chunks
     )
-    exact = _costs(costs, simulator.default_costs(plan))
-    profile = interpret_model(simulator.simulate(plan, exact), plan.plan)
-    return Simulation(profile, LoadOptions(Path()), _clocks="one", _schedule=plan, costs=exact)
+
+
+def _simulated(plan: schedules.Schedule, costs: Costs) -> Simulation:
+    profile = interpret_model(simulator.simulate(plan, costs), plan.plan)
+    return Simulation(profile, LoadOptions(Path()), _clocks="one", _schedule=plan, costs=costs)
+
+
+def draw_schedules(
+    names: str | Sequence[str],
+    stages: int,
+    microbatches: int,
+    costs: Costs | Mapping[CostName, float] | None = None,
+    path: str | PathLike[str] | None = None,
+    formats: str | Sequence[Format] | None = None,
+    *,
+    figure: FigureStyle | None = None,
+    force: bool = False,
+) -> tuple[list[Simulation], list[Path]]:
+    """Several schedules in one picture, one below another on one scale of time, each with its bubble; returns the
+    simulations and the files.
+
+    `names`: schedules such as "1f1b,zb-h1,zb-v". `costs`: durations of a whole stage of the model, so that all
+    schedules do the same work: a schedule of several chunks splits them, and one without weight blocks takes backward
+    and weight as one; without any, 10 ms each. `formats`: any of svg (without any), png, pdf, html. The other
+    parameters as in `simulate` and `Run.write`. Raises as these do, and UsageError for a format that is no picture.
+    """
+    wanted = arguments.texts(names.split(",") if isinstance(names, str) else names, "schedule")
+    options = write_options(path, formats, figure=figure)
+    if formats is None and options.formats == DEFAULT_FORMATS:
+        options = replace(options, formats=("svg",))
+    if any(BY_NAME[name].kind != "picture" for name in options.formats):
+        what = "several schedules are drawn in one picture"
+        raise UsageError(what, "choose svg, png, pdf or html", parameter="formats")
+    render.planned(options, Path())
+    files = output_paths(options.formats, options.out, Path())
+    with Outputs(options.inputs, force=arguments.flag(force, "force")) as outputs:
+        outputs.check(list(files.values()))
+        of_stage = _costs(costs, Costs(10_000_000, 10_000_000, 10_000_000))
+        plans = [_plan(name.strip(), stages, microbatches) for name in wanted]
+        runs = [_simulated(plan, _of_a_block(of_stage, plan)) for plan in plans]
+        shown = one_below_another([_panel(run, options) for run in runs], f"PP={stages}, {microbatches} micro-batches")
+        for format, file in files.items():
+            with outputs.file(file) as temporary:
+                write_figure(shown, temporary, format)
+    return runs, outputs.written
+
+
+def _of_a_block(stage: Costs, plan: schedules.Schedule) -> Costs:
+    """The durations of a block, from those of a whole stage of the model."""
+    share = 1 if plan.placement == "both" else plan.chunks
+    whole = stage.backward + (0 if plan.splits else stage.weight)
+    return replace(stage, forward=stage.forward / share, backward=whole / share, weight=stage.weight / share)
+
+
+def _panel(run: Simulation, options: render.WriteOptions) -> tuple[str, Figure]:
+    """The picture of one schedule, with its heading."""
+    measured = run._bubbles
+    chart = render.draw(run.profile, measured, options, "spans")
+    heading = f"{run._schedule.title} · bubble {measured.steps['bubble'].item():.1%}"
+    return heading, figure_of(chart, None, measured.ranks, options.figure)
 
 
 def _costs(given: object, default: Costs) -> Costs:

@@ -18,8 +18,8 @@ class OutputFormat:
 
     A trace holds the whole chart, a picture the part of it that fits a page, a table the blocks of all ranks. `writer`
     is MODULE:FUNCTION below this package, imported when it is needed. Of a trace it takes (chart, path, gzip=), of a
-    table (profile, path), of a picture (chart, path, format=, steps=, bubbles=). `check` is a function of the same form
-    that raises UsageError where the format needs a package that is not installed.
+    table (profile, path), of a picture (chart, path, format=, steps=, bubbles=, style=). `check` is a
+    function of the same form that raises UsageError where the format needs a package that is not installed.
     """
 
     name: Format
@@ -49,6 +49,7 @@ OUTPUT_FORMATS = (
     OutputFormat("chrome", "json", "trace", "traces.chrome:write"),
     OutputFormat("svg", "svg", "picture", "pictures.picture:write"),
     OutputFormat("png", "png", "picture", "pictures.picture:write", "pictures.picture:check_png"),
+    OutputFormat("pdf", "pdf", "picture", "pictures.picture:write", "pictures.picture:check_pdf"),
     OutputFormat("html", "html", "picture", "pictures.picture:write"),
     OutputFormat("parquet", "parquet", "table", "tables:write_parquet"),
     OutputFormat("csv", "csv", "table", "tables:write_csv"),

@@ -1,8 +1,8 @@
 """The mark of every file that this program writes: a few bytes by which a later run knows that it may replace the file.
 
 A mark counts only at its exact place in the head of the file, in the spelling of the writers here: a picture that
-Inkscape saved again, or a table that pandas did, does not carry it any more. Parquet alone has it at the end, in the
-footer. No more than the head or the end of a file is read.
+Inkscape saved again, or a table that pandas did, does not carry it any more. Parquet has it in the footer and PDF
+before the last line. No more than the head or the end of a file is read.
 """
 
 from __future__ import annotations
@@ -58,6 +58,18 @@ def marked_png(png: bytes) -> bytes:
     return png[:_PNG_HEAD] + png_chunk() + png[_PNG_HEAD:]
 
 
+_PDF_END: Final = b"\n%%EOF"
+_PDF_MARK: Final = f"\n%generator: {GENERATOR}".encode() + _PDF_END
+"""A comment may stand between the offset of the table of references and the last line (PDF 2.0, 7.2.4 and 7.5.5)."""
+
+
+def marked_pdf(pdf: bytes) -> bytes:
+    """The document with the mark added."""
+    body, _, after = pdf.rstrip().rpartition(_PDF_END)
+    assert body and not after, "a PDF ends in %%EOF"
+    return body + _PDF_MARK
+
+
 _VARINT: Final = rb"[\x80-\xff]{0,4}[\x00-\x7f]"
 _PAIR: Final = b"\x0a\x19\x0a\x09generator\x1a\x0c" + GENERATOR.encode()  # TraceAttributes.attribute: key, string_value
 _HEADS: Final = (
@@ -81,9 +93,10 @@ def is_marked(path: Path) -> bool:
             return False
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe by now would block
             head = file.read(_HEAD_BYTES)
-            if head.startswith(b"PAR1"):
+            if head.startswith((b"PAR1", b"%PDF-")):
                 file.seek(-min(_END_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
-                return _FOOTER_PAIR in file.read()
+                end = file.read()
+                return _FOOTER_PAIR in end if head.startswith(b"PAR1") else end.endswith(_PDF_MARK)
     except OSError:
         return False
     return _MARKED_HEAD.match(_unpacked(head)) is not None

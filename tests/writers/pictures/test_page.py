@@ -148,7 +148,7 @@ def test_without_scripts_the_still_picture_is_there(path: Path, browser: Browser
 
 
 def pixels_without_script(browser: Browser, shown: bytes, box: Any) -> set[str]:
-    points = [(box["x"] + x, box["y"] + 110) for x in range(100, 400, 2)]
+    points = [(box["x"] + x, box["y"] + y) for x in range(100, 400, 2) for y in (86, 94)]
     with browser.new_page() as helper:
         return set(pixels(helper, shown, points))
 

@@ -102,7 +102,10 @@ def test_overlapped_pairs_name_both(tmp_path: Path) -> None:
     texts = texts_of(drawn(lay_out(profile), tmp_path))
     assert {f"{f}+{b}" for f, b in pairs.select("microbatch", "microbatch_b").iter_rows()} <= set(texts)
     assert "forward + backward, overlapped" in texts
-    assert {"chunk 0", "chunk 1"} <= set(texts)
+    assert "forward of chunk 1" in texts
+    swatches = [rect.get("fill") for rect in ElementTree.parse(tmp_path / "chart.svg").iter(f"{SVG}rect")]
+    assert len({*swatches} - {None}) == len([fill for fill in swatches if fill])
+    assert any(text.startswith("7+13: the forward of micro-batch 7") for text in texts)
 
 
 def test_bubbles_are_those_of_the_formula(tmp_path: Path) -> None:
@@ -110,7 +113,7 @@ def test_bubbles_are_those_of_the_formula(tmp_path: Path) -> None:
     root = drawn(lay_out(profile), tmp_path, bubbles=Bubbles(profile).ranks)
     texts = texts_of(root)
     assert texts.count(f"{3 / (8 + 3):.1%}") == 4  # (p - 1) / (m + p - 1) on each of the stages
-    assert any("global bubble" in text for text in texts)
+    assert "(global bubble)" in " ".join(texts)
 
 
 def test_steps_are_panels_and_can_be_chosen(tmp_path: Path) -> None:

@@ -6,14 +6,17 @@ bubbles); device tasks and counters are for the trace viewer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import polars as pl
 
 from trace_export.chart.chart import SLICES, Chart, Track
 from trace_export.chart.colours import shade
-from trace_export.errors import NothingToExportError
+from trace_export.errors import NothingToExportError, UsageError
 from trace_export.selection import Numbers
+from trace_export.writers.pictures.panels import marked, ranged, shares, steps_of
+from trace_export.writers.pictures.style import FigureStyle
 
 NAMES = {
     "F": "forward",
@@ -29,6 +32,8 @@ BUBBLE = (
     "bubble: share of the step, from its first block to its last over all ranks, in which this rank runs no forward, "
     "backward or weight block (global bubble)"
 )
+
+PAIR = "7+13: the forward of micro-batch 7, overlapped with the backward of micro-batch 13"
 
 _OPTIONAL = {
     "kind": pl.String, "microbatch": pl.Int32, "microbatch_b": pl.Int32, "chunk": pl.Int32, "rank": pl.Int32,
@@ -50,41 +55,39 @@ class Row:
 
 @dataclass(frozen=True)
 class Figure:
-    """`blocks`: row, lane, start_ns, end_ns, name, label, fill (a hex colour), kind (a key of `NAMES`, or what idle
-    time is due to), then the arguments of the chart's slices; sorted by (row, lane, start_ns). `steps`: run, step,
-    start_ns, end_ns, name, by start; last what is of no step.
+    """`panels`: run, step, start_ns, end_ns, name, shares (the bubble of each row, null where it is unknown), by start;
+    last what is of no step. `blocks`: panel, row, lane, start_ns, end_ns, name, label, fill (a hex colour), kind (a key
+    of `NAMES`, or what idle time is due to), then the arguments of the chart's slices; sorted by (row, lane, start_ns).
+    `has_shares`: whether bubbles were measured.
     """
 
     title: str
     rows: tuple[Row, ...]
-    steps: pl.DataFrame
+    panels: pl.DataFrame
     blocks: pl.DataFrame
     chunks: int
-    bubbles: pl.DataFrame | None
+    has_shares: bool
+    style: FigureStyle = FigureStyle()
 
     @property
     def remarks(self) -> list[str]:
         """Remarks below the picture: the meaning of the numbers, and what was inferred."""
         guessed = {"labels": "The numbers in some blocks", "origin": "The times of some blocks"}
-        remarks = [BUBBLE] if self.bubbles is not None else []
-        return remarks + [
-            f"{what} are inferred, not recorded."
-            for column, what in guessed.items()
-            if column in self.blocks.columns and (self.blocks[column] == "inferred").any()
+        pairs = (self.blocks["kind"] == "FB").any()
+        return [
+            *([BUBBLE] if self.has_shares else []),
+            *([PAIR] if pairs else []),
+            *(
+                ["Micro-batches are numbered from 1 here, and from 0 in the data."]
+                if self.style.first_microbatch
+                else []
+            ),
+            *(
+                f"{what} are inferred, not recorded."
+                for column, what in guessed.items()
+                if column in self.blocks.columns and (self.blocks[column] == "inferred").any()
+            ),
         ]
-
-    def shares(self, run: int | None, step: int | None) -> list[float | None]:
-        """Each row's bubble in a step, where it is known. A chart without runs is one of a single run."""
-        if self.bubbles is None:
-            return [None] * len(self.rows)
-        same_run = pl.lit(True) if run is None else pl.col("run") == run
-        length = pl.col("step_end_ns") - pl.col("step_start_ns")
-        of_step = self.bubbles.filter(same_run, pl.col("step").eq_missing(step), length > 0)
-        if "of_run" not in of_step.columns:
-            of_step = of_step.with_columns(of_run=pl.lit(None, pl.String))
-        shares = of_step.select("of_run", "rank", pl.col("global_ns") / length).iter_rows()
-        found = {(of_run, rank): share for of_run, rank, share in shares}
-        return [found.get((row.of_run, row.rank)) if row.rank is not None else None for row in self.rows]
 
     @property
     def lane_height(self) -> float:
@@ -104,21 +107,31 @@ class Figure:
 
     @property
     def legend(self) -> list[tuple[str, str]]:
-        """The fills that have a meaning, with their labels."""
+        """The fills that have a meaning, with their labels; none where the style leaves them out."""
+        if self.style.legend == "none":
+            return []
         present = self.blocks["kind"].unique().sort()
-        chunks = self.blocks["chunk"].fill_null(0).unique().sort() if self.chunks > 1 else ()
+        later = self.blocks["chunk"].unique().drop_nulls().sort().to_list()[1:] if self.chunks > 1 else []
+        kinds = [kind for kind in NAMES if kind in present]
+        theme = self.style.theme
         return [
-            *((shade(kind, 0, 1), words) for kind, words in NAMES.items() if kind in present),
-            *((shade("F", chunk, self.chunks), f"chunk {chunk}") for chunk in chunks),
-            *((shade(cause, 0, 1), f"idle: {cause}") for cause in present if cause not in NAMES),
+            *((shade(kind, 0, 1, theme), NAMES[kind]) for kind in kinds),
+            *((shade(kinds[0], chunk, self.chunks, theme), f"{NAMES[kinds[0]]} of chunk {chunk}") for chunk in later),
+            *((shade(cause, 0, 1, theme), f"idle: {cause}") for cause in present if cause not in NAMES),
         ]
 
 
-def figure(chart: Chart, steps: Numbers | None = None, bubbles: pl.DataFrame | None = None) -> Figure:
+def figure(
+    chart: Chart,
+    steps: Numbers | None = None,
+    bubbles: pl.DataFrame | None = None,
+    style: FigureStyle = FigureStyle(),
+) -> Figure:
     """The picture of `chart`, of the `steps` only where some are given.
 
     `bubbles`, of which each row's bubble is taken: run, step, rank, step_start_ns, step_end_ns, global_ns (the rank's
-    idle time between the two), and whole, which is false for steps that are marked as incomplete.
+    idle time between the two), and whole, which is false for steps that are marked as incomplete. A picture of a
+    `style.range` has no bubbles: they are those of whole steps.
     Raises NothingToExportError when no block is left.
     """
     tracks = _row_tracks(chart)
@@ -126,14 +139,57 @@ def figure(chart: Chart, steps: Numbers | None = None, bubbles: pl.DataFrame | N
     if steps is not None:
         wanted = [step for step in slices["step"].drop_nulls().unique() if step in steps]
         slices = slices.filter(pl.col("step").is_in(wanted))
+    rows = _rows(tracks, slices)
+    if style.width_mm is not None:
+        rows = _shortened(rows)
+    if style.range is not None:
+        slices, panels = ranged(slices, style.range)
+        bubbles = None
+    else:
+        panels = marked(steps_of(slices), bubbles)
     if slices.is_empty():
-        raise NothingToExportError("no block to draw", "widen --steps")
+        raise NothingToExportError("no block to draw", "widen --range" if style.range else "widen --steps")
+    owners = [(row.of_run, row.rank) for row in rows]
+    panels = panels.with_columns(shares=shares(panels, owners, bubbles))
     chunks = 1 + int(slices.select(pl.col("chunk").max().fill_null(0)).item())
-    blocks = slices.with_columns(label=_label(), fill=_fill(slices, chunks))
-    first = ["row", "lane", "start_ns", "end_ns", "name", "label", "fill", "kind"]
+    blocks = slices.with_columns(_panel(slices, panels, style), label=_label(style), fill=_fill(slices, chunks, style))
+    first = ["panel", "row", "lane", "start_ns", "end_ns", "name", "label", "fill", "kind"]
     facts = [name for name in blocks.columns if name not in (*first, *SLICES)]
     blocks = blocks.select(*first, *facts).sort("row", "lane", "start_ns", "end_ns", maintain_order=True)
-    return Figure(chart.title, _rows(tracks, slices), _marked(_steps(blocks), bubbles), blocks, chunks, bubbles)
+    title = chart.title if style.title is None else style.title
+    return Figure(title, rows, panels, blocks, chunks, bubbles is not None, style)
+
+
+def one_below_another(figures: Sequence[tuple[str, Figure]], title: str) -> Figure:
+    """One picture of several, each of a single panel, named as given; all on one scale of time. Their rows are those of
+    the same numbers, under the names of the first. In the data one picture follows the other, so that a page that
+    shows a part of the time shows one of them.
+
+    Raises UsageError where they have different numbers of rows.
+    """
+    (_, first), *others = figures
+    if any(len(other.rows) != len(first.rows) for _, other in others):
+        raise UsageError("pictures of different numbers of rows have no common rows", "draw each by itself")
+    panels, blocks, start = [], [], 0
+    for number, (name, figure) in enumerate(figures):
+        panel = figure.panels.head(1)
+        shift = start - int(panel["start_ns"].item())
+        times = pl.col("start_ns", "end_ns") + shift
+        panels.append(panel.with_columns(times, run=pl.lit(number, pl.Int32), name=pl.lit(name)))
+        blocks.append(figure.blocks.with_columns(times, panel=pl.lit(number, pl.UInt32)))
+        start += int((panel["end_ns"] - panel["start_ns"]).item())
+    rows = tuple(
+        replace(row, lanes=max(figure.rows[at].lanes for _, figure in figures)) for at, row in enumerate(first.rows)
+    )
+    return replace(
+        first,
+        title=title if first.style.title is None else first.style.title,
+        rows=rows,
+        panels=pl.concat(panels),
+        blocks=pl.concat(blocks, how="diagonal_relaxed").sort("row", "lane", "start_ns", maintain_order=True),
+        chunks=max(figure.chunks for _, figure in figures),
+        has_shares=all(figure.has_shares for _, figure in figures),
+    )
 
 
 def _slices(chart: Chart, tracks: list[list[Track]]) -> pl.DataFrame:
@@ -182,40 +238,38 @@ def _rows(tracks: list[list[Track]], slices: pl.DataFrame) -> tuple[Row, ...]:
     )
 
 
-def _label() -> pl.Expr:
+def _shortened(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """`rows` without what their names have after the stage, where the stage alone names each."""
+    names = [row.name.partition(" · ")[0] for row in rows]
+    if len({*names}) < len(names):
+        return rows
+    return tuple(replace(row, name=name) for row, name in zip(rows, names, strict=True))
+
+
+def _panel(slices: pl.DataFrame, panels: pl.DataFrame, style: FigureStyle) -> pl.Series:
+    """The number of the panel of each slice."""
+    if style.range is not None:
+        return pl.repeat(0, slices.height, dtype=pl.UInt32, eager=True).alias("panel")
+    numbered = panels.select("run", "step").with_row_index("panel")
+    keys = slices.select("run", "step")
+    return keys.join(numbered, on=["run", "step"], how="left", nulls_equal=True, maintain_order="left")["panel"]
+
+
+def _label(style: FigureStyle) -> pl.Expr:
     """The text in a block: the number of the micro-batch, as in the papers; the name where there is none."""
-    forward = pl.col("microbatch").cast(pl.String)
-    pair = pl.concat_str(forward, pl.lit("+"), pl.col("microbatch_b").cast(pl.String))
-    plain = pl.when(pl.col("kind").is_in(["F", "B", "W"])).then(forward)
+    forward, backward = (
+        (pl.col(name) + style.first_microbatch).cast(pl.String) for name in ("microbatch", "microbatch_b")
+    )
+    letter, after = (pl.col("kind"), pl.lit("B")) if style.lettered else (pl.lit(""), pl.lit(""))
+    plain = pl.when(pl.col("kind").is_in(["F", "B", "W"])).then(pl.concat_str(letter, forward))
+    pair = pl.concat_str(pl.lit("F" if style.lettered else ""), forward, pl.lit("+"), after, backward)
     return plain.when(pl.col("kind") == "FB").then(pair).otherwise(pl.col("name")).fill_null("")
 
 
-def _fill(blocks: pl.DataFrame, chunks: int) -> pl.Series:
+def _fill(blocks: pl.DataFrame, chunks: int, style: FigureStyle) -> pl.Series:
     """The colour of each block, by its kind and its chunk (none: the first)."""
     keys = blocks.select("kind", pl.col("chunk").fill_null(0))
     different = keys.unique()
-    fills = [shade(kind, chunk, chunks) for kind, chunk in different.iter_rows()]
+    fills = [shade(kind, chunk, chunks, style.theme) for kind, chunk in different.iter_rows()]
     coloured = different.with_columns(fill=pl.Series(fills, dtype=pl.String))
     return keys.join(coloured, on=["kind", "chunk"], maintain_order="left")["fill"]
-
-
-def _steps(blocks: pl.DataFrame) -> pl.DataFrame:
-    several_runs = blocks["run"].n_unique() > 1
-    words = [pl.format("run {} ·", pl.col("run"))] if several_runs else []
-    name = pl.concat_str([*words, pl.format("step {}", pl.col("step"))], separator=" ", ignore_nulls=True)
-    return (
-        blocks.group_by("run", "step")
-        .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
-        .sort(pl.col("step").is_null(), "start_ns", "run", "step")
-        .with_columns(name=pl.when(pl.col("step").is_null()).then(pl.lit("outside of any step")).otherwise(name))
-    )
-
-
-def _marked(steps: pl.DataFrame, bubbles: pl.DataFrame | None) -> pl.DataFrame:
-    """`steps` whose names say where a step is not whole. A chart without runs is one of a single run."""
-    if bubbles is None or bubbles["whole"].all():
-        return steps
-    part = bubbles.filter(~pl.col("whole")).select("run", "step", mark=pl.lit(" (incomplete)")).unique()
-    on = ["step"] if steps["run"].null_count() else ["run", "step"]
-    marks = steps.join(part.unique(on), on=on, how="left", nulls_equal=True, maintain_order="left")["mark"]
-    return steps.with_columns(pl.col("name") + marks.fill_null(""))

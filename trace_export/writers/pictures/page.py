@@ -28,7 +28,7 @@ from trace_export.writers.pictures.figure import Figure
 from trace_export.writers.pictures.svg import safe
 
 HELP = "Zoom: Ctrl + wheel, or W and S. Move: drag, or A and D. Everything: double-click, or 0."
-_NOT_FACTS = ("row", "lane", "start_ns", "end_ns", "name", "label", "fill")
+_NOT_FACTS = ("panel", "row", "lane", "start_ns", "end_ns", "name", "label", "fill")
 
 
 SHADES = 6
@@ -90,7 +90,7 @@ def page(figure: Figure, report: Contents = Contents(), still_steps: int | None 
         mark.HTML,
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{title}</title><style>{style}</style></head><body>",
+        f'<title>{title}</title><style>{style}</style></head><body class="{figure.style.theme}">',
         f"<h1>{title}</h1>{_answer(figure, report)}",
         f'<div class="bar">{"".join(_legend(figure))}</div>',
         '<div class="bar"><label>Show <select id="step"></select></label>',
@@ -127,17 +127,16 @@ def _data(figure: Figure) -> dict[str, Any]:
     """What the script draws. Times are nanoseconds since the first block; a block is given by the time since the end
     of the one before it on its line and by its length; all other columns are `_coded`."""
     blocks = figure.blocks
-    origin = min(figure.steps["start_ns"].to_list())
+    origin = min(figure.panels["start_ns"].to_list())
     lines = blocks.group_by("row", "lane", maintain_order=True).len()
     before = pl.col("end_ns").shift().over("row", "lane").fill_null(origin)
     return {
         "rows": [{"name": printable(row.name), "lanes": row.lanes} for row in figure.rows],
         "steps": [
-            {"name": name, "start": start - origin, "end": end - origin,
-             "shares": figure.shares(run, step)}
-            for run, step, start, end, name in figure.steps.iter_rows()
+            {"name": name, "start": start - origin, "end": end - origin, "shares": shares}
+            for start, end, name, shares in figure.panels.select("start_ns", "end_ns", "name", "shares").iter_rows()
         ],
-        "bubble": figure.bubbles is not None,
+        "bubble": figure.has_shares,
         "text": TEXT,
         "lane": figure.lane_height,
         "gap": figure.gap,
@@ -219,7 +218,7 @@ def _flag(flagged: bool) -> str:
 def _link(place: Place, figure: Figure) -> str:
     """A link to the row and step of the chart, as far as they are drawn."""
     row = next((n for n, row in enumerate(figure.rows) if place.stage is not None and row.stage == place.stage), None)
-    keys = figure.steps.select("run", "step").rows()
+    keys = figure.panels.select("run", "step").rows()
     wanted = place.step or ()
     step = next(
         (n for n, (run, step) in enumerate(keys) if wanted and (run in (None, wanted[0]) and step == wanted[1])), None

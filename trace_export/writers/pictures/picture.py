@@ -1,24 +1,28 @@
-"""The chart as a picture: `svg` and `png` for a paper or an issue, `html` for an interactive page.
+"""The chart as a picture: `svg`, `png` and `pdf` for a paper or an issue, `html` for an interactive page.
 
 SVG and HTML are written by this package itself (`svg` and `page` say why) and need nothing beyond the core install.
-PNG is the SVG rendered by resvg, which comes in vl-convert, the extra `picture`: one wheel without further
-dependencies, with fonts inside, kept by the Vega project.
+PNG and PDF are the SVG rendered by resvg and svg2pdf, which come in vl-convert, the extra `picture`: one wheel without
+further dependencies, with fonts inside, kept by the Vega project. A PDF embeds the fonts that it uses.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 
 import polars as pl
 
 from trace_export.chart.chart import Chart
+from trace_export.choices import Format
 from trace_export.errors import UsageError, missing_extra
 from trace_export.selection import Numbers
 from trace_export.writers import mark
 from trace_export.writers.pictures import svg
 from trace_export.writers.pictures.figure import Figure, figure
 from trace_export.writers.pictures.page import Contents, page
+from trace_export.writers.pictures.style import FigureStyle
 
 STEPS_SHOWN = 3
 """Steps in a still picture where none are selected."""
@@ -26,29 +30,50 @@ STEPS_SHOWN = 3
 SHARPNESS = 2.0
 """Pixels of a PNG per pixel of the SVG, as long as there are not more than `MOST_PIXELS`."""
 
+PRINTED_SHARPNESS = 300 / 96
+"""The same where the width on paper is given: 300 dpi."""
+
 MOST_PIXELS = 40_000_000
+
+POINTS = 0.75
+"""Of a CSS pixel; the renderer takes one for the other."""
 
 
 def write(
     chart: Chart,
     path: Path,
-    format: str,
+    format: Format,
     steps: Numbers | None = None,
     bubbles: pl.DataFrame | None = None,
+    style: FigureStyle = FigureStyle(),
 ) -> None:
-    """Writes the chart's pipeline rows to `path`; `format` is svg, png or html.
+    """Writes the chart's pipeline rows to `path`; `format` is svg, png, pdf or html.
 
     `steps`: which to show; None: all, of which a still picture shows the first ones. `bubbles`: see `figure`.
-    Raises UsageError where png lacks its extra, NothingToExportError when no block is left, OSError as `open` does.
+    Raises UsageError where png or pdf lack their extra and where `style` asks for what cannot be,
+    NothingToExportError when no block is left, OSError as `open` does.
     """
-    shown = figure(chart, steps, bubbles)
-    at_most = STEPS_SHOWN if steps is None else None
+    write_figure(figure(chart, steps, bubbles, style), path, format, STEPS_SHOWN if steps is None else None)
+
+
+def write_figure(shown: Figure, path: Path, format: Format, still_steps: int | None = None) -> None:
+    """Writes a picture, a still one with at most `still_steps` of its panels, unless its style says how many. Raises as
+    `write` does."""
+    at_most = shown.style.steps or still_steps
     if format == "html":
         path.write_text(page(shown, still_steps=at_most), encoding="utf-8")
-    elif format == "svg":
-        path.write_text(svg.draw(shown, at_most).text, encoding="utf-8")
+        return
+    still = svg.draw(shown, at_most)
+    if shown.style.font is not None:
+        from trace_export.writers.pictures.outlines import outlined
+
+        still = replace(still, text=outlined(still.text, shown.style.font, still.fonts))
+    if format == "svg":
+        path.write_text(still.text, encoding="utf-8")
+    elif format == "pdf":
+        path.write_bytes(_pdf(still))
     else:
-        path.write_bytes(_png(shown, at_most))
+        path.write_bytes(_png(still, SHARPNESS if shown.style.width_mm is None else PRINTED_SHARPNESS))
 
 
 def write_page(
@@ -65,21 +90,38 @@ def write_page(
 
 def check_png() -> None:
     """Raises UsageError where the extra that png needs is not installed."""
+    _check("png")
+
+
+def check_pdf() -> None:
+    """Raises UsageError where the extra that pdf needs is not installed."""
+    _check("pdf")
+
+
+def _check(format: Format) -> None:
     try:
         import vl_convert  # noqa: F401
     except ImportError as error:
-        raise missing_extra("--format png", "picture", ", or choose svg") from error
+        raise missing_extra(f"--format {format}", "picture", ", or choose svg") from error
 
 
-def _png(shown: Figure, at_most: int | None) -> bytes:
+def _pdf(still: svg.Still) -> bytes:
+    check_pdf()
+    import vl_convert
+
+    points = f'width="{POINTS * still.width:g}" height="{POINTS * still.height:g}"'
+    pdf: bytes = vl_convert.svg_to_pdf(re.sub('width="[^"]*" height="[^"]*"', points, still.text, count=1))
+    return mark.marked_pdf(pdf)
+
+
+def _png(still: svg.Still, sharpness: float) -> bytes:
     check_png()
     import vl_convert
 
-    still = svg.draw(shown, at_most)
-    scale = min(SHARPNESS, sqrt(MOST_PIXELS / still.width / still.height))
+    scale = min(sharpness, sqrt(MOST_PIXELS / still.width / still.height))
     if scale < 1:
         raise UsageError(
-            f"a png of {still.width} × {still.height:.0f} pixels is too large", "give fewer --steps, or choose svg"
+            f"a png of {still.width:g} × {still.height:.0f} pixels is too large", "give fewer --steps, or choose svg"
         )
     png: bytes = vl_convert.svg_to_png(still.text, scale=scale)
     return mark.marked_png(png)

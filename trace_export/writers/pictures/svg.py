@@ -7,137 +7,200 @@ there may be a hundred thousand (one path for all blocks of a colour, about 30 b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import accumulate
-from math import floor, log10
+from math import ceil, floor, log10
+from textwrap import wrap
 from typing import Any
 
 import polars as pl
 
 from trace_export.chart.colours import TEXT
-from trace_export.errors import printable
+from trace_export.errors import UsageError, printable
 from trace_export.model import WORK_KINDS
 from trace_export.writers import mark
 from trace_export.writers.pictures.figure import Figure
+from trace_export.writers.pictures.style import PIXELS_PER_MM
 
-MARGIN = 16
 LEAST_WIDTH, MOST_WIDTH = 720, 1600
 """Of the plot itself, in pixels; between them it is as wide as the numbers of all but odd slivers of blocks need."""
 
 MOST_TEXT, LEAST_TEXT = 11.0, 7.0
 """Font size of the numbers in blocks, in pixels."""
 
+LEAST_PRINTED = 8.0
+"""Least font size of a picture whose width on paper is given, in pixels: 6 pt."""
+
 LETTER = 0.64
 """Width of a digit in font sizes: what sans-serif fonts have at most, rounded up."""
 
-HEADING, AXIS = 26, 30
+WORDS = 0.56
+"""Mean width of a letter of running text in font sizes."""
+
+MOST_NAME = 40
+"""Letters of a row's name; of a longer one the beginning is shown."""
+
+LEAST_PLOT = 120
+"""Pixels; a narrower plot shows nothing."""
+
 FONTS = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,'Liberation Sans',sans-serif"
 
-STYLE = f"""
-text{{font-family:{FONTS};font-size:12px;fill:#24292f}}
-.paper{{fill:#ffffff}}.idle{{fill:#eef1f4}}.grid{{stroke:#d0d7de;stroke-width:1}}
-.title{{font-size:15px;font-weight:600}}.step{{font-weight:600}}.quiet{{fill:#57606a;font-size:11px}}
-.end{{text-anchor:end}}.mid{{text-anchor:middle}}
-@media (prefers-color-scheme:dark){{text{{fill:#e6edf3}}.paper{{fill:#0d1117}}.idle{{fill:#1c2128}}
-.grid{{stroke:#373e47}}.quiet{{fill:#9198a1}}}}
-.n text{{text-anchor:middle;fill:{TEXT};font-size:%.1fpx}}
-"""
-"""`.n` comes last: the numbers stand on the blocks' fills, which are the same in light and dark."""
+LIGHT = "text{fill:#24292f}.paper{fill:#ffffff}.idle{fill:#eef1f4}.grid{stroke:#d0d7de}.quiet{fill:#57606a}"
+DARK = "text{fill:#e6edf3}.paper{fill:#0d1117}.idle{fill:#1c2128}.grid{stroke:#373e47}.quiet{fill:#9198a1}"
+PRINT = "text,.quiet{fill:#000000}.paper{fill:#ffffff}.idle{fill:none}.grid{stroke:#bdbdbd}"
+INKS = {
+    "auto": f"{LIGHT}@media (prefers-color-scheme:dark){{{DARK}}}",
+    "light": LIGHT, "dark": DARK, "print": PRINT, "grayscale": PRINT, "colorblind": LIGHT,
+}  # fmt: skip
+"""What is no block, by theme."""
 
 
 @dataclass(frozen=True)
 class Still:
-    """An SVG document, and its size in pixels."""
+    """An SVG document, and its size in pixels; `fonts` is the font size of each class of text, see `outlined`."""
 
     text: str
-    width: int
+    width: float
     height: float
+    fonts: Mapping[str, float]
 
 
 def draw(figure: Figure, at_most: int | None = None) -> Still:
     """The picture; of the steps only the first `at_most` where that is given, and nothing that is of no step where
-    there are steps: the picture then says so."""
-    numbered = figure.steps.filter(pl.col("step").is_not_null())
-    every = numbered if len(numbered) else figure.steps
-    steps = every.head(at_most) if at_most else every
-    size = _Size.of(figure, steps)
-    legend, y = _legend(figure, size)
-    panel = HEADING + size.tops[-1] + AXIS
-    steps = steps.with_columns(top=y + HEADING + panel * pl.int_range(pl.len()))
-    placed = _placed(figure, size, steps)
-    parts = [legend, *(_frame(figure, size, step) for step in steps.iter_rows(named=True)), *_fills(placed)]
-    parts.append(_numbers(placed, size.text))
-    y += panel * len(steps)
+    there are steps: the picture then says so.
+
+    Raises UsageError where the style's width leaves no room for the blocks.
+    """
+    numbered = figure.panels.filter(pl.col("step").is_not_null())
+    every = numbered if len(numbered) else figure.panels
+    shown = every.head(at_most) if at_most else every
+    size = _Size.of(figure, shown)
     remarks = figure.remarks
-    if len(steps) < len(every):
-        remarks.append(f"The first {len(steps)} of {len(every)} steps; --steps chooses others.")
-    if len(every) < len(figure.steps):
+    if len(shown) < len(every):
+        remarks.append(f"The first {len(shown)} of {len(every)} steps; --steps chooses others.")
+    if len(every) < len(figure.panels):
         remarks.append("Blocks outside of any step are left out.")
-    for remark in remarks:
-        y += 16
-        parts.append(_text(MARGIN, y, remark, "quiet"))
-    height = y + MARGIN
-    return Still(_document(figure, steps, size, height, "".join(parts)), size.page, height)
+    parts, y = _lines(size, size.margin, [figure.title] if figure.title else [], "title", 1.25)
+    below = figure.style.legend == "below"
+    if not below:
+        legend, y = _legend(figure, size, y)
+        parts += legend
+    panel = size.heading + size.tops[-1] + size.axis
+    shown = shown.with_columns(top=y + size.heading + panel * pl.int_range(pl.len()))
+    placed = _placed(figure, size, shown)
+    parts += [*(_frame(figure, size, step) for step in shown.iter_rows(named=True)), *_fills(placed)]
+    parts.append(_numbers(placed, size.text))
+    y += panel * len(shown)
+    if below:
+        legend, y = _legend(figure, size, y)
+        parts += legend
+    lines, y = _lines(size, y, remarks, "quiet", 1.45)
+    height = y + size.margin
+    fonts = {"n": size.text, "title": size.title, "quiet": size.small, "": size.words}
+    return Still(_document(figure, shown, size, height, "".join([*parts, *lines])), size.page, height, fonts)
 
 
 @dataclass(frozen=True)
 class _Size:
-    """Pixels: `left` where the plot begins, `plot` its width, `tops` of the rows below a panel's heading (and the end
-    of the last), `text` the numbers' font size; `scale` is pixels per nanosecond."""
+    """Pixels: `left` where the plot begins, `plot` its width, `page` that of the picture, `tops` of the rows below a
+    panel's heading (and the end of the last), `heading` and `axis` the heights above and below the rows, `text` the
+    numbers' font size, `words`, `small` and `title` the other ones; `scale` is pixels per nanosecond."""
 
     left: int
     plot: float
-    page: int
+    page: float
+    margin: int
     tops: tuple[float, ...]
+    heading: float
+    axis: float
     text: float
+    words: float
+    small: float
+    title: float
     scale: float
 
     @staticmethod
-    def of(figure: Figure, steps: pl.DataFrame) -> _Size:
-        span = max(*(steps["end_ns"] - steps["start_ns"]).to_list(), 1)
-        numbered = figure.blocks.filter(pl.col("kind").is_in(WORK_KINDS), pl.col("label") != "")
-        letters = numbered.select((pl.col("end_ns") - pl.col("start_ns")) / pl.col("label").str.len_chars()).to_series()
-        usual = letters.filter(letters >= (letters.median() or 0) / 4)  # type: ignore[operator]
-        narrow = max(usual.quantile(0.02) or 0.0, 1.0)
-        plot = min(max((LETTER * MOST_TEXT + 3) * span / narrow, LEAST_WIDTH), MOST_WIDTH)
-        text = min(max((narrow * plot / span - 3) / LETTER, LEAST_TEXT), MOST_TEXT)
-        heights = (figure.lane_height * (1 if row.lanes == 1 else 0.6 * row.lanes) for row in figure.rows)
-        left = MARGIN + min(max(len(row.name) for row in figure.rows), 40) * 7 + 10
-        right = MARGIN + (64 if figure.bubbles is not None else 0)
-        return _Size(left, plot, round(left + plot + right), (0.0, *accumulate(heights)), text, plot / span)
+    def of(figure: Figure, panels: pl.DataFrame) -> _Size:
+        printed = figure.style.width_mm
+        margin, words, small, title = (16, 12.0, 11.0, 15.0) if printed is None else (6, 8.5, LEAST_PRINTED, 10.0)
+        span = max(*(panels["end_ns"] - panels["start_ns"]).to_list(), 1)
+        narrow = _narrow(figure)
+        left = margin + round(min(max(len(row.name) for row in figure.rows), MOST_NAME) * 0.58 * words) + 10
+        right = margin + (round(5.4 * words) if figure.has_shares else 0)
+        if printed is None:
+            plot = min(max((LETTER * MOST_TEXT + 3) * span / narrow, LEAST_WIDTH), MOST_WIDTH)
+        else:
+            plot = printed * PIXELS_PER_MM - left - right
+        if plot < LEAST_PLOT:
+            room = ceil((LEAST_PLOT + left + right) / PIXELS_PER_MM)
+            what = f"a picture of {printed or 0:g} mm has no room for the blocks beside the names of its rows"
+            raise UsageError(what, f"give at least {room}mm", parameter="figure.width_mm")
+        least = LEAST_TEXT if printed is None else LEAST_PRINTED
+        text = min(max((narrow * plot / span - 3) / LETTER, least), MOST_TEXT)
+        lane = figure.lane_height * words / 12
+        heights = (lane * (1 if row.lanes == 1 else 0.6 * row.lanes) for row in figure.rows)
+        page = left + plot + right
+        return _Size(
+            left, plot, round(page, 0 if printed is None else 3), margin, (0.0, *accumulate(heights)),
+            2.2 * words, 2.5 * words, text, words, small, title, plot / span,
+        )  # fmt: skip
+
+    def lines(self, text: str, font: float) -> list[str]:
+        """`text` in lines that fit the picture."""
+        return wrap(text, max(round((self.page - 2 * self.margin) / (WORDS * font)), 10))
 
 
-def _frame(figure: Figure, size: _Size, step: dict[str, Any]) -> str:
-    """A step's panel without its blocks: heading, axis, the rows' names and bubbles."""
-    top, start, end = step["top"], step["start_ns"], step["end_ns"]
-    ink = [_text(MARGIN, top - 9, f"{step['name']} · {_duration(end - start)}", "step"), _axis(size, top)]
-    if figure.bubbles is not None:
-        ink.append(_text(size.page - MARGIN, top - 9, "bubble", "quiet end"))
-    shares = figure.shares(step["run"], step["step"])
-    for index, (row, at, below, share) in enumerate(zip(figure.rows, size.tops, size.tops[1:], shares, strict=False)):
+def _narrow(figure: Figure) -> float:
+    """Nanoseconds that a letter has in a narrow block, odd slivers left out."""
+    numbered = figure.blocks.filter(pl.col("kind").is_in(WORK_KINDS), pl.col("label") != "")
+    letters = numbered.select((pl.col("end_ns") - pl.col("start_ns")) / pl.col("label").str.len_chars()).to_series()
+    usual = letters.filter(letters >= (letters.median() or 0) / 4)  # type: ignore[operator]
+    return max(usual.quantile(0.02) or 0.0, 1.0)
+
+
+def _lines(size: _Size, y: float, texts: Sequence[str], style: str, spacing: float) -> tuple[list[str], float]:
+    """Lines of text from the left margin down, and the y below them."""
+    font = size.title if style == "title" else size.small
+    ink = []
+    for text in texts:
+        for line in size.lines(text, font):
+            y += round(spacing * font, 1)
+            ink.append(_text(size.margin, y, line, style))
+    return ink, y
+
+
+def _frame(figure: Figure, size: _Size, panel: dict[str, Any]) -> str:
+    """A panel without its blocks: heading, axis, the rows' names and bubbles."""
+    top, start, end = panel["top"], panel["start_ns"], panel["end_ns"]
+    above = top - 0.75 * size.words
+    ink = [_text(size.margin, above, f"{panel['name']} · {_duration(end - start)}", "step"), _axis(size, top)]
+    if figure.has_shares:
+        ink.append(_text(size.page - size.margin, above, "bubble", "quiet end"))
+    rows = zip(figure.rows, size.tops, size.tops[1:], panel["shares"], strict=False)
+    for index, (row, at, below, share) in enumerate(rows):
         ink.append(f'<rect class="idle" x="{size.left}" y="{top + at + figure.gap / 2:g}" '
                    f'width="{size.plot:g}" height="{below - at - figure.gap:g}"/>')  # fmt: skip
         if index % figure.names_every:
             continue
-        middle = top + (at + below) / 2 + 4
+        middle = top + (at + below) / 2 + size.words / 3
         ink.append(_text(size.left - 10, middle, _shortened(row.name), "end"))
         if share is not None:
-            ink.append(_text(size.page - MARGIN, middle, f"{share:.1%}", "end"))
+            ink.append(_text(size.page - size.margin, middle, f"{share:.1%}", "end"))
     return "".join(ink)
 
 
-def _placed(figure: Figure, size: _Size, steps: pl.DataFrame) -> pl.DataFrame:
-    """The blocks of `steps` with x, y, w, h in pixels. A narrow gap separates neighbours."""
+def _placed(figure: Figure, size: _Size, panels: pl.DataFrame) -> pl.DataFrame:
+    """The blocks of `panels` with x, y, w, h in pixels. A narrow gap separates neighbours."""
     lanes = [(row, lane, *_lane(figure.gap, at, below, lane, line.lanes))
              for row, (line, at, below) in enumerate(zip(figure.rows, size.tops, size.tops[1:], strict=False))
              for lane in range(line.lanes)]  # fmt: skip
     places = pl.DataFrame(lanes, {"row": pl.UInt32, "lane": pl.UInt32, "y": pl.Float64, "h": pl.Float64}, orient="row")
-    begins = steps.select("run", "step", "top", begin_ns="start_ns")
+    begins = panels.select("top", begin_ns="start_ns", panel=pl.int_range(pl.len(), dtype=pl.UInt32))
     width = (pl.col("end_ns") - pl.col("start_ns")) * size.scale
     return (
-        figure.blocks.join(begins, on=["run", "step"], nulls_equal=True, maintain_order="left")
+        figure.blocks.join(begins, on="panel", maintain_order="left")
         .join(places, on=["row", "lane"], maintain_order="left")
         .with_columns(
             x=(size.left + (pl.col("start_ns") - pl.col("begin_ns")) * size.scale).round(2),
@@ -181,12 +244,12 @@ def _axis(size: _Size, top: float) -> str:
     unit, factor = time_unit(span)
     bottom = top + size.tops[-1]
     ink = []
-    ticks = ticks_until(span / factor, max(4, round(size.plot / 110)))
+    ticks = ticks_until(span / factor, max(4, round(size.plot / (9 * size.words))))
     for tick in ticks:
         x = round(size.left + tick * factor * size.scale, 1)
         ink.append(f'<path class="grid" d="M{x:g} {top:g}V{bottom + 5:g}"/>')
         label = f"{tick:g} {unit}" if tick == ticks[-1] else f"{tick:g}"
-        ink.append(_text(x, bottom + 17, label, "quiet mid"))
+        ink.append(_text(x, bottom + 1.4 * size.words, label, "quiet mid"))
     return "".join(ink)
 
 
@@ -211,27 +274,44 @@ def _duration(span_ns: int) -> str:
     return f"{span_ns / factor:.4g} {unit}"
 
 
-def _legend(figure: Figure, size: _Size) -> tuple[str, float]:
-    """Title, and what the colours mean; with the y below them."""
-    ink = [_text(MARGIN, MARGIN + 12, figure.title, "title")]
-    x, y = float(MARGIN), MARGIN + 34.0
+def _legend(figure: Figure, size: _Size, y: float) -> tuple[list[str], float]:
+    """What the colours mean, from `y` down, and the y below it."""
+    if not figure.legend:
+        return [], y
+    swatch, line = size.small + 1, 1.65 * size.small
+    ink, x, y = [], float(size.margin), y + line
     for fill, words in figure.legend:
-        if x + 24 + len(words) * 7 > size.page - MARGIN:
-            x, y = float(MARGIN), y + 18
-        ink.append(f'<rect fill="{fill}" x="{x:g}" y="{y - 10:g}" width="12" height="12"/>')
-        ink.append(_text(x + 17, y, words, "quiet"))
-        x += 17 + len(words) * 6.2 + 14
-    return "".join(ink), y + 14
+        width = swatch + 5 + len(words) * WORDS * size.small
+        if x > size.margin and x + width > size.page - size.margin:
+            x, y = float(size.margin), y + line
+        corner = y - 0.83 * swatch
+        ink.append(f'<rect fill="{fill}" x="{x:g}" y="{corner:g}" width="{swatch:g}" height="{swatch:g}"/>')
+        ink.append(_text(x + swatch + 5, y, words, "quiet"))
+        x += width + 14
+    return ink, y + 0.4 * line
 
 
-def _document(figure: Figure, steps: pl.DataFrame, size: _Size, height: float, ink: str) -> str:
-    width = size.page
-    words = f"{len(figure.rows)} rows, {len(steps)} steps"
+def _document(figure: Figure, panels: pl.DataFrame, size: _Size, height: float, ink: str) -> str:
+    printed, width = figure.style.width_mm, size.page
+    words = f"{len(figure.rows)} rows, {len(panels)} steps"
+    on_paper = f'width="{width:g}" height="{height:g}"'
+    if printed is not None:
+        on_paper = f'width="{printed:g}mm" height="{printed * height / width:.4g}mm"'
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height:g}" viewBox="0 0 {width} {height:g}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" {on_paper} viewBox="0 0 {width:g} {height:g}" '
         f'role="img">{mark.SVG}<title>{safe(figure.title)}</title><desc>{words}</desc>'
-        f"<style>{STYLE % size.text}</style>"
-        f'<rect class="paper" width="{width}" height="{height:g}"/>{ink}</svg>\n'
+        f"<style>{_style(figure, size)}</style>"
+        f'<rect class="paper" width="{width:g}" height="{height:g}"/>{ink}</svg>\n'
+    )
+
+
+def _style(figure: Figure, size: _Size) -> str:
+    """`.n` comes last: the numbers stand on the blocks' fills, which are the same in light and dark."""
+    return (
+        f"\ntext{{font-family:{FONTS};font-size:{size.words:g}px}}\n.grid{{stroke-width:1}}"
+        f".title{{font-size:{size.title:g}px;font-weight:600}}.step{{font-weight:600}}"
+        f".quiet{{font-size:{size.small:g}px}}\n.end{{text-anchor:end}}.mid{{text-anchor:middle}}\n"
+        f"{INKS[figure.style.theme]}\n.n text{{text-anchor:middle;fill:{TEXT};font-size:{size.text:.1f}px}}\n"
     )
 
 
@@ -245,4 +325,4 @@ def safe(words: object) -> str:
 
 
 def _shortened(words: str) -> str:
-    return words if len(words) <= 40 else words[:39] + "…"
+    return words if len(words) <= MOST_NAME else words[: MOST_NAME - 1] + "…"

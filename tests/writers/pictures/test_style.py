@@ -1,0 +1,285 @@
+"""How pictures are made to fit a paper: width, colours, numbers, legend, a part of the time, fonts, PDF."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pypdfium2
+import pytest
+from fontTools.fontBuilder import FontBuilder
+from fontTools.pens.ttGlyphPen import TTGlyphPen
+from playwright.sync_api import Browser
+
+import trace_export
+from tests.support.browser import browser, opened
+from tests.writers.pictures.test_picture import SVG, blocks_of, luminance, run_of, texts_of
+from trace_export.analysis.bubbles import Bubbles
+from trace_export.chart.colours import COLORBLIND, FILLS, GRAYS, TEXT, shade
+from trace_export.chart.layout import lay_out
+from trace_export.errors import NothingToExportError, UsageError
+from trace_export.selection import Window
+from trace_export.writers.pictures import picture
+from trace_export.writers.pictures.style import FigureStyle
+
+__all__ = ["browser"]
+MS = 1_000_000
+SIX_POINTS = 8.0
+"""In CSS pixels."""
+
+
+def styled(
+    tmp_path: Path, style: FigureStyle, schedule: str = "zb-h1", stages: int = 4, microbatches: int = 8, steps: int = 1
+) -> ElementTree.Element:
+    profile = run_of(schedule, stages, microbatches, steps)
+    picture.write(lay_out(profile), tmp_path / "a.svg", "svg", None, Bubbles(profile).ranks, style)
+    return ElementTree.parse(tmp_path / "a.svg").getroot()
+
+
+@pytest.mark.parametrize("width", [88, 180])
+def test_a_width_on_paper(width: int, tmp_path: Path, browser: Browser) -> None:
+    root = styled(tmp_path, FigureStyle(width_mm=width))
+    assert root.get("width") == f"{width}mm"
+    assert float(root.get("viewBox", "").split()[2]) == pytest.approx(width * 96 / 25.4, abs=1e-3)
+    sizes = [float(size) for size in re.findall(r"font-size:([\d.]+)px", (tmp_path / "a.svg").read_text("utf-8"))]
+    assert len(sizes) == 4
+    assert min(sizes) >= SIX_POINTS
+    with opened(browser, tmp_path / "a.svg") as page:
+        right = page.evaluate("() => Math.max(...[...document.querySelectorAll('text')].map((t) => "
+                              "t.getBBox().x + t.getBBox().width))")  # fmt: skip
+    assert right <= width * 96 / 25.4
+
+
+def test_a_width_without_room_for_blocks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"figure.width_mm: a picture of 30 mm has no room .*; give at least \d\dmm"):
+        styled(tmp_path, FigureStyle(width_mm=30))
+
+
+def test_a_pdf_has_its_size_and_shows_what_the_svg_shows(tmp_path: Path) -> None:
+    style = FigureStyle(width_mm=180, theme="grayscale")
+    root = styled(tmp_path, style)
+    profile = run_of("zb-h1", 4, 8)
+    picture.write(lay_out(profile), tmp_path / "a.pdf", "pdf", None, Bubbles(profile).ranks, style)
+    document = pypdfium2.PdfDocument(tmp_path / "a.pdf")
+    page = document[0]
+    assert len(document) == 1
+    assert page.get_width() == pytest.approx(180 / 25.4 * 72, abs=0.01)
+    shown = page.render(scale=4 / 3 * 2).to_numpy()[:, :, ::-1]  # two pixels for each of the SVG's, BGR
+    blocks = blocks_of(root)
+    assert blocks.height == 96
+    for fill, x, y, w, h in blocks.iter_rows():
+        corner = shown[round(2 * (y + h)) - 4, round(2 * (x + w)) - 4]  # beside the number
+        assert "#" + "".join(f"{part:02x}" for part in corner) == fill
+    text = page.get_textpage().get_text_range()
+    assert set(texts_of(root)) >= {"stage 0", "F0", "W7"}
+    assert {"stage 0", "F0", "W7"} <= set(text.split("\r\n")) | set(re.findall(r"stage \d|[FBW]\d", text))
+    document.close()
+
+
+def test_themes_fix_the_colours(tmp_path: Path) -> None:
+    for theme, paper in (("light", "#ffffff"), ("dark", "#0d1117"), ("print", "#ffffff")):
+        styled(tmp_path, FigureStyle(theme=theme))  # type: ignore[arg-type]
+        text = (tmp_path / "a.svg").read_text("utf-8")
+        assert "@media" not in text
+        assert f".paper{{fill:{paper}}}" in text
+    styled(tmp_path, FigureStyle())
+    assert "@media (prefers-color-scheme:dark)" in (tmp_path / "a.svg").read_text("utf-8")
+
+
+def test_a_page_keeps_its_theme(tmp_path: Path, browser: Browser) -> None:
+    for theme, paper in (("light", "rgb(255, 255, 255)"), ("dark", "rgb(13, 17, 23)"), ("auto", "rgb(13, 17, 23)")):
+        chart = lay_out(run_of("gpipe", 2, 2))
+        picture.write(chart, tmp_path / "a.html", "html", style=FigureStyle(theme=theme))  # type: ignore[arg-type]
+        with opened(browser, tmp_path / "a.html", color_scheme="dark") as page:
+            assert page.evaluate("() => getComputedStyle(document.body).backgroundColor") == paper
+
+
+def test_kinds_differ_without_colour() -> None:
+    """A print in black and white keeps what differs in luminance: contrast ratios as in WCAG 2."""
+    for fills in (FILLS, GRAYS, COLORBLIND):
+        light = [luminance(fills[kind]) + 0.05 for kind in "FB"]
+        assert max(light) / min(light) >= 1.3
+    assert all(len({fill[1:3], fill[3:5], fill[5:7]}) == 1 for fill in GRAYS.values())
+    for theme in ("grayscale", "colorblind"):
+        for kind in FILLS:
+            assert (luminance(shade(kind, 0, 1, theme)) + 0.05) / (luminance(TEXT) + 0.05) >= 7  # type: ignore[arg-type]
+
+
+MACHADO = {
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+"""Linear RGB as people with one kind of cone missing see it (Machado, Oliveira and Fernandes 2009, severity 1)."""
+
+
+def lab(colour: str, seen: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """CIE L*a*b* (D65) of a colour as it is seen."""
+    parts = np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    linear = np.clip(seen @ np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4), 0, 1)
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    ratio = to_xyz @ linear / np.array([0.9505, 1.0, 1.089])
+    f = np.where(ratio > 0.008856, np.cbrt(ratio), 7.787 * ratio + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("kind", MACHADO)
+def test_kinds_differ_for_any_colour_vision(kind: str) -> None:
+    """CIE 1976 differences; 2.3 is the least that is noticed, and blocks are small."""
+    seen = np.array(MACHADO[kind])
+    for a, b in combinations("FBW", 2):
+        assert np.linalg.norm(lab(COLORBLIND[a], seen) - lab(COLORBLIND[b], seen)) > 25
+
+
+def test_letters_and_the_number_of_the_first_microbatch(tmp_path: Path) -> None:
+    profile = run_of("zb-h1", 4, 8)
+    letter = profile.spans.select(pl.concat_str("kind", pl.col("microbatch") + 1)).to_series()
+    for style in (FigureStyle(theme="print", first_microbatch=1), FigureStyle(letters=True, first_microbatch=1)):
+        root = styled(tmp_path, style)
+        numbers = [text.text for group in root.iter(f"{SVG}g") for text in group.iter(f"{SVG}text")]
+        assert sorted(numbers) == sorted(letter)  # type: ignore[type-var]
+        assert "Micro-batches are numbered from 1 here, and from 0 in the data." in texts_of(root)
+    pairs = run_of("dualpipev", 2, 6).spans.filter(pl.col("kind") == "FB").select("microbatch", "microbatch_b")
+    texts = texts_of(styled(tmp_path, FigureStyle(letters=True), "dualpipev", 2, 6))
+    assert {f"F{f}+B{b}" for f, b in pairs.iter_rows()} <= set(texts)
+
+
+def test_title_and_legend(tmp_path: Path) -> None:
+    def swatches(root: ElementTree.Element) -> list[float]:
+        return [float(rect.get("y", 0)) for rect in root.iter(f"{SVG}rect") if rect.get("fill")]
+
+    above, below, none = (
+        styled(tmp_path, FigureStyle(title=title, legend=legend))  # type: ignore[arg-type]
+        for title, legend in ((None, "above"), ("Figure 1", "below"), ("", "none"))
+    )
+    assert max(swatches(above)) < blocks_of(above)["y"].min()  # type: ignore[operator]
+    assert min(swatches(below)) > blocks_of(below)["y"].max()  # type: ignore[operator]
+    assert swatches(none) == []
+    assert [root.findtext(f"{SVG}title") for root in (above, below, none)] == [
+        "PP chart · ZB-H1 · PP=4",
+        "Figure 1",
+        "",
+    ]
+    assert [text.text for text in none.iter(f"{SVG}text") if text.get("class") == "title"] == []
+
+
+def test_a_part_of_the_time_is_cut_at_both_ends(tmp_path: Path) -> None:
+    root = styled(tmp_path, FigureStyle(range=Window(1 * MS + MS // 2, 4 * MS)), "gpipe", 1, 4)
+    widths = blocks_of(root)["w"] + 1  # a gap of a pixel separates neighbours
+    scale = widths.sum() / 2.5
+    assert [round(width / scale, 1) for width in widths] == [0.5, 1.0, 1.0]  # F1 from 1.5 ms, F2, F3 up to 4 ms
+    assert any(text.startswith("1.5 ms to 4 ms after the first block") for text in texts_of(root))
+    with pytest.raises(NothingToExportError, match="no block to draw; widen --range"):
+        styled(tmp_path, FigureStyle(range=Window(1_000 * MS, 2_000 * MS)), "gpipe", 1, 4)
+
+
+def test_the_number_of_steps(tmp_path: Path) -> None:
+    for wanted in (1, 4):
+        texts = texts_of(styled(tmp_path, FigureStyle(steps=wanted), "gpipe", 2, 2, steps=5))
+        assert len([text for text in texts if text.startswith("step ")]) == wanted
+
+
+@pytest.fixture(scope="module")
+def font(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A font whose glyphs are squares of half an em, without a glyph for the letter Z."""
+    path = tmp_path_factory.mktemp("font") / "squares.ttf"
+    letters = {code: f"c{code}" for code in [*range(32, 127), 0xB5, 0xB7] if chr(code) != "Z"}
+    pen = TTGlyphPen(None)
+    for command, point in (("moveTo", (0, 0)), ("lineTo", (0, 500)), ("lineTo", (500, 500)), ("lineTo", (500, 0))):
+        getattr(pen, command)(point)
+    pen.closePath()
+    square = pen.glyph()
+    names = [".notdef", *letters.values()]
+    builder = FontBuilder(1000)
+    builder.setupGlyphOrder(names)
+    builder.setupCharacterMap(letters)
+    builder.setupGlyf(dict.fromkeys(names, square))
+    builder.setupHorizontalMetrics(dict.fromkeys(names, (500, 0)))
+    builder.setupHorizontalHeader(ascent=800, descent=-200)
+    builder.setupNameTable({"familyName": "Squares", "styleName": "Regular"})
+    builder.setupOS2()
+    builder.setupPost()
+    builder.save(path)
+    return path
+
+
+def test_text_as_outlines(font: Path, tmp_path: Path, browser: Browser) -> None:
+    root = styled(tmp_path, FigureStyle(font=font), "gpipe", 2, 4)
+    assert list(root.iter(f"{SVG}text")) == []
+    plain = styled(tmp_path, FigureStyle(), "gpipe", 2, 4)
+    words = texts_of(plain)
+    styled(tmp_path, FigureStyle(font=font), "gpipe", 2, 4)
+    with opened(browser, tmp_path / "a.svg") as page:
+        widths = page.evaluate(
+            "() => [...document.querySelectorAll('path.text')].map((path) => path.getBBox().width"
+            " * path.transform.baseVal.consolidate().matrix.a)"
+        )
+        fills = page.evaluate("() => new Set([...document.querySelectorAll('.n .text')].map((p) => "
+                              "getComputedStyle(p).fill)).size")  # fmt: skip
+    sizes = {"title": 15.0, "quiet": 11.0, "n": 11.0}
+    styles = [(text.get("class") or "n").split()[0] for text in plain.iter(f"{SVG}text")]
+    assert widths == pytest.approx(
+        [0.5 * len(word) * sizes.get(style, 12.0) for word, style in zip(words, styles, strict=True)], rel=0.01
+    )
+    assert fills == 1
+    for format in ("png", "pdf"):
+        picture.write(lay_out(run_of("gpipe", 2, 4)), tmp_path / f"a.{format}", format, style=FigureStyle(font=font))
+
+
+def test_a_font_that_cannot_be_used(font: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"squares.ttf has no glyph for Z; choose"):
+        styled(tmp_path, FigureStyle(font=font, title="ZB"))
+    (tmp_path / "no.ttf").write_text("no font")
+    with pytest.raises(UsageError, match=r"no.ttf is not a font that can be read"):
+        styled(tmp_path, FigureStyle(font=tmp_path / "no.ttf"))
+
+
+def test_schedules_are_drawn_on_one_scale_of_time(tmp_path: Path) -> None:
+    names, stages, microbatches = ["1f1b", "zb-h1", "interleaved"], 4, 8
+    runs, files = trace_export.draw_schedules(names, stages, microbatches, path=tmp_path / "all.svg")
+    root = ElementTree.parse(files[0]).getroot()
+    # A stage has a forward, an input gradient and a weight gradient of 10 ms each, whatever the schedule.
+    work = 3 * 10 * MS * microbatches
+    idle = {"1f1b": 3 * 30 * MS, "zb-h1": 3 * 10 * MS, "interleaved": 3 * 30 * MS / 2}  # (p - 1) (F + B), F, / chunks
+    headings = [text.text or "" for text in root.iter(f"{SVG}text") if text.get("class") == "step"]
+    for run, name, heading in zip(runs, names, headings, strict=True):
+        busy = run.spans.group_by("rank").agg((pl.col("end_ns") - pl.col("start_ns")).sum())["end_ns"]
+        assert busy.to_list() == [work] * stages
+        assert f"bubble {idle[name] / (idle[name] + work):.1%} · {(idle[name] + work) / MS:.4g} ms" in heading
+    blocks = blocks_of(root).with_columns(row=pl.col("y").rank("dense") - 1)
+    ends = (
+        blocks.group_by(panel=pl.col("row") // stages).agg(end=(pl.col("x") + pl.col("w")).max()).sort("panel")["end"]
+    )
+    left = blocks["x"].min()
+    spans = [(end + 1 - left) / (idle[name] + work) for end, name in zip(ends, names, strict=True)]  # type: ignore[operator]
+    assert spans == pytest.approx([spans[0]] * 3, rel=0.002)
+
+
+def test_several_schedules_are_a_picture(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="several schedules are drawn in one picture; choose svg, png, pdf or html"):
+        trace_export.draw_schedules("1f1b,zb-h1", 4, 8, path=tmp_path / "a.pftrace")
+    _, files = trace_export.draw_schedules("1f1b,zb-h1", 4, 8, path=tmp_path, formats="html")
+    assert [file.name for file in files] == ["pipeline_profile.html"]
+
+
+def test_wrong_values_are_refused() -> None:
+    wrong = [
+        FigureStyle(theme="pink"),  # type: ignore[arg-type]
+        FigureStyle(legend="left"),  # type: ignore[arg-type]
+        FigureStyle(width_mm=-1),
+        FigureStyle(steps=0),
+        FigureStyle(first_microbatch=2),
+        FigureStyle(title=3),  # type: ignore[arg-type]
+    ]
+    run = trace_export.simulate("1f1b", 2, 2)
+    for style in wrong:
+        name = next(name for name, value in vars(style).items() if value != vars(FigureStyle())[name])
+        with pytest.raises(UsageError, match=f"^figure.{name}: "):
+            run.write("a.svg", figure=style)
+    assert replace(wrong[0], theme="dark") == FigureStyle(theme="dark")
