@@ -40,9 +40,14 @@ def limited(
         (resource.RLIMIT_DATA, 150, "data segment is limited to 150 MiB, and with 2 threads 528 MiB are needed"),
     ],
 )
-@pytest.mark.parametrize("command", ["export", "report"])
-def test_too_little_memory_is_refused(kind: int, mib: int, what: str, command: str, samples: Path) -> None:
-    done = limited(kind, mib << 20, command, samples / "paddle" / "single")
+@pytest.mark.parametrize(
+    ("command", "sample"),
+    [(["export"], "paddle/single"), (["report"], "paddle/single"), (["export", "--detail", "kernels"], "nsys")],
+)
+def test_too_little_memory_is_refused(
+    kind: int, mib: int, what: str, command: list[str], sample: str, samples: Path
+) -> None:
+    done = limited(kind, mib << 20, *command, samples / sample)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"trace-export: the {what}")
     assert done.stderr.count("\n") == 1

@@ -48,7 +48,9 @@ def redirected(redirection: str, *arguments: object, **environment: str) -> subp
     [
         *((command, ">/dev/full", NO_SPACE) for command in ("export", "report", "inspect", "howto")),
         ("export", ">&-", CLOSED),
+        ("report", ">&-", CLOSED),
         ("export", ">&- 2>&-", ""),
+        ("report", ">&- 2>&-", ""),
     ],
 )
 def test_a_closed_output_is_an_error(command: str, redirection: str, said: str, logs: Path, tmp_path: Path) -> None:
@@ -62,7 +64,10 @@ def test_a_closed_output_is_an_error(command: str, redirection: str, said: str, 
 
 
 @pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-", "<&- 2>&-"])
-def test_a_closed_stderr_does_not_stop_the_export(redirection: str, logs: Path, tmp_path: Path) -> None:
+def test_a_closed_stderr_does_not_stop_the_command(redirection: str, logs: Path, tmp_path: Path) -> None:
+    done = redirected(redirection, "report", logs)
+    assert done.returncode == 0
+    assert done.stdout == redirected("", "report", logs).stdout
     done = redirected(redirection, logs, "--out", tmp_path / "out")
     assert done.returncode == 0
     assert "pipeline_profile.json" in done.stdout

@@ -317,6 +317,13 @@ TABLE = {
     for column in ("rank", "stage", "step", "microbatch", "chunk")
 }
 
+CSV_HEADER = "rank,host,device,stage,step,kind,microbatch,chunk,start_ns,end_ns\n"
+CSV_REFUSED = {
+    "a line without end": lambda folder: (folder / "spans.csv").write_text(
+        CSV_HEADER + "a" * 50_000_000 + ",a,0,0,0,F"
+    ),
+}
+
 SIZES = {
     **{f"nsys: {what}": Size(make) for what, make in NSYS.items()},
     **{f"nsys: {what}": Size(make, "processes, more than a machine has GPUs") for what, make in NSYS_REFUSED.items()},
@@ -328,4 +335,5 @@ SIZES = {
     **{f"paddle: {what}": Size(make, "threads at one time") for what, make in PADDLE_REFUSED.items()},
     **{f"paddle_dygraph: {what}": Size(make) for what, make in DYGRAPH.items()},
     **{f"table: {what}": Size(make) for what, make in TABLE.items()},
+    **{f"csv: {what}": Size(make, "holds a line of more than") for what, make in CSV_REFUSED.items()},
 }

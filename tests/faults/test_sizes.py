@@ -5,6 +5,7 @@ The system ends a run that goes beyond its bounds, which trace_export/docs/scale
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 from pathlib import Path
@@ -27,8 +28,8 @@ SECONDS, SECONDS_PER_MB = 30, 3
 def drawn(folder: Path) -> subprocess.CompletedProcess[str]:
     """The command in its bounds on what lies in `folder`: it ends by itself, and in few words."""
     total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    out, table = folder.with_name("out"), folder / "spans.parquet"
-    source = [table] if table.exists() else [folder, "--detail", "kernels"]
+    out, tables = folder.with_name("out"), list(folder.glob("spans.*"))
+    source = tables or [folder, "--detail", "kernels"]
     result = limited(
         MEMORY + FILE_FACTOR * total, SECONDS + SECONDS_PER_MB * total / 1e6,
         "export", *source, "--out", out, "--format", "perfetto,chrome", "--jobs", 1, "--align", "none",
@@ -52,6 +53,19 @@ def test_a_hostile_size_takes_no_more_than_its_file_may(what: str, tmp_path: Pat
         assert size.says in result.stderr
     else:
         assert result.returncode == 0, result.stderr[-500:]
+
+
+def test_records_of_a_dynamic_graph_take_microseconds_each(tmp_path: Path) -> None:
+    """With 0.1 ms for each line, so many would take 40 s."""
+    lines = [
+        json.dumps({"name": f"{kind}{n % 8}", "cat": "pipeline timeline", "ph": ph, "pid": 0, "tid": 1,
+                    "ts": 1_700_000_000_000 + 20 * n + shift})
+        for n in range(100_000) for kind, ph, shift in (("F", "B", 0), ("F", "E", 9), ("B", "B", 10), ("B", "E", 19))
+    ]  # fmt: skip
+    (tmp_path / "profile_record_tmp_file_for_rank_0").write_text("\n".join(lines))
+    result = limited(2 << 30, 15, tmp_path, "--out", tmp_path / "out", "--format", "csv", "--jobs", 1)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "out" / "pipeline_profile.csv").read_bytes().count(b"\n") == 1 + len(lines) // 2
 
 
 @pytest.mark.parametrize("kind", DRAWS)
