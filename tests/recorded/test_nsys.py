@@ -14,6 +14,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import trace_export
 from tests.conftest import Cli
 from trace_export.errors import SourceError
 from trace_export.model import Profile
@@ -103,6 +104,13 @@ def test_notes_of_the_real_captures(unpacked: Path) -> None:
     assert zero_bubble.ranks["rank_origin"].to_list() == ["recorded"] * 4
     sessions = load(unpacked / "B_1f1b")
     assert sessions.hosts["host"].to_list() == ["node0"]
+
+
+@pytest.mark.parametrize("name", ["A_zbh1_all", "B_1f1b", "C_InterleavedZeroBubble"])
+def test_a_whole_capture_has_no_warning(unpacked: Path, name: str) -> None:
+    run = trace_export.load(unpacked / name).align()
+    assert not [note for note in run.notes if note.level == "warning"]
+    assert run.profile.steps["whole"].all()
 
 
 def test_a_capture_without_kernels_is_refused_and_drawn_on_demand(unpacked: Path) -> None:

@@ -2,8 +2,9 @@
 
 In a step every stage runs each micro-batch forward and backward, through each of its chunks, so that all ranks have the
 same number of forwards and of backwards. Two things are excepted: where weight gradients are recorded apart, the first
-stage may have no input gradient to compute, and the number of weight gradients depends on the schedule and the stage;
-and a capture may begin and end inside a step.
+stage may have no input gradient to compute, and the number of weight gradients depends on the schedule and the stage,
+and on how many of them one block at the end of a step computes (W_clear); and a capture may begin and end inside a
+step.
 """
 
 from __future__ import annotations
@@ -47,12 +48,14 @@ def check(profile: Profile, *, one_clock: bool, all_ranks: bool) -> Profile:
 
 def _parts(work: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     """A row for each rank and step, also where the rank has no block of it: rank, stage, replica, clock, run, step, F,
-    B, W (numbers of blocks; a fused one counts as forward and as backward), first_ns, last_ns."""
+    B, W (numbers of blocks; a fused one counts as forward and as backward), several (whether one of its W may be that
+    of several micro-batches, as it has no number), first_ns, last_ns."""
     kind, count = pl.col("kind"), pl.Int64
     counted = work.group_by(RANK_STEP_KEY).agg(
         F=kind.is_in(["F", "FB"]).sum().cast(count),
         B=kind.is_in(["B", "FB"]).sum().cast(count),
         W=(kind == "W").sum().cast(count),
+        several=((kind == "W") & pl.col("microbatch").is_null()).any(),
         first_ns=pl.col("start_ns").min(),
         last_ns=pl.col("end_ns").max(),
     )
@@ -66,7 +69,9 @@ def _parts(work: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
         ends = [places.head(1).join(steps, how="cross"), places.join(steps.head(1), how="cross")]
         grid = pl.concat([own, *ends], how="diagonal").unique(RANK_STEP_KEY)
     parts = grid.join(counted, on=RANK_STEP_KEY, how="left", nulls_equal=True)
-    return parts.with_columns(pl.col("F", "B", "W").fill_null(0)).sort(RANK_STEP_KEY)
+    return parts.with_columns(pl.col("F", "B", "W").fill_null(0), pl.col("several").fill_null(False)).sort(
+        RANK_STEP_KEY
+    )
 
 
 def _scheduled_weights(profile: Profile) -> pl.DataFrame:
@@ -98,7 +103,7 @@ def _against_wanted(parts: pl.DataFrame, scheduled: pl.DataFrame) -> pl.DataFram
     want = {
         "F": pl.col("n"),
         "B": pl.when(no_input_gradient).then("B").when(backward).then("n").otherwise(0),
-        "W": pl.when(pl.col("n") == pl.col("forwards"))
+        "W": pl.when((pl.col("n") == pl.col("forwards")) & ~pl.col("several"))
         .then("weights")
         .when("usual")
         .then(pl.max_horizontal("W", pl.col("W").mode().max().over("stage")))

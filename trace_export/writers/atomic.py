@@ -24,6 +24,9 @@ def replacing(path: Path, check: Callable[[Path], None], named: bool = False) ->
     however the process ends. Else, and where `named` asks for it, it lies in a hidden folder beside `path`, which
     nobody else may enter; that one is removed when the block fails, but not when the process is killed. Right before
     the file gets its name, `check(path)` is called and may raise; again where a file came there in the meantime.
+    (One that takes the place of a file of ours in the microseconds after that is replaced. The system could exchange
+    the two, so that a look at the other were possible afterwards, but a process killed in between would leave a file of
+    somebody else under a hidden name.)
     Raises OutputError when the file cannot be written (folder read-only, disk full, ...).
     """
     try:

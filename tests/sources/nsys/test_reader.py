@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+import trace_export
 from samples.generators import nsys as generator
 from samples.generators.nsys_export import Export, thread_id
 from tests.conftest import Cli
@@ -97,6 +98,27 @@ def test_a_single_weight_gradient_beside_the_rest_in_one_keeps_its_number(tmp_pa
     assert [row[2:4] for row in labels(load(export, tmp_path))] == [
         ("F", 0), ("F", 1), ("B", 0), ("W", 0), ("B", 1), ("W", None),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_one_block_may_hold_the_last_weight_gradients(tmp_path: Path, lost: bool) -> None:
+    """Zero bubble's W_clear: the step is whole, unless a block of the others is missing on one of the ranks."""
+    generator.write(tmp_path, stages=4, microbatches=6, steps=3, hosts=1, clock_errors_ns=(0,))
+    with closing(sqlite3.connect(next(tmp_path.glob("*.sqlite")))) as db:
+        db.execute("UPDATE NVTX_EVENTS SET text = 'W_clear.0.0' WHERE text = 'W5.0.0' AND globalTid & 16777215 != 4000")
+        db.execute("DELETE FROM NVTX_EVENTS WHERE text = 'W4.0.0' AND globalTid & 16777215 != 4000")
+        if lost:
+            which = "SELECT max(start) FROM NVTX_EVENTS WHERE text = 'W2.0.0' AND globalTid & 16777215 = 4022"
+            db.execute(f"DELETE FROM NVTX_EVENTS WHERE text = 'W2.0.0' AND start = ({which})")
+        db.commit()
+    run = trace_export.load(tmp_path).align()
+    assert run.profile.declared.schedule == "ZB-H1"
+    assert run.profile.spans.filter(kind="W")["microbatch"].null_count() == 3 * 3
+    warnings = {note.code: note.text for note in run.notes if note.level == "warning"}
+    assert warnings.keys() == ({"blocks-missing"} if lost else set())
+    if lost:
+        assert "stage 2 (rank 2): step 2 has 16 of 17 blocks" in warnings["blocks-missing"]
+    assert run.profile.steps["whole"].to_list() == [True, True, not lost]
 
 
 def test_chunks_are_places_among_the_stages_of_a_process(tmp_path: Path) -> None:
