@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from trace_export.model import KernelFile
-from trace_export.sources.nsys.cupti import COPY_TABLE, GRAPH_TABLE, IS_NCCL, KERNEL_TABLE
+from trace_export.sources.nsys.cupti import COPY_TABLE, GRAPH_TABLE, KERNEL_TABLE, is_nccl
 from trace_export.sources.shared.external_sort import ExternalSort
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import Database, overlapping
@@ -47,7 +47,9 @@ def write_tasks(db: Database, offset_ns: int, request: TaskRequest) -> tuple[Ker
 
 def _chunks(db: Database, table: str, offset_ns: int, request: TaskRequest) -> Iterator[pl.DataFrame]:
     """process, stream, start, end, what (the number behind the task's name) and nccl (0 or 1)."""
-    nccl = IS_NCCL if table == KERNEL_TABLE else "0"
+    if not db.has(table):
+        return iter(())
+    nccl = is_nccl(db, table)
     only = f" AND {nccl}" if request.detail == "comm" else ""
     only += " AND " + overlapping(request.window_ns, "start", '"end"', offset_ns)
     only += f" AND COALESCE(globalPid, 0) >> 24 IN ({', '.join(map(str, request.ranks))})"
