@@ -26,7 +26,6 @@ from trace_export.sources.launches.process import Inferred, find_blocks
 from trace_export.sources.ranges import lost_kernels
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.attribution import NONE, GpuActivity, Launches, RangeIndex
-from trace_export.sources.ranges.blocks import stages_of
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.frequent import NameCounts
 from trace_export.sources.ranges.profile import Content, marked, profile, with_activity
@@ -248,7 +247,7 @@ def _ranks(trace: Trace, source: Source, ranges: Ranges, device: int | None) -> 
     """The one rank, as `ranges.profile` takes it. Its number is that of distributedInfo, our marks, the file's name or
     the stages."""
     names = {c: ranges.frame[c].drop_nulls() for c in ("rank", "place")}
-    own = stages_of(ranges).get(0, [])
+    own = ranges.stages.get(0, [])
     rank, origin = next(
         (number, origin)
         for number, origin in (

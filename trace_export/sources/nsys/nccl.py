@@ -44,17 +44,18 @@ class Calls:
     def add(self, chunk: pl.DataFrame, created: int) -> None:
         """`created`: the type of the events that give a domain its name."""
         named = pl.col("text") == DOMAIN
-        self._domains.append(chunk.filter(pl.col("type") == created, named).select("process", "domain").unique())
+        self._domains.append(chunk.filter(pl.col("type") == created, named).select("process", "domain"))
         bare = f"^(?:{'|'.join(name.removeprefix('nccl') for name in MOVES)})$"
         calls = chunk.filter(pl.col("text").is_in(MOVES) | pl.col("text").str.contains(bare))
-        self._calls.append(_decoded(calls, self._layouts).select(*RANGE, "text", "domain", *CALL))
+        if calls.height:
+            self._calls.append(_decoded(calls, self._layouts).select(*RANGE, "text", "domain", *CALL))
         if self._layouts:
             opened = _decoded(chunk.filter(pl.col("payload").bin.size() > HEADER_BYTES), self._layouts)
             self._members.append(opened.select(MEMBERS.keys()).drop_nulls().unique())
 
     def calls(self) -> list[pl.DataFrame]:
         """The sends, receives and collectives, all with NCCL's own names."""
-        domains = pl.concat(self._domains).unique() if self._domains else pl.DataFrame()
+        domains = pl.concat(self._domains) if self._domains else pl.DataFrame()
         found = []
         for calls in self._calls:
             whole = calls.filter(pl.col("text").is_in(MOVES))
@@ -78,7 +79,7 @@ def ranks_of(members: pl.DataFrame) -> Numbers:
 
 def with_peers(p2p: pl.DataFrame, members: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     """`p2p` (see transfers.transfers) with the global rank of the peer where its process is in the file."""
-    if "member" not in p2p.columns:
+    if "member" not in p2p.columns or members.is_empty():
         return p2p
     other = members.join(ranks.select("process", "rank"), on="process").select("group", member="own", peer="rank")
     return p2p.join(other, on=["group", "member"], how="left", maintain_order="left")

@@ -12,7 +12,6 @@ import polars as pl
 from trace_export.model import Note
 from trace_export.sources.nsys import nccl
 from trace_export.sources.nsys.session import environment_rank
-from trace_export.sources.ranges.blocks import stages_of
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.ranks import Numbers, assigned, from_names, from_stages
 from trace_export.sources.shared.names import rank_in
@@ -32,7 +31,7 @@ def read_ranks(
         ("recorded", lambda: _from_mpi(db)),
         ("recorded", lambda: _of(alone, environment_rank(db))),
         ("assumed", lambda: nccl.ranks_of(members)),
-        ("assumed", lambda: from_stages(stages_of(ranges))),
+        ("assumed", lambda: from_stages(ranges.stages)),
         ("assumed", lambda: _of(alone, rank_in(source.path.stem))),
         ("assumed", lambda: {p: i for i, p in enumerate(sorted(processes, key=lambda p: (devices[p], p)))}),
     )

@@ -43,18 +43,12 @@ def _with_numbers(blocks: pl.DataFrame) -> pl.DataFrame:
     return blocks.with_columns(pl.when(~empty.fill_null(False)).then(c).alias(c) for c in ("microbatch", "chunk"))
 
 
-def stages_of(ranges: Ranges) -> dict[int, list[int]]:
-    """Process → the stages that its names call its own, in order."""
-    own = ranges.frame.filter(pl.col("role").is_in(["block", "p2p", "boundary"]))
-    stages = pl.concat([own.select("process", stage=pl.col(c)) for c in ("stage", "stage_b")]).drop_nulls()
-    grouped = stages.group_by("process").agg(pl.col("stage").unique().sort())
-    return dict(grouped.iter_rows())
-
-
 def with_chunks(rows: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
     """`rows` (process, stage, chunk, perhaps stage_b and chunk_b) with the chunk of every stage that is named: its
     place among the stages of the process."""
-    places = [(p, stage, chunk) for p, own in stages_of(ranges).items() for chunk, stage in enumerate(own)]
+    places = [(p, stage, chunk) for p, own in ranges.stages.items() for chunk, stage in enumerate(own)]
+    if not places:
+        return rows
     schema = {"process": pl.Int64, "stage": pl.Int32, "nth": pl.Int32}
     chunks = pl.DataFrame(places, schema, orient="row")
     for stage, chunk in (("stage", "chunk"), ("stage_b", "chunk_b")):
@@ -66,7 +60,7 @@ def with_chunks(rows: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
 
 def declared(ranges: Ranges, found: pl.DataFrame) -> Declared:
     """What the names of a file's ranges and of its blocks (`found`, as from `blocks`) say about the pipeline."""
-    return _of_stages(stages_of(ranges)).or_else(run_facts(found["marker"]))
+    return _of_stages(ranges.stages).or_else(run_facts(found["marker"]))
 
 
 def _of_stages(stages: dict[int, list[int]]) -> Declared:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import polars as pl
 
@@ -46,6 +47,14 @@ class Ranges:
         """No ranges."""
         return gather((), (), Dialects.of(()))
 
+    @cached_property
+    def stages(self) -> dict[int, list[int]]:
+        """Process → the stages that its names call its own, in order."""
+        own = self.of("block", "p2p", "boundary").lazy()
+        stages = pl.concat([own.select("process", stage=pl.col(c)) for c in ("stage", "stage_b")]).drop_nulls()
+        grouped = stages.group_by("process").agg(pl.col("stage").unique().sort())
+        return dict(grouped.collect().iter_rows())
+
     def of(self, *roles: str) -> pl.DataFrame:
         return self.frame.filter(pl.col("role").is_in(roles))
 
@@ -60,27 +69,25 @@ def gather(
     """
     whole = pl.concat([pl.DataFrame(schema={**RANGE, "text": TEXT}), *named])
     parsed = dialects.parse(whole["text"])
-    frame = pl.concat(
+    rows = pl.concat(
         [
             whole.join(parsed.names, on="text", maintain_order="left"),
             pl.DataFrame(schema=CALL),
             *(c.with_columns(role=pl.lit(COMMUNICATION)) for c in calls),
         ],
         how="diagonal",
-    ).filter(_trains() | every)
-    frame = _without_weak_names(_with_one_kind_of_step(frame, dialects))
+    ).lazy()
+    frame = _without_weak_names(_with_one_kind_of_step(rows.filter(_trains() | every), dialects)).collect()
     height, frame = frame.height, frame.filter(_timed())
     untimed = height - frame.height
     opened = pl.col("end") < pl.col("start")
     unclosed = frame.filter(opened & (pl.col("role") != COMMUNICATION)).sort("process", "start", *_SAME_TIMES)
-    frame = frame.with_columns(
-        end=pl.when(pl.col("role") == "step").then(pl.max_horizontal("start", "end")).otherwise("end")
-    )
-    frame = _repaired(frame.filter(~opened)).sort(
-        "process", "start", "end", *_SAME_TIMES, descending=[False, False, True, False, False]
-    )
+    last = pl.when(pl.col("role") == "step").then(pl.max_horizontal("start", "end")).otherwise("end")
+    closed = frame.lazy().with_columns(end=last).filter(~opened).collect()
+    in_order = ["process", "start", "end", *_SAME_TIMES]
+    sorted_ = _repaired(closed).lazy().sort(in_order, descending=[False, False, True, False, False])
     return Ranges(
-        frame.with_row_index("id").cast({"id": pl.Int64}),
+        sorted_.with_row_index("id").cast({"id": pl.Int64}).collect(),
         parsed.transfers.unique(maintain_order=True),
         unclosed,
         untimed,
@@ -107,7 +114,7 @@ def _trains() -> pl.Expr:
     return block.any().over("process")
 
 
-def _without_weak_names(frame: pl.DataFrame) -> pl.DataFrame:
+def _without_weak_names(frame: pl.LazyFrame) -> pl.LazyFrame:
     """Our own marks are the only names of blocks in processes that have them; plain names ("Forward") count only in
     processes without names of another dialect, and transfers of a stage (PP::fwd_send) only where torch's runtime names
     none (PP:0SEND_F3), inside which they may lie."""
@@ -120,7 +127,7 @@ def _without_weak_names(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.filter(~(block & ((plain & strong) | (~own & marked))), ~(transfer & inner & numbered))
 
 
-def _with_one_kind_of_step(frame: pl.DataFrame, dialects: Dialects) -> pl.DataFrame:
+def _with_one_kind_of_step(frame: pl.LazyFrame, dialects: Dialects) -> pl.LazyFrame:
     """Step ranges of one dialect in each process: the first in the order of the rules."""
     order = {rule.dialect: i for i, rule in reversed(list(enumerate(dialects.rules)))}
     step = pl.col("role") == "step"
@@ -136,6 +143,8 @@ def _repaired(frame: pl.DataFrame) -> pl.DataFrame:
     begins.
     """
     ours = pl.col("dialect") == PIPELINING
+    if frame.filter(ours).is_empty():
+        return frame.with_columns(repaired=pl.lit(False))
     frame = frame.sort("start", "end", *_SAME_TIMES, descending=[False, True, False, False])
     earlier = pl.col("end").cum_max().shift().over("process", "thread")
     inside = (pl.col("end") <= earlier) & (pl.col("start") < earlier)

@@ -8,7 +8,6 @@ from itertools import count
 import polars as pl
 
 from trace_export.model import Note
-from trace_export.sources.ranges.blocks import stages_of
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.source import Source
 
@@ -27,7 +26,7 @@ def assigned(
 
     A process whose recorded rank another one has too is left out. `devices`: process → its GPU, negative where unknown.
     """
-    places = {**{p: min(own) for p, own in stages_of(ranges).items()}, **from_names(ranges, "place")}
+    places = {**{p: min(own) for p, own in ranges.stages.items()}, **from_names(ranges, "place")}
     numbers, origins = _first_known(processes, *evidence)
     kept, twice = _unique(numbers, ranges)
     text = "second process of rank {} in the file, left out"
@@ -63,8 +62,8 @@ def _first_known(processes: list[int], *evidence: Evidence) -> tuple[Numbers, di
 
 def from_names(ranges: Ranges, number: str = "rank") -> Numbers:
     """`iter_{rank}_{step}`, or a mark with rank=… (and with `number` place, the stage=… of a mark)."""
-    recorded = ranges.frame.select("process", number).drop_nulls()
-    return dict(recorded.unique("process", keep="first", maintain_order=True).iter_rows())
+    recorded = ranges.frame.lazy().select("process", number).drop_nulls()
+    return dict(recorded.unique("process", keep="first", maintain_order=True).collect().iter_rows())
 
 
 def from_stages(stages: dict[int, list[int]]) -> Numbers:

@@ -44,9 +44,12 @@ def transfers(
     own = named.with_columns(end=pl.when("repaired").then(None).otherwise(ends))
     sides = own.drop(fields, strict=False).join(ranges.transfers, on="text", maintain_order="left_right")
     sides, calls = _with_calls(sides, work.filter(pl.col("role") == COMMUNICATION, pl.col("text").is_in(ALONE)))
-    both = with_chunks(pl.concat([sides, _with_directions(calls, work)], how="diagonal"), ranges)
+    if calls.is_empty():
+        both = sides.with_columns(exchange=pl.lit(False))
+    else:
+        both = pl.concat([sides, _with_directions(calls, work)], how="diagonal")
     unnumbered, exchange = pl.col("microbatch").is_null(), pl.col("exchange").fill_null(False)
-    return both.select(
+    return with_chunks(both, ranges).select(
         "process",
         *fields,
         "group",
@@ -105,6 +108,8 @@ def _with_calls(sides: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame,
     A call belongs to the last transfer of its role that its thread began before, when it lies inside. The end of a
     repaired range is unknown: there it belongs in any case, and the transfer has the times of its kernels.
     """
+    if calls.is_empty():
+        return sides, calls
     calls = calls.with_columns(role=pl.col("text").replace_strict(ALONE, return_dtype=pl.String))
     begun = sides.select("process", "thread", "role", "start", "end", "repaired", transfer="id")
     by = ["process", "thread", "role"]

@@ -11,7 +11,6 @@ from dataclasses import replace
 from trace_export.errors import SourceError
 from trace_export.model import KernelFile, Profile, concat
 from trace_export.sources.ranges import notes as range_notes
-from trace_export.sources.ranges.blocks import stages_of
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.profile import marked, profile, with_activity
 from trace_export.sources.ranges.ranges import Ranges
@@ -82,7 +81,7 @@ def _of_host(source: Source, options: ReadOptions, processes: list[Tables], fact
         (
             ("recorded", lambda: from_names(ranges)),
             ("recorded", lambda: {p: fact.rank for p, fact in facts.items() if fact.rank is not None}),
-            ("assumed", lambda: from_stages(stages_of(ranges))),
+            ("assumed", lambda: from_stages(ranges.stages)),
             ("assumed", lambda: {p: n for p in facts if (n := rank_in(source.path.stem)) is not None}),
             ("assumed", lambda: {p: p for p in facts}),
         ),
