@@ -46,7 +46,7 @@ def attribute(
     def tasks() -> Iterator[Piece]:
         for table in tables:
             for process, chunk in _tasks(db, table, processes):
-                device_and_nccl = chunk.pop("device_and_nccl")
+                device_and_nccl = chunk["device_and_nccl"]
                 device = int(device_and_nccl.min()) >> 1
                 devices[process] = min(device, devices.get(process, device))
                 yield process, {**chunk, "nccl": device_and_nccl & 1}
@@ -90,8 +90,6 @@ def _by_process(chunk: pl.DataFrame, owner: str, processes: list[int]) -> Iterat
     columns = {name: chunk[name].to_numpy() for name in chunk.columns}
     of = columns[owner] >> 24
     for process in processes:
-        mine = of == process
-        if mine.all():  # as in most files, which are of one process
-            yield process, columns
-        elif len(rows := np.flatnonzero(mine)):
-            yield process, {name: values[rows] for name, values in columns.items()}
+        rows = np.flatnonzero(of == process)
+        if len(rows):  # all of them in most files, which are of one process
+            yield process, columns if len(rows) == len(of) else {name: v[rows] for name, v in columns.items()}
