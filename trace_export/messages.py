@@ -217,6 +217,12 @@ NOTES: dict[str, Explanation] = {
         "otherwise. The numbers count: a framework may run the backwards in an order of its own.",
         "Nothing.",
     ),
+    "passes-merged": Explanation(
+        "In captures without named passes these ranks have fewer backwards in a step than the others. That is so where "
+        "two stages of the model follow each other on one rank, as at the turn of a V: nothing is sent between them, "
+        "and two passes come out as one. The passes of these ranks are left out.",
+        "Mark the passes in the training script ([how](collect/instrument.md)).",
+    ),
     "process-without-blocks": Explanation(
         "Processes in which no pass is named, and in whose launches none was found. The text has the most frequent "
         "reason.",

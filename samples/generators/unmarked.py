@@ -64,7 +64,8 @@ NORMS = "void at::native::multi_tensor_apply_kernel<at::native::LpNormFunctor<fl
 
 @dataclass(frozen=True)
 class Program:
-    """What runs, and how. `schedule`: 1f1b, interleaved (two chunks) or zb-h1. `host_transfers`: activations go
+    """What runs, and how. `schedule`: 1f1b, interleaved (two chunks), vee (two chunks, the second running back) or
+    zb-h1. `host_transfers`: activations go
     through the host, with copies and waits in place of NCCL. `waits`: the calling thread waits after each transfer.
     `varying`: the experts launch as many kernels as their load asks for. `graphs`: each layer is a graph.
     `operators`: they are recorded, with their sequence numbers (emit_nvtx, cpu_op).
@@ -89,12 +90,26 @@ class Program:
 
     @property
     def chunks(self) -> int:
-        return 2 if self.schedule == "interleaved" else 1
+        return 2 if self.schedule in ("interleaved", "vee") else 1
+
+    @property
+    def vee(self) -> bool:
+        return self.schedule == "vee"
 
     def order(self, stage: int) -> list[Operation]:
         if self.schedule == "interleaved":
             return interleaved(stage, self.stages, self.microbatches, self.chunks)
-        return {"1f1b": one_f_one_b, "zb-h1": zb_h1}[self.schedule](stage, self.stages, self.microbatches)
+        orders = {"1f1b": one_f_one_b, "zb-h1": zb_h1, "vee": vee}
+        return orders[self.schedule](stage, self.stages, self.microbatches)
+
+    def part(self, stage: int, chunk: int) -> int:
+        """The place of a stage's chunk along the way of the data."""
+        return chunk * self.stages + (self.stages - 1 - stage if self.vee and chunk else stage)
+
+    def place(self, part: int) -> tuple[int, int]:
+        """The stage and chunk of a part of the model."""
+        chunk, stage = divmod(part, self.stages)
+        return self.stages - 1 - stage if self.vee and chunk else stage, chunk
 
 
 def interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> list[Operation]:
@@ -112,6 +127,17 @@ def interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> list
     for n in range(total - ahead):
         order += [at("F", ahead + n), at("B", n)]
     return order + [at("B", n) for n in range(total - ahead, total)]
+
+
+def vee(stage: int, stages: int, microbatches: int) -> list[Operation]:
+    """A V without weight gradients of their own: the two halves of the way follow each other on the last stage, where
+    each micro-batch turns; elsewhere all of one chunk precedes the other. Forwards come first."""
+    turns = stage == stages - 1
+    numbers = [(m, c) for m in range(microbatches) for c in (0, 1)] if turns else [
+        (m, c) for c in (0, 1) for m in range(microbatches)
+    ]  # fmt: skip
+    forwards = [Operation("F", m, c) for m, c in numbers]
+    return forwards + [Operation("B", m, 1 - c) for m, c in numbers]
 
 
 class Recorder(Protocol):
@@ -272,7 +298,7 @@ class Rank:
         return [NORMS, ADAM, ADAM, ADAM]
 
     def last(self, chunk: int) -> bool:
-        return self.stage == self.program.stages - 1 and chunk == self.program.chunks - 1
+        return self.program.part(self.stage, chunk) == self.program.chunks * self.program.stages - 1
 
     def block(self, block: Block) -> int:
         """Launches the kernels of a block, which share its time; returns when the last one was launched."""
@@ -369,23 +395,24 @@ class Rank:
 
     def start_of_next(self, block: Block) -> int:
         """When the block starts that needs the output of `block`, which a neighbour has."""
-        part = (block.chunk or 0) * self.program.stages + self.stage + (1 if block.kind == "F" else -1)
-        chunk, stage = divmod(part, self.program.stages)
+        part = self.program.part(self.stage, block.chunk or 0) + (1 if block.kind == "F" else -1)
+        stage, chunk = self.program.place(part)
         return self.starts[stage, block.step, block.kind, block.microbatch, chunk]
 
     def neighbour(self, block: Block, *, sends: bool) -> bool:
         """Whether a block's input comes from another rank, or its output goes to one."""
         if block.kind not in "FB":
             return False
-        part = (block.chunk or 0) * self.program.stages + self.stage
-        onward = sends == (block.kind == "F")
-        return part < self.program.chunks * self.program.stages - 1 if onward else part > 0
+        part = self.program.part(self.stage, block.chunk or 0)
+        other = part + (1 if sends == (block.kind == "F") else -1)
+        within = 0 <= other < self.program.chunks * self.program.stages
+        return within and self.program.place(other)[0] != self.stage
 
 
 def blocks_of(program: Program, chance: random.Random) -> list[Block]:
     """The truth, in session time."""
     orders = [program.order(stage) for stage in range(program.stages)]
-    return simulate(orders, TIMING, range(program.steps), chance, chunks=program.chunks).blocks
+    return simulate(orders, TIMING, range(program.steps), chance, chunks=program.chunks, vee=program.vee).blocks
 
 
 def write(folder: Path, program: Program, *, seed: int = 1, threads: bool = True, kineto: bool = False) -> list[Block]:

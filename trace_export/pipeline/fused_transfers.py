@@ -28,6 +28,7 @@ def split(profile: Profile) -> Profile:
     rows = profile.p2p.with_row_index("row")
     silent = rows.filter(_SILENT)
     several = (profile.spans["chunk"].fill_null(0) != 0).any() or (profile.spans["kind"] == "FB").any()
+    several = several or profile.declared.placement == "vee"
     if silent.is_empty() or several:
         return profile
     gaps = _gaps(silent, _blocks(profile))

@@ -19,6 +19,7 @@ from trace_export.pipeline import (
     transfers,
 )
 from trace_export.pipeline.doubles import without_doubles
+from trace_export.pipeline.merged_passes import without_merged
 
 
 def interpret(profile: Profile, user: Declared) -> Profile:
@@ -27,7 +28,8 @@ def interpret(profile: Profile, user: Declared) -> Profile:
 
     `user`: what the user specified. Raises UsageError when that cannot be.
     """
-    profile = with_ids(without_doubles(profile))  # what was recorded twice counts once
+    profile = without_doubles(profile)  # what was recorded twice counts once
+    profile = with_ids(without_merged(profile))  # inferred passes that may be two each are left out
     profile = stages.resolve(profile, user)  # stage and replica of each rank
     profile, undetermined = steps.number(profile)  # training step of each block
     profile = labels.label(profile, undetermined)  # micro-batch, chunk and phase of each block

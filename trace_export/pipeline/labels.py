@@ -153,19 +153,29 @@ def _of_loop(
     work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Declared
 ) -> tuple[pl.DataFrame, list[Note]]:
     """One direction through the stages: step by step, the words of the complete ranks give the schedule."""
-    counted, present = _counted(work), work["stage"].n_unique()
+    counted, present, vee = _counted(work), work["stage"].n_unique(), declared.placement == "vee"
     plans: dict[tuple[object, object], Numbering | None] = {}
     for key, part in counted.filter("whole").partition_by("run", "step", as_dict=True).items():
         seen = dict(part.select("stage", "word").drop_nulls().iter_rows())
         more = declared.pp is None and len(seen) == present
-        plans[key[0], key[1]] = exact_plan(seen, stages, more=more) if seen else None
+        plans[key[0], key[1]] = exact_plan(seen, stages, more=more, vee=vee) if seen else None
     usual = next((p for p in plans.values() if p is not None), None)
     alike: dict[Numbering | None, list[pl.DataFrame]] = {}
     for key, part in work.partition_by("run", "step", as_dict=True).items():
         alike.setdefault(plans.get((key[0], key[1]), usual), []).append(part)
-    found = [_by_plan(pl.concat(parts), ends, counted, numbering) for numbering, parts in alike.items()]
-    text = "the order of the blocks matches no known schedule; micro-batches are numbered in order of appearance"
-    return pl.concat(found), [Note("schedule-unknown", "warning", text)] if None in alike else []
+    found = [
+        work.clear() if vee and numbering is None else _by_plan(pl.concat(parts), ends, counted, numbering)
+        for numbering, parts in alike.items()
+    ]
+    how = (
+        "the chunks lie in a V, and blocks have no number"
+        if vee
+        else "micro-batches are numbered in order of appearance"
+    )
+    text = f"the order of the blocks matches no known schedule; {how}"
+    return pl.concat([conform(f, _FOUND) for f in found]), (
+        [Note("schedule-unknown", "warning", text)] if None in alike else []
+    )
 
 
 def _by_plan(

@@ -93,12 +93,13 @@ class Numbering(NamedTuple):
     weights: bool = True
 
 
-def exact_plan(seen: Mapping[int, str], stages: int, *, more: bool) -> Numbering | None:
+def exact_plan(seen: Mapping[int, str], stages: int, *, more: bool, vee: bool = False) -> Numbering | None:
     """The plan under which every stage's word is exactly `seen` (stage → word of a whole step); else, where weight
     gradients are blocks, the plan that fits without them: they may have come out merged, or as backwards where a stage
     has no input gradient; else the plan whose numbering fits. Both are marked as not exact; None when there is none.
 
-    `more`: there may be more than `stages`, which leading forwards say that fall by one from stage to stage.
+    `more`: there may be more than `stages`, which leading forwards say that fall by one from stage to stage. `vee`: the
+    chunks are known to lie in a V.
     """
     forwards = {len(word) - len(word.replace("F", "")) for word in seen.values()}
     if len(forwards) != 1 or any("X" in word for word in seen.values()):
@@ -108,6 +109,8 @@ def exact_plan(seen: Mapping[int, str], stages: int, *, more: bool) -> Numbering
     depths = {stage + word.find("B") for stage, word in seen.items()}
     if more and len(depths) == 1 and (depth := depths.pop()) > stages and allowed(deeper := Plan("1f1b", depth, count)):
         plans.insert(0, deeper)
+    if vee:
+        plans = [plan for plan in plans if CATALOGUE[plan.name].placement == "vee"]
     for plan in plans:
         if all(word(plan, stage) == found for stage, found in seen.items()):
             return Numbering(plan, exact=True)
@@ -159,20 +162,23 @@ def recognise(profile: Profile) -> Recognition:
     kinds = dict(step.group_by("kind").len().iter_rows())
     if "B" not in kinds or "F" not in kinds:
         return Recognition()
-    found = _closest(step, profile.declared.pp)
+    found = _closest(step, profile.declared)
     if found.certainty != "exact" and 0 < kinds.get("W", 0) < kinds["B"]:
         # Some runs record the weight gradients of a part of the step only.
-        other = _closest(without_weights(step), profile.declared.pp)
+        other = _closest(without_weights(step), profile.declared)
         if other.certainty == "exact" and other.plan is not None and CATALOGUE[other.plan.name].splits_from:
             return other
     return found
 
 
-def _closest(step: pl.DataFrame, declared: int | None) -> Recognition:
-    """The candidate whose order is closest to that of the step; `declared` is the number of stages, if it is known."""
-    numbers = _numbers(step, declared)
+def _closest(step: pl.DataFrame, declared: Declared) -> Recognition:
+    """The candidate whose order is closest to that of the step, of those with the declared number of stages, and with
+    chunks in a V where these are declared."""
+    numbers = _numbers(step, declared.pp)
     present = tuple(step["stage"].unique().sort())
     plans = {plan.name: plan for plan in _comparable(numbers) if borne_out(plan, len(present), len(step))}
+    if declared.placement == "vee":
+        plans = {name: plan for name, plan in plans.items() if CATALOGUE[name].placement == "vee"}
     if not plans:
         return Recognition()
     expected = {name: expected_order(profile_blocks(plan, present), numbers.weights) for name, plan in plans.items()}

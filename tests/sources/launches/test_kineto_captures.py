@@ -50,6 +50,12 @@ def test_blocks_of_an_unmarked_trace_are_exact(tmp_path: Path, name: str, thread
         assert profile.spans["marker"].null_count() == profile.spans.height
 
 
+def test_the_fill_between_two_backwards_of_the_last_stage_is_the_later_ones(tmp_path: Path) -> None:
+    """Rank 0 has the last stage of the V, and runs its backwards one after another."""
+    blocks = write(tmp_path, Program(schedule="vee", tokens=False, operators=True), kineto=True)
+    assert spans(of(tmp_path, 0)) == truth(blocks, 0)
+
+
 def test_names_count_where_there_are_any(tmp_path: Path) -> None:
     blocks = write(tmp_path, Program(marked=frozenset(range(4))), kineto=True)
     for options, origin in (({}, "device"), ({"infer": "off"}, "device"), ({"infer": "only"}, "inferred")):

@@ -189,12 +189,12 @@ def _assigned(timeline: Timeline, anchors: pl.DataFrame, cuts: Cuts) -> Ints:
     choice: list[tuple[Bools, Ints]] = [
         (inside, at),
         (timeline.counter, np.full_like(at, -1)),
+        ((after == "B") & gap_end & timeline.fill, at + 1),
         (cut & (timeline.launch >= first), np.where(
             (timeline.launch > last) & ((after == "F") | ((after == "W") & sums)), at + 1, -1)),
         (before == "", np.where((after == "F") & ~cut, at + 1, -1)),
         ((after == "W") & sums & ((before != "W") | timeline.own_sum), at + 1),
         ((before == "W") & sums, at),
-        ((before == "F") & (after == "B") & gap_end & timeline.fill, at + 1),
         (before == "F", at),
         ((after == "F") & ~cut & (before != "OPT"), at + 1),
     ]  # fmt: skip

@@ -1,0 +1,64 @@
+"""Refuse inferred passes of a rank that has two adjacent stages of the model, as where the chunks of a V turn.
+
+Between two such stages nothing is sent, so that what was inferred from launches or transfers is one pass where there
+were two. The rank alone does not show it, but it has fewer backwards in a step than every other rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+
+from trace_export.model import WORK_KINDS, Declared, Note, Profile
+from trace_export.selection import Numbers
+
+_FORWARD, _BACKWARD = (pl.col("kind").is_in([kind, "FB"]) for kind in "FB")
+_OPTIMIZER = pl.col("kind") == "OPT"
+
+
+def without_merged(profile: Profile) -> Profile:
+    """`profile` without the passes of ranks on which each may be two, and a warning with those ranks. The chunks of the
+    others lie in a V, unless the profile declares something else.
+
+    They are inferred, and fewer than on the other ranks, which agree, but at least half as many: in the fullest of its
+    whole steps each rank is compared. Ranks without a whole step are not.
+
+    Example: in a V of three stages and eight micro-batches two ranks have 16 backwards in a step; the third, where the
+    data turn, has 8, and its passes are left out.
+    """
+    inferred = profile.spans.filter(pl.col("origin") == "inferred")
+    if inferred["rank"].n_unique() < 2:
+        return profile
+    counts = _backwards(profile.spans)
+    most = int(counts["backwards"].to_numpy().max(initial=0))
+    fewer = counts.filter(pl.col("backwards") < most)
+    ranks = fewer.join(inferred.select("rank").unique(), on="rank")
+    pairs = bool((2 * ranks["backwards"] >= most).all()) and 2 * ranks.height <= counts.height
+    if ranks.is_empty() or ranks.height < fewer.height or not pairs:
+        return profile
+    merged = pl.col("rank").is_in(ranks["rank"].implode()) & pl.col("kind").is_in(WORK_KINDS)
+    text = (
+        f"passes of ranks on which two stages may follow each other without a transfer, left out (ranks "
+        f"{Numbers.of(ranks['rank'])}): at most {int(ranks['backwards'].to_numpy().max())} backwards in a step, "
+        f"{most} on the other ranks"
+    )
+    note = Note("passes-merged", "warning", text, count=ranks.height)
+    declared = profile.declared.or_else(Declared(placement="vee"))
+    return replace(profile, spans=profile.spans.filter(~merged), declared=declared).with_notes([note])
+
+
+def _backwards(spans: pl.DataFrame) -> pl.DataFrame:
+    """rank, backwards: how many there are in the fullest of the whole steps of each rank that has any.
+
+    A step is whole that has as many forwards as backwards, or lies between two optimizers.
+    """
+    update = _OPTIMIZER.cast(pl.Int32)
+    number = pl.coalesce("step", (update.cum_sum() - update).over("rank"))
+    own = spans.sort("rank", "start_ns", "end_ns").with_columns(number=number)
+    steps = own.group_by("rank", "run", "number").agg(
+        forwards=_FORWARD.sum(), backwards=_BACKWARD.sum(), optimizers=_OPTIMIZER.sum(),
+    )  # fmt: skip
+    first = pl.col("number") == pl.col("number").min().over("rank", "run")
+    whole = (pl.col("forwards") == pl.col("backwards")) | (pl.col("optimizers") > 0) & ~first
+    return steps.filter(whole, pl.col("backwards") > 0).group_by("rank").agg(pl.col("backwards").max()).sort("rank")
