@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -190,15 +192,22 @@ def test_a_row_of_units_is_read_back(units: list[str]) -> None:
 
 
 def test_a_weight_gradient_that_is_the_usual_one_twice_is_two() -> None:
-    text = "g h | g h | g h g h | A"
+    text = "g h | A | g h | B | g h g h | C"
     one = step(text)
-    assert rows(text, split_weights(one, one.own)) == ["g h", "g h", "g h", "g h"]
+    passes = [piece._replace(kind="W") if piece.kind == "M" else piece for piece in one.pieces]
+    assert shown(text, split_weights(one.timeline, passes)) == "W g h, B A, W g h, B B, W g h, W g h, B C"
 
 
 def test_what_lies_between_forwards_is_cut_off() -> None:
-    text = "n a b | a b n | a b | z a b | A"
+    text = "a b | n a b | a b n | z a b | A"
     one = step(text)
     assert rows(text, trim(one, one.own)) == ["a b"] * 4
+
+
+def test_of_a_forward_in_which_the_capture_begins_nothing_follows_for_the_others() -> None:
+    text = "d x d | a b c d | a b c d | a b c d | A"
+    one = step(text)
+    assert rows(text, trim(one, one.own)) == ["d x d", "a b c d", "a b c d", "a b c d"]
 
 
 def test_rows_are_alike_by_what_they_have_in_common() -> None:
@@ -273,6 +282,31 @@ def test_the_first_evidence_that_explains_a_step_counts() -> None:
     text = "a b | A . B u a b . A u a b | B u"
     found = infer(work(text), THREADS, None, np.zeros(0, np.int64))
     assert found.evidence == "transfers"
+
+
+def test_what_a_cut_step_has_too_many_of_is_no_evaluation() -> None:
+    """The same step, of which the capture may lack two backwards."""
+    text = "a b | a b | a b | a b | A | a b | B"
+    assert passes_of(replace(step(text), ended=False)).refused == "5 forwards for 2 backwards"
+
+
+def test_one_row_before_one_backward_is_a_forward_only_where_no_other_backward_may_follow() -> None:
+    one = step("a b a b a b A", "none")
+    assert [piece.kind for piece in passes_of(one).passes] == ["F", "B"]
+    assert passes_of(replace(one, ended=False)).refused == "no forward"
+
+
+def test_rows_of_products_before_backwards_may_be_weight_gradients_that_come_after_the_last_one_too() -> None:
+    """The capture begins where the forwards of the step are over."""
+    assert passes_of(step("g g | A | g g | B")).refused == ""
+    assert passes_of(step("g g | A | g g | B | g g")).refused == "weight gradients among the forwards"
+
+
+@pytest.mark.parametrize("text", ["g g a b | A | g g a b | B u a b | C | a b | D u", "a b | C | a b | D u g g a b | A"])
+def test_forwards_that_begin_with_products_where_others_do_not_are_refused(text: str) -> None:
+    """The first step holds the weight gradients of backwards that came before the capture; the last was not ended."""
+    (refusal,) = infer(work(text), THREADS, None, np.zeros(0, np.int64)).refused
+    assert refusal.why == "forwards unlike those of the other steps"
 
 
 def test_an_evaluation_at_the_start_of_a_step_is_left_out() -> None:

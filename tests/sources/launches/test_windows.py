@@ -47,7 +47,13 @@ def cut(work: Work, begin: float, end: float) -> Work:
 
 @pytest.fixture(scope="module")
 def captures(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Work, Threads, Times]]:
-    programs = (Program(steps=3), Program(steps=3, experts=True, varying=True), Program(steps=3, host_transfers=True))
+    programs = (
+        Program(steps=3),
+        Program(steps=3, experts=True, varying=True),
+        Program(steps=3, host_transfers=True),
+        Program(steps=3, schedule="zb-h1"),
+        Program(steps=3, schedule="zb-h1", tokens=False),
+    )
     found = []
     for number, program in enumerate(programs):
         folder: Path = tmp_path_factory.mktemp(f"program{number}")
@@ -77,7 +83,7 @@ def test_hardly_a_forward_and_no_backward_is_wrong_in_any_window(
         for found, (launched, last) in times(infer(cut(work, begin, end), threads, None, NO_STEPS)).items():
             touches = any(launched <= high and low <= last for low, high in at_the_cut)
             counts[found[0], "right" if found in truth else "cut" if touches else "wrong"] += 1
-    assert counts["F", "right"] > 2_000
+    assert counts["F", "right"] > 1_800
     assert counts["F", "wrong"] <= 0.005 * counts["F", "right"]
     assert counts["B", "wrong"] == 0
     assert counts["B", "cut"] <= WINDOWS

@@ -9,7 +9,7 @@ import numpy as np
 
 from trace_export.sources.launches.kinds import by_kind
 from trace_export.sources.launches.pieces import Piece
-from trace_export.sources.launches.repetition import by_repetition, split_weights
+from trace_export.sources.launches.repetition import by_repetition
 from trace_export.sources.launches.step import LITTLE, Rows, Step
 from trace_export.sources.launches.trimming import trim
 
@@ -42,28 +42,27 @@ def passes_of(step: Step) -> Found:
     """
     certain = [piece for piece in step.pieces if piece.kind != "M"]
     forwards, weights = _chosen(step)
-    if len(forwards) > step.backwards:
+    if len(forwards) > step.backwards and step.ended:
         forwards = without_evaluation(step, forwards)
     if len(forwards) != step.backwards:
         reason = f"{len(forwards)} forwards for {step.backwards} backwards"
         return Found(certain, reason if forwards else "no forward")
     forwards = trim(step, forwards)
-    weights = split_weights(step, weights)
     passes = [*certain, *(Piece("F", *rows) for rows in forwards), *(Piece("W", *rows) for rows in weights)]
     passes.sort(key=lambda piece: piece.begin)
-    refused = doubts(step, forwards, passes)
+    refused = doubts(step, forwards, weights, passes)
     return Found(certain if refused else passes, refused)
 
 
 def _chosen(step: Step) -> Candidate:
-    """The first candidate with a forward for each backward, else the one that came closest."""
-    best: Candidate = ([], [])
+    """The first candidate with a forward for each backward, else the first with more, else the first of all."""
+    found: list[Candidate] = []
     for forwards, weights in _candidates(step):
         if len(forwards) == step.backwards:
             return forwards, weights
-        if len(forwards) > step.backwards or not best[0]:
-            best = (forwards, weights)
-    return best
+        found.append((forwards, weights))
+    found.sort(key=lambda candidate: (len(candidate[0]) <= step.backwards, not candidate[0]))
+    return found[0] if found else ([], [])
 
 
 def _candidates(step: Step) -> Iterator[Candidate]:
@@ -92,7 +91,7 @@ def without_evaluation(step: Step, forwards: list[Rows]) -> list[Rows]:
     return sorted(forwards)[surplus:] if before > surplus else forwards
 
 
-def doubts(step: Step, forwards: list[Rows], passes: list[Piece]) -> str:
+def doubts(step: Step, forwards: list[Rows], weights: list[Rows], passes: list[Piece]) -> str:
     """Why the forwards are not believed; "" where they are.
 
     Example: `a b A B c d C D e E` with forwards `a b`, `c d`, `e` is believed; with `c d`, `e`, … the first backward
@@ -118,9 +117,18 @@ def doubts(step: Step, forwards: list[Rows], passes: list[Piece]) -> str:
     times = (timeline.end - timeline.start)[own]
     if times[timeline.backward[own]].sum() > MOST_OF_BACKWARD * times.sum():
         return "kernels of a backward in the forwards"
-    bare = [bool(timeline.weight[begin:end].all()) for begin, end in forwards]
-    if any(bare) and not all(bare):
+    if _may_be_weights(step, forwards, weights):
         return "weight gradients among the forwards"
     if timeline.engine_multiplies and not timeline.multiplies[own].any():
         return "no matrix product in the forwards"
     return ""
+
+
+def _may_be_weights(step: Step, forwards: list[Rows], weights: list[Rows]) -> bool:
+    """Whether a forward consists of products and sums alone, but not all do, or there are weight gradients beside them,
+    or such a row also comes after the last backward."""
+    timeline = step.timeline
+    bare = [rows for rows in forwards if timeline.weight[rows.begin : rows.end].all()]
+    forms = {rows.of(timeline.stem).tobytes() for rows in bare}
+    late = any(rows.of(timeline.stem).tobytes() in forms for rows in step.own if rows.begin > step.last_backward)
+    return bool(bare) and (len(bare) < len(forwards) or bool(weights) or late)

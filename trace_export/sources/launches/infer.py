@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trace_export.sources.launches.forwards import SAME_STEMS, Found, passes_of
-from trace_export.sources.launches.kernel_names import Codes
+from trace_export.sources.launches.kinds import SURPLUS, leading
 from trace_export.sources.launches.likeness import MOST_KINDS, likeness
 from trace_export.sources.launches.optimizer import with_optimizers
 from trace_export.sources.launches.pieces import (
@@ -24,6 +24,7 @@ from trace_export.sources.launches.pieces import (
     join_weights,
     split,
 )
+from trace_export.sources.launches.repetition import split_weights
 from trace_export.sources.launches.step import Step
 from trace_export.sources.launches.threads import Threads
 from trace_export.sources.launches.work import Ints, Timeline, Work
@@ -89,39 +90,46 @@ def _by(timeline: Timeline, cuts: Cuts, updates: tuple[Ints, bool], boundaries: 
     passes: list[Piece] = []
     refused = []
     steps = _steps(timeline, pieces, boundaries)
-    found = [_found(timeline, own, cuts.evidence) for own in steps]
-    if found and unlike_the_rest(timeline, found):
-        found[0] = Found([piece for piece in steps[0] if piece.kind != "M"], "forwards unlike those of the other steps")
+    last = len(steps) - 1
+    ended = bool(steps) and steps[last][-1].kind == "OPT"
+    found = [_found(timeline, own, cuts.evidence, ended=n < last or ended) for n, own in enumerate(steps)]
+    for number in {0, last if not ended else 0} if found else ():
+        if unlike_the_rest(timeline, found, number):
+            certain = [piece for piece in steps[number] if piece.kind != "M"]
+            found[number] = Found(certain, "forwards unlike those of the other steps")
     for number, (own, one) in enumerate(zip(steps, found, strict=True)):
         passes += one.passes
         if one.refused:
             refused.append(Refusal(number, sum(piece.kind == "B" for piece in own), one.refused))
-    return Passes(timeline, passes, refused, len(steps), cuts.evidence)
+    return Passes(timeline, split_weights(timeline, passes), refused, len(steps), cuts.evidence)
 
 
-def _found(timeline: Timeline, own: list[Piece], evidence: Evidence) -> Found:
+def _found(timeline: Timeline, own: list[Piece], evidence: Evidence, *, ended: bool) -> Found:
     if not any(piece.kind in "BW" for piece in own):
         return Found([piece for piece in own if piece.kind == "OPT"], "")
-    return passes_of(Step(timeline, tuple(own), evidence))
+    return passes_of(Step(timeline, tuple(own), evidence, ended))
 
 
-def unlike_the_rest(timeline: Timeline, found: list[Found]) -> bool:
-    """Whether a forward of the first step is like none of the others': the capture may have begun inside that step, and
-    then forwards were seen too late to be separated from what lies before them.
+def unlike_the_rest(timeline: Timeline, found: list[Found], number: int) -> bool:
+    """Whether a forward of the step `number` is like none of the others', or begins with more products than any of
+    theirs, which are weight gradients: the capture may begin or end inside that step, and then forwards were seen too
+    late, or what follows them too early, to be separated from what lies between them.
 
     Example: forwards `g g g a b` in the first step, where those of all others are `a b`.
     """
-    first, rest = ([_forms(timeline, one) for one in part] for part in (found[:1], found[1:]))
-    known = {form.tobytes(): form for forms in rest for form in forms}
-    if not known or len(known) > MOST_KINDS:
+    own, rest = _forms(timeline, found[number : number + 1]), _forms(timeline, [*found[:number], *found[number + 1 :]])
+    if not own or not rest or len(rest) > MOST_KINDS:
         return False
-    forms = {form.tobytes(): form for form in first[0]}
-    return any(all(likeness(form, other) < SAME_STEMS for other in known.values()) for form in forms.values())
+    if max(own.values()) >= max(rest.values()) + SURPLUS:
+        return True
+    stems = [np.frombuffer(form, timeline.stem.dtype) for form in rest]
+    return any(all(likeness(np.frombuffer(f, timeline.stem.dtype), other) < SAME_STEMS for other in stems) for f in own)
 
 
-def _forms(timeline: Timeline, found: Found) -> list[Codes]:
-    """The kinds of the kernels of each forward."""
-    return [timeline.stem[piece.begin : piece.end] for piece in found.passes if piece.kind == "F"]
+def _forms(timeline: Timeline, found: list[Found]) -> dict[bytes, int]:
+    """The kinds of the kernels of each forward, and with how many products and sums it begins."""
+    forwards = [slice(p.begin, p.end) for one in found for p in one.passes if p.kind == "F"]
+    return {timeline.stem[rows].tobytes(): leading(timeline.heavy[rows]) for rows in forwards}
 
 
 def _steps(timeline: Timeline, pieces: list[Piece], boundaries: Ints) -> list[list[Piece]]:

@@ -93,11 +93,11 @@ def split_weights_from_forwards(step: Step, pieces: list[Rows]) -> list[Rows]:
         for rows in pieces
         if rows.begin < step.first_backward and step.time(rows) >= SHORT * step.usual
     ]
-    most = max((_leading(timeline.heavy[rows]) for rows in early), default=0)
+    most = max((leading(timeline.heavy[rows]) for rows in early), default=0)
     heads = {timeline.stem[rows[:HEAD]].tobytes() for rows in early}
     out: list[Rows] = []
     for rows in pieces:
-        count = _leading(rows.of(timeline.heavy)) if rows.begin > step.first_backward else 0  # type: ignore[arg-type]
+        count = leading(rows.of(timeline.heavy)) if rows.begin > step.first_backward else 0  # type: ignore[arg-type]
         cut = None
         if count >= most + SURPLUS and count < rows.end - rows.begin:
             places = range(rows.begin + count, rows.begin + count - most - 1, -1)
@@ -106,7 +106,7 @@ def split_weights_from_forwards(step: Step, pieces: list[Rows]) -> list[Rows]:
     return out
 
 
-def _leading(heavy: Bools) -> int:
+def leading(heavy: Bools) -> int:
     """How many of the first are true."""
     return int(np.argmin(np.append(heavy, False)))
 

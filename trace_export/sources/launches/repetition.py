@@ -9,7 +9,9 @@ import numpy as np
 
 from trace_export.sources.launches.kernel_names import Codes
 from trace_export.sources.launches.likeness import MOST_KINDS, likeness, places
+from trace_export.sources.launches.pieces import Piece
 from trace_export.sources.launches.step import Rows, Step
+from trace_export.sources.launches.work import Timeline
 
 ALIKE = 0.8
 """Likeness from which on a row was seen before."""
@@ -21,7 +23,8 @@ def by_repetition(step: Step) -> list[Rows] | None:
     """The forwards of a step; None where repetition does not give one for each backward.
 
     What lies between two backwards is one forward, if it also occurs before the first backward. What lies before it is
-    read as a row of such forwards. With nothing in between (GPipe) the row is cut into equal parts, if they are equal.
+    read as a row of such forwards. With nothing in between (GPipe) the row is cut into equal parts, if they are equal
+    and the capture holds all backwards of the step.
 
     Example: with three backwards, `e a b a b A B a b C D …` is `a b`, `a b`, `a b`, and `e` belongs to none.
     """
@@ -30,7 +33,7 @@ def by_repetition(step: Step) -> list[Rows] | None:
     later = [rows for rows in step.possible if rows.begin > step.first_backward]
     later = [rows for rows in later if any(_occurs(rows.of(name), other.of(name)) for other in early)]
     if not later:
-        return equal_parts(early[0], name, step.backwards) if len(early) == 1 else None
+        return equal_parts(early[0], name, step.backwards) if len(early) == 1 and step.ended else None
     units = list({rows.of(name).tobytes(): rows.of(name) for rows in later}.values())
     if len(units) > MOST_KINDS:
         return None
@@ -88,15 +91,19 @@ def tiling(row: Codes, units: Sequence[Codes], *, free: bool) -> list[tuple[int,
     return out[::-1]
 
 
-def split_weights(step: Step, weights: list[Rows]) -> list[Rows]:
-    """The weight gradients, those cut that are the usual one several times over: `x y`, `x y`, `x y x y` are four."""
+def split_weights(timeline: Timeline, passes: list[Piece]) -> list[Piece]:
+    """The passes of a process, with those weight gradients of the calling thread cut that are the usual one several
+    times over: `x y`, `x y`, `x y x y` are four."""
+    engine = np.append(0, np.cumsum(~timeline.main))
+    weights = [p for p in passes if p.kind == "W" and engine[p.begin] == engine[p.end]]
     if len(weights) < LEAST_WEIGHTS:
-        return weights
-    name = step.timeline.name
-    usual = np.frombuffer(Counter(rows.of(name).tobytes() for rows in weights).most_common(1)[0][0], name.dtype)
-    out: list[Rows] = []
-    for rows in weights:
-        times = (rows.end - rows.begin) // len(usual)
-        parts = equal_parts(rows, name, times) if times > 1 else None
-        out += parts if parts and np.array_equal(parts[0].of(name), usual) else [rows]
-    return out
+        return passes
+    name = timeline.name
+    usual = np.frombuffer(Counter(name[p.begin : p.end].tobytes() for p in weights).most_common(1)[0][0], name.dtype)
+    parts: dict[int, list[Piece]] = {}
+    for piece in weights:
+        times = (piece.end - piece.begin) // len(usual)
+        cut = equal_parts(Rows(piece.begin, piece.end), name, times) if times > 1 else None
+        if cut and np.array_equal(cut[0].of(name), usual):
+            parts[piece.begin] = [Piece("W", *rows) for rows in cut]
+    return [part for piece in passes for part in parts.get(piece.begin, [piece])]

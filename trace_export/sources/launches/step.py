@@ -29,11 +29,13 @@ LITTLE = 4 * SHORT
 
 @dataclass(frozen=True)
 class Step:
-    """`pieces` from the end of one optimizer to that of the next. `evidence`: what they were cut by."""
+    """`pieces` from the end of one optimizer to that of the next. `evidence`: what they were cut by. `ended`: the
+    capture does not end inside the step."""
 
     timeline: Timeline
     pieces: tuple[Piece, ...]
     evidence: Evidence
+    ended: bool = True
 
     @cached_property
     def backwards(self) -> int:

@@ -13,9 +13,10 @@ def trim(step: Step, forwards: list[Rows]) -> list[Rows]:
     """The forwards without what does not belong to them.
 
     Off come counters of tokens at either end; a kernel that stands before some forwards and after others; and what
-    precedes the usual row in a form that occurs once.
+    precedes the usual row in a form that occurs once. What the first forward begins with does not count: the capture
+    may begin inside it.
 
-    Example: `n a b`, `a b n`, `a b`, `z a b` are four times `a b`.
+    Example: `a b`, `n a b`, `a b n`, `z a b` are four times `a b`.
     """
     timeline = step.timeline
     between = _between(step, forwards)
@@ -34,10 +35,10 @@ def trim(step: Step, forwards: list[Rows]) -> list[Rows]:
 
 
 def _between(step: Step, forwards: list[Rows]) -> set[int]:
-    """Names, no products, that stand first in some forwards and last in others."""
+    """Names, no products, that stand first in some forwards but the first of all, and last in others."""
     name, product = step.timeline.name, step.timeline.names.product
     ends = [(int(name[rows.begin]), int(name[rows.end - 1])) for rows in forwards if rows.end - rows.begin > 2]
-    both = {first for first, _ in ends} & {last for _, last in ends}
+    both = {first for first, _ in ends[1:]} & {last for _, last in ends}
     return {n for n in both if not product[n] and any((first == n) != (last == n) for first, last in ends)}
 
 
