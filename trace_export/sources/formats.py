@@ -158,6 +158,16 @@ FORMATS: tuple[Format, ...] = (
         guide="kineto",
     ),
     Format(
+        kind="span_table",
+        command="spans",
+        title="span tables of hosts",
+        files="*.spans.parquet",
+        detector="trace_export.sources.spans.find:host_tables",
+        reader="trace_export.sources.spans.host_table",
+        speed=Speed(blocks=20),
+        guide="spans",
+    ),
+    Format(
         kind="operation_table",
         command="spans",
         title="Operation tables of the straggler study",

@@ -8,7 +8,7 @@ import polars as pl
 
 from trace_export.errors import SourceError, in_column, path_text
 from trace_export.files import is_file, open_file
-from trace_export.model import HOSTS, RANKS, SPANS, Profile, conform
+from trace_export.model import COLLECTIVES, HOSTS, RANKS, SPANS, Profile, conform
 from trace_export.sources.folders import ALONE
 from trace_export.sources.ranges.dialects import run_facts
 from trace_export.sources.shared import csv_table
@@ -20,6 +20,8 @@ SUFFIXES = (".parquet", ".csv")
 NEEDED = ("rank", "kind", "start_ns", "end_ns")
 NUMBERED = {"id", "replica"}
 """What the program numbers itself, whatever a column of this name holds."""
+NO_HOST = "unknown"
+"""The host of ranks of which the table names none."""
 REMEDY = "give a table that trace-export wrote with --format parquet or csv"
 
 
@@ -39,7 +41,8 @@ def read_foreign(path: Path, columns: Columns | None, options: ReadOptions) -> P
 
 
 def read(path: Path) -> Profile:
-    """The blocks, ranks and hosts in the table. Its steps count as of one run: it has no column for the run.
+    """The blocks, ranks and hosts in the table, and where it has a column `group`, its collectives, the rows that name
+    one. Its steps count as of one run: it has no column for the run.
 
     Raises SourceError when the file is no such table.
     """
@@ -48,26 +51,33 @@ def read(path: Path) -> Profile:
         missing = [name for name in NEEDED if name not in table.columns]
         if missing:
             raise SourceError(path, f"is not a span table: it has no column {missing[0]}", REMEDY)
-        spans = conform(table, SPANS).with_columns(pl.col("run").fill_null(0))
+        collective = (
+            table["group"].is_not_null() if "group" in table.columns else pl.repeat(False, len(table), eager=True)
+        )
+        collectives = conform(table.filter(collective), COLLECTIVES)
+        spans = conform(table.filter(~collective), SPANS).with_columns(pl.col("run").fill_null(0))
         ranks = conform(table, RANKS).unique("rank", keep="first", maintain_order=True).sort("rank")
     except OSError as error:
         raise SourceError(path, f"cannot be read ({error.strerror or 'damaged'})", REMEDY) from error
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise SourceError(path, f"cannot be read as a span table{in_column(error)}", REMEDY) from error
-    if spans.select(pl.any_horizontal(pl.col("rank", "start_ns", "end_ns").is_null()).any()).item():
+    if table.select(pl.any_horizontal(pl.col("rank", "start_ns", "end_ns").is_null()).any()).item():
         raise SourceError(path, "is not a span table: a row has no rank or no time", REMEDY)
     stage_origin = pl.when(pl.col("stage").is_not_null()).then(pl.lit("recorded"))
     ranks = ranks.with_columns(
-        pl.col("host").fill_null("unknown"), kind=pl.lit("table"), source=pl.lit(path_text(path)),
+        pl.col("host").fill_null(NO_HOST), kind=pl.lit("table"), source=pl.lit(path_text(path)),
         rank_origin=pl.lit("recorded"), stage_origin=stage_origin,
     )  # fmt: skip
     hosts = ranks.select("host", label="host").unique(maintain_order=True).with_row_index("machine")
-    return Profile(hosts=conform(hosts, HOSTS), ranks=ranks, spans=spans, declared=run_facts(spans["marker"]))
+    return Profile(
+        hosts=conform(hosts, HOSTS), ranks=ranks, spans=spans, collectives=collectives,
+        declared=run_facts(spans["marker"]),
+    )  # fmt: skip
 
 
 def _columns(path: Path) -> pl.DataFrame:
     """The columns of the file that a span table has."""
-    known = {*SPANS, *RANKS} - NUMBERED
+    known = {*SPANS, *RANKS, *COLLECTIVES} - NUMBERED
     if path.suffix == ".csv":
         table = csv_table.scan(path)
         return table.select(name for name in table.collect_schema().names() if name in known).collect()

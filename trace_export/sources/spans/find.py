@@ -8,6 +8,7 @@ from pathlib import Path
 from trace_export.files import Unpacked
 from trace_export.sources.folders import Folder, Found, host_of
 from trace_export.sources.source import Source
+from trace_export.sources.spans.host_table import SUFFIX
 
 OPERATIONS = re.compile(r"trace-(?P<job>.+)\.parquet")
 STAGE = re.compile(r"pp_rank_(\d{1,6})\.json")
@@ -42,6 +43,15 @@ def megascan(root: Path, folders: list[Folder]) -> Found:
         Source("megascan", folder.path / name, host_of(root, folder.path), machine)
         for machine, folder in enumerate(folders)
         for name in folder.files if name.endswith(".json") and _is_megascan(folder.path / name)
+    ))  # fmt: skip
+
+
+def host_tables(root: Path, folders: list[Folder]) -> Found:
+    """Span tables of some ranks each: `NAME.spans.parquet`, on the host NAME where the table does not say it."""
+    paths = [folder.path / name for folder in folders for name in folder.files if name.endswith(SUFFIX)]
+    return Found(tuple(
+        Source("span_table", path, host_of(root, path.with_name(path.name.removesuffix(SUFFIX))), machine)
+        for machine, path in enumerate(paths)
     ))  # fmt: skip
 
 

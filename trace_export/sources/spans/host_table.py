@@ -1,0 +1,52 @@
+"""A span table of some ranks, `NAME.spans.parquet`: one of several in a folder, one for each host, say.
+
+Its columns are those of the one table that `--format parquet` writes, but its times are in the clock of its host, and
+are aligned with those of the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from trace_export.errors import SourceError, in_column
+from trace_export.files import open_file
+from trace_export.model import INT, Profile, conform
+from trace_export.sources import span_table
+from trace_export.sources.source import ReadOptions, Source
+
+SUFFIX = ".spans.parquet"
+PLACES = ("rank", "stage", "dp", "tp", "cp")
+
+
+def read(source: Source, options: ReadOptions) -> Profile:
+    """Blocks and collectives of the table. Raises SourceError."""
+    profile = span_table.read(source.path)
+    ranks = profile.ranks.with_columns(kind=pl.lit(source.kind))
+    hosts = profile.hosts.with_columns(machine=pl.lit(source.machine, INT))
+    if (ranks["host"] == span_table.NO_HOST).any():
+        name = pl.lit(source.host)
+        ranks, hosts = ranks.with_columns(host=name), hosts.head(1).with_columns(host=name, label=name)
+    if options.ranks is None:
+        return replace(profile, hosts=hosts, ranks=ranks)
+    wanted = options.ranks.holds("rank")
+    spans, collectives = profile.spans.filter(wanted), profile.collectives.filter(wanted)
+    return replace(profile, hosts=hosts, ranks=ranks.filter(wanted), spans=spans, collectives=collectives)
+
+
+def places(path: Path) -> pl.DataFrame:
+    """rank, stage, dp, tp, cp of the ranks in the table, null where it does not say. Raises SourceError."""
+    try:
+        with open_file(path) as file:
+            there = [name for name in pl.read_parquet_schema(file) if name in PLACES]
+            if "rank" not in there:
+                raise SourceError(path, "is not a span table: it has no column rank", span_table.REMEDY)
+            file.seek(0)
+            found = pl.read_parquet(file, columns=there).drop_nulls("rank").unique("rank", keep="first").sort("rank")
+            return conform(found, dict.fromkeys(PLACES, INT))
+    except OSError as error:
+        raise SourceError(path, f"cannot be read ({error.strerror or 'damaged'})", span_table.REMEDY) from error
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise SourceError(path, f"cannot be read as a span table{in_column(error)}", span_table.REMEDY) from error
