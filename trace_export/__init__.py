@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from trace_export.api import (
         Compared,
         Exported,
+        Overviewed,
         Reported,
         Simulation,
         compare,
@@ -36,10 +37,11 @@ if TYPE_CHECKING:
         export,
         inspect,
         load,
+        overview,
         report,
         simulate,
     )
-    from trace_export.choices import Align, ColorBy, CostName, Detail, Format, Legend, Theme, Tracks
+    from trace_export.choices import Align, ColorBy, CostName, Detail, Format, Legend, OverviewFormat, Theme, Tracks
     from trace_export.clocks.fit import ClockFit, fit_clocks
     from trace_export.clocks.problem import ClockSettings
     from trace_export.errors import (
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from trace_export.model import Declared, Interpretation, KernelFile, Note, Plan, Profile, Recognition
+    from trace_export.scale.build import Overview
     from trace_export.schedules.simulate import Costs
     from trace_export.selection import Window
     from trace_export.workflow.arguments import Inputs, NumberSet
@@ -71,11 +74,14 @@ _HOMES = {
     "analysis.formulas": ("ClosedForm",),
     "analysis.theory": ("Theory",),
     "api": (
-        "Compared", "Exported", "Reported", "Simulation", "compare", "draw_schedules", "export", "inspect", "load",
-        "report", "simulate",
+        "Compared", "Exported", "Overviewed", "Reported", "Simulation", "compare", "draw_schedules", "export",
+        "inspect", "load", "overview", "report", "simulate",
     ),
+    "scale.build": ("Overview",),
     "workflow.arguments": ("Inputs", "NumberSet"),
-    "choices": ("Align", "ColorBy", "CostName", "Detail", "Format", "Legend", "Table", "Theme", "Tracks"),
+    "choices": (
+        "Align", "ColorBy", "CostName", "Detail", "Format", "Legend", "OverviewFormat", "Table", "Theme", "Tracks",
+    ),
     "analysis.critical_path": ("CriticalPath",),
     "analysis.step_time": ("StepTime",),
     "analysis.what_if": ("Slowdown",),
@@ -121,6 +127,9 @@ __all__ = [
     "NothingToExportError",
     "NumberSet",
     "OutputError",
+    "Overview",
+    "OverviewFormat",
+    "Overviewed",
     "Place",
     "Plan",
     "Profile",
@@ -150,6 +159,7 @@ __all__ = [
     "fit_clocks",
     "inspect",
     "load",
+    "overview",
     "report",
     "simulate",
 ]

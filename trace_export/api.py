@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from trace_export.choices import Align, ColorBy, Detail, Format, Infer, Table, Tracks
+from trace_export.choices import Align, ColorBy, Detail, Format, Infer, OverviewFormat, Table, Tracks
 from trace_export.errors import UsageError
 from trace_export.model import Declared
 from trace_export.selection import Window
@@ -30,10 +30,11 @@ from trace_export.writers.pictures.style import FigureStyle
 if TYPE_CHECKING:
     from trace_export.analysis.compare import Comparison
     from trace_export.analysis.report import Report
+    from trace_export.scale.build import Overview
 
 __all__ = [
-    "Compared", "Exported", "FigureStyle", "Inspection", "Reported", "Run", "Simulation", "Window", "compare",
-    "draw_schedules", "export", "inspect", "load", "report", "simulate",
+    "Compared", "Exported", "FigureStyle", "Inspection", "Overviewed", "Reported", "Run", "Simulation", "Window",
+    "compare", "draw_schedules", "export", "inspect", "load", "overview", "report", "simulate",
 ]  # fmt: skip
 
 
@@ -240,6 +241,60 @@ def report(
         progress=arguments.progress(progress, "progress", silent),
     )
     return Reported(run, run.report(), tuple(files))
+
+
+@dataclass(frozen=True)
+class Overviewed:
+    """What `overview` did: the overview, and the files that it wrote."""
+
+    overview: Overview
+    files: tuple[Path, ...]
+
+
+def overview(
+    log_dir: Inputs = None,
+    path: str | PathLike[str] | None = None,
+    formats: str | Sequence[OverviewFormat] = "html",
+    *,
+    force: bool = False,
+    family: str | None = None,
+    follow_links: bool = False,
+    ranks: NumberSet = None,
+    steps: NumberSet = None,
+    pp: int | None = None,
+    tp: int | None = None,
+    dp: int | None = None,
+    cp: int | None = None,
+    host_ranges: bool = False,
+    markers: str | Sequence[str] = (),
+    infer: Infer = "auto",
+    align: Align | PathLike[str] | str = "auto",
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    progress: Progress | None = None,
+) -> Overviewed:
+    """A run of any number of ranks: each pipeline replica is read, aligned and measured by itself, and what comes back
+    is compared. See `trace_export.Overview`.
+
+    `path`: the folder of the `formats` (html, parquet), or the page; None: the folder that was read. Of `ranks` the
+    replicas with one of them are read. Other parameters as in `load`. Raises UsageError, NothingToExportError where no
+    replica can be read or the number of stages is not known, OutputError.
+    """
+    from trace_export.scale import requests as overviews
+
+    options = load_options(
+        log_dir, family=family, follow_links=follow_links, ranks=ranks, pp=pp, tp=tp, dp=dp, cp=cp,
+        host_ranges=host_ranges, markers=markers, infer=infer, jobs=jobs, scheduler=scheduler,
+    )  # fmt: skip
+    wanted = requests.Request(options, align_options(align, None, None), selection(steps, None, None))
+    found, files = overviews.overview(
+        wanted,
+        arguments.choices(formats, "formats", OverviewFormat),
+        arguments.path_or_none(path, "path"),
+        force=arguments.flag(force, "force"),
+        progress=arguments.progress(progress, "progress", silent),
+    )
+    return Overviewed(found, tuple(files))
 
 
 @dataclass(frozen=True)

@@ -24,3 +24,5 @@ Theme = Literal["auto", "light", "dark", "print", "grayscale", "colorblind"]
 """The colours of a picture."""
 Legend = Literal["above", "below", "none"]
 """Where a picture says what its colours mean."""
+OverviewFormat = Literal["html", "parquet"]
+"""What an overview is written as: one page, or its tables."""

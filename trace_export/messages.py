@@ -288,6 +288,12 @@ NOTES: dict[str, Explanation] = {
         "Paddle repeated the times of the step before. These records were left out.",
         "Nothing.",
     ),
+    "replicas-from-sizes": Explanation(
+        "An overview reads each replica by itself, so the stage and the replica of every rank are worked out first, "
+        "from the sizes of the run: those of the options, those that the profiles record, or those that the order of "
+        "the blocks in a sample shows.",
+        "If the number of stages is wrong, give `--pp`, `--tp` and `--dp`.",
+    ),
     "report-exported": Explanation(
         "The source is a report (`.nsys-rep`), which only `nsys` can read: `nsys export` was run on it, and its result "
         "removed afterwards.",

@@ -113,9 +113,7 @@ def tables(items: Sequence[ReportTable]) -> None:
 
 def verdict(name: str, report: Report) -> None:
     """What was measured, and the answer, each sentence from a line of its own and the first one in bold."""
-    out = console()
-    paragraph(out, f"{name}: {report.heading}", style="dim")
-    out.print()
+    lead(f"{name}: {report.heading}")
     sentences([sentence.text for sentence in report.verdict])
 
 
@@ -125,6 +123,22 @@ def sentences(texts: Sequence[str]) -> None:
     for number, sentence in enumerate(texts):
         paragraph(out, sentence, style=None if number else "bold")
     out.print()
+
+
+def lead(text: str) -> None:
+    """What was measured, above the answer."""
+    out = console()
+    paragraph(out, text, style="dim")
+    out.print()
+
+
+def lines(texts: Sequence[str]) -> None:
+    """Each text on a line of its own, and an empty line after them."""
+    out = console()
+    for each in texts:
+        out.print(printable(each))
+    if texts:
+        out.print()
 
 
 def text(document: str) -> None:
@@ -197,6 +211,14 @@ def errors(items: Sequence[TraceExportError], debug: bool = False) -> None:
         for error in alike:
             for traceback in getattr(error, "__notes__", ()) if debug else ():
                 out.print("\n".join(map(printable, traceback.splitlines())))
+
+
+def lost(rows: Sequence[tuple[str, str, int]], sources: int) -> None:
+    """One line for each reason (what is wrong, the first error, how many sources) why some of `sources` are missing."""
+    out = console(error=True)
+    for _, first, count in rows:
+        out.print("error: ", style="red", end="")
+        out.print(printable(first) + (f" (the same for {count - 1} more of {sources} sources)" if count > 1 else ""))
 
 
 def _by_reason(items: Sequence[TraceExportError]) -> list[list[TraceExportError]]:

@@ -1,0 +1,145 @@
+"""Overviews: what they name, that their figures are those of a run read whole, and what they say is missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import trace_export
+from samples.generators.paddle import Job, write_logs
+from tests.support.command import command
+from tests.support.many_ranks import ManyRanks, write
+from trace_export.analysis.bubbles import Bubbles
+
+SMALL = ManyRanks(stages=4, tensor=2, replicas=16, microbatches=8)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ManyRanks]:
+    """128 ranks on 64 hosts, with exceptions."""
+    folder, run = tmp_path_factory.mktemp("many"), SMALL.with_exceptions()
+    write(folder, run)
+    return folder, run
+
+
+def named(exceptions: pl.DataFrame, kind: str, *columns: str) -> list[tuple[object, ...]]:
+    return sorted(exceptions.filter(pl.col("kind") == kind).select(columns).rows())
+
+
+@pytest.mark.parametrize("sizes", [{}, {"pp": 4, "tp": 2}], ids=["as recorded", "as specified"])
+def test_exactly_what_was_planted_is_named(
+    planted: tuple[Path, ManyRanks], tmp_path: Path, sizes: dict[str, int]
+) -> None:
+    folder, run = planted
+    found = trace_export.overview(folder, tmp_path, jobs=1, **sizes).overview  # type: ignore[arg-type]
+    wrong, exceptions = run.planted, found.exceptions
+    assert named(exceptions, "slow-rank", "rank") == [(rank,) for rank in sorted(wrong.ranks)]
+    links = [tuple(sorted(link)) for link in named(exceptions, "slow-link", "rank", "to_rank")]  # type: ignore[type-var]
+    assert sorted(links) == sorted(wrong.links)
+    assert named(exceptions, "drifting-clock", "host") == [(host,) for host in wrong.hosts]
+    assert named(exceptions, "settings", "replica") == [(replica,) for replica in wrong.replicas]
+    assert exceptions.height == 11
+    assert found.replicas.filter(pl.col("cohort") == 0).height == run.replicas - 1
+
+
+def test_nothing_is_named_where_nothing_is_wrong(tmp_path: Path) -> None:
+    write(tmp_path / "logs", ManyRanks(stages=4, tensor=2, replicas=8, microbatches=8, seed=5))
+    found = trace_export.overview(tmp_path / "logs", tmp_path, jobs=1).overview
+    assert found.exceptions.is_empty()
+    assert found.replicas["cohort"].to_list() == [0] * 8
+
+
+def test_a_replica_of_which_every_rank_is_slow_is_named_instead_of_its_ranks(tmp_path: Path) -> None:
+    run = ManyRanks(stages=2, tensor=2, replicas=8, microbatches=6)
+    slow = [run.rank(stage, 3, tensor) for stage in range(2) for tensor in range(2)]
+    write(tmp_path / "logs", ManyRanks(**{**vars(run), "planted": type(run.planted)(ranks=tuple(slow))}))
+    found = trace_export.overview(tmp_path / "logs", tmp_path, jobs=1).overview
+    assert found.exceptions.select("kind", "replica").rows() == [("slow-replica", 3)]
+    assert found.exceptions["ratio"].to_list() == pytest.approx([1.3], rel=0.01)
+    assert found.replicas.filter(pl.col("cohort") == 1)["replica"].to_list() == [3]
+
+
+JOBS = {
+    "tensor and data parallel": Job(2, 6, tensor=2, data=4, machines=2, clock_errors_us=(0, 3_000)),
+    "one replica": Job(4, 8, machines=2, clock_errors_us=(0, 3_000)),
+    "replicas on all machines": Job(2, 4, data=6, machines=3, clock_errors_us=(0, 900, -500)),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_places_and_figures_are_those_of_a_run_read_whole(tmp_path: Path, name: str) -> None:
+    """No size is given: a sample of the logs shows the stages, and which ranks are tensor-parallel peers."""
+    write_logs(tmp_path / "logs", JOBS[name])
+    found = trace_export.overview(tmp_path / "logs", tmp_path, jobs=1).overview
+    run = trace_export.load(tmp_path / "logs").align()
+    places = run.ranks.select("rank", replica="dp", stage="stage", tp="tp").sort("rank")
+    assert_frame_equal(found.ranks.select("rank", "replica", "stage", "tp"), places)
+    ranks = Bubbles(run.profile).ranks.select("rank", "step", "busy_ns").sort("rank", "step")
+    cells = found.cells.select("rank", "step", "busy_ns").sort("rank", "step")
+    joined = cells.join(ranks, on=["rank", "step"], suffix="_whole")
+    assert joined.height == cells.height == ranks.height
+    apart = (joined["busy_ns"] - joined["busy_ns_whole"]).abs()
+    assert apart.max() <= 2  # ns, by the rounding of a drift
+
+
+def test_one_replica_has_the_bubbles_of_its_run(tmp_path: Path) -> None:
+    write_logs(tmp_path / "logs", JOBS["one replica"])
+    found = trace_export.overview(tmp_path / "logs", tmp_path, jobs=1).overview
+    steps = trace_export.load(tmp_path / "logs").align().report().steps
+    assert found.steps["bubble"].to_list() == pytest.approx(steps["bubble"].to_list(), rel=1e-9)
+    assert found.steps["pipeline_ns"].to_list() == steps["pipeline_ns"].to_list()
+
+
+def test_sources_that_cannot_be_read_are_counted_by_reason(planted: tuple[Path, ManyRanks], tmp_path: Path) -> None:
+    folder, run = tmp_path / "logs", SMALL
+    write(folder, run)
+    for node in (3, 9, 40):
+        (folder / f"node{node:05}" / "blocks.spans.parquet").write_bytes(b"PAR1 cut off")
+    done = command("overview", folder, "--out", tmp_path / "out", "--pp", 4, "--tp", 2, "--jobs", 1)
+    assert done.returncode == 3
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert "node00003/blocks.spans.parquet" in errors[0]
+    assert errors[0].endswith("(the same for 2 more of 64 sources)")
+    page = (tmp_path / "out" / "pipeline_overview.html").read_text(encoding="utf-8")
+    assert "3 of 64 sources (4.69%) could not be read" in page
+
+
+def test_the_number_of_processes_changes_no_byte(planted: tuple[Path, ManyRanks], tmp_path: Path) -> None:
+    folder, _ = planted
+    for jobs in (1, 3):
+        trace_export.overview(folder, tmp_path / str(jobs), ["html", "parquet"], jobs=jobs)
+    written = [{path.name: path.read_bytes() for path in (tmp_path / str(jobs)).iterdir()} for jobs in (1, 3)]
+    assert written[0] == written[1]
+    assert len(written[0]) == 10
+
+
+def test_of_some_ranks_their_replicas_are_read(planted: tuple[Path, ManyRanks], tmp_path: Path) -> None:
+    folder, run = planted
+    ranks = [run.rank(0, 5, 1), run.rank(2, 7, 0)]
+    found = trace_export.overview(folder, tmp_path, ranks=ranks, steps=1, jobs=1).overview
+    assert found.replicas["replica"].to_list() == [5, 7]
+    assert found.cells["step"].unique().to_list() == [1]
+
+
+def test_json_has_the_figures_of_the_tables(planted: tuple[Path, ManyRanks], tmp_path: Path) -> None:
+    folder, run = planted
+    done = command("overview", folder, "--out", tmp_path, "--format", "parquet", "--json", "--jobs", 1)
+    document = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert document["ranks"] == run.ranks
+    assert document["exceptions"] == pl.read_parquet(tmp_path / "pipeline_overview.exceptions.parquet").to_dicts()
+    assert document["verdict"][0] == (
+        "1 replica with other settings, 7 slow ranks, 2 slow links and 1 host with a drifting clock."
+    )
+
+
+def test_one_table_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    write_logs(tmp_path / "logs", JOBS["one replica"])
+    trace_export.export(tmp_path / "logs", tmp_path / "blocks.parquet", "parquet")
+    with pytest.raises(trace_export.UsageError, match="is one table; use trace-export report for it"):
+        trace_export.overview(tmp_path / "blocks.parquet", tmp_path)

@@ -1,0 +1,94 @@
+"""The page of an overview in a real browser: from a file, without a request, wide and narrow, bright and dark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import polars as pl
+import pytest
+from playwright.sync_api import Browser
+
+import trace_export
+from tests.support.browser import browser, opened
+from tests.support.many_ranks import ManyRanks, write
+from trace_export.writers.overview import heat_map
+from trace_export.writers.overview.heat_map import Quantity
+
+__all__ = ["browser"]
+
+BUSY = Quantity("busy", "busy time", "×")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("overview")
+    write(folder / "logs", ManyRanks(stages=4, tensor=2, replicas=16, microbatches=8).with_exceptions())
+    return trace_export.overview(folder / "logs", folder / "page.html", jobs=1).files[0]
+
+
+@pytest.mark.parametrize("look", ["light", "dark"])
+@pytest.mark.parametrize("width", [1600, 380])
+def test_the_page_opens_from_a_file_and_fits(browser: Browser, page: Path, width: int, look: str) -> None:
+    with opened(browser, page, viewport={"width": width, "height": 900}, color_scheme=look) as tab:
+        tab.locator("#state", has_text="128 of 128 ranks").wait_for()
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        assert tab.locator("h2").all_inner_texts()[:3] == ["Exceptions", "Ranks and steps", "Stages"]
+
+
+def test_a_link_shows_the_rank_and_zooming_out_shows_all(browser: Browser, page: Path) -> None:
+    with opened(browser, page) as tab:
+        row = tab.locator("tr", has_text="slow rank").first
+        rank = row.locator("td").nth(3).inner_text()
+        row.locator("a.place").click()
+        tab.locator("#state", has_text="25 of 128 ranks").wait_for()
+        box = tab.locator("#heat").bounding_box()
+        assert box is not None
+        tab.mouse.move(box["x"] + 300, box["y"] + 20 + (box["height"] - 20) / 2)
+        assert tab.locator("#tip").inner_text().startswith(f"rank {rank} ·")
+        assert "busy time, by the median of the stage: 1.3" in tab.locator("#tip").inner_text()
+        tab.locator("#all").click()
+        tab.locator("#state", has_text="128 of 128 ranks").wait_for()
+
+
+def test_each_pixel_shows_the_slowest_of_its_ranks(browser: Browser, page: Path) -> None:
+    """Seen from far, 128 ranks on 20 pixels, the seven slow ranks are still there."""
+    with opened(browser, page) as tab:
+        tab.locator("#heat").evaluate("heat => { heat.style.height = '40px'; }")
+        tab.locator("#state", has_text="to a pixel").wait_for()
+        bright = tab.locator("#heat").evaluate("""heat => {
+            const pixels = heat.getContext("2d").getImageData(200, 20, 1, heat.height - 20).data;
+            return Array.from({ length: heat.height - 20 }, (_, y) => pixels[4 * y] > 200).filter(Boolean).length;
+        }""")
+        assert bright >= 6
+
+
+def test_more_ranks_and_steps_than_fit_share_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heat_map, "MOST_BYTES", 100)
+    monkeypatch.setattr(heat_map, "MOST_COLUMNS", 2)
+    busy = [1.0, 1.1, 1.2, 1.0] * 10
+    busy[22] = 3.0
+    cells = pl.DataFrame({
+        "rank": [rank for rank in range(10) for _ in range(4)], "run": [0] * 40, "step": [0, 1, 2, 3] * 10,
+        "replica": [0] * 40, "stage": [0] * 40, "busy": busy,
+    })  # fmt: skip
+    ranks = pl.DataFrame({"rank": range(10), "host": ["a"] * 10})
+    found = heat_map.heat_map(cells, ranks, [BUSY])
+    assert (found.fold, found.columns_fold) == (2, 2)
+    assert found.data["columns"] == ["0 … 1", "2 … 3"]
+    assert found.data["rows"] == 5
+    assert found.of_rank(5) == (2, 3)
+    values = found.data["quantities"][0]
+    assert (values["low"], values["high"]) == (1.1, 3.0)
+
+
+def test_the_page_stays_below_five_megabytes() -> None:
+    """Of the largest map that is not folded, and of a larger one."""
+    for count in (150_000, 400_000):
+        cells = pl.DataFrame({
+            "rank": range(count), "run": [0] * count, "step": [0] * count, "replica": range(count),
+            "stage": [0] * count, "busy": [n % 7 / 7 for n in range(count)],
+        })  # fmt: skip
+        ranks = pl.DataFrame({"rank": range(count), "host": ["host"] * count})
+        found = heat_map.heat_map(cells, ranks, [BUSY])
+        assert len(orjson.dumps(found.data)) < 4_600_000

@@ -1,0 +1,99 @@
+"""The files of an overview: one page, and its tables as Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from trace_export.choices import OverviewFormat
+from trace_export.scale import words
+from trace_export.scale.build import Overview
+from trace_export.writers.outputs import Outputs
+from trace_export.writers.overview.heat_map import HeatMap, Quantity, heat_map
+from trace_export.writers.overview.page import Contents, Table, page
+from trace_export.writers.paths import output_folder
+from trace_export.writers.tables import write_frame
+
+STEM = "pipeline_overview"
+TABLES = ("cells", "ranks", "replicas", "bands", "steps", "exceptions", "links", "hosts", "failures")
+QUANTITIES = (
+    Quantity("busy", "busy time, by the median of the stage", "×"),
+    Quantity("idle", "idle share (bubble)", "%", 100.0),
+    Quantity("waiting", "waiting share", "%", 100.0),
+    Quantity("pipeline_ns", "pipeline time of the replica", "ms", 1e-6),
+    Quantity("behind_ns", "start behind the first replica", "ms", 1e-6),
+)
+
+
+def planned(formats: Sequence[OverviewFormat], out: Path | None, log_dir: Path) -> list[Path]:
+    """The files that `write` writes."""
+    folder = output_folder(out, log_dir)
+    tables = [folder / f"{STEM}.{name}.parquet" for name in TABLES] if "parquet" in formats else []
+    return [*([_page(out, log_dir)] if "html" in formats else []), *tables]
+
+
+def _page(out: Path | None, log_dir: Path) -> Path:
+    return out if out is not None and out.suffix == ".html" else output_folder(out, log_dir) / f"{STEM}.html"
+
+
+def write(
+    found: Overview, name: str, formats: Sequence[OverviewFormat], out: Path | None, log_dir: Path, outputs: Outputs
+) -> None:
+    """Writes the overview of the run called `name`. Raises OutputError, UsageError."""
+    if "html" in formats:
+        with outputs.file(_page(out, log_dir)) as temporary:
+            temporary.write_text(page(_contents(found, name)), encoding="utf-8")
+    for table in TABLES if "parquet" in formats else ():
+        with outputs.file(output_folder(out, log_dir) / f"{STEM}.{table}.parquet") as temporary:
+            write_frame(getattr(found, table), temporary)
+
+
+def _contents(found: Overview, name: str) -> Contents:
+    cells = heat_map(found.cells, found.ranks, QUANTITIES)
+    ms = [(pl.col(f"{column}_ns") / 1e6).alias(column) for column in ("p5", "p50", "p95", "max")]
+    failures = words.failure_rows(found)
+    return Contents(
+        title=f"Pipeline overview: {name}",
+        heading=words.heading(found),
+        sentences=words.sentences(found),
+        warning=words.missing(found),
+        first=[Table("Exceptions", words.exception_rows(found), _THRESHOLDS, places=_places(found, cells))],
+        map=cells,
+        bands=found.bands.select("stage", *ms),
+        tables=[
+            Table("", words.stage_rows(found)),
+            Table("Replicas that behave alike", words.cohort_rows(found), _cohort_note(found)),
+            Table("Steps", words.step_rows(found), _STEPS),
+            *([Table("Not read", failures)] if failures.height else []),
+        ],
+    )
+
+
+_THRESHOLDS = (
+    "Compared with the same stage, or the same link, of the other replicas: blocks that take more than 1.1 times as "
+    "long, transfers that take more than 1.5 times as long, and that stand out of the scatter of their peers."
+)
+_STEPS = (
+    "step: from the first block of a replica to that of the next step; pipeline: from its first block to its last; "
+    "medians over the replicas, and the longest."
+)
+
+
+def _cohort_note(found: Overview) -> str:
+    typical = "" if found.representative is None else f" Replica {found.representative} is most like the others."
+    alike = (
+        "The same micro-batches and order of blocks, and work that takes as long as that of the next one within 3 %."
+    )
+    return alike + typical
+
+
+def _places(found: Overview, cells: HeatMap) -> dict[int, tuple[int, int]]:
+    """Where the map has the rank, or else the replica, of each exception."""
+    places = {}
+    for row, (rank, replica) in enumerate(found.exceptions.select("rank", "replica").iter_rows()):
+        place = cells.of_rank(rank) if rank is not None else None if replica is None else cells.of_replica(replica)
+        if place is not None:
+            places[row] = place
+    return places

@@ -1,0 +1,164 @@
+"""One part of a run, from its sources to its summary: read, interpret, align, analyse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import polars as pl
+
+from trace_export.analysis.bubbles import Bubbles
+from trace_export.analysis.stragglers import rank_work, slow_links
+from trace_export.choices import Align
+from trace_export.clocks import align, two_levels
+from trace_export.errors import NothingToExportError, SourceError, TraceExportError
+from trace_export.model import (
+    INT,
+    RANK_STEP_KEY,
+    REAL,
+    STEPS,
+    TEXT,
+    WORK_KINDS,
+    Declared,
+    Profile,
+    conform,
+)
+from trace_export.pipeline import completeness
+from trace_export.pipeline.interpret import interpret
+from trace_export.scale.parts import Part
+from trace_export.scale.summary import FAILURES, LINKS, RANK_STEPS, RANKS, REPLICAS, Summary, by_code
+from trace_export.selection import Selection, select
+from trace_export.sources.merge import merge
+from trace_export.sources.read import read
+from trace_export.sources.source import ReadOptions
+from trace_export.workers.attempt import attempt
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to do with each part."""
+
+    options: ReadOptions
+    align: Align | Path
+    selection: Selection
+
+
+def read_part(part: Part, task: Task) -> tuple[Profile, list[TraceExportError]]:
+    """The part interpreted and aligned, and the errors of sources that cannot be read.
+
+    Raises the error of a source where none has a block, AlignmentError.
+    """
+    results = [attempt(lambda source: read(source, task.options), source) for source in part.sources]
+    profile, refused = merge(result for result in results if isinstance(result, Profile))
+    failures = [*(r for r in results if isinstance(r, TraceExportError)), *refused]
+    if profile.spans.is_empty():
+        raise failures[0] if failures else NothingToExportError(f"{part.path}: no pipeline block here")
+    profile = interpret(_placed(profile, part), Declared())
+    return align.align(profile, task.align), failures
+
+
+def summarise(part: Part, task: Task) -> Summary:
+    """The summary of a part. Raises as `read_part` does."""
+    profile, failures = read_part(part, task)
+    axis = two_levels.axes(profile.clocks, str(part.number))
+    checked, runs = _by_replica(profile)
+    chosen = select(checked, task.selection)
+    bubbles = Bubbles(chosen)
+    return Summary(
+        rank_steps=_rank_steps(bubbles, runs),
+        ranks=_ranks(chosen, axis),
+        links=conform(slow_links(chosen, bubbles.waits), LINKS),
+        hosts=profile.clocks.join(axis, on="host", maintain_order="left"),
+        replicas=_replicas(profile),
+        ends=two_levels.shared_ends(profile, axis),
+        failures=failures_of(failures),
+        notes=by_code(checked.notes),
+    )
+
+
+def failed(error: TraceExportError, part: Part) -> Summary:
+    """The summary of a part that could not be read at all."""
+    return Summary(failures=failures_of([error] * len(part.sources)))
+
+
+def _placed(profile: Profile, part: Part) -> Profile:
+    """The profile with the places that its ranks have in the whole run, which cannot be seen from a part of it."""
+    places = part.places.select("rank", "stage", "dp", "tp", "cp", stage_origin="origin").unique("rank", keep="first")
+    ranks = profile.ranks.drop("stage", "dp", "tp", "cp", "stage_origin")
+    ranks = ranks.join(places, on="rank", how="left", maintain_order="left").select(profile.ranks.columns)
+    return replace(profile, ranks=ranks, declared=replace(profile.declared, pp=None, tp=None, dp=None, cp=None))
+
+
+def _by_replica(profile: Profile) -> tuple[Profile, pl.DataFrame]:
+    """The profile, checked for completeness, with a run of its own for each replica, because a step is that of a
+    replica here; and dp, run, own_run of these.
+
+    Replicas are checked together, and only where not all is whole one by one: their settings may differ.
+    """
+    profile = replace(profile, spans=profile.spans.with_columns(pl.col("run").fill_null(0)))
+    replica = profile.ranks.select("rank", "dp")
+    spans = profile.spans.join(replica, on="rank", how="left", maintain_order="left")
+    runs = spans.select("dp", "run").unique().sort("dp", "run").with_columns(own_run=pl.int_range(pl.len(), dtype=INT))
+    checked = completeness.check(profile, one_clock=True, all_ranks=False)
+    steps, notes = checked.steps.join(runs, on="run"), checked.notes
+    if runs["dp"].n_unique() > 1 and not checked.steps["whole"].all():
+        found = [_of_replica(profile, dp) for dp in runs["dp"].unique().sort()]
+        steps = pl.concat([one.steps.join(runs.filter(pl.col("dp") == dp), on="run") for dp, one in found])
+        notes = profile.notes + tuple(note for _, one in found for note in one.notes[len(profile.notes) :])
+    spans = spans.join(runs, on=["dp", "run"], how="left", maintain_order="left").with_columns(run="own_run")
+    whole = conform(steps.with_columns(run="own_run"), STEPS)
+    return replace(profile, spans=spans.select(profile.spans.columns), steps=whole, notes=notes), runs
+
+
+def _of_replica(profile: Profile, dp: int) -> tuple[int, Profile]:
+    ranks = profile.ranks.filter(pl.col("dp") == dp)
+    spans = profile.spans.join(ranks, on="rank", how="semi", maintain_order="left")
+    return dp, completeness.check(replace(profile, ranks=ranks, spans=spans), one_clock=True, all_ranks=False)
+
+
+def _rank_steps(bubbles: Bubbles, runs: pl.DataFrame) -> pl.DataFrame:
+    original = runs.select("run", own_run="own_run")
+    found = bubbles.ranks.rename({"run": "own_run"}).join(original, on="own_run", how="left", maintain_order="left")
+    return conform(found, RANK_STEPS)
+
+
+def _ranks(profile: Profile, axis: pl.DataFrame) -> pl.DataFrame:
+    work = profile.spans.filter(pl.col("kind").is_in(WORK_KINDS)).sort("rank", "run", "step", "start_ns")
+    kind, length = pl.col("kind"), (pl.col("end_ns") - pl.col("start_ns")).cast(REAL)
+    chunks = pl.col("chunk").fill_null(0)
+    forwards = pl.col("kind").is_in(["F", "FB"])
+    blocks = work.group_by("rank").agg(
+        pl.len().alias("blocks"),
+        forward_ns=length.filter(kind == "F").median(),
+        backward_ns=length.filter(kind == "B").median(),
+        weight_ns=length.filter(kind == "W").median(),
+    )
+    steps = work.group_by(RANK_STEP_KEY, maintain_order=True).agg(
+        count=pl.len(),
+        microbatches=forwards.sum() / chunks.n_unique(),
+        order=pl.struct("kind", chunks).implode().hash(),
+    )
+    fullest = steps.sort("rank", "count", descending=[False, True], maintain_order=True).unique("rank", keep="first")
+    found = (
+        profile.ranks.join(axis, on="host", how="left", maintain_order="left")
+        .join(blocks, on="rank", maintain_order="left")
+        .join(fullest.select("rank", "microbatches", "order"), on="rank", maintain_order="left")
+        .join(rank_work(profile).select("rank", work_ns="microbatch_ns"), on="rank", how="left", maintain_order="left")
+    )
+    return conform(found.drop("replica").rename({"dp": "replica"}), RANKS)
+
+
+def _replicas(profile: Profile) -> pl.DataFrame:
+    """The schedule that the part's replicas follow, where they follow one."""
+    found = profile.interpreted.recognition
+    name = found.named.name if found.named else None
+    numbers = profile.ranks["dp"].unique().sort().to_frame("replica")
+    return conform(numbers.with_columns(schedule=pl.lit(name, TEXT), certainty=pl.lit(found.certainty)), REPLICAS)
+
+
+def failures_of(errors: Sequence[TraceExportError]) -> pl.DataFrame:
+    """What is wrong, without the path, so that a thousand sources with the same flaw are one row."""
+    rows = [(str(error.args[1]) if isinstance(error, SourceError) else error.what, str(error)) for error in errors]
+    frame = pl.DataFrame(rows, {"what": TEXT, "first": TEXT}, orient="row")
+    return conform(frame.group_by("what", maintain_order=True).agg(pl.col("first").first(), count=pl.len()), FAILURES)

@@ -1,0 +1,96 @@
+"""What comes back of a part of the run: small tables, whose size does not depend on that of the sources.
+
+Summaries are merged as a tree, at most `AT_ONCE` at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+import polars as pl
+
+from trace_export.analysis.bubbles import CAUSES
+from trace_export.clocks.two_levels import ENDS
+from trace_export.model import CLOCKS, INT, REAL, TEXT, TIME, Note, Schema, empty
+
+AT_ONCE = 32
+
+RANK_STEPS: Schema = {
+    "rank": INT, "run": INT, "step": INT, "whole": pl.Boolean(), "first_ns": TIME, "last_ns": TIME,
+    "step_start_ns": TIME, "step_end_ns": TIME, "busy_ns": TIME, **{f"{cause}_ns": TIME for cause in CAUSES},
+}  # fmt: skip
+"""A rank in a step. Times are those of its axis; `step_start_ns` and `step_end_ns` the step of its replica. The causes
+of idle time as in `analysis.bubbles`, whose sum with busy_ns is the length of the step."""
+RANKS: Schema = {
+    "rank": INT, "replica": INT, "stage": INT, "tp": INT, "host": TEXT, "axis": TEXT, "blocks": TIME,
+    "microbatches": REAL, "forward_ns": REAL, "backward_ns": REAL, "weight_ns": REAL, "work_ns": REAL,
+    "order": pl.UInt64(),
+}  # fmt: skip
+"""`microbatches` of a step; `forward_ns` … the median lengths of its blocks, `work_ns` the median of its work on a
+micro-batch; `order` is a hash of the kinds of its blocks in order, in its fullest step."""
+LINKS: Schema = {
+    "src_rank": INT, "dst_rank": INT, "direction": TEXT, "transfers": TIME, "median_ns": REAL,
+}  # fmt: skip
+"""The usual time of a transfer, as `analysis.stragglers.slow_links` measures it."""
+HOSTS: Schema = {**CLOCKS, "axis": TEXT}
+REPLICAS: Schema = {"replica": INT, "schedule": TEXT, "certainty": TEXT}
+FAILURES: Schema = {"what": TEXT, "first": TEXT, "count": TIME}
+"""Sources that could not be read, by what is wrong with them."""
+
+TABLES: dict[str, Schema] = {
+    "rank_steps": RANK_STEPS, "ranks": RANKS, "links": LINKS, "hosts": HOSTS, "replicas": REPLICAS, "ends": ENDS,
+    "failures": FAILURES,
+}  # fmt: skip
+
+
+def _table(schema: Schema) -> Any:
+    return field(default_factory=lambda: empty(schema))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The tables above. `notes` are counted by code; each has the text of its first case."""
+
+    rank_steps: pl.DataFrame = _table(RANK_STEPS)
+    ranks: pl.DataFrame = _table(RANKS)
+    links: pl.DataFrame = _table(LINKS)
+    hosts: pl.DataFrame = _table(HOSTS)
+    replicas: pl.DataFrame = _table(REPLICAS)
+    ends: pl.DataFrame = _table(ENDS)
+    failures: pl.DataFrame = _table(FAILURES)
+    notes: tuple[Note, ...] = ()
+
+
+def merge(summaries: Iterable[Summary]) -> Summary:
+    """All of them as one, in their order."""
+    level = [_merged(some) for some in _batched(summaries)]
+    while len(level) > 1:
+        level = [_merged(some) for some in _batched(level)]
+    return level[0] if level else Summary()
+
+
+def _batched(summaries: Iterable[Summary]) -> Iterator[list[Summary]]:
+    rest = iter(summaries)
+    while some := list(islice(rest, AT_ONCE)):
+        yield some
+
+
+def _merged(parts: Sequence[Summary]) -> Summary:
+    tables = {name: pl.concat([getattr(part, name) for part in parts]) for name in TABLES}
+    counted = (
+        tables["failures"].group_by("what", maintain_order=True).agg(pl.col("first").first(), pl.col("count").sum())
+    )
+    notes = by_code(note for part in parts for note in part.notes)
+    return Summary(**tables | {"failures": counted}, notes=notes)
+
+
+def by_code(notes: Iterable[Note]) -> tuple[Note, ...]:
+    """A note for each code and level: the first, with the cases of all."""
+    found: dict[tuple[str, str], Note] = {}
+    for note in notes:
+        key = note.code, note.level
+        found[key] = replace(found[key], count=found[key].count + note.count) if key in found else note
+    return tuple(found.values())

@@ -1,0 +1,1 @@
+"""The page of a run of any number of ranks."""

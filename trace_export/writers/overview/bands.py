@@ -1,0 +1,54 @@
+"""The busy times of all stages as a small picture: bar from P5 to P95, line at the median, dot at the longest."""
+
+from __future__ import annotations
+
+import polars as pl
+
+WIDTH, HEIGHT, LEFT, BELOW, ABOVE = 900, 220, 60, 26, 10
+LABELS = 24
+"""So many stages are numbered at most."""
+
+
+def picture(bands: pl.DataFrame) -> str:
+    """An SVG element of `bands` (stage, p5, p50, p95, max, in ms)."""
+    if bands.is_empty():
+        return ""
+    top, bottom = _round_up(max(bands["max"].to_list())), HEIGHT - BELOW
+    step = (WIDTH - LEFT) / bands.height
+    width = min(step * 0.6, 26)
+
+    def y(value: float) -> float:
+        return bottom - (bottom - ABOVE) * value / top
+
+    every = -(-bands.height // LABELS)
+    parts = [f'<svg class="bands" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="busy time of the stages">']
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        at = y(top * share)
+        parts.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{WIDTH}"/>')
+        parts.append(_text(LEFT - 6, at + 4, f"{top * share:g}", "end"))
+    parts.append('<text x="2" y="20">ms</text>')
+    for n, (stage, p5, p50, p95, longest) in enumerate(bands.select("stage", "p5", "p50", "p95", "max").iter_rows()):
+        middle = LEFT + step * (n + 0.5)
+        left, high, low = middle - width / 2, y(p95), y(p5)
+        words = f"stage {stage}: P5 {p5:.4g} ms, P50 {p50:.4g} ms, P95 {p95:.4g} ms, longest {longest:.4g} ms"
+        bar = f'x="{left:.1f}" y="{high:.1f}" width="{width:.1f}" height="{max(low - high, 1):.1f}"'
+        line = f'<path class="middle" d="M{left:.1f} {y(p50):.1f}h{width:.1f}"/>'
+        dot = f'<circle cx="{middle:.1f}" cy="{y(longest):.1f}" r="3"/>'
+        parts.append(f"<g><title>{words}</title><rect {bar}/>{line}{dot}</g>")
+        if n % every == 0:
+            parts.append(_text(middle, HEIGHT - 8, str(stage), "middle"))
+    return "".join([*parts, "</svg>"])
+
+
+def _text(x: float, y: float, words: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{words}</text>'
+
+
+def _round_up(value: float) -> float:
+    """The next of 1, 2, 4, 8 times a power of ten: quarters of it are short numbers."""
+    unit = 1.0
+    while unit * 10 <= value:
+        unit *= 10
+    while unit > value > 0:
+        unit /= 10
+    return next(unit * factor for factor in (1, 2, 4, 8, 10, 20) if unit * factor >= value)
