@@ -32,7 +32,7 @@ SHARED = {"launches", "ranges", "shared", "spans"}
 
 WORKFLOW = (
     {"arguments", "progress"}, {"reading", "render"}, {"options", "step_tasks"}, {"run"},
-    {"requests", "simulation"}, {"inspection"},
+    {"requests", "simulation", "beginnings"}, {"inspection"},
 )  # fmt: skip
 """The files of `workflow`, from the bottom to the top: a file imports those below it."""
 BEHIND_THE_API = {

@@ -381,9 +381,13 @@ def inspect(
     markers: str | Sequence[str] = (),
     infer: Infer = "auto",
     jobs: int | None = None,
+    full: bool = False,
     progress: Progress | None = None,
 ) -> Inspection:
     """Whether what lies in a folder can be drawn, and what each source holds; parameters as in `load`.
+
+    Sources of at most 32 MB together are read whole. Of larger ones only the beginning is read, with their passes as
+    the CPU saw them, and the number of steps is an estimate; `full` reads everything.
 
     Each host keeps its own clock, nothing is written. Sources that cannot be read are in the result. Raises UsageError
     where there is no such folder.
@@ -392,4 +396,6 @@ def inspect(
         log_dir, follow_links=follow_links, ranks=ranks, pp=pp, tp=tp, dp=dp, cp=cp, declared=declared,
         host_ranges=host_ranges, markers=markers, infer=infer, jobs=jobs,
     )  # fmt: skip
-    return inspection.inspect(options, arguments.progress(progress, "progress", silent))
+    return inspection.inspect(
+        options, arguments.progress(progress, "progress", silent), full=arguments.flag(full, "full")
+    )

@@ -130,6 +130,10 @@ class Unpacked:
         else:
             self.read(begin)
 
+    def left(self) -> int | None:
+        """How many bytes were not read yet; None where they are packed."""
+        return os.fstat(self._file.fileno()).st_size - self._file.tell() if self._stream is self._file else None
+
     def read(self, size: int) -> bytes:
         """The next `size` bytes, fewer at the end."""
         parts: list[bytes] = []

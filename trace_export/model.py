@@ -8,7 +8,7 @@ numbers may repeat.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -255,7 +255,8 @@ class Profile:
     """All tables of a run. Each frame has exactly the columns of its schema above (`validate` checks).
 
     `window_ns`: the part of the corrected time that the user asked for; the frames are cut to it, kernels as they are
-    fetched. `interpretation` is None until `pipeline.interpret` has been through the profile.
+    fetched. `recorded_until`: the sources of which only the beginning was read, and when their recording ended, in the
+    time of its blocks, where that is known. `interpretation` is None until `pipeline.interpret` has been through it.
     """
 
     hosts: pl.DataFrame = _table(HOSTS)
@@ -270,6 +271,7 @@ class Profile:
     kernels: tuple[KernelFile, ...] = ()
     declared: Declared = Declared()
     notes: tuple[Note, ...] = ()
+    recorded_until: Mapping[str, int | None] = field(default_factory=dict)
     window_ns: tuple[int, int] | None = None
     interpretation: Interpretation | None = None
 
@@ -324,4 +326,5 @@ def concat(profiles: Iterable[Profile]) -> Profile:
         kernels=tuple(k for p in parts for k in p.kernels),
         declared=declared,
         notes=tuple(n for p in parts for n in p.notes),
+        recorded_until={source: end for p in parts for source, end in p.recorded_until.items()},
     )

@@ -28,8 +28,8 @@ ELEMENTS = 8 << 20
 class Rank:
     """One rank's trace, in its host's clock."""
 
-    def __init__(self, rank: int) -> None:
-        self.rank, self.clock_ns = rank, CLOCK_ERRORS_NS[rank]
+    def __init__(self, rank: int, clock_ns: int) -> None:
+        self.rank, self.clock_ns = rank, clock_ns
         self.trace = Trace(rank=rank, world=STAGES, host=f"node{rank // 2}")
 
     def block(self, block: Block, chance: random.Random) -> None:
@@ -73,7 +73,7 @@ def write(folder: Path, seed: int = 1) -> list[Block]:
     """A trace per rank in `folder`, and truth.csv. Returns the truth."""
     chance = random.Random(seed)
     blocks = blocks_of(STAGES, MICROBATCHES, STEPS, chance)
-    ranks = [Rank(r) for r in range(STAGES)]
+    ranks = [Rank(r, CLOCK_ERRORS_NS[r]) for r in range(STAGES)]
     for block in blocks:
         ranks[block.rank].block(block, chance)
     transfers(ranks, blocks, chance)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -41,6 +41,7 @@ def inspect(
     markers: opt.Markers = None,
     infer: opt.Infer = "auto",
     jobs: opt.Jobs = None,
+    full: Annotated[bool, typer.Option("--full", help="Read large sources whole, not only their beginning.")] = False,
     verbose: opt.Verbose = False,
     json: opt.Json = False,
     debug: opt.Debug = False,
@@ -52,7 +53,7 @@ def inspect(
     from trace_export import api
 
     printing = opt.Printing(json=json, debug=debug)
-    how: dict[str, Any] = {"infer": infer, "jobs": jobs, "follow_links": follow_links}
+    how: dict[str, Any] = {"infer": infer, "jobs": jobs, "follow_links": follow_links, "full": full}
     with terminal.progress(printing) as progress:
         result = api.inspect(
             opt.one_folder(folder, log_dir),
@@ -89,8 +90,16 @@ def _show(result: Inspection) -> None:
     terminal.paragraph(out, result.verdict, style="bold")
     counts = result.sources.group_by("kind", maintain_order=True).len()
     out.print("sources: " + (", ".join(f"{n} {kind}" for kind, n in counts.iter_rows()) or "none"))
+    if result.facts.get("beginnings"):
+        terminal.paragraph(out, _beginning(result.facts))
     if result.ranks.height:
         _show_ranks(result.ranks)
+
+
+def _beginning(facts: dict[str, Any]) -> str:
+    """What was read, and what was not."""
+    what = f"only the beginning of {facts['beginnings']} large sources; counts are of it, the number of steps is an"
+    return f"read: {what} estimate (--full reads all {facts['bytes'] / 1e6:,.0f} MB)"
 
 
 def _show_ranks(ranks: pl.DataFrame) -> None:
@@ -102,7 +111,8 @@ def _show_ranks(ranks: pl.DataFrame) -> None:
     common = [WORDS[name].format(ranks[name][0]) for name in same if ranks[name][0] not in (None, 0)]
     if ranks["device_tasks"].any():
         common.append("device tasks with --detail kernels")
-    terminal.paragraph(terminal.console(), "on every rank: " + ", ".join(common), style="dim")
+    where = " in the beginning" if ranks["beginning"].any() else ""
+    terminal.paragraph(terminal.console(), f"on every rank{where}: " + ", ".join(common), style="dim")
     usual = ranks["blocks"].mode().max()
     odd = ranks.select((pl.col("blocks") != usual).fill_null(True).arg_true()).to_series()
     ms = (pl.col("step_ns") / 1e6).round(3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -13,10 +13,11 @@ from trace_export.model import RANK_STEP_KEY, WORK_KINDS, Note, Profile
 from trace_export.pipeline import completeness
 from trace_export.pipeline.interpret import interpret
 from trace_export.schedules.catalogue import TITLES
-from trace_export.sources import choose, formats
+from trace_export.sources import choose, cost, formats
 from trace_export.sources.find import find
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.units import duration
+from trace_export.workflow.beginnings import WHOLE_BYTES, read_beginnings, told
 from trace_export.workflow.progress import Progress
 from trace_export.workflow.reading import LoadOptions, read_all
 
@@ -28,8 +29,10 @@ class Inspection:
     """`sources`: kind, path, machine, rank as the layout tells them. `ranks`: one row a rank, with stage, host, steps,
     blocks and how many of each kind, micro-batches in a step, usual time between two steps, its side of transfers and
     collectives, where its times come from (`origin`), whether its format has device tasks, its first start (unix ns of
-    its host's clock) and the length of its recording in seconds. `facts` are numbers about the run, and `verdict` says
-    in a line whether it can be drawn, as what, and what is missing."""
+    its host's clock) and the length of its recording in seconds. Of a large source only the beginning may have been
+    read: then `beginning` is true, its counts are those of the beginning, and `about_steps` estimates the steps of the
+    whole from the length of the recording. `facts` are numbers about the run, and `verdict` says in a line whether it
+    can be drawn, as what, and what is missing."""
 
     sources: pl.DataFrame
     ranks: pl.DataFrame
@@ -39,8 +42,9 @@ class Inspection:
     failures: tuple[TraceExportError, ...]
 
 
-def inspect(options: LoadOptions, progress: Progress) -> Inspection:
-    """Reads every source that the options ask for, on its own clock. Raises UsageError when there is no such folder."""
+def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> Inspection:
+    """Looks at every source that the options ask for, on its own clock: at all of it where they are small or `full` is
+    asked for, else at its beginning. Raises UsageError when there is no such folder."""
     Dialects.of(options.read.markers)  # a wrong rule is refused before anything is read
     found = find(options.log_dir, follow_links=options.follow_links, only=options.files)
     ranks = options.read.ranks
@@ -51,10 +55,17 @@ def inspect(options: LoadOptions, progress: Progress) -> Inspection:
     if not chosen:
         nothing = choose.nothing_found(found, options.log_dir, ranks=ranks)
         return Inspection(sources, pl.DataFrame(), {}, "cannot be drawn: no profile here", found.notes, (nothing,))
-    profile, failures = read_all(chosen, options, progress)
+    size = sum(cost.size(source.path) for source in chosen)
+    if full or size <= WHOLE_BYTES:
+        profile, failures = read_all(chosen, options, progress)
+        profile = interpret(profile, options.declared)
+    else:
+        profile, failures = read_beginnings(chosen, options, progress)
     all_ranks = ranks is None and not options.files
-    profile = completeness.check(interpret(profile, options.declared), one_clock=False, all_ranks=all_ranks)
-    facts = _facts(profile, all_ranks=all_ranks)
+    profile = completeness.check(profile, one_clock=False, all_ranks=all_ranks)
+    if profile.recorded_until:
+        profile = replace(profile, notes=told(profile.notes))
+    facts = _facts(profile, size, all_ranks=all_ranks)
     verdict = _verdict(facts, len(chosen), len(failures))
     return Inspection(sources, _ranks(profile), facts, verdict, found.notes + profile.notes, tuple(failures))
 
@@ -70,7 +81,8 @@ def _ranks(profile: Profile) -> pl.DataFrame:
         ((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).alias("seconds"),
     )
     with_tasks = [row.kind for row in formats.FORMATS if row.has_device_tasks]
-    ranks = profile.ranks.with_columns(device_tasks=pl.col("kind").is_in(with_tasks)).drop("kind")
+    beginning = pl.col("source").is_in(list(profile.recorded_until))
+    ranks = profile.ranks.with_columns(device_tasks=pl.col("kind").is_in(with_tasks), beginning=beginning).drop("kind")
     for table in (
         blocks,
         _by_step(profile),
@@ -78,14 +90,20 @@ def _ranks(profile: Profile) -> pl.DataFrame:
         _counts(profile.collectives, "collectives"),
     ):
         ranks = ranks.join(table, on="rank", how="left")
+    until = pl.col("source").replace_strict(profile.recorded_until, default=None, return_dtype=pl.Int64)
+    recorded_ns = until - pl.col("first_ns")
+    about = pl.max_horizontal("steps", (recorded_ns / pl.col("mean_step_ns")).round()).cast(pl.Int64, strict=False)
+    seconds = pl.when("beginning").then(recorded_ns / 1e9).otherwise("seconds")
     return ranks.sort("rank").select(
         "rank", "rank_origin", "stage", "stage_origin", "host", "device", "steps", "blocks", *KINDS, "microbatches",
-        "step_ns", pl.col("transfers", "collectives").fill_null(0), "origin", "device_tasks", "first_ns", "seconds",
+        "step_ns", pl.col("transfers", "collectives").fill_null(0), "origin", "device_tasks", "first_ns",
+        seconds.alias("seconds"), "beginning", about_steps=pl.when(until.is_not_null()).then(about),
     )  # fmt: skip
 
 
 def _by_step(profile: Profile) -> pl.DataFrame:
-    """rank, microbatches (in a step), step_ns (from start to start): medians over the steps."""
+    """rank, and of its steps: microbatches (in a step) and step_ns (from start to start), which are medians, and
+    mean_step_ns."""
     forward = pl.col("kind").is_in(["F", "FB"])
     steps = (
         profile.spans.filter(pl.col("kind").is_in(WORK_KINDS))
@@ -96,7 +114,9 @@ def _by_step(profile: Profile) -> pl.DataFrame:
         .with_columns(step_ns=pl.col("start_ns").diff().over("rank", "run"))
     )
     return steps.group_by("rank").agg(
-        pl.col("microbatches").median().cast(pl.Int64), pl.col("step_ns").median().round().cast(pl.Int64)
+        pl.col("microbatches").median().cast(pl.Int64),
+        pl.col("step_ns").median().round().cast(pl.Int64),
+        mean_step_ns=pl.col("step_ns").mean(),
     )
 
 
@@ -104,12 +124,15 @@ def _counts(table: pl.DataFrame, name: str) -> pl.DataFrame:
     return table.group_by("rank").agg(pl.len().alias(name))
 
 
-def _facts(profile: Profile, *, all_ranks: bool) -> dict[str, Any]:
+def _facts(profile: Profile, size: int, *, all_ranks: bool) -> dict[str, Any]:
     """Numbers about the run as a whole."""
     drawn = profile.ranks.join(profile.spans, on="rank", how="semi")
     found, lacks = profile.interpreted.recognition, completeness.absent(profile)
     hosts = dict(drawn.select("rank", "host").iter_rows())
-    ends = profile.messages.select("src_rank", "dst_rank").rows()
+    if profile.recorded_until:  # whose ends differ, so that not every side of a message was read
+        ends = profile.p2p.filter(role="send").select("rank", "peer").rows()
+    else:
+        ends = profile.messages.select("src_rank", "dst_rank").rows()
     groups = profile.collectives.join(drawn.select("rank", "host"), on="rank").group_by("group", "op", "sequence")
     between = groups.agg(pl.col("host").n_unique()).filter(pl.col("host") > 1)
     steps = _by_step(profile)
@@ -126,8 +149,11 @@ def _facts(profile: Profile, *, all_ranks: bool) -> dict[str, Any]:
         "step_ns": _median(steps["step_ns"]),
         "microbatches": _median(steps["microbatches"]),
         "hosts": drawn["host"].n_unique(),
-        "messages_between_hosts": sum(hosts.get(src) != hosts.get(dst) for src, dst in ends),
+        "messages_between_hosts": sum(dst in hosts and hosts.get(src) != hosts[dst] for src, dst in ends),
         "collectives_between_hosts": between.height,
+        "beginnings": len(profile.recorded_until),
+        "about_steps": _median(_ranks(profile)["about_steps"]),
+        "bytes": size,
         "inferred": [name for name, column in inferred.items() if (column == "inferred").any()],
     }
 
@@ -147,14 +173,17 @@ def _verdict(facts: dict[str, Any], sources: int, failed: int) -> str:
 def _what(facts: dict[str, Any]) -> Iterator[str]:
     likely = "probably " if facts["certainty"] == "likely" else ""
     order = f"{likely}{TITLES[facts['schedule']]}" if facts["schedule"] else "an order of no known schedule"
-    size = [f"{facts['stages']} stages", f"{facts['microbatches']} micro-batches", f"{facts['steps']} steps"]
+    steps = f"{facts['steps']} steps"
+    if facts["beginnings"]:
+        steps = f"at least {steps}" if facts["about_steps"] is None else f"about {facts['about_steps']:,} steps"
+    size = [f"{facts['stages']} stages", f"{facts['microbatches']} micro-batches", steps]
     time = f" of {duration(facts['step_ns'])}" if facts["step_ns"] else ""
     yield f"{order}, {', '.join(size)}{time}"
     if facts["missing_stages"]:
         yield f"missing stages {facts['missing_stages']}"
     if facts["missing_ranks"]:
         yield f"missing ranks {facts['missing_ranks']}"
-    if facts["whole_steps"] < facts["steps"]:
+    if facts["whole_steps"] < facts["steps"] and not facts["beginnings"]:
         yield f"{facts['whole_steps']} of the steps are whole"
     yield _clocks(facts)
     if facts["inferred"]:
@@ -166,4 +195,5 @@ def _clocks(facts: dict[str, Any]) -> str:
         return "one clock"
     counts = [(facts[f"{what}_between_hosts"], what) for what in ("messages", "collectives")]
     known = " and ".join(f"{count:,} {what}" for count, what in counts if count)
+    known += " in the beginning" if known and facts["beginnings"] else ""
     return f"clocks of {facts['hosts']} hosts: " + (known or "no messages, only the order of the blocks")

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from trace_export.workers.cluster import Cluster
 
 
+BEGINNING_S = 0.025
+"""What one core takes for the beginning of a source."""
+
+
 @dataclass(frozen=True)
 class LoadOptions:
     """What to read and what is known about it. `files`: these in the log_dir only, where there are any. `family` None:
@@ -149,6 +153,11 @@ def read_all(
     sources: Sequence[Source], options: LoadOptions, progress: Progress
 ) -> tuple[Profile, list[TraceExportError]]:
     """The tables of all sources together, and the errors of those that could not be read."""
+    return merged(read_each(sources, options, progress), options)
+
+
+def read_each(sources: Sequence[Source], options: LoadOptions, progress: Progress) -> list[Profile | TraceExportError]:
+    """The tables of each source, or its error."""
     reading = partial(read, options=replace(options.read, optimizer=options.detail == "kernels"))
     tick = counted(progress, "reading", len(sources))
     if options.cluster is not None:
@@ -157,11 +166,17 @@ def read_all(
         results = dask.run(options.cluster, reading, sources, tick)
     else:
         results = local.run(reading, sources, _workers(options, sources), tick)
-    checked = [_checked(source, result) for source, result in zip(sources, results, strict=True)]
-    profile, refused = merge(r for r in checked if isinstance(r, Profile))
+    return [_checked(source, result) for source, result in zip(sources, results, strict=True)]
+
+
+def merged(
+    results: Sequence[Profile | TraceExportError], options: LoadOptions
+) -> tuple[Profile, list[TraceExportError]]:
+    """The tables of several sources together, and the errors: of sources, and of those that do not fit together."""
+    profile, refused = merge(r for r in results if isinstance(r, Profile))
     if lacking := not_in_data("rank", options.read.ranks, profile.ranks["rank"]):
         profile = profile.with_notes([Note("selection-absent", "warning", lacking)])
-    return profile, [r for r in checked if isinstance(r, TraceExportError)] + list(refused)
+    return profile, [r for r in results if isinstance(r, TraceExportError)] + list(refused)
 
 
 def _checked(source: Source, result: Profile | TraceExportError) -> Profile | TraceExportError:
@@ -209,6 +224,8 @@ def _workers(options: LoadOptions, sources: Sequence[Source], *, tasks: bool = F
     """Who reads: as many processes as the user says, or what is done first."""
     if options.jobs:
         return Workers(options.jobs)
+    if options.read.beginning:
+        return choose_workers([BEGINNING_S * options.read.beginning] * len(sources), 0, releases_gil=False)
     times = [cost.seconds(s, device_tasks=tasks) for s in sources]
     largest = max((cost.size(s.path) for s in sources), default=0)
     return choose_workers(times, largest, releases_gil=not tasks and all(cost.releases_gil(s) for s in sources))

@@ -223,3 +223,25 @@ def test_columns_in_capitals_are_the_columns(tmp_path: Path) -> None:
     with Database(path) as db:
         assert db.has("event", "start")
         assert [frame.columns for frame in db.frames("event", "SELECT start AS start FROM event WHERE {where}")]
+
+
+def test_the_beginning_of_large_tables_of_events(tmp_path: Path) -> None:
+    """The first rows of a table in the order of its times; one without times is looked up and stays whole."""
+    with closing(sqlite3.connect(path := tmp_path / "x.db")) as db:
+        for table, value in (("events", "n"), ("turned", "-n")):
+            db.execute(f"CREATE TABLE {table} (start INTEGER, name INTEGER)")
+            numbers = "(WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 500) SELECT n FROM c)"
+            db.execute(f"INSERT INTO {table} SELECT {value}, n FROM {numbers}")
+        db.execute("CREATE TABLE names AS SELECT name AS id FROM events")
+        db.execute("CREATE TABLE few AS SELECT * FROM events LIMIT 100")
+        db.commit()
+    with Database(path, 100) as db:
+        assert db.shortened == {"events"}
+        counts = {t: db.texts(f"SELECT count(*) FROM {t}")[0][0] for t in ("events", "turned", "names", "few")}
+        assert counts == {"events": 100, "turned": 500, "names": 500, "few": 100}
+        assert db.frame("SELECT max(start) AS last FROM events")["last"].item() == 100
+        assert pl.concat(db.frames("events", "SELECT rowid AS row FROM events WHERE {where}"))["row"].max() == 100
+        assert db.last("events", "start") == 500
+    with Database(path) as db:
+        assert not db.shortened
+        assert db.texts("SELECT count(*) FROM events") == [(500,)]

@@ -82,8 +82,9 @@ def named(db: Database, frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
     )
 
 
-def marks(db: Database) -> tuple[pl.DataFrame, int]:
-    """The marker ranges as `MARKS`, and how many were dropped because the device never reached their end."""
+def marks(db: Database, *, on_device: bool = True) -> tuple[pl.DataFrame, int]:
+    """The marker ranges as `MARKS`, and how many were dropped because the device never reached their end. Without
+    `on_device` all as the host saw them."""
     if not db.has("MSTX_EVENTS"):
         return empty(MARKS), 0
     host = db.frame(
@@ -94,7 +95,7 @@ def marks(db: Database) -> tuple[pl.DataFrame, int]:
     host = host.with_columns(pl.when(known).then(c).alias(c) for c in ("host_start_ns", "host_end_ns"))
     device = db.frame(
         "SELECT startNs AS start_ns, endNs AS end_ns, connectionId AS mark, streamId AS stream FROM TASK"
-        f" WHERE {ON_DEVICE}"
+        f" WHERE {ON_DEVICE if on_device else 'FALSE'}"
     ).unique("mark", keep="first", maintain_order=True)
     both = named(db, host, "text", "domain").join(device, on="mark", how="left", maintain_order="left")
     unreached = both["start_ns"].is_null() & (both["mark"] > HOST_ONLY) & (not device.is_empty())

@@ -19,7 +19,7 @@ from trace_export.sources.ascend import database, device_tasks, hccl, marker_blo
 from trace_export.sources.ascend.metadata import MAX_JSON, META_NAMES, Metadata, metadata
 from trace_export.sources.ranges.dialects import Dialects, run_facts
 from trace_export.sources.shared.names import LONGEST_NAME
-from trace_export.sources.shared.sqlite import Database
+from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 LARGEST = 2**31
@@ -32,8 +32,10 @@ def read(source: Source, options: ReadOptions) -> Profile:
     """The tables of one rank. Raises SourceError when its files hold nothing that can be read."""
     if source.path.is_dir():
         return _from_text(source, options)
-    with Database(source.path) as db:
-        return _from_database(db, source, options)
+    with Database(source.path, options.beginning * PIECE_ROWS) as db:
+        found = _from_database(db, source, options)
+        short = not db.shortened.isdisjoint(("task", "mstx_events", "communication_op"))
+        return replace(found, recorded_until={path_text(source.path): db.last("TASK", "startNs")} if short else {})
 
 
 def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
@@ -126,7 +128,8 @@ def _from_database(db: Database, source: Source, options: ReadOptions) -> Profil
     if not (db.has("TASK") and db.has("STRING_IDS")):
         raise SourceError(source.path, "holds no device tasks (table TASK)", "export the profile again")
     rank, device, origin = _identity(db, source)
-    marks, lost = database.marks(db)
+    all_tasks = "task" not in db.shortened
+    marks, lost = database.marks(db, on_device=all_tasks)
     operators, copies = database.operators(db, marks)
     host, label = _host(db, source)
     notes = (
@@ -146,7 +149,7 @@ def _from_database(db: Database, source: Source, options: ReadOptions) -> Profil
         rank=rank, rank_origin=origin, device=device, host=host, label=label,
         meta=_metadata(db, source, rank), marks=marks, steps=database.steps(db), operators=operators, copies=copies,
         counters=database.counters(db, rank), kernels=lambda: database.kernels(db),
-        busy=(lambda ranges: database.busy(db, ranges)) if db.has("COMPUTE_TASK_INFO") else None,
+        busy=(lambda ranges: database.busy(db, ranges)) if all_tasks and db.has("COMPUTE_TASK_INFO") else None,
         optimizing=lambda: database.kernels_called(db, marker_blocks.OPTIMIZER), notes=tuple(notes),
     )  # fmt: skip
     return _profile(found, source, options)

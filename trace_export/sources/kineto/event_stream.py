@@ -27,6 +27,8 @@ from trace_export.sources.shared.timestamps import NO_TIME_NS
 from trace_export.units import thousandths
 
 READ_BYTES = 3 << 19
+PIECE_BYTES = 1 << 18
+"""What `ReadOptions.beginning` counts, and how much is read of the end."""
 MAX_HEADER = 8 << 20
 """A header holds the process groups of the whole cluster: of 100,000 ranks some MB."""
 MAX_EVENT = 4 << 20
@@ -71,10 +73,14 @@ class Trace(TraceFile):
     `malformed` how many events are no JSON.
     """
 
-    def __init__(self, path: Path, wanted: str) -> None:
-        """Events whose text lacks `wanted`, a regular expression for Polars, may be left out. Raises SourceError."""
+    def __init__(self, path: Path, wanted: str, beginning: int = 0) -> None:
+        """Events whose text lacks `wanted`, a regular expression for Polars, may be left out. `beginning`: only the
+        events in so many first pieces, and in Kineto's layout, where it is not packed, in a last one; 0: all of them.
+        Raises SourceError.
+        """
         super().__init__(path)
         self.wanted = wanted
+        self._missing = beginning * PIECE_BYTES
         self._inside_object = True
         try:
             self.header, self._buffer = self._read_header()
@@ -95,21 +101,40 @@ class Trace(TraceFile):
 
         Raises SourceError when there is no list of events.
         """
-        while data := self._read():
+        in_beginning = self._missing > 0
+        while data := self._read(PIECE_BYTES if in_beginning else READ_BYTES):
             self._buffer += data
             body = self._whole_events()
             if body is not None:
                 yield body
             elif len(self._buffer) > MAX_EVENT:
                 raise SourceError(self.path, "the list of events is not valid JSON", "collect or copy it again")
+            self._missing -= len(data)
+            if in_beginning and self._missing <= 0:
+                in_beginning = False
+                self._skip_to_end()
+                if not self.has_end:
+                    return
         last = self._last_events()
         if last is not None:
             yield last
 
-    def _read(self) -> bytes:
+    def _skip_to_end(self) -> None:
+        """Leaves out what is before the events of the last piece."""
+        left = self._file.left()
+        if left is not None and left <= PIECE_BYTES:
+            return
+        self.shortened, self._buffer = True, b""
+        if left is not None:
+            self._file.skip(0, PIECE_BYTES)
+            end = self._read()
+            self._buffer = end[at + len(_LINES) - 1 :] if (at := end.find(_LINES)) >= 0 else b""
+        self.has_end = bool(self._buffer)
+
+    def _read(self, size: int = READ_BYTES) -> bytes:
         """The next bytes, none at the end; damaged compressed data end where the damage begins."""
         try:
-            return self._file.read(READ_BYTES)
+            return self._file.read(size)
         except OSError as error:
             raise SourceError(self.path, f"cannot be read ({error.strerror})") from error
 

@@ -28,7 +28,7 @@ from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.attribution import NONE, GpuActivity, Launches, RangeIndex
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.frequent import NameCounts
-from trace_export.sources.ranges.profile import Content, marked, profile, with_activity
+from trace_export.sources.ranges.profile import Content, marked, of_beginning, profile, with_activity
 from trace_export.sources.ranges.ranges import Ranges, beside_passes, gather
 from trace_export.sources.ranges.transfers import transfers
 from trace_export.sources.shared.names import LONGEST_NAME, is_host
@@ -59,14 +59,15 @@ CALLS = {
 @dataclass
 class _Content:
     """What a trace holds, in pieces: `named` ranges (see ranges.gather), `launches` (start, thread, correlation,
-    and which of `CALLS` it is), `tasks` (correlation, start, end, nccl), `calls` of NCCL, the device, how often each
-    annotation occurs, and what torch.profiler says of their time on the device."""
+    and which of `CALLS` it is), `tasks` (correlation, start, end, nccl), `calls` of NCCL, the `end` of the last event,
+    the device, how often each annotation occurs, and what torch.profiler says of their time on the device."""
 
     named: list[pl.DataFrame] = field(default_factory=list)
     launches: list[pl.DataFrame] = field(default_factory=list)
     tasks: list[pl.DataFrame] = field(default_factory=list)
     calls: list[pl.DataFrame] = field(default_factory=lambda: [nccl.NONE])
     device: int | None = None
+    end: int | None = None
     names: NameCounts = field(default_factory=NameCounts)
     on_device: GpuAnnotations = field(default_factory=GpuAnnotations)
 
@@ -79,17 +80,20 @@ def read(source: Source, options: ReadOptions) -> Profile:
     the ranges themselves).
     """
     dialects = Dialects.of(options.markers)
-    with open_trace(source.path, WANTED) as trace:
+    with open_trace(source.path, WANTED, beginning=options.beginning) as trace:
         recorded = _job(trace, "rank")
         if recorded is not None and options.ranks is not None and recorded not in options.ranks:
             return Profile()
         content = _gathered(trace, dialects)
         ranges = Ranges.none() if options.infer == "only" else gather(content.named, (), dialects)
+        if trace.shortened and ranges.of("block").is_empty():
+            raise SourceError(source.path, "no pass is named", "look at all of it with --full")
         if found := _inferred(source, options, ranges, content, dialects):
             blocks = _launched(source, found, content)
         else:
-            _check(source, ranges, content, options.host_ranges)
-            blocks = _marked(source, ranges, content, options.host_ranges)
+            unseen = not trace.has_end or (trace.shortened and any(calls.height for calls in content.launches))
+            _check(source, ranges, content, options.host_ranges or unseen)
+            blocks = _marked(source, ranges, content, options.host_ranges or trace.shortened)
         host = _host(trace, source)
         clock = _clock(trace, trace.offset_ns + int(blocks.blocks["start"].to_numpy().min()))
         profiled = profile(
@@ -101,7 +105,10 @@ def read(source: Source, options: ReadOptions) -> Profile:
             offset_ns=trace.offset_ns,
             notes=(*clock, *_losses(trace)),
         )
-        return replace(profiled, declared=replace(profiled.declared, world=_job(trace, "world_size") or None))
+        made = replace(profiled, declared=replace(profiled.declared, world=_job(trace, "world_size") or None))
+        if not trace.shortened:
+            return made
+        return of_beginning(made, source, content.end if trace.has_end else None, trace.offset_ns)
 
 
 def _marked(source: Source, ranges: Ranges, content: _Content, host_ranges: bool) -> Content:
@@ -156,6 +163,7 @@ def _gathered(trace: Trace, dialects: Dialects) -> _Content:
     content = _Content()
     rows = 0
     for events in trace.events():
+        content.end = max((end for end in (content.end, events["end"].max()) if isinstance(end, int)), default=None)
         ranges = events.filter((pl.col("cat") == "user_annotation") | ((pl.col("cat") == "cpu_op") & _MARKS))
         number = pl.int_range(rows, rows + pl.len(), dtype=pl.Int64).alias("row")
         external = pl.col("External id").cast(pl.Int64, strict=False).alias("external")

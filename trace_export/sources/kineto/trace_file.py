@@ -11,12 +11,15 @@ from trace_export.files import Unpacked
 
 class TraceFile:
     """A trace that is open, packed or not, to be read once. `truncated`: it ends before its format does; `malformed`
-    counts its events that cannot be read. Raises SourceError where it cannot be opened."""
+    counts its events that cannot be read. `shortened`: only its beginning was read, as asked for, and where `has_end`
+    also a piece at its end. Raises SourceError where it cannot be opened."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.truncated = False
         self.malformed = 0
+        self.shortened = False
+        self.has_end = True
         try:
             self._file = Unpacked(path)
         except OSError as error:

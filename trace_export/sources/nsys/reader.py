@@ -24,13 +24,15 @@ from trace_export.sources.nsys.session import is_export, read_session
 from trace_export.sources.nsys.unmarked import autograd_threads, read_processes
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.ranges.profile import Content, marked, profile, with_activity
+from trace_export.sources.ranges.profile import Content, marked, of_beginning, profile, with_activity
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.transfers import collectives, transfers
-from trace_export.sources.shared.sqlite import Database
+from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 REMEDY = "capture again with the passes marked by trace-export run, or in torch.cuda.nvtx.range(f'F{microbatch}.0.0')"
+EVENTS = (nvtx.TABLE, LAUNCH_TABLE, KERNEL_TABLE, GRAPH_TABLE)
+"""What blocks are made of."""
 MOST_PROCESSES = 1024
 """Each process is gone through by itself; a session is of one machine."""
 
@@ -42,7 +44,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
     Raises SourceError when the file is no export, or has no blocks with GPU work (unless `options.host_ranges` asks for
     the ranges themselves).
     """
-    with exported(source.path) as path, Database(path) as db:
+    with exported(source.path) as path, Database(path, options.beginning * PIECE_ROWS) as db:
         if not is_export(db.tables()):
             raise SourceError(source.path, "is an SQLite database, but not an Nsight Systems export")
         session = read_session(db, source.path)
@@ -50,12 +52,13 @@ def read(source: Source, options: ReadOptions) -> Profile:
         ranges = Ranges.none() if options.infer == "only" else named.pipeline()
         found = _inferred(db, named, ranges, options)
         _check(db, ranges, found, options.host_ranges)
-        contents, devices = _contents(db, source, ranges, found, options.host_ranges)
+        short = not db.shortened.isdisjoint(table.lower() for table in EVENTS)
+        contents, devices = _contents(db, source, ranges, found, options.host_ranges or short)
         inferred = {process for process, one in found.items() if not one.impossible}
         processes = sorted(inferred | set(ranges.of("block")["process"]))
         members = named.calls.members()
         ranks, notes = read_ranks(db, ranges, processes, source, devices, members)
-        return profile(
+        made = profile(
             source,
             [replace(content, p2p=nccl.with_peers(content.p2p, members, ranks)) for content in contents],
             ranks=ranks if options.ranks is None else ranks.filter(options.ranks.holds("rank")),
@@ -64,6 +67,9 @@ def read(source: Source, options: ReadOptions) -> Profile:
             offset_ns=session.offset_ns,
             notes=(*export_notes(source.path), *session.notes, *notes),
         )
+        if not short:
+            return made
+        return of_beginning(made, source, db.last(LAUNCH_TABLE if found else nvtx.TABLE, "start"), session.offset_ns)
 
 
 def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
@@ -98,7 +104,7 @@ def _contents(
         return contents, inferred
     activity, devices = (None, devices_of(db)) if host_ranges else attribute(db, ranges.frame)
     worked = with_activity(ranges, activity)
-    p2p = transfers(ranges, worked, partial(last_copies, db, ranges))
+    p2p = transfers(ranges, worked, None if db.shortened else partial(last_copies, db, ranges))
     contents.append(marked(source, ranges, worked, activity, p2p=p2p, collectives=collectives(worked)))
     return contents, inferred | devices
 

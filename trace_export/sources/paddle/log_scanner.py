@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 
-from trace_export.files import open_file
+from trace_export.files import end_of, open_file
 from trace_export.units import thousandths
 
 READ_BYTES = 256 << 10
@@ -50,17 +50,19 @@ class Log:
     `thread` is null where the log's own prefix is missing. `announced` is the first profiled step that the log last
     announced before the record (null: none), `announcement` counts the changes of that text. `malformed` counts the
     malformed records, `first_malformed` is the byte offset of the first. `steps`: the profiled steps as announced, the
-    first and the one after the last; None where the log announces none or several ranges.
+    first and the one after the last; None where the log announces none or several ranges. `whole`: all of it was read.
     """
 
     records: pl.DataFrame
     malformed: int = 0
     first_malformed: int = -1
     steps: tuple[int, int] | None = None
+    whole: bool = True
 
 
-def scan(path: Path) -> Log:
-    """The records of the log at `path`. Raises OSError when it cannot be read."""
+def scan(path: Path, pieces: int = 0) -> Log:
+    """The records of the log at `path`, or those in its first `pieces` of READ_BYTES. Raises OSError when it cannot be
+    read."""
     scanner = _Scanner()
     buffer = bytearray(READ_BYTES + PREFIX_LENGTH + LONGEST)
     filled = start = base = (
@@ -75,8 +77,9 @@ def scan(path: Path) -> Log:
                 last = buffer.find(MARKER, max(start, filled - LONGEST), filled)
                 end = last if last >= 0 else max(start, filled - len(MARKER))
             scanner.take(buffer, start, end, base)
-            if not got:
-                return scanner.log()
+            enough = 0 < pieces * READ_BYTES <= base + filled and bool(file.peek(1))
+            if not got or enough:
+                return scanner.log(whole=not enough)
             keep = max(end - PREFIX_LENGTH, 0)
             buffer[: filled - keep] = buffer[keep:filled]
             filled, start, base = filled - keep, end - keep, base + keep
@@ -138,11 +141,11 @@ class _Scanner:
         self.frames.append(_frame(self.records, self.threads, self.announced, self.announcements))
         self.records, self.threads, self.announced, self.announcements = [], [], [], []
 
-    def log(self) -> Log:
+    def log(self, *, whole: bool) -> Log:
         if self.records:
             self._flush()
         records = pl.concat(self.frames) if self.frames else pl.DataFrame(schema=RECORDS)
-        return Log(records, self.malformed, self.first_malformed, self._steps())
+        return Log(records, self.malformed, self.first_malformed, self._steps(), whole)
 
     def _steps(self) -> tuple[int, int] | None:
         if self.text is None or self.announcement or not self.text[1]:
@@ -195,6 +198,14 @@ def _threads(buffer: bytearray, start: int, end: int, records: int) -> list[int 
             prefix = PREFIX.search(buffer, max(0, match.start() - PREFIX_LENGTH), match.start())
             threads.append(int(prefix[1]) if prefix else None)
     return threads
+
+
+def last_end_us(path: Path) -> int | None:
+    """The latest end among the last records of a log, None where there is none in its last piece."""
+    found = [match[5] for match in RECORD.findall(end_of(path, 0, READ_BYTES)) if match[2]]
+    ends = pl.DataFrame({"end": pl.Series(found, dtype=pl.Binary).cast(pl.String)})
+    latest = ends.select(thousandths(pl.col("end")))["end"].max()
+    return latest if isinstance(latest, int) else None
 
 
 def line_of(path: Path, offset: int) -> int:

@@ -15,7 +15,7 @@ import polars as pl
 
 from trace_export.errors import SourceError, path_text
 from trace_export.model import HOSTS, P2P, RANKS, SPANS, Declared, Note, Profile, RankOrder, conform, empty
-from trace_export.sources.paddle.log_scanner import line_of, scan
+from trace_export.sources.paddle.log_scanner import last_end_us, line_of, scan
 from trace_export.sources.source import ReadOptions, Source
 
 JOB = re.compile(
@@ -48,7 +48,8 @@ def read(source: Source, options: ReadOptions) -> Profile:
     Raises SourceError when the file cannot be read or holds no record.
     """
     try:
-        log = scan(source.path)
+        log = scan(source.path, options.beginning)
+        end = None if log.whole else last_end_us(source.path)
         notes = []
         if log.malformed:
             where = f"{source.path}:{line_of(source.path, log.first_malformed)}"
@@ -79,6 +80,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
         p2p=_transfers(good, source),
         declared=Declared(rank_order=RANK_ORDER, steps=log.steps),
         notes=tuple(notes),
+        recorded_until={} if log.whole else {path_text(source.path): None if end is None else end * 1000},
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import polars as pl
@@ -91,6 +91,12 @@ def profile(
         declared=reduce(Declared.or_else, (content.declared for content in contents)),
         notes=(*notes, *(note for content in contents for note in content.notes)),
     )
+
+
+def of_beginning(found: Profile, source: Source, end: int | None, offset_ns: int = 0) -> Profile:
+    """The profile of a source of which only the beginning was read; its recording ended at `end`, in session time."""
+    until = None if end is None else end + offset_ns
+    return replace(found, recorded_until={path_text(source.path): until})
 
 
 def _on_ranks(rows: pl.DataFrame, ranks: pl.DataFrame, offset_ns: int) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from trace_export.errors import SourceError
 from trace_export.model import KernelFile, Profile, concat
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.ranges.profile import marked, profile, with_activity
+from trace_export.sources.ranges.profile import marked, of_beginning, profile, with_activity
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.ranks import assigned, from_names, from_stages
 from trace_export.sources.ranges.transfers import collectives, transfers
@@ -22,7 +22,7 @@ from trace_export.sources.rocpd.json_export import as_database
 from trace_export.sources.rocpd.process import Process, read_process
 from trace_export.sources.rocpd.tables import Tables, sets_of
 from trace_export.sources.shared.names import rank_in
-from trace_export.sources.shared.sqlite import Database
+from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 EPOCH = "boot"
@@ -37,7 +37,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
     Raises SourceError when the file is none of rocpd, has no pipeline range, or no GPU work for any (unless
     `options.host_ranges` asks for the ranges themselves).
     """
-    with as_database(source.path) as path, Database(path) as db:
+    with as_database(source.path) as path, Database(path, options.beginning * PIECE_ROWS) as db:
         processes = _processes(db)
         facts = {tables.process: read_process(tables) for tables in processes}
         hosts: dict[str | None, list[Tables]] = {}
@@ -73,7 +73,9 @@ def _processes(db: Database) -> list[Tables]:
 def _of_host(source: Source, options: ReadOptions, processes: list[Tables], facts: dict[int, Process]) -> Profile:
     """The profile of the processes of one host."""
     ranges = _pipeline_ranges(source, processes, options)
-    activity, devices = (None, {}) if options.host_ranges else hip.attribute(processes, ranges.frame)
+    events = {tables.name(table).lower() for tables in processes for table in ("region", "kernel_dispatch")}
+    short = not processes[0].db.shortened.isdisjoint(events)
+    activity, devices = (None, {}) if options.host_ranges or short else hip.attribute(processes, ranges.frame)
     ranks, notes = assigned(
         ranges,
         ranges.of("block")["process"].unique().sort().to_list(),
@@ -100,7 +102,8 @@ def _of_host(source: Source, options: ReadOptions, processes: list[Tables], fact
         notes=notes,
         epoch=EPOCH,
     )
-    return replace(found, declared=replace(found.declared, world=fact.world))
+    found = replace(found, declared=replace(found.declared, world=fact.world))
+    return of_beginning(found, source, processes[0].db.last(processes[0].name("region"), "start")) if short else found
 
 
 def _pipeline_ranges(source: Source, processes: list[Tables], options: ReadOptions) -> Ranges:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from itertools import cycle
+from itertools import chain, cycle
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,10 +27,13 @@ import polars as pl
 from trace_export.errors import SourceError
 from trace_export.files import open_file
 from trace_export.scratch import scratch_folder
+from trace_export.sources.shared import sqlite_beginning
 
 MAGIC = b"SQLite format 3\0"
 BATCH_ROWS = 1 << 18
 HEADER_BYTES = 100
+PIECE_ROWS = 2048
+"""The rows of a table that `ReadOptions.beginning` counts."""
 READERS = 2
 """How many pieces of a table are read at a time. SQLite releases the GIL while it does."""
 
@@ -44,11 +47,17 @@ _VIEWS = "SELECT name FROM sqlite_master WHERE type = 'view'"
 class Database:
     """An open SQLite file; use it in a `with` statement.
 
+    With `beginning`, a number of rows, a table of events that has more shows no others than its first, see
+    `sqlite_beginning`; `shortened` are the names of such tables in lower case.
+
     Raises SourceError when `path` is missing, unreadable, empty, no SQLite database, cut short, or locked by a writer.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, beginning: int = 0) -> None:
         self.path = path
+        self.shortened: frozenset[str] = frozenset()
+        self._beginning = beginning
+        self._views_of_beginning: list[str] = []
         self._stack = ExitStack()
 
     def __enter__(self) -> Database:
@@ -76,9 +85,12 @@ class Database:
                 self._uri = f"file:{_quoted(self.path)}?mode=ro&immutable=1"
             self._rows = self._stack.enter_context(closing(sqlite3.connect(self._uri, uri=True)))
             self._rows.text_factory = _text
-            self._columns = [self._connected()]
             self._row_ids: set[tuple[str, str]] = set()
             self._schema = self._read_schema()
+            if self._beginning:
+                views = sqlite_beginning.views(self._rows, self._schema, self._beginning)
+                self.shortened, self._views_of_beginning = frozenset(views), list(views.values())
+            self._columns = [self._connected()]
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             raise _refused(self.path, error) from error
 
@@ -99,7 +111,11 @@ class Database:
 
     def _connected(self) -> adbc.Connection:
         try:
-            return self._stack.enter_context(closing(adbc.connect(self._uri)))
+            connection = self._stack.enter_context(closing(adbc.connect(self._uri)))
+            with closing(connection.cursor()) as cursor:
+                for view in self._views_of_beginning:
+                    cursor.execute(view)
+            return connection
         except adbc.Error as error:
             raise _refused(self.path, error) from error
 
@@ -155,10 +171,17 @@ class Database:
         that picks a piece. Pieces are read ahead. Nothing where there is no such table."""
         if not self.has(table):
             return
+        chunks = self.chunks(table)
+        first, second = next(chunks, None), next(chunks, None)
+        if first is None:
+            return
+        if second is None:
+            yield self._frame(self._columns[0], sql.format(where=first), (), blobs)
+            return
         self._columns += [self._connected() for _ in range(READERS - len(self._columns))]
         with ThreadPoolExecutor(READERS) as pool:
             ahead: deque[Future[pl.DataFrame]] = deque()
-            for where, connection in zip(self.chunks(table), cycle(self._columns), strict=False):
+            for where, connection in zip(chain((first, second), chunks), cycle(self._columns), strict=False):
                 if len(ahead) == READERS:  # so that the connection's last piece has arrived
                     yield ahead.popleft().result()
                 ahead.append(pool.submit(self._frame, connection, sql.format(where=where), (), blobs))
@@ -195,6 +218,11 @@ class Database:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise _refused(self.path, error) from error
         return [tuple(_text(value) if isinstance(value, bytes) else value for value in row) for row in rows]
+
+    def last(self, table: str, column: str) -> int | None:
+        """The value of a column in the last row of a table, of all of its rows; None where that is no whole number."""
+        rows = self.texts(f"SELECT {column} FROM main.{_name(table)} ORDER BY rowid DESC LIMIT 1")
+        return rows[0][0] if rows and isinstance(rows[0][0], int) else None
 
     def attempt(self, sql: str, steps: int) -> list[tuple[Any, ...]] | None:
         """As `texts`, but None when SQLite's machine needs more than about so many steps."""

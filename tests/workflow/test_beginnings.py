@@ -1,0 +1,146 @@
+"""What `inspect` says of large sources from their beginnings, beside what is true of the whole."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import trace_export
+from tests.support import long_runs
+from trace_export.workflow import inspection
+
+TIMES = 60
+"""How often the short run is repeated; more than the first piece of each format holds."""
+
+
+@pytest.fixture
+def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even such sources are looked at only."""
+    monkeypatch.setattr(inspection, "WHOLE_BYTES", 0)
+
+
+@pytest.mark.parametrize(
+    ("make", "times", "schedule"),
+    [
+        (long_runs.nsys, TIMES, "zb-h1"),
+        (long_runs.ascend, TIMES, "1f1b"),
+        (long_runs.paddle, 2 * TIMES, "1f1b"),
+        (long_runs.kineto, TIMES, "zb-h1"),
+    ],
+)
+@pytest.mark.usefixtures("nothing_is_small")
+def test_the_beginning_tells_of_the_whole(
+    make: Callable[[Path, int], None], times: int, schedule: str, tmp_path: Path
+) -> None:
+    make(tmp_path, times)
+    found = trace_export.inspect(tmp_path, jobs=1)
+    assert not found.failures
+    facts = found.facts
+    assert (facts["schedule"], facts["stages"], facts["microbatches"]) == (schedule, long_runs.STAGES, 6)
+    truth = times * long_runs.STEPS
+    assert found.ranks["beginning"].all()
+    assert (found.ranks["steps"] < truth).all()
+    assert ((found.ranks["about_steps"] - truth).abs() <= max(2, 0.02 * truth)).all()
+    assert f"about {facts['about_steps']} steps" in found.verdict
+    assert found.ranks["blocks"].n_unique() == 1, "of all ranks the same steps"
+    assert not [note for note in found.notes if note.level == "warning"]
+
+    whole = trace_export.inspect(tmp_path, jobs=1, full=True)
+    assert whole.ranks["steps"].to_list() == [truth] * long_runs.STAGES
+    assert not whole.ranks["beginning"].any()
+    assert whole.ranks["about_steps"].null_count() == long_runs.STAGES
+    assert "about" not in whole.verdict
+    assert whole.ranks.select("rank", "stage", "host", "microbatches").equals(
+        found.ranks.select("rank", "stage", "host", "microbatches")
+    )
+
+
+@pytest.mark.usefixtures("nothing_is_small")
+def test_the_beginning_of_a_rocpd_database(tmp_path: Path) -> None:
+    long_runs.rocpd(tmp_path, TIMES)
+    found = trace_export.inspect(tmp_path, jobs=1)
+    assert (found.facts["schedule"], found.facts["microbatches"], found.ranks["beginning"].all()) == ("zb-h1", 6, True)
+    assert abs(found.facts["about_steps"] - TIMES * long_runs.STEPS) <= 2
+
+
+@pytest.mark.usefixtures("nothing_is_small")
+def test_small_sources_are_counted_exactly(tmp_path: Path) -> None:
+    long_runs.nsys(tmp_path, 2)
+    found, whole = (trace_export.inspect(tmp_path, jobs=1, full=full) for full in (False, True))
+    assert found.verdict == whole.verdict
+    assert found.ranks.equals(whole.ranks)
+
+
+@pytest.mark.usefixtures("nothing_is_small")
+def test_rows_that_are_not_in_the_order_of_time_are_all_read(tmp_path: Path) -> None:
+    """The first rows of such a table are not the beginning of the recording, perhaps those of one process."""
+    long_runs.nsys(tmp_path, TIMES)
+    for path in tmp_path.iterdir():
+        with closing(sqlite3.connect(path)) as db:
+            for table in ("NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL"):
+                db.execute(f"CREATE TEMP TABLE turned AS SELECT * FROM {table} ORDER BY start DESC")
+                db.execute(f"DELETE FROM {table}")
+                db.execute(f"INSERT INTO {table} SELECT * FROM turned ORDER BY rowid")
+                db.execute("DROP TABLE turned")
+            db.commit()
+    found = trace_export.inspect(tmp_path, jobs=1)
+    assert found.facts["steps"] == TIMES * long_runs.STEPS
+    assert not found.ranks["beginning"].any()
+
+
+@pytest.mark.usefixtures("nothing_is_small")
+def test_more_is_read_where_the_beginning_shows_too_little(tmp_path: Path) -> None:
+    """A step of more operators than the first piece holds."""
+    long_runs.kineto(tmp_path, 20, operators=150)
+    found = trace_export.inspect(tmp_path, jobs=1)
+    assert found.facts["schedule"] == "zb-h1"
+    assert (found.ranks["steps"] >= 2).all()
+    assert (found.facts["about_steps"] - 40) ** 2 <= 4
+
+
+@pytest.mark.usefixtures("nothing_is_small")
+def test_a_trace_without_gpu_work_is_refused_from_its_beginning(tmp_path: Path) -> None:
+    long_runs.kineto(tmp_path, TIMES)
+    for path in tmp_path.iterdir():
+        head, _, tail = path.read_text().partition('\n  },\n  {\n    "ph": "X", "cat": "cuda_runtime"')
+        path.write_text(head + '\n  }\n  ],"traceName": "x" }')
+        assert tail
+    found = trace_export.inspect(tmp_path, jobs=1)
+    assert found.verdict == "cannot be drawn: no source has a pipeline block"
+    assert all("no GPU work in the trace" in str(error) for error in found.failures)
+
+
+@pytest.mark.usefixtures("nothing_is_small")
+def test_passes_after_a_long_start_are_not_denied(tmp_path: Path) -> None:
+    """The error says that only the beginning was read; with all of it there are passes."""
+    long_runs.kineto(tmp_path, 10)
+    for rank in (1, 2, 3):
+        (tmp_path / f"rank{rank}.pt.trace.json").unlink()
+    path = tmp_path / "rank0.pt.trace.json"
+    head, opening, events = path.read_text().partition('"traceEvents": [\n')
+    operator = (events.partition("\n  },\n  {")[0] + "\n  },\n  ").replace("te:", "aten::")
+    path.write_text(head + opening + operator * 140_000 + "  " + events.lstrip())
+    found = trace_export.inspect(tmp_path, jobs=1)
+    assert not found.ranks.height
+    assert all("beginning" in str(error) and "--full" in str(error) for error in found.failures)
+    assert trace_export.inspect(tmp_path, jobs=1, full=True).ranks["steps"].to_list() == [20]
+
+
+def test_the_command_says_what_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from trace_export.cli import inspect
+
+    long_runs.paddle(tmp_path, 2 * TIMES)
+    monkeypatch.setattr(inspection, "WHOLE_BYTES", 0)
+    result = trace_export.inspect(tmp_path, jobs=1)
+    inspect._show(result)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "only the beginning of 4 large sources" in said
+    assert "--full reads all 2 MB" in said
+    assert isinstance(result.ranks, pl.DataFrame)
