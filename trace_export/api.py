@@ -46,6 +46,7 @@ def load(
     multi_machine: bool = False,
     follow_links: bool = False,
     ranks: NumberSet = None,
+    replica: NumberSet = None,
     steps: NumberSet = None,
     stages: NumberSet = None,
     window: str | Window | None = None,
@@ -68,7 +69,8 @@ def load(
     clock.
 
     What to read: `family` is one format, called as its command is (None: whatever is there), `devices` the
-    local worker indexes on each machine, `ranks` global ranks; `multi_machine` demands a folder for each machine.
+    local worker indexes on each machine, `ranks` global ranks, `replica` data-parallel copies of the pipeline, whose
+    ranks alone are opened; `multi_machine` demands a folder for each machine.
     `follow_links` also searches folders outside `log_dir` that links in it lead to.
     `steps`, `stages`, `window` as in `Run.select`. Sets of numbers are "2-4,7", a number, a range or a list.
     How to read it: `pp`, `tp`, `dp`, `cp` are the sizes of the run where the data do not have them, `declared` what
@@ -90,8 +92,19 @@ def load(
         declared=declared, host_ranges=host_ranges, markers=markers, columns=columns, infer=infer, detail=detail,
         jobs=jobs, scheduler=scheduler, at=at,
     )  # fmt: skip
-    run = requests.load(source, arguments.progress(progress, "progress", silent))
-    return replace(run, _selection=part)
+    report = arguments.progress(progress, "progress", silent)
+    wanted = _narrowed(requests.Request(source), replica, report)
+    return replace(requests.load(wanted.source, report, wanted.located), _selection=part)
+
+
+def _narrowed(wanted: requests.Request, replica: object, progress: Progress) -> requests.Request:
+    """The request, of some replicas only where these are given."""
+    numbers = arguments.numbers(replica, "replica")
+    if numbers is None:
+        return wanted
+    from trace_export.scale.replicas import replica_request
+
+    return replica_request(wanted, numbers, progress)
 
 
 @dataclass(frozen=True)
@@ -112,6 +125,7 @@ def export(
     multi_machine: bool = False,
     follow_links: bool = False,
     ranks: NumberSet = None,
+    replica: NumberSet = None,
     steps: NumberSet = None,
     stages: NumberSet = None,
     window: str | Window | None = None,
@@ -161,14 +175,10 @@ def export(
         declared=declared, host_ranges=host_ranges, markers=markers, columns=columns, infer=infer, detail=detail,
         jobs=jobs, scheduler=scheduler, at=at,
     )  # fmt: skip
+    step_table, tick = _step_table(step_task_info, in_place, source), arguments.progress(progress, "progress", silent)
     wanted = requests.Request(source, align_options(align, offsets_ns, max_error_ns), selection(steps, stages, window))
-    run, files = requests.export(
-        wanted,
-        output,
-        _step_table(step_task_info, in_place, source),
-        force=arguments.flag(force, "force"),
-        progress=arguments.progress(progress, "progress", silent),
-    )
+    wanted = _narrowed(wanted, replica, tick)
+    run, files = requests.export(wanted, output, step_table, force=arguments.flag(force, "force"), progress=tick)
     return Exported(run, tuple(files))
 
 
@@ -202,6 +212,7 @@ def report(
     multi_machine: bool = False,
     follow_links: bool = False,
     ranks: NumberSet = None,
+    replica: NumberSet = None,
     steps: NumberSet = None,
     stages: NumberSet = None,
     window: str | Window | None = None,
@@ -232,14 +243,11 @@ def report(
         declared=declared, host_ranges=host_ranges, markers=markers, columns=columns, infer=infer, detail="spans",
         jobs=jobs, scheduler=scheduler, at=at,
     )  # fmt: skip
+    tick, out = arguments.progress(progress, "progress", silent), arguments.path_or_none(path, "path")
+    page = report_page(out, source.log_dir) if arguments.flag(html, "html") else None
     wanted = requests.Request(source, align_options(align, offsets_ns, max_error_ns), selection(steps, stages, window))
-    out = arguments.path_or_none(path, "path")
-    run, files = requests.report(
-        wanted,
-        report_page(out, source.log_dir) if arguments.flag(html, "html") else None,
-        force=arguments.flag(force, "force"),
-        progress=arguments.progress(progress, "progress", silent),
-    )
+    wanted = _narrowed(wanted, replica, tick)
+    run, files = requests.report(wanted, page, force=arguments.flag(force, "force"), progress=tick)
     return Reported(run, run.report(), tuple(files))
 
 
@@ -256,6 +264,7 @@ def overview(
     path: str | PathLike[str] | None = None,
     formats: str | Sequence[OverviewFormat] = "html",
     *,
+    traces: bool = False,
     force: bool = False,
     family: str | None = None,
     follow_links: bool = False,
@@ -276,9 +285,10 @@ def overview(
     """A run of any number of ranks: each pipeline replica is read, aligned and measured by itself, and what comes back
     is compared. See `trace_export.Overview`.
 
-    `path`: the folder of the `formats` (html, parquet), or the page; None: the folder that was read. Of `ranks` the
-    replicas with one of them are read. Other parameters as in `load`. Raises UsageError, NothingToExportError where no
-    replica can be read or the number of stages is not known, OutputError.
+    `path`: the folder of the `formats` (html, parquet), or the page; None: the folder that was read. `traces` adds
+    those of the replica that is most like the others and of those that have exceptions, in the folder traces. Of
+    `ranks` the replicas with one of them are read. Other parameters as in `load`. Raises UsageError,
+    NothingToExportError where no replica can be read or the number of stages is not known, OutputError.
     """
     from trace_export.scale import requests as overviews
 
@@ -287,10 +297,14 @@ def overview(
         host_ranges=host_ranges, markers=markers, infer=infer, jobs=jobs, scheduler=scheduler,
     )  # fmt: skip
     wanted = requests.Request(options, align_options(align, None, None), selection(steps, None, None))
-    found, files = overviews.overview(
-        wanted,
+    output = overviews.OverviewOptions(
         arguments.choices(formats, "formats", OverviewFormat),
         arguments.path_or_none(path, "path"),
+        arguments.flag(traces, "traces"),
+    )
+    found, files = overviews.overview(
+        wanted,
+        output,
         force=arguments.flag(force, "force"),
         progress=arguments.progress(progress, "progress", silent),
     )

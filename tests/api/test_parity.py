@@ -20,6 +20,7 @@ import trace_export
 from tests.conftest import ROOT
 from trace_export.cli.app import app
 from trace_export.cli.options import Figures
+from trace_export.scale import requests as overviews
 from trace_export.workflow import requests
 
 MS = 1_000_000
@@ -48,6 +49,7 @@ LOADING: dict[str, Case] = {
     "multi_machine": Case(["--multi_machine"], {"multi_machine": True}, no_effect=True),
     "follow_links": Case(["--follow-links"], {"follow_links": True}, no_effect=True),
     "ranks": Case(["--ranks", "0,2-3"], {"ranks": [0, 2, 3]}),
+    "replica": Case(["--pp", "2", "--dp", "2", "--replica", "1"], {"pp": 2, "dp": 2, "replica": 1}, "nsys"),
     "steps": Case(["--steps", "3-4"], {"steps": range(3, 5)}),
     "stages": Case(["--stages", "1-2"], {"stages": (1, 2)}),
     "window": Case(["--time", "0.1s-400ms"], {"window": trace_export.Window(100 * MS, 400 * MS)}),
@@ -142,6 +144,22 @@ COMPARE = {
     "force": EXPORT["force"],
     "gzip": EXPORT["gzip"],
 }  # fmt: skip
+OVERVIEW = {
+    name: LOADING[name] for name in (
+        "log_dir", "follow_links", "ranks", "steps", "pp", "tp", "dp", "cp", "host_ranges", "markers", "infer", "align",
+        "jobs",
+    )
+} | {
+    "ranks": Case(["--pp", "2", "--dp", "2", "--ranks", "1"], {"pp": 2, "dp": 2, "ranks": 1}, "nsys"),
+    "markers": Case(
+        ["--pp", "2", "--dp", "2", "--marker", r"Optimizer.*=>OTHER"],
+        {"pp": 2, "dp": 2, "markers": [r"Optimizer.*=>OTHER"]}, "nsys",
+    ),
+    "formats": Case(["--format", "parquet"], {"formats": ["parquet"]}),
+    "path": Case(["--out", "{out}/all.html"], {"path": "{out}/all.html"}, with_out=False),
+    "traces": Case(["--traces"], {"traces": True}),
+    "force": Case(["--force"], {"force": True}, no_effect=True, foreign="pipeline_overview.html"),
+}  # fmt: skip
 BASE = ["--schedule", "zb-h1", "--stages", "4", "--microbatches", "8"]
 SIMULATE = {
     "schedule": NOTHING,
@@ -201,6 +219,7 @@ COMMANDS = {
     "report": Command(
         REPORT, trace_export.report, parameters(trace_export.report) - {"family"}, ["--format", "html"], {"html": True}
     ),
+    "overview": Command(OVERVIEW, trace_export.overview, parameters(trace_export.overview) - {"family"}),
     "compare": Command(COMPARE, trace_export.compare, parameters(trace_export.compare)),
     "simulate": Command(SIMULATE, simulate, parameters(trace_export.simulate) | WRITING, BASE),
 }
@@ -268,8 +287,9 @@ class Side:
 
     def asked(self, side: Callable[[Case], None], case: Case) -> dict[str, Any]:
         """The arguments with which one side calls the function of `requests` that does the work, which is not done."""
-        function = getattr(requests, self._name)
-        with mock.patch.object(requests, self._name, side_effect=Asked) as spy, pytest.raises(Asked):
+        module = overviews if self._name == "overview" else requests
+        function = getattr(module, self._name)
+        with mock.patch.object(module, self._name, side_effect=Asked) as spy, pytest.raises(Asked):
             side(case)
         arguments = inspect.signature(function).bind(*spy.call_args.args, **spy.call_args.kwargs).arguments
         return {name: value for name, value in arguments.items() if name not in LIBRARY_ONLY}

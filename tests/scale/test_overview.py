@@ -143,3 +143,48 @@ def test_one_table_is_refused_with_what_to_do(tmp_path: Path) -> None:
     trace_export.export(tmp_path / "logs", tmp_path / "blocks.parquet", "parquet")
     with pytest.raises(trace_export.UsageError, match="is one table; use trace-export report for it"):
         trace_export.overview(tmp_path / "blocks.parquet", tmp_path)
+
+
+def test_traces_are_those_of_the_replicas_that_differ(planted: tuple[Path, ManyRanks], tmp_path: Path) -> None:
+    folder, run = planted
+    done = trace_export.overview(folder, tmp_path / "out", traces=True, jobs=1)
+    found, wrong = done.overview, run.planted
+    links = {run.place(sender)[1] for sender, _ in wrong.links}
+    slow = {run.place(rank)[1] for rank in wrong.ranks}
+    replicas = {found.representative, *wrong.replicas, *slow, *links, int(wrong.hosts[0][4:]) % run.replicas}
+    names = {path.name for path in (tmp_path / "out" / "traces").iterdir()}
+    assert names == {f"replica{replica}.pftrace" for replica in replicas}
+    assert {path.name for path in done.files} == {*names, "pipeline_overview.html"}
+    page = (tmp_path / "out" / "pipeline_overview.html").read_text(encoding="utf-8")
+    assert all(f'href="traces/{name}"' in page for name in names)
+    trace_export.export(folder, tmp_path / "alone.pftrace", replica=wrong.replicas, tracks="rank")
+    other = tmp_path / "out" / "traces" / f"replica{wrong.replicas[0]}.pftrace"
+    assert (tmp_path / "alone.pftrace").read_bytes() == other.read_bytes()
+
+
+def test_a_replica_alone_is_as_in_the_whole_run(tmp_path: Path) -> None:
+    """With the sizes of the whole run, which cannot be seen in a part of it."""
+    write_logs(tmp_path / "logs", JOBS["tensor and data parallel"])
+    whole = trace_export.load(tmp_path / "logs")
+    part = trace_export.load(tmp_path / "logs", replica=2)
+    ranks = whole.ranks.filter(pl.col("dp") == 2)
+    left_out = ["cp", "replica", "stage_origin"]  # of a size that is not known; counted in what was read; as sampled
+    assert_frame_equal(part.ranks.drop(left_out), ranks.drop(left_out))
+    blocks = whole.spans.filter(pl.col("rank").is_in(ranks["rank"].implode()))
+    assert_frame_equal(part.spans.drop("id"), blocks.drop("id"))
+
+
+def test_a_replica_alone_opens_only_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trace_export.scale.places.SAMPLE", 1)
+    write_logs(tmp_path / "logs", JOBS["tensor and data parallel"])
+    for worker in (4, 5):  # of replica 1
+        (tmp_path / "logs" / "machine0" / f"workerlog.{worker}").write_text("no record")
+    sizes = {"pp": 2, "tp": 2}
+    assert trace_export.load(tmp_path / "logs", replica=2, **sizes).failures == ()  # type: ignore[arg-type]
+    assert len(trace_export.load(tmp_path / "logs", **sizes).failures) == 2  # type: ignore[arg-type]
+
+
+def test_a_replica_that_is_not_there_is_refused(planted: tuple[Path, ManyRanks]) -> None:
+    done = command("report", planted[0], "--replica", 99)
+    assert done.returncode == 2
+    assert "--replica: there is no replica 99; choose from replicas 0-15" in done.stderr

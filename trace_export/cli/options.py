@@ -126,6 +126,12 @@ class Source:
     ] = False
     follow_links: FollowLinks = False
     ranks: Ranks = "all"
+    replica: Annotated[
+        str,
+        typer.Option(
+            help="Data-parallel copies of the pipeline, of which only the sources are opened.", metavar="LIST"
+        ),
+    ] = "all"
     steps: Annotated[str, typer.Option(help="Steps to draw: 2-4 or all.", metavar="LIST")] = "all"
     stages: Stages = "all"
     window: Time = None
@@ -344,7 +350,7 @@ class Printing:
 GROUPS = (Source, Drawing, Figures, Reading, Printing)
 PANELS = {
     "Input": ("log_dir", "multi_machine", "follow_links", "host_ranges", "markers", "infer", "pp", "tp", "dp", "cp"),
-    "Selection": ("devices", "ranks", "steps", "stages", "window"),
+    "Selection": ("devices", "ranks", "replica", "steps", "stages", "window"),
     "Clocks": ("align", "offsets_ns", "max_error_ns"),
     "Workers": ("jobs", "scheduler", "at"),
     "Output": tuple(field.name for field in fields(Drawing)),

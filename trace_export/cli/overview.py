@@ -30,6 +30,12 @@ def overview(
             metavar="PATH",
         ),
     ] = None,
+    traces: Annotated[
+        bool,
+        typer.Option(
+            "--traces", help="Also write the traces of the most typical replica and of those that have exceptions."
+        ),
+    ] = False,
     force: opt.Force = False,
     follow_links: opt.FollowLinks = False,
     ranks: Annotated[
@@ -67,7 +73,7 @@ def overview(
     with terminal.progress(printing) as progress:
         done = api.overview(
             opt.one_folder(folder, log_dir), path, formats,
-            force=force, follow_links=follow_links, ranks=ranks, steps=steps, pp=pp, tp=tp, dp=dp, cp=cp,
+            traces=traces, force=force, follow_links=follow_links, ranks=ranks, steps=steps, pp=pp, tp=tp, dp=dp, cp=cp,
             host_ranges=host_ranges, markers=markers or (), align=align, progress=progress, **how,
         )  # fmt: skip
     found = done.overview

@@ -52,6 +52,16 @@ def resolve(profile: Profile, user: Declared) -> Profile:
     return replace(profile, ranks=placed, declared=declared).with_notes(notes)
 
 
+def place(profile: Profile, places: pl.DataFrame) -> Profile:
+    """`profile` with the places that its ranks have in the whole run, where it is only a part of one, in which they
+    cannot be seen. `places`: rank, stage, dp, tp, cp and origin (as `RANKS` has stage_origin). Sizes that the profile
+    declares are those of the whole run too, and are left out."""
+    known = places.select("rank", *PLACES, stage_origin="origin").unique("rank", keep="first")
+    ranks = profile.ranks.drop(*PLACES, "stage_origin").join(known, on="rank", how="left", maintain_order="left")
+    declared = replace(profile.declared, pp=None, tp=None, dp=None, cp=None)
+    return replace(profile, ranks=conform(ranks, RANKS), declared=declared)
+
+
 def depth(ranks: pl.DataFrame, declared: Declared) -> int:
     """How many stages the pipeline has: as declared, or as far as the ranks' own go where that is further; at least
     1."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -39,18 +39,27 @@ def _page(out: Path | None, log_dir: Path) -> Path:
 
 
 def write(
-    found: Overview, name: str, formats: Sequence[OverviewFormat], out: Path | None, log_dir: Path, outputs: Outputs
+    found: Overview,
+    name: str,
+    traces: Mapping[int, Path],
+    formats: Sequence[OverviewFormat],
+    out: Path | None,
+    log_dir: Path,
+    outputs: Outputs,
 ) -> None:
-    """Writes the overview of the run called `name`. Raises OutputError, UsageError."""
+    """Writes the overview of the run called `name`; `traces`: the trace of each replica that has one. Raises
+    OutputError, UsageError."""
     if "html" in formats:
-        with outputs.file(_page(out, log_dir)) as temporary:
-            temporary.write_text(page(_contents(found, name)), encoding="utf-8")
+        target = _page(out, log_dir)
+        links = {replica: path.relative_to(target.parent).as_posix() for replica, path in traces.items()}
+        with outputs.file(target) as temporary:
+            temporary.write_text(page(_contents(found, name, links)), encoding="utf-8")
     for table in TABLES if "parquet" in formats else ():
         with outputs.file(output_folder(out, log_dir) / f"{STEM}.{table}.parquet") as temporary:
             write_frame(getattr(found, table), temporary)
 
 
-def _contents(found: Overview, name: str) -> Contents:
+def _contents(found: Overview, name: str, links: Mapping[int, str]) -> Contents:
     cells = heat_map(found.cells, found.ranks, QUANTITIES)
     ms = [(pl.col(f"{column}_ns") / 1e6).alias(column) for column in ("p5", "p50", "p95", "max")]
     failures = words.failure_rows(found)
@@ -59,12 +68,16 @@ def _contents(found: Overview, name: str) -> Contents:
         heading=words.heading(found),
         sentences=words.sentences(found),
         warning=words.missing(found),
-        first=[Table("Exceptions", words.exception_rows(found), _THRESHOLDS, places=_places(found, cells))],
+        first=[
+            Table("Exceptions", words.exception_rows(found), _THRESHOLDS, _places(found, cells), _linked(found, links))
+        ],
         map=cells,
         bands=found.bands.select("stage", *ms),
         tables=[
             Table("", words.stage_rows(found)),
-            Table("Replicas that behave alike", words.cohort_rows(found), _cohort_note(found)),
+            Table(
+                "Replicas that behave alike", words.cohort_rows(found), _cohort_note(found), {}, _typical(found, links)
+            ),
             Table("Steps", words.step_rows(found), _STEPS),
             *([Table("Not read", failures)] if failures.height else []),
         ],
@@ -87,6 +100,17 @@ def _cohort_note(found: Overview) -> str:
         "The same micro-batches and order of blocks, and work that takes as long as that of the next one within 3 %."
     )
     return alike + typical
+
+
+def _linked(found: Overview, links: Mapping[int, str]) -> dict[int, str]:
+    """The trace of the replica of each exception."""
+    return {row: links[replica] for row, replica in enumerate(found.exceptions["replica"]) if replica in links}
+
+
+def _typical(found: Overview, links: Mapping[int, str]) -> dict[int, str]:
+    """That of the replica that is most like the others, beside the largest group."""
+    typical = found.representative
+    return {0: links[typical]} if typical is not None and typical in links else {}
 
 
 def _places(found: Overview, cells: HeatMap) -> dict[int, tuple[int, int]]:

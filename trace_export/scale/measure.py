@@ -24,7 +24,7 @@ from trace_export.model import (
     Profile,
     conform,
 )
-from trace_export.pipeline import completeness
+from trace_export.pipeline import completeness, stages
 from trace_export.pipeline.interpret import interpret
 from trace_export.scale.parts import Part
 from trace_export.scale.summary import FAILURES, LINKS, RANK_STEPS, RANKS, REPLICAS, Summary, by_code
@@ -54,7 +54,7 @@ def read_part(part: Part, task: Task) -> tuple[Profile, list[TraceExportError]]:
     failures = [*(r for r in results if isinstance(r, TraceExportError)), *refused]
     if profile.spans.is_empty():
         raise failures[0] if failures else NothingToExportError(f"{part.path}: no pipeline block here")
-    profile = interpret(_placed(profile, part), Declared())
+    profile = interpret(stages.place(profile, part.places), Declared())
     return align.align(profile, task.align), failures
 
 
@@ -80,14 +80,6 @@ def summarise(part: Part, task: Task) -> Summary:
 def failed(error: TraceExportError, part: Part) -> Summary:
     """The summary of a part that could not be read at all."""
     return Summary(failures=failures_of([error] * len(part.sources)))
-
-
-def _placed(profile: Profile, part: Part) -> Profile:
-    """The profile with the places that its ranks have in the whole run, which cannot be seen from a part of it."""
-    places = part.places.select("rank", "stage", "dp", "tp", "cp", stage_origin="origin").unique("rank", keep="first")
-    ranks = profile.ranks.drop("stage", "dp", "tp", "cp", "stage_origin")
-    ranks = ranks.join(places, on="rank", how="left", maintain_order="left").select(profile.ranks.columns)
-    return replace(profile, ranks=ranks, declared=replace(profile.declared, pp=None, tp=None, dp=None, cp=None))
 
 
 def _by_replica(profile: Profile) -> tuple[Profile, pl.DataFrame]:

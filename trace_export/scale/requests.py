@@ -3,35 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from trace_export.choices import OverviewFormat
 from trace_export.errors import path_text
 from trace_export.scale import files
-from trace_export.scale.build import Overview, all_ranks, divide
+from trace_export.scale.build import Overview
 from trace_export.scale.build import overview as build
+from trace_export.scale.replicas import Placed, all_ranks, of_replicas, place
+from trace_export.selection import Numbers
+from trace_export.workflow import requests
 from trace_export.workflow.progress import Progress, silent
 from trace_export.workflow.reading import locate
+from trace_export.workflow.render import WriteOptions
 from trace_export.workflow.requests import Request
 from trace_export.writers.outputs import Outputs
+from trace_export.writers.paths import output_folder
+
+MOST_TRACES = 24
+"""Exceptions of so many replicas get a trace of their own; of more, those of the first ones in the table."""
+
+
+@dataclass(frozen=True)
+class OverviewOptions:
+    """What to write: `formats` to `out`, a folder or the page; `traces`: those of the replicas that differ, too."""
+
+    formats: Sequence[OverviewFormat]
+    out: Path | None
+    traces: bool = False
 
 
 def overview(
-    wanted: Request,
-    formats: Sequence[OverviewFormat],
-    out: Path | None,
-    *,
-    force: bool = False,
-    progress: Progress = silent,
+    wanted: Request, output: OverviewOptions, *, force: bool = False, progress: Progress = silent
 ) -> tuple[Overview, list[Path]]:
     """An overview, and its files. Raises UsageError before anything is read if one of them may not be replaced;
     NothingToExportError, OutputError."""
     log_dir = wanted.source.log_dir
     located = locate(all_ranks(wanted.source))
     with Outputs([*located.inputs, *wanted.clocks.inputs], force=force) as outputs:
-        outputs.check(files.planned(formats, out, log_dir))
-        divided = divide(wanted.source, located, progress)
-        found = build(wanted.source, wanted.clocks, wanted.part, divided, progress)
+        outputs.check(files.planned(output.formats, output.out, log_dir))
+        placed = place(wanted.source, located, progress)
+        found = build(wanted.source, wanted.clocks, wanted.part, placed, progress)
+        traces = (
+            _traces(found, wanted, placed, output_folder(_folder(output.out), log_dir), force) if output.traces else {}
+        )
         name = path_text(log_dir.resolve().name or log_dir)
-        files.write(found, name, formats, out, log_dir, outputs)
-    return found, outputs.written
+        files.write(found, name, traces, output.formats, output.out, log_dir, outputs)
+    return found, [*outputs.written, *traces.values()]
+
+
+def _folder(out: Path | None) -> Path | None:
+    return out.parent if out is not None and out.suffix == ".html" else out
+
+
+def _traces(found: Overview, wanted: Request, placed: Placed, folder: Path, force: bool) -> dict[int, Path]:
+    """A trace with every rank of the replica that is most like the others, and of each that has an exception, as
+    `export --replica N --tracks rank` draws it."""
+    chosen = [found.representative, *found.exceptions["replica"].drop_nulls().unique(maintain_order=True)]
+    written: dict[int, Path] = {}
+    for replica in dict.fromkeys(number for number in chosen if number is not None):
+        if len(written) == MOST_TRACES + 1:
+            break
+        path = folder / "traces" / f"replica{replica}.pftrace"
+        alone = of_replicas(wanted, Numbers.of([replica]), placed)
+        requests.export(alone, WriteOptions(formats=("perfetto",), out=path, tracks="rank"), force=force)
+        written[replica] = path
+    return written

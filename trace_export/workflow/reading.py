@@ -39,6 +39,7 @@ BEGINNING_S = 0.025
 class LoadOptions:
     """What to read and what is known about it. `files`: these in the log_dir only, where there are any. `family` None:
     whatever lies there. `detail`: which device tasks will be asked for. `columns`: what the columns of a table mean.
+    `places`: those of the ranks, where only some replicas of a run are read (as `pipeline.stages.place` takes them).
     `jobs` None: as many processes as pay off. `cluster`: who reads in their place."""
 
     log_dir: Path
@@ -49,6 +50,7 @@ class LoadOptions:
     follow_links: bool = False
     read: ReadOptions = field(default_factory=ReadOptions)
     columns: Columns | None = None
+    places: pl.DataFrame | None = field(default=None, compare=False)
     declared: Declared = field(default_factory=Declared)
     detail: Detail = "spans"
     jobs: int | None = None
@@ -90,8 +92,16 @@ def locate(options: LoadOptions) -> Located:
     if not sources:
         nothing = choose.nothing_found(found, options.log_dir, family=options.family, ranks=options.read.ranks)
         raise failures[0] if failures else nothing
-    files = [file for source in found.sources for file in files_of(source)]
-    return Located(sources, found.notes, failures, (*files, *option_files(options)))
+    return Located(sources, found.notes, failures, (*_files(found.sources), *option_files(options)))
+
+
+def narrowed(located: Located, options: LoadOptions, sources: Sequence[Source]) -> Located:
+    """`located` with some of its sources only."""
+    return replace(located, sources=sources, inputs=(*_files(sources), *option_files(options)))
+
+
+def _files(sources: Sequence[Source]) -> list[Path]:
+    return [file for source in sources for file in files_of(source)]
 
 
 def option_files(options: LoadOptions) -> list[Path]:

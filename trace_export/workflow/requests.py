@@ -13,7 +13,7 @@ from typing import Literal
 
 from trace_export.errors import UsageError
 from trace_export.files import real_path
-from trace_export.pipeline import completeness
+from trace_export.pipeline import completeness, stages
 from trace_export.pipeline.interpret import interpret, interpret_table
 from trace_export.selection import Selection
 from trace_export.sources import span_table
@@ -29,11 +29,13 @@ from trace_export.writers.outputs import Outputs
 
 @dataclass(frozen=True)
 class Request:
-    """A run that is wanted: what to read, how to align its clocks, which part of it to show."""
+    """A run that is wanted: what to read, how to align its clocks, which part of it to show. `located`: what `locate`
+    made of the source, where that was asked already."""
 
     source: LoadOptions
     clocks: AlignOptions = AlignOptions()
     part: Selection = Selection()
+    located: Located | None = None
 
 
 def load(options: LoadOptions, progress: Progress = silent, located: Located | None = None) -> Run:
@@ -54,6 +56,8 @@ def load(options: LoadOptions, progress: Progress = silent, located: Located | N
         return Run(table, options, _clocks="one", _inputs=located.inputs)
     size_of = {} if options.detail == "spans" else sizes(located.sources)
     profile, failures = read_profile(located, options, progress)
+    if options.places is not None:
+        profile = stages.place(profile, options.places)
     profile = interpret(profile, options.declared)
     return Run(profile, options, tuple(failures), _sizes=size_of, _inputs=located.inputs)
 
@@ -133,7 +137,7 @@ def compare(
 
 def _located(wanted: Sequence[Request], force: bool, further: Sequence[Path] = ()) -> tuple[list[Located], Outputs]:
     """What there is to read for each run, and outputs that replace none of it nor a `further` file."""
-    located = [locate(one.source) for one in wanted]
+    located = [one.located or locate(one.source) for one in wanted]
     inputs = [file for there in located for file in there.inputs]
     clocks = [file for one in wanted for file in one.clocks.inputs]
     return located, Outputs([*inputs, *clocks, *further], force=force)

@@ -1,0 +1,100 @@
+"""Which replicas there are in a folder, and some of them alone: `--replica 17` reads what that replica needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from trace_export.errors import TraceExportError, UsageError
+from trace_export.scale.places import SIZES, Places, find_places, ranks_of
+from trace_export.selection import Numbers
+from trace_export.workers import local
+from trace_export.workers.sizing import choose_workers
+from trace_export.workflow.progress import Progress, counted, silent
+from trace_export.workflow.reading import LoadOptions, Located, locate, narrowed
+from trace_export.workflow.requests import Request
+
+Result = TypeVar("Result")
+S_TO_OPEN = 0.003
+"""What one core takes to look for the ranks in a source whose name does not tell them."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What lies in a folder, and where the ranks of it are in the run. `failures`: places without a source, and sources
+    whose ranks could not be found out."""
+
+    located: Located
+    places: Places
+    failures: list[TraceExportError]
+
+
+def all_ranks(options: LoadOptions) -> LoadOptions:
+    """The options for the whole run, by which the place of a rank in it is found."""
+    return replace(options, read=replace(options.read, ranks=None))
+
+
+def place(options: LoadOptions, located: Located, progress: Progress = silent) -> Placed:
+    """The places of all ranks of a run. `located`: the sources of `all_ranks(options)`. Raises UsageError, and as
+    `places.find_places` does."""
+    if options.devices is not None:
+        raise UsageError("a replica has ranks on many hosts", "choose with ranks", parameter="devices")
+    if not located.sources:
+        raise UsageError(f"{options.log_dir} is one table", "use trace-export report for it", parameter="log_dir")
+    sources, read = located.sources, all_ranks(options).read
+    tick = counted(progress, "looking for ranks", len(sources))
+    times = [S_TO_OPEN if source.rank is None else 0.0 for source in sources]
+    looked = run_everywhere(partial(ranks_of, options=read), sources, times, options, tick)
+    places = find_places(sources, looked, read, options.declared)
+    lost = [result for result in looked if isinstance(result, TraceExportError)]
+    return Placed(located, places, [*located.failures, *lost])
+
+
+def of_replicas(wanted: Request, replicas: Numbers, placed: Placed) -> Request:
+    """The request for some replicas of the run that it is for: only their sources are opened. Raises UsageError where
+    there is none of them."""
+    options, table = wanted.source, placed.places.table
+    chosen = table.filter(replicas.holds("dp"))
+    if chosen.is_empty():
+        there = Numbers.of(table["dp"].unique().drop_nulls())
+        raise UsageError(f"there is no replica {replicas}", f"choose from replicas {there}", parameter="replica")
+    if options.read.ranks is not None:
+        chosen = chosen.filter(options.read.ranks.holds("rank"))
+    ranks = Numbers.of(chosen["rank"])
+    alone = replace(
+        options,
+        places=chosen,
+        declared=replace(options.declared, **dict.fromkeys(SIZES)),
+        read=replace(options.read, ranks=ranks),
+    )
+    sources = [placed.located.sources[index] for index in chosen["source"].unique().sort()]
+    return replace(wanted, source=alone, located=narrowed(placed.located, alone, sources))
+
+
+def replica_request(wanted: Request, replicas: Numbers | None, progress: Progress = silent) -> Request:
+    """The request, or where `replicas` are given, that for them alone."""
+    if replicas is None:
+        return wanted
+    located = locate(all_ranks(wanted.source))
+    return of_replicas(wanted, replicas, place(wanted.source, located, progress))
+
+
+def run_everywhere(
+    function: Callable[[Any], Result],
+    items: Sequence[Any],
+    times: Sequence[float],
+    options: LoadOptions,
+    done: Callable[[int], None],
+) -> list[Result | TraceExportError]:
+    """`function` of every item: here, in as many processes as pay off where each takes `times` seconds, or on the
+    cluster."""
+    if options.cluster is not None:
+        from trace_export.workers import dask
+
+        return dask.run(options.cluster, function, items, done)
+    workers = choose_workers(times, 0, releases_gil=False)
+    if options.jobs and sum(times) > 0:
+        workers = replace(workers, count=options.jobs)
+    return local.run(function, items, workers, done)
