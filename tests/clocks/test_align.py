@@ -209,6 +209,18 @@ def test_nothing_to_fit() -> None:
     assert set(fit_clocks(empty(MESSAGES), profile.collectives, profile.ranks).clocks["status"]) == {"wall"}
 
 
+def test_collectives_of_unknown_groups_count_only_where_there_is_one_stage() -> None:
+    """Each stage reduces its own gradients, at its own time and under the same name."""
+    profile = make(Clocks(seed=6, steps=4, over_stages=True)).profile
+    unnamed = profile.collectives.with_columns(group=pl.lit(None, pl.String), sequence=None)
+    one_stage = profile.ranks.with_columns(stage=pl.lit(0, pl.Int32))
+    counts = [
+        fit_clocks(empty(MESSAGES), collectives, ranks).clocks["collectives"].sum()
+        for collectives, ranks in ((profile.collectives, profile.ranks), (unnamed, profile.ranks), (unnamed, one_stage))
+    ]
+    assert [count > 0 for count in counts] == [True, False, True]
+
+
 def test_machines_that_share_a_name_are_taken_apart() -> None:
     run = make(Clocks(seed=18, stages=6, ranks_per_host=2))
     ranks = run.profile.ranks.with_columns(host=pl.when(pl.col("rank") < 4).then(pl.lit("box")).otherwise("host"))

@@ -119,8 +119,11 @@ def gather(
     """The observations in `messages`, `collectives` and `edges` (schemas of `model`; `edges` as MESSAGES).
 
     `edges` count only between hosts that exchange no messages. What stays inside one host constrains nothing and is
-    left out.
+    left out, and so are collectives without a group, unless all ranks are of one stage: equal names are not one
+    collective then, for each stage reduces its own gradients.
     """
+    if ranks["stage"].drop_nulls().n_unique() > 1:
+        collectives = collectives.filter(pl.col("group").is_not_null())
     hosts = ranks["host"].drop_nulls().unique().sort().to_list()
     index = pl.DataFrame({"host": hosts, "h": pl.Series(range(len(hosts)), dtype=pl.Int64)})
     host_of_rank = hosts_of_ranks(ranks).join(index, on="host").select("rank", host="h")
