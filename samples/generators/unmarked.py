@@ -51,6 +51,10 @@ COMPUTE, PIPELINE, EXPERTS, DATA, COPIES = 7, 20, 21, 22, 14
 """Streams."""
 LAUNCH = 5 * US
 """From one launch to the next."""
+ARRIVAL = TIMING.hop - 50 * US
+"""From the end of a block to the end of the transfer of its output."""
+Key = tuple[int, int, str, int | None, int]
+"""Rank, step, kind, micro-batch and chunk of a block."""
 
 NORM, ATTENTION = "rmsnorm_fwd_tuned_kernel<__nv_bfloat16>", "flash_fwd_kernel<Flash_fwd_kernel_traits<128, 64>>"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
@@ -110,6 +114,16 @@ class Program:
         """The stage and chunk of a part of the model."""
         chunk, stage = divmod(part, self.stages)
         return self.stages - 1 - stage if self.vee and chunk else stage, chunk
+
+    def other(self, block: Block, *, sends: bool) -> Key | None:
+        """The block that needs the output of `block`, or else makes its input; None where no other rank has it."""
+        if block.kind not in "FB":
+            return None
+        part = self.part(block.rank, block.chunk or 0) + (1 if sends == (block.kind == "F") else -1)
+        if not 0 <= part < self.chunks * self.stages:
+            return None
+        stage, chunk = self.place(part)
+        return None if stage == block.rank else (stage, block.step, block.kind, block.microbatch, chunk)
 
 
 def interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> list[Operation]:
@@ -237,8 +251,8 @@ class Rank:
     stage: int
     recorder: Recorder
     chance: random.Random
-    starts: dict[tuple[int, int, str, int | None, int], int]
-    """Rank, step, kind, micro-batch and chunk of a block → its start."""
+    arrivals: dict[Key, int]
+    """When the input of a block has arrived."""
     numbers: int = field(default=100, init=False)
     """The next sequence number."""
     forwards: dict[tuple[int, int | None, int], range] = field(default_factory=dict, init=False)
@@ -373,40 +387,49 @@ class Rank:
         return at + LAUNCH
 
     def transfer(self, at: int, before: Block | None, after: Block | None) -> int:
-        """One call that sends what `before` made and receives what `after` needs, if there is anything to do."""
-        sends = before is not None and self.neighbour(before, sends=True)
-        receives = after is not None and self.neighbour(after, sends=False)
-        if not sends and not receives:
+        """Sends what `before` made and receives what `after` needs, if there is anything to do: by one call where both
+        concern one neighbour, or the schedule is interleaved, as in Megatron-LM; else by one each."""
+        target = self.program.other(before, sends=True) if before else None
+        source = self.program.other(after, sends=False) if after else None
+        if target is None and source is None:
             return at
-        begin = before.end_ns if sends and before else after.start_ns - 100 * US if after else at
-        latest = after.start_ns - 30 * US if after else begin + 30 * US
-        met = [self.start_of_next(before) - 30 * US] if sends and before else []
-        end = max(begin + 20 * US, min(latest, max([*met, *([latest] if receives else [])])))
+        received = self.arrivals[key_of(after)] if source and after else 0
+        begin = before.end_ns if before else received - 30 * US
+        latest = after.start_ns - 30 * US if after else begin + MS
+        sent = min(latest, self.arrivals[target]) if target else 0
         if self.program.host_transfers:
             at = self.wait(at)
-            for kind, wanted in ((2, sends), (1, receives)):
+            for kind, wanted in ((2, target), (1, source)):
                 if wanted:
                     at += LAUNCH
                     self.recorder.copy(begin, begin + 20 * US, self.recorder.call(at, "cudaMemcpyAsync_v3020"), kind)
             return self.wait(at)
-        call = self.recorder.call(at + LAUNCH, "cudaLaunchKernelExC_v11060")
-        self.recorder.kernel(begin, end, call, SEND_RECV, PIPELINE)
-        return self.wait(at + LAUNCH) if self.program.waits else at + LAUNCH
+        times = [(begin, max(sent, received, begin + 20 * US))]
+        if target and source and target[0] != source[0] and self.program.chunks == 1:
+            middle = max(begin + 20 * US, min(sent, received - 25 * US))
+            times = [(begin, middle), (middle + 5 * US, max(middle + 25 * US, received))]
+        for started, ended in times:
+            call = self.recorder.call(at + LAUNCH, "cudaLaunchKernelExC_v11060")
+            self.recorder.kernel(started, ended, call, SEND_RECV, PIPELINE)
+            at = self.wait(at + LAUNCH) if self.program.waits else at + LAUNCH
+        return at
 
-    def start_of_next(self, block: Block) -> int:
-        """When the block starts that needs the output of `block`, which a neighbour has."""
-        part = self.program.part(self.stage, block.chunk or 0) + (1 if block.kind == "F" else -1)
-        stage, chunk = self.program.place(part)
-        return self.starts[stage, block.step, block.kind, block.microbatch, chunk]
 
-    def neighbour(self, block: Block, *, sends: bool) -> bool:
-        """Whether a block's input comes from another rank, or its output goes to one."""
-        if block.kind not in "FB":
-            return False
-        part = self.program.part(self.stage, block.chunk or 0)
-        other = part + (1 if sends == (block.kind == "F") else -1)
-        within = 0 <= other < self.program.chunks * self.program.stages
-        return within and self.program.place(other)[0] != self.stage
+def arrivals(program: Program, blocks: Sequence[Block]) -> dict[Key, int]:
+    """When the input of each block that comes from another rank has arrived: `ARRIVAL` after the one has made it and
+    the other is free to take it. So ranks that exchange with each other are done at the same time."""
+    made = {key_of(block): block.end_ns for block in blocks}
+    free: dict[int, int] = {}
+    found = {}
+    for block in sorted(blocks, key=lambda block: block.start_ns):
+        if (source := program.other(block, sends=False)) is not None:
+            found[key_of(block)] = max(made[source], free.get(block.rank, 0)) + ARRIVAL
+        free[block.rank] = block.end_ns
+    return found
+
+
+def key_of(block: Block) -> Key:
+    return block.rank, block.step, block.kind, block.microbatch, block.chunk or 0
 
 
 def blocks_of(program: Program, chance: random.Random) -> list[Block]:
@@ -422,11 +445,11 @@ def write(folder: Path, program: Program, *, seed: int = 1, threads: bool = True
     blocks = blocks_of(program, chance)
     folder.mkdir(parents=True, exist_ok=True)
     export = Export()
-    starts = {(b.rank, b.step, b.kind, b.microbatch, b.chunk or 0): b.start_ns for b in blocks}
+    arrived = arrivals(program, blocks)
     for stage in range(program.stages):
         trace = Trace(rank=stage, world=program.stages)
         recorder = Kineto(trace, threads=threads) if kineto else Nsight(export, stage, threads=threads)
-        Rank(program, stage, recorder, chance, starts).run([b for b in blocks if b.rank == stage])
+        Rank(program, stage, recorder, chance, arrived).run([b for b in blocks if b.rank == stage])
         if kineto:
             trace.write(folder / f"node0_{700 + stage}.1760000000000000000.pt.trace.json.gz")
     if not kineto:

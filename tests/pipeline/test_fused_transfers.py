@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -22,7 +23,7 @@ def profile(blocks: str, kernels: list[tuple[int, int]], stage: int, chunk: int 
         for n, text in enumerate(blocks.split())
     ]
     spans = pl.DataFrame(rows).with_columns(end_ns=pl.col("start_ns") + 10)
-    others = pl.DataFrame({"rank": [0, 1, 2], "stage": [0, 1, 2]})
+    others = pl.DataFrame({"rank": [0, 1, 2], "stage": [0, 1, 2], "replica": 0})
     p2p = pl.DataFrame(kernels, ["start_ns", "end_ns"], orient="row").with_columns(rank=stage, role=pl.lit("both"))
     return Profile(spans=conform(spans, SPANS), ranks=conform(others, RANKS), p2p=conform(p2p, P2P))
 
@@ -60,6 +61,44 @@ def test_where_a_kernel_does_both_the_ends_of_transfers_are_unknown() -> None:
     assert both["end_ns"].to_list() == [None, None, None]
     one = split(profile("F3 F4", [(112, 128)], 0)).p2p
     assert one["end_ns"].to_list() == [128]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "ends"),
+    [
+        ([(112, 128)], [128, 128, 128, 128]),
+        ([(112, 118), (119, 128)], [None] * 4),  # stage 2 first sends, then receives
+        ([], [None] * 2),  # nothing is known of the exchange on stage 2
+    ],
+)
+def test_of_two_ranks_that_exchange_with_each_other_the_ends_are_known(
+    kernels: list[tuple[int, int]], ends: list[int | None]
+) -> None:
+    one, other = profile("F3 B0", [(112, 128)], 1), profile("B0 F3", kernels, 2) if kernels else None
+    if other is not None:
+        one = replace(one, spans=pl.concat([one.spans, other.spans]), p2p=pl.concat([one.p2p, other.p2p]))
+    assert split(one).p2p["end_ns"].to_list() == ends
+
+
+def test_a_kernel_that_sends_to_one_rank_and_receives_from_another_ends_with_the_later_one() -> None:
+    found = split(profile("F3 F4", [(112, 128)], 1)).p2p
+    assert found.select("role", "end_ns").rows() == [("send", None), ("recv", None)]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_exchanges_of_an_unmarked_capture_are_messages(tmp_path: Path, schedule: str) -> None:
+    write(tmp_path, Program(schedule=schedule, microbatches=6, steps=2))
+    read = read_source(Source("nsys", tmp_path / "node0.sqlite", "node0"), ReadOptions())
+    found = interpret(read, Declared()).messages
+    truth = [
+        message
+        for low in range(3)
+        for m in range(6)
+        for message in ((low, low + 1, "F", m), (low + 1, low, "B", m))
+    ] * 2  # fmt: skip
+    assert sorted(found.select("src_rank", "dst_rank", "direction", "microbatch").rows()) == sorted(truth)
+    agree = (found["recv_end_ns"] - found["send_end_ns"]).abs() <= 30_000
+    assert agree.mean() > 0.7  # else the sender had to go on before the other was free
 
 
 @pytest.mark.parametrize("waits", [True, False])

@@ -17,8 +17,9 @@ def split(profile: Profile) -> Profile:
     """`profile`, where kernels of `p2p` that name nothing become sends and receives with direction and micro-batch.
 
     Between two blocks of a rank the result of the first is sent and the input of the second received: by one kernel, or
-    by one each in this order. A kernel that does both ends with the later one, so where there is any, no transfer has
-    an end, and none is paired as a message. A gap with more kernels than that stays as it is, as does a kernel that
+    by one each in this order. A kernel that does both ends with the later one. That is also when the kernel of the
+    other rank ends, if both exchange with each other; where some kernel does something else, no transfer has an end,
+    and none is paired as a message. A gap with more kernels than that stays as it is, as does a kernel that
     overlaps a block, and a pipeline with several chunks, where a receive may be for a later block. Needs the blocks'
     micro-batches and the stage of `ranks`.
 
@@ -38,13 +39,34 @@ def split(profile: Profile) -> Profile:
         for role, side, wanted in (("send", "before", "sends"), ("recv", "after", "receives"))
     ]  # fmt: skip
     sides = pl.concat(parts)
-    end = pl.lit(None, P2P["end_ns"]) if sides["row"].is_duplicated().any() else pl.col("end_ns")
+    known = exchanged(sides.join(rows.select("row", "rank"), on="row"), profile.ranks)
+    end = pl.col("end_ns") if known else pl.lit(None, P2P["end_ns"])
     named = (
         rows.drop("role", "direction", "microbatch", "chunk").join(sides, on="row").with_columns(end.alias("end_ns"))
     )
     rest = rows.join(sides, on="row", how="anti")
     both = pl.concat([rest, named], how="diagonal_relaxed").sort("row", "role", descending=[False, True])
     return replace(profile, p2p=conform(both, P2P))
+
+
+def exchanged(sides: pl.DataFrame, ranks: pl.DataFrame) -> bool:
+    """Whether every kernel that sends and receives does both with one rank, whose kernels do so, too.
+
+    `sides`: rank, row (of the kernel), role and direction of each send and receive.
+
+    Example: stage 1 sends F3 to stage 2 and receives B0 from it, stage 2 sends B0 and receives F3. Not so where stage 1
+    sends F3 to stage 2 and receives F4 from stage 0, or where stage 2 first sends B0 and then receives F3.
+    """
+    onward = (pl.col("role") == "send") == (pl.col("direction") == "F")
+    both = sides.filter(pl.len().over("row") > 1).group_by("row", "rank").agg(all=onward.all(), any=onward.any())
+    if both.filter(pl.col("all") != pl.col("any")).height:
+        return False
+    placed = both.join(ranks.select("rank", "stage", "replica"), on="rank")
+    link = pl.when("all").then("stage").otherwise(pl.col("stage") - 1).alias("link")
+    there = ranks.select("replica", "stage").unique().drop_nulls()
+    whole = there.join(there.with_columns(stage=pl.col("stage") - 1), on=["replica", "stage"]).rename({"stage": "link"})
+    links = placed.group_by("replica", link).agg(sides=pl.col("all").n_unique())
+    return bool((links.join(whole, on=["replica", "link"])["sides"] == 2).all())
 
 
 def _blocks(profile: Profile) -> pl.DataFrame:
