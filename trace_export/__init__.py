@@ -18,11 +18,14 @@ TYPE_CHECKING = False  # `typing` has it too, and would be most of what is loade
 if TYPE_CHECKING:
     from typing import Any
 
+    from trace_export.analysis.baseline import Baseline
     from trace_export.analysis.compare import Comparison
     from trace_export.analysis.formulas import ClosedForm
+    from trace_export.analysis.gate import Gate
     from trace_export.analysis.model_summary import ModelSummary
     from trace_export.analysis.report import Report
     from trace_export.analysis.report_tables import Place, ReportTable
+    from trace_export.analysis.run_figures import RunFigures
     from trace_export.analysis.summary import Summary
     from trace_export.analysis.theory import Theory
     from trace_export.analysis.verdict import Sentence
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
         load,
         overview,
         report,
+        save_baseline,
         simulate,
     )
     from trace_export.choices import Align, ColorBy, CostName, Detail, Format, Legend, OverviewFormat, Theme, Tracks
@@ -65,17 +69,20 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "analysis.baseline": ("Baseline",),
     "analysis.compare": ("Comparison",),
+    "analysis.gate": ("Gate",),
     "analysis.model_summary": ("ModelSummary",),
     "analysis.report": ("Report",),
     "analysis.report_tables": ("Place", "ReportTable"),
+    "analysis.run_figures": ("RunFigures",),
     "analysis.verdict": ("Sentence",),
     "analysis.summary": ("Summary",),
     "analysis.formulas": ("ClosedForm",),
     "analysis.theory": ("Theory",),
     "api": (
         "Compared", "Exported", "Overviewed", "Reported", "Simulation", "compare", "draw_schedules", "export",
-        "inspect", "load", "overview", "report", "simulate",
+        "inspect", "load", "overview", "report", "save_baseline", "simulate",
     ),
     "scale.build": ("Overview",),
     "workflow.arguments": ("Inputs", "NumberSet"),
@@ -103,6 +110,7 @@ _HOMES = {
 __all__ = [
     "Align",
     "AlignmentError",
+    "Baseline",
     "ClockFit",
     "ClockSettings",
     "ClosedForm",
@@ -117,6 +125,7 @@ __all__ = [
     "Exported",
     "FigureStyle",
     "Format",
+    "Gate",
     "Inputs",
     "Inspection",
     "Interpretation",
@@ -139,6 +148,7 @@ __all__ = [
     "ReportTable",
     "Reported",
     "Run",
+    "RunFigures",
     "Sentence",
     "Simulation",
     "Slowdown",
@@ -161,6 +171,7 @@ __all__ = [
     "load",
     "overview",
     "report",
+    "save_baseline",
     "simulate",
 ]
 

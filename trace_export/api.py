@@ -19,7 +19,7 @@ from trace_export.selection import Window
 from trace_export.workflow import arguments, inspection, requests
 from trace_export.workflow.arguments import Inputs, NumberSet
 from trace_export.workflow.inspection import Inspection
-from trace_export.workflow.options import align_options, load_options, selection, write_options
+from trace_export.workflow.options import align_options, gate_options, load_options, selection, write_options
 from trace_export.workflow.progress import Progress, silent
 from trace_export.workflow.reading import LoadOptions
 from trace_export.workflow.run import Run
@@ -28,13 +28,14 @@ from trace_export.writers.paths import report_page
 from trace_export.writers.pictures.style import FigureStyle
 
 if TYPE_CHECKING:
+    from trace_export.analysis.baseline import Baseline
     from trace_export.analysis.compare import Comparison
     from trace_export.analysis.report import Report
     from trace_export.scale.build import Overview
 
 __all__ = [
     "Compared", "Exported", "FigureStyle", "Inspection", "Overviewed", "Reported", "Run", "Simulation", "Window",
-    "compare", "draw_schedules", "export", "inspect", "load", "overview", "report", "simulate",
+    "compare", "draw_schedules", "export", "inspect", "load", "overview", "report", "save_baseline", "simulate",
 ]  # fmt: skip
 
 
@@ -313,9 +314,9 @@ def overview(
 
 @dataclass(frozen=True)
 class Compared:
-    """What `compare` did: both runs, their differences, and the files that it wrote."""
+    """What `compare` did: both runs, of which A may be a baseline, their differences, and the files that it wrote."""
 
-    a: Run
+    a: Run | Baseline
     b: Run
     comparison: Comparison
     files: tuple[Path, ...]
@@ -340,6 +341,8 @@ def compare(
     host_ranges: bool = False,
     markers: str | Sequence[str] = (),
     infer: Infer = "auto",
+    fail_above: str | float | None = None,
+    on: str = "step",
     force: bool = False,
     gzip: bool = False,
     align: Align | PathLike[str] | str = "auto",
@@ -349,17 +352,14 @@ def compare(
 ) -> Compared:
     """`load` and `Run.align` of two folders, or of two steps of one (`b` None), and `Run.compare`, as the command does.
 
-    `path`: the file or folder of a chart with both, B below A; None: no chart. `steps_a` and `steps_b` are the steps of
-    each to compare; all else, as in `load`, `Run.align` and `Run.write`, holds for both. Raises as these do, and
+    `a` may also be a baseline, the file that `save_baseline` wrote. `path`: the file or folder of a chart with both, B
+    below A; None: no chart. `steps_a` and `steps_b` are the steps of each to compare; `fail_above` and `on` as in
+    `Run.compare`; all else, as in `load`, `Run.align` and `Run.write`, holds for both. Raises as these do, and
     UsageError for a run beside itself.
     """
     clocks, first = align_options(align, None, None), arguments.path(a, "a")
     second = first if b is None else arguments.path(b, "b")
-    shown = selection(None, stages, window)
-    parts = [
-        replace(shown, steps=arguments.numbers(steps, name))
-        for name, steps in (("steps_a", steps_a), ("steps_b", steps_b))
-    ]
+    shown, gate = selection(None, stages, window), gate_options(fail_above, on)
     one, other = (
         requests.Request(
             load_options(
@@ -367,18 +367,59 @@ def compare(
                 markers=markers, infer=infer, follow_links=follow_links, jobs=jobs,
             ),
             clocks,
-            part,
+            replace(shown, steps=arguments.numbers(steps, name)),
         )
-        for log_dir, part in zip((first, second), parts, strict=True)
+        for log_dir, steps, name in ((first, steps_a, "steps_a"), (second, steps_b, "steps_b"))
     )  # fmt: skip
+    report = arguments.progress(progress, "progress", silent)
+    from trace_export.analysis.baseline import is_baseline
+
+    if is_baseline(first):
+        if b is None or path is not None or steps_a is not None:
+            what = "a baseline has no blocks: it is compared with a run, without a chart and without steps of its own"
+            raise UsageError(what, "name the run too, and leave out path and steps_a", parameter="a")
+        return Compared(*requests.compare_with_baseline(first, other, gate, progress=report), files=())
     output = write_options(path, formats, gzip=gzip) if path is not None else None
-    one_run, other_run, files = requests.compare(
-        (one, other),
-        output,
+    one_run, other_run, comparison, files = requests.compare(
+        (one, other), output, gate, force=arguments.flag(force, "force"), progress=report
+    )
+    return Compared(one_run, other_run, comparison, tuple(files))
+
+
+def save_baseline(
+    log_dir: Inputs,
+    path: str | PathLike[str],
+    *,
+    devices: NumberSet = None,
+    ranks: NumberSet = None,
+    steps: NumberSet = None,
+    stages: NumberSet = None,
+    window: str | Window | None = None,
+    pp: int | None = None,
+    tp: int | None = None,
+    dp: int | None = None,
+    cp: int | None = None,
+    host_ranges: bool = False,
+    markers: str | Sequence[str] = (),
+    infer: Infer = "auto",
+    force: bool = False,
+    align: Align | PathLike[str] | str = "auto",
+    follow_links: bool = False,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """`load`, `Run.align` and `Run.save_baseline` in one call: the figures of a run, kept in the JSON file `path` for a
+    later `compare`. Returns the run. Raises as these do."""
+    source = load_options(
+        log_dir, devices=devices, ranks=ranks, pp=pp, tp=tp, dp=dp, cp=cp, host_ranges=host_ranges, markers=markers,
+        infer=infer, follow_links=follow_links, jobs=jobs,
+    )  # fmt: skip
+    return requests.save_baseline(
+        requests.Request(source, align_options(align, None, None), selection(steps, stages, window)),
+        arguments.path(path, "path"),
         force=arguments.flag(force, "force"),
         progress=arguments.progress(progress, "progress", silent),
     )
-    return Compared(one_run, other_run, one_run.compare(other_run), tuple(files))
 
 
 def inspect(

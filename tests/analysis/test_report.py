@@ -16,6 +16,7 @@ from trace_export.analysis.compare import compare
 from trace_export.analysis.formulas import closed_form
 from trace_export.analysis.report import report
 from trace_export.analysis.report_tables import PARTS
+from trace_export.analysis.run_figures import run_figures
 from trace_export.analysis.stragglers import slow_links, slow_ranks, slow_stages
 from trace_export.analysis.theory import modelled_blocks
 from trace_export.model import MESSAGES, RANKS, SPANS, Declared, Profile, conform
@@ -224,7 +225,7 @@ def test_comparison_of_two_runs() -> None:
     a, b = as_profile(s, *start_and_end(s, even)), as_profile(s, *start_and_end(s, slower))
     optimizer = a.spans.head(1).with_columns(kind=pl.lit("OPT"), microbatch=None, chunk=None)
     a = replace(a, spans=pl.concat([a.spans, conform_like(optimizer, a.spans)]))
-    result = compare(concluded(a), concluded(b))
+    result = compare(run_figures(concluded(a)), run_figures(concluded(b)))
     blocks = {row[:3]: row[3:] for row in result.blocks.rows()}
     assert blocks[1, "B", 0] == (4, 4, 20 * MS, 26 * MS, 6 * MS, pytest.approx(0.3))
     assert blocks[0, "F", 0] == (4, 4, 10 * MS, 10 * MS, 0, 0)
@@ -276,4 +277,4 @@ def test_odd_runs_never_fail(seed: int) -> None:
         assert json.loads(result.json())["steps"] == json.loads(json.dumps(result.steps.to_dicts()))
         result.tables()
         modelled_blocks(each)
-        compare(each, each).tables()
+        compare(run_figures(each), run_figures(each)).tables()

@@ -141,6 +141,8 @@ COMPARE = {
     "formats": EXPORT["formats"],
     "steps_a": Case(["--steps-a", "2"], {"steps_a": "2"}),
     "steps_b": Case(["--steps-b", "3-4"], {"steps_b": (3, 4)}),
+    "fail_above": Case(["--fail-above", "300%"], {"fail_above": 3.0}, no_effect=True),
+    "on": Case(["--on", "stage:1"], {"on": "stage:1"}, no_effect=True),
     "force": EXPORT["force"],
     "gzip": EXPORT["gzip"],
 }  # fmt: skip
@@ -185,8 +187,8 @@ TERMINAL = {"strict", "json", "quiet", "debug", "verbose"}
 LIBRARY_ONLY = {"progress", "declared"}
 """The command line draws a bar of its own; `declared` is what no option says."""
 ELSEWHERE = {"folder": "log_dir", "format": "html", "times": "costs", "comm": "costs", "overlap": "costs"} | {
-    option.name: "figure" for option in fields(Figures)
-}
+    "baseline": "a", "save": "a", **{option.name: "figure" for option in fields(Figures)}
+}  # fmt: skip
 """Options that are another parameter, or a part of one."""
 
 

@@ -147,6 +147,26 @@ def test_the_picture_is_what_the_program_draws(run_cli: Cli, samples: Path, tmp_
     assert out.read_bytes() == (DOCS / "pp_chart.svg").read_bytes()
 
 
+def test_the_gate_of_the_workflow_passes_and_fails(tmp_path: Path, samples: Path) -> None:
+    """The last line of docs/gate.md's workflow, as a runner executes it."""
+    text = (DOCS / "gate.md").read_text("utf-8")
+    (line,) = re.findall(r"- run: (trace-export compare .*)", text)
+    shutil.copytree(samples / "paddle" / "single", tmp_path / "logs")
+    (tmp_path / "ci").mkdir()
+    trace_export.save_baseline(tmp_path / "logs", tmp_path / "ci" / "baseline.json")
+    summary = tmp_path / "summary.md"
+    environment = {**os.environ, "GITHUB_STEP_SUMMARY": str(summary), "PYTHONPATH": str(ROOT)}
+    script = line.replace("trace-export", f"{shlex.quote(sys.executable)} -m trace_export", 1)
+    for limit, code in (("3%", 0), ("0%", 0)):
+        command = ["bash", "-e", "-c", script.replace("3%", limit)]
+        assert subprocess.run(command, cwd=tmp_path, env=environment, check=False).returncode == code
+    baseline = tmp_path / "ci" / "baseline.json"
+    half = re.sub(r'("pipeline_ns": )(\d+)', lambda m: f"{m[1]}{int(m[2]) // 2}", baseline.read_text("utf-8"))
+    baseline.write_text(half, encoding="utf-8")
+    assert subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, env=environment, check=False).returncode == 4
+    assert "is 100% more" in summary.read_text("utf-8")
+
+
 def test_the_gallery_is_what_its_commands_draw(tmp_path: Path) -> None:
     """`python -m tests.support.gallery` makes it."""
     made = gallery.draw(tmp_path)

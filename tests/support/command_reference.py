@@ -19,7 +19,8 @@ Made from the command line by `python -m tests.support.command_reference`. Optio
 `trace-export DIR` is short for `trace-export export DIR`.
 
 Exit codes: 0 done; 1 nothing could be exported; 2 wrong usage; 3 done, but some sources failed, or `--strict` found a
-warning; 130 interrupted (129 and 143: ended by SIGHUP and SIGTERM).
+warning; 4 a run is worse than `compare --fail-above` allows; 130 interrupted (129 and 143: ended by SIGHUP and
+SIGTERM).
 """
 
 

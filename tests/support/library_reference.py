@@ -20,11 +20,15 @@ from tests.conftest import ROOT
 from trace_export import model
 
 PAGE = ROOT / "trace_export" / "docs" / "library.md"
-FUNCTIONS = ("load", "export", "report", "overview", "compare", "simulate", "draw_schedules", "inspect", "fit_clocks")
+FUNCTIONS = (
+    "load", "export", "report", "overview", "compare", "save_baseline", "simulate", "draw_schedules", "inspect",
+    "fit_clocks",
+)  # fmt: skip
 RESULTS = (
     "Exported", "Reported", "Overviewed", "Overview", "Compared",
     "Simulation", "Summary", "ModelSummary", "Report", "Theory",
-    "ClosedForm", "Slowdown", "CriticalPath", "StepTime", "Comparison", "Sentence", "ReportTable", "Place",
+    "ClosedForm", "Slowdown", "CriticalPath", "StepTime", "Comparison", "Gate", "RunFigures", "Baseline",
+    "Sentence", "ReportTable", "Place",
     "Inspection", "Profile", "Interpretation", "Recognition", "Plan", "Declared", "Note", "KernelFile", "Costs",
     "FigureStyle", "Window", "ClockFit", "ClockSettings",
 )  # fmt: skip

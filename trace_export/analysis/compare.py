@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 import orjson
 import polars as pl
 
-from trace_export.analysis.bubbles import CAUSES, Bubbles
+from trace_export.analysis.gate import Gate, judge
+from trace_export.analysis.markdown import document
 from trace_export.analysis.report_tables import Place, ReportTable
+from trace_export.analysis.run_figures import RunFigures
 from trace_export.analysis.verdict import Sentence
-from trace_export.analysis.whole_steps import counted, of_whole_steps
-from trace_export.model import STEP_KEY, WORK_KINDS, Profile
 from trace_export.units import duration
 
 NOTABLE = 0.05
@@ -26,17 +26,20 @@ class Comparison:
 
     `whole`: what, a, b, difference, change: the times of a step and its idle parts (nanoseconds, medians over steps of
     the mean over ranks) and both bubbles (shares). `blocks`: stage, kind, chunk, a_blocks, b_blocks, a_ns, b_ns (median
-    durations), difference, change, the largest change first; a row is null on the side that does not have it.
+    durations), difference, change, the largest change first; a row is null on the side that does not have it. `gate`:
+    whether B is worse than A by more than was allowed, where a limit was given.
     """
 
     names: tuple[str, str]
     whole: pl.DataFrame
     blocks: pl.DataFrame
+    gate: Gate | None = None
 
     def json(self) -> str:
         """Everything, as one JSON document."""
         document = {
             "names": self.names,
+            "gate": None if self.gate is None else asdict(self.gate),
             "verdict": [asdict(sentence) for sentence in self.verdict],
             "whole": self.whole.to_dicts(),
             "blocks": self.blocks.to_dicts(),
@@ -45,8 +48,14 @@ class Comparison:
 
     @property
     def verdict(self) -> tuple[Sentence, ...]:
-        """What has changed, in one or two sentences."""
-        return tuple(_sentences(self))
+        """What has changed, in a few sentences; first that of the gate."""
+        gate = [] if self.gate is None else [Sentence("gate", asdict(self.gate), self.gate.sentence)]
+        return (*gate, *_sentences(self))
+
+    def markdown(self) -> str:
+        """The comparison as Markdown, such as for a comment."""
+        a, b = self.names
+        return document(f"{a} and {b}", "", self.verdict, self.tables())
 
     def tables(self) -> list[ReportTable]:
         """The comparison as people read it: ms and %, differences of shares in points."""
@@ -88,18 +97,19 @@ class Comparison:
         )  # fmt: skip
 
 
-def compare(a: Profile, b: Profile, names: tuple[str, str] = ("A", "B")) -> Comparison:
-    """The differences of two profiles that have been interpreted and aligned, of their whole steps."""
-    a, b = of_whole_steps(a), of_whole_steps(b)
+def compare(
+    a: RunFigures, b: RunFigures, names: tuple[str, str] = ("A", "B"), limit: float | None = None, on: str = "step"
+) -> Comparison:
+    """The differences of two runs; with a `limit` also whether B is worse by more, see `gate.judge`."""
+    gate = None if limit is None else judge(a, b, limit, on, names)
     difference = pl.col("b") - pl.col("a")
     change = pl.when(~pl.col("what").is_in(SHARES)).then(pl.col("b") / pl.when(pl.col("a") != 0).then("a") - 1)
     whole = (
-        _run_figures(a)
-        .rename({"value": "a"})
-        .join(_run_figures(b).rename({"value": "b"}), on="what", maintain_order="left")
+        a.whole.rename({"value": "a"})
+        .join(b.whole.rename({"value": "b"}), on="what", maintain_order="left")
         .with_columns(difference=difference, change=change)
     )
-    sides = [_blocks(p).rename({"blocks": f"{s}_blocks", "median_ns": f"{s}_ns"}) for s, p in (("a", a), ("b", b))]
+    sides = [run.blocks.rename({"blocks": f"{s}_blocks", "median_ns": f"{s}_ns"}) for s, run in (("a", a), ("b", b))]
     key = ["stage", "kind", "chunk"]
     blocks = sides[0].join(sides[1], on=key, how="full", coalesce=True, nulls_equal=True)
     longer = pl.col("b_ns") - pl.col("a_ns")
@@ -111,6 +121,7 @@ def compare(a: Profile, b: Profile, names: tuple[str, str] = ("A", "B")) -> Comp
         names,
         whole.filter((pl.col("a") != 0) | (pl.col("b") != 0)),
         order.select(*key, "a_blocks", "b_blocks", "a_ns", "b_ns", "difference", "change"),
+        gate,
     )
 
 
@@ -139,25 +150,3 @@ def _sentences(comparison: Comparison) -> Iterator[Sentence]:
     chunk = f", chunk {most['chunk']}" if most["chunk"] else ""
     times = f"{duration(most['a_ns'])} in {a}, {duration(most['b_ns'])} in {b} ({most['change']:+.1%})"
     yield Sentence("largest-change", most, f"Largest change: {most['kind']} on stage {most['stage']}{chunk}: {times}.")
-
-
-def _run_figures(profile: Profile) -> pl.DataFrame:
-    """what, value: a run in a few numbers."""
-    measured = Bubbles(profile)
-    ranks, steps = measured.ranks, counted(measured.steps)
-    parts = ranks.group_by(STEP_KEY).agg(pl.col("busy_ns", *(f"{c}_ns" for c in CAUSES)).mean())
-    rows = [("step time", steps["step_ns"].median()), ("pipeline time", steps["pipeline_ns"].median())]
-    rows += [("busy", parts["busy_ns"].median())]
-    rows += [("bubble (global)", steps["bubble"].median()), ("bubble (own window)", steps["bubble_own"].median())]
-    rows += [(name, parts[f"{cause}_ns"].median()) for cause, name in CAUSES.items()]
-    return pl.DataFrame(rows, schema={"what": pl.String, "value": pl.Float64}, orient="row")
-
-
-def _blocks(profile: Profile) -> pl.DataFrame:
-    """stage, kind, chunk, blocks, median_ns."""
-    placed = profile.spans.filter(pl.col("kind").is_in([*WORK_KINDS, "OPT"])).join(
-        profile.ranks.select("rank", "stage"), on="rank"
-    )
-    return placed.group_by("stage", "kind", "chunk").agg(
-        blocks=pl.len(), median_ns=(pl.col("end_ns") - pl.col("start_ns")).median()
-    )

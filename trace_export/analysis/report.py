@@ -10,7 +10,7 @@ import polars as pl
 from trace_export.analysis import stragglers
 from trace_export.analysis.bubbles import CAUSES, Bubbles
 from trace_export.analysis.findings import Evidence
-from trace_export.analysis.report_markdown import markdown
+from trace_export.analysis.markdown import document
 from trace_export.analysis.report_tables import DEFINITIONS, PARTS, ReportTable, tables
 from trace_export.analysis.step_time import StepTime, step_time
 from trace_export.analysis.step_time_tables import json_of, step_time_tables
@@ -92,7 +92,7 @@ class Report:
 
     def markdown(self, name: str) -> str:
         """The report as a Markdown document; `name` is that of the run."""
-        return markdown(self, name)
+        return document(f"Pipeline report: {name}", self.heading, self.verdict, self.tables())
 
     @property
     def heading(self) -> str:

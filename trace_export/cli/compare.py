@@ -1,4 +1,4 @@
-"""`trace-export compare A B`: two runs, or two steps of one, side by side."""
+"""`trace-export compare A B`: two runs, two steps of one, or a run and a baseline, side by side."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import typer
 
 from trace_export.cli import options as opt
 from trace_export.cli import terminal
+from trace_export.errors import UsageError
 
+TEXTS = ("text", "markdown", "json")
+"""The words of --format that say how the result is printed; all others are files of a chart."""
+FAILED = 4
+"""Exit code where B is worse than the limit allows."""
 Steps = Annotated[str, typer.Option(help="Steps to compare: 2-4 or all.", metavar="LIST")]
 
 
@@ -33,13 +38,39 @@ def compare(
     host_ranges: opt.HostRanges = False,
     markers: opt.Markers = None,
     infer: opt.Infer = "auto",
+    baseline: Annotated[
+        Path | None,
+        typer.Option(help="A is the run of which this file keeps the figures.", metavar="FILE", show_default=False),
+    ] = None,
+    save: Annotated[
+        bool, typer.Option("--save", help="Keep the figures of the run in the file of --baseline.")
+    ] = False,
+    fail_above: Annotated[
+        str | None,
+        typer.Option(
+            help="Exit with code 4 if B is worse by more than this, beyond what the steps vary.",
+            metavar="PERCENT",
+            show_default=False,
+        ),
+    ] = None,
+    on: Annotated[
+        str, typer.Option(help="What must not be worse: step (its time), bubble (in points), slowdown, stage:N.")
+    ] = "step",
     path: Annotated[
         Path | None,
         typer.Option(
             "--out", help="Folder or file for one trace with both; none is written without it.", show_default=False
         ),
     ] = None,
-    formats: opt.Formats = None,
+    formats: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="text, markdown or json: how the result is printed; else files of the chart, as for export.",
+            metavar="LIST",
+            show_default=False,
+        ),
+    ] = None,
     force: opt.Force = False,
     gzip: opt.Gzip = False,
     align: opt.Align = "auto",
@@ -49,23 +80,48 @@ def compare(
 ) -> None:
     """Compare two runs, or two steps of one: step time, bubble and its causes, every kind of block on every stage.
 
+    With --fail-above the exit code is 4 if B is worse.
+
     In the chart that --out asks for, the tracks of B lie below those of A, and both begin every step at the same time.
     """
     from trace_export import api
 
-    how: dict[str, Any] = {"infer": infer, "jobs": jobs}
+    output, formats = (formats, None) if formats in TEXTS else ("text", formats)
+    reading: dict[str, Any] = {
+        "devices": devices, "ranks": ranks, "stages": stages, "window": window, "pp": pp, "tp": tp, "dp": dp, "cp": cp,
+        "host_ranges": host_ranges, "markers": markers or (), "infer": infer, "force": force, "align": align,
+        "follow_links": follow_links, "jobs": jobs,
+    }  # fmt: skip
+    if save or baseline is not None:
+        if b is not None or (save and (baseline is None or fail_above)):
+            what = "--baseline FILE takes the place of A, and --save writes it from the only run"
+            raise UsageError(what, "give one run, and no --fail-above with --save")
+        steps_a, steps_b = "all", steps_b if steps_a == "all" else steps_a
     with terminal.progress(printing) as progress:
+        if save:
+            run = api.save_baseline(a, baseline or a, steps=steps_b, progress=progress, **reading)
+            if not printing.quiet:
+                kept = f"kept the figures of {run.name}; hold a run against them with --baseline {baseline or a}"
+                terminal.hint(kept)
+            raise typer.Exit(terminal.conclude([run], printing))
+        first, second = (a, b) if baseline is None else (baseline, a)
         done = api.compare(
-            a, b, path, formats,
-            steps_a=steps_a, steps_b=steps_b, devices=devices, ranks=ranks, stages=stages, window=window,
-            host_ranges=host_ranges, markers=markers or (), pp=pp, tp=tp, dp=dp, cp=cp,
-            force=force, gzip=gzip, align=align, follow_links=follow_links, progress=progress, **how,
+            first, second, path, formats, steps_a=None if baseline else steps_a, steps_b=steps_b, fail_above=fail_above,
+            on=on, gzip=gzip, progress=progress, **reading,
         )  # fmt: skip
-    if printing.json:
+    runs = [run for run in (done.a, done.b) if isinstance(run, api.Run)]
+    if printing.json or output == "json":
         terminal.json(done.comparison.json())
+    elif output == "markdown":
+        terminal.text(done.comparison.markdown())
     elif not printing.quiet:
         terminal.sentences([sentence.text for sentence in done.comparison.verdict])
         terminal.tables(done.comparison.tables())
-        terminal.notes_of_two(done.comparison.names, (done.a.notes, done.b.notes), printing.verbose)
+        notes = [getattr(side, "notes", ()) for side in (done.a, done.b)]
+        terminal.notes_of_two(done.comparison.names, (notes[0], notes[1]), printing.verbose)
         terminal.files(done.files)
-    raise typer.Exit(terminal.conclude([done.a, done.b], printing))
+    gate = done.comparison.gate
+    if gate is not None and gate.failed:
+        terminal.failure(gate.sentence)
+        raise typer.Exit(FAILED)
+    raise typer.Exit(terminal.conclude(runs, printing))

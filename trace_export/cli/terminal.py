@@ -250,6 +250,13 @@ def files(paths: Sequence[Path]) -> None:
         out.print(f"open it:  trace-export open {printable(viewable[0])}   (or drop it on ui.perfetto.dev)")
 
 
+def failure(text: str) -> None:
+    """Why the command fails although it did its work."""
+    out = console(error=True)
+    out.print("failed: ", style="red", end="")
+    out.print(printable(text))
+
+
 def hint(text: str) -> None:
     """Where to find what was asked for."""
     console().print(text, style="dim")

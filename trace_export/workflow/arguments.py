@@ -6,6 +6,7 @@ Each function takes the value and the name of its parameter, and raises UsageErr
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from operator import index
@@ -98,6 +99,16 @@ def number(value: object, parameter: str, what: str = "a number", *, negative: b
     if not abs(value) < LIMIT_NS:  # nor NaN
         raise UsageError(f"{shown(value)} is too large", parameter=parameter)
     return value
+
+
+def share(value: object, parameter: str) -> float:
+    """A share such as "3%" or 0.03."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d+)?)\s*%\s*", value)
+        if match is None:
+            raise UsageError(f"{shown(value)} is not a percentage", "write it like 3%", parameter=parameter)
+        return float(match[1]) / 100
+    return number(value, parameter, "a share such as 0.03")
 
 
 def nanoseconds(value: object, parameter: str, *, negative: bool = False) -> float:

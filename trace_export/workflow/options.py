@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -40,6 +41,24 @@ class AlignOptions:
     def inputs(self) -> tuple[Path, ...]:
         """The files that the options name."""
         return (self.method,) if isinstance(self.method, Path) else ()
+
+
+@dataclass(frozen=True)
+class GateOptions:
+    """When a run is worse than another, see `analysis.gate`: `limit` is a share, None where there is none."""
+
+    limit: float | None = None
+    on: str = "step"
+
+
+def gate_options(fail_above: object, on: object) -> GateOptions:
+    """What the values of these parameters ask for. Raises UsageError."""
+    limit = None if fail_above is None else arguments.share(fail_above, "fail_above")
+    word = arguments.instance(on, "on", str, "step, bubble, slowdown or stage:N")
+    if not re.fullmatch(r"step|bubble|slowdown|stage:\d{1,9}", word):
+        what = f"{arguments.shown(on)} is unknown"
+        raise UsageError(what, "choose from step, bubble, slowdown, stage:N", parameter="on")
+    return GateOptions(limit, word)
 
 
 def load_options(

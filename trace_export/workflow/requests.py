@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from trace_export.errors import UsageError
 from trace_export.files import real_path
@@ -19,12 +19,16 @@ from trace_export.selection import Selection
 from trace_export.sources import span_table
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.workflow import render, step_tasks
-from trace_export.workflow.options import AlignOptions
+from trace_export.workflow.options import AlignOptions, GateOptions
 from trace_export.workflow.progress import Progress, silent
 from trace_export.workflow.reading import LoadOptions, Located, locate, read_profile, sizes
 from trace_export.workflow.render import WriteOptions
-from trace_export.workflow.run import Run, aligned, drawn, names_of
+from trace_export.workflow.run import Run, aligned, compared, drawn, names_of
 from trace_export.writers.outputs import Outputs
+
+if TYPE_CHECKING:
+    from trace_export.analysis.baseline import Baseline
+    from trace_export.analysis.compare import Comparison
 
 
 @dataclass(frozen=True)
@@ -115,10 +119,15 @@ def report(
 
 
 def compare(
-    wanted: tuple[Request, Request], output: WriteOptions | None, *, force: bool = False, progress: Progress = silent
-) -> tuple[Run, Run, list[Path]]:
-    """Two runs, and the files of one chart of both if there is an `output`. Raises as `export` does, and UsageError for
-    a run beside itself."""
+    wanted: tuple[Request, Request],
+    output: WriteOptions | None,
+    gate: GateOptions = GateOptions(),
+    *,
+    force: bool = False,
+    progress: Progress = silent,
+) -> tuple[Run, Run, Comparison, list[Path]]:
+    """Two runs, their differences, and the files of one chart of both if there is an `output`. Raises as `export` does,
+    and UsageError for a run beside itself or one that `gate` cannot judge."""
     one, other = wanted
     places = [(real_path(wish.source.log_dir), wish.source.files) for wish in wanted]
     if places[0] == places[1] and one.part == other.part:
@@ -132,7 +141,32 @@ def compare(
         a, b = (_run(one, there, progress) for one, there in zip(wanted, located, strict=True))
         if output:
             a = drawn(a, replace(output, beside=b.profile, names=names_of(a, b)), outputs, progress)
-    return a, b, outputs.written
+    return a, b, compared(a, b, gate), outputs.written
+
+
+def compare_with_baseline(
+    file: Path, wanted: Request, gate: GateOptions = GateOptions(), *, progress: Progress = silent
+) -> tuple[Baseline, Run, Comparison]:
+    """The baseline in a file, a run, and their differences. Raises as `compare` does, and SourceError where the file is
+    no baseline."""
+    from trace_export.analysis import baseline
+
+    known = baseline.read(file)
+    run = _run(wanted, locate(wanted.source), progress)
+    return known, run, compared(known, run, gate)
+
+
+def save_baseline(wanted: Request, file: Path, *, force: bool = False, progress: Progress = silent) -> Run:
+    """A run, whose figures go to a file. Raises as `export` does."""
+    from trace_export.analysis import baseline
+
+    (located,), outputs = _located([wanted], force)
+    with outputs:
+        outputs.check([file])
+        run = _run(wanted, located, progress)
+        with outputs.file(file) as temporary:
+            baseline.write(run.baseline(), temporary)
+    return run
 
 
 def _located(wanted: Sequence[Request], force: bool, further: Sequence[Path] = ()) -> tuple[list[Located], Outputs]:

@@ -23,7 +23,14 @@ from trace_export.scratch import scratch_folder
 from trace_export.selection import Selection, Window, absent, extent, select
 from trace_export.workflow import arguments, reading, render
 from trace_export.workflow.arguments import NumberSet
-from trace_export.workflow.options import AlignOptions, align_options, selection, write_options
+from trace_export.workflow.options import (
+    AlignOptions,
+    GateOptions,
+    align_options,
+    gate_options,
+    selection,
+    write_options,
+)
 from trace_export.workflow.progress import Progress, silent
 from trace_export.workflow.reading import LoadOptions
 from trace_export.workflow.render import WriteOptions
@@ -32,9 +39,11 @@ from trace_export.writers.paths import report_page
 from trace_export.writers.pictures.style import FigureStyle
 
 if TYPE_CHECKING:
+    from trace_export.analysis.baseline import Baseline
     from trace_export.analysis.compare import Comparison
     from trace_export.analysis.critical_path import CriticalPath
     from trace_export.analysis.report import Report
+    from trace_export.analysis.run_figures import RunFigures
     from trace_export.analysis.step_time import StepTime
     from trace_export.analysis.summary import Summary
     from trace_export.analysis.what_if import Slowdown
@@ -224,15 +233,41 @@ class Run:
 
         return step_operations(self._checked)
 
-    def compare(self, other: Run) -> Comparison:
+    def compare(self, other: Run, *, fail_above: str | float | None = None, on: str = "step") -> Comparison:
         """This run beside another one, or beside other steps of itself; see `trace_export.Comparison`.
 
-        Raises UsageError for what is no run.
-        """
-        from trace_export.analysis.compare import compare
+        `fail_above`: a share such as "3%" or 0.03; the comparison then says in its `gate` whether the other run is
+        worse by more than that, beyond what the steps vary. `on` is what must not be worse: step (its time), bubble,
+        slowdown (the metric S), or stage:N (its busy time).
 
+        Raises UsageError for what is no run; with a limit also where the runs differ in schedule or sizes or have too
+        few steps.
+        """
         run: Run = arguments.instance(other, "other", Run, "a Run")
-        return compare(self.profile, run.profile, names_of(self, run))
+        return compared(self, run, gate_options(fail_above, on))
+
+    def baseline(self) -> Baseline:
+        """The figures of this run, which a later one can be compared with; see `trace_export.Baseline`."""
+        from trace_export.analysis.baseline import Baseline
+
+        return Baseline(self.name, self._figures(slowdown=True))
+
+    def save_baseline(self, path: str | PathLike[str], *, force: bool = False) -> Path:
+        """Writes `baseline` to a JSON file, which `compare` takes in place of a folder. `force` as in `write`. Raises
+        UsageError, OutputError."""
+        from trace_export.analysis import baseline
+
+        file = arguments.path(path, "path")
+        outputs = Outputs(self._inputs, force=arguments.flag(force, "force"))
+        with outputs, outputs.file(file) as temporary:
+            baseline.write(self.baseline(), temporary)
+        return file
+
+    def _figures(self, *, slowdown: bool) -> RunFigures:
+        """`slowdown`: with the metric S, where it is known."""
+        from trace_export.analysis.run_figures import run_figures
+
+        return run_figures(self.profile, self._step_time.slowdown if slowdown else None)
 
     def write(
         self,
@@ -290,6 +325,17 @@ class Run:
         with Outputs(self._inputs, force=arguments.flag(force, "force")) as outputs:
             render.write_report(self._bubbles, self.report(), self.name, page, outputs, self._selection.steps)
         return page
+
+
+def compared(a: Run | Baseline, b: Run, gate: GateOptions) -> Comparison:
+    """`Run.compare` with options that were checked; A may be a baseline."""
+    from trace_export.analysis.compare import compare
+
+    if isinstance(a, Run):
+        names, first = names_of(a, b), a._figures(slowdown=gate.on == "slowdown")
+    else:
+        names, first = (a.name if a.name != b.name else f"{a.name} (baseline)", b.name), a.figures
+    return compare(first, b._figures(slowdown=gate.on == "slowdown"), names, gate.limit, gate.on)
 
 
 def names_of(a: Run, b: Run) -> tuple[str, str]:

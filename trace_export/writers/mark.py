@@ -39,6 +39,9 @@ APPLICATION_ID: Final = 0x7472_6578
 _ALIGNMENT: Final = b'{\n  "format": "trace_export clock alignment '
 """The start of the files that clocks/alignment_file.py writes."""
 
+_BASELINE: Final = b'{\n  "format": "trace_export baseline '
+"""The start of the files that analysis/baseline.py writes."""
+
 _HEAD_BYTES: Final = 4096
 _END_BYTES: Final = 1 << 16
 """Enough for the metadata of a span table and what follows them, some 2 kB."""
@@ -81,6 +84,7 @@ _HEADS: Final = (
     re.escape(b"\x89PNG\r\n\x1a\n") + rb".{25}" + re.escape(png_chunk()),
     re.escape(b"SQLite format 3\0") + rb".{52}" + re.escape(APPLICATION_ID.to_bytes(4, "big")),
     re.escape(_ALIGNMENT),
+    re.escape(_BASELINE),
 )
 _MARKED_HEAD: Final = re.compile(b"|".join(_HEADS), re.DOTALL)
 _FOOTER_PAIR: Final = b"\x18\x09generator\x18\x0c" + GENERATOR.encode() + b"\0"  # a KeyValue in compact Thrift

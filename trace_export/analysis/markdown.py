@@ -1,23 +1,23 @@
-"""The report as Markdown, for an issue or a chat: the verdict, then the tables."""
+"""A report or a comparison as Markdown, for an issue, a pull request or a chat: the verdict, then the tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from trace_export.cells import cells_of
 from trace_export.errors import printable
 
 if TYPE_CHECKING:
-    from trace_export.analysis.report import Report
     from trace_export.analysis.report_tables import ReportTable
+    from trace_export.analysis.verdict import Sentence
 
 
-def markdown(report: Report, name: str) -> str:
-    """The whole document; `name` is that of the run."""
-    lines = [f"# Pipeline report: {_text(name)}", "", _text(report.heading), ""]
-    lines += [f"{number}. {_text(sentence.text)}" for number, sentence in enumerate(report.verdict, 1)]
-    for table in report.tables():
+def document(title: str, heading: str, verdict: Sequence[Sentence], tables: Sequence[ReportTable]) -> str:
+    """The whole document."""
+    lines = [f"# {_text(title)}", "", *([_text(heading), ""] if heading else [])]
+    lines += [f"{number}. {_text(sentence.text)}" for number, sentence in enumerate(verdict, 1)]
+    for table in tables:
         lines += ["", f"## {table.title}", *_rows(table)]
     return "\n".join(lines) + "\n"
 

@@ -1,0 +1,78 @@
+"""A baseline: the figures of a run in a small JSON file, which a later run is compared with.
+
+    {"format": "trace_export baseline 1", "name": …, "traits": {…}, "whole": [{…}], "blocks": […], "steps": […],
+     "stages": […]}
+
+The tables are those of `RunFigures`, a row each; the file is meant to be kept beside the code that it measures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+
+from trace_export.analysis.run_figures import BLOCKS, STAGES, STEPS, WHOLE, RunFigures
+from trace_export.errors import SourceError
+from trace_export.files import open_file, read_file
+
+FORMAT = "trace_export baseline 1"
+MOST_BYTES = 64 << 20
+TABLES = {"whole": WHOLE, "blocks": BLOCKS, "steps": STEPS, "stages": STAGES}
+TRAITS = ("schedule", "stages", "ranks", "micro-batches", "chunks")
+_REMEDY = "save the baseline again"
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The figures of an earlier run, and what it was called."""
+
+    name: str
+    figures: RunFigures
+
+
+def write(baseline: Baseline, path: Path) -> None:
+    """Writes the file."""
+    figures = baseline.figures
+    tables = {name: getattr(figures, name).to_dicts() for name in TABLES}
+    document = {"format": FORMAT, "name": baseline.name, "traits": figures.traits, **tables}
+    path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+def is_baseline(path: Path) -> bool:
+    """Whether a regular file begins as `write` does, whatever its name."""
+    try:
+        with open_file(path) as file:
+            return b'"trace_export baseline ' in file.read(64)
+    except OSError:
+        return False
+
+
+def read(path: Path) -> Baseline:
+    """The baseline in a file. Raises SourceError where it is not what it should be."""
+    try:
+        known = orjson.loads(read_file(path, MOST_BYTES))
+    except OSError as error:
+        raise SourceError(path, f"cannot be read: {error.strerror}", _REMEDY) from error
+    except orjson.JSONDecodeError as error:
+        raise SourceError(path, f"is not JSON: {error}", _REMEDY) from error
+    if not isinstance(known, dict) or known.get("format") != FORMAT:
+        raise SourceError(path, f"is not a baseline of this version ({FORMAT})", _REMEDY)
+    traits = known.get("traits")
+    if not isinstance(traits, dict) or set(traits) != set(TRAITS):
+        raise SourceError(path, f"its traits are not {', '.join(TRAITS)}", _REMEDY)
+    tables = {name: _table(path, name, known.get(name)) for name in TABLES}
+    return Baseline(str(known.get("name", path.stem)), RunFigures(traits=traits, **tables))
+
+
+def _table(path: Path, name: str, rows: Any) -> pl.DataFrame:
+    schema = TABLES[name]
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and set(row) == set(schema) for row in rows):
+        raise SourceError(path, f'the rows of "{name}" do not have {", ".join(schema)}', _REMEDY)
+    try:
+        return pl.DataFrame(rows, schema=schema, strict=True)
+    except (pl.exceptions.PolarsError, TypeError, OverflowError) as error:
+        raise SourceError(path, f'a value of "{name}" is not of its type', _REMEDY) from error

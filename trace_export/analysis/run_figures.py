@@ -1,0 +1,101 @@
+"""A run in a few small tables: all that a comparison needs of it, and what a baseline keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from trace_export.analysis.bubbles import CAUSES, Bubbles
+from trace_export.analysis.whole_steps import counted, of_whole_steps
+from trace_export.model import STEP_KEY, WORK_KINDS, Profile, Schema
+from trace_export.schedules.catalogue import TITLES
+
+if TYPE_CHECKING:
+    from trace_export.analysis.what_if import Slowdown
+
+WHOLE: Schema = {"what": pl.String(), "value": pl.Float64()}
+BLOCKS: Schema = {
+    "stage": pl.Int32(), "kind": pl.String(), "chunk": pl.Int32(), "blocks": pl.Int64(), "median_ns": pl.Float64(),
+}  # fmt: skip
+STEPS: Schema = {
+    "run": pl.Int32(), "step": pl.Int32(), "step_ns": pl.Int64(), "pipeline_ns": pl.Int64(), "bubble": pl.Float64(),
+    "slowdown": pl.Float64(),
+}  # fmt: skip
+STAGES: Schema = {"run": pl.Int32(), "step": pl.Int32(), "stage": pl.Int32(), "busy_ns": pl.Float64()}
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """A run in a few tables, all of its whole steps.
+
+    `traits`: what two runs must share to be held against each other: schedule, stages, ranks, micro-batches, chunks.
+    `whole`: what, value: times in nanoseconds (medians over steps of the mean over ranks) and both bubbles. `blocks`:
+    stage, kind, chunk, blocks, median_ns. `steps`: run, step, step_ns (from its start to that of the next), pipeline_ns
+    (to the end of its last block), bubble, slowdown (the metric S, null where it is unknown). `stages`: run, step,
+    stage, busy_ns (mean over its ranks).
+    """
+
+    traits: dict[str, str | int]
+    whole: pl.DataFrame
+    blocks: pl.DataFrame
+    steps: pl.DataFrame
+    stages: pl.DataFrame
+
+
+def run_figures(profile: Profile, slowdown: Slowdown | None = None) -> RunFigures:
+    """The figures of a profile that has been interpreted and aligned; `slowdown` where it is known."""
+    profile = of_whole_steps(profile)
+    measured = Bubbles(profile)
+    steps = counted(measured.steps).select(*STEP_KEY, "step_ns", "pipeline_ns", "bubble")
+    busy = measured.ranks.group_by(*STEP_KEY, "stage").agg(pl.col("busy_ns").mean())
+    return RunFigures(
+        _traits(profile),
+        _whole(measured),
+        _blocks(profile),
+        steps.join(_slowdown(slowdown), on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left"),
+        busy.sort(*STEP_KEY, "stage"),
+    )
+
+
+def _traits(profile: Profile) -> dict[str, str | int]:
+    spans, plan = profile.spans, profile.interpreted.recognition.named
+    ranks = profile.ranks.join(spans, on="rank", how="semi")
+    work = spans.filter(pl.col("kind").is_in(WORK_KINDS))
+    return {
+        "schedule": "unknown" if plan is None else TITLES[plan.name],
+        "stages": ranks["stage"].n_unique(),
+        "ranks": ranks.height,
+        "micro-batches": work["microbatch"].drop_nulls().n_unique(),
+        "chunks": work["chunk"].drop_nulls().n_unique() or 1,
+    }
+
+
+def _whole(measured: Bubbles) -> pl.DataFrame:
+    ranks, steps = measured.ranks, counted(measured.steps)
+    parts = ranks.group_by(STEP_KEY).agg(pl.col("busy_ns", *(f"{c}_ns" for c in CAUSES)).mean())
+    rows = [("step time", steps["step_ns"].median()), ("pipeline time", steps["pipeline_ns"].median())]
+    rows += [("busy", parts["busy_ns"].median())]
+    rows += [("bubble (global)", steps["bubble"].median()), ("bubble (own window)", steps["bubble_own"].median())]
+    rows += [(name, parts[f"{cause}_ns"].median()) for cause, name in CAUSES.items()]
+    return pl.DataFrame(rows, schema=WHOLE, orient="row")
+
+
+def _blocks(profile: Profile) -> pl.DataFrame:
+    placed = profile.spans.filter(pl.col("kind").is_in([*WORK_KINDS, "OPT"])).join(
+        profile.ranks.select("rank", "stage"), on="rank"
+    )
+    found = placed.group_by("stage", "kind", "chunk").agg(
+        blocks=pl.len(), median_ns=(pl.col("end_ns") - pl.col("start_ns")).median()
+    )
+    return found.cast(BLOCKS).sort("stage", "kind", "chunk")  # type: ignore[arg-type]
+
+
+def _slowdown(slowdown: Slowdown | None) -> pl.DataFrame:
+    """run, step, slowdown: the metric S of each step."""
+    keys = {"run": pl.Int32(), "step": pl.Int32()}
+    if slowdown is None:
+        return pl.DataFrame(schema={**keys, "slowdown": pl.Float64()})
+    times = pl.Series("slowdown", slowdown.simulated_ns / slowdown.ideal_to_optimizer_ns, dtype=pl.Float64)
+    return pl.DataFrame(slowdown.steps, schema=keys, orient="row").with_columns(times)
