@@ -25,25 +25,64 @@ SECONDS, SECONDS_PER_MB = 30, 3
 """Of processors."""
 
 
-def drawn(folder: Path) -> subprocess.CompletedProcess[str]:
-    """The command in its bounds on what lies in `folder`: it ends by itself, and in few words."""
-    total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    out, tables = folder.with_name("out"), list(folder.glob("spans.*"))
-    source = tables or [folder, "--detail", "kernels"]
-    result = limited(
-        MEMORY + FILE_FACTOR * total, SECONDS + SECONDS_PER_MB * total / 1e6,
-        "export", *source, "--out", out, "--format", "perfetto,chrome", "--jobs", 1, "--align", "none",
-    )  # fmt: skip
-    assert result.returncode in (0, 1, 3), f"ended by signal {-result.returncode}: {result.stderr[-500:]}"
+def size_of(*folders: Path) -> int:
+    """Of all files below them."""
+    return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
+
+
+def arguments(folder: Path) -> list[object]:
+    """Of the command that draws what lies in `folder`."""
+    source = list(folder.glob("spans.*")) or [folder, "--detail", "kernels"]
+    out = folder.with_name("out")
+    return ["export", *source, "--out", out, "--format", "perfetto,chrome", "--jobs", 1, "--align", "none"]
+
+
+def check(code: int, said: str) -> None:
+    """The command ended by itself, and in few words."""
+    assert code in (0, 1, 3), f"ended by signal {-code}: {said[-500:]}"
     for words in ("internal error", "enough memory", "panicked", "data segment"):
-        assert words not in result.stderr, result.stderr[-500:]
-    assert len(result.stderr) < 10_000
-    written = sum(path.stat().st_size for path in out.iterdir()) if out.exists() else 0
-    assert written < MEMORY + FILE_FACTOR * total
+        assert words not in said, said[-500:]
+    assert len(said) < 10_000
+
+
+def drawn(folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command in its bounds on what lies in `folder`."""
+    total, out = size_of(folder), folder.with_name("out")
+    memory = MEMORY + FILE_FACTOR * total
+    result = limited(memory, SECONDS + SECONDS_PER_MB * total / 1e6, "-m", "trace_export", *arguments(folder))
+    check(result.returncode, result.stderr)
+    assert not out.exists() or size_of(out) < memory
     return result
 
 
-@pytest.mark.parametrize("what", SIZES)
+NUMBERS = [what for what in SIZES if what[-1].isdigit()]
+"""Small files with one large number; each is drawn in the bounds of all, in one process."""
+EACH = """
+import json, sys
+from tests.support.command import command
+for words in map(json.loads, sys.argv[1:]):
+    done = command(*words)
+    print(json.dumps((done.returncode, done.stderr)), flush=True)
+"""
+
+
+def test_numbers_that_no_run_has_are_drawn_in_the_memory_of_a_small_file(tmp_path: Path) -> None:
+    folders = [tmp_path / what / "logs" for what in NUMBERS]
+    for what, folder in zip(NUMBERS, folders, strict=True):
+        folder.mkdir(parents=True)
+        SIZES[what].make(folder)
+    words = [json.dumps(list(map(str, arguments(folder)))) for folder in folders]
+    ended = limited(MEMORY + FILE_FACTOR * size_of(tmp_path), SECONDS, "-c", EACH, *words)
+    lines = ended.stdout.splitlines()
+    assert ended.returncode == 0, f"{NUMBERS[len(lines)]}: {ended.returncode}, {ended.stderr[-500:]}"
+    for what, line in zip(NUMBERS, lines, strict=True):
+        code, said = json.loads(line)
+        check(code, said)
+        assert code == 0, (what, said)
+    assert size_of(*(folder.with_name("out") for folder in folders)) < MEMORY
+
+
+@pytest.mark.parametrize("what", [what for what in SIZES if what not in NUMBERS])
 def test_a_hostile_size_takes_no_more_than_its_file_may(what: str, tmp_path: Path) -> None:
     folder, size = tmp_path / "logs", SIZES[what]
     folder.mkdir()

@@ -103,7 +103,9 @@ def test_ten_million_ranks(tmp_path: Path) -> None:
     generate_paddle.write(folder, stages=2, microbatches=2, steps=1)
     (folder / "workerlog.1").rename(folder / "workerlog.9999999")
     (folder / "envlog.0").write_text("PADDLE_GLOBAL_RANK=9999998\nPADDLE_LOCAL_RANK=0\n")
-    result = limited(640 << 20, 30, folder, "--out", tmp_path / "out", "--json", "--tracks", "rank")
+    result = limited(
+        640 << 20, 30, "-m", "trace_export", folder, "--out", tmp_path / "out", "--json", "--tracks", "rank"
+    )
     assert result.returncode == 0, result.stderr
     assert orjson.loads(result.stdout)["ranks"] == 2
 
