@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from samples.generators.ascend import Truth, record
 from tests.support.ascend_jobs import JOBS
@@ -22,7 +22,8 @@ from tests.support.wait import HANGS_S
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers already use all cores; before anything imports Polars
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
-settings.register_profile("untimed", deadline=None)  # a busy machine fails no test
+UNTIMED = (HealthCheck.too_slow,)
+settings.register_profile("untimed", deadline=None, suppress_health_check=UNTIMED)  # a busy machine fails no test
 settings.load_profile("untimed")
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -57,8 +57,9 @@ def test_too_little_memory_is_refused(
 def test_too_few_threads_are_refused(count: int, samples: Path) -> None:
     """The limit counts all processes of a user, and none of root's; so another user runs this, with none."""
     prefix = ["setpriv", "--reuid", "54321", "--clear-groups"]
-    if os.geteuid() or shutil.which("setpriv") is None or subprocess.run([*prefix, "true"], check=False).returncode:
-        pytest.skip("another user is needed")
+    started = [*prefix, sys.executable, "-c", ""]  # an interpreter in the home of root is nobody else's
+    if os.geteuid() or shutil.which("setpriv") is None or subprocess.run(started, check=False).returncode:
+        pytest.skip("another user is needed, who may start this Python")
     done = limited(resource.RLIMIT_NPROC, count, "report", samples / "paddle" / "single", prefix=prefix)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (

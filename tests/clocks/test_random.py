@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import polars as pl
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.clock_runs import Clocks, make
@@ -28,7 +28,7 @@ CLOCKS = st.builds(
     jitter_us=st.floats(5, 60),
     over_stages=st.booleans(),
 )
-MODEST = settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+MODEST = settings(max_examples=8, deadline=None, derandomize=True)
 
 
 def paired(clocks: Clocks) -> Profile:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import trace_export as te
 from samples.generators import nsys as generator
 from samples.generators.nsys_export import Export
+from tests.conftest import UNTIMED
 from trace_export.sources.nsys.reader import read
 from trace_export.sources.source import ReadOptions, Source
 
@@ -37,7 +38,7 @@ def drawn(folder: Path, out: Path) -> bytes:
     return b"".join(path.read_bytes() for path in paths)
 
 
-@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, suppress_health_check=[*UNTIMED, HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 1 << 30), dialect=st.sampled_from([generator.Dialect(), generator.Torch(), generator.Plain()])
 )
@@ -53,7 +54,7 @@ def test_the_order_of_rows_does_not_matter(
     assert drawn(folder / "in", folder / "out") == before
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, suppress_health_check=[*UNTIMED, HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1 << 30))
 def test_rows_of_equal_times_do_not_matter_either(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Ranges and tasks of equal start and end, a correlation id that occurs twice, a process with two GPUs."""

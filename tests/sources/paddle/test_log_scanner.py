@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import UNTIMED
 from trace_export.sources.paddle import log_scanner
 from trace_export.sources.paddle.log_scanner import line_of, scan
 
@@ -54,7 +55,7 @@ records = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[*UNTIMED, HealthCheck.function_scoped_fixture])
 @given(pieces=st.lists(st.one_of(garbage, records), max_size=30), chunk=st.sampled_from([64, 97, 600, 4096]))
 def test_equals_the_plain_pattern_for_any_text_and_chunk(tmp_path: Path, pieces: list[bytes], chunk: int) -> None:
     content = b"".join(pieces)

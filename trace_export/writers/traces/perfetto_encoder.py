@@ -224,7 +224,7 @@ class Encoder:
         self._iids: dict[int, dict[str, int]] = {
             t: {} for t in (_CATEGORIES, _NAMES, _ARGUMENTS, _ARGUMENT_TEXTS, _SEEDS)
         }
-        self._new = b""
+        self._new = bytearray()
         self._packer = Packer()
         write(packet(field(10, _SEQUENCE) + field(13, 1)))
 
@@ -303,8 +303,8 @@ class Encoder:
     def _put(self, rows: int, events: list[Event]) -> None:
         """Writes what was newly interned, then for each row its `events`, one packet each."""
         if self._new:
-            self._write(packet(field(10, _SEQUENCE) + field(13, 2) + field(12, self._new)))
-            self._new = b""
+            self._write(packet(field(10, _SEQUENCE) + field(13, 2) + field(12, bytes(self._new))))
+            self._new = bytearray()
 
         for at in range(0, rows, TILE_ROWS):
             self._write(raw(self._encode(slice(at, min(at + TILE_ROWS, rows)), events)))
