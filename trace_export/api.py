@@ -234,7 +234,8 @@ def report(
     at: str | Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Reported:
-    """`load`, `Run.align` and `Run.report` in one call, as the command does it; with `html` also `Run.write_report`.
+    """`load`, `Run.align` and `Run.report` in one call, as the command does it; with `html` also `Run.write_report`,
+    and of more than 256 ranks the page of `overview` beside it.
 
     `path`: the page or its folder; None: the folder that was read. Raises as these methods do.
     """
@@ -248,7 +249,9 @@ def report(
     page = report_page(out, source.log_dir) if arguments.flag(html, "html") else None
     wanted = requests.Request(source, align_options(align, offsets_ns, max_error_ns), selection(steps, stages, window))
     wanted = _narrowed(wanted, replica, tick)
-    run, files = requests.report(wanted, page, force=arguments.flag(force, "force"), progress=tick)
+    from trace_export.scale.requests import beside_report
+
+    run, files = requests.report(wanted, page, beside_report, force=arguments.flag(force, "force"), progress=tick)
     return Reported(run, run.report(), tuple(files))
 
 

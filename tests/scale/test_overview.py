@@ -188,3 +188,15 @@ def test_a_replica_that_is_not_there_is_refused(planted: tuple[Path, ManyRanks])
     done = command("report", planted[0], "--replica", 99)
     assert done.returncode == 2
     assert "--replica: there is no replica 99; choose from replicas 0-15" in done.stderr
+
+
+def test_a_report_of_many_ranks_has_an_overview_beside_it(tmp_path: Path) -> None:
+    run = ManyRanks(stages=2, tensor=4, replicas=33, microbatches=2, steps=1)
+    write(tmp_path / "logs", run)
+    done = trace_export.report(tmp_path / "logs", tmp_path / "out" / "why.html", html=True, jobs=1)
+    assert [path.name for path in done.files] == ["pipeline_overview.html", "why.html"]
+    assert '<a href="pipeline_overview.html">' in done.files[1].read_text(encoding="utf-8")
+    page = done.files[0].read_text(encoding="utf-8")
+    assert "264 ranks on 66 hosts: 33 replicas of 2 stages, 1 step" in page
+    few = trace_export.report(tmp_path / "logs", tmp_path / "few.html", html=True, ranks="0-255", jobs=1)
+    assert [path.name for path in few.files] == ["few.html"]

@@ -9,10 +9,10 @@ import polars as pl
 
 from trace_export.clocks import two_levels
 from trace_export.errors import NothingToExportError, TraceExportError
-from trace_export.model import Note
+from trace_export.model import Note, Profile
 from trace_export.scale import bands
 from trace_export.scale.exceptions import cohorts, exceptions, representative
-from trace_export.scale.measure import Task, failed, failures_of, summarise
+from trace_export.scale.measure import Task, failed, failures_of, measure, summarise
 from trace_export.scale.parts import Part, split
 from trace_export.scale.replicas import Placed, all_ranks, run_everywhere
 from trace_export.scale.summary import Summary, by_code, merge
@@ -79,6 +79,12 @@ def overview(
         raise NothingToExportError(f"no replica could be read; the first: {first}")
     notes = by_code([*placed.located.notes, *placed.places.notes, *summary.notes])
     return _compared(_on_one_axis(summary), len(placed.located.sources), notes)
+
+
+def of_profile(profile: Profile, sources: int) -> Overview:
+    """The overview of a profile that was read whole, of so many sources, with all hosts on one axis."""
+    axis = profile.hosts.select("host", axis=pl.lit(""))
+    return _compared(measure(profile, axis, Selection()), sources, profile.notes)
 
 
 def _on_one_axis(summary: Summary) -> Summary:

@@ -27,7 +27,7 @@ from trace_export.model import (
 from trace_export.pipeline import completeness, stages
 from trace_export.pipeline.interpret import interpret
 from trace_export.scale.parts import Part
-from trace_export.scale.summary import FAILURES, LINKS, RANK_STEPS, RANKS, REPLICAS, Summary, by_code
+from trace_export.scale.summary import FAILURES, HOSTS, LINKS, RANK_STEPS, RANKS, REPLICAS, Summary, by_code
 from trace_export.selection import Selection, select
 from trace_export.sources.merge import merge
 from trace_export.sources.read import read
@@ -62,17 +62,23 @@ def summarise(part: Part, task: Task) -> Summary:
     """The summary of a part. Raises as `read_part` does."""
     profile, failures = read_part(part, task)
     axis = two_levels.axes(profile.clocks, str(part.number))
+    measured = measure(profile, axis, task.selection)
+    ends = two_levels.shared_ends(profile, axis)
+    return replace(measured, ends=ends, failures=failures_of(failures))
+
+
+def measure(profile: Profile, axis: pl.DataFrame, selection: Selection) -> Summary:
+    """The figures of an interpreted profile whose hosts are each on an `axis` (host, axis), without what it shares with
+    others and what could not be read."""
     checked, runs = _by_replica(profile)
-    chosen = select(checked, task.selection)
+    chosen = select(checked, selection)
     bubbles = Bubbles(chosen)
     return Summary(
         rank_steps=_rank_steps(bubbles, runs),
         ranks=_ranks(chosen, axis),
         links=conform(slow_links(chosen, bubbles.waits), LINKS),
-        hosts=profile.clocks.join(axis, on="host", maintain_order="left"),
+        hosts=conform(profile.clocks.join(axis, on="host", maintain_order="left"), HOSTS),
         replicas=_replicas(profile),
-        ends=two_levels.shared_ends(profile, axis),
-        failures=failures_of(failures),
         notes=by_code(checked.notes),
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from trace_export.choices import OverviewFormat
 from trace_export.errors import path_text
 from trace_export.scale import files
-from trace_export.scale.build import Overview
+from trace_export.scale.build import Overview, of_profile
 from trace_export.scale.build import overview as build
 from trace_export.scale.replicas import Placed, all_ranks, of_replicas, place
 from trace_export.selection import Numbers
@@ -18,9 +18,12 @@ from trace_export.workflow.progress import Progress, silent
 from trace_export.workflow.reading import locate
 from trace_export.workflow.render import WriteOptions
 from trace_export.workflow.requests import Request
+from trace_export.workflow.run import Run
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.paths import output_folder
 
+CHART_RANKS = 256
+"""A report of more ranks has an overview beside it: its chart shows one rank of each stage."""
 MOST_TRACES = 24
 """Exceptions of so many replicas get a trace of their own; of more, those of the first ones in the table."""
 
@@ -51,6 +54,18 @@ def overview(
         name = path_text(log_dir.resolve().name or log_dir)
         files.write(found, name, traces, output.formats, output.out, log_dir, outputs)
     return found, [*outputs.written, *traces.values()]
+
+
+def beside_report(run: Run, report: Path, outputs: Outputs) -> str:
+    """Writes the overview of a run beside the page of its `report`; returns the name of the file, "" where the run has
+    few enough ranks for a chart."""
+    ranks = run.profile.ranks.join(run.profile.spans, on="rank", how="semi")
+    if ranks.height <= CHART_RANKS:
+        return ""
+    found = of_profile(run.profile, ranks["source"].n_unique())
+    page = report.with_name(f"{files.STEM}.html")
+    files.write(found, run.name, {}, ["html"], page, run.log_dir, outputs)
+    return page.name
 
 
 def _folder(out: Path | None) -> Path | None:

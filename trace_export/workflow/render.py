@@ -210,9 +210,16 @@ def _bubbles(measured: Bubbles, options: WriteOptions) -> pl.DataFrame:
 
 
 def write_report(
-    measured: Bubbles, result: Report, name: str, path: Path, outputs: Outputs, steps: Numbers | None = None
+    measured: Bubbles,
+    result: Report,
+    name: str,
+    path: Path,
+    outputs: Outputs,
+    steps: Numbers | None = None,
+    overview: str = "",
 ) -> None:
     """One self-contained HTML page on the run called `name`: the answer, the chart, the tables of its report.
+    `overview`: the name of the page of all ranks beside it.
 
     Raises OutputError, UsageError.
     """
@@ -222,7 +229,7 @@ def write_report(
     chart = draw(measured.profile, measured, WriteOptions(bubbles=True), "spans")
     with outputs.file(path) as temporary:
         texts = [sentence.text for sentence in result.verdict]
-        contents = Contents(f"Pipeline report: {name}", result.heading, texts, result.tables())
+        contents = Contents(f"Pipeline report: {name}", result.heading, texts, result.tables(), overview)
         picture.write_page(chart, temporary, contents, steps, bubbles=measured.ranks)
 
 

@@ -6,7 +6,7 @@ calls these and nothing deeper.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -105,8 +105,17 @@ def export(
     return run, outputs.written
 
 
+Beside = Callable[[Run, Path, Outputs], str]
+"""Writes a page that the page of a report (its path) links to; returns its name, "" where there is none."""
+
+
 def report(
-    wanted: Request, page: Path | None, *, force: bool = False, progress: Progress = silent
+    wanted: Request,
+    page: Path | None,
+    beside: Beside = lambda run, page, outputs: "",
+    *,
+    force: bool = False,
+    progress: Progress = silent,
 ) -> tuple[Run, list[Path]]:
     """A run, whose report goes to `page` if there is one. Raises as `export` does."""
     (located,), outputs = _located([wanted], force)
@@ -114,7 +123,8 @@ def report(
         outputs.check([page] if page else [])
         run = _run(wanted, located, progress)
         if page:
-            render.write_report(run._bubbles, run.report(), run.name, page, outputs, wanted.part.steps)
+            further = beside(run, page, outputs)
+            render.write_report(run._bubbles, run.report(), run.name, page, outputs, wanted.part.steps, further)
     return run, outputs.written
 
 

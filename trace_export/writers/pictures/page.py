@@ -69,12 +69,14 @@ class Table(Protocol):
 
 @dataclass(frozen=True)
 class Contents:
-    """What a report adds to the chart: its title, a line on what was measured, the answer in sentences, its tables."""
+    """What a report adds to the chart: its title, a line on what was measured, the answer in sentences, its tables; and
+    the name of a page beside it that shows every rank."""
 
     title: str = ""
     heading: str = ""
     sentences: Sequence[str] = ()
     tables: Sequence[Table] = ()
+    overview: str = ""
 
 
 def page(figure: Figure, report: Contents = Contents(), still_steps: int | None = None) -> str:
@@ -109,7 +111,8 @@ def _answer(figure: Figure, report: Contents) -> str:
     if not report.title:
         return ""
     sentences = "".join(f"<li>{safe(sentence)}</li>" for sentence in report.sentences)
-    return f'<p>{safe(report.heading)} · {safe(figure.title)}</p><ol class="verdict">{sentences}</ol>'
+    every = f'<p><a href="{escape(report.overview)}">Every rank on one page</a></p>' if report.overview else ""
+    return f'<p>{safe(report.heading)} · {safe(figure.title)}</p><ol class="verdict">{sentences}</ol>{every}'
 
 
 def _digest(text: str) -> str:
