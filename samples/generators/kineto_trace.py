@@ -58,7 +58,8 @@ class Trace:
         return self.correlation
 
     def kernel(self, start: int, end: int, call: int, *, name: str = "gemm", stream: int = 7, **args: Any) -> None:
-        self.add("kernel", name, start, end, stream, device=0, stream=stream, correlation=call, grid=[1, 2, 3], **args)
+        args = {"device": 0, "stream": stream, "correlation": call, "grid": [1, 2, 3]} | args
+        self.add("kernel", name, start, end, stream, **args)
 
     def copy(self, start: int, end: int, call: int, *, kind: str = "HtoD") -> None:
         name = f"Memcpy {kind} (Pinned -> Device)"

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from samples.generators.kineto_trace import MAIN, Trace
 from samples.generators.nsys_export import VM, Export, thread_id
@@ -243,6 +243,13 @@ def short_name(name: str) -> str:
     return name.split("<")[0].split("(")[0].split("::")[-1].split(" ")[-1]
 
 
+class Arrivals(NamedTuple):
+    """When the input of each block has arrived `at` its rank, and which block of the rank came `before` it."""
+
+    at: dict[Key, int]
+    before: dict[Key, Key | None]
+
+
 @dataclass
 class Rank:
     """Puts what one rank launches into its capture."""
@@ -251,8 +258,7 @@ class Rank:
     stage: int
     recorder: Recorder
     chance: random.Random
-    arrivals: dict[Key, int]
-    """When the input of a block has arrived."""
+    arrived: Arrivals
     numbers: int = field(default=100, init=False)
     """The next sequence number."""
     forwards: dict[tuple[int, int | None, int], range] = field(default_factory=dict, init=False)
@@ -387,16 +393,16 @@ class Rank:
         return at + LAUNCH
 
     def transfer(self, at: int, before: Block | None, after: Block | None) -> int:
-        """Sends what `before` made and receives what `after` needs, if there is anything to do: by one call where both
-        concern one neighbour, or the schedule is interleaved, as in Megatron-LM; else by one each."""
+        """Sends what `before` made and receives what `after` needs, if there is anything to do: by one call where two
+        neighbours exchange, or the schedule is interleaved, as in Megatron-LM; else by one each."""
         target = self.program.other(before, sends=True) if before else None
         source = self.program.other(after, sends=False) if after else None
         if target is None and source is None:
             return at
-        received = self.arrivals[key_of(after)] if source and after else 0
+        received = self.arrived.at[key_of(after)] if source and after else 0
         begin = before.end_ns if before else received - 30 * US
         latest = after.start_ns - 30 * US if after else begin + MS
-        sent = min(latest, self.arrivals[target]) if target else 0
+        sent = min(latest, self.arrived.at[target]) if target else 0
         if self.program.host_transfers:
             at = self.wait(at)
             for kind, wanted in ((2, target), (1, source)):
@@ -405,7 +411,7 @@ class Rank:
                     self.recorder.copy(begin, begin + 20 * US, self.recorder.call(at, "cudaMemcpyAsync_v3020"), kind)
             return self.wait(at)
         times = [(begin, max(sent, received, begin + 20 * US))]
-        if target and source and target[0] != source[0] and self.program.chunks == 1:
+        if target and source and self.arrived.before[target] != source and self.program.chunks == 1:
             middle = max(begin + 20 * US, min(sent, received - 25 * US))
             times = [(begin, middle), (middle + 5 * US, max(middle + 25 * US, received))]
         for started, ended in times:
@@ -415,16 +421,18 @@ class Rank:
         return at
 
 
-def arrivals(program: Program, blocks: Sequence[Block]) -> dict[Key, int]:
-    """When the input of each block that comes from another rank has arrived: `ARRIVAL` after the one has made it and
-    the other is free to take it. So ranks that exchange with each other are done at the same time."""
+def arrivals(program: Program, blocks: Sequence[Block]) -> Arrivals:
+    """The input of a block arrives `ARRIVAL` after the one rank has made it and the other is free to take it. So ranks
+    that exchange with each other are done at the same time."""
     made = {key_of(block): block.end_ns for block in blocks}
-    free: dict[int, int] = {}
-    found = {}
+    last: dict[int, Block] = {}
+    found = Arrivals({}, {})
     for block in sorted(blocks, key=lambda block: block.start_ns):
+        before, key = last.get(block.rank), key_of(block)
+        found.before[key] = key_of(before) if before else None
         if (source := program.other(block, sends=False)) is not None:
-            found[key_of(block)] = max(made[source], free.get(block.rank, 0)) + ARRIVAL
-        free[block.rank] = block.end_ns
+            found.at[key] = max(made[source], before.end_ns if before else 0) + ARRIVAL
+        last[block.rank] = block
     return found
 
 

@@ -85,15 +85,16 @@ def test_a_kernel_that_sends_to_one_rank_and_receives_from_another_ends_with_the
     assert found.select("role", "end_ns").rows() == [("send", None), ("recv", None)]
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
-def test_exchanges_of_an_unmarked_capture_are_messages(tmp_path: Path, schedule: str) -> None:
-    write(tmp_path, Program(schedule=schedule, microbatches=6, steps=2))
+@pytest.mark.parametrize(("schedule", "microbatches"), [("1f1b", 6), ("1f1b", 3), ("zb-h1", 6)])
+def test_exchanges_of_an_unmarked_capture_are_messages(tmp_path: Path, schedule: str, microbatches: int) -> None:
+    """With fewer micro-batches than stages, too: how long each rank waits in its steps tells its stage then."""
+    write(tmp_path, Program(schedule=schedule, microbatches=microbatches, steps=2))
     read = read_source(Source("nsys", tmp_path / "node0.sqlite", "node0"), ReadOptions())
     found = interpret(read, Declared()).messages
     truth = [
         message
         for low in range(3)
-        for m in range(6)
+        for m in range(microbatches)
         for message in ((low, low + 1, "F", m), (low + 1, low, "B", m))
     ] * 2  # fmt: skip
     assert sorted(found.select("src_rank", "dst_rank", "direction", "microbatch").rows()) == sorted(truth)

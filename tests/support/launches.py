@@ -2,7 +2,7 @@
 
 A small letter is a kernel of the calling thread, a capital one of the autograd engine's, each of 10 us; a figure after
 it multiplies that. `+` is a sum of the calling thread, `1` its fill, `.` a wait of it, `,` another call, `|` a
-transfer. `u` updates parameters, `g` and `G` are matrix products.
+transfer. `u` updates parameters, `g` and `G` are matrix products, `Q` is named like a kernel of a backward.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trace_export.sources.launches.work import COMPUTE, TRANSFER, Work
 
 MAIN, ENGINE = 1, 2
 NAMES = {"+": "CUDAFunctor_add<float>", "1": "FillFunctor<float>", "u": "FusedAdam", "g": "gemm", "G": "gemm_wide",
-         "n": "CUDAFunctor_add<int>"}  # fmt: skip
+         "n": "CUDAFunctor_add<int>", "Q": "norm_bwd"}  # fmt: skip
 UNIT = 10_000
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.model import WORK_KINDS, Declared, Note, Profile
+from trace_export.pipeline.steps import counted
 from trace_export.selection import Numbers
 
 _FORWARD, _BACKWARD = (pl.col("kind").is_in([kind, "FB"]) for kind in "FB")
@@ -53,12 +54,9 @@ def _backwards(spans: pl.DataFrame) -> pl.DataFrame:
 
     A step is whole that has as many forwards as backwards, or lies between two optimizers.
     """
-    update = _OPTIMIZER.cast(pl.Int32)
-    number = pl.coalesce("step", (update.cum_sum() - update).over("rank"))
-    own = spans.sort("rank", "start_ns", "end_ns").with_columns(number=number)
-    steps = own.group_by("rank", "run", "number").agg(
+    steps = counted(spans).group_by("rank", "run", "step").agg(
         forwards=_FORWARD.sum(), backwards=_BACKWARD.sum(), optimizers=_OPTIMIZER.sum(),
     )  # fmt: skip
-    first = pl.col("number") == pl.col("number").min().over("rank", "run")
+    first = pl.col("step") == pl.col("step").min().over("rank", "run")
     whole = (pl.col("forwards") == pl.col("backwards")) | (pl.col("optimizers") > 0) & ~first
     return steps.filter(whole, pl.col("backwards") > 0).group_by("rank").agg(pl.col("backwards").max()).sort("rank")

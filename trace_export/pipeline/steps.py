@@ -44,6 +44,14 @@ def number(profile: Profile) -> tuple[Profile, pl.Series]:
     return replace(profile, spans=conform(filled, SPANS)).with_notes(notes), unknown["rank"]
 
 
+def counted(spans: pl.DataFrame) -> pl.DataFrame:
+    """`spans` by rank and time; a block without a step has the number of optimizers that its rank ran before it, so
+    that those of different steps are told apart before the steps are numbered."""
+    update = (pl.col("kind") == "OPT").cast(INT)
+    ordered = spans.sort("rank", "start_ns", "end_ns")
+    return ordered.with_columns(step=pl.coalesce("step", (update.cum_sum() - update).over("rank")))
+
+
 def _of_replicas(found: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     """`found` (row, rank, kind, step, by time) with the steps of ranks that have none: those of another rank of their
     stage in whose order of blocks their own occurs, and at one place only."""

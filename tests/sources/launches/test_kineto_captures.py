@@ -91,3 +91,15 @@ def test_the_step_and_the_optimizer_are_those_of_pytorchs_own_ranges(tmp_path: P
     assert spans.filter(pl.col("kind") == "OPT")["end_ns"].to_list() == [
         (Trace.base_ns or 0) + 1_000_000 * step + 74_000 for step in (1, 2, 3)
     ]
+
+
+def test_a_process_of_two_gpus_is_refused(tmp_path: Path) -> None:
+    trace = Trace()
+    for number in range(40):
+        at = 1_000_000 + 10_000 * number
+        call = trace.call(at, thread=4001 if number % 4 < 2 else 4010)
+        trace.kernel(at + 1_000, at + 9_000, call, name=f"gemm_{number % 4}", device=number % 2)
+    trace.name_thread(4010, "thread 4010 (pt_autograd_0)")
+    path = trace.write(tmp_path / "rank0.pt.trace.json")
+    with pytest.raises(SourceError, match="one process runs several GPUs"):
+        read(Source("kineto", path, "node0"), ReadOptions())

@@ -136,6 +136,18 @@ def test_a_program_of_one_thread_is_refused(tmp_path: Path) -> None:
         of(tmp_path, infer="off")
 
 
+def test_a_process_of_two_gpus_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, Program(stages=1, microbatches=2))
+    with closing(sqlite3.connect(tmp_path / "node0.sqlite")) as db:
+        db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = rowid % 20 = 0")  # a few do not count
+        db.commit()
+        assert of(tmp_path).spans.height == 10
+        db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = rowid % 2")
+        db.commit()
+    with pytest.raises(SourceError, match="one process runs several GPUs"):
+        of(tmp_path)
+
+
 def test_graphs_of_whole_steps_are_refused(tmp_path: Path) -> None:
     export = Export()
     for step in range(3):

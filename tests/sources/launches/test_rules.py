@@ -327,8 +327,21 @@ def test_an_evaluation_at_the_start_of_a_step_is_left_out() -> None:
 def test_threads_are_known_by_name_nodes_or_place(
     named: set[int], engine: set[int], first: int | None, expected: Threads
 ) -> None:
-    launched = work("a b A B c C D E")
+    launched = work("a b A B c C D E u")
     assert find_threads(launched, frozenset(named), frozenset(engine), first) == expected
+
+
+def test_several_threads_without_an_optimizer_or_a_backward_are_inference() -> None:
+    """As an optimizer tells training, so does the name of a kernel of backwards, here `Q`; names of threads do, too."""
+    assert find_threads(work("a b A B a b A B"), frozenset(), frozenset(), MAIN) == "no thread launches backwards"
+    assert find_threads(work("a b A Q a b A Q"), frozenset(), frozenset(), MAIN) == THREADS
+    assert find_threads(work("a b A B a b A B"), frozenset({ENGINE}), frozenset(), MAIN) == THREADS
+
+
+def test_a_thread_with_the_kernels_of_the_calling_one_runs_no_backwards() -> None:
+    both = work("g a b u g a b u")
+    threads = np.repeat([MAIN, ENGINE], 4)
+    assert find_threads(replace(both, thread=threads), frozenset(), frozenset(), MAIN) == "no thread launches backwards"
 
 
 def test_the_thread_of_the_optimizer_is_the_calling_one() -> None:

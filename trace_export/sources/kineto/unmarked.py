@@ -4,6 +4,7 @@ first one leaves out, the names of kernels, operators and threads.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,12 +35,13 @@ _BETWEEN_GPUS = "DtoD"
 @dataclass
 class _Content:
     """Pieces of `calls` (see CALLS), `tasks` (TASKS, `name` as text), and of operators: thread, start, end, name and
-    seq, their sequence number; the threads named like the autograd engine's."""
+    seq, their sequence number; the threads named like the autograd engine's; how many kernels ran on each device."""
 
     calls: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=CALLS)])
     tasks: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema={**TASKS, "name": pl.String()})])
     operators: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=OPERATORS)])
     named: set[int] = field(default_factory=set)
+    devices: Counter[int] = field(default_factory=Counter)
 
 
 def read_process(path: Path, ranges: Ranges) -> Process:
@@ -56,6 +58,7 @@ def read_process(path: Path, ranges: Ranges) -> Process:
     beside = ranges.frame
     return Process(
         work,
+        devices=content.devices,
         named=frozenset(content.named),
         first_thread=int(launching[0]) if len(launching) else None,
         optimizer=beside.filter(pl.col("kind") == "OPT").select("start", "end").to_numpy(),
@@ -72,6 +75,8 @@ def _gather(content: _Content, events: pl.DataFrame) -> None:
     waits = pl.col("name").str.contains("Synchronize", literal=True).alias("waits")
     content.calls.append(calls.select("start", thread(), _number("correlation", -1), waits))
     tasks = events.filter(TIMED & ((kind == "kernel") | (kind.str.contains("memcpy"))))
+    kernels = tasks.filter(kind == "kernel").group_by(_number("device", -1)).len()
+    content.devices.update(dict(kernels.iter_rows()))
     tasks = tasks.select(
         _number("correlation", -2), "start", "end", _number("stream", -1), "name", _role().cast(pl.Int8).alias("role")
     ).filter(pl.col("role") != OTHER)

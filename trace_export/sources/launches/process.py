@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,13 +27,13 @@ TRANSFERS = {"role": pl.String(), "op": pl.String(), "start": pl.Int64(), "end":
 
 @dataclass(frozen=True)
 class Process:
-    """`device`: the number of its GPU, of several the smallest. `named`: the threads whose names are those of the
-    autograd engine; `first_thread`: the one that the process began with, where that is known. `optimizer`: intervals
-    (n × 2) of CPU time in which the optimizer ran, as ranges say. `steps`: start and step of the ranges around steps.
-    `operators`: see sequence_numbers.OPERATORS; may be empty."""
+    """`devices`: how many kernels ran on each of its GPUs. `named`: the threads whose names are those of the autograd
+    engine; `first_thread`: the one that the process began with, where that is known. `optimizer`: intervals (n × 2) of
+    CPU time in which the optimizer ran, as ranges say. `steps`: start and step of the ranges around steps. `operators`:
+    see sequence_numbers.OPERATORS; may be empty."""
 
     work: Work
-    device: int | None = None
+    devices: Mapping[int, int] = field(default_factory=dict)
     named: frozenset[int] = frozenset()
     first_thread: int | None = None
     optimizer: Ints | None = None
@@ -40,10 +41,14 @@ class Process:
     operators: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=OPERATORS))
 
 
+SECOND_DEVICE = 0.1
+"""The part of the kernels of its main GPU from which on a process runs a second one, too."""
+
+
 class Inferred(NamedTuple):
-    """The `blocks` and `transfers` of a process, and its `device`. `refused`: the steps whose forwards are unknown;
-    `impossible`: why nothing was found ("" where something was). `numbered`: the passes are known by sequence numbers;
-    `differs`: these give another number of forwards than the launches do."""
+    """The `blocks` and `transfers` of a process, and its `device`, the first of several. `refused`: the steps whose
+    forwards are unknown; `impossible`: why nothing was found ("" where something was). `numbered`: the passes are known
+    by sequence numbers; `differs`: these give another number of forwards than the launches do."""
 
     blocks: pl.DataFrame
     transfers: pl.DataFrame
@@ -58,6 +63,9 @@ def find_blocks(process: Process) -> Inferred:
     """The blocks of a process: by the sequence numbers of its operators where they were recorded, else by its launches
     alone."""
     work, operators = process.work, process.operators
+    most, second = (*sorted(process.devices.values(), reverse=True), 0, 0)[:2]
+    if second > SECOND_DEVICE * most:
+        return _nothing("one process runs several GPUs")
     threads = find_threads(work, process.named, engine_threads(operators), process.first_thread)
     if isinstance(threads, str):
         return _nothing(threads)
@@ -76,7 +84,7 @@ def find_blocks(process: Process) -> Inferred:
         refused=tuple(found.refused) if numbered is None else (),
         numbered=numbered is not None,
         differs=not found.refused and in_blocks != forwards,
-        device=process.device,
+        device=min(process.devices, default=None),
     )
 
 

@@ -8,7 +8,7 @@ kernel.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
@@ -75,7 +75,7 @@ def read_processes(
                 process,
                 Process(
                     work,
-                    device=devices[process],
+                    devices=devices[process],
                     named=autograd.get(process, frozenset()),
                     first_thread=process << 24 | process & 0xFFFFFF,
                     optimizer=beside.filter(pl.col("kind") == "OPT").select("start", "end").to_numpy(),
@@ -112,13 +112,13 @@ def _read_calls(db: Database, condition: str, waiting: Collection[int], processe
     return parts
 
 
-def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict[int, int]]:
-    """Kernels, graphs and copies between host and device: correlation, start, end, stream and name, a number; and the
-    device of each process."""
+def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict[int, Counter[int]]]:
+    """Kernels, graphs and copies between host and device: correlation, start, end, stream and name, a number; and how
+    many kernels and graphs each process ran on each device."""
     kernel = "demangledName, shortName" if db.has(KERNEL_TABLE, "demangledName") else "shortName, NULL"
     copies = f" AND copyKind IN {HOST_COPIES}"
     parts: Parts = defaultdict(list)
-    devices: dict[int, int] = {}
+    devices: dict[int, Counter[int]] = defaultdict(Counter)
     for table, name, only in (
         (KERNEL_TABLE, f"COALESCE({kernel}, 0)", ""),
         (GRAPH_TABLE, f"{_COPY} - 1 - COALESCE(graphId, 0)", ""),
@@ -130,8 +130,8 @@ def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict
             columns = (pl.col("correlation").fill_null(-2), "start", "end", pl.col("stream").fill_null(0), "name")
             rows = chunk.filter(valid_session_times(pl.col("start"), pl.col("end")))
             rows = rows.select(_process(pl.col("owner").fill_null(0)), *columns, pl.col("device").fill_null(-1))
-            for process, device in rows.group_by("process").agg(pl.col("device").min()).iter_rows():
-                devices[process] = min(device, devices.get(process, device))
+            for process, device, count in rows.group_by("process", "device").len().iter_rows():
+                devices[process][device] += count * (table != COPY_TABLE)
             _add(parts, rows.drop("device"), processes)
     return parts, devices
 
