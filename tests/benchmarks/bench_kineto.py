@@ -6,7 +6,7 @@ Each runs in a process of its own on the same files, so that processor time (use
 memory are its own: `json.load`, `orjson.loads` and the trace processor (its WebAssembly build) of the whole file,
 HolisticTraceAnalysis where the Python named by the environment variable HTA_PYTHON has it, and of trace-export the
 blocks alone, the device tasks alone, and the command with --detail kernels; also of the same events on one line and
-gzipped.
+gzipped. `start` is the import of the library alone.
 """
 
 from __future__ import annotations
@@ -67,6 +67,10 @@ def rewritten(path: Path) -> tuple[Path, Path]:
     return line, packed
 
 
+def start(path: Path) -> None:
+    import trace_export.api  # noqa: F401
+
+
 def blocks(path: Path) -> None:
     from trace_export.sources.kineto.reader import read
     from trace_export.sources.source import ReadOptions, Source
@@ -116,13 +120,18 @@ def gunzip(path: Path) -> None:
             pass
 
 
-READERS = {f.__name__: f for f in (blocks, tasks, command, json_load, orjson_loads, trace_processor, gunzip)}
+READERS = {f.__name__: f for f in (start, blocks, tasks, command, json_load, orjson_loads, trace_processor, gunzip)}
 HTA = "import sys; from hta.common.trace import parse_trace_file as parse; parse(sys.argv[1])"
 
 
-def measured(arguments: list[str]) -> tuple[float, float] | None:
-    """Processor seconds and peak MB of a Python program; None where it fails."""
-    timed = subprocess.run(["/usr/bin/time", "-f", "%U %S %M", *arguments], capture_output=True, text=True, check=False)
+def measured(arguments: list[str], compiled: Path) -> tuple[float, float] | None:
+    """Processor seconds and peak MB of a Python program; None where it fails. Its modules are `compiled` once, as those
+    of an installed package are."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    timed = subprocess.run(
+        ["/usr/bin/time", "-f", "%U %S %M", *arguments],
+        env={**environment, "PYTHONPYCACHEPREFIX": str(compiled)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     if timed.returncode:
         print(arguments, timed.stderr[-500:], file=sys.stderr)
         return None
@@ -139,12 +148,20 @@ def main() -> None:
         path = Path(folder) / "lines.json"
         write(path, megabytes)
         line, packed = rewritten(path)
-        runs = [(name, path) for name in ("json_load", "orjson_loads", "trace_processor", "blocks", "tasks", "command")]
+        runs = [
+            (name, path)
+            for name in ("json_load", "orjson_loads", "trace_processor", "start", "blocks", "tasks", "command")
+        ]
         runs += [(name, line) for name in ("json_load", "blocks", "command")]
         runs += [("gunzip", packed), ("blocks", packed)]
-        found = {(name, p): measured([sys.executable, __file__, name, str(p)]) for name, p in runs}
+        compiled = Path(folder) / "compiled"
+        small = path.with_name("small.json")
+        write(small, 1)
+        for name in ("command", "trace_processor"):
+            measured([sys.executable, __file__, name, str(small)], compiled)
+        found = {(name, p): measured([sys.executable, __file__, name, str(p)], compiled) for name, p in runs}
         if hta := os.environ.get("HTA_PYTHON"):
-            found["hta", path] = measured([hta, "-c", HTA, str(path)])
+            found["hta", path] = measured([hta, "-c", HTA, str(path)], compiled)
     base = found["json_load", path]
     for (name, p), result in found.items():
         if result and base:

@@ -24,9 +24,11 @@ from trace_export.errors import SourceError
 from trace_export.selection import Numbers
 from trace_export.sources.choose import nothing_found
 from trace_export.sources.find import find
-from trace_export.sources.kineto import event_stream
+from trace_export.sources.kineto import event_stream, json_events
 from trace_export.sources.kineto.reader import read, read_tasks
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
+
+EVERY = json_events.Wanted(".*")
 
 # --- which kernels belong to which block
 
@@ -65,7 +67,13 @@ def innermost(index: int, of: Range) -> tuple[int, int, int, str]:
 
 
 def brute_force(ranges: list[Range], launches: list[Launch]) -> dict[str, tuple[int, int]]:
-    """Block → (first start, last end), straight from the rule: by launch time, innermost first, own thread first."""
+    """Block → (first start, last end), straight from the rule: by launch time, innermost first, own thread first; of
+    equal ranges the one whose thread and name come last, threads with names before those with numbers."""
+
+    def inner(i: int) -> tuple[int, int, int, str]:
+        start, length, thread = ranges[i].start, ranges[i].length, ranges[i].thread
+        return start, -length, thread if isinstance(thread, int) else -1, NAMES[ranges[i].what].format(i)
+
     extents: dict[str, tuple[int, int]] = {}
     for launch in launches:
         around = [i for i, r in enumerate(ranges) if r.what != "other" and r.start <= launch.at < r.start + r.length]
@@ -196,7 +204,7 @@ def test_times_are_exact(tmp_path_factory: pytest.TempPathFactory, start: int, l
 )  # fmt: skip
 def test_other_spellings_of_microseconds(written: str, ns: int) -> None:
     body = f'{{"ph":"X","cat":"kernel","ts":{written},"dur":0}}'.encode()
-    frame = event_stream._parsed(body)
+    frame = json_events.frame(body, EVERY)
     assert frame is not None
     assert frame["start"].to_list() == [ns]
 
@@ -275,7 +283,7 @@ def test_fields_after_the_events(tmp_path: Path, layout: str, many: int, name: s
     expected = {k: v for k, v in json.loads(text).items() if k != "traceEvents"}
     path = tmp_path / name
     path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
-    with event_stream.Trace(path, '"ph"') as opened:
+    with event_stream.Trace(path, EVERY) as opened:
         assert opened.header == expected
     profile = loaded(path)
     assert times(profile) == [("F0.0.0", 20_000, 30_007)]
@@ -622,7 +630,7 @@ def test_events_match_a_whole_parse(tmp_path: Path) -> None:
         [Range(MAIN, i % 9, i % 5, "block") for i in range(50)], [Launch(7, 3, [(1, 2, "kernel")])] * 30, False
     )
     path = trace.write(tmp_path / "t.json")
-    with patch.object(event_stream, "READ_BYTES", 1000), event_stream.Trace(path, '"ph"') as opened:
+    with patch.object(event_stream, "READ_BYTES", 1000), event_stream.Trace(path, EVERY) as opened:
         streamed = pl.concat(opened.events())
     events = json.loads(path.read_text())["traceEvents"]
     expected = [(e["cat"], e["name"], math.floor(e["ts"] * 1000 + 0.5)) for e in events]

@@ -8,6 +8,7 @@ import polars as pl
 
 from trace_export.model import KernelFile
 from trace_export.sources.kineto import nccl
+from trace_export.sources.kineto.json_events import Wanted
 from trace_export.sources.kineto.trace import open_trace
 from trace_export.sources.shared.external_sort import ExternalSort
 from trace_export.sources.shared.timestamps import valid_session_times
@@ -15,7 +16,7 @@ from trace_export.sources.source import TaskRequest
 
 DEVICE_CATEGORIES = r"[Kk]ernel|mtia_ccp_events|(?:gpu_|mlu_|GCU_)?(?:[Mm]em|MEM)(?:cpy|set|CPY|SET)"
 """The categories of device tasks, as a regular expression."""
-TASKS = rf'"cat"\s*:\s*"(?:{DEVICE_CATEGORIES})"'
+TASKS = Wanted(DEVICE_CATEGORIES)
 TIMED = valid_session_times(pl.col("start"), pl.col("end"))
 """Whether an event's times are valid."""
 

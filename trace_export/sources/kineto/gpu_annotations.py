@@ -42,7 +42,7 @@ class GpuAnnotations:
         self.annotations.append(annotations.select("thread", "start"))
         self.externals.append(ranges.select("row", "external").drop_nulls())
         seen = events.filter(pl.col("cat") == ON_DEVICE).select(
-            external=pl.col("External id").cast(pl.Int64, strict=False),
+            external="External id",
             start=pl.col("start") + LONGER_NS,
             end=pl.col("end") - LONGER_NS,
         )

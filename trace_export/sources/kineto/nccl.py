@@ -28,13 +28,12 @@ NONE = pl.DataFrame(
 def calls(kernels: pl.DataFrame) -> pl.DataFrame:
     """NCCL's kernels among those of `Trace.events`: the columns of `NONE`; op is PyTorch's name, else NCCL's."""
     named = kernels.filter(IS_NCCL)
-    number = {name: pl.col(name).cast(pl.Int64, strict=False) for name in ("Src Rank", "Dst Rank", "Seq")}
-    elements = pl.max_horizontal(pl.col(f"{side} msg nelems").cast(pl.Int64, strict=False) for side in ("In", "Out"))
+    elements = pl.max_horizontal("In msg nelems", "Out msg nelems")
     return named.select(
         op=pl.coalesce("Collective name", pl.col("name").str.extract(_KERNEL)),
         group=pl.col("Process Group Name"),
-        peer=pl.coalesce(number["Src Rank"], number["Dst Rank"]),
-        seq=number["Seq"],
+        peer=pl.coalesce("Src Rank", "Dst Rank"),
+        seq="Seq",
         bytes=elements * pl.col("dtype").replace_strict(_SIZES, default=None, return_dtype=pl.Int64),
         start="start",
         end="end",

@@ -19,7 +19,7 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.sources.kineto import wire
-from trace_export.sources.kineto.event_stream import FIELDS, THREAD_NAME
+from trace_export.sources.kineto.json_events import NUMBERS, SCHEMA, TEXTS, THREAD_NAME
 from trace_export.sources.kineto.slices import SliceEnds
 from trace_export.sources.kineto.trace_file import TraceFile
 
@@ -46,7 +46,8 @@ _STAGES = {"Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset", "
 _KEYS = {"stream id": "stream", "device id": "device"}
 """Extra data that JSON calls otherwise."""
 _REALTIME, _BOOTTIME = 1, 6
-_COLUMNS = ("cat", "name", "tid", "start", "end", *FIELDS, "thread name")
+_FIELDS = (*NUMBERS, *TEXTS[:-1])
+"""Arguments that are read; threads have their names elsewhere."""
 
 
 class PerfettoTrace(TraceFile):
@@ -210,7 +211,10 @@ class PerfettoTrace(TraceFile):
 
 def _present(frame: pl.DataFrame) -> list[pl.Expr]:
     """The columns of events, null where the frame lacks them."""
-    return [pl.col(c) if c in frame.columns else pl.lit(None, pl.String).alias(c) for c in _COLUMNS]
+    return [
+        pl.col(c).cast(kind, strict=False) if c in frame.columns else pl.lit(None, kind).alias(c)
+        for c, kind in SCHEMA.items()
+    ]
 
 
 def is_trace(start: bytes) -> bool:
@@ -267,7 +271,7 @@ def _looked_up(table: pl.Series, numbers: pl.Series) -> pl.Series:
 def _annotations(
     buffer: wire.Bytes, events: wire.Fields, wanted: np.ndarray[Any, np.dtype[np.bool_]], count: int
 ) -> list[pl.Series]:
-    """The debug annotations of the wanted events that are among `FIELDS`, as text."""
+    """The debug annotations of the wanted events that are among `_FIELDS`, as text."""
     every = events.of(_ANNOTATIONS, nested=True)
     kept = wanted[every.message]
     owner, begin, stop = every.message[kept], every.value[kept], every.stop[kept]
@@ -280,7 +284,7 @@ def _annotations(
 
 
 def _extra_data(buffer: wire.Bytes, stages: wire.Fields, count: int) -> list[pl.Series]:
-    """The extra data that are among `FIELDS`, as text."""
+    """The extra data that are among `_FIELDS`, as text."""
     every = stages.of(_EXTRA, nested=True)
     content, _ = wire.fields(buffer, every.value, every.stop)
     keys, values = content.of(1, nested=True), content.of(2, nested=True)
@@ -291,10 +295,10 @@ def _extra_data(buffer: wire.Bytes, stages: wire.Fields, count: int) -> list[pl.
 
 
 def _by_key(named: pl.DataFrame, owner: pl.Series, value: pl.Series, count: int) -> list[pl.Series]:
-    """A column of `count` rows for each of `FIELDS`. `named`: at (a place in `owner` and `value`), key."""
+    """A column of `count` rows for each of `_FIELDS`. `named`: at (a place in `owner` and `value`), key."""
     nothing = pl.Series([None], dtype=pl.String).new_from_index(0, count)
     columns = []
-    for field in FIELDS:
+    for field in _FIELDS:
         places = named.filter(pl.col("key") == field)["at"]
         columns.append(nothing.clone().scatter(owner.gather(places), value.gather(places)).alias(field))
     return columns

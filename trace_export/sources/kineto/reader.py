@@ -17,8 +17,8 @@ from trace_export.errors import SourceError
 from trace_export.model import Note, Profile
 from trace_export.sources.kineto import nccl
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED, read_tasks
-from trace_export.sources.kineto.event_stream import thread
 from trace_export.sources.kineto.gpu_annotations import GpuAnnotations
+from trace_export.sources.kineto.json_events import Wanted, thread
 from trace_export.sources.kineto.trace import Trace, open_trace
 from trace_export.sources.kineto.unmarked import read_process
 from trace_export.sources.launches import content as launches
@@ -36,10 +36,7 @@ from trace_export.sources.source import ReadOptions, Source
 
 __all__ = ["read", "read_tasks"]
 
-WANTED = (
-    r'"cat"\s*:\s*"(?:(?:gpu_)?user_annotation|Operator|\w+_runtime|Runtime|\w+_driver|' + DEVICE_CATEGORIES + ')"|'
-    r'"name"\s*:\s*"te:'
-)
+WANTED = Wanted(rf"(?:gpu_)?user_annotation|Operator|\w+_runtime|Runtime|\w+_driver|{DEVICE_CATEGORIES}", marks="te:")
 """Events that are read. PyTorch files the marks of trace_export.instrument (te:…) among its operators."""
 
 REMEDY = "record again with the passes marked by `import trace_export.instrument as ti; ti.auto()`"
@@ -166,7 +163,7 @@ def _gathered(trace: Trace, dialects: Dialects) -> _Content:
         content.end = max((end for end in (content.end, events["end"].max()) if isinstance(end, int)), default=None)
         ranges = events.filter((pl.col("cat") == "user_annotation") | ((pl.col("cat") == "cpu_op") & _MARKS))
         number = pl.int_range(rows, rows + pl.len(), dtype=pl.Int64).alias("row")
-        external = pl.col("External id").cast(pl.Int64, strict=False).alias("external")
+        external = pl.col("External id").alias("external")
         ranges = ranges.select(number, _PROCESS, thread(), "start", "end", external, text="name")
         rows += ranges.height
         named = ranges.filter(dialects.may_know("text"))
@@ -187,8 +184,8 @@ def _gathered(trace: Trace, dialects: Dialects) -> _Content:
 def _id(none: int) -> pl.Expr:
     """What a launch and its tasks have in common: the correlation id, which some devices lack; then the number of the
     operator that launched. No number of the one kind is one of the other."""
-    correlation, operator = (pl.col(c).cast(pl.Int64, strict=False) for c in ("correlation", "External id"))
-    return pl.coalesce(correlation, pl.when(operator > 0).then(-2 - operator), none)
+    operator = pl.col("External id")
+    return pl.coalesce("correlation", pl.when(operator > 0).then(-2 - operator), none)
 
 
 def _call() -> pl.Expr:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from trace_export.sources.kineto.event_stream import Trace as JsonTrace
+from trace_export.sources.kineto.json_events import Wanted
 from trace_export.sources.kineto.perfetto_trace import PerfettoTrace
 
 Trace = JsonTrace | PerfettoTrace
 
 
-def open_trace(path: Path, wanted: str, *, operators: bool = False, beginning: int = 0) -> Trace:
-    """The trace at `path`, to be read once. Events whose text in JSON lacks `wanted`, a regular expression for Polars,
-    may be left out; in a Perfetto trace they are all operators but our marks, unless `operators` are wanted, and what
-    no reader looks at. `beginning` (of JSON): as `JsonTrace` says. As for PyTorch, which writes it, the name says the
-    format. Raises SourceError."""
+def open_trace(path: Path, wanted: Wanted, *, operators: bool = False, beginning: int = 0) -> Trace:
+    """The trace at `path`, to be read once. Of JSON the `wanted` events are read, and with `beginning` not all of them,
+    as `JsonTrace` says; of a Perfetto trace all that readers look at, but of operators only our marks unless all
+    `operators` are wanted. As for PyTorch, which writes it, the name says the format. Raises SourceError."""
     return PerfettoTrace(path, operators=operators) if is_perfetto(path.name) else JsonTrace(path, wanted, beginning)
 
 

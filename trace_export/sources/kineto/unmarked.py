@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED
-from trace_export.sources.kineto.event_stream import THREAD_NAME, thread
+from trace_export.sources.kineto.json_events import THREAD_NAME, Wanted, thread
 from trace_export.sources.kineto.trace import open_trace
 from trace_export.sources.launches.kernel_names import KernelNames
 from trace_export.sources.launches.process import Process
@@ -21,7 +21,7 @@ from trace_export.sources.launches.threads import AUTOGRAD
 from trace_export.sources.launches.work import CALLS, COMPUTE, COPY, OTHER, TASKS, TRANSFER, join
 from trace_export.sources.ranges.ranges import Ranges
 
-WANTED = rf'"cat"\s*:\s*"(?:\w+_runtime|Runtime|\w+_driver|cpu_op|Operator|{DEVICE_CATEGORIES})"|"{THREAD_NAME}"'
+WANTED = Wanted(rf"\w+_runtime|Runtime|\w+_driver|cpu_op|Operator|{DEVICE_CATEGORIES}", threads=True)
 
 _COMMUNICATION = r"^(?:void )?(?:nccl|rccl|msccl)"
 _SENDS = r"(?i)SendRecv|(?:dev)?kernel_?Send"

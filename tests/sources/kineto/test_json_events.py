@@ -1,0 +1,62 @@
+"""Events in JSON of which every field may hold anything."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trace_export.sources.kineto.json_events import SCHEMA, Wanted, frame
+
+Number = st.integers(-(2**63), 2**63 - 1)
+Other = st.none() | st.booleans() | st.lists(st.integers(), max_size=2) | st.dictionaries(st.text(), st.integers())
+Anything = Number | st.text(max_size=3) | Other
+Event = st.fixed_dictionaries(
+    {"ph": st.just("X"), "cat": st.sampled_from(["kernel", "gpu_memcpy"])},
+    optional={
+        "name": Anything,
+        "tid": Anything,
+        "args": Other | st.dictionaries(st.sampled_from(["correlation", "Seq", "stream", "dtype", "x"]), Anything),
+    },
+)
+
+
+def value(of: Any, key: str) -> Any:
+    found = of.get(key) if isinstance(of, dict) else None
+    return None if isinstance(found, (bool, list, dict)) else found
+
+
+def text(of: Any, key: str) -> str | None:
+    found = value(of, key)
+    return None if found is None else str(found)
+
+
+@given(events=st.lists(Event | Other | st.fixed_dictionaries({"ph": Anything, "cat": Anything}), max_size=6))
+def test_fields_of_another_type_are_absent_and_the_others_are_read(events: list[Any]) -> None:
+    body = json.dumps(events)[1:-1].encode()
+    found = frame(body, Wanted("kernel"))
+    assert found is not None
+    assert found.schema == SCHEMA
+    wanted = [e for e in events if value(e, "ph") == "X" and value(e, "cat") == "kernel"]
+    expected = [
+        (text(e, "name") or "", text(e, "tid"), text(e.get("args"), "stream"), text(e.get("args"), "dtype"))
+        for e in wanted
+    ]
+    assert found.select("name", "tid", "stream", "dtype").rows() == expected
+    for column in ("correlation", "Seq"):
+        given = [value(e.get("args"), column) for e in wanted]
+        numbers = [(ours, theirs) for ours, theirs in zip(found[column], given, strict=True) if isinstance(theirs, int)]
+        assert [ours for ours, _ in numbers] == [theirs for _, theirs in numbers]
+
+
+def test_names_that_are_not_utf_8_are_read() -> None:
+    found = frame(b'{"ph":"X","cat":"kernel","name":"a\xffb"}', Wanted("kernel"))
+    assert found is not None
+    assert found["name"].to_list() == ["a\N{REPLACEMENT CHARACTER}b"]
+
+
+def test_what_is_no_list_is_none() -> None:
+    for body in (b'{"ph":"X"', b"[" * 200_000, b'{"cat":[]},{"ph"', b"{},", b'{"ph":[]},' + b"[" * 200_000):
+        assert frame(body, Wanted("kernel")) is None
