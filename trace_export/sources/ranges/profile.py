@@ -103,9 +103,7 @@ def _on_ranks(rows: pl.DataFrame, ranks: pl.DataFrame, offset_ns: int) -> pl.Dat
     """Rows of processes in session time → rows of ranks in unix time, by start."""
     return (
         rows.drop("rank", strict=False)
-        .lazy()
-        .join(ranks.lazy().select("process", "rank"), on="process", maintain_order="left")
+        .join(ranks.select("process", "rank"), on="process", maintain_order="left")
         .with_columns(start_ns=pl.col("start") + offset_ns, end_ns=pl.col("end") + offset_ns)
         .sort("start_ns", "rank", maintain_order=True)
-        .collect()
     )

@@ -50,10 +50,10 @@ class Ranges:
     @cached_property
     def stages(self) -> dict[int, list[int]]:
         """Process → the stages that its names call its own, in order."""
-        own = self.of("block", "p2p", "boundary").lazy()
+        own = self.of("block", "p2p", "boundary")
         stages = pl.concat([own.select("process", stage=pl.col(c)) for c in ("stage", "stage_b")]).drop_nulls()
         grouped = stages.group_by("process").agg(pl.col("stage").unique().sort())
-        return dict(grouped.collect().iter_rows())
+        return dict(grouped.iter_rows())
 
     def of(self, *roles: str) -> pl.DataFrame:
         return self.frame.filter(pl.col("role").is_in(roles))
@@ -69,25 +69,25 @@ def gather(
     """
     whole = pl.concat([pl.DataFrame(schema={**RANGE, "text": TEXT}), *named])
     parsed = dialects.parse(whole["text"])
-    rows = pl.concat(
+    frame = pl.concat(
         [
             whole.join(parsed.names, on="text", maintain_order="left"),
             pl.DataFrame(schema=CALL),
             *(c.with_columns(role=pl.lit(COMMUNICATION)) for c in calls),
         ],
         how="diagonal",
-    ).lazy()
-    frame = _without_weak_names(_with_one_kind_of_step(rows.filter(_trains() | every), dialects)).collect()
+    ).filter(_trains() | every)
+    frame = _without_weak_names(_with_one_kind_of_step(frame, dialects))
     height, frame = frame.height, frame.filter(_timed())
     untimed = height - frame.height
     opened = pl.col("end") < pl.col("start")
     unclosed = frame.filter(opened & (pl.col("role") != COMMUNICATION)).sort("process", "start", *_SAME_TIMES)
     last = pl.when(pl.col("role") == "step").then(pl.max_horizontal("start", "end")).otherwise("end")
-    closed = frame.lazy().with_columns(end=last).filter(~opened).collect()
-    in_order = ["process", "start", "end", *_SAME_TIMES]
-    sorted_ = _repaired(closed).lazy().sort(in_order, descending=[False, False, True, False, False])
+    frame = _repaired(frame.with_columns(end=last).filter(~opened)).sort(
+        "process", "start", "end", *_SAME_TIMES, descending=[False, False, True, False, False]
+    )
     return Ranges(
-        sorted_.with_row_index("id").cast({"id": pl.Int64}).collect(),
+        frame.with_row_index("id").cast({"id": pl.Int64}),
         parsed.transfers.unique(maintain_order=True),
         unclosed,
         untimed,
@@ -114,7 +114,7 @@ def _trains() -> pl.Expr:
     return block.any().over("process")
 
 
-def _without_weak_names(frame: pl.LazyFrame) -> pl.LazyFrame:
+def _without_weak_names(frame: pl.DataFrame) -> pl.DataFrame:
     """Our own marks are the only names of blocks in processes that have them; plain names ("Forward") count only in
     processes without names of another dialect, and transfers of a stage (PP::fwd_send) only where torch's runtime names
     none (PP:0SEND_F3), inside which they may lie."""
@@ -127,7 +127,7 @@ def _without_weak_names(frame: pl.LazyFrame) -> pl.LazyFrame:
     return frame.filter(~(block & ((plain & strong) | (~own & marked))), ~(transfer & inner & numbered))
 
 
-def _with_one_kind_of_step(frame: pl.LazyFrame, dialects: Dialects) -> pl.LazyFrame:
+def _with_one_kind_of_step(frame: pl.DataFrame, dialects: Dialects) -> pl.DataFrame:
     """Step ranges of one dialect in each process: the first in the order of the rules."""
     order = {rule.dialect: i for i, rule in reversed(list(enumerate(dialects.rules)))}
     step = pl.col("role") == "step"

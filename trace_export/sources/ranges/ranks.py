@@ -62,8 +62,8 @@ def _first_known(processes: list[int], *evidence: Evidence) -> tuple[Numbers, di
 
 def from_names(ranges: Ranges, number: str = "rank") -> Numbers:
     """`iter_{rank}_{step}`, or a mark with rank=… (and with `number` place, the stage=… of a mark)."""
-    recorded = ranges.frame.lazy().select("process", number).drop_nulls()
-    return dict(recorded.unique("process", keep="first", maintain_order=True).collect().iter_rows())
+    recorded = ranges.frame.select("process", number).drop_nulls()
+    return dict(recorded.unique("process", keep="first", maintain_order=True).iter_rows())
 
 
 def from_stages(stages: dict[int, list[int]]) -> Numbers:
