@@ -26,8 +26,8 @@ def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
 
     An assumed number that is recorded for another rank becomes the next free one, in the order given.
     """
-    parts = list(profiles)
-    taken = {rank: source for p in parts for rank, source in _ranks(p, recorded=True).items()}
+    parts = [(profile, *_ranks(profile)) for profile in profiles]
+    taken = {rank for _, recorded, _ in parts for rank in recorded}
     kept: list[Profile] = []
     refused: list[SourceError] = []
     assumed: list[Note] = []
@@ -35,18 +35,18 @@ def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
     alike: dict[tuple[object, ...], Profile] = {}
     owner: dict[int, Profile] = {}
     last_free: dict[int, int] = {}
-    for part in parts:
+    for part, recorded, numbered in parts:
         originals = [alike.setdefault(claim, part) for claim in _claims(part)]
         original = next((o for o in originals if o is not part and _same_file(part, o)), None)
         if original is not None:
             copies.append(_copy(part, original))
             continue
-        twice = next((r for r in _ranks(part, recorded=True) if r in owner), None)
+        twice = next((rank for rank in recorded if rank in owner), None)
         if twice is not None:
             refused.append(_refusal(part, twice, owner[twice]))
             continue
         numbers = {}
-        for rank, path in _ranks(part, recorded=False).items():
+        for rank, path in numbered.items():
             free = last_free.get(rank, rank)
             while free in owner or free in taken:
                 free += 1
@@ -56,7 +56,7 @@ def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
             assumed.append(
                 Note("rank-numbers-assumed", "note", "rank numbers assumed from the order of files and processes", path)
             )
-        owner |= dict.fromkeys(_ranks(part, recorded=True), part)
+        owner |= dict.fromkeys(recorded, part)
         kept.append(_renumbered(part, numbers) if numbers else part)
     whole = concat(kept).with_notes(copies)
     if assumed:
@@ -67,9 +67,14 @@ def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
 def _claims(part: Profile) -> list[tuple[object, ...]]:
     """What two recordings of the same blocks have in common: the ranks, or the folder, where no two processes have
     exactly the same times. Files of other folders that are numbered as other ranks are such, whatever they hold."""
-    times = part.spans.select(n=pl.len(), start=pl.col("start_ns").sum(), end=pl.col("end_ns").sum()).row(0)
+    *times, fine = part.spans.select(
+        n=pl.len(),
+        start=pl.col("start_ns").sum(),
+        end=pl.col("end_ns").sum(),
+        fine=pl.any_horizontal(finer_than_ms(pl.col("start_ns", "end_ns"))).any(),
+    ).row(0)
     claims: list[tuple[object, ...]] = [(*part.ranks["rank"], *times)]
-    if part.spans.select(pl.any_horizontal(finer_than_ms(pl.col("start_ns", "end_ns"))).any()).item():
+    if fine:
         claims.append((Path(str(part.ranks["source"].first())).parent, *times))
     return claims
 
@@ -87,17 +92,20 @@ def _copy(part: Profile, original: Profile) -> Note:
 
 
 def _refusal(part: Profile, rank: int, kept: Profile) -> SourceError:
-    path, other = (_ranks(p, recorded=True)[rank] for p in (part, kept))
+    path, other = (_ranks(p)[0][rank] for p in (part, kept))
     one, two = (of_kind(str(p.ranks["kind"].first())).command for p in (kept, part))
     formats = f"choose a format: trace-export {one} --log_dir DIR, or trace-export {two}"
     hint = "keep only one of them in the folder" if one == two else formats
     return SourceError(Path(path), f"holds rank {rank}, which {other} holds too", hint)
 
 
-def _ranks(profile: Profile, *, recorded: bool) -> dict[int, str]:
-    """Rank → source, of the ranks whose number is (not) certain."""
-    columns = (profile.ranks[name] for name in ("rank", "source", "rank_origin"))
-    return {rank: path for rank, path, origin in zip(*columns, strict=True) if (origin != "assumed") == recorded}
+def _ranks(profile: Profile) -> tuple[dict[int, str], dict[int, str]]:
+    """Rank → source, of the ranks whose number is recorded, and of those whose number is assumed."""
+    recorded: dict[int, str] = {}
+    numbered: dict[int, str] = {}
+    for rank, path, origin in zip(*(profile.ranks[c] for c in ("rank", "source", "rank_origin")), strict=True):
+        (numbered if origin == "assumed" else recorded)[rank] = path
+    return recorded, numbered
 
 
 def _renumbered(profile: Profile, numbers: dict[int, int]) -> Profile:

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from trace_export.errors import SourceError
-from trace_export.sources.shared.sqlite import Database, decoded
+from trace_export.sources.shared.sqlite import Database, decoded, tables_of
 
 
 def build(path: Path, rows: int = 10, *statements: str) -> Path:
@@ -47,6 +47,17 @@ def test_tables_columns_and_numbers(tmp_path: Path) -> None:
     assert frame["start"].to_list() == [i * i for i in range(10)]
     assert frame["half"].to_list() == [i * i / 2 for i in range(10)]
     assert digest(tmp_path) == before
+
+
+def test_tables_at_a_first_look_are_those_of_now(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    assert tables_of(path) == frozenset()
+    assert tables_of(build(path)) == {"event"}
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE Other(x)")
+    assert tables_of(path) == {"event", "other"}
+    path.write_text("no database")
+    assert tables_of(path) == frozenset()
 
 
 @pytest.mark.parametrize("rows", [1, 3, 7, 10, 100])

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from functools import lru_cache
 from itertools import chain, cycle
 from pathlib import Path
 from types import TracebackType
@@ -259,6 +260,16 @@ class Database:
 def tables_of(path: Path) -> frozenset[str]:
     """The tables of a database in lower case, for a first look: empty when it is none or cannot be read. Ignores a log
     beside it."""
+    try:
+        status = path.stat()
+    except OSError:
+        return frozenset()
+    return _tables_of(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+
+
+@lru_cache(maxsize=4096)
+def _tables_of(path: Path, version: tuple[int, ...]) -> frozenset[str]:
+    """Of this version of the file: the detectors of several formats look at the same files."""
     try:
         with open_file(path) as file:
             if file.read(len(MAGIC)) != MAGIC:
