@@ -116,6 +116,12 @@ NOTES: dict[str, Explanation] = {
         "CPU times. These dependencies are drawn without an arrow.",
         "See the notes on clocks.",
     ),
+    "devices-inferred": Explanation(
+        "`--devices` counts on each machine from its first rank, and lower ranks of the named machine were not "
+        "recorded. That they exist is inferred from the rank numbers: launchers give each machine a block of "
+        "consecutive ranks.",
+        "Choose by `--ranks` where machines are numbered in another way.",
+    ),
     "events-malformed": Explanation(
         "Some events could not be parsed and were left out.",
         "Collect or copy the file again if the count is high.",

@@ -21,6 +21,14 @@ def test_every_page_is_listed_and_shown(run_cli: Cli) -> None:
     assert run_cli("docs", "clocks.md").stdout == (ROOT / "trace_export" / "docs" / "clocks.md").read_text("utf-8")
 
 
+def test_options_without_a_value_may_stand_before_the_command(run_cli: Cli, samples: Path) -> None:
+    folder = samples / "paddle" / "single"
+    before, after = run_cli("--debug", "inspect", folder, "--json"), run_cli("inspect", folder, "--debug", "--json")
+    assert before.returncode == 0, before.stderr
+    assert before.stdout == after.stdout
+    assert "did you mean report?" in run_cli("--debug", "reprot", folder).stderr
+
+
 def test_a_page_that_is_not_there(run_cli: Cli) -> None:
     result = run_cli("docs", "bubble")
     assert result.returncode == 2

@@ -28,7 +28,7 @@ def numbers(text: str) -> Numbers | None:
 
 
 def test_devices_that_are_not_there_are_one_bounded_sentence_a_host() -> None:
-    chosen, missing = choose(logs("a", "b"), Path("logs"), devices=numbers("2,3,0-9999999"))
+    chosen, missing, _ = choose(logs("a", "b"), Path("logs"), devices=numbers("2,3,0-9999999"))
     assert len(chosen) == 8
     assert [str(e) for e in missing] == [
         f"logs: no profile of devices 4-9999999 of {host}; choose from devices 0-3" for host in "ab"
@@ -36,9 +36,10 @@ def test_devices_that_are_not_there_are_one_bounded_sentence_a_host() -> None:
 
 
 def test_one_device_that_is_not_there() -> None:
-    chosen, missing = choose(logs("a"), Path("logs"), devices=numbers("1,9"))
+    chosen, missing, notes = choose(logs("a"), Path("logs"), devices=numbers("1,9"))
     assert [s.local_rank for s in chosen] == [1]
     assert [str(e) for e in missing] == ["logs: no profile of device 9 of a; choose from devices 0-3"]
+    assert notes == ()
 
 
 def test_the_command_line_prints_one_line_for_a_range_of_devices(samples: Path, run_cli: Cli, tmp_path: Path) -> None:
@@ -110,7 +111,10 @@ def test_a_device_whose_lower_neighbour_was_not_recorded_keeps_its_number(
     shutil.copytree(whole, part)
     first = min(part.rglob("*_0.db"))
     shutil.rmtree(first.parent.parent)
-    done = run_cli(part, "--devices", "1", "--out", tmp_path, "--format", "parquet", "--quiet")
+    done = run_cli(part, "--devices", "1", "--out", tmp_path, "--format", "parquet")
     assert done.returncode == 0, done.stderr
     ranks = pl.read_parquet(tmp_path / "pipeline_profile.parquet")["rank"].unique().sort()
     assert ranks.to_list() == [1, 3]
+    assert "lower ones were not recorded" in done.stderr and "[devices-inferred]" in done.stderr
+    done = run_cli(whole, "--devices", "1", "--out", tmp_path / "all", "--format", "parquet")
+    assert "[devices-inferred]" not in done.stderr

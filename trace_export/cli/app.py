@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,12 +20,25 @@ class _DefaultGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own = {name for parameter in self.params for name in parameter.opts} | {"--help"}
-        if args and args[0] not in self.commands and args[0] not in own:
-            meant = get_close_matches(args[0], self.commands, n=1, cutoff=0.75)
-            if meant and not Path(args[0]).exists():
-                raise UsageError(f'there is no command "{args[0]}"', f"did you mean {meant[0]}?")
+        before = list(takewhile(self._flags().__contains__, args))
+        after = args[len(before) :]
+        if after and after[0] in self.commands:
+            args = [after[0], *before, *after[1:]]
+        elif args and args[0] not in own:
+            meant = get_close_matches(after[0], self.commands, n=1, cutoff=0.75) if after else []
+            if meant and not Path(after[0]).exists():
+                raise UsageError(f'there is no command "{after[0]}"', f"did you mean {meant[0]}?")
             args = ["export", *args]
         return super().parse_args(ctx, args)
+
+    def _flags(self) -> set[str]:
+        """The options without a value that may stand before the command, too: `trace-export --debug report logs`."""
+        return {
+            name
+            for option in self.commands["export"].params
+            if getattr(option, "is_flag", False)
+            for name in option.opts
+        }
 
 
 EXAMPLES = """`trace-export logs` is short for `trace-export export logs`.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError, path_text
-from trace_export.model import INT, Profile
+from trace_export.model import INT, Note, Profile
 from trace_export.selection import Numbers
 from trace_export.sources.folders import Found
 from trace_export.sources.formats import commands, of_command, of_kind
@@ -29,8 +29,8 @@ def choose(
     devices: Numbers | None = None,
     ranks: Numbers | None = None,
     multi_machine: bool = False,
-) -> tuple[list[Source], list[TraceExportError]]:
-    """The sources asked for, and for each host an error that names its missing devices.
+) -> tuple[list[Source], list[TraceExportError], tuple[Note, ...]]:
+    """The sources asked for, for each host an error that names its missing devices, and a note on inferred ones.
 
     Sources whose position on their host is known only after reading are kept; `on_devices` filters them.
     Raises UsageError for an unknown family, NothingToExportError when there should be a folder for each machine and is
@@ -44,15 +44,19 @@ def choose(
     if ranks is not None:
         chosen = [s for s in chosen if s.rank is None or s.rank in ranks]
     if devices is None:
-        return chosen, []
+        return chosen, [], ()
     there: dict[str, list[int]] = {}
+    inferred: dict[str, list[int]] = {}
     for source in chosen:
         if source.local_rank is not None:
             there.setdefault(source.host, []).append(source.local_rank)
+        if source.local_rank is not None and source.local_rank_origin == "inferred":
+            inferred.setdefault(source.host, []).append(source.local_rank)
     missing: list[TraceExportError] = []
     for host in sorted(there):
         missing += _missing(log_dir, host, devices, there[host])
-    return [s for s in chosen if s.local_rank is None or s.local_rank in devices], missing
+    kept = [s for s in chosen if s.local_rank is None or s.local_rank in devices]
+    return kept, missing, _with_gaps(log_dir, inferred)
 
 
 def on_devices(
@@ -70,9 +74,19 @@ def on_devices(
         name: getattr(profile, name).join(kept, on="rank", how="semi", maintain_order="left")
         for name in ("spans", "p2p", "collectives", "counters")
     }
-    there = counted.filter(undecided).group_by("host", maintain_order=True).agg("device_of_host")
-    missing = [e for host, places in there.sort("host").iter_rows() for e in _missing(log_dir, host, devices, places)]
-    return replace(profile, ranks=kept, **tables), missing
+    there = dict(counted.filter(undecided).group_by("host").agg("device_of_host").sort("host").iter_rows())
+    missing = [error for host, places in there.items() for error in _missing(log_dir, host, devices, places)]
+    return replace(profile, ranks=kept, **tables).with_notes(_with_gaps(log_dir, there)), missing
+
+
+def _with_gaps(log_dir: Path, places: Mapping[str, list[int]]) -> tuple[Note, ...]:
+    """A note on the hosts whose ranks do not have the first `places`: that lower ones exist follows from their numbers
+    alone."""
+    hosts = sorted(host for host, own in places.items() if len(own) <= max(own))
+    if not hosts:
+        return ()
+    text = f"devices of {hosts[0]} are numbered as its ranks are, of which lower ones were not recorded"
+    return (Note("devices-inferred", "note", text, str(log_dir), len(hosts)),)
 
 
 def nothing_found(

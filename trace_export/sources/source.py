@@ -15,9 +15,10 @@ class Source:
 
     `kind` names its row in `formats`, `path` is what is opened. `host` is the clock domain as far as the layout says (a
     reader may know better), `machine` its index, `rank` the global rank where the layout says it, and `rank_origin` how
-    (see model.RANKS). `local_rank` is the worker's index on its machine, which `--devices` means; None where only the
-    reader knows. `ranks_per_machine` is the distance between the ranks of equal local rank on neighbouring machines.
-    `machine_name` is the machine of a cluster on whose own disk the source lies (None: any can read it).
+    (see model.RANKS). `local_rank` is the worker's index on its machine, which `--devices` means (None where only the
+    reader knows), and `local_rank_origin` says how: recorded, or inferred. `ranks_per_machine` is the distance between
+    the ranks of equal local rank on neighbouring machines. `machine_name` is the machine of a cluster on whose own disk
+    the source lies (None: any can read it).
     """
 
     kind: str
@@ -28,6 +29,7 @@ class Source:
     rank_origin: str = "recorded"
     device: int | None = None
     local_rank: int | None = None
+    local_rank_origin: str = "recorded"
     ranks_per_machine: int = 1
     machine_name: str | None = None
 

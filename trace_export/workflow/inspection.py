@@ -48,7 +48,7 @@ def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> 
     Dialects.of(options.read.markers)  # a wrong rule is refused before anything is read
     found = find(options.log_dir, follow_links=options.follow_links, only=options.files)
     ranks = options.read.ranks
-    chosen, _ = choose.choose(found, options.log_dir, ranks=ranks)
+    chosen, *_ = choose.choose(found, options.log_dir, ranks=ranks)
     rows = [(s.kind, path_text(s.path), s.machine, s.rank, s.rank_origin) for s in chosen]
     schema = {"kind": pl.String, "path": pl.String, "machine": pl.Int32, "rank": pl.Int32, "rank_origin": pl.String}
     sources = pl.DataFrame(rows, schema, orient="row")

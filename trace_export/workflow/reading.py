@@ -80,7 +80,7 @@ def locate(options: LoadOptions) -> Located:
         what = f"{options.log_dir} is no file, and columns are those of one table"
         raise UsageError(what, "give the file as the log_dir", parameter="columns")
     found, lost = _found(options)
-    sources, missing = choose.choose(
+    sources, missing, notes = choose.choose(
         found,
         options.log_dir,
         family=options.family,
@@ -92,7 +92,7 @@ def locate(options: LoadOptions) -> Located:
     if not sources:
         nothing = choose.nothing_found(found, options.log_dir, family=options.family, ranks=options.read.ranks)
         raise failures[0] if failures else nothing
-    return Located(sources, found.notes, failures, (*_files(found.sources), *option_files(options)))
+    return Located(sources, (*found.notes, *notes), failures, (*_files(found.sources), *option_files(options)))
 
 
 def narrowed(located: Located, options: LoadOptions, sources: Sequence[Source]) -> Located:

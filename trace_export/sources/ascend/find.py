@@ -224,7 +224,10 @@ def _placed(root: Path, captures: Sequence[_Capture]) -> tuple[Source, ...]:
         machine = hosts.setdefault(name, len(hosts))
         sources.append(Source(capture.kind, capture.path, name, machine, rank=capture.rank))
     places = local_ranks([source.host for source in sources], [source.rank for source in sources])
-    return tuple(replace(source, local_rank=place) for source, place in zip(sources, places, strict=True))
+    return tuple(
+        replace(source, local_rank=place, local_rank_origin="inferred")
+        for source, place in zip(sources, places, strict=True)
+    )
 
 
 def _unlike(name: str, named: dict[str, int]) -> str:
