@@ -11,8 +11,10 @@ import pytest
 
 from tests.support.profiles import concluded
 from trace_export.analysis.report import Report, report
+from trace_export.analysis.step_time import step_time
 from trace_export.model import HOSTS, RANKS, SPANS, Declared, Profile, conform
 from trace_export.pipeline.completeness import check
+from trace_export.pipeline.step_operations import step_operations
 from trace_export.schedules.schedule import Schedule, schedule
 from trace_export.schedules.simulate import Costs, Times, as_profile, durations, start_and_end
 
@@ -93,6 +95,38 @@ def test_a_slow_stage_comes_first() -> None:
     assert text.startswith("Stage 2 is slow (ranks 2,6, node0, node1): it takes 1.50 ×")
     slow = np.where(stage_of(s) == 2, 1.5, 1.0) * even(s)
     assert result.verdict[0].facts["saves_ns"] == pytest.approx(saved(slow))
+
+
+def test_the_verdict_and_the_tables_share_one_basis() -> None:
+    """The time from start to start, which is longer than the pipeline time by optimizer and pause."""
+    s = schedule("1f1b", STAGES, MICROBATCHES)
+    slow = np.where(stage_of(s) == 2, 1.5, 1.0) * even(s)
+    result = report(run([one(slow)] * 2, optimizer=dict.fromkeys(range(8), 60 * MS)))
+    said = result.verdict[0].facts
+    assert said["saves_ns"] == pytest.approx(saved(slow))
+    step_ns = start_and_end(s, slow, TRANSFER)[1].max() + 62 * MS
+    assert said["saves"] == pytest.approx(saved(slow) / step_ns)
+    shorten = json.loads(result.json())["shorten_first"][0]
+    assert (shorten["gain_ns"], shorten["gain"]) == pytest.approx((said["saves_ns"], said["saves"]))
+    table = next(table for table in result.tables() if table.title == "What to shorten first")
+    assert table.frame["gain %"][0] == pytest.approx(100 * said["saves"], abs=0.06)
+
+
+def test_what_the_replay_leaves_out_is_said() -> None:
+    """Above a fidelity of 1.05 its gains are neither used nor shown without a warning."""
+    s = schedule("1f1b", STAGES, MICROBATCHES)
+    slow = np.where(stage_of(s) == 2, 1.5, 1.0) * even(s)
+    found = run([one(slow)] * 2)
+    time = step_time(found, step_operations(found))
+    assert time.slowdown is not None
+    observed = time.slowdown.simulated_to_optimizer_ns * 1.25
+    untrusted = replace(time, slowdown=replace(time.slowdown, observed_ns=observed))
+    for known, words in ((time, False), (untrusted, True)):
+        result = report(found, known)
+        assert (result.verdict[0].facts["simulated"], "up to" in result.verdict[0].text) == (True, False)
+        assert ("account for only 80% of the step time" in result.verdict[-1].text) is words
+        table = next(table for table in result.tables() if table.title == "What to shorten first")
+        assert ("only 80% of the measured time" in table.note) is words
 
 
 def test_a_slow_rank_comes_first() -> None:

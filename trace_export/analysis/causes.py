@@ -26,7 +26,8 @@ CAUSES: Schema = {
 blocks beside the other stages'), `link` (transfers beside other links of the direction), `host` (blocks start late
 although nothing is missing). `dp`, `rank` where it is one replica; `to_*` the receiver of a link. `ratio`: its mean
 length by that of its peers (null for `host`); `excess_ns`: mean extra length of an operation. `step_ns`: the mean step
-without the cause, `gain_ns` what that saves, `gain` the share of the step. Best gain first."""
+without the cause, from its first start to its last end, `gain_ns` what that saves, `gain` its share of that time, and
+in a report (`StepTime.of_steps`) of the time from start to start. Best gain first."""
 
 MOST = 12
 """Causes of a kind that are replayed: those with the largest excess in a step."""

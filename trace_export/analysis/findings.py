@@ -36,7 +36,8 @@ class Finding:
 @dataclass(frozen=True)
 class Evidence:
     """What causes are found from: a profile of whole steps, its `Bubbles.steps` and `Bubbles.ranks`, the slow links of
-    `stragglers`, the theory, and the table `causes.CAUSES` of what a replay of the steps gains."""
+    `stragglers`, the theory, the table `causes.CAUSES` of what a replay of the steps gains, and where that is empty
+    because the replay leaves out too much of the time, the measured time by that of the replay (`unexplained`)."""
 
     profile: Profile
     steps: pl.DataFrame
@@ -44,6 +45,7 @@ class Evidence:
     slow_links: pl.DataFrame
     theory: Theory
     causes: pl.DataFrame
+    unexplained: float | None = None
 
     def replayed_ns(self, kind: str, **place: int) -> float | None:
         """What a step is shorter in the replay without the cause at this place; None where it was not replayed."""

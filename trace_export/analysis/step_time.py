@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -30,10 +30,21 @@ class StepTime:
     inputs: pl.DataFrame
 
     @property
+    def unexplained(self) -> float | None:
+        """The measured time of the steps by that of the replay, where the replay leaves out too much to be trusted."""
+        found = self.slowdown
+        return None if found is None or found.fidelity <= TRUSTED else found.fidelity
+
+    @property
     def trusted_causes(self) -> pl.DataFrame:
-        """`causes`; none of them where the simulation leaves out too much of the time."""
-        trusted = self.slowdown is not None and self.slowdown.fidelity <= TRUSTED
+        """`causes`; none of them where the replay leaves out too much of the time."""
+        trusted = self.slowdown is not None and self.unexplained is None
         return self.causes if trusted else self.causes.clear()
+
+    def of_steps(self, step_ns: float) -> StepTime:
+        """The same, with gains as shares of the time `step_ns` from the start of a step to that of the next."""
+        share = pl.col("gain_ns") / step_ns if step_ns > 0 else pl.col("gain")
+        return replace(self, causes=self.causes.with_columns(gain=share))
 
 
 def step_time(profile: Profile, operations: StepOperations, steps: Collection[Step] | None = None) -> StepTime:

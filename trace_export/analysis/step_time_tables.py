@@ -71,8 +71,13 @@ def _first(time: StepTime) -> ReportTable:
     frame = time.causes.select("cause", "ratio", "excess_ns", "gain_ns", "gain")
     note = (
         "; ".join(sentences(time)[:-1])
-        + ". gain: what a step would take less, in a replay with this cause as fast as its peers; gains do not add up"
+        + ". gain: what a step would take less, in a replay with this cause as fast as its peers, and its share of the"
+        " time from start to start; gains do not add up"
     )
+    if time.unexplained is not None:
+        note += (
+            f". The replay accounts for only {1 / time.unexplained:.0%} of the measured time: do not trust the gains"
+        )
     flagged = {row: Place(stage) for row, stage in enumerate(time.causes["stage"].head(3))}
     return ReportTable(title, readable(frame), note, flagged)
 

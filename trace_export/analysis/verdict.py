@@ -184,6 +184,7 @@ def _certainty(evidence: Evidence, profile: Profile) -> Sentence:
         "blocks_inferred": float((work["origin"] == "inferred").fill_null(False).mean() or 0),  # type: ignore[arg-type]
         "whole_steps": int(evidence.steps["whole"].sum()),
         "steps": int(profile.steps.height or evidence.steps.height),
+        "unexplained": evidence.unexplained,
     }
     return Sentence("certainty", facts, "; ".join(_sure(facts)) + ".")
 
@@ -204,3 +205,6 @@ def _sure(facts: dict[str, Any]) -> Iterator[str]:
     yield f"inferred and not recorded: {words}" if words else "nothing is inferred"
     if facts["whole_steps"] < facts["steps"]:
         yield f"{facts['whole_steps']} of {facts['steps']} steps are whole"
+    if facts["unexplained"] is not None:
+        share = f"{1 / facts['unexplained']:.0%}"
+        yield f"blocks and transfers account for only {share} of the step time, so what fixing a cause gives is a rough estimate"
