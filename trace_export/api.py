@@ -331,9 +331,11 @@ def compare(
     path: str | PathLike[str] | None = None,
     formats: str | Sequence[Format] | None = None,
     *,
+    steps: NumberSet = None,
     steps_a: NumberSet = None,
     steps_b: NumberSet = None,
     devices: NumberSet = None,
+    multi_machine: bool = False,
     ranks: NumberSet = None,
     stages: NumberSet = None,
     window: str | Window | None = None,
@@ -343,6 +345,7 @@ def compare(
     cp: int | None = None,
     host_ranges: bool = False,
     markers: str | Sequence[str] = (),
+    columns: str | None = None,
     infer: Infer = "auto",
     fail_above: str | float | None = None,
     on: str = "step",
@@ -356,23 +359,24 @@ def compare(
     """`load` and `Run.align` of two folders, or of two steps of one (`b` None), and `Run.compare`, as the command does.
 
     `a` may also be a baseline, the file that `save_baseline` wrote. `path`: the file or folder of a chart with both, B
-    below A; None: no chart. `steps_a` and `steps_b` are the steps of each to compare; `fail_above` and `on` as in
-    `Run.compare`; all else, as in `load`, `Run.align` and `Run.write`, holds for both. Raises as these do, and
-    UsageError for a run beside itself.
+    below A; None: no chart. `steps_a` and `steps_b` are the steps of each to compare, `steps` those of a run for which
+    these name none; `fail_above` and `on` as in `Run.compare`; all else, as in `load`, `Run.align` and `Run.write`,
+    holds for both. Raises as these do, and UsageError for a run beside itself.
     """
     clocks, first = align_options(align, None, None), arguments.path(a, "a")
     second = first if b is None else arguments.path(b, "b")
-    shown, gate = selection(None, stages, window), gate_options(fail_above, on)
+    shown, gate = selection(steps, stages, window), gate_options(fail_above, on)
     one, other = (
         requests.Request(
             load_options(
-                log_dir, devices=devices, ranks=ranks, pp=pp, tp=tp, dp=dp, cp=cp, host_ranges=host_ranges,
-                markers=markers, infer=infer, follow_links=follow_links, jobs=jobs,
+                log_dir, devices=devices, multi_machine=multi_machine, ranks=ranks, pp=pp, tp=tp, dp=dp, cp=cp,
+                host_ranges=host_ranges, markers=markers, columns=columns, infer=infer, follow_links=follow_links,
+                jobs=jobs,
             ),
             clocks,
-            replace(shown, steps=arguments.numbers(steps, name)),
+            replace(shown, steps=arguments.numbers(own, name) or shown.steps),
         )
-        for log_dir, steps, name in ((first, steps_a, "steps_a"), (second, steps_b, "steps_b"))
+        for log_dir, own, name in ((first, steps_a, "steps_a"), (second, steps_b, "steps_b"))
     )  # fmt: skip
     report = arguments.progress(progress, "progress", silent)
     from trace_export.analysis.baseline import is_baseline
@@ -394,6 +398,7 @@ def save_baseline(
     path: str | PathLike[str],
     *,
     devices: NumberSet = None,
+    multi_machine: bool = False,
     ranks: NumberSet = None,
     steps: NumberSet = None,
     stages: NumberSet = None,
@@ -404,6 +409,7 @@ def save_baseline(
     cp: int | None = None,
     host_ranges: bool = False,
     markers: str | Sequence[str] = (),
+    columns: str | None = None,
     infer: Infer = "auto",
     force: bool = False,
     align: Align | PathLike[str] | str = "auto",
@@ -414,8 +420,8 @@ def save_baseline(
     """`load`, `Run.align` and `Run.save_baseline` in one call: the figures of a run, kept in the JSON file `path` for a
     later `compare`. Returns the run. Raises as these do."""
     source = load_options(
-        log_dir, devices=devices, ranks=ranks, pp=pp, tp=tp, dp=dp, cp=cp, host_ranges=host_ranges, markers=markers,
-        infer=infer, follow_links=follow_links, jobs=jobs,
+        log_dir, devices=devices, multi_machine=multi_machine, ranks=ranks, pp=pp, tp=tp, dp=dp, cp=cp,
+        host_ranges=host_ranges, markers=markers, columns=columns, infer=infer, follow_links=follow_links, jobs=jobs,
     )  # fmt: skip
     return requests.save_baseline(
         requests.Request(source, align_options(align, None, None), selection(steps, stages, window)),

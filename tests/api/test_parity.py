@@ -131,8 +131,8 @@ REPORT = LOADING | {
 }
 COMPARE = {
     name: LOADING[name] for name in (
-        "devices", "ranks", "stages", "window", "pp", "tp", "dp", "cp", "host_ranges", "markers", "infer", "align",
-        "follow_links", "jobs",
+        "devices", "multi_machine", "ranks", "steps", "stages", "window", "pp", "tp", "dp", "cp", "host_ranges",
+        "markers", "infer", "align", "follow_links", "jobs",
     )
 } | {
     "a": NOTHING,

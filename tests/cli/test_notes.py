@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from rich.console import Console
 
 from tests.conftest import Cli
 from trace_export.cli import terminal
+from trace_export.cli.options import Printing
 from trace_export.model import Note
 
 
@@ -26,6 +30,33 @@ def test_warnings_come_first_and_details_on_request(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == "warning: 3 × wrong [a]\nnote: guessed [b]\n"
     terminal.notes(notes, verbose=True)
     assert capsys.readouterr().err.endswith("detail: sound [c]\n")
+
+
+def test_a_terminal_gets_whole_words_and_a_file_whole_lines() -> None:
+    path = "/logs/of/a/long/path/with-hyphens/rank0.sqlite"
+    text = f"blocks without GPU work, left out: F0, F1, F2, B0, B1 ({path}) [blocks-without-work]"
+    narrow, piped = (Console(file=StringIO(), force_terminal=known, width=40) for known in (True, False))
+    assert terminal.folded(piped, text, 6) == text
+    lines = ("note: " + terminal.folded(narrow, text, len("note: "))).split("\n")
+    assert " ".join(line.strip() for line in lines) == f"note: {text}"
+    assert all(len(line) <= 40 or path in line for line in lines)
+    assert all(line.startswith("  ") for line in lines[1:])
+
+
+def test_the_bar_counts_only_what_has_parts() -> None:
+    """Aligning clocks is one piece of work: "0/1" would stand still."""
+    stream = StringIO()
+    stream.isatty = lambda: True  # type: ignore[method-assign]
+    seen = Console(file=stream, force_terminal=True, width=80)
+    with (
+        mock.patch.object(terminal.sys, "stderr", stream),
+        mock.patch.object(terminal, "console", lambda **_: seen),
+        terminal.progress(Printing()) as report,
+    ):
+        report("reading", 1, 4)
+        report("aligning clocks", 0, 1)
+    assert "0/1" not in stream.getvalue()
+    assert "aligning clocks" in stream.getvalue()
 
 
 def test_the_same_note_of_every_host_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -206,5 +206,5 @@ def _sure(facts: dict[str, Any]) -> Iterator[str]:
     if facts["whole_steps"] < facts["steps"]:
         yield f"{facts['whole_steps']} of {facts['steps']} steps are whole"
     if facts["unexplained"] is not None:
-        share = f"{1 / facts['unexplained']:.0%}"
-        yield f"blocks and transfers account for only {share} of the step time, so what fixing a cause gives is a rough estimate"
+        share = f"only {1 / facts['unexplained']:.0%} of the step time"
+        yield f"blocks and transfers account for {share}, so what fixing a cause gives is a rough estimate"

@@ -15,7 +15,7 @@ TEXTS = ("text", "markdown", "json")
 """The words of --format that say how the result is printed; all others are files of a chart."""
 FAILED = 4
 """Exit code where B is worse than the limit allows."""
-Steps = Annotated[str, typer.Option(help="Steps to compare: 2-4 or all.", metavar="LIST")]
+Own = Annotated[str, typer.Option(help="Steps of this run, where --steps are not those of both.", metavar="LIST")]
 
 
 @opt.with_groups
@@ -25,9 +25,11 @@ def compare(
         Path | None, typer.Argument(help="The other one; the same if only its steps differ.", show_default=False)
     ] = None,
     *,
-    steps_a: Steps = "all",
-    steps_b: Steps = "all",
+    steps: opt.Steps = "all",
+    steps_a: Own = "all",
+    steps_b: Own = "all",
     devices: opt.Devices = "all",
+    multi_machine: opt.MultiMachine = False,
     ranks: opt.Ranks = "all",
     stages: opt.Stages = "all",
     window: opt.Time = None,
@@ -37,6 +39,7 @@ def compare(
     cp: opt.Cp = None,
     host_ranges: opt.HostRanges = False,
     markers: opt.Markers = None,
+    columns: opt.ColumnMap = None,
     infer: opt.Infer = "auto",
     baseline: Annotated[
         Path | None,
@@ -88,15 +91,16 @@ def compare(
 
     output, formats = (formats, None) if formats in TEXTS else ("text", formats)
     reading: dict[str, Any] = {
-        "devices": devices, "ranks": ranks, "stages": stages, "window": window, "pp": pp, "tp": tp, "dp": dp, "cp": cp,
-        "host_ranges": host_ranges, "markers": markers or (), "infer": infer, "force": force, "align": align,
-        "follow_links": follow_links, "jobs": jobs,
+        "devices": devices, "multi_machine": multi_machine, "ranks": ranks, "stages": stages, "window": window,
+        "pp": pp, "tp": tp, "dp": dp, "cp": cp, "host_ranges": host_ranges, "markers": markers or (), "infer": infer,
+        "columns": columns, "force": force, "align": align, "follow_links": follow_links, "jobs": jobs,
     }  # fmt: skip
     if save or baseline is not None:
         if b is not None or (save and (baseline is None or fail_above)):
             what = "--baseline FILE takes the place of A, and --save writes it from the only run"
             raise UsageError(what, "give one run, and no --fail-above with --save")
-        steps_a, steps_b = "all", steps_b if steps_a == "all" else steps_a
+        own = steps_b if steps_a == "all" else steps_a
+        steps_a, steps_b = "all", steps if own == "all" else own
     with terminal.progress(printing) as progress:
         if save:
             run = api.save_baseline(a, baseline or a, steps=steps_b, progress=progress, **reading)
@@ -106,8 +110,8 @@ def compare(
             raise typer.Exit(terminal.conclude([run], printing))
         first, second = (a, b) if baseline is None else (baseline, a)
         done = api.compare(
-            first, second, path, formats, steps_a=None if baseline else steps_a, steps_b=steps_b, fail_above=fail_above,
-            on=on, gzip=gzip, progress=progress, **reading,
+            first, second, path, formats, steps=steps, steps_a=None if baseline else steps_a, steps_b=steps_b,
+            fail_above=fail_above, on=on, gzip=gzip, progress=progress, **reading,
         )  # fmt: skip
     runs = [run for run in (done.a, done.b) if isinstance(run, api.Run)]
     if printing.json or output == "json":

@@ -88,6 +88,25 @@ Markers = Annotated[
         show_default=False,
     ),
 ]
+ColumnMap = Annotated[
+    str | None,
+    typer.Option(
+        help="What the columns of another tool's table mean, where DIR is one (Parquet, CSV, Chrome JSON):"
+        " rank=rank,kind=optype,start=start_ts:s,end=end_ts:s; also duration, step, stage, dp, microbatch, chunk,"
+        " host; units s, ms, us, ns.",
+        metavar="MAP",
+        show_default=False,
+    ),
+]
+MultiMachine = Annotated[
+    bool,
+    typer.Option(
+        "--multi_machine",
+        "--multi-machine",
+        help="Require machine*/ folders, one per machine (without the option they are found, too).",
+    ),
+]
+Steps = Annotated[str, typer.Option(help="Steps to draw: 2-4 or all.", metavar="LIST")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Print details too, such as what a sound run had inferred.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
@@ -116,14 +135,7 @@ class Source:
     folder: Folder = None
     log_dir: LogDir = None
     devices: Devices = "all"
-    multi_machine: Annotated[
-        bool,
-        typer.Option(
-            "--multi_machine",
-            "--multi-machine",
-            help="Require machine*/ folders, one per machine (without the option they are found, too).",
-        ),
-    ] = False
+    multi_machine: MultiMachine = False
     follow_links: FollowLinks = False
     ranks: Ranks = "all"
     replica: Annotated[
@@ -132,7 +144,7 @@ class Source:
             help="Data-parallel copies of the pipeline, of which only the sources are opened.", metavar="LIST"
         ),
     ] = "all"
-    steps: Annotated[str, typer.Option(help="Steps to draw: 2-4 or all.", metavar="LIST")] = "all"
+    steps: Steps = "all"
     stages: Stages = "all"
     window: Time = None
     pp: Pp = None
@@ -276,16 +288,7 @@ class Reading:
     host_ranges: HostRanges = False
     markers: Markers = None
     infer: Infer = "auto"
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            help="What the columns of another tool's table mean, where DIR is one (Parquet, CSV, Chrome JSON):"
-            " rank=rank,kind=optype,start=start_ts:s,end=end_ts:s; also duration, step, stage, dp, microbatch, chunk,"
-            " host; units s, ms, us, ns.",
-            metavar="MAP",
-            show_default=False,
-        ),
-    ] = None
+    columns: ColumnMap = None
     align: Align = "auto"
     offsets_ns: Annotated[
         list[str] | None,

@@ -49,12 +49,19 @@ def progress(printing: Printing) -> Iterator[Reporter]:
     if printing.quiet or printing.json or not sys.stderr.isatty():
         yield lambda what, done, total: None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    counts = TextColumn("{task.fields[counts]}", markup=False)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), counts, TimeElapsedColumn())
     with Progress(*columns, console=console(error=True), transient=True) as bar:
-        task = bar.add_task("looking for profiles", total=None)
-        yield lambda what, done, total: bar.update(task, description=printable(what), completed=done, total=total)
+        task = bar.add_task("looking for profiles", total=None, counts="")
+
+        def report(what: str, done: int, total: int) -> None:
+            """What is one piece of work has no parts to count: the bar moves to and fro."""
+            parts = {"total": total, "counts": f"{done}/{total}"} if total > 1 else {"total": None, "counts": ""}
+            bar.update(task, description=printable(what), completed=done, **parts)
+
+        yield report
 
 
 def json(text: str) -> None:
@@ -84,8 +91,9 @@ def facts(rows: Sequence[tuple[str, str]]) -> None:
     """Names in bold, and their values."""
     out = console()
     for name, value in rows:
-        out.print(f"{name:<9} ", style="bold", end="")
-        out.print(printable(value))
+        label = f"{name:<9} "
+        out.print(label, style="bold", end="")
+        out.print(folded(out, printable(value), len(label), len(label)))
 
 
 def tables(items: Sequence[ReportTable]) -> None:
@@ -153,6 +161,16 @@ def paragraph(out: Console, text: str, style: str | None = None, indent: str = "
         out.print(line, style=style)
 
 
+def folded(out: Console, text: str, taken: int, indent: int = 2) -> str:
+    """A text of one line after `taken` columns: on a terminal in lines of its width, each but the first behind `indent`
+    columns, broken at blanks only, so that paths stay whole; elsewhere as it is, for it may be searched by lines."""
+    if not out.is_terminal:
+        return text
+    indents = {"initial_indent": " " * taken, "subsequent_indent": " " * indent}
+    parts = wrap(text, max(out.width, PROSE // 2), break_long_words=False, break_on_hyphens=False, **indents)  # type: ignore[arg-type]
+    return "\n".join(parts)[taken:]
+
+
 def _below(item: ReportTable, shown: int) -> Iterator[str]:
     if item.note:
         yield item.note
@@ -169,9 +187,11 @@ def notes(items: Sequence[Note], verbose: bool = False) -> None:
         others = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
         where = f" ({note.where}{others})" if note.where else ""
         style = "yellow" if note.level == "warning" else "dim"
+        code = f"[{note.code}]"
+        said = printable(f"{count} × {note.text}{where}" if count > 1 else f"{note.text}{where}")
         out.print(f"{note.level}: ", style=style, end="")
-        out.print(printable(f"{count} × {note.text}{where}" if count > 1 else f"{note.text}{where}"), end="")
-        out.print(f" [{note.code}]", style="dim")
+        out.print(folded(out, f"{said} {code}", len(f"{note.level}: ")).removesuffix(code), end="")
+        out.print(code, style="dim")
     if len(groups) > NOTES_SHOWN:
         out.print(f"… and {len(groups) - NOTES_SHOWN} more; --json lists them all")
 
@@ -203,7 +223,7 @@ def errors(items: Sequence[TraceExportError], debug: bool = False) -> None:
     out = console(error=True)
     for alike in _by_reason(items):
         out.print("error: ", style="red", end="")
-        out.print(str(alike[0]))
+        out.print(folded(out, str(alike[0]), len("error: ")))
         if len(alike) > 1:
             others = [path_text(error.path) for error in alike[1:] if isinstance(error, SourceError)]
             out.print(f"       the same for {len(others)} more: {printable(', '.join(others[:ALIKE_SHOWN]))}", end="")
