@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import hsluv
 import polars as pl
 import pytest
 
@@ -12,7 +13,8 @@ from tests.conftest import Cli
 from tests.support.perfetto_ui import Browser, chromium, hue_and_lightness, ui_colour
 from tests.support.profiles import profile, span
 from tests.writers.traces.test_writers import full_chart
-from trace_export.chart.colours import SEEDS, TASK_SEEDS, task_seed
+from trace_export.analysis.bubbles import CAUSES
+from trace_export.chart.colours import IDLE_FILLS, IDLE_SEEDS, SEEDS, TASK_SEEDS, task_seed
 from trace_export.chart.layout import lay_out
 from trace_export.writers.traces import perfetto
 
@@ -61,6 +63,25 @@ def test_no_device_task_has_the_colour_of_a_kind_of_block() -> None:
     assert set(seeds) == set(TASK_SEEDS)
     assert seeds.head(60).equals(seeds.tail(60))
     assert seeds[7] == names.to_frame().slice(7, 1).select(task_seed()).item()
+
+
+def test_idle_time_is_pale_and_nearly_as_in_pictures() -> None:
+    """Each cause has a seed. Of the lightness that the UI gives, 40 to 79, blocks have less than 70."""
+    assert set(IDLE_SEEDS) == set(CAUSES.values())
+    assert max(hue_and_lightness(SEEDS[kind])[1] for kind in "FB") < 70
+    for cause, seed in IDLE_SEEDS.items():
+        hue, lightness = hue_and_lightness(seed)
+        assert lightness >= 76, cause
+        fill = hsluv.hex_to_hsluv(IDLE_FILLS[cause])[0] if cause in IDLE_FILLS else hue
+        assert min(abs(hue - fill), 360 - abs(hue - fill)) <= 30, (cause, hue, fill)
+
+
+def test_idle_time_is_drawn_in_its_own_colours(browser: Browser, samples: Path, tmp_path: Path, run_cli: Cli) -> None:
+    done = run_cli(samples / "ascend", "--bubbles", "--format", "perfetto", "--out", tmp_path / "x.pftrace")
+    assert done.returncode == 0, done.stderr
+    picture = browser.picture(tmp_path / "x.pftrace", ["stage 0 · idle"])
+    for cause in ("warm-up", "waiting for backward", "cool-down"):
+        assert picture.pixels(ui_colour(IDLE_SEEDS[cause])) > ENOUGH, cause
 
 
 @pytest.mark.parametrize("suffix", [".pftrace", ".json"])

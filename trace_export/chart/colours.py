@@ -63,6 +63,19 @@ SEEDS = {
 """Correlation id of a kind of block."""
 
 
+IDLE_SEEDS = {
+    "warm-up": "pause: warm-up, no work",
+    "waiting for forward": "bubble: waiting for forward (rank)",
+    "waiting for backward": "empty waiting for backward bubble",
+    "exposed transfer": "gap exposed transfer",
+    "late start": "gap: late start on the rank",
+    "optimizer tail": "gap: optimizer tail (no work)",
+    "cool-down": "bubble: cool-down of the rank",
+    "unknown cause": "stall unknown cause (rank)",
+}
+"""Correlation id of an idle stretch by its cause: the lightest colours of about the hues of `IDLE_FILLS`. The UI has
+one saturation for all, so they are no paler."""
+
 NO_SEED = pl.lit(None, pl.String).alias("seed")
 """Of a slice that the UI colours by its name."""
 
@@ -92,6 +105,13 @@ def shade(kind: str, chunk: int, chunks: int, theme: Theme = "auto") -> str:
     base = fills.get(kind) or (IDLE if theme == "grayscale" else IDLE_FILLS.get(kind, IDLE))
     full = (int(base[at : at + 2], 16) for at in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * white):02x}" for part in full)
+
+
+def idle_seed(color_by: ColorBy) -> pl.Expr:
+    """The correlation id of idle stretches with the column cause; null: coloured by their names."""
+    if color_by == "none":
+        return NO_SEED
+    return pl.col("cause").replace_strict(IDLE_SEEDS, default=None, return_dtype=pl.String).alias("seed")
 
 
 def seed(color_by: ColorBy) -> pl.Expr:

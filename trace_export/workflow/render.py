@@ -19,6 +19,7 @@ from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.clock_words import clock_texts
 from trace_export.chart.block_names import block_name, has_chunks
 from trace_export.chart.chart import Chart
+from trace_export.chart.colours import idle_seed
 from trace_export.chart.critical_path import PathOverlay
 from trace_export.chart.layout import ChartOptions, Overlay, lay_out
 from trace_export.chart.size import pieces, slices_drawn
@@ -122,7 +123,8 @@ def draw(profile: Profile, measured: Bubbles, options: WriteOptions, detail: Det
 def _overlays(profile: Profile, measured: Bubbles, options: WriteOptions) -> Iterator[Overlay]:
     if options.bubbles:
         first_of_stage = pl.col("rank") == pl.col("rank").min().over("stage")
-        yield Overlay("stage {} · idle", measured.slices.filter(first_of_stage))
+        idle = measured.slices.filter(first_of_stage).with_columns(idle_seed(options.color_by))
+        yield Overlay("stage {} · idle", idle)
     if options.model and (plan := profile.interpreted.recognition.named) is not None:
         from trace_export.analysis.theory import modelled_blocks
 
