@@ -141,7 +141,7 @@ def test_inspect_begins_with_a_verdict(run_cli: Cli, samples: Path, tmp_path: Pa
     for folder in (tmp_path / "part").glob("*4002*"):
         shutil.rmtree(folder)
     result = run_cli("inspect", tmp_path / "part")
-    assert "missing stages 2" in " ".join(result.stdout.partition("sources:")[0].split())
+    assert "missing stage 2;" in " ".join(result.stdout.partition("sources:")[0].split())
 
 
 def test_inspect_reads_as_export_does(run_cli: Cli, samples: Path) -> None:

@@ -54,10 +54,11 @@ def _missing(profile: Profile) -> Iterator[Sentence]:
 
 
 def _missing_text(lacks: Absent) -> str:
-    stages = f"stage {lacks.stages} of {lacks.stage_count}"
+    stages = f"stage{'s' * (lacks.stages.count() > 1)} {lacks.stages} of {lacks.stage_count}"
+    ranks = f"rank{'s' * (lacks.ranks.count() > 1)} {lacks.ranks}"
     if lacks.ranks.ranges:
         whole = f", among them all of {stages}" if lacks.stages.ranges else ""
-        what = f"{lacks.ranks.count()} of {lacks.world} ranks have no profile here (rank {lacks.ranks}{whole})"
+        what = f"{lacks.ranks.count()} of {lacks.world} ranks have no profile here ({ranks}{whole})"
     elif lacks.stages.ranges:
         what = f"No rank of {stages} has a profile here"
     else:

@@ -40,6 +40,14 @@ class _DefaultGroup(TyperGroup):
             for name in option.opts
         }
 
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command, whose flags show no type in its help: a flag takes no value."""
+        command = super().get_command(ctx, cmd_name)
+        for parameter in command.params if command else ():
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return command
+
 
 EXAMPLES = """`trace-export logs` is short for `trace-export export logs`.
 
@@ -74,8 +82,8 @@ def _common(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """One chart from the profiles of a pipeline-parallel training run: Paddle, Nsight Systems, Ascend, MindSpore,
-    torch.profiler."""
+    """One chart from the profiles of a pipeline-parallel training run: Paddle, Nsight Systems, rocprofv3, Ascend,
+    MindSpore, torch.profiler."""
 
 
 export.register(app)

@@ -25,7 +25,7 @@ LogDir = Annotated[
 Folder = Annotated[
     list[Path] | None,
     typer.Argument(
-        help="The same as --log_dir; or one or several files of profiles.", show_default=False, metavar="[DIR|FILE]..."
+        help="The same as --log_dir; or one or several files of profiles.", show_default=False, metavar="DIR|FILE"
     ),
 ]
 Pp = Annotated[
@@ -352,7 +352,19 @@ class Printing:
 
 GROUPS = (Source, Drawing, Figures, Reading, Printing)
 PANELS = {
-    "Input": ("log_dir", "multi_machine", "follow_links", "host_ranges", "markers", "infer", "pp", "tp", "dp", "cp"),
+    "Input": (
+        "log_dir",
+        "multi_machine",
+        "follow_links",
+        "host_ranges",
+        "markers",
+        "infer",
+        "columns",
+        "pp",
+        "tp",
+        "dp",
+        "cp",
+    ),
     "Selection": ("devices", "ranks", "replica", "steps", "stages", "window"),
     "Clocks": ("align", "offsets_ns", "max_error_ns"),
     "Workers": ("jobs", "scheduler", "at"),

@@ -180,14 +180,19 @@ def _what(facts: dict[str, Any]) -> Iterator[str]:
     time = f" of {duration(facts['step_ns'])}" if facts["step_ns"] else ""
     yield f"{order}, {', '.join(size)}{time}"
     if facts["missing_stages"]:
-        yield f"missing stages {facts['missing_stages']}"
+        yield f"missing {_several('stage', facts['missing_stages'])}"
     if facts["missing_ranks"]:
-        yield f"missing ranks {facts['missing_ranks']}"
+        yield f"missing {_several('rank', facts['missing_ranks'])}"
     if facts["whole_steps"] < facts["steps"] and not facts["beginnings"]:
         yield f"{facts['whole_steps']} of the steps are whole"
     yield _clocks(facts)
     if facts["inferred"]:
         yield f"inferred: {', '.join(facts['inferred'])}"
+
+
+def _several(what: str, numbers: str) -> str:
+    """`stage 5`, `ranks 40-47`."""
+    return f"{what}{'' if numbers.isdecimal() else 's'} {numbers}"
 
 
 def _clocks(facts: dict[str, Any]) -> str:
