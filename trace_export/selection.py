@@ -100,9 +100,11 @@ class Window:
     def checked(self, parameter: str) -> Window:
         """Itself. Raises UsageError that names `parameter` where it ends before it starts."""
         if self.start_ns >= self.end_ns:
-            what = f"the window of {duration(self.start_ns)} to {duration(self.end_ns)} ends before it starts"
-            raise UsageError(what, parameter=parameter)
+            raise UsageError(f"the window of {self} ends before it starts", parameter=parameter)
         return self
+
+    def __str__(self) -> str:
+        return f"{duration(self.start_ns)} to {duration(self.end_ns)}"
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,11 @@ class Selection:
     steps: Numbers | None = None
     stages: Numbers | None = None
     window: Window | None = None
+
+    def text(self) -> str:
+        """What is asked for: "steps 2-4, stages 0"."""
+        parts = {"steps": self.steps, "stages": self.stages, "the time": self.window}
+        return ", ".join(f"{name} {value}" for name, value in parts.items() if value is not None) or "the options"
 
 
 def select(profile: Profile, wanted: Selection) -> Profile:

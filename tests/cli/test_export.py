@@ -58,12 +58,21 @@ def test_ranks_that_are_not_there(run_cli: Cli, samples: Path, tmp_path: Path, f
     assert "no source holds a rank of --ranks 70-77" in result.stderr
 
 
-@pytest.mark.parametrize("chosen", [("--steps", "99"), ("--stages", "7"), ("--time", "5s-6s")])
-def test_what_there_is_to_choose_from(run_cli: Cli, samples: Path, tmp_path: Path, chosen: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("chosen", "named"),
+    [
+        (("--steps", "99"), "steps 99"),
+        (("--stages", "7"), "stages 7"),
+        (("--time", "5s-6s", "--stages", "0"), "stages 0, the time 5 s to 6 s"),
+    ],
+)
+def test_what_there_is_to_choose_from(
+    run_cli: Cli, samples: Path, tmp_path: Path, chosen: tuple[str, ...], named: str
+) -> None:
     """The sample is of two machines with two of four stages each, and of the steps 2 to 4."""
     result = run_cli(samples / "paddle" / "two_machines", "--out", tmp_path, *chosen)
     assert result.returncode == 1
-    assert "the options leave nothing to draw; the run has steps 2-4, stages 0-3, 0." in result.stderr
+    assert f"{named} leave nothing to draw; the run has steps 2-4, stages 0-3, 0." in result.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -150,8 +150,8 @@ def test_compare_says_first_what_has_changed(run_cli: Cli, tables: tuple[Path, P
     assert told.returncode == 0, told.stderr
     answer = " ".join(told.stdout.partition("\n\n")[0].split())
     assert answer == (
-        "A pipeline time of b.csv is 55 ms (16.7%) longer than of a.parquet; the bubble is 27.3% instead of 27.3%"
-        " (+0.0 points). Largest change: B on stage 0: 20 ms in a.parquet, 25 ms in b.csv (+25.0%)."
+        "The pipeline time is 385 ms in b.csv, 55 ms (16.7%) more than in a.parquet; the bubble is 27.3% in both."
+        " Largest change: B on stage 0: 20 ms in a.parquet, 25 ms in b.csv (+25.0%)."
     )
     assert told.stderr.count("schedule-recognised") == 1  # what holds for both is said once
     assert max(map(len, told.stdout.splitlines())) <= 80

@@ -15,6 +15,8 @@ from trace_export.analysis.run_figures import RunFigures
 from trace_export.analysis.verdict import Sentence
 from trace_export.units import duration
 
+ALIKE = 0.005
+"""Times that differ by less are the same."""
 NOTABLE = 0.05
 """A relative change above this is flagged."""
 SHARES = ("bubble (global)", "bubble (own window)")
@@ -132,14 +134,13 @@ def _sentences(comparison: Comparison) -> Iterator[Sentence]:
     if time is None or time["change"] is None:
         return
     much = f"{duration(abs(time['difference']))} ({abs(time['change']):.1%})"
-    how = "longer" if time["difference"] > 0 else "shorter"
-    text = f"A {time['what']} of {b} is {much} {how} than of {a}"
-    if abs(time["change"]) < 0.005:
-        text = f"A {time['what']} of {b} is as long as of {a}, to {abs(time['change']):.1%}"
+    how = "more" if time["difference"] > 0 else "less"
+    text = f"The {time['what']} is {duration(time['b'])} in {b}, {much} {how} than in {a}"
+    if abs(time["change"]) < ALIKE:
+        text = f"The {time['what']} is the same in {a} and {b} within {ALIKE:.1%}: {duration(time['b'])}"
     if (bubble := figures.get(SHARES[0])) is not None and bubble["difference"] is not None:
-        text += (
-            f"; the bubble is {bubble['b']:.1%} instead of {bubble['a']:.1%} ({100 * bubble['difference']:+.1f} points)"
-        )
+        points = f" instead of {bubble['a']:.1%} ({100 * bubble['difference']:+.1f} points)"
+        text += f"; the bubble is {bubble['b']:.1%}{points if abs(bubble['difference']) >= 0.0005 else ' in both'}"
     yield Sentence("difference", {**time, "bubble": bubble and bubble["difference"]}, f"{text}.")
     changed = comparison.blocks.filter(pl.col("change").abs() > NOTABLE)
     if changed.is_empty():

@@ -58,7 +58,8 @@ def _missing_text(lacks: Absent) -> str:
     ranks = f"rank{'s' * (lacks.ranks.count() > 1)} {lacks.ranks}"
     if lacks.ranks.ranges:
         whole = f", among them all of {stages}" if lacks.stages.ranges else ""
-        what = f"{lacks.ranks.count()} of {lacks.world} ranks have no profile here ({ranks}{whole})"
+        have = "has" if lacks.ranks.count() == 1 else "have"
+        what = f"{lacks.ranks.count()} of {lacks.world} ranks {have} no profile here ({ranks}{whole})"
     elif lacks.stages.ranges:
         what = f"No rank of {stages} has a profile here"
     else:

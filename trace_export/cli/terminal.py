@@ -90,8 +90,9 @@ def size(path: Path) -> str:
 def facts(rows: Sequence[tuple[str, str]]) -> None:
     """Names in bold, and their values."""
     out = console()
+    width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
-        label = f"{name:<9} "
+        label = f"{name:<{width}}  "
         out.print(label, style="bold", end="")
         out.print(folded(out, printable(value), len(label), len(label)))
 
