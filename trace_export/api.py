@@ -80,9 +80,9 @@ def load(
     where `log_dir` is one: "rank=rank,kind=optype,start=start_ts:s,end=end_ts:s". `infer` says whether blocks are
     found from the launches of GPU work: where no pass is named (auto), never (off), or whatever is named (only).
     `detail` says which device tasks `Run.write` will draw: spans (none), comm, kernels.
-    Who reads: `jobs` processes (None: as many as pay off), or the workers of the Dask `scheduler`; `at` names folders
-    on the disks of its machines, MACHINE:DIR or a TOML file, in place of `log_dir`. `progress` is called with what is
-    being done, how much of it is done, and out of how much.
+    Who reads: `jobs` processes (None: chosen from the data size), or the workers of the Dask `scheduler`; `at` names
+    folders on the disks of its machines, MACHINE:DIR or a TOML file, in place of `log_dir`. `progress` is called with
+    what is being done, how much of it is done, and out of how much.
 
     Raises UsageError for a wrong value or a missing folder, NothingToExportError where no source has a block.
     """

@@ -196,6 +196,23 @@ def test_a_long_optimizer_comes_first() -> None:
     assert "longest on rank 5, node1" in text
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_long_pause_between_steps_comes_first(recorded: bool) -> None:
+    """As of a data loader; or of an optimizer that the profiler has no block of."""
+    made = run([one()], optimizer=dict.fromkeys(range(STAGES), 40 * MS))
+    pause = 150 * MS
+    spans = made.spans.with_columns(pl.col("start_ns", "end_ns") + pl.col("step").cast(pl.Int64) * (pause - 2 * MS))
+    made = replace(made, spans=spans if recorded else spans.filter(pl.col("kind") != "OPT"), notes=())
+    result = report(check(concluded(made), one_clock=True, all_ranks=True))
+    code, text = first(result)
+    assert code == "long-pause"
+    facts = result.verdict[0].facts
+    assert facts["pause_ns"] == pytest.approx(pause if recorded else pause + 40 * MS)
+    assert facts["saves_ns"] == facts["pause_ns"] / 2
+    assert ("optimizer (not recorded)" in text) is not recorded
+    assert text.startswith(f"Between the steps no stage works for {150 if recorded else 190} ms (")
+
+
 def test_missing_ranks_come_first_and_then_the_cause() -> None:
     s = schedule("1f1b", STAGES, MICROBATCHES)
     whole = run([one(np.where(stage_of(s) == 3, 1.5, 1.0) * even(s))] * 2)

@@ -17,7 +17,7 @@ from trace_export.selection import Numbers
 WORTH = 0.02
 """What starts late or takes long, but costs a smaller part of the step, is not worth a sentence."""
 LONG_OPTIMIZER = 0.15
-"""An optimizer that takes a larger part of the step is worth a look: it runs on all ranks while no stage works."""
+"""An optimizer, or a pause between steps, that takes a larger part of the step is worth a look: no stage works."""
 LATER = 3
 """A host or rank starts late where it is idle with its input there this many times as long as the median of the
 others."""
@@ -73,7 +73,7 @@ def findings(evidence: Evidence) -> list[Finding]:
     if evidence.step_ns <= 0:
         return []
     found = [each for rule in (slow_stage, slow_rank, slow_link) for each in rule(evidence)]
-    others = [each for rule in (late_host, long_optimizer) for each in rule(evidence)]
+    others = [each for rule in (late_host, long_optimizer, long_pause) for each in rule(evidence)]
     found += [each for each in others if each.saves_ns >= WORTH * evidence.step_ns]
     return sorted(found, key=lambda each: -each.saves_ns)
 
@@ -189,10 +189,7 @@ def _lateness(evidence: Evidence) -> dict[int, float]:
 
 def long_optimizer(evidence: Evidence) -> Iterator[Finding]:
     """The optimizer after the last block of the pipeline, where it takes more than `LONG_OPTIMIZER` of the step."""
-    ends = counted(evidence.steps).select(*STEP_KEY, pipeline_end_ns="end_ns")
-    blocks = evidence.profile.spans.filter(pl.col("kind") == "OPT").join(ends, on=STEP_KEY, nulls_equal=True)
-    after = pl.col("end_ns").max() - pl.max_horizontal(pl.col("pipeline_end_ns").first(), pl.col("start_ns").min())
-    each = blocks.group_by(RANK_STEP_KEY).agg(ns=after.clip(0)).group_by("rank").agg(pl.col("ns").mean())
+    each = _optimizers(evidence)
     if each.is_empty():
         return
     each = each.sort("ns", "rank", descending=[True, False])
@@ -202,6 +199,28 @@ def long_optimizer(evidence: Evidence) -> Iterator[Finding]:
     if share > LONG_OPTIMIZER:
         facts = {"rank": rank, "host": evidence.host(rank), "optimizer_ns": longest, "share": share, "usual_ns": usual}
         yield Finding("long-optimizer", longest / 2, facts)
+
+
+def _optimizers(evidence: Evidence) -> pl.DataFrame:
+    """rank, ns: the mean time that its optimizer takes after the last block of the pipeline."""
+    ends = counted(evidence.steps).select(*STEP_KEY, pipeline_end_ns="end_ns")
+    blocks = evidence.profile.spans.filter(pl.col("kind") == "OPT").join(ends, on=STEP_KEY, nulls_equal=True)
+    after = pl.col("end_ns").max() - pl.max_horizontal(pl.col("pipeline_end_ns").first(), pl.col("start_ns").min())
+    return blocks.group_by(RANK_STEP_KEY).agg(ns=after.clip(0)).group_by("rank").agg(pl.col("ns").mean())
+
+
+def long_pause(evidence: Evidence) -> Iterator[Finding]:
+    """What lies between the pipeline of a step and that of the next, without the optimizer where that was recorded, if
+    it takes more than `LONG_OPTIMIZER` of the step."""
+    steps = counted(evidence.steps)
+    pipeline = middle(steps["pipeline_ns"])
+    if middle(steps["step_ns"]) is None or pipeline is None:
+        return
+    optimizer = max((ns for _, ns in _optimizers(evidence).iter_rows()), default=0.0)
+    pause = evidence.step_ns - pipeline - optimizer
+    if pause > LONG_OPTIMIZER * evidence.step_ns:
+        facts = {"pause_ns": pause, "share": pause / evidence.step_ns, "optimizer_recorded": optimizer > 0}
+        yield Finding("long-pause", pause / 2, facts)
 
 
 def middle(values: pl.Series) -> float | None:

@@ -156,7 +156,11 @@ def _schedule(report: Report) -> ReportTable:
         return ReportTable("Schedule", pl.DataFrame(), why)
     plan = found.plan
     apart = f"{found.distance:.1%} of the blocks differ" if found.distance else "the recording is truncated"
-    certain = {"exact": "exactly", "likely": f"likely; {apart}", "unknown": f"no; this is the closest, {apart}"}
+    certain = {
+        "exact": "exactly",
+        "likely": f"likely; {apart}",
+        "unknown": f"not recognised; this is the closest, {apart}",
+    }
     frame = pl.DataFrame(
         {
             "schedule": [TITLES[plan.name]], "recognised": [certain[found.certainty]], "stages": [plan.stages],

@@ -118,9 +118,17 @@ def _long_optimizer(facts: dict[str, Any], gain: str) -> str:
     return f"The optimizer is long: {long}; in half the time, {gain}."
 
 
+def _long_pause(facts: dict[str, Any], gain: str) -> str:
+    what = "gradient reduction, data loading, checkpoints"
+    if not facts["optimizer_recorded"]:
+        what = f"optimizer (not recorded), {what}"
+    long = f"{duration(facts['pause_ns'])} ({facts['share']:.0%} of the step)"
+    return f"Between the steps no stage works for {long}: {what}; in half the time, {gain}."
+
+
 TEXTS: dict[str, Callable[[dict[str, Any], str], str]] = {
     "slow-stage": _slow_stage, "slow-rank": _slow_rank, "slow-link": _slow_link, "late-host": _late,
-    "late-rank": _late_rank, "long-optimizer": _long_optimizer,
+    "late-rank": _late_rank, "long-optimizer": _long_optimizer, "long-pause": _long_pause,
 }  # fmt: skip
 """How a finding of this code is said: from its facts, and what fixing it gives."""
 

@@ -104,7 +104,7 @@ def _few(names: list[str], most: int = 4) -> str:
 
 
 def _clock(clock: Mapping[str, Any]) -> str:
-    """One host's correction, as in: node1: p2p, offset +3.2 ms, drift +12 ppm, ±1.2 µs (1 sd), certain within 40 µs."""
+    """One host's correction, as in: node1: p2p, offset +3.2 ms, drift +12 ppm, ±1.2 µs (1 sd), error at most 40 µs."""
     parts = [f"{clock['label'] or clock['host']}: {clock_method(clock)}"]
     offset, drift, deviation, bound = (clock[k] for k in ("offset_ns", "drift", "sd_ns", "bound_ns"))
     if isinstance(offset, int) and offset:

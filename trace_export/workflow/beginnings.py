@@ -23,7 +23,7 @@ STEPS = 3
 """A beginning of fewer steps shows too little: it ends within one, and the time of a step is that between two."""
 SMALL_BYTES = 1 << 20
 """A smaller source has no more than its beginning."""
-TOLD = (
+OF_THE_WHOLE = (
     "blocks-inferred", "blocks-not-found", "capture-", "formats-", "links-", "metadata-", "process-", "profiler-",
     "rank-", "ranks-", "report-", "schema-", "selection-", "source-", "stages-", "start-time-", "table-",
     "tensor-parallel-",
@@ -62,9 +62,9 @@ def _interpreted(
     return interpret(profile, options.declared), failures
 
 
-def told(notes: Sequence[Note]) -> tuple[Note, ...]:
+def of_the_whole(notes: Sequence[Note]) -> tuple[Note, ...]:
     """The notes that may be said of whole sources."""
-    return tuple(note for note in notes if note.code.startswith(TOLD))
+    return tuple(note for note in notes if note.code.startswith(OF_THE_WHOLE))
 
 
 def _too_short(sources: Sequence[Source], results: Sequence[Profile | TraceExportError], profile: Profile) -> list[int]:

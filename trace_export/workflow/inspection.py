@@ -17,7 +17,7 @@ from trace_export.sources import choose, cost, formats
 from trace_export.sources.find import find
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.units import duration
-from trace_export.workflow.beginnings import WHOLE_BYTES, read_beginnings, told
+from trace_export.workflow.beginnings import WHOLE_BYTES, of_the_whole, read_beginnings
 from trace_export.workflow.progress import Progress
 from trace_export.workflow.reading import LoadOptions, read_all
 
@@ -64,7 +64,7 @@ def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> 
     all_ranks = ranks is None and not options.files
     profile = completeness.check(profile, one_clock=False, all_ranks=all_ranks)
     if profile.recorded_until:
-        profile = replace(profile, notes=told(profile.notes))
+        profile = replace(profile, notes=of_the_whole(profile.notes))
     facts = _facts(profile, size, all_ranks=all_ranks)
     verdict = _verdict(facts, len(chosen), len(failures))
     return Inspection(sources, _ranks(profile), facts, verdict, found.notes + profile.notes, tuple(failures))

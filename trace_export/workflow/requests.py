@@ -43,7 +43,7 @@ class Request:
 
 
 def load(options: LoadOptions, progress: Progress = silent, located: Located | None = None) -> Run:
-    """Everything that lies in the folder, or what a span table holds, interpreted; each host on its own clock yet.
+    """Everything that lies in the folder, or what a span table holds, interpreted; hosts not aligned yet.
     `located` is what `locate` made of the options, where that was asked already.
 
     Raises UsageError for impossible options, NothingToExportError when no source gave a block.

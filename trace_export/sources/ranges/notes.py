@@ -17,7 +17,7 @@ from trace_export.sources.shared.timestamps import UNTIMED
 
 FEW = 0.01
 """A smaller part of the GPU tasks outside all blocks is what any run has: copies of the data loader, the optimizer."""
-HOST = "draw the CPU-side ranges with --host"
+HOST = "draw the CPU ranges with --host"
 
 
 def no_names(path: Path, kind: str, counts: NameCounts, remedy: str, launches: str = "") -> SourceError:
