@@ -17,6 +17,18 @@ from trace_export.errors import TraceExportError
 from trace_export.workers.dask_client import connected, usable_workers
 
 
+WITH_ITS_PARENT = """
+import os, runpy, sys, threading
+def watch():
+    sys.stdin.buffer.read()
+    os._exit(1)
+threading.Thread(target=watch, daemon=True).start()
+module = sys.argv.pop(1)
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+"""Runs a module, and ends when whoever has the other end of its standard input is gone, however that happened."""
+
+
 class DaskCluster:
     """Its address, its scheduler, and its workers by name."""
 
@@ -66,7 +78,8 @@ class DaskCluster:
             return []
 
     def _start(self, module: str, *arguments: object, package: Path = ROOT) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-W", "ignore", "-m", f"distributed.cli.{module}", *map(str, arguments)]
+        program = ["-c", WITH_ITS_PARENT, f"distributed.cli.{module}"]
+        command = [sys.executable, "-W", "ignore", *program, *map(str, arguments)]
         settings = {f"DASK_DISTRIBUTED__{key}": value for key, value in self.settings.items()}
         path = os.pathsep.join(dict.fromkeys([str(package), str(ROOT)]))
         process = self.stack.enter_context(
@@ -74,6 +87,7 @@ class DaskCluster:
                 [*command, "--no-dashboard"],
                 cwd=self.folder,
                 env={**os.environ, "PYTHONPATH": path, **settings},
+                stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,

@@ -19,6 +19,7 @@ import pytest
 
 from samples.generators import paddle as generate_paddle
 from tests.conftest import ROOT, Cli
+from tests.support.command import command
 from tests.support.dask_cluster import DaskCluster, dask_cluster
 from tests.support.wait import HANGS_S, wait_until
 from tests.support.worker_tasks import perform, processes_named
@@ -30,6 +31,7 @@ from trace_export.workers.dask import Place
 from trace_export.workers.identity import identity
 
 pytest.importorskip("distributed")
+config = pytest.importorskip("dask.config")
 
 
 @pytest.fixture(scope="module")
@@ -370,27 +372,25 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {f"COMM__TLS__{key}": str(folder / name) for key, name in settings.items()}
 
 
-def test_a_cluster_behind_tls(
-    tls: dict[str, str], samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_behind_tls(tls: dict[str, str], samples: Path, tmp_path: Path) -> None:
     """With the certificates of the page it is read; without them, or over plain TCP, nobody gets in."""
     (tmp_path / "cluster").mkdir()
-    command = [sys.executable, "-m", "trace_export", str(samples / "paddle" / "single"), "--format", "csv", "--quiet"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    known = environment | {f"DASK_DISTRIBUTED__{key}": value for key, value in tls.items()}
+    known = {f"distributed.{key.lower().replace('__', '.').replace('_', '-')}": path for key, path in tls.items()}
     with dask_cluster(tmp_path / "cluster", protocol="tls", COMM__REQUIRE_ENCRYPTION="true", **tls) as cluster:
-        cluster.start("left")
 
         def export(address: str, settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
-            options = ["--scheduler", address, "--out", str(tmp_path / "out")]
-            return subprocess.run([*command, *options], env=settings, capture_output=True, text=True, check=False)
+            with config.set(settings):
+                options = ("--format", "csv", "--out", tmp_path / "out", "--scheduler", address)
+                return command(samples / "paddle" / "single", *options)
 
-        wait_until(lambda: export(cluster.address, known).returncode == 0)
+        with config.set(known):
+            cluster.make_whole("left")
+        assert export(cluster.address, known).returncode == 0
         assert (tmp_path / "out" / "pipeline_profile.csv").is_file()
         for address, settings in (
-            (cluster.address, environment),
+            (cluster.address, {}),
             (cluster.address.replace("tls:", "tcp:"), known),
-            (cluster.address.replace("tls:", "tcp:"), environment),
+            (cluster.address.replace("tls:", "tcp:"), {}),
         ):
             refused = export(address, settings)
             assert refused.returncode == 1
