@@ -16,7 +16,6 @@ from tests.support.wait import wait_until
 from trace_export.errors import TraceExportError
 from trace_export.workers.dask_client import connected, usable_workers
 
-
 WITH_ITS_PARENT = """
 import os, runpy, sys, threading
 def watch():
