@@ -55,8 +55,14 @@ def drawn(folder: Path) -> subprocess.CompletedProcess[str]:
     return result
 
 
-NUMBERS = [what for what in SIZES if what[-1].isdigit()]
-"""Small files with one large number; each is drawn in the bounds of all, in one process."""
+SMALL = (
+    "nsys: processes", "ascend: a stage beyond all ranks", "mindspore: columns without end",
+    "kineto: an event nested without end", "paddle: a thread for each record, one after the other",
+    "paddle_dygraph: steps without end",
+    *(what for what in SIZES if what[-1].isdigit()),
+)  # fmt: skip
+"""Small files, most of them with one large number; they are drawn in one process, in bounds that a file of their sizes
+together has."""
 EACH = """
 import json, sys
 from tests.support.command import command
@@ -66,23 +72,23 @@ for words in map(json.loads, sys.argv[1:]):
 """
 
 
-def test_numbers_that_no_run_has_are_drawn_in_the_memory_of_a_small_file(tmp_path: Path) -> None:
-    folders = [tmp_path / what / "logs" for what in NUMBERS]
-    for what, folder in zip(NUMBERS, folders, strict=True):
+def test_small_files_together_take_no_more_than_one_file_may(tmp_path: Path) -> None:
+    folders = [tmp_path / what / "logs" for what in SMALL]
+    for what, folder in zip(SMALL, folders, strict=True):
         folder.mkdir(parents=True)
         SIZES[what].make(folder)
     words = [json.dumps(list(map(str, arguments(folder)))) for folder in folders]
     ended = limited(MEMORY + FILE_FACTOR * size_of(tmp_path), SECONDS, "-c", EACH, *words)
     lines = ended.stdout.splitlines()
-    assert ended.returncode == 0, f"{NUMBERS[len(lines)]}: {ended.returncode}, {ended.stderr[-500:]}"
-    for what, line in zip(NUMBERS, lines, strict=True):
+    assert ended.returncode == 0, f"{SMALL[len(lines)]}: {ended.returncode}, {ended.stderr[-500:]}"
+    for what, line in zip(SMALL, lines, strict=True):
         code, said = json.loads(line)
         check(code, said)
-        assert code == 0, (what, said)
+        assert SIZES[what].says in said if SIZES[what].says else code == 0, (what, said)
     assert size_of(*(folder.with_name("out") for folder in folders)) < MEMORY
 
 
-@pytest.mark.parametrize("what", [what for what in SIZES if what not in NUMBERS])
+@pytest.mark.parametrize("what", [what for what in SIZES if what not in SMALL])
 def test_a_hostile_size_takes_no_more_than_its_file_may(what: str, tmp_path: Path) -> None:
     folder, size = tmp_path / "logs", SIZES[what]
     folder.mkdir()
@@ -102,7 +108,9 @@ def test_records_of_a_dynamic_graph_take_microseconds_each(tmp_path: Path) -> No
         for n in range(100_000) for kind, ph, shift in (("F", "B", 0), ("F", "E", 9), ("B", "B", 10), ("B", "E", 19))
     ]  # fmt: skip
     (tmp_path / "profile_record_tmp_file_for_rank_0").write_text("\n".join(lines))
-    result = limited(2 << 30, 15, tmp_path, "--out", tmp_path / "out", "--format", "csv", "--jobs", 1)
+    result = limited(
+        2 << 30, 15, "-m", "trace_export", tmp_path, "--out", tmp_path / "out", "--format", "csv", "--jobs", 1
+    )
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "out" / "pipeline_profile.csv").read_bytes().count(b"\n") == 1 + len(lines) // 2
 
