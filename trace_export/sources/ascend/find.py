@@ -34,6 +34,8 @@ TABLES_WITHOUT_TIMES = (
 
 _DATABASE = re.compile(r"ascend_(pytorch|mindspore)_profiler(?:_(\d{1,9}))?\.db")
 _MONITOR = re.compile(r"msmonitor_\d+_\d{17}_(-1|\d{1,9})\.db")
+_MONITOR_LINES = re.compile(r"msmonitor_\d+_\d{17}_(-1|\d{1,9})\.jsonl")
+"""What msMonitor's `--export-type Jsonl` writes (npumonitor_instruct.md in https://gitcode.com/Ascend/msmonitor)."""
 _MSPROF = re.compile(r"msprof_\d{14}\.db")
 _CAPTURE = re.compile(r"(?:(.+)_\d+_)?(\d{17})_ascend_(pt|ms)")
 _INFO = re.compile(r"profiler_info(?:_(\d{1,9}))?\.json")
@@ -92,12 +94,13 @@ def captures(root: Path, folders: list[Folder]) -> Found:
 
 
 def _not_exported(folders: Sequence[Folder], read: set[Path]) -> tuple[Unrecognised, ...]:
-    """What the profilers wrote beside the captures that are `read`: raw data, output without device tasks, and that of
-    MindSpore before 2.3; with the command that makes a profile of it."""
+    """What the profilers wrote beside the captures that are `read`: raw data, output without device tasks, that of
+    MindSpore before 2.3, and JSON lines of msMonitor; with the command that makes a profile of it."""
     lost = []
     below = {folder.path.parent for folder in folders if folder.path.name == "host"}
     for folder in folders:
         path = folder.path
+        lost += _lines_of_monitor(folder)
         home = next((p for p in (path, *path.parents) if _CAPTURE.fullmatch(p.name)), path.parent)
         if {path, path.parent, home} & read or any(parent in read for parent in path.parents):
             continue
@@ -110,6 +113,14 @@ def _not_exported(folders: Sequence[Folder], read: set[Path]) -> tuple[Unrecogni
             what = "output of MindSpore before 2.3, which has no times of device tasks; make a profile of the raw data"
             lost.append(_lost(home, path, f"{what} with msprof --export=on --type=db --output=PROF_…"))
     return tuple(lost)
+
+
+def _lines_of_monitor(folder: Folder) -> list[Unrecognised]:
+    """The JSON lines of msMonitor, but those of ranks whose database is in the same folder."""
+    read = {match[1] for name in folder.files if (match := _MONITOR.fullmatch(name))}
+    lines = [match for name in folder.files if (match := _MONITOR_LINES.fullmatch(name)) and match[1] not in read]
+    what = "JSON lines of msMonitor, which are not read; record with --export-type DB"
+    return [Unrecognised("ascend", str(folder.path / match[0]), what) for match in lines]
 
 
 def _lost(home: Path, path: Path, what: str) -> Unrecognised:
