@@ -70,10 +70,14 @@ EDGES: Schema = {"src": SPAN_ID, "dst": SPAN_ID, "direction": TEXT}
 
 P2P: Schema = {
     "rank": INT, "role": TEXT, "peer": INT, "group": TEXT, "sequence": TIME, "op": TEXT, "microbatch": INT,
-    "chunk": INT, "direction": TEXT, "start_ns": TIME, "end_ns": TIME, "bytes": TIME,
+    "chunk": INT, "direction": TEXT, "start_ns": TIME, "end_ns": TIME, "bytes": TIME, "member": INT,
 }  # fmt: skip
 """One rank's side of a point-to-point transfer, as the source has it. `role`: send, recv, both. `peer` is a global
-rank. `sequence` is the sequence number of the operation in (rank, group), as the source counts. `direction`: F or B."""
+rank; `member` is its number in `group`, where the source says that. `sequence` is the sequence number of the operation
+in (rank, group), as the source counts. `direction`: F or B."""
+
+MEMBERS: Schema = {"rank": INT, "group": TEXT, "member": INT}
+"""The number of a rank in a group, as far as sources say it."""
 
 MESSAGES: Schema = {
     "src_rank": INT, "dst_rank": INT, "direction": TEXT, "microbatch": INT, "chunk": INT, "send_start_ns": TIME,
@@ -114,8 +118,8 @@ STEPS: Schema = {"run": INT, "step": INT, "whole": pl.Boolean()}
 means are taken over whole steps. Empty where that was not checked: then all steps count."""
 
 TABLES: dict[str, Schema] = {
-    "hosts": HOSTS, "ranks": RANKS, "spans": SPANS, "p2p": P2P, "messages": MESSAGES, "collectives": COLLECTIVES,
-    "counters": COUNTERS, "clocks": CLOCKS, "steps": STEPS,
+    "hosts": HOSTS, "ranks": RANKS, "spans": SPANS, "p2p": P2P, "members": MEMBERS, "messages": MESSAGES,
+    "collectives": COLLECTIVES, "counters": COUNTERS, "clocks": CLOCKS, "steps": STEPS,
 }  # fmt: skip
 
 
@@ -263,6 +267,7 @@ class Profile:
     ranks: pl.DataFrame = _table(RANKS)
     spans: pl.DataFrame = _table(SPANS)
     p2p: pl.DataFrame = _table(P2P)
+    members: pl.DataFrame = _table(MEMBERS)
     messages: pl.DataFrame = _table(MESSAGES)
     collectives: pl.DataFrame = _table(COLLECTIVES)
     counters: pl.DataFrame = _table(COUNTERS)

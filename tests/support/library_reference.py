@@ -34,7 +34,7 @@ RESULTS = (
 )  # fmt: skip
 """Classes that are only read, or made of plain values."""
 TABLES = {
-    "spans": "SPANS", "ranks": "RANKS", "hosts": "HOSTS", "messages": "MESSAGES", "p2p": "P2P",
+    "spans": "SPANS", "ranks": "RANKS", "hosts": "HOSTS", "messages": "MESSAGES", "p2p": "P2P", "members": "MEMBERS",
     "collectives": "COLLECTIVES", "counters": "COUNTERS", "clocks": "CLOCKS", "steps": "STEPS",
     "the edges of an interpretation": "EDGES", "the files of device tasks": "KERNELS",
 }  # fmt: skip

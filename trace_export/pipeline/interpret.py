@@ -30,6 +30,7 @@ def interpret(profile: Profile, user: Declared) -> Profile:
     """
     profile = without_doubles(profile)  # what was recorded twice counts once
     profile = with_ids(without_merged(profile))  # inferred passes that may be two each are left out
+    profile = transfers.name_peers(profile)  # ranks for numbers in communicators
     profile = stages.resolve(profile, user)  # stage and replica of each rank
     profile, undetermined = steps.number(profile)  # training step of each block
     profile = labels.label(profile, undetermined)  # micro-batch, chunk and phase of each block

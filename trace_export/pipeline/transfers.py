@@ -12,6 +12,16 @@ from trace_export.schedules.schedule import virtual_stage
 LABELS = ("direction", "microbatch", "chunk")
 
 
+def name_peers(profile: Profile) -> Profile:
+    """`profile` with `p2p.peer` where the source says its number in the group: the rank that has this number in any
+    source. A number that two ranks claim is nobody's."""
+    names = profile.members.unique(["group", "member"], keep="none").rename({"rank": "named"})
+    if names.is_empty():
+        return profile
+    found = profile.p2p.join(names, on=["group", "member"], how="left", maintain_order="left")
+    return replace(profile, p2p=conform(found.with_columns(peer=pl.coalesce("peer", "named")), P2P))
+
+
 def label(profile: Profile) -> Profile:
     """`profile` with `p2p.direction`, microbatch and chunk for transfers that lack both direction and peer.
 

@@ -15,8 +15,8 @@ from trace_export.sources.formats import of_kind
 from trace_export.units import finer_than_ms
 
 RANK_COLUMNS = {
-    "ranks": ["rank"], "spans": ["rank"], "p2p": ["rank"], "collectives": ["rank"], "counters": ["rank"],
-    "messages": ["src_rank", "dst_rank"],
+    "ranks": ["rank"], "spans": ["rank"], "p2p": ["rank"], "members": ["rank"], "collectives": ["rank"],
+    "counters": ["rank"], "messages": ["src_rank", "dst_rank"],
 }  # fmt: skip
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from samples.generators.nsys_export import DOMAIN_CREATED, Export
+from trace_export import api
 from trace_export.model import Declared, Profile
 from trace_export.pipeline.interpret import interpret
+from trace_export.pipeline.transfers import name_peers
 from trace_export.sources.nsys.reader import read
 from trace_export.sources.source import ReadOptions, Source
 
@@ -76,9 +78,25 @@ def test_payloads_tell_communicator_rank_and_peer(tmp_path: Path) -> None:
         (2, "0000000000000012", 0, 8),
         (2, "f00000000000abcd", 0, 4_096),
     ]
-    assert sorted(profile.p2p.select("rank", "peer", "group", "bytes").rows()) == [
+    assert sorted(name_peers(profile).p2p.select("rank", "peer", "group", "bytes").rows()) == [
         (rank, peer, "f00000000000abcd", 77) for rank, peer in ((0, 1), (1, 0), (2, 1))
     ]
+
+
+def test_peers_are_found_in_other_files(tmp_path: Path) -> None:
+    """A file a rank; the communicator counts the ranks in another order than the job does."""
+    for rank, member, peer in ((0, 1, 0), (1, 0, 1)):
+        export = Export(epoch_ns=0)
+        opened = export.payload(NCCL, 1_000, communicator=9, ranks=2, rank=member)
+        call(export, A, 10, "ncclCommInitRank", opened)
+        export.range(A, 900, 2_500, f"iter_{rank}_0")
+        block(export, A, 1_000, "F0.0.0")
+        moved = export.payload(NCCL, 1_002, communicator=9, bytes=77, peer=peer)
+        call(export, A, 2_000, ("ncclSend", "ncclRecv")[rank], moved)
+        export.write(tmp_path / f"rank{rank}.sqlite")
+    found = api.load(tmp_path).profile
+    assert found.p2p.select("rank", "role", "peer", "member").rows() == [(0, "send", 1, 0), (1, "recv", 0, 1)]
+    assert found.messages.select("src_rank", "dst_rank", "bytes").rows() == [(0, 1, 77)]
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 8, b"\xff" * 31, b"\xff" * 200])

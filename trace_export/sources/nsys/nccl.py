@@ -77,14 +77,6 @@ def ranks_of(members: pl.DataFrame) -> Numbers:
     return dict(largest.select("process", "own").sort("process").iter_rows())
 
 
-def with_peers(p2p: pl.DataFrame, members: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
-    """`p2p` (see transfers.transfers) with the global rank of the peer where its process is in the file."""
-    if "member" not in p2p.columns or members.is_empty():
-        return p2p
-    other = members.join(ranks.select("process", "rank"), on="process").select("group", member="own", peer="rank")
-    return p2p.join(other, on=["group", "member"], how="left", maintain_order="left")
-
-
 def _layouts(db: Database) -> dict[tuple[int, int], Layout]:
     """(domain, schema) → its layout."""
     table = "NVTX_PAYLOAD_SCHEMA_ENTRIES"

@@ -11,10 +11,10 @@ from dataclasses import replace
 from functools import partial
 
 from trace_export.errors import SourceError
-from trace_export.model import KernelFile, Profile
+from trace_export.model import MEMBERS, KernelFile, Profile, conform
 from trace_export.sources.launches import content as launches
 from trace_export.sources.launches.process import Inferred, find_blocks
-from trace_export.sources.nsys import nccl, nvtx
+from trace_export.sources.nsys import nvtx
 from trace_export.sources.nsys.copies import last_copies
 from trace_export.sources.nsys.cupti import GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, attribute, devices_of
 from trace_export.sources.nsys.device_tasks import write_tasks
@@ -60,13 +60,15 @@ def read(source: Source, options: ReadOptions) -> Profile:
         ranks, notes = read_ranks(db, ranges, processes, source, devices, members)
         made = profile(
             source,
-            [replace(content, p2p=nccl.with_peers(content.p2p, members, ranks)) for content in contents],
+            contents,
             ranks=ranks if options.ranks is None else ranks.filter(options.ranks.holds("rank")),
             host=session.host or source.host,
             label=session.label or source.host,
             offset_ns=session.offset_ns,
             notes=(*export_notes(source.path), *session.notes, *notes),
         )
+        of_ranks = members.join(made.ranks.select("rank", "process"), on="process").rename({"own": "member"})
+        made = replace(made, members=conform(of_ranks.sort("rank", "group"), MEMBERS))
         if not short:
             return made
         return of_beginning(made, source, db.last(LAUNCH_TABLE if found else nvtx.TABLE, "start"), session.offset_ns)
