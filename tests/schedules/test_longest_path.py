@@ -17,7 +17,7 @@ LANES = (2, 3)
 def graphs(draw: st.DrawFn, *, grouped: bool) -> StepGraph:
     """Some operations that wait for some with lower numbers; neighbours may form a group."""
     count = draw(st.integers(1, 14))
-    waits = Waits(count)
+    waits = Waits()
     free = list(range(count))
     groups: list[list[int]] = []
     if grouped:
@@ -30,7 +30,7 @@ def graphs(draw: st.DrawFn, *, grouped: bool) -> StepGraph:
         before = first.get(i, i)
         if before:
             waits.add(i, *draw(st.sets(st.integers(0, before - 1), max_size=3)))
-    return waits.graph(groups, [draw(st.booleans()) for _ in groups])
+    return waits.graph(count, groups, [draw(st.booleans()) for _ in groups])
 
 
 def literally(graph: StepGraph, length: np.ndarray, launch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -81,9 +81,9 @@ def test_last_ends_of_scenarios(graph: StepGraph, seed: int) -> None:
 
 
 def test_a_circle_names_the_first_operation_that_never_starts() -> None:
-    waits = Waits(4)
+    waits = Waits()
     waits.chain([1, 2, 3, 1])
-    graph = waits.graph()
+    graph = waits.graph(4)
     assert not graph.is_acyclic
     for run in (lambda: graph.plan, lambda: start_and_end(graph, np.ones(4))):
         with pytest.raises(CircleError) as error:
@@ -92,7 +92,7 @@ def test_a_circle_names_the_first_operation_that_never_starts() -> None:
 
 
 def test_an_empty_graph_runs() -> None:
-    graph = Waits(0).graph()
+    graph = Waits().graph(0)
     assert graph.is_acyclic
     assert graph.plan == []
     assert len(start_and_end(graph, np.zeros(0))[1]) == 0

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from trace_export.pipeline.operations import Operations
 from trace_export.pipeline.recorded_operations import seconds
 from trace_export.schedules.longest_path import Array, Floats, Patch, Scenarios, last_ends
-from trace_export.schedules.operation_types import LN, TYPICAL_IS_MEDIAN, B, W
+from trace_export.schedules.operation_types import COLLECTIVE, LN, TYPICAL_IS_MEDIAN, B, W
 from trace_export.schedules.step_graph import Ints, StepGraph
 
 Number = TypeVar("Number", bound=npt.NDArray[Any])
@@ -73,16 +73,18 @@ def split(graph: StepGraph, start: Number, end: Number, duration: Number) -> tup
 
 def ideal_lengths(operations: Operations, length: Floats) -> Array:
     """The length of each operation without stragglers: the mean of its type over all replicas, stages and steps, of
-    communication the median. A backward whose weight gradient is a block of its own is a type apart."""
+    communication the median. A backward whose weight gradient is a block of its own is a type apart, and so is each
+    collective of a step, which may move more than another, where the study's tables do not say what is alike."""
     ideal = np.zeros(len(operations.types))
     numbers = list(zip(*(getattr(operations, c).tolist() for c in ("stage", "chunk", "microbatch")), strict=True))
     split_off = {numbers[i] for i, name in enumerate(operations.types) if name == W}
-    types = np.array([
-        f"{name}, split" if name == B and at in split_off else name
-        for name, at in zip(operations.types, numbers, strict=True)
-    ])  # fmt: skip
-    for name in dict.fromkeys(types.tolist()):
-        rows = types == name
+    alike: dict[tuple[str, int], list[int]] = {}
+    for i, name in enumerate(operations.types):
+        apart = int(name == B and numbers[i] in split_off)
+        if name in COLLECTIVE and not operations.single:
+            apart = int(operations.sequence[i])
+        alike.setdefault((name, apart), []).append(i)
+    for (name, _), rows in alike.items():
         values = length[rows].astype(np.float64)
         if name not in TYPICAL_IS_MEDIAN:
             ideal[rows] = values.mean()

@@ -22,8 +22,8 @@ HEAT = (1.0, 1.5)
 """The colours of the heat map, as in the study."""
 LEVELS = {
     "operations": "all operations were recorded",
-    "messages": "from blocks and messages; collectives are not part of it",
-    "blocks": "from blocks only: transfers are estimated from them, and slow ones may hide",
+    "messages": "from blocks and messages",
+    "blocks": "from blocks: transfers are estimated from them, and slow ones may hide",
 }
 PARTS_SHOWN = 12
 
@@ -101,11 +101,24 @@ def _slowdown(time: StepTime) -> ReportTable:
     trust = f"; above {TRUSTED} it should not be trusted" if found.fidelity > TRUSTED else ""
     note = (
         "1 is a run whose operations take the mean of their type, communication the median; a part's is that of a run"
-        f" with all else so. {LEVELS[found.level]}. Measured time by simulated time: {found.fidelity:.3f}{trust}"
+        f" with all else so. {LEVELS[found.level]}{_of_collectives(found)}. Measured time by simulated time:"
+        f" {found.fidelity:.3f}{trust}"
     )
     if found.left_out:
         note += f"; {len(found.left_out)} steps are left out: {found.left_out[0][2]}"
     return ReportTable("Slowdown by stragglers", readable(frame), note, flagged)
+
+
+def _of_collectives(found: Slowdown) -> str:
+    """Which collectives the steps are made of, where not all operations were recorded."""
+    if found.level == "operations":
+        return ""
+    names = ", ".join(found.collectives)
+    said = f"; collectives: {names}" if names else "; collectives are not part of it"
+    if found.without:
+        op, count, reason = max(found.without, key=lambda each: each.parts)
+        said += f" ({count} parts of {op} are left out: {reason})"
+    return said
 
 
 def _workers(time: StepTime) -> ReportTable:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from trace_export.analysis.step_simulation import Lengths, may_end_last, measured_lengths
-from trace_export.pipeline.operations import Operations, Step
+from trace_export.pipeline.operations import LeftOut, Operations, Step
 from trace_export.schedules.longest_path import LANES_BYTES, Array, Ends, Patch, Scenarios, last_ends
-from trace_export.schedules.operation_types import OPT, REPORTED
+from trace_export.schedules.operation_types import COLLECTIVE, OPT, REPORTED
 
 SLOWEST_PERCENT = 3
 """M_W asks what the slowest 3 % of the workers cost (the study's share)."""
@@ -33,7 +33,8 @@ class Slowdown:
     `without_slowest`, `only_slowest`: the `slowest` workers (replica, stage) ideal, and all ideal but them; the same of
     the last stage. `level`: what the operations are from: `operations` all were recorded, `messages` blocks and
     transfers, `blocks` only blocks. Whole times count to the end of the last operation; those of parts, and the ideal
-    that they are compared with, to that of the last optimizer.
+    that they are compared with, to that of the last optimizer. `left_out`: run, step and why a step is not among them;
+    `without`: recorded collectives that are not, and why.
     """
 
     steps: list[Step]
@@ -54,6 +55,12 @@ class Slowdown:
     without_last_stage_ns: Array
     only_last_stage_ns: Array
     left_out: tuple[tuple[int | None, int | None, str], ...] = ()
+    without: tuple[LeftOut, ...] = ()
+
+    @property
+    def collectives(self) -> list[str]:
+        """The types of collectives that the steps have."""
+        return [name for name in self.by_type if name in COLLECTIVE]
 
     @property
     def total(self) -> float:
@@ -106,6 +113,7 @@ class Slowdown:
             "steps": dict(zip(names, (self.simulated_ns / self.ideal_to_optimizer_ns).tolist(), strict=True)),
             "fidelity_steps": dict(zip(names, fidelity.tolist(), strict=True)),
             "left_out": [{"run": run, "step": step, "reason": why} for run, step, why in self.left_out],
+            "collectives_left_out": [each._asdict() for each in self.without],
         }
 
 
@@ -235,5 +243,5 @@ def what_if(operations: Operations) -> Slowdown:
         by_worker=parts.workers * unit, slowest=slowest,
         without_slowest_ns=without * unit, only_slowest_ns=only * unit,
         without_last_stage_ns=parts.whole[LAST_IDEAL] * unit, only_last_stage_ns=parts.whole[ONLY_LAST] * unit,
-        left_out=operations.left_out,
+        left_out=operations.left_out, without=operations.without,
     )  # fmt: skip

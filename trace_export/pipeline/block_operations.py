@@ -13,8 +13,9 @@ import numpy as np
 import polars as pl
 
 from trace_export.model import STEP_KEY, WORK_KINDS, Profile
+from trace_export.pipeline.collective_operations import Collectives, collective_parts, collectives, no_collectives
 from trace_export.pipeline.operation_matrix import matrices, sequence_numbers
-from trace_export.pipeline.operations import Operations, Step
+from trace_export.pipeline.operations import Operations, Part, Step, groups_of, numbers_of
 from trace_export.pipeline.transfer_operations import Edge, block_edges, transfers
 from trace_export.schedules.operation_types import OPT, TAIL, TYPE_OF_KIND
 from trace_export.schedules.step_graph import Ints, Waits
@@ -38,6 +39,7 @@ def block_operations(profile: Profile, lanes: Lanes, steps: pl.DataFrame) -> tup
     rows = _rows(profile, lanes, steps)
     if rows.is_empty():
         return [], np.zeros(0, np.int64)
+    shared = collective_parts(profile, lanes.places, rows)
     columns = ("stage", "kind", "chunk", "microbatch", "nth", "position", "replica", "at", "start_ns", "end_ns", "row")
     stage, kind, chunk, microbatch, nth, position, replica, at, start, end, row = (
         rows[c].to_numpy().astype(np.int64) for c in columns
@@ -55,7 +57,8 @@ def block_operations(profile: Profile, lanes: Lanes, steps: pl.DataFrame) -> tup
             microbatch=microbatch[first], position=position[first], sequence=nth[first], start=start[one.row],
             end=end[one.row], span=row[one.row],
         )  # fmt: skip
-        found.append(_acyclic(profile, lanes, blocks, [named[n] for n in one.steps.tolist()]))
+        reduced = collectives(shared, blocks, one.steps)
+        found.append(_acyclic(profile, lanes, blocks, [named[n] for n in one.steps.tolist()], reduced))
     return found, odd
 
 
@@ -72,6 +75,11 @@ class Blocks:
     start: Ints
     end: Ints
     span: Ints
+
+    @property
+    def part(self) -> Part:
+        numbers = {"chunk": self.chunk - 1, "microbatch": self.microbatch - 1, "sequence": self.sequence}
+        return Part(self.types, self.stage, self.start, self.end, numbers)
 
     def streams(self) -> list[list[int]]:
         """The blocks of each stage in their order, without optimizers."""
@@ -103,59 +111,68 @@ def _rows(profile: Profile, lanes: Lanes, steps: pl.DataFrame) -> pl.DataFrame:
     return placed.with_columns(position=pl.Series(sequence_numbers(lane, np.arange(len(placed)))), nth=pl.Series(nth))
 
 
-def _acyclic(profile: Profile, lanes: Lanes, blocks: Blocks, steps: list[Step]) -> Operations:
+def _acyclic(profile: Profile, lanes: Lanes, blocks: Blocks, steps: list[Step], shared: Collectives) -> Operations:
     """The operations of `blocks`; where these wait for each other in a circle, without what points back in time."""
     edges = block_edges(profile, blocks)
-    made = _operations(profile, lanes, blocks, steps, edges)
+    made = _operations(profile, lanes, blocks, steps, edges, shared)
     if made.graph.is_acyclic:
         return made
     start = blocks.start[:, 0, 0]
     onward = [edge for edge in edges if start[edge.producer] < start[edge.consumer]]
-    return replace(_operations(profile, lanes, blocks, steps, onward), circular=True)
+    return replace(_operations(profile, lanes, blocks, steps, onward, no_collectives(blocks)), circular=True)
 
 
-def _operations(profile: Profile, lanes: Lanes, blocks: Blocks, steps: list[Step], edges: list[Edge]) -> Operations:
+def _operations(
+    profile: Profile, lanes: Lanes, blocks: Blocks, steps: list[Step], edges: list[Edge], shared: Collectives
+) -> Operations:
     streams = blocks.streams()
     moved = transfers(profile, lanes.places, blocks, streams, edges)
-    tail = _tail(blocks, streams)
-    operations = len(blocks.types)
-    waits = Waits(operations + len(moved.types) + len(tail))
+    waits = Waits()
     for stream in streams:
         waits.chain(stream)
     for block, needed in moved.direct:
         waits.add(block, needed)
-    moved.connect(waits, operations)
-    first_tail = operations + len(moved.types)
-    groups = [[operations + i for i in group] for group in moved.groups]
-    synced = [False] * len(groups)
-    optimizers = [i for i in range(operations) if blocks.types[i] == OPT]
-    for i in optimizers:
-        stream = streams[int(blocks.stage[i])]
-        waits.add(i, *([first_tail + tail.index(i)] if i in tail else stream[-1:]))
-    if tail:
-        for n, i in enumerate(tail):
-            waits.add(first_tail + n, *streams[int(blocks.stage[i])][-1:])
-        groups.append(list(range(first_tail, first_tail + len(tail))))
-        synced.append(True)
+    parts = [blocks.part, moved.part]
+    moved.connect(waits, len(blocks.types))
+    first = len(blocks.part) + len(moved.part)
+    reduced = shared.connect(waits, first, blocks, streams)
+    parts.append(shared.part)
+    tail = [] if shared.joins_all(first, reduced, len(streams)) else _tail(blocks, streams)
+    parts.append(_wait_for_optimizer(tail, blocks, streams, waits, parts, reduced))
+    groups, synced = groups_of(parts)
+    types = [name for part in parts for name in part.types]
+    start, end = (np.concatenate([getattr(part, side) for part in parts]) for side in ("start_ns", "end_ns"))
     origin = blocks.start.min(axis=(0, 1))
-    own_end = np.stack([blocks.end[streams[int(blocks.stage[i])][-1]] for i in tail]) if tail else blocks.end[:0]
-    start = np.concatenate([blocks.start, moved.start, own_end]) - origin
-    end = np.concatenate([blocks.end, moved.end, blocks.start[tail]]) - origin
-    none = np.full((len(moved.types) + len(tail), *blocks.span.shape[1:]), -1, np.int64)
+    no_span = np.full((len(types) - len(blocks.types), *blocks.span.shape[1:]), -1)
     places = lanes.places.sort("replica", "stage")["rank"].to_numpy().astype(np.int64)
-    tails = blocks.stage[tail]
-    zeros = np.zeros(len(tail), np.int64)
     return Operations(
-        types=[*blocks.types, *moved.types, *([TAIL] * len(tail))],
-        stage=np.concatenate([blocks.stage, moved.stage, tails]),
-        chunk=np.concatenate([blocks.chunk - 1, moved.chunk - 1, zeros]),
-        microbatch=np.concatenate([blocks.microbatch - 1, moved.microbatch - 1, zeros - 1]),
-        sequence=np.concatenate([blocks.sequence, np.zeros(len(moved.types), np.int64), zeros]),
-        start_ns=start, end_ns=end, origin_ns=origin, span=np.concatenate([blocks.span, none]),
-        ranks=places.reshape(len(lanes.replicas), len(lanes.stages)), replicas=lanes.replicas, steps=steps,
-        graph=waits.graph(groups, synced), loss_stages=_loss_stages(profile, len(lanes.stages)),
-        level=moved.level, peer=np.concatenate([np.full(operations, -1), moved.peer, zeros - 1]),
+        types=types, stage=np.concatenate([part.stage for part in parts]),
+        chunk=numbers_of(parts, "chunk"), microbatch=numbers_of(parts, "microbatch"), peer=numbers_of(parts, "peer"),
+        sequence=numbers_of(parts, "sequence", 0), start_ns=start - origin, end_ns=end - origin, origin_ns=origin,
+        span=np.concatenate([blocks.span, no_span]), ranks=places.reshape(len(lanes.replicas), len(lanes.stages)),
+        replicas=lanes.replicas, steps=steps, graph=waits.graph(len(types), groups, synced),
+        loss_stages=_loss_stages(profile, len(lanes.stages)), level=moved.level, without=shared.without,
     )  # fmt: skip
+
+
+def _wait_for_optimizer(
+    tail: list[int], blocks: Blocks, streams: list[list[int]], waits: Waits, parts: list[Part],
+    reduced: dict[int, list[int]],
+) -> Part:  # fmt: skip
+    """The wait of the optimizer blocks `tail` for those of all other ranks. Adds what the optimizers wait for: the last
+    block of their rank, the collectives `reduced`, and each other."""
+    ends = np.concatenate([part.end_ns for part in parts])
+    begun = np.empty((len(tail), *ends.shape[1:]), np.int64)
+    for i in (i for i, name in enumerate(blocks.types) if name == OPT):
+        needed = [*streams[int(blocks.stage[i])][-1:], *reduced.get(i, [])]
+        if i in tail:
+            n = tail.index(i)
+            begun[n] = ends[needed].max(axis=0)
+            waits.add(len(ends) + n, *needed)
+            needed = [len(ends) + n]
+        waits.add(i, *needed)
+    together = [list(range(len(tail)))] if tail else []
+    return Part([TAIL] * len(tail), blocks.stage[tail], begun, blocks.start[tail], {}, together, [True] * len(together))
 
 
 def _tail(blocks: Blocks, streams: list[list[int]]) -> list[int]:

@@ -72,12 +72,12 @@ class Reference:
         return int(self.stage.max()) + 1
 
 
-def graph_of(lane: Reference, posting: Waits | None = None) -> StepGraph:
-    """The graph of the reference. `posting`: what else the operations wait for.
+def graph_of(lane: Reference) -> StepGraph:
+    """The graph of the reference.
 
     Raises IncompleteOperationsError where a transfer lacks its block or its other side.
     """
-    waits = Waits(len(lane.types)) if posting is None else posting
+    waits = Waits()
     stages = range(lane.stages)
     pairs: dict[tuple[bool, int, int], list[int]] = {}
     alone: list[int] = []
@@ -103,7 +103,7 @@ def graph_of(lane: Reference, posting: Waits | None = None) -> StepGraph:
         if members:
             groups.append(members)
             synced.append(together)
-    return waits.graph(groups, synced)
+    return waits.graph(len(lane.types), groups, synced)
 
 
 def _transfers(

@@ -6,8 +6,9 @@ optimizer. Steps whose operations differ from those of most steps are left out, 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,43 @@ from trace_export.schedules.step_graph import Ints, StepGraph
 Times = npt.NDArray[np.int64]
 Step = tuple[int | None, int | None]
 """The run and the step; None where the profile does not number them."""
+
+
+class LeftOut(NamedTuple):
+    """`parts` recorded parts of the collective `op` that are no operations of the steps, and why."""
+
+    op: str
+    parts: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the operations, numbered from 0, with arrays as in `Operations` (-1: none)."""
+
+    types: list[str]
+    stage: Ints
+    start_ns: Times
+    end_ns: Times
+    numbers: dict[str, Ints] = field(default_factory=dict)
+    """chunk, microbatch, peer and sequence, as far as they have them."""
+    groups: Sequence[Sequence[int]] = ()
+    synced: Sequence[bool] = ()
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+
+def numbers_of(parts: Sequence[Part], name: str, default: int = -1) -> Ints:
+    """The numbers of all `parts`, one after the other."""
+    return np.concatenate([part.numbers.get(name, np.full(len(part), default)) for part in parts])
+
+
+def groups_of(parts: Sequence[Part]) -> tuple[list[list[int]], list[bool]]:
+    """The groups of all `parts`, whose operations are numbered one after the other; and whether each is synced."""
+    firsts = np.cumsum([0, *map(len, parts)]).tolist()
+    groups = [[first + i for i in group] for first, part in zip(firsts, parts, strict=False) for group in part.groups]
+    return groups, [synced for part in parts for synced in part.synced]
 
 
 @dataclass(frozen=True)
@@ -30,7 +68,7 @@ class Operations:
     is computed. `single`: the times were recorded as 32-bit seconds from the start of the step. `level`: what was
     recorded: all `operations`; blocks and `messages`; or `blocks` only, and transfers are estimated. `circular`:
     what points back in time was left out of the graph, for the blocks waited for each other in a circle. `left_out`:
-    steps that are not here, and why.
+    steps that are not here, and why; `without`: collectives that are not.
     """
 
     types: list[str]
@@ -52,6 +90,7 @@ class Operations:
     level: str = "blocks"
     circular: bool = False
     left_out: tuple[tuple[int | None, int | None, str], ...] = ()
+    without: tuple[LeftOut, ...] = ()
 
     @property
     def stages(self) -> int:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 from trace_export.model import Profile
+from trace_export.pipeline.operations import Part
 from trace_export.schedules.operation_types import BR, BS, FR, FS
 from trace_export.schedules.step_graph import Ints, Waits
 
@@ -31,22 +32,14 @@ QUEUED_NS = 50_000
 
 @dataclass(frozen=True)
 class Transfers:
-    """The transfers of a step, numbered from 0. `direct`: consumer and producer of the same rank (numbers of blocks).
-    `producer`, `consumer` and `posted` (-1: none): the block that an operation waits for, and that waits for it; both
-    of the side that is meant. `peer`: the stage of the other side. `queued`: pairs of an operation and the one before
-    it on its link. `groups`: those that end together."""
+    """The transfers of a step. `direct`: consumer and producer of the same rank (numbers of blocks). `before`: the
+    blocks that an operation waits for; `consumer` (-1: none): the one that waits for it. `queued`: pairs of an
+    operation and the one before it on its link. `level`: see `Operations`."""
 
-    types: list[str]
-    stage: Ints
-    peer: Ints
-    chunk: Ints
-    microbatch: Ints
-    start: Ints
-    end: Ints
+    part: Part
     before: list[list[int]]
     consumer: list[int]
     queued: list[tuple[int, int]]
-    groups: list[list[int]]
     direct: list[tuple[int, int]]
     level: str
 
@@ -274,7 +267,6 @@ class _Made:
         for sends in self.sends.values():
             order = sorted(sends, key=lambda i: int(start[i, 0, 0]))
             queued += [(b, a) for a, b in pairwise(order) if (start[b] >= end[a] - QUEUED_NS).all()]
-        return Transfers(
-            self.types, stage, peer, chunk, microbatch, start, end, self.before, self.consumer, queued, self.groups,
-            direct, level,
-        )  # fmt: skip
+        numbers = {"peer": peer, "chunk": chunk - 1, "microbatch": microbatch - 1}
+        part = Part(self.types, stage, start, end, numbers, self.groups, [False] * len(self.groups))
+        return Transfers(part, self.before, self.consumer, queued, direct, level)

@@ -182,21 +182,18 @@ def _ranges(first: Ints, sizes: Ints) -> Ints:
 class Waits:
     """What the operations of a `StepGraph` under construction wait for."""
 
-    def __init__(self, operations: int) -> None:
-        self._of: list[dict[int, None]] = [{} for _ in range(operations)]
+    def __init__(self) -> None:
+        self._pairs: dict[tuple[int, int], None] = {}
 
     def add(self, operation: int, *needed: int) -> None:
-        self._of[operation].update(dict.fromkeys(needed))
+        self._pairs.update(((operation, one), None) for one in needed)
 
     def chain(self, operations: Iterable[int]) -> None:
         """Each of `operations` waits for the one before."""
-        before = None
-        for operation in operations:
-            if before is not None:
-                self.add(operation, before)
-            before = operation
+        for before, operation in pairwise(operations):
+            self.add(operation, before)
 
-    def graph(self, groups: Sequence[Sequence[int]] = (), synced: Sequence[bool] = ()) -> StepGraph:
-        needed = np.array([w for waits in self._of for w in waits], np.int64)
-        counts = np.array([len(waits) for waits in self._of], np.int64)
-        return StepGraph(needed, np.append(0, np.cumsum(counts)), groups, synced)
+    def graph(self, operations: int, groups: Sequence[Sequence[int]] = (), synced: Sequence[bool] = ()) -> StepGraph:
+        """The graph of so many operations."""
+        waiting, needed = np.array(list(self._pairs), np.int64).reshape(-1, 2).T
+        return StepGraph.of_pairs(operations, (waiting, needed), groups, synced)
