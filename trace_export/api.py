@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from trace_export.choices import Align, ColorBy, Detail, Format, Infer, OverviewFormat, Table, Tracks
+from trace_export.choices import Align, ColorBy, Detail, Format, HeatMapFormat, Infer, OverviewFormat, Table, Tracks
 from trace_export.errors import UsageError
 from trace_export.model import Declared
 from trace_export.selection import Window
@@ -24,7 +24,7 @@ from trace_export.workflow.progress import Progress, silent
 from trace_export.workflow.reading import LoadOptions
 from trace_export.workflow.run import Run
 from trace_export.workflow.simulation import Simulation, draw_schedules, simulate
-from trace_export.writers.paths import report_page
+from trace_export.writers.paths import heat_map_path, report_page
 from trace_export.writers.pictures.style import FigureStyle
 
 if TYPE_CHECKING:
@@ -207,6 +207,7 @@ def report(
     path: str | PathLike[str] | None = None,
     *,
     html: bool = False,
+    heat_map: HeatMapFormat | None = None,
     force: bool = False,
     family: str | None = None,
     devices: NumberSet = None,
@@ -235,9 +236,10 @@ def report(
     progress: Progress | None = None,
 ) -> Reported:
     """`load`, `Run.align` and `Run.report` in one call, as the command does it; with `html` also `Run.write_report`,
-    and of more than 256 ranks the page of `overview` beside it.
+    and of more than 256 ranks the page of `overview` beside it; with `heat_map` also `Run.write_heat_map`.
 
-    `path`: the page or its folder; None: the folder that was read. Raises as these methods do.
+    `path`: the page, the picture, or its folder; None: the folder that was read. Raises as these methods do, and
+    UsageError for `html` and `heat_map` at once.
     """
     source = load_options(
         log_dir, family=family, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks,
@@ -247,6 +249,10 @@ def report(
     )  # fmt: skip
     tick, out = arguments.progress(progress, "progress", silent), arguments.path_or_none(path, "path")
     page = report_page(out, source.log_dir) if arguments.flag(html, "html") else None
+    if heat_map is not None:
+        if page:
+            raise UsageError("html and heat_map are two files", "ask for one of them", parameter="heat_map")
+        page = heat_map_path(out, source.log_dir, arguments.choice(heat_map, "heat_map", HeatMapFormat))
     wanted = requests.Request(source, align_options(align, offsets_ns, max_error_ns), selection(steps, stages, window))
     wanted = _narrowed(wanted, replica, tick)
     from trace_export.scale.requests import beside_report

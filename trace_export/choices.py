@@ -18,6 +18,8 @@ Infer = Literal["auto", "off", "only"]
 """Whether blocks are found from launches: where no pass is named, never, or whatever is named."""
 Format = Literal["perfetto", "chrome", "svg", "png", "pdf", "html", "parquet", "csv"]
 """Output formats, as in `writers.formats`."""
+HeatMapFormat = Literal["svg", "png"]
+"""Formats of the heat map of the slowdown."""
 Table = Literal["blocks", "messages", "ranks", "steps", "critical_path"]
 """Tables that `--format parquet` writes, see `writers.tables`."""
 Theme = Literal["auto", "light", "dark", "print", "grayscale", "colorblind"]

@@ -219,7 +219,11 @@ WRITING = {"path", "formats", "force", "gzip", "bubbles", "figure"}
 COMMANDS = {
     "export": Command(EXPORT, trace_export.export, parameters(trace_export.export) - {"family"}),
     "report": Command(
-        REPORT, trace_export.report, parameters(trace_export.report) - {"family"}, ["--format", "html"], {"html": True}
+        REPORT,
+        trace_export.report,
+        parameters(trace_export.report) - {"family", "heat_map"},
+        ["--format", "html"],
+        {"html": True},
     ),
     "overview": Command(OVERVIEW, trace_export.overview, parameters(trace_export.overview) - {"family"}),
     "compare": Command(COMPARE, trace_export.compare, parameters(trace_export.compare)),

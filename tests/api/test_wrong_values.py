@@ -190,6 +190,9 @@ FUNCTIONS: dict[str, tuple[list[str], Callable[[Run, Place, dict[str, Any]], obj
     "write": (
         parameters(Run.write), lambda run, at, given: run.write(**{"path": at.out, "formats": "csv"} | given)
     ),
+    "write_heat_map": (
+        parameters(Run.write_heat_map), lambda run, at, given: run.write_heat_map(**{"path": at.out} | given)
+    ),
     "write_report": (parameters(Run.write_report), lambda run, at, given: run.write_report(**{"path": at.out} | given)),
 }  # fmt: skip
 

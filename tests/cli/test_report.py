@@ -97,6 +97,16 @@ def test_report_on_the_terminal_and_as_a_page(run_cli: Cli, tables: tuple[Path, 
         assert words in text
 
 
+def test_report_as_a_heat_map(run_cli: Cli, tables: tuple[Path, Path], tmp_path: Path) -> None:
+    made = run_cli("report", tables[0], "--format", "svg", "--out", tmp_path)
+    assert made.returncode == 0, made.stderr
+    picture = tmp_path / "pipeline_slowdown.svg"
+    assert "Slowdown by worker: a.parquet" in picture.read_text()
+    assert f"wrote {picture}" in made.stdout.replace("\n", "")
+    wrong = run_cli("report", tables[0], "--format", "png", "--out", picture)
+    assert (wrong.returncode, "give a name that ends in .png" in wrong.stderr) == (2, True)
+
+
 def test_compare_writes_one_trace_with_both(run_cli: Cli, tables: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "both.json"
     told = run_cli("compare", *tables, "--json", "--format", "chrome", "--out", out)

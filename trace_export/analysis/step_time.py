@@ -11,6 +11,7 @@ from trace_export.analysis.causes import CAUSES, causes
 from trace_export.analysis.critical_path import CriticalPath, critical_path
 from trace_export.analysis.transfer_split import block_inputs, links, split_messages
 from trace_export.analysis.what_if import TRUSTED, Slowdown, what_if
+from trace_export.errors import NothingToExportError
 from trace_export.model import STEP_KEY, Profile
 from trace_export.pipeline.operations import Step
 from trace_export.pipeline.step_operations import StepOperations
@@ -28,6 +29,13 @@ class StepTime:
     links: pl.DataFrame
     messages: pl.DataFrame
     inputs: pl.DataFrame
+
+    def known_slowdown(self, run: object) -> Slowdown:
+        """`slowdown`; raises NothingToExportError, which names the run, where there is none."""
+        if self.slowdown is None:
+            what = f"{run}: how much stragglers cost cannot be said: {self.reason}"
+            raise NothingToExportError(what, "give the profiles of all stages of a pipeline")
+        return self.slowdown
 
     @property
     def unexplained(self) -> float | None:

@@ -52,13 +52,15 @@ def sentences(time: StepTime) -> list[str]:
 
 def _explained(found: Slowdown) -> Iterator[str]:
     last, slowest = found.by_last_stage, found.by_slowest_workers
+    won = " of the lost time would be won back"
     if last is not None and last >= HALF and found.by_worker.shape[1] > 1:
-        yield f"{min(last, 1):.0%} of the lost time would be won back with the last stage of typical speed"
+        yield f"{min(last, 1):.0%}{won} with the last stage of typical speed"
+        won = ""
     if slowest is not None and slowest > 0 and found.by_worker.shape[0] > 1:
         names = ", ".join(f"(dp {found.replicas[a]}, stage {b})" for a, b in found.slowest[:3])
         more = f" and {len(found.slowest) - 3} more" if len(found.slowest) > 3 else ""
         workers = "worker" if len(found.slowest) == 1 else "workers"
-        yield f"{min(slowest, 1):.0%} with the slowest {workers} {names}{more} of typical speed"
+        yield f"{min(slowest, 1):.0%}{won} with the slowest {workers} {names}{more} of typical speed"
 
 
 def _first(time: StepTime) -> ReportTable:
@@ -126,7 +128,7 @@ def _workers(time: StepTime) -> ReportTable:
     found = time.slowdown
     if found is None or found.by_worker.shape[0] < 2 or found.total < NEGLIGIBLE:
         return ReportTable("Slowdown by worker", pl.DataFrame())
-    each = found.by_worker.mean(axis=2) / found.ideal_to_optimizer_ns.mean()
+    each = found.workers
     replicas = sorted(range(len(each)), key=lambda a: (-each[a].max(), a))[:PARTS_SHOWN]
     columns = {f"dp {found.replicas[a]}": each[a] for a in sorted(replicas)}
     frame = pl.DataFrame({"stage": range(each.shape[1]), **columns})

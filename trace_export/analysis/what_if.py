@@ -77,6 +77,12 @@ class Slowdown:
         return _ratio(times, self.ideal_to_optimizer_ns)
 
     @property
+    def workers(self) -> Array:
+        """Replica × stage: the slowdown with all ideal but this worker."""
+        slower: Array = self.by_worker.mean(axis=2) / self.ideal_to_optimizer_ns.mean()
+        return slower
+
+    @property
     def by_slowest_workers(self) -> float | None:
         """M_W: the part of the lost time that is won back with the slowest workers ideal; None where none is lost."""
         return self._share(self.without_slowest_ns)
@@ -92,8 +98,7 @@ class Slowdown:
 
     def document(self) -> dict[str, object]:
         """The metrics by the names of the study, for JSON."""
-        ideal = self.ideal_to_optimizer_ns
-        workers = self.by_worker.mean(axis=2) / ideal.mean()
+        workers = self.workers
         many = len({run for run, _ in self.steps}) > 1
         names = [f"{run}/{step}" if many else str(step) for run, step in self.steps]
         fidelity = self.observed_ns / self.simulated_to_optimizer_ns

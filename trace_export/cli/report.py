@@ -17,13 +17,20 @@ def report(
     source: Source,
     *,
     format: Annotated[
-        Literal["text", "html", "markdown"],
-        typer.Option("--format", help="text, markdown: on standard output; html: one page with the chart."),
+        Literal["text", "html", "markdown", "svg", "png"],
+        typer.Option(
+            "--format",
+            help="text, markdown: on standard output; html: one page with the chart; svg, png: the slowdown of each"
+            " rank as a heat map.",
+        ),
     ] = "text",
     path: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="The page, or its folder; default: pipeline_report.html in the log_dir.", show_default=False
+            "--out",
+            help="The page or heat map, or its folder; default: pipeline_report.html or pipeline_slowdown.svg in the"
+            " log_dir.",
+            show_default=False,
         ),
     ] = None,
     force: Force = False,
@@ -37,11 +44,18 @@ def report(
     from trace_export import api
 
     html = format == "html"
-    if path is not None and not html:
+    heat_map = format if format in ("svg", "png") else None
+    if path is not None and not html and heat_map is None:
         raise UsageError(f"names a place for the page, and --format is {format}", "add --format html", parameter="path")
     with terminal.progress(printing) as progress:
         done = api.report(
-            **source.arguments(), **reading.arguments(), html=html, path=path, force=force, progress=progress
+            **source.arguments(),
+            **reading.arguments(),
+            html=html,
+            heat_map=heat_map,
+            path=path,
+            force=force,
+            progress=progress,
         )
     if printing.json:
         terminal.json(done.report.json())
@@ -49,7 +63,7 @@ def report(
         terminal.text(done.report.markdown(done.run.name))
     elif not printing.quiet:
         terminal.verdict(done.run.name, done.report)
-        if not html:
+        if format == "text":
             terminal.tables(done.report.tables())
         terminal.notes(done.run.notes, printing.verbose)
         terminal.files(done.files)

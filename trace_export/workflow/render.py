@@ -235,6 +235,25 @@ def write_report(
         picture.write_page(chart, temporary, contents, steps, bubbles=measured.ranks)
 
 
+def write_heat_map(result: Report, name: str, path: Path, outputs: Outputs) -> None:
+    """The slowdown of each rank of the run called `name` as a picture, stages down, replicas across.
+
+    Raises NothingToExportError where it cannot be said, OutputError, UsageError.
+    """
+    from trace_export.analysis.step_time_tables import HEAT, sentences
+    from trace_export.writers.pictures import picture
+    from trace_export.writers.pictures.heat_map import HeatTable
+
+    found = result.time.known_slowdown(name)
+    table = HeatTable(
+        f"Slowdown by worker: {name}", [str(stage) for stage in range(found.workers.shape[1])],
+        [str(replica) for replica in found.replicas], found.workers.T.tolist(), HEAT, "stage", "dp",
+        sentences(result.time),
+    )  # fmt: skip
+    with outputs.file(path) as temporary:
+        picture.write_heat_map(table, temporary, "svg" if path.suffix == ".svg" else "png")
+
+
 def announce(profile: Profile, options: WriteOptions, detail: Detail) -> list[Note]:
     """Which of many ranks and arrows a trace will show, and a warning where it is larger than a browser holds."""
     if not any(BY_NAME[name].kind == "trace" for name in options.formats):

@@ -117,12 +117,15 @@ def report(
     force: bool = False,
     progress: Progress = silent,
 ) -> tuple[Run, list[Path]]:
-    """A run, whose report goes to `page` if there is one. Raises as `export` does."""
+    """A run, whose report goes to `page` if there is one: an HTML page, or a heat map (.svg, .png). Raises as `export`
+    does."""
     (located,), outputs = _located([wanted], force)
     with outputs:
         outputs.check([page] if page else [])
         run = _run(wanted, located, progress)
-        if page:
+        if page and page.suffix != ".html":
+            render.write_heat_map(run.report(), run.name, page, outputs)
+        elif page:
             further = beside(run, page, outputs)
             render.write_report(run._bubbles, run.report(), run.name, page, outputs, wanted.part.steps, further)
     return run, outputs.written

@@ -35,7 +35,7 @@ from trace_export.workflow.progress import Progress, silent
 from trace_export.workflow.reading import LoadOptions
 from trace_export.workflow.render import WriteOptions
 from trace_export.writers.outputs import Outputs
-from trace_export.writers.paths import report_page
+from trace_export.writers.paths import heat_map_path, report_page
 from trace_export.writers.pictures.style import FigureStyle
 
 if TYPE_CHECKING:
@@ -208,11 +208,7 @@ class Run:
 
         Raises NothingToExportError where that cannot be said, as when a stage was not read.
         """
-        found = self._step_time
-        if found.slowdown is None:
-            what = f"{self.log_dir}: how much stragglers cost cannot be said: {found.reason}"
-            raise NothingToExportError(what, "give the profiles of all stages of a pipeline")
-        return found.slowdown
+        return self._step_time.known_slowdown(self.log_dir)
 
     def critical_path(self) -> CriticalPath:
         """For each selected step the chain of operations that makes it as long as it is, and how much longer every
@@ -325,6 +321,17 @@ class Run:
         with Outputs(self._inputs, force=arguments.flag(force, "force")) as outputs:
             render.write_report(self._bubbles, self.report(), self.name, page, outputs, self._selection.steps)
         return page
+
+    def write_heat_map(self, path: str | PathLike[str] | None = None, *, force: bool = False) -> Path:
+        """Writes the slowdown of each rank, stages down and replicas across, as a picture, and returns its path.
+
+        `path`: the file (.svg, .png) or its folder; None: beside what was read. `force` as in `write`. Raises
+        UsageError, OutputError, and NothingToExportError where `what_if` does.
+        """
+        picture = heat_map_path(arguments.path_or_none(path, "path"), self.log_dir, None)
+        with Outputs(self._inputs, force=arguments.flag(force, "force")) as outputs:
+            render.write_heat_map(self.report(), self.name, picture, outputs)
+        return picture
 
 
 def compared(a: Run | Baseline, b: Run, gate: GateOptions) -> Comparison:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from trace_export.choices import Format
+from trace_export.choices import Format, HeatMapFormat
 from trace_export.errors import UsageError
 from trace_export.files import is_file, is_folder
 from trace_export.selection import Numbers
@@ -13,6 +13,7 @@ from trace_export.writers.formats import BY_NAME, OUTPUT_FORMATS
 
 STEM = "pipeline_profile"
 PAGE = "pipeline_report.html"
+HEAT_MAP = "pipeline_slowdown"
 ALIGNMENT = "clock_alignment.json"
 
 
@@ -79,3 +80,15 @@ def report_page(out: Path | None, log_dir: Path) -> Path:
     """The file of the report's page: `out` if it names one, else PAGE in the folder `out` or beside the input."""
     folder = out or output_folder(None, log_dir)
     return folder if folder.suffix == ".html" else folder / PAGE
+
+
+def heat_map_path(out: Path | None, log_dir: Path, format: HeatMapFormat | None) -> Path:
+    """The file of the heat map: `out` if it names one, else HEAT_MAP in the folder `out` or beside the input; svg where
+    no `format` is given. Raises UsageError where the name is of another format."""
+    folder = out or output_folder(None, log_dir)
+    if folder.suffix in (".svg", ".png"):
+        if format is not None and folder.suffix != f".{format}":
+            remedy = f"give a name that ends in .{format}"
+            raise UsageError(f"{folder.name} is no {format} file", remedy, parameter="path")
+        return folder
+    return folder / f"{HEAT_MAP}.{format or 'svg'}"

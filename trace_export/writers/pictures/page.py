@@ -25,14 +25,13 @@ from trace_export.errors import printable
 from trace_export.writers import mark
 from trace_export.writers.pictures import svg
 from trace_export.writers.pictures.figure import Figure
+from trace_export.writers.pictures.heat_map import shade
 from trace_export.writers.pictures.svg import safe
 
 HELP = "Zoom: Ctrl + wheel, or W and S. Move: drag, or A and D. Everything: double-click, or 0."
 _NOT_FACTS = ("panel", "row", "lane", "start_ns", "end_ns", "name", "label", "fill")
 
 
-SHADES = 6
-"""The colours of a heat map, `heat0` … in page.css."""
 ROWS = 30
 """A longer table is folded: flagged rows and as many others are seen at once."""
 
@@ -206,12 +205,9 @@ def _grid(head: str, rows: Sequence[str]) -> str:
 
 
 def _warm(cell: str, value: float | None, scale: tuple[float, float]) -> str:
-    """A cell of a heat map in one of its `SHADES`."""
-    if value is None:
-        return cell
-    share = (value - scale[0]) / (scale[1] - scale[0])
-    shade = min(max(round(share * (SHADES - 1)), 0), SHADES - 1)
-    return cell.replace('class="number"', f'class="number heat{shade}"', 1)
+    """A cell of a heat map in one of its shades, `heat0` … in page.css."""
+    number = shade(value, scale)
+    return cell if number is None else cell.replace('class="number"', f'class="number heat{number}"', 1)
 
 
 def _flag(flagged: bool) -> str:

@@ -15,12 +15,13 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.chart.chart import Chart
-from trace_export.choices import Format
+from trace_export.choices import Format, HeatMapFormat
 from trace_export.errors import UsageError, missing_extra
 from trace_export.selection import Numbers
 from trace_export.writers import mark
-from trace_export.writers.pictures import svg
+from trace_export.writers.pictures import heat_map, svg
 from trace_export.writers.pictures.figure import Figure, figure
+from trace_export.writers.pictures.heat_map import HeatTable
 from trace_export.writers.pictures.page import Contents, page
 from trace_export.writers.pictures.style import FigureStyle
 
@@ -74,6 +75,15 @@ def write_figure(shown: Figure, path: Path, format: Format, still_steps: int | N
         path.write_bytes(_pdf(still))
     else:
         path.write_bytes(_png(still, SHARPNESS if shown.style.width_mm is None else PRINTED_SHARPNESS))
+
+
+def write_heat_map(table: HeatTable, path: Path, format: HeatMapFormat) -> None:
+    """Writes the table as a picture to `path`. Raises as `write`."""
+    still = heat_map.draw(table)
+    if format == "svg":
+        path.write_text(still.text, encoding="utf-8")
+    else:
+        path.write_bytes(_png(still, SHARPNESS))
 
 
 def write_page(
