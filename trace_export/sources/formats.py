@@ -174,7 +174,7 @@ FORMATS: tuple[Format, ...] = (
         files="trace-*.parquet beside meta-*.yaml",
         detector="trace_export.sources.spans.find:tables",
         reader="trace_export.sources.spans.operation_table",
-        speed=Speed(blocks=20),
+        speed=Speed(blocks=15),
         guide="spans",
         side_files=("meta-*.yaml",),
     ),
@@ -185,7 +185,7 @@ FORMATS: tuple[Format, ...] = (
         files="pp_rank_N.json beside config.json",
         detector="trace_export.sources.spans.find:primus",
         reader="trace_export.sources.spans.primus",
-        speed=Speed(blocks=10),
+        speed=Speed(blocks=13),
         guide="spans",
         side_files=("config.json", "pp_rank_*.json"),
     ),
@@ -196,8 +196,9 @@ FORMATS: tuple[Format, ...] = (
         files="*.json of MegaScan",
         detector="trace_export.sources.spans.find:megascan",
         reader="trace_export.sources.spans.mapped",
-        speed=Speed(blocks=10),
+        speed=Speed(blocks=25),
         guide="spans",
+        side_files=("*iter*.json",),
     ),
 )
 """In this order a folder is searched, and commands and guides are listed."""

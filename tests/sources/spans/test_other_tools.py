@@ -65,18 +65,20 @@ def test_primus(tmp_path: Path) -> None:
     assert ((moved - 500_000).abs() < 500_000).all()
 
 
-def megascan(path: Path) -> None:
+def megascan(path: Path, iteration: int = 10) -> None:
     events: list[dict[str, Any]] = []
     for stage in range(STAGES):
         events.append(
-            {"name": "iteration begin", "ph": "i", "ts": 0, "pid": stage, "tid": 0, "args": {"iteration": 10}}
+            {"name": "iteration begin", "ph": "i", "ts": 0, "pid": stage, "tid": 0, "args": {"iteration": iteration}}
         )
     for row in blocks(chunks=2):
         names = {"F": "forward", "B": "backward"}
         common = {"name": names[row["kind"]], "pid": row["stage"], "tid": 0}
         numbers = {"microbatch": row["microbatch"], "model_chunk": row["chunk"], "pp_rank": row["stage"]}
-        events.append({**common, "ph": "B", "ts": round(row["start"] * 1000), "args": {"iteration": 10}})
-        events.append({**common, "ph": "E", "ts": round(row["end"] * 1000), "args": {"iteration": 10, **numbers}})
+        events.append({**common, "ph": "B", "ts": round(row["start"] * 1000), "args": {"iteration": iteration}})
+        events.append(
+            {**common, "ph": "E", "ts": round(row["end"] * 1000), "args": {"iteration": iteration, **numbers}}
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(sorted(events, key=lambda e: (e["ts"], e["ph"] == "B"))))
 
@@ -91,6 +93,27 @@ def test_megascan(tmp_path: Path) -> None:
     assert found.steps["pipeline_ns"].to_list() == [round(length * 1e6)]
     assert set(run.spans["step"]) == {10}
     assert found.time.slowdown is not None
+
+
+def test_megascan_with_a_file_for_each_iteration(tmp_path: Path) -> None:
+    """They are steps of one run, in the order of their numbers; each counts its time from 0."""
+    for iteration in (9, 10, 11):
+        megascan(tmp_path / "logs" / f"data-aggregated-iter{iteration}.json", iteration)
+    run = api.load(tmp_path / "logs").align()
+    length = max(row["end"] for row in blocks(chunks=2))
+    steps = run.report().steps
+    assert steps.select("step", "pipeline_ns").rows() == [(n, round(length * 1e6)) for n in (9, 10, 11)]
+    first = run.spans.group_by("step").agg(pl.col("start_ns").min()).sort("step")["start_ns"].to_list()
+    assert first == sorted(first)
+    run.write(tmp_path / "logs")
+    assert api.load(tmp_path / "logs").align().write(tmp_path / "logs")
+
+
+def test_an_iteration_twice_is_refused(tmp_path: Path) -> None:
+    for name in ("a-iter1.json", "a-iter01.json"):
+        megascan(tmp_path / name, 1)
+    with pytest.raises(SourceError, match="holds iteration 1, which"):
+        api.load(tmp_path)
 
 
 def table(folder: Path, suffix: str = ".csv", **changes: Any) -> Path:

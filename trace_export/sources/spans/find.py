@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trace_export.files import Unpacked
 from trace_export.sources.folders import Folder, Found, host_of
 from trace_export.sources.source import Source
+from trace_export.sources.spans import megascan_files
 from trace_export.sources.spans.host_table import SUFFIX
 
 OPERATIONS = re.compile(r"trace-(?P<job>.+)\.parquet")
 STAGE = re.compile(r"pp_rank_(\d{1,6})\.json")
-START = 64 << 10
-"""Bytes in which a trace of MegaScan has the end of a block."""
 
 
 def tables(root: Path, folders: list[Folder]) -> Found:
@@ -38,12 +36,16 @@ def primus(root: Path, folders: list[Folder]) -> Found:
 
 
 def megascan(root: Path, folders: list[Folder]) -> Found:
-    """The pipeline traces of MegaScan: JSON lists whose events bear `pp_rank` and `model_chunk`."""
-    return Found(tuple(
-        Source("megascan", folder.path / name, host_of(root, folder.path), machine)
-        for machine, folder in enumerate(folders)
-        for name in folder.files if name.endswith(".json") and _is_megascan(folder.path / name)
-    ))  # fmt: skip
+    """The pipeline traces of MegaScan: JSON lists whose events bear `pp_rank` and `model_chunk`. It writes a file for
+    each iteration; those whose names differ in its number only are one source, the first of them."""
+    sources: dict[tuple[int, str], Source] = {}
+    for machine, folder in enumerate(folders):
+        for name in folder.files:
+            if name.endswith(".json") and megascan_files.is_trace(folder.path / name):
+                match = megascan_files.ITERATION.fullmatch(name)
+                source = Source("megascan", folder.path / name, host_of(root, folder.path), machine)
+                sources.setdefault((machine, match[1] if match else name), source)
+    return Found(tuple(sources.values()))
 
 
 def host_tables(root: Path, folders: list[Folder]) -> Found:
@@ -53,12 +55,3 @@ def host_tables(root: Path, folders: list[Folder]) -> Found:
         Source("span_table", path, host_of(root, path.with_name(path.name.removesuffix(SUFFIX))), machine)
         for machine, path in enumerate(paths)
     ))  # fmt: skip
-
-
-def _is_megascan(path: Path) -> bool:
-    try:
-        with Unpacked(path) as file:
-            start = file.read(START)
-    except OSError:
-        return False  # who reads it says why
-    return start.lstrip()[:1] == b"[" and b'"model_chunk"' in start and b'"pp_rank"' in start

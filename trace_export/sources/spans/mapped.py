@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import polars as pl
 
-from trace_export.errors import SourceError, in_column
+from trace_export.errors import SourceError, in_column, path_text
 from trace_export.files import Unpacked, open_file
 from trace_export.model import Declared, Profile
 from trace_export.schedules.operation_types import COLLECTIVE, TRANSFERS
@@ -16,6 +16,7 @@ from trace_export.sources.shared import csv_table
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.spans.blocks import ZERO_NS, kind_of, one_after_another, profile_of
 from trace_export.sources.spans.columns import TIMES, Columns
+from trace_export.sources.spans.megascan_files import iterations
 
 MEGASCAN = Columns.parse(
     "rank=pid,kind=name,start=ts:us,end=end:us,step=iteration,stage=pp_rank,microbatch=microbatch,chunk=model_chunk"
@@ -31,8 +32,25 @@ LARGEST_JSON = 1 << 30
 
 
 def read(source: Source, options: ReadOptions) -> Profile:
-    """A pipeline trace of MegaScan; the ranks' clocks were aligned by it, and time counts from the iteration."""
-    return read_columns(source, MEGASCAN, epoch="start")
+    """The pipeline traces of MegaScan, of one or several iterations; the ranks' clocks were aligned by it, and time
+    counts from the iteration.
+
+    Raises SourceError as `read_columns` does, and where two files hold the same iteration.
+    """
+    paths = iterations(source.path)
+    parts = [_rows(path, MEGASCAN) for path in paths]
+    _refuse_repeated(paths, parts)
+    return _profile(pl.concat(parts), source, epoch="start")
+
+
+def _refuse_repeated(paths: list[Path], parts: list[pl.DataFrame]) -> None:
+    """Raises SourceError where two files hold the same iteration."""
+    first: dict[int, Path] = {}
+    for path, rows in zip(paths, parts, strict=True):
+        for step in rows["step"].unique().drop_nulls().sort().to_list():
+            if first.setdefault(step, path) != path:
+                what = f"holds iteration {step}, which {path_text(first[step])} holds too"
+                raise SourceError(path, what, "keep only one of them in the folder")
 
 
 def read_columns(source: Source, columns: Columns, *, epoch: str | None = None) -> Profile:
@@ -41,7 +59,11 @@ def read_columns(source: Source, columns: Columns, *, epoch: str | None = None) 
 
     Raises SourceError when a column is missing, or holds what it cannot.
     """
-    path = source.path
+    return _profile(_rows(source.path, columns), source, epoch)
+
+
+def _rows(path: Path, columns: Columns) -> pl.DataFrame:
+    """The rows of a table with the fields that `columns` names."""
     try:
         table = _table(path)
         missing = [column for _, column in columns.names if column not in table.columns]
@@ -53,10 +75,13 @@ def read_columns(source: Source, columns: Columns, *, epoch: str | None = None) 
         raise SourceError(path, f"cannot be read as a table of spans{in_column(error)}", REMEDY) from error
     if "duration" in rows.columns:
         rows = rows.with_columns(end=pl.col("start") + pl.col("duration"))
-    rows = _checked(rows, path)
+    return _checked(rows, path)
+
+
+def _profile(rows: pl.DataFrame, source: Source, epoch: str | None) -> Profile:
     if rows.select((pl.col("start").min() < EARLIEST_DATE_NS).fill_null(False)).item():
         epoch = "start"
-    return profile_of(_placed(rows, path), source, Declared(), epoch=epoch)
+    return profile_of(_placed(rows, source.path), source, Declared(), epoch=epoch)
 
 
 def _table(path: Path) -> pl.DataFrame:

@@ -1,0 +1,33 @@
+"""The files of MegaScan (arXiv 2507.19845): a pipeline trace for each iteration."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from trace_export.files import Unpacked
+
+ITERATION = re.compile(r"(.*iter)(\d{1,9})\.json")
+"""What the files of a run have in common, and the iteration."""
+START = 64 << 10
+"""Bytes in which a trace of MegaScan has the end of a block."""
+
+
+def iterations(path: Path) -> list[Path]:
+    """The files of a source of MegaScan, by their iteration."""
+    match = ITERATION.fullmatch(path.name)
+    if match is None:
+        return [path]
+    others = ((other, ITERATION.fullmatch(other.name)) for other in path.parent.iterdir())
+    found = [(int(o[2]), other) for other, o in others if o and o[1] == match[1] and is_trace(other)]
+    return [other for _, other in sorted(found)] or [path]
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a JSON file begins as a pipeline trace of MegaScan."""
+    try:
+        with Unpacked(path) as file:
+            start = file.read(START)
+    except OSError:
+        return False  # who reads it says why
+    return start.lstrip()[:1] == b"[" and b'"model_chunk"' in start and b'"pp_rank"' in start
