@@ -45,7 +45,18 @@ if TYPE_CHECKING:
         save_baseline,
         simulate,
     )
-    from trace_export.choices import Align, ColorBy, CostName, Detail, Format, Legend, OverviewFormat, Theme, Tracks
+    from trace_export.choices import (
+        Align,
+        ColorBy,
+        CostName,
+        Detail,
+        Format,
+        HeatMapFormat,
+        Legend,
+        OverviewFormat,
+        Theme,
+        Tracks,
+    )  # fmt: skip
     from trace_export.clocks.fit import ClockFit, fit_clocks
     from trace_export.clocks.problem import ClockSettings
     from trace_export.errors import (
@@ -57,6 +68,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from trace_export.model import Declared, Interpretation, KernelFile, Note, Plan, Profile, Recognition
+    from trace_export.pipeline.operations import LeftOut
     from trace_export.scale.build import Overview
     from trace_export.schedules.simulate import Costs
     from trace_export.selection import Window
@@ -87,7 +99,8 @@ _HOMES = {
     "scale.build": ("Overview",),
     "workflow.arguments": ("Inputs", "NumberSet"),
     "choices": (
-        "Align", "ColorBy", "CostName", "Detail", "Format", "Legend", "OverviewFormat", "Table", "Theme", "Tracks",
+        "Align", "ColorBy", "CostName", "Detail", "Format", "HeatMapFormat", "Legend", "OverviewFormat", "Table",
+        "Theme", "Tracks",
     ),
     "analysis.critical_path": ("CriticalPath",),
     "analysis.step_time": ("StepTime",),
@@ -99,6 +112,7 @@ _HOMES = {
     ),
     "workflow.inspection": ("Inspection",),
     "model": ("Declared", "Interpretation", "KernelFile", "Note", "Plan", "Profile", "Recognition"),
+    "pipeline.operations": ("LeftOut",),
     "workflow.progress": ("Progress",),
     "workflow.run": ("Run",),
     "schedules.simulate": ("Costs",),
@@ -126,10 +140,12 @@ __all__ = [
     "FigureStyle",
     "Format",
     "Gate",
+    "HeatMapFormat",
     "Inputs",
     "Inspection",
     "Interpretation",
     "KernelFile",
+    "LeftOut",
     "Legend",
     "ModelSummary",
     "Note",

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from itertools import pairwise
+from types import ModuleType
 from typing import Any, get_args
 
 import polars as pl
@@ -18,6 +19,7 @@ import polars as pl
 import trace_export
 from tests.conftest import ROOT
 from trace_export import model
+from trace_export.analysis import causes, critical_path, transfer_split
 
 PAGE = ROOT / "trace_export" / "docs" / "library.md"
 FUNCTIONS = (
@@ -27,7 +29,7 @@ FUNCTIONS = (
 RESULTS = (
     "Exported", "Reported", "Overviewed", "Overview", "Compared",
     "Simulation", "Summary", "ModelSummary", "Report", "Theory",
-    "ClosedForm", "Slowdown", "CriticalPath", "StepTime", "Comparison", "Gate", "RunFigures", "Baseline",
+    "ClosedForm", "Slowdown", "LeftOut", "CriticalPath", "StepTime", "Comparison", "Gate", "RunFigures", "Baseline",
     "Sentence", "ReportTable", "Place",
     "Inspection", "Profile", "Interpretation", "Recognition", "Plan", "Declared", "Note", "KernelFile", "Costs",
     "FigureStyle", "Window", "ClockFit", "ClockSettings",
@@ -39,6 +41,12 @@ TABLES = {
     "the edges of an interpretation": "EDGES", "the files of device tasks": "KERNELS",
 }  # fmt: skip
 """What the user meets → its schema in model.py."""
+FRAMES: dict[str, tuple[ModuleType, str]] = {
+    "Run.messages": (transfer_split, "SPLIT"), "StepTime.inputs": (transfer_split, "INPUTS"),
+    "CriticalPath.parts": (critical_path, "PARTS"), "CriticalPath.steps": (critical_path, "STEPS"),
+    "CriticalPath.slack": (critical_path, "SLACK"), "StepTime.causes": (causes, "CAUSES"),
+}  # fmt: skip
+"""Frames of results → the module and the name of their schemas."""
 
 _REFERENCE = re.compile(r"(?<=<!-- reference -->\n).*?(?=<!-- end of reference -->)", re.S)
 
@@ -49,7 +57,8 @@ def reference() -> str:
     parts += ["## `Run`", _text(trace_export.Run.__doc__)]
     parts += [_callable(f"Run.{name}", method) for name, method in _methods(trace_export.Run)]
     parts += ["## Words", "\n".join(_words())]
-    parts += ["## Tables", *(_table(shown, schema) for shown, schema in TABLES.items())]
+    parts += ["## Tables", *(_table(shown, model, schema) for shown, schema in TABLES.items())]
+    parts += [_table(shown, *where) for shown, where in FRAMES.items()]
     parts += ["## Frames of a report and of a comparison", _frames()]
     parts += ["## Other classes", *map(_class, RESULTS)]
     return "\n\n".join(parts) + "\n"
@@ -88,14 +97,14 @@ def _words() -> Iterator[str]:
     yield "- `Progress`: a function of what is being done, how much of it is done, and out of how much"
 
 
-def _table(shown: str, schema: str) -> str:
-    columns = ", ".join(f"`{name}` {dtype}" for name, dtype in getattr(model, schema).items())
-    return f"### `{shown}`\n\n{columns}.\n\n{_text(_described()[schema])}"
+def _table(shown: str, module: ModuleType, schema: str) -> str:
+    columns = ", ".join(f"`{name}` {dtype}" for name, dtype in getattr(module, schema).items())
+    return f"### `{shown}`\n\n{columns}.\n\n{_text(_described(module)[schema])}"
 
 
-def _described() -> dict[str, str]:
-    """The texts that follow assignments in model.py."""
-    body = ast.parse(inspect.getsource(model)).body
+def _described(module: ModuleType) -> dict[str, str]:
+    """The texts that follow assignments in a module."""
+    body = ast.parse(inspect.getsource(module)).body
     found = {}
     for item, following in pairwise(body):
         if isinstance(item, ast.AnnAssign) and isinstance(following, ast.Expr):

@@ -118,8 +118,8 @@ def _of_collectives(found: Slowdown) -> str:
     names = ", ".join(found.collectives)
     said = f"; collectives: {names}" if names else "; collectives are not part of it"
     if found.without:
-        op, count, reason = max(found.without, key=lambda each: each.parts)
-        said += f" ({count} parts of {op} are left out: {reason})"
+        most = max(found.without, key=lambda each: each.parts)
+        said += f" ({most.parts} parts of {most.op} are left out: {most.reason})"
     return said
 
 

@@ -9,7 +9,7 @@ part's share. A worker is the ranks of one stage in one replica.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -118,7 +118,7 @@ class Slowdown:
             "steps": dict(zip(names, (self.simulated_ns / self.ideal_to_optimizer_ns).tolist(), strict=True)),
             "fidelity_steps": dict(zip(names, fidelity.tolist(), strict=True)),
             "left_out": [{"run": run, "step": step, "reason": why} for run, step, why in self.left_out],
-            "collectives_left_out": [each._asdict() for each in self.without],
+            "collectives_left_out": [asdict(each) for each in self.without],
         }
 
 

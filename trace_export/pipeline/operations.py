@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,8 @@ Step = tuple[int | None, int | None]
 """The run and the step; None where the profile does not number them."""
 
 
-class LeftOut(NamedTuple):
+@dataclass(frozen=True)
+class LeftOut:
     """`parts` recorded parts of the collective `op` that are no operations of the steps, and why."""
 
     op: str
