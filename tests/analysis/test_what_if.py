@@ -138,6 +138,23 @@ def test_where_nothing_is_planted_no_time_is_lost() -> None:
     assert everything == pytest.approx([1] * len(everything), rel=CLOSE)
 
 
+def test_delays_by_type_replica_and_stage() -> None:
+    """3 ms before each forward of stage 0 make 375 of 364 ms, of which the first forward, which begins the step, makes
+    3. Either replica by itself makes both late."""
+    found = planted("late forwards").launch
+    assert found is not None
+    assert found["by_type"].pop("first-op") == pytest.approx(367 / 364, rel=CLOSE)
+    assert found["by_type"].pop("forward-compute") > 1
+    assert list(found["by_type"].values()) == pytest.approx([1] * len(found["by_type"]), rel=CLOSE)
+    assert list(found["by_stage"].values()) == pytest.approx([375 / 364, 1, 1, 1], rel=CLOSE)
+    assert list(found["by_dp"].values()) == pytest.approx([375 / 364] * 2, rel=CLOSE)
+    late = planted("late reduce-scatter").launch
+    assert late is not None
+    assert late["by_type"]["grads-reduce-scatter"] == pytest.approx(404 / 364, rel=CLOSE)
+    assert list(late["by_dp"].values()) == pytest.approx([1, 404 / 364], rel=CLOSE)
+    assert planted("nothing").launch is None
+
+
 def test_the_document_has_the_names_of_the_study() -> None:
     document = planted("worker").document()
     assert {"S", "fidelity", "by_type", "by_dp", "by_stage", "by_worker", "M_W", "M_S", "steps"} <= set(document)

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from trace_export.analysis.launch_delays import WORTH, launch_parts
 from trace_export.analysis.step_simulation import Lengths, may_end_last, measured_lengths
 from trace_export.pipeline.operations import LeftOut, Operations, Step
 from trace_export.schedules.longest_path import LANES_BYTES, Array, Ends, Patch, Scenarios, last_ends
@@ -34,7 +35,8 @@ class Slowdown:
     the last stage. `level`: what the operations are from: `operations` all were recorded, `messages` blocks and
     transfers, `blocks` only blocks. Whole times count to the end of the last operation; those of parts, and the ideal
     that they are compared with, to that of the last optimizer. `left_out`: run, step and why a step is not among them;
-    `without`: recorded collectives that are not, and why.
+    `without`: recorded collectives that are not, and why. `launch`: what the delays between operations cost, as
+    `launch_delays.LaunchParts`; None where the fidelity is too small to be attributed.
     """
 
     steps: list[Step]
@@ -56,6 +58,7 @@ class Slowdown:
     only_last_stage_ns: Array
     left_out: tuple[tuple[int | None, int | None, str], ...] = ()
     without: tuple[LeftOut, ...] = ()
+    launch: dict[str, dict[str, float]] | None = None
 
     @property
     def collectives(self) -> list[str]:
@@ -117,6 +120,7 @@ class Slowdown:
             "slowest_workers": [{"dp": self.replicas[a], "stage": b} for a, b in self.slowest],
             "steps": dict(zip(names, (self.simulated_ns / self.ideal_to_optimizer_ns).tolist(), strict=True)),
             "fidelity_steps": dict(zip(names, fidelity.tolist(), strict=True)),
+            "launch": self.launch,
             "left_out": [{"run": run, "step": step, "reason": why} for run, step, why in self.left_out],
             "collectives_left_out": [asdict(each) for each in self.without],
         }
@@ -237,6 +241,7 @@ def what_if(operations: Operations) -> Slowdown:
     slowest = sorted(np.ndindex(score.shape), key=lambda w: (-score[w], operations.ranks[w]))[:count]
     without, only = engine.fixed(slowest)
     unit = 1e9 if operations.single else 1.0
+    fidelity = _ratio(lengths.observed.astype(np.float64), parts.to_optimizer[MEASURED])
     return Slowdown(
         steps=operations.steps, replicas=operations.replicas, level=operations.level,
         observed_ns=lengths.observed.astype(np.float64) * unit,
@@ -249,4 +254,5 @@ def what_if(operations: Operations) -> Slowdown:
         without_slowest_ns=without * unit, only_slowest_ns=only * unit,
         without_last_stage_ns=parts.whole[LAST_IDEAL] * unit, only_last_stage_ns=parts.whole[ONLY_LAST] * unit,
         left_out=operations.left_out, without=operations.without,
+        launch=launch_parts(operations, lengths) if fidelity >= WORTH else None,
     )  # fmt: skip
