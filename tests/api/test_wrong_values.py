@@ -91,7 +91,7 @@ CALLS: list[tuple[Callable[[Run], object], str]] = [
     (lambda run: run.align(offsets_ns={"nobody": 1}), 'offsets_ns: there is no host "nobody"; the hosts are '),
     (lambda run: run.align(offsets_ns={"unknown": 2**80}), "offsets_ns: .* is too large"),
     (lambda run: run.align(offsets_ns=[("unknown", 1)]), "offsets_ns: .* is not a mapping"),  # type: ignore[arg-type]
-    (lambda run: run.align(max_error_ns=-1), "max_error_ns: -1 is negative"),
+    (lambda run: run.align(max_error_ns=-1), "max_error_ns: -1 ns is negative, which a duration cannot be"),
     (lambda run: run.align(max_error_ns=float("nan")), "max_error_ns: nan is too large"),
     (lambda run: run.select(steps="x"), 'steps: "x" is not a list of numbers'),
     (lambda run: run.write("a.svg", formats=[]), "formats: names nothing; choose from perfetto, chrome"),
@@ -113,7 +113,10 @@ CALLS: list[tuple[Callable[[Run], object], str]] = [
     (lambda run: trace_export.simulate(4, 4, 8), "schedule: 4 is not the name of a schedule"),  # type: ignore[arg-type]
     (lambda run: trace_export.simulate("2f2b", 4, 8), 'there is no schedule "2f2b"; choose one of'),
     (lambda run: trace_export.simulate("1f1b", 4, 8, {"F": 1}), 'costs: "F" is unknown; choose from forward'),  # type: ignore[dict-item]
-    (lambda run: trace_export.simulate("1f1b", 4, 8, {"forward": -1}), "costs.forward: -1 is negative"),
+    (
+        lambda run: trace_export.simulate("1f1b", 4, 8, {"forward": -1}),
+        "costs.forward: -1 ns is negative, which a duration cannot be",
+    ),
     (lambda run: trace_export.simulate("1f1b", 4, 8, {"forward": 2**61}), "the simulated step takes longer"),
     (lambda run: trace_export.inspect("nowhere"), "nowhere: no such folder"),
     (lambda run: trace_export.export(run.log_dir, in_place=True), "in_place: has nothing to write"),

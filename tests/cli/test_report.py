@@ -61,7 +61,10 @@ def test_simulate_on_the_terminal(run_cli: Cli, tmp_path: Path) -> None:
         (("--schedule", "dualpipe", "--stages", 3, "--microbatches", 8), "even number of stages"),
         (("--schedule", "interleaved", "--stages", 4, "--microbatches", 5, "--chunks", 3), "never ends"),
         (("--schedule", "1f1b", "--stages", 4, "--microbatches", 8, "--times", "F:10"), "KIND=TIME"),
-        (("--schedule", "1f1b", "--stages", 4, "--microbatches", 8, "--times", "F=-1ms"), "is negative"),
+        (
+            ("--schedule", "1f1b", "--stages", 4, "--microbatches", 8, "--times", "F=-1ms"),
+            "-1 ms is negative, which a duration cannot be",
+        ),
         (("--schedule", "1f1b", "--stages", 4, "--microbatches", 8, "--comm", "soon"), "not a time"),
         (("--schedule", "1f1b", "--stages", 4, "--microbatches", 8, "--format", "gif"), "gif"),
     ],

@@ -17,7 +17,7 @@ from typing import Any, get_args
 from trace_export.errors import UsageError
 from trace_export.files import is_file, is_folder
 from trace_export.selection import LARGEST, Numbers, Window
-from trace_export.units import LIMIT_NS
+from trace_export.units import LIMIT_NS, duration
 
 NumberSet = str | int | Iterable[int] | None
 """A set of whole numbers: "0,2-4", 3, range(2, 5) or [0, 2]; None and "all" do not restrict anything."""
@@ -113,6 +113,8 @@ def share(value: object, parameter: str) -> float:
 
 def nanoseconds(value: object, parameter: str, *, negative: bool = False) -> float:
     """A time in nanoseconds."""
+    if not negative and isinstance(value, int | float) and -LIMIT_NS < value < 0:
+        raise UsageError(f"{duration(value)} is negative, which a duration cannot be", parameter=parameter)
     return number(value, parameter, "a number of nanoseconds", negative=negative)
 
 

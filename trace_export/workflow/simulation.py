@@ -146,5 +146,6 @@ def _costs(given: object, default: Costs) -> Costs:
     if not isinstance(given, Mapping):
         raise arguments.wrong("costs", given, "of the type Costs or a mapping")
     names = [arguments.choice(name, "costs", CostName) for name in given]
-    checked = {name: arguments.number(given[name], f"costs.{name}") for name in names}
+    read = {name: arguments.number if name == "overlap" else arguments.nanoseconds for name in names}
+    checked = {name: read[name](given[name], f"costs.{name}") for name in names}
     return replace(default, **checked)
