@@ -196,6 +196,18 @@ def test_a_long_optimizer_comes_first() -> None:
     assert "longest on rank 5, node1" in text
 
 
+def test_without_all_stages_the_bubble_is_not_divided() -> None:
+    """A part "from unequal stages" would be one of stages of which nothing is known."""
+    whole = run([one()])
+    first_stage = pl.col("rank") == 0
+    part = replace(whole, ranks=whole.ranks.filter(first_stage), spans=whole.spans.filter(first_stage), notes=())
+    for made, divided in ((whole, True), (part, False)):
+        result = report(check(concluded(made), one_clock=True, all_ranks=False))
+        text = next(each.text for each in result.verdict if each.code == "schedule")
+        assert ("from unequal stages" in text) is divided
+        assert ("without the blocks of all stages" in text) is not divided
+
+
 @pytest.mark.parametrize("recorded", [True, False])
 def test_a_long_pause_between_steps_comes_first(recorded: bool) -> None:
     """As of a data loader; or of an optimizer that the profiler has no block of."""

@@ -40,7 +40,7 @@ def verdict(evidence: Evidence, profile: Profile) -> tuple[Sentence, ...]:
     lacking = list(_missing(profile))
     first = (lacking + causes)[:CAUSES_SHOWN]
     made = [*first[:1], _step(evidence), *_schedule(evidence), *(first[1:] or _nothing_else(evidence, first))]
-    return (*made, _certainty(evidence, profile))
+    return (*made, _certainty(evidence, profile, with_causes=bool(causes)))
 
 
 def _missing(profile: Profile) -> Iterator[Sentence]:
@@ -161,12 +161,12 @@ def _schedule(evidence: Evidence) -> Iterator[Sentence]:
     plan, points = found.plan, {name: 100 * share for name, share in above.items()}
     facts = {"schedule": plan.name, "bubble": itself, "on_top": measured - itself, **above}
     size = f"{plan.stages} stages, {plan.microbatches} micro-batches"
-    parts = f"{points['stages']:.1f} from unequal stages, {points['jitter']:.1f} from jitter"
+    parts = f": {points['stages']:.1f} from unequal stages, {points['jitter']:.1f} from jitter"
     parts += f", {points['transfers']:.1f} from transfers and late starts"
-    text = (
-        f"{TITLES[plan.name]} itself costs {itself:.1%} ({size}); on top come {100 * (measured - itself):.1f} points:"
-    )
-    yield Sentence("schedule", facts, f"{text} {parts}.")
+    if evidence.ranks["stage"].n_unique() < plan.stages:
+        parts = ", of which nothing more can be said without the blocks of all stages"
+    text = f"{TITLES[plan.name]} itself costs {itself:.1%} ({size}); on top come {100 * (measured - itself):.1f} points"
+    yield Sentence("schedule", facts, f"{text}{parts}.")
 
 
 def _nothing_else(evidence: Evidence, first: list[Sentence]) -> Iterator[Sentence]:
@@ -182,7 +182,7 @@ def _nothing_else(evidence: Evidence, first: list[Sentence]) -> Iterator[Sentenc
     yield Sentence("nothing-stands-out", facts, f"{text}.")
 
 
-def _certainty(evidence: Evidence, profile: Profile) -> Sentence:
+def _certainty(evidence: Evidence, profile: Profile, *, with_causes: bool) -> Sentence:
     drawn = profile.ranks.join(profile.spans, on="rank", how="semi")
     hosts, errors = drawn["host"].n_unique(), profile.clocks["sd_ns"].drop_nulls().to_list()
     work = profile.spans.filter(pl.col("kind").is_in(WORK_KINDS))
@@ -196,10 +196,15 @@ def _certainty(evidence: Evidence, profile: Profile) -> Sentence:
         "steps": int(profile.steps.height or evidence.steps.height),
         "unexplained": evidence.unexplained,
     }
-    return Sentence("certainty", facts, "; ".join(_sure(facts)) + ".")
+    return Sentence("certainty", facts, "; ".join(_sure(facts, with_causes=with_causes)) + ".")
 
 
-def _sure(facts: dict[str, Any]) -> Iterator[str]:
+def _of_ranks(count: int) -> str:
+    """Whose stages are inferred; nothing where those of none are."""
+    return {0: "", 1: "the stage of 1 rank"}.get(count, f"the stages of {count} ranks")
+
+
+def _sure(facts: dict[str, Any], *, with_causes: bool) -> Iterator[str]:
     if facts["hosts"] < 2:
         yield "How sure: all ranks are on one clock"
     elif facts["clock_sd_ns"] is None:
@@ -207,7 +212,7 @@ def _sure(facts: dict[str, Any]) -> Iterator[str]:
     else:
         yield f"How sure: the clocks of {facts['hosts']} hosts agree to about ±{duration(facts['clock_sd_ns'])}"
     inferred = [
-        f"the stages of {facts['stages_inferred']} ranks" if facts["stages_inferred"] else "",
+        _of_ranks(facts["stages_inferred"]),
         f"the micro-batch of {facts['labels_inferred']:.0%} of the blocks" if facts["labels_inferred"] else "",
         f"{facts['blocks_inferred']:.0%} of the blocks themselves" if facts["blocks_inferred"] else "",
     ]
@@ -215,6 +220,6 @@ def _sure(facts: dict[str, Any]) -> Iterator[str]:
     yield f"inferred and not recorded: {words}" if words else "nothing is inferred"
     if facts["whole_steps"] < facts["steps"]:
         yield f"{facts['whole_steps']} of {facts['steps']} steps are whole"
-    if facts["unexplained"] is not None:
+    if facts["unexplained"] is not None and with_causes:
         share = f"only {1 / facts['unexplained']:.0%} of the step time"
         yield f"blocks and transfers account for {share}, so what fixing a cause gives is a rough estimate"
