@@ -162,7 +162,7 @@ class Recorder(Protocol):
     def graph(self, start: int, end: int, call: int, number: int) -> None: ...
     def copy(self, start: int, end: int, call: int, kind: int) -> None: ...
     def range(self, start: int, end: int, name: str) -> None: ...
-    def operator(self, start: int, end: int, number: int, *, node: bool) -> None: ...
+    def operator(self, start: int, end: int, number: int, *, node: bool, engine: bool = True) -> None: ...
 
 
 class Nsight:
@@ -195,12 +195,12 @@ class Nsight:
     def range(self, start: int, end: int, name: str) -> None:
         self.export.range(self.process, start, end, name)
 
-    def operator(self, start: int, end: int, number: int, *, node: bool) -> None:
+    def operator(self, start: int, end: int, number: int, *, node: bool, engine: bool = True) -> None:
         """emit_nvtx writes the number into the range of the node's function, inside that of its evaluation."""
         if not node:
             self.export.range(self.process, start, end, f"aten::linear, seq = {number}, op_id = {start % 9973}")
             return
-        thread = self.process + AUTOGRAD
+        thread = self.process + AUTOGRAD if engine else None
         around = "autograd::engine::evaluate_function: MmBackward0, op_id = 3"
         self.export.range(self.process, start, end, around, thread=thread)
         self.export.range(self.process, start + 1, end - 1, f"MmBackward0, seq = {number}, op_id = 4", thread=thread)
@@ -232,10 +232,29 @@ class Kineto:
     def range(self, start: int, end: int, name: str) -> None:
         self.trace.range(start, end, name)
 
-    def operator(self, start: int, end: int, number: int, *, node: bool) -> None:
+    def operator(self, start: int, end: int, number: int, *, node: bool, engine: bool = True) -> None:
         name = "autograd::engine::evaluate_function: MmBackward0" if node else "aten::linear"
-        thread = MAIN + AUTOGRAD if node else MAIN
+        thread = MAIN + AUTOGRAD if node and engine else MAIN
         self.trace.add("cpu_op", name, start, end, thread, **{"Sequence number": number, "Fwd thread id": int(node)})
+
+
+class Rocm(Kineto):
+    """A trace of torch.profiler on AMD's GPUs: HIP's calls, Tensile's products, and RCCL's kernels, most of which have
+    one name for all that they do."""
+
+    def call(self, start: int, name: str, *, engine: bool = False) -> int:
+        return super().call(start, name.replace("cuda", "hip"), engine=engine)
+
+    def kernel(self, start: int, end: int, call: int, name: str, stream: int) -> None:
+        operations = {PIPELINE: "coalesced", EXPERTS: "all_to_allv", DATA: "_reduce_scatter_base"}
+        if stream not in operations:
+            product = (
+                f"Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT{name.split('_')[2]}" if "nvjet" in name else name
+            )
+            super().kernel(start, end, call, product, stream)
+            return
+        name = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
+        self.trace.kernel(start, end, call, name=name, stream=stream, **{"Collective name": operations[stream]})
 
 
 def short_name(name: str) -> str:
@@ -329,11 +348,12 @@ class Rank:
         launch = block.start_ns - 20 * US
         for number, name in enumerate(names):
             launch += LAUNCH
-            engine = block.kind == "B" and not (number == 0 and name == FILL) and not self.program.one_thread
+            node = block.kind == "B" and not (number == 0 and name == FILL)
+            engine = node and not self.program.one_thread
             self.launch(name, launch, block.start_ns if name == "*" else next(times), engine=engine)
-            if self.program.operators and block.kind in "FB" and (engine or block.kind == "F"):
+            if self.program.operators and block.kind in "FB" and (node or block.kind == "F"):
                 number = self.numbered(block, len(names), number)
-                self.recorder.operator(launch - US, launch + 3 * US, number, node=engine)
+                self.recorder.operator(launch - US, launch + 3 * US, number, node=node, engine=engine)
         if self.stage in self.program.marked:
             name = "Optimizer" if block.kind == "OPT" else f"{block.kind}{block.microbatch}.{block.chunk or 0}.0"
             self.recorder.range(block.start_ns - 19 * US, launch + LAUNCH // 2, name)
@@ -446,9 +466,17 @@ def blocks_of(program: Program, chance: random.Random) -> list[Block]:
     return simulate(orders, TIMING, range(program.steps), chance, chunks=program.chunks, vee=program.vee).blocks
 
 
-def write(folder: Path, program: Program, *, seed: int = 1, threads: bool = True, kineto: bool = False) -> list[Block]:
-    """A capture of the program in `folder`: one export, or with `kineto` a trace for each rank. `threads`: the names of
-    threads are in it. Returns the truth, in the session's time."""
+def write(
+    folder: Path,
+    program: Program,
+    *,
+    seed: int = 1,
+    threads: bool = True,
+    kineto: bool = False,
+    rocm: bool = False,
+) -> list[Block]:
+    """A capture of the program in `folder`: one export, or with `kineto` or `rocm` a trace for each rank. `threads`:
+    the names of threads are in it. Returns the truth, in the session's time."""
     chance = random.Random(seed)
     blocks = blocks_of(program, chance)
     folder.mkdir(parents=True, exist_ok=True)
@@ -456,11 +484,12 @@ def write(folder: Path, program: Program, *, seed: int = 1, threads: bool = True
     arrived = arrivals(program, blocks)
     for stage in range(program.stages):
         trace = Trace(rank=stage, world=program.stages)
-        recorder = Kineto(trace, threads=threads) if kineto else Nsight(export, stage, threads=threads)
+        traced = Rocm if rocm else Kineto
+        recorder = traced(trace, threads=threads) if kineto or rocm else Nsight(export, stage, threads=threads)
         Rank(program, stage, recorder, chance, arrived).run([b for b in blocks if b.rank == stage])
-        if kineto:
+        if kineto or rocm:
             trace.write(folder / f"node0_{700 + stage}.1760000000000000000.pt.trace.json.gz")
-    if not kineto:
+    if not (kineto or rocm):
         export.write(folder / "node0.sqlite")
     return blocks
 

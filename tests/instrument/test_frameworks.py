@@ -9,18 +9,23 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
 from tests.conftest import Cli
 from trace_export.schedules.schedule import schedule
 from trace_export.sources.find import find
+from trace_export.sources.kineto.unmarked import read_process
+from trace_export.sources.launches.sequence_numbers import numbered_passes
 from trace_export.sources.merge import merge
 from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.rules import OWN
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
@@ -157,6 +162,33 @@ def test_the_chart_of_a_run_of_four_processes(
         found = step.select("kind", "microbatch", "chunk").rows()
         assert found == expected(schedule_name, 4, microbatches, rank)
     assert blocks["step"].n_unique() == 2
+
+
+SPLIT = ("InterleavedZeroBubble", "ZBVZeroBubble")
+
+
+@needs("torch")
+@pytest.mark.parametrize("model", ["linear", "recomputed"])
+@pytest.mark.parametrize("name", ["GPipe", "1F1B", "Interleaved1F1B", *SPLIT])
+def test_sequence_numbers_of_a_real_trace_pair_its_passes(tmp_path: Path, name: str, model: str) -> None:
+    """What follows from the numbers alone lies in the ranges of the marks, and pairs have one micro-batch and chunk. On
+    the CPU one thread does everything. The first stage has no input gradient: its weight gradient is a whole backward.
+    """
+    train("train_torch.py", 2, name, 2, 4, tmp_path, "profiled", model)
+    for rank in range(2):
+        rows = read_process(tmp_path / f"trace{rank}.pt.trace.json.gz", Ranges.none()).operators
+        marks = rows.filter(pl.col("name").str.contains("^te:[FBW]")).sort("start")
+        truth = marks.select("start", "end", kind=pl.col("name").str.slice(3, 1), text=pl.col("name").str.slice(4))
+        bare = rows.filter(~pl.col("name").str.starts_with("te:"))
+        found = numbered_passes(bare, marks["thread"][0], np.zeros(0, np.int64))
+        assert found is not None
+        met = found.sort("start").join_asof(truth, on="start", suffix="_marked")
+        assert (met["end"] <= met["end_marked"]).all()
+        assert met.group_by("pair").agg(pl.col("text").n_unique())["text"].unique().to_list() == [1]
+        marked = Counter(truth["kind"])
+        whole = 8 if rank == 0 and name in SPLIT else 0
+        wanted = {("F", "F"): marked["F"], ("B", "B"): marked["B"] - whole, ("W", "W"): marked["W"] - whole}
+        assert Counter(met.select("kind", "kind_marked").rows()) == Counter(wanted) + Counter({("B", "W"): whole})
 
 
 @needs("megatron.core")

@@ -19,7 +19,7 @@ def whole_ends(profile: Profile, work: pl.DataFrame) -> pl.DataFrame:
     of several stages. A rank that lacks the collective which others have after the step was truncated at the end; that
     its start is missing too is not assumed.
     """
-    placed = profile.collectives.join(profile.ranks.select("rank", "stage"), on="rank")
+    placed = profile.collectives.drop_nulls("group").join(profile.ranks.select("rank", "stage"), on="rank")
     across = placed.filter(pl.col("stage").n_unique().over("group") > 1).select("rank", "start_ns")
     optimizer = profile.spans.filter(pl.col("kind") == "OPT").select("rank", "start_ns")
     outside = (

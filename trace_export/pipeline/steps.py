@@ -90,7 +90,8 @@ def _by_optimizer(blocks: pl.DataFrame) -> pl.Series | None:
 def _by_collectives(profile: Profile, blocks: pl.DataFrame) -> pl.Series | None:
     """The sequence number of the next collective of several stages identifies the step, also on a rank whose capture
     lacks a step. None unless some group's collectives lie between steps only."""
-    placed = profile.collectives.join(profile.ranks.select("rank", "stage"), on="rank")
+    named = profile.collectives.drop_nulls("group")
+    placed = named.join(profile.ranks.select("rank", "stage"), on="rank")
     groups = (
         placed.group_by("group")
         .agg(stages=pl.col("stage").n_unique(), ranks=pl.col("rank").n_unique())
@@ -98,7 +99,7 @@ def _by_collectives(profile: Profile, blocks: pl.DataFrame) -> pl.Series | None:
         .sort("ranks", "group", descending=[True, False])
     )
     for group in groups["group"].head(8):
-        steps = _between(blocks, profile.collectives.filter(pl.col("group") == group))
+        steps = _between(blocks, named.filter(pl.col("group") == group))
         ends = blocks.with_columns(step=steps).filter(pl.col("step") < pl.col("step").max().over("rank"))
         open_ends = ends.group_by("rank", "step").agg(forwards=FORWARDS.sum(), backwards=BACKWARDS.sum())
         if not (open_ends["forwards"] > open_ends["backwards"]).any():

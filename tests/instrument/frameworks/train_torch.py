@@ -1,7 +1,8 @@
-"""torch.distributed.pipelining: SCHEDULE STEPS MICROBATCHES OUT [before|after|profiled].
+"""torch.distributed.pipelining: SCHEDULE STEPS MICROBATCHES OUT [before|after|profiled] [linear|recomputed].
 
 `before` and `after` the import of torch says when the marks are turned on; `profiled`: they go to torch.profiler, which
-writes a trace to OUT, instead of to the stub.
+writes a trace to OUT, instead of to the stub. A stage's module is one linear layer, or two with activations, which
+the backward runs again.
 """
 
 import sys
@@ -18,6 +19,7 @@ if sys.argv[5] != "after":
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+import torch.utils.checkpoint  # noqa: E402
 from torch.distributed.pipelining import PipelineStage  # noqa: E402
 from torch.distributed.pipelining import schedules as s  # noqa: E402
 
@@ -39,7 +41,17 @@ def example(gradient: bool) -> torch.Tensor:
 vee = schedule_name in ("ZBVZeroBubble", "DualPipeV")
 total = world if single else 2 * world
 indices = [rank] if single else [rank, total - 1 - rank if vee else rank + world]
-modules = [torch.nn.Linear(8, 8) for _ in indices]
+
+
+class Recomputed(torch.nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 8), torch.nn.Tanh())
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return torch.utils.checkpoint.checkpoint(super().forward, batch, use_reentrant=False)
+
+
+modules = [Recomputed() if sys.argv[6:] == ["recomputed"] else torch.nn.Linear(8, 8) for _ in indices]
 stages = [
     PipelineStage(m, i, total, torch.device("cpu"), input_args=(example(i > 0),), output_args=(example(True),))
     for m, i in zip(modules, indices, strict=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+import trace_export
 from samples.generators.kineto_trace import Trace
 from samples.generators.pipeline import Block
 from samples.generators.unmarked import Program, write
@@ -48,6 +50,26 @@ def test_blocks_of_an_unmarked_trace_are_exact(tmp_path: Path, name: str, thread
         assert spans(profile) == truth(blocks, rank), rank
         assert set(profile.spans["origin"]) == {"inferred"}
         assert profile.spans["marker"].null_count() == profile.spans.height
+
+
+@pytest.mark.parametrize("name", ["1f1b", "with varying experts", "interleaved"])
+def test_the_same_rules_hold_for_hip_and_rccl(tmp_path: Path, name: str) -> None:
+    blocks = write(tmp_path, replace(PROGRAMS[name], waits=False), rocm=True)
+    for rank in range(PROGRAMS[name].stages):
+        profile = of(tmp_path, rank)
+        assert spans(profile) == truth(blocks, rank), rank
+        assert profile.p2p.height > 0
+
+
+@pytest.mark.parametrize("kineto", [False, True], ids=["nsys", "kineto"])
+def test_on_one_thread_sequence_numbers_tell_forwards_from_backwards(tmp_path: Path, kineto: bool) -> None:
+    blocks = write(tmp_path, Program(one_thread=True, operators=True), kineto=kineto)
+    found = trace_export.load(tmp_path).spans
+    columns = ("rank", "kind", "microbatch", "start_ns", "end_ns")
+    base = Trace.base_ns or 0
+    wanted = [(b.rank, b.kind, b.microbatch, b.start_ns + base, b.end_ns + base) for b in blocks]
+    assert sorted(found.select(columns).rows(), key=str) == sorted(wanted, key=str)
+    assert found["origin"].unique().to_list() == ["inferred"]
 
 
 def test_the_fill_between_two_backwards_of_the_last_stage_is_the_later_ones(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from trace_export.sources.launches.sequence_numbers import OPERATORS, backward_calls, forward_ranges
+from trace_export.sources.launches.sequence_numbers import OPERATORS, backward_calls, forward_ranges, numbered_passes
 from trace_export.sources.launches.threads import ENGINE_NODE, engine_threads
 
 MAIN, ENGINE = 1, 2
@@ -61,6 +61,18 @@ def test_a_forward_begins_with_the_last_operator_of_its_lowest_number() -> None:
     comm = (MAIN, 11, 400, "c10d::send", 8)  # closed by another thread
     found = forward_ranges(operators(*rows, inner, comm), [(6, 8)])
     assert found.rows() == [("F", 10, 35, 0)]
+
+
+def test_a_weight_gradient_extends_the_numbers_of_its_backward() -> None:
+    """A module that is one product: the input gradient does not need the node of the transposed weight, whose number
+    the product's operator has, too."""
+    rows = [
+        (MAIN, 0, 9, "aten::linear", 4), (MAIN, 1, 2, "aten::t", 4), (MAIN, 3, 8, "aten::addmm", 5),
+        *nodes(5, start=100), (MAIN, 200, 205, "aten::detach_", 6), *nodes(5, 4, start=300),
+    ]  # fmt: skip
+    found = numbered_passes(operators(*rows), MAIN, np.zeros(0, np.int64))
+    assert found is not None
+    assert found.sort("start").select("kind", "start", "pair").rows() == [("F", 0, 0), ("B", 100, 0), ("W", 300, 0)]
 
 
 def test_engine_threads_are_those_of_nodes_but_the_one_of_the_operators() -> None:

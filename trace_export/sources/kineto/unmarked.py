@@ -25,9 +25,9 @@ WANTED = Wanted(rf"\w+_runtime|Runtime|\w+_driver|cpu_op|Operator|{DEVICE_CATEGO
 
 _COMMUNICATION = r"^(?:void )?(?:nccl|rccl|msccl)"
 _SENDS = r"(?i)SendRecv|(?:dev)?kernel_?Send"
-_COLLECTIVE = pl.col("Collective name").is_not_null() & ~pl.col("Collective name").str.contains(
-    "^(?i:send|recv|sendrecv|coalesced|batch_isend_irecv)$"
-)
+_GENERIC = r"(?i)Kernel_?Generic"
+"""RCCL's kernel for most operations, which only PyTorch's name of the operation tells apart."""
+_POINT_TO_POINT = "^(?i:send|recv|sendrecv|coalesced|batch_isend_irecv)$"
 _HOST_COPY = r"HtoD|DtoH|HostToDevice|DeviceToHost"
 _BETWEEN_GPUS = "DtoD"
 
@@ -93,12 +93,15 @@ def _number(name: str, none: int | None = None) -> pl.Expr:
 
 
 def _role() -> pl.Expr:
-    name = pl.col("name")
+    name, operation = pl.col("name"), pl.col("Collective name")
     kernel, moves = pl.col("cat") == "kernel", name.str.contains(_COMMUNICATION)
+    between_two = operation.str.contains(_POINT_TO_POINT)
     return (
         pl.when(kernel & ~moves)
         .then(COMPUTE)
-        .when(kernel & name.str.contains(_SENDS) & ~_COLLECTIVE)
+        .when(kernel & name.str.contains(_SENDS) & between_two.fill_null(True))
+        .then(TRANSFER)
+        .when(kernel & name.str.contains(_GENERIC) & between_two.fill_null(False))
         .then(TRANSFER)
         .when(~kernel & name.str.contains(_HOST_COPY))
         .then(COPY)

@@ -12,7 +12,7 @@ import polars as pl
 from trace_export.sources.launches.infer import Passes, Refusal, infer
 from trace_export.sources.launches.pieces import cut_sets, pipeline_transfers
 from trace_export.sources.launches.sequence_numbers import OPERATORS, Numbered, by_numbers
-from trace_export.sources.launches.threads import engine_threads, find_threads
+from trace_export.sources.launches.threads import Threads, calling_thread, engine_threads, find_threads
 from trace_export.sources.launches.work import Ints, Timeline, Work
 
 BLOCKS = {
@@ -21,6 +21,7 @@ BLOCKS = {
 }  # fmt: skip
 """A block that was found: its time on the device, when its first work was launched, its step where that was recorded,
 and `pair` where sequence numbers say it (see model.SPANS)."""
+INTERVAL = {"start": pl.Int64(), "end": pl.Int64()}
 TRANSFERS = {"role": pl.String(), "op": pl.String(), "start": pl.Int64(), "end": pl.Int64()}
 """A kernel that sends, receives or does both, of the pipeline."""
 
@@ -68,7 +69,7 @@ def find_blocks(process: Process) -> Inferred:
         return _nothing("one process runs several GPUs")
     threads = find_threads(work, process.named, engine_threads(operators), process.first_thread)
     if isinstance(threads, str):
-        return _nothing(threads)
+        return _on_one_thread(process, threads)
     begins = np.zeros(0, np.int64) if process.steps is None else process.steps["start"].sort().to_numpy()
     found = infer(work, threads, process.optimizer, begins)
     cuts = next(cut_sets(work, threads.main, found.timeline))
@@ -88,14 +89,34 @@ def find_blocks(process: Process) -> Inferred:
     )
 
 
+def _on_one_thread(process: Process, why: str) -> Inferred:
+    """The blocks of a process whose calling thread runs the backwards, too: by sequence numbers, where they were
+    recorded; `why` nothing else tells them apart."""
+    work, operators = process.work, process.operators
+    main = calling_thread(operators)
+    if main is None:
+        return _nothing(why)
+    timeline = Timeline.of(work, main, frozenset())
+    cuts = next(cut_sets(work, main, timeline))
+    numbered = by_numbers(timeline, operators, Threads(main, frozenset()), cuts, _recorded_optimizers(process))
+    if numbered is None:
+        return _nothing(why)
+    blocks = _with_steps(_numbered_blocks(timeline, numbered), process.steps)
+    return Inferred(blocks, _transfers(work, main), numbered=True, device=min(process.devices, default=None))
+
+
 def _optimizers(process: Process, found: Passes) -> pl.DataFrame:
     """start and end (CPU time) of each optimizer: of its range, else of what was launched."""
-    if process.optimizer is not None and len(process.optimizer):
-        rows = process.optimizer.tolist()
-    else:
-        launch = found.timeline.launch
-        rows = [(launch[p.begin], launch[p.end - 1]) for p in found.passes if p.kind == "OPT"]
-    return pl.DataFrame(rows, {"start": pl.Int64, "end": pl.Int64}, orient="row")
+    recorded, launch = _recorded_optimizers(process), found.timeline.launch
+    rows = [(launch[p.begin], launch[p.end - 1]) for p in found.passes if p.kind == "OPT"]
+    return pl.DataFrame(rows, INTERVAL, orient="row") if recorded is None else recorded
+
+
+def _recorded_optimizers(process: Process) -> pl.DataFrame | None:
+    """start and end of the ranges of optimizers; None without any."""
+    if process.optimizer is None or not len(process.optimizer):
+        return None
+    return pl.DataFrame(process.optimizer, INTERVAL, orient="row")
 
 
 def _numbered_blocks(timeline: Timeline, numbered: Numbered) -> pl.DataFrame:

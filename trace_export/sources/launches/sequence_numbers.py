@@ -37,26 +37,48 @@ class Numbered(NamedTuple):
 
 
 def by_numbers(
-    timeline: Timeline, operators: pl.DataFrame, threads: Threads, cuts: Cuts, optimizers: pl.DataFrame
+    timeline: Timeline, operators: pl.DataFrame, threads: Threads, cuts: Cuts, optimizers: pl.DataFrame | None
 ) -> Numbered | None:
     """The passes of a process; None where no backward has a number, or no forward with such numbers is there.
 
-    `operators`: schema OPERATORS. `optimizers`: start and end of each optimizer. `cuts`: what lies between passes.
+    `operators`: schema OPERATORS. `optimizers`: start and end of each optimizer; None: its kernels say it. `cuts`: what
+    lies between passes.
+    """
+    passes = numbered_passes(operators, threads.main, timeline.calls)
+    if passes is None:
+        return None
+    updates = _updates(timeline, passes) if optimizers is None else optimizers
+    rest = updates.select(pl.lit("OPT").alias("kind"), "start", "end", pair=pl.lit(None, pl.Int32))
+    anchors = pl.concat([passes, rest]).sort("start", "end")
+    return Numbered(anchors, _assigned(timeline, anchors, cuts))
+
+
+def _updates(timeline: Timeline, passes: pl.DataFrame) -> pl.DataFrame:
+    """start and end of each optimizer: of the updates of parameters between two passes."""
+    launches = timeline.launch[timeline.names.optimizer[timeline.name]]
+    gap = np.searchsorted(passes["start"].sort().to_numpy(), launches)
+    rows = pl.DataFrame({"gap": gap, "at": launches})
+    return rows.group_by("gap").agg(start=pl.col("at").min(), end=pl.col("at").max()).drop("gap")
+
+
+def numbered_passes(operators: pl.DataFrame, main: int, called: Ints) -> pl.DataFrame | None:
+    """The forwards, backwards and weight gradients among `operators` (schema OPERATORS): kind, start, end and pair (see
+    Numbered). None where no backward has a number, or no forward with such numbers is there.
+
+    `main`: the calling thread. `called`: when it called the driver.
     """
     ordered = operators.sort("start", "end", descending=[False, True])
-    calls = backward_calls(ordered, threads.main, timeline.calls)
+    calls = backward_calls(ordered, main, called)
     if calls.is_empty():
         return None
     segments, kinds, homes = _segments(calls)
-    forwards = forward_ranges(ordered.filter(pl.col("thread") == threads.main), segments)
+    forwards = forward_ranges(ordered.filter(pl.col("thread") == main), segments)
     if forwards.is_empty():
         return None
     backwards = _joined(calls, kinds, homes)
     if "W" in kinds:  # without its forward nothing tells a backward from a weight gradient
         backwards = backwards.filter(pl.col("pair").is_in(forwards["pair"].implode()))
-    rest = optimizers.select(pl.lit("OPT").alias("kind"), "start", "end", pair=pl.lit(None, pl.Int32))
-    anchors = pl.concat([forwards, backwards, rest]).sort("start", "end")
-    return Numbered(anchors, _assigned(timeline, anchors, cuts))
+    return pl.concat([forwards, backwards])
 
 
 def backward_calls(operators: pl.DataFrame, main: int, called: Ints) -> pl.DataFrame:
@@ -120,23 +142,30 @@ def _with_inner_numbers(nodes: pl.DataFrame, operators: pl.DataFrame) -> pl.Data
 
 def _segments(calls: pl.DataFrame) -> tuple[list[tuple[int, int]], list[str], list[int]]:
     """The intervals of numbers that belong together, in their order; and of each call whether it is a backward (B, the
-    first with such numbers) or a weight gradient (W), and its interval."""
+    first with such numbers) or a weight gradient (W), and its interval.
+
+    Example: calls 5–6, 9–9 and 4–5 are B, B and W, of the intervals 4–6 and 9–9: an input gradient does not need the
+    nodes of the parameters.
+    """
     lows: list[int] = []
-    highs: dict[int, int] = {}
+    highs: list[int] = []
+    made: list[int] = []
     kinds, first = [], []
     for low, high in calls.select("low", "high").iter_rows():
         at = bisect_right(lows, high) - 1
-        if at >= 0 and highs[lows[at]] >= low:
-            kinds.append("W")
-            first.append(lows[at])
-            highs[lows[at]] = max(highs[lows[at]], high)
+        again = at >= 0 and highs[at] >= low
+        if again:
+            lows[at] = min(lows[at], max(low, highs[at - 1] + 1 if at else low))
+            highs[at] = max(highs[at], high)
         else:
-            lows.insert(at + 1, low)
-            highs[low] = high
-            kinds.append("B")
-            first.append(low)
-    number = {low: n for n, low in enumerate(lows)}
-    return [(low, highs[low]) for low in lows], kinds, [number[low] for low in first]
+            at += 1
+            lows.insert(at, low)
+            highs.insert(at, high)
+            made.insert(at, len(made))
+        kinds.append("W" if again else "B")
+        first.append(made[at])
+    number = {which: n for n, which in enumerate(made)}
+    return list(zip(lows, highs, strict=True)), kinds, [number[which] for which in first]
 
 
 def forward_ranges(operators: pl.DataFrame, segments: list[tuple[int, int]]) -> pl.DataFrame:

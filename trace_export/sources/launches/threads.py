@@ -81,9 +81,13 @@ def _whole_graph(work: Work, rows: Ints) -> str:
 
 
 def engine_threads(operators: pl.DataFrame) -> frozenset[int]:
-    """The threads among `operators` (thread, name, seq) that executed nodes of the autograd engine, but the one that
-    recorded most numbered operators: some nodes run on the calling thread."""
-    node = pl.col("name").str.starts_with(ENGINE_NODE)
+    """The threads among `operators` (thread, name, seq) that executed nodes of the autograd engine, but the calling
+    one: some nodes run there."""
+    nodes = operators.filter(pl.col("name").str.starts_with(ENGINE_NODE))
+    return frozenset(nodes["thread"].unique()) - {calling_thread(operators)}
+
+
+def calling_thread(operators: pl.DataFrame) -> int | None:
+    """The thread that recorded most numbered operators."""
     numbered = operators.filter(~pl.col("name").str.starts_with("autograd") & pl.col("seq").is_not_null())
-    main = numbered["thread"].value_counts(sort=True)["thread"].first()
-    return frozenset(operators.filter(node)["thread"].unique()) - {main}
+    return numbered["thread"].value_counts(sort=True)["thread"].first()  # type: ignore[return-value]
