@@ -180,6 +180,16 @@ def test_tables_and_json() -> None:
     assert {t.title: t.note for t in result.tables()}["Slow ranks"].startswith("cannot be found")
 
 
+def test_every_table_says_that_its_blocks_are_inferred() -> None:
+    plain = concluded(simulate(schedule("1f1b", 4, 8), Costs(10 * MS, 20 * MS)))
+    inferred = pl.when(pl.col("rank") < 2).then(pl.lit("inferred")).otherwise("origin").alias("origin")
+    mixed = replace(plain, spans=plain.spans.with_columns(inferred))
+    whole = replace(plain, spans=plain.spans.with_columns(origin=pl.lit("inferred")))
+    ends = [{t.note.rpartition("from ")[2] for t in report(p).tables() if t.frame.height} for p in (mixed, whole)]
+    assert ends == [{"blocks of which 50% are inferred"}, {"inferred blocks"}]
+    assert not [t for t in report(plain).tables() if "inferred" in t.note]
+
+
 @pytest.mark.parametrize("steps", [1, 2])
 def test_runs_without_a_schedule_still_have_bubbles(steps: int) -> None:
     one = simulate(schedule("1f1b", 2, 4), Costs(10, 20))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import orjson
 import polars as pl
@@ -88,7 +88,12 @@ class Report:
     def tables(self) -> list[ReportTable]:
         """The report as people read it, worst rows first."""
         made = tables(self)
-        return [*made[:2], *step_time_tables(self.time), *made[2:]] if made else []
+        sections = [*made[:2], *step_time_tables(self.time), *made[2:]] if made else []
+        return [_marked(table, self._inferred()) for table in sections]
+
+    def _inferred(self) -> float:
+        """The share of the blocks, and so of what rests on them, that was inferred and not recorded."""
+        return next((s.facts["blocks_inferred"] for s in self.verdict if s.code == "certainty"), 0.0)
 
     def markdown(self, name: str) -> str:
         """The report as a Markdown document; `name` is that of the run."""
@@ -141,6 +146,14 @@ def report(profile: Profile, time: StepTime | None = None, measured: Bubbles | N
         started_ns=_started(profile, steps),
         notes=profile.notes,
     )
+
+
+def _marked(table: ReportTable, inferred: float) -> ReportTable:
+    """A table, whose note says that its figures rest on inferred blocks, if they do."""
+    if not inferred or table.frame.is_empty():
+        return table
+    how = "inferred blocks" if inferred == 1 else f"blocks of which {inferred:.0%} are inferred"
+    return replace(table, note="; ".join(filter(None, [table.note, f"from {how}"])))
 
 
 def _hosts(profile: Profile) -> list[str]:

@@ -142,7 +142,9 @@ def _origins(places: pl.DataFrame, inferred: stages_from_work.Inference | None) 
     remedy = "if wrong, give --pp, --tp and --dp"
     origins = places["origin"]
     if inferred is not None and (count := (origins == "inferred").sum()):
-        text = f"stages of {_ranks(int(count))} inferred from {inferred.how}; {remedy}"
+        alone = len(places) > 1 and (places["stage"] == 0).all()
+        one = "all of them are one stage, so nothing is pipelined; " if alone else ""
+        text = f"stages of {_ranks(int(count))} inferred from {inferred.how}; {one}{remedy}"
         notes.append(Note("stages-inferred", "note", text))
         if absent := _above(places["rank"]) - len(places):
             in_order = (places["stage"] == places["rank"]).all()

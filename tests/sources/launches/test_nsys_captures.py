@@ -64,6 +64,19 @@ def test_blocks_of_an_unmarked_capture_are_exact(tmp_path: Path, name: str, thre
     assert note.count == len(blocks)
 
 
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (Program(), "separated by transfers between them"),
+        (Program(host_transfers=True), "separated by waits of the host between them, for want of transfers"),
+    ],
+)
+def test_a_note_says_what_separates_the_passes(tmp_path: Path, program: Program, words: str) -> None:
+    write(tmp_path, program)
+    (note,) = [note for note in of(tmp_path).notes if note.code == "blocks-inferred"]
+    assert words in note.text
+
+
 def test_weight_gradients_of_the_calling_thread_are_products_after_the_first_backward(tmp_path: Path) -> None:
     blocks = write(tmp_path, Program(schedule="zb-h1"))
     found = spans(of(tmp_path))

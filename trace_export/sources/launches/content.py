@@ -13,6 +13,13 @@ from trace_export.sources.launches.process import Inferred
 from trace_export.sources.ranges.profile import Content
 
 BY_THREADS = "blocks inferred from the threads that launched their kernels, because no pass is named"
+SEPARATED = {
+    "transfers": "transfers between them",
+    "waits": "waits of the host between them, for want of transfers",
+    "copies": "copies between them, for want of transfers",
+    "none": "their repetition alone",
+}
+"""What separates one pass from the next, the most certain first."""
 BY_NUMBERS = "blocks inferred from operators' sequence numbers, because no pass is named"
 
 
@@ -33,7 +40,9 @@ def content(path: Path, found: Mapping[int, Inferred]) -> Content:
 
 def _notes(path: Path, found: Mapping[int, Inferred], blocks: int) -> list[Note]:
     numbered = any(one.numbered for one in found.values())
-    notes = [Note("blocks-inferred", "note", BY_NUMBERS if numbered else BY_THREADS, str(path), blocks)]
+    kinds = {one.evidence for one in found.values() if one.evidence}
+    by_threads = f"{BY_THREADS}; passes are separated by {', or '.join(SEPARATED[k] for k in SEPARATED if k in kinds)}"
+    notes = [Note("blocks-inferred", "note", BY_NUMBERS if numbered else by_threads, str(path), blocks)]
     if differing := sum(one.differs for one in found.values()):
         text = "sequence numbers and the order of launches give different numbers of forwards; the former were used"
         notes.append(Note("forwards-differ", "warning", text, str(path), differing))

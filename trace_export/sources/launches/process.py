@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.sources.launches.infer import Passes, Refusal, infer
-from trace_export.sources.launches.pieces import cut_sets, pipeline_transfers
+from trace_export.sources.launches.pieces import Evidence, cut_sets, pipeline_transfers
 from trace_export.sources.launches.sequence_numbers import OPERATORS, Numbered, by_numbers
 from trace_export.sources.launches.threads import Threads, calling_thread, engine_threads, find_threads
 from trace_export.sources.launches.work import Ints, Timeline, Work
@@ -57,6 +57,7 @@ class Inferred(NamedTuple):
     impossible: str = ""
     numbered: bool = False
     differs: bool = False
+    evidence: Evidence | None = None
     device: int | None = None
 
 
@@ -85,6 +86,7 @@ def find_blocks(process: Process) -> Inferred:
         refused=tuple(found.refused) if numbered is None else (),
         numbered=numbered is not None,
         differs=not found.refused and in_blocks != forwards,
+        evidence=found.evidence if numbered is None else None,
         device=min(process.devices, default=None),
     )
 
