@@ -48,6 +48,7 @@ def load(
     follow_links: bool = False,
     ranks: NumberSet = None,
     replica: NumberSet = None,
+    cache: str | PathLike[str] | None = None,
     steps: NumberSet = None,
     stages: NumberSet = None,
     window: str | Window | None = None,
@@ -71,8 +72,8 @@ def load(
 
     What to read: `family` is one format, called as its command is (None: whatever is there), `devices` the
     local worker indexes on each machine, `ranks` global ranks, `replica` data-parallel copies of the pipeline, whose
-    ranks alone are opened; `multi_machine` demands a folder for each machine.
-    `follow_links` also searches folders outside `log_dir` that links in it lead to.
+    sources alone are read (`cache`: a folder that keeps where they are, for the next time); `multi_machine` demands a
+    folder for each machine. `follow_links` also searches folders outside `log_dir` that links in it lead to.
     `steps`, `stages`, `window` as in `Run.select`. Sets of numbers are "2-4,7", a number, a range or a list.
     How to read it: `pp`, `tp`, `dp`, `cp` are the sizes of the run where the data do not have them, `declared` what
     else is known of it. `host_ranges` takes CPU-side ranges where the default is device time. `markers` are rules
@@ -94,18 +95,20 @@ def load(
         jobs=jobs, scheduler=scheduler, at=at,
     )  # fmt: skip
     report = arguments.progress(progress, "progress", silent)
-    wanted = _narrowed(requests.Request(source), replica, report)
+    wanted = _narrowed(requests.Request(source), replica, cache, report)
     return replace(requests.load(wanted.source, report, wanted.located), _selection=part)
 
 
-def _narrowed(wanted: requests.Request, replica: object, progress: Progress) -> requests.Request:
+def _narrowed(wanted: requests.Request, replica: object, cache: object, progress: Progress) -> requests.Request:
     """The request, of some replicas only where these are given."""
-    numbers = arguments.numbers(replica, "replica")
+    numbers, folder = arguments.numbers(replica, "replica"), arguments.path_or_none(cache, "cache")
     if numbers is None:
+        if folder is not None:
+            raise UsageError("keeps where the replicas are", "give it together with replica", parameter="cache")
         return wanted
     from trace_export.scale.replicas import replica_request
 
-    return replica_request(wanted, numbers, progress)
+    return replica_request(wanted, numbers, folder, progress)
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,7 @@ def export(
     follow_links: bool = False,
     ranks: NumberSet = None,
     replica: NumberSet = None,
+    cache: str | PathLike[str] | None = None,
     steps: NumberSet = None,
     stages: NumberSet = None,
     window: str | Window | None = None,
@@ -178,7 +182,7 @@ def export(
     )  # fmt: skip
     step_table, tick = _step_table(step_task_info, in_place, source), arguments.progress(progress, "progress", silent)
     wanted = requests.Request(source, align_options(align, offsets_ns, max_error_ns), selection(steps, stages, window))
-    wanted = _narrowed(wanted, replica, tick)
+    wanted = _narrowed(wanted, replica, cache, tick)
     run, files = requests.export(wanted, output, step_table, force=arguments.flag(force, "force"), progress=tick)
     return Exported(run, tuple(files))
 
@@ -215,6 +219,7 @@ def report(
     follow_links: bool = False,
     ranks: NumberSet = None,
     replica: NumberSet = None,
+    cache: str | PathLike[str] | None = None,
     steps: NumberSet = None,
     stages: NumberSet = None,
     window: str | Window | None = None,
@@ -254,7 +259,7 @@ def report(
             raise UsageError("html and heat_map are two files", "ask for one of them", parameter="heat_map")
         page = heat_map_path(out, source.log_dir, arguments.choice(heat_map, "heat_map", HeatMapFormat))
     wanted = requests.Request(source, align_options(align, offsets_ns, max_error_ns), selection(steps, stages, window))
-    wanted = _narrowed(wanted, replica, tick)
+    wanted = _narrowed(wanted, replica, cache, tick)
     from trace_export.scale.requests import beside_report
 
     run, files = requests.report(wanted, page, beside_report, force=arguments.flag(force, "force"), progress=tick)
@@ -275,6 +280,7 @@ def overview(
     formats: str | Sequence[OverviewFormat] = "html",
     *,
     traces: bool = False,
+    cache: str | PathLike[str] | None = None,
     force: bool = False,
     family: str | None = None,
     follow_links: bool = False,
@@ -296,9 +302,10 @@ def overview(
     is compared. See `trace_export.Overview`.
 
     `path`: the folder of the `formats` (html, parquet), or the page; None: the folder that was read. `traces` adds
-    those of the replica that is most like the others and of those that have exceptions, in the folder traces. Of
-    `ranks` the replicas with one of them are read. Other parameters as in `load`. Raises UsageError,
-    NothingToExportError where no replica can be read or the number of stages is not known, OutputError.
+    those of the replica that is most like the others and of those that have exceptions, in the folder traces. `cache`
+    is a folder that keeps where the ranks are. Of `ranks` the replicas with one of them are read. Other parameters as
+    in `load`. Raises UsageError, NothingToExportError where no replica can be read or the number of stages is not
+    known, OutputError.
     """
     from trace_export.scale import requests as overviews
 
@@ -311,6 +318,7 @@ def overview(
         arguments.choices(formats, "formats", OverviewFormat),
         arguments.path_or_none(path, "path"),
         arguments.flag(traces, "traces"),
+        arguments.path_or_none(cache, "cache"),
     )
     found, files = overviews.overview(
         wanted,

@@ -76,9 +76,9 @@ LOADING: dict[str, Case] = {
 PART = {"steps", "stages", "window", "align", "offsets_ns", "max_error_ns"}
 READING = LOADING.keys() - PART
 """Parameters of `requests.load`, which `export`, `report` and `compare` share: their effect is shown for `export`."""
-REMOTE = {"scheduler", "at", "columns"}
+REMOTE = {"scheduler", "at", "columns", "cache"}
 """They need a cluster, `test_a_cluster_is_asked_for_alike` and tests/workers; or a table of another tool,
-tests/sources/spans."""
+tests/sources/spans; the cache is tested in tests/scale."""
 EXPORT = LOADING | {
     "formats": Case(["--format", "csv,svg"], {"formats": ["csv", "svg"]}),
     "path": Case(["--format", "csv", "--out", "{out}/table.csv"], {"path": "{out}/table.csv"}, with_out=False),

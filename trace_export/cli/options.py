@@ -107,6 +107,14 @@ MultiMachine = Annotated[
     ),
 ]
 Steps = Annotated[str, typer.Option(help="Steps to draw: 2-4 or all.", metavar="LIST")]
+Cache = Annotated[
+    Path | None,
+    typer.Option(
+        help="Keep in this folder where the ranks of the replicas are; the next look opens only what it needs.",
+        metavar="DIR",
+        show_default=False,
+    ),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Print details too, such as what a sound run had inferred.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
@@ -144,6 +152,7 @@ class Source:
             help="Data-parallel copies of the pipeline, of which only the sources are opened.", metavar="LIST"
         ),
     ] = "all"
+    cache: Cache = None
     steps: Steps = "all"
     stages: Stages = "all"
     window: Time = None
@@ -365,7 +374,7 @@ PANELS = {
         "dp",
         "cp",
     ),
-    "Selection": ("devices", "ranks", "replica", "steps", "stages", "window"),
+    "Selection": ("devices", "ranks", "replica", "cache", "steps", "stages", "window"),
     "Clocks": ("align", "offsets_ns", "max_error_ns"),
     "Workers": ("jobs", "scheduler", "at"),
     "Output": tuple(field.name for field in fields(Drawing)),

@@ -36,6 +36,7 @@ def overview(
             "--traces", help="Also write the traces of the most typical replica and of those that have exceptions."
         ),
     ] = False,
+    cache: opt.Cache = None,
     force: opt.Force = False,
     follow_links: opt.FollowLinks = False,
     ranks: Annotated[
@@ -69,7 +70,7 @@ def overview(
     from trace_export import api
     from trace_export.scale import words
 
-    how: dict[str, Any] = {"infer": infer, "jobs": jobs, "scheduler": scheduler}
+    how: dict[str, Any] = {"infer": infer, "jobs": jobs, "scheduler": scheduler, "cache": cache}
     with terminal.progress(printing) as progress:
         done = api.overview(
             opt.one_folder(folder, log_dir), path, formats,

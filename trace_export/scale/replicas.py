@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from trace_export.errors import TraceExportError, UsageError
+from trace_export.scale import catalogue
 from trace_export.scale.places import SIZES, Places, find_places, ranks_of
 from trace_export.selection import Numbers
 from trace_export.workers import local
@@ -70,15 +72,30 @@ def of_replicas(wanted: Request, replicas: Numbers, placed: Placed) -> Request:
         read=replace(options.read, ranks=ranks),
     )
     sources = [placed.located.sources[index] for index in chosen["source"].unique().sort()]
-    return replace(wanted, source=alone, located=narrowed(placed.located, alone, sources))
+    notes = placed.located.notes + placed.places.notes
+    located = replace(placed.located, notes=notes, failures=tuple(placed.failures))
+    return replace(wanted, source=alone, located=narrowed(located, sources))
 
 
-def replica_request(wanted: Request, replicas: Numbers | None, progress: Progress = silent) -> Request:
-    """The request, or where `replicas` are given, that for them alone."""
-    if replicas is None:
-        return wanted
-    located = locate(all_ranks(wanted.source))
-    return of_replicas(wanted, replicas, place(wanted.source, located, progress))
+def replica_request(
+    wanted: Request, replicas: Numbers, cache: Path | None = None, progress: Progress = silent
+) -> Request:
+    """The request for some replicas alone. `cache` as for `look`."""
+    return of_replicas(wanted, replicas, look(wanted.source, cache, progress))
+
+
+def look(options: LoadOptions, cache: Path | None, progress: Progress = silent) -> Placed:
+    """What lies in the folder of the options, and where its ranks are; from the `cache` where an earlier look kept it
+    there and nothing has changed since. Raises as `reading.locate` and `place` do."""
+    whole = all_ranks(options)
+    if cache is not None:
+        catalogue.check(cache, whole)
+        if (known := catalogue.load(cache, whole)) is not None:
+            return Placed(*known, [])
+    placed = place(options, locate(whole), progress)
+    if cache is not None and not placed.failures:
+        catalogue.store(cache, whole, placed.located, placed.places)
+    return placed
 
 
 def run_everywhere(

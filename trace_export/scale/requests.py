@@ -11,11 +11,10 @@ from trace_export.errors import path_text
 from trace_export.scale import files
 from trace_export.scale.build import Overview, of_profile
 from trace_export.scale.build import overview as build
-from trace_export.scale.replicas import Placed, all_ranks, of_replicas, place
+from trace_export.scale.replicas import Placed, look, of_replicas
 from trace_export.selection import Numbers
 from trace_export.workflow import requests
 from trace_export.workflow.progress import Progress, silent
-from trace_export.workflow.reading import locate
 from trace_export.workflow.render import WriteOptions
 from trace_export.workflow.requests import Request
 from trace_export.workflow.run import Run
@@ -30,23 +29,24 @@ MOST_TRACES = 24
 
 @dataclass(frozen=True)
 class OverviewOptions:
-    """What to write: `formats` to `out`, a folder or the page; `traces`: those of the replicas that differ, too."""
+    """What to write: `formats` to `out`, a folder or the page; `traces`: those of the replicas that differ, too.
+    `cache`: where to keep what was found, see `replicas.look`."""
 
     formats: Sequence[OverviewFormat]
     out: Path | None
     traces: bool = False
+    cache: Path | None = None
 
 
 def overview(
     wanted: Request, output: OverviewOptions, *, force: bool = False, progress: Progress = silent
 ) -> tuple[Overview, list[Path]]:
-    """An overview, and its files. Raises UsageError before anything is read if one of them may not be replaced;
+    """An overview, and its files. Raises UsageError before any block is read if one of them may not be replaced;
     NothingToExportError, OutputError."""
     log_dir = wanted.source.log_dir
-    located = locate(all_ranks(wanted.source))
-    with Outputs([*located.inputs, *wanted.clocks.inputs], force=force) as outputs:
+    placed = look(wanted.source, output.cache, progress)
+    with Outputs([*placed.located.inputs, *wanted.clocks.inputs], force=force) as outputs:
         outputs.check(files.planned(output.formats, output.out, log_dir))
-        placed = place(wanted.source, located, progress)
         found = build(wanted.source, wanted.clocks, wanted.part, placed, progress)
         traces = (
             _traces(found, wanted, placed, output_folder(_folder(output.out), log_dir), force) if output.traces else {}

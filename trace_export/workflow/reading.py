@@ -95,9 +95,9 @@ def locate(options: LoadOptions) -> Located:
     return Located(sources, (*found.notes, *notes), failures, (*_files(found.sources), *option_files(options)))
 
 
-def narrowed(located: Located, options: LoadOptions, sources: Sequence[Source]) -> Located:
-    """`located` with some of its sources only."""
-    return replace(located, sources=sources, inputs=(*_files(sources), *option_files(options)))
+def narrowed(located: Located, sources: Sequence[Source]) -> Located:
+    """`located` with some of its sources only; the files of the others stay inputs, which nothing replaces."""
+    return replace(located, sources=sources, inputs=tuple(dict.fromkeys((*located.inputs, *_files(sources)))))
 
 
 def _files(sources: Sequence[Source]) -> list[Path]:

@@ -1,0 +1,126 @@
+"""What was found in a folder, kept in a file, so that a second look opens only what is asked for.
+
+The file holds for each source where it is, its size and its time of change, and the place of each of its ranks. It
+counts as long as no folder below the log_dir has changed, nor a source whose ranks are not told by its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import asdict, astuple
+from itertools import starmap
+from pathlib import Path
+from typing import Any
+
+import orjson
+import polars as pl
+
+from trace_export.errors import UsageError
+from trace_export.files import is_file, real_path
+from trace_export.model import INT, TEXT, TIME, Declared, Note, Schema
+from trace_export.scale.places import PLACES, Places
+from trace_export.sources.folders import walk
+from trace_export.sources.source import Source
+from trace_export.workers.identity import identity
+from trace_export.workflow.reading import LoadOptions, Located, option_files
+from trace_export.writers import mark
+from trace_export.writers.outputs import Outputs
+
+NAME = ".trace_export_index.parquet"
+_SOURCES: Schema = {
+    "kind": TEXT, "path": TEXT, "host": TEXT, "machine": INT, "own_rank": INT, "rank_origin": TEXT, "device": INT,
+    "local_rank": INT, "ranks_per_machine": INT, "machine_name": TEXT, "size": TIME, "changed_ns": TIME,
+}  # fmt: skip
+"""The fields of a source (its rank as `own_rank`), and what its file was like."""
+
+
+def load(cache: Path, options: LoadOptions) -> tuple[Located, Places] | None:
+    """What an earlier look with the same options found, or None where there is none or it is out of date."""
+    path = cache / NAME
+    if not is_file(path):
+        return None
+    try:
+        facts = {name: orjson.loads(text) for name, text in _metadata(path).items()}
+        if facts["key"] != _key(options) or facts["folders"] != _folders(options):
+            return None
+        table = pl.read_parquet(path)
+        first = table.unique("source", keep="first", maintain_order=True).sort("source")
+        sources = [_source(row) for row in first.iter_rows(named=True)]
+    except (pl.exceptions.PolarsError, orjson.JSONDecodeError, KeyError, TypeError, OSError):
+        return None  # of another version, or damaged: then it is written anew
+    rows = zip(sources, first.select("size", "changed_ns").iter_rows(), strict=True)
+    if any(source.rank is None and _state(source.path) != state for source, state in rows):
+        return None
+    notes, how = (tuple(starmap(Note, facts[name])) for name in ("notes", "how"))
+    files = (*(source.path for source in sources), *option_files(options), path)
+    places = Places(table.select(PLACES.keys()), Declared(**facts["declared"]), how)
+    return Located(sources, notes, (), files), places
+
+
+def store(cache: Path, options: LoadOptions, located: Located, places: Places) -> None:
+    """Keeps what was found. Raises OutputError, UsageError."""
+    rows = [(number, *_row(source)) for number, source in enumerate(located.sources)]
+    sources = pl.DataFrame(rows, {"source": pl.UInt32(), **_SOURCES}, orient="row")
+    table = sources.join(places.table, on="source", maintain_order="right").sort("rank", "source")
+    facts: dict[str, Any] = {
+        "key": _key(options), "folders": _folders(options), "declared": asdict(places.declared),
+        "notes": [astuple(note) for note in located.notes], "how": [astuple(note) for note in places.notes],
+    }  # fmt: skip
+    texts = {name: orjson.dumps(fact).decode() for name, fact in facts.items()}
+    with Outputs(located.inputs).file(cache / NAME) as temporary:
+        table.write_parquet(temporary, metadata={**texts, **mark.PARQUET_METADATA})
+
+
+def check(cache: Path, options: LoadOptions) -> None:
+    """Raises UsageError where the cache would lie beside the profiles."""
+    if real_path(cache).is_relative_to(real_path(options.log_dir)):
+        what = f"{cache} lies in the folder of the profiles"
+        raise UsageError(what, "name a folder outside it", parameter="cache")
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    found = pl.read_parquet_metadata(path)
+    return {name: found[name] for name in ("key", "folders", "declared", "notes", "how")}
+
+
+def _key(options: LoadOptions) -> str:
+    """By what the sources were found and placed, in which code."""
+    read = options.read
+    asked = (
+        str(real_path(options.log_dir)), [str(file) for file in options.files], options.family, options.follow_links,
+        read.host_ranges, list(read.markers), read.infer, asdict(options.declared), identity().code,
+    )  # fmt: skip
+    return _digest([orjson.dumps(asked)])
+
+
+def _folders(options: LoadOptions) -> str:
+    """All folders below the log_dir, and when each was changed: an entry that comes or goes changes its folder."""
+    folders, _ = walk(options.log_dir, follow_links=options.follow_links)
+    return _digest(f"{folder.path}\0{folder.path.stat().st_mtime_ns}\n".encode() for folder in folders)
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _state(path: Path) -> tuple[int | None, int | None]:
+    """Size and time of change; None where there is no such file any more."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None, None
+    return status.st_size, status.st_mtime_ns
+
+
+def _row(source: Source) -> tuple[object, ...]:
+    own = [getattr(source, "rank" if name == "own_rank" else name) for name in list(_SOURCES)[:-2]]
+    return (*(str(value) if isinstance(value, Path) else value for value in own), *_state(source.path))
+
+
+def _source(row: dict[str, Any]) -> Source:
+    given = {name: row[name] for name in list(_SOURCES)[:-2] if name not in ("own_rank", "path")}
+    return Source(path=Path(row["path"]), rank=row["own_rank"], **given)
