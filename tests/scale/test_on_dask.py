@@ -1,0 +1,73 @@
+"""Overviews on a Dask cluster: the same bytes as here, also when a worker dies at any moment."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import trace_export
+from tests.support.dask_cluster import DaskCluster, dask_cluster
+from tests.support.many_ranks import ManyRanks, write
+
+pytest.importorskip("distributed")
+
+RUN = ManyRanks(stages=4, tensor=8, replicas=12, microbatches=4, steps=1)
+"""Each part has four replicas."""
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("many")
+    write(folder, RUN)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
+    with dask_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def here(logs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files that local processes write."""
+    return written(logs, tmp_path_factory.mktemp("here"))
+
+
+def written(logs: Path, out: Path, scheduler: str | None = None, progress: object = None) -> dict[str, bytes]:
+    done = trace_export.overview(
+        logs, out, ["html", "parquet"], scheduler=scheduler, jobs=None if scheduler else 1, progress=progress,  # type: ignore[arg-type]
+    )  # fmt: skip
+    assert done.overview.unread == 0
+    return {path.name: path.read_bytes() for path in done.files}
+
+
+def killing(cluster: DaskCluster, what: str, moment: int) -> Callable[[str, int, int], None]:
+    """Kills the worker `left` when so many of the items that `what` counts are done."""
+
+    def report(doing: str, done: int, total: int) -> None:
+        if doing == what and done == moment and "left" in cluster.workers:
+            cluster.workers["left"].send_signal(signal.SIGKILL)
+
+    return report
+
+
+def test_the_cluster_writes_the_same_bytes(
+    logs: Path, cluster: DaskCluster, here: dict[str, bytes], tmp_path: Path
+) -> None:
+    cluster.make_whole("left", "right")
+    assert written(logs, tmp_path, cluster.address) == here
+
+
+@pytest.mark.parametrize(
+    ("what", "moment"), [("looking for ranks", 20), ("reading replicas", 0), ("reading replicas", 1)]
+)
+def test_a_worker_that_dies_changes_no_byte(
+    logs: Path, cluster: DaskCluster, here: dict[str, bytes], tmp_path: Path, what: str, moment: int
+) -> None:
+    cluster.make_whole("left", "right")
+    assert written(logs, tmp_path, cluster.address, killing(cluster, what, moment)) == here
+    assert cluster.workers["left"].wait() == -signal.SIGKILL
