@@ -19,6 +19,7 @@ from samples.generators import kineto as generate_kineto
 from samples.generators import nsys as generate_nsys
 from samples.generators import paddle as generate_paddle
 from samples.generators.operation_table import Job as Operations
+from tests.support.many_ranks import ManyRanks, write
 from trace_export import load
 
 Rows = list[Any]
@@ -70,6 +71,10 @@ def _operations(folder: Path, seed: int) -> None:
     Operations(stages=3, microbatches=4, replicas=1, steps=(0, 1, 2)).write(folder)
 
 
+def _span_tables(folder: Path, seed: int) -> None:
+    write(folder, ManyRanks(stages=3, tensor=1, replicas=1, microbatches=4, steps=3, seed=seed))
+
+
 RUNS: dict[str, tuple[Callable[[Path, int], None], str]] = {
     "paddle": (_paddle, "workerlog.*"),
     "paddle_dygraph": (_dygraph, "profile_record_tmp_file_for_rank_*"),
@@ -80,6 +85,7 @@ RUNS: dict[str, tuple[Callable[[Path, int], None], str]] = {
     "ascend, kernels": (_text, "kernel_details.csv"),
     "mindspore": (_mindspore, "trace_view.json"),
     "operation_table": (_operations, "trace-made.parquet"),
+    "span_table": (_span_tables, "*.spans.parquet"),
     "parquet": (_table, "spans.parquet"),
     "csv": (_csv, "spans.csv"),
 }

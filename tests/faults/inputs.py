@@ -14,6 +14,7 @@ from samples.generators import paddle as generate_paddle
 from samples.generators import rocpd as generate_rocpd
 from samples.generators.kineto_trace import Trace
 from samples.generators.operation_table import Job
+from tests.support.many_ranks import ManyRanks, write
 from trace_export.sources.find import find
 from trace_export.sources.source import Source
 
@@ -111,6 +112,12 @@ def _megascan(folder: Path) -> None:
     (folder / "iter0.json").write_text(json.dumps(events))
 
 
+def _span_table(folder: Path) -> None:
+    write(folder, ManyRanks(stages=1, tensor=2, replicas=1, microbatches=2, steps=2))
+    (folder / "node00000" / "blocks.spans.parquet").rename(folder / "node0.spans.parquet")
+    (folder / "node00000").rmdir()
+
+
 INPUTS = {
     "paddle": Input(_paddle, ("workerlog.0", "envlog.0")),
     "paddle_dygraph": Input(_dygraph, ("profile_record_tmp_file_for_rank_0",)),
@@ -119,6 +126,7 @@ INPUTS = {
     "kineto": Input(_kineto, ("one.pt.trace.json",)),
     "ascend": Input(_ascend, ("ascend_pytorch_profiler_0.db", "profiler_info_0.json")),
     "operation_table": Input(_operations, ("trace-made.parquet",)),
+    "span_table": Input(_span_table, ("node0.spans.parquet",)),
     "primus": Input(_primus, ("pp_rank_0.json", "config.json")),
     "megascan": Input(_megascan, ("iter0.json",)),
     "mindspore": Input(

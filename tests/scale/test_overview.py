@@ -14,6 +14,11 @@ from samples.generators.paddle import Job, write_logs
 from tests.support.command import command
 from tests.support.many_ranks import ManyRanks, write
 from trace_export.analysis.bubbles import Bubbles
+from trace_export.scale.measure import Task, read_part
+from trace_export.scale.parts import Part
+from trace_export.scale.places import PLACES
+from trace_export.selection import Selection
+from trace_export.sources.source import ReadOptions, Source
 
 SMALL = ManyRanks(stages=4, tensor=2, replicas=16, microbatches=8)
 
@@ -63,6 +68,8 @@ def test_a_replica_of_which_every_rank_is_slow_is_named_instead_of_its_ranks(tmp
     assert found.replicas.filter(pl.col("cohort") == 1)["replica"].to_list() == [3]
 
 
+PLACED = pl.DataFrame([(0, 0, 0, 0, 0, 0, "recorded"), (0, 1, 1, 0, 0, 0, "recorded")], PLACES, orient="row")
+"""Two of the ranks of a source."""
 JOBS = {
     "tensor and data parallel": Job(2, 6, tensor=2, data=4, machines=2, clock_errors_us=(0, 3_000)),
     "one replica": Job(4, 8, machines=2, clock_errors_us=(0, 3_000)),
@@ -136,6 +143,16 @@ def test_json_has_the_figures_of_the_tables(planted: tuple[Path, ManyRanks], tmp
     assert document["verdict"][0] == (
         "1 replica with other settings, 7 slow ranks, 2 slow links and 1 host with a drifting clock."
     )
+
+
+def test_a_source_with_other_ranks_than_its_name_tells_is_an_error(tmp_path: Path) -> None:
+    """Their stages are not known, and they would be counted for replicas that they are not of."""
+    write_logs(tmp_path / "logs", JOBS["one replica"])
+    trace_export.export(tmp_path / "logs", tmp_path / "a.spans.parquet", "parquet")
+    part = Part(0, (Source("span_table", tmp_path / "a.spans.parquet", "a"),), PLACED)
+    profile, failures = read_part(part, Task(ReadOptions(), "none", Selection()))
+    assert profile.ranks["rank"].to_list() == profile.spans["rank"].unique().sort().to_list() == [0, 1]
+    assert [failure.args[1] for failure in failures] == ["holds rank 2, which is not the rank that its name tells"]
 
 
 def test_one_table_is_refused_with_what_to_do(tmp_path: Path) -> None:

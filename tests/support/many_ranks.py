@@ -106,7 +106,8 @@ def write(folder: Path, run: ManyRanks) -> None:
                 dp=pl.lit(replica, pl.Int32), tp="tp", step="step", kind="kind", microbatch="microbatch",
                 start_ns=late[0], end_ns=late[1], group="group", op="op", sequence="sequence",
             )  # fmt: skip
-            written.write_parquet(place / "blocks.spans.parquet")
+            with (place / "blocks.spans.parquet").open("wb") as file:  # which may have a name that is no UTF-8
+                written.write_parquet(file)
 
 
 @dataclass

@@ -51,11 +51,28 @@ def read_part(part: Part, task: Task) -> tuple[Profile, list[TraceExportError]]:
     """
     results = [attempt(lambda source: read(source, task.options), source) for source in part.sources]
     profile, refused = merge(result for result in results if isinstance(result, Profile))
-    failures = [*(r for r in results if isinstance(r, TraceExportError)), *refused]
+    profile, strange = _expected(profile, part)
+    failures = [*(r for r in results if isinstance(r, TraceExportError)), *refused, *strange]
     if profile.spans.is_empty():
         raise failures[0] if failures else NothingToExportError(f"{part.path}: no pipeline block here")
     profile = interpret(stages.place(profile, part.places), Declared())
     return align.align(profile, task.align), failures
+
+
+def _expected(profile: Profile, part: Part) -> tuple[Profile, list[SourceError]]:
+    """The profile without ranks that have no place in the part, and an error for each source that holds one: its name
+    tells other ranks than its content."""
+    strange = profile.ranks.join(part.places, on="rank", how="anti").sort("source", "rank")
+    if strange.is_empty():
+        return profile, []
+    tables = ("ranks", "spans", "p2p", "collectives", "counters")
+    kept = {name: getattr(profile, name).join(strange, on="rank", how="anti", maintain_order="left") for name in tables}
+    first = strange.unique("source", keep="first", maintain_order=True).select("source", "rank")
+    remedy = "give its files the numbers of their ranks, or read it with export"
+    return replace(profile, **kept), [
+        SourceError(Path(source), f"holds rank {rank}, which is not the rank that its name tells", remedy)
+        for source, rank in first.iter_rows()
+    ]
 
 
 def summarise(part: Part, task: Task) -> Summary:

@@ -47,15 +47,18 @@ def missing(found: Overview) -> str:
 
 def sentences(found: Overview) -> list[str]:
     """The answer: what stands out, how long a step is, how alike the replicas are, how sure the clocks are."""
-    return [_exceptions(found), _step(found), _cohorts(found), *_clocks(found)]
+    alike = [_cohorts(found)] if found.replicas.height > 1 else []
+    return [_exceptions(found), _step(found), *alike, *_clocks(found)]
 
 
 def _exceptions(found: Overview) -> str:
     counts = dict(found.exceptions.group_by("kind").len().iter_rows())
     named = [f"{counts[kind]:,} {words[counts[kind] > 1]}" for kind, words in KINDS.items() if kind in counts]
-    return (
-        f"{_listed(named)}." if named else "Nothing stands out: no replica, rank, link or clock differs from its peers."
-    )
+    if named:
+        return f"{_listed(named)}."
+    if found.replicas.height == 1:
+        return "There is one replica, so nothing can be compared; trace-export report says more about it."
+    return "Nothing stands out: no replica, rank, link or clock differs from its peers."
 
 
 def _step(found: Overview) -> str:
@@ -71,7 +74,7 @@ def _step(found: Overview) -> str:
 def _cohorts(found: Overview) -> str:
     sizes = found.replicas.group_by("cohort").len().sort("cohort")["len"].to_list()
     if len(sizes) == 1:
-        return "All replicas behave alike." if found.replicas.height > 1 else "There is one replica."
+        return f"All {found.replicas.height:,} replicas behave alike."
     groups = _count(len(sizes) - 1, "group")
     return f"{sizes[0]:,} of {found.replicas.height:,} replicas behave alike; the others form {groups}."
 
