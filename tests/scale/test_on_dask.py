@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 import trace_export
+from samples.generators.paddle import Job, write_logs
 from tests.support.dask_cluster import DaskCluster, dask_cluster
 from tests.support.many_ranks import ManyRanks, write
 
@@ -71,3 +73,14 @@ def test_a_worker_that_dies_changes_no_byte(
     cluster.make_whole("left", "right")
     assert written(logs, tmp_path, cluster.address, killing(cluster, what, moment)) == here
     assert cluster.workers["left"].wait() == -signal.SIGKILL
+
+
+def test_sizes_that_nobody_gives_are_seen_there(cluster: DaskCluster, tmp_path: Path) -> None:
+    """By the workers: perhaps the profiles cannot be read here."""
+    write_logs(tmp_path / "logs", Job(2, 6, tensor=2, data=4, machines=2, clock_errors_us=(0, 3_000)))
+    cluster.make_whole("left", "right")
+    with mock.patch("trace_export.workers.local.run", side_effect=AssertionError):
+        there = trace_export.overview(tmp_path / "logs", tmp_path / "there", scheduler=cluster.address).overview
+    here = trace_export.overview(tmp_path / "logs", tmp_path / "here", jobs=1).overview
+    assert there.ranks.equals(here.ranks)
+    assert here.replicas["replica"].to_list() == [0, 1, 2, 3]

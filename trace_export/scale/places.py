@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import polars as pl
@@ -16,7 +16,6 @@ from trace_export.sources.merge import merge
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.spans import host_table
-from trace_export.workers.attempt import attempt
 
 OF_RANK: Schema = {"rank": INT, "stage": INT, "dp": INT, "tp": INT, "cp": INT}
 PLACES: Schema = {"source": pl.UInt32(), **OF_RANK, "origin": TEXT}
@@ -49,10 +48,13 @@ def ranks_of(source: Source, options: ReadOptions) -> pl.DataFrame:
 
 
 def find_places(
-    sources: Sequence[Source], ranks: Sequence[pl.DataFrame | TraceExportError], options: ReadOptions, user: Declared
+    sources: Sequence[Source],
+    ranks: Sequence[pl.DataFrame | TraceExportError],
+    read_some: Callable[[Sequence[Source]], Sequence[Profile | TraceExportError]],
+    user: Declared,
 ) -> Places:
     """The places of all `ranks` (of each source what `ranks_of` gave): by the sizes of the user, as recorded, or by
-    the sizes that a sample of the sources records or shows.
+    the sizes that a sample of the sources, which `read_some` reads, records or shows.
 
     Raises NothingToExportError where the sizes are not known, or contradict what is recorded.
     """
@@ -67,7 +69,7 @@ def find_places(
     if recorded and user.pp is None:
         placed = table.with_columns(pl.col("tp", "cp").fill_null(0), origin=pl.lit("recorded"))
         return Places(placed.select(PLACES.keys()), user.or_else(_sizes(placed)))
-    return _by_sizes(table, _Sample.of(sources, table, options), user)
+    return _by_sizes(table, _Sample.of(sources, table, read_some), user)
 
 
 def _sizes(placed: pl.DataFrame) -> Declared:
@@ -84,11 +86,15 @@ class _Sample:
     first: list[int]
 
     @staticmethod
-    def of(sources: Sequence[Source], table: pl.DataFrame, options: ReadOptions) -> _Sample:
+    def of(
+        sources: Sequence[Source],
+        table: pl.DataFrame,
+        read_some: Callable[[Sequence[Source]], Sequence[Profile | TraceExportError]],
+    ) -> _Sample:
         order = list(dict.fromkeys(table["source"].to_list()))
         spread = [order[n * (len(order) - 1) // SAMPLE] for n in range(1, SAMPLE + 1)] if order else []
         chosen = dict.fromkeys([*order[:SAMPLE], *spread])
-        results = [attempt(lambda source: read(source, options), sources[index]) for index in chosen]
+        results = read_some([sources[index] for index in chosen])
         profile, _ = merge(result for result in results if isinstance(result, Profile))
         if profile.spans.is_empty():
             first = next((r for r in results if isinstance(r, TraceExportError)), None)

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trace_export.errors import TraceExportError, UsageError
+from trace_export.model import Profile
 from trace_export.scale import catalogue
 from trace_export.scale.places import SIZES, Places, find_places, ranks_of
 from trace_export.selection import Numbers
+from trace_export.sources.read import read as read_source
+from trace_export.sources.source import Source
 from trace_export.workers import local
 from trace_export.workers.sizing import choose_workers
 from trace_export.workflow.progress import Progress, counted, silent
@@ -49,7 +52,11 @@ def place(options: LoadOptions, located: Located, progress: Progress = silent) -
     tick = counted(progress, "looking for ranks", len(sources))
     times = [S_TO_OPEN if source.rank is None else 0.0 for source in sources]
     looked = run_everywhere(partial(ranks_of, options=read), sources, times, options, tick)
-    places = find_places(sources, looked, read, options.declared)
+
+    def read_some(some: Sequence[Source]) -> list[Profile | TraceExportError]:
+        return run_everywhere(partial(read_source, options=read), some, [0.0] * len(some), options, lambda index: None)
+
+    places = find_places(sources, looked, read_some, options.declared)
     lost = [result for result in looked if isinstance(result, TraceExportError)]
     return Placed(located, places, [*located.failures, *lost])
 
