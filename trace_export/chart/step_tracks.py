@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from trace_export.chart.builder import Builder
 from trace_export.model import STEP_KEY, WORK_KINDS
@@ -44,31 +46,28 @@ def add_steps(builder: Builder, blocks: pl.DataFrame, extra: pl.DataFrame | None
 
 def add_stages_busy(builder: Builder, blocks: pl.DataFrame, order: int) -> None:
     """How many of the stages are busy with a micro-batch (`WORK_KINDS`), from `blocks` of one rank per stage."""
-    runs = (
-        blocks.filter(
-            pl.col("stage").is_not_null(), pl.col("kind").is_in(WORK_KINDS), pl.col("end_ns") > pl.col("start_ns")
-        )
+    work = (
+        blocks.select("stage", "kind", "start_ns", "end_ns")
+        .filter(pl.col("stage").is_not_null(), pl.col("kind").is_in(WORK_KINDS), pl.col("end_ns") > pl.col("start_ns"))
         .sort("stage", "start_ns")
-        .with_columns(before=pl.col("end_ns").cum_max().shift().over("stage"))
-        .with_columns(run=(pl.col("start_ns") > pl.col("before")).fill_null(True).cum_sum())
-        .group_by("stage", "run")
-        .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
     )
-    if runs.is_empty():
+    if work.is_empty():
         return
-    changes = pl.concat(
-        [
-            runs.select(pl.col("start_ns").alias("ts_ns"), pl.lit(1).alias("change")),
-            runs.select(pl.col("end_ns").alias("ts_ns"), pl.lit(-1).alias("change")),
-        ]
-    )
-    samples = changes.group_by("ts_ns").agg(pl.col("change").sum()).sort("ts_ns")
-    samples = samples.select("ts_ns", value=pl.col("change").cum_sum()).filter(
-        (pl.col("value") != pl.col("value").shift()).fill_null(True)
-    )
+    times = [_busy(own["start_ns"].to_numpy(), own["end_ns"].to_numpy()) for own in work.partition_by("stage")]
+    begun, ended = (np.sort(np.concatenate(ends), kind="stable") for ends in zip(*times, strict=True))
+    moments = np.sort(np.concatenate([begun, ended]), kind="stable")
+    value = np.searchsorted(begun, moments, side="right") - np.searchsorted(ended, moments, side="right")
+    samples = pl.DataFrame({"ts_ns": moments, "value": value}).filter(np.diff(value, prepend=-1) != 0)
     what = "Stages with a forward, backward or weight block running, one rank of each; the optimizer does not count"
     track = builder.track("stages busy", order, kind="counter", unit="stages", description=what)
     builder.samples(samples, track)
+
+
+def _busy(start: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """When a stage with blocks at these times, by start, begins and ceases to be busy."""
+    until = np.maximum.accumulate(end)
+    begins = np.append(True, start[1:] > until[:-1])
+    return start[begins], until[np.append(begins[1:], True)]
 
 
 def add_counters(builder: Builder, counters: pl.DataFrame, ranks: list[int], order: int) -> None:

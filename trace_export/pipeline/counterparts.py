@@ -29,7 +29,9 @@ def unpaired(work: pl.DataFrame) -> pl.DataFrame:
             *RANK_STEP_KEY, microbatch="microbatch_b", chunk="chunk_b", side=pl.lit(-1)
         ),
     ]  # fmt: skip
-    passes = pl.concat([forward, *backward]).with_columns(pl.col("chunk").fill_null(0)).unique()
-    labelled = pl.col("microbatch").is_not_null().all().over(RANK_STEP_KEY)
-    sides = passes.filter(labelled).group_by(*RANK_STEP_KEY, "microbatch", "chunk").agg(pl.col("side").sum())
-    return sides.filter(pl.col("side") != 0).group_by(RANK_STEP_KEY).agg(unpaired=pl.len().cast(pl.Int64))
+    passes = pl.concat([forward, *backward]).with_columns(pl.col("chunk").fill_null(0))
+    if passes["microbatch"].null_count():
+        passes = passes.filter(pl.col("microbatch").is_not_null().all().over(RANK_STEP_KEY))
+    side = pl.col("side")
+    sides = passes.group_by(*RANK_STEP_KEY, "microbatch", "chunk").agg(alone=side.min() == side.max())
+    return sides.filter("alone").group_by(RANK_STEP_KEY).agg(unpaired=pl.len().cast(pl.Int64))

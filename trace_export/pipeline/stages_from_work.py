@@ -57,18 +57,21 @@ def infer(spans: pl.DataFrame, *, continued: bool = False) -> Inference | None:
     Each of the `RUNS` fullest runs is looked at on its own; counts take precedence over times. `continued`: the
     forwards count on over two chunks that lie in a V (`Declared.numbers_continue`).
     """
-    of_runs = _fullest_runs(spans).partition_by("run", maintain_order=True)
+    of_runs = _fullest_runs(spans)
     found = [_infer(measure(_with_chunks(run) if continued else run), vee=continued) for run in of_runs]
     usable = [inference for inference in found if inference is not None]
     return min(usable, key=lambda i: (-len(i.stages), not i.exact), default=None)
 
 
-def _fullest_runs(spans: pl.DataFrame) -> pl.DataFrame:
-    """The blocks of the `RUNS` fullest runs, run by run; a block without run counts as of the first."""
+def _fullest_runs(spans: pl.DataFrame) -> list[pl.DataFrame]:
+    """The blocks of each of the `RUNS` fullest runs; a block without run counts as of the first."""
     spans = spans.with_columns(pl.col("run").fill_null(0))
+    if spans["run"].n_unique() == 1:
+        return [spans]
     sizes = spans.group_by("run").agg(ranks=pl.col("rank").n_unique(), blocks=pl.len())
     fullest = sizes.sort("ranks", "blocks", "run", descending=[True, True, False]).head(RUNS)
-    return spans.join(fullest, on="run", how="semi", maintain_order="left").sort("run", maintain_order=True)
+    kept = spans.join(fullest, on="run", how="semi", maintain_order="left").sort("run", maintain_order=True)
+    return kept.partition_by("run", maintain_order=True)
 
 
 def placement(spans: pl.DataFrame, *, continued: bool = False) -> Literal["loop", "vee"] | None:

@@ -1,0 +1,119 @@
+"""What each stage of an export costs per block, on one core: find, read, interpret, align, analyse, lay out, encode,
+write.
+
+    python tests/benchmarks/bench_stages.py [long|wide]... [--place FOLDER]
+
+`long`: 8 ranks on one machine, 1 M blocks. `wide`: 1,024 ranks on 128 machines, 1,000 blocks each. Paddle logs, for
+their reader does the least. Seconds are those of the processors. No stage after reading should take more than 0.4 µs a
+block. Inputs are made in FOLDER and kept there for the next run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+os.environ["POLARS_MAX_THREADS"] = "1"  # before Polars is loaded
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from samples.generators import paddle  # noqa: E402
+from trace_export.analysis.bubbles import Bubbles  # noqa: E402
+from trace_export.clocks import align as clocks  # noqa: E402
+from trace_export.model import Declared  # noqa: E402
+from trace_export.pipeline import completeness  # noqa: E402
+from trace_export.pipeline.interpret import interpret  # noqa: E402
+from trace_export.workflow import render  # noqa: E402
+from trace_export.workflow.progress import silent  # noqa: E402
+from trace_export.workflow.reading import LoadOptions, locate, read_profile  # noqa: E402
+from trace_export.workflow.render import WriteOptions  # noqa: E402
+from trace_export.writers.traces import perfetto  # noqa: E402
+
+STAGES, MICROBATCHES = 8, 64
+REPEATED, STEP_MS = 8, 5_000
+CASES = {"long": (1, 976), "wide": (128, 8)}
+"""Machines, each a pipeline of its own, and steps, a multiple of those that are made."""
+LIMIT_US = 0.4
+
+Result = TypeVar("Result")
+
+
+class Stopwatch:
+    """Processor seconds by stage; what takes place under one name more than once adds up."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, stage: str, work: Callable[[], Result]) -> Result:
+        started = time.process_time()
+        result = work()
+        self.seconds[stage] = self.seconds.get(stage, 0) + time.process_time() - started
+        return result
+
+
+def make(place: Path, machines: int, steps: int) -> None:
+    """The logs of one machine, whose eight steps come again and again, and links to them for the others."""
+    first = place / "machine0"
+    paddle.write(first, stages=STAGES, microbatches=MICROBATCHES, steps=REPEATED)
+    (first / "truth.csv").unlink()
+    for log in first.iterdir():
+        text = log.read_text("utf-8")
+        log.write_text("".join(_later(text, REPEATED * k) for k in range(steps // REPEATED)), "utf-8")
+    for machine in range(1, machines):
+        (folder := place / f"machine{machine}").mkdir()
+        for log in first.iterdir():
+            (folder / log.name).hardlink_to(log)
+
+
+def _later(text: str, steps: int) -> str:
+    """A log whose steps come so many steps later."""
+    shift = steps * STEP_MS
+    return re.sub(r"(?<=_time = )[0-9.]+", lambda time: f"{float(time[0]) + shift:.6f}", text)
+
+
+def export(place: Path, folder: Path) -> tuple[Stopwatch, int]:
+    """The stages of `trace-export place --out folder --format perfetto`, and the number of blocks."""
+    watch, options = Stopwatch(), LoadOptions(place, jobs=1)
+    located = watch("find", lambda: locate(options))
+    profile, _ = watch("read", lambda: read_profile(located, options, silent))
+    profile = watch("interpret", lambda: interpret(profile, Declared()))
+    profile = watch("align", lambda: clocks.align(profile, "auto"))
+    profile = watch("align", lambda: completeness.check(profile, one_clock=True, all_ranks=True))
+    measured = Bubbles(profile)
+    watch("analyse", lambda: measured.steps)
+    chart = watch("lay out", lambda: render.draw(profile, measured, WriteOptions(tracks="rank"), "spans"))
+    watch("encode", lambda: perfetto.write(chart, folder / "trace.pftrace"))
+    trace = (folder / "trace.pftrace").read_bytes()
+    watch("write", lambda: (folder / "again").write_bytes(trace))
+    watch.seconds["encode"] -= watch.seconds["write"]
+    return watch, profile.spans.height
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--place", type=Path, default=Path(tempfile.gettempdir()) / "trace_export_bench_stages")
+    options = parser.parse_args()
+    for case in options.cases or CASES:
+        machines, steps = CASES[case]
+        place = options.place / f"{case}{machines}x{steps}"
+        if not place.exists():
+            make(place, machines, steps)
+        with tempfile.TemporaryDirectory() as folder:
+            watch, blocks = export(place, Path(folder))
+        print(f"{case}: {blocks:,} blocks of {STAGES * machines:,} ranks")
+        for stage, seconds in watch.seconds.items():
+            each = seconds / blocks * 1e6
+            over = " MISSED" if each > LIMIT_US and stage not in ("find", "read") else ""
+            print(f"  {stage:10} {seconds:6.2f} s {each:6.3f} µs a block{over}")
+
+
+if __name__ == "__main__":
+    main()
