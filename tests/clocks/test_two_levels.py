@@ -11,7 +11,7 @@ import pytest
 from tests.support.clock_runs import Clocks, Run, make
 from trace_export.clocks import align, two_levels
 from trace_export.clocks.fit import fit_clocks
-from trace_export.model import Profile
+from trace_export.model import TIME, Profile
 
 RUNS = {
     "64 hosts": Clocks(stages=8, replicas=8, seed=3),
@@ -72,3 +72,11 @@ def test_a_host_that_nothing_constrains_has_an_axis_of_its_own() -> None:
 def test_hosts_that_the_user_placed_are_on_one_axis() -> None:
     clocks = pl.DataFrame({"host": ["a", "b"], "status": ["wall", "wall"], "component": [None, None]})
     assert two_levels.axes(clocks, "7")["axis"].to_list() == ["", ""]
+
+
+def test_times_of_an_axis_that_nothing_places_stay_as_they_are() -> None:
+    clock = {"host": ["a"], "offset_ns": [100], "drift": [0.5], "reference_ns": [2000]}
+    placed = pl.DataFrame(clock, schema_overrides={"offset_ns": TIME, "reference_ns": TIME})
+    times = pl.DataFrame({"axis": ["a", "b"], "start_ns": [4000, 4000], "end_ns": [2000, 2000]})
+    moved = two_levels.on_shared_axis(times, ["start_ns", "end_ns"], placed)
+    assert moved.rows() == [("a", 4000 - 100 - 1000, 1900), ("b", 4000, 2000)]

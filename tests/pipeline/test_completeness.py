@@ -74,6 +74,16 @@ def test_blocks_that_are_missing_in_the_middle_are_named() -> None:
     assert steps(done) == {0: True, 1: False, 2: True}
 
 
+def test_a_lost_block_of_a_single_micro_batch_is_missing() -> None:
+    run = make(Clocks(steps=STEPS, stages=STAGES, microbatches=1, ranks_per_host=STAGES))
+    profile = replace(run.profile, spans=run.profile.spans.with_columns(run=pl.lit(0, pl.Int32)))
+    assert steps(check(profile)) == {0: True, 1: True, 2: True}
+    for gone in (at(2, 1), at(2, 1) & (pl.col("kind") == "F")):
+        done = check(without(profile, gone))
+        assert steps(done) == {0: True, 1: False, 2: True}
+        assert noted(done)["blocks-missing"] == ("warning", 1)
+
+
 def test_a_log_that_ends_early_is_not_taken_for_the_end_of_the_capture() -> None:
     """Rank 2 stops in the middle of step 1; the others go on to the end of step 2."""
     done = check(without(whole(), (at(2, 1) & (nth >= 5)) | at(2, 2)))
