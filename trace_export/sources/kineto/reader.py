@@ -216,23 +216,27 @@ def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> Non
 
 def _attributed(path: Path, ranges: Ranges, content: _Content) -> tuple[GpuActivity, list[Note]]:
     """The kernels of the trace by range, and a note where torch.profiler attributes them otherwise."""
-    calls = pl.concat(content.launches)
-    start, caller, correlation = (calls[c].to_numpy() for c in ("start", "thread", "correlation"))
-    pipeline, call = (layer.find(start, caller) for layer in RangeIndex.both(ranges.frame))
-    joined = Launches.of_parts([(correlation, pipeline, call)])
+    layers, threads = RangeIndex.both(ranges.frame), ranges.frame["thread"].to_numpy()
+    elsewhere = np.zeros(ranges.frame.height, bool)
+    parts = []
+    for calls in content.launches:  # piece by piece: a search takes several times the memory of its launches
+        start, caller, correlation = (calls[c].to_numpy() for c in ("start", "thread", "correlation"))
+        pipeline, call = (layer.find(start, caller).astype(np.int32) for layer in layers)
+        inside = pipeline != NONE
+        other = threads[pipeline[inside]] != caller[inside]
+        elsewhere[pipeline[inside][other]] = True
+        parts.append((correlation, pipeline, call))
+    joined = Launches.of_parts(parts)
     activity = GpuActivity.none(ranges.frame.height)
     for tasks in content.tasks:
         activity.take(joined, *(tasks[c].to_numpy() for c in ("correlation", "start", "end", "nccl")))
 
     def named(pattern: str) -> Iterator[lost_kernels.Piece]:
-        fitting = calls.filter(pl.col("call") == pattern)
-        yield 0, {column: fitting[column].to_numpy() for column in ("start", "correlation")}
+        for calls in content.launches:
+            fitting = calls.filter(pl.col("call") == pattern)
+            yield 0, {column: fitting[column].to_numpy() for column in ("start", "correlation")}
 
     activity = replace(activity, lost=lost_kernels.count({0: joined}, ranges.frame.height, named))
-    elsewhere = np.zeros(ranges.frame.height, bool)
-    inside = pipeline != NONE
-    other = ranges.frame["thread"].to_numpy()[pipeline[inside]] != caller[inside]
-    elsewhere[pipeline[inside][other]] = True
     return activity, content.on_device.note(path, ranges.frame, activity, joined, elsewhere)
 
 
