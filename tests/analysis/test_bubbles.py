@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,15 @@ def test_missing_upstream_is_unknown() -> None:
     blocks = [(1, "F", 0, 0, 10), (1, "F", 1, 15, 25), (1, "B", 0, 30, 40)]
     ranks = Bubbles(profile_of(blocks)).ranks
     assert ranks.select("unknown_ns", "late_ns").row(0) == (5, 5)
+
+
+def test_missing_downstream_is_unknown_where_the_number_of_stages_is_known() -> None:
+    """Stage 0 waits for the backward of stage 1, of which no block was read."""
+    blocks = [(0, "F", 0, 0, 10), (0, "F", 1, 15, 25), (0, "B", 0, 60, 70)]
+    made = profile_of(blocks, stages=1)
+    assert Bubbles(made).ranks.select("unknown_ns", "late_ns").row(0) == (0, 40)  # a single stage waits for nobody
+    made = replace(made, declared=replace(made.declared, pp=2))
+    assert Bubbles(made).ranks.select("unknown_ns", "late_ns").row(0) == (35, 5)
 
 
 def test_nothing_to_measure() -> None:
