@@ -106,10 +106,11 @@ def block_messages(profile: Profile) -> pl.DataFrame:
     if profile.interpretation is None:
         return empty(MESSAGES)
     edges, spans = profile.edge_rows(), profile.spans
-    source = spans[edges["src"]].select(
-        "microbatch", "chunk", src_rank="rank", send_start_ns="end_ns", send_end_ns="end_ns"
+    sides = spans.select("microbatch", "chunk", src_rank="rank", send_end_ns="end_ns")
+    source = sides[edges["src"]].with_columns(send_start_ns="send_end_ns")
+    target = spans.select(dst_rank="rank", recv_end_ns="start_ns")[edges["dst"]].with_columns(
+        recv_start_ns="recv_end_ns"
     )
-    target = spans[edges["dst"]].select(dst_rank="rank", recv_start_ns="start_ns", recv_end_ns="start_ns")
     return conform(pl.concat([source, target, edges.select("direction")], how="horizontal"), MESSAGES)
 
 

@@ -48,7 +48,8 @@ def _pairs(profile: Profile) -> pl.DataFrame:
     """A row per edge between two ranks: pair (its number), src_rank, dst_rank, direction, produced_ns (end of the
     producer), consumed_ns (start of the consumer), and the latter's microbatch and chunk."""
     edges = profile.edge_rows()
-    producer, consumer = profile.spans[edges["src"]], profile.spans[edges["dst"]]
+    sides = profile.spans.select("rank", "kind", "start_ns", "end_ns", "microbatch", "chunk", "microbatch_b", "chunk_b")
+    producer, consumer = sides[edges["src"]], sides[edges["dst"]]
     backward = (edges["direction"] == "B") & (consumer["kind"] == "FB")
     numbers = consumer.select(
         pl.when(backward).then(f"{name}_b").otherwise(name).alias(name) for name in ("microbatch", "chunk")
