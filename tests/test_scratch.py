@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.conftest import ROOT
+from tests.support.command import command
 from tests.support.wait import wait_until
 from trace_export import scratch
 from trace_export.scratch import scratch_folder
@@ -27,6 +28,23 @@ def test_the_folder_is_private_and_gone_at_the_end(tmp_path: Path, monkeypatch: 
         raise ZeroDivisionError
     assert not list(tmp_path.iterdir())
     assert not psutil.Process().children()
+
+
+def test_without_a_place_for_it_there_is_a_sentence(
+    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container whose file system is read-only."""
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: [str(tmp_path / "absent")])
+    export = (samples / "nsys" / "two_hosts", "--detail", "kernels", "--jobs", 1, "--out", tmp_path / "out")
+    done = command(*export)
+    assert done.returncode == 1
+    assert done.stderr.startswith("trace-export: no folder for temporary files can be written to; set TMPDIR to a")
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
+    done = command(*export)
+    assert done.returncode == 1
+    assert f"{tmp_path / 'absent'}: takes no temporary files (No such file or directory); set TMPDIR" in done.stderr
 
 
 def test_without_a_shell_the_end_of_the_block_still_removes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from trace_export.errors import TraceExportError
+
+REMEDY = "set TMPDIR to a folder with space"
+
 # The pipe is at its end when no process holds its other side any more. What this process started may still write for a
 # moment, so that a folder may not be empty at once.
 _REMOVE = 'trap "" HUP INT TERM; read -r _; i=0; until rm -rf -- "$0" || [ $((i += 1)) = 50 ]; do sleep 0.1; done'
@@ -21,11 +25,18 @@ def scratch_folder() -> Iterator[Path]:
 
     For the latter, a shell waits for the end of this process. It has a session of its own, so that neither Ctrl-C nor
     the end of the terminal reaches it; the folder stays only where the shell is killed as well (SIGKILL to a whole
-    control group). Raises OSError when the folder cannot be made.
+    control group). Raises TraceExportError when the folder cannot be made.
     """
-    folder = Path(tempfile.gettempdir()) / f"trace_export_{secrets.token_hex(8)}"
+    try:
+        folder = Path(tempfile.gettempdir()) / f"trace_export_{secrets.token_hex(8)}"
+    except FileNotFoundError as error:  # it has tried them all
+        raise TraceExportError("no folder for temporary files can be written to", REMEDY) from error
     with _removed_after_us(folder):
-        folder.mkdir(mode=0o700)
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError as error:
+            what = f"{folder.parent}: takes no temporary files ({error.strerror})"
+            raise TraceExportError(what, REMEDY) from error
         try:
             yield folder
         finally:
