@@ -30,6 +30,8 @@ _ZIP = b"PK\x03\x04"
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"
 _ZSTANDARD_MODULES = "compression.zstd", "backports.zstd"
 """That of Python 3.14, and its copy for older ones, which need not be installed."""
+_MOST_AT_ONCE = 1 << 24
+"""Bytes; a buffer of the size that is asked for is made before anything is read."""
 _DAMAGES: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile)
 """What is raised where packed data are damaged."""
 
@@ -140,7 +142,7 @@ class Unpacked:
         missing = size
         while missing and not self.damaged:
             try:
-                part = self._stream.read1(missing)  # not read: that loses what precedes the damage
+                part = self._stream.read1(min(missing, _MOST_AT_ONCE))  # not read: that loses what precedes the damage
             except self._damages:
                 self.damaged = True
                 break

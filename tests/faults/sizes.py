@@ -6,6 +6,7 @@ file's size (pairs of rows, a number that is believed) goes far beyond what a fi
 
 from __future__ import annotations
 
+import gzip
 import re
 import sqlite3
 from collections.abc import Callable
@@ -317,6 +318,30 @@ TABLE = {
     for column in ("rank", "stage", "step", "microbatch", "chunk")
 }
 
+# --- MegaScan
+
+
+def megascan(count: int, fields: str) -> Callable[[Path], object]:
+    """So many events, whose arguments have further `fields`; {n} counts."""
+    event = (
+        '{"name":"forward","ph":"X","ts":%s,"dur":5,"pid":0,"tid":0,"args":'
+        '{"model_chunk":0,"pp_rank":0,"iteration":0,"microbatch":0%s}}'
+    )
+    events = (event % (10 * n, fields.replace("{n}", str(n))) for n in range(count))
+    return lambda folder: (folder / "iter0.json").write_text("[" + ",".join(events) + "]")
+
+
+def megascan_packed(blanks: int) -> Callable[[Path], object]:
+    """An event, and so many blanks, which hardly take space in the file."""
+    start = b'[{"model_chunk":0,"pp_rank":0}'
+    return lambda folder: (folder / "iter0.json").write_bytes(gzip.compress(start + b" " * blanks, 1))
+
+
+MEGASCAN = {"a field for each event": megascan(10_000, ',"k{n}":{n}')}
+MEGASCAN_REFUSED = {"packed blanks": megascan_packed(600 << 20)}
+
+# --- tables in CSV
+
 CSV_HEADER = "rank,host,device,stage,step,kind,microbatch,chunk,start_ns,end_ns\n"
 CSV_REFUSED = {
     "a line without end": lambda folder: (folder / "spans.csv").write_text(
@@ -335,5 +360,7 @@ SIZES = {
     **{f"paddle: {what}": Size(make, "threads at one time") for what, make in PADDLE_REFUSED.items()},
     **{f"paddle_dygraph: {what}": Size(make) for what, make in DYGRAPH.items()},
     **{f"table: {what}": Size(make) for what, make in TABLE.items()},
+    **{f"megascan: {what}": Size(make) for what, make in MEGASCAN.items()},
+    **{f"megascan: {what}": Size(make, "MiB of JSON") for what, make in MEGASCAN_REFUSED.items()},
     **{f"csv: {what}": Size(make, "holds a line of more than") for what, make in CSV_REFUSED.items()},
 }

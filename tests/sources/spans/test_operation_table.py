@@ -98,3 +98,23 @@ def test_without_a_rank_the_report_says_why_there_is_no_slowdown(tmp_path: Path)
     report = api.load(tmp_path).align().report()
     assert report.time.slowdown is None
     assert "3 ranks were read of 2 pipelines with 2 stages" in report.time.reason
+
+
+@pytest.mark.parametrize("column", ["optype", "rank"])
+def test_a_cell_is_not_printed_whole(column: str, tmp_path: Path) -> None:
+    SMALL.write(tmp_path)
+    path = tmp_path / "trace-made.parquet"
+    pl.read_parquet(path).with_columns(pl.lit("SECRET" + "x" * 100_000).alias(column)).write_parquet(path)
+    with pytest.raises(SourceError) as caught:
+        api.load(tmp_path)
+    assert len(str(caught.value)) < len(str(path)) + 300
+
+
+@pytest.mark.parametrize("column", ["dp_rank", "stage"])
+def test_a_rank_has_one_place(column: str, tmp_path: Path) -> None:
+    """Each of its rows in another would be multiplied by all others in every join."""
+    SMALL.write(tmp_path)
+    path = tmp_path / "trace-made.parquet"
+    pl.read_parquet(path).with_columns(pl.int_range(pl.len(), dtype=pl.Int32).alias(column)).write_parquet(path)
+    with pytest.raises(SourceError, match="has rank 0 on several stages or in several replicas"):
+        api.load(tmp_path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from trace_export import api
 from trace_export.errors import SourceError, TraceExportError, UsageError
 from trace_export.schedules.schedule import schedule
 from trace_export.schedules.simulate import Costs, durations, start_and_end
+from trace_export.sources.spans import primus as primus_reader
 from trace_export.sources.spans.columns import Columns
 
 STAGES, MICROBATCHES = 4, 8
@@ -63,6 +66,42 @@ def test_primus(tmp_path: Path) -> None:
     # The clocks' zeros are 0.5 ms apart from stage to stage; a transfer takes 1 ms, so they can be told to that.
     moved = run.clocks.sort("host")["offset_ns"].diff().drop_nulls()
     assert ((moved - 500_000).abs() < 500_000).all()
+
+
+@pytest.mark.parametrize("broken", ["{", "[]", '{"1": {}}', "a pipe"])
+def test_the_broken_file_of_one_rank_of_primus_costs_that_rank_only(tmp_path: Path, broken: str) -> None:
+    primus(tmp_path / "logs")
+    whole = api.load(tmp_path / "logs").align()
+    place = tmp_path / "logs" / f"pp_rank_{STAGES - 1}.json"
+    place.unlink()
+    if broken == "a pipe":
+        os.mkfifo(place)
+    else:
+        place.write_text(broken)
+    run = api.load(tmp_path / "logs").align()
+    assert run.ranks["rank"].to_list() == list(range(STAGES - 1))
+    assert [place.name in str(failure) for failure in run.failures] == ([] if broken == "a pipe" else [True])
+    kept = pl.col("rank") < STAGES - 1
+    lengths = [r.spans.filter(kept).select(pl.col("end_ns") - pl.col("start_ns")).to_series() for r in (run, whole)]
+    assert lengths[0].equals(lengths[1])
+
+
+@pytest.mark.parametrize("name", ["9" * 5000, "9999999999", "-1", "1.5", ""])
+def test_an_iteration_of_primus_has_a_number(tmp_path: Path, name: str) -> None:
+    primus(tmp_path / "logs")
+    place = tmp_path / "logs" / "pp_rank_0.json"
+    place.write_text(json.dumps({**json.loads(place.read_text()), name: {"total": 1.0}}))
+    (failure,) = api.load(tmp_path / "logs").failures
+    assert str(failure).startswith(f'{place}: has no duration "total" of the iteration "{name[:20]}"')
+
+
+def test_each_file_of_primus_is_read_a_bounded_number_of_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[Path] = []
+    read = primus_reader._object
+    monkeypatch.setattr(primus_reader, "_object", lambda path: (reads.append(path), read(path))[1])
+    primus(tmp_path / "logs")
+    api.load(tmp_path / "logs", jobs=1)
+    assert max(Counter(path for path in reads if path.name != "config.json").values()) <= 2
 
 
 def megascan(path: Path, iteration: int = 10) -> None:
@@ -231,3 +270,36 @@ def test_a_broken_file_of_primus_gets_one_sentence(broken: Any, says: str, tmp_p
 def test_columns_need_a_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is no file"):
         api.load(tmp_path, columns=MAP)
+
+
+def event(**fields: object) -> dict[str, object]:
+    numbers = {"microbatch": 0, "model_chunk": 0, "pp_rank": 0, "iteration": 0}
+    return {"name": "forward", "ph": "X", "ts": 0, "dur": 5, "pid": 0, "tid": 0, "args": numbers, **fields}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"pid": [1]}, {"tid": {"a": 1}}, {"ts": "a", "dur": "b"}, {"ts": 2**63, "dur": 2**63}, {"dur": 1e300},
+        {"name": 5}, {"name": None}, {"args": [1]}, {"pid": 2**40}, {"ph": ["X"]},
+    ],
+)  # fmt: skip
+def test_odd_values_in_a_trace_of_megascan(fields: dict[str, object], tmp_path: Path) -> None:
+    """The block that is as it should be is drawn, or a sentence says what is not."""
+    place = tmp_path / "iter0.json"
+    place.write_text(json.dumps([event(), event(ts=10, name="backward"), {**event(ts=20), **fields}]))
+    try:
+        run = api.load(tmp_path, jobs=1)
+    except TraceExportError as error:
+        assert "internal error" not in str(error)
+        assert str(error).startswith(str(place))
+    else:
+        assert run.spans.height >= 2
+
+
+def test_names_of_the_users_are_short_in_messages(tmp_path: Path) -> None:
+    place = tmp_path / "iter0.json"
+    place.write_text(json.dumps([event(name="SECRET" + "x" * 20_000)]))
+    with pytest.raises(TraceExportError, match="names no forward or backward") as caught:
+        api.load(tmp_path, jobs=1)
+    assert len(str(caught.value)) < len(str(place)) + 300

@@ -25,10 +25,14 @@ MEGASCAN = Columns.parse(
 EARLIEST_DATE_NS = 1e18
 """Earlier times (September 2001) are no dates: they count from a start of their own."""
 TEXTS = ("kind", "host")
+OTHERS = 40
+"""Fields of events that are kept beside those that are wanted, so that an error can name them."""
 REMEDY = "say which column means what with --columns"
 LARGEST_NS = float(1 << 62)
 LARGEST_JSON = 1 << 30
-"""Bytes of JSON; Python objects of it take ten times as many."""
+SMALL_JSON, LARGEST_RATIO = 16 << 20, 40
+"""Bytes of JSON that are read: of a packed file so many, and so many times its size; Python objects of them take ten
+times as many."""
 
 
 def read(source: Source, options: ReadOptions) -> Profile:
@@ -65,10 +69,10 @@ def read_columns(source: Source, columns: Columns, *, epoch: str | None = None) 
 def _rows(path: Path, columns: Columns) -> pl.DataFrame:
     """The rows of a table with the fields that `columns` names."""
     try:
-        table = _table(path)
+        table = _table(path, {column for _, column in columns.names})
         missing = [column for _, column in columns.names if column not in table.columns]
         if missing:
-            there = ", ".join(table.columns[:20])
+            there = ", ".join(map(_short, table.columns[:20]))
             raise SourceError(path, f"has no column {missing[0]}; it has {there}", REMEDY)
         rows = table.select(_typed(field, column, columns.unit_ns) for field, column in columns.names)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
@@ -84,39 +88,47 @@ def _profile(rows: pl.DataFrame, source: Source, epoch: str | None) -> Profile:
     return profile_of(_placed(rows, source.path), source, Declared(), epoch=epoch)
 
 
-def _table(path: Path) -> pl.DataFrame:
+def _table(path: Path, wanted: set[str]) -> pl.DataFrame:
     if path.suffix == ".csv":
         return csv_table.scan(path).collect()
     if path.suffix == ".parquet":
         with open_file(path) as file:
             return pl.read_parquet(file)
     try:
+        largest = min(LARGEST_JSON, SMALL_JSON + LARGEST_RATIO * path.stat().st_size)
         with Unpacked(path) as packed:
-            text = packed.read(LARGEST_JSON + 1)
-        if len(text) > LARGEST_JSON:
-            raise SourceError(path, f"holds more than {LARGEST_JSON >> 20} MiB of JSON", "write a Parquet table")
+            text = packed.read(largest + 1)
+        if len(text) > largest:
+            raise SourceError(path, f"holds more than {largest >> 20} MiB of JSON", "write a Parquet table")
         content = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise SourceError(path, f"is no JSON ({error})", "record it again") from error
     events = content.get("traceEvents") if isinstance(content, dict) else content
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise SourceError(path, "holds no list of trace events", REMEDY)
-    return _events(events, path)
+    return _events(events, path, wanted)
 
 
-def _events(events: list[dict[str, Any]], path: Path) -> pl.DataFrame:
-    """A row per complete event: its fields and arguments, and `end`; B and E of a thread are a pair, the E event's
-    arguments count where both have one."""
+def _events(events: list[dict[str, Any]], path: Path, wanted: set[str]) -> pl.DataFrame:
+    """A row per complete event: its fields and arguments, the `wanted` and a few more, and `end`; B and E of a thread
+    are a pair, the E event's arguments count where both have one."""
+    kept = dict.fromkeys(sorted({*wanted, "ts", "name", "pid", "tid"}))
+
+    def scalars(fields: dict[str, Any]) -> dict[str, Any]:
+        for name in fields if len(kept) < len(wanted) + OTHERS else ():
+            kept.setdefault(name)
+        return {k: v for k, v in fields.items() if k in kept and not isinstance(v, dict | list)}
+
     rows: list[dict[str, Any]] = []
     begun: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
     for event in events:
         arguments = event.get("args")
-        flat = {k: v for k, v in event.items() if not isinstance(v, dict | list)}
+        flat = scalars(event)
+        thread = flat.get("pid"), flat.get("tid")
         if isinstance(arguments, dict):
-            flat |= {k: v for k, v in arguments.items() if not isinstance(v, dict | list)}
-        thread = event.get("pid"), event.get("tid")
+            flat |= scalars(arguments)
         if event.get("ph") == "X":
-            rows.append({**flat, "end": (event.get("ts") or 0) + (event.get("dur") or 0)})
+            rows.append({**flat, "end": _number(event.get("ts")) + _number(event.get("dur"))})
         elif event.get("ph") == "B":
             begun.setdefault(thread, []).append(flat)
         elif event.get("ph") == "E":
@@ -127,6 +139,16 @@ def _events(events: list[dict[str, Any]], path: Path) -> pl.DataFrame:
     if not rows:
         raise SourceError(path, "holds no event with a start and an end", REMEDY)
     return pl.DataFrame(rows, infer_schema_length=None, strict=False)
+
+
+def _short(name: object) -> str:
+    """A name of the user's, for a message."""
+    return text if len(text := str(name)) <= 60 else f"{text[:59]}…"
+
+
+def _number(value: object) -> float:
+    """A time of an event; what is no number counts as none."""
+    return value if isinstance(value, int | float) else 0
 
 
 def _typed(field: str, column: str, unit_ns: int) -> pl.Expr:
@@ -144,7 +166,8 @@ def _checked(rows: pl.DataFrame, path: Path) -> pl.DataFrame:
         row = bad.row(0, named=True)
         if row["rank"] is None or row["start"] is None or row["end"] is None:
             raise SourceError(path, "has a row without a rank or a time", "leave such rows out")
-        what = f"has a span that ends before it starts, or at an impossible time: {row['kind']} of rank {row['rank']}"
+        kind = _short(row["kind"])
+        what = f"has a span that ends before it starts, or at an impossible time: {kind} of rank {row['rank']}"
         raise SourceError(
             path, f"{what} from {row['start']:.9g} to {row['end']:.9g} ns", "check the units in --columns"
         )
@@ -161,7 +184,8 @@ def _placed(rows: pl.DataFrame, path: Path) -> pl.DataFrame:
     )  # fmt: skip
     placed = one_after_another(placed)
     if placed["kind"].drop_nulls().is_empty():
-        names = ", ".join(f'"{name}"' for name in placed["marker"].drop_nulls().unique(maintain_order=True).head(5))
+        kinds = placed["marker"].drop_nulls().unique(maintain_order=True).head(5)
+        names = ", ".join(f'"{_short(name)}"' for name in kinds) or "empty"
         raise SourceError(
             path, f"names no forward or backward: its kinds are {names}", "give the column with the kinds"
         )

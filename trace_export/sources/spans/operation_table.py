@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from trace_export.errors import SourceError, path_text
+from trace_export.errors import SourceError, in_column, path_text
 from trace_export.files import open_file
 from trace_export.model import COLLECTIVES, HOSTS, P2P, RANKS, SPANS, TIME, Declared, Profile, conform
 from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, TRANSFERS
@@ -58,7 +58,7 @@ def _columns(path: Path) -> pl.DataFrame:
             file.seek(0)
             return pl.read_parquet(file, columns=list(COLUMNS)).cast(COLUMNS)  # type: ignore[arg-type]
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise SourceError(path, f"is no operation table ({str(error).splitlines()[0]})", REMEDY) from error
+        raise SourceError(path, f"is no operation table that can be read{in_column(error)}", REMEDY) from error
 
 
 def _checked(table: pl.DataFrame, path: Path) -> pl.DataFrame:
@@ -74,14 +74,13 @@ def _checked(table: pl.DataFrame, path: Path) -> pl.DataFrame:
     bad = table.filter(wrong)
     if bad.height:
         row = bad.row(0, named=True)
-        what = (
-            f"has an operation with an impossible time: {row['optype']} {row['seq_id']} of rank {row['rank']} in step"
-        )
-        what = f"{what} {row['step']} starts at {row['start_ts']:.9g} s and takes {row['duration']:.9g} s"
+        operation = f"{row['optype'][:60]} {row['seq_id']} of rank {row['rank']}"
+        what = f"has an operation with an impossible time: {operation} in step {row['step']}"
+        what = f"{what} starts at {row['start_ts']:.9g} s and takes {row['duration']:.9g} s"
         raise SourceError(path, what, "times are seconds from the start of the step")
     unknown = table.filter(~pl.col("optype").is_in([*BLOCKS, *TRANSFERS, *COLLECTIVE, "gc"]))
     if unknown.height:
-        raise SourceError(path, f'has operations of an unknown type "{unknown["optype"][0]}"', REMEDY)
+        raise SourceError(path, f'has operations of an unknown type "{unknown["optype"][0][:60]}"', REMEDY)
     return table
 
 
@@ -98,6 +97,9 @@ def _placed(table: pl.DataFrame) -> pl.DataFrame:
 
 def _profile(rows: pl.DataFrame, source: Source) -> Profile:
     workers = rows.select("rank", "stage", dp="dp_rank").unique().sort("rank")
+    several = workers.filter(pl.col("rank").is_duplicated())["rank"]
+    if len(several):
+        raise SourceError(source.path, f"has rank {several[0]} on several stages or in several replicas", REMEDY)
     ranks = workers.with_columns(
         host=pl.lit(source.host), tp=0, cp=0, source=pl.lit(path_text(source.path)), kind=pl.lit(source.kind),
         rank_origin=pl.lit("recorded"), stage_origin=pl.lit("recorded"),

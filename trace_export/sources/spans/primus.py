@@ -7,6 +7,8 @@ By iteration `total` and lists of milliseconds from the start of the iteration, 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -68,20 +70,36 @@ def _size(sizes: dict[str, Any], name: str) -> int | None:
 
 
 def _starts(path: Path, iterations: dict[str, Any]) -> dict[int, int]:
-    """When each iteration starts, in nanoseconds: after the longest `total` of each one before, over all ranks here."""
-    totals: dict[int, float] = {}
+    """When each iteration starts, in nanoseconds: after the longest `total` of each one before, over all ranks here
+    that can be read."""
+    totals = _totals(path, iterations)
     for file in sorted(path.parent.glob("pp_rank_*.json")):
-        content = iterations if file == path else _object(file)
-        for name, times in content.items():
-            total = times.get("total") if isinstance(times, dict) else None
-            if not name.isdecimal() or not isinstance(total, int | float) or not 0 <= total < 1e9:
-                raise SourceError(file, f'has no duration "total" of the iteration "{name[:20]}"', REMEDY)
-            totals[int(name)] = max(totals.get(int(name), 0.0), float(total))
+        with suppress(OSError, SourceError):  # what is wrong with the file of another rank is said where that is read
+            status = file.stat()
+            for number, total in _other_totals(file, status.st_mtime_ns, status.st_size).items():
+                totals[number] = max(totals.get(number, 0.0), total)
     starts, at = {}, 0
     for number in sorted(totals):
         starts[number] = at
         at += round(totals[number] * 1e6)
     return starts
+
+
+@lru_cache(maxsize=4096)
+def _other_totals(path: Path, changed_ns: int, size: int) -> dict[int, float]:
+    """As `_totals`, of the file as it is now; kept, because every rank asks for those of all others."""
+    return _totals(path, _object(path))
+
+
+def _totals(path: Path, iterations: dict[str, Any]) -> dict[int, float]:
+    """How long each iteration takes on one rank, in milliseconds."""
+    totals = {}
+    for name, times in iterations.items():
+        total = times.get("total") if isinstance(times, dict) else None
+        if re.fullmatch(r"\d{1,9}", name) is None or not isinstance(total, int | float) or not 0 <= total < 1e9:
+            raise SourceError(path, f'has no duration "total" of the iteration "{name[:20]}"', REMEDY)
+        totals[int(name)] = float(total)
+    return totals
 
 
 def _blocks(path: Path, name: str, times: dict[str, Any], chunks: object) -> list[tuple[object, ...]]:
