@@ -16,7 +16,10 @@ from pathlib import Path
 
 import polars as pl
 
+from samples.generators import torch_pftrace
+from samples.generators.nsys_export import Export
 from tests.faults.inputs import INPUTS
+from tests.support.torch_traces import one_block
 
 ROWS = 200_000
 HUGE = 999_999_999
@@ -318,6 +321,61 @@ TABLE = {
     for column in ("rank", "stage", "step", "microbatch", "chunk")
 }
 
+# --- torch.profiler's Perfetto traces
+
+
+def varint(number: int) -> bytes:
+    groups = [number >> shift & 0x7F for shift in range(0, max(number.bit_length(), 1), 7)]
+    return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
+
+
+def message(key: bytes, content: bytes) -> bytes:
+    return key + varint(len(content)) + content
+
+
+def perfetto(*packets: bytes) -> Callable[[Path], object]:
+    """A sound trace and further packets."""
+    content = torch_pftrace.encoded(one_block()) + b"".join(message(b"\x0a", packet) for packet in packets)
+    return lambda folder: (folder / "a.pftrace").write_bytes(content)
+
+
+def interned(number: int) -> bytes:
+    """A packet with a name of that number."""
+    return message(b"\x62", message(b"\x12", b"\x08" + varint(number) + message(b"\x12", b"x")))
+
+
+PERFETTO = {
+    "a packet of a million fields": perfetto(b"\x40\x01" * 1_000_000),
+    "an event of a million fields": perfetto(message(b"\x5a", b"\x48\x01" * 1_000_000)),
+    "a name of a large number, and many more": perfetto(interned((1 << 22) - 1), *map(interned, range(1000, 4000))),
+}
+
+# --- tables and JSON that are put into a database first
+
+
+def tables_of_nsys(rows: int) -> Callable[[Path], object]:
+    """A table in which the same kernel has so many rows, which Parquet writes in a few bytes."""
+
+    def make(folder: Path) -> None:
+        export = Export(epoch_ns=0)
+        export.range(0, 1000, 1090, "F0.0.0")
+        export.kernel(0, 1100, 1150, export.call(0, 1010))
+        path = export.write_folder(folder / "export", ".parquet") / "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
+        pl.read_parquet(path).select(pl.all().first().repeat_by(rows).explode()).write_parquet(path)
+
+    return make
+
+
+def processes_of_rocprofv3(count: int) -> Callable[[Path], object]:
+    text = '{"rocprofiler-sdk-tool":[' + ",".join(["{}"] * count) + "]}"
+    return lambda folder: (folder / "1_results.json").write_text(text)
+
+
+STORED_REFUSED = {
+    "nsys tables: a million equal rows": Size(tables_of_nsys(1_000_000), "so small a file cannot hold 1,000,000 rows"),
+    "rocprofv3: twenty thousand processes": Size(processes_of_rocprofv3(20_000), "holds 20000 processes"),
+}
+
 # --- MegaScan
 
 
@@ -360,6 +418,8 @@ SIZES = {
     **{f"paddle: {what}": Size(make, "threads at one time") for what, make in PADDLE_REFUSED.items()},
     **{f"paddle_dygraph: {what}": Size(make) for what, make in DYGRAPH.items()},
     **{f"table: {what}": Size(make) for what, make in TABLE.items()},
+    **{f"pftrace: {what}": Size(make) for what, make in PERFETTO.items()},
+    **STORED_REFUSED,
     **{f"megascan: {what}": Size(make) for what, make in MEGASCAN.items()},
     **{f"megascan: {what}": Size(make, "MiB of JSON") for what, make in MEGASCAN_REFUSED.items()},
     **{f"csv: {what}": Size(make, "holds a line of more than") for what, make in CSV_REFUSED.items()},

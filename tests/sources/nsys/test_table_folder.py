@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from samples.generators import nsys as generator
 from samples.generators.nsys_export import Export
+from tests.faults.mutate import flip
 from trace_export.errors import SourceError
 from trace_export.model import TABLES, Profile
 from trace_export.sources.find import find
@@ -68,6 +69,37 @@ def test_a_damaged_table_is_one_sentence(tmp_path: Path) -> None:
     (source,) = find(tmp_path).sources
     with pytest.raises(SourceError, match=r"x: NVTX_EVENTS\.parquet cannot be read as a table of Nsight Systems"):
         read(source, ReadOptions())
+
+
+@pytest.mark.parametrize("name", ["START", 'a"); DROP TABLE x; --', "n\0ul", ""])
+def test_columns_that_no_export_has_are_passed_over(name: str, tmp_path: Path) -> None:
+    """A NUL in a name would end the process, without an exception; SQLite takes no name twice."""
+    folder = session(1).write_folder(tmp_path / "x", ".parquet")
+    before = read(Source("nsys", folder, "here"), ReadOptions())
+    for path in folder.glob("*.parquet"):
+        pl.read_parquet(path).with_columns(pl.lit(1).alias(name)).write_parquet(path)
+    assert read(Source("nsys", folder, "here"), ReadOptions()).spans.equals(before.spans)
+
+
+def test_tables_with_flipped_bits_are_read_or_refused(tmp_path: Path) -> None:
+    folder = session(1).write_folder(tmp_path / "x", ".parquet")
+    path, chance = folder / "NVTX_EVENTS.parquet", random.Random(1)
+    content, refused = path.read_bytes(), 0
+    for _ in range(60):
+        path.write_bytes(flip(content, chance))
+        try:
+            read(Source("nsys", folder, "here"), ReadOptions())
+        except SourceError as error:
+            refused += 1
+            assert len(str(error)) < len(str(folder)) + 300
+    assert refused
+
+
+def test_a_table_that_no_database_takes_is_one_sentence(tmp_path: Path) -> None:
+    folder = session(1).write_folder(tmp_path / "x", ".parquet")
+    pl.DataFrame({"other": [1]}).write_parquet(folder / "NVTX_EVENTS.parquet")
+    with pytest.raises(SourceError, match=r"x: NVTX_EVENTS cannot be put into a database; export it again"):
+        read(Source("nsys", folder, "here"), ReadOptions())
 
 
 def test_whole_numbers_become_signed(tmp_path: Path) -> None:

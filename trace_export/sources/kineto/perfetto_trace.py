@@ -10,7 +10,7 @@ pytorch/pytorch; the schema is that of the perfetto package.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -117,9 +117,8 @@ class PerfettoTrace(TraceFile):
     def _events(self, buffer: wire.Bytes, begin: wire.Ints, stop: wire.Ints) -> Iterator[pl.DataFrame]:
         packets, whole = wire.fields(buffer, begin, stop)
         self.malformed += int(np.count_nonzero(~whole))
-        for number in (_INTERNED, _DESCRIPTOR):
-            for packet in packets.of(number, nested=True).message:
-                self._learn(buffer[begin[packet] : stop[packet]].tobytes())
+        learned = [packets.of(number, nested=True).message for number in (_INTERNED, _DESCRIPTOR)]
+        self._learn(buffer[begin[packet] : stop[packet]].tobytes() for packet in np.concatenate(learned))
         times = packets.column(_TIMESTAMP, len(begin))
         self._take_slices(buffer, packets.of(_TRACK_EVENT, nested=True), times)
         yield from self._slices(self._ends.finished())
@@ -127,18 +126,23 @@ class PerfettoTrace(TraceFile):
         if len(gpu.message):
             yield self._tasks(buffer, gpu, times[gpu.message])
 
-    def _learn(self, packet: bytes) -> None:
-        """Takes in what a packet says of names and tracks. Packets that are no valid protobuf are left out."""
-        content = _parsed(packet)
-        if content is None:
-            self.malformed += 1
-            return
-        for name, table in (("_names", content.interned_data.event_names), ("_categories", _categories(content))):
-            setattr(self, name, _extended(getattr(self, name), [(entry.iid, _text(entry.name)) for entry in table]))
-        self._specifications |= {_signed(s.iid): _text(s.name) for s in content.interned_data.gpu_specifications}
-        thread = content.track_descriptor.thread
-        if content.track_descriptor.HasField("thread"):
-            self._threads[_signed(content.track_descriptor.uuid)] = str(thread.tid), _text(thread.thread_name)
+    def _learn(self, packets: Iterable[bytes]) -> None:
+        """Takes in what packets say of names and tracks. Those that are no valid protobuf are left out."""
+        names: list[tuple[int, str]] = []
+        categories: list[tuple[int, str]] = []
+        for packet in packets:
+            content = _parsed(packet)
+            if content is None:
+                self.malformed += 1
+                continue
+            names += [(entry.iid, _text(entry.name)) for entry in content.interned_data.event_names]
+            categories += [(entry.iid, _text(entry.name)) for entry in content.interned_data.event_categories]
+            self._specifications |= {_signed(s.iid): _text(s.name) for s in content.interned_data.gpu_specifications}
+            thread = content.track_descriptor.thread
+            if content.track_descriptor.HasField("thread"):
+                self._threads[_signed(content.track_descriptor.uuid)] = str(thread.tid), _text(thread.thread_name)
+        self._names = _extended(self._names, names)  # at once, for it makes the whole table anew
+        self._categories = _extended(self._categories, categories)
 
     def _take_slices(self, buffer: wire.Bytes, slices: wire.Fields, times: wire.Ints) -> None:
         """Takes in begins and ends, in their order; of the begins those that readers look at."""
@@ -245,10 +249,6 @@ def _text(value: str | bytes) -> str:
 def _signed(number: int) -> int:
     """An unsigned 64-bit number as the signed one of the same bits, which columns hold."""
     return number - (1 << 64) if number >> 63 else number
-
-
-def _categories(packet: TracePacket) -> Any:
-    return packet.interned_data.event_categories
 
 
 def _extended(table: pl.Series, entries: list[tuple[int, str]]) -> pl.Series:

@@ -18,6 +18,8 @@ Bytes = NDArray[np.uint8]
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 PADDING = 16
 """Bytes that must follow the last message in a buffer, so that decoding a damaged one does not leave it."""
+MOST_FIELDS = 2048
+"""Of a message. Each takes a round, so that one of a million fields would take a minute."""
 _LONGEST_VARINT = 10
 
 
@@ -46,13 +48,13 @@ class Fields:
 
 def fields(buffer: Bytes, begin: Ints, stop: Ints) -> tuple[Fields, NDArray[np.bool_]]:
     """The fields of the messages from `begin` to `stop`, and which messages are whole; the fields of one that is not
-    end before its damage. `PADDING` bytes follow the last one in the buffer."""
+    end before its damage, or are the first `MOST_FIELDS`. `PADDING` bytes follow the last one in the buffer."""
     rounds: list[tuple[Ints, Ints, Ints, Ints]] = []
     whole = np.ones(len(begin), np.bool_)
     message = np.arange(len(begin))
     at = begin
     message, at, stop = (column[at < stop] for column in (message, at, stop))
-    while len(message):
+    while len(message) and len(rounds) < MOST_FIELDS:
         key, at = varints(buffer, at)
         kind = key & 7
         value, after = varints(buffer, at)
@@ -66,6 +68,7 @@ def fields(buffer: Bytes, begin: Ints, stop: Ints) -> tuple[Fields, NDArray[np.b
         rounds.append(tuple(c[good] for c in (message, key >> 3, content, np.where(nested, end, 0))))
         further = good & (end < stop)
         message, at, stop = message[further], end[further], stop[further]
+    whole[message] = False
     columns = zip(*rounds, strict=True) if rounds else [(np.zeros(0, np.int64),)] * 4
     return Fields(*(np.concatenate(column) for column in columns)), whole
 

@@ -18,6 +18,7 @@ from trace_export.files import open_file
 from trace_export.sources.nsys.session import is_export
 
 SUFFIXES = (".parquet", ".arrow")
+REMEDY = "export it again with nsys export --type parquetdir"
 ROWS = 1 << 18
 """Rows that are taken at a time."""
 
@@ -53,7 +54,10 @@ def write_database(folder: Path, target: Path) -> None:
         for table in (*_LARGE, *_SMALL):
             mode = "create"
             for piece in _pieces(folder, table):
-                cursor.adbc_ingest(table, piece, mode=mode)  # type: ignore[arg-type]
+                try:
+                    cursor.adbc_ingest(table, piece, mode=mode)  # type: ignore[arg-type]
+                except adbc.Error as error:
+                    raise SourceError(folder, f"{table} cannot be put into a database", REMEDY) from error
                 mode = "append"
         connection.commit()
 
@@ -67,14 +71,24 @@ def _pieces(folder: Path, table: str) -> Iterator[pl.DataFrame]:
         open_file(path).close()
         rows = pl.scan_parquet(path) if path.suffix == ".parquet" else pl.scan_ipc(path)
         schema = rows.collect_schema()
-        wanted = [name for name in schema if name in _LARGE.get(table, tuple(schema))]
+        wanted = [name for name in _columns(schema) if name in _LARGE.get(table, tuple(schema))]
         rows = rows.select(_stored(name, schema[name]) for name in wanted)
         height = rows.select(pl.len()).collect().item()
+        if height > path.stat().st_size:  # even packed, a row has a time or an id of its own
+            raise SourceError(folder, f"{path.name}: so small a file cannot hold {height:,} rows", REMEDY)
         for at in range(0, max(height, 1), ROWS):
             yield rows.slice(at, ROWS).collect()
-    except (OSError, pl.exceptions.PolarsError) as error:
-        what = f"{path.name} cannot be read as a table of Nsight Systems"
-        raise SourceError(folder, what, "export it again with nsys export --type parquetdir") from error
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise SourceError(folder, f"{path.name} cannot be read as a table of Nsight Systems", REMEDY) from error
+
+
+def _columns(names: Iterable[str]) -> list[str]:
+    """Those that a column can have in SQLite, where letters have no case; a NUL in a name ends the process in Arrow."""
+    spelled: dict[str, str] = {}
+    for name in names:
+        if name.isidentifier():
+            spelled.setdefault(name.lower(), name)
+    return list(spelled.values())
 
 
 def _stored(name: str, dtype: pl.DataType) -> pl.Expr:

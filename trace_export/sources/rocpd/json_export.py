@@ -19,6 +19,7 @@ from trace_export.errors import SourceError
 from trace_export.files import open_file
 from trace_export.model import Schema
 from trace_export.scratch import scratch_folder
+from trace_export.sources.rocpd.tables import MOST_PROCESSES
 
 SUFFIX = ".json"
 MOST_BYTES = 1 << 30
@@ -93,7 +94,10 @@ def _processes(path: Path) -> pl.DataFrame:
             found = pl.read_json(file, schema={_TOP: pl.List(pl.Struct(_PROCESS))})
     except (OSError, pl.exceptions.PolarsError) as error:
         raise SourceError(path, "is no JSON of rocprofv3, or was cut short", "record or copy it again") from error
-    return found.explode(_TOP).unnest(_TOP)
+    processes = found.explode(_TOP).unnest(_TOP)
+    if processes.height > MOST_PROCESSES:
+        raise SourceError(path, f"holds {processes.height} processes", "record each by itself")
+    return processes
 
 
 def _write(processes: pl.DataFrame, target: Path) -> None:

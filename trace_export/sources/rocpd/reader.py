@@ -20,14 +20,13 @@ from trace_export.sources.rocpd import hip, roctx
 from trace_export.sources.rocpd.device_tasks import write_tasks
 from trace_export.sources.rocpd.json_export import as_database
 from trace_export.sources.rocpd.process import Process, read_process
-from trace_export.sources.rocpd.tables import Tables, sets_of
+from trace_export.sources.rocpd.tables import MOST_PROCESSES, Tables, sets_of
 from trace_export.sources.shared.names import rank_in
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 EPOCH = "boot"
 """rocprofv3 takes its times from CLOCK_BOOTTIME (lib/common/utility.hpp)."""
-MOST_PROCESSES = 1024
 _RECORD = "record with rocprofv3 --hip-trace --kernel-trace --marker-trace"
 
 
