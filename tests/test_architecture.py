@@ -9,8 +9,8 @@ import pytest
 from tests.support.architecture import FILES, PACKAGE, imported, module_name, part_of
 
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "files", "messages", "choices", "names", "scratch", "instrument"}),
-    frozenset({"model", "units", "selection", "tolerances", "window_offsets", "cells"}),
+    frozenset({"errors", "files", "messages", "choices", "names", "instrument"}),
+    frozenset({"model", "units", "selection", "tolerances", "window_offsets", "cells", "scratch"}),
     frozenset({"schedules"}),
     frozenset({"sources", "pipeline", "clocks", "analysis", "chart", "writers", "workers", "viewer"}),
     frozenset({"workflow"}),
@@ -25,7 +25,7 @@ NEIGHBOURS = {
     ("analysis", "pipeline"), ("writers", "chart"), ("viewer", "chart"), ("selection", "units"), ("selection", "model"),
 }  # fmt: skip
 """Imports within a layer."""
-ALONE = {"errors", "files", "messages", "choices", "names", "scratch", "instrument"}
+ALONE = {"errors", "files", "messages", "choices", "names", "instrument"}
 """They import nothing of the rest: `instrument` runs inside a training script, without our dependencies."""
 SHARED = {"launches", "ranges", "shared", "spans"}
 """The folders in `sources` that are not of one profiler."""
