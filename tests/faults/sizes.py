@@ -256,6 +256,10 @@ def kineto(event: str, count: int, header: str = "") -> Callable[[str], str]:
     return change
 
 
+def kernel_on_stream(number: int) -> str:
+    return f'{{"ph":"X","cat":"kernel","ts":{number},"dur":9,"args":{{"stream":{number}}}}}'
+
+
 KINETO = {
     what: text("kineto", "one.pt.trace.json", change)
     for what, change in {
@@ -265,6 +269,7 @@ KINETO = {
         "an event nested without end": kineto('{"ph":"X","cat":"kernel","args":' + "[" * ROWS + "]" * ROWS + "}", 1),
         "lists in every event": kineto('{"ph":"X","cat":"kernel","x":' + "[" * 30 + "]" * 30 + "}", ROWS // 4),
         "a header of empty lists": kineto("{}", 1, '"x":[' + "[]," * (2 * ROWS) + "0],"),
+        "a stream for each kernel": kineto(",".join(map(kernel_on_stream, range(40_000))), 1),
         f"rank {HUGE}": renumbered(r'"rank": (\d+)'),
         f"correlation {10**18}": renumbered(r'"correlation": (\d+)', 10**18),
     }.items()

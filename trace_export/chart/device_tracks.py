@@ -21,6 +21,10 @@ TIMES = ["start_ns", "end_ns"]
 ROWS = 1 << 18
 """Device tasks held at a time."""
 
+MOST_STREAMS, OTHERS = 500, "further streams"
+"""Streams of a rank that have a track each, and what that of all others is called. Each takes milliseconds; a GPU
+has some dozens."""
+
 TaskBatches = Callable[[int, int], Iterable[pl.DataFrame]]
 """The device tasks (schema `KERNELS`) of a rank on the corrected clock, in frames of at most so many rows, by start."""
 
@@ -112,10 +116,13 @@ def tasks(
     their correlation id."""
     ids = count(first_id)
     for rank, place in ranks.items():
-        streams = {
-            name: _Stream(name, order, rank, place) for order, name in enumerate(_stream_names(profile, rank), 1)
-        }
+        names = _stream_names(profile, rank)
+        shown = names if len(names) <= MOST_STREAMS else [*names[:MOST_STREAMS], OTHERS]
+        streams = {name: _Stream(name, order, rank, place) for order, name in enumerate(shown, 1)}
         for batch in batches_of(rank, ROWS):
+            if len(names) > MOST_STREAMS:
+                own = pl.col("stream").cast(pl.String)
+                batch = batch.with_columns(stream=pl.when(own.is_in(shown)).then(own).otherwise(pl.lit(OTHERS)))
             for (name,), rows in batch.group_by("stream", maintain_order=True):
                 yield streams[str(name)].part(rows.with_columns(seed), ids)
 
