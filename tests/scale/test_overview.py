@@ -133,6 +133,18 @@ def test_of_some_ranks_their_replicas_are_read(planted: tuple[Path, ManyRanks], 
     assert found.cells["step"].unique().to_list() == [1]
 
 
+def test_of_a_source_of_several_replicas_those_asked_for_are_read(tmp_path: Path) -> None:
+    """Two replicas of two hosts, so that each table has a rank of both."""
+    run = ManyRanks(stages=2, tensor=2, replicas=1, microbatches=2, steps=1)
+    write(tmp_path / "logs", run)
+    for table in (tmp_path / "logs").rglob("*.parquet"):
+        frame = pl.read_parquet(table)
+        frame.with_columns(dp=pl.col("tp"), tp=pl.lit(0, pl.Int32)).write_parquet(table)
+    found = trace_export.overview(tmp_path / "logs", tmp_path, ranks=[1], jobs=1).overview
+    assert found.unread == 0
+    assert found.ranks.select("rank", "replica").rows() == [(1, 1), (3, 1)]
+
+
 def test_json_has_the_figures_of_the_tables(planted: tuple[Path, ManyRanks], tmp_path: Path) -> None:
     folder, run = planted
     done = command("overview", folder, "--out", tmp_path, "--format", "parquet", "--json", "--jobs", 1)

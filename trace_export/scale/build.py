@@ -16,7 +16,7 @@ from trace_export.scale.measure import Task, failed, failures_of, measure, summa
 from trace_export.scale.parts import Part, split
 from trace_export.scale.replicas import Placed, all_ranks, run_everywhere
 from trace_export.scale.summary import Summary, by_code, merge
-from trace_export.selection import Selection
+from trace_export.selection import Numbers, Selection
 from trace_export.sources import cost
 from trace_export.workflow.options import AlignOptions
 from trace_export.workflow.progress import Progress, counted, silent
@@ -62,11 +62,12 @@ def overview(
 ) -> Overview:
     """An overview of the replicas that `placed` finds, or of those with one of `options.read.ranks`. Raises
     NothingToExportError where no source has a block."""
-    table = placed.places.table
+    table, read = placed.places.table, all_ranks(options).read
     if options.read.ranks is not None:
         table = table.filter(pl.col("dp").is_in(table.filter(options.read.ranks.holds("rank"))["dp"].implode()))
+        read = replace(read, ranks=Numbers.of(table["rank"]))  # a source may hold ranks of other replicas too
     parts = split(placed.located.sources, table)
-    task = Task(all_ranks(options).read, clocks.method, selection)
+    task = Task(read, clocks.method, selection)
     tick = counted(progress, "reading replicas", len(parts))
     results = run_everywhere(partial(summarise, task=task), parts, [_seconds(part) for part in parts], options, tick)
     summary = merge(
