@@ -14,7 +14,7 @@ SMALL_EVENT = 8
 """Collectives of no more members constrain every pair of them; larger ones by way of a node of their own."""
 BIG_EVENTS = 256
 """Of the collectives with many members only so many, the tightest, are used for the bounds."""
-CHUNK = 512
+HOSTS_AT_A_TIME = 512
 """Hosts whose paths are searched at a time, which bounds the memory."""
 
 
@@ -46,8 +46,8 @@ def _largest_error(source: Ints, target: Ints, limit: Floats, nodes: int, compon
     hosts = len(component)
     upper, lower = np.zeros(hosts), np.zeros(hosts)
     size = np.bincount(component, minlength=int(component.max()) + 1)[component]
-    for at in range(0, hosts, CHUNK):
-        rows = np.arange(at, min(at + CHUNK, hosts))
+    for at in range(0, hosts, HOSTS_AT_A_TIME):
+        rows = np.arange(at, min(at + HOSTS_AT_A_TIME, hosts))
         far = shortest(source, target, limit, nodes, rows)[:, :hosts]
         far = np.where(component[rows][:, None] == component[None, :], far, 0.0)
         upper += far.sum(0)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from trace_export.sources.ranges.ranges import CALL, RANGE
-from trace_export.sources.ranges.ranks import Numbers
+from trace_export.sources.ranges.ranks import ByProcess
 from trace_export.sources.ranges.transfers import MOVES
 from trace_export.sources.shared.sqlite import Database
 
@@ -69,7 +69,7 @@ class Calls:
         return pl.concat([pl.DataFrame(schema=MEMBERS), *self._members]).unique(["process", "group"], keep="any")
 
 
-def ranks_of(members: pl.DataFrame) -> Numbers:
+def ranks_of(members: pl.DataFrame) -> ByProcess:
     """The rank of each process in the largest communicator, which most often is that of the whole job."""
     largest = members.filter(pl.col("size") > 1, pl.col("size") == pl.col("size").max())
     if largest["group"].n_unique() != 1:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from trace_export.sources.nsys.nccl import Calls
-from trace_export.sources.ranges.dialects import SUFFIX, Dialects
+from trace_export.sources.ranges.dialects import OPERATION_SUFFIX, Dialects
 from trace_export.sources.ranges.frequent import NameCounts
 from trace_export.sources.ranges.ranges import RANGE, Ranges, beside_passes, gather
 from trace_export.sources.shared.sqlite import Database, decoded
@@ -67,7 +67,7 @@ def read_operators(db: Database) -> dict[int, pl.DataFrame]:
         own = chunk.filter(pl.col("text").str.contains(_OPERATOR), pl.col("end") >= pl.col("start"))
         numbered = own.select(
             "process", "thread", "start", "end",
-            name=pl.col("text").str.replace(SUFFIX + "$", ""),
+            name=pl.col("text").str.replace(OPERATION_SUFFIX + "$", ""),
             seq=pl.col("text").str.extract(r", seq = (\d+), op_id = ").cast(pl.Int64, strict=False),
         )  # fmt: skip
         for (process,), part in numbered.group_by("process"):

@@ -13,14 +13,14 @@ from trace_export.model import Note
 from trace_export.sources.nsys import nccl
 from trace_export.sources.nsys.session import environment_rank
 from trace_export.sources.ranges.ranges import Ranges
-from trace_export.sources.ranges.ranks import Numbers, assigned, from_names, from_stages
+from trace_export.sources.ranges.ranks import ByProcess, assigned, from_names, from_stages
 from trace_export.sources.shared.names import rank_in
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.source import Source
 
 
 def read_ranks(
-    db: Database, ranges: Ranges, processes: list[int], source: Source, devices_of: Numbers, members: pl.DataFrame
+    db: Database, ranges: Ranges, processes: list[int], source: Source, devices_of: ByProcess, members: pl.DataFrame
 ) -> tuple[pl.DataFrame, list[Note]]:
     """The ranks of the `processes` (see ranks.assigned). `devices_of`: process → its own number of its GPU; `members`:
     those of communicators, see nccl.MEMBERS."""
@@ -38,18 +38,18 @@ def read_ranks(
     return assigned(ranges, processes, source, evidence, {process: gpu for process, (gpu, _) in devices.items()})
 
 
-def _of(process: int | None, rank: int | None) -> Numbers:
+def _of(process: int | None, rank: int | None) -> ByProcess:
     return {} if process is None or rank is None else {process: rank}
 
 
-def _from_mpi(db: Database) -> Numbers:
+def _from_mpi(db: Database) -> ByProcess:
     if not db.has("MPI_RANKS", "globalTid", "rank"):
         return {}
     rows = db.texts("SELECT DISTINCT globalTid >> 24, rank FROM MPI_RANKS WHERE globalTid IS NOT NULL ORDER BY 1, 2")
     return {process: rank for process, rank in rows if isinstance(rank, int) and 0 <= rank < 10**9}
 
 
-def _physical(db: Database, devices: Numbers) -> dict[int, tuple[int, int]]:
+def _physical(db: Database, devices: ByProcess) -> dict[int, tuple[int, int]]:
     """Process → (physical GPU, the process's own number of it), -1 where unknown."""
     physical: dict[tuple[int, int], int] = {}
     if db.has("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"):

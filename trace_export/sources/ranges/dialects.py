@@ -30,7 +30,7 @@ is the rank's place in its pipeline whatever its chunks (the stage of model.RANK
 TRANSFERS: Schema = {"text": TEXT, "role": TEXT, "direction": TEXT, "microbatch": INT, "chunk": INT, "stage": INT}
 """The transfers that a p2p text names; a fused one has several rows. `role`: send or recv, `direction`: F or B."""
 
-SUFFIX = r", (?:seq = \d+, )?op_id = \d+.*"
+OPERATION_SUFFIX = r", (?:seq = \d+, )?op_id = \d+.*"
 """What torch's emit_nvtx appends to a name."""
 
 MOST_REMEMBERED = 2000
@@ -88,7 +88,7 @@ class Dialects:
     def _parse(self, texts: pl.Series) -> Names:
         """As `parse`, of texts that differ."""
         known = pl.DataFrame({"text": texts}).filter(self.may_know("text"))
-        known = known.with_columns(stem=pl.col("text").str.replace(SUFFIX + "$", ""))
+        known = known.with_columns(stem=pl.col("text").str.replace(OPERATION_SUFFIX + "$", ""))
         names = self._parsed(_with_messages(known.select(pl.col("stem").unique())))
         return Names(_by_text(known, names).select(NAMES.keys()), _by_text(known, _transfers(names)))
 
@@ -100,7 +100,7 @@ class Dialects:
     def _any(self) -> str:
         patterns = [GROUP.sub("(?:", rule.pattern) for rule in self.rules]
         message = r"\{.*['\"]name['\"].*\}"
-        return f"^(?:{message}|{'|'.join(patterns)})(?:{SUFFIX})?$"
+        return f"^(?:{message}|{'|'.join(patterns)})(?:{OPERATION_SUFFIX})?$"
 
     @cached_property
     def _first(self) -> str:

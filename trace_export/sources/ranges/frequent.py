@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from trace_export.sources.ranges.dialects import SUFFIX
+from trace_export.sources.ranges.dialects import OPERATION_SUFFIX
 
 EXAMPLES = 5
 """How many names a sentence lists."""
@@ -29,7 +29,7 @@ class NameCounts:
 
     def add(self, texts: pl.Series) -> None:
         """Counts `texts` (String), without what torch's emit_nvtx appends."""
-        names = texts.drop_nulls().str.replace(SUFFIX + "$", "").alias("name")
+        names = texts.drop_nulls().str.replace(OPERATION_SUFFIX + "$", "").alias("name")
         names = names.filter(names != "")
         self.total += len(names)
         counted = names.filter(~names.str.contains(_FRAMEWORK)).value_counts().select(self._counts.columns)

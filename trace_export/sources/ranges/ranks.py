@@ -11,10 +11,10 @@ from trace_export.model import Note
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.source import Source
 
-Numbers = dict[int, int]
-"""Process → rank, of the processes that the evidence covers."""
+ByProcess = dict[int, int]
+"""Process → its rank, or another number of it, of the processes that the evidence covers."""
 
-Evidence = tuple[str, Callable[[], Numbers]]
+Evidence = tuple[str, Callable[[], ByProcess]]
 """Where ranks come from (see model.RANKS), and the ranks; asked for only where what comes before does not suffice."""
 
 
@@ -45,10 +45,10 @@ def assigned(
     return frame.sort("rank"), notes
 
 
-def _first_known(processes: list[int], *evidence: Evidence) -> tuple[Numbers, dict[int, str]]:
+def _first_known(processes: list[int], *evidence: Evidence) -> tuple[ByProcess, dict[int, str]]:
     """Rank and origin of each of `processes` from the first evidence (origin, numbers) that knows it. An assumed number
     that another process has already becomes the next free one."""
-    numbers: Numbers = {}
+    numbers: ByProcess = {}
     origins: dict[int, str] = {}
     wanted = set(processes)
     for origin, find in evidence:
@@ -60,19 +60,19 @@ def _first_known(processes: list[int], *evidence: Evidence) -> tuple[Numbers, di
     return numbers, origins
 
 
-def from_names(ranges: Ranges, number: str = "rank") -> Numbers:
+def from_names(ranges: Ranges, number: str = "rank") -> ByProcess:
     """`iter_{rank}_{step}`, or a mark with rank=… (and with `number` place, the stage=… of a mark)."""
     recorded = ranges.frame.select("process", number).drop_nulls()
     return dict(recorded.unique("process", keep="first", maintain_order=True).iter_rows())
 
 
-def from_stages(stages: dict[int, list[int]]) -> Numbers:
+def from_stages(stages: dict[int, list[int]]) -> ByProcess:
     """The smallest stage, unless several replicas of the pipeline are in the file."""
     numbers = {process: min(own) for process, own in stages.items()}
     return numbers if len(set(numbers.values())) == len(numbers) else {}
 
 
-def _unique(numbers: Numbers, ranges: Ranges) -> tuple[list[int], list[int]]:
+def _unique(numbers: ByProcess, ranges: Ranges) -> tuple[list[int], list[int]]:
     """The processes to keep, and those whose rank a process with more ranges has."""
     sizes = dict(ranges.frame.group_by("process").len().iter_rows())
     kept: dict[int, int] = {}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import polars as pl
 
 from trace_export.sources.ranges.blocks import with_chunks
-from trace_export.sources.ranges.dialects import SUFFIX
+from trace_export.sources.ranges.dialects import OPERATION_SUFFIX
 from trace_export.sources.ranges.ranges import COMMUNICATION, Ranges
 
 ALONE = {"ncclSend": "send", "ncclRecv": "recv"}
@@ -55,7 +55,7 @@ def transfers(
         "group",
         "bytes",
         member="peer",
-        op=pl.col("text").str.replace(SUFFIX + "$", ""),
+        op=pl.col("text").str.replace(OPERATION_SUFFIX + "$", ""),
         sequence=pl.when(unnumbered & ~exchange).then(
             pl.int_range(pl.len()).over("process", "group", "role", "direction", unnumbered, exchange)
         ),
