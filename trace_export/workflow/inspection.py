@@ -173,10 +173,10 @@ def _verdict(facts: dict[str, Any], sources: int, failed: int) -> str:
 def _what(facts: dict[str, Any]) -> Iterator[str]:
     likely = "probably " if facts["certainty"] == "likely" else ""
     order = f"{likely}{TITLES[facts['schedule']]}" if facts["schedule"] else "an order of no known schedule"
-    steps = f"{facts['steps']} steps"
+    steps = _counted(facts["steps"], "step")
     if facts["beginnings"]:
         steps = f"at least {steps}" if facts["about_steps"] is None else f"about {facts['about_steps']:,} steps"
-    size = [f"{facts['stages']} stages", f"{facts['microbatches']} micro-batches", steps]
+    size = [_counted(facts["stages"], "stage"), _counted(facts["microbatches"], "micro-batch"), steps]
     time = f" of {duration(facts['step_ns'])}" if facts["step_ns"] else ""
     yield f"{order}, {', '.join(size)}{time}"
     if facts["missing_stages"]:
@@ -188,6 +188,10 @@ def _what(facts: dict[str, Any]) -> Iterator[str]:
     yield _clocks(facts)
     if facts["inferred"]:
         yield f"inferred: {', '.join(facts['inferred'])}"
+
+
+def _counted(number: int | None, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('ch') else 's'}"
 
 
 def _several(what: str, numbers: str) -> str:
