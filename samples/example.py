@@ -32,6 +32,9 @@ for name, costs in {
     theory = trace_export.simulate(name, stages=4, microbatches=8, costs=costs)
     print(name, theory.spans["end_ns"].max() / 1e6, "ms")
 
+# %% The chart: in a notebook it is shown by its name alone.
+run.plot(bubbles=True)
+
 # %% Pictures and traces.
 out = Path(mkdtemp())
 for path in run.write(out, ["perfetto", "svg"]):

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from trace_export.selection import Window
     from trace_export.workflow.arguments import Inputs, NumberSet
     from trace_export.workflow.inspection import Inspection
+    from trace_export.workflow.plot import Plot
     from trace_export.workflow.progress import Progress
     from trace_export.workflow.run import Run
     from trace_export.writers.pictures.style import FigureStyle
@@ -113,6 +114,7 @@ _HOMES = {
     "workflow.inspection": ("Inspection",),
     "model": ("Declared", "Interpretation", "KernelFile", "Note", "Plan", "Profile", "Recognition"),
     "pipeline.operations": ("LeftOut",),
+    "workflow.plot": ("Plot",),
     "workflow.progress": ("Progress",),
     "workflow.run": ("Run",),
     "schedules.simulate": ("Costs",),
@@ -157,6 +159,7 @@ __all__ = [
     "Overviewed",
     "Place",
     "Plan",
+    "Plot",
     "Profile",
     "Progress",
     "Recognition",

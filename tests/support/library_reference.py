@@ -32,7 +32,7 @@ RESULTS = (
     "ClosedForm", "Slowdown", "LeftOut", "CriticalPath", "StepTime", "Comparison", "Gate", "RunFigures", "Baseline",
     "Sentence", "ReportTable", "Place",
     "Inspection", "Profile", "Interpretation", "Recognition", "Plan", "Declared", "Note", "KernelFile", "Costs",
-    "FigureStyle", "Window", "ClockFit", "ClockSettings",
+    "FigureStyle", "Plot", "Window", "ClockFit", "ClockSettings",
 )  # fmt: skip
 """Classes that are only read, or made of plain values."""
 TABLES = {

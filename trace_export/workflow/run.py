@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from trace_export.analysis.summary import Summary
     from trace_export.analysis.what_if import Slowdown
     from trace_export.pipeline.step_operations import StepOperations
+    from trace_export.workflow.plot import Plot
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -310,6 +312,26 @@ class Run:
         with Outputs(inputs, force=arguments.flag(force, "force")) as outputs:
             drawn(self, options, outputs, report)
         return outputs.written
+
+    def plot(
+        self, figure: FigureStyle | None = None, *, tracks: Tracks = "stage", bubbles: bool = False, model: bool = False
+    ) -> Plot:
+        """The chart for a notebook, which shows it as an interactive page; see `trace_export.Plot`. A run of very many
+        blocks is shown with its first steps: `select` chooses others. Parameters as in `write`.
+
+        Raises UsageError.
+        """
+        from trace_export.workflow.plot import plot
+
+        options = write_options(None, None, tracks=tracks, bubbles=bubbles, model=model, figure=figure)
+        return plot(self._bubbles, replace(options, steps=self._selection.steps))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of a run."""
+        try:
+            return self.plot()._repr_html_()
+        except TraceExportError as error:  # nothing is selected: a notebook shows the sentence and no traceback
+            return f"<p>{escape(str(error))}</p>"
 
     def write_report(self, path: str | PathLike[str] | None = None, *, force: bool = False) -> Path:
         """Writes the report as one self-contained HTML page with the chart, and returns its path.

@@ -1,0 +1,67 @@
+"""The interactive chart of a run in a notebook.
+
+A notebook shows what `_repr_html_` returns. The page goes there whole, in a frame of its own: it needs no network, its
+style does not reach the notebook, and its script runs without access to it (the `sandbox` of HTML's iframe).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+
+import polars as pl
+
+from trace_export.analysis.bubbles import Bubbles
+from trace_export.selection import Numbers, Selection, select
+from trace_export.workflow import render
+from trace_export.workflow.render import WriteOptions
+from trace_export.writers.pictures import page, svg
+from trace_export.writers.pictures.figure import Figure, figure
+
+MOST_BLOCKS = 100_000
+"""More would make a notebook of tens of megabytes; a plot shows the first steps up to so many."""
+AROUND = 190
+"""Pixels of the page beside the rows: title, legend, buttons, axis, one remark."""
+LEAST_HEIGHT, MOST_HEIGHT = 240, 800
+
+
+@dataclass(frozen=True, eq=False)
+class Plot:
+    """A picture of a run. A notebook shows it as the interactive chart; `html` is that page and `svg` the still picture
+    as text."""
+
+    _figure: Figure
+
+    @cached_property
+    def html(self) -> str:
+        return page.page(self._figure, still_steps=self._figure.style.steps)
+
+    @cached_property
+    def svg(self) -> str:
+        return svg.draw(self._figure, self._figure.style.steps).text
+
+    def _repr_html_(self) -> str:
+        lanes = sum(1 if row.lanes == 1 else 0.6 * row.lanes for row in self._figure.rows)
+        height = round(min(max(AROUND + lanes * self._figure.lane_height, LEAST_HEIGHT), MOST_HEIGHT))
+        return (
+            f'<iframe title="{escape(self._figure.title)}" sandbox="allow-scripts" srcdoc="{escape(self.html)}" '
+            f'style="width:100%;height:{height}px;border:0"></iframe>'
+        )
+
+
+def plot(measured: Bubbles, options: WriteOptions) -> Plot:
+    """The plot of the profile whose bubbles were `measured`. Raises as `picture.write` does."""
+    profile, steps = measured.profile, options.steps
+    if options.figure.range is None and profile.spans.height > MOST_BLOCKS:
+        steps = _first_steps(profile.spans)
+        profile = select(profile, Selection(steps=steps))
+    chart = render.draw(profile, measured if profile is measured.profile else Bubbles(profile), options, "spans")
+    return Plot(figure(chart, steps, measured.ranks, options.figure))
+
+
+def _first_steps(spans: pl.DataFrame) -> Numbers:
+    """The first steps that have `MOST_BLOCKS` blocks together, at least one."""
+    counts = spans.drop_nulls("step").group_by("step").len().sort("step")
+    within = counts.filter((pl.col("len").cum_sum() <= MOST_BLOCKS) | (pl.int_range(pl.len()) == 0))
+    return Numbers.of(within["step"])
