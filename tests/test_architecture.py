@@ -16,7 +16,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"workflow"}),
     frozenset({"scale"}),
     frozenset({"api"}),
-    frozenset({"__init__"}),
+    frozenset({"__init__", "agents"}),
     frozenset({"cli"}),
     frozenset({"__main__"}),
 )

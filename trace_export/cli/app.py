@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from trace_export.cli import compare, docs, export, howto, inspect, overview, report, run, simulate
+from trace_export.cli import compare, docs, export, howto, inspect, mcp, overview, report, run, simulate
 from trace_export.cli.open import open_trace
 from trace_export.errors import UsageError
 
@@ -95,4 +95,5 @@ app.command("compare")(compare.compare)
 app.command("open")(open_trace)
 app.command("howto")(howto.howto)
 app.command("docs")(docs.docs)
+app.command("mcp")(mcp.mcp)
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
