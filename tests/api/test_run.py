@@ -179,6 +179,17 @@ def test_a_run_says_what_it_is(logs: Path) -> None:
     )
 
 
+def test_inspect_takes_a_table(logs: Path, run_cli: Cli, tmp_path: Path) -> None:
+    """Its counts are those of the run that it was written from."""
+    run = trace_export.load(logs).align()
+    (table,) = run.write(tmp_path / "blocks.parquet")
+    found = trace_export.inspect(table)
+    kinds = run.spans.group_by("rank", "kind").len().pivot("kind", index="rank", values="len").sort("rank")
+    assert found.ranks.select("rank", "F", "B").rows() == kinds.select("rank", "F", "B").rows()
+    assert found.verdict.startswith("can be drawn: 1F1B, 4 stages")
+    assert run_cli("inspect", table).returncode == 0
+
+
 def test_what_lies_in_a_folder(logs: Path) -> None:
     found = trace_export.inspect(logs)
     assert found.ranks.select("rank", "stage", "host", "steps", "blocks").rows() == [

@@ -13,15 +13,17 @@ from trace_export.model import RANK_STEP_KEY, WORK_KINDS, Note, Profile
 from trace_export.pipeline import completeness
 from trace_export.pipeline.interpret import interpret
 from trace_export.schedules.catalogue import TITLES
-from trace_export.sources import choose, cost, formats
+from trace_export.sources import choose, cost, formats, span_table
 from trace_export.sources.find import find
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.units import duration
+from trace_export.workflow import requests
 from trace_export.workflow.beginnings import WHOLE_BYTES, of_the_whole, read_beginnings
 from trace_export.workflow.progress import Progress
 from trace_export.workflow.reading import LoadOptions, read_all
 
 KINDS = [*WORK_KINDS, "OPT"]
+SOURCES = {"kind": pl.String, "path": pl.String, "machine": pl.Int32, "rank": pl.Int32, "rank_origin": pl.String}
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,13 @@ def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> 
     """Looks at every source that the options ask for, on its own clock: at all of it where they are small or `full` is
     asked for, else at its beginning. Raises UsageError when there is no such folder."""
     Dialects.of(options.read.markers)  # a wrong rule is refused before anything is read
+    if span_table.is_table(options.log_dir):
+        return _of_table(options, progress)
     found = find(options.log_dir, follow_links=options.follow_links, only=options.files)
     ranks = options.read.ranks
     chosen, *_ = choose.choose(found, options.log_dir, ranks=ranks)
     rows = [(s.kind, path_text(s.path), s.machine, s.rank, s.rank_origin) for s in chosen]
-    schema = {"kind": pl.String, "path": pl.String, "machine": pl.Int32, "rank": pl.Int32, "rank_origin": pl.String}
-    sources = pl.DataFrame(rows, schema, orient="row")
+    sources = pl.DataFrame(rows, SOURCES, orient="row")
     if not chosen:
         nothing = choose.nothing_found(found, options.log_dir, ranks=ranks)
         return Inspection(sources, pl.DataFrame(), {}, "cannot be drawn: no profile here", found.notes, (nothing,))
@@ -68,6 +71,15 @@ def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> 
     facts = _facts(profile, size, all_ranks=all_ranks)
     verdict = _verdict(facts, len(chosen), len(failures))
     return Inspection(sources, _ranks(profile), facts, verdict, found.notes + profile.notes, tuple(failures))
+
+
+def _of_table(options: LoadOptions, progress: Progress) -> Inspection:
+    """A single table of spans, which is one source and small enough to be read whole."""
+    profile = requests.load(options, progress).profile
+    facts = _facts(profile, cost.size(options.log_dir), all_ranks=False)
+    source = ("spans", path_text(options.log_dir), None, None, None)
+    sources = pl.DataFrame([source], SOURCES, orient="row")
+    return Inspection(sources, _ranks(profile), facts, _verdict(facts, 1, 0), profile.notes, ())
 
 
 def _ranks(profile: Profile) -> pl.DataFrame:
