@@ -338,12 +338,6 @@ def test_several_threads_without_an_optimizer_or_a_backward_are_inference() -> N
     assert find_threads(work("a b A B a b A B"), frozenset({ENGINE}), frozenset(), MAIN) == THREADS
 
 
-def test_a_thread_with_the_kernels_of_the_calling_one_runs_no_backwards() -> None:
-    both = work("g a b u g a b u")
-    threads = np.repeat([MAIN, ENGINE], 4)
-    assert find_threads(replace(both, thread=threads), frozenset(), frozenset(), MAIN) == "no thread launches backwards"
-
-
 def test_the_thread_of_the_optimizer_is_the_calling_one() -> None:
     assert find_threads(work("a A B C D u"), frozenset(), frozenset(), None) == THREADS
 

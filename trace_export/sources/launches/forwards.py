@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from trace_export.sources.launches.kinds import by_kind
 from trace_export.sources.launches.pieces import Piece
 from trace_export.sources.launches.repetition import by_repetition
@@ -113,13 +111,11 @@ def doubts(step: Step, forwards: list[Rows], weights: list[Rows], passes: list[P
     )
     if inside - taken > MOST_LEFT * whole:
         return "work of the main thread that belongs to no pass"
-    own = np.concatenate([np.arange(*rows) for rows in forwards])
-    times = (timeline.end - timeline.start)[own]
-    if times[timeline.backward[own]].sum() > MOST_OF_BACKWARD * times.sum():
+    if sum(timeline.backward_time(*rows) for rows in forwards) > MOST_OF_BACKWARD * sum(map(step.time, forwards)):
         return "kernels of a backward in the forwards"
     if _may_be_weights(step, forwards, weights):
         return "weight gradients among the forwards"
-    if timeline.engine_multiplies and not timeline.multiplies[own].any():
+    if timeline.engine_multiplies and not any(timeline.multiplies(*rows) for rows in forwards):
         return "no matrix product in the forwards"
     return ""
 
@@ -128,7 +124,7 @@ def _may_be_weights(step: Step, forwards: list[Rows], weights: list[Rows]) -> bo
     """Whether a forward consists of products and sums alone, but not all do, or there are weight gradients beside them,
     or such a row also comes after the last backward."""
     timeline = step.timeline
-    bare = [rows for rows in forwards if timeline.weight[rows.begin : rows.end].all()]
+    bare = [rows for rows in forwards if timeline.is_weight(*rows)]
     forms = {rows.of(timeline.stem).tobytes() for rows in bare}
     late = any(rows.of(timeline.stem).tobytes() in forms for rows in step.own if rows.begin > step.last_backward)
     return bool(bare) and (len(bare) < len(forwards) or bool(weights) or late)

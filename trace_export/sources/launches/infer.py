@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trace_export.sources.launches.forwards import SAME_STEMS, Found, passes_of
-from trace_export.sources.launches.kinds import SURPLUS, leading
+from trace_export.sources.launches.kinds import SURPLUS
 from trace_export.sources.launches.likeness import MOST_KINDS, likeness
 from trace_export.sources.launches.optimizer import with_optimizers
 from trace_export.sources.launches.pieces import (
@@ -128,8 +128,8 @@ def unlike_the_rest(timeline: Timeline, found: list[Found], number: int) -> bool
 
 def _forms(timeline: Timeline, found: list[Found]) -> dict[bytes, int]:
     """The kinds of the kernels of each forward, and with how many products and sums it begins."""
-    forwards = [slice(p.begin, p.end) for one in found for p in one.passes if p.kind == "F"]
-    return {timeline.stem[rows].tobytes(): leading(timeline.heavy[rows]) for rows in forwards}
+    forwards = [(p.begin, p.end) for one in found for p in one.passes if p.kind == "F"]
+    return {timeline.stem[begin:end].tobytes(): timeline.leading(begin, end) for begin, end in forwards}
 
 
 def _steps(timeline: Timeline, pieces: list[Piece], boundaries: Ints) -> list[list[Piece]]:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from trace_export.sources.launches.kernel_names import Bools, Codes
+from trace_export.sources.launches.kernel_names import Codes
 from trace_export.sources.launches.likeness import kinds
 from trace_export.sources.launches.step import LITTLE, SHORT, Rows, Step
 
@@ -56,8 +56,7 @@ def _repeated(forwards: list[tuple[Rows, int]], wanted: int) -> list[Rows]:
 
 
 def _is_weight(step: Step, rows: Rows) -> bool:
-    here = slice(rows.begin, rows.end)
-    return bool(step.timeline.product[here].any() and step.timeline.weight[here].all())
+    return step.timeline.multiplies(*rows) and step.timeline.is_weight(*rows)
 
 
 def without_logging(step: Step) -> list[Rows]:
@@ -89,26 +88,21 @@ def split_weights_from_forwards(step: Step, pieces: list[Rows]) -> list[Rows]:
     """
     timeline = step.timeline
     early = [
-        np.flatnonzero(~timeline.counter[rows.begin : rows.end]) + rows.begin
+        Rows(rows.begin + int(np.argmin(np.append(rows.of(timeline.counter), False))), rows.end)  # type: ignore[arg-type]
         for rows in pieces
         if rows.begin < step.first_backward and step.time(rows) >= SHORT * step.usual
     ]
-    most = max((leading(timeline.heavy[rows]) for rows in early), default=0)
-    heads = {timeline.stem[rows[:HEAD]].tobytes() for rows in early}
+    most = max((timeline.leading(*rows) for rows in early), default=0)
+    heads = {timeline.stem[begin : min(begin + HEAD, end)].tobytes() for begin, end in early}
     out: list[Rows] = []
     for rows in pieces:
-        count = leading(rows.of(timeline.heavy)) if rows.begin > step.first_backward else 0  # type: ignore[arg-type]
+        count = timeline.leading(*rows) if rows.begin > step.first_backward else 0
         cut = None
         if count >= most + SURPLUS and count < rows.end - rows.begin:
             places = range(rows.begin + count, rows.begin + count - most - 1, -1)
             cut = next((at for at in places if timeline.stem[at : min(at + HEAD, rows.end)].tobytes() in heads), None)
         out += [rows] if cut is None else [Rows(rows.begin, cut), Rows(cut, rows.end)]
     return out
-
-
-def leading(heavy: Bools) -> int:
-    """How many of the first are true."""
-    return int(np.argmin(np.append(heavy, False)))
 
 
 def join_parts(step: Step, pieces: list[Rows], labels: list[int], early: set[int]) -> tuple[list[Rows], set[int]]:

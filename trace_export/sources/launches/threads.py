@@ -34,8 +34,8 @@ def find_threads(work: Work, named: frozenset[int], engine: frozenset[int], usua
     `named`: threads whose names begin like AUTOGRAD. `engine`: threads that executed nodes of a graph of autograd while
     another one recorded operators. `usual_main`: the thread that a process begins with. With neither names nor nodes
     the calling thread is that of the optimizer's kernels, else the first one of the process; any other with a tenth of
-    the kernels is the engine's, if it launches kernels that the calling thread does not, and there is an optimizer or a
-    kernel named like a backward's: inference may run on several threads, too.
+    the kernels is the engine's, if there is an optimizer, or such a thread launches a kernel named like a backward's:
+    inference may run on several threads, too.
 
     Example: of 900 kernels thread 7 launched 400, thread 9 (`pt_autograd_0`) 495, and thread 12, of the data loader, 5:
     main 7, autograd {9}. Were 9 nameless and 7 the process's first thread, the same.
@@ -52,15 +52,9 @@ def find_threads(work: Work, named: frozenset[int], engine: frozenset[int], usua
     others = frozenset(t for t, n in launched.items() if t != main and n >= LEAST_SHARE * len(rows))
     if main is None or not others:
         return _whole_graph(work, rows)
-    own = _kernels(work, rows, main)
-    backwards = frozenset(t for t in others if _kernels(work, rows, t) - own)
-    trained = len(updates) or any(work.names.backward[list(_kernels(work, rows, t))].any() for t in backwards)
-    return Threads(main, backwards) if backwards and trained else "no thread launches backwards"
-
-
-def _kernels(work: Work, rows: Ints, thread: int) -> set[int]:
-    """The names of what a thread launched."""
-    return set(np.unique(work.name[rows[work.thread[rows] == thread]]).tolist())
+    names = work.name[rows[np.isin(work.thread[rows], list(others))]]
+    trained = len(updates) or work.names.backward[names].any()
+    return Threads(main, others) if trained else "no thread launches backwards"
 
 
 def _main_thread(updates: Ints, launched: dict[int, int], usual: int | None) -> int | None:

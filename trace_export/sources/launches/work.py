@@ -154,31 +154,52 @@ class Timeline:
         return self.names.fill[self.name]
 
     @cached_property
-    def product(self) -> Bools:
-        return self.names.product[self.name]
+    def engine_multiplies(self) -> bool:
+        """Whether the engine launches matrix products, or graphs, which may hold some."""
+        return bool(self._multiplies[~self.main].any())
+
+    def multiplies(self, begin: int, end: int) -> bool:
+        """Whether these rows hold matrix products, or graphs."""
+        return bool(self._products[end] > self._products[begin])
+
+    def leading(self, begin: int, end: int) -> int:
+        """How many products and sums, of which weight gradients consist, these rows begin with."""
+        return int(min(self._heavy_until[begin], end)) - begin if begin < end else 0
+
+    def is_weight(self, begin: int, end: int) -> bool:
+        """Whether these rows consist of what weight gradients do."""
+        return begin >= end or bool(self._weight_until[begin] >= end)
+
+    def backward_time(self, begin: int, end: int) -> int:
+        """How long the device worked for kernels of backwards among these rows, in ns."""
+        return int(self._busy_backwards[end] - self._busy_backwards[begin])
 
     @cached_property
-    def multiplies(self) -> Bools:
-        """Matrix products, and graphs, which may hold some."""
+    def _multiplies(self) -> Bools:
         return (self.names.product | self.names.graph)[self.name]
 
     @cached_property
-    def engine_multiplies(self) -> bool:
-        return bool(self.multiplies[~self.main].any())
+    def _products(self) -> Ints:
+        return np.append(0, np.cumsum(self._multiplies))
 
     @cached_property
-    def heavy(self) -> Bools:
-        """Products and sums, of which weight gradients consist."""
-        return (self.names.product | self.names.sum)[self.name]
+    def _heavy_until(self) -> Ints:
+        return _until((self.names.product | self.names.sum)[self.name])
 
     @cached_property
-    def weight(self) -> Bools:
-        return self.names.weight[self.name]
+    def _weight_until(self) -> Ints:
+        return _until(self.names.weight[self.name])
+
+    @cached_property
+    def _busy_backwards(self) -> Ints:
+        return np.append(0, np.cumsum(np.where(self.names.backward[self.name], self.end - self.start, 0)))
 
     @cached_property
     def counter(self) -> Bools:
         return self.names.counter[self.name]
 
-    @cached_property
-    def backward(self) -> Bools:
-        return self.names.backward[self.name]
+
+def _until(rows: Bools) -> Ints:
+    """For each row the first one from it on that is none of the `rows`: of `x x . x` 2 2 2 4."""
+    others = np.where(rows, len(rows), np.arange(len(rows)))
+    return np.minimum.accumulate(others[::-1])[::-1]
