@@ -46,6 +46,9 @@ def perform(task: Task) -> tuple[str, int]:
         return lambda: None  # type: ignore[return-value]
     if name.startswith("hang"):
         signal.pause()
+    if name.startswith("until"):
+        while not task.path.exists():
+            time.sleep(0.01)
     if name.startswith("slow"):
         time.sleep(float(name.removeprefix("slow")))
     return name, os.getpid()

@@ -239,7 +239,9 @@ def joined(address: str) -> int:
         return len(client.nthreads())
 
 
-def test_a_worker_with_other_code_that_joins_later_reads_nothing(two_workers: DaskCluster, other_package: Path) -> None:
+def test_a_worker_with_other_code_that_joins_later_reads_nothing(
+    two_workers: DaskCluster, other_package: Path, tmp_path: Path
+) -> None:
     """Each source that was given to it is an error."""
 
     def replace_all(index: int) -> None:
@@ -248,8 +250,10 @@ def test_a_worker_with_other_code_that_joins_later_reads_nothing(two_workers: Da
             wait_until(lambda: joined(two_workers.address) == 3)
             for name in ("left", "right"):
                 two_workers.workers[name].kill()
+            alone.touch()
 
-    items = places(*"abcdef", *["slow0.5"] * 20)
+    alone = tmp_path / "until it is alone"
+    items = places(*"abcdef", *[str(alone)] * 20)
     results = dask.run(Cluster(two_workers.address), perform, items, replace_all)
     errors = [str(r) for r in results if isinstance(r, SourceError)]
     assert errors
