@@ -11,7 +11,7 @@ import typer
 
 from trace_export import instrument
 from trace_export.errors import UsageError
-from trace_export.instrument.backends import NAMES, VARIABLE
+from trace_export.instrument.backends import KINDS_OF_MARKS, VARIABLE
 
 STARTUP = Path(instrument.__file__).parent / "startup"
 
@@ -21,7 +21,7 @@ def run(
         list[str], typer.Argument(help="The training command: `torchrun … train.py`.", show_default=False)
     ],
     marks: Annotated[
-        str, typer.Option(help=f"Where the marks go: {', '.join(NAMES)}; auto is what fits the framework.")
+        str, typer.Option(help=f"Where the marks go: {', '.join(KINDS_OF_MARKS)}; auto is what fits the framework.")
     ] = "auto",
 ) -> None:
     """Run a training command with its pipeline's blocks marked, without a change to the script.
@@ -30,8 +30,8 @@ def run(
     Megatron-Core, torch.distributed.pipelining, DeepSpeed and MindSpeed. A profiler must record them: put it before or
     after, `nsys profile … trace-export run -- torchrun …`. `trace-export howto` has the commands for each profiler.
     """
-    if marks not in ("auto", *NAMES):
-        raise UsageError(f'--marks "{marks}": there is no such kind', f"choose auto, {', '.join(NAMES)}")
+    if marks not in ("auto", *KINDS_OF_MARKS):
+        raise UsageError(f'--marks "{marks}": there is no such kind', f"choose auto, {', '.join(KINDS_OF_MARKS)}")
     path = [str(STARTUP), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     if marks != "auto":

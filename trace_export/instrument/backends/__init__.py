@@ -21,7 +21,7 @@ _BACKENDS = {
 }
 """Name → module of this package and its class; imported when chosen."""
 
-NAMES = tuple(_BACKENDS)
+KINDS_OF_MARKS = tuple(_BACKENDS)
 
 
 class Both:
@@ -79,7 +79,7 @@ def _for_torch() -> Backend:
 
 def _named(name: str) -> Backend:
     if name not in _BACKENDS:
-        raise ValueError(f'"{name}" is no kind of marks, choose from {", ".join(NAMES)}')
+        raise ValueError(f'"{name}" is no kind of marks, choose from {", ".join(KINDS_OF_MARKS)}')
     module, kind = _BACKENDS[name]
     backend: Backend = getattr(importlib.import_module(f"{__name__}.{module}"), kind)()
     return backend

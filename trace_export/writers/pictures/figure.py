@@ -18,7 +18,7 @@ from trace_export.selection import Numbers
 from trace_export.writers.pictures.panels import marked, ranged, shares, steps_of
 from trace_export.writers.pictures.style import FigureStyle
 
-NAMES = {
+KIND_LABELS = {
     "F": "forward",
     "B": "backward",
     "W": "weight gradient",
@@ -57,8 +57,8 @@ class Row:
 class Figure:
     """`panels`: run, step, start_ns, end_ns, name, shares (the bubble of each row, null where it is unknown), by start;
     last what is of no step. `blocks`: panel, row, lane, start_ns, end_ns, name, label, fill (a hex colour), kind (a key
-    of `NAMES`, or what idle time is due to), then the arguments of the chart's slices; sorted by (row, lane, start_ns).
-    `has_shares`: whether bubbles were measured.
+    of `KIND_LABELS`, or what idle time is due to), then the arguments of the chart's slices; sorted by (row, lane,
+    start_ns). `has_shares`: whether bubbles were measured.
     """
 
     title: str
@@ -112,12 +112,15 @@ class Figure:
             return []
         present = self.blocks["kind"].unique().sort()
         later = self.blocks["chunk"].unique().drop_nulls().sort().to_list()[1:] if self.chunks > 1 else []
-        kinds = [kind for kind in NAMES if kind in present]
+        kinds = [kind for kind in KIND_LABELS if kind in present]
         theme = self.style.theme
         return [
-            *((shade(kind, 0, 1, theme), NAMES[kind]) for kind in kinds),
-            *((shade(kinds[0], chunk, self.chunks, theme), f"{NAMES[kinds[0]]} of chunk {chunk}") for chunk in later),
-            *((shade(cause, 0, 1, theme), f"idle: {cause}") for cause in present if cause not in NAMES),
+            *((shade(kind, 0, 1, theme), KIND_LABELS[kind]) for kind in kinds),
+            *(
+                (shade(kinds[0], chunk, self.chunks, theme), f"{KIND_LABELS[kinds[0]]} of chunk {chunk}")
+                for chunk in later
+            ),
+            *((shade(cause, 0, 1, theme), f"idle: {cause}") for cause in present if cause not in KIND_LABELS),
         ]
 
 
