@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Generic, cast
@@ -73,7 +74,8 @@ class Pool(Generic[Item, Result]):
         except OSError:  # it died between two items
             worker.end()
             worker = self._new_worker()
-            worker.connection.send(self.items[index])
+            with suppress(OSError):  # `_take` notices
+                worker.connection.send(self.items[index])
         self.busy[worker.connection] = (worker, index)
 
     def _take(self, connection: Connection) -> None:
@@ -117,8 +119,9 @@ class _Worker:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        self.connection.send((sys.path, gc.get_threshold()))
-        self.connection.send(function)
+        with suppress(OSError):  # one that has ended already is noticed when it is to answer, and has an exit code then
+            self.connection.send((sys.path, gc.get_threshold()))
+            self.connection.send(function)
 
     def end(self) -> int:
         """Ends the process, whatever it is doing. Readers change nothing, so there is nothing to wait for."""
