@@ -97,5 +97,5 @@ def _slowdown(slowdown: Slowdown | None) -> pl.DataFrame:
     keys = {"run": pl.Int32(), "step": pl.Int32()}
     if slowdown is None:
         return pl.DataFrame(schema={**keys, "slowdown": pl.Float64()})
-    times = pl.Series("slowdown", slowdown.simulated_ns / slowdown.ideal_to_optimizer_ns, dtype=pl.Float64)
+    times = pl.Series("slowdown", slowdown.by_step, dtype=pl.Float64).fill_nan(None)
     return pl.DataFrame(slowdown.steps, schema=keys, orient="row").with_columns(times)

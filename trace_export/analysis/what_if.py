@@ -75,6 +75,11 @@ class Slowdown:
         """The time that was measured, by that of its simulation: above 1 by what launch delays cost."""
         return _ratio(self.observed_ns, self.simulated_to_optimizer_ns)
 
+    @property
+    def by_step(self) -> Array:
+        """S of each step."""
+        return _ratios(self.simulated_ns, self.ideal_to_optimizer_ns)
+
     def part(self, times: Array) -> float:
         """The slowdown of one of `by_type`, `by_dp`, `by_stage` or `by_worker`."""
         return _ratio(times, self.ideal_to_optimizer_ns)
@@ -104,7 +109,7 @@ class Slowdown:
         workers = self.workers
         many = len({run for run, _ in self.steps}) > 1
         names = [f"{run}/{step}" if many else str(step) for run, step in self.steps]
-        fidelity = self.observed_ns / self.simulated_to_optimizer_ns
+        fidelity = _ratios(self.observed_ns, self.simulated_to_optimizer_ns)
         return {
             "S": self.total,
             "fidelity": self.fidelity,
@@ -118,7 +123,7 @@ class Slowdown:
             "M_W": self.by_slowest_workers,
             "M_S": self.by_last_stage,
             "slowest_workers": [{"dp": self.replicas[a], "stage": b} for a, b in self.slowest],
-            "steps": dict(zip(names, (self.simulated_ns / self.ideal_to_optimizer_ns).tolist(), strict=True)),
+            "steps": dict(zip(names, self.by_step.tolist(), strict=True)),
             "fidelity_steps": dict(zip(names, fidelity.tolist(), strict=True)),
             "launch": self.launch,
             "left_out": [{"run": run, "step": step, "reason": why} for run, step, why in self.left_out],
@@ -127,7 +132,13 @@ class Slowdown:
 
 
 def _ratio(times: Array, other: Array) -> float:
-    return float(times.mean() / other.mean())
+    return float(_ratios(times.mean(keepdims=True), other.mean(keepdims=True))[0])
+
+
+def _ratios(times: Array, others: Array) -> Array:
+    """Of each step; NaN, in JSON null, where all blocks of a step have no length."""
+    ratios: Array = np.divide(times, others, out=np.full(len(times), np.nan), where=others != 0)
+    return ratios
 
 
 MEASURED, LAST_IDEAL, ONLY_LAST, IDEAL = range(4)
