@@ -24,8 +24,9 @@ from tests.support.wait import HANGS_S
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers already use all cores; before anything imports Polars
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; programs would inherit it
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:  # as in the background of a shell; programs would inherit it
+        signal.signal(number, usual)
 
 UNTIMED = (HealthCheck.too_slow,)
 settings.register_profile("untimed", deadline=None, suppress_health_check=UNTIMED)  # a busy machine fails no test
