@@ -12,6 +12,7 @@ from trace_export.model import COLLECTIVES, HOSTS, RANKS, SPANS, Profile, confor
 from trace_export.sources.folders import ALONE
 from trace_export.sources.ranges.dialects import run_facts
 from trace_export.sources.shared import csv_table
+from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.spans import mapped, operation_table
 from trace_export.sources.spans.columns import Columns
@@ -82,7 +83,7 @@ def _columns(path: Path) -> pl.DataFrame:
         table = csv_table.scan(path)
         return table.select(name for name in table.collect_schema().names() if name in known).collect()
     with open_file(path) as file:
-        rows = pl.scan_parquet(file).select(pl.len()).collect().item()
+        rows = pl.scan_parquet(checked(file)).select(pl.len()).collect().item()
         if rows > path.stat().st_size:  # even packed, a row has a time of its own
             raise SourceError(path, f"is no span table: so small a file cannot hold {rows:,} blocks", REMEDY)
         file.seek(0)

@@ -16,6 +16,7 @@ import polars as pl
 from trace_export.errors import SourceError
 from trace_export.files import open_file
 from trace_export.sources.nsys.session import is_export
+from trace_export.sources.shared.parquet_pages import checked
 
 SUFFIXES = (".parquet", ".arrow")
 REMEDY = "export it again with nsys export --type parquetdir"
@@ -68,7 +69,9 @@ def _pieces(folder: Path, table: str) -> Iterator[pl.DataFrame]:
     if path is None:
         return
     try:
-        open_file(path).close()
+        with open_file(path) as file:
+            if path.suffix == ".parquet":
+                checked(file)
         rows = pl.scan_parquet(path) if path.suffix == ".parquet" else pl.scan_ipc(path)
         schema = rows.collect_schema()
         wanted = [name for name in _columns(schema) if name in _LARGE.get(table, tuple(schema))]

@@ -15,6 +15,7 @@ from trace_export.errors import SourceError, in_column
 from trace_export.files import open_file
 from trace_export.model import INT, Profile, conform
 from trace_export.sources import span_table
+from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.source import ReadOptions, Source
 
 SUFFIX = ".spans.parquet"
@@ -43,8 +44,12 @@ def places(path: Path) -> pl.DataFrame:
             there = [name for name in pl.read_parquet_schema(file) if name in PLACES]
             if "rank" not in there:
                 raise SourceError(path, "is not a span table: it has no column rank", span_table.REMEDY)
-            file.seek(0)
-            found = pl.read_parquet(file, columns=there).drop_nulls("rank").unique("rank", keep="first").sort("rank")
+            found = (
+                pl.read_parquet(checked(file), columns=there)
+                .drop_nulls("rank")
+                .unique("rank", keep="first")
+                .sort("rank")
+            )
             return conform(found, dict.fromkeys(PLACES, INT))
     except OSError as error:
         raise SourceError(path, f"cannot be read ({error.strerror or 'damaged'})", span_table.REMEDY) from error

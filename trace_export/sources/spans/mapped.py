@@ -13,6 +13,7 @@ from trace_export.files import Unpacked, open_file
 from trace_export.model import Declared, Profile
 from trace_export.schedules.operation_types import COLLECTIVE, TRANSFERS
 from trace_export.sources.shared import csv_table
+from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.spans.blocks import ZERO_NS, kind_of, one_after_another, profile_of
 from trace_export.sources.spans.columns import TIMES, Columns
@@ -93,7 +94,7 @@ def _table(path: Path, wanted: set[str]) -> pl.DataFrame:
         return csv_table.scan(path).collect()
     if path.suffix == ".parquet":
         with open_file(path) as file:
-            return pl.read_parquet(file)
+            return pl.read_parquet(checked(file))
     try:
         largest = min(LARGEST_JSON, SMALL_JSON + LARGEST_RATIO * path.stat().st_size)
         with Unpacked(path) as packed:

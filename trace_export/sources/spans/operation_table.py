@@ -14,6 +14,7 @@ from trace_export.errors import SourceError, in_column, path_text
 from trace_export.files import open_file
 from trace_export.model import COLLECTIVES, HOSTS, P2P, RANKS, SPANS, TIME, Declared, Profile, conform
 from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, TRANSFERS
+from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.spans.blocks import in_sequence
 
@@ -55,8 +56,7 @@ def _columns(path: Path) -> pl.DataFrame:
             missing = [name for name in COLUMNS if name not in there]
             if missing:
                 raise SourceError(path, f"is no operation table: it has no column {missing[0]}", REMEDY)
-            file.seek(0)
-            return pl.read_parquet(file, columns=list(COLUMNS)).cast(COLUMNS)  # type: ignore[arg-type]
+            return pl.read_parquet(checked(file), columns=list(COLUMNS)).cast(COLUMNS)  # type: ignore[arg-type]
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise SourceError(path, f"is no operation table that can be read{in_column(error)}", REMEDY) from error
 
