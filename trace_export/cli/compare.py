@@ -95,18 +95,17 @@ def compare(
         "pp": pp, "tp": tp, "dp": dp, "cp": cp, "host_ranges": host_ranges, "markers": markers or (), "infer": infer,
         "columns": columns, "force": force, "align": align, "follow_links": follow_links, "jobs": jobs,
     }  # fmt: skip
-    if save or baseline is not None:
-        if b is not None or (save and (baseline is None or fail_above)):
-            what = "--baseline FILE takes the place of A, and --save writes it from the only run"
-            raise UsageError(what, "give one run, and no --fail-above with --save")
+    if (save and (baseline is None or fail_above)) or (b is not None and (save or baseline is not None)):
+        what = "--baseline FILE takes the place of A, and --save writes it from the only run"
+        raise UsageError(what, "give one run, and no --fail-above with --save")
+    if baseline is not None:
         own = steps_b if steps_a == "all" else steps_a
         steps_a, steps_b = "all", steps if own == "all" else own
     with terminal.progress(printing) as progress:
-        if save:
-            run = api.save_baseline(a, baseline or a, steps=steps_b, progress=progress, **reading)
+        if baseline is not None and save:
+            run = api.save_baseline(a, baseline, steps=steps_b, progress=progress, **reading)
             if not printing.quiet:
-                kept = f"kept the figures of {run.name}; hold a run against them with --baseline {baseline or a}"
-                terminal.hint(kept)
+                terminal.hint(f"kept the figures of {run.name}; hold a run against them with --baseline {baseline}")
             raise typer.Exit(terminal.conclude([run], printing))
         first, second = (a, b) if baseline is None else (baseline, a)
         done = api.compare(
