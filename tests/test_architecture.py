@@ -10,7 +10,7 @@ from tests.support.architecture import FILES, PACKAGE, imported, module_name, pa
 
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "files", "messages", "choices", "names", "instrument"}),
-    frozenset({"model", "units", "selection", "tolerances", "window_offsets", "cells", "scratch"}),
+    frozenset({"model", "units", "selection", "tolerances", "window_offsets", "cells", "scratch", "documents"}),
     frozenset({"schedules"}),
     frozenset({"sources", "pipeline", "clocks", "analysis", "chart", "writers", "workers", "viewer"}),
     frozenset({"workflow"}),
@@ -32,7 +32,7 @@ SHARED = {"launches", "ranges", "shared", "spans"}
 
 WORKFLOW = (
     {"arguments", "progress"}, {"reading", "render"}, {"options", "plot", "step_tasks"}, {"run"},
-    {"requests", "simulation", "beginnings"}, {"inspection"},
+    {"requests", "simulation", "beginnings"}, {"inspection"}, {"inspection_document"},
 )  # fmt: skip
 """The files of `workflow`, from the bottom to the top: a file imports those below it."""
 BEHIND_THE_API = {

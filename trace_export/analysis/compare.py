@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-import orjson
 import polars as pl
 
 from trace_export.analysis.gate import Gate, judge
@@ -39,14 +38,10 @@ class Comparison:
 
     def json(self) -> str:
         """Everything, as one JSON document."""
-        document = {
-            "names": self.names,
-            "gate": None if self.gate is None else asdict(self.gate),
-            "verdict": [asdict(sentence) for sentence in self.verdict],
-            "whole": self.whole.to_dicts(),
-            "blocks": self.blocks.to_dicts(),
-        }
-        return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+        from trace_export.analysis.compare_document import compare_document
+        from trace_export.documents import encode
+
+        return encode(compare_document(self))
 
     @property
     def verdict(self) -> tuple[Sentence, ...]:

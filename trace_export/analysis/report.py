@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
-import orjson
 import polars as pl
 
 from trace_export.analysis import stragglers
 from trace_export.analysis.bubbles import CAUSES, Bubbles
 from trace_export.analysis.findings import Evidence
 from trace_export.analysis.markdown import document
-from trace_export.analysis.report_tables import DEFINITIONS, PARTS, ReportTable, tables
+from trace_export.analysis.report_tables import PARTS, ReportTable, tables
 from trace_export.analysis.step_time import StepTime, step_time
-from trace_export.analysis.step_time_tables import json_of, step_time_tables
+from trace_export.analysis.step_time_tables import step_time_tables
 from trace_export.analysis.theory import Theory, explain
 from trace_export.analysis.verdict import Sentence, verdict
 from trace_export.analysis.whole_steps import counted, of_whole_steps
@@ -55,35 +54,10 @@ class Report:
 
     def json(self) -> str:
         """Everything, as one JSON document."""
-        t = self.theory
-        found = t.recognition
-        plan = found.plan
-        document = {
-            "hosts": self.hosts,
-            "started_ns": self.started_ns,
-            "verdict": [asdict(sentence) for sentence in self.verdict],
-            "definitions": DEFINITIONS,
-            **{name: getattr(self, name).to_dicts() for name in ("steps", "stages", "causes")},
-            **{name: getattr(self, name).to_dicts() for name in ("slow_stages", "slow_ranks", "slow_links")},
-            "schedule": {
-                "name": plan.name if plan else None,
-                "certainty": found.certainty,
-                "stages": plan.stages if plan else None,
-                "microbatches": plan.microbatches if plan else None,
-                "chunks": plan.chunks if plan else None,
-                "distance": found.distance,
-                "runner_up": found.runner_up,
-                "twins": found.twins,
-                "deviations": t.deviations.to_dicts(),
-            },
-            **json_of(self.time),
-            "theory": t.levels.to_dicts(),
-            "closed_form": asdict(t.closed_form) if t.closed_form else None,
-            "what_if": t.changes.to_dicts(),
-            "clocks": self.clocks.removeprefix("; "),
-            "notes": [asdict(note) for note in self.notes],
-        }
-        return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+        from trace_export.analysis.report_document import report_document
+        from trace_export.documents import encode
+
+        return encode(report_document(self))
 
     def tables(self) -> list[ReportTable]:
         """The report as people read it, worst rows first."""

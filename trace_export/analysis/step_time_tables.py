@@ -172,16 +172,3 @@ def _links(time: StepTime) -> ReportTable:
         f" both; slow: a median wire time above {SLOW_LINK} × that of its peers, of at least {ENOUGH} transfers"
     )
     return ReportTable("Transfers", readable(frame), note, flagged, ("peers ms", "ratio", "transfers"))
-
-
-def json_of(time: StepTime) -> dict[str, object]:
-    """The part of the JSON document: `slowdown` (None where `slowdown_reason` says why), `critical_path`,
-    `shorten_first`, `links`."""
-    found = time.slowdown
-    return {
-        "slowdown": None if found is None else found.document(),
-        "slowdown_reason": time.reason or None,
-        "critical_path": time.path.document(),
-        "shorten_first": time.causes.to_dicts(),
-        "links": time.links.to_dicts(),
-    }

@@ -41,7 +41,10 @@ def run(
             progress=progress,
         )
     if printing.json:
-        terminal.json(summaries.run_document(done.run.summary(), done.files))
+        from trace_export.analysis.run_document import export_document
+        from trace_export.documents import encode
+
+        terminal.json(encode(export_document(done.run.summary(), done.files)))
     elif not printing.quiet:
         terminal.facts(summaries.run_rows(done.run.summary()))
         terminal.notes(done.run.notes, printing.verbose)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -61,27 +60,15 @@ def inspect(
             progress=progress,
         )  # fmt: skip
     if json:
-        terminal.json(_document(result))
+        from trace_export.documents import encode
+        from trace_export.workflow.inspection_document import inspect_document
+
+        terminal.json(encode(inspect_document(result)))
     else:
         _show(result)
         terminal.notes(result.notes, verbose)
     terminal.errors(result.failures, debug)
     raise typer.Exit(1 if not result.facts.get("ranks") else 3 if result.failures else 0)
-
-
-def _document(result: Inspection) -> str:
-    """Everything, as JSON."""
-    import orjson
-
-    document = {
-        "verdict": result.verdict,
-        "facts": result.facts,
-        "sources": result.sources.to_dicts(),
-        "ranks": result.ranks.to_dicts(),
-        "notes": [asdict(note) for note in result.notes],
-        "failures": [str(error) for error in result.failures],
-    }
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
 
 
 def _show(result: Inspection) -> None:

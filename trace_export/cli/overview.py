@@ -79,7 +79,10 @@ def overview(
         )  # fmt: skip
     found = done.overview
     if printing.json:
-        terminal.json(words.document(found))
+        from trace_export.documents import encode
+        from trace_export.scale.overview_document import overview_document
+
+        terminal.json(encode(overview_document(found)))
     elif not printing.quiet:
         terminal.lead(words.heading(found))
         terminal.sentences(words.sentences(found))

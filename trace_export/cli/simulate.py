@@ -71,7 +71,10 @@ def simulate(
         runs = [api.simulate(schedule, stages, microbatches, costs, chunks=chunks)]
         files = runs[0].write(path, formats, gzip=gzip, bubbles=bubbles, figure=figures.style(), force=force)
     if json:
-        terminal.json(summaries.model_document([run.theory() for run in runs], files))
+        from trace_export.analysis.run_document import simulate_document
+        from trace_export.documents import encode
+
+        terminal.json(encode(simulate_document([run.theory() for run in runs], files)))
     elif not quiet:
         for run in runs:
             terminal.facts(summaries.model_rows(run.theory()))

@@ -1,16 +1,11 @@
-"""What `export` and `simulate` print of a run: a few rows, or a JSON document."""
+"""What `export` and `simulate` print of a run: a few rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from trace_export.analysis.clock_words import clock_method
-from trace_export.errors import path_text
 from trace_export.units import duration
 
 if TYPE_CHECKING:
@@ -18,27 +13,6 @@ if TYPE_CHECKING:
     from trace_export.analysis.summary import Summary
 
 HOSTS_SHOWN = 16
-
-
-def run_document(run: Summary, files: Sequence[Path]) -> str:
-    """A run and the files written of it, as JSON."""
-    document = vars(run) | {
-        "clocks": run.clocks.to_dicts(),
-        "notes": [asdict(note) for note in run.notes],
-        "failures": [str(error) for error in run.failures],
-    }
-    return _json(document, files)
-
-
-def model_document(models: Sequence[ModelSummary], files: Sequence[Path]) -> str:
-    """A simulated schedule, or several as `schedules`, and the files written of them, as JSON."""
-    facts = [vars(model) for model in models]
-    return _json(facts[0] if len(facts) == 1 else {"schedules": facts}, files)
-
-
-def _json(document: Mapping[str, Any], files: Sequence[Path]) -> str:
-    written = [path_text(path) for path in files]
-    return orjson.dumps({**document, "files": written}, option=orjson.OPT_INDENT_2).decode()
 
 
 def run_rows(run: Summary) -> list[tuple[str, str]]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
-import orjson
 import polars as pl
 
 from trace_export.scale.build import Overview
@@ -147,19 +145,6 @@ def cohort_rows(found: Overview) -> pl.DataFrame:
 
 def failure_rows(found: Overview) -> pl.DataFrame:
     return found.failures.sort("count", descending=True).select("count", pl.col("what").alias("why"), "first")
-
-
-def document(found: Overview) -> str:
-    """The overview as JSON, without the tables that have a row for each rank: those are Parquet files."""
-    tables = {
-        name: getattr(found, name).to_dicts() for name in ("steps", "bands", "exceptions", "replicas", "failures")
-    }
-    facts = {
-        "ranks": found.ranks["rank"].n_unique(), "hosts": found.hosts.height, "sources": found.sources,
-        "unread": found.unread, "representative": found.representative, "verdict": sentences(found),
-    }  # fmt: skip
-    notes = [asdict(note) for note in found.notes]
-    return orjson.dumps({**facts, **tables, "notes": notes}, option=orjson.OPT_INDENT_2).decode()
 
 
 def _count(number: int, noun: str) -> str:

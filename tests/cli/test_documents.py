@@ -1,0 +1,94 @@
+"""The documents of --json and their schemas in docs/schemas."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from tests.analysis.test_gate import run_of
+from tests.conftest import Cli
+from tests.support import schemas
+
+
+def strict(part: Any) -> Any:
+    """The schema, which allows no field besides those that it names."""
+    if isinstance(part, dict):
+        closed = {"additionalProperties": False} if "properties" in part else {}
+        return {key: strict(value) for key, value in part.items()} | closed
+    return [strict(each) for each in part] if isinstance(part, list) else part
+
+
+def checker(name: str) -> jsonschema.Draft202012Validator:
+    """Of the file in docs/schemas."""
+    known = json.loads((schemas.FOLDER / f"{name}.schema.json").read_text("utf-8"))
+    jsonschema.Draft202012Validator.check_schema(known)
+    return jsonschema.Draft202012Validator(strict(known))
+
+
+def test_the_files_are_those_of_the_types() -> None:
+    assert {path.name for path in schemas.FOLDER.iterdir()} == {f"{name}.schema.json" for name in schemas.DOCUMENTS}
+    for name in schemas.DOCUMENTS:
+        text = (schemas.FOLDER / f"{name}.schema.json").read_text("utf-8")
+        assert text == schemas.text(name), "write it anew: python -m tests.support.schemas"
+
+
+RUNS = ("paddle/two_machines", "nsys/two_hosts", "rocpd/two_hosts", "kineto/two_hosts", "ascend", "unmarked")
+
+
+@pytest.mark.parametrize("sample", RUNS)
+@pytest.mark.parametrize("command", ["export", "report", "inspect", "overview"])
+def test_what_a_command_prints_is_what_the_schema_says(
+    command: str, sample: str, samples: Path, run_cli: Cli, tmp_path: Path
+) -> None:
+    out = () if command in ("inspect", "report") else ("--out", tmp_path)
+    result = run_cli(command, samples / sample, "--json", *out)
+    assert list(checker(command).iter_errors(json.loads(result.stdout))) == [], result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("compare", ("{}/paddle/single", "{}/paddle/two_machines", "--json")),
+        ("compare", ("{}/paddle/single", "--steps-a", "2-3", "--steps-b", "4-5", "--format", "json")),
+        ("compare", ("{}/paddle/single", "{}/nsys/two_hosts", "--json")),
+        ("inspect", ("{}/generators", "--json")),
+        ("simulate", ("--schedule", "1f1b", "--stages", "4", "--microbatches", "8", "--json")),
+        ("simulate", ("--schedule", "gpipe,zb-v", "--stages", "4", "--microbatches", "8", "--json")),
+    ],
+)
+def test_other_documents(command: str, arguments: Sequence[str], samples: Path, run_cli: Cli, tmp_path: Path) -> None:
+    result = run_cli(command, *(word.format(samples) for word in arguments), cwd=tmp_path)
+    document = json.loads(result.stdout)
+    assert document["document"] == command
+    assert list(checker(command).iter_errors(document)) == []
+
+
+def test_a_gate_is_part_of_the_comparison(run_cli: Cli, tmp_path: Path) -> None:
+    a, b = run_of(tmp_path / "a.parquet", 1e6), run_of(tmp_path / "b.parquet", 1.1e6)
+    result = run_cli("compare", a, b, "--fail-above", "3%", "--json")
+    document = json.loads(result.stdout)
+    assert result.returncode == 4
+    assert document["gate"]["failed"]
+    assert list(checker("compare").iter_errors(document)) == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"version": 2},
+        {"document": "export"},
+        {"steps": [{"step": 1}]},
+        {"notes": [{"code": "x", "level": "loud", "text": "", "where": "", "count": 1}]},
+        {"speed": 1},
+    ],
+)
+def test_a_schema_refuses_what_is_none(damage: dict[str, Any], samples: Path, run_cli: Cli) -> None:
+    document = json.loads(run_cli("report", samples / "paddle" / "single", "--json").stdout)
+    assert checker("report").is_valid(document)
+    assert not checker("report").is_valid(document | damage)
+    assert not checker("report").is_valid({key: value for key, value in document.items() if key != "version"})

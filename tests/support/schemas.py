@@ -1,0 +1,59 @@
+"""The JSON Schemas of the documents that commands print with --json, made from the types of the code.
+
+`python -m tests.support.schemas` writes them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import orjson
+
+from tests.conftest import ROOT
+from trace_export.analysis.compare_document import CompareDocument
+from trace_export.analysis.report_document import ReportDocument
+from trace_export.analysis.run_document import ExportDocument, SimulateDocument
+from trace_export.scale.overview_document import OverviewDocument
+from trace_export.workflow.inspection_document import InspectDocument
+
+FOLDER = ROOT / "trace_export" / "docs" / "schemas"
+DOCUMENTS: dict[str, Any] = {
+    "compare": CompareDocument,
+    "export": ExportDocument,
+    "inspect": InspectDocument,
+    "overview": OverviewDocument,
+    "report": ReportDocument,
+    "simulate": SimulateDocument,
+}
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The schema of the document of a command."""
+    made = msgspec.json.schema(DOCUMENTS[name])
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"trace-export {name}",
+        **_on_one_line(made),
+    }
+
+
+def _on_one_line(part: Any) -> Any:
+    """Descriptions without the line breaks of the code."""
+    if isinstance(part, dict):
+        return {
+            key: " ".join(value.split()) if key == "description" and isinstance(value, str) else _on_one_line(value)
+            for key, value in part.items()
+        }
+    return [_on_one_line(each) for each in part] if isinstance(part, list) else part
+
+
+def text(name: str) -> str:
+    """The file of a schema."""
+    return orjson.dumps(schema(name), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for each in DOCUMENTS:
+        (FOLDER / f"{each}.schema.json").write_text(text(each), encoding="utf-8")

@@ -1,0 +1,114 @@
+"""The JSON documents of what `export` and `simulate` drew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypedDict, cast
+
+from trace_export.documents import MeanNs, NoteRow, Ns, Share, Time, Version, rows
+from trace_export.errors import path_text
+
+if TYPE_CHECKING:
+    from trace_export.analysis.model_summary import ModelSummary
+    from trace_export.analysis.summary import Summary
+
+
+class ClockRow(TypedDict):
+    """How a host's clock was corrected: t - offset_ns - round(drift * (t - reference_ns)). docs/clocks.md explains the
+    rest."""
+
+    host: str
+    status: Literal["fitted", "confirmed", "wall", "file", "single-host", "none"]
+    evidence: str | None
+    component: int | None
+    user_offset_ns: Ns | None
+    offset_ns: Ns | None
+    drift: float | None
+    reference_ns: Time | None
+    sd_ns: MeanNs | None
+    bound_ns: MeanNs | None
+    messages: int | None
+    collectives: int | None
+    label: str | None
+
+
+class ExportDocument(TypedDict):
+    """`trace-export export --json`: the run in a few facts, and the files that were written. `blocks` counts the blocks
+    of each kind; `step_ns`, `pipeline_ns` (medians) and `bubble` are of the whole steps where there are any;
+    `failures` are the sources that could not be read."""
+
+    document: Literal["export"]
+    version: Version
+    hosts: list[str]
+    kinds: list[str]
+    ranks: int
+    stages: int
+    stage_origin: str
+    schedule: str | None
+    schedule_certainty: Literal["exact", "likely", "unknown"]
+    steps: int
+    whole_steps: int
+    step_ns: Ns | None
+    pipeline_ns: Ns | None
+    blocks: dict[str, int]
+    bubble: Share | None
+    clocks: list[ClockRow]
+    notes: list[NoteRow]
+    failures: list[str]
+    files: list[str]
+
+
+class ModelDocument(TypedDict):
+    """A simulated schedule. `bubble` is the idle share of the step, `bubble_own` that of each stage's own window;
+    `in_flight`: micro-batches whose activations the worst stage holds at once; `formula`: the published idle time per
+    rank."""
+
+    schedule: str
+    stages: int
+    microbatches: int
+    chunks: int
+    blocks: int
+    step_ns: Ns
+    bubble: Share
+    bubble_own: Share
+    in_flight: float
+    formula: str | None
+    formula_idle_ns: MeanNs | None
+
+
+class SimulateDocument(TypedDict):
+    """`trace-export simulate --json`: each simulated schedule, and the files that were written."""
+
+    document: Literal["simulate"]
+    version: Version
+    schedules: list[ModelDocument]
+    files: list[str]
+
+
+def export_document(run: Summary, files: Sequence[Path]) -> ExportDocument:
+    """The document of a run and the files written of it."""
+    facts = {name: value for name, value in vars(run).items() if name in ExportDocument.__annotations__}
+    return cast(
+        ExportDocument,
+        {
+            "document": "export",
+            "version": 1,
+            **facts,
+            "clocks": rows(run.clocks, ClockRow),
+            "notes": [asdict(note) for note in run.notes],
+            "failures": [str(error) for error in run.failures],
+            "files": [path_text(path) for path in files],
+        },
+    )
+
+
+def simulate_document(models: Sequence[ModelSummary], files: Sequence[Path]) -> SimulateDocument:
+    """The document of simulated schedules and the files written of them."""
+    return {
+        "document": "simulate",
+        "version": 1,
+        "schedules": [cast(ModelDocument, asdict(model)) for model in models],
+        "files": [path_text(path) for path in files],
+    }

@@ -1,0 +1,102 @@
+"""The JSON document of an inspection."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Literal, TypedDict, cast
+
+from trace_export.documents import NoteRow, Ns, Time, Version, rows
+
+if TYPE_CHECKING:
+    from trace_export.workflow.inspection import Inspection
+
+
+class Facts(TypedDict, total=False):
+    """The run in numbers; without keys where there is no profile. `missing_ranks` and `missing_stages` are ranges such
+    as "5,40-47"; `beginnings` counts the large sources of which only the beginning was read; `inferred` names what was
+    not recorded."""
+
+    schedule: str | None
+    certainty: Literal["exact", "likely", "unknown"]
+    ranks: int
+    stages: int
+    missing_ranks: str
+    missing_stages: str
+    steps: int
+    whole_steps: int
+    step_ns: Ns | None
+    microbatches: int | None
+    hosts: int
+    messages_between_hosts: int
+    collectives_between_hosts: int
+    beginnings: int
+    about_steps: int | None
+    bytes: int
+    inferred: list[Literal["stages", "blocks", "labels"]]
+
+
+class SourceRow(TypedDict):
+    """A profile that was found."""
+
+    kind: str
+    path: str
+    machine: int | None
+    rank: int | None
+    rank_origin: str | None
+
+
+class RankRow(TypedDict):
+    """A rank, with counts of its blocks by kind, its side of transfers and collectives, and the length of its recording
+    in seconds. `first_ns` is on the clock of its host. Where only the `beginning` was read, counts are of that, and
+    `about_steps` estimates the steps of the whole."""
+
+    rank: int
+    rank_origin: str | None
+    stage: int | None
+    stage_origin: str | None
+    host: str
+    device: int | None
+    steps: int | None
+    blocks: int | None
+    F: int | None
+    B: int | None
+    W: int | None
+    FB: int | None
+    OPT: int | None
+    microbatches: int | None
+    step_ns: Ns | None
+    transfers: int
+    collectives: int
+    origin: str | None
+    device_tasks: bool
+    first_ns: Time | None
+    seconds: float | None
+    beginning: bool | None
+    about_steps: int | None
+
+
+class InspectDocument(TypedDict):
+    """`trace-export inspect --json`: whether what lies in a folder can be drawn, and what each source holds."""
+
+    document: Literal["inspect"]
+    version: Version
+    verdict: str
+    facts: Facts
+    sources: list[SourceRow]
+    ranks: list[RankRow]
+    notes: list[NoteRow]
+    failures: list[str]
+
+
+def inspect_document(result: Inspection) -> InspectDocument:
+    """The document of `result`."""
+    return {
+        "document": "inspect",
+        "version": 1,
+        "verdict": result.verdict,
+        "facts": cast(Facts, result.facts),
+        "sources": rows(result.sources, SourceRow),
+        "ranks": rows(result.ranks, RankRow),
+        "notes": [cast(NoteRow, asdict(note)) for note in result.notes],
+        "failures": [str(error) for error in result.failures],
+    }
