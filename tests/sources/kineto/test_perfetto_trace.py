@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,6 +18,7 @@ from samples.generators import torch_pftrace, unmarked
 from samples.generators.kineto_trace import LAYOUTS, MAIN, Trace
 from tests.conftest import Cli
 from tests.sources.kineto.test_reader import Calls, Ranges, build
+from tests.support import torch_encoder
 from tests.support.torch_traces import BASE, loaded, notes, one_block, times
 from tests.support.trace_processor import TraceProcessor
 from trace_export.errors import SourceError
@@ -24,6 +26,9 @@ from trace_export.sources.find import find
 from trace_export.sources.kineto import event_stream, perfetto_trace
 from trace_export.sources.kineto.reader import read, read_tasks
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
+
+TORCH_2_14_1 = Path(__file__).parents[2] / "golden" / "torch_2_14_1.pftrace"
+"""torch_encoder.two_blocks() as the encoder of PyTorch 2.14.1 wrote it."""
 
 
 def tasks(path: Path, detail: Any = "kernels") -> list[tuple[Any, ...]]:
@@ -74,6 +79,20 @@ def test_passes_without_names_are_found(tmp_path: Path, threads: bool) -> None:
         expected = [(b.kind, b.start_ns + BASE, b.end_ns + BASE) for b in blocks if b.rank == rank]
         assert sorted(spans.select("kind", "start_ns", "end_ns").rows()) == sorted(expected)
         assert set(spans["origin"]) == {"inferred"}
+
+
+def test_a_trace_that_torch_encoded(tmp_path: Path) -> None:
+    """Its packets have their fields in another order than protobuf's own encoder writes them."""
+    json = torch_encoder.two_blocks().write(tmp_path / "t.json")
+    pftrace = tmp_path / "t.pftrace"
+    shutil.copy(TORCH_2_14_1, pftrace)
+    found, expected = loaded(pftrace), loaded(json)
+    assert found.spans.height == 2
+    assert found.p2p.height == 2
+    for table in ("spans", "p2p", "collectives"):
+        assert getattr(found, table).equals(getattr(expected, table)), table
+    copies = [("Memcpy" if task[1].startswith("Memcpy") else task[1]) for task in tasks(json)]
+    assert [(task[0], name, *task[2:]) for task, name in zip(tasks(json), copies, strict=True)] == tasks(pftrace)
 
 
 def test_the_trace_processor_reads_the_same_times(tmp_path: Path) -> None:

@@ -42,6 +42,15 @@ def test_fields_are_those_of_protobuf(messages: list[DebugAnnotation]) -> None:
     assert dict(zip(names.message.tolist(), wire.texts(buffer, names.value, names.stop), strict=True)) == expected
 
 
+@given(st.lists(st.permutations([(1, b"\x08\x05"), (4, b"\x20\x07"), (10, b"\x52\x01n")]), max_size=6))
+def test_fields_come_in_the_order_of_the_messages(messages: list[list[tuple[int, bytes]]]) -> None:
+    """Whatever the order of the fields in each message, which protobuf leaves open."""
+    buffer, begin, stop = buffered([b"".join(content for _, content in message) for message in messages])
+    found, _ = wire.fields(buffer, begin, stop)
+    for number, nested in ((1, False), (4, False), (10, True)):
+        assert found.of(number, nested=nested).message.tolist() == list(range(len(messages)))
+
+
 @given(st.lists(st.binary(max_size=30), max_size=20))
 def test_anything_can_be_read(messages: list[bytes]) -> None:
     """What protobuf reads is whole; of what it cannot read no field leaves its message."""

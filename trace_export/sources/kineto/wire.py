@@ -34,8 +34,10 @@ class Fields:
     stop: Ints
 
     def of(self, number: int, *, nested: bool = False) -> Fields:
-        """The fields of that number, with a length if `nested`, without one if not."""
+        """The fields of that number, with a length if `nested`, without one if not; in the order of the messages,
+        whatever their place in each."""
         rows = np.flatnonzero((self.number == number) & ((self.stop > 0) == nested))
+        rows = rows[np.argsort(self.message[rows], kind="stable")]
         return Fields(*(column[rows] for column in (self.message, self.number, self.value, self.stop)))
 
     def column(self, number: int, messages: int, default: int = 0) -> Ints:
