@@ -86,6 +86,26 @@ class TraceProcessor:
         """The statistics that mean wrong or lost data: name, severity, value; no row for a clean trace."""
         return self.query(PROBLEMS)
 
+    def add_package(self, folder: Path) -> None:
+        """The modules in `folder`, called as `--add-sql-package` calls them. Raises TraceProcessorError."""
+        modules = [
+            {"name": f"{folder.name}.{path.stem}", "sql": path.read_text("utf-8")} for path in folder.glob("*.sql")
+        ]
+        package = {"package_name": folder.name, "modules": modules}
+        for answer in self._call(self._rpc.TPM_REGISTER_SQL_PACKAGE, register_sql_package_args=package):
+            self._check(answer.register_sql_package_result.error)
+
+    def summary(self, spec: str) -> dict[str, dict[tuple[object, ...], float]]:
+        """The metrics of a TraceSummarySpec in text format: id → dimensions → value. Raises TraceProcessorError."""
+        wanted = {"textproto_specs": [spec], "computation_spec": {"run_all_metrics": True}, "output_format": 0}
+        (answer,) = self._call(self._rpc.TPM_SUMMARIZE_TRACE, trace_summary_args=wanted)
+        self._check(answer.trace_summary_result.error)
+        made = self._protos.TraceSummary.FromString(answer.trace_summary_result.proto_summary)
+        return {
+            bundle.specs[0].id: {tuple(map(_single, row.dimension)): row.values[0].double_value for row in bundle.row}
+            for bundle in made.metric_bundles
+        }
+
     def _call(self, method: int, **arguments: object) -> list[Any]:
         if self._machine is None:
             raise ValueError("the trace processor is closed")
@@ -100,6 +120,12 @@ class TraceProcessor:
     def _check(self, error: str) -> None:
         if error:
             raise TraceProcessorError(f"{self._path}: {error.strip()}")
+
+
+def _single(dimension: Any) -> object:
+    """The value of a field of which one kind is set."""
+    ((_, value),) = dimension.ListFields()
+    return value
 
 
 def _cells(batch: Any) -> Iterator[object]:
