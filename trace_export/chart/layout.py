@@ -6,6 +6,7 @@ PP chart · 1F1B · PP=4    the root of all, so that the Perfetto UI opens it by
  ├ stage 0 · rank 0       the blocks of the stage's first rank; under it, if wanted, those of its other ranks
  ├ stage 0 (…)            overlays below the stage: a model, bubbles, another run
  ├ stages busy            a counter
+ ├ Activations in flight  a counter per stage
  ├ Counters               those of the source
  └ Ranks                  with a detail, per rank: its communication and its streams
 """
@@ -26,6 +27,7 @@ from trace_export.chart.chart import Chart
 from trace_export.chart.colours import NO_SEED, seed, task_seed
 from trace_export.chart.critical_path import PathOverlay, add_path, marked
 from trace_export.chart.descriptions import attributes, rank_text, root_text, title
+from trace_export.chart.in_flight import add_in_flight
 from trace_export.choices import ColorBy, Detail, Tracks
 from trace_export.model import Profile
 
@@ -97,8 +99,11 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     overlays = [replace(each, slices=_without_lone_run(profile, each.slices)) for each in options.overlays]
     _add_overlays(builder, overlays, own, options.color_by)
     firsts = [r["rank"] for r in drawn if r["first"]]
-    step_tracks.add_stages_busy(builder, blocks.filter(pl.col("rank").is_in(firsts)), COUNTERS)
-    step_tracks.add_counters(builder, profile.counters, numbers, COUNTERS + 1)
+    of_firsts = blocks.filter(pl.col("rank").is_in(firsts))
+    step_tracks.add_stages_busy(builder, of_firsts, COUNTERS)
+    if profile.interpretation is not None:
+        add_in_flight(builder, of_firsts, profile.interpretation.placement, COUNTERS + 1)
+    step_tracks.add_counters(builder, profile.counters, numbers, COUNTERS + 2)
     detailed = drawn if options.detail != "spans" else []
     on_devices = device_tracks.add_ranks(builder, profile, detailed, RANKS, options.device_tasks)
     starts = (

@@ -56,7 +56,7 @@ ORDER BY ts;
 CREATE PERFETTO VIEW pp_stages_busy AS
 SELECT ts, CAST(value AS INT) AS stages
 FROM counter JOIN counter_track ON counter.track_id = counter_track.id
-WHERE counter_track.name IN ('stages busy', 'stages busy stages');
+WHERE counter_track.name = 'stages busy';
 
 -- How much of the time of its steps is each rank busy?
 CREATE PERFETTO VIEW pp_busy AS
