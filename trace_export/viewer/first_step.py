@@ -10,6 +10,7 @@ import polars as pl
 from google.protobuf.message import DecodeError
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
+from trace_export.chart.critical_path import TRACK
 from trace_export.chart.step_tracks import STEP_NAME, STEPS_TRACK
 from trace_export.errors import SourceError
 from trace_export.files import Unpacked, is_folder
@@ -66,6 +67,12 @@ def first_step(path: Path) -> tuple[int, int] | None:
         return None
     data = _beginning(path, BEGINNING)
     return _first_of_packets(data) if kind == "perfetto" else _first_of_json(data)
+
+
+def track_to_pin(path: Path) -> str:
+    """The name of the track of the critical path, "" where the beginning of the trace, which has the names of all
+    tracks, does not have it. Raises SourceError where the file cannot be read."""
+    return TRACK if TRACK.encode() in _beginning(path, BEGINNING) else ""
 
 
 def _beginning(path: Path, size: int) -> bytes:

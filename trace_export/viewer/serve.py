@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import mimetypes
 import os
+import re
 import socket
 import socketserver
 import sys
@@ -22,6 +23,8 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import quote
+
+import orjson
 
 from trace_export.errors import SourceError, TraceExportError, missing_extra
 from trace_export.files import open_file
@@ -210,16 +213,20 @@ def is_large(trace: Path) -> bool:
         return False  # whoever asks for it finds that it is gone
 
 
-def link(server: Server, view: tuple[int, int] | None) -> str:
-    """The address that shows the served trace, zoomed to `view` (start and end in the trace's nanoseconds).
+def link(server: Server, view: tuple[int, int] | None, pinned: str = "") -> str:
+    """The address that shows the served trace, zoomed to `view` (start and end in the trace's nanoseconds), with the
+    track called `pinned` at the top, if one is.
 
-    Parameters of the UI's hash route: url, referrer, visStart, visEnd. The UI ignores a view that reaches beyond the
-    trace, hence no margin.
+    Parameters of the UI's hash route: url, referrer, visStart, visEnd, startupCommands. The UI ignores a view that
+    reaches beyond the trace, hence no margin.
     """
     ui = PUBLIC_UI if server.origin == PUBLIC_UI else server.address
     parameters = {"url": server.address + server.trace, "referrer": "trace-export"}
     if view is not None:
         parameters |= {"visStart": str(view[0]), "visEnd": str(view[1])}
+    if pinned:  # of a Chrome trace the UI shows the number of the thread behind its name
+        command = {"id": "dev.perfetto.PinTracksByRegex", "args": [f"^{re.escape(pinned)}( \\d+)?$"]}
+        parameters["startupCommands"] = orjson.dumps([command]).decode()
     return f"{ui}/#!/?" + "&".join(f"{key}={quote(value, safe=':/')}" for key, value in parameters.items())
 
 

@@ -39,8 +39,10 @@ from trace_export.writers.pictures.style import FigureStyle
 from trace_export.writers.tables import write_frame
 
 if TYPE_CHECKING:
+    from trace_export.analysis.compare import Comparison
     from trace_export.analysis.report import Report
     from trace_export.analysis.step_time import StepTime
+    from trace_export.writers.pictures.page import Contents
 
 MANY_RANKS = 64
 """Above this, the summary says which ranks stand for their stages."""
@@ -54,7 +56,8 @@ class WriteOptions:
     the user asked for; where it is None, a picture that cannot be zoomed shows the first ones only. More than
     `max_slices` in a trace make it several files. `tables`: which of them a table format writes. `path` and
     `frames` are what `critical_path` and `tables` ask for, once the run has been read. `beside` is another run to
-    draw under this one, and `names` are those of both. `figure` is how pictures look."""
+    draw under this one, `names` are those of both, and `comparison` is how they differ, which an HTML page shows.
+    `figure` is how pictures look."""
 
     formats: tuple[Format, ...] = ("perfetto", "chrome")
     out: Path | None = None
@@ -71,6 +74,7 @@ class WriteOptions:
     time: StepTime | None = None
     frames: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     names: tuple[str, str] = ("A", "B")
+    comparison: Comparison | None = None
     figure: FigureStyle = FigureStyle()
 
     @property
@@ -198,9 +202,20 @@ def write(
         chart, bubbles = draw(profile, measured, options, "spans"), _bubbles(measured, options)
         for name, path in files["picture"].items():
             writer = BY_NAME[name].load()
+            if options.comparison is not None:
+                writer = partial(writer, contents=_contents(options.comparison))
             put(path, partial(writer, chart, format=name, steps=options.steps, bubbles=bubbles, style=options.figure))
     if alignment:
         put(alignment, partial(alignment_file.write, profile))
+
+
+def _contents(comparison: Comparison) -> Contents:
+    """What an HTML page says of two runs besides their chart."""
+    from trace_export.writers.pictures.page import Contents
+
+    a, b = comparison.names
+    sentences = [sentence.text for sentence in comparison.verdict]
+    return Contents(f"Comparison: {a} and {b}", f"{b} is drawn below {a}", sentences, comparison.tables())
 
 
 def _bubbles(measured: Bubbles, options: WriteOptions) -> pl.DataFrame:

@@ -152,9 +152,11 @@ def compare(
     with outputs:
         outputs.check(paths)
         a, b = (_run(one, there, progress) for one, there in zip(wanted, located, strict=True))
+        comparison = compared(a, b, gate)
         if output:
-            a = drawn(a, replace(output, beside=b.profile, names=names_of(a, b)), outputs, progress)
-    return a, b, compared(a, b, gate), outputs.written
+            output = replace(output, beside=b.profile, names=names_of(a, b), comparison=comparison)
+            a = drawn(a, output, outputs, progress)
+    return a, b, comparison, outputs.written
 
 
 def compare_with_baseline(

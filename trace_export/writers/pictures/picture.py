@@ -47,22 +47,27 @@ def write(
     steps: Numbers | None = None,
     bubbles: pl.DataFrame | None = None,
     style: FigureStyle = FigureStyle(),
+    contents: Contents = Contents(),
 ) -> None:
     """Writes the chart's pipeline rows to `path`; `format` is svg, png, pdf or html.
 
     `steps`: which to show; None: all, of which a still picture shows the first ones. `bubbles`: see `figure`.
+    `contents`: what an html page says besides.
     Raises UsageError where png or pdf lack their extra and where `style` asks for what cannot be,
     NothingToExportError when no block is left, OSError as `open` does.
     """
-    write_figure(figure(chart, steps, bubbles, style), path, format, STEPS_SHOWN if steps is None else None)
+    shown, at_most = figure(chart, steps, bubbles, style), STEPS_SHOWN if steps is None else None
+    write_figure(shown, path, format, at_most, contents)
 
 
-def write_figure(shown: Figure, path: Path, format: Format, still_steps: int | None = None) -> None:
+def write_figure(
+    shown: Figure, path: Path, format: Format, still_steps: int | None = None, contents: Contents = Contents()
+) -> None:
     """Writes a picture, a still one with at most `still_steps` of its panels, unless its style says how many. Raises as
     `write` does."""
     at_most = shown.style.steps or still_steps
     if format == "html":
-        path.write_text(page(shown, still_steps=at_most), encoding="utf-8")
+        path.write_text(page(shown, contents, at_most), encoding="utf-8")
         return
     still = svg.draw(shown, at_most)
     if shown.style.font is not None:
