@@ -166,7 +166,7 @@ def record(folder: Path, job: Job) -> Truth:
     per_host = -(-job.ranks // job.hosts)
     for rank in range(job.ranks):
         host, device = divmod(rank, per_host)
-        rec = Recording(rank, device, f"node{host}", _metadata(job, rank), job.framework, job.level)
+        rec = Recording(rank, device, f"node{host}", metadata(job, rank), job.framework, job.level)
         ahead = EPOCH_NS + host * job.skew_ns
         truth.blocks += _fill(rec, job, run, ahead)
         _communicate(rec, job, run, ahead, chance, sides)
@@ -227,7 +227,7 @@ def _in_issue_order(transfers: list[Transfer]) -> list[Transfer]:
     return found
 
 
-def _metadata(job: Job, rank: int) -> dict[str, object]:
+def metadata(job: Job, rank: int) -> dict[str, object]:
     """What the training script adds; MindSpore's profiler does not know the groups."""
     stage, column = job.place(rank)
     sizes = {
@@ -242,14 +242,14 @@ def _metadata(job: Job, rank: int) -> dict[str, object]:
         pipeline = [job.rank(s, column) for s in range(job.stages)]
         found["parallel_group_info"] = {
             WORLD: {"group_name": "default_group", "group_rank": rank, "global_ranks": list(range(job.ranks))},
-            _group(column): {"group_name": "pp", "group_rank": stage, "global_ranks": pipeline},
+            group_of(column): {"group_name": "pp", "group_rank": stage, "global_ranks": pipeline},
         }
     if job.pipeline_info is not None:
         found["pp_info"] = dict(job.pipeline_info)
     return found
 
 
-def _group(column: int) -> str:
+def group_of(column: int) -> str:
     """The identifier of a pipeline's group."""
     return f"group_name_{19 + column}"
 
@@ -333,7 +333,7 @@ def _communicate(rec: Recording, job: Job, run: Simulation, ahead: int, chance: 
         if posted < begin or job.level is None:
             continue
         start, end = ahead + posted, ahead + done
-        operator = Operator(what, _group(column), index, start, end, stage, peer, BYTES, batched=job.batched)
+        operator = Operator(what, group_of(column), index, start, end, stage, peer, BYTES, batched=job.batched)
         rec.operators.append((t.step, operator))
         sides.add(column, t, what, rec.rank, start, end)
     for step, done in enumerate(run.reduced):

@@ -18,13 +18,17 @@ most 1.15 times as much processor time as one of 1,024; a second look 2 s.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +39,7 @@ import polars as pl  # noqa: E402
 
 from samples.generators import ascend as generate_ascend  # noqa: E402
 from samples.generators import paddle as generate_paddle  # noqa: E402
+from samples.generators.ascend_export import hash_of  # noqa: E402
 from tests.support.many_ranks import ManyRanks, Planted, write  # noqa: E402
 
 STAGES, MICROBATCHES, STEPS = 8, 32, 2
@@ -57,9 +62,38 @@ def paddle(place: Path, ranks: int) -> None:
 
 
 def ascend(place: Path, ranks: int) -> None:
-    """Eight ranks a host, pipelines of eight, about 1,000 device tasks a rank."""
-    count = ranks // STAGES
-    generate_ascend.write(place, STAGES, MICROBATCHES, STEPS, hosts=count, replicas=count, kernels=30)
+    """Eight ranks a host, each host a pipeline of its own with the same blocks, about 1,000 device tasks a rank."""
+    job = generate_ascend.Job(
+        STAGES, MICROBATCHES, STEPS, data=ranks // STAGES, pipelines_first=True, hosts=1, kernels=30
+    )
+    first = place / "first"
+    generate_ascend.record(first, replace(job, data=1))
+    captures = sorted(first.iterdir(), key=lambda folder: int(folder.name.split("_")[1]))
+    for rank in range(job.ranks):
+        machine, device = divmod(rank, STAGES)
+        _rename(captures[device], place / f"node{machine}_{4000 + rank}_20251127120000000_ascend_pt", job, rank)
+    shutil.rmtree(first)
+
+
+def _rename(capture: Path, folder: Path, job: generate_ascend.Job, rank: int) -> None:
+    """A copy of the capture of a rank of the first pipeline, as another rank."""
+    machine, device = divmod(rank, STAGES)
+    output = folder / "ASCEND_PROFILER_OUTPUT"
+    output.mkdir(parents=True)
+    name = "ascend_pytorch_profiler_{}.db"
+    copy = Path(shutil.copyfile(capture / output.name / name.format(device), output / name.format(rank)))
+    before, after = (generate_ascend.group_of(column) for column in (0, machine))
+    numbers = [f"_{hash_of(group)[-3:]}_" for group in (before, after)]
+    with closing(sqlite3.connect(copy)) as db:
+        db.execute("PRAGMA synchronous = OFF")
+        db.execute("UPDATE RANK_DEVICE_MAP SET rankId = ?", (rank,))
+        db.execute("UPDATE HOST_INFO SET hostUid = ?, hostName = ?", (hash_of(f"node{machine}"), f"node{machine}"))
+        db.execute("UPDATE STRING_IDS SET value = ? WHERE value = ?", (after, before))
+        db.execute("UPDATE STRING_IDS SET value = replace(value, ?, ?) WHERE value LIKE 'hcom%'", numbers)
+        for key, value in generate_ascend.metadata(job, rank).items():
+            db.execute("UPDATE META_DATA SET value = ? WHERE name = ?", (json.dumps(value), key))
+        db.commit()
+    (folder / f"profiler_info_{rank}.json").write_text(json.dumps({"rank_id": rank}))
 
 
 MAKERS = {"tables": (tables, 100_096), "paddle": (paddle, 16_384), "ascend": (ascend, 16_384)}
