@@ -39,12 +39,25 @@ class DaskCluster:
         self.folder, self.stack, self.settings = folder, stack, settings
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
         self.stopped: list[subprocess.Popen[bytes]] = []
-        self.scheduler = self._start("dask_scheduler", "--host", f"{protocol}://127.0.0.1", "--port", port)
+        self._scheduling = ("dask_scheduler", "--host", f"{protocol}://127.0.0.1", "--port", port)
+        self.scheduler = self._start(*self._scheduling)
 
     def start(self, name: str, package: Path = ROOT) -> None:
         """A worker called `name`, with trace_export of the folder `package`."""
         options = ("--name", name, "--nthreads", 1, "--no-nanny", "--local-directory", self.folder / f"worker_{name}")
         self.workers[name] = self._start("dask_worker", self.address, *options, package=package)
+
+    def restart(self, *names: str) -> None:
+        """Kills the scheduler, whose workers end with it, and starts it again with the named workers."""
+        self.scheduler.kill()
+        self.scheduler.wait()
+        for worker in self.workers.values():
+            worker.kill()
+            worker.wait()
+        self.workers.clear()
+        self.scheduler = self._start(*self._scheduling)
+        for name in names:
+            self.start(name)
 
     def stop(self, process: subprocess.Popen[bytes]) -> None:
         """The process stays, and answers no more."""
@@ -76,7 +89,7 @@ class DaskCluster:
         except TraceExportError:
             return []
 
-    def _start(self, module: str, *arguments: object, package: Path = ROOT) -> subprocess.Popen[bytes]:
+    def _start(self, module: object, *arguments: object, package: Path = ROOT) -> subprocess.Popen[bytes]:
         program = ["-c", WITH_ITS_PARENT, f"distributed.cli.{module}"]
         command = [sys.executable, "-W", "ignore", *program, *map(str, arguments)]
         settings = {f"DASK_DISTRIBUTED__{key}": value for key, value in self.settings.items()}

@@ -331,7 +331,10 @@ def test_a_scheduler_that_dies_while_it_reads_is_one_sentence(own_cluster: DaskC
     logs.mkdir()
     with (logs / "workerlog.0").open("wb") as file:
         file.truncate(200 << 30)  # hours of zeros to read, no space on the disk
-    command = [sys.executable, "-m", "trace_export", str(logs), "--scheduler", own_cluster.address]
+    at_once = (
+        "from trace_export.workers import dask_client as d; from trace_export.cli import main; d.BACK_S = 0; main()"
+    )
+    command = [sys.executable, "-c", at_once, str(logs), "--scheduler", own_cluster.address]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         [*command, "--out", str(tmp_path / "out")], env=environment, stderr=subprocess.PIPE, text=True
@@ -348,6 +351,25 @@ def test_a_scheduler_that_dies_while_it_reads_is_one_sentence(own_cluster: DaskC
         "start the scheduler and its workers again\n"
     )
     assert not (tmp_path / "out").exists()
+
+
+def test_a_scheduler_that_comes_back_is_given_the_rest(own_cluster: DaskCluster) -> None:
+    """What was read before is not read again."""
+    done: list[int] = []
+
+    def restart(index: int) -> None:
+        done.append(index)
+        if len(done) == 2:
+            own_cluster.restart("left")
+
+    results = dask.run(Cluster(own_cluster.address), perform, places("a", "b", "slow1", "c", "d"), restart)
+    assert [r[0] for r in results if isinstance(r, tuple)] == ["a", "b", "slow1", "c", "d"]
+    assert sorted(done) == list(range(5))
+
+
+def test_an_answer_may_be_an_exception() -> None:
+    """As that of a question for the error of a task."""
+    assert str(dask_client.ask(lambda: ValueError("of a task"), "x")) == "of a task"
 
 
 def is_open(pid: int, folder: Path) -> bool:

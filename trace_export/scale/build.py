@@ -8,13 +8,13 @@ from functools import partial
 import polars as pl
 
 from trace_export.clocks import two_levels
-from trace_export.errors import NothingToExportError, TraceExportError
+from trace_export.errors import NothingToExportError
 from trace_export.model import Note, Profile
 from trace_export.scale import bands
 from trace_export.scale.exceptions import cohorts, exceptions, representative
 from trace_export.scale.measure import Task, failed, failures_of, measure, summarise
 from trace_export.scale.parts import Part, split
-from trace_export.scale.replicas import Placed, all_ranks, run_everywhere
+from trace_export.scale.replicas import Placed, all_ranks, reduce_everywhere
 from trace_export.scale.summary import Summary, by_code, merge
 from trace_export.selection import Numbers, Selection
 from trace_export.sources import cost
@@ -69,11 +69,8 @@ def overview(
     parts = split(placed.located.sources, table)
     task = Task(read, clocks.method, selection)
     tick = counted(progress, "reading replicas", len(parts))
-    results = run_everywhere(partial(summarise, task=task), parts, [_seconds(part) for part in parts], options, tick)
-    summary = merge(
-        failed(result, part) if isinstance(result, TraceExportError) else result
-        for part, result in zip(parts, results, strict=True)
-    )
+    times = [_seconds(part) for part in parts]
+    summary = reduce_everywhere(partial(summarise, task=task), parts, times, options, merge, failed, tick)
     summary = merge([Summary(failures=failures_of(placed.failures)), summary])
     if summary.rank_steps.is_empty():
         first = next(iter(summary.failures["first"]), f"{options.log_dir}: the options leave nothing to show")

@@ -16,7 +16,8 @@ from trace_export.selection import Numbers
 from trace_export.sources.read import read as read_source
 from trace_export.sources.source import Source
 from trace_export.workers import local
-from trace_export.workers.sizing import choose_workers
+from trace_export.workers.fold import Merge
+from trace_export.workers.sizing import Workers, choose_workers
 from trace_export.workflow.progress import Progress, counted, silent
 from trace_export.workflow.reading import LoadOptions, Located, locate, narrowed
 from trace_export.workflow.requests import Request
@@ -118,7 +119,26 @@ def run_everywhere(
         from trace_export.workers import dask
 
         return dask.run(options.cluster, function, items, done)
+    return local.run(function, items, _workers(times, options), done)
+
+
+def reduce_everywhere(
+    function: Callable[[Any], Result],
+    items: Sequence[Any],
+    times: Sequence[float],
+    options: LoadOptions,
+    merge: Merge[Result],
+    failed: Callable[[TraceExportError, Any], Result],
+    done: Callable[[int], None],
+) -> Result:
+    """`function` of every item, as `run_everywhere`, merged where they are made; `failed` is the result of an error."""
+    if options.cluster is not None:
+        from trace_export.workers import dask_tree
+
+        return dask_tree.reduce(options.cluster, function, items, merge, failed, done)
+    return local.reduce(function, items, _workers(times, options), merge, failed, done)
+
+
+def _workers(times: Sequence[float], options: LoadOptions) -> Workers:
     workers = choose_workers(times, 0, releases_gil=False)
-    if options.jobs and sum(times) > 0:
-        workers = replace(workers, count=options.jobs)
-    return local.run(function, items, workers, done)
+    return replace(workers, count=options.jobs) if options.jobs and sum(times) > 0 else workers

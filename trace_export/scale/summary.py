@@ -1,13 +1,9 @@
-"""What comes back of a part of the run: small tables, whose size does not depend on that of the sources.
-
-Summaries are merged as a tree, at most `AT_ONCE` at a time.
-"""
+"""What comes back of a part of the run: small tables, whose size does not depend on that of the sources."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any
 
 import polars as pl
@@ -15,8 +11,6 @@ import polars as pl
 from trace_export.analysis.bubbles import CAUSES
 from trace_export.clocks.two_levels import ENDS
 from trace_export.model import CLOCKS, INT, REAL, TEXT, TIME, Note, Schema, empty
-
-AT_ONCE = 32
 
 RANK_STEPS: Schema = {
     "rank": INT, "run": INT, "step": INT, "whole": pl.Boolean(), "first_ns": TIME, "last_ns": TIME,
@@ -64,27 +58,17 @@ class Summary:
     notes: tuple[Note, ...] = ()
 
 
-def merge(summaries: Iterable[Summary]) -> Summary:
-    """All of them as one, in their order."""
-    level = [_merged(some) for some in _batched(summaries)]
-    while len(level) > 1:
-        level = [_merged(some) for some in _batched(level)]
-    return level[0] if level else Summary()
-
-
-def _batched(summaries: Iterable[Summary]) -> Iterator[list[Summary]]:
-    rest = iter(summaries)
-    while some := list(islice(rest, AT_ONCE)):
-        yield some
-
-
-def _merged(parts: Sequence[Summary]) -> Summary:
-    tables = {name: pl.concat([getattr(part, name) for part in parts]) for name in TABLES}
+def merge(parts: Sequence[Summary]) -> Summary:
+    """All of them as one, in their order; it does not matter how many are merged at a time."""
+    tables = {
+        name: pl.concat([empty(schema), *(getattr(part, name) for part in parts)]) for name, schema in TABLES.items()
+    }
     counted = (
         tables["failures"].group_by("what", maintain_order=True).agg(pl.col("first").first(), pl.col("count").sum())
     )
     notes = by_code(note for part in parts for note in part.notes)
-    return Summary(**tables | {"failures": counted}, notes=notes)
+    whole = {name: table.rechunk() for name, table in (tables | {"failures": counted}).items()}
+    return Summary(**whole, notes=notes)
 
 
 def by_code(notes: Iterable[Note]) -> tuple[Note, ...]:

@@ -1,8 +1,8 @@
 """Map a function over items on a Dask cluster: each machine reads what lies on its own disk, and only tables travel.
 
 Needs the extra `dask`. An item that is bound to a machine is submitted to the workers of that machine only, and to new
-ones there when they die. An item that cannot be read is an error of that item; a scheduler that dies or does not answer
-ends the run.
+ones there when they die. An item that cannot be read is an error of that item. A scheduler that is started again is
+given what is not read yet; one that stays away or does not answer ends the run.
 """
 
 from __future__ import annotations
@@ -20,13 +20,21 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from trace_export.errors import SourceError, TraceExportError, UsageError
 from trace_export.workers.attempt import Result, attempt
 from trace_export.workers.cluster import EVERY, Cluster
-from trace_export.workers.dask_client import SAME_CODE, Worker, ask, connected, gone, same_workers, usable_workers
+from trace_export.workers.dask_client import (
+    POLL_S,
+    SAME_CODE,
+    Worker,
+    ask,
+    connected,
+    gone,
+    same_workers,
+    through_restarts,
+    usable_workers,
+)
 from trace_export.workers.identity import Identity, identity
 
 CHECK_S: Final = 1.0
 """How often it is checked whether the machines of bound items still have workers."""
-POLL_S: Final = 0.05
-"""How long to wait when no result is there."""
 MANY, PART = 64, 8
 """Of more items for each worker so many make one task, for a task costs the scheduler as much as a small source."""
 GONE_S = 20.0
@@ -35,7 +43,8 @@ scheduler whose `no-workers-timeout` is shorter gives up earlier."""
 ATTEMPTS: Final = 3
 """How many times a task that is bound to a machine is given to its workers."""
 
-_NO_WORKER = ("no worker is left that could read it", "start workers again, with more memory")
+NO_WORKER: Final = ("no worker is left that could read it", "start workers again, with more memory")
+MORE_MEMORY: Final = "give them more memory, or read it on one machine"
 
 
 class Placed(Protocol):
@@ -58,10 +67,24 @@ def run(
 ) -> list[Result | TraceExportError]:
     """The result of each item in their order, or its error, as `local.run`; read by the cluster's workers.
 
-    Raises TraceExportError when the scheduler does not answer or goes, or a worker cannot run this program.
+    Raises TraceExportError when the scheduler does not answer, goes and does not come back, or a worker cannot run this
+    program.
     """
-    with connected(cluster.address) as client:
-        return _Run(client, cluster.address, same_workers(client, cluster.address), function, items, done).results()
+    found: dict[int, Result | TraceExportError] = {}
+
+    def rest(client: Any) -> None:
+        """What is not read yet."""
+        left = [index for index in range(len(items)) if index not in found]
+
+        def keep(number: int, result: Result | TraceExportError) -> None:
+            found[left[number]] = result
+            done(left[number])
+
+        workers = same_workers(client, cluster.address)
+        _Run(client, cluster.address, workers, function, [items[index] for index in left], keep).all()
+
+    through_restarts(cluster.address, rest)
+    return [found[index] for index in range(len(items))]
 
 
 @dataclass(frozen=True)
@@ -90,8 +113,9 @@ def in_each_folder(
             hosts = {worker.ip: worker.host for worker in reversed(workers)}
             names = [name] if name != EVERY else list(hosts.values())[::-1]
             places += [Place(folder, machine) for machine in names]
-        read = partial(_of_path, function)
-        return list(zip(places, _Run(client, cluster.address, workers, read, places).results(), strict=True))
+        looks: dict[int, Result | TraceExportError] = {}
+        _Run(client, cluster.address, workers, partial(_of_path, function), places, looks.__setitem__).all()
+        return [(place, looks[number]) for number, place in enumerate(places)]
 
 
 def _of_path(function: Callable[[Path], Result], place: Place) -> Result:
@@ -132,7 +156,8 @@ class _Task:
 
 
 class _Run(Generic[Item, Result]):
-    """One run over `items`: the tasks that run or wait for workers, and the results of the others."""
+    """One run over `items`: the tasks that run or wait for workers. `keep` is given the index and the result, or the
+    error, of each item."""
 
     def __init__(
         self,
@@ -141,17 +166,17 @@ class _Run(Generic[Item, Result]):
         workers: Sequence[Worker],
         function: Callable[[Item], Result],
         items: Sequence[Item],
-        done: Callable[[int], None] = lambda index: None,
+        keep: Callable[[int, Result | TraceExportError], None],
     ) -> None:
         distributed: Any = import_module("distributed")
-        self.client, self.address, self.workers, self.items, self.done = client, address, workers, items, done
+        self.client, self.address, self.workers, self.items, self.keep = client, address, workers, items, keep
         self.function = partial(_attempt_all, function)
         self.running: dict[Any, _Task] = {}
         self.waiting: list[_Task] = []
-        self.found: dict[int, Result | TraceExportError] = {}
         self.completed = distributed.as_completed(with_results=True, raise_errors=False, loop=client.loop)
 
-    def results(self) -> list[Result | TraceExportError]:
+    def all(self) -> None:
+        """Reads all items."""
         for task in self._tasks():
             self._submit(task)
         checked = time.monotonic()
@@ -161,7 +186,6 @@ class _Run(Generic[Item, Result]):
             if time.monotonic() - checked > CHECK_S:
                 self._resubmit_unrunnable()
                 checked = time.monotonic()
-        return [self.found[index] for index in range(len(self.items))]
 
     def _tasks(self) -> Iterator[_Task]:
         """The items of a task are all on the same machine."""
@@ -212,7 +236,7 @@ class _Run(Generic[Item, Result]):
                 self._submit(_Task([index], task.machine))
         else:
             how = f"the Dask workers that read it died or lost it ({type(error).__name__})"
-            self._give_up(task, how, "give them more memory, or read it on one machine")
+            self._give_up(task, how, MORE_MEMORY)
 
     def _resubmit_unrunnable(self) -> None:
         """Resubmits tasks to new workers of their machine, or gives them up after `GONE_S` without one."""
@@ -246,7 +270,7 @@ class _Run(Generic[Item, Result]):
         if there and task.attempts < ATTEMPTS:
             self._submit(task)
         else:
-            self._give_up(task, *_NO_WORKER)
+            self._give_up(task, *NO_WORKER)
 
     def _give_up(self, task: _Task, how: str, remedy: str) -> None:
         self._settle(task, [SourceError(self.items[index].path, how, remedy) for index in task.indices])
@@ -255,5 +279,4 @@ class _Run(Generic[Item, Result]):
         for index, result in zip(task.indices, results, strict=True):
             if task.machine and isinstance(result, TraceExportError):
                 result = TraceExportError(f"{task.machine}: {result.what}", result.remedy)
-            self.found[index] = result
-            self.done(index)
+            self.keep(index, result)

@@ -11,6 +11,7 @@ from typing import Any
 from trace_export.errors import TraceExportError
 from trace_export.scratch import scratch_folder
 from trace_export.workers.attempt import Item, Result, attempt
+from trace_export.workers.fold import Fold, Merge
 from trace_export.workers.pool import Pool
 from trace_export.workers.sizing import Workers
 
@@ -26,16 +27,52 @@ def run(
     Where processes work, `function`, items and results must be picklable. Raises TraceExportError when no process can
     be started.
     """
+    results: list[Any] = [None] * len(items)
+
+    def take(index: int, result: Result | TraceExportError) -> None:
+        results[index] = result
+        done(index)
+
+    _each(function, items, workers, take)
+    return results
+
+
+def reduce(
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    workers: Workers,
+    merge: Merge[Result],
+    failed: Callable[[TraceExportError, Item], Result],
+    done: Callable[[int], None] = lambda index: None,
+) -> Result:
+    """The results of all items merged in their order, those of items with an error as `failed` makes them. At most
+    `fold.MOST` results are held. Raises as `run` does."""
+    fold = Fold(merge, len(items))
+
+    def take(index: int, result: Result | TraceExportError) -> None:
+        fold.put(index, failed(result, items[index]) if isinstance(result, TraceExportError) else result)
+        done(index)
+
+    _each(function, items, Workers(workers.count), take, fold.may_begin)
+    return fold.result()
+
+
+def _each(
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    workers: Workers,
+    take: Callable[[int, Result | TraceExportError], None],
+    may_begin: Callable[[int], bool] = lambda index: True,
+) -> None:
+    """Calls `take` with the index and the result, or the error, of each item."""
     count = min(workers.count, len(items))
     if count > 1 and not workers.threads:
         with scratch_folder() as scratch:
-            return Pool(function, items, done, scratch).run(count)
-    results = []
+            Pool(function, items, take, scratch, may_begin).run(count)
+        return
     with _threads(count) as work:
         for index, result in enumerate(work(partial(attempt, function), items)):
-            results.append(result)
-            done(index)
-    return results
+            take(index, result)
 
 
 @contextmanager

@@ -4,7 +4,8 @@ These are processes of our own and not those of a library, because a worker here
 - does not run the caller's main module again: a script without a main guard, a notebook and a prompt can load profiles;
 - has a session of its own, so that Ctrl-C reaches only the parent, which then ends all workers at once;
 - ends when its standard input does, so that none outlives a parent that was killed;
-- is given one item at a time, so that a worker that dies (out of memory, say) costs one item, which is named.
+- is given one item at a time, so that a worker that dies (out of memory, say) costs one item, which another one tries
+  again and which is named if that dies too.
 
 Of these, `concurrent.futures` (Python 3.11) has none and pebble (5.2) the last. Two workers are ready in 0.9 s here, in
 1.2 s with pebble and in 2.5 s with `concurrent.futures`, on two busy cores, and take 57, 69 and 63 MB; those of the
@@ -31,30 +32,35 @@ from trace_export.workers.attempt import HasPath, Item, Result
 
 
 class Pool(Generic[Item, Result]):
-    """One run over `items`: the item of each worker, and the results. Workers put temporary files into `scratch`;
-    `done` is called with the index of each item that is ready."""
+    """One run over `items`: the item of each worker. Workers put temporary files into `scratch`; `take` is called with
+    the index and the result, or the error, of each item; `may_begin` says whether an item may be given out yet."""
 
     def __init__(
-        self, function: Callable[[Item], Result], items: Sequence[Item], done: Callable[[int], None], scratch: Path
+        self,
+        function: Callable[[Item], Result],
+        items: Sequence[Item],
+        take: Callable[[int, Result | TraceExportError], None],
+        scratch: Path,
+        may_begin: Callable[[int], bool] = lambda index: True,
     ) -> None:
-        self.function, self.items, self.done, self.scratch = function, items, done, scratch
-        self.waiting = iter(range(len(items)))
+        self.function, self.items, self.take, self.scratch, self.may_begin = function, items, take, scratch, may_begin
+        self.waiting = list(range(len(items)))[::-1]
         self.busy: dict[Connection, tuple[_Worker, int]] = {}
-        self.results: dict[int, Result | TraceExportError] = {}
+        self.idle: list[_Worker] = []
+        self.again: set[int] = set()
         self.any_ready = False
 
-    def run(self, count: int) -> list[Result | TraceExportError]:
-        """The result of each item in their order, or its error. Raises TraceExportError when no worker can start."""
+    def run(self, count: int) -> None:
+        """Processes all items. Raises TraceExportError when no worker can start."""
         try:
             for _ in range(count):
                 self._assign(self._new_worker())
             while self.busy:
                 for connection in multiprocessing.connection.wait(list(self.busy)):
-                    self._take(cast(Connection, connection))
+                    self._receive(cast(Connection, connection))
         finally:
-            for worker, _ in self.busy.values():
+            for worker in [*(worker for worker, _ in self.busy.values()), *self.idle]:
                 worker.end()
-        return [self.results[index] for index in range(len(self.items))]
 
     def _new_worker(self) -> _Worker:
         try:
@@ -63,24 +69,27 @@ class Pool(Generic[Item, Result]):
             raise TraceExportError(f"no worker process can be started ({error.strerror})", "try --jobs 1") from error
 
     def _assign(self, worker: _Worker) -> None:
-        """Gives `worker` the next item; ends it when there is none."""
+        """Gives `worker` the next item; lets it wait where that may not begin yet, ends it when there is none."""
         self.busy.pop(worker.connection, None)
-        index = next(self.waiting, None)
-        if index is None:
+        if not self.waiting:
             worker.end()
             return
+        if not self.may_begin(self.waiting[-1]):
+            self.idle.append(worker)
+            return
+        index = self.waiting.pop()
         try:
             worker.connection.send(self.items[index])
         except OSError:  # it died between two items
             worker.end()
             worker = self._new_worker()
-            with suppress(OSError):  # `_take` notices
+            with suppress(OSError):  # `_receive` notices
                 worker.connection.send(self.items[index])
         self.busy[worker.connection] = (worker, index)
 
-    def _take(self, connection: Connection) -> None:
-        """Processes a message of a worker: that it is ready, or a result. A worker that dies leaves an error for its
-        item and is replaced; if no worker has been ready yet, no replacement would be."""
+    def _receive(self, connection: Connection) -> None:
+        """Processes a message of a worker: that it is ready, or a result. A worker that dies is replaced, and its item
+        is tried once more; if no worker has been ready yet, no replacement would be."""
         worker, index = self.busy[connection]
         try:
             answer = connection.recv()
@@ -89,17 +98,23 @@ class Pool(Generic[Item, Result]):
             code = worker.end()
             if not self.any_ready:
                 raise TraceExportError(f"a worker process {_how(code)} as it started", "try --jobs 1") from None
-            self.results[index] = _died(self.items[index], code)
             worker = self._new_worker()
+            if index in self.again:
+                self.take(index, _died(self.items[index], code))
+            else:
+                self.again.add(index)
+                self.waiting.append(index)
         else:
             if not worker.ready:
                 if answer is not None:
                     raise TraceExportError(f"a worker process cannot start ({answer})", "try --jobs 1")
                 worker.ready = self.any_ready = True
                 return
-            self.results[index] = answer
-        self.done(index)
+            self.take(index, answer)
         self._assign(worker)
+        waited, self.idle = self.idle, []
+        for each in waited:
+            self._assign(each)
 
 
 class _Worker:
@@ -132,7 +147,8 @@ class _Worker:
 
 
 def _died(item: HasPath, code: int) -> SourceError:
-    return SourceError(item.path, f"the process that read it {_how(code)}, perhaps for lack of memory", "try --jobs 1")
+    how = f"the process that read it {_how(code)}, also at a second try, perhaps for lack of memory"
+    return SourceError(item.path, how, "try --jobs 1")
 
 
 def _how(code: int) -> str:
