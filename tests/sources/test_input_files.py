@@ -67,7 +67,7 @@ def test_each_file_of_a_sample_that_a_reader_opens_is_an_input(name: str, sample
 
 def test_what_sqlite_keeps_beside_a_database_is_an_input(tmp_path: Path) -> None:
     source = Source("nsys", tmp_path / "a.sqlite", "machine0")
-    names = [path.name for path in files_of(source)]
+    names = [path.name for path in files_of([source])]
     assert names == ["a.sqlite", "a.sqlite-wal", "a.sqlite-shm", "a.sqlite-journal"]
 
 
@@ -77,7 +77,7 @@ def test_a_folder_is_an_input_with_all_its_files(tmp_path: Path) -> None:
     for path in (folder / "trace_view.json", folder / "any.csv", folder.parent / "profiler_info_0.json"):
         path.touch()
     (tmp_path / "notes.json").touch()
-    files = set(files_of(Source("ascend", folder, "machine0")))
+    files = set(files_of([Source("ascend", folder, "machine0")]))
     assert {path.name for path in files} == {"trace_view.json", "any.csv", "profiler_info_0.json"}
 
 

@@ -1,8 +1,8 @@
-"""The files of a source: all that may be read of it, and so must never be written."""
+"""The files of sources: all that may be read of them, and so must never be written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from trace_export.sources.formats import of_kind
@@ -12,18 +12,23 @@ _OF_DATABASES = ("-wal", "-shm", "-journal")
 """SQLite keeps parts of a database in files of these endings (https://www.sqlite.org/tempfiles.html)."""
 
 
-def files_of(source: Source) -> Iterator[Path]:
-    """The source itself, or where it is a folder its files; what SQLite keeps beside it; and its format's side files.
+def files_of(sources: Iterable[Source]) -> Iterator[Path]:
+    """Of each source the file itself, or where it is a folder its files; what SQLite keeps beside it; and the side
+    files of its format, once for each folder.
 
     Some of them may not exist. Of a source on another machine they are the paths of that machine.
     """
-    folder = source.path
-    if folder.is_dir():
-        yield from folder.iterdir()
-    else:
-        folder = source.path.parent
-        yield source.path
-        yield from (source.path.with_name(source.path.name + ending) for ending in _OF_DATABASES)
-    for pattern in of_kind(source.kind).side_files:
-        above = pattern.startswith("../")
-        yield from (folder.parent if above else folder).glob(pattern.removeprefix("../"))
+    searched: set[tuple[Path, str]] = set()
+    for source in sources:
+        folder = source.path
+        if folder.is_dir():
+            yield from folder.iterdir()
+        else:
+            folder = source.path.parent
+            yield source.path
+            yield from (source.path.with_name(source.path.name + ending) for ending in _OF_DATABASES)
+        for pattern in of_kind(source.kind).side_files:
+            place = folder.parent if pattern.startswith("../") else folder
+            if (place, pattern) not in searched:
+                searched.add((place, pattern))
+                yield from place.glob(pattern.removeprefix("../"))

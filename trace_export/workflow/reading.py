@@ -92,16 +92,12 @@ def locate(options: LoadOptions) -> Located:
     if not sources:
         nothing = choose.nothing_found(found, options.log_dir, family=options.family, ranks=options.read.ranks)
         raise failures[0] if failures else nothing
-    return Located(sources, (*found.notes, *notes), failures, (*_files(found.sources), *option_files(options)))
+    return Located(sources, (*found.notes, *notes), failures, (*files_of(found.sources), *option_files(options)))
 
 
 def narrowed(located: Located, sources: Sequence[Source]) -> Located:
     """`located` with some of its sources only; the files of the others stay inputs, which nothing replaces."""
-    return replace(located, sources=sources, inputs=tuple(dict.fromkeys((*located.inputs, *_files(sources)))))
-
-
-def _files(sources: Sequence[Source]) -> list[Path]:
-    return [file for source in sources for file in files_of(source)]
+    return replace(located, sources=sources, inputs=tuple(dict.fromkeys((*located.inputs, *files_of(sources)))))
 
 
 def option_files(options: LoadOptions) -> list[Path]:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from trace_export.sources.folders import Folder, Found, host_of
 from trace_export.sources.source import Source
-from trace_export.sources.spans import megascan_files
+from trace_export.sources.spans import megascan_files, primus_files
 from trace_export.sources.spans.host_table import SUFFIX
 
 OPERATIONS = re.compile(r"trace-(?P<job>.+)\.parquet")
-STAGE = re.compile(r"pp_rank_(\d{1,6})\.json")
 
 
 def tables(root: Path, folders: list[Folder]) -> Found:
@@ -28,11 +27,16 @@ def tables(root: Path, folders: list[Folder]) -> Found:
 
 def primus(root: Path, folders: list[Folder]) -> Found:
     """The timings of Primus: `pp_rank_N.json` beside `config.json`."""
-    return Found(tuple(
-        Source("primus", folder.path / name, host_of(root, folder.path), machine, rank=int(match[1]))
-        for machine, folder in enumerate(folders) if "config.json" in folder.files
-        for name in folder.files if (match := STAGE.fullmatch(name))
-    ))  # fmt: skip
+    sources = []
+    for machine, folder in enumerate(folders):
+        found = [(name, match) for name in folder.files if (match := primus_files.STAGE.fullmatch(name))]
+        if found and "config.json" in folder.files:
+            host, others = host_of(root, folder.path), primus_files.state(folder.path)
+            sources += [
+                Source("primus", folder.path / name, host, machine, rank=int(match[1]), others=others)
+                for name, match in found
+            ]
+    return Found(tuple(sources))
 
 
 def megascan(root: Path, folders: list[Folder]) -> Found:

@@ -6,23 +6,40 @@ By iteration `total` and lists of milliseconds from the start of the iteration, 
 
 from __future__ import annotations
 
-import re
+from array import array
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-import orjson
+import msgspec
 import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.files import open_file
 from trace_export.model import Declared, Profile
 from trace_export.sources.source import ReadOptions, Source
+from trace_export.sources.spans import primus_files
 from trace_export.sources.spans.blocks import ZERO_NS, profile_of
 
-LISTS = {"F": ("fwd_start", "fwd_end"), "B": ("bwd_start", "bwd_end")}
 REMEDY = "give the files as Primus writes them"
+Object = dict[str, msgspec.Raw]
+"""A JSON object whose values are decoded one at a time, so that memory does not hold all numbers as Python objects."""
+
+
+class _Total(msgspec.Struct, gc=False):
+    total: float
+
+
+class _Lists(msgspec.Struct, gc=False):
+    fwd_start: list[float]
+    fwd_end: list[float]
+    bwd_start: list[float]
+    bwd_end: list[float]
+
+
+_Kind = TypeVar("_Kind")
 
 
 def read(source: Source, options: ReadOptions) -> Profile:
@@ -32,51 +49,56 @@ def read(source: Source, options: ReadOptions) -> Profile:
     Raises SourceError when the file or `config.json` is not as Primus writes it.
     """
     path = source.path
-    if (match := re.fullmatch(r"pp_rank_(\d+)\.json", path.name)) is None:
+    if (match := primus_files.STAGE.fullmatch(path.name)) is None:
         raise SourceError(path, "has no stage in its name", "call it pp_rank_N.json")
     iterations, sizes = _object(path), _object(path.with_name("config.json"))
-    starts = _starts(path, iterations)
-    rows = [row for name, times in iterations.items() for row in _blocks(path, name, times, sizes.get("vp_size", 1))]
-    frame = pl.DataFrame(
-        rows, orient="row",
-        schema={"step": pl.Int32, "kind": pl.String, "microbatch": pl.Int32, "start": pl.Float64, "end": pl.Float64},
-    )  # fmt: skip
-    at = pl.col("step").replace_strict(starts, return_dtype=pl.Int64) + ZERO_NS
+    _totals(path, iterations)
+    chunks = _size(sizes, "vp_size")
+    frame = _blocks(path, iterations)
+    if chunks != 1 and "vp_size" in sizes:
+        frame = frame.with_columns(microbatch=pl.lit(None, pl.Int32))
+    state = primus_files.state(path.parent) if source.others is None else source.others
+    at = pl.col("step").replace_strict(_starts(path.parent, state), return_dtype=pl.Int64) + ZERO_NS
     times = {f"{end}_ns": (pl.col(end) * 1e6).round().cast(pl.Int64) + at for end in ("start", "end")}
     rank = int(match[1])
-    placed = frame.with_columns(rank=rank, stage=rank, chunk=0 if sizes.get("vp_size") == 1 else None, **times)
-    declared = Declared(
-        pp=_size(sizes, "pp_size"), microbatches=_size(sizes, "num_mbs"), chunks=_size(sizes, "vp_size")
-    )
+    placed = frame.with_columns(rank=rank, stage=rank, chunk=0 if chunks == 1 else None, **times)
+    declared = Declared(pp=_size(sizes, "pp_size"), microbatches=_size(sizes, "num_mbs"), chunks=chunks)
     return profile_of(placed, source, declared, host=f"rank {rank}", epoch="start")
 
 
-def _object(path: Path) -> dict[str, Any]:
+def _object(path: Path) -> Object:
     try:
         with open_file(path) as file:
-            content = orjson.loads(file.read())
-    except orjson.JSONDecodeError as error:
+            return msgspec.json.decode(file.read(), type=Object)
+    except msgspec.ValidationError as error:
+        raise SourceError(path, "is no JSON object", REMEDY) from error
+    except (msgspec.DecodeError, RecursionError) as error:
         raise SourceError(path, f"is no JSON ({error})", REMEDY) from error
     except OSError as error:
         raise SourceError(path, f"cannot be read ({error.strerror})", REMEDY) from error
-    if not isinstance(content, dict):
-        raise SourceError(path, "is no JSON object", REMEDY)
-    return content
 
 
-def _size(sizes: dict[str, Any], name: str) -> int | None:
-    value = sizes.get(name)
-    return value if isinstance(value, int) and 0 < value < 1 << 20 else None
+def _decoded(value: msgspec.Raw, kind: type[_Kind]) -> _Kind | None:
+    """A value of that type, or None where it is of another."""
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
-def _starts(path: Path, iterations: dict[str, Any]) -> dict[int, int]:
-    """When each iteration starts, in nanoseconds: after the longest `total` of each one before, over all ranks here
-    that can be read."""
-    totals = _totals(path, iterations)
-    for file in sorted(path.parent.glob("pp_rank_*.json")):
+def _size(sizes: Object, name: str) -> int | None:
+    value = _decoded(sizes[name], int) if name in sizes else None
+    return value if value is not None and 0 < value < 1 << 20 else None
+
+
+@lru_cache(maxsize=4)
+def _starts(folder: Path, state: int) -> dict[int, int]:
+    """When each iteration starts, in nanoseconds: after the longest `total` of each one before, over all ranks in
+    `folder` that can be read. Kept, because every rank asks for them; `state` is that of its files."""
+    totals: dict[int, float] = {}
+    for file in primus_files.stages(folder):
         with suppress(OSError, SourceError):  # what is wrong with the file of another rank is said where that is read
-            status = file.stat()
-            for number, total in _other_totals(file, status.st_mtime_ns, status.st_size).items():
+            for number, total in _totals(file, _object(file)).items():
                 totals[number] = max(totals.get(number, 0.0), total)
     starts, at = {}, 0
     for number in sorted(totals):
@@ -85,39 +107,54 @@ def _starts(path: Path, iterations: dict[str, Any]) -> dict[int, int]:
     return starts
 
 
-@lru_cache(maxsize=4096)
-def _other_totals(path: Path, changed_ns: int, size: int) -> dict[int, float]:
-    """As `_totals`, of the file as it is now; kept, because every rank asks for those of all others."""
-    return _totals(path, _object(path))
-
-
-def _totals(path: Path, iterations: dict[str, Any]) -> dict[int, float]:
+def _totals(path: Path, iterations: Object) -> dict[int, float]:
     """How long each iteration takes on one rank, in milliseconds."""
     totals = {}
     for name, times in iterations.items():
-        total = times.get("total") if isinstance(times, dict) else None
-        if re.fullmatch(r"\d{1,9}", name) is None or not isinstance(total, int | float) or not 0 <= total < 1e9:
+        found = _decoded(times, _Total)
+        if not (name.isdecimal() and name.isascii() and len(name) < 10) or not found or not 0 <= found.total < 1e9:
             raise SourceError(path, f'has no duration "total" of the iteration "{name[:20]}"', REMEDY)
-        totals[int(name)] = float(total)
+        totals[int(name)] = found.total
     return totals
 
 
-def _blocks(path: Path, name: str, times: dict[str, Any], chunks: object) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = []
-    for kind, (start, end) in LISTS.items():
-        begins, ends = _numbers(path, name, times.get(start)), _numbers(path, name, times.get(end))
-        if len(begins) != len(ends):
-            raise SourceError(path, f"has {start} and {end} of different lengths in iteration {name}", REMEDY)
-        for n, (a, b) in enumerate(zip(begins, ends, strict=True)):
-            if not 0 <= a <= b < 1e9:
-                what = f"has a block with impossible times in iteration {name}: {start} {a:.9g}, {end} {b:.9g}"
-                raise SourceError(path, what, "times are milliseconds from the start of the iteration")
-            rows.append((int(name), kind, n if chunks == 1 else None, float(a), float(b)))
-    return rows
+def _blocks(path: Path, iterations: Object) -> pl.DataFrame:
+    """step, kind, microbatch (its place in the list), start, end in milliseconds of the step."""
+    step, microbatch, forward = array("i"), array("i"), array("b")
+    start, end = array("d"), array("d")
+    for name, times in iterations.items():
+        for kind, begins, ends in _lists(path, name, times):
+            step.extend([int(name)] * len(begins))
+            microbatch.extend(range(len(begins)))
+            forward.extend([kind == "F"] * len(begins))
+            start.extend(begins)
+            end.extend(ends)
+    frame = (
+        pl.DataFrame(
+            {"step": step, "microbatch": microbatch, "forward": forward, "start": start, "end": end},
+            {"step": pl.Int32, "microbatch": pl.Int32, "forward": pl.Int8, "start": pl.Float64, "end": pl.Float64},
+        )
+        .with_columns(kind=pl.when(pl.col("forward") == 1).then(pl.lit("F")).otherwise(pl.lit("B")))
+        .drop("forward")
+    )
+    wrong = frame.filter(~((pl.col("start") >= 0) & (pl.col("end") >= pl.col("start")) & (pl.col("end") < 1e9)))
+    for row in wrong.head(1).iter_rows(named=True):
+        word = "fwd" if row["kind"] == "F" else "bwd"
+        both = f"{word}_start {row['start']:.9g}, {word}_end {row['end']:.9g}"
+        what = f"has a block with impossible times in iteration {row['step']}: {both}"
+        raise SourceError(path, what, "times are milliseconds from the start of the iteration")
+    return frame
 
 
-def _numbers(path: Path, name: str, values: object) -> list[float]:
-    if not isinstance(values, list) or not all(isinstance(value, int | float) for value in values):
-        names = ", ".join(end for ends in LISTS.values() for end in ends)
+def _lists(path: Path, name: str, times: msgspec.Raw) -> Iterator[tuple[str, list[float], list[float]]]:
+    """The kind, the starts and the ends of the blocks of an iteration."""
+    lists = _decoded(times, _Lists)
+    if lists is None:
+        names = ", ".join(_Lists.__struct_fields__)
         raise SourceError(path, f"lacks one of the lists of numbers {names} in iteration {name}", REMEDY)
-    return values
+    for kind, word in (("F", "fwd"), ("B", "bwd")):
+        begins, ends = getattr(lists, f"{word}_start"), getattr(lists, f"{word}_end")
+        if len(begins) != len(ends):
+            what = f"has {word}_start and {word}_end of different lengths in iteration {name}"
+            raise SourceError(path, what, REMEDY)
+        yield kind, begins, ends
