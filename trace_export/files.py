@@ -32,6 +32,8 @@ _ZSTANDARD_MODULES = "compression.zstd", "backports.zstd"
 """That of Python 3.14, and its copy for older ones, which need not be installed."""
 _MOST_AT_ONCE = 1 << 24
 """Bytes; a buffer of the size that is asked for is made before anything is read."""
+_SMALL, _LARGEST_RATIO = 64 << 20, 200
+"""Bytes that a packed file may unpack to: so many, and so many times its size. Traces are 10 to 40 times as large."""
 _DAMAGES: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile)
 """What is raised where packed data are damaged."""
 
@@ -111,7 +113,9 @@ class Unpacked:
 
     def __init__(self, path: Path) -> None:
         self.damaged = False
+        self._path = path
         self._file = open_file(path)
+        self._length = 0
         try:
             self._stream, self._damages = _unpacking(self._file)
         except BaseException:
@@ -137,7 +141,7 @@ class Unpacked:
         return os.fstat(self._file.fileno()).st_size - self._file.tell() if self._stream is self._file else None
 
     def read(self, size: int) -> bytes:
-        """The next `size` bytes, fewer at the end."""
+        """The next `size` bytes, fewer at the end. Raises OSError where a packed file has more than any trace."""
         parts: list[bytes] = []
         missing = size
         while missing and not self.damaged:
@@ -150,7 +154,19 @@ class Unpacked:
                 break
             parts.append(part)
             missing -= len(part)
+            self._count(len(part))
         return b"".join(parts)
+
+    def _count(self, length: int) -> None:
+        """Raises OSError once the content is larger than that of a packed trace."""
+        self._length += length
+        if self._stream is self._file or self._length <= _SMALL:
+            return
+        if self._length > _LARGEST_RATIO * os.fstat(self._file.fileno()).st_size:
+            what = (
+                f"it unpacks to more than {_SMALL >> 20} MiB and {_LARGEST_RATIO} times its size, which no trace does"
+            )
+            raise OSError(errno.EFBIG, what, str(self._path))
 
 
 class _Stream(Protocol):

@@ -7,6 +7,7 @@ file's size (pairs of rows, a number that is believed) goes far beyond what a fi
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import sqlite3
 from collections.abc import Callable
@@ -376,6 +377,50 @@ def processes_of_rocprofv3(count: int) -> Callable[[Path], object]:
     return lambda folder: (folder / "1_results.json").write_text(text)
 
 
+# --- packed traces
+
+
+def packed(name: str, start: bytes, part: bytes, count: int) -> Callable[[Path], object]:
+    """A gzipped file of so many equal parts, which hardly take space in it."""
+
+    def make(folder: Path) -> None:
+        with gzip.open(folder / name, "wb", 6) as file:
+            file.write(start)
+            for _ in range(0, count, 10_000):
+                file.write(part * 10_000)
+
+    return make
+
+
+EVENTS = b'{"schemaVersion":1,"traceEvents":[{"ph":"X","cat":"user_annotation","ts":1,"dur":1,"name":"F1.0.0"},'
+PACKED = {
+    "kineto: packed events of two bytes": Size(
+        packed("a.pt.trace.json.gz", EVENTS, b"{},", 10_000_000), "no GPU work in the trace"
+    ),
+    "kineto: packed events without end": Size(
+        packed("a.pt.trace.json.gz", EVENTS, b"{}," + b" " * 97, 1_000_000), "it unpacks to more than 64 MiB"
+    ),
+    "pftrace: packed packets that hold nothing": Size(
+        packed("a.pftrace", torch_pftrace.encoded(one_block()), b"\x0a\x00", 20_000_000), "packets that hold nothing"
+    ),
+}
+
+# --- Primus
+
+
+def primus(ranks: int, iterations: int) -> Callable[[Path], object]:
+    def make(folder: Path) -> None:
+        (folder / "config.json").write_text(json.dumps({"pp_size": ranks, "num_mbs": 1, "vp_size": 1}))
+        times = {"total": 10.0, "fwd_start": [0.0], "fwd_end": [4.0], "bwd_start": [5.0], "bwd_end": [9.0]}
+        content = "{" + ",".join(f'"{n}":{json.dumps(times)}' for n in range(iterations)) + "}"
+        for rank in range(ranks):
+            (folder / f"pp_rank_{rank}.json").write_text(content)
+
+    return make
+
+
+PRIMUS = {"a hundred thousand iterations": primus(1, 100_000), "a host for each of a thousand ranks": primus(1000, 2)}
+
 STORED_REFUSED = {
     "nsys tables: a million equal rows": Size(tables_of_nsys(1_000_000), "so small a file cannot hold 1,000,000 rows"),
     "rocprofv3: twenty thousand processes": Size(processes_of_rocprofv3(20_000), "holds 20000 processes"),
@@ -425,6 +470,8 @@ SIZES = {
     **{f"table: {what}": Size(make) for what, make in TABLE.items()},
     **{f"pftrace: {what}": Size(make) for what, make in PERFETTO.items()},
     **STORED_REFUSED,
+    **PACKED,
+    **{f"primus: {what}": Size(make) for what, make in PRIMUS.items()},
     **{f"megascan: {what}": Size(make) for what, make in MEGASCAN.items()},
     **{f"megascan: {what}": Size(make, "MiB of JSON") for what, make in MEGASCAN_REFUSED.items()},
     **{f"csv: {what}": Size(make, "holds a line of more than") for what, make in CSV_REFUSED.items()},

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 20
 MAX_PACKET = 64 << 20
 """The packet of interned names, the largest."""
+LEAST_PACKET = 10
+"""Bytes of a packet with its length, on average. The smallest that PyTorch writes, the end of a slice, has 20."""
 
 _PACKET: Final = 0x0A
 _TIMESTAMP, _TRACK_EVENT, _INTERNED, _GPU, _DESCRIPTOR, _CLOCKS = 8, 11, 12, 53, 60, 6
@@ -70,12 +72,15 @@ class PerfettoTrace(TraceFile):
     def events(self) -> Iterator[pl.DataFrame]:
         """The events that readers look at, as `event_stream.Trace.events` gives them.
 
-        Raises SourceError when the file is no Perfetto trace, or its slices do not end in the order they begin.
+        Raises SourceError when the file is no Perfetto trace, has packets that hold nothing, or its slices do not end
+        in the order they begin.
         """
         rest = b""
         while data := self._read():
             rest += data
             begin, stop = self._packets(rest)
+            if len(begin) > max(len(rest), READ_BYTES) // LEAST_PACKET:
+                raise SourceError(self.path, "consists of packets that hold nothing", "collect or copy it again")
             if len(begin):
                 yield from self._events(np.frombuffer(rest + bytes(wire.PADDING), np.uint8), begin, stop)
                 rest = rest[int(stop[-1]) :]
