@@ -134,16 +134,10 @@ NOTES: dict[str, Explanation] = {
         "PyTorch and MindSpore profiles lie in one folder and were read as one run.",
         "Export each run from a folder of its own.",
     ),
-    "forwards-differ": Explanation(
-        "In a capture without named passes the sequence numbers of operators give another number of forwards than the "
-        "threads and transfers of the launches do. The numbers were used.",
-        "Look at the first step in the trace; mark the passes in the training script for certainty "
-        "([how](collect/instrument.md)).",
-    ),
     "forwards-unknown": Explanation(
         "In a capture without named passes the forwards of a step could not be distinguished from its other work, "
-        "often because the capture lacks a part of the step. Its backwards are certain and are drawn, its forwards are "
-        "not.",
+        "often because the capture lacks a part of the step; or sequence numbers give another number of them than the "
+        "launches do. Its backwards are certain and are drawn, its forwards are not.",
         "Capture whole steps, or mark the passes in the training script ([how](collect/instrument.md)).",
     ),
     "gpu-annotations-differ": Explanation(

@@ -13,21 +13,21 @@ from tests.support.launches import ENGINE, MAIN, cuts, work
 from trace_export.sources.launches.forwards import passes_of
 from trace_export.sources.launches.infer import infer
 from trace_export.sources.launches.kernel_names import KernelNames
-from trace_export.sources.launches.kinds import by_kind, join_parts, split_weights_from_forwards, without_logging
+from trace_export.sources.launches.kinds import by_kind, join_parts, split_weights_from_forwards
 from trace_export.sources.launches.likeness import kinds, likeness, places
 from trace_export.sources.launches.optimizer import with_optimizers
 from trace_export.sources.launches.pieces import (
+    Piece,
     cut_sets,
     give_fills_to_backwards,
     join_weights,
-    pipeline_transfers,
     split,
 )
 from trace_export.sources.launches.repetition import by_repetition, equal_parts, split_weights, tiling
 from trace_export.sources.launches.step import Rows, Step
 from trace_export.sources.launches.threads import Threads, find_threads
 from trace_export.sources.launches.trimming import trim
-from trace_export.sources.launches.work import Timeline
+from trace_export.sources.launches.work import Timeline, pipeline_transfers
 
 THREADS = Threads(MAIN, frozenset({ENGINE}))
 
@@ -144,13 +144,6 @@ def test_pieces_of_one_kind_are_forwards_and_later_products_are_weights() -> Non
     assert rows(text, weights) == ["g g", "g g"]
 
 
-def test_logging_before_the_first_forward_is_left_out() -> None:
-    text = "s t . a40 b40 | a40 b40 | A B , C D"
-    assert rows(text, without_logging(step(text))) == ["a40 b40", "a40 b40"]
-    long = "s40 t40 . a40 b40 | a40 b40 | A B , C D"
-    assert rows(long, without_logging(step(long))) == ["s40 t40 a40 b40", "a40 b40"]
-
-
 def test_weights_are_cut_off_the_forward_after_them() -> None:
     text = "e g x | e g x | A B | g g g e g x | C"
     one = step(text)
@@ -199,9 +192,9 @@ def test_a_weight_gradient_that_is_the_usual_one_twice_is_two() -> None:
 
 
 def test_what_lies_between_forwards_is_cut_off() -> None:
-    text = "a b | n a b | a b n | z a b | A"
+    text = "a b | n a b | a b n | A"
     one = step(text)
-    assert rows(text, trim(one, one.own)) == ["a b"] * 4
+    assert rows(text, trim(one, one.own)) == ["a b"] * 3
 
 
 def test_of_a_forward_in_which_the_capture_begins_nothing_follows_for_the_others() -> None:
@@ -238,11 +231,92 @@ def test_stems_are_the_kinds_of_kernels() -> None:
     assert len(set(stems)) == 4
 
 
+STEP = "a b c d | a b c d | A B , C D u"
+OTHERS = [f"{kind} {kernels}" for kind, kernels in [("F", "a b c d"), ("F", "a b c d"), ("B", "A B"), ("B", "C D")]]
+
+
+def found_in(text: str) -> tuple[list[str], list[str]]:
+    """The passes but for the optimizer, and the reasons of refusals."""
+    found = infer(work(text), THREADS, None, np.zeros(0, np.int64))
+    passes = [piece for piece in found.passes if piece.kind != "OPT"]
+    return [one for one in shown(text, passes).split(", ") if one], [refusal.why for refusal in found.refused]
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        "s t a b c d | a b c d | A B , C D u",  # logging, launched in one go with the forward
+        "s t . a b c d | a b c d | A B , C D u",
+        "s40 t40 a b c d | a b c d | A B , C D u",  # however long it takes
+        "s t | a b c d | a b c d | A B , C D u",  # on a stage that receives its input
+    ],
+)
+def test_a_forward_begins_like_the_others_whatever_comes_after_the_optimizer(second: str) -> None:
+    assert found_in(f"{STEP} {second}") == (OTHERS * 2, [])
+
+
+def test_what_is_launched_before_the_first_forward_of_the_capture_belongs_to_none() -> None:
+    assert found_in(f"s t {STEP} {STEP}") == (OTHERS * 2, [])
+    cut = STEP.removeprefix("a ")  # nothing is like the beginning of the others
+    assert found_in(f"{cut} {STEP}") == (["F b c d", *OTHERS[1:], *OTHERS], [])
+
+
+def test_a_forward_with_other_kernels_begins_with_the_one_that_the_others_begin_with() -> None:
+    second = STEP.replace("a b c d", "s t a y b c d", 1)
+    assert found_in(f"{STEP} {second}") == ([*OTHERS, "F a y b c d", *OTHERS[1:]], [])
+
+
+def test_a_step_whose_first_forward_begins_like_no_other_is_refused() -> None:
+    second = STEP.replace("a b c d", "s t y b c d", 1)
+    reasons = ["nothing shows where the first forward begins"]
+    assert found_in(f"{STEP} {second} {STEP}") == ([*OTHERS, "B A B", "B C D", *OTHERS], reasons)
+    received = STEP.replace("a b c d", "s t | y b c d", 1)
+    assert found_in(f"{STEP} {received} {STEP}") == ([*OTHERS, "F y b c d", *OTHERS[1:], *OTHERS], [])
+
+
+def test_the_only_forwards_of_steps_do_not_show_where_they_begin() -> None:
+    one = "a b c d | A B u"
+    assert found_in(f"{one} s t {one} s t {one}")[1] == ["nothing shows where the first forward begins"] * 2
+
+
+def test_without_a_known_optimizer_forwards_begin_like_those_that_follow_others() -> None:
+    step_without = STEP.removesuffix(" u")
+    assert found_in(f"{step_without} v w {step_without} v w {step_without}") == (OTHERS * 3, [])
+
+
+def test_what_follows_another_forward_once_is_no_part_of_it() -> None:
+    """Nor is a whole forward between two transfers, however short."""
+    text = "a b c d e | f g | A B , C D"
+    assert passes_of(step(text)).refused == ""
+    pieces, early = join_parts(step(text), step(text).own, [0, 1], {0, 1})
+    assert rows(text, pieces) == ["a b c d e", "f g"]
+    assert early == {0, 1}
+
+
+def test_forwards_between_which_nothing_was_sent_are_refused() -> None:
+    """The wait inside the only forward of a cut step with two backwards would make it two."""
+    text = "g a g . g a g | A B , C D u"
+    assert found_in(text) == (["B A B", "B C D"], ["forwards with no transfer between them"])
+
+
+def test_a_piece_like_a_forward_that_belongs_to_none_is_refused() -> None:
+    """One of many would be a small part of all work."""
+    many = " | ".join(["a10 b10"] * 30)
+    backwards = " , ".join(["A B"] * 30)
+    assert passes_of(step(f"{many} | {backwards}")).refused == ""
+    extra = f"{many} | x y20 | {backwards}"
+    assert passes_of(step(extra)).refused == "work of the main thread that belongs to no pass"
+
+
 def test_a_step_that_does_not_balance_keeps_its_backwards() -> None:
     text = "g c | A B | g c | C D , E"
     found = passes_of(step(text))
     assert shown(text, found.passes) == "B A B, B C D, B E"
     assert found.refused == "2 forwards for 3 backwards"
+
+
+def test_a_step_that_holds_weight_gradients_alone_has_no_forward() -> None:
+    assert passes_of(step("+ A + | + B +")) == ([Piece("W", 0, 3), Piece("W", 3, 6)], "no forward")
 
 
 def test_forwards_of_kernels_that_run_in_backwards_are_refused() -> None:
@@ -270,7 +344,7 @@ def test_weight_gradients_among_the_forwards_are_refused() -> None:
 
 def test_a_first_step_whose_forwards_are_like_none_of_the_others_is_refused() -> None:
     def reasons(first: str) -> list[str]:
-        text = f"{first} A u a b | B u a b | C u"
+        text = f"{first} {first} A , A u a b | a b | B , B u a b | a b | C , C u"
         return [refusal.why for refusal in infer(work(text), THREADS, None, np.zeros(0, np.int64)).refused]
 
     assert reasons("a b |") == []
@@ -302,7 +376,13 @@ def test_rows_of_products_before_backwards_may_be_weight_gradients_that_come_aft
     assert passes_of(step("g g | A | g g | B | g g")).refused == "weight gradients among the forwards"
 
 
-@pytest.mark.parametrize("text", ["g g a b | A | g g a b | B u a b | C | a b | D u", "a b | C | a b | D u g g a b | A"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g g a b | A | g g a b | B u a b | C | a b | D u",
+        "a b | C | a b | D u a b | C | a b | D u g g a b | g g a b | A , B",
+    ],
+)
 def test_forwards_that_begin_with_products_where_others_do_not_are_refused(text: str) -> None:
     """The first step holds the weight gradients of backwards that came before the capture; the last was not ended."""
     (refusal,) = infer(work(text), THREADS, None, np.zeros(0, np.int64)).refused

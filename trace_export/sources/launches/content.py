@@ -43,9 +43,6 @@ def _notes(path: Path, found: Mapping[int, Inferred], blocks: int) -> list[Note]
     kinds = {one.evidence for one in found.values() if one.evidence}
     by_threads = f"{BY_THREADS}; passes are separated by {', or '.join(SEPARATED[k] for k in SEPARATED if k in kinds)}"
     notes = [Note("blocks-inferred", "note", BY_NUMBERS if numbered else by_threads, str(path), blocks)]
-    if differing := sum(one.differs for one in found.values()):
-        text = "sequence numbers and the order of launches give different numbers of forwards; the former were used"
-        notes.append(Note("forwards-differ", "warning", text, str(path), differing))
     refused = [step for one in found.values() for step in one.refused]
     if refused:
         first = refused[0]

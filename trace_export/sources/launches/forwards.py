@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
+
+import numpy as np
 
 from trace_export.sources.launches.kinds import by_kind
 from trace_export.sources.launches.pieces import Piece
 from trace_export.sources.launches.repetition import by_repetition
 from trace_export.sources.launches.step import LITTLE, Rows, Step
 from trace_export.sources.launches.trimming import trim
+from trace_export.sources.launches.work import Timeline
 
 SAME_KERNELS, SAME_STEMS = 0.8, 0.6
 """Likeness of pieces of one kind: of their kernels, and where these vary (as of experts) of the kinds of their
 kernels."""
 MOST_LEFT = 0.05
 """Part of the calling thread's time between the first forward and the last backward that may belong to no pass."""
+MOST_OF_ONE = 0.5
+"""Part of the usual time of a forward from which on work that belongs to no pass may be one."""
 MOST_OF_BACKWARD = 0.02
 """Part of the forwards' time that kernels of backwards may take."""
 
@@ -34,33 +40,37 @@ Candidate = tuple[list[Rows], list[Rows]]
 def passes_of(step: Step) -> Found:
     """The passes of a step: its backwards, and one forward for each; without the forwards where that cannot be.
 
-    The forwards are those of the first rule that gives as many as there are backwards. They are believed if none comes
-    too late for its backward, if hardly any work of the calling thread is left over between them, and if hardly any
-    kernel of theirs is a backward's.
+    The forwards are those of the first rule that gives as many as there are backwards and is believed: none may come
+    too late for its backward, hardly any work of the calling thread may be left over between them, and hardly any
+    kernel of theirs may be a backward's. After a rule that gives as many and is not believed, one that gives more, of
+    which an evaluation would have to be left out, is not believed either.
     """
+    refused: list[tuple[int, Found]] = []
+    for forwards, weights in _candidates(step):
+        if len(forwards) > step.backwards and any(count == step.backwards for count, _ in refused):
+            continue
+        found = _judged(step, forwards, weights)
+        if not found.refused:
+            return found
+        refused.append((len(forwards), found))
+    refused.sort(key=lambda one: (one[0] != step.backwards, one[0] < step.backwards, not one[0]))
+    return refused[0][1] if refused else _judged(step, [], [])
+
+
+def _judged(step: Step, forwards: list[Rows], weights: list[Rows]) -> Found:
+    """The passes with these forwards, or why these are not believed."""
     certain = [piece for piece in step.pieces if piece.kind != "M"]
-    forwards, weights = _chosen(step)
     if len(forwards) > step.backwards and step.ended:
         forwards = without_evaluation(step, forwards)
+    if not forwards:
+        return Found(certain, "no forward")
     if len(forwards) != step.backwards:
-        reason = f"{len(forwards)} forwards for {step.backwards} backwards"
-        return Found(certain, reason if forwards else "no forward")
+        return Found(certain, f"{len(forwards)} forwards for {step.backwards} backwards")
     forwards = trim(step, forwards)
     passes = [*certain, *(Piece("F", *rows) for rows in forwards), *(Piece("W", *rows) for rows in weights)]
     passes.sort(key=lambda piece: piece.begin)
     refused = doubts(step, forwards, weights, passes)
     return Found(certain if refused else passes, refused)
-
-
-def _chosen(step: Step) -> Candidate:
-    """The first candidate with a forward for each backward, else the first with more, else the first of all."""
-    found: list[Candidate] = []
-    for forwards, weights in _candidates(step):
-        if len(forwards) == step.backwards:
-            return forwards, weights
-        found.append((forwards, weights))
-    found.sort(key=lambda candidate: (len(candidate[0]) <= step.backwards, not candidate[0]))
-    return found[0] if found else ([], [])
 
 
 def _candidates(step: Step) -> Iterator[Candidate]:
@@ -101,16 +111,10 @@ def doubts(step: Step, forwards: list[Rows], weights: list[Rows], passes: list[P
         if opened < 0:
             return "a backward before its forward"
     timeline = step.timeline
-    begin = min(rows.begin for rows in forwards)
-    inside = sum(timeline.time(max(rows.begin, begin), rows.end) for rows in step.possible if rows.end > begin)
-    whole = sum(map(step.time, step.possible))
-    taken = sum(
-        timeline.time(piece.begin, piece.end)
-        for piece in passes
-        if piece.kind in "FW" and timeline.main[piece.begin] and piece.begin < step.last_backward
-    )
-    if inside - taken > MOST_LEFT * whole:
+    if _left_over(step, passes, min(rows.begin for rows in forwards)):
         return "work of the main thread that belongs to no pass"
+    if _without_transfer(timeline, passes):
+        return "forwards with no transfer between them"
     if sum(timeline.backward_time(*rows) for rows in forwards) > MOST_OF_BACKWARD * sum(map(step.time, forwards)):
         return "kernels of a backward in the forwards"
     if _may_be_weights(step, forwards, weights):
@@ -118,6 +122,30 @@ def doubts(step: Step, forwards: list[Rows], weights: list[Rows], passes: list[P
     if timeline.engine_multiplies and not any(timeline.multiplies(*rows) for rows in forwards):
         return "no matrix product in the forwards"
     return ""
+
+
+def _without_transfer(timeline: Timeline, passes: list[Piece]) -> bool:
+    """Whether a forward follows another without a transfer, in a process that transfers anything.
+
+    Example: `a b | a b . A B C D`, where `.` is a wait inside a forward, is no row of three forwards.
+    """
+    pairs = [(p, after) for p, after in pairwise(passes) if p.kind == after.kind == "F"]
+    ends, begins = [timeline.launch[p.end - 1] for p, _ in pairs], [timeline.launch[p.begin] for _, p in pairs]
+    low, high = np.searchsorted(timeline.transfers, ends), np.searchsorted(timeline.transfers, begins)
+    return bool(len(timeline.transfers) and (low == high).any())
+
+
+def _left_over(step: Step, passes: list[Piece], begin: int) -> bool:
+    """Whether the calling thread launched so much between the row `begin` and the last backward that belongs to no
+    pass: in all, or in one go."""
+    line = step.timeline
+    free = line.main[: step.last_backward].copy()
+    free[:begin] = False
+    for piece in passes:
+        free[piece.begin : piece.end] = False
+    left = np.append(0, np.cumsum(np.where(free, line.end[: len(free)] - line.start[: len(free)], 0)))
+    in_one_go = [left[min(rows.end, len(free))] - left[rows.begin] for rows in step.possible]
+    return bool(left[-1] > MOST_LEFT * sum(map(step.time, step.possible)) or max(in_one_go) > MOST_OF_ONE * step.usual)
 
 
 def _may_be_weights(step: Step, forwards: list[Rows], weights: list[Rows]) -> bool:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trace_export.sources.launches.first_forwards import doubtful, head, true_beginning
 from trace_export.sources.launches.forwards import SAME_STEMS, Found, passes_of
 from trace_export.sources.launches.kinds import SURPLUS
 from trace_export.sources.launches.likeness import MOST_KINDS, likeness
@@ -33,12 +34,13 @@ from trace_export.sources.launches.work import Ints, Timeline, Work
 @dataclass(frozen=True)
 class Passes:
     """What was found in a process: passes in order, as rows of the timeline, and of each step whose forwards are
-    unknown the place of the step, how many backwards it has, and why. `evidence`: what cut the pieces."""
+    unknown the place of the step, how many backwards it has, and why. `steps`: the row at which each begins.
+    `evidence`: what cut the pieces."""
 
     timeline: Timeline
     passes: list[Piece]
     refused: list[Refusal]
-    steps: int
+    steps: list[int]
     evidence: Evidence
 
     @property
@@ -93,21 +95,45 @@ def _by(timeline: Timeline, cuts: Cuts, updates: tuple[Ints, bool], boundaries: 
     last = len(steps) - 1
     ended = bool(steps) and steps[last][-1].kind == "OPT"
     found = [_found(timeline, own, cuts.evidence, ended=n < last or ended) for n, own in enumerate(steps)]
+    found = _with_known_beginnings(timeline, steps, found)
     for number in {0, last if not ended else 0} if found else ():
         if unlike_the_rest(timeline, found, number):
-            certain = [piece for piece in steps[number] if piece.kind != "M"]
-            found[number] = Found(certain, "forwards unlike those of the other steps")
+            found[number] = _refused(steps[number], "forwards unlike those of the other steps")
     for number, (own, one) in enumerate(zip(steps, found, strict=True)):
         passes += one.passes
         if one.refused:
             refused.append(Refusal(number, sum(piece.kind == "B" for piece in own), one.refused))
-    return Passes(timeline, split_weights(timeline, passes), refused, len(steps), cuts.evidence)
+    begins = [own[0].begin for own in steps]
+    return Passes(timeline, split_weights(timeline, passes), refused, begins, cuts.evidence)
 
 
 def _found(timeline: Timeline, own: list[Piece], evidence: Evidence, *, ended: bool) -> Found:
     if not any(piece.kind in "BW" for piece in own):
         return Found([piece for piece in own if piece.kind == "OPT"], "")
     return passes_of(Step(timeline, tuple(own), evidence, ended))
+
+
+def _refused(own: list[Piece], why: str) -> Found:
+    return Found([piece for piece in own if piece.kind != "M"], why)
+
+
+def _with_known_beginnings(timeline: Timeline, steps: list[list[Piece]], found: list[Found]) -> list[Found]:
+    """What was found, where forwards before which foreign work may lie begin as the others do (see first_forwards); a
+    step is refused where nothing shows that."""
+    doubts = doubtful(timeline, [one.passes for one in found])
+    forwards = [piece for one in found for piece in one.passes if piece.kind == "F"]
+    heads = {head(timeline, piece.begin, piece.end) for piece in forwards if piece.begin not in doubts}
+    if not heads and not len(timeline.transfers) and len(steps) > 1:
+        return found
+    begins = {p.begin: true_beginning(timeline, p, heads) for p in forwards if p.begin in doubts}
+    out = []
+    for own, one in zip(steps, found, strict=True):
+        if any(doubts.get(piece.begin) and begins[piece.begin] is None for piece in one.passes):
+            out.append(_refused(own, "nothing shows where the first forward begins"))
+        else:
+            passes = [p._replace(begin=begins.get(p.begin) or p.begin) for p in one.passes]
+            out.append(one._replace(passes=passes))
+    return out
 
 
 def unlike_the_rest(timeline: Timeline, found: list[Found], number: int) -> bool:

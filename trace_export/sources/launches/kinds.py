@@ -6,14 +6,13 @@ from collections import Counter
 
 import numpy as np
 
+from trace_export.sources.launches.first_forwards import head
 from trace_export.sources.launches.kernel_names import Codes
 from trace_export.sources.launches.likeness import kinds
-from trace_export.sources.launches.step import LITTLE, SHORT, Rows, Step
+from trace_export.sources.launches.step import SHORT, Rows, Step
 
 SURPLUS = 2
 """So many more products in a row than any forward begins with are weight gradients."""
-HEAD = 3
-"""Kernels at which the beginning of a forward is known."""
 
 
 def by_kind(step: Step, signature: Codes, least: float) -> tuple[list[Rows], list[Rows]] | None:
@@ -25,7 +24,7 @@ def by_kind(step: Step, signature: Codes, least: float) -> tuple[list[Rows], lis
 
     Example: with two backwards, `a b | a b | A B | g g | C D | g g` is forwards `a b`, `a b`, weights `g g`, `g g`.
     """
-    pieces = split_weights_from_forwards(step, without_logging(step))
+    pieces = split_weights_from_forwards(step, [rows for rows in step.own if rows.begin < rows.end])
     live = [n for n, rows in enumerate(pieces) if step.time(rows) >= SHORT * step.usual]
     found = kinds([pieces[n].of(signature) for n in live], least)
     if found is None:
@@ -34,7 +33,8 @@ def by_kind(step: Step, signature: Codes, least: float) -> tuple[list[Rows], lis
     for n, kind in zip(live, found, strict=True):
         labels[n] = kind
     early = {labels[n] for n in live if pieces[n].begin < step.first_backward}
-    pieces, early = join_parts(step, pieces, labels, early)
+    if step.evidence != "transfers":
+        pieces, early = join_parts(step, pieces, labels, early)
     forwards: list[tuple[Rows, int]] = []
     weights: list[Rows] = []
     for rows, kind in zip(pieces, labels, strict=True):
@@ -59,26 +59,6 @@ def _is_weight(step: Step, rows: Rows) -> bool:
     return step.timeline.multiplies(*rows) and step.timeline.is_weight(*rows)
 
 
-def without_logging(step: Step) -> list[Rows]:
-    """The pieces of the calling thread; of one that begins the step without what the host waited for last, if that is
-    little: what follows an optimizer at once is logging.
-
-    Example: `s t . a b | a b …`, where `.` waits and `s t` take a tenth of `a b`, begins with `a b`.
-    """
-    pieces = [rows for rows in step.own if rows.begin < rows.end]
-    if not pieces or step.pieces[0].kind != "M":
-        return pieces
-    first, timeline = pieces[0], step.timeline
-    launches = timeline.launch[first.begin : first.end]
-    inside = timeline.waits[
-        np.searchsorted(timeline.waits, launches[0], side="right") : np.searchsorted(timeline.waits, launches[-1])
-    ]
-    for at in (first.begin + np.searchsorted(launches, inside[::-1])).tolist():
-        if timeline.time(first.begin, at) < LITTLE * step.usual:
-            return [Rows(at, first.end), *pieces[1:]]
-    return pieces
-
-
 def split_weights_from_forwards(step: Step, pieces: list[Rows]) -> list[Rows]:
     """The pieces, with weight gradients cut off the forward that follows them: the first stage of a zero-bubble
     schedule sends nothing between the two.
@@ -93,21 +73,21 @@ def split_weights_from_forwards(step: Step, pieces: list[Rows]) -> list[Rows]:
         if rows.begin < step.first_backward and step.time(rows) >= SHORT * step.usual
     ]
     most = max((timeline.leading(*rows) for rows in early), default=0)
-    heads = {timeline.stem[begin : min(begin + HEAD, end)].tobytes() for begin, end in early}
+    heads = {head(timeline, begin, end) for begin, end in early}
     out: list[Rows] = []
     for rows in pieces:
         count = timeline.leading(*rows) if rows.begin > step.first_backward else 0
         cut = None
         if count >= most + SURPLUS and count < rows.end - rows.begin:
             places = range(rows.begin + count, rows.begin + count - most - 1, -1)
-            cut = next((at for at in places if timeline.stem[at : min(at + HEAD, rows.end)].tobytes() in heads), None)
+            cut = next((at for at in places if head(timeline, at, rows.end) in heads), None)
         out += [rows] if cut is None else [Rows(rows.begin, cut), Rows(cut, rows.end)]
     return out
 
 
 def join_parts(step: Step, pieces: list[Rows], labels: list[int], early: set[int]) -> tuple[list[Rows], set[int]]:
     """The pieces and the kinds of forwards, where there are more of these than backwards: a small kind that always
-    follows or leads another one directly is joined to it, and leaves an empty piece.
+    follows or leads another one directly is joined to it, and leaves an empty piece. A kind seen once shows nothing.
 
     Example: `a b | c | A B`, `a b | c | C D`, … is `a b c` each, where `|` is a wait inside the forward.
     """
@@ -122,7 +102,7 @@ def join_parts(step: Step, pieces: list[Rows], labels: list[int], early: set[int
         for side in (-1, 1):
             others = [n + side for n in at[kind]]
             enough = sum(len(at[k]) for k in early) - len(at[kind]) >= step.backwards
-            if at[kind] and enough and all(_joins(pieces, labels, n, n + side, early) for n in at[kind]):
+            if len(at[kind]) > 1 and enough and all(_joins(pieces, labels, n, n + side, early) for n in at[kind]):
                 pairs = sorted(zip(at[kind], others, strict=True), reverse=side > 0)
                 for n, other in pairs:
                     both = (pieces[n], pieces[other])

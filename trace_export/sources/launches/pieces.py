@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from trace_export.sources.launches.work import COPY, TRANSFER, Ints, Timeline, Work
+from trace_export.sources.launches.work import COPY, Ints, Timeline, Work
 
 MOST_SUMS = 12
 """Sums that the calling thread launches at most between two calls of one weight gradient."""
@@ -42,28 +42,14 @@ def cut_sets(work: Work, main: int, timeline: Timeline) -> Iterator[Cuts]:
     receives are launched by the calling thread; without any, activations go through the host, and its waits or its
     copies show them.
     """
-    transfers = np.sort(work.launch[pipeline_transfers(work, main)])
-    if len(transfers):
-        yield Cuts("transfers", transfers)
+    if len(timeline.transfers):
+        yield Cuts("transfers", timeline.transfers)
     if len(timeline.waits):
         yield Cuts("waits", timeline.waits)
         copies = np.sort(work.launch[(work.role == COPY) & (work.thread == main)])
         if len(copies):
             yield Cuts("copies", copies)
     yield Cuts("none", np.zeros(0, np.int64))
-
-
-def pipeline_transfers(work: Work, main: int) -> np.ndarray:
-    """The rows of `work` that are the pipeline's sends and receives.
-
-    The all-to-all of experts and the ring of context parallelism are the same kernels, but they run in backwards too:
-    a stream on which another thread launches one is not the pipeline's.
-
-    Example: main sends on streams 20 and 30, the engine on 30: those on 20.
-    """
-    sends = work.role == TRANSFER
-    shared = np.unique(work.stream[sends & (work.thread != main)])
-    return np.flatnonzero(sends & (work.thread == main) & ~np.isin(work.stream, shared))
 
 
 def split(timeline: Timeline, cuts: Cuts) -> tuple[list[Piece], set[int]]:

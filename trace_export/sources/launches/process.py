@@ -10,10 +10,10 @@ import numpy as np
 import polars as pl
 
 from trace_export.sources.launches.infer import Passes, Refusal, infer
-from trace_export.sources.launches.pieces import Evidence, cut_sets, pipeline_transfers
+from trace_export.sources.launches.pieces import Evidence, cut_sets
 from trace_export.sources.launches.sequence_numbers import OPERATORS, Numbered, by_numbers
 from trace_export.sources.launches.threads import Threads, calling_thread, engine_threads, find_threads
-from trace_export.sources.launches.work import Ints, Timeline, Work
+from trace_export.sources.launches.work import Ints, Timeline, Work, pipeline_transfers
 
 BLOCKS = {
     "kind": pl.String(), "start": pl.Int64(), "end": pl.Int64(), "launched": pl.Int64(), "step": pl.Int32(),
@@ -47,16 +47,16 @@ SECOND_DEVICE = 0.1
 
 
 class Inferred(NamedTuple):
-    """The `blocks` and `transfers` of a process, and its `device`, the first of several. `refused`: the steps whose
+    """The `blocks` and `transfers` of a process, and its `device`, the first of several, None where nothing shows that
+    it trains. `refused`: the steps whose
     forwards are unknown; `impossible`: why nothing was found ("" where something was). `numbered`: the passes are known
-    by sequence numbers; `differs`: these give another number of forwards than the launches do."""
+    by sequence numbers."""
 
     blocks: pl.DataFrame
     transfers: pl.DataFrame
     refused: tuple[Refusal, ...] = ()
     impossible: str = ""
     numbered: bool = False
-    differs: bool = False
     evidence: Evidence | None = None
     device: int | None = None
 
@@ -76,19 +76,48 @@ def find_blocks(process: Process) -> Inferred:
     cuts = next(cut_sets(work, threads.main, found.timeline))
     numbered = by_numbers(found.timeline, operators, threads, cuts, _optimizers(process, found))
     forwards = sum(piece.kind == "F" for piece in found.passes)
+    device = min(process.devices, default=None)
     if numbered is None and not forwards:
-        return _nothing(_first_reason(found))
-    blocks = _blocks(found) if numbered is None else _numbered_blocks(found.timeline, numbered)
-    in_blocks = (blocks["kind"] == "F").sum()
+        return _nothing(_first_reason(found), device)
+    blocks, refused = _blocks(found), found.refused
+    if numbered is not None:
+        blocks, refused = agreed(found, _numbered_blocks(found.timeline, numbered))
+        if refused and (blocks["kind"] != "F").all():
+            return _nothing(f"{refused[0].why} in step {refused[0].step}", device)
     return Inferred(
         _with_steps(blocks, process.steps),
         _transfers(work, threads.main),
-        refused=tuple(found.refused) if numbered is None else (),
+        refused=tuple(refused),
         numbered=numbered is not None,
-        differs=not found.refused and in_blocks != forwards,
         evidence=found.evidence if numbered is None else None,
-        device=min(process.devices, default=None),
+        device=device,
     )
+
+
+def agreed(found: Passes, blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[Refusal]]:
+    """The `blocks` that sequence numbers give, without the forwards of those steps that the launches explain by another
+    number of forwards; and these steps. Twice as many are no contradiction: where two stages of a rank follow each
+    other without a transfer, launches show two passes as one.
+
+    Example: three forwards by number and four by the launches of the same step are none, and its backwards stay.
+    """
+    begins = found.timeline.launch[found.steps]
+    forwards = [piece.begin for piece in found.passes if piece.kind == "F"]
+    explained = _in_steps(begins, found.timeline.launch[forwards])
+    numbered, backwards = (_in_steps(begins, blocks.filter(kind=kind)["launched"].to_numpy()) for kind in "FB")
+    differing = (explained > 0) & (explained != numbered) & (2 * explained != numbered)
+    refused = [
+        Refusal(n, int(backwards[n]), f"{numbered[n]} forwards by sequence numbers and {explained[n]} by launches")
+        for n in np.flatnonzero(differing).tolist()
+    ]
+    step = np.maximum(np.searchsorted(begins, blocks["launched"].to_numpy(), side="right") - 1, 0)
+    left_out = pl.Series(differing[step], dtype=pl.Boolean) & (blocks["kind"] == "F")
+    return blocks.filter(~left_out), refused
+
+
+def _in_steps(begins: Ints, launched: Ints) -> Ints:
+    """How many of the moments lie in each step, given where they begin."""
+    return np.bincount(np.maximum(np.searchsorted(begins, launched, side="right") - 1, 0), minlength=len(begins))
 
 
 def _on_one_thread(process: Process, why: str) -> Inferred:
@@ -133,8 +162,8 @@ def _numbered_blocks(timeline: Timeline, numbered: Numbered) -> pl.DataFrame:
     return named.join(work, on="anchor").sort("launched").select("kind", "start", "end", "launched", "pair")
 
 
-def _nothing(why: str) -> Inferred:
-    return Inferred(pl.DataFrame(schema=BLOCKS), pl.DataFrame(schema=TRANSFERS), impossible=why)
+def _nothing(why: str, device: int | None = None) -> Inferred:
+    return Inferred(pl.DataFrame(schema=BLOCKS), pl.DataFrame(schema=TRANSFERS), impossible=why, device=device)
 
 
 def _first_reason(found: Passes) -> str:

@@ -97,11 +97,25 @@ def _with_graphs(names: KernelNames, codes: Codes, several: Bools) -> tuple[Kern
     return KernelNames(texts), moved.astype(np.int32)
 
 
+def pipeline_transfers(work: Work, main: int) -> np.ndarray:
+    """The rows of `work` that are the pipeline's sends and receives.
+
+    The all-to-all of experts and the ring of context parallelism are the same kernels, but they run in backwards too:
+    a stream on which another thread launches one is not the pipeline's.
+
+    Example: main sends on streams 20 and 30, the engine on 30: those on 20.
+    """
+    sends = work.role == TRANSFER
+    shared = np.unique(work.stream[sends & (work.thread != main)])
+    return np.flatnonzero(sends & (work.thread == main) & ~np.isin(work.stream, shared))
+
+
 @dataclass(frozen=True)
 class Timeline:
     """The computing that two threads of a process launched, in order of launch: `main` says which rows are the calling
     thread's, the others are the autograd engine's. `calls` and `waits`: when the calling thread called the driver, and
-    when it waited for the device; sorted. Passes are ranges of rows, [begin, end)."""
+    when it waited for the device, `transfers` when it launched one of the pipeline; sorted. Passes are ranges of rows,
+    [begin, end)."""
 
     launch: Ints
     start: Ints
@@ -111,6 +125,7 @@ class Timeline:
     names: KernelNames
     calls: Ints
     waits: Ints
+    transfers: Ints
 
     @staticmethod
     def of(work: Work, main: int, autograd: frozenset[int]) -> Timeline:
@@ -127,6 +142,7 @@ class Timeline:
             work.names,
             called["start"].to_numpy(),
             called.filter("waits")["start"].to_numpy(),
+            np.sort(work.launch[pipeline_transfers(work, main)]),
         )
 
     @cached_property

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import polars as pl
+
 from trace_export.errors import SourceError
 from trace_export.model import MEMBERS, KernelFile, Profile, conform
 from trace_export.sources.launches import content as launches
@@ -57,7 +59,9 @@ def read(source: Source, options: ReadOptions) -> Profile:
         inferred = {process for process, one in found.items() if not one.impossible}
         processes = sorted(inferred | set(ranges.of("block")["process"]))
         members = named.calls.members()
-        ranks, notes = read_ranks(db, ranges, processes, source, devices, members)
+        trained = sorted({*processes, *(process for process, one in found.items() if one.device is not None)})
+        ranks, notes = read_ranks(db, ranges, trained, source, devices, members)
+        ranks = ranks.filter(pl.col("process").is_in(processes))
         made = profile(
             source,
             contents,

@@ -1,0 +1,79 @@
+"""Where the first forward of a step begins: what runs between the optimizer and it belongs to no pass.
+
+On a stage that receives something first, a transfer shows it. On any other, logging, copies of parameters or an
+optimizer of unknown names may precede the forward without anything in between. There it begins as the others do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from trace_export.sources.launches.likeness import places
+from trace_export.sources.launches.pieces import Piece
+from trace_export.sources.launches.work import Timeline
+
+HEAD = 3
+"""Kernels at which the beginning of a forward is known."""
+
+Heads = set[bytes]
+"""The kinds of the first kernels of forwards."""
+
+
+def head(timeline: Timeline, begin: int, end: int) -> bytes:
+    """The kinds of the first kernels of a forward, of all where they are few."""
+    return timeline.stem[begin : min(begin + HEAD, end)].tobytes()
+
+
+def doubtful(timeline: Timeline, steps: Sequence[Sequence[Piece]]) -> dict[int, bool]:
+    """The first rows of the forwards before which foreign work may lie: those of the steps' first; where one step at
+    most is known, those that find every forward before them followed by its backward. And of each whether nothing else
+    shows where it begins: no transfer right before it, nor the beginning of the capture.
+
+    A transfer before the first forward of a step that an optimizer begins leaves no doubt.
+
+    Example: in `a b A B u s a b | c d …` with the optimizer `u` the first forward is doubtful, though the capture
+    begins with it, and so is `s a b`, whose beginning nothing shows; `c d` is not the first of its step.
+    """
+    found = {}
+    for passes in steps:
+        opened, first = 0, True
+        for piece in passes:
+            if piece.kind == "F" and (first or (len(steps) == 1 and not opened)):
+                sent, alone = _preceded(timeline, piece.begin)
+                if not sent or len(steps) == 1:
+                    found[piece.begin] = not (sent or alone)
+            first &= piece.kind != "F"
+            opened += (piece.kind == "F") - (piece.kind == "B")
+    return found
+
+
+def _preceded(timeline: Timeline, begin: int) -> tuple[bool, bool]:
+    """Whether a transfer comes right before the row, but for counters of tokens, and whether nothing comes before."""
+    before = begin - 1
+    while before >= 0 and timeline.counter[before]:
+        before -= 1
+    if before < 0:
+        return False, True
+    low, high = np.searchsorted(timeline.transfers, timeline.launch[[before, begin]], side="right")
+    return bool(high > low), False
+
+
+def true_beginning(timeline: Timeline, forward: Piece, heads: Heads) -> int | None:
+    """The row at which a doubtful forward begins: the first one from which on it begins like one that is not (`heads`),
+    else the only one of the kind with which all of these begin. None where there is none.
+
+    Example: `s t a b c` begins at `a`, where another forward is `a b c` or all of them begin with `a`.
+    """
+    row, itemsize = timeline.stem[forward.begin : forward.end], timeline.stem.dtype.itemsize
+    known = [np.frombuffer(one, timeline.stem.dtype) for one in heads]
+    at = min((place for one in known for place in _first(places(row, one))), default=None)
+    if at is None and len({one[:itemsize] for one in heads}) == 1:
+        found = np.flatnonzero(row == known[0][0])
+        at = int(found[0]) if len(found) == 1 else None
+    return None if at is None else forward.begin + at
+
+
+def _first(found: Iterator[int]) -> list[int]:
+    return [at for at in [next(found, None)] if at is not None]
