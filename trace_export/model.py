@@ -251,7 +251,8 @@ class Interpretation:
 
 
 def _table(schema: Schema) -> pl.DataFrame:
-    return field(default_factory=lambda: empty(schema))
+    nothing = empty(schema)
+    return field(default_factory=nothing.clone)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import pytest
 
 import trace_export
 from tests.support import long_runs
+from trace_export.workers import sizing
 from trace_export.workflow import inspection
 
 TIMES = 60
@@ -35,7 +36,7 @@ def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 @pytest.mark.usefixtures("nothing_is_small")
 def test_the_beginning_tells_of_the_whole(
-    make: Callable[[Path, int], None], times: int, schedule: str, tmp_path: Path
+    make: Callable[[Path, int], None], times: int, schedule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path, times)
     found = trace_export.inspect(tmp_path, jobs=1)
@@ -49,6 +50,10 @@ def test_the_beginning_tells_of_the_whole(
     assert f"about {facts['about_steps']} steps" in found.verdict
     assert found.ranks["blocks"].n_unique() == 1, "of all ranks the same steps"
     assert not [note for note in found.notes if note.level == "warning"]
+
+    monkeypatch.setattr(sizing, "cores", lambda: 2)
+    on_threads = trace_export.inspect(tmp_path)
+    assert (on_threads.ranks.equals(found.ranks), on_threads.facts) == (True, facts)
 
     whole = trace_export.inspect(tmp_path, jobs=1, full=True)
     assert whole.ranks["steps"].to_list() == [truth] * long_runs.STAGES

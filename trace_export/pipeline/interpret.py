@@ -28,6 +28,11 @@ def interpret(profile: Profile, user: Declared) -> Profile:
 
     `user`: what the user specified. Raises UsageError when that cannot be.
     """
+    return with_messages(interpret_blocks(profile, user))
+
+
+def interpret_blocks(profile: Profile, user: Declared) -> Profile:
+    """The steps of `interpret` up to the pairing of sends and receives. Raises UsageError as it does."""
     profile = without_doubles(profile)  # what was recorded twice counts once
     profile = with_ids(without_merged(profile))  # inferred passes that may be two each are left out
     profile = transfers.name_peers(profile)  # ranks for numbers in communicators
@@ -37,7 +42,11 @@ def interpret(profile: Profile, user: Declared) -> Profile:
     profile = fused_transfers.split(profile)  # kernels that may send, receive or do both
     profile = transfers.label(profile)  # the block that each send and receive belongs to
     profile = conclude(profile)  # schedule, placement of the chunks, dependencies between blocks
-    profile = transfers.find_peers(profile)  # the other side of each send and receive
+    return transfers.find_peers(profile)  # the other side of each send and receive
+
+
+def with_messages(profile: Profile) -> Profile:
+    """The last steps of `interpret`, which nothing but messages depends on."""
     profile = messages.pair(profile)  # sends and receives as messages
     return message_labels.label(profile)  # micro-batch of each message
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from trace_export.errors import SourceError, TraceExportError
 from trace_export.model import STEP_KEY, Note, Profile
-from trace_export.pipeline.interpret import interpret
+from trace_export.pipeline.interpret import interpret_blocks, with_messages
 from trace_export.sources import cost
 from trace_export.sources.source import Source
 from trace_export.workflow.progress import Progress
@@ -36,19 +36,20 @@ def read_beginnings(
     sources: Sequence[Source], options: LoadOptions, progress: Progress
 ) -> tuple[Profile, list[TraceExportError]]:
     """The interpreted tables of the first steps of all sources, and errors. `Profile.recorded_until` names the sources
-    of which there is more; of these all have the same steps."""
+    of which there is more; of these all have the same steps. Where there are such sources, sends and receives are not
+    paired: what the sources hold does not depend on it, and their ends differ."""
     results = read_each(sources, _of(options, PIECES[0]), progress)
     for pieces in PIECES[1:]:
         profile, failures = _interpreted(results, options)
         again = _too_short(sources, results, profile)
         if not again:
-            return _in_common(profile), failures
+            return _finished(profile), failures
         more = read_each([sources[i] for i in again], _of(options, pieces), progress)
         for i, result in zip(again, more, strict=True):
             results[i] = result
     limited = [_limited(source, result) for source, result in zip(sources, results, strict=True)]
     profile, failures = _interpreted(limited, options)
-    return _in_common(profile), failures
+    return _finished(profile), failures
 
 
 def _of(options: LoadOptions, pieces: int) -> LoadOptions:
@@ -59,7 +60,11 @@ def _interpreted(
     results: Sequence[Profile | TraceExportError], options: LoadOptions
 ) -> tuple[Profile, list[TraceExportError]]:
     profile, failures = merged(results, options)
-    return interpret(profile, options.declared), failures
+    return interpret_blocks(profile, options.declared), failures
+
+
+def _finished(profile: Profile) -> Profile:
+    return _in_common(profile) if profile.recorded_until else with_messages(profile)
 
 
 def of_the_whole(notes: Sequence[Note]) -> tuple[Note, ...]:

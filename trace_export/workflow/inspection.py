@@ -140,11 +140,13 @@ def _facts(profile: Profile, size: int, *, all_ranks: bool) -> dict[str, Any]:
     """Numbers about the run as a whole."""
     drawn = profile.ranks.join(profile.spans, on="rank", how="semi")
     found, lacks = profile.interpreted.recognition, completeness.absent(profile)
-    hosts = dict(drawn.select("rank", "host").iter_rows())
     if profile.recorded_until:  # whose ends differ, so that not every side of a message was read
-        ends = profile.p2p.filter(role="send").select("rank", "peer").rows()
+        ends = profile.p2p.filter(role="send").select(src="rank", dst="peer")
     else:
-        ends = profile.messages.select("src_rank", "dst_rank").rows()
+        ends = profile.messages.select(src="src_rank", dst="dst_rank")
+    for end in ("src", "dst"):
+        hosts = drawn.select(pl.col("rank").alias(end), pl.col("host").alias(f"{end}_host"))
+        ends = ends.join(hosts, on=end)
     groups = profile.collectives.join(drawn.select("rank", "host"), on="rank").group_by("group", "op", "sequence")
     between = groups.agg(pl.col("host").n_unique()).filter(pl.col("host") > 1)
     steps = _by_step(profile)
@@ -161,7 +163,7 @@ def _facts(profile: Profile, size: int, *, all_ranks: bool) -> dict[str, Any]:
         "step_ns": _median(steps["step_ns"]),
         "microbatches": _median(steps["microbatches"]),
         "hosts": drawn["host"].n_unique(),
-        "messages_between_hosts": sum(dst in hosts and hosts.get(src) != hosts[dst] for src, dst in ends),
+        "messages_between_hosts": ends.filter(pl.col("src_host") != pl.col("dst_host")).height,
         "collectives_between_hosts": between.height,
         "beginnings": len(profile.recorded_until),
         "about_steps": _median(_ranks(profile)["about_steps"]),

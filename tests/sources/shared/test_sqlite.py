@@ -11,7 +11,10 @@ import polars as pl
 import pytest
 
 from trace_export.errors import SourceError
+from trace_export.sources.shared import sqlite_beginning
 from trace_export.sources.shared.sqlite import Database, decoded, tables_of
+
+PARTS = {"parts": "event", "mixed": "event"}
 
 
 def build(path: Path, rows: int = 10, *statements: str) -> Path:
@@ -239,8 +242,8 @@ def test_columns_in_capitals_are_the_columns(tmp_path: Path) -> None:
 def test_the_beginning_of_large_tables_of_events(tmp_path: Path) -> None:
     """The first rows of a table in the order of its times; one without times is looked up and stays whole."""
     with closing(sqlite3.connect(path := tmp_path / "x.db")) as db:
-        for table, value in (("events", "n"), ("turned", "-n")):
-            db.execute(f"CREATE TABLE {table} (start INTEGER, name INTEGER)")
+        for table, value in (("events", "n"), ("turned", "-n"), ("parts", "n"), ("mixed", "-n")):
+            db.execute(f"CREATE TABLE {table} ({'event' if table in PARTS else 'start'} INTEGER, name INTEGER)")
             numbers = "(WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 500) SELECT n FROM c)"
             db.execute(f"INSERT INTO {table} SELECT {value}, n FROM {numbers}")
         db.execute("CREATE TABLE names AS SELECT name AS id FROM events")
@@ -250,9 +253,13 @@ def test_the_beginning_of_large_tables_of_events(tmp_path: Path) -> None:
         assert db.shortened == {"events"}
         counts = {t: db.texts(f"SELECT count(*) FROM {t}")[0][0] for t in ("events", "turned", "names", "few")}
         assert counts == {"events": 100, "turned": 500, "names": 500, "few": 100}
+        assert db.texts("SELECT count(*) FROM parts") == [(500,)], "nobody said that its rows are parts of events"
         assert db.frame("SELECT max(start) AS last FROM events")["last"].item() == 100
         assert pl.concat(db.frames("events", "SELECT rowid AS row FROM events WHERE {where}"))["row"].max() == 100
         assert db.last("events", "start") == 500
+    with Database(path, 10, PARTS) as db:
+        counts = {t: db.texts(f"SELECT count(*) FROM {t}")[0][0] for t in ("events", "parts", "mixed")}
+        assert counts == {"events": 10, "parts": 10 * sqlite_beginning.PARTS, "mixed": 500}
     with Database(path) as db:
         assert not db.shortened
         assert db.texts("SELECT count(*) FROM events") == [(500,)]

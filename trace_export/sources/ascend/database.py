@@ -26,6 +26,10 @@ NOT_AVAILABLE = 4294967295
 HOST_ONLY = 4000000000
 """`connectionId` of a marker without a place on the device; marker n has HOST_ONLY + 1 + n, on host and device."""
 
+_TASKS = "COMMUNICATION_TASK_INFO"
+PARTS = {_TASKS.lower(): "opid"}
+"""The table of the tasks that communication operators are made of (see sqlite_beginning.views)."""
+
 ON_DEVICE = f"connectionId > {HOST_ONLY} AND connectionId < {NOT_AVAILABLE}"
 
 _ITEM_BYTES = {
@@ -154,18 +158,21 @@ def _hashed(groups: pl.Series) -> pl.Series:
 
 def _copies(db: Database, operators: pl.DataFrame) -> pl.DataFrame:
     """What each point-to-point operator copied, by the small tasks that it is made of; `COPIES`."""
-    if not db.has("COMMUNICATION_TASK_INFO", "opId", "srcRank", "dstRank", "size", "taskType"):
+    if not db.has(_TASKS, "opId", "srcRank", "dstRank", "size", "taskType"):
         return empty(COPIES)
     transfers = (
         "SELECT o.opId FROM COMMUNICATION_OP o JOIN STRING_IDS s ON s.id = o.opName"
         " WHERE s.value LIKE '%send%' OR s.value LIKE '%recv%' OR s.value LIKE '%receive%'"
     )
-    rows = db.frame(
-        "SELECT opId AS opId, srcRank AS src, dstRank AS dst, taskType AS task, TOTAL(MAX(size, 0)) AS moved"
-        f" FROM COMMUNICATION_TASK_INFO WHERE opId IN ({transfers}) GROUP BY opId, srcRank, dstRank, taskType",
-        real=["moved"],
+    sql = (
+        "SELECT opId AS opId, srcRank AS src, dstRank AS dst, taskType AS task,"
+        " CAST(MAX(COALESCE(size, 0), 0) AS INTEGER) AS moved"
+        f" FROM {_TASKS} WHERE {{where}} AND opId IN ({transfers})"
     )
-    tasks = named(db, rows, "task").filter(
+    sums = [_summed(rows.with_columns(pl.col("moved").cast(pl.Float64))) for rows in db.frames(_TASKS, sql)]
+    if not sums:
+        return empty(COPIES)
+    tasks = named(db, _summed(pl.concat(sums)) if len(sums) > 1 else sums[0], "task").filter(
         (pl.col("src") != NOT_AVAILABLE) & (pl.col("dst") != NOT_AVAILABLE) & pl.col("task").is_not_null()
     )
     data = ~pl.col("task").str.starts_with("Notify")
@@ -177,6 +184,11 @@ def _copies(db: Database, operators: pl.DataFrame) -> pl.DataFrame:
     found = own.join(peers, on="opId", how="left")
     single = operators.select("opId", "op", "group").unique("opId", keep="none")
     return conform(found.join(single, on="opId"), COPIES)
+
+
+def _summed(tasks: pl.DataFrame) -> pl.DataFrame:
+    """The bytes `moved` by tasks of the same operation, ranks and type."""
+    return tasks.group_by("opId", "src", "dst", "task").agg(pl.col("moved").sum())
 
 
 def busy(db: Database, ranges: pl.DataFrame) -> pl.Series:

@@ -32,7 +32,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
     """The tables of one rank. Raises SourceError when its files hold nothing that can be read."""
     if source.path.is_dir():
         return _from_text(source, options)
-    with Database(source.path, options.beginning * PIECE_ROWS) as db:
+    with Database(source.path, options.beginning * PIECE_ROWS, database.PARTS) as db:
         found = _from_database(db, source, options)
         short = not db.shortened.isdisjoint(("task", "mstx_events", "communication_op"))
         return replace(found, recorded_until={path_text(source.path): db.last("TASK", "startNs")} if short else {})

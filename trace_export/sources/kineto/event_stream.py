@@ -55,6 +55,7 @@ class Trace(TraceFile):
         super().__init__(path)
         self.wanted = wanted
         self._missing = beginning * PIECE_BYTES
+        self._at_once = PIECE_BYTES if beginning else READ_BYTES
         self._inside_object = True
         self._taken: list[bytes] = []
         try:
@@ -75,7 +76,7 @@ class Trace(TraceFile):
         Raises SourceError when there is no list of events.
         """
         in_beginning = self._missing > 0
-        while data := self._read(PIECE_BYTES if in_beginning else READ_BYTES):
+        while data := self._read(self._at_once):
             self._buffer += data
             if not self._take_whole_events() and len(self._buffer) > MAX_EVENT:
                 raise SourceError(self.path, "the list of events is not valid JSON", "collect or copy it again")
@@ -99,11 +100,11 @@ class Trace(TraceFile):
         self.shortened, self._buffer = True, b""
         if left is not None:
             self._file.skip(0, PIECE_BYTES)
-            end = self._read()
+            end = self._read(READ_BYTES)
             self._buffer = end[at + len(_LINES) - 1 :] if (at := end.find(_LINES)) >= 0 else b""
         self.has_end = bool(self._buffer)
 
-    def _read(self, size: int = READ_BYTES) -> bytes:
+    def _read(self, size: int) -> bytes:
         """The next bytes, none at the end; damaged compressed data end where the damage begins."""
         try:
             return self._file.read(size)
@@ -112,12 +113,12 @@ class Trace(TraceFile):
 
     def _read_header(self) -> tuple[dict[str, Any], bytes]:
         """The fields around the events, and what was read of the events."""
-        start = self._read()
+        start = self._read(self._at_once)
         if (document := start.removeprefix(codecs.BOM_UTF8).lstrip()).startswith(b"["):
             self._inside_object = False
             return {}, document[1:]
         while (at := _event_list(start)) is None:
-            data = self._read()
+            data = self._read(self._at_once)
             if not data or len(start) > MAX_HEADER:
                 raise SourceError(self.path, "is not a torch.profiler trace: it has no list traceEvents")
             start += data

@@ -83,7 +83,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
             return Profile()
         content = _gathered(trace, dialects)
         ranges = Ranges.none() if options.infer == "only" else gather(content.named, (), dialects)
-        if trace.shortened and ranges.of("block").is_empty():
+        if trace.shortened and not ranges.marked:
             raise SourceError(source.path, "no pass is named", "look at all of it with --full")
         if found := _inferred(source, options, ranges, content, dialects):
             blocks = _launched(source, found, content)
@@ -123,7 +123,7 @@ def _inferred(
 ) -> Inferred | None:
     """What is found in a trace without named passes. Raises SourceError where it is nothing."""
     has_work = any(tasks.height for tasks in content.tasks)
-    if ranges.of("block").height or options.infer == "off" or options.host_ranges or not has_work:
+    if ranges.marked or options.infer == "off" or options.host_ranges or not has_work:
         return None
     beside = beside_passes(content.named, dialects, only=options.infer == "only")
     found = find_blocks(read_process(source.path, beside))
@@ -197,9 +197,9 @@ def _call() -> pl.Expr:
 
 def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> None:
     """Raises SourceError when there is nothing to draw."""
-    if ranges.of("block").is_empty() and ranges.untimed:
+    if not ranges.marked and ranges.untimed:
         raise range_notes.no_times(source.path)
-    if ranges.of("block").is_empty():
+    if not ranges.marked:
         raise range_notes.no_names(
             source.path,
             "annotation",

@@ -19,10 +19,12 @@ MOST_BYTES = 4 << 20
 """How much of the end of a trace is looked at. distributedInfo lists the ranks of all groups of one rank."""
 
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
-_NESTING = np.zeros(256, np.int8)
-_NESTING[[ord("]"), ord("}")]] = 1
-_NESTING[[ord("["), ord("{")]] = -1
-"""What each character adds to the depth, from the end of a text to its begin."""
+_QUOTE = 2
+_MEANINGS = bytearray(256)
+_MEANINGS[ord("]")] = _MEANINGS[ord("}")] = 1
+_MEANINGS[ord("[")] = _MEANINGS[ord("{")] = 255
+_MEANINGS[ord('"')] = _QUOTE
+"""What each character adds to the depth, from the end of a text to its begin, as a signed byte; and quotation marks."""
 
 
 def fields_after_events(path: Path, begin: int) -> dict[str, Any]:
@@ -43,12 +45,15 @@ def list_end(text: bytes, *, inside_object: bool) -> int | None:
 
     Counted from the end, because what is before `text` is unknown; whatever the strings hold and however long they are.
     """
-    backwards = np.frombuffer(_ESCAPED.sub(b"__", text), np.uint8)[::-1]
-    inside_string = np.cumsum(backwards == ord('"'), dtype=np.uint8) & 1
-    depth = np.cumsum(np.where(inside_string, np.int8(0), _NESTING[backwards]), dtype=np.int32)
-    outside = np.flatnonzero(depth < (2 if inside_object else 1))
-    at = len(text) - 2 - (int(outside[-1]) if len(outside) else -1)
-    return at if at >= 0 and text[at : at + 1] == b"]" else None
+    unescaped = _ESCAPED.sub(b"__", text) if b"\\" in text else text
+    meanings = np.frombuffer(unescaped.translate(_MEANINGS), np.int8)
+    places = np.flatnonzero(meanings)[::-1]
+    quotes = meanings[places] == _QUOTE
+    brackets = places[~quotes & (np.cumsum(quotes) % 2 == 0)]
+    outside = np.flatnonzero(np.cumsum(meanings[brackets], dtype=np.int32) < (2 if inside_object else 1))
+    last = int(outside[-1]) + 1 if len(outside) else 0
+    at = int(brackets[last]) if last < len(brackets) else None
+    return at if at is not None and text[at : at + 1] == b"]" else None
 
 
 def parsed_after(rest: bytes, *, inside_object: bool) -> dict[str, Any] | None:

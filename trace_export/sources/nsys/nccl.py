@@ -66,7 +66,9 @@ class Calls:
 
     def members(self) -> pl.DataFrame:
         """The members of communicators (`MEMBERS`), as far as the payloads say."""
-        return pl.concat([pl.DataFrame(schema=MEMBERS), *self._members]).unique(["process", "group"], keep="any")
+        if not self._members:
+            return pl.DataFrame(schema=MEMBERS)
+        return pl.concat(self._members).unique(["process", "group"], keep="any")
 
 
 def ranks_of(members: pl.DataFrame) -> ByProcess:

@@ -57,7 +57,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
         short = not db.shortened.isdisjoint(table.lower() for table in EVENTS)
         contents, devices = _contents(db, source, ranges, found, options.host_ranges or short)
         inferred = {process for process, one in found.items() if not one.impossible}
-        processes = sorted(inferred | set(ranges.of("block")["process"]))
+        processes = sorted(inferred | ranges.marked)
         members = named.calls.members()
         trained = sorted({*processes, *(process for process, one in found.items() if one.device is not None)})
         ranks, notes = read_ranks(db, ranges, trained, source, devices, members)
@@ -89,8 +89,7 @@ def _inferred(db: Database, named: nvtx.Named, ranges: Ranges, options: ReadOpti
     have a thread of the autograd engine."""
     if options.infer == "off" or options.host_ranges or not _has_work(db):
         return {}
-    marked = set(ranges.of("block")["process"])
-    wanted = autograd_threads(db).keys() - marked if marked else None
+    wanted = autograd_threads(db).keys() - ranges.marked if ranges.marked else None
     if wanted is not None and not wanted:
         return {}
     beside = named.beside(only=options.infer == "only")
@@ -106,7 +105,7 @@ def _contents(
     if any(not one.impossible for one in found.values()):
         contents.append(launches.content(source.path, found))
     inferred = {process: one.device for process, one in found.items() if one.device is not None}
-    if ranges.of("block").is_empty():
+    if not ranges.marked:
         return contents, inferred
     activity, devices = (None, devices_of(db)) if host_ranges else attribute(db, ranges.frame)
     worked = with_activity(ranges, activity)
@@ -122,12 +121,12 @@ def _has_work(db: Database) -> bool:
 
 def _check(db: Database, ranges: Ranges, found: dict[int, Inferred], host_ranges: bool) -> None:
     """Raises SourceError when there is no block, or no GPU work for any."""
-    processes = ranges.of("block")["process"].n_unique() + len(found)
+    processes = len(ranges.marked) + len(found)
     if processes > MOST_PROCESSES:
         raise SourceError(db.path, f"pipeline ranges of {processes} processes, more than a machine has GPUs")
     if any(not one.impossible for one in found.values()):
         return
-    if ranges.of("block").is_empty():
+    if not ranges.marked:
         if ranges.untimed:
             raise range_notes.no_times(db.path)
         if found:

@@ -37,6 +37,9 @@ def _with_numbers(blocks: pl.DataFrame) -> pl.DataFrame:
     """Zero-bubble's interleaved schedules call every forward F0.0.0: where a kind's numbers never change, none of the
     process mean anything."""
     alike = ["process", "step", "kind", "dialect"]
+    first = blocks.filter(pl.col("dialect") == "zero-bubble", pl.col("microbatch") == 0)
+    if not first.select(alike).is_duplicated().any():
+        return blocks
     same = (pl.col("microbatch").max().over(alike) == 0) & (pl.col("chunk").max().over(alike) == 0)
     several = pl.col("microbatch").count().over(alike) > 1
     empty = ((pl.col("dialect") == "zero-bubble") & same & several).any().over("process")

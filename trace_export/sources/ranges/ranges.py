@@ -25,6 +25,8 @@ RANGE = {"row": pl.Int64(), "process": pl.Int64(), "thread": pl.Int64(), "start"
 CALL = {"group": pl.String(), "peer": pl.Int64(), "bytes": pl.Int64()}
 """What else may be known of a call of NCCL: its communicator, the rank of its peer in that, and its size."""
 
+_HIDING = {PLAIN, OWN, PIPELINING}
+"""Only where there are names of these dialects, some names may not count."""
 _SAME_TIMES = ["thread", "text"]
 """What orders ranges of equal start and end."""
 
@@ -57,6 +59,11 @@ class Ranges:
 
     def of(self, *roles: str) -> pl.DataFrame:
         return self.frame.filter(pl.col("role").is_in(roles))
+
+    @cached_property
+    def marked(self) -> frozenset[int]:
+        """The processes with blocks."""
+        return frozenset(self.of("block")["process"])
 
 
 def gather(
@@ -118,6 +125,8 @@ def _without_weak_names(frame: pl.DataFrame) -> pl.DataFrame:
     """Our own marks are the only names of blocks in processes that have them; plain names ("Forward") count only in
     processes without names of another dialect, and transfers of a stage (PP::fwd_send) only where torch's runtime names
     none (PP:0SEND_F3), inside which they may lie."""
+    if not _HIDING & set(frame["dialect"].unique()):
+        return frame
     block = pl.col("role") == "block"
     plain, own = (pl.col("dialect").eq_missing(pl.lit(dialect)) for dialect in (PLAIN, OWN))
     strong = (block & pl.col("kind").ne_missing("OPT") & ~plain).any().over("process")
@@ -129,8 +138,10 @@ def _without_weak_names(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _with_one_kind_of_step(frame: pl.DataFrame, dialects: Dialects) -> pl.DataFrame:
     """Step ranges of one dialect in each process: the first in the order of the rules."""
-    order = {rule.dialect: i for i, rule in reversed(list(enumerate(dialects.rules)))}
     step = pl.col("role") == "step"
+    if frame.filter(step)["dialect"].n_unique() <= 1:
+        return frame
+    order = {rule.dialect: i for i, rule in reversed(list(enumerate(dialects.rules)))}
     place = pl.when(step).then(pl.col("dialect").replace_strict(order, default=None, return_dtype=pl.Int32))
     return frame.filter(~step | (place == place.min().over("process")))
 

@@ -62,6 +62,8 @@ def _first_known(processes: list[int], *evidence: Evidence) -> tuple[ByProcess, 
 
 def from_names(ranges: Ranges, number: str = "rank") -> ByProcess:
     """`iter_{rank}_{step}`, or a mark with rank=… (and with `number` place, the stage=… of a mark)."""
+    if ranges.frame[number].null_count() == ranges.frame.height:
+        return {}
     recorded = ranges.frame.select("process", number).drop_nulls()
     return dict(recorded.unique("process", keep="first", maintain_order=True).iter_rows())
 

@@ -77,7 +77,7 @@ def _of_host(source: Source, options: ReadOptions, processes: list[Tables], fact
     activity, devices = (None, {}) if options.host_ranges or short else hip.attribute(processes, ranges.frame)
     ranks, notes = assigned(
         ranges,
-        ranges.of("block")["process"].unique().sort().to_list(),
+        sorted(ranges.marked),
         source,
         (
             ("recorded", lambda: from_names(ranges)),
@@ -108,7 +108,7 @@ def _of_host(source: Source, options: ReadOptions, processes: list[Tables], fact
 def _pipeline_ranges(source: Source, processes: list[Tables], options: ReadOptions) -> Ranges:
     """The ranges that the dialects know. Raises SourceError when there are none, or no GPU work beside them."""
     ranges = roctx.read_ranges(processes, Dialects.of(options.markers))
-    if ranges.of("block").is_empty():
+    if not ranges.marked:
         raise range_notes.no_times(source.path) if ranges.untimed else _no_names(source, processes)
     kernels = (f"SELECT 1 FROM {tables.name('kernel_dispatch')} LIMIT 1" for tables in processes)
     if not options.host_ranges and not any(processes[0].db.texts(sql) for sql in kernels):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import lru_cache
@@ -33,7 +33,7 @@ from trace_export.sources.shared import sqlite_beginning
 MAGIC = b"SQLite format 3\0"
 BATCH_ROWS = 1 << 18
 HEADER_BYTES = 100
-PIECE_ROWS = 2048
+PIECE_ROWS = 1024
 """The rows of a table that `ReadOptions.beginning` counts."""
 READERS = 2
 """How many pieces of a table are read at a time. SQLite releases the GIL while it does."""
@@ -48,16 +48,17 @@ _VIEWS = "SELECT name FROM sqlite_master WHERE type = 'view'"
 class Database:
     """An open SQLite file; use it in a `with` statement.
 
-    With `beginning`, a number of rows, a table of events that has more shows no others than its first, see
-    `sqlite_beginning`; `shortened` are the names of such tables in lower case.
+    With `beginning`, a number of rows, a table of events that has more shows no others than its first, and so do those
+    of their `parts`, see `sqlite_beginning`; `shortened` are the names of such tables in lower case.
 
     Raises SourceError when `path` is missing, unreadable, empty, no SQLite database, cut short, or locked by a writer.
     """
 
-    def __init__(self, path: Path, beginning: int = 0) -> None:
+    def __init__(self, path: Path, beginning: int = 0, parts: Mapping[str, str] | None = None) -> None:
         self.path = path
         self.shortened: frozenset[str] = frozenset()
         self._beginning = beginning
+        self._parts = parts or {}
         self._views_of_beginning: list[str] = []
         self._stack = ExitStack()
 
@@ -89,7 +90,7 @@ class Database:
             self._row_ids: set[tuple[str, str]] = set()
             self._schema = self._read_schema()
             if self._beginning:
-                views = sqlite_beginning.views(self._rows, self._schema, self._beginning)
+                views = sqlite_beginning.views(self._rows, self._schema, self._beginning, self._parts)
                 self.shortened, self._views_of_beginning = frozenset(views), list(views.values())
             self._columns = [self._connected()]
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:

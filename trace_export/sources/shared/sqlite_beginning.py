@@ -1,7 +1,8 @@
 """The beginning of a database: views that show the first rows of each large table of events, under the table's name.
 
 SQLite looks for a name among temporary tables and views first, so a reader asks for its tables as ever. Tables without
-times, such as those of names, are looked up by key and stay whole.
+times, such as those of names, are looked up by key and stay whole, but for those of parts of events: tasks of an
+operation, say.
 """
 
 from __future__ import annotations
@@ -11,18 +12,23 @@ from collections.abc import Mapping
 
 TIMES = ("start", "startns", "timestamp", "timestampns")
 """Columns, in lower case, that say when a row happened; a table with one is a table of events."""
+PARTS = 8
+"""So many rows of a table of parts are taken for each row of a table of events."""
 PROBES = 16
-"""How many rows, evenly spread, are looked at to see that a table is in the order of its times."""
+"""How many rows, evenly spread, are looked at to see that a table is in order."""
 
 
-def views(connection: sqlite3.Connection, schema: Mapping[str, frozenset[str]], rows: int) -> dict[str, str]:
-    """Table → the statement for the view of its first `rows` rows; made in `connection` already. Not of a table that
-    has fewer rows, nor of one that is not in the order of its times: its first rows would be no beginning."""
+def views(
+    connection: sqlite3.Connection, schema: Mapping[str, frozenset[str]], rows: int, parts: Mapping[str, str]
+) -> dict[str, str]:
+    """Table → the statement for the view of its first `rows` rows, or `PARTS` times as many; made in `connection`
+    already. Not of a table that has fewer rows, nor of one that is not in the order of its times: its first rows would
+    be no beginning. `parts`: table of parts → the column that has the number of the event, which orders it."""
     found: dict[str, str] = {}
     for table, columns in schema.items():
-        time = next((name for name in TIMES if name in columns), None)
-        last = _last_row(connection, table, rows) if time else None
-        if time and last is not None and _is_sorted(connection, table, time):
+        order = next((name for name in (*TIMES, parts.get(table)) if name in columns), None)
+        last = _last_row(connection, table, rows * (PARTS if table in parts else 1)) if order else None
+        if order and last is not None and _is_sorted(connection, table, order):
             name = _quoted(table)
             found[table] = f"CREATE TEMP VIEW {name} AS SELECT rowid AS rowid, * FROM main.{name} WHERE rowid <= {last}"
     for statement in found.values():
@@ -40,15 +46,15 @@ def _last_row(connection: sqlite3.Connection, table: str, rows: int) -> int | No
     return ids[0][0] if len(ids) == 2 else None
 
 
-def _is_sorted(connection: sqlite3.Connection, table: str, time: str) -> bool:
+def _is_sorted(connection: sqlite3.Connection, table: str, order: str) -> bool:
     name = _quoted(table)
     ((first, last),) = connection.execute(
         f"SELECT (SELECT min(rowid) FROM main.{name}), (SELECT max(rowid) FROM main.{name})"
     ).fetchall()
-    sql = f"SELECT {_quoted(time)} FROM main.{name} WHERE rowid >= ? ORDER BY rowid LIMIT 1"
+    sql = f"SELECT {_quoted(order)} FROM main.{name} WHERE rowid >= ? ORDER BY rowid LIMIT 1"
     places = (first + (last - first) * n // (PROBES - 1) for n in range(PROBES))
-    times = [connection.execute(sql, (place,)).fetchone()[0] for place in places]
-    return all(isinstance(t, int) for t in times) and times == sorted(times)
+    found = [connection.execute(sql, (place,)).fetchone()[0] for place in places]
+    return all(isinstance(value, int) for value in found) and found == sorted(found)
 
 
 def _quoted(identifier: str) -> str:
