@@ -75,6 +75,11 @@ NOTES: dict[str, Explanation] = {
         "Ranks with the same host name have clocks that contradict each other. They are aligned as several hosts.",
         "Use one folder per machine (`machine0/`, `machine1/`, …) or give containers different host names.",
     ),
+    "clock-kept": Explanation(
+        "The messages of an operation table contradict a common clock. The tool that wrote the table has aligned the "
+        "clocks of its ranks, and the figures of the straggler study are computed from these times, so they are kept.",
+        "Treat waits between these ranks with care.",
+    ),
     "clock-not-aligned": Explanation(
         "No observation constrains the clock of this host well enough. Its wall clock is used.",
         "Record communication of this host with the others, give `--offset HOST=TIME`, or use NTP or PTP.",

@@ -148,7 +148,8 @@ class Declared:
     backwards run in pairs, also where the capture shows none. `world`: the number of ranks of the job. `steps`: the
     first step that the profiler announced and the one after the last; it records them whole. `every_operation`: `p2p`
     and `collectives` hold every operation of a step besides its blocks, by the names of `schedules.operation_types`,
-    and their times were 32-bit seconds.
+    and their times were 32-bit seconds, in each step from a zero of its own: `step_zeros` has pairs of a step and where
+    its zero lies in ns.
     """
 
     schedule: str | None = None
@@ -165,6 +166,7 @@ class Declared:
     world: int | None = None
     steps: tuple[int, int] | None = None
     every_operation: bool | None = None
+    step_zeros: tuple[tuple[int, int], ...] | None = None
 
     def or_else(self, other: Declared) -> Declared:
         """Each fact from `self`, or where it has none, from `other`."""
@@ -193,6 +195,11 @@ def conform(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
 
     Raises a Polars error when a value does not fit its type: a reader's mistake, not the user's.
     """
+    if frame.height >= LARGE:
+        known = frame.schema
+        absent = [pl.lit(None, dtype).alias(name) for name, dtype in schema.items() if name not in known]
+        cast = [pl.col(name).cast(dtype) for name, dtype in schema.items() if known.get(name, dtype) != dtype]
+        return frame.with_columns(*absent, *cast).select(*schema)
     there = {column.name: column for column in frame}
 
     def column(name: str, dtype: pl.DataType) -> pl.Series:
@@ -201,6 +208,11 @@ def conform(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
         return there[name] if there[name].dtype == dtype else there[name].cast(dtype)
 
     return pl.DataFrame([column(name, dtype) for name, dtype in schema.items()])
+
+
+LARGE = 100_000
+"""From so many rows on a column of one value is kept as that value, as Polars does in its expressions; on small tables
+these take longer."""
 
 
 @dataclass(frozen=True)

@@ -127,9 +127,10 @@ class Timed:
     def of(operations: Operations) -> Timed:
         start, end, graph = operations.start_ns, operations.end_ns, operations.graph
         blocks = np.flatnonzero(operations.span[:, 0, 0] >= 0)
-        if operations.single:  # the tool that recorded them rounds the ends of operations, too
-            ends = seconds(start) + seconds(end - start)
-            end = np.rint(ends.astype(np.float64) * 1e9).astype(np.int64)
+        zero = operations.recorded_from_ns
+        if zero is not None:  # the tool that recorded them rounds the ends of operations, too
+            ends = seconds(start - zero) + seconds(end - start)
+            end = np.rint(ends.astype(np.float64) * 1e9).astype(np.int64) + zero
             graph, blocks = with_posting(operations), np.arange(len(start))
         return Timed(operations, graph, start, end, blocks)
 

@@ -44,8 +44,8 @@ def measured_lengths(operations: Operations) -> Lengths:
     start: Floats = operations.start_ns.astype(np.float64)
     duration: Floats = (operations.end_ns - operations.start_ns).astype(np.float64)
     late: np.floating = np.float64(LATE_S * 1e9)
-    if operations.single:
-        start, late = seconds(operations.start_ns), np.float32(LATE_S)
+    if operations.recorded_from_ns is not None:
+        start, late = seconds(operations.start_ns - operations.recorded_from_ns), np.float32(LATE_S)
         duration = seconds(operations.end_ns - operations.start_ns)
     end = start + duration
     length, launch = split(operations.graph, start, end, duration)

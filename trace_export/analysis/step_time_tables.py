@@ -21,7 +21,7 @@ HALF = 0.5
 HEAT = (1.0, 1.5)
 """The colours of the heat map, as in the study."""
 LEVELS = {
-    "operations": "all operations were recorded",
+    "operations": "from all recorded operations",
     "messages": "from blocks and messages",
     "blocks": "from blocks: transfers are estimated from them, and slow ones may hide",
 }
@@ -106,6 +106,8 @@ def _slowdown(time: StepTime) -> ReportTable:
         f" with all else so. {LEVELS[found.level]}{_of_collectives(found)}. Measured time by simulated time:"
         f" {found.fidelity:.3f}{trust}"
     )
+    if found.missing:
+        note += f"; the source lacks {', '.join(found.missing)}"
     if found.left_out:
         note += f"; {len(found.left_out)} steps are left out: {found.left_out[0][2]}"
     return ReportTable("Slowdown by stragglers", readable(frame), note, flagged)

@@ -35,8 +35,8 @@ class Slowdown:
     the last stage. `level`: what the operations are from: `operations` all were recorded, `messages` blocks and
     transfers, `blocks` only blocks. Whole times count to the end of the last operation; those of parts, and the ideal
     that they are compared with, to that of the last optimizer. `left_out`: run, step and why a step is not among them;
-    `without`: recorded collectives that are not, and why. `launch`: what the delays between operations cost, as
-    `launch_delays.LaunchParts`; None where the fidelity is too small to be attributed.
+    `without`: recorded collectives that are not, and why; `missing` as in `Operations`. `launch`: what the delays
+    between operations cost, as `launch_delays.LaunchParts`; None where the fidelity is too small to be attributed.
     """
 
     steps: list[Step]
@@ -58,6 +58,7 @@ class Slowdown:
     only_last_stage_ns: Array
     left_out: tuple[tuple[int | None, int | None, str], ...] = ()
     without: tuple[LeftOut, ...] = ()
+    missing: tuple[str, ...] = ()
     launch: dict[str, dict[str, float]] | None = None
 
     @property
@@ -128,6 +129,7 @@ class Slowdown:
             "launch": self.launch,
             "left_out": [{"run": run, "step": step, "reason": why} for run, step, why in self.left_out],
             "collectives_left_out": [asdict(each) for each in self.without],
+            "not_recorded": list(self.missing),
         }
 
 
@@ -264,6 +266,6 @@ def what_if(operations: Operations) -> Slowdown:
         by_worker=parts.workers * unit, slowest=slowest,
         without_slowest_ns=without * unit, only_slowest_ns=only * unit,
         without_last_stage_ns=parts.whole[LAST_IDEAL] * unit, only_last_stage_ns=parts.whole[ONLY_LAST] * unit,
-        left_out=operations.left_out, without=operations.without,
+        left_out=operations.left_out, without=operations.without, missing=operations.missing,
         launch=launch_parts(operations, lengths) if fidelity >= WORTH else None,
     )  # fmt: skip

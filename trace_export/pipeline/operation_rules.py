@@ -75,16 +75,16 @@ class Reference:
 def graph_of(lane: Reference) -> StepGraph:
     """The graph of the reference.
 
-    Raises IncompleteOperationsError where a transfer lacks its block or its other side.
+    Raises IncompleteOperationsError where a stage lacks operations that others have, or a transfer lacks its block or
+    its other side.
     """
+    _check(lane)
     waits = Waits()
     stages = range(lane.stages)
     pairs: dict[tuple[bool, int, int], list[int]] = {}
     alone: list[int] = []
     for stage in stages:
         compute = lane.on(stage, F, B)
-        if not compute:
-            raise IncompleteOperationsError(f"of stage {stage} lack its forwards and backwards")
         waits.chain(compute)
         for forward in (True, False):
             alone += _transfers(lane, waits, stage, pairs, forward=forward)
@@ -106,6 +106,16 @@ def graph_of(lane: Reference) -> StepGraph:
     return waits.graph(len(lane.types), groups, synced)
 
 
+def _check(lane: Reference) -> None:
+    """Raises IncompleteOperationsError where a stage lacks what all stages, or the first and the last, have."""
+    every = set(range(lane.stages))
+    for name in (F, B, GC, LN, CLIP, OPT, SEP, EMB):
+        there = {stage for stage in every if lane.on(stage, name)}
+        lacking = ({0, lane.stages - 1} if name == EMB else every) - there
+        if lacking and (there or name in (F, B)):
+            raise IncompleteOperationsError(f"of stage {min(lacking)} lack {name}{', which others have' * bool(there)}")
+
+
 def _transfers(
     lane: Reference, waits: Waits, stage: int, pairs: dict[tuple[bool, int, int], list[int]], *, forward: bool
 ) -> list[int]:
@@ -117,6 +127,8 @@ def _transfers(
     sends, receives = _with_blocks(lane, stage, blocks, forward=forward)
     alone = []
     for found, is_send in ((sends, True), (receives, False)):
+        edge = start if is_send else end
+        moves = {i: int(lane.chunk[i]) * lane.stages + stage != edge for i in blocks}
         real = []
         skipped = len(blocks) - len(found) if found and not is_send else 0
         for i, k in zip(found, range(skipped, len(blocks)), strict=False):
@@ -127,9 +139,11 @@ def _transfers(
                 waits.add(block, i)
                 if k:
                     waits.add(i, blocks[k - 1])
-            place = int(lane.chunk[block]) * lane.stages + stage
-            if place != (start if is_send else end):
+            if moves[block]:
                 real.append(i)
+        if len(real) != sum(moves.values()):
+            what = f"{len(real)} of {sum(moves.values())} {'forward' if forward else 'backward'}"
+            raise IncompleteOperationsError(f"of stage {stage} hold {what} {'sends' if is_send else 'receives'}")
         everything = lane.on(stage, (FS if forward else BS) if is_send else (FR if forward else BR))
         waits.chain(everything)
         paired = set(real)

@@ -65,10 +65,12 @@ class Operations:
     `start_ns`, `end_ns`: operation × replica × step, from `origin_ns`, the first start of the step. `span`: the row of
     the block in the profile's `spans`, -1 for what is no block. `ranks`: replica × stage; `replicas`: their names, the
     data-parallel numbers where they are known; `steps`: (run, step). `loss_stages`: the stages at whose end the loss
-    is computed. `single`: the times were recorded as 32-bit seconds from the start of the step. `level`: what was
+    is computed. `recorded_from_ns`: the moment of each step from which its times were recorded as 32-bit seconds, from
+    `origin_ns` too; None: they were recorded otherwise. `level`: what was
     recorded: all `operations`; blocks and `messages`; or `blocks` only, and transfers are estimated. `circular`:
     what points back in time was left out of the graph, for the blocks waited for each other in a circle. `left_out`:
-    steps that are not here, and why; `without`: collectives that are not.
+    steps that are not here, and why; `without`: collectives that are not. `missing`: what a source that records every
+    operation did not, such as a type of operation.
     """
 
     types: list[str]
@@ -86,15 +88,21 @@ class Operations:
     steps: list[Step]
     graph: StepGraph
     loss_stages: tuple[int, ...]
-    single: bool = False
+    recorded_from_ns: Times | None = None
     level: str = "blocks"
     circular: bool = False
     left_out: tuple[tuple[int | None, int | None, str], ...] = ()
     without: tuple[LeftOut, ...] = ()
+    missing: tuple[str, ...] = ()
 
     @property
     def stages(self) -> int:
         return int(self.ranks.shape[1])
+
+    @property
+    def single(self) -> bool:
+        """Whether the times were recorded as 32-bit seconds."""
+        return self.recorded_from_ns is not None
 
     def of_steps(self, wanted: Collection[Step]) -> Operations:
         """Only the steps (run, step) of `wanted`."""
@@ -103,6 +111,7 @@ class Operations:
             return self
         return replace(
             self, start_ns=self.start_ns[:, :, at], end_ns=self.end_ns[:, :, at], origin_ns=self.origin_ns[at],
+            recorded_from_ns=None if self.recorded_from_ns is None else self.recorded_from_ns[at],
             span=self.span[:, :, at], steps=[self.steps[n] for n in at],
             left_out=tuple(row for row in self.left_out if row[:2] in wanted),
         )  # fmt: skip

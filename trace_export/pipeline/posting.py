@@ -31,4 +31,5 @@ def with_posting(operations: Operations) -> StepGraph:
             posted.append((i, stream[place - 1]))
     added = np.array(posted, np.int64).reshape(-1, 2).T
     waiting, needed = (np.concatenate(both) for both in zip(graph.pairs, added, strict=True))
-    return StepGraph.of_pairs(len(graph), (waiting, needed), graph.groups, graph.synced)
+    posting = StepGraph.of_pairs(len(graph), (waiting, needed), graph.groups, graph.synced)
+    return posting if posting.is_acyclic else graph  # of a damaged table, a transfer may seem to be of another block

@@ -8,12 +8,15 @@ import polars as pl
 from trace_export.model import STEP_KEY, Profile
 from trace_export.pipeline.operation_matrix import matrices, sequence_numbers
 from trace_export.pipeline.operation_rules import Reference, graph_of
-from trace_export.pipeline.operations import Operations
-from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, GC, TRANSFERS
+from trace_export.pipeline.operations import Operations, Step, Times
+from trace_export.pipeline.stages import depth
+from trace_export.schedules.operation_types import AG, BLOCKS, CLIP, COLLECTIVE, EMB, GC, LN, OPT, RS, TRANSFERS
 from trace_export.schedules.step_graph import Ints
 
 TYPES = (*BLOCKS, GC, *TRANSFERS, *COLLECTIVE)
 NUMBERS = ("chunk", "microbatch")
+FAR_NS = 10**12
+"""A step does not begin so long after its zero: then that is the zero of another step of this number."""
 
 
 def recorded_operations(profile: Profile) -> Operations | str:
@@ -26,6 +29,8 @@ def recorded_operations(profile: Profile) -> Operations | str:
     if rows.is_empty() or ranks.is_empty():
         return "the ranks have no stage, or no operation"
     stages, replicas = int(ranks["stage"].to_numpy().max()) + 1, ranks["replica"].unique().sort()
+    if stages < depth(ranks, profile.declared):
+        return f"stage {stages} was not read"
     if ranks.height != stages * len(replicas):
         return f"{ranks.height} ranks were read of {len(replicas)} pipelines with {stages} stages"
     lookup = np.zeros((int(ranks["rank"].to_numpy().max()) + 1, 2), np.int64)
@@ -36,7 +41,7 @@ def recorded_operations(profile: Profile) -> Operations | str:
     kind, step = rows["type"].to_numpy().astype(np.int64), rows["at"].to_numpy().astype(np.int64)
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     lane = ((step * len(replicas) + replica) * stages + stage) * len(TYPES) + kind
-    sequence = sequence_numbers(lane, start)
+    sequence = sequence_numbers(lane, rows["order"].to_numpy())
     width = int(sequence.max()) + 1
     kinds, odd = matrices((kind * width + sequence) * stages + stage, replica, step)
     if not kinds:
@@ -49,9 +54,10 @@ def recorded_operations(profile: Profile) -> Operations | str:
     types = [TYPES[n] for n in (found.keys // (width * stages)).tolist()]
     chunk, microbatch = (rows[c].fill_null(0).to_numpy().astype(np.int64)[found.row[:, 0, 0]] for c in NUMBERS)
     sequence, stage = found.keys // stages % width, found.keys % stages
-    single = [seconds(part[:, :1, :1]) for part in (starts, ends - starts)]
-    reference = Reference(types, sequence, stage, chunk, single[0][:, 0, 0], (single[0] + single[1])[:, 0, 0])
-    named = steps.select("run", "step").rows()
+    named = steps.select(STEP_KEY).rows()
+    zero = _recorded_from(profile, [named[n] for n in found.steps.tolist()], origin)
+    begun, taken = (seconds(part[:, 0, 0]) for part in (starts - zero, ends - starts))
+    reference = Reference(types, sequence, stage, chunk, begun, begun + taken)
     return Operations(
         types=types, stage=stage, chunk=chunk, microbatch=microbatch, sequence=sequence, start_ns=starts, end_ns=ends,
         origin_ns=origin,
@@ -59,9 +65,38 @@ def recorded_operations(profile: Profile) -> Operations | str:
         ranks=ranks["rank"].to_numpy().astype(np.int64).reshape(len(replicas), stages),
         replicas=replicas.to_list(), steps=[named[n] for n in found.steps.tolist()], graph=graph_of(reference),
         loss_stages=(stages - 1,),
-        single=True, level="operations",
+        recorded_from_ns=zero, level="operations",
         left_out=tuple((*named[n], "its operations are not those of the other steps") for n in left_out.tolist()),
+        missing=not_recorded(profile),
     )  # fmt: skip
+
+
+def _recorded_from(profile: Profile, steps: list[Step], origin: Times) -> Times:
+    """Where the recorded times of each step count from, from its `origin`."""
+    zeros: dict[int | None, int] = dict(profile.declared.step_zeros or ())
+    found = np.array([zeros.get(step, at) for (_, step), at in zip(steps, origin.tolist(), strict=True)], np.int64)
+    return np.where(np.abs(found - origin) < FAR_NS, found - origin, 0)
+
+
+def lacks_transfers(profile: Profile) -> bool:
+    """Whether the transfers of a direction between stages were not recorded at all, or one side of them."""
+    return profile.ranks["stage"].n_unique() > 1 and bool(set(TRANSFERS) - set(profile.p2p["op"].unique()))
+
+
+def not_recorded(profile: Profile) -> tuple[str, ...]:
+    """The types of operations that a step of the study has and no step here, and the number of missing replicas."""
+    replicas, several = profile.ranks["replica"].n_unique(), profile.ranks["stage"].n_unique() > 1
+    there = {*profile.p2p["op"].unique(), *profile.collectives["op"].unique(), *profile.spans["marker"].unique()}
+    expected = [GC, LN, EMB, CLIP, OPT, *(TRANSFERS if several else ()), *((AG, RS) if replicas > 1 else ())]
+    lacking = [name for name in expected if name not in there]
+    for name in (AG, RS):
+        having = profile.ranks.join(profile.collectives.filter(pl.col("op") == name), on="rank", how="semi")["stage"]
+        without = profile.ranks.filter(~pl.col("stage").is_in(having.implode()))["stage"].drop_nulls().unique().sort()
+        lacking += [f"{name} of stage {stage}" for stage in without if len(having)]
+    declared = profile.declared.dp or 0
+    if replicas < declared:
+        lacking.append(f"{declared - replicas} of {declared} replicas")
+    return tuple(lacking)
 
 
 def seconds(times: Ints) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
@@ -79,8 +114,8 @@ def _peers(types: list[str], stage: Ints, stages: int) -> Ints:
 
 
 def _rows(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """All operations of steps, as rank, type, chunk, microbatch, start_ns, end_ns, row (in `spans`), at (the number of
-    the step); and the steps: run, step.
+    """All operations of steps, as rank, type, chunk, microbatch, start_ns, end_ns, order (among those of their type and
+    rank), row (in `spans`), at (the number of the step); and the steps: run, step.
 
     A transfer or collective belongs to the step that is nearest in time.
     """
@@ -95,14 +130,20 @@ def _rows(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
     steps = blocks.group_by(STEP_KEY).agg(first=pl.col("start_ns").min(), last=pl.col("end_ns").max()).sort("first")
     steps = steps.with_row_index("at")
     spans = blocks.join(steps, on=STEP_KEY, maintain_order="left").select(
-        "rank", kind.alias("type"), "chunk", "microbatch", "start_ns", "end_ns", "row", "at"
+        "rank", kind.alias("type"), "chunk", "microbatch", "start_ns", "end_ns", "row", "at", order="start_ns"
     )
     by_name = pl.col("op").replace_strict(number, default=None, return_dtype=pl.Int8)
     group = pl.col("group").rank("dense").over("rank", "op").cast(pl.Int32) - 1  # one for each chunk
     tables = ((profile.p2p, pl.lit(None, pl.Int32)), (profile.collectives, group))
     others = pl.concat(
         table.select(
-            "rank", by_name.alias("type"), "start_ns", "end_ns", chunk=chunk, microbatch=pl.lit(None, pl.Int32)
+            "rank",
+            by_name.alias("type"),
+            "start_ns",
+            "end_ns",
+            chunk=chunk,
+            microbatch=pl.lit(None, pl.Int32),
+            order=pl.coalesce("sequence", "start_ns"),
         )
         for table, chunk in tables
     ).drop_nulls("type")

@@ -11,7 +11,7 @@ from trace_export.model import STEP_KEY, WORK_KINDS, Profile
 from trace_export.pipeline.block_operations import Lanes, block_operations
 from trace_export.pipeline.operation_rules import IncompleteOperationsError
 from trace_export.pipeline.operations import Operations, Step
-from trace_export.pipeline.recorded_operations import recorded_operations
+from trace_export.pipeline.recorded_operations import lacks_transfers, not_recorded, recorded_operations
 from trace_export.pipeline.stages import depth
 
 OTHER_ORDER = "its blocks or their order are not those of most steps"
@@ -47,15 +47,19 @@ class StepOperations:
 
 def step_operations(profile: Profile) -> StepOperations:
     """The operations of all steps that have blocks. Needs an interpreted profile, on aligned clocks."""
-    if profile.declared.every_operation:
-        try:
-            found = recorded_operations(profile)
-        except IncompleteOperationsError as error:
-            return replace(_from_blocks(profile), reason=f"the operations {error}")
-        if isinstance(found, Operations) and found.graph.is_acyclic:
-            return StepOperations([found], [])
-        return replace(_from_blocks(profile), reason=found if isinstance(found, str) else CIRCLE)
-    return _from_blocks(profile)
+    if not profile.declared.every_operation:
+        return _from_blocks(profile)
+    if lacks_transfers(profile):
+        parts = _from_blocks(profile)
+        missing = not_recorded(profile)
+        return replace(parts, alike=[replace(one, missing=missing) for one in parts.alike])
+    try:
+        found = recorded_operations(profile)
+    except IncompleteOperationsError as error:
+        return replace(_from_blocks(profile), reason=f"the operations {error}")
+    if isinstance(found, Operations) and found.graph.is_acyclic:
+        return StepOperations([found], [])
+    return replace(_from_blocks(profile), reason=found if isinstance(found, str) else CIRCLE)
 
 
 def _from_blocks(profile: Profile) -> StepOperations:

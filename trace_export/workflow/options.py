@@ -131,6 +131,7 @@ _CHECKS: dict[str, Callable[[object, str], object]] = {
     "overlapped": arguments.flag,
     "steps": arguments.pair,
     "every_operation": arguments.flag,
+    "step_zeros": partial(arguments.instance, kind=tuple, what="pairs of a step and a time"),
 }
 """The facts of `Declared` that are no whole numbers."""
 

@@ -96,7 +96,13 @@ def one_after_another(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def in_sequence(rows: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
-    """`rows` (step, start_ns, end_ns) with each step after the one before, in the order of their numbers.
+    """`rows` (step, start_ns, end_ns) with each step after the one before, see `step_zeros`."""
+    moved = rows.join(step_zeros(rows, blocks), on="step", how="left", nulls_equal=True, maintain_order="left")
+    return moved.with_columns(pl.col("start_ns", "end_ns") + pl.col("zero_ns")).drop("zero_ns")
+
+
+def step_zeros(rows: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
+    """step, zero_ns: where the zero of each step lies if each follows the one before, in the order of their numbers.
 
     Between two steps lies more time than a step has before the first of its `blocks` or after the last, so that it is
     clear which step the other operations belong to.
@@ -107,6 +113,4 @@ def in_sequence(rows: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     around = pl.max_horizontal(pl.col("block") - pl.col("first"), pl.col("last") - pl.col("ended"))
     gap = around.max().fill_null(0) + 1_000_000
     length = pl.col("last") - pl.col("first") + gap
-    placed = steps.select("step", at=ZERO_NS + length.cum_sum() - length - pl.col("first"))
-    moved = rows.join(placed, on="step", how="left", nulls_equal=True, maintain_order="left")
-    return moved.with_columns(pl.col("start_ns", "end_ns") + pl.col("at")).drop("at")
+    return steps.select("step", zero_ns=ZERO_NS + length.cum_sum() - length - pl.col("first"))

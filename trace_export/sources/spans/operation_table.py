@@ -6,25 +6,31 @@ the step), seq_id (its place among the operations of the type in the step on the
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
 from trace_export.errors import SourceError, in_column, path_text
-from trace_export.files import open_file
-from trace_export.model import COLLECTIVES, HOSTS, P2P, RANKS, SPANS, TIME, Declared, Profile, conform
-from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, TRANSFERS
+from trace_export.files import open_file, read_file
+from trace_export.model import COLLECTIVES, HOSTS, INT, P2P, RANKS, SPANS, TIME, Declared, Profile, conform
+from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, GC, TRANSFERS
 from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.source import ReadOptions, Source
-from trace_export.sources.spans.blocks import in_sequence
+from trace_export.sources.spans.blocks import step_zeros
 
+TYPES = (*BLOCKS, GC, *TRANSFERS, *COLLECTIVE)
 COLUMNS = {
-    "dp_rank": pl.Int32, "stage": pl.Int32, "rank": pl.Int32, "step": pl.Int32, "optype": pl.String,
+    "dp_rank": pl.Int32, "stage": pl.Int32, "rank": pl.Int32, "step": pl.Int32, "optype": pl.Enum(TYPES),
     "start_ts": pl.Float32, "duration": pl.Float32, "seq_id": pl.Int64, "mc": pl.Int32,
 }  # fmt: skip
 REMEDY = "give a table as the straggler study's artifact writes it"
 NUMBERED = ["forward-compute", "backward-compute"]
 """The operations of a micro-batch and chunk that are blocks."""
+SIZE = re.compile(r"^(pp_size|dp_size): *(\d{1,4})\s*$", re.MULTILINE)
+"""The numbers of stages and replicas in the description of the job."""
+LONGEST_DESCRIPTION = 1 << 16
 LONGEST_S = 1e6
 """A step that would take longer holds wrong times."""
 
@@ -37,7 +43,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
     table = _checked(_columns(source.path), source.path)
     if options.ranks is not None:
         table = table.filter(options.ranks.holds("rank"))
-    return _profile(_placed(table), source)
+    return _profile(*_placed(table), source)
 
 
 def has_columns(path: Path) -> bool:
@@ -56,7 +62,12 @@ def _columns(path: Path) -> pl.DataFrame:
             missing = [name for name in COLUMNS if name not in there]
             if missing:
                 raise SourceError(path, f"is no operation table: it has no column {missing[0]}", REMEDY)
-            return pl.read_parquet(checked(file), columns=list(COLUMNS)).cast(COLUMNS)  # type: ignore[arg-type]
+            table = pl.read_parquet(checked(file), columns=list(COLUMNS))
+        names = table["optype"].unique().cast(pl.String).drop_nulls()
+        unknown = names.filter(~names.is_in(TYPES))
+        if len(unknown):
+            raise SourceError(path, f'has operations of an unknown type "{unknown[0][:60]}"', REMEDY)
+        return table.cast(COLUMNS)  # type: ignore[arg-type]
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise SourceError(path, f"is no operation table that can be read{in_column(error)}", REMEDY) from error
 
@@ -78,24 +89,26 @@ def _checked(table: pl.DataFrame, path: Path) -> pl.DataFrame:
         what = f"has an operation with an impossible time: {operation} in step {row['step']}"
         what = f"{what} starts at {row['start_ts']:.9g} s and takes {row['duration']:.9g} s"
         raise SourceError(path, what, "times are seconds from the start of the step")
-    unknown = table.filter(~pl.col("optype").is_in([*BLOCKS, *TRANSFERS, *COLLECTIVE, "gc"]))
-    if unknown.height:
-        raise SourceError(path, f'has operations of an unknown type "{unknown["optype"][0][:60]}"', REMEDY)
     return table
 
 
-def _placed(table: pl.DataFrame) -> pl.DataFrame:
+def _placed(table: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """`table` with start_ns and end_ns, each step some time after the one before, and `nth`, the number of an operation
-    among those of its type on its rank."""
+    among those of its type on its rank; and the zeros of the steps, as `step_zeros`."""
     seconds = [pl.col(name).cast(pl.Float64) * 1e9 for name in ("start_ts", "duration")]
     start, duration = (each.round().cast(TIME) for each in seconds)
     width = pl.col("seq_id").max() + 1
     nth = (pl.col("step").rank("dense").cast(pl.Int64) - 1) * width + pl.col("seq_id")
-    rows = table.with_columns(start_ns=start, end_ns=start + duration, nth=nth)
-    return in_sequence(rows, rows.filter(pl.col("optype").is_in([*BLOCKS, "gc"])))
+    rows = table.select(
+        "dp_rank", "stage", "rank", "step", "optype", "mc", start_ns=start, end_ns=start + duration, nth=nth
+    )
+    block = pl.col("optype").is_in([*BLOCKS, GC])
+    zeros = step_zeros(rows, rows.lazy().filter(block).select("step", "start_ns", "end_ns").collect())
+    zero = pl.col("step").replace_strict(zeros["step"], zeros["zero_ns"], return_dtype=TIME)
+    return rows.with_columns(pl.col("start_ns", "end_ns") + zero), zeros
 
 
-def _profile(rows: pl.DataFrame, source: Source) -> Profile:
+def _profile(rows: pl.DataFrame, zeros: pl.DataFrame, source: Source) -> Profile:
     workers = rows.select("rank", "stage", dp="dp_rank").unique().sort("rank")
     several = workers.filter(pl.col("rank").is_duplicated())["rank"]
     if len(several):
@@ -105,42 +118,62 @@ def _profile(rows: pl.DataFrame, source: Source) -> Profile:
         rank_origin=pl.lit("recorded"), stage_origin=pl.lit("recorded"),
     )  # fmt: skip
     host = pl.DataFrame({"host": [source.host], "machine": source.machine, "label": source.host, "epoch": "start"})
+    declared = _declared(source.path, int(workers["stage"].to_numpy().max()) + 1)
     return Profile(
         hosts=conform(host, HOSTS),
         ranks=conform(ranks, RANKS),
         spans=conform(_blocks(rows), SPANS),
         p2p=conform(_transfers(rows, workers), P2P),
         collectives=conform(_collectives(rows), COLLECTIVES),
-        declared=Declared(pp=int(workers["stage"].to_numpy().max()) + 1, every_operation=True),
+        declared=replace(declared, step_zeros=tuple(zeros.rows())),
     )
+
+
+def _declared(path: Path, stages: int) -> Declared:
+    """The size of the job by its description, `meta-JOB.yaml` beside the table, where there is one; at least `stages`
+    stages."""
+    try:
+        description = path.with_name(f"meta-{path.stem.removeprefix('trace-')}.yaml")
+        text = read_file(description, LONGEST_DESCRIPTION).decode(errors="replace")
+    except OSError:
+        text = ""
+    sizes = {name: int(number) for name, number in SIZE.findall(text)}
+    return Declared(pp=max(sizes.get("pp_size", 0), stages), dp=sizes.get("dp_size"), every_operation=True)
 
 
 def _blocks(rows: pl.DataFrame) -> pl.DataFrame:
     """The blocks of the pipeline, and the garbage collection as named work; micro-batches by order."""
-    found = rows.filter(pl.col("optype").is_in([*BLOCKS, "gc"]))
+    found = rows.filter(pl.col("optype").is_in([*BLOCKS, GC]))
     numbered = pl.col("optype").is_in(NUMBERED)
-    count = pl.int_range(pl.len()).over("rank", "step", "optype", "mc", order_by="seq_id")
+    count = pl.int_range(pl.len(), dtype=INT).over("rank", "step", "optype", "mc", order_by="nth")
     return found.with_columns(
-        run=0, kind=pl.col("optype").replace_strict(BLOCKS, default=None), marker="optype", origin=pl.lit("device"),
-        microbatch=pl.when(numbered).then(count), chunk=pl.when(numbered).then("mc"),
-        labels=pl.when(numbered).then(pl.lit("inferred")),
+        run=pl.lit(0, INT), kind=pl.col("optype").replace_strict(BLOCKS, default=None, return_dtype=pl.String),
+        marker="optype", origin=pl.lit("device"), microbatch=pl.when(numbered).then(count),
+        chunk=pl.when(numbered).then("mc"), labels=pl.when(numbered).then(pl.lit("inferred")),
     )  # fmt: skip
 
 
 def _transfers(rows: pl.DataFrame, workers: pl.DataFrame) -> pl.DataFrame:
     """Each rank's sends and receives; activations go to the next stage, gradients to the one before, in a ring."""
     depth = int(workers["stage"].n_unique())
-    meaning = pl.DataFrame(
-        [(name, role, direction, 1 if (role == "send") == (direction == "F") else -1)
-         for name, (role, direction) in TRANSFERS.items()],
-        schema={"optype": pl.String, "role": pl.String, "direction": pl.String, "onward": pl.Int32}, orient="row",
-    )  # fmt: skip
+    role, direction, onward = (
+        pl.col("optype").replace_strict(meaning, return_dtype=dtype)
+        for meaning, dtype in (
+            ({name: role for name, (role, _) in TRANSFERS.items()}, pl.String),
+            ({name: way for name, (_, way) in TRANSFERS.items()}, pl.String),
+            ({name: 1 if (role == "send") == (way == "F") else -1 for name, (role, way) in TRANSFERS.items()}, INT),
+        )
+    )
     there = workers.select("dp", "stage", peer="rank")
     return (
-        rows.join(meaning, on="optype", maintain_order="left")
-        .with_columns(dp="dp_rank", stage=(pl.col("stage") + pl.col("onward")) % depth, sequence="nth", op="optype")
+        rows.filter(pl.col("optype").is_in(list(TRANSFERS)))
+        .select(
+            "rank", "start_ns", "end_ns", role=role, direction=direction, dp="dp_rank", sequence="nth", op="optype",
+            stage=(pl.col("stage") + onward) % depth,
+        )
         .join(there, on=["dp", "stage"], how="left", maintain_order="left")
-    )
+        .drop("dp", "stage")
+    )  # fmt: skip
 
 
 def _collectives(rows: pl.DataFrame) -> pl.DataFrame:
