@@ -137,9 +137,9 @@ class Export:
         place = {"agent_id": 2 + self.gpu + device, "queue_id": 1, "stream_id": stream}
         self._timed("kernel_dispatch", 0, None, place=place, end=end, event_id=event, **row)
 
-    def copy(self, process: int, start: int, end: int, stack: int) -> None:
+    def copy(self, process: int, start: int, end: int, stack: int, *, kind: str = "HOST_TO_DEVICE") -> None:
         event = self.event("MEMORY_COPY", stack)
-        name = self.string("MEMORY_COPY_HOST_TO_DEVICE")
+        name = self.string(f"MEMORY_COPY_{kind}")
         place = {"queue_id": 0, "stream_id": 3}
         self._timed("memory_copy", 0, None, place=place, start=start, end=end, name_id=name, size=4096,
                     dst_agent_id=2, src_agent_id=1, event_id=event)  # fmt: skip

@@ -1,5 +1,5 @@
-"""Write captures of made-up runs in which no pass is named, with the truth beside them: what Nsight Systems or
-torch.profiler record of a Megatron-like program without markers.
+"""Write captures of made-up runs in which no pass is named, with the truth beside them: what Nsight Systems,
+torch.profiler or rocprofv3 record of a Megatron-like program without markers.
 
     python -m samples.generators.unmarked            # writes samples/unmarked again
 
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from samples.generators.kineto_trace import MAIN, Trace
 from samples.generators.nsys_export import VM, Export, thread_id
@@ -33,6 +33,7 @@ from samples.generators.pipeline import (
     simulate,
     zb_h1,
 )
+from samples.generators.rocpd_export import Export as RocpdExport
 
 TIMING = Timing(
     lengths={"F": 2 * MS, "B": 3 * MS, "W": 1_800 * US, "OPT": 2 * MS},
@@ -59,6 +60,9 @@ Key = tuple[int, int, str, int | None, int]
 NORM, ATTENTION = "rmsnorm_fwd_tuned_kernel<__nv_bfloat16>", "flash_fwd_kernel<Flash_fwd_kernel_traits<128, 64>>"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 REDUCE = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+RCCL_KERNEL = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
+RCCL_CALLS = {PIPELINE: "ncclSend", EXPERTS: "ncclRecv", DATA: "ncclReduceScatter"}
+"""Stream → the call of RCCL before the launch of its kernels."""
 _GENERIC = "void at::native::vectorized_elementwise_kernel<4, at::native::{}, std::array<char*, 2ul>>(int)"
 COUNT, FILL = _GENERIC.format("CUDAFunctor_add<int>"), _GENERIC.format("FillFunctor<float>")
 COUNT_FILL, SUM = _GENERIC.format("FillFunctor<int>"), _GENERIC.format("CUDAFunctor_add<float>")
@@ -248,13 +252,57 @@ class Rocm(Kineto):
     def kernel(self, start: int, end: int, call: int, name: str, stream: int) -> None:
         operations = {PIPELINE: "coalesced", EXPERTS: "all_to_allv", DATA: "_reduce_scatter_base"}
         if stream not in operations:
-            product = (
-                f"Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT{name.split('_')[2]}" if "nvjet" in name else name
-            )
-            super().kernel(start, end, call, product, stream)
+            super().kernel(start, end, call, tensile(name), stream)
             return
-        name = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
-        self.trace.kernel(start, end, call, name=name, stream=stream, **{"Collective name": operations[stream]})
+        self.trace.kernel(start, end, call, name=RCCL_KERNEL, stream=stream, **{"Collective name": operations[stream]})
+
+
+class Rocpd:
+    """A process in a database of rocprofv3, which records no names of threads; RCCL's calls are recorded."""
+
+    def __init__(self, export: RocpdExport) -> None:
+        self.export, self.calls = export, dict[int, tuple[int, int]]()
+
+    def call(self, start: int, name: str, *, engine: bool = False) -> int:
+        thread = self.export.pid + (AUTOGRAD if engine else 0)
+        stack = self.export.call(0, start, thread=thread, name=name.split("_v")[0].replace("cuda", "hip"))
+        self.calls[stack] = start, thread
+        return stack
+
+    def kernel(self, start: int, end: int, call: int, name: str, stream: int) -> None:
+        if (function := RCCL_CALLS.get(stream)) is None:
+            self.export.kernel(0, start, end, call, name=tensile(name), stream=stream)
+            return
+        at, thread = self.calls[call]
+        self.export.range(0, at - US // 2, at - US // 4, function, thread=thread, registered=True)
+        self.export.kernel(0, start, end, call, name=RCCL_KERNEL, stream=stream)
+
+    def graph(self, start: int, end: int, call: int, number: int) -> None:
+        """The kernels of a graph have the stack of its launch."""
+        middle = (start + end) // 2
+        self.export.kernel(0, start, middle, call, name=f"triton_fused_{number}_a", stream=COMPUTE)
+        self.export.kernel(0, middle, end, call, name=f"triton_fused_{number}_b", stream=COMPUTE)
+
+    def copy(self, start: int, end: int, call: int, kind: int) -> None:
+        self.export.copy(0, start, end, call, kind="HOST_TO_DEVICE" if kind == 1 else "DEVICE_TO_HOST")
+
+    def range(self, start: int, end: int, name: str) -> None:
+        self.export.range(0, start, end, name)
+
+    def operator(self, start: int, end: int, number: int, *, node: bool, engine: bool = True) -> None:
+        """emit_nvtx writes ROCTx ranges here; see Nsight.operator."""
+        if not node:
+            self.export.range(0, start, end, f"aten::linear, seq = {number}, op_id = {start % 9973}")
+            return
+        thread = self.export.pid + (AUTOGRAD if engine else 0)
+        around = "autograd::engine::evaluate_function: MmBackward0, op_id = 3"
+        self.export.range(0, start, end, around, thread=thread)
+        self.export.range(0, start + 1, end - 1, f"MmBackward0, seq = {number}, op_id = 4", thread=thread)
+
+
+def tensile(name: str) -> str:
+    """What a kernel is called on AMD's GPUs: products are Tensile's."""
+    return f"Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT{name.split('_')[2]}" if "nvjet" in name else name
 
 
 def short_name(name: str) -> str:
@@ -474,22 +522,33 @@ def write(
     threads: bool = True,
     kineto: bool = False,
     rocm: bool = False,
+    rocpd: Literal["", "db", "json"] = "",
+    schema: int = 3,
 ) -> list[Block]:
-    """A capture of the program in `folder`: one export, or with `kineto` or `rocm` a trace for each rank. `threads`:
-    the names of threads are in it. Returns the truth, in the session's time."""
+    """A capture of the program in `folder`: one export, or with `kineto` or `rocm` a trace for each rank, or with
+    `rocpd` a database of this `schema`, or its JSON. `threads`: the names of threads are in it. Returns the truth, in
+    the session's time."""
     chance = random.Random(seed)
     blocks = blocks_of(program, chance)
     folder.mkdir(parents=True, exist_ok=True)
     export = Export()
     arrived = arrivals(program, blocks)
     for stage in range(program.stages):
+        own = [b for b in blocks if b.rank == stage]
+        if rocpd:
+            environment = {"RANK": str(stage), "WORLD_SIZE": str(program.stages)}
+            records = RocpdExport(pid=4_000 + 11 * stage, gpu=stage, environment=environment, schema=schema)
+            Rank(program, stage, Rocpd(records), chance, arrived).run(own)
+            written = records.write if rocpd == "db" else records.write_json
+            written(folder / f"{records.pid}_results.{rocpd}")
+            continue
         trace = Trace(rank=stage, world=program.stages)
         traced = Rocm if rocm else Kineto
         recorder = traced(trace, threads=threads) if kineto or rocm else Nsight(export, stage, threads=threads)
-        Rank(program, stage, recorder, chance, arrived).run([b for b in blocks if b.rank == stage])
+        Rank(program, stage, recorder, chance, arrived).run(own)
         if kineto or rocm:
             trace.write(folder / f"node0_{700 + stage}.1760000000000000000.pt.trace.json.gz")
-    if not (kineto or rocm):
+    if not (kineto or rocm or rocpd):
         export.write(folder / "node0.sqlite")
     return blocks
 

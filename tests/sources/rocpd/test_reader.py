@@ -187,7 +187,9 @@ def test_files_that_cannot_be_drawn(tmp_path: Path) -> None:
     assert "no ROCTx ranges in the database" in refusal(empty, tmp_path)
     unnamed = Export()
     block(unnamed, 1_000, "my_layer")
-    assert "no ROCTx range is named like a pipeline block" in refusal(unnamed, tmp_path)
+    alone = refusal(unnamed, tmp_path)
+    assert "no pass is named, and they cannot be found from the launches: one thread launches everything" in alone
+    assert "the most frequent names here: my_layer" in alone
     assert "my_layer" in refusal(unnamed, tmp_path)
     idle = Export()
     idle.range(0, 1_000, 1_090, "F0.0.0")

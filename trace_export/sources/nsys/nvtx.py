@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from trace_export.sources.launches import emitted
 from trace_export.sources.nsys.nccl import Calls
-from trace_export.sources.ranges.dialects import OPERATION_SUFFIX, Dialects
+from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.frequent import NameCounts
 from trace_export.sources.ranges.ranges import RANGE, Ranges, beside_passes, gather
 from trace_export.sources.shared.sqlite import Database, decoded
 
 TABLE = "NVTX_EVENTS"
-NODE = "autograd::engine"
-_OPERATOR = rf", op_id = \d|^{NODE}"
 DOMAIN_CREATED = 75
 LONGEST_PAYLOAD = 256
 """Bytes of a payload that are read: those of NCCL have up to 80."""
@@ -55,22 +54,16 @@ def read_ranges(db: Database, dialects: Dialects) -> Named:
         ranges = chunk.filter(pl.col("type") != DOMAIN_CREATED, dialects.may_know("text"))
         found.named.append(ranges.select(*RANGE, "text"))
         found.calls.add(chunk, DOMAIN_CREATED)
-        found.operators = found.operators or bool(chunk["text"].str.starts_with(NODE).any())
+        found.operators = found.operators or emitted.numbers_nodes(chunk["text"])
     return found
 
 
 def read_operators(db: Database) -> dict[int, pl.DataFrame]:
-    """Process → the ranges of torch's emit_nvtx around operators and nodes: thread, start, end, name, and seq, the
-    sequence number that the text ends with (`aten::linear, seq = 226, op_id = 68`)."""
+    """Process → the ranges of torch's emit_nvtx around operators and nodes, see emitted.operators."""
     pieces: dict[int, list[pl.DataFrame]] = defaultdict(list)
     for chunk in _chunks(db):
-        own = chunk.filter(pl.col("text").str.contains(_OPERATOR), pl.col("end") >= pl.col("start"))
-        numbered = own.select(
-            "process", "thread", "start", "end",
-            name=pl.col("text").str.replace(OPERATION_SUFFIX + "$", ""),
-            seq=pl.col("text").str.extract(r", seq = (\d+), op_id = ").cast(pl.Int64, strict=False),
-        )  # fmt: skip
-        for (process,), part in numbered.group_by("process"):
+        found = emitted.operators(chunk.select("process", "thread", "start", "end", "text"))
+        for (process,), part in found.group_by("process"):
             pieces[process].append(part.drop("process"))
     return {process: pl.concat(parts) for process, parts in pieces.items()}
 

@@ -24,9 +24,9 @@ def attribute(processes: list[Tables], ranges: pl.DataFrame) -> tuple[GpuActivit
 
     def tasks() -> Iterator[Piece]:
         for tables in trained:
-            gpus = _gpus(tables)
+            numbers = gpus(tables)
             for chunk in tables.db.frames(tables.name("kernel_dispatch"), _kernels(tables)):
-                used = [gpu for agent in chunk["device"].unique() if (gpu := gpus.get(agent)) is not None]
+                used = [gpu for agent in chunk["device"].unique() if (gpu := numbers.get(agent)) is not None]
                 devices[tables.process] = min([*used, devices.get(tables.process, 1 << 31)])
                 yield tables.process, {name: chunk[name].to_numpy() for name in chunk.columns}
 
@@ -58,7 +58,7 @@ def _kernels(tables: Tables) -> str:
         FROM {tables.rows("kernel_dispatch", "agent_id")} {tables.event()}"""
 
 
-def _gpus(tables: Tables) -> dict[int, int]:
+def gpus(tables: Tables) -> dict[int, int]:
     """Agent → the GPU's number on its host."""
     if not tables.has("info_agent", "type", "type_index"):
         return {}

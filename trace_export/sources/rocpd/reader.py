@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import polars as pl
+
 from trace_export.errors import SourceError
 from trace_export.model import KernelFile, Profile, concat
+from trace_export.sources.launches import content as launches
+from trace_export.sources.launches.process import Inferred, find_blocks
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.ranges.profile import marked, of_beginning, profile, with_activity
+from trace_export.sources.ranges.profile import Content, marked, of_beginning, profile, with_activity
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.ranks import assigned, from_names, from_stages
 from trace_export.sources.ranges.transfers import collectives, transfers
@@ -21,6 +25,7 @@ from trace_export.sources.rocpd.device_tasks import write_tasks
 from trace_export.sources.rocpd.json_export import as_database
 from trace_export.sources.rocpd.process import Process, read_process
 from trace_export.sources.rocpd.tables import MOST_PROCESSES, Tables, sets_of
+from trace_export.sources.rocpd.unmarked import read_process as read_launches
 from trace_export.sources.shared.names import rank_in
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
@@ -70,14 +75,19 @@ def _processes(db: Database) -> list[Tables]:
 
 
 def _of_host(source: Source, options: ReadOptions, processes: list[Tables], facts: dict[int, Process]) -> Profile:
-    """The profile of the processes of one host."""
-    ranges = _pipeline_ranges(source, processes, options)
+    """The profile of the processes of one host. Where none has named passes they have the blocks that are found from
+    their launches, unless `options.infer` says no."""
+    named = roctx.read_ranges(processes, Dialects.of(options.markers))
+    ranges = Ranges.none() if options.infer == "only" else named.pipeline()
+    found = _inferred(processes, named, ranges, options)
+    _check(source, processes, ranges, found, options)
     events = {tables.name(table).lower() for tables in processes for table in ("region", "kernel_dispatch")}
     short = not processes[0].db.shortened.isdisjoint(events)
-    activity, devices = (None, {}) if options.host_ranges or short else hip.attribute(processes, ranges.frame)
+    content, devices = _content(source, processes, ranges, found, options.host_ranges or short)
+    trained = {process for process, one in found.items() if one.device is not None}
     ranks, notes = assigned(
         ranges,
-        sorted(ranges.marked),
+        sorted(trained | ranges.marked),
         source,
         (
             ("recorded", lambda: from_names(ranges)),
@@ -88,10 +98,9 @@ def _of_host(source: Source, options: ReadOptions, processes: list[Tables], fact
         ),
         devices,
     )
-    worked = with_activity(ranges, activity)
+    ranks = ranks.filter(pl.col("process").is_in(content.blocks["process"].implode()))
     fact = facts[processes[0].process]
-    content = marked(source, ranges, worked, activity, p2p=transfers(ranges, worked), collectives=collectives(worked))
-    found = profile(
+    made = profile(
         source,
         [content],
         ranks=ranks if options.ranks is None else ranks.filter(options.ranks.holds("rank")),
@@ -101,27 +110,58 @@ def _of_host(source: Source, options: ReadOptions, processes: list[Tables], fact
         notes=notes,
         epoch=EPOCH,
     )
-    found = replace(found, declared=replace(found.declared, world=fact.world))
-    return of_beginning(found, source, processes[0].db.last(processes[0].name("region"), "start")) if short else found
+    made = replace(made, declared=replace(made.declared, world=fact.world))
+    return of_beginning(made, source, processes[0].db.last(processes[0].name("region"), "start")) if short else made
 
 
-def _pipeline_ranges(source: Source, processes: list[Tables], options: ReadOptions) -> Ranges:
-    """The ranges that the dialects know. Raises SourceError when there are none, or no GPU work beside them."""
-    ranges = roctx.read_ranges(processes, Dialects.of(options.markers))
+def _inferred(processes: list[Tables], named: roctx.Named, ranges: Ranges, options: ReadOptions) -> dict[int, Inferred]:
+    """What is found in the processes with kernels, where no process has a named pass."""
+    if options.infer == "off" or options.host_ranges or ranges.marked:
+        return {}
+    beside = named.beside(only=options.infer == "only")
+    return {
+        tables.process: find_blocks(read_launches(tables, beside, operators=named.operators))
+        for tables in processes
+        if _has_kernels(tables)
+    }
+
+
+def _content(
+    source: Source, processes: list[Tables], ranges: Ranges, found: dict[int, Inferred], host_ranges: bool
+) -> tuple[Content, dict[int, int]]:
+    """What is in the processes, and the GPU of each."""
+    if found:
+        devices = {process: one.device for process, one in found.items() if one.device is not None}
+        return launches.content(source.path, found), devices
+    activity, devices = (None, {}) if host_ranges else hip.attribute(processes, ranges.frame)
+    worked = with_activity(ranges, activity)
+    p2p = transfers(ranges, worked)
+    return marked(source, ranges, worked, activity, p2p=p2p, collectives=collectives(worked)), devices
+
+
+def _has_kernels(tables: Tables) -> bool:
+    return bool(tables.db.texts(f"SELECT 1 FROM {tables.name('kernel_dispatch')} LIMIT 1"))
+
+
+def _check(
+    source: Source, processes: list[Tables], ranges: Ranges, found: dict[int, Inferred], options: ReadOptions
+) -> None:
+    """Raises SourceError when there is no block, or no GPU work for any."""
+    if any(not one.impossible for one in found.values()):
+        return
     if not ranges.marked:
-        raise range_notes.no_times(source.path) if ranges.untimed else _no_names(source, processes)
-    kernels = (f"SELECT 1 FROM {tables.name('kernel_dispatch')} LIMIT 1" for tables in processes)
-    if not options.host_ranges and not any(processes[0].db.texts(sql) for sql in kernels):
+        why = launches.most_frequent_reason(found.values()) if found else ""
+        raise range_notes.no_times(source.path) if ranges.untimed else _no_names(source, processes, why)
+    if not options.host_ranges and not any(map(_has_kernels, processes)):
         raise SourceError(source.path, "no kernels in the database", f"{_RECORD}, or {range_notes.HOST}")
-    return ranges
 
 
-def _no_names(source: Source, processes: list[Tables]) -> SourceError:
-    """Why none of the ranges is a block."""
+def _no_names(source: Source, processes: list[Tables], launched: str) -> SourceError:
+    """Why none of the ranges is a block; `launched`: why the launches show none either."""
     counts = roctx.counted_names(processes)
-    if not counts.total:
+    if not counts.total and not launched:
         what = "no ROCTx ranges in the database: it was recorded without --marker-trace, or the program has no ranges"
         return SourceError(source.path, what, f"{_RECORD} and the passes marked by trace-export run")
     return range_notes.no_names(
-        source.path, "ROCTx range", counts, "record again with the passes marked by trace-export run"
+        source.path, "ROCTx range", counts, "record again with the passes marked by trace-export run", launches=launched
     )

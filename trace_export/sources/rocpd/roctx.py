@@ -7,26 +7,54 @@ in another table: a mark, and no range.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import polars as pl
 
+from trace_export.sources.launches import emitted
+from trace_export.sources.launches.sequence_numbers import OPERATORS
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.frequent import NameCounts
-from trace_export.sources.ranges.ranges import RANGE, Ranges, gather
+from trace_export.sources.ranges.ranges import RANGE, Ranges, beside_passes, gather
 from trace_export.sources.rocpd.tables import MARKERS, RCCL, Tables
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import decoded
 
 
-def read_ranges(processes: list[Tables], dialects: Dialects) -> Ranges:
-    """All ranges whose names `dialects` knows, of the processes that have a block other than the optimizer's, and their
-    calls of RCCL."""
-    named, calls = [], []
+@dataclass
+class Named:
+    """Ranges whose names `dialects` may know, in pieces, and the calls of RCCL; `operators`: whether nodes of the
+    autograd engine have ranges, too (emit_nvtx)."""
+
+    dialects: Dialects
+    named: list[pl.DataFrame] = field(default_factory=list)
+    calls: list[pl.DataFrame] = field(default_factory=list)
+    operators: bool = False
+
+    def pipeline(self) -> Ranges:
+        """The ranges of the processes that have a block other than the optimizer's, with their calls of RCCL."""
+        return gather(self.named, self.calls, self.dialects)
+
+    def beside(self, *, only: bool) -> Ranges:
+        """See ranges.beside_passes."""
+        return beside_passes(self.named, self.dialects, only=only)
+
+
+def read_ranges(processes: list[Tables], dialects: Dialects) -> Named:
+    """All ranges whose names count."""
+    found = Named(dialects)
     for tables in processes:
         for chunk in _chunks(tables):
-            named.append(chunk.filter(dialects.may_know("text")))
-            calls.append(chunk.filter(pl.col("text").str.starts_with("nccl")))
-    return gather(named, calls, dialects)
+            found.named.append(chunk.filter(dialects.may_know("text")))
+            found.calls.append(chunk.filter(pl.col("text").str.starts_with("nccl")))
+            found.operators = found.operators or emitted.numbers_nodes(chunk["text"])
+    return found
+
+
+def read_operators(tables: Tables) -> pl.DataFrame:
+    """The ranges of torch's emit_nvtx around operators and nodes: schema sequence_numbers.OPERATORS."""
+    ranges = (chunk.select("thread", "start", "end", "text") for chunk in _chunks(tables))
+    return pl.concat([pl.DataFrame(schema=OPERATORS), *(emitted.operators(chunk) for chunk in ranges)])
 
 
 def counted_names(processes: list[Tables]) -> NameCounts:

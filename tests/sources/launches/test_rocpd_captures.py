@@ -1,0 +1,126 @@
+"""Databases of rocprofv3 in which no pass is named: every block that is found is that of the truth."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import trace_export
+from samples.generators.pipeline import Block
+from samples.generators.unmarked import Program, write
+from trace_export.errors import SourceError
+from trace_export.model import Profile
+from trace_export.sources.read import read
+from trace_export.sources.source import ReadOptions, Source
+
+PROGRAMS = {
+    "1f1b": Program(),
+    "without waits": Program(waits=False),
+    "with varying experts": Program(experts=True, varying=True, waits=False),
+    "graphs of layers": Program(graphs=True),
+    "interleaved": Program(schedule="interleaved"),
+    "through the host": Program(host_transfers=True),
+    "with operators": Program(operators=True),
+}
+
+
+def of(folder: Path, rank: int, **options: object) -> Profile:
+    path = folder / f"{4_000 + 11 * rank}_results.db"
+    return read(Source("rocpd", path, "node0"), ReadOptions(**options)).validate()  # type: ignore[arg-type]
+
+
+def spans(profile: Profile) -> list[tuple[object, ...]]:
+    return sorted(profile.spans.select("rank", "kind", "start_ns", "end_ns").rows())
+
+
+def truth(blocks: list[Block], rank: int) -> list[tuple[object, ...]]:
+    return sorted((b.rank, b.kind, b.start_ns, b.end_ns) for b in blocks if b.rank == rank)
+
+
+def table(db: sqlite3.Connection, name: str) -> str:
+    """The name of the process's own table."""
+    found = db.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB ?", [f"rocpd_{name}_*"])
+    return str(found.fetchone()[0])
+
+
+@pytest.mark.parametrize("schema", [3, 4])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_blocks_of_an_unmarked_database_are_exact(tmp_path: Path, name: str, schema: int) -> None:
+    blocks = write(tmp_path, PROGRAMS[name], rocpd="db", schema=schema)
+    for rank in range(PROGRAMS[name].stages):
+        profile = of(tmp_path, rank)
+        assert spans(profile) == truth(blocks, rank), rank
+        assert set(profile.spans["origin"]) == {"inferred"}
+        assert profile.spans["marker"].null_count() == profile.spans.height
+        assert (profile.p2p.height > 0) is not PROGRAMS[name].host_transfers
+        assert (profile.spans["pair"].null_count() < profile.spans.height) is PROGRAMS[name].operators
+
+
+def test_stages_micro_batches_and_the_schedule_follow(tmp_path: Path) -> None:
+    blocks = write(tmp_path, Program(), rocpd="db")
+    run = trace_export.load(tmp_path)
+    found = run.spans.sort("rank", "end_ns")
+    wanted = sorted((b.rank, b.end_ns, b.kind, b.microbatch) for b in blocks)
+    labels = [(rank, kind, number) for rank, _, kind, number in wanted]
+    assert found.select("rank", "kind", "microbatch").rows() == labels
+    assert run.ranks.sort("rank")["stage"].to_list() == [0, 1, 2, 3]
+    (note,) = [note.text for note in run.notes if note.code == "schedule-recognised"]
+    assert "exactly that of 1F1B" in note
+
+
+def test_transfers_are_told_from_collectives_by_the_calls_of_rccl(tmp_path: Path) -> None:
+    """The kernels of both have one name. Without recorded calls the waits of the host separate the passes."""
+    blocks = write(tmp_path, Program(), rocpd="db")
+    with closing(sqlite3.connect(tmp_path / "4000_results.db")) as db:
+        strings, regions = table(db, "string"), table(db, "region")
+        db.execute(f"DELETE FROM {regions} WHERE name_id IN (SELECT id FROM {strings} WHERE string GLOB 'nccl*')")
+        db.commit()
+    without = of(tmp_path, 0)
+    assert spans(without) == truth(blocks, 0)
+    assert without.p2p.is_empty()
+    (note,) = [note.text for note in without.notes if note.code == "blocks-inferred"]
+    assert "waits of the host" in note
+    assert of(tmp_path, 1).p2p.height > 0
+
+
+def test_names_count_where_there_are_any(tmp_path: Path) -> None:
+    blocks = write(tmp_path, Program(marked=frozenset(range(4))), rocpd="db")
+    for options, origin in (({}, "device"), ({"infer": "off"}, "device"), ({"infer": "only"}, "inferred")):
+        profile = of(tmp_path, 1, **options)
+        assert spans(profile) == truth(blocks, 1)
+        assert set(profile.spans["origin"]) == {origin}
+
+
+def test_a_program_of_one_thread_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, Program(one_thread=True), rocpd="db")
+    words = "no pass is named, and they cannot be found from the launches: one thread launches everything"
+    with pytest.raises(SourceError, match=words):
+        of(tmp_path, 0)
+    with pytest.raises(SourceError, match="no ROCTx range is named like a pipeline block"):
+        of(tmp_path, 0, infer="off")
+
+
+def test_on_one_thread_sequence_numbers_tell_forwards_from_backwards(tmp_path: Path) -> None:
+    blocks = write(tmp_path, Program(one_thread=True, operators=True), rocpd="db")
+    assert spans(of(tmp_path, 2)) == truth(blocks, 2)
+
+
+def test_the_json_of_rocprofv3_says_the_same(tmp_path: Path) -> None:
+    blocks = write(tmp_path, Program(stages=2, microbatches=4), rocpd="json")
+    for number in range(2):
+        path = tmp_path / f"{4_000 + 11 * number}_results.json"
+        found = read(Source("rocpd", path, "node0"), ReadOptions()).spans
+        assert sorted(found.select("kind", "start_ns", "end_ns").rows()) == [row[1:] for row in truth(blocks, number)]
+
+
+def test_only_whole_times_count(tmp_path: Path) -> None:
+    """Kernels of invalid times are left out, as in marked databases."""
+    blocks = write(tmp_path, Program(stages=2, microbatches=4), rocpd="db")
+    with closing(sqlite3.connect(tmp_path / "4000_results.db")) as db:
+        db.execute(f'UPDATE {table(db, "kernel_dispatch")} SET "end" = start - 5 WHERE rowid % 50 = 0')
+        db.commit()
+    found = {(kind, start) for _, kind, start, _ in spans(of(tmp_path, 0))}
+    assert len(found & {(kind, start) for _, kind, start, _ in truth(blocks, 0)}) > 8

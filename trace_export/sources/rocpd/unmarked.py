@@ -1,0 +1,137 @@
+"""The launches of a process in a rocpd database, for one in which no pass is named.
+
+What HIP's calls and the dispatches of kernels say is what CUPTI's do (see sources/nsys/unmarked.py). Most of RCCL's
+kernels have one name; which of them send and receive follows from the calls of RCCL, where these were recorded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import polars as pl
+
+from trace_export.sources.launches.kernel_names import KernelNames
+from trace_export.sources.launches.process import Process
+from trace_export.sources.launches.sequence_numbers import OPERATORS
+from trace_export.sources.launches.work import CALLS, COMPUTE, COPY, OTHER, TASKS, TRANSFER, join
+from trace_export.sources.ranges.ranges import Ranges
+from trace_export.sources.rocpd import roctx
+from trace_export.sources.rocpd.hip import gpus
+from trace_export.sources.rocpd.tables import RCCL, Tables
+from trace_export.sources.shared.timestamps import valid_session_times
+
+LONGEST = 4000
+"""Characters of a kernel's name with its template arguments, in which PyTorch names the functor."""
+DEVICE_CALLS = ("hip*Launch*", "hip*Memcpy*", "hip*Memset*", "hip*StreamWaitEvent*", "hip*Synchronize*")
+"""How the calls are named that give the device something to do or to wait for, or wait for it."""
+HOST_COPIES = ("MEMORY_COPY_HOST_TO_DEVICE", "MEMORY_COPY_DEVICE_TO_HOST")
+_COMMUNICATION = r"^(?:void )?(?:nccl|rccl|mscclKernel)"
+_SENDS = r"(?i)SendRecv|(?:dev)?kernel_?Send"
+_GENERIC = r"(?i)Kernel_?Generic"
+_SENDING = ["ncclSend", "ncclRecv"]
+_COPY = -1
+"""The number of the name of a copy, where a kernel has that of its symbol."""
+
+
+def read_process(tables: Tables, ranges: Ranges, *, operators: bool) -> Process:
+    """A process; `ranges`: those around steps and optimizers; `operators`: whether operators have ranges."""
+    tasks, devices = _tasks(tables)
+    calls = _calls(tables)
+    numbers = tasks["name"].unique().sort()
+    names = KernelNames(_names(tables, numbers))
+    codes = numbers.search_sorted(tasks["name"]).cast(pl.Int32) if len(numbers) else pl.Series([], dtype=pl.Int32)
+    tasks = tasks.with_columns(name=codes, role=_roles(tables, tasks, calls, names.texts, codes))
+    work = join(calls, tasks.filter(pl.col("role") != OTHER).select(TASKS.keys()), names)
+    launching = work.thread[work.role == COMPUTE]
+    beside = ranges.frame.filter(pl.col("process") == tables.process)
+    return Process(
+        work,
+        devices=devices,
+        first_thread=int(launching.min()) if len(launching) else None,
+        optimizer=beside.filter(pl.col("kind") == "OPT").select("start", "end").to_numpy(),
+        steps=beside.filter(pl.col("role") == "step").select("start", "step"),
+        operators=roctx.read_operators(tables) if operators else pl.DataFrame(schema=OPERATORS),
+    )
+
+
+def _calls(tables: Tables) -> pl.DataFrame:
+    """The calls of HIP that concern the device: schema CALLS."""
+    named = " OR ".join(tables.named(pattern) for pattern in DEVICE_CALLS)
+    sql = f"""SELECT R.start AS start, COALESCE(R.tid, 0) AS thread,
+        COALESCE(NULLIF(E.stack_id, 0), -1) AS correlation, {tables.named("hip*Synchronize*")} AS waits
+        FROM {tables.rows("region", "tid")} {tables.event()} WHERE {named}"""
+    parts = tables.db.frames(tables.name("region"), sql)
+    return pl.concat([pl.DataFrame(schema=CALLS), *(part.cast({"waits": pl.Boolean}) for part in parts)])
+
+
+def _tasks(tables: Tables) -> tuple[pl.DataFrame, Counter[int]]:
+    """Kernels, and copies between host and device: correlation, start, end, stream and name, the number of its symbol;
+    and how many kernels ran on each GPU."""
+    copies = ", ".join(f"'{name}'" for name in HOST_COPIES)
+    of_host = f" WHERE R.name_id IN (SELECT id FROM {tables.name('string')} WHERE string IN ({copies}))"
+    parts = [pl.DataFrame(schema={**TASKS, "name": pl.Int64()}).drop("role")]
+    devices: Counter[int] = Counter()
+    numbers = gpus(tables)
+    for table, name, agent, only in (
+        ("kernel_dispatch", "COALESCE(R.kernel_id, 0)", "COALESCE(R.agent_id, -1)", ""),
+        ("memory_copy", f"{_COPY}", "-1", of_host),
+    ):
+        columns = ("stream_id", "agent_id") if table == "kernel_dispatch" else ("stream_id",)
+        sql = f"""SELECT COALESCE(NULLIF(E.stack_id, 0), -2) AS correlation, R.start AS start, R."end" AS "end",
+            COALESCE(R.stream_id, 0) AS stream, {name} AS name, {agent} AS agent
+            FROM {tables.rows(table, *columns)} {tables.event()}{only}"""
+        for chunk in tables.db.frames(tables.name(table), sql):
+            rows = chunk.filter(valid_session_times(pl.col("start"), pl.col("end")))
+            if table == "kernel_dispatch":
+                for agent_id, count in rows["agent"].value_counts().iter_rows():
+                    devices[numbers.get(agent_id, -1)] += count
+            parts.append(rows.drop("agent"))
+    return pl.concat(parts), devices
+
+
+def _names(tables: Tables, numbers: pl.Series) -> pl.Series:
+    """What the numbers of names mean."""
+    symbols = tables.name("info_kernel_symbol")
+    sql = f"SELECT id, substr(display_name, 1, {LONGEST}) FROM {symbols} WHERE display_name IS NOT NULL"
+    known = dict(tables.db.texts(sql))
+    return pl.Series("name", [str(known.get(number, "")) for number in numbers], pl.String)
+
+
+def _roles(tables: Tables, tasks: pl.DataFrame, calls: pl.DataFrame, names: pl.Series, codes: pl.Series) -> np.ndarray:
+    """The role of each task, whose name is that of its code."""
+    moves, sends, generic = (names.str.contains(text).to_numpy() for text in (_COMMUNICATION, _SENDS, _GENERIC))
+    roles = np.where(moves & sends, TRANSFER, np.where(moves, OTHER, COMPUTE)).astype(np.int8)[codes]
+    roles[tasks["name"].to_numpy() == _COPY] = COPY
+    unknown = np.flatnonzero((moves & generic & ~sends)[codes])
+    if len(unknown):
+        roles[unknown[_sending(tables, tasks[unknown], calls)]] = TRANSFER
+    return roles
+
+
+def _sending(tables: Tables, kernels: pl.DataFrame, calls: pl.DataFrame) -> np.ndarray:
+    """Whether each of RCCL's `kernels` was launched after a call that sends or receives, the last one of its thread."""
+    sql = f"""SELECT R.start AS at, COALESCE(R.tid, 0) AS thread, R.name_id AS name
+        FROM {tables.rows("region", "tid")} {tables.event()} WHERE {tables.of_category(RCCL)}"""
+    operations = _operations(tables)
+    sending = [number for number, name in operations.items() if name in _SENDING]
+    known = pl.concat(
+        [pl.DataFrame(schema={"at": pl.Int64, "thread": pl.Int64, "name": pl.Int64}),
+         *tables.db.frames(tables.name("region"), sql)]
+    ).filter(pl.col("name").is_in(list(operations)))  # fmt: skip
+    launched = kernels.with_row_index("row").join(
+        calls.select("correlation", "thread", at="start").unique("correlation", keep="first"), on="correlation"
+    )
+    found = launched.sort("at").join_asof(
+        known.sort("at"), on="at", by="thread", suffix="_of_call", check_sortedness=False
+    )
+    out = np.zeros(kernels.height, np.bool_)
+    out[found["row"].to_numpy()] = found["name_of_call"].is_in(sending).fill_null(False).to_numpy()
+    return out
+
+
+def _operations(tables: Tables) -> dict[int, str]:
+    """The numbers of the names of RCCL's operations; groups are none."""
+    operation = "string GLOB 'nccl[A-Z]*' AND string NOT GLOB 'ncclGroup*'"
+    sql = f"SELECT id, string FROM {tables.name('string')} WHERE {operation}"
+    return {number: str(name) for number, name in tables.db.texts(sql) if isinstance(number, int)}
