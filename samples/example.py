@@ -8,8 +8,8 @@ import polars as pl
 
 import trace_export
 
-here = Path(__file__).parent
-run = trace_export.load(here / "paddle" / "two_machines")
+samples = Path(trace_export.__file__).parents[1] / "samples"  # of the clone that this comes with
+run = trace_export.load(samples / "paddle" / "two_machines")
 print(run.ranks.select("rank", "stage", "stage_origin", "host"))
 
 # %% One clock for all hosts, and how sure it is.
