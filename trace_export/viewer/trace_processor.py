@@ -1,0 +1,113 @@
+"""Perfetto's trace processor as a server for its UI: a trace that no browser can hold stays in that process.
+
+It is started where the user has installed it, with the flags that all versions know, and it listens on localhost by
+itself. The UI looks for it on port 9001.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from ipaddress import ip_address
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+from trace_export.errors import TraceExportError, UsageError
+from trace_export.viewer.serve import LOOPBACK, PORT
+
+PROGRAMS = ("trace_processor", "trace_processor_shell")
+MISSING = (
+    f"needs Perfetto's trace processor, and neither {' nor '.join(PROGRAMS)} is installed",
+    "install it as https://perfetto.dev/docs/analysis/trace-processor says, so that a shell finds it",
+)
+ASKED_EVERY_S = 0.1
+LISTENING = "0A"
+
+
+@contextmanager
+def serving(trace: Path, port: int = PORT) -> Iterator[subprocess.Popen[bytes]]:
+    """A trace processor that has loaded `trace` and answers on this machine; it is ended with the block.
+
+    Raises UsageError where none is installed, TraceExportError where the port is taken, where it ends by itself, or
+    where other machines could reach it.
+    """
+    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if program is None:
+        raise UsageError(*MISSING, parameter="server")
+    _check_free(port)
+    with TemporaryFile() as said:
+        process = subprocess.Popen(
+            [program, "--httpd", "--http-port", str(port), str(trace)],
+            stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+        )  # fmt: skip
+        try:
+            _wait(process, port, said)
+            if others := _addresses(port):
+                what = f"{program} listens on {', '.join(others)}, where other machines could read the trace"
+                raise TraceExportError(what, "it was ended; a newer version listens on localhost only")
+            yield process
+        finally:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=5)
+            process.kill()
+            process.wait()
+
+
+def ended(process: subprocess.Popen[bytes]) -> TraceExportError:
+    """The error of a trace processor that ended although nobody asked it to, once it has.
+
+    Asked again and again: a signal may reach another thread than this one, which then would not wake up.
+    """
+    while (code := process.poll()) is None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=ASKED_EVERY_S)
+    return TraceExportError(f"the trace processor has ended with code {code}", "start it again")
+
+
+def _check_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            what = f"port {port} of {LOOPBACK} is taken ({error.strerror})"
+            raise TraceExportError(what, "stop what runs there, such as another trace_processor") from error
+
+
+def _wait(process: subprocess.Popen[bytes], port: int, said: IO[bytes]) -> None:
+    """Until it answers: a large trace takes minutes to load."""
+    while True:
+        with suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1):
+            return
+        with suppress(subprocess.TimeoutExpired):
+            code = process.wait(timeout=ASKED_EVERY_S)
+            said.seek(0)
+            lines = said.read().decode(errors="replace").strip().splitlines()
+            last = f": {lines[-1]}" if lines else ""
+            raise TraceExportError(f"the trace processor has ended with code {code}{last}")
+
+
+def _addresses(port: int) -> list[str]:
+    """Addresses besides those of this machine's loopback on which something listens at `port`, where the system says
+    so (/proc/net/tcp of Linux)."""
+    found = []
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            for line in Path("/proc/net", table).read_text("ascii").splitlines()[1:]:
+                _, local, _, state, *_ = line.split()
+                host, _, number = local.partition(":")
+                address = ip_address(_address(host))
+                if state == LISTENING and int(number, 16) == port and not address.is_loopback:
+                    found.append(str(address))
+    return found
+
+
+def _address(digits: str) -> bytes:
+    """The bytes of an address, which the table has as 32-bit words in the order of the machine (little-endian)."""
+    data = bytes.fromhex(digits)
+    return b"".join(data[at : at + 4][::-1] for at in range(0, len(data), 4))
