@@ -260,9 +260,9 @@ def report(
         page = heat_map_path(out, source.log_dir, arguments.choice(heat_map, "heat_map", HeatMapFormat))
     wanted = requests.Request(source, align_options(align, offsets_ns, max_error_ns), selection(steps, stages, window))
     wanted = _narrowed(wanted, replica, cache, tick)
-    from trace_export.scale.requests import beside_report
+    from trace_export.scale.requests import BesideReport
 
-    run, files = requests.report(wanted, page, beside_report, force=arguments.flag(force, "force"), progress=tick)
+    run, files = requests.report(wanted, page, BesideReport(), force=arguments.flag(force, "force"), progress=tick)
     return Reported(run, run.report(), tuple(files))
 
 

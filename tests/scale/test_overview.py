@@ -114,6 +114,29 @@ def test_sources_that_cannot_be_read_are_counted_by_reason(planted: tuple[Path, 
     assert errors[0].endswith("(the same for 2 more of 64 sources)")
     page = (tmp_path / "out" / "pipeline_overview.html").read_text(encoding="utf-8")
     assert "3 of 64 sources (4.69%) could not be read" in page
+    assert "6 of 128 ranks (4.69%) are missing here." in page
+
+
+def test_ranks_without_a_source_are_counted(tmp_path: Path) -> None:
+    """One whose log is empty, and one of which there is none; the share is that of the whole run."""
+    write_logs(tmp_path / "logs", JOBS["tensor and data parallel"])
+    (tmp_path / "logs" / "machine1" / "workerlog.3").unlink()
+    (tmp_path / "logs" / "machine1" / "workerlog.5").write_text("no record")
+    done = command("overview", tmp_path / "logs", "--out", tmp_path, "--pp", 2, "--tp", 2, "--dp", 4, "--json")
+    assert done.returncode == 3
+    found = json.loads(done.stdout)
+    assert (found["ranks"], found["missing_ranks"], found["unread"]) == (14, 2, 1)
+    assert found["verdict"][-1] == "2 of 16 ranks (12.50%) are missing here."
+
+
+def test_a_file_of_the_user_among_the_traces_is_refused_before_anything_is_read(
+    planted: tuple[Path, ManyRanks], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "replica3.pftrace").write_text("mine")
+    monkeypatch.setattr("trace_export.scale.requests.build", lambda *given: pytest.fail("it was read"))
+    with pytest.raises(trace_export.UsageError, match=r"replica3\.pftrace: exists and is not known to be an output"):
+        trace_export.overview(planted[0], tmp_path, traces=True, jobs=1)
 
 
 def test_the_number_of_processes_changes_no_byte(planted: tuple[Path, ManyRanks], tmp_path: Path) -> None:
@@ -186,6 +209,7 @@ def test_traces_are_those_of_the_replicas_that_differ(planted: tuple[Path, ManyR
     assert {path.name for path in done.files} == {*names, "pipeline_overview.html"}
     page = (tmp_path / "out" / "pipeline_overview.html").read_text(encoding="utf-8")
     assert all(f'href="traces/{name}"' in page for name in names)
+    assert "<td>most like the others" in page
     trace_export.export(folder, tmp_path / "alone.pftrace", replica=wrong.replicas, tracks="rank")
     other = tmp_path / "out" / "traces" / f"replica{wrong.replicas[0]}.pftrace"
     assert (tmp_path / "alone.pftrace").read_bytes() == other.read_bytes()
@@ -229,3 +253,13 @@ def test_a_report_of_many_ranks_has_an_overview_beside_it(tmp_path: Path) -> Non
     assert "264 ranks on 66 hosts: 33 replicas of 2 stages, 1 step" in page
     few = trace_export.report(tmp_path / "logs", tmp_path / "few.html", html=True, ranks="0-255", jobs=1)
     assert [path.name for path in few.files] == ["few.html"]
+
+
+def test_a_file_of_the_user_beside_a_report_is_refused_before_anything_is_read(
+    planted: tuple[Path, ManyRanks], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pipeline_overview.html").write_text("mine")
+    monkeypatch.setattr("trace_export.scale.requests.CHART_RANKS", 60)  # of 64 sources
+    monkeypatch.setattr("trace_export.workflow.requests.load", lambda *given: pytest.fail("it was read"))
+    with pytest.raises(trace_export.UsageError, match=r"overview\.html: exists and is not known to be an output"):
+        trace_export.report(planted[0], tmp_path, html=True, jobs=1)

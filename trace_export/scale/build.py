@@ -14,6 +14,7 @@ from trace_export.scale import bands
 from trace_export.scale.exceptions import cohorts, exceptions, representative
 from trace_export.scale.measure import Task, failed, failures_of, measure, summarise
 from trace_export.scale.parts import Part, split
+from trace_export.scale.places import absent
 from trace_export.scale.replicas import Placed, all_ranks, reduce_everywhere
 from trace_export.scale.summary import Summary, by_code, merge
 from trace_export.selection import Numbers, Selection
@@ -32,7 +33,8 @@ class Overview:
 
     `cells`, `bands` and `steps` as in `scale.bands`, `exceptions` and `replicas` as in `scale.exceptions` (with
     the schedule of each), `ranks`, `links`, `hosts` and `failures` as in `scale.summary`. `representative` is the
-    replica that is most like the others. `sources` counts those found, `unread` those that could not be read.
+    replica that is most like the others. `sources` counts those found, `unread` those that could not be read,
+    `missing_ranks` those of the run that are not here, as its sizes and the other replicas show.
     """
 
     cells: pl.DataFrame
@@ -47,6 +49,7 @@ class Overview:
     representative: int | None
     sources: int
     notes: tuple[Note, ...]
+    missing_ranks: int = 0
 
     @property
     def unread(self) -> int:
@@ -76,7 +79,10 @@ def overview(
         first = next(iter(summary.failures["first"]), f"{options.log_dir}: the options leave nothing to show")
         raise NothingToExportError(f"no replica could be read; the first: {first}")
     notes = by_code([*placed.located.notes, *placed.places.notes, *summary.notes])
-    return _compared(_on_one_axis(summary), len(placed.located.sources), notes)
+    found = _compared(_on_one_axis(summary), len(placed.located.sources), notes)
+    lacking = absent(placed.places) if options.read.ranks is None else 0
+    unread = table["rank"].n_unique() - found.ranks["rank"].n_unique()
+    return replace(found, missing_ranks=lacking + max(unread, 0))
 
 
 def of_profile(profile: Profile, sources: int) -> Overview:

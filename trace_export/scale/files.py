@@ -79,6 +79,7 @@ def _contents(found: Overview, name: str, links: Mapping[int, str]) -> Contents:
                 "Replicas that behave alike", words.cohort_rows(found), _cohort_note(found), {}, _typical(found, links)
             ),
             Table("Steps", words.step_rows(found), _STEPS),
+            *([Table("Traces", *_traces(found, links))] if links else []),
             *([Table("Not read", failures)] if failures.height else []),
         ],
     )
@@ -111,6 +112,18 @@ def _typical(found: Overview, links: Mapping[int, str]) -> dict[int, str]:
     """That of the replica that is most like the others, beside the largest group."""
     typical = found.representative
     return {0: links[typical]} if typical is not None and typical in links else {}
+
+
+def _traces(
+    found: Overview, links: Mapping[int, str]
+) -> tuple[pl.DataFrame, str, dict[int, tuple[int, int]], dict[int, str]]:
+    """An index of the traces that were written: why each was, and its file."""
+    why = {} if found.representative is None else {found.representative: ["most like the others"]}
+    for replica, kind in found.exceptions.select("replica", "kind").unique(maintain_order=True).iter_rows():
+        why.setdefault(replica, []).append(words.KINDS[kind][0])
+    rows = [(replica, ", ".join(why.get(replica, []))) for replica in links]
+    frame = pl.DataFrame(rows, {"replica": pl.Int64, "why": pl.String}, orient="row")
+    return frame, "With all ranks of the replica; for the Perfetto UI.", {}, dict(enumerate(links.values()))
 
 
 def _places(found: Overview, cells: HeatMap) -> dict[int, tuple[int, int]]:

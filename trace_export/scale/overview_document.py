@@ -87,6 +87,7 @@ class OverviewDocument(TypedDict):
     hosts: int
     sources: int
     unread: int
+    missing_ranks: int
     representative: int | None
     verdict: list[str]
     steps: list[StepRow]
@@ -106,6 +107,7 @@ def overview_document(found: Overview) -> OverviewDocument:
         "hosts": found.hosts.height,
         "sources": found.sources,
         "unread": found.unread,
+        "missing_ranks": found.missing_ranks,
         "representative": found.representative,
         "verdict": words.sentences(found),
         "steps": rows(found.steps, StepRow),

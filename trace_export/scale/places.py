@@ -78,6 +78,19 @@ def _sizes(placed: pl.DataFrame) -> Declared:
     return Declared(pp=pp, dp=dp, tp=tp, cp=cp)
 
 
+def absent(places: Places) -> int:
+    """How many ranks the run has besides those in the table: fewer on a stage of a replica than on most."""
+    table, declared = places.table.drop_nulls(["dp", "stage"]), places.declared
+    if table.is_empty():
+        return 0
+    counts = table.group_by("dp", "stage").agg(ranks=pl.col("rank").n_unique())
+    usual = counts["ranks"].mode().max()
+    assert isinstance(usual, int)
+    highest = [int(table[name].to_numpy().max()) + 1 for name in ("dp", "stage")]
+    cells = max(highest[0], declared.dp or 0) * max(highest[1], declared.pp or 0)
+    return cells * usual - int(counts["ranks"].clip(upper_bound=usual).sum())
+
+
 @dataclass(frozen=True)
 class _Sample:
     """Some sources as read; `first`: the ranks of the first ones, which lie side by side."""

@@ -15,6 +15,7 @@ from trace_export.scale.replicas import Placed, look, of_replicas
 from trace_export.selection import Numbers
 from trace_export.workflow import requests
 from trace_export.workflow.progress import Progress, silent
+from trace_export.workflow.reading import Located
 from trace_export.workflow.render import WriteOptions
 from trace_export.workflow.requests import Request
 from trace_export.workflow.run import Run
@@ -47,29 +48,44 @@ def overview(
     placed = look(wanted.source, output.cache, progress)
     with Outputs([*placed.located.inputs, *wanted.clocks.inputs], force=force) as outputs:
         outputs.check(files.planned(output.formats, output.out, log_dir))
+        folder = output_folder(_folder(output.out), log_dir) / "traces"
+        if output.traces:  # which ones will be written is not known yet
+            there = placed.places.table["dp"].drop_nulls().unique().sort()
+            outputs.check(path for replica in there if (path := _trace(folder, replica)).exists())
         found = build(wanted.source, wanted.clocks, wanted.part, placed, progress)
-        traces = (
-            _traces(found, wanted, placed, output_folder(_folder(output.out), log_dir), force) if output.traces else {}
-        )
+        traces = _traces(found, wanted, placed, folder, force) if output.traces else {}
         name = path_text(log_dir.resolve().name or log_dir)
         files.write(found, name, traces, output.formats, output.out, log_dir, outputs)
     return found, [*outputs.written, *traces.values()]
 
 
-def beside_report(run: Run, report: Path, outputs: Outputs) -> str:
-    """Writes the overview of a run beside the page of its `report`; returns the name of the file, "" where the run has
-    few enough ranks for a chart."""
-    ranks = run.profile.ranks.join(run.profile.spans, on="rank", how="semi")
-    if ranks.height <= CHART_RANKS:
-        return ""
-    found = of_profile(run.profile, ranks["source"].n_unique())
-    page = report.with_name(f"{files.STEM}.html")
-    files.write(found, run.name, {}, ["html"], page, run.log_dir, outputs)
-    return page.name
+class BesideReport:
+    """The overview of a run beside the page of its report, where the run has too many ranks for a chart."""
+
+    def planned(self, report: Path, located: Located) -> list[Path]:
+        """Where more sources are read than a chart shows ranks: a source may have several."""
+        return [self._page(report)] if len(located.sources) > CHART_RANKS else []
+
+    def write(self, run: Run, report: Path, outputs: Outputs) -> str:
+        """The name of the page, "" where there is none."""
+        ranks = run.profile.ranks.join(run.profile.spans, on="rank", how="semi")
+        if ranks.height <= CHART_RANKS:
+            return ""
+        found = of_profile(run.profile, ranks["source"].n_unique())
+        page = self._page(report)
+        files.write(found, run.name, {}, ["html"], page, run.log_dir, outputs)
+        return page.name
+
+    def _page(self, report: Path) -> Path:
+        return report.with_name(f"{files.STEM}.html")
 
 
 def _folder(out: Path | None) -> Path | None:
     return out.parent if out is not None and out.suffix == ".html" else out
+
+
+def _trace(folder: Path, replica: int) -> Path:
+    return folder / f"replica{replica}.pftrace"
 
 
 def _traces(found: Overview, wanted: Request, placed: Placed, folder: Path, force: bool) -> dict[int, Path]:
@@ -80,7 +96,7 @@ def _traces(found: Overview, wanted: Request, placed: Placed, folder: Path, forc
     for replica in dict.fromkeys(number for number in chosen if number is not None):
         if len(written) == MOST_TRACES + 1:
             break
-        path = folder / "traces" / f"replica{replica}.pftrace"
+        path = _trace(folder, replica)
         alone = of_replicas(wanted, Numbers.of([replica]), placed)
         requests.export(alone, WriteOptions(formats=("perfetto",), out=path, tracks="rank"), force=force)
         written[replica] = path

@@ -46,7 +46,7 @@ def missing(found: Overview) -> str:
 def sentences(found: Overview) -> list[str]:
     """The answer: what stands out, how long a step is, how alike the replicas are, how sure the clocks are."""
     alike = [_cohorts(found)] if found.replicas.height > 1 else []
-    return [_exceptions(found), _step(found), *alike, *_clocks(found)]
+    return [_exceptions(found), _step(found), *alike, *_clocks(found), *_missing_ranks(found)]
 
 
 def _exceptions(found: Overview) -> str:
@@ -88,6 +88,14 @@ def _clocks(found: Overview) -> Iterator[str]:
     unknown = found.hosts.height - len(known)
     rest = f"; of {_count(unknown, 'host')} it is not known" if unknown else ""
     yield f"The clocks of the hosts agree to {usual} (median), {worst} at worst{rest}."
+
+
+def _missing_ranks(found: Overview) -> Iterator[str]:
+    if found.missing_ranks:
+        ranks = found.missing_ranks + found.ranks["rank"].n_unique()
+        share = found.missing_ranks / ranks
+        verb = "is" if found.missing_ranks == 1 else "are"
+        yield f"{found.missing_ranks:,} of {_count(ranks, 'rank')} ({share:.2%}) {verb} missing here."
 
 
 def exception_rows(found: Overview) -> pl.DataFrame:

@@ -6,10 +6,10 @@ calls these and nothing deeper.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from trace_export.errors import UsageError
 from trace_export.files import real_path
@@ -105,14 +105,20 @@ def export(
     return run, outputs.written
 
 
-Beside = Callable[[Run, Path, Outputs], str]
-"""Writes a page that the page of a report (its path) links to; returns its name, "" where there is none."""
+class Beside(Protocol):
+    """A page that the page of a report (its path) links to."""
+
+    def planned(self, report: Path, located: Located) -> list[Path]:
+        """The page, as far as the sources show that it will be written."""
+
+    def write(self, run: Run, report: Path, outputs: Outputs) -> str:
+        """Writes it; returns its name, "" where there is none."""
 
 
 def report(
     wanted: Request,
     page: Path | None,
-    beside: Beside = lambda run, page, outputs: "",
+    beside: Beside | None = None,
     *,
     force: bool = False,
     progress: Progress = silent,
@@ -122,11 +128,13 @@ def report(
     (located,), outputs = _located([wanted], force)
     with outputs:
         outputs.check([page] if page else [])
+        if page and beside and page.suffix == ".html":
+            outputs.check(beside.planned(page, located))
         run = _run(wanted, located, progress)
         if page and page.suffix != ".html":
             render.write_heat_map(run.report(), run.name, page, outputs)
         elif page:
-            further = beside(run, page, outputs)
+            further = beside.write(run, page, outputs) if beside else ""
             render.write_report(run._bubbles, run.report(), run.name, page, outputs, wanted.part.steps, further)
     return run, outputs.written
 
