@@ -72,8 +72,8 @@ def load(
 
     What to read: `family` is one format, called as its command is (None: whatever is there), `devices` the
     local worker indexes on each machine, `ranks` global ranks, `replica` data-parallel copies of the pipeline, whose
-    sources alone are read (`cache`: a folder that keeps where they are, for the next time); `multi_machine` demands a
-    folder for each machine. `follow_links` also searches folders outside `log_dir` that links in it lead to.
+    sources alone are read (`cache`: a folder that keeps where ranks and steps are, for the next time); `multi_machine`
+    demands a folder for each machine. `follow_links` also searches folders outside `log_dir` that links in it lead to.
     `steps`, `stages`, `window` as in `Run.select`. Sets of numbers are "2-4,7", a number, a range or a list.
     How to read it: `pp`, `tp`, `dp`, `cp` are the sizes of the run where the data do not have them, `declared` what
     else is known of it. `host_ranges` takes CPU-side ranges where the default is device time. `markers` are rules
@@ -95,20 +95,21 @@ def load(
         jobs=jobs, scheduler=scheduler, at=at,
     )  # fmt: skip
     report = arguments.progress(progress, "progress", silent)
-    wanted = _narrowed(requests.Request(source), replica, cache, report)
+    wanted = _narrowed(requests.Request(source, part=part), replica, cache, report)
     return replace(requests.load(wanted.source, report, wanted.located), _selection=part)
 
 
 def _narrowed(wanted: requests.Request, replica: object, cache: object, progress: Progress) -> requests.Request:
-    """The request, of some replicas only where these are given."""
+    """The request, of some replicas only where these are given, or of what the cache says that it needs."""
     numbers, folder = arguments.numbers(replica, "replica"), arguments.path_or_none(cache, "cache")
-    if numbers is None:
-        if folder is not None:
-            raise UsageError("keeps where the replicas are", "give it together with replica", parameter="cache")
+    if numbers is None and folder is None:
         return wanted
-    from trace_export.scale.replicas import replica_request
+    if numbers is None and wanted.source.read.ranks is None and wanted.part.steps is None:
+        what = "keeps where ranks and steps are"
+        raise UsageError(what, "give it together with replica, ranks or steps", parameter="cache")
+    from trace_export.scale.replicas import narrowed_request
 
-    return replica_request(wanted, numbers, folder, progress)
+    return narrowed_request(wanted, numbers, folder, progress)
 
 
 @dataclass(frozen=True)
@@ -303,9 +304,9 @@ def overview(
 
     `path`: the folder of the `formats` (html, parquet), or the page; None: the folder that was read. `traces` adds
     those of the replica that is most like the others and of those that have exceptions, in the folder traces. `cache`
-    is a folder that keeps where the ranks are. Of `ranks` the replicas with one of them are read. Other parameters as
-    in `load`. Raises UsageError, NothingToExportError where no replica can be read or the number of stages is not
-    known, OutputError.
+    is a folder that keeps where ranks and steps are. Of `ranks` the replicas with one of them are read. Other
+    parameters as in `load`. Raises UsageError, NothingToExportError where no replica can be read or the number of
+    stages is not known, OutputError.
     """
     from trace_export.scale import requests as overviews
 

@@ -75,6 +75,11 @@ class Numbers:
         """True where the column's number is one of these, False where it is another or null."""
         return pl.any_horizontal(pl.col(column).is_between(low, high) for low, high in self.ranges).fill_null(False)
 
+    def reach_into(self, first: str, last: str) -> pl.Expr:
+        """True where one of these lies between two columns, False where none does or one of the columns is null."""
+        inside = [(pl.col(first) <= high) & (pl.col(last) >= low) for low, high in self.ranges]
+        return pl.any_horizontal(inside).fill_null(False)
+
     def __str__(self) -> str:
         """As `parse` reads it, shortened where there are very many ranges."""
         shown = self.ranges if len(self.ranges) <= SHOWN else (*self.ranges[: SHOWN - 1], None, self.ranges[-1])

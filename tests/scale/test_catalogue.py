@@ -13,7 +13,11 @@ import trace_export
 from samples.generators.paddle import Job, write_logs
 from tests.support.command import command
 from tests.support.many_ranks import ManyRanks, write
+from trace_export.model import Profile
 from trace_export.scale import catalogue, replicas
+from trace_export.sources.read import read as read_source
+from trace_export.sources.source import ReadOptions, Source
+from trace_export.workflow import reading
 
 LOGS = Job(2, 6, tensor=2, data=4, machines=2, clock_errors_us=(0, 3_000))
 
@@ -105,7 +109,43 @@ def test_a_cache_beside_the_profiles_is_refused(logs: Path) -> None:
     assert "lies in the folder of the profiles; name a folder outside it" in done.stderr
 
 
+def opened(folder: Path, cache: Path, steps: int) -> set[int | None]:
+    """The ranks whose sources are read for a step."""
+    read = []
+
+    def spy(source: Source, options: ReadOptions) -> Profile:
+        read.append(source.rank)
+        return read_source(source, options)
+
+    with mock.patch.object(reading, "read", spy):
+        trace_export.load(folder, steps=steps, cache=cache, pp=2, tp=2, jobs=1)
+    return set(read)
+
+
+def test_ranks_are_found_in_it_without_a_search(logs: Path, tmp_path: Path) -> None:
+    blocks(logs, tmp_path / "cache")
+    with mock.patch.object(reading, "_found", side_effect=AssertionError("it was searched")):
+        chosen = trace_export.load(logs, ranks="3,9", cache=tmp_path / "cache", pp=2, tp=2, jobs=1)
+    assert chosen.spans.equals(trace_export.load(logs, ranks="3,9", pp=2, tp=2, jobs=1).spans)
+
+
+def test_a_source_that_lacks_the_steps_stays_closed_once_it_was_read(logs: Path, tmp_path: Path) -> None:
+    """Steps 2 to 4 were logged; rank 5 ended in the first one."""
+    log, cache = logs / "machine0" / "workerlog.5", tmp_path / "cache"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[: len(lines) * 3 // 10]))
+    assert opened(logs, cache, 4) == set(range(16))
+    trace_export.overview(logs, tmp_path / "out", cache=cache, pp=2, tp=2, jobs=1)
+    held = {row["rank"]: row for row in pl.read_parquet(cache / catalogue.NAME).iter_rows(named=True)}
+    assert [(held[rank]["first_step"], held[rank]["last_step"]) for rank in (4, 5)] == [(2, 4), (2, 2)]
+    assert held[4]["end_ns"] - held[4]["start_ns"] > 2 * (held[5]["end_ns"] - held[5]["start_ns"]) > 0
+    assert opened(logs, cache, 4) == set(range(16)) - {5}
+    assert opened(logs, cache, 2) == set(range(16))
+    log.touch()  # it may have grown since
+    assert opened(logs, cache, 4) == set(range(16))
+
+
 def test_a_cache_without_a_replica_is_refused(logs: Path, tmp_path: Path) -> None:
     done = command("export", logs, "--cache", tmp_path)
     assert done.returncode == 2
-    assert "--cache: keeps where the replicas are; give it together with replica" in done.stderr
+    assert "--cache: keeps where ranks and steps are; give it together with replica, ranks or steps" in done.stderr

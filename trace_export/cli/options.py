@@ -110,7 +110,7 @@ Steps = Annotated[str, typer.Option(help="Steps to draw: 2-4 or all.", metavar="
 Cache = Annotated[
     Path | None,
     typer.Option(
-        help="Keep in this folder where the ranks of the replicas are; the next look opens only what it needs.",
+        help="Keep in this folder where ranks and steps are; the next look opens only what it needs.",
         metavar="DIR",
         show_default=False,
     ),

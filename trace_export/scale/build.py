@@ -32,7 +32,8 @@ class Overview:
     """What is known of a run of any number of ranks: tables of a row for each rank and less.
 
     `cells`, `bands` and `steps` as in `scale.bands`, `exceptions` and `replicas` as in `scale.exceptions` (with
-    the schedule of each), `ranks`, `links`, `hosts` and `failures` as in `scale.summary`. `representative` is the
+    the schedule of each), `ranks` (with the steps and the time of each, as `catalogue.HELD`), `links`, `hosts` and
+    `failures` as in `scale.summary`. `representative` is the
     replica that is most like the others. `sources` counts those found, `unread` those that could not be read,
     `missing_ranks` those of the run that are not here, as its sizes and the other replicas show.
     """
@@ -65,7 +66,7 @@ def overview(
 ) -> Overview:
     """An overview of the replicas that `placed` finds, or of those with one of `options.read.ranks`. Raises
     NothingToExportError where no source has a block."""
-    table, read = placed.places.table, all_ranks(options).read
+    table, read = placed.with_steps(selection.steps), all_ranks(options).read
     if options.read.ranks is not None:
         table = table.filter(pl.col("dp").is_in(table.filter(options.read.ranks.holds("rank"))["dp"].implode()))
         read = replace(read, ranks=Numbers.of(table["rank"]))  # a source may hold ranks of other replicas too
@@ -111,13 +112,23 @@ def _compared(summary: Summary, sources: int, notes: tuple[Note, ...]) -> Overvi
         steps=bands.steps(cells),
         exceptions=exceptions(summary, alike),
         replicas=alike.join(summary.replicas, on="replica", how="left", maintain_order="left"),
-        ranks=summary.ranks.sort("rank"),
+        ranks=summary.ranks.join(_held(summary), on="rank", how="left", maintain_order="left").sort("rank"),
         links=summary.links,
         hosts=summary.hosts.sort("host"),
         failures=summary.failures,
         representative=representative(alike),
         sources=sources,
         notes=notes,
+    )
+
+
+def _held(summary: Summary) -> pl.DataFrame:
+    """The steps and the time of each rank (`catalogue.HELD`)."""
+    return summary.rank_steps.group_by("rank").agg(
+        first_step=pl.col("step").min(),
+        last_step=pl.col("step").max(),
+        start_ns=pl.col("first_ns").min(),
+        end_ns=pl.col("last_ns").max(),
     )
 
 

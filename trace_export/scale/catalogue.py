@@ -1,12 +1,14 @@
 """What was found in a folder, kept in a file, so that a second look opens only what is asked for.
 
-The file holds for each source where it is, its size and its time of change, and the place of each of its ranks. It
-counts as long as no folder below the log_dir has changed, nor a source whose ranks are not told by its name.
+The file holds for each source where it is, its size and its time of change, and of each of its ranks the place, and
+once an overview has read it, its steps and when it began and ended. It counts as long as no folder below the log_dir
+has changed, nor a source whose ranks are not told by its name.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, astuple
 from itertools import starmap
@@ -18,7 +20,7 @@ import polars as pl
 
 from trace_export.errors import UsageError
 from trace_export.files import is_file, real_path
-from trace_export.model import INT, TEXT, TIME, Declared, Note, Schema
+from trace_export.model import INT, TEXT, TIME, Declared, Note, Schema, empty
 from trace_export.scale.places import PLACES, Places
 from trace_export.sources.folders import walk
 from trace_export.sources.source import Source
@@ -33,42 +35,53 @@ _SOURCES: Schema = {
     "local_rank": INT, "ranks_per_machine": INT, "machine_name": TEXT, "size": TIME, "changed_ns": TIME,
 }  # fmt: skip
 """The fields of a source (its rank as `own_rank`), and what its file was like."""
+HELD: Schema = {"rank": INT, "first_step": INT, "last_step": INT, "start_ns": TIME, "end_ns": TIME}
+"""What a rank was found to hold: its steps, and its time on the axis of its replica; null where its source has changed
+since, or was not read yet."""
 
 
-def load(cache: Path, options: LoadOptions) -> tuple[Located, Places] | None:
-    """What an earlier look with the same options found, or None where there is none or it is out of date."""
+def load(cache: Path, options: LoadOptions) -> tuple[Located, Places, pl.DataFrame] | None:
+    """What an earlier look with the same options found, and what its ranks hold (`HELD`); None where there is none or
+    it is out of date."""
     path = cache / NAME
     if not is_file(path):
         return None
     try:
         facts = {name: orjson.loads(text) for name, text in _metadata(path).items()}
-        if facts["key"] != _key(options) or facts["folders"] != _folders(options):
+        if facts["key"] != _key(options) or not _unchanged(options.log_dir, facts["folders"]):
             return None
         table = pl.read_parquet(path)
         first = table.unique("source", keep="first", maintain_order=True).sort("source")
         sources = [_source(row) for row in first.iter_rows(named=True)]
     except (pl.exceptions.PolarsError, orjson.JSONDecodeError, KeyError, TypeError, OSError):
         return None  # of another version, or damaged: then it is written anew
-    rows = zip(sources, first.select("size", "changed_ns").iter_rows(), strict=True)
-    if any(source.rank is None and _state(source.path) != state for source, state in rows):
+    states = zip(sources, first.select("size", "changed_ns").iter_rows(), strict=True)
+    changed = [source.rank is None for source, state in states if _state(source.path) != state]
+    if any(changed):
         return None
+    held = table.select(HELD.keys())
     notes, how = (tuple(starmap(Note, facts[name])) for name in ("notes", "how"))
     files = (*(source.path for source in sources), *option_files(options), path)
     places = Places(table.select(PLACES.keys()), Declared(**facts["declared"]), how)
-    return Located(sources, notes, (), files), places
+    return Located(sources, notes, (), files), places, held.clear() if changed else held
 
 
-def store(cache: Path, options: LoadOptions, located: Located, places: Places) -> None:
-    """Keeps what was found. Raises OutputError, UsageError."""
+def store(
+    cache: Path, options: LoadOptions, located: Located, places: Places, held: pl.DataFrame | None = None
+) -> None:
+    """Keeps what was found, and what the ranks hold (`HELD`). Raises OutputError, UsageError."""
     rows = [(number, *_row(source)) for number, source in enumerate(located.sources)]
     sources = pl.DataFrame(rows, {"source": pl.UInt32(), **_SOURCES}, orient="row")
+    known = empty(HELD) if held is None else held
     table = sources.join(places.table, on="source", maintain_order="right").sort("rank", "source")
+    table = table.join(known, on="rank", how="left", maintain_order="left")
     facts: dict[str, Any] = {
         "key": _key(options), "folders": _folders(options), "declared": asdict(places.declared),
         "notes": [astuple(note) for note in located.notes], "how": [astuple(note) for note in places.notes],
     }  # fmt: skip
     texts = {name: orjson.dumps(fact).decode() for name, fact in facts.items()}
-    with Outputs(located.inputs).file(cache / NAME) as temporary:
+    inputs = [file for file in located.inputs if file != cache / NAME]  # which it is, too, once it has been used
+    with Outputs(inputs).file(cache / NAME) as temporary:
         table.write_parquet(temporary, metadata={**texts, **mark.PARQUET_METADATA})
 
 
@@ -94,10 +107,15 @@ def _key(options: LoadOptions) -> str:
     return _digest([orjson.dumps(asked)])
 
 
-def _folders(options: LoadOptions) -> str:
+def _folders(options: LoadOptions) -> dict[str, int]:
     """All folders below the log_dir, and when each was changed: an entry that comes or goes changes its folder."""
     folders, _ = walk(options.log_dir, follow_links=options.follow_links)
-    return _digest(f"{folder.path}\0{folder.path.stat().st_mtime_ns}\n".encode() for folder in folders)
+    return {os.path.relpath(folder.path, options.log_dir): folder.path.stat().st_mtime_ns for folder in folders}
+
+
+def _unchanged(log_dir: Path, folders: dict[str, int]) -> bool:
+    """Whether all folders are as they were; raises OSError where one is gone."""
+    return all((log_dir / name).stat().st_mtime_ns == changed for name, changed in folders.items())
 
 
 def _digest(parts: Iterable[bytes]) -> str:

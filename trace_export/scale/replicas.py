@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import polars as pl
+
 from trace_export.errors import TraceExportError, UsageError
-from trace_export.model import Profile
+from trace_export.model import Profile, empty
 from trace_export.scale import catalogue
 from trace_export.scale.places import SIZES, Places, find_places, ranks_of
 from trace_export.selection import Numbers
@@ -30,11 +32,20 @@ S_TO_OPEN = 0.003
 @dataclass(frozen=True)
 class Placed:
     """What lies in a folder, and where the ranks of it are in the run. `failures`: places without a source, and sources
-    whose ranks could not be found out."""
+    whose ranks could not be found out. `held`: what an earlier overview found in the ranks (`catalogue.HELD`)."""
 
     located: Located
     places: Places
     failures: list[TraceExportError]
+    held: pl.DataFrame = field(default_factory=lambda: empty(catalogue.HELD))
+
+    def with_steps(self, steps: Numbers | None) -> pl.DataFrame:
+        """The places of the ranks that have one of the steps, as far as that is known."""
+        table = self.places.table
+        if steps is None or self.held.is_empty():
+            return table
+        without = self.held.drop_nulls("first_step").filter(~steps.reach_into("first_step", "last_step"))
+        return table.join(without, on="rank", how="anti", maintain_order="left")
 
 
 def all_ranks(options: LoadOptions) -> LoadOptions:
@@ -66,7 +77,7 @@ def of_replicas(wanted: Request, replicas: Numbers, placed: Placed) -> Request:
     """The request for some replicas of the run that it is for: only their sources are opened. Raises UsageError where
     there is none of them."""
     options, table = wanted.source, placed.places.table
-    chosen = table.filter(replicas.holds("dp"))
+    chosen = placed.with_steps(wanted.part.steps).filter(replicas.holds("dp"))
     if chosen.is_empty():
         there = Numbers.of(table["dp"].unique().drop_nulls())
         raise UsageError(f"there is no replica {replicas}", f"choose from replicas {there}", parameter="replica")
@@ -85,11 +96,23 @@ def of_replicas(wanted: Request, replicas: Numbers, placed: Placed) -> Request:
     return replace(wanted, source=alone, located=narrowed(located, sources))
 
 
-def replica_request(
-    wanted: Request, replicas: Numbers, cache: Path | None = None, progress: Progress = silent
+def of_ranks(wanted: Request, placed: Placed) -> Request:
+    """The request without the sources that are known to hold none of its ranks or steps."""
+    table, ranks = placed.with_steps(wanted.part.steps), wanted.source.read.ranks
+    chosen = table if ranks is None else table.filter(ranks.holds("rank"))
+    if chosen.is_empty():
+        return wanted
+    sources = [placed.located.sources[index] for index in chosen["source"].unique().sort()]
+    located = replace(placed.located, failures=tuple(placed.failures))
+    return replace(wanted, located=narrowed(located, sources))
+
+
+def narrowed_request(
+    wanted: Request, replicas: Numbers | None, cache: Path | None = None, progress: Progress = silent
 ) -> Request:
-    """The request for some replicas alone. `cache` as for `look`."""
-    return of_replicas(wanted, replicas, look(wanted.source, cache, progress))
+    """The request for some replicas alone, or for what its ranks and steps need. `cache` as for `look`."""
+    placed = look(wanted.source, cache, progress)
+    return of_ranks(wanted, placed) if replicas is None else of_replicas(wanted, replicas, placed)
 
 
 def look(options: LoadOptions, cache: Path | None, progress: Progress = silent) -> Placed:
@@ -99,11 +122,18 @@ def look(options: LoadOptions, cache: Path | None, progress: Progress = silent) 
     if cache is not None:
         catalogue.check(cache, whole)
         if (known := catalogue.load(cache, whole)) is not None:
-            return Placed(*known, [])
+            located, places, held = known
+            return Placed(located, places, [], held)
     placed = place(options, locate(whole), progress)
     if cache is not None and not placed.failures:
         catalogue.store(cache, whole, placed.located, placed.places)
     return placed
+
+
+def remember(options: LoadOptions, cache: Path, placed: Placed, held: pl.DataFrame) -> None:
+    """Keeps in the cache what the ranks were found to hold (`catalogue.HELD`). Raises OutputError, UsageError."""
+    if not placed.failures and not held.equals(placed.held.filter(pl.col("rank").is_in(held["rank"].implode()))):
+        catalogue.store(cache, all_ranks(options), placed.located, placed.places, held)
 
 
 def run_everywhere(

@@ -11,8 +11,9 @@ from trace_export.errors import path_text
 from trace_export.scale import files
 from trace_export.scale.build import Overview, of_profile
 from trace_export.scale.build import overview as build
-from trace_export.scale.replicas import Placed, look, of_replicas
-from trace_export.selection import Numbers
+from trace_export.scale.catalogue import HELD
+from trace_export.scale.replicas import Placed, look, of_replicas, remember
+from trace_export.selection import Numbers, Selection
 from trace_export.workflow import requests
 from trace_export.workflow.progress import Progress, silent
 from trace_export.workflow.reading import Located
@@ -53,6 +54,8 @@ def overview(
             there = placed.places.table["dp"].drop_nulls().unique().sort()
             outputs.check(path for replica in there if (path := _trace(folder, replica)).exists())
         found = build(wanted.source, wanted.clocks, wanted.part, placed, progress)
+        if output.cache and wanted.part == Selection() and wanted.source.read.ranks is None:
+            remember(wanted.source, output.cache, placed, found.ranks.select(HELD.keys()))
         traces = _traces(found, wanted, placed, folder, force) if output.traces else {}
         name = path_text(log_dir.resolve().name or log_dir)
         files.write(found, name, traces, output.formats, output.out, log_dir, outputs)
