@@ -225,10 +225,10 @@ def _numbers(name: str, values: Iterable[_Value]) -> pl.Series:
 def _texts(name: str, values: Iterable[_Value]) -> pl.Series:
     """Values as text. Numbers alone are turned into text by Polars, a value at a time takes twenty times as long."""
     found = list(values)
-    try:
-        return _series(name, found, pl.Int64, strict=True).cast(pl.String)
-    except (TypeError, OverflowError):
-        return _series(name, found, pl.String)
+    if not isinstance(next(iter(found), None), str):
+        with suppress(TypeError, OverflowError):
+            return _series(name, found, pl.Int64, strict=True).cast(pl.String)
+    return _series(name, found, pl.String)
 
 
 def _series(name: str, values: list[_Value], kind: type[pl.DataType], *, strict: bool = False) -> pl.Series:
