@@ -21,7 +21,6 @@ CONTRADICTION = 50
 0.9 % of them are wrong; from 10 on, 99.5 % and 0.3 % (tests/benchmarks/calibrate_clocks.py offsets)."""
 
 ENDS = ["group", "src_rank", "dst_rank"]
-CHANNEL = [*ENDS, "one_direction"]
 
 
 def pair(profile: Profile) -> Profile:
@@ -31,77 +30,96 @@ def pair(profile: Profile) -> Profile:
     those channels whose ends do not agree as they are.
     """
     sends, receives = _sides(profile.p2p)
-    channels = _channels(sends, receives)
+    sent, received = len(sends), len(receives)
+    sends, receives, channels = _in_channels(sends, receives)
     if channels.is_empty():
-        return profile.with_notes(_unpaired(len(sends), len(receives), profile.p2p["peer"].null_count()))
-    by_order = _placed(sends, channels, "src_rank"), _placed(receives, channels, "dst_rank")
-    by_number = tuple(side.with_columns(at="sequence") for side in by_order)
-    numbered = _all_met(_agreeing(*_relative(*by_number), channels.filter("numbered")), channels).select("channel")
+        return profile.with_notes(_unpaired(sent, received, profile.p2p["peer"].null_count()))
+    by_number, numbered = _by_number(sends, receives, channels)
     counted = channels.join(numbered, on="channel", how="anti")
-    offsets = pl.concat([
-        numbered.with_columns(offset=pl.lit(0, pl.Int64)), _search(*_relative(*by_order), counted)
-    ])  # fmt: skip
-    known = [pl.concat([n.join(numbered, on="channel"), o.join(counted.select("channel"), on="channel")])
-             for n, o in zip(by_number, by_order, strict=True)]  # fmt: skip
-    messages = _joined(known[0], known[1], offsets)
-    found = conform(messages.sort("src_rank", "dst_rank", "send_start_ns", "recv_start_ns"), MESSAGES)
+    by_order, searched = _by_order(sends, receives, counted)
+    offsets = pl.concat([numbered.with_columns(offset=pl.lit(0, pl.Int64)), searched])
+    found = pl.concat([by_number, by_order]).sort("src_rank", "dst_rank", "send_start_ns", "recv_start_ns")
     notes = _notes(channels, offsets)
-    notes += _unpaired(len(sends) - len(found), len(receives) - len(found), profile.p2p["peer"].null_count())
-    return replace(profile, messages=found).with_notes(notes)
+    notes += _unpaired(sent - len(found), received - len(found), profile.p2p["peer"].null_count())
+    return replace(profile, messages=conform(found, MESSAGES)).with_notes(notes)
+
+
+def _by_number(
+    sends: pl.DataFrame, receives: pl.DataFrame, channels: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The messages of the channels whose ends agree if they are paired by sequence number, and these channels."""
+    asked = channels.filter("numbered")
+    sides = [_of(side, asked, channels).with_columns(at="sequence") for side in (sends, receives)]
+    agreeing = _all_met(_agreeing(*_relative(*sides), asked), channels).select("channel")
+    known = [_of(side, agreeing, asked) for side in sides]
+    return _joined(known[0], known[1], agreeing.with_columns(offset=pl.lit(0, pl.Int64))), agreeing
+
+
+def _by_order(sends: pl.DataFrame, receives: pl.DataFrame, channels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The messages of the other `channels`, paired by their order, and the window offset of each channel."""
+    sides = [_placed(side.join(channels.select("channel"), on="channel", how="semi")) for side in (sends, receives)]
+    offsets = _search(*_relative(sides[0], sides[1]), channels)
+    return _joined(sides[0], sides[1], offsets), offsets
+
+
+def _of(side: pl.DataFrame, some: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:
+    """The operations of a side in `some` of the `channels`."""
+    return side if len(some) == len(channels) else side.join(some.select("channel"), on="channel", how="semi")
 
 
 def _sides(p2p: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The sending and the receiving sides: an operation that does both is one of each.
+    """The sending and the receiving sides: an operation that does both is one of each. `group` is a number.
 
     Where the source does not know the peer, the other rank of a group of two is it. A group has more members than were
     read if some of its transfers have a direction but no peer among them.
     """
-    rows = p2p.filter(pl.col("start_ns").is_not_null() & pl.col("end_ns").is_not_null())
-    outside = pl.col("peer").is_null() & pl.col("direction").is_not_null()
-    two = (pl.col("rank").n_unique().over("group") == 2) & ~outside.any().over("group")
-    two = pl.col("group").is_not_null() & two
-    other = pl.col("rank").min().over("group") + pl.col("rank").max().over("group") - pl.col("rank")
-    rows = rows.with_columns(
-        peer=pl.coalesce("peer", pl.when(two).then(other)), group=pl.col("group").fill_null("")
-    ).filter(pl.col("peer").is_not_null() & (pl.col("peer") != pl.col("rank")))
+    rows = p2p.select(
+        "rank", "role", "peer", "group", "direction", "microbatch", "chunk", "start_ns", "end_ns", "bytes", "sequence"
+    ).filter(pl.col("start_ns").is_not_null() & pl.col("end_ns").is_not_null())
+    if rows["peer"].has_nulls():
+        outside = pl.col("peer").is_null() & pl.col("direction").is_not_null()
+        two = (pl.col("rank").n_unique().over("group") == 2) & ~outside.any().over("group")
+        two = pl.col("group").is_not_null() & two
+        other = pl.col("rank").min().over("group") + pl.col("rank").max().over("group") - pl.col("rank")
+        rows = rows.with_columns(peer=pl.coalesce("peer", pl.when(two).then(other)))
+    names = rows["group"].unique().drop_nulls().sort()
+    numbers = pl.int_range(1, len(names) + 1, eager=True)
+    group = pl.col("group").replace_strict(names, numbers, default=0) if len(names) else pl.lit(0, pl.Int64)
+    rows = rows.with_columns(group=group).filter(pl.col("peer") != pl.col("rank"))
     sends = rows.filter(pl.col("role") != "recv").rename({"rank": "src_rank", "peer": "dst_rank"})
     receives = rows.filter(pl.col("role") != "send").rename({"rank": "dst_rank", "peer": "src_rank"})
     return sends.drop("role"), receives.drop("role")
 
 
-def _channels(sends: pl.DataFrame, receives: pl.DataFrame) -> pl.DataFrame:
-    """A row per channel that has both sides: how many operations, and whether their sequence numbers are unique.
+def _in_channels(sends: pl.DataFrame, receives: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """The operations of both sides with the number of their `channel`, those of channels that have both sides; and a
+    row per channel: `n` and `n_recv` operations, and whether their sequence numbers are unique.
 
-    `one_direction` is the direction where every operation between the two ranks has one, else "".
+    Between two ranks each direction is a channel where every operation has a direction, else both are one.
     """
-    known = [side.group_by(ENDS).agg(known=pl.col("direction").is_not_null().all()) for side in (sends, receives)]
-    both = known[0].join(known[1], on=ENDS, suffix="_recv").select(*ENDS, known=pl.col("known") & pl.col("known_recv"))
-    sides = []
-    for side in (sends, receives):
-        unique = pl.col("sequence").is_not_null().all() & (pl.col("sequence").n_unique() == pl.len())
-        sides.append(_by_direction(side, both).group_by(*CHANNEL, "known").agg(n=pl.len(), numbered=unique))
-    return (
-        sides[0]
-        .join(sides[1], on=[*CHANNEL, "known"], suffix="_recv")
-        .select(*CHANNEL, "known", "n", "n_recv", numbered=pl.col("numbered") & pl.col("numbered_recv"))
-        .sort(CHANNEL)
-        .with_row_index("channel")
-    )
+    links = [side.group_by(ENDS).agg(known=pl.col("direction").is_not_null().all()) for side in (sends, receives)]
+    both = links[0].join(links[1], on=ENDS, suffix="_recv").sort(ENDS).with_row_index("link")
+    both = both.select(*ENDS, "known", "known_recv", link=pl.col("link").cast(pl.Int64))
+    way = pl.when(pl.col("known") & pl.col("known_recv")).then((pl.col("direction") == "F").cast(pl.Int64) + 1)
+    number = (pl.col("link") * 3 + way.otherwise(0)).alias("channel")
+    sides = [
+        side.join(both, on=ENDS).with_columns(number).drop(both.columns[3:], "group") for side in (sends, receives)
+    ]
+    unique = pl.col("sequence").is_not_null().all() & (pl.col("sequence").n_unique() == pl.len())
+    of_side = [side.group_by("channel").agg(n=pl.len(), numbered=unique) for side in sides]
+    channels = (
+        of_side[0].join(of_side[1], on="channel", suffix="_recv").with_columns(link=pl.col("channel") // 3)
+        .join(both, on="link").sort("channel")
+        .select("channel", *ENDS, "n", "n_recv", numbered=pl.col("numbered") & pl.col("numbered_recv"))
+    )  # fmt: skip
+    met = [side.join(channels.select("channel"), on="channel", how="semi") for side in sides]
+    return met[0], met[1], channels
 
 
-def _by_direction(side: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
-    direction = pl.when("known").then("direction").otherwise(pl.lit(""))
-    return side.join(known, on=ENDS).with_columns(one_direction=direction)
-
-
-def _placed(side: pl.DataFrame, channels: pl.DataFrame, rank: str) -> pl.DataFrame:
-    """One side's operations with their channel and their position `at` in it, in the order of the rank's clock."""
-    rows = _by_direction(side, channels.select(*ENDS, "known").unique()).join(
-        channels.select("channel", *CHANNEL), on=CHANNEL
-    )
-    place = pl.int_range(pl.len(), dtype=pl.Int64).over("channel", order_by=["start_ns", "end_ns", "sequence"])
-    columns = ["channel", rank, "direction", "microbatch", "chunk", "start_ns", "end_ns", "bytes", "sequence"]
-    return rows.select(*columns, at=place)
+def _placed(side: pl.DataFrame) -> pl.DataFrame:
+    """One side's operations with their position `at` in their channel, in the order of the rank's clock."""
+    ordered = side.sort("channel", "start_ns", "end_ns", "sequence")
+    return ordered.with_columns(at=pl.int_range(pl.len(), dtype=pl.Int64).over("channel"))
 
 
 def _relative(sends: pl.DataFrame, receives: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -114,7 +132,8 @@ def _relative(sends: pl.DataFrame, receives: pl.DataFrame) -> tuple[pl.DataFrame
     sides = []
     for side, rank in ((sends, "src_rank"), (receives, "dst_rank")):
         based = side.join(base.rename({"rank": rank}), on=rank)
-        sides.append(based.select("channel", "at", "microbatch", "chunk", end=pl.col("end_ns") - pl.col("first")))
+        relative = based.select("channel", "at", "microbatch", "chunk", end=pl.col("end_ns") - pl.col("first"))
+        sides.append(relative.sort("channel", "at"))
     return sides[0], sides[1]
 
 
