@@ -168,6 +168,30 @@ def record(folder: Path, blocks: list[Block], hosts: int, clock_errors_ns: tuple
     return sides
 
 
+def write_planted(folder: Path, timing: Timing, *, stages: int = 8, microbatches: int = 8, steps: int = 3,
+                  hosts: int = 4) -> None:  # fmt: skip
+    """A 1F1B run with the causes of lost time that are planted in `timing`: an export per host. A rank posts a receive
+    when it is free, so that the NCCL kernels of a transfer last as long as it takes."""
+    chance, timing = random.Random(1), replace(timing, blocking_receives=True)
+    orders = [one_f_one_b(stage, stages, microbatches) for stage in range(stages)]
+    run = simulate(orders, timing, range(steps), chance)
+    exports = [Export(host=f"node{host}") for host in range(hosts)]
+    ranks = [Rank(exports[rank * hosts // stages], rank, 0) for rank in range(stages)]
+    for rank in ranks:
+        mine = [b for b in run.blocks if b.rank == rank.rank]
+        for block in mine:
+            rank.block(block, chance)
+        rank.steps(mine)
+    made = {(b.rank, b.step, b.kind, b.microbatch): b for b in run.blocks}
+    for t in run.transfers:
+        sent, received = (made[rank, t.step, t.kind, t.microbatch] for rank in (t.sender, t.receiver))
+        ranks[t.receiver].transfer("RECV", received, t.posted_ns + 6 * US, t.posted_ns + 12 * US, t.done_ns, 20)
+        ranks[t.sender].transfer("SEND", sent, t.sent_ns - 6 * US, t.sent_ns + 3 * US, t.done_ns, 21)
+    folder.mkdir(parents=True, exist_ok=True)
+    for export in exports:
+        export.write(folder / f"{export.host}.sqlite")
+
+
 def fill(ranks: Sequence[Rank], blocks: list[Block], chance: random.Random) -> list[tuple[int, str, str, int, int]]:
     """Puts the blocks and their transfers into the exports of the ranks. Returns the transfers as `record` does."""
     at = {(b.rank, b.step, b.kind, b.microbatch): b for b in blocks}

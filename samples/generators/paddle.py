@@ -12,8 +12,8 @@ from __future__ import annotations
 import csv
 import json
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from samples.generators.pipeline import MS, US, Block, Order, Timing, one_f_one_b, simulate
@@ -36,7 +36,8 @@ class Job:
 
     `orders`: the operations of each stage, 1F1B where None; `split`: backwards are input gradients (backward_b). There
     are `tensor` ranks for each place in a pipeline and `data` replicas of it; ranks are numbered tp fastest, then pp,
-    then dp. `communication`: Paddle 3's jobs without a computation, at time 0. `announced`: each step is announced.
+    then dp. `slow`: stage and replica → how many times as long the blocks take there. `communication`: Paddle 3's jobs
+    without a computation, at time 0. `announced`: each step is announced.
     """
 
     stages: int = 4
@@ -48,6 +49,7 @@ class Job:
     split: bool = False
     tensor: int = 1
     data: int = 1
+    slow: Mapping[tuple[int, int], float] = field(default_factory=dict)
     machines: int = 1
     clock_errors_us: tuple[int, ...] = (0,)
     communication: bool = False
@@ -75,7 +77,8 @@ class Job:
         chance = random.Random(self.seed)
         found = []
         for replica in range(self.data):
-            run = simulate(orders, TIMING, self.steps, chance, chunks=self.chunks, vee=self.vee)
+            timing = replace(TIMING, slow={stage: times for (stage, n), times in self.slow.items() if n == replica})
+            run = simulate(orders, timing, self.steps, chance, chunks=self.chunks, vee=self.vee)
             for tensor in range(self.tensor):
                 first = replica * self.stages * self.tensor + tensor
                 found += [replace(b, rank=first + b.rank * self.tensor) for b in run.blocks]

@@ -88,6 +88,9 @@ class Timing:
     `hop` lies between the end of a block and the start of the one that needs its output, `lead` between two blocks of
     a rank, `gap` between two steps, `reduce` between the last block of a step and its optimizers. With
     `blocking_receives` a transfer begins only when its receiver is free.
+
+    Causes of lost time may be planted: `slow` (rank → how many times as long its blocks take), `late` (rank → how long
+    after it could each of its blocks starts) and `slow_links` (sender and receiver → what is added to `hop`).
     """
 
     lengths: Mapping[str, int]
@@ -100,6 +103,9 @@ class Timing:
     length_jitter: range = range(1)
     optimizer_jitter: range = range(1)
     blocking_receives: bool = False
+    slow: Mapping[int, float] = field(default_factory=dict)
+    late: Mapping[int, int] = field(default_factory=dict)
+    slow_links: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
 
 @dataclass
@@ -206,8 +212,9 @@ class _Run:
             source = source_of(half, rank, self.stages, self.chunks, self.vee)
             if source is not None:
                 start = max(start, self.arrival(step, rank, half, source))
-        start += _drawn(self.timing.start_jitter, self.chance)
-        end = start + self.timing.lengths[operation.kind] + _drawn(self.timing.length_jitter, self.chance)
+        start += _drawn(self.timing.start_jitter, self.chance) + self.timing.late.get(rank, 0)
+        length = self.timing.lengths[operation.kind] + _drawn(self.timing.length_jitter, self.chance)
+        end = start + round(length * self.timing.slow.get(rank, 1))
         for half in operation.halves():
             self.ends[rank, half] = end
         self.free[rank] = end
@@ -219,7 +226,8 @@ class _Run:
         sent, free = self.ends[source], self.free[rank]
         if source[0] == rank:
             return sent + self.timing.lead
-        arrived = (max(free, sent) if self.timing.blocking_receives else sent) + self.timing.hop
+        hop = self.timing.hop + self.timing.slow_links.get((source[0], rank), 0)
+        arrived = (max(free, sent) if self.timing.blocking_receives else sent) + hop
         transfer = Transfer(step, half.kind, half.microbatch, source[0], rank, sent, free, arrived, half.chunk)
         self.found.transfers.append(transfer)
         return arrived + (self.timing.lead if self.timing.blocking_receives else 0)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.schedules.test_schedule import planned
 from tests.support.profiles import concluded
 from trace_export.analysis.bubbles import CAUSES, Bubbles
-from trace_export.model import RANKS, SPANS, Declared, Profile, conform
+from trace_export.model import MESSAGES, RANKS, SPANS, Declared, Profile, conform
 from trace_export.schedules.schedule import schedule
 from trace_export.schedules.simulate import Costs, as_profile, durations, simulate, start_and_end
 
@@ -80,6 +80,21 @@ def test_transfer_under_way_when_the_rank_falls_idle() -> None:
     ]  # fmt: skip
     ranks = Bubbles(profile_of(blocks)).ranks.filter(pl.col("rank") == 1)
     assert ranks.select("forward_ns", "transfer_ns", "late_ns").row(0) == (8 + 10, 4 + 4 + 2, 2)
+
+
+def test_a_recorded_receive_says_when_the_data_are_here() -> None:
+    """F1 was made 10 before the rank fell idle. Its receive runs from 23 to 37 of the idle time from 20 to 40. That of
+    F0 lies before the idle time, and says nothing."""
+    blocks = [(0, "F", 0, 0, 4), (0, "F", 1, 4, 10), (1, "F", 0, 10, 20), (1, "F", 1, 40, 50)]
+    made = profile_of(blocks)
+    receives = {"microbatch": [0, 1], "recv_start_ns": [4, 23], "recv_end_ns": [9, 37]}
+    messages = pl.DataFrame(receives).with_columns(src_rank=0, dst_rank=1, direction=pl.lit("F"))
+    bubbles = Bubbles(replace(made, messages=conform(messages, MESSAGES)))
+    of_rank = pl.col("rank") == 1
+    assert bubbles.ranks.filter(of_rank).select("transfer_ns", "late_ns", "forward_ns").row(0) == (14, 6, 0)
+    rows = bubbles.slices.filter(of_rank).select("start_ns", "end_ns", "name").rows()
+    between = [(20, 23, "late start"), (23, 37, "exposed transfer"), (37, 40, "late start")]
+    assert rows == [(0, 10, "warm-up"), *between]
 
 
 def test_missing_upstream_is_unknown() -> None:

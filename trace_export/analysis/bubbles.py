@@ -119,14 +119,16 @@ class Bubbles:
         """
         windows, gaps = self._windows, self._gaps
         ends = pl.col("idle_ns") + pl.col("forward_ns") + pl.col("backward_ns")
+        moving = pl.coalesce("moving_ns", ends)
         parts = [
             _slice(windows, "warm_up", "step_start_ns", "first_ns"),
             *(
                 _slice(gaps.filter(pl.col("direction") == way), cause, "idle_ns", ends, waits_for=pl.col("producer"))
                 for way, cause in (("F", "forward"), ("B", "backward"))
             ),
-            _slice(gaps, "transfer", ends, ends + pl.col("transfer_ns"), waits_for=pl.col("producer")),
-            _slice(gaps.filter(pl.col("late_ns") > 0), "late", ends + pl.col("transfer_ns"), "start_ns"),
+            _slice(gaps, "transfer", moving, moving + pl.col("transfer_ns"), waits_for=pl.col("producer")),
+            _slice(gaps.filter(pl.col("late_ns") > 0), "late", ends, moving),
+            _slice(gaps.filter(pl.col("late_ns") > 0), "late", moving + pl.col("transfer_ns"), "start_ns"),
             _slice(gaps.filter(pl.col("unknown_ns") > 0), "unknown", "idle_ns", "start_ns"),
             *_tail_slices(self.profile.spans, windows),
         ]
@@ -193,15 +195,16 @@ def _gaps(work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _split(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
-    """`gaps` with forward_ns, backward_ns, transfer_ns, late_ns, unknown_ns, whose sum is the gap, and the producer's
-    rank."""
+    """`gaps` with forward_ns, backward_ns, transfer_ns, late_ns, unknown_ns, whose sum is the gap, the producer's rank,
+    and moving_ns, when the transfer begins, where that is recorded."""
     gaps = gaps.hstack(_producers(profile)[gaps["row"]])
     idle, start, made = pl.col("idle_ns"), pl.col("start_ns"), pl.col("made_ns")
     known = made.is_not_null()
     gaps = pl.concat([gaps.filter(known).with_columns(lacks=False), _lacks(gaps.filter(~known), profile)])
     unknown = pl.when("lacks").then(start - idle).otherwise(0)
     waiting = pl.when(known).then((pl.min_horizontal(start, made) - idle).clip(0)).otherwise(0)
-    # Data that were on their way before the rank fell idle are here when a transfer on this link usually ends.
+    # Data that were made before the rank fell idle are here when their receive ends; where that is not recorded, when
+    # a transfer on this link usually ends.
     usual = (
         pl.when((made > idle) & (made <= start))
         .then(start - made)
@@ -211,15 +214,40 @@ def _split(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
         .cast(pl.Int64)
     )
     here = pl.when(made > idle).then(start).otherwise(made + usual.fill_null(0))
-    transfer = (
-        pl.when(known).then((pl.min_horizontal(start, here) - pl.max_horizontal(idle, made)).clip(0)).otherwise(0)
-    )
+    estimated = pl.min_horizontal(start, here) - pl.max_horizontal(idle, made)
+    gaps = _with_receives(gaps, profile.messages)
+    recorded = pl.min_horizontal(start, "recv_end_ns") - pl.max_horizontal(idle, "recv_start_ns")
+    is_recorded = pl.col("recv_end_ns").is_not_null() & (made <= idle) & (recorded > 0)
+    transfer = pl.when(is_recorded).then(recorded).when(known).then(estimated.clip(0)).otherwise(0)
     return gaps.with_columns(
         unknown_ns=unknown,
         forward_ns=pl.when(pl.col("direction") == "F").then(waiting).otherwise(0),
         backward_ns=pl.when(pl.col("direction") == "B").then(waiting).otherwise(0),
         transfer_ns=transfer,
+        moving_ns=pl.when(is_recorded).then(pl.max_horizontal(idle, "recv_start_ns")),
     ).with_columns(late_ns=start - idle - pl.sum_horizontal("unknown_ns", "forward_ns", "backward_ns", "transfer_ns"))
+
+
+def _with_receives(gaps: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
+    """`gaps` with recv_start_ns and recv_end_ns of the last receive, begun before the gap ends, of such data as the
+    block needs; null where there is none."""
+    receives = messages.select(
+        "direction", "microbatch", "chunk", "recv_start_ns", "recv_end_ns",
+        rank="dst_rank", producer="src_rank",
+    )  # fmt: skip
+    of = ["rank", "producer", "direction", "microbatch", "chunk"]
+    numbers = {name: pl.col(name).fill_null(0) for name in ("microbatch", "chunk")}
+    chunk = pl.when(pl.col("direction") == "B").then(pl.coalesce("chunk_b", "chunk")).otherwise("chunk")
+    found = (
+        gaps.select("row", *of[:-1], "start_ns", chunk=chunk)
+        .with_columns(**numbers)
+        .sort("start_ns")
+        .join_asof(
+            receives.with_columns(**numbers).sort("recv_start_ns"),
+            left_on="start_ns", right_on="recv_start_ns", by=of, check_sortedness=False,
+        )
+    )  # fmt: skip
+    return gaps.join(found.select("row", "recv_start_ns", "recv_end_ns"), on="row", how="left", maintain_order="left")
 
 
 def _producers(profile: Profile) -> pl.DataFrame:

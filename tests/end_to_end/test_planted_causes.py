@@ -1,0 +1,59 @@
+"""A cause of lost time, planted in profiles that the generators write, is the first sentence of `report`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import trace_export
+from samples.generators import nsys, paddle
+from samples.generators.pipeline import MS
+
+CAUSES = {
+    "slow-stage": (replace(nsys.TIMING, slow={5: 1.4}), "Stage 5 is slow (rank 5, node2)"),
+    "slow-link": (
+        replace(nsys.TIMING, slow_links={(3, 4): 6 * MS, (4, 3): 6 * MS}),
+        "The link from rank 3, node1 to rank 4, node2 is slow",
+    ),
+    "late-host": (replace(nsys.TIMING, late={4: 3 * MS, 5: 3 * MS}), "Host node2 (ranks 4-5) starts its blocks late"),
+    "long-optimizer": (
+        replace(nsys.TIMING, lengths={**nsys.TIMING.lengths, "OPT": 40 * MS}),
+        "The optimizer is long: it takes 40 ms",
+    ),
+}
+
+
+def first(folder: Path) -> tuple[str, str]:
+    sentence = trace_export.report(folder, jobs=1).report.verdict[0]
+    return sentence.code, sentence.text
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_in_exports_of_nsight_systems(cause: str, tmp_path: Path) -> None:
+    timing, words = CAUSES[cause]
+    nsys.write_planted(tmp_path, timing)
+    code, text = first(tmp_path)
+    assert (code, text[: len(words)]) == (cause, words)
+
+
+def test_none_in_a_sound_run(tmp_path: Path) -> None:
+    nsys.write_planted(tmp_path, nsys.TIMING)
+    verdict = trace_export.report(tmp_path, jobs=1).report.verdict
+    assert [sentence.code for sentence in verdict] == ["step", "schedule", "nothing-stands-out", "certainty"]
+
+
+def test_a_slow_rank_in_logs_of_paddle(tmp_path: Path) -> None:
+    paddle.write_logs(tmp_path, paddle.Job(data=3, machines=3, clock_errors_us=(0, 0, 0), slow={(2, 1): 1.3}))
+    code, text = first(tmp_path)
+    assert (code, text.startswith("Rank 6 is slow (stage 2, machine1)")) == ("slow-rank", True)
+
+
+def test_missing_ranks_in_exports_of_nsight_systems(tmp_path: Path) -> None:
+    """Stages 2 and 3 lie in the export that is not there."""
+    nsys.write_planted(tmp_path, nsys.TIMING)
+    (tmp_path / "node1.sqlite").unlink()
+    code, text = first(tmp_path)
+    assert code == "missing-ranks"
+    assert text.startswith("No rank of stages 2-3 of 8 has a profile here")
