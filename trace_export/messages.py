@@ -335,6 +335,11 @@ NOTES: dict[str, Explanation] = {
         "Two sources of information name different stages for one rank. The one with precedence is used.",
         "Check `--pp`, `--tp`, `--dp` and `--cp`.",
     ),
+    "stages-deeper": Explanation(
+        "Sends and receives show that the pipeline has more stages than were read, and nothing says how many. The "
+        "order of the blocks is compared with no schedule; waits for the stages that are missing are of unknown cause.",
+        "Give `--pp`, or the profiles of all stages.",
+    ),
     "stages-default-order": Explanation(
         "Stages follow from parallel sizes and the default order of ranks.",
         "Give `--pp`, `--tp` and `--dp` if they are wrong.",

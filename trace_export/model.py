@@ -149,7 +149,7 @@ class Declared:
     first step that the profiler announced and the one after the last; it records them whole. `every_operation`: `p2p`
     and `collectives` hold every operation of a step besides its blocks, by the names of `schedules.operation_types`,
     and their times were 32-bit seconds, in each step from a zero of its own: `step_zeros` has pairs of a step and where
-    its zero lies in ns.
+    its zero lies in ns. `deeper`: the pipeline goes on behind the last stage that was read, nobody says how far.
     """
 
     schedule: str | None = None
@@ -167,6 +167,7 @@ class Declared:
     steps: tuple[int, int] | None = None
     every_operation: bool | None = None
     step_zeros: tuple[tuple[int, int], ...] | None = None
+    deeper: bool | None = None
 
     def or_else(self, other: Declared) -> Declared:
         """Each fact from `self`, or where it has none, from `other`."""

@@ -225,6 +225,18 @@ def test_a_long_pause_between_steps_comes_first(recorded: bool) -> None:
     assert text.startswith(f"Between the steps no stage works for {150 if recorded else 190} ms (")
 
 
+def test_of_a_part_of_the_stages_no_pause_is_claimed() -> None:
+    """The stages that are missing may work between the last block of one step here and the first of the next."""
+    last = one().filter(pl.col("rank") == STAGES - 1)
+    made = run([one()])
+    part = replace(
+        made, ranks=made.ranks.filter(pl.col("rank") == STAGES - 1), spans=made.spans.join(last, on="rank", how="semi"),
+        notes=(),
+    )  # fmt: skip
+    result = report(check(concluded(part), one_clock=True, all_ranks=False))
+    assert "long-pause" not in [each.code for each in result.verdict]
+
+
 def test_missing_ranks_come_first_and_then_the_cause() -> None:
     s = schedule("1f1b", STAGES, MICROBATCHES)
     whole = run([one(np.where(stage_of(s) == 3, 1.5, 1.0) * even(s))] * 2)

@@ -57,3 +57,20 @@ def test_missing_ranks_in_exports_of_nsight_systems(tmp_path: Path) -> None:
     code, text = first(tmp_path)
     assert code == "missing-ranks"
     assert text.startswith("No rank of stages 2-3 of 8 has a profile here")
+
+
+@pytest.mark.parametrize(("ranks", "deeper"), [("0", True), ("0-3", True), ("3", True), ("4-7", False), ("all", False)])
+def test_some_ranks_of_a_pipeline_are_not_taken_for_all(ranks: str, deeper: bool, tmp_path: Path) -> None:
+    """The first of eight stages send activations to others, which the exports do not name."""
+    nsys.write_planted(tmp_path, nsys.TIMING)
+    done = trace_export.report(tmp_path, ranks=ranks, jobs=1)
+    warned = {note.code for note in done.run.notes if note.level == "warning"}
+    assert ("stages-deeper" in warned) is deeper
+    schedule = next(each for each in done.report.verdict if each.code.startswith("schedule"))
+    assert (schedule.code == "schedule-unknown") is deeper
+    assert ("give --pp" in schedule.text) is deeper
+    found = trace_export.inspect(tmp_path, ranks=ranks, jobs=1)
+    assert ("part of a pipeline of unknown depth" in found.verdict) is deeper
+    if deeper:
+        given = trace_export.report(tmp_path, ranks=ranks, pp=8, jobs=1)
+        assert "8 stages" in next(each for each in given.report.verdict if each.code == "schedule").text

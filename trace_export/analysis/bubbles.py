@@ -277,6 +277,7 @@ def _lacks(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
         frame[c].drop_nulls().to_numpy() for frame, c in ((profile.ranks, "stage"), (profile.spans, "chunk"))
     )
     count = max(int(stages.max()) + 1 if len(stages) else 1, profile.declared.pp or 1)  # the last may not be read
+    count += bool(profile.declared.deeper)
     last = count * (int(chunks.max()) + 1 if len(chunks) and placement != "both" else 1) - 1
     stage = pl.col("stage").fill_null(0)
     at = virtual_stage(placement, count, pl.col("chunk").fill_null(0), stage)

@@ -12,6 +12,7 @@ from trace_export.analysis import stragglers
 from trace_export.analysis.theory import Theory
 from trace_export.analysis.whole_steps import counted
 from trace_export.model import RANK_STEP_KEY, STEP_KEY, Profile
+from trace_export.pipeline.completeness import absent
 from trace_export.selection import Numbers
 
 WORTH = 0.02
@@ -211,7 +212,9 @@ def _optimizers(evidence: Evidence) -> pl.DataFrame:
 
 def long_pause(evidence: Evidence) -> Iterator[Finding]:
     """What lies between the pipeline of a step and that of the next, without the optimizer where that was recorded, if
-    it takes more than `LONG_OPTIMIZER` of the step."""
+    it takes more than `LONG_OPTIMIZER` of the step. Not where a stage is missing, which may work meanwhile."""
+    if evidence.profile.declared.deeper or absent(evidence.profile).stages.ranges:
+        return
     steps = counted(evidence.steps)
     pipeline = middle(steps["pipeline_ns"])
     if middle(steps["step_ns"]) is None or pipeline is None:

@@ -150,6 +150,12 @@ def _step(evidence: Evidence) -> Sentence:
 
 def _schedule(evidence: Evidence) -> Iterator[Sentence]:
     found, levels = evidence.theory.recognition, evidence.theory.levels
+    if evidence.profile.declared.deeper:
+        text = (
+            "How many stages the pipeline has is not known (give --pp), so what the schedule itself costs is not known."
+        )
+        yield Sentence("schedule-unknown", {"distance": None}, text)
+        return
     if found.plan is None or levels.is_empty():
         known = found.plan is not None and found.named is None
         closest = f" (closest: {TITLES[found.plan.name]}, {found.distance:.1%} of the blocks differ)" if known else ""  # type: ignore[union-attr]

@@ -156,8 +156,10 @@ def recognise(profile: Profile) -> Recognition:
     """The schedule of the profile's fullest step.
 
     Blocks need kind and chunk (null: 0); where the micro-batch is null, the order of occurrence stands for it. Needs
-    ranks.stage. A run without a backward (evaluation) has no schedule.
+    ranks.stage. A run without a backward (evaluation) has no schedule, and an unknown number of stages no order.
     """
+    if profile.declared.deeper:
+        return Recognition()
     step = without_pieces(sequences(profile, _fullest(profile.spans)))
     kinds = dict(step.group_by("kind").len().iter_rows())
     if "B" not in kinds or "F" not in kinds:

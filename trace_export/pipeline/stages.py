@@ -49,6 +49,9 @@ def resolve(profile: Profile, user: Declared) -> Profile:
     placed = number_replicas(conform(merged.rename({"origin": "stage_origin"}), RANKS))
     declared = user.or_else(profile.declared).or_else(Declared(pp=None if inferred is None else inferred.depth))
     notes += [*guessed, *_absent_stages(placed, declared, user.pp)]
+    if (user.pp or profile.declared.pp) is None and _goes_on(placed, profile):
+        declared = replace(declared, pp=None, deeper=True)
+        notes.append(_deeper_note(_above(placed["stage"])))
     return replace(profile, ranks=placed, declared=declared).with_notes(notes)
 
 
@@ -162,6 +165,25 @@ def _origins(places: pl.DataFrame, inferred: stages_from_work.Inference | None) 
 
 def _ranks(count: int) -> str:
     return "1 rank" if count == 1 else f"{count} ranks"
+
+
+def _goes_on(ranks: pl.DataFrame, profile: Profile) -> bool:
+    """Whether the last stage passes activations on, or is passed gradients, although the first one is passed no
+    activations, as it is where a model goes round the ranks in several chunks; or a single stage exchanges any data."""
+    sides = profile.p2p.drop_nulls("direction").join(ranks.select("rank", "stage"), on="rank")
+    sides = sides.filter(~pl.col("peer").is_in(ranks["rank"].implode()).fill_null(False))
+    onward = ((pl.col("role") == "send") & (pl.col("direction") == "F")) | (
+        (pl.col("role") == "recv") & (pl.col("direction") == "B")
+    )
+    last, single = _above(ranks["stage"]) - 1, ranks["stage"].n_unique() == 1
+    before = sides.filter(pl.col("stage") == 0, ~onward, pl.col("role") != "both")
+    return bool(sides.select((onward & (pl.col("stage") == last)).any()).item()) and (single or before.is_empty())
+
+
+def _deeper_note(stages: int) -> Note:
+    known = "the one stage that was read" if stages == 1 else f"the last of the {stages} stages that were read"
+    text = f"{known} exchanges data with a later one, and nothing says how many there are; give --pp"
+    return Note("stages-deeper", "warning", text)
 
 
 def _absent_stages(ranks: pl.DataFrame, declared: Declared, by_user: int | None) -> list[Note]:

@@ -154,6 +154,7 @@ def _facts(profile: Profile, size: int, *, all_ranks: bool) -> dict[str, Any]:
     return {
         "schedule": found.named.name if found.named else None,
         "certainty": found.certainty,
+        "deeper": bool(profile.declared.deeper),
         "ranks": drawn.height,
         "stages": drawn["stage"].n_unique(),
         "missing_ranks": str(lacks.ranks) if all_ranks else "",
@@ -187,6 +188,8 @@ def _verdict(facts: dict[str, Any], sources: int, failed: int) -> str:
 def _what(facts: dict[str, Any]) -> Iterator[str]:
     likely = "probably " if facts["certainty"] == "likely" else ""
     order = f"{likely}{TITLES[facts['schedule']]}" if facts["schedule"] else "an order of no known schedule"
+    if facts["deeper"]:
+        order = "part of a pipeline of unknown depth (give --pp)"
     steps = _counted(facts["steps"], "step")
     if facts["beginnings"]:
         steps = f"at least {steps}" if facts["about_steps"] is None else f"about {facts['about_steps']:,} steps"
