@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 from playwright.sync_api import Browser, Page
 
+import trace_export
 from tests.support.browser import browser, opened, pixels
 from tests.writers.pictures.test_picture import MS, run_of
 from trace_export.analysis.bubbles import Bubbles
@@ -241,3 +242,21 @@ def test_nothing_is_asked_of_a_server(path: Path) -> None:
     text = path.read_text()
     assert "default-src 'none'" in text
     assert not re.search(r"(?:src|href|url)\s*[=(]\s*[\"']?(?!data:|#)\w+:", text)
+
+
+@pytest.mark.parametrize("width", [380, 1600])
+@pytest.mark.parametrize(("scheme", "paper"), [("light", "#ffffff"), ("dark", "#0d1117")])
+def test_a_report_fits_a_phone_and_a_desk(
+    width: int, scheme: str, paper: str, samples: Path, tmp_path: Path, browser: Browser
+) -> None:
+    """No line is cut and the page never moves sideways: what is wider, as a table, does so inside its own box."""
+    page_path = trace_export.load(samples / "nsys" / "two_hosts").align().write_report(tmp_path)
+    with opened(browser, page_path, viewport={"width": width, "height": 900}, color_scheme=scheme) as page:
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+        box = page.locator("#chart").bounding_box()
+        assert box
+        assert 0.85 * width < box["width"] <= width
+        outside = """() => [...document.querySelectorAll('h1, h2, p, li, select, button, .bar span')]
+            .filter((one) => one.getBoundingClientRect().right > innerWidth + 1).map((one) => one.outerHTML)"""
+        assert page.evaluate(outside) == []
+        assert pixels(page, page.screenshot(), [(4, 4)]) == [paper]
