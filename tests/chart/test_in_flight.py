@@ -77,6 +77,14 @@ def test_a_step_that_was_recorded_in_part(tmp_path: Path) -> None:
     assert samples(table(rows, tmp_path)) == [(0, 1), (40, 0)]
 
 
+def test_a_window_that_cuts_a_step(tmp_path: Path) -> None:
+    """As many forwards as backwards, but not of the same micro-batches: 0 and 1 were in flight before, 5 stays so."""
+    rows = [(0, "B", 0, 0, 10), (0, "F", 5, 15, 25), (0, "B", 1, 25, 45), (0, "F", 6, 45, 55)]
+    assert samples(table(rows, tmp_path)) == [(0, 2), (10, 1), (15, 2), (55, 0)]
+    only_back = [(0, "B", 0, 0, 10), (0, "B", 1, 10, 20)]
+    assert samples(table(only_back, tmp_path)) == [(0, 2), (10, 1), (20, 0)]
+
+
 def test_blocks_without_a_backward_hold_nothing(tmp_path: Path) -> None:
     assert samples(table([(0, "F", 0, 0, 10), (0, "F", 1, 10, 20)], tmp_path)) == []
 

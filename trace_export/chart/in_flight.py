@@ -8,7 +8,7 @@ from __future__ import annotations
 import polars as pl
 
 from trace_export.chart.builder import Builder
-from trace_export.model import STEP_KEY, Placement
+from trace_export.model import STEP_KEY, WORK_KINDS, Placement
 
 RANK_STEP = ["rank", *STEP_KEY]
 KEY = [*RANK_STEP, "microbatch", "chunk"]
@@ -17,11 +17,14 @@ TEXT = (
     " from the start of a forward to the end of its backward, or of its weight gradient where that is a block of its"
     " own. Not a measurement of memory"
 )
+CHANGES = {"rank": pl.Int32, "ts_ns": pl.Int64, "change": pl.Int32}
+OPENS, BACKS = pl.col("kind").is_in(["F", "FB"]), pl.col("kind").is_in(["B", "FB"])
+WEIGHTS = pl.col("kind") == "W"
 
 
 def add_in_flight(builder: Builder, blocks: pl.DataFrame, placement: Placement, order: int) -> None:
     """A group with a counter for each rank of `blocks`, which are of one rank per stage. None for a rank whose blocks
-    have no micro-batch or no backward."""
+    have no backward."""
     held = in_flight(blocks, placement)
     if held.is_empty():
         return
@@ -36,36 +39,67 @@ def add_in_flight(builder: Builder, blocks: pl.DataFrame, placement: Placement, 
 def in_flight(blocks: pl.DataFrame, placement: Placement) -> pl.DataFrame:
     """stage, rank, ts_ns, value: the micro-batches in flight from each moment on at which they change.
 
-    A step that was recorded in part holds the others from its first block or to its last one.
+    In a step whose forwards and backwards are of the same micro-batches they are counted. Otherwise it was recorded in
+    part: those of the same micro-batch are matched, and the others hold from its first block or to its last one.
     """
-    times = _held(blocks)
-    share = pl.lit(1.0) if placement == "both" else 1 / pl.col("chunk").n_unique().over("rank")
-    times = times.with_columns(share=share)
-    ends = [
-        times.select("stage", "rank", ts_ns=column, change=sign * pl.col("share"))
-        for column, sign in (("start_ns", 1), ("end_ns", -1))
+    work = blocks.filter(pl.col("stage").is_not_null(), pl.col("kind").is_in(WORK_KINDS))
+    changes = [
+        frame.select("rank", ts_ns=column, change=pl.lit(sign, pl.Int32))
+        for frees, steps in _by_what_frees(work)
+        for frame, column, sign in _ends(steps, frees)
     ]
-    moment = ["stage", "rank", "ts_ns"]
-    changes = pl.concat(ends).group_by(moment).agg(pl.col("change").sum()).sort(moment)
-    samples = changes.select(*moment, value=pl.col("change").cum_sum().over("rank").round(6))
-    return samples.filter(pl.col("value") != pl.col("value").shift(1).over("rank").fill_null(-1.0))
+    ordered = pl.concat(changes).sort("rank", "ts_ns") if changes else pl.DataFrame(schema=CHANGES)
+    counts = ordered.with_columns(count=pl.col("change").cum_sum().over("rank"))
+    at_once = (pl.col("rank") == pl.col("rank").shift(-1)) & (pl.col("ts_ns") == pl.col("ts_ns").shift(-1))
+    after = counts.filter(~at_once.fill_null(False))
+    changed = after.filter(pl.col("count") != pl.col("count").shift(1).over("rank").fill_null(-1))
+    chunks = pl.lit(1) if placement == "both" else pl.col("chunk").max().fill_null(0) + 1
+    ranks = work.group_by("rank").agg(pl.col("stage").first(), chunks=chunks.first())
+    found = changed.join(ranks, on="rank", maintain_order="left").sort("stage", "rank", maintain_order=True)
+    return found.select("stage", "rank", "ts_ns", value=pl.col("count") / pl.col("chunks"))
 
 
-def _held(blocks: pl.DataFrame) -> pl.DataFrame:
-    """stage, rank, chunk, start_ns, end_ns: of each forward, from its start to the end of its backward."""
-    placed = blocks.filter(pl.col("stage").is_not_null()).with_columns(pl.col("chunk", "chunk_b").fill_null(0))
-    forwards = placed.filter(pl.col("kind").is_in(["F", "FB"])).group_by(KEY).agg(pl.col("stage", "start_ns").min())
+def _by_what_frees(work: pl.DataFrame) -> list[tuple[str | None, pl.DataFrame]]:
+    """The blocks of the steps in which each forward's activations are freed by a backward (B), or by a weight gradient
+    (W); of those in which some are not (None)."""
+    microbatch = pl.col("microbatch").cast(pl.Int64)
+    of_pair = pl.when(pl.col("kind") == "FB").then(pl.col("microbatch_b").cast(pl.Int64)).otherwise(microbatch)
+    signs = {  # blocks, and a sum that hardly two sets of as many micro-batches share
+        name: pl.struct(which.sum(), (number + 1).pow(2).filter(which).sum().alias("sum"))
+        for name, which, number in (("opens", OPENS, microbatch), ("B", BACKS, of_pair), ("W", WEIGHTS, microbatch))
+    }
+    counts = work.group_by(RANK_STEP).agg(weights=WEIGHTS.any(), **signs)
+    by_weights, by_backs = pl.col("weights") & (pl.col("W") == pl.col("opens")), pl.col("B") == pl.col("opens")
+    frees = pl.when(by_weights).then(pl.lit("W")).when(by_backs, ~pl.col("weights")).then(pl.lit("B"))
+    steps = counts.select(*RANK_STEP, frees=frees)
+    kinds = steps["frees"].unique().to_list()
+    if len(kinds) == 1:  # as in most runs, where a join would take as long as all else
+        return [(kinds[0], work)]
+    placed = work.join(steps, on=RANK_STEP, nulls_equal=True)
+    return [(kind, placed.filter(pl.col("frees").eq_missing(pl.lit(kind, pl.String)))) for kind in kinds]
+
+
+def _ends(steps: pl.DataFrame, frees: str | None) -> list[tuple[pl.DataFrame, str, int]]:
+    """Which blocks change the count at their start or end, and by how much."""
+    if frees is None:
+        held = _matched(steps)
+        return [(held, "start_ns", 1), (held, "end_ns", -1)]
+    return [(steps.filter(OPENS), "start_ns", 1), (steps.filter(WEIGHTS if frees == "W" else BACKS), "end_ns", -1)]
+
+
+def _matched(work: pl.DataFrame) -> pl.DataFrame:
+    """rank, start_ns, end_ns: of each forward, from its start to the end of its backward."""
+    placed = work.with_columns(pl.col("chunk", "chunk_b").fill_null(0))
     pairs = placed.filter(pl.col("kind") == "FB").with_columns(microbatch="microbatch_b", chunk="chunk_b")
     back = pl.concat([placed.filter(pl.col("kind").is_in(["B", "W"])), pairs])
-    backwards = back.group_by(KEY).agg(
-        pl.col("stage").first(), pl.col("end_ns").max(), weight=(pl.col("kind") == "W").any()
-    )
+    forwards = placed.filter(OPENS).group_by(KEY).agg(pl.col("start_ns").min())
+    backwards = back.group_by(KEY).agg(pl.col("end_ns").max(), weight=WEIGHTS.any())
     within = placed.group_by(RANK_STEP).agg(first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max())
     later = (  # weight gradients of no micro-batch, which are those of all that have none of their own
-        back.filter(pl.col("kind") == "W", pl.col("microbatch").is_null())
+        back.filter(WEIGHTS, pl.col("microbatch").is_null())
         .group_by(RANK_STEP).agg(cleared_ns=pl.col("end_ns").max())
     )  # fmt: skip
-    matched = forwards.join(backwards, on=KEY, how="full", coalesce=True, nulls_equal=True, suffix="_back")
+    matched = forwards.join(backwards, on=KEY, how="full", coalesce=True, nulls_equal=True)
     return (
         matched.filter(pl.col("microbatch").is_not_null())
         .join(backwards.select(RANK_STEP).unique(), on=RANK_STEP, how="semi", nulls_equal=True)
@@ -73,7 +107,6 @@ def _held(blocks: pl.DataFrame) -> pl.DataFrame:
         .join(later, on=RANK_STEP, how="left", nulls_equal=True)
         .with_columns(end_ns=pl.when("weight").then("end_ns").otherwise(pl.max_horizontal("end_ns", "cleared_ns")))
         .select(
-            pl.coalesce("stage", "stage_back").alias("stage"), "rank", "chunk",
-            pl.coalesce("start_ns", "first_ns").alias("start_ns"), pl.coalesce("end_ns", "last_ns").alias("end_ns"),
+            "rank", start_ns=pl.coalesce("start_ns", "first_ns"), end_ns=pl.coalesce("end_ns", "last_ns"),
         )
     )  # fmt: skip
