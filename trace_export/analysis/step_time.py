@@ -58,11 +58,13 @@ class StepTime:
 def step_time(profile: Profile, operations: StepOperations, steps: Collection[Step] | None = None) -> StepTime:
     """Where the time of `steps` went (None: of all). `operations` are those of `profile`, which is aligned."""
     wanted = operations if steps is None else operations.of_steps(steps)
-    usual = wanted.usual
+    usual, reason = wanted.usual, wanted.reason or ("" if wanted.alike else "there is no step with blocks")
+    if usual is not None and not (usual.end_ns > usual.start_ns).any():
+        usual, reason = None, "no block has a length"
     messages = split_messages(profile.messages)
     return StepTime(
         slowdown=None if usual is None else what_if(usual),
-        reason=wanted.reason or ("" if wanted.alike else "there is no step with blocks"),
+        reason=reason,
         path=critical_path(profile, wanted),
         causes=pl.DataFrame(schema=CAUSES) if usual is None else causes(usual, profile),
         links=links(profile, messages),

@@ -249,7 +249,7 @@ def what_if(operations: Operations) -> Slowdown:
     engine = _Engine(operations, lengths)
     parts = engine.parts()
     best = parts.to_optimizer[IDEAL].mean()
-    score = np.minimum(parts.replicas.mean(axis=1)[:, None], parts.stages.mean(axis=1)) / best
+    score = np.minimum(parts.replicas.mean(axis=1)[:, None], parts.stages.mean(axis=1)) / (best or 1)
     count = -(-score.size * SLOWEST_PERCENT // 100)
     slowest = sorted(np.ndindex(score.shape), key=lambda w: (-score[w], operations.ranks[w]))[:count]
     without, only = engine.fixed(slowest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +246,95 @@ def test_a_broken_table_gets_one_sentence(columns: str, changes: dict[str, Any],
     with pytest.raises(SourceError, match=says) as caught:
         api.load(table(tmp_path, **changes), columns=columns)
     assert "\n" not in str(caught.value)
+
+
+MOMENT = datetime(2025, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"gpu": pl.col("gpu") - 1}, "has a negative rank: -1"),
+        ({"gpu": pl.col("gpu") + 0.5}, "has a rank that is no whole number in the column gpu: 0.5"),
+        ({"gpu": pl.col("gpu") > 0}, "holds no numbers but boolean values in the column gpu"),
+        ({"gpu": pl.concat_list("gpu")}, "holds no numbers but list values in the column gpu"),
+        ({"iteration": pl.lit(1.5)}, "has a step that is no whole number"),
+        ({"what": pl.struct("what")}, "holds no texts but struct values in the column what"),
+        ({"begin": pl.struct("begin")}, "holds no times but struct values in the column begin"),
+        ({"begin": pl.lit(MOMENT.date())}, "holds no times but date values in the column begin"),
+        ({"begin": pl.lit(MOMENT) + pl.duration(milliseconds="begin")}, "ends before it starts"),
+        ({"begin": pl.lit(2**62), "finish": pl.lit(2**62)}, "at an impossible time"),
+        ({"stage": pl.int_range(pl.len())}, "gives rank 0 more than one stage"),
+    ],
+)
+def test_values_of_a_wrong_type_get_one_sentence(changes: dict[str, pl.Expr], says: str, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=says) as caught:
+        api.load(table(tmp_path, ".parquet", **changes), columns=MAP)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("gpu,what,begin,finish,begin\n0,fwd,1,2,3\n")
+    with pytest.raises(SourceError, match="has two columns begin"):
+        api.load(path, columns="rank=gpu,kind=what,start=begin,end=finish")
+
+
+@pytest.mark.parametrize("precision", ["ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+def test_a_date_has_a_unit_of_its_own(precision: Any, zone: str | None, tmp_path: Path) -> None:
+    """Whatever the unit in --columns says, which is that of numbers."""
+    moments = {
+        name: (pl.lit(MOMENT) + pl.duration(milliseconds=pl.col(name).round()))
+        .cast(pl.Datetime(precision, "UTC")).dt.convert_time_zone(zone or "UTC")
+        for name in ("begin", "finish")
+    }  # fmt: skip
+    if zone is None:
+        moments = {name: moment.dt.replace_time_zone(None) for name, moment in moments.items()}
+    spans = api.load(table(tmp_path, ".parquet", **moments), columns=MAP).spans
+    zero = int(MOMENT.timestamp()) * 10**9
+    assert spans["start_ns"].min() == zero
+    assert spans["end_ns"].max() == zero + round(max(row["end"] for row in blocks())) * 10**6
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_whole_numbers_stay_exact(suffix: str, tmp_path: Path) -> None:
+    """Microseconds since 1970 have more digits than a floating-point number of nanoseconds."""
+    first = 1_735_689_600_123_457
+    times = {name: pl.col(name).round().cast(pl.Int64) + first for name in ("begin", "finish")}
+    spans = api.load(table(tmp_path, suffix, **times), columns=MAP.replace(":ms", ":us")).spans
+    assert spans["start_ns"].min() == first * 1000
+
+
+def test_blocks_without_length_have_no_slowdown(tmp_path: Path) -> None:
+    time = api.load(table(tmp_path, begin=pl.lit(5.0), finish=pl.lit(5.0)), columns=MAP).align().report().time
+    assert (time.slowdown, time.reason) == (None, "no block has a length")
+
+
+@pytest.mark.parametrize(
+    ("events", "says"),
+    [
+        ([{"ph": "X", "ts": 1}], "has a complete event .X. whose duration is no number"),
+        ([{"ph": "X", "ts": 1, "dur": "long"}], "has a complete event .X. whose duration is no number"),
+        ([{"ph": "X", "ts": True, "dur": 1}], "holds no times but boolean values in the column ts"),
+        ([{"ph": "B", "ts": 1}, {"ph": "B", "ts": 2}, {"ph": "E", "ts": 3}], "begin events .B. without their end: 1,"),
+        ([{"ph": "E", "ts": 1}], "has an end event .E. without its begin"),
+        ([{"ph": "i", "ts": 1}], "holds no event with a start and an end"),
+    ],
+)
+def test_broken_events_get_one_sentence(events: list[dict[str, object]], says: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps([{"name": "F", "pid": 0, "tid": 0, **each} for each in events]))
+    with pytest.raises(SourceError, match=says) as caught:
+        api.load(path, columns="rank=pid,kind=name,start=ts:us,end=end:us")
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_of_events_may_be_texts(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps([{"name": "F", "ph": "X", "pid": "3", "tid": 0, "ts": "10", "dur": "5"}]))
+    spans = api.load(path, columns="rank=pid,kind=name,start=ts:us,end=end:us").spans
+    assert spans.select("rank", pl.col("end_ns") - pl.col("start_ns")).row(0) == (3, 5000)
 
 
 @pytest.mark.parametrize(

@@ -73,9 +73,14 @@ def _rows(path: Path, columns: Columns) -> pl.DataFrame:
         table = _table(path, {column for _, column in columns.names})
         missing = [column for _, column in columns.names if column not in table.columns]
         if missing:
-            there = ", ".join(map(_short, table.columns[:20]))
+            there = ", ".join(map(_short, table.columns[:20])) or "none"
             raise SourceError(path, f"has no column {missing[0]}; it has {there}", REMEDY)
-        rows = table.select(_typed(field, column, columns.unit_ns) for field, column in columns.names)
+        twice = [column for _, column in columns.names if f"{column}_duplicated_0" in table.columns]
+        if twice:
+            raise SourceError(path, f"has two columns {_short(twice[0])}", "rename one of them")
+        rows = pl.DataFrame([
+            _typed(table[column], field, columns.unit_ns, path).alias(field) for field, column in columns.names
+        ])  # fmt: skip
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise SourceError(path, f"cannot be read as a table of spans{in_column(error)}", REMEDY) from error
     if "duration" in rows.columns:
@@ -129,7 +134,7 @@ def _events(events: list[dict[str, Any]], path: Path, wanted: set[str]) -> pl.Da
         if isinstance(arguments, dict):
             flat |= scalars(arguments)
         if event.get("ph") == "X":
-            rows.append({**flat, "end": _number(event.get("ts")) + _number(event.get("dur"))})
+            rows.append(_complete(event, flat, path))
         elif event.get("ph") == "B":
             begun.setdefault(thread, []).append(flat)
         elif event.get("ph") == "E":
@@ -137,6 +142,11 @@ def _events(events: list[dict[str, Any]], path: Path, wanted: set[str]) -> pl.Da
                 raise SourceError(path, "has an end event (E) without its begin", "record it again")
             first = begun[thread].pop()
             rows.append({**flat, **{k: first[k] for k in ("ts", "name") if k in first}, "end": event.get("ts")})
+    still_open = [first for events in begun.values() for first in events]
+    if still_open:
+        count, name = len(still_open), _short(still_open[0].get("name"))
+        what = f"has begin events (B) without their end: {count}, the first is {name} at {still_open[0].get('ts')}"
+        raise SourceError(path, what, "leave them out, or record it again")
     if not rows:
         raise SourceError(path, "holds no event with a start and an end", REMEDY)
     return pl.DataFrame(rows, infer_schema_length=None, strict=False)
@@ -147,31 +157,78 @@ def _short(name: object) -> str:
     return text if len(text := str(name)) <= 60 else f"{text[:59]}…"
 
 
-def _number(value: object) -> float:
-    """A time of an event; what is no number counts as none."""
-    return value if isinstance(value, int | float) else 0
+def _number(value: object) -> float | None:
+    """A time of an event, also as a text; None for what is no number."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _typed(field: str, column: str, unit_ns: int) -> pl.Expr:
-    value = pl.col(column)
+def _complete(event: dict[str, Any], flat: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The fields of a complete event (X) with its end. Raises SourceError where it has no duration."""
+    start, duration = _number(event.get("ts")), _number(event.get("dur"))
+    if duration is None:
+        raise SourceError(path, "has a complete event (X) whose duration is no number", "record it again")
+    return {**flat, "end": None if start is None else start + duration}
+
+
+def _typed(values: pl.Series, field: str, unit_ns: int, path: Path) -> pl.Series:
+    """A column of the table as what it means. Raises SourceError where it holds values of another type."""
+    dtype = values.dtype
+    if field in TIMES and isinstance(dtype, pl.Datetime):
+        return values.dt.epoch("ns")
+    if field in TIMES and isinstance(dtype, pl.Duration):
+        return values.dt.total_nanoseconds()
+    if dtype.is_nested() or (field not in TEXTS and (dtype.is_temporal() or dtype == pl.Boolean)):
+        what = "texts" if field in TEXTS else "times" if field in TIMES else "numbers"
+        name = _short(str(dtype).partition("(")[0].lower())
+        raise SourceError(path, f"holds no {what} but {name} values in the column {_short(values.name)}", REMEDY)
+    if field in TEXTS:
+        return values.cast(pl.String)
     if field in TIMES:
-        return (value.cast(pl.Int64) * unit_ns if unit_ns == 1 else value.cast(pl.Float64) * unit_ns).alias(field)
-    return value.cast(pl.String if field in TEXTS else pl.Int32).alias(field)
+        return _times(values, unit_ns)
+    if dtype.is_float() and (broken := values.filter(values.is_finite() & (values != values.floor()))).len():
+        what = f"has a {field} that is no whole number in the column {_short(values.name)}: {broken[0]:.6g}"
+        raise SourceError(path, what, REMEDY)
+    return values.cast(pl.Int32)
+
+
+def _times(values: pl.Series, unit_ns: int) -> pl.Series:
+    """Numbers of a unit as nanoseconds: whole ones exactly, others as floating-point numbers."""
+    if values.dtype == pl.String:
+        whole = values.cast(pl.Int64, strict=False)
+        values = whole if whole.null_count() == values.null_count() else values.cast(pl.Float64)
+    if values.dtype.is_integer():
+        beyond = int(LARGEST_NS) // unit_ns + 1  # so large a time is refused later
+        return values.cast(pl.Int64).clip(-beyond, beyond) * unit_ns
+    return values.cast(pl.Float64) * unit_ns
 
 
 def _checked(rows: pl.DataFrame, path: Path) -> pl.DataFrame:
     times = [pl.col(end).cast(pl.Float64) for end in ("start", "end")]
     valid = pl.all_horizontal(t.is_finite() & (t.abs() < LARGEST_NS) for t in times)
-    bad = rows.filter(~(valid & (times[1] >= times[0]) & pl.col("rank").is_not_null()).fill_null(False))
+    bad = rows.filter(~(valid & (times[1] >= times[0]) & (pl.col("rank") >= 0)).fill_null(False))
     if bad.height:
         row = bad.row(0, named=True)
         if row["rank"] is None or row["start"] is None or row["end"] is None:
             raise SourceError(path, "has a row without a rank or a time", "leave such rows out")
+        if row["rank"] < 0:
+            raise SourceError(path, f"has a negative rank: {row['rank']}", "ranks count from 0")
         kind = _short(row["kind"])
         what = f"has a span that ends before it starts, or at an impossible time: {kind} of rank {row['rank']}"
         raise SourceError(
             path, f"{what} from {row['start']:.9g} to {row['end']:.9g} ns", "check the units in --columns"
         )
+    for field in {"stage", "dp"} & set(rows.columns):
+        several = (
+            rows.filter(pl.col(field) >= 0).group_by("rank").agg(pl.col(field).n_unique()).filter(pl.col(field) > 1)
+        )
+        if several.height:
+            what = f"gives rank {several['rank'].sort()[0]} more than one {field}"
+            raise SourceError(path, what, "a rank has one place in the pipeline; its parts of the model are chunks")
     return rows
 
 
