@@ -14,7 +14,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"schedules"}),
     frozenset({"sources", "pipeline", "clocks", "analysis", "chart", "writers", "workers", "viewer"}),
     frozenset({"workflow"}),
-    frozenset({"scale"}),
+    frozenset({"scale", "live"}),
     frozenset({"api"}),
     frozenset({"__init__", "agents"}),
     frozenset({"cli"}),

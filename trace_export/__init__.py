@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         report,
         save_baseline,
         simulate,
+        watch,
     )
     from trace_export.choices import (
         Align,
@@ -67,6 +68,8 @@ if TYPE_CHECKING:
         TraceExportError,
         UsageError,
     )
+    from trace_export.live.look import Look
+    from trace_export.live.step_figures import StepFigures
     from trace_export.model import Declared, Interpretation, KernelFile, Note, Plan, Profile, Recognition
     from trace_export.pipeline.operations import LeftOut
     from trace_export.scale.build import Overview
@@ -95,8 +98,10 @@ _HOMES = {
     "analysis.theory": ("Theory",),
     "api": (
         "Compared", "Exported", "Overviewed", "Reported", "Simulation", "compare", "draw_schedules", "export",
-        "inspect", "load", "overview", "report", "save_baseline", "simulate",
+        "inspect", "load", "overview", "report", "save_baseline", "simulate", "watch",
     ),
+    "live.look": ("Look",),
+    "live.step_figures": ("StepFigures",),
     "scale.build": ("Overview",),
     "workflow.arguments": ("Inputs", "NumberSet"),
     "choices": (
@@ -149,6 +154,7 @@ __all__ = [
     "KernelFile",
     "LeftOut",
     "Legend",
+    "Look",
     "ModelSummary",
     "Note",
     "NothingToExportError",
@@ -172,6 +178,7 @@ __all__ = [
     "Simulation",
     "Slowdown",
     "SourceError",
+    "StepFigures",
     "StepTime",
     "Summary",
     "Table",
@@ -192,6 +199,7 @@ __all__ = [
     "report",
     "save_baseline",
     "simulate",
+    "watch",
 ]
 
 

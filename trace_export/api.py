@@ -6,7 +6,8 @@ in one call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -31,11 +32,13 @@ if TYPE_CHECKING:
     from trace_export.analysis.baseline import Baseline
     from trace_export.analysis.compare import Comparison
     from trace_export.analysis.report import Report
+    from trace_export.live.look import Look
     from trace_export.scale.build import Overview
 
 __all__ = [
     "Compared", "Exported", "FigureStyle", "Inspection", "Overviewed", "Reported", "Run", "Simulation", "Window",
     "compare", "draw_schedules", "export", "inspect", "load", "overview", "report", "save_baseline", "simulate",
+    "watch",
 ]  # fmt: skip
 
 
@@ -478,3 +481,57 @@ def inspect(
     return inspection.inspect(
         options, arguments.progress(progress, "progress", silent), full=arguments.flag(full, "full")
     )
+
+
+def watch(
+    log_dir: Inputs = None,
+    *,
+    last: int = 5,
+    jsonl: str | PathLike[str] | None = None,
+    prometheus: str | PathLike[str] | None = None,
+    once_every: str | float | None = None,
+    path: str | PathLike[str] | None = None,
+    formats: str | Sequence[Format] | None = None,
+    force: bool = False,
+    devices: NumberSet = None,
+    multi_machine: bool = False,
+    follow_links: bool = False,
+    ranks: NumberSet = None,
+    pp: int | None = None,
+    tp: int | None = None,
+    dp: int | None = None,
+    cp: int | None = None,
+    host_ranges: bool = False,
+    markers: str | Sequence[str] = (),
+    infer: Infer = "auto",
+    align: Align | PathLike[str] | str = "auto",
+    stop: threading.Event | None = None,
+) -> Iterator[Look]:
+    """Follows a job that still runs: a `Look` for the beginning and one whenever its profiles have grown, at most one a
+    second, until `stop` is set.
+
+    `last`: the steps that `Look.run` has. `jsonl`: a file to which a line of JSON is appended for each step;
+    `prometheus`: a file that holds the figures of the last step (see `StepFigures`). `once_every`: a time such as
+    "30s"; so often the last steps are exported, to `path` in the `formats` given. What to read and how as in `load`.
+
+    Raises UsageError for a wrong value, a missing folder or a file that may not be replaced, OutputError.
+    """
+    from trace_export.live import watching
+
+    source = load_options(
+        log_dir, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks, pp=pp, tp=tp,
+        dp=dp, cp=cp, host_ranges=host_ranges, markers=markers, infer=infer, jobs=1,
+    )  # fmt: skip
+    every_ns = None if once_every is None else arguments.nanoseconds(once_every, "once_every")
+    if every_ns is None and (path is not None or formats is not None):
+        raise UsageError("says where the last steps are exported", "give it together with once_every", parameter="path")
+    options = watching.WatchOptions(
+        last=arguments.whole(last, "last"),
+        jsonl=arguments.path_or_none(jsonl, "jsonl"),
+        prometheus=arguments.path_or_none(prometheus, "prometheus"),
+        every_s=None if every_ns is None else every_ns / 1e9,
+        export=write_options(path, formats),
+        force=arguments.flag(force, "force"),
+    )
+    event = threading.Event() if stop is None else arguments.instance(stop, "stop", threading.Event, "an Event")
+    return watching.watch(requests.Request(source, align_options(align, None, None)), options, event)

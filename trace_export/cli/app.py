@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from trace_export.cli import compare, docs, export, howto, inspect, mcp, overview, report, run, simulate
+from trace_export.cli import compare, docs, export, howto, inspect, mcp, overview, report, run, simulate, watch
 from trace_export.cli.open import open_trace
 from trace_export.errors import UsageError
 
@@ -90,6 +90,7 @@ export.register(app)
 app.command("inspect")(inspect.inspect)
 app.command("report")(report.report)
 app.command("overview")(overview.overview)
+app.command("watch")(watch.watch)
 app.command("simulate")(simulate.simulate)
 app.command("compare")(compare.compare)
 app.command("open")(open_trace)

@@ -27,6 +27,16 @@ class Reader(Protocol):
     def read_tasks(self, request: TaskRequest) -> tuple[KernelFile, ...]: ...
 
 
+class Follower(Protocol):
+    """The blocks of the last steps in the growing sources of a format, all of them together."""
+
+    def advance(self, source: Source) -> bool:
+        """Reads what was appended to a source; whether that is anything. Raises SourceError."""
+        ...
+
+    def profile(self) -> Profile: ...
+
+
 @dataclass(frozen=True)
 class Speed:
     """Megabytes that one core at 3 GHz reads in a second: for the blocks, and for the device tasks (None: the format
@@ -51,7 +61,9 @@ class Format:
     `read_tasks(request) -> tuple[KernelFile, ...]`. `folder_speed` is the speed where the source is a folder and not a
     file. `guide` is the page of docs/collect that `howto` prints. `side_files` are patterns of the files that its
     detector and its reader open besides the source, relative to the folder of the source (or to the source, where that
-    is a folder). `step_task_info`: MindStudio Insight reads the table StepTaskInfo in its databases.
+    is a folder). `step_task_info`: MindStudio Insight reads the table StepTaskInfo in its databases. `follower` names
+    the class that reads a source on while it grows, as "module:class", called with the number of steps to keep; None:
+    it is read whole when it is finished.
     """
 
     kind: str
@@ -65,6 +77,7 @@ class Format:
     guide: str | None = None
     side_files: tuple[str, ...] = ()
     step_task_info: bool = False
+    follower: str | None = None
 
     @property
     def has_device_tasks(self) -> bool:
@@ -73,6 +86,12 @@ class Format:
     def load_detector(self) -> Detector:
         module, _, function = self.detector.partition(":")
         return cast("Detector", getattr(import_module(module), function))
+
+    def load_follower(self, keep: int) -> Follower | None:
+        if self.follower is None:
+            return None
+        module, _, name = self.follower.partition(":")
+        return cast("Follower", getattr(import_module(module), name)(keep))
 
     def load_reader(self) -> Reader:
         return cast("Reader", import_module(self.reader))
@@ -89,6 +108,7 @@ FORMATS: tuple[Format, ...] = (
         speed=Speed(blocks=1900),
         guide="paddle",
         side_files=("envlog.*", "backup_env.*"),
+        follower="trace_export.sources.paddle.follow:Follower",
     ),
     Format(
         kind="paddle_dygraph",

@@ -28,8 +28,9 @@ import orjson
 
 from trace_export.errors import SourceError, TraceExportError, missing_extra
 from trace_export.files import open_file
+from trace_export.viewer import loopback
+from trace_export.viewer.loopback import LOOPBACK
 
-LOOPBACK = "127.0.0.1"
 PORT = 9001
 PUBLIC_UI = "https://ui.perfetto.dev"
 METHODS = "GET, HEAD, OPTIONS"
@@ -119,17 +120,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refused(self) -> bool:
         """Whether the request comes from a page that may not read the files; then it has its answer."""
-        origins = self.headers.get_all("Origin", [])
-        if self.headers.get_all("Host", []) != [self.server.host]:
-            refusal = "wrong Host"
-        elif self.server.origin is not None and origins != [self.server.origin]:
-            refusal = f"only for pages of {self.server.origin}"
-        elif self.server.origin is None and (
-            origins not in ([], [self.server.address])
-            or self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
-        ):
-            refusal = "not for other pages"
-        else:
+        refusal = loopback.refusal(self.headers, self.server.host, self.server.origin)
+        if not refusal:
             return False
         self.send_error(HTTPStatus.FORBIDDEN, refusal)
         return True

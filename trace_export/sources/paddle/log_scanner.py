@@ -63,7 +63,7 @@ class Log:
 def scan(path: Path, pieces: int = 0) -> Log:
     """The records of the log at `path`, or those in its first `pieces` of READ_BYTES. Raises OSError when it cannot be
     read."""
-    scanner = _Scanner()
+    scanner = Scanner()
     buffer = bytearray(READ_BYTES + PREFIX_LENGTH + LONGEST)
     filled = start = base = (
         0  # `start`: searched up to there; `base`: the offset in the file of the buffer's first byte
@@ -85,7 +85,7 @@ def scan(path: Path, pieces: int = 0) -> Log:
             filled, start, base = filled - keep, end - keep, base + keep
 
 
-class _Scanner:
+class Scanner:
     """The state between two chunks of a log."""
 
     def __init__(self) -> None:
@@ -141,11 +141,16 @@ class _Scanner:
         self.frames.append(_frame(self.records, self.threads, self.announced, self.announcements))
         self.records, self.threads, self.announced, self.announcements = [], [], [], []
 
-    def log(self, *, whole: bool) -> Log:
+    def drain(self) -> pl.DataFrame:
+        """The records found since this was asked last."""
         if self.records:
             self._flush()
         records = pl.concat(self.frames) if self.frames else pl.DataFrame(schema=RECORDS)
-        return Log(records, self.malformed, self.first_malformed, self._steps(), whole)
+        self.frames = []
+        return records
+
+    def log(self, *, whole: bool) -> Log:
+        return Log(self.drain(), self.malformed, self.first_malformed, self._steps(), whole)
 
     def _steps(self) -> tuple[int, int] | None:
         if self.text is None or self.announcement or not self.text[1]:

@@ -8,13 +8,13 @@ Format: PaddlePaddle/Paddle, paddle/fluid/framework/new_executor/standalone_exec
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 
 from trace_export.errors import SourceError, path_text
-from trace_export.model import HOSTS, P2P, RANKS, SPANS, Declared, Note, Profile, RankOrder, conform, empty
+from trace_export.model import HOSTS, INT, P2P, RANKS, SPANS, Declared, Note, Profile, RankOrder, conform, empty
 from trace_export.sources.paddle.log_scanner import last_end_us, line_of, scan
 from trace_export.sources.source import ReadOptions, Source
 
@@ -64,60 +64,82 @@ def read(source: Source, options: ReadOptions) -> Profile:
             "no pipeline record in this log",
             "enable the job schedule profiler, use a CUDA build of Paddle, and leave GLOG_minloglevel at 0",
         )
-    path = str(source.path)
-    records = log.records.join(_job_types(log.records["job"]), on="job", how="left", maintain_order="left")
-    jobs = _steps(_runs(_ranks(records, source.path)))
-    good, usable_notes = _usable(jobs, source.path)
-    notes += [*usable_notes, *_unknown_types(good, path)]
-    members = range(jobs["member"].n_unique())
-    if len(members) > 1:
-        what = "records of several ranks in one log, separated by thread id"
-        notes.append(Note("ranks-in-one-log", "warning", what, path, len(members)))
-    return Profile(
-        hosts=conform(pl.DataFrame([_host(source, m) for m in members]), HOSTS),
-        ranks=conform(pl.DataFrame([_rank(source, m) for m in members]), RANKS),
-        spans=_spans(good, source),
-        p2p=_transfers(good, source),
-        declared=Declared(rank_order=RANK_ORDER, steps=log.steps),
-        notes=tuple(notes),
+    profile = profile_of(jobs_of(log.records.with_columns(log=pl.lit(0, pl.Int32)), [source]), [source])
+    return replace(
+        profile,
+        declared=replace(profile.declared, steps=log.steps),
+        notes=(*notes, *profile.notes),
         recorded_until={} if log.whole else {path_text(source.path): None if end is None else end * 1000},
     )
 
 
-def _ranks(records: pl.DataFrame, path: Path) -> pl.DataFrame:
-    """Adds `member`: 0 for the log's rank, 1, … for further ranks that wrote into the same file.
+def jobs_of(records: pl.DataFrame, sources: Sequence[Source]) -> pl.DataFrame:
+    """`records` (RECORDS, and `log`, the place of their source in `sources`) with the type of job, and to what each
+    belongs: member, life, run, part, step. Raises SourceError for records that can be of no pipeline."""
+    typed = records.join(_job_types(records["job"]), on="job", how="left", maintain_order="left")
+    return _steps(_runs(_ranks(typed, sources)))
+
+
+def profile_of(jobs: pl.DataFrame, sources: Sequence[Source]) -> Profile:
+    """The tables of the logs at `sources`, from the jobs in them."""
+    good, notes = _usable(jobs, sources)
+    notes += _unknown_types(good, sources)
+    members = jobs["member"].unique().sort().to_list()
+    numbers = {m: divmod(m, MOST_RANKS) for m in members}
+    for log, source in enumerate(sources):
+        if (ranks := sum(at == log for at, _ in numbers.values())) > 1:
+            what = "records of several ranks in one log, separated by thread id"
+            notes.append(Note("ranks-in-one-log", "warning", what, str(source.path), ranks))
+    ranks = [_rank(sources[log], member) for log, member in numbers.values()]
+    rank = pl.col("member").replace_strict(members, [row["rank"] for row in ranks], return_dtype=INT).alias("rank")
+    return Profile(
+        hosts=conform(pl.DataFrame([_host(sources[log], member) for log, member in numbers.values()]), HOSTS),
+        ranks=conform(pl.DataFrame(ranks), RANKS),
+        spans=_spans(good, rank),
+        p2p=_transfers(good, rank),
+        declared=Declared(rank_order=RANK_ORDER),
+        notes=tuple(notes),
+    )
+
+
+def _ranks(records: pl.DataFrame, sources: Sequence[Source]) -> pl.DataFrame:
+    """Adds `member`: `log` · MOST_RANKS for the log's rank, one more for each further rank that wrote into its file.
 
     Two thread ids are two ranks when their times interleave (the one that starts first is the lower rank),
     else the same rank started again. A record without a prefix belongs to the thread before it. Adds `life`, which
     counts the starts of a rank.
     """
-    records = records.with_columns(pl.col("thread").forward_fill().backward_fill().fill_null(0))
+    records = records.with_columns(pl.col("thread").forward_fill().backward_fill().over("log").fill_null(0))
     valid = (pl.col("start_us") > 0) & (pl.col("end_us") >= pl.col("start_us"))
     threads = (
-        records.group_by("thread", maintain_order=True)
+        records.group_by("log", "thread", maintain_order=True)
         .agg(pl.col("start_us").filter(valid).min().alias("first"), pl.col("end_us").filter(valid).max().alias("last"))
-        .sort("first", nulls_last=True, maintain_order=True)
+        .sort("log", "first", nulls_last=True, maintain_order=True)
     )
-    ends: list[int] = []  # the last time of each member
-    lives: list[int] = []
+    ends: dict[int, list[int]] = {}  # of each log the last time of each member
+    lives: dict[int, int] = {}
     places = []
-    for thread, first, last in threads.iter_rows():
-        member = next((i for i, end in enumerate(ends) if first is None or first >= end), len(ends))
-        if member == MOST_RANKS:
-            raise SourceError(path, f"records of more than {MOST_RANKS} threads at one time, so of no pipeline's ranks")
-        if member == len(ends):
-            ends.append(0)
-            lives.append(-1)
-        ends[member] = max(ends[member], last or 0)
-        lives[member] += 1
-        places.append((thread, member, lives[member]))
-    schema = {"thread": pl.Int32, "member": pl.Int32, "life": pl.Int32}
-    return records.join(pl.DataFrame(places, schema, orient="row"), on="thread", how="left", maintain_order="left")
+    for log, thread, first, last in threads.iter_rows():
+        here = ends.setdefault(log, [])
+        number = next((i for i, end in enumerate(here) if first is None or first >= end), len(here))
+        if number == MOST_RANKS:
+            what = f"records of more than {MOST_RANKS} threads at one time, so of no pipeline's ranks"
+            raise SourceError(sources[log].path, what)
+        if number == len(here):
+            here.append(0)
+        here[number] = max(here[number], last or 0)
+        member = log * MOST_RANKS + number
+        lives[member] = lives.get(member, -1) + 1
+        places.append((log, thread, member, lives[member]))
+    schema = {"log": pl.Int32, "thread": pl.Int32, "member": pl.Int32, "life": pl.Int32}
+    found = pl.DataFrame(places, schema, orient="row")
+    return records.join(found, on=["log", "thread"], how="left", maintain_order="left")
 
 
 def _runs(records: pl.DataFrame) -> pl.DataFrame:
     """Adds `run`: a restart of the process or another announcement begins a new one."""
-    begins = (pl.struct("life", "announcement") != pl.struct("life", "announcement").shift()).fill_null(False)
+    start = pl.struct("life", "announcement")
+    begins = (start != start.shift()).fill_null(False)
     return records.with_columns(begins.cum_sum().over("member").cast(pl.Int32).alias("run"))
 
 
@@ -150,14 +172,16 @@ def _job_types(jobs: pl.Series) -> pl.DataFrame:
     return pl.DataFrame(rows, JOB_TYPES, orient="row")
 
 
-def _unknown_types(jobs: pl.DataFrame, path: str) -> list[Note]:
+def _unknown_types(jobs: pl.DataFrame, sources: Sequence[Source]) -> list[Note]:
     """A note on each of the first types of job that are unknown, and one on the others."""
     if not jobs["base"].null_count():
         return []
-    types = jobs.filter(pl.col("base").is_null()).group_by("job", maintain_order=True).len()
+    unknown = jobs.filter(pl.col("base").is_null()).group_by("job", maintain_order=True)
+    types = unknown.agg(pl.len(), pl.col("log").first())
+    path = str(sources[types["log"][0]].path)
     notes = [
         Note("job-type-unknown", "warning", f'unknown job type "{job}", drawn without a kind', path, count)
-        for job, count in types.head(MOST_UNKNOWN).iter_rows()
+        for job, count, _ in types.head(MOST_UNKNOWN).iter_rows()
     ]
     if types.height > MOST_UNKNOWN:
         text = f"{types.height - MOST_UNKNOWN} more unknown job types, drawn without a kind"
@@ -165,7 +189,7 @@ def _unknown_types(jobs: pl.DataFrame, path: str) -> list[Note]:
     return notes
 
 
-def _usable(jobs: pl.DataFrame, path: Path) -> tuple[pl.DataFrame, list[Note]]:
+def _usable(jobs: pl.DataFrame, sources: Sequence[Source]) -> tuple[pl.DataFrame, list[Note]]:
     """The jobs that ran, and notes on those whose times cannot be used."""
     zero = (pl.col("start_us") == 0) & (pl.col("end_us") == 0)
     impossible = (pl.col("start_us") == 0) | (pl.col("end_us") < pl.col("start_us")) | (pl.col("end_us") > LATEST_US)
@@ -175,26 +199,27 @@ def _usable(jobs: pl.DataFrame, path: Path) -> tuple[pl.DataFrame, list[Note]]:
     notes = []
     if ran.is_empty():
         text = "all records have the time 0.000000, so nothing can be drawn; profile a run on GPUs"
-        notes.append(Note("times-all-zero", "warning", text, str(path), jobs.height))
+        notes.append(Note("times-all-zero", "warning", text, str(sources[jobs["log"][0]].path), jobs.height))
     refused = ran.select(impossible=impossible, stale=stale)
     for flag, note in (
         ("impossible", Note("times-unusable", "warning", "records without a valid time")),
         ("stale", Note("records-stale", "warning", "records that repeat the times of the step before")),
     ):
         if count := int(refused[flag].sum()):
-            first = ran.filter(refused[flag]).select(pl.col("job").cast(pl.String), "microbatch", "step")
-            job, microbatch, step = first.row(0)
+            first = ran.filter(refused[flag]).select(pl.col("job").cast(pl.String), "microbatch", "step", "log")
+            job, microbatch, step, log = first.row(0)
             text = f"first: {job}, micro-batch {microbatch}" + ("" if step is None else f", step {step}")
-            notes.append(replace(note, text=f"{note.text}, left out ({text})", where=str(path), count=count))
+            path = str(sources[log].path)
+            notes.append(replace(note, text=f"{note.text}, left out ({text})", where=path, count=count))
     return ran.filter(~(refused["impossible"] | refused["stale"])) if notes else ran, notes
 
 
-def _spans(jobs: pl.DataFrame, source: Source) -> pl.DataFrame:
+def _spans(jobs: pl.DataFrame, rank: pl.Expr) -> pl.DataFrame:
     blocks = jobs.filter(~pl.col("transfer"))
     numbered = pl.col("kind").is_in(["F", "B", "W"])
     return conform(
         blocks.select(
-            _global_rank(source),
+            rank,
             "run",
             "step",
             "kind",
@@ -209,14 +234,14 @@ def _spans(jobs: pl.DataFrame, source: Source) -> pl.DataFrame:
     )
 
 
-def _transfers(jobs: pl.DataFrame, source: Source) -> pl.DataFrame:
+def _transfers(jobs: pl.DataFrame, rank: pl.Expr) -> pl.DataFrame:
     """Communication jobs print the time 0; one that did not would be one side of a message."""
     moved = jobs.filter("transfer")
     if moved.is_empty():
         return empty(P2P)
     return conform(
         moved.select(
-            _global_rank(source),
+            rank,
             pl.col("base").replace_strict({k: v[0] for k, v in TRANSFERS.items()}, default=None).alias("role"),
             pl.col("base").replace_strict({k: v[1] for k, v in TRANSFERS.items()}, default=None).alias("direction"),
             pl.col("job").cast(pl.String).alias("op"),
@@ -227,10 +252,6 @@ def _transfers(jobs: pl.DataFrame, source: Source) -> pl.DataFrame:
         ),
         P2P,
     )
-
-
-def _global_rank(source: Source) -> pl.Expr:
-    return ((source.rank or 0) + pl.col("member") * source.ranks_per_machine).alias("rank")
 
 
 def _host(source: Source, member: int) -> dict[str, object]:

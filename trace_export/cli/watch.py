@@ -1,0 +1,178 @@
+"""`trace-export watch`: the chart of a job that still runs."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trace_export.cli import options as opt
+from trace_export.cli import terminal
+from trace_export.errors import path_text, printable
+from trace_export.units import duration
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from trace_export.live.look import Look
+    from trace_export.live.step_figures import StepFigures
+
+PORT = 9002
+"""The usual one, so that a page finds the server again after a restart."""
+ROWS = 20
+"""Steps in the table of a terminal."""
+Sink = Callable[["Look"], None]
+
+
+@opt.with_groups
+def watch(
+    folder: opt.Folder = None,
+    log_dir: opt.LogDir = None,
+    *,
+    last: Annotated[int, typer.Option(help="Steps to show.", metavar="N")] = 5,
+    port: Annotated[
+        int | None, typer.Option(help="Port of the page; default: 9002, or a free one.", show_default=False)
+    ] = None,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Show the figures in this terminal and open no browser.")
+    ] = False,
+    prometheus: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep the figures of the last step in this file, for Prometheus' textfile collector.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    jsonl: Annotated[
+        Path | None,
+        typer.Option(help="Append a line of JSON for each step to this file.", metavar="FILE", show_default=False),
+    ] = None,
+    once_every: Annotated[
+        str | None,
+        typer.Option(
+            "--once-every", help="Export the last steps so often, to --out.", metavar="TIME", show_default=False
+        ),
+    ] = None,
+    path: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder or file for --once-every.", show_default=False, metavar="PATH"),
+    ] = None,
+    formats: opt.Formats = None,
+    force: opt.Force = False,
+    multi_machine: opt.MultiMachine = False,
+    follow_links: opt.FollowLinks = False,
+    devices: opt.Devices = "all",
+    ranks: opt.Ranks = "all",
+    pp: opt.Pp = None,
+    tp: opt.Tp = None,
+    dp: opt.Dp = None,
+    cp: opt.Cp = None,
+    host_ranges: opt.HostRanges = False,
+    markers: opt.Markers = None,
+    infer: opt.Infer = "auto",
+    align: opt.Align = "auto",
+    debug: opt.Debug = False,
+) -> None:
+    """Follow a job that still runs: its last steps on a page that changes as the profiles grow.
+
+    Worker logs are read on as they grow, other profiles when they are finished. The page is served from 127.0.0.1.
+    Ctrl-C ends the watch.
+    """
+    from trace_export import api
+
+    how: dict[str, Any] = {"infer": infer, "formats": formats}
+    place = opt.one_folder(folder, log_dir)
+    looks = api.watch(
+        place, last=last, jsonl=jsonl, prometheus=prometheus, once_every=once_every, path=path, force=force,
+        multi_machine=multi_machine, follow_links=follow_links, devices=devices, ranks=ranks, pp=pp, tp=tp, dp=dp,
+        cp=cp, host_ranges=host_ranges, markers=markers or (), align=align, **how,
+    )  # fmt: skip
+    first = next(looks)  # raises what is wrong with the options before a page is served
+    with _page(first, place, port, no_browser) as put, _terminal(live=no_browser) as show:
+        for look in chain([first], looks):
+            put(look)
+            show(look)
+
+
+@contextmanager
+def _page(first: Look, place: object, port: int | None, no_browser: bool) -> Iterator[Sink]:
+    """Serves the page; gives what takes the looks that it shows."""
+    from trace_export.live.board import Board
+    from trace_export.viewer.live import LiveServer
+    from trace_export.viewer.serve import open_browser
+
+    board = Board(path_text(Path(str(place)).resolve().name if place else Path.cwd().name))
+    with LiveServer(board.resources(), PORT, port) as server:
+        shown = not no_browser and open_browser(server.address)
+        typer.echo(f"{'Opening' if shown else 'Open this page in a browser:'} {server.address}")
+        remote = f"ssh -L {server.host.rpartition(':')[2]}:{server.host} THIS_MACHINE"
+        typer.echo(f"If the browser runs on another machine, there: {remote}. Ctrl-C ends the watch.", err=True)
+        yield lambda look: server.publish(board.put(look))
+
+
+@contextmanager
+def _terminal(*, live: bool) -> Iterator[Sink]:
+    """Shows the figures of the last steps: as a table that changes where there is a terminal, else a line for each."""
+    if not (live and sys.stdout.isatty()):
+        yield _print_steps
+        return
+    from rich.live import Live
+
+    shown = Steps()
+    with Live(shown.table(), console=terminal.console(), auto_refresh=False) as screen:
+        yield lambda look: screen.update(shown.put(look), refresh=True)
+
+
+def _print_steps(look: Look) -> None:
+    for step in look.steps:
+        typer.echo(", ".join(f"{name} {value}" for name, value in _cells(step)))
+    if look.problem:
+        typer.echo(look.problem, err=True)
+    for error in look.failures:
+        typer.echo(str(error), err=True)
+
+
+def _cells(step: StepFigures) -> list[tuple[str, str]]:
+    """The figures of a step, each with its name."""
+    time, error = step.since_previous_ns, step.clock_error_ns
+    return [
+        ("step", "–" if step.step is None else str(step.step)),
+        ("step time", "–" if time is None else duration(time)),
+        ("pipeline time", duration(step.pipeline_ns)),
+        ("bubble", "–" if step.bubble is None else f"{step.bubble:.1%}"),
+        ("slowest stage", str(step.slowest_stage)),
+        ("slowest rank", str(step.slowest_rank)),
+        ("slowdown", "–" if step.slowdown is None else f"{step.slowdown:.3g}"),
+        ("clock error", "–" if error is None else duration(error)),
+    ]
+
+
+class Steps:
+    """The last steps as a table."""
+
+    def __init__(self) -> None:
+        self._rows: deque[list[tuple[str, str]]] = deque(maxlen=ROWS)
+
+    def put(self, look: Look) -> Group:
+        """Takes a look; returns the table and what is wrong."""
+        self._rows.extend(_cells(step) for step in look.steps)
+        return self.table([look.problem, *map(str, look.failures), *(note.text for note in look.notes)])
+
+    def table(self, remarks: Sequence[str] = ()) -> Group:
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        found = Table(box=None, pad_edge=False)
+        for name, _ in self._rows[-1] if self._rows else ():
+            found.add_column(name, justify="right")
+        for row in self._rows:
+            found.add_row(*(value for _, value in row))
+        return Group(found, *(Text(printable(text)) for text in remarks if text))

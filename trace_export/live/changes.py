@@ -1,0 +1,66 @@
+"""When to look again: soon after the disk has changed, and at most once a second.
+
+The system says what changes where it can (package watchfiles); a disk that other machines write to is looked at once a
+second, since the system only knows of the changes of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+
+Ticks = Iterator[None]
+
+LEAST_S = 1.0
+"""The shortest time between two looks."""
+MOST_S = 10.0
+"""After so long there is a look though nothing was reported to have changed: reports may get lost."""
+NETWORK = ("nfs", "cifs", "smb", "lustre", "beegfs", "gpfs", "ceph", "glusterfs", "fuse", "9p", "afs", "wekafs")
+"""How the names of file systems begin that other machines may write to."""
+
+
+def ticks(folder: Path, stop: threading.Event) -> Ticks:
+    """Yields at once, and then whenever it is time to look, until `stop` is set."""
+    yield None
+    events = None if is_on_network(folder) else _events(folder, stop)
+    while not stop.is_set():
+        began = time.monotonic()
+        if events is None:
+            stop.wait(LEAST_S)
+        else:
+            next(events, None)
+            stop.wait(max(0.0, LEAST_S - (time.monotonic() - began)))
+        if not stop.is_set():
+            yield None
+
+
+def _events(folder: Path, stop: threading.Event) -> Iterator[object] | None:
+    """Something for each time that files below a folder change; None where the package is not installed."""
+    with suppress(ModuleNotFoundError):
+        watch = import_module("watchfiles").watch
+        timeout = int(MOST_S * 1000)
+        found: Iterator[object] = watch(
+            folder, stop_event=stop, step=50, debounce=200, rust_timeout=timeout, yield_on_timeout=True
+        )
+        return found
+    return None
+
+
+def is_on_network(folder: Path) -> bool:
+    """Whether a folder lies on a disk that other machines may write to; False where the system does not say."""
+    try:
+        mounts = [line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
+        place = folder.resolve()
+    except OSError:
+        return False
+    around = [(len(point), kind) for _, point, kind, *_ in mounts if place.is_relative_to(_unescaped(point))]
+    return max(around, default=(0, ""))[1].startswith(NETWORK)
+
+
+def _unescaped(point: str) -> str:
+    """A mount point as it is; the table has spaces and backslashes in octal."""
+    return point.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")

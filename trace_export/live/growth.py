@@ -1,0 +1,160 @@
+"""What the profiles in a folder hold by now: growing sources are read on, finished ones once, and again if they change.
+
+Of several sources of a rank, as a profiler leaves one for each window of steps, the newest counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trace_export.errors import NothingToExportError, TraceExportError
+from trace_export.model import Profile
+from trace_export.sources.formats import Follower, of_kind
+from trace_export.sources.input_files import files_of
+from trace_export.sources.merge import merge
+from trace_export.sources.read import read
+from trace_export.sources.shared.timestamps import without_invalid_times
+from trace_export.sources.source import Source
+from trace_export.workflow.reading import LoadOptions, locate
+
+FIND_S = 5.0
+"""After so long the folder is searched for further sources."""
+QUIET_S = 2.0
+"""A source that is no log is finished when nothing was written to it for so long."""
+
+Signature = tuple[tuple[int, int], ...]
+
+
+@dataclass
+class _Finished:
+    """A source that was read whole: how its files were then, and what it held."""
+
+    files: Signature
+    result: Profile | TraceExportError
+
+
+class Growth:
+    """The sources in a folder, and what they hold of the last `keep` steps or more.
+
+    `failures` are the errors of sources that cannot be read now, `missing` says why there is none at all; `inputs` are
+    all files that may have been read; `lag_s`, how long the last change that `advance` found had been on the disk.
+    """
+
+    def __init__(self, options: LoadOptions, keep: int) -> None:
+        self.failures: tuple[TraceExportError, ...] = ()
+        self.missing: NothingToExportError | None = None
+        self.inputs: tuple[Path, ...] = ()
+        self._changed_s = 0.0
+        self._options = options
+        self._keep = keep
+        self._sources: tuple[Source, ...] = ()
+        self._searched_s = -FIND_S
+        self._followers: dict[str, Follower] = {}
+        self._finished: dict[Source, _Finished] = {}
+        self._current: list[Source] = []
+
+    def advance(self) -> bool:
+        """Reads what is new; whether that is anything. Raises UsageError for impossible options."""
+        self._search()
+        self._changed_s = 0.0
+        errors: list[TraceExportError] = []
+        grown = False
+        whole = []
+        for source in self._sources:
+            follower = self._follower(source.kind)
+            if follower is None:
+                whole.append(source)
+                continue
+            try:
+                if follower.advance(source):
+                    grown = True
+                    self._touched([source.path])
+            except TraceExportError as error:
+                errors.append(error)
+        grown |= self._read_finished(whole)
+        results = [self._finished[source].result for source in self._current]
+        self.failures = (*errors, *(r for r in results if isinstance(r, TraceExportError)))
+        return grown
+
+    @property
+    def lag_s(self) -> float:
+        return max(0.0, time.time() - self._changed_s)
+
+    def profile(self) -> Profile:
+        """Everything that is known by now, as `sources.merge` joins it."""
+        parts = [without_invalid_times(f.profile(), self._options.log_dir) for f in self._followers.values()]
+        results = [self._finished[source].result for source in self._current]
+        profile, refused = merge([*parts, *(r for r in results if isinstance(r, Profile))])
+        self.failures += tuple(refused)
+        return profile
+
+    def _search(self) -> None:
+        now = time.monotonic()
+        if now - self._searched_s < FIND_S and self._sources:
+            return
+        self._searched_s = now
+        try:
+            located = locate(self._options)
+        except NothingToExportError as error:  # there may be something later
+            self.missing = error
+            return
+        self.missing = None
+        self._sources, self.inputs = tuple(located.sources), located.inputs
+
+    def _follower(self, kind: str) -> Follower | None:
+        if kind not in self._followers and (made := of_kind(kind).load_follower(self._keep)):
+            self._followers[kind] = made
+        return self._followers.get(kind)
+
+    def _read_finished(self, sources: Iterable[Source]) -> bool:
+        """Reads the newest finished source of each rank, where it was not read as it is now."""
+        newest: dict[object, tuple[float, Source, Signature]] = {}
+        for source in sources:
+            files = _signature(source)
+            changed_s = max((mtime for _, mtime in files), default=0) / 1e9
+            place = (source.kind, source.host, source.path if source.rank is None else source.rank)
+            if time.time() - changed_s >= QUIET_S and changed_s >= newest.get(place, (0.0,))[0]:
+                newest[place] = (changed_s, source, files)
+        grown = False
+        for _, source, files in newest.values():
+            known = self._finished.get(source)
+            if known is None or known.files != files:
+                self._finished[source] = _Finished(files, self._read(source))
+                self._touched([source.path])
+                grown = True
+        current = [source for _, source, _ in newest.values()]
+        if current:
+            self._current = current
+            self._finished = {source: self._finished[source] for source in current}
+        return grown
+
+    def _read(self, source: Source) -> Profile | TraceExportError:
+        try:
+            return read(source, self._options.read)
+        except TraceExportError as error:
+            return error
+
+    def _touched(self, files: Iterable[Path]) -> None:
+        self._changed_s = max([self._changed_s, *(_mtime_ns(file) / 1e9 for file in files)])
+
+
+def _signature(source: Source) -> Signature:
+    """Size and time of the last change (ns) of each file of a source."""
+    found = []
+    for path in files_of(source):
+        try:
+            status = path.stat()
+        except OSError:
+            continue  # not each of them exists
+        found.append((status.st_size, status.st_mtime_ns))
+    return tuple(found)
+
+
+def _mtime_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
