@@ -487,6 +487,7 @@ def watch(
     log_dir: Inputs = None,
     *,
     last: int = 5,
+    slowdown: bool = False,
     jsonl: str | PathLike[str] | None = None,
     prometheus: str | PathLike[str] | None = None,
     once_every: str | float | None = None,
@@ -510,9 +511,10 @@ def watch(
     """Follows a job that still runs: a `Look` for the beginning and one whenever its profiles have grown, at most one a
     second, until `stop` is set.
 
-    `last`: the steps that `Look.run` has. `jsonl`: a file to which a line of JSON is appended for each step;
-    `prometheus`: a file that holds the figures of the last step (see `StepFigures`). `once_every`: a time such as
-    "30s"; so often the last steps are exported, to `path` in the `formats` given. What to read and how as in `load`.
+    `last`: the steps that `Look.run` has; `slowdown`: their figures have the metric S. `jsonl`: a file to which a line
+    of JSON is appended for each step; `prometheus`: a file that holds the figures of the last step (see `StepFigures`).
+    `once_every`: seconds, or a text such as "30s"; so often the last steps are exported, to `path` in the `formats`
+    given. What to read and how as in `load`.
 
     Raises UsageError for a wrong value, a missing folder or a file that may not be replaced, OutputError.
     """
@@ -522,14 +524,15 @@ def watch(
         log_dir, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks, pp=pp, tp=tp,
         dp=dp, cp=cp, host_ranges=host_ranges, markers=markers, infer=infer, jobs=1,
     )  # fmt: skip
-    every_ns = None if once_every is None else arguments.nanoseconds(once_every, "once_every")
-    if every_ns is None and (path is not None or formats is not None):
+    every_s = None if once_every is None else arguments.seconds(once_every, "once_every")
+    if every_s is None and (path is not None or formats is not None):
         raise UsageError("says where the last steps are exported", "give it together with once_every", parameter="path")
     options = watching.WatchOptions(
         last=arguments.whole(last, "last"),
+        slowdown=arguments.flag(slowdown, "slowdown"),
         jsonl=arguments.path_or_none(jsonl, "jsonl"),
         prometheus=arguments.path_or_none(prometheus, "prometheus"),
-        every_s=None if every_ns is None else every_ns / 1e9,
+        every_s=every_s,
         export=write_options(path, formats),
         force=arguments.flag(force, "force"),
     )

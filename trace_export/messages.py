@@ -92,6 +92,11 @@ NOTES: dict[str, Explanation] = {
         "By their own clocks the recordings of two hosts begin far apart.",
         "Check that all profiles are of one run, and the hosts' date and time.",
     ),
+    "clock-stepped": Explanation(
+        "While a job was watched, the clock of a host was set: a new fit differs from the one before by more than both "
+        "are uncertain. From here on the new one counts.",
+        "Let the hosts' clocks be slewed and not set (`chronyd` without `makestep`), if this happens often.",
+    ),
     "clock-symmetry-assumed": Explanation(
         "The fit assumes that messages take equally long in both directions. If they do not, half of the difference "
         "appears as clock offset.",

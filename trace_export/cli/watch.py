@@ -36,6 +36,9 @@ def watch(
     log_dir: opt.LogDir = None,
     *,
     last: Annotated[int, typer.Option(help="Steps to show.", metavar="N")] = 5,
+    slowdown: Annotated[
+        bool, typer.Option("--slowdown", help="Also say how much stragglers cost each step (S), which takes longer.")
+    ] = False,
     port: Annotated[
         int | None, typer.Option(help="Port of the page; default: 9002, or a free one.", show_default=False)
     ] = None,
@@ -90,9 +93,9 @@ def watch(
     how: dict[str, Any] = {"infer": infer, "formats": formats}
     place = opt.one_folder(folder, log_dir)
     looks = api.watch(
-        place, last=last, jsonl=jsonl, prometheus=prometheus, once_every=once_every, path=path, force=force,
-        multi_machine=multi_machine, follow_links=follow_links, devices=devices, ranks=ranks, pp=pp, tp=tp, dp=dp,
-        cp=cp, host_ranges=host_ranges, markers=markers or (), align=align, **how,
+        place, last=last, slowdown=slowdown, jsonl=jsonl, prometheus=prometheus, once_every=once_every, path=path,
+        force=force, multi_machine=multi_machine, follow_links=follow_links, devices=devices, ranks=ranks, pp=pp, tp=tp,
+        dp=dp, cp=cp, host_ranges=host_ranges, markers=markers or (), align=align, **how,
     )  # fmt: skip
     first = next(looks)  # raises what is wrong with the options before a page is served
     with _page(first, place, port, no_browser) as put, _terminal(live=no_browser) as show:

@@ -19,8 +19,8 @@ from trace_export.selection import Numbers, Selection
 from trace_export.workflow.requests import Request
 from trace_export.workflow.run import Run, aligned
 
-MORE = 3
-"""Steps that are kept besides those shown: one that is being written, and some for the clocks."""
+MORE = 1
+"""Steps that are kept besides those shown: the one that is being written."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,9 @@ class Look:
 class Watch:
     """A folder, watched: `look` after each change."""
 
-    def __init__(self, wanted: Request, last: int) -> None:
+    def __init__(self, wanted: Request, last: int, *, slowdown: bool) -> None:
         self._wanted = wanted
+        self._slowdown = slowdown
         self._last = last
         self._growth = Growth(wanted.source, last + MORE)
         self._clocks: pl.DataFrame | None = None
@@ -69,7 +70,7 @@ class Watch:
             return self._unchanged(str(error))
         if run is None:
             return self._unchanged("no step is finished on all ranks yet")
-        steps = step_figures(run, self._after_ns, self._growth.lag_s)
+        steps = step_figures(run, self._after_ns, self._growth.lag_s, slowdown=self._slowdown)
         if steps:
             self._after_ns = steps[-1].start_ns
         warnings = tuple(note for note in run.notes if note.level == "warning")

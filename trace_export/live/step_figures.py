@@ -8,9 +8,11 @@ import orjson
 import polars as pl
 
 from trace_export.analysis.stragglers import slow_links
-from trace_export.errors import NothingToExportError
+from trace_export.analysis.what_if import what_if
 from trace_export.files import GENERATOR
-from trace_export.model import STEP_KEY
+from trace_export.model import STEP_KEY, Profile
+from trace_export.pipeline.step_operations import step_operations
+from trace_export.selection import Numbers, Selection, select
 from trace_export.workflow.run import Run
 
 
@@ -22,7 +24,8 @@ class StepFigures:
     training log counts (None where that was not read); `pipeline_ns` from start_ns to the end of its last forward,
     backward or weight block; `bubble` and `bubble_own`: the idle share of that, by both definitions of
     `analysis.bubbles`. `slowest_stage` is the one that is busy for longest (mean of its ranks), `slowest_rank` the rank
-    that is. `slowdown`: the metric S of the step, None where it cannot be said. `worst_link`: the link (source rank,
+    that is. `slowdown`: the metric S of the step, None where it was not asked for or cannot be
+    said. `worst_link`: the link (source rank,
     target rank) with the largest ratio of its transfer time to that of its peers, in the steps that were kept, and
     `worst_link_ratio`. `clock_error_ns`: the largest standard deviation of a host's clock (None: one host, or unknown).
     `blocks` counts them; `lag_s`: from the last change on the disk to the reading of it.
@@ -48,8 +51,9 @@ class StepFigures:
         return orjson.dumps({"generator": GENERATOR} | asdict(self))
 
 
-def step_figures(run: Run, after_ns: int, lag_s: float) -> list[StepFigures]:
-    """The figures of the whole steps of an aligned run that start after `after_ns`, in their order."""
+def step_figures(run: Run, after_ns: int, lag_s: float, *, slowdown: bool) -> list[StepFigures]:
+    """The figures of the whole steps of an aligned run that start after `after_ns`, in their order; with the metric S
+    where it is asked for, which takes longer than all the others."""
     steps = run._bubbles.steps.sort("start_ns").with_columns(since=pl.col("start_ns").diff())
     new = steps.filter(pl.col("whole") & (pl.col("start_ns") > after_ns))
     if new.is_empty():
@@ -63,7 +67,8 @@ def step_figures(run: Run, after_ns: int, lag_s: float) -> list[StepFigures]:
     rows = new
     for table in (busy.agg(rank=pl.col("rank").first()), stages.agg(stage=pl.col("stage").first()), counted):
         rows = rows.join(table, on=key, how="left", nulls_equal=True, maintain_order="left")
-    slowdown, link = _slowdown(run), _worst_link(run)
+    link = _worst_link(run)
+    by_step = _slowdown(run.profile, Numbers.of(new["step"].drop_nulls())) if slowdown else {}
     error = run.clocks["sd_ns"].max()
     return [
         StepFigures(
@@ -75,7 +80,7 @@ def step_figures(run: Run, after_ns: int, lag_s: float) -> list[StepFigures]:
             bubble_own=row["bubble_own"],
             slowest_stage=row["stage"],
             slowest_rank=row["rank"],
-            slowdown=slowdown.get((row["run"], row["step"])),
+            slowdown=by_step.get((row["run"], row["step"])),
             worst_link=link and link[0],
             worst_link_ratio=link and link[1],
             clock_error_ns=float(error) if isinstance(error, float) else None,
@@ -86,12 +91,12 @@ def step_figures(run: Run, after_ns: int, lag_s: float) -> list[StepFigures]:
     ]
 
 
-def _slowdown(run: Run) -> dict[tuple[int | None, int | None], float]:
-    """(run, step) → the metric S, where it can be said."""
-    try:
-        found = run.what_if()
-    except NothingToExportError:
+def _slowdown(profile: Profile, steps: Numbers) -> dict[tuple[int | None, int | None], float]:
+    """(run, step) → the metric S, where it can be said, of some steps."""
+    usual = step_operations(select(profile, Selection(steps=steps))).usual
+    if usual is None:
         return {}
+    found = what_if(usual)
     return {key: s for key, s in zip(found.steps, found.by_step.tolist(), strict=True) if s == s}  # not NaN
 
 

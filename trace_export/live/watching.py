@@ -20,10 +20,12 @@ from trace_export.writers.outputs import Outputs
 
 @dataclass(frozen=True)
 class WatchOptions:
-    """What to keep of a watched job: the `last` steps; a line for each step in `jsonl`; metrics of the last step in
-    `prometheus`; and every `every_s` seconds an export of the last steps, as `export` says."""
+    """What to keep of a watched job: the `last` steps, with the metric S where `slowdown` asks for it; a line for each
+    step in `jsonl`; metrics of the last step in `prometheus`; and every `every_s` seconds an export of the last steps,
+    as `export` says."""
 
     last: int = 5
+    slowdown: bool = False
     jsonl: Path | None = None
     prometheus: Path | None = None
     every_s: float | None = None
@@ -42,7 +44,7 @@ def watch(wanted: Request, options: WatchOptions, stop: threading.Event) -> Iter
     Outputs(force=options.force).check([*files, *exported])
     totals = {"steps": 0, "blocks": 0}
     last_export_s = -float("inf")
-    for look in Watch(wanted, options.last).looks(ticks(log_dir, stop)):
+    for look in Watch(wanted, options.last, slowdown=options.slowdown).looks(ticks(log_dir, stop)):
         if look.run is not None:
             outputs = Outputs(look.run._inputs, force=options.force)
             if look.steps:

@@ -117,10 +117,12 @@ class _Handler(BaseHTTPRequestHandler):
         server = self.server
         self._head(HTTPStatus.OK, "text/event-stream; charset=utf-8")
         sent = -1
-        while not server.ended:
+        while True:
             with server.news:
-                if server.number == sent:
+                if server.number == sent and not server.ended:
                     server.news.wait(BEAT_S)
+                if server.ended:
+                    return
                 event = b": no news\n\n" if server.number == sent else b"data: " + server.state + b"\n\n"
                 sent = server.number
             self.wfile.write(event)

@@ -14,6 +14,7 @@ from pathlib import Path
 from reprlib import Repr
 from typing import Any, get_args
 
+from trace_export import units
 from trace_export.errors import UsageError
 from trace_export.files import is_file, is_folder
 from trace_export.selection import LARGEST, Numbers, Window
@@ -116,6 +117,11 @@ def nanoseconds(value: object, parameter: str, *, negative: bool = False) -> flo
     if not negative and isinstance(value, int | float) and -LIMIT_NS < value < 0:
         raise UsageError(f"{duration(value)} is negative, which a duration cannot be", parameter=parameter)
     return number(value, parameter, "a number of nanoseconds", negative=negative)
+
+
+def seconds(value: object, parameter: str) -> float:
+    """A time as a number of seconds or as a text with its unit. Raises UsageError."""
+    return units.nanoseconds(value, parameter) / 1e9 if isinstance(value, str) else number(value, parameter)
 
 
 def numbers(value: object, parameter: str) -> Numbers | None:

@@ -1,0 +1,139 @@
+"""`trace-export watch` as a user runs it: it follows a job until Ctrl-C, and keeps the files it was asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from samples.generators.paddle import Job
+from tests.conftest import ROOT, Cli
+from tests.support.growing_logs import GrowingLogs
+from tests.support.wait import HANGS_S, wait_until
+
+JOB = Job(stages=2, microbatches=4, steps=range(6))
+
+
+@contextmanager
+def watching(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", "NO_COLOR": "1"}
+    words = [sys.executable, "-m", "trace_export", "watch", *map(str, arguments), "--no-browser", "--port", "0"]
+    with subprocess.Popen(
+        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def interrupted(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What it printed until Ctrl-C ended it."""
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=HANGS_S)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert err.endswith("trace-export: interrupted; files already written are whole\n")
+    return out, err
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> GrowingLogs:
+    made = GrowingLogs(tmp_path / "logs", JOB)
+    made.write(0, 1)
+    return made
+
+
+def test_a_job_is_followed_until_ctrl_c(logs: GrowingLogs, tmp_path: Path) -> None:
+    steps, metrics, out = tmp_path / "steps.jsonl", tmp_path / "job.prom", tmp_path / "out"
+    options = ("--jsonl", steps, "--prometheus", metrics, "--once-every", "1ms", "--out", out, "--slowdown")
+    with watching(logs.folder, *options) as process:
+        wait_until(lambda: len(lines(steps)) == 2)
+        logs.write(2)
+        wait_until(lambda: len(lines(steps)) == 3)
+        wait_until(lambda: "trace_export_last_step 2\n" in metrics.read_text())
+        wait_until(lambda: (out / "pipeline_profile.pftrace").exists())
+        printed, told = interrupted(process)
+    found = lines(steps)
+    assert [line["step"] for line in found] == [0, 1, 2]
+    assert all(line["generator"] == "trace-export" and line["slowdown"] for line in found)
+    assert re.search(r"Open this page in a browser: http://127\.0\.0\.1:\d+\n", printed)
+    assert [line.split(",")[0] for line in printed.splitlines()[1:]] == ["step 0", "step 1", "step 2"]
+    assert "ssh -L" in told
+    assert _is_prometheus(metrics.read_text())
+    assert not list(tmp_path.rglob(".trace-export-*"))
+
+
+def _is_prometheus(text: str) -> bool:
+    """Whether each metric has its help and its type before its one sample, as the text format demands."""
+    head, *found = text.splitlines()
+    assert head.startswith("# ")
+    for help_line, type_line, sample in zip(found[::3], found[1::3], found[2::3], strict=True):
+        name = sample.split(" ")[0]
+        assert help_line.startswith(f"# HELP {name} ")
+        assert type_line in (f"# TYPE {name} gauge", f"# TYPE {name} counter")
+        float(sample.split(" ")[1])
+    return text.endswith("\n")
+
+
+def test_the_files_are_continued_by_the_next_watch(logs: GrowingLogs, tmp_path: Path) -> None:
+    steps = tmp_path / "steps.jsonl"
+    for count in (2, 4):
+        with watching(logs.folder, "--jsonl", steps) as process:
+            wait_until(lambda count=count: len(lines(steps)) == count)  # type: ignore[misc]
+            interrupted(process)
+    assert [line["step"] for line in lines(steps)] == [0, 1, 0, 1]
+
+
+def test_a_folder_without_profiles_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    with watching(tmp_path / "logs") as process:
+        assert process.stderr is not None
+        assert "ssh -L" in process.stderr.readline()
+        assert "no profile" in process.stderr.readline()
+        interrupted(process)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--jsonl", "notes.txt"), "notes.txt: exists and is not known to be an output"),
+        (("--prometheus", "notes.txt"), "notes.txt: exists and is not known to be an output"),
+        (("--last", "0"), "--last"),
+        (("--out", "there"), "give it together with once_every"),
+        (("--once-every", "soon"), "--once-every"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(
+    options: tuple[str, str], sentence: str, logs: GrowingLogs, run_cli: Cli, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    done = run_cli("watch", logs.folder, *options, "--no-browser", cwd=tmp_path)
+    assert (done.returncode, sentence in done.stderr) == (2, True), done.stderr
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_folder_that_is_not_there(run_cli: Cli, tmp_path: Path) -> None:
+    done = run_cli("watch", tmp_path / "none", "--no-browser")
+    assert done.returncode == 2
+    assert "none" in done.stderr
+
+
+def test_an_input_is_never_a_file_of_metrics(logs: GrowingLogs, run_cli: Cli) -> None:
+    log = logs.path(0)
+    before = log.read_bytes()
+    done = run_cli("watch", logs.folder, "--jsonl", log, "--no-browser", "--force")
+    assert done.returncode == 2
+    assert log.read_bytes() == before

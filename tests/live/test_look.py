@@ -1,0 +1,148 @@
+"""The looks at a job that runs say of each step what a report on its whole profiles says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from samples.generators.ascend import Job as AscendJob
+from samples.generators.ascend import record
+from samples.generators.paddle import Job
+from tests.support.growing_logs import GrowingLogs
+from trace_export import load
+from trace_export.live import growth
+from trace_export.live.look import Look, Watch
+from trace_export.workflow.options import align_options, load_options
+from trace_export.workflow.requests import Request
+
+JOB = Job(stages=3, microbatches=4, steps=range(20), announced=False)
+
+
+def looks(folder: Path, changes: list[Callable[[], object]], last: int = 3, **options: object) -> list[Look]:
+    """A look before and after each of the changes, as far as there is anything new."""
+
+    def ticks() -> Iterator[None]:
+        yield None
+        for change in changes:
+            change()
+            yield None
+
+    request = Request(load_options(folder, **options), align_options("auto", None, None))  # type: ignore[arg-type]
+    return list(Watch(request, last, slowdown=True).looks(ticks()))
+
+
+def steps(found: list[Look]) -> list[int | None]:
+    return [step.step for look in found for step in look.steps]
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> GrowingLogs:
+    return GrowingLogs(tmp_path, JOB)
+
+
+def test_each_step_is_told_once_as_a_report_tells_it(logs: GrowingLogs) -> None:
+    logs.write(0)
+    found = looks(logs.folder, [lambda s=s: logs.write(s) for s in range(1, 8)])  # type: ignore[misc]
+    assert steps(found) == list(range(8))
+    whole = load(logs.folder).align()
+    table = {row["step"]: row for row in whole.report().steps.iter_rows(named=True)}
+    slowdown = {step: s for (_, step), s in zip(whole.what_if().steps, whole.what_if().by_step, strict=True)}
+    starts = [table[step]["start_ns"] for step in sorted(table)]
+    for figures in (step for look in found for step in look.steps):
+        number = cast("int", figures.step)
+        row = table[number]
+        assert (figures.start_ns, figures.pipeline_ns, figures.bubble, figures.bubble_own) == (
+            row["start_ns"], row["pipeline_ns"], pytest.approx(row["bubble"]), pytest.approx(row["bubble_own"]),
+        )  # fmt: skip
+        assert figures.since_previous_ns == (starts[number] - starts[number - 1] if number else None)
+        assert figures.blocks == 3 * 9
+        assert figures.slowdown is not None
+        assert slowdown[number] == pytest.approx(figures.slowdown, rel=0.02)  # the usual lengths are of fewer steps
+    assert found[-1].run is not None
+    assert found[-1].run.spans["step"].unique().sort().to_list() == [5, 6, 7]
+
+
+def test_a_step_counts_when_all_ranks_have_finished_it(logs: GrowingLogs) -> None:
+    logs.write(0, 1)
+    found = looks(
+        logs.folder,
+        [lambda: logs.write(2, ranks=range(2)), lambda: logs.write(2, ranks=range(2, 3))],
+    )
+    assert [[step.step for step in look.steps] for look in found] == [[0, 1], [], [2]]
+
+
+def test_the_first_steps_of_a_long_job_are_not_kept(logs: GrowingLogs) -> None:
+    logs.write(*range(15))
+    found = looks(logs.folder, [lambda: logs.write(15)], last=4)
+    assert steps(found) == [11, 12, 13, 14, 15]
+
+
+def test_a_folder_that_is_empty_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "FIND_S", 0.0)
+    logs = GrowingLogs(tmp_path, JOB)
+    found = looks(tmp_path, [lambda: logs.write(0, 1)])
+    assert found[0].run is None
+    assert "no profile" in found[0].problem or "nothing" in found[0].problem
+    assert steps(found) == [0, 1]
+    assert found[-1].problem == ""
+
+
+def test_a_rank_that_appears_late(logs: GrowingLogs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "FIND_S", 0.0)
+    logs.write(0, 1, ranks=range(2))
+    found = looks(logs.folder, [lambda: logs.write(0, 1, ranks=range(2, 3)), lambda: logs.write(2)])
+    assert found[-1].run is not None
+    assert found[-1].run.spans["rank"].unique().sort().to_list() == [0, 1, 2]
+    assert steps(found)[-1] == 2
+
+
+def test_a_log_that_is_removed_is_named_and_the_others_go_on(logs: GrowingLogs) -> None:
+    logs.write(0, 1, 2)
+    found = looks(logs.folder, [logs.path(1).unlink, lambda: logs.write(3, ranks=range(0, 3, 2))])
+    assert [str(e) for e in found[-1].failures if "workerlog.1" in str(e)]
+    assert steps(found) == [0, 1, 2]
+    assert found[-1].run is not None
+
+
+def test_a_log_that_is_truncated_goes_on_with_what_is_written_then(logs: GrowingLogs) -> None:
+    logs.write(0, 1, 2)
+    found = looks(logs.folder, [lambda: logs.path(0).write_text(""), lambda: logs.write(3), lambda: logs.write(4)])
+    assert steps(found)[:3] == [0, 1, 2]
+    assert found[-1].failures == ()
+
+
+def test_two_machines_are_aligned(tmp_path: Path) -> None:
+    job = Job(stages=4, microbatches=8, steps=range(10), machines=2, clock_errors_us=(0, 3_200), announced=False)
+    logs = GrowingLogs(tmp_path, job)
+    logs.write(0, 1, 2)
+    found = looks(tmp_path, [lambda s=s: logs.write(s) for s in range(3, 9)], last=3)  # type: ignore[misc]
+    errors = [step.clock_error_ns for look in found for step in look.steps]
+    assert all(error is not None and error < 300_000 for error in errors)
+    run = found[-1].run
+    assert run is not None
+    offsets = dict(run.clocks.select("host", "offset_ns").iter_rows())
+    assert max(offsets.values()) - min(offsets.values()) == pytest.approx(3_200_000, abs=4 * max(errors))  # type: ignore[type-var,arg-type]
+    truth = {(b.rank, b.step, b.kind, b.microbatch): b.start_ns for b in logs.blocks}
+    moved = [
+        start - truth[rank, step, kind, microbatch]
+        for rank, step, kind, microbatch, start in run.spans.select(
+            "rank", "step", "kind", "microbatch", "start_ns"
+        ).iter_rows()
+    ]
+    assert max(moved) - min(moved) < 4 * max(errors)  # type: ignore[operator,type-var]
+
+
+def test_profiles_that_are_written_whole_are_read_when_nobody_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path, AscendJob())
+    monkeypatch.setattr(growth, "QUIET_S", 1e9)
+    assert steps(looks(tmp_path, [])) == []
+    monkeypatch.setattr(growth, "QUIET_S", 0.0)
+    found = looks(tmp_path, [])
+    whole = load(tmp_path).align().report().steps.filter("whole")["step"].to_list()
+    assert steps(found) == whole[-len(steps(found)) :]
+    assert found[-1].run is not None

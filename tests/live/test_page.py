@@ -1,0 +1,128 @@
+"""The page of a watched job, in a real browser: it changes by itself, survives a restart, and does not grow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from samples.generators.paddle import Job
+from tests.live.test_look import looks
+from tests.support.browser import browser as browser
+from tests.support.growing_logs import GrowingLogs
+from tests.support.traces import decode
+from tests.support.wait import HANGS_S
+from trace_export.live.board import HISTORY, Board
+from trace_export.live.look import Look
+from trace_export.viewer.live import LiveServer
+
+expect.set_options(timeout=HANGS_S * 1000)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[Look]:
+    logs = GrowingLogs(tmp_path_factory.mktemp("run <b>"), Job(stages=3, microbatches=4, steps=range(6)))
+    logs.write(0, 1)
+    return looks(logs.folder, [lambda s=s: logs.write(s) for s in range(2, 6)])  # type: ignore[misc]
+
+
+@contextmanager
+def opened(browser: Browser, address: str, **options: object) -> Iterator[tuple[Page, list[str]]]:
+    """The page, and what it complained of."""
+    context = browser.new_context(**options)  # type: ignore[arg-type]
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda r: complaints.append(r.url) if not r.url.startswith(address) else None)
+    page.goto(address)
+    yield page, complaints
+    context.close()
+
+
+def test_the_page_shows_each_new_step(browser: Browser, found: list[Look]) -> None:
+    board = Board("run <b>")
+    with LiveServer(board.resources(), 0) as server, opened(browser, server.address) as (page, complaints):
+        expect(page).to_have_title("run <b> – trace-export watch")
+        expect(page.locator("#state")).to_contain_text("waiting for the first step")
+        for look in found:
+            server.publish(board.put(look))
+            expect(page.locator("#state")).to_contain_text(f"step {look.steps[-1].step},")
+            assert look.run is not None
+            shown = look.run.spans["step"].unique().sort().to_list()
+            expect(page.locator("#chart")).to_contain_text(f"step {shown[-1]}")
+            expect(page.locator("#figures")).to_contain_text(f"{look.steps[-1].bubble:.1%}".replace("%", " %"))
+        assert page.locator("#chart svg").count() == 1
+        assert page.locator("#times polyline").count() == 1
+        assert complaints == []
+
+
+def test_a_problem_is_shown_and_goes_away(browser: Browser, found: list[Look]) -> None:
+    board = Board("run")
+    with LiveServer(board.resources(), 0) as server, opened(browser, server.address) as (page, complaints):
+        server.publish(board.put(replace(found[-1], problem="rank <i>3</i> is missing")))
+        expect(page.locator("#problem")).to_have_text("rank <i>3</i> is missing")
+        server.publish(board.put(found[-1]))
+        expect(page.locator("#problem")).to_be_hidden()
+        assert complaints == []
+
+
+def test_the_page_finds_a_server_that_was_started_again(browser: Browser, found: list[Look]) -> None:
+    first, second = Board("run"), Board("run")
+    with LiveServer(first.resources(), 0) as server:
+        port = int(server.server_address[1])
+        server.publish(first.put(found[0]))
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(server.address)
+        expect(page.locator("#state")).to_contain_text(f"step {found[0].steps[-1].step},")
+    expect(page.locator("#state")).to_contain_text("the connection to trace-export is lost")
+    with LiveServer(second.resources(), 0, port) as server:
+        server.publish(second.put(found[-1]))
+        expect(page.locator("#state")).to_contain_text(f"step {found[-1].steps[-1].step},")
+        expect(page.locator("#chart")).to_contain_text(f"step {found[-1].steps[-1].step}")
+        context.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(420, "dark"), (1600, "light")])
+def test_narrow_and_wide_screens(browser: Browser, found: list[Look], width: int, scheme: str) -> None:
+    board = Board("run")
+    board.put(found[-1])
+    size = {"width": width, "height": 800}
+    with (
+        LiveServer(board.resources(), 0) as server,
+        opened(browser, server.address, viewport=size, color_scheme=scheme) as (page, complaints),
+    ):
+        server.publish(board.put(found[-1]))
+        page.wait_for_selector("#chart svg")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == (
+            "rgb(23, 25, 28)" if scheme == "dark" else "rgb(255, 255, 255)"
+        )
+        assert complaints == []
+
+
+def test_ten_thousand_steps_are_no_more_than_the_last_ones(browser: Browser, found: list[Look]) -> None:
+    board = Board("run")
+    step = found[-1].steps[-1]
+    with LiveServer(board.resources(), 0) as server, opened(browser, server.address) as (page, _):
+        elements = []
+        for many in (1_000, 9_000):
+            look = replace(found[-1], steps=tuple(replace(step, step=many + i) for i in range(many)))
+            state = board.put(look)
+            assert len(state) < 400 * HISTORY + 1_000
+            server.publish(state)
+            expect(page.locator("#state")).to_contain_text(f"step {2 * many - 1},")
+            elements.append(page.evaluate("document.querySelectorAll('body *').length"))
+        assert elements[0] == elements[1]
+
+
+def test_the_trace_of_the_steps_shown(found: list[Look]) -> None:
+    board = Board("run")
+    board.put(found[-1])
+    names = [slice["name"] for slice in decode(board.trace())]
+    run = found[-1].run
+    assert run is not None
+    assert sum(name == "F0" for name in names) >= run.spans.filter(kind="F", microbatch=0).height
