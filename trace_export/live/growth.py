@@ -144,7 +144,7 @@ class Growth:
 def _signature(source: Source) -> Signature:
     """Size and time of the last change (ns) of each file of a source."""
     found = []
-    for path in files_of(source):
+    for path in files_of([source]):
         try:
             status = path.stat()
         except OSError:
