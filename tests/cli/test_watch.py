@@ -69,9 +69,10 @@ def test_a_job_is_followed_until_ctrl_c(logs: GrowingLogs, tmp_path: Path) -> No
     found = lines(steps)
     assert [line["step"] for line in found] == [0, 1, 2]
     assert all(line["generator"] == "trace-export" and line["slowdown"] for line in found)
-    assert re.search(r"Open this page in a browser: http://127\.0\.0\.1:\d+\n", printed)
-    assert [line.split(",")[0] for line in printed.splitlines()[1:]] == ["step 0", "step 1", "step 2"]
+    assert re.fullmatch(r"Open this page in a browser: http://127\.0\.0\.1:\d+\n", printed[0])
+    assert [line.split(",")[0] for line in printed[1:]] == ["step 0", "step 1", "step 2"]
     assert "ssh -L" in told
+    assert "trace_export_last_step 2\n" in metrics.read_text()
     assert _is_prometheus(metrics.read_text())
     assert not list(tmp_path.rglob(".trace-export-*"))
 
