@@ -24,10 +24,10 @@ from trace_export.analysis import causes, critical_path, transfer_split
 PAGE = ROOT / "trace_export" / "docs" / "library.md"
 FUNCTIONS = (
     "load", "export", "report", "overview", "compare", "save_baseline", "simulate", "draw_schedules", "inspect",
-    "fit_clocks",
+    "watch", "fit_clocks",
 )  # fmt: skip
 RESULTS = (
-    "Exported", "Reported", "Overviewed", "Overview", "Compared",
+    "Exported", "Reported", "Overviewed", "Overview", "Compared", "Look", "StepFigures",
     "Simulation", "Summary", "ModelSummary", "Report", "Theory",
     "ClosedForm", "Slowdown", "LeftOut", "CriticalPath", "StepTime", "Comparison", "Gate", "RunFigures", "Baseline",
     "Sentence", "ReportTable", "Place",
