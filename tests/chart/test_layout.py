@@ -160,7 +160,7 @@ def test_counters_of_the_source_are_tracks_of_their_rank() -> None:
     samples = memory_counter()
     broken = samples.with_columns(value=pl.Series([float("nan"), None]))
     chart = lay_out(two_stages(counters=pl.concat([samples, broken])))
-    track = next(t for t in chart.main.tracks if t.name == "memory · rank 0")
+    track = next(t for t in chart.main.tracks if t.name == "memory · stage 0 · rank 0")
     assert (track.kind, track.unit) == ("counter", "bytes")
     assert chart.main.tracks[(track.parent or 0) - 1].name == "Counters"
     samples = chart.main.samples.filter(pl.col("track") == track.id)

@@ -88,7 +88,6 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
         blocks = marked(blocks, options.path)
     ranks = _ranks(profile, blocks, options)
     drawn = [r for r in ranks if r["first"] or options.tracks == "rank"]
-    numbers = [r["rank"] for r in drawn]
     builder = Builder()
     tracks = _add_tracks(builder, drawn, f" ({options.runs[0]})" if options.runs else "")
     _add_blocks(builder, _without_lone_run(profile, blocks), tracks, options.edges)
@@ -103,7 +102,7 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     step_tracks.add_stages_busy(builder, of_firsts, COUNTERS)
     if profile.interpretation is not None:
         add_in_flight(builder, of_firsts, profile.interpretation.placement, COUNTERS + 1)
-    step_tracks.add_counters(builder, profile.counters, numbers, COUNTERS + 2)
+    step_tracks.add_counters(builder, profile.counters, {r["rank"]: _called(r) for r in drawn}, COUNTERS + 2)
     detailed = drawn if options.detail != "spans" else []
     on_devices = device_tracks.add_ranks(builder, profile, detailed, RANKS, options.device_tasks)
     starts = (
@@ -147,14 +146,19 @@ def _ranks(profile: Profile, blocks: pl.DataFrame, options: ChartOptions) -> lis
     return [{**rank, "text": rank_text(rank, options.clocks)} for rank in ranks.iter_rows(named=True)]
 
 
+def _called(rank: Mapping[str, Any]) -> str:
+    """What a rank's track is called."""
+    return f"rank {rank['rank']}" if rank["stage"] is None else f"stage {rank['stage']} · rank {rank['rank']}"
+
+
 def _add_tracks(builder: Builder, ranks: list[dict[str, Any]], run: str) -> dict[int, int]:
     """A track per rank, those of a stage's other ranks below its first one's; rank → track."""
     tracks: dict[int, int] = {}
     top = ROOT
     place = STAGES
     for rank in ranks:
-        stage, number = rank["stage"], rank["rank"]
-        name = (f"rank {number}" if stage is None else f"stage {stage} · rank {number}") + run
+        number = rank["rank"]
+        name = _called(rank) + run
         if rank["first"]:
             top = tracks[number] = builder.track(name, place, description=rank["text"])
             place += ROOM

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -70,14 +72,15 @@ def _busy(start: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.
     return start[begins], until[np.append(begins[1:], True)]
 
 
-def add_counters(builder: Builder, counters: pl.DataFrame, ranks: list[int], order: int) -> None:
-    """A group with a track per name and rank of `counters`, for the `ranks` that are drawn."""
-    drawn = pl.col("rank").is_in(ranks) & pl.col("value").is_finite() & pl.col("ts_ns").is_not_null()
+def add_counters(builder: Builder, counters: pl.DataFrame, ranks: Mapping[int, str], order: int) -> None:
+    """A group with a track per name and rank of `counters`, for the `ranks` that are drawn and what they are called."""
+    drawn = pl.col("rank").is_in(list(ranks)) & pl.col("value").is_finite() & pl.col("ts_ns").is_not_null()
     found = counters.filter(drawn).sort("name", "rank", "ts_ns")
     if found.is_empty():
         return
     group = builder.track("Counters", order, kind="group", description="What the source counted on each rank")
     tracks = found.group_by("name", "rank", "unit", maintain_order=True)
     for place, ((name, rank, unit), samples) in enumerate(tracks):
-        track = builder.track(f"{name} · rank {rank}", place, group, kind="counter", unit=str(unit or ""))
+        called = f"{name} · {ranks[int(str(rank))]}"
+        track = builder.track(called, place, group, kind="counter", unit=str(unit or ""))
         builder.samples(samples, track)

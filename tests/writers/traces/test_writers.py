@@ -116,7 +116,8 @@ def test_arrows_counters_and_marks(writer: ModuleType, name: str, tmp_path: Path
             " where t.name like 'memory%' order by c.ts"
         )
         # The first event is a device task, 1550 ns before the first block.
-        assert counters.rows() == [("memory · rank 0", 1550, 5.0), ("memory · rank 0", 1559, 7.5)]
+        memory = "memory · stage 0 · rank 0"
+        assert counters.rows() == [(memory, 1550, 5.0), (memory, 1559, 7.5)]
         marks = processor.query("select name, ts, dur from slice where name like 'end of%'")
         assert marks.rows() == [("end of step 0", 2553, 0)]
 
