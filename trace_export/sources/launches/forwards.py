@@ -138,13 +138,13 @@ def _without_transfer(timeline: Timeline, passes: list[Piece]) -> bool:
 def _left_over(step: Step, passes: list[Piece], begin: int) -> bool:
     """Whether the calling thread launched so much between the row `begin` and the last backward that belongs to no
     pass: in all, or in one go."""
-    line = step.timeline
-    free = line.main[: step.last_backward].copy()
-    free[:begin] = False
+    line, first, last = step.timeline, step.pieces[0].begin, step.last_backward
+    free = line.main[first:last].copy()
+    free[: begin - first] = False
     for piece in passes:
-        free[piece.begin : piece.end] = False
-    left = np.append(0, np.cumsum(np.where(free, line.end[: len(free)] - line.start[: len(free)], 0)))
-    in_one_go = [left[min(rows.end, len(free))] - left[rows.begin] for rows in step.possible]
+        free[piece.begin - first : piece.end - first] = False
+    left = np.append(0, np.cumsum(np.where(free, line.end[first:last] - line.start[first:last], 0)))
+    in_one_go = (left[min(rows.end, last) - first] - left[rows.begin - first] for rows in step.possible)
     return bool(left[-1] > MOST_LEFT * sum(map(step.time, step.possible)) or max(in_one_go) > MOST_OF_ONE * step.usual)
 
 

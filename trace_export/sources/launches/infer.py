@@ -131,7 +131,8 @@ def _with_known_beginnings(timeline: Timeline, steps: list[list[Piece]], found: 
         if any(doubts.get(piece.begin) and begins[piece.begin] is None for piece in one.passes):
             out.append(_refused(own, "nothing shows where the first forward begins"))
         else:
-            passes = [p._replace(begin=begins.get(p.begin) or p.begin) for p in one.passes]
+            moved = any(begins.get(piece.begin, piece.begin) != piece.begin for piece in one.passes)
+            passes = [p._replace(begin=begins.get(p.begin) or p.begin) for p in one.passes] if moved else one.passes
             out.append(one._replace(passes=passes))
     return out
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
-
 from trace_export.sources.launches.first_forwards import head
 from trace_export.sources.launches.kernel_names import Codes
 from trace_export.sources.launches.likeness import kinds
@@ -68,7 +66,7 @@ def split_weights_from_forwards(step: Step, pieces: list[Rows]) -> list[Rows]:
     """
     timeline = step.timeline
     early = [
-        Rows(rows.begin + int(np.argmin(np.append(rows.of(timeline.counter), False))), rows.end)  # type: ignore[arg-type]
+        Rows(min(timeline.after_counters(rows.begin), rows.end), rows.end)
         for rows in pieces
         if rows.begin < step.first_backward and step.time(rows) >= SHORT * step.usual
     ]

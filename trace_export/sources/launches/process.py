@@ -175,12 +175,18 @@ def _first_reason(found: Passes) -> str:
 
 def _blocks(found: Passes) -> pl.DataFrame:
     """The passes with their times: from the first start to the last end of their work."""
-    timeline = found.timeline
-    rows = [(p.kind, timeline.start[p.begin : p.end].min(), timeline.end[p.begin : p.end].max(),
-             timeline.launch[p.begin]) for p in found.passes]  # fmt: skip
-    names = ["kind", "start", "end", "launched"]
-    found_blocks = pl.DataFrame(rows, {name: BLOCKS[name] for name in names}, orient="row")
-    return found_blocks.with_columns(pair=pl.lit(None, pl.Int32))
+    timeline, passes = found.timeline, sorted(found.passes, key=lambda piece: piece.begin)
+    begins, ends = (np.array([piece[n] for piece in passes], np.int64) for n in (1, 2))
+    bounds = np.column_stack([begins, ends]).ravel()  # every other range lies between two passes
+    start, end = np.append(timeline.start, 0), np.append(timeline.end, 0)
+    return pl.DataFrame(
+        {
+            "kind": pl.Series([piece.kind for piece in passes], dtype=pl.String),
+            "start": np.minimum.reduceat(start, bounds)[::2] if passes else begins,
+            "end": np.maximum.reduceat(end, bounds)[::2] if passes else begins,
+            "launched": timeline.launch[begins],
+        }
+    ).with_columns(pair=pl.lit(None, pl.Int32))
 
 
 def _with_steps(blocks: pl.DataFrame, steps: pl.DataFrame | None) -> pl.DataFrame:
@@ -195,6 +201,8 @@ def _with_steps(blocks: pl.DataFrame, steps: pl.DataFrame | None) -> pl.DataFram
 
 def _transfers(work: Work, main: int) -> pl.DataFrame:
     rows = pipeline_transfers(work, main)
+    if not len(rows):
+        return pl.DataFrame(schema=TRANSFERS)
     names = work.names.texts.gather(work.name[rows]).str.extract(r"^(?:void )?([A-Za-z0-9_]+)")
     return pl.DataFrame({"op": names, "start": work.start[rows], "end": work.end[rows]}).select(
         pl.lit("both").alias("role"), "op", "start", "end"

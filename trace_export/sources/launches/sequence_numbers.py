@@ -44,7 +44,7 @@ def by_numbers(
     `operators`: schema OPERATORS. `optimizers`: start and end of each optimizer; None: its kernels say it. `cuts`: what
     lies between passes.
     """
-    passes = numbered_passes(operators, threads.main, timeline.calls)
+    passes = numbered_passes(operators, threads.main, timeline.calls) if operators.height else None
     if passes is None:
         return None
     updates = _updates(timeline, passes) if optimizers is None else optimizers

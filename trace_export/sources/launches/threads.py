@@ -41,8 +41,7 @@ def find_threads(work: Work, named: frozenset[int], engine: frozenset[int], usua
     main 7, autograd {9}. Were 9 nameless and 7 the process's first thread, the same.
     """
     rows = np.flatnonzero(work.role == COMPUTE)
-    threads, counts = np.unique(work.thread[rows], return_counts=True)
-    launched = dict(zip(threads.tolist(), counts.tolist(), strict=True))
+    launched = dict(pl.Series(work.thread[rows]).value_counts().iter_rows())
     autograd = frozenset(launched) & (named or engine)
     if autograd:
         rest = {t: n for t, n in launched.items() if t not in autograd}
@@ -77,6 +76,8 @@ def _whole_graph(work: Work, rows: Ints) -> str:
 def engine_threads(operators: pl.DataFrame) -> frozenset[int]:
     """The threads among `operators` (thread, name, seq) that executed nodes of the autograd engine, but the calling
     one: some nodes run there."""
+    if operators.is_empty():
+        return frozenset()
     nodes = operators.filter(pl.col("name").str.starts_with(ENGINE_NODE))
     return frozenset(nodes["thread"].unique()) - {calling_thread(operators)}
 

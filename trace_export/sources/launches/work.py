@@ -59,8 +59,9 @@ def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames) -> Work:
     known = known[np.argsort(caller[known], kind="stable")]
     at = order[first[known]]
     several = np.diff(np.append(first, len(ids)))[known] > 1
-    starts = np.minimum.reduceat(start[order], first) if len(first) else start
-    ends = np.maximum.reduceat(end[order], first) if len(first) else end
+    starts, ends = start[order], end[order]
+    if len(first) < len(ids):
+        starts, ends = np.minimum.reduceat(starts, first), np.maximum.reduceat(ends, first)
     by = caller[known]
     names, codes = _with_graphs(names, name[at], several)
     return Work(
@@ -209,6 +210,14 @@ class Timeline:
     @cached_property
     def _busy_backwards(self) -> Ints:
         return np.append(0, np.cumsum(np.where(self.names.backward[self.name], self.end - self.start, 0)))
+
+    def after_counters(self, begin: int) -> int:
+        """The first row from `begin` on that is no counter of tokens."""
+        return int(self._counted_until[begin])
+
+    @cached_property
+    def _counted_until(self) -> Ints:
+        return _until(self.counter)
 
     @cached_property
     def counter(self) -> Bools:

@@ -18,7 +18,7 @@ from trace_export.sources.launches.kernel_names import GRAPH, KernelNames
 from trace_export.sources.launches.process import Process
 from trace_export.sources.launches.sequence_numbers import OPERATORS
 from trace_export.sources.launches.threads import AUTOGRAD
-from trace_export.sources.launches.work import COMPUTE, COPY, OTHER, TRANSFER, join
+from trace_export.sources.launches.work import COMPUTE, COPY, OTHER, TASKS, TRANSFER, join
 from trace_export.sources.nsys.cupti import COPY_TABLE, GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE
 from trace_export.sources.ranges.by_launch import ORPHANS
 from trace_export.sources.ranges.ranges import Ranges
@@ -33,6 +33,8 @@ DEVICE_CALLS = ("cu*Launch*", "cu*Memcpy*", "cu*Memset*", "cu*StreamWaitEvent*",
 """How the calls are named that give the device something to do or to wait for, or wait for it."""
 HOST_COPIES = (1, 2)
 """CUpti_ActivityMemcpyKind: host to device and back."""
+_NO_CORRELATION = 0xFFFFFFFF
+"""The id of a call without one; no task has it."""
 _COPY = -1
 """The name of a copy, where a kernel's is the id of a string and a graph's lies below this."""
 
@@ -67,8 +69,8 @@ def read_processes(
     for process in sorted(tasks.keys() & calls.keys()):
         own = pl.concat(tasks.pop(process))
         codes = np.searchsorted(ids, own["name"].to_numpy()).astype(np.int32)
-        own = own.with_columns(name=codes, role=roles[codes]).filter(pl.col("role") != OTHER)
-        work = join(pl.concat(calls.pop(process)), own, names)
+        own = own.with_columns(name=codes, role=roles[codes], stream=_low("place")).filter(pl.col("role") != OTHER)
+        work = join(pl.concat(calls.pop(process)), own.select(TASKS.keys()), names)
         if (work.role == COMPUTE).any():
             beside = ranges.frame.filter(pl.col("process") == process)
             yield (
@@ -102,12 +104,13 @@ def _rows(parts: Iterable[pl.DataFrame]) -> int:
 
 def _read_calls(db: Database, condition: str, waiting: Collection[int], processes: Collection[int]) -> Parts:
     """The calls of the processes that meet the condition; `waiting`: the names of those that wait for the device."""
-    sql = f"""SELECT start AS start, globalTid AS thread, correlationId AS correlation, nameId AS name
+    packed = _packed("COALESCE(nameId, 0)", f"COALESCE(correlationId, {_NO_CORRELATION})")
+    sql = f"""SELECT start AS start, globalTid AS thread, {packed} AS packed
         FROM {LAUNCH_TABLE} WHERE {{where}} AND {condition}"""
     parts: Parts = defaultdict(list)
-    thread, waits = pl.col("thread").fill_null(0), pl.col("name").is_in(list(waiting)).fill_null(False)
+    thread, waits = pl.col("thread").fill_null(0), _high("packed").is_in(list(waiting))
     for chunk in db.frames(LAUNCH_TABLE, sql):
-        columns = ("start", thread, pl.col("correlation").fill_null(-1), waits.alias("waits"))
+        columns = ("start", thread, _low("packed").alias("correlation"), waits.alias("waits"))
         _add(parts, chunk.select(_process(thread), *columns), processes)
     return parts
 
@@ -117,6 +120,7 @@ def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict
     many kernels and graphs each process ran on each device."""
     kernel = "demangledName, shortName" if db.has(KERNEL_TABLE, "demangledName") else "shortName, NULL"
     copies = f" AND copyKind IN {HOST_COPIES}"
+    place = _packed("COALESCE(deviceId, -1)", "COALESCE(streamId, 0)")
     parts: Parts = defaultdict(list)
     devices: dict[int, Counter[int]] = defaultdict(Counter)
     for table, name, only in (
@@ -125,15 +129,36 @@ def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict
         (COPY_TABLE, f"{_COPY}", copies),
     ):
         sql = f"""SELECT globalPid AS owner, correlationId AS correlation, start AS start, "end" AS "end",
-            streamId AS stream, {name} AS name, deviceId AS device FROM {table} WHERE {{where}}{only}"""
+            {place} AS place, {name} AS name FROM {table} WHERE {{where}}{only}"""
         for chunk in db.frames(table, sql):
-            columns = (pl.col("correlation").fill_null(-2), "start", "end", pl.col("stream").fill_null(0), "name")
+            columns = (pl.col("correlation").fill_null(-2), "start", "end", "place", "name")
             rows = chunk.filter(valid_session_times(pl.col("start"), pl.col("end")))
-            rows = rows.select(_process(pl.col("owner").fill_null(0)), *columns, pl.col("device").fill_null(-1))
-            for process, device, count in rows.group_by("process", "device").len().iter_rows():
-                devices[process][device] += count * (table != COPY_TABLE)
-            _add(parts, rows.drop("device"), processes)
+            rows = rows.select(_process(pl.col("owner").fill_null(0)), *columns)
+            for process, own in _add(parts, rows, processes):
+                if table != COPY_TABLE:
+                    devices[process] += _devices(own["place"])
     return parts, devices
+
+
+def _devices(places: pl.Series) -> Counter[int]:
+    """How many of the places are on each device: one, as a rule."""
+    low, high = (int(place) >> 32 for place in (places.min(), places.max()))  # type: ignore[arg-type]
+    if low == high:
+        return Counter({low: len(places)})
+    return Counter(dict((places // (1 << 32)).value_counts().iter_rows()))
+
+
+def _packed(high: str, low: str) -> str:
+    """Two numbers of 32 bits as one column: reading a column costs more than computing with it."""
+    return f"(({high}) << 32) + ({low})"
+
+
+def _high(column: str) -> pl.Expr:
+    return pl.col(column) // (1 << 32)
+
+
+def _low(column: str) -> pl.Expr:
+    return pl.col(column) & 0xFFFFFFFF
 
 
 def _process(owner: pl.Expr) -> pl.Expr:
@@ -141,11 +166,13 @@ def _process(owner: pl.Expr) -> pl.Expr:
     return (owner // (1 << 24)).alias("process")
 
 
-def _add(parts: Parts, rows: pl.DataFrame, processes: Collection[int] | None) -> None:
-    """Adds the rows of each of the `processes` (None: of all)."""
-    for (process,), own in rows.partition_by("process", as_dict=True, include_key=False).items():
-        if processes is None or process in processes:
-            parts[process].append(own)
+def _add(parts: Parts, rows: pl.DataFrame, processes: Collection[int] | None) -> list[tuple[int, pl.DataFrame]]:
+    """Adds the rows of each of the `processes` (None: of all), and returns them."""
+    found = rows.partition_by("process", as_dict=True, include_key=False).items()
+    wanted = [(process, own) for (process,), own in found if processes is None or process in processes]
+    for process, own in wanted:
+        parts[process].append(own)
+    return wanted
 
 
 def _names(db: Database, ids: np.ndarray) -> pl.Series:
