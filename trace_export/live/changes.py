@@ -13,6 +13,8 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
+from trace_export.files import real_path
+
 Ticks = Iterator[None]
 
 LEAST_S = 1.0
@@ -21,6 +23,8 @@ MOST_S = 10.0
 """After so long there is a look though nothing was reported to have changed: reports may get lost."""
 NETWORK = ("nfs", "cifs", "smb", "lustre", "beegfs", "gpfs", "ceph", "glusterfs", "fuse", "9p", "afs", "wekafs")
 """How the names of file systems begin that other machines may write to."""
+
+MOUNTS = Path("/proc/self/mounts")
 
 
 def ticks(folder: Path, stop: threading.Event) -> Ticks:
@@ -50,13 +54,14 @@ def _events(folder: Path, stop: threading.Event) -> Iterator[object] | None:
     return None
 
 
-def is_on_network(folder: Path) -> bool:
-    """Whether a folder lies on a disk that other machines may write to; False where the system does not say."""
+def is_on_network(folder: Path, table: Path = MOUNTS) -> bool:
+    """Whether a folder lies on a disk that other machines may write to, as the system's `table` of mounts says; False
+    where there is none."""
     try:
-        mounts = [line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
-        place = folder.resolve()
+        mounts = [line.split(" ") for line in table.read_text(encoding="utf-8", errors="replace").splitlines()]
     except OSError:
         return False
+    place = real_path(folder)
     around = [(len(point), kind) for _, point, kind, *_ in mounts if place.is_relative_to(_unescaped(point))]
     return max(around, default=(0, ""))[1].startswith(NETWORK)
 

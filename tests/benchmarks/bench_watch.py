@@ -1,0 +1,138 @@
+"""How soon `trace-export watch` shows a step, what of a core it takes, and whether its memory grows with the job.
+
+    python -m tests.benchmarks.bench_watch                    # 64 logs, 64 micro-batches, a step a second, 60 steps
+    python -m tests.benchmarks.bench_watch --steps 120
+    python -m tests.benchmarks.bench_watch --memory 3600      # so many steps as fast as they can be read
+
+A page is open all the while: a client of the events fetches each new chart. The reference for the processor time is the
+same command on logs that do not grow.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from samples.generators.paddle import Job, log
+from trace_export.live.look import Watch
+from trace_export.workflow.options import align_options, load_options
+from trace_export.workflow.requests import Request
+
+TIME = re.compile(r"_time = (\d+)\.(\d{6})")
+
+
+class Writer:
+    """Appends steps to the logs of a job, each as long as the first ones."""
+
+    def __init__(self, folder: Path, ranks: int, microbatches: int) -> None:
+        job = Job(stages=ranks, microbatches=microbatches, steps=range(2), announced=False)
+        blocks = job.blocks()
+        self.paths = [folder / f"workerlog.{rank}" for rank in range(ranks)]
+        self.texts = [log(Job(ranks, microbatches, range(1), announced=False), blocks, r) for r in range(ranks)]
+        starts = [min(b.start_ns for b in blocks if b.step == step) for step in range(2)]
+        self.length_ms = round((starts[1] - starts[0]) / 1e6)
+
+    def write(self, step: int) -> float:
+        """Appends a step; returns when its last line was on the disk."""
+        shift = step * self.length_ms
+        for path, text in zip(self.paths, self.texts, strict=True):
+            moved = TIME.sub(lambda m: f"_time = {int(m[1]) + shift}.{m[2]}", text)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(moved)
+        return time.time()
+
+
+def charts(address: str, found: dict[int, float]) -> None:
+    """Fetches the chart after each event; notes when the chart of a step was there."""
+    host, port = address.removeprefix("http://").split(":")
+    events = http.client.HTTPConnection(host, int(port))
+    events.request("GET", "/events")
+    for line in events.getresponse():
+        if line.startswith(b"data: ") and (steps := json.loads(line[6:]).get("steps")):
+            connection = http.client.HTTPConnection(host, int(port))
+            connection.request("GET", "/chart.svg")
+            connection.getresponse().read()
+            connection.close()
+            for step in steps:
+                found.setdefault(step["step"], time.time())
+
+
+def pace(folder: Path, options: list[str], writer: Writer, steps: range) -> tuple[dict[int, float], float, int]:
+    """Step → seconds from its last line to its chart; the share of a core; the peak memory in kB."""
+    command = [sys.executable, "-m", "trace_export", "watch", str(folder), "--no-browser", "--port", "0", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[-1]
+        shown: dict[int, float] = {}
+        threading.Thread(target=charts, args=(address, shown), daemon=True).start()
+        threading.Thread(target=process.stdout.read, daemon=True).start()
+        written, began, before = {}, time.time(), _cpu(process.pid)
+        for step in steps:
+            written[step] = writer.write(step)
+            time.sleep(max(0.0, began + (step - steps.start + 1) - time.time()))
+        time.sleep(3)
+        share = (_cpu(process.pid) - before) / (time.time() - began)
+        peak = int(re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())[1])  # type: ignore[index]
+        process.send_signal(signal.SIGINT)
+    return {step: shown[step] - at for step, at in written.items() if step in shown}, share, peak
+
+
+def _cpu(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory(folder: Path, writer: Writer, steps: int) -> None:
+    """Prints the resident memory while so many steps are read one after the other."""
+
+    def ticks() -> Iterator[None]:
+        for step in range(steps):
+            writer.write(step)
+            yield None
+
+    request = Request(load_options(folder, jobs=1), align_options("auto", None, None))
+    page = os.sysconf("SC_PAGE_SIZE")
+    for number, _ in enumerate(Watch(request, 5, slowdown=False).looks(ticks())):
+        if number in (steps // 6, steps // 2, steps - 1):
+            now = int(Path("/proc/self/statm").read_text().split()[1]) * page
+            print(f"after {number + 1} steps: {now / 1e6:.0f} MB")
+    print(f"peak: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB")
+
+
+def main() -> None:
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=64)
+    parser.add_argument("--microbatches", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--memory", type=int, metavar="STEPS")
+    options = parser.parse_args()
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        writer = Writer(folder, options.ranks, options.microbatches)
+        if options.memory:
+            memory(folder, writer, options.memory)
+            return
+        writer.write(0)
+        _, idle, _ = pace(folder, [], writer, range(0))
+        late, share, peak = pace(folder, [], writer, range(1, options.steps + 1))
+        times = sorted(late.values())
+        print(f"{len(late)} of {options.steps} steps shown; from the last line on the disk to the chart:")
+        print(f"  median {statistics.median(times):.2f} s, worst {times[-1]:.2f} s (aim 2)")
+        print(f"of one core: {share:.1%} (aim 10 %); without growth {idle:.1%}; peak {peak / 1e3:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""When a watch looks: at once, after changes, and on network disks without waiting for the system to report them."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.support.wait import HANGS_S
+from trace_export.live import changes
+from trace_export.live.changes import is_on_network, ticks
+
+MOUNTS = """\
+/dev/vda / ext4 rw 0 0
+server:/home /home nfs4 rw 0 0
+/dev/vdb /home/local\\040disk xfs rw 0 0
+user@host: /data/far fuse.sshfs rw 0 0
+tmpfs /tmp tmpfs rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "network"),
+    [
+        ("/", False), ("/var/logs", False), ("/home/me/logs", True), ("/home/local disk/logs", False),
+        ("/data/far/logs", True), ("/data/farther", False), ("/tmp/logs", False),
+    ],
+)  # fmt: skip
+def test_the_innermost_mount_says_whether_others_write_there(folder: str, network: bool, tmp_path: Path) -> None:
+    table = tmp_path / "mounts"
+    table.write_text(MOUNTS)
+    assert is_on_network(Path(folder), table) is network
+
+
+def test_a_system_without_a_table_of_mounts(tmp_path: Path) -> None:
+    assert not is_on_network(tmp_path, tmp_path / "none")
+
+
+@pytest.mark.parametrize("how", ["events", "no events", "network"])
+def test_a_change_is_followed_by_a_look_and_a_stop_by_none(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "is_on_network", lambda folder: how == "network")
+    if how == "no events":
+        monkeypatch.setattr(changes, "_events", lambda folder, stop: None)
+    stop = threading.Event()
+    found: list[int] = []
+    looked = threading.Semaphore(0)
+
+    def watch() -> None:
+        for number, _ in enumerate(ticks(tmp_path, stop)):
+            found.append(number)
+            looked.release()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    for number in range(3):
+        assert looked.acquire(timeout=HANGS_S)
+        (tmp_path / f"workerlog.{number}").write_text("a line\n")
+    stop.set()
+    thread.join(timeout=HANGS_S)
+    assert not thread.is_alive()
+    assert found[:3] == [0, 1, 2]
