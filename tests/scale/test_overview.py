@@ -145,7 +145,7 @@ def test_the_number_of_processes_changes_no_byte(planted: tuple[Path, ManyRanks]
         trace_export.overview(folder, tmp_path / str(jobs), ["html", "parquet"], jobs=jobs)
     written = [{path.name: path.read_bytes() for path in (tmp_path / str(jobs)).iterdir()} for jobs in (1, 3)]
     assert written[0] == written[1]
-    assert len(written[0]) == 10
+    assert len(written[0]) == 11
 
 
 def test_of_some_ranks_their_replicas_are_read(planted: tuple[Path, ManyRanks], tmp_path: Path) -> None:

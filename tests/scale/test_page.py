@@ -33,7 +33,28 @@ def test_the_page_opens_from_a_file_and_fits(browser: Browser, page: Path, width
     with opened(browser, page, viewport={"width": width, "height": 900}, color_scheme=look) as tab:
         tab.locator("#state", has_text="128 of 128 ranks").wait_for()
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
-        assert tab.locator("h2").all_inner_texts()[:3] == ["Exceptions", "Ranks and steps", "Stages"]
+        assert tab.locator("h2").all_inner_texts()[:4] == [
+            "Exceptions", "Ranks and steps", "Slowdown by worker", "Stages",
+        ]  # fmt: skip
+
+
+def test_the_slowdown_of_the_workers_leads_to_their_replica(browser: Browser, page: Path) -> None:
+    """A click on the worker of a slow rank marks its replica in the map above."""
+    workers = trace_export.overview(page.parent / "logs", page.parent / "again", jobs=1).overview.workers
+    slowest = workers.sort("slowdown", descending=True).row(0, named=True)
+    there = workers["replica"].unique().sort().to_list()
+    with opened(browser, page) as tab:
+        box = tab.locator("#workers").bounding_box()
+        assert box is not None
+        x = 60 + (there.index(slowest["replica"]) + 0.5) / len(there) * (box["width"] - 60)
+        y = (slowest["stage"] + 0.5) / 4 * (box["height"] - 18)
+        tab.locator("#workers").hover(position={"x": x, "y": y})
+        said = f"replica {slowest['replica']} · stage {slowest['stage']}\nslowdown: {slowest['slowdown']:.3f}"
+        assert tab.locator("#tip").inner_text().startswith(said)
+        assert tab.locator("#most").inner_text().startswith(f"{slowest['slowdown']:.3f}")
+        tab.locator("#workers").click(position={"x": x, "y": y})
+        tab.locator("#state", has_text="of 128 ranks").wait_for()
+        tab.wait_for_function("!document.getElementById('state').textContent.startsWith('128 ')")
 
 
 def test_a_link_shows_the_rank_and_zooming_out_shows_all(browser: Browser, page: Path) -> None:

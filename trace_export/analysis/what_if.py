@@ -9,7 +9,7 @@ part's share. A worker is the ranks of one stage in one replica.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -241,11 +241,17 @@ class _Engine:
 
 
 def what_if(operations: Operations) -> Slowdown:
-    """The slowdown of the steps in `operations`.
+    """The slowdown of the steps in `operations`."""
+    lengths = measured_lengths(operations)
+    found = slowdown(operations, lengths)
+    return replace(found, launch=launch_parts(operations, lengths)) if found.fidelity >= WORTH else found
+
+
+def slowdown(operations: Operations, lengths: Lengths) -> Slowdown:
+    """The slowdown of `operations` that are as long as `lengths` says, without what launch delays cost.
 
     The workers of M_W are chosen as in the study: by the smaller one of their replica's and their stage's slowdown.
     """
-    lengths = measured_lengths(operations)
     engine = _Engine(operations, lengths)
     parts = engine.parts()
     best = parts.to_optimizer[IDEAL].mean()
@@ -254,7 +260,6 @@ def what_if(operations: Operations) -> Slowdown:
     slowest = sorted(np.ndindex(score.shape), key=lambda w: (-score[w], operations.ranks[w]))[:count]
     without, only = engine.fixed(slowest)
     unit = 1e9 if operations.single else 1.0
-    fidelity = _ratio(lengths.observed.astype(np.float64), parts.to_optimizer[MEASURED])
     return Slowdown(
         steps=operations.steps, replicas=operations.replicas, level=operations.level,
         observed_ns=lengths.observed.astype(np.float64) * unit,
@@ -267,5 +272,4 @@ def what_if(operations: Operations) -> Slowdown:
         without_slowest_ns=without * unit, only_slowest_ns=only * unit,
         without_last_stage_ns=parts.whole[LAST_IDEAL] * unit, only_last_stage_ns=parts.whole[ONLY_LAST] * unit,
         left_out=operations.left_out, without=operations.without, missing=operations.missing,
-        launch=launch_parts(operations, lengths) if fidelity >= WORTH else None,
     )  # fmt: skip

@@ -7,10 +7,11 @@ from functools import partial
 
 import polars as pl
 
+from trace_export.analysis.what_if import Slowdown
 from trace_export.clocks import two_levels
 from trace_export.errors import NothingToExportError
 from trace_export.model import Note, Profile
-from trace_export.scale import bands
+from trace_export.scale import bands, slowdown
 from trace_export.scale.exceptions import cohorts, exceptions, representative
 from trace_export.scale.measure import Task, failed, failures_of, measure, summarise
 from trace_export.scale.parts import Part, split
@@ -33,7 +34,8 @@ class Overview:
 
     `cells`, `bands` and `steps` as in `scale.bands`, `exceptions` and `replicas` as in `scale.exceptions` (with
     the schedule of each), `ranks` (with the steps and the time of each, as `catalogue.HELD`), `links`, `hosts` and
-    `failures` as in `scale.summary`. `representative` is the
+    `failures` as in `scale.summary`, `workers` as in `scale.slowdown`. `slowdown` is None where the steps cannot be
+    simulated. `representative` is the
     replica that is most like the others. `sources` counts those found, `unread` those that could not be read,
     `missing_ranks` those of the run that are not here, as its sizes and the other replicas show.
     """
@@ -47,6 +49,8 @@ class Overview:
     links: pl.DataFrame
     hosts: pl.DataFrame
     failures: pl.DataFrame
+    workers: pl.DataFrame
+    slowdown: Slowdown | None
     representative: int | None
     sources: int
     notes: tuple[Note, ...]
@@ -71,7 +75,7 @@ def overview(
         table = table.filter(pl.col("dp").is_in(table.filter(options.read.ranks.holds("rank"))["dp"].implode()))
         read = replace(read, ranks=Numbers.of(table["rank"]))  # a source may hold ranks of other replicas too
     parts = split(placed.located.sources, table)
-    task = Task(read, clocks.method, selection)
+    task = Task(read, clocks.method, selection, table["dp"].n_unique())
     tick = counted(progress, "reading replicas", len(parts))
     times = [_seconds(part) for part in parts]
     summary = reduce_everywhere(partial(summarise, task=task), parts, times, options, merge, failed, tick)
@@ -80,7 +84,7 @@ def overview(
         first = next(iter(summary.failures["first"]), f"{options.log_dir}: the options leave nothing to show")
         raise NothingToExportError(f"no replica could be read; the first: {first}")
     notes = by_code([*placed.located.notes, *placed.places.notes, *summary.notes])
-    found = _compared(_on_one_axis(summary), len(placed.located.sources), notes)
+    found = _compared(_on_one_axis(summary), placed.places.declared.pp, len(placed.located.sources), notes)
     lacking = absent(placed.places) if options.read.ranks is None else 0
     unread = table["rank"].n_unique() - found.ranks["rank"].n_unique()
     return replace(found, missing_ranks=lacking + max(unread, 0))
@@ -89,7 +93,8 @@ def overview(
 def of_profile(profile: Profile, sources: int) -> Overview:
     """The overview of a profile that was read whole, of so many sources, with all hosts on one axis."""
     axis = profile.hosts.select("host", axis=pl.lit(""))
-    return _compared(measure(profile, axis, Selection()), sources, profile.notes)
+    summary = measure(profile, axis, Selection(), max(profile.ranks["dp"].n_unique(), 1))
+    return _compared(summary, profile.declared.pp, sources, profile.notes)
 
 
 def _on_one_axis(summary: Summary) -> Summary:
@@ -104,8 +109,9 @@ def _on_one_axis(summary: Summary) -> Summary:
     return replace(summary, rank_steps=moved, hosts=two_levels.combined(summary.hosts, placed))
 
 
-def _compared(summary: Summary, sources: int, notes: tuple[Note, ...]) -> Overview:
+def _compared(summary: Summary, stages: int | None, sources: int, notes: tuple[Note, ...]) -> Overview:
     cells, alike = bands.cells(summary), cohorts(summary)
+    slower = slowdown.of_workers(summary.graphs, summary.lengths, stages)
     return Overview(
         cells=cells,
         bands=bands.bands(cells),
@@ -116,6 +122,8 @@ def _compared(summary: Summary, sources: int, notes: tuple[Note, ...]) -> Overvi
         links=summary.links,
         hosts=summary.hosts.sort("host"),
         failures=summary.failures,
+        workers=slowdown.worker_table(slower, summary.ranks),
+        slowdown=slower,
         representative=representative(alike),
         sources=sources,
         notes=notes,

@@ -11,13 +11,13 @@ from trace_export.choices import OverviewFormat
 from trace_export.scale import words
 from trace_export.scale.build import Overview
 from trace_export.writers.outputs import Outputs
-from trace_export.writers.overview.heat_map import HeatMap, Quantity, heat_map
+from trace_export.writers.overview.heat_map import HeatMap, Quantity, heat_map, worker_map
 from trace_export.writers.overview.page import Contents, Table, page
 from trace_export.writers.paths import output_folder
 from trace_export.writers.tables import write_frame
 
 STEM = "pipeline_overview"
-TABLES = ("cells", "ranks", "replicas", "bands", "steps", "exceptions", "links", "hosts", "failures")
+TABLES = ("cells", "ranks", "replicas", "bands", "steps", "exceptions", "links", "hosts", "failures", "workers")
 QUANTITIES = (
     Quantity("busy", "busy time, by the median of the stage", "×"),
     Quantity("idle", "idle share (bubble)", "%", 100.0),
@@ -72,17 +72,33 @@ def _contents(found: Overview, name: str, links: Mapping[int, str]) -> Contents:
             Table("Exceptions", words.exception_rows(found), _THRESHOLDS, _places(found, cells), _linked(found, links))
         ],
         map=cells,
+        workers=worker_map(found.workers) if found.slowdown and found.replicas.height > 1 else None,
         bands=found.bands.select("stage", *ms),
         tables=[
             Table("", words.stage_rows(found)),
             Table(
                 "Replicas that behave alike", words.cohort_rows(found), _cohort_note(found), {}, _typical(found, links)
             ),
+            *_slowest(found, cells, links),
             Table("Steps", words.step_rows(found), _STEPS),
             *([Table("Traces", *_traces(found, links))] if links else []),
             *([Table("Not read", failures)] if failures.height else []),
         ],
     )
+
+
+SLOWEST = 24
+"""So many workers are named."""
+
+
+def _slowest(found: Overview, cells: HeatMap, links: Mapping[int, str]) -> list[Table]:
+    """The workers that make the run the slowest, none of one replica."""
+    rows = words.worker_rows(found, SLOWEST)
+    if rows.is_empty() or found.replicas.height < 2:
+        return []
+    places = {row: cells.of_rank(rank) for row, rank in enumerate(rows["rank"])}
+    traces = {row: links[replica] for row, replica in enumerate(rows["replica"]) if replica in links}
+    return [Table("Workers that make the run slower", rows, "", {r: at for r, at in places.items() if at}, traces)]
 
 
 _THRESHOLDS = (

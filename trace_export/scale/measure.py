@@ -26,6 +26,7 @@ from trace_export.model import (
 )
 from trace_export.pipeline import completeness, stages
 from trace_export.pipeline.interpret import interpret
+from trace_export.scale import slowdown
 from trace_export.scale.parts import Part
 from trace_export.scale.summary import FAILURES, HOSTS, LINKS, RANK_STEPS, RANKS, REPLICAS, Summary, by_code
 from trace_export.selection import Selection, select
@@ -37,11 +38,12 @@ from trace_export.workers.attempt import attempt
 
 @dataclass(frozen=True)
 class Task:
-    """What to do with each part."""
+    """What to do with each part of a run of so many `replicas`."""
 
     options: ReadOptions
     align: Align | Path
     selection: Selection
+    replicas: int = 1
 
 
 def read_part(part: Part, task: Task) -> tuple[Profile, list[TraceExportError]]:
@@ -79,23 +81,26 @@ def summarise(part: Part, task: Task) -> Summary:
     """The summary of a part. Raises as `read_part` does."""
     profile, failures = read_part(part, task)
     axis = two_levels.axes(profile.clocks, str(part.number))
-    measured = measure(profile, axis, task.selection)
+    measured = measure(profile, axis, task.selection, task.replicas)
     ends = two_levels.shared_ends(profile, axis)
     return replace(measured, ends=ends, failures=failures_of(failures))
 
 
-def measure(profile: Profile, axis: pl.DataFrame, selection: Selection) -> Summary:
-    """The figures of an interpreted profile whose hosts are each on an `axis` (host, axis), without what it shares with
-    others and what could not be read."""
+def measure(profile: Profile, axis: pl.DataFrame, selection: Selection, replicas: int) -> Summary:
+    """The figures of an interpreted profile, with some of so many `replicas`, whose hosts are each on an `axis` (host,
+    axis), without what it shares with others and what could not be read."""
     checked, runs = _by_replica(profile)
     chosen = select(checked, selection)
     bubbles = Bubbles(chosen)
+    graphs, lengths = slowdown.measured(profile, selection, replicas)
     return Summary(
         rank_steps=_rank_steps(bubbles, runs),
         ranks=_ranks(chosen, axis),
         links=conform(slow_links(chosen, bubbles.waits), LINKS),
         hosts=conform(profile.clocks.join(axis, on="host", maintain_order="left"), HOSTS),
         replicas=_replicas(profile),
+        graphs=graphs,
+        lengths=lengths,
         notes=by_code(checked.notes),
     )
 

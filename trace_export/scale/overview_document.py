@@ -9,6 +9,7 @@ from trace_export.documents import MeanNs, NoteRow, Ratio, Share, Version, rows
 from trace_export.scale import words
 
 if TYPE_CHECKING:
+    from trace_export.analysis.what_if import Slowdown
     from trace_export.scale.build import Overview
 
 
@@ -77,6 +78,19 @@ class FailureRow(TypedDict):
     count: int
 
 
+class StragglerCost(TypedDict):
+    """How many times longer the pipelines take than without stragglers (`S`), by stage (the key), and the measured time
+    by the simulated; to the last block, without collectives and optimizers. `level`: what was recorded, `messages` or
+    `blocks` only. That of each worker is in a Parquet table."""
+
+    S: Ratio
+    fidelity: Ratio
+    level: str
+    by_stage: dict[str, float]
+    replicas: int
+    steps: int
+
+
 class OverviewDocument(TypedDict):
     """`trace-export overview --json`: a run of any number of ranks. `representative`: the replica that is most like the
     others."""
@@ -88,6 +102,7 @@ class OverviewDocument(TypedDict):
     sources: int
     unread: int
     missing_ranks: int
+    slowdown: StragglerCost | None
     representative: int | None
     verdict: list[str]
     steps: list[StepRow]
@@ -108,6 +123,7 @@ def overview_document(found: Overview) -> OverviewDocument:
         "sources": found.sources,
         "unread": found.unread,
         "missing_ranks": found.missing_ranks,
+        "slowdown": None if found.slowdown is None else _cost(found.slowdown),
         "representative": found.representative,
         "verdict": words.sentences(found),
         "steps": rows(found.steps, StepRow),
@@ -116,4 +132,15 @@ def overview_document(found: Overview) -> OverviewDocument:
         "replicas": rows(found.replicas, ReplicaRow),
         "failures": rows(found.failures, FailureRow),
         "notes": [cast(NoteRow, asdict(note)) for note in found.notes],
+    }
+
+
+def _cost(found: Slowdown) -> StragglerCost:
+    return {
+        "S": found.total,
+        "fidelity": found.fidelity,
+        "level": found.level,
+        "by_stage": {str(stage): found.part(times) for stage, times in found.by_stage.items()},
+        "replicas": len(found.replicas),
+        "steps": len(found.steps),
     }

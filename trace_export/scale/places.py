@@ -149,7 +149,8 @@ def _by_sizes(table: pl.DataFrame, sample: _Sample, user: Declared) -> Places:
     kept = table.select("source", "rank").join(placed, on="rank", how="left", maintain_order="left")
     found = _sizes(kept)
     kept = kept.select(pl.col(name).cast(dtype) for name, dtype in PLACES.items())
-    return Places(kept, replace(sizes, pp=found.pp, dp=found.dp), tuple(notes))
+    whole = replace(sizes, pp=max(sizes.pp or 0, found.pp or 0), dp=max(sizes.dp or 0, found.dp or 0))
+    return Places(kept, whole, tuple(notes))
 
 
 def _depth(inferred: stages_from_work.Inference | None, *, all_read: bool) -> int | None:

@@ -11,6 +11,7 @@ import polars as pl
 from trace_export.analysis.bubbles import CAUSES
 from trace_export.clocks.two_levels import ENDS
 from trace_export.model import CLOCKS, INT, REAL, TEXT, TIME, Note, Schema, empty
+from trace_export.scale.slowdown import GRAPHS, LENGTHS
 
 RANK_STEPS: Schema = {
     "rank": INT, "run": INT, "step": INT, "whole": pl.Boolean(), "first_ns": TIME, "last_ns": TIME,
@@ -35,6 +36,7 @@ FAILURES: Schema = {"what": TEXT, "first": TEXT, "count": TIME}
 """Sources that could not be read, by what is wrong with them."""
 
 TABLES: dict[str, Schema] = {
+    "graphs": GRAPHS, "lengths": LENGTHS,
     "rank_steps": RANK_STEPS, "ranks": RANKS, "links": LINKS, "hosts": HOSTS, "replicas": REPLICAS, "ends": ENDS,
     "failures": FAILURES,
 }  # fmt: skip
@@ -55,6 +57,8 @@ class Summary:
     replicas: pl.DataFrame = _table(REPLICAS)
     ends: pl.DataFrame = _table(ENDS)
     failures: pl.DataFrame = _table(FAILURES)
+    graphs: pl.DataFrame = _table(GRAPHS)
+    lengths: pl.DataFrame = _table(LENGTHS)
     notes: tuple[Note, ...] = ()
 
 
@@ -66,8 +70,9 @@ def merge(parts: Sequence[Summary]) -> Summary:
     counted = (
         tables["failures"].group_by("what", maintain_order=True).agg(pl.col("first").first(), pl.col("count").sum())
     )
+    graphs = tables["graphs"].unique("graph", keep="first", maintain_order=True)
     notes = by_code(note for part in parts for note in part.notes)
-    whole = {name: table.rechunk() for name, table in (tables | {"failures": counted}).items()}
+    whole = {name: table.rechunk() for name, table in (tables | {"failures": counted, "graphs": graphs}).items()}
     return Summary(**whole, notes=notes)
 
 

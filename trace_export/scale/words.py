@@ -7,6 +7,8 @@ from typing import Any
 
 import polars as pl
 
+from trace_export.analysis.step_time_tables import NEGLIGIBLE
+from trace_export.analysis.what_if import TRUSTED
 from trace_export.scale.build import Overview
 from trace_export.schedules.catalogue import TITLES
 from trace_export.selection import Numbers
@@ -46,7 +48,7 @@ def missing(found: Overview) -> str:
 def sentences(found: Overview) -> list[str]:
     """The answer: what stands out, how long a step is, how alike the replicas are, how sure the clocks are."""
     alike = [_cohorts(found)] if found.replicas.height > 1 else []
-    return [_exceptions(found), _step(found), *alike, *_clocks(found), *_missing_ranks(found)]
+    return [_exceptions(found), _step(found), *_slowdown(found), *alike, *_clocks(found), *_missing_ranks(found)]
 
 
 def _exceptions(found: Overview) -> str:
@@ -67,6 +69,19 @@ def _step(found: Overview) -> str:
         f"{start} is {duration(_real(pipeline))} in the median replica and {duration(_real(longest))} in the longest; "
         f"ranks are idle for {_real(bubble):.1%} of it."
     )
+
+
+def _slowdown(found: Overview) -> Iterator[str]:
+    slower = found.slowdown
+    if slower is None:
+        return
+    if slower.fidelity > TRUSTED:
+        share = 1 - 1 / slower.fidelity
+        yield f"The cost of stragglers is not known: {share:.0%} of the pipeline time lies outside the operations."
+    elif slower.total < NEGLIGIBLE:
+        yield "Stragglers cost next to nothing."
+    else:
+        yield f"The pipelines take {slower.total:.3g} × as long as they would without stragglers."
 
 
 def _cohorts(found: Overview) -> str:
@@ -149,6 +164,12 @@ def cohort_rows(found: Overview) -> pl.DataFrame:
     ).sort("cohort")  # fmt: skip
     members = [str(Numbers.of(group)) for group in grouped["replica"]]
     return grouped.drop("replica").with_columns(pl.Series("which", members, pl.String))
+
+
+def worker_rows(found: Overview, most: int) -> pl.DataFrame:
+    """The workers that make the run the slowest."""
+    slowest = found.workers.sort("slowdown", "replica", "stage", descending=[True, False, False], nulls_last=True)
+    return slowest.filter(pl.col("slowdown") >= NEGLIGIBLE).head(most)
 
 
 def failure_rows(found: Overview) -> pl.DataFrame:

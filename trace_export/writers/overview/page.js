@@ -174,21 +174,91 @@
     tip.style.left = `${Math.max(Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8), 4)}px`;
     tip.style.top = `${Math.max(Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8), 4)}px`;
   });
-  document.addEventListener("click", (event) => {
-    const link = event.target.closest("a.place");
-    if (!link?.dataset.from) return;
+  function pointOut(from, to) {
     ordering.value = "replica";
     rows = orders.replica;
-    marked = { from: +link.dataset.from, to: +link.dataset.to };
-    const spare = Math.max((marked.to - marked.from) * 0.5, 12);
-    show(marked.from - spare, marked.to + spare);
+    marked = { from, to };
+    const spare = Math.max((to - from) * 0.5, 12);
+    show(from - spare, to + spare);
+  }
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a.place");
+    if (link?.dataset.from) pointOut(+link.dataset.from, +link.dataset.to);
   });
   new ResizeObserver(redraw).observe(canvas);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
-  const scale = document.getElementById("scale").getContext("2d"), bar = scale.createImageData(256, 1);
-  new Uint32Array(bar.data.buffer).set(palette);
-  new Uint32Array(bar.data.buffer)[255] = palette[254];
-  scale.putImageData(bar, 0, 0);
+  // The slowdown of each worker: a column for each replica, a row for each stage.
+  const slow = data.workers, grid = document.getElementById("workers");
+  if (slow) {
+    const brush = grid.getContext("2d"), values = bytes(slow.values), first = numbers(slow.replicas);
+    const LEFT = 60, BELOW = 18, high = slow.stages.length, wide = slow.columns;
+    const paint = () => {
+      const dense = window.devicePixelRatio || 1;
+      grid.width = grid.clientWidth * dense;
+      grid.height = grid.clientHeight * dense;
+      const columns = Math.max(Math.floor((grid.clientWidth - LEFT) * dense), 1);
+      const lines = Math.max(Math.floor((grid.clientHeight - BELOW) * dense), 1);
+      const image = brush.createImageData(columns, lines), pixels = new Uint32Array(image.data.buffer);
+      for (let s = 0; s < high; s++) {
+        const top = Math.round((s * lines) / high), bottom = Math.round(((s + 1) * lines) / high);
+        for (let x = 0; x < columns; x++) {
+          let worst = -1;
+          const last = Math.max(Math.ceil(((x + 1) * wide) / columns), Math.floor((x * wide) / columns) + 1);
+          for (let c = Math.floor((x * wide) / columns); c < Math.min(last, wide); c++) {
+            const value = values[s * wide + c];
+            if (value !== MISSING && value > worst) worst = value;
+          }
+          if (worst >= 0) for (let y = top; y < bottom; y++) pixels[y * columns + x] = palette[worst];
+        }
+      }
+      brush.putImageData(image, LEFT * dense, 0);
+      const style = getComputedStyle(document.body);
+      brush.setTransform(dense, 0, 0, dense, 0, 0);
+      brush.font = "11px " + style.fontFamily;
+      brush.fillStyle = style.color;
+      brush.textBaseline = "middle";
+      brush.textAlign = "right";
+      const height = grid.clientHeight - BELOW, width = grid.clientWidth - LEFT;
+      for (let s = 0; s < high; s += Math.max(Math.ceil((14 * high) / height), 1)) {
+        brush.fillText(`stage ${slow.stages[s]}`, LEFT - 6, ((s + 0.5) * height) / high);
+      }
+      brush.textAlign = "center";
+      for (let c = 0; c < wide; c += Math.max(Math.ceil((80 * wide) / width), 1)) {
+        brush.fillText(`replica ${first[c]}`, Math.max(LEFT + ((c + 0.5) * width) / wide, LEFT + 28), height + BELOW / 2);
+      }
+    };
+    const under = (event) => {
+      const c = Math.floor(((event.offsetX - LEFT) / (grid.clientWidth - LEFT)) * wide);
+      const s = Math.floor((event.offsetY / (grid.clientHeight - BELOW)) * high);
+      return c >= 0 && c < wide && s >= 0 && s < high ? [c, s] : null;
+    };
+    grid.addEventListener("pointermove", (event) => {
+      const at = under(event);
+      tip.style.visibility = at ? "visible" : "hidden";
+      if (!at) return;
+      const named = slow.fold > 1 ? `replicas from ${first[at[0]]} (${slow.fold})` : `replica ${first[at[0]]}`;
+      tip.textContent = `${named} · stage ${slow.stages[at[1]]}\nslowdown: ${text(slow, values[at[1] * wide + at[0]])}`;
+      tip.style.left = `${Math.max(Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8), 4)}px`;
+      tip.style.top = `${Math.max(Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8), 4)}px`;
+    });
+    grid.addEventListener("pointerleave", () => { tip.style.visibility = "hidden"; });
+    grid.addEventListener("click", (event) => {
+      const at = under(event), from = at ? replica.indexOf(first[at[0]]) : -1;
+      if (from >= 0) pointOut(from, replica.lastIndexOf(first[at[0]]) + 1);
+      if (from >= 0) document.getElementById("map").scrollIntoView();
+    });
+    document.getElementById("least").textContent = text(slow, 0);
+    document.getElementById("most").textContent = text(slow, 254);
+    new ResizeObserver(paint).observe(grid);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
+  }
+
+  for (const canvas of document.querySelectorAll(".scale")) {
+    const scale = canvas.getContext("2d"), bar = scale.createImageData(256, 1), pixels = new Uint32Array(bar.data.buffer);
+    pixels.set(palette);
+    pixels[255] = palette[254];
+    scale.putImageData(bar, 0, 0);
+  }
   choose();
 })();
