@@ -52,8 +52,28 @@ def test_a_kernel_between_two_blocks_sends_the_one_and_receives_the_other(
     assert found(profile(blocks, kernels, stage)) == expected
 
 
-def test_kernels_of_pipelines_with_several_chunks_stay_as_they_are() -> None:
+def test_with_several_chunks_a_kernel_among_forwards_alone_has_their_direction() -> None:
+    blocks = "F0 F1 F2 F3 B0 F4 B1 B2 B3 B4"
+    kernels = [(112 + 30 * n, 128 + 30 * n) for n in range(9)]
+    whole = split(profile(blocks, kernels, 1, chunk=1)).p2p
+    assert whole.select("role", "end_ns").rows() == [("both", end) for _, end in kernels]
+    assert whole["direction"].to_list() == ["F", "F", None, None, None, None, None, "B", "B"]
     assert found(profile("F3 B0", [(112, 128)], 1, chunk=1)) == [("both", None, None)]
+    assert found(profile("F0 F1 F2 F3", [(135, 145)], 1, chunk=1)) == [("both", None, None)]  # overlaps a block
+
+
+def test_an_interleaved_capture_shows_the_direction_of_its_warm_up_and_cool_down(tmp_path: Path) -> None:
+    write(tmp_path, Program(schedule="interleaved", steps=2))
+    read = read_source(Source("nsys", tmp_path / "node0.sqlite", "node0"), ReadOptions())
+    run = interpret(read, Declared())
+    found = run.p2p.sort("start_ns").join_asof(
+        run.spans.filter(pl.col("kind").is_in(["F", "B"])).select("rank", "kind", start_ns="start_ns").sort("start_ns"),
+        on="start_ns", by="rank", check_sortedness=False,
+    )  # fmt: skip
+    known = found.filter(pl.col("direction").is_not_null())
+    assert known.height > 0.3 * found.height
+    assert known.filter(pl.col("kind") != pl.col("direction")).is_empty()
+    assert run.messages.is_empty()
 
 
 def test_where_a_kernel_does_both_the_ends_of_transfers_are_unknown() -> None:

@@ -20,18 +20,18 @@ def split(profile: Profile) -> Profile:
     by one each in this order. A kernel that does both ends with the later one. That is also when the kernel of the
     other rank ends, if both exchange with each other; where some kernel does something else, no transfer has an end,
     and none is paired as a message. A gap with more kernels than that stays as it is, as does a kernel that
-    overlaps a block, and a pipeline with several chunks, where a receive may be for a later block. Needs the blocks'
-    micro-batches and the stage of `ranks`.
+    overlaps a block. In a pipeline with several chunks a kernel stays one, too, and has a direction at most (see
+    directed). Needs the blocks' micro-batches and the stage of `ranks`.
 
     Example: on a middle stage `F3 kernel B0` is the send of F3 and the receive of B0; on the last stage `F3 B3` has
     none, and `B3 kernel F4` sends B3 and receives F4.
     """
     rows = profile.p2p.with_row_index("row")
     silent = rows.filter(_SILENT)
-    several = (profile.spans["chunk"].fill_null(0) != 0).any() or (profile.spans["kind"] == "FB").any()
-    several = several or profile.declared.placement == "vee"
-    if silent.is_empty() or several:
+    if silent.is_empty() or (profile.spans["kind"] == "FB").any():
         return profile
+    if (profile.spans["chunk"].fill_null(0) != 0).any() or profile.declared.placement == "vee":
+        return directed(profile, silent)
     gaps = _gaps(silent, _blocks(profile))
     parts = [
         gaps.filter(wanted).select("row", role=pl.lit(role), direction=f"kind_{side}", microbatch=f"microbatch_{side}",
@@ -47,6 +47,26 @@ def split(profile: Profile) -> Profile:
     rest = rows.join(sides, on="row", how="anti")
     both = pl.concat([rest, named], how="diagonal_relaxed").sort("row", "role", descending=[False, True])
     return replace(profile, p2p=conform(both, P2P))
+
+
+def directed(profile: Profile, silent: pl.DataFrame) -> Profile:
+    """`profile`, where the `silent` rows of `p2p` have the direction F or B if the two blocks before and the two after
+    are all of that kind, fewer where the rank has no more: whatever is sent and received there goes one way.
+
+    With several chunks one kernel may do all that two blocks need, for both neighbours, and a receive may be for the
+    block after the next; so among forwards and backwards a kernel moves activations and gradients.
+
+    Example: of `F0 k F1 k F2 k F3 k B0` the first two kernels move activations alone.
+    """
+    blocks = profile.spans.filter(pl.col("kind").is_in(["F", "B"])).sort("rank", "start_ns", "end_ns")
+    near = [pl.col("kind").shift(distance).over("rank") for distance in (1, 0, -1, -2)]
+    around = blocks.select("rank", n=pl.int_range(pl.len()).over("rank"), forward=near[1], alike=pl.concat_list(near))
+    alike = pl.col("alike").list.drop_nulls().list.n_unique() == 1
+    gaps = _gaps(silent, _blocks(profile)).select("row", "rank", n="n_before")
+    known = gaps.join(around.filter(alike), on=["rank", "n"]).select("row", one_way="forward")
+    rows = profile.p2p.with_row_index("row").join(known, on="row", how="left", maintain_order="left")
+    found = rows.with_columns(direction=pl.coalesce("direction", "one_way"))
+    return replace(profile, p2p=conform(found, P2P))
 
 
 def exchanged(sides: pl.DataFrame, ranks: pl.DataFrame) -> bool:
