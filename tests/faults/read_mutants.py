@@ -49,7 +49,8 @@ def bound_processor_time() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + SECONDS, most))
 
 
-def main(kind: str, mutants: int, folder: Path) -> None:
+def main() -> None:
+    kind, mutants, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     made = INPUTS[kind]
     source = made.source(folder)
     check(read(source, ReadOptions()))
@@ -82,4 +83,4 @@ def main(kind: str, mutants: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
+    main()

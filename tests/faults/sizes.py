@@ -22,7 +22,7 @@ from samples.generators.nsys_export import Export
 from tests.faults.inputs import INPUTS
 from tests.support.torch_traces import one_block
 
-ROWS = 200_000
+ROWS = 100_000
 HUGE = 999_999_999
 
 
@@ -441,8 +441,8 @@ def megascan(count: int, fields: str) -> Callable[[Path], object]:
 
 def megascan_packed(blanks: int) -> Callable[[Path], object]:
     """An event, and so many blanks, which hardly take space in the file."""
-    start = b'[{"model_chunk":0,"pp_rank":0}'
-    return lambda folder: (folder / "iter0.json").write_bytes(gzip.compress(start + b" " * blanks, 1))
+    start, more = (gzip.compress(content, 1) for content in (b'[{"model_chunk":0,"pp_rank":0}', b" " * (1 << 20)))
+    return lambda folder: (folder / "iter0.json").write_bytes(start + more * (blanks >> 20))
 
 
 MEGASCAN = {"a field for each event": megascan(10_000, ',"k{n}":{n}')}

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -17,23 +14,12 @@ import polars as pl
 import pytest
 
 from samples.generators.ascend import Job, record
-from tests.conftest import ROOT
 from tests.support.ascend_jobs import JOBS
-from tests.support.wait import HANGS_S
+from tests.support.limits import limited
 
 LARGEST = 2**31 - 1
-LIMIT = 3 << 30
+LIMIT = {resource.RLIMIT_AS: 3 << 30}
 """Virtual memory. A small export takes about half of it; a pipeline of 3,000 stages built in full took 8 GB."""
-
-
-def run(*command: object) -> subprocess.CompletedProcess[str]:
-    """The program of Python under the limit."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "2"}
-    return subprocess.run(
-        [sys.executable, *map(str, command)],
-        env=environment, capture_output=True, text=True, timeout=HANGS_S, check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT)),
-    )  # fmt: skip
 
 
 BOTH = """
@@ -53,7 +39,7 @@ for place in places:
 
 def exported(out: Path, *places: Path) -> str:
     """What is said while everything that asks for the schedule is drawn, and reported, of one place after the other."""
-    done = run("-c", BOTH, out, *places)
+    done = limited(LIMIT, out, *places, code=BOTH)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
@@ -149,6 +135,6 @@ def test_numbers_of_a_span_table(tmp_path: Path) -> None:
 )
 def test_simulation_is_bounded(schedule: str, stages: int, microbatches: int, said: str | None, tmp_path: Path) -> None:
     arguments = ["--schedule", schedule, "--stages", stages, "--microbatches", microbatches, "--format", "csv"]
-    done = run("-m", "trace_export", "simulate", *arguments, "--out", tmp_path)
+    done = limited(LIMIT, "simulate", *arguments, "--out", tmp_path)
     assert done.returncode == (0 if said is None else 2), done.stderr
     assert (said or "") in " ".join(done.stderr.split())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 import subprocess
 from pathlib import Path
 
@@ -30,6 +31,11 @@ def size_of(*folders: Path) -> int:
     return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
 
 
+def bounds(memory: float, seconds: float) -> dict[int, int]:
+    """Of private memory and processor time."""
+    return {resource.RLIMIT_DATA: round(memory), resource.RLIMIT_CPU: round(seconds)}
+
+
 def arguments(folder: Path) -> list[object]:
     """Of the command that draws what lies in `folder`."""
     source = list(folder.glob("spans.*")) or [folder, "--detail", "kernels"]
@@ -49,7 +55,7 @@ def drawn(folder: Path) -> subprocess.CompletedProcess[str]:
     """The command in its bounds on what lies in `folder`."""
     total, out = size_of(folder), folder.with_name("out")
     memory = MEMORY + FILE_FACTOR * total
-    result = limited(memory, SECONDS + SECONDS_PER_MB * total / 1e6, "-m", "trace_export", *arguments(folder))
+    result = limited(bounds(memory, SECONDS + SECONDS_PER_MB * total / 1e6), *arguments(folder))
     check(result.returncode, result.stderr)
     assert not out.exists() or size_of(out) < memory
     return result
@@ -78,7 +84,7 @@ def test_small_files_together_take_no_more_than_one_file_may(tmp_path: Path) -> 
         folder.mkdir(parents=True)
         SIZES[what].make(folder)
     words = [json.dumps(list(map(str, arguments(folder)))) for folder in folders]
-    ended = limited(MEMORY + FILE_FACTOR * size_of(tmp_path), SECONDS, "-c", EACH, *words)
+    ended = limited(bounds(MEMORY + FILE_FACTOR * size_of(tmp_path), SECONDS), *words, code=EACH)
     lines = ended.stdout.splitlines()
     assert ended.returncode == 0, f"{SMALL[len(lines)]}: {ended.returncode}, {ended.stderr[-500:]}"
     for what, line in zip(SMALL, lines, strict=True):
@@ -101,25 +107,23 @@ def test_a_hostile_size_takes_no_more_than_its_file_may(what: str, tmp_path: Pat
 
 
 def test_records_of_a_dynamic_graph_take_microseconds_each(tmp_path: Path) -> None:
-    """With 0.1 ms for each line, so many would take 40 s."""
+    """With 0.1 ms for each line, so many would take 20 s."""
     lines = [
         json.dumps({"name": f"{kind}{n % 8}", "cat": "pipeline timeline", "ph": ph, "pid": 0, "tid": 1,
                     "ts": 1_700_000_000_000 + 20 * n + shift})
-        for n in range(100_000) for kind, ph, shift in (("F", "B", 0), ("F", "E", 9), ("B", "B", 10), ("B", "E", 19))
+        for n in range(50_000) for kind, ph, shift in (("F", "B", 0), ("F", "E", 9), ("B", "B", 10), ("B", "E", 19))
     ]  # fmt: skip
     (tmp_path / "profile_record_tmp_file_for_rank_0").write_text("\n".join(lines))
-    result = limited(
-        2 << 30, 15, "-m", "trace_export", tmp_path, "--out", tmp_path / "out", "--format", "csv", "--jobs", 1
-    )
+    words = (tmp_path, "--out", tmp_path / "out", "--format", "csv", "--jobs", 1)
+    result = limited(bounds(2 << 30, 8), *words)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "out" / "pipeline_profile.csv").read_bytes().count(b"\n") == 1 + len(lines) // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DRAWS)
-def test_sizes_drawn_at_random_take_no_more_than_their_file_may(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    for seed in range(50 if request.config.getoption("--slow") else 1):
+def test_sizes_drawn_at_random_take_no_more_than_their_file_may(kind: str, tmp_path: Path) -> None:
+    for seed in range(50):
         folder = tmp_path / str(seed) / "logs"
         folder.mkdir(parents=True)
         DRAWS[kind](random.Random(f"{kind} {seed}"), folder)
