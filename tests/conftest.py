@@ -28,9 +28,9 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQU
     if signal.getsignal(number) is signal.SIG_IGN:  # as in the background of a shell; programs would inherit it
         signal.signal(number, usual)
 
-UNTIMED = (HealthCheck.too_slow,)
-settings.register_profile("untimed", deadline=None, suppress_health_check=UNTIMED)  # a busy machine fails no test
-settings.load_profile("untimed")
+UNTIMED = (HealthCheck.too_slow,)  # a busy machine fails no test
+settings.register_profile("fresh examples", deadline=None, suppress_health_check=UNTIMED)
+settings.register_profile("same examples", settings.get_profile("fresh examples"), derandomize=True, database=None)
 
 ROOT = Path(__file__).resolve().parent.parent
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -44,6 +44,10 @@ collect_ignore = [] if RECORDED else ["recorded"]
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the long tests too")
     parser.addoption("--mutants", type=int, default=30, help="broken inputs for each reader")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("fresh examples" if config.getoption("--slow") else "same examples")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
