@@ -26,7 +26,7 @@ REGISTRY = "trace_export/sources/formats.py"
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the package with the toy format, and `logs` in that format."""
     place = tmp_path_factory.mktemp("toy")
-    shutil.copytree(ROOT / "trace_export", place / "trace_export", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "trace_export", place / "trace_export")
     for name, code in CODE.items():
         path = place / name
         if name == REGISTRY:
@@ -46,7 +46,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(place: Path, arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "trace_export", *shlex.split(arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(place), "PYTHONWARNINGS": "error", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(place), "PYTHONWARNINGS": "error"}
     return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
 
 
