@@ -21,6 +21,7 @@ from playwright.sync_api import Browser
 import trace_export
 from tests.conftest import ROOT, Cli
 from tests.support.browser import browser
+from tests.support.wait import HANGS_S, wait_until
 from tests.viewer.test_trace_processor import stand_in
 from tests.writers.pictures.test_picture import run_of
 from trace_export.chart.layout import lay_out
@@ -63,7 +64,7 @@ def link_of(process: subprocess.Popen[str]) -> str:
 
 def fetch(url: str, origin: str) -> int:
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.netloc, timeout=10)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=HANGS_S)
     connection.request("GET", parts.path, headers={"Origin": origin})
     answer = connection.getresponse()
     answer.read()
@@ -97,12 +98,12 @@ def test_serves_to_the_public_ui_and_ends(trace: Path, run_cli: Cli) -> None:
         url = parse_qs(urlsplit(link).fragment.partition("?")[2])["url"][0]
         assert fetch(url, "https://evil.example") == 403
         assert fetch(url, "https://ui.perfetto.dev") == 200
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=HANGS_S) == 0
 
 
 def test_open_ends_when_no_browser_asks(trace: Path) -> None:
     with command(trace, "--offline", "--no-browser", "--timeout", "300ms") as process:
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=HANGS_S)
         assert process.returncode == 1
         assert "no browser requested pipeline_profile.pftrace within 300ms; open the link" in errors
 
@@ -111,7 +112,7 @@ def test_ctrl_c_ends_it(trace: Path) -> None:
     with command(trace, "--offline", "--no-browser") as process:
         link_of(process)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=HANGS_S)
         assert process.returncode == 130
         assert "Traceback" not in errors
 
@@ -120,10 +121,10 @@ def test_opens_the_users_browser(trace: Path, tmp_path: Path) -> None:
     program = tmp_path / "browser"
     program.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
     program.chmod(0o755)
-    with command(trace, "--offline", "--timeout", "2s", BROWSER=str(program)) as process:
-        link = link_of(process)
-        process.communicate(timeout=20)
-        assert (tmp_path / "opened").read_text().strip() == link
+    with command(trace, "--offline", BROWSER=str(program)) as process:
+        link, opened = link_of(process), tmp_path / "opened"
+        wait_until(lambda: opened.exists() and opened.read_text())
+        assert opened.read_text().strip() == link
 
 
 @pytest.mark.parametrize(
@@ -182,17 +183,18 @@ def test_bundled_ui_shows_the_first_step(name: str, tmp_path: Path, browser: Bro
     writer = perfetto if "pftrace" in name else chrome
     writer.write(lay_out(run_of("zb-h1", 2, 3, steps=2)), path, gzip=name.endswith(".gz"))
     server = serve.with_bundled_ui(path)
-    thread = threading.Thread(target=server.serve, args=(60,), kwargs={"once": False})
+    thread = threading.Thread(target=server.serve, args=(HANGS_S,), kwargs={"once": False})
     thread.start()
     context = browser.new_context(service_workers="block", viewport={"width": 1200, "height": 500})
+    context.set_default_timeout(1000 * HANGS_S)
     try:
         page = context.new_page()
         outside: list[str] = []
         page.on("requestfinished", lambda request: outside.append(request.url))
         page.goto(serve.link(server, first_step(path)))
-        page.get_by_text(re.compile(r"stage 0?1 · rank 1")).first.wait_for(timeout=60_000)
+        page.get_by_text(re.compile(r"stage 0?1 · rank 1")).first.wait_for()
         shown = "globalThis.app.trace.timeline.visibleWindow.toTimeSpan().duration"
-        page.wait_for_function(f"() => Number({shown}) === {STEP_NS}", timeout=30_000)
+        page.wait_for_function(f"() => Number({shown}) === {STEP_NS}")
         assert server.fetched.is_set()
         assert {urlsplit(url).netloc for url in outside if not url.startswith(("data:", "blob:"))} == {server.host}
     finally:
@@ -235,9 +237,10 @@ def test_the_critical_path_is_pinned_where_there_is_one(tmp_path: Path) -> None:
 def test_only_the_public_ui_can_fetch_in_a_browser(trace: Path, browser: Browser) -> None:
     """What CORS does with our answers, as Chromium understands it; the pages themselves are stood in for."""
     server = serve.Server({"/x.pftrace": trace}, "/x.pftrace", origin=serve.PUBLIC_UI)
-    thread = threading.Thread(target=server.serve, args=(60,), kwargs={"once": True})
+    thread = threading.Thread(target=server.serve, args=(HANGS_S,), kwargs={"once": True})
     thread.start()
     context = browser.new_context(service_workers="block")
+    context.set_default_timeout(1000 * HANGS_S)
     script = "(url) => fetch(url).then((r) => r.arrayBuffer()).then((b) => b.byteLength).catch((e) => e.name)"
     try:
         for origin, expected in (("https://evil.example", "TypeError"), (serve.PUBLIC_UI, trace.stat().st_size)):
@@ -246,7 +249,7 @@ def test_only_the_public_ui_can_fetch_in_a_browser(trace: Path, browser: Browser
             page.route(f"{origin}/**", lambda route: route.fulfill(body="<p>", content_type="text/html"))
             page.goto(f"{origin}/")
             assert page.evaluate(script, server.address + server.trace) == expected
-        thread.join(timeout=5)
+        thread.join(timeout=HANGS_S)
         assert not thread.is_alive()
     finally:
         context.close()

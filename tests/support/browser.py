@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tests.support.wait import HANGS_S
+
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 
@@ -36,6 +38,7 @@ def browser() -> Iterator[Browser]:
 def opened(browser: Browser, path: Path, **options: object) -> Iterator[Page]:
     """The local file in a tab of its own; at the end it must have asked for nothing else and complained of nothing."""
     context = browser.new_context(**{"viewport": {"width": 1300, "height": 700}, **options})  # type: ignore[arg-type]
+    context.set_default_timeout(1000 * HANGS_S)
     page = context.new_page()
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))

@@ -17,6 +17,7 @@ import hsluv
 import pytest
 
 from tests.support.browser import FLAGS, program
+from tests.support.wait import HANGS_S
 from trace_export.errors import UsageError
 from trace_export.viewer import serve
 
@@ -32,6 +33,13 @@ _COUNT_COLOURS = """async (png) => {
     }
     return counts;
 }"""
+
+_IDLE = """async () => {
+    for (let attempt = 1; ; attempt++) {
+        try { return await globalThis.waitForPerfettoIdle(); } catch (error) { if (attempt == 5) throw error; }
+    }
+}"""
+"""The UI's own function for its tests: no query and no drawing is left to do. It gives up after a minute."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +107,13 @@ class Browser:
             page = self._context.new_page()
             try:
                 page.goto(serve.link(server, None) + _startup(commands or []))
-                page.wait_for_selector(".pf-track", timeout=60_000)
+                page.wait_for_selector(".pf-track")
                 shown = "(texts) => texts.every((t) => document.body.innerText.includes(t))"
                 try:
-                    page.wait_for_function(shown, arg=shows, timeout=20_000)
+                    page.wait_for_function(shown, arg=shows)
                 except TooLong:
                     pytest.fail(f"not all of {shows} on the page:\n{page.inner_text('body')}")
-                page.wait_for_timeout(1500)  # slices are drawn after their tracks appear
+                page.evaluate(_IDLE)  # slices are drawn after their tracks appear
                 png = page.screenshot()
                 text = page.inner_text("body")
             finally:
@@ -155,5 +163,6 @@ def chromium(folder: Path) -> Iterator[Browser]:
             viewport={"width": 1400, "height": 700},
             service_workers="block",
         )
+        context.set_default_timeout(1000 * HANGS_S)
         yield Browser(context)
         context.close()

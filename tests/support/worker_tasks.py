@@ -11,6 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
+from tests.support.wait import HANGS_S
 from trace_export.errors import SourceError
 
 
@@ -57,7 +58,7 @@ def perform(task: Task) -> tuple[str, int]:
 def meet(task: Task) -> int:
     """The process that has it, once there are as many tasks at work as the name of its folder says."""
     task.path.touch()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANGS_S
     while len(list(task.path.parent.iterdir())) < int(task.path.parent.name):
         assert time.monotonic() < deadline, "the others have not begun"
         time.sleep(0.01)

@@ -11,6 +11,7 @@ from playwright.sync_api import Browser
 
 import trace_export
 from tests.support.browser import browser
+from tests.support.wait import HANGS_S
 from trace_export.selection import Numbers
 from trace_export.workflow import plot
 
@@ -31,6 +32,7 @@ def test_a_notebook_shows_the_chart(run: trace_export.Run, width: int, browser: 
         f"<div id='cell'>{run._repr_html_()}</div>", encoding="utf-8"
     )  # fmt: skip
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme="dark", offline=True)
+    context.set_default_timeout(1000 * HANGS_S)
     page = context.new_page()
     failures: list[str] = []
     page.on("pageerror", lambda error: failures.append(str(error)))

@@ -204,6 +204,10 @@ def test_report_shows_its_tables(profile: Profile, tmp_path: Path, browser: Brow
         assert page.locator("td.number").count() == 6
 
 
+NEXT_FRAME = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+"""What is to be drawn has been drawn."""
+
+
 def test_a_long_table_is_folded_and_flagged_rows_lead_to_the_chart(
     profile: Profile, tmp_path: Path, browser: Browser
 ) -> None:
@@ -215,10 +219,11 @@ def test_a_long_table_is_folded_and_flagged_rows_lead_to_the_chart(
         assert seen == [*map(str, range(30)), "37"]
         assert page.locator("tr.flagged").all_inner_texts()[0] == "3"
         assert page.locator("a.place").count() == 1  # what is nowhere in the chart has no link
-        before = page.locator("canvas").screenshot()
         page.set_viewport_size({"width": 800, "height": 300})
+        page.evaluate(NEXT_FRAME)
+        before = page.locator("canvas").screenshot()
         page.locator("a.place").click()
-        page.wait_for_timeout(200)
+        page.evaluate(NEXT_FRAME)
         assert page.locator("canvas").screenshot() != before
         place = page.locator("canvas").bounding_box()
         assert place is not None
