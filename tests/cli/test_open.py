@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.client
 import os
 import re
@@ -82,9 +83,18 @@ def taken(port: int) -> bool:
     return False
 
 
+@pytest.fixture
+def port_of_the_ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The port that the public UI asks, for one test at a time of all processes of this session."""
+    with (tmp_path_factory.getbasetemp().parent / "port 9001").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if taken(9001):
+            pytest.skip("port 9001 is taken on this machine")
+        yield
+
+
+@pytest.mark.usefixtures("port_of_the_ui")
 def test_serves_to_the_public_ui_and_ends(trace: Path, run_cli: Cli) -> None:
-    if taken(9001):
-        pytest.skip("port 9001 is taken on this machine")
     with command(trace, "--no-browser") as process:
         link = link_of(process)
         assert link == (
@@ -143,17 +153,16 @@ def test_other_files_get_a_sentence(name: str, content: bytes, sentence: str, tm
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.usefixtures("port_of_the_ui")
 def test_a_trace_processor_serves_the_trace_until_ctrl_c(trace: Path, tmp_path: Path) -> None:
     """With the stand-in of tests/viewer/test_trace_processor.py, and on the port that the UI asks."""
-    if taken(9001):
-        pytest.skip("port 9001 is taken on this machine")
     said = stand_in(tmp_path)
     with command(trace, "--server", "--no-browser", PATH=f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}") as one:
         assert link_of(one) == "https://ui.perfetto.dev"
         assert said.read_text() == f"--httpd --http-port 9001 {trace}"
         assert taken(9001)
         one.send_signal(signal.SIGINT)
-        _, errors = one.communicate(timeout=20)
+        _, errors = one.communicate(timeout=HANGS_S)
         assert one.returncode == 130
         assert "YES, use loaded trace" in errors
         assert "Traceback" not in errors
@@ -210,15 +219,16 @@ def test_bundled_ui_pins_the_critical_path(name: str, tmp_path: Path, browser: B
     run = trace_export.simulate("1f1b", 4, 8, {"forward": 1e6, "backward": 2e6})
     (path,) = run.write(tmp_path / name, critical_path=True)
     server = serve.with_bundled_ui(path)
-    thread = threading.Thread(target=server.serve, args=(60,), kwargs={"once": False})
+    thread = threading.Thread(target=server.serve, args=(HANGS_S,), kwargs={"once": False})
     thread.start()
     context = browser.new_context(service_workers="block")
+    context.set_default_timeout(1000 * HANGS_S)
     try:
         page = context.new_page()
         page.goto(serve.link(server, None, track_to_pin(path)))
-        page.get_by_text(re.compile(r"stage 0?1 · rank 0?1")).first.wait_for(timeout=60_000)
+        page.get_by_text(re.compile(r"stage 0?1 · rank 0?1")).first.wait_for()
         pinned = "globalThis.app.trace.workspaces.currentWorkspace.pinnedTracks.map((track) => track.name)"
-        page.wait_for_function(f"() => {pinned}.length > 0", timeout=30_000)
+        page.wait_for_function(f"() => {pinned}.length > 0")
         assert {re.sub(r" \d+$", "", each) for each in page.evaluate(pinned)} == {"critical path"}
     finally:
         context.close()
