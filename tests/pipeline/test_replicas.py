@@ -26,3 +26,20 @@ def test_a_stage_of_one_rank_is_its_first_replica() -> None:
     found, notes = guess_replicas(places, conform(places, RANKS), conform(pl.DataFrame(), SPANS))
     assert found.select("rank", "dp", "tp", "cp").rows() == [(0, 0, 0, None), (1, 0, 0, None)]
     assert notes == []
+
+
+def test_peers_of_unequal_number_are_replicas_of_their_own() -> None:
+    """Two of the three ranks of a stage start their blocks together: that is no tensor parallelism."""
+    rows = [
+        {"rank": rank, "host": "h", "kind": "F", "microbatch": n, "start_ns": 1000 * n + late, "end_ns": 1000 * n + 900}
+        for rank, late in ((0, 0), (1, 0), (2, 300))
+        for n in range(8)
+    ]
+    unknown = pl.lit(None, INT)
+    places = pl.DataFrame({"rank": [0, 1, 2], "stage": [0, 0, 0], "origin": ["guessed"] * 3}).with_columns(
+        dp=unknown, tp=unknown, cp=unknown
+    )
+    ranks = conform(pl.DataFrame({"rank": [0, 1, 2], "host": ["h"] * 3}), RANKS)
+    found, notes = guess_replicas(places, ranks, conform(pl.DataFrame(rows), SPANS))
+    assert found.select("rank", "dp", "tp").rows() == [(0, 0, 0), (1, 1, 0), (2, 2, 0)]
+    assert [note.code for note in notes] == ["tensor-parallel-guessed"]
