@@ -169,9 +169,9 @@ def record(folder: Path, blocks: list[Block], hosts: int, clock_errors_ns: tuple
 
 
 def write_planted(folder: Path, timing: Timing, *, stages: int = 8, microbatches: int = 8, steps: int = 3,
-                  hosts: int = 4) -> None:  # fmt: skip
+                  hosts: int = 4) -> list[Block]:  # fmt: skip
     """A 1F1B run with the causes of lost time that are planted in `timing`: an export per host. A rank posts a receive
-    when it is free, so that the NCCL kernels of a transfer last as long as it takes."""
+    when it is free, so that the NCCL kernels of a transfer last as long as it takes. Returns the truth."""
     chance, timing = random.Random(1), replace(timing, blocking_receives=True)
     orders = [one_f_one_b(stage, stages, microbatches) for stage in range(stages)]
     run = simulate(orders, timing, range(steps), chance)
@@ -190,6 +190,7 @@ def write_planted(folder: Path, timing: Timing, *, stages: int = 8, microbatches
     folder.mkdir(parents=True, exist_ok=True)
     for export in exports:
         export.write(folder / f"{export.host}.sqlite")
+    return run.blocks
 
 
 def fill(ranks: Sequence[Rank], blocks: list[Block], chance: random.Random) -> list[tuple[int, str, str, int, int]]:

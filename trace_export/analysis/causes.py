@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.analysis.step_simulation import replay, split
+from trace_export.analysis.stragglers import SLOW_LINK
 from trace_export.model import INT, REAL, TEXT, Profile, Schema
 from trace_export.pipeline.operations import Operations
 from trace_export.schedules.longest_path import Array
@@ -23,11 +24,12 @@ CAUSES: Schema = {
     "direction": TEXT, "ratio": REAL, "excess_ns": REAL, "step_ns": REAL, "gain_ns": REAL, "gain": REAL,
 }  # fmt: skip
 """`cause` in words; `kind`: `worker` (one rank's blocks are slow beside its stage's other replicas), `stage` (a stage's
-blocks beside the other stages'), `link` (transfers beside other links of the direction), `host` (blocks start late
-although nothing is missing). `dp`, `rank` where it is one replica; `to_*` the receiver of a link. `ratio`: its mean
-length by that of its peers (null for `host`); `excess_ns`: mean extra length of an operation. `step_ns`: the mean step
-without the cause, from its first start to its last end, `gain_ns` what that saves, `gain` its share of that time, and
-in a report (`StepTime.of_steps`) of the time from start to start. Best gain first."""
+blocks beside the other stages'), `link` (transfers beside other links of the direction; both ways where `direction` is
+null), `host` (blocks start late although nothing is missing). `dp`, `rank` where it is one replica; `to_*` the receiver
+of a link. `ratio`: its mean length by that of its peers (null for `host`); `excess_ns`: mean extra length of an
+operation. `step_ns`: the mean step without the cause, from its first start to its last end, `gain_ns` what that saves,
+`gain` its share of that time, and in a report (`StepTime.of_steps`) of the time from start to start. Best gain
+first."""
 
 MOST = 12
 """Causes of a kind that are replayed: those with the largest excess in a step."""
@@ -126,8 +128,18 @@ class _Search:
             own = np.array([means[k][stage] for k in keys])
             yield from self._slower("stage", [self.blocks[k][stage] for k in keys], own, peers, slice(None))
 
-    def slow_links(self) -> Iterator[_Candidate]:
-        """Links beside the others of their direction: of one replica where it differs from its peers, else of all."""
+    def slow_links(self) -> list[_Candidate]:
+        """Links beside the others of their direction, and those that are slow both ways as one."""
+        found = list(self._one_way())
+        slow: dict[tuple[int, int, int], _Candidate] = {}
+        for one in (each for each in found if each.ratio is not None and each.ratio >= SLOW_LINK):
+            sender, receiver = int(self.operations.peer[one.rows[0]]), int(self.operations.stage[one.rows[0]])
+            slow[sender, receiver, -1 if one.replica == slice(None) else one.replica.start] = one
+        both = [(slow[a, b, n], slow[b, a, n]) for a, b, n in slow if a < b and (b, a, n) in slow]
+        return [*found, *(_together(*pair) for pair in both)]
+
+    def _one_way(self) -> Iterator[_Candidate]:
+        """The links of each direction: of one replica where it differs from its peers, else of all."""
         for links in self.links.values():
             for link, rows in links.items():
                 values = np.median(self.length[rows], axis=(0, 2))  # per replica
@@ -179,6 +191,17 @@ class _Search:
         )
 
 
+def _together(one: _Candidate, other: _Candidate) -> _Candidate:
+    """Two causes as one; its ratio is that of their lengths together."""
+    usual = sum(c.excess * len(c.rows) / (c.ratio - 1) for c in (one, other) if c.ratio)
+    added = one.excess * len(one.rows) + other.excess * len(other.rows)
+    rows = [*one.rows, *other.rows]
+    return _Candidate(
+        one.kind, one.replica, rows, one.factor | other.factor, 0.0, 1 + added / usual, added / len(rows),
+        one.total + other.total,
+    )  # fmt: skip
+
+
 def _of_replicas(length: Array) -> float:
     """The mean length in the replica that is slower than half of them, or just less."""
     means = np.sort(length.mean(axis=(0, 2)))
@@ -195,12 +218,15 @@ def _row(operations: Operations, candidate: _Candidate, before: float, after: fl
     link = candidate.kind == "link"
     sender, receiver = (peer, stage) if link else (stage, None)
     ranks = operations.ranks[a]
-    direction = TRANSFERS[operations.types[first]][1] if link else None
+    ways = {TRANSFERS[operations.types[i]][1] for i in candidate.rows} if link else set()
+    direction = ways.pop() if len(ways) == 1 else None
     of = f" of dp {dp}" if only and len(operations.replicas) > 1 else ""
     words = {
         "worker": f"stage {stage}{of} (rank {ranks[stage]}) computes slowly",
         "stage": f"stage {stage} has more work than the others",
-        "link": f"transfers ({direction}) from stage {sender} to {receiver}{of} are slow",
+        "link": f"transfers ({direction}) from stage {sender} to {receiver}{of} are slow"
+        if direction
+        else f"transfers between stages {sender} and {receiver}{of} are slow, both ways",
         "host": f"blocks of stage {stage}{of} (rank {ranks[stage]}) start late",
     }
     return (

@@ -48,7 +48,7 @@ class Evidence:
     causes: pl.DataFrame
     unexplained: float | None = None
 
-    def replayed_ns(self, kind: str, **place: int) -> float | None:
+    def replayed_ns(self, kind: str, **place: int | str) -> float | None:
         """What a step is shorter in the replay without the cause at this place; None where it was not replayed."""
         found = self.causes.filter(pl.col("kind") == kind, *(pl.col(column) == at for column, at in place.items()))
         return None if found.is_empty() else float(found["gain_ns"][0])
@@ -135,7 +135,9 @@ def slow_link(evidence: Evidence) -> Iterator[Finding]:
         if link["dst_rank"] in late:
             continue
         hosts = evidence.host(link["src_rank"]), evidence.host(link["dst_rank"])
-        known = evidence.replayed_ns("link", rank=link["src_rank"], to_rank=link["dst_rank"])
+        known = evidence.replayed_ns(
+            "link", rank=link["src_rank"], to_rank=link["dst_rank"], direction=link["direction"]
+        )
         saves = exposed.get(link["dst_rank"], 0.0) * (1 - 1 / link["ratio"]) if known is None else known
         facts = {key: link[key] for key in ("src_rank", "dst_rank", "direction", "ratio", "median_ns", "peers_ns")}
         yield Finding(

@@ -137,8 +137,8 @@ def _operations(
     first = len(blocks.part) + len(moved.part)
     reduced = shared.connect(waits, first, blocks, streams)
     parts.append(shared.part)
-    tail = [] if shared.joins_all(first, reduced, len(streams)) else _tail(blocks, streams)
-    parts.append(_wait_for_optimizer(tail, blocks, streams, waits, parts, reduced))
+    tail, synced_tail = ([], False) if shared.joins_all(first, reduced, len(streams)) else _tail(blocks, streams)
+    parts.append(_wait_for_optimizer(tail, blocks, streams, waits, parts, reduced, synced=synced_tail))
     groups, synced = groups_of(parts)
     types = [name for part in parts for name in part.types]
     start, end = (np.concatenate([getattr(part, side) for part in parts]) for side in ("start_ns", "end_ns"))
@@ -157,10 +157,12 @@ def _operations(
 
 def _wait_for_optimizer(
     tail: list[int], blocks: Blocks, streams: list[list[int]], waits: Waits, parts: list[Part],
-    reduced: dict[int, list[int]],
+    reduced: dict[int, list[int]], *, synced: bool,
 ) -> Part:  # fmt: skip
-    """The wait of the optimizer blocks `tail` for those of all other ranks. Adds what the optimizers wait for: the last
-    block of their rank, the collectives `reduced`, and each other."""
+    """The wait of the optimizer blocks `tail` for those of all other ranks, of their replica where it is not `synced`.
+
+    Adds what the optimizers wait for: the last block of their rank, the collectives `reduced`, and each other.
+    """
     ends = np.concatenate([part.end_ns for part in parts])
     begun = np.empty((len(tail), *ends.shape[1:]), np.int64)
     for i in (i for i, name in enumerate(blocks.types) if name == OPT):
@@ -172,21 +174,26 @@ def _wait_for_optimizer(
             needed = [len(ends) + n]
         waits.add(i, *needed)
     together = [list(range(len(tail)))] if tail else []
-    return Part([TAIL] * len(tail), blocks.stage[tail], begun, blocks.start[tail], {}, together, [True] * len(together))
+    return Part(
+        [TAIL] * len(tail), blocks.stage[tail], begun, blocks.start[tail], {}, together, [synced] * len(together)
+    )
 
 
-def _tail(blocks: Blocks, streams: list[list[int]]) -> list[int]:
-    """The first optimizer block of each stage, where in every step all of them start after the blocks of all ranks."""
+def _tail(blocks: Blocks, streams: list[list[int]]) -> tuple[list[int], bool]:
+    """The first optimizer block of each stage, where in every step all of them start after the blocks of all ranks, or
+    of all ranks of their replica; and whether it is all ranks."""
     optimizers = [i for i, name in enumerate(blocks.types) if name == OPT]
     work = [i for stream in streams for i in stream]
     if not optimizers or not work or any(not stream for stream in streams):
-        return []
+        return [], False
     first: dict[int, int] = {}
     for i in sorted(optimizers, key=lambda i: int(blocks.position[i])):
         first.setdefault(int(blocks.stage[i]), i)
     found = list(first.values())
-    last = blocks.end[work].max(axis=(0, 1))
-    return found if (blocks.start[found].min(axis=(0, 1)) >= last).all() else []
+    start, last = blocks.start[found].min(axis=0), blocks.end[work].max(axis=0)  # replica × step
+    if (start.min(axis=0) >= last.max(axis=0)).all():
+        return found, True
+    return (found, False) if (start >= last).all() else ([], False)
 
 
 def _loss_stages(profile: Profile, stages: int) -> tuple[int, ...]:

@@ -1,0 +1,93 @@
+"""The gain that `report` predicts for a planted cause is what the same run takes less without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trace_export
+from samples.generators import ascend, nsys, paddle
+from samples.generators.pipeline import MS, Block
+from trace_export import Report
+
+CLOSE = 0.02
+
+
+def step_ns(blocks: Iterable[Block]) -> float:
+    """The mean time of a step from its first start to its last end."""
+    steps: dict[int, tuple[int, int]] = {}
+    for block in blocks:
+        start, end = steps.get(block.step, (block.start_ns, block.end_ns))
+        steps[block.step] = min(start, block.start_ns), max(end, block.end_ns)
+    return sum(end - start for start, end in steps.values()) / len(steps)
+
+
+def read(folder: Path) -> Report:
+    return trace_export.report(folder, jobs=1).report
+
+
+def check(report: Report, expected: dict[str, Any], gain_ns: float) -> None:
+    first = report.time.causes.row(0, named=True)
+    assert {name: first[name] for name in expected} == expected
+    assert first["gain_ns"] == pytest.approx(gain_ns, rel=CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("causes", "expected"),
+    [
+        ({"slow": {5: 1.3}}, {"kind": "stage", "stage": 5}),
+        ({"slow": {7: 1.3}}, {"kind": "stage", "stage": 7}),
+        ({"slow_links": {(3, 4): 6 * MS}}, {"kind": "link", "stage": 3, "to_stage": 4, "direction": "F"}),
+        ({"slow_links": {(4, 3): 6 * MS}}, {"kind": "link", "stage": 4, "to_stage": 3, "direction": "B"}),
+        ({"late": {4: 3 * MS}}, {"kind": "host", "stage": 4}),
+    ],
+)
+def test_in_exports_of_nsight_systems(causes: dict[str, Any], expected: dict[str, Any], tmp_path: Path) -> None:
+    slow = nsys.write_planted(tmp_path / "slow", replace(nsys.TIMING, **causes))
+    sound = nsys.write_planted(tmp_path / "sound", nsys.TIMING)
+    check(read(tmp_path / "slow"), expected, step_ns(slow) - step_ns(sound))
+
+
+BOTH_WAYS = {(1, 2): 6 * MS, (2, 1): 6 * MS}
+
+
+@pytest.mark.parametrize("text", [False, True], ids=["torch_npu", "mindspore"])
+@pytest.mark.parametrize(
+    ("causes", "expected"),
+    [
+        ({"slow": {3: 1.3}}, {"kind": "stage", "stage": 3}),
+        ({"slow_links": BOTH_WAYS}, {"kind": "link", "stage": 1, "to_stage": 2, "direction": None}),
+        ({"late": {1: 3 * MS}}, {"kind": "host", "stage": 1}),
+    ],
+)
+def test_in_captures_of_ascend(
+    causes: dict[str, Any], expected: dict[str, Any], text: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = ascend.write(tmp_path / "sound", text=text)
+    monkeypatch.setattr(ascend, "TIMING", replace(ascend.TIMING, **causes))
+    slow = ascend.write(tmp_path / "slow", text=text)
+    check(read(tmp_path / "slow"), expected, step_ns(slow) - step_ns(sound))
+
+
+def test_a_slow_rank_in_logs_of_paddle(tmp_path: Path) -> None:
+    job = paddle.Job(data=3, steps=range(1))  # the replicas of the generator do not wait for each other's steps
+    slow = paddle.write_logs(tmp_path, replace(job, slow={(2, 1): 1.3}))
+    check(read(tmp_path), {"kind": "worker", "stage": 2, "dp": 1}, step_ns(slow) - step_ns(job.blocks()))
+
+
+@pytest.mark.parametrize(
+    ("causes", "codes"),
+    [
+        ({"slow": {7: 1.3}, "slow_links": {(1, 2): 3 * MS}}, {"slow-stage", "slow-link"}),
+        ({"slow": {7: 1.3}, "late": {2: 3 * MS}}, {"slow-stage", "late-host"}),
+    ],
+)
+def test_two_causes_are_both_named(causes: dict[str, Any], codes: set[str], tmp_path: Path) -> None:
+    nsys.write_planted(tmp_path, replace(nsys.TIMING, **causes), hosts=8)
+    said = [sentence.code for sentence in read(tmp_path).verdict]
+    assert said[0] in codes
+    assert codes <= set(said)
