@@ -251,6 +251,23 @@ def test_comparison_of_two_runs() -> None:
     assert [t.title for t in result.tables()] == ["Steps", "Blocks"]
 
 
+def test_blocks_that_became_faster_do_not_explain_a_longer_step() -> None:
+    """In B stage 1 starts its blocks 30 ms late, and its forwards take 8 instead of 10."""
+    s = schedule("1f1b", 2, 4)
+    even, on_one = durations(s, Costs(10 * MS, 20 * MS)), s.ops["stage"].to_numpy() == 1
+    faster = np.where(on_one & (s.ops["kind"].to_numpy() == "F"), 0.8, 1.0) * even
+    start, end = start_and_end(s, faster + 30 * MS * on_one)
+    a, b = as_profile(s, *start_and_end(s, even)), as_profile(s, start + 30 * MS * on_one, end)
+    result = compare(run_figures(concluded(a)), run_figures(concluded(b)))
+    assert [sentence.code for sentence in result.verdict] == ["difference", "idle-changed", "largest-change"]
+    late = {row[0]: row[1:3] for row in result.whole.rows()}["late start"]
+    assert late[1] > late[0] == 0
+    assert "by late start: 0 ns in A" in result.verdict[1].text
+    assert result.verdict[2].text.startswith("No kind of block takes longer, so blocks do not explain it. Largest")
+    back = compare(run_figures(concluded(b)), run_figures(concluded(a)))
+    assert back.verdict[2].text.startswith("No kind of block takes less time, so")
+
+
 def conform_like(frame: pl.DataFrame, other: pl.DataFrame) -> pl.DataFrame:
     return conform(frame, dict(other.schema))  # type: ignore[arg-type]
 

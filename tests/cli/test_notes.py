@@ -70,3 +70,8 @@ def test_the_same_note_of_every_host_is_printed_once(capsys: pytest.CaptureFixtu
     facts = [Note("missing", "warning", f"no rank of stage {n}") for n in (1, 2)]  # of the run, not of a source
     terminal.notes(facts)
     assert capsys.readouterr().err.count("missing") == 2
+
+
+def test_what_a_note_names_it_does_not_count(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.notes([Note("stages-missing", "warning", "no rank of stages 4-5 of 8 is in the data", count=2)])
+    assert capsys.readouterr().err == "warning: no rank of stages 4-5 of 8 is in the data [stages-missing]\n"

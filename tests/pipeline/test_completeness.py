@@ -166,8 +166,8 @@ def test_stages_and_ranks_that_are_missing_are_named() -> None:
     sizes = Declared(pp=6, tp=1, dp=1)
     done = check(replace(without(made, pl.col("rank") == 1), declared=sizes))
     assert noted(done) == {"stages-missing": ("warning", 3), "ranks-missing": ("warning", 3)}
-    assert "stage 1,4-5 of 6 stages" in text(done, "stages-missing")
-    assert "ranks of the job (it has 6) are not in the data: 1,4-5" in text(done, "ranks-missing")
+    assert "no rank of stages 1,4-5 of 6 is in the data" in text(done, "stages-missing")
+    assert "no profile of ranks 1,4-5 of the 6 ranks of the job is in the data" in text(done, "ranks-missing")
     assert not completeness.check(replace(made, declared=sizes), one_clock=True, all_ranks=False).notes
 
 

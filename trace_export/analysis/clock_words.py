@@ -12,7 +12,10 @@ from trace_export.units import duration
 def clock_method(clock: Mapping[str, Any]) -> str:
     """How a host's clock (a row of `CLOCKS`) was corrected: user offset +3.2 ms, p2p+collective, component 2."""
     parts = [] if clock["user_offset_ns"] is None else [f"user offset {duration(clock['user_offset_ns'], sign=True)}"]
-    found = {"fitted": clock["evidence"], "confirmed": f"wall, confirmed by {clock['evidence']}"}
+    found = {
+        "fitted": clock["evidence"], "confirmed": f"wall, confirmed by {clock['evidence']}",
+        "single-host": "the only host, nothing to align", "none": "as recorded",
+    }  # fmt: skip
     parts.append(found.get(clock["status"], clock["status"]) or "uncorrected")
     if clock["component"] is not None:
         parts.append(f"component {clock['component']}")

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 import polars as pl
 
+from trace_export.analysis.bubbles import CAUSES
 from trace_export.analysis.gate import Gate, judge
 from trace_export.analysis.markdown import document
 from trace_export.analysis.report_tables import Place, ReportTable
@@ -18,6 +19,9 @@ ALIKE = 0.005
 """Times that differ by less are the same."""
 NOTABLE = 0.05
 """A relative change above this is flagged."""
+NOTABLE_IDLE = 0.01
+"""Idle time that has changed by more than this share of a step is worth a sentence."""
+OWN_CAUSES = (CAUSES["transfer"], CAUSES["late"])
 SHARES = ("bubble (global)", "bubble (own window)")
 
 
@@ -138,11 +142,29 @@ def _sentences(comparison: Comparison) -> Iterator[Sentence]:
         text += f"; the bubble is {bubble['b']:.1%}{points if abs(bubble['difference']) >= 0.0005 else ' in both'}"
     yield Sentence("difference", {**time, "bubble": bubble and bubble["difference"]}, f"{text}.")
     changed = comparison.blocks.filter(pl.col("change").abs() > NOTABLE)
+    yield from _idle(comparison, time["b"])
     if changed.is_empty():
         yield Sentence("no-block-changed", {}, f"No kind of block on any stage has changed by more than {NOTABLE:.0%}.")
         return
-    row = changed.with_columns(cost=(pl.col("difference") * pl.min_horizontal("a_blocks", "b_blocks")).abs())
-    most = row.sort("cost", descending=True).row(0, named=True)
+    cost = pl.col("difference") * pl.min_horizontal("a_blocks", "b_blocks")
+    explains = (cost > 0) == (time["difference"] > 0) if abs(time["change"]) >= ALIKE else pl.lit(True)
+    row = changed.with_columns(explains=explains).sort("explains", cost.abs(), descending=True)
+    most = row.drop("explains").row(0, named=True)
     chunk = f", chunk {most['chunk']}" if most["chunk"] else ""
     times = f"{duration(most['a_ns'])} in {a}, {duration(most['b_ns'])} in {b} ({most['change']:+.1%})"
-    yield Sentence("largest-change", most, f"Largest change: {most['kind']} on stage {most['stage']}{chunk}: {times}.")
+    how = "longer" if time["difference"] > 0 else "less time"
+    nothing = "" if row["explains"][0] else f"No kind of block takes {how}, so blocks do not explain it. "
+    text = f"{nothing}Largest change: {most['kind']} on stage {most['stage']}{chunk}: {times}."
+    yield Sentence("largest-change", most, text)
+
+
+def _idle(comparison: Comparison, step: float) -> Iterator[Sentence]:
+    """The idle time with a cause of its own (waits for other ranks have theirs elsewhere) that has changed most."""
+    own = comparison.whole.filter(pl.col("what").is_in(OWN_CAUSES)).sort(pl.col("difference").abs(), descending=True)
+    for row in own.head(1).iter_rows(named=True):
+        if abs(row["difference"]) < NOTABLE_IDLE * step:
+            return
+        a, b = comparison.names
+        times = f"{duration(row['a'])} in {a}, {duration(row['b'])} in {b}"
+        text = f"Idle on average of the ranks by {row['what']}: {times} a step; report says on which ranks."
+        yield Sentence("idle-changed", row, text)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from trace_export.workflow.progress import Progress as Reporter
     from trace_export.workflow.run import Run
 
+NAMED = ("clock-not-aligned", "clock-without-wall-time", "ranks-missing", "stages-missing")
+"""Codes of notes that name what they count."""
 NOTES_SHOWN = 20
 ALIKE_SHOWN = 4
 """Sources that an error names besides the first."""
@@ -189,7 +191,8 @@ def notes(items: Sequence[Note], verbose: bool = False) -> None:
         where = f" ({note.where}{others})" if note.where else ""
         style = "yellow" if note.level == "warning" else "dim"
         code = f"[{note.code}]"
-        said = printable(f"{count} × {note.text}{where}" if count > 1 else f"{note.text}{where}")
+        times = f"{count} × " if count > 1 and note.code not in NAMED else ""
+        said = printable(f"{times}{note.text}{where}")
         out.print(f"{note.level}: ", style=style, end="")
         out.print(folded(out, f"{said} {code}", len(f"{note.level}: ")).removesuffix(code), end="")
         out.print(code, style="dim")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 START_GAP_NS = 30 * 10**9
 """Hosts of one run do not start so far apart: their wall clocks are suspect."""
+DRIFT_VARIES_NS = 1000.0
+"""Smaller deviations from constant rates say nothing: they are within the error of any alignment."""
 SHOWN = 6
 
 
@@ -64,7 +66,7 @@ def _on_fit(fit: ClockFit) -> list[Note]:
         a, b, off = fit.worst_pair
         text = f"clocks: the largest remaining disagreement is {duration(abs(off))}, between {a} and {b}"
         notes.append(Note("clock-worst-pair", "detail", text))
-    if fit.drift_variation_ns:
+    if fit.drift_variation_ns >= DRIFT_VARIES_NS:
         text = f"clocks: drift varies; clocks deviate from constant rates by about {duration(fit.drift_variation_ns)}"
         notes.append(Note("clock-drift-varies", "note", text))
     if fit.holdout_ns is not None:

@@ -318,13 +318,15 @@ def _on_ranks(profile: Profile) -> list[Note]:
     """Notes on what of the job is not in the data."""
     lacks, notes = absent(profile), []
     if lacks.stages.ranges:
-        text = f"no rank of stage {lacks.stages} of {lacks.stage_count} stages is in the data"
+        several = "s" * (lacks.stages.count() > 1)
+        text = f"no rank of stage{several} {lacks.stages} of {lacks.stage_count} is in the data"
         notes.append(Note("stages-missing", "warning", text, count=lacks.stages.count()))
     if lacks.uneven:
         stage, count, most = lacks.uneven[0]
         text = f"stage {stage} has {count} ranks in the data, other stages have {most}"
         notes.append(Note("stages-uneven", "warning", text, count=len(lacks.uneven)))
     if lacks.ranks.ranges:
-        text = f"ranks of the job (it has {lacks.world}) are not in the data: {lacks.ranks}"
+        several = "s" * (lacks.ranks.count() > 1)
+        text = f"no profile of rank{several} {lacks.ranks} of the {lacks.world} ranks of the job is in the data"
         notes.append(Note("ranks-missing", "warning" if notes else "note", text, count=lacks.ranks.count()))
     return notes
