@@ -147,6 +147,20 @@ def test_a_file_that_is_not_ours_is_kept(run_cli: Cli, tmp_path: Path) -> None:
     assert (tmp_path / "notes.json").read_text() == "{}"
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "cannot be read: No such file"), ("", "is not JSON"), ("{}", "is not a baseline of this version")],
+)
+def test_a_baseline_that_is_none(content: str | None, message: str, run_cli: Cli, tmp_path: Path) -> None:
+    a, kept = run_of(tmp_path / "a.parquet", 1e6), tmp_path / "main.json"
+    if content is not None:
+        kept.write_text(content)
+    refused = run_cli("compare", a, "--baseline", kept)
+    assert refused.returncode == 1
+    assert refused.stderr.count("\n") == 1
+    assert f"{kept}: {message}" in refused.stderr
+
+
 @pytest.mark.parametrize(("find", "put", "message"), [
     ('"trace_export baseline 1"', '"trace_export baseline 9"', "is not a baseline of this version"),
     ('"chunks": 1', '"chunk": 1', "its traits are not schedule, stages, ranks, micro-batches, chunks"),

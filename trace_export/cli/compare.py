@@ -88,6 +88,7 @@ def compare(
     In the chart that --out asks for, the tracks of B lie below those of A, and both begin every step at the same time.
     """
     from trace_export import api
+    from trace_export.analysis import baseline as kept
 
     output, formats = (formats, None) if formats in TEXTS else ("text", formats)
     reading: dict[str, Any] = {
@@ -99,6 +100,8 @@ def compare(
         what = "--baseline FILE takes the place of A, and --save writes it from the only run"
         raise UsageError(what, "give one run, and no --fail-above with --save")
     if baseline is not None:
+        if not save:
+            kept.read(baseline)  # a file that is none is refused as such, not as a folder without profiles
         own = steps_b if steps_a == "all" else steps_a
         steps_a, steps_b = "all", steps if own == "all" else own
     with terminal.progress(printing) as progress:

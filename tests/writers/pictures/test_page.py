@@ -232,6 +232,20 @@ def test_a_long_table_is_folded_and_flagged_rows_lead_to_the_chart(
         assert page.locator("select").is_hidden()
 
 
+def test_a_printed_chart_is_on_one_sheet_and_not_distorted(tmp_path: Path, browser: Browser) -> None:
+    """Of 64 stages, which are higher than a sheet is on the screen."""
+    picture.write_page(lay_out(run_of("1f1b", 64, 4)), tmp_path / "chart.html", Contents())
+    with opened(browser, tmp_path / "chart.html") as page:
+        page.set_viewport_size({"width": 700, "height": 900})
+        page.emulate_media(media="print")
+        page.wait_for_timeout(200)
+        place = page.locator("canvas").bounding_box()
+        assert place is not None
+        drawn = page.evaluate("(({ width, height }) => width / height)(document.querySelector('canvas'))")
+        assert place["height"] <= 900
+        assert place["width"] / place["height"] == pytest.approx(drawn, rel=0.02)
+
+
 def test_a_heat_map_has_colours_by_its_scale(profile: Profile, tmp_path: Path) -> None:
     """The least colour up to the lower end, the fullest from the upper one on; the names of the rows have none."""
     frame = pl.DataFrame({"stage": [0, 1, 2], "dp 0": [0.9, 1.2, 3.0], "dp 1": [1.0, None, 1.5]})

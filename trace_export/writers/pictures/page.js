@@ -260,7 +260,9 @@
   choice.addEventListener("change", () => choice.selectedOptions[0].dispatchEvent(new Event("show")));
   document.getElementById("in").addEventListener("click", () => zoom(0.5));
   document.getElementById("out").addEventListener("click", () => zoom(2));
-  new ResizeObserver(redraw).observe(canvas);
+  new ResizeObserver(() => {
+    if (!matchMedia("print").matches) redraw(); // the sheet shows the picture of the screen, as it is, smaller
+  }).observe(canvas);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   draw();
 })();
