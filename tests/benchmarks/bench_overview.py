@@ -9,10 +9,11 @@
 replica: 100,096 ranks have 13 million blocks in 12,512 tables (200 MB). It fails where the exceptions are not exactly
 those that were planted. `paddle` are logs and `ascend` databases of pipelines of eight ranks, two steps of 32
 micro-batches. Inputs are kept in FOLDER for the next run. Prints wall and processor seconds, the largest memory of any
-process, the size of the page, and for `paddle` and `ascend` the time of a second look for one replica.
+process, the size of the page, how long a browser takes to open it, and for `paddle` and `ascend` the time of a second
+look for one replica.
 
 Figures to reach on two cores: 100,096 tables 10 minutes, 1 GB, 5 MB; 16,384 logs 90 s and 600 MB, and a rank of them at
-most 1.15 times as much processor time as one of 1,024; a second look 2 s.
+most 1.15 times as much processor time as one of 1,024; opening the page 2 s; a second look 2 s.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,13 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import polars as pl  # noqa: E402
+import psutil  # noqa: E402
+from playwright.sync_api import sync_playwright  # noqa: E402
 
 from samples.generators import ascend as generate_ascend  # noqa: E402
 from samples.generators import paddle as generate_paddle  # noqa: E402
 from samples.generators.ascend_export import hash_of  # noqa: E402
+from tests.support.browser import FLAGS, PROGRAMS  # noqa: E402
 from tests.support.many_ranks import ManyRanks, Planted, write  # noqa: E402
 
 STAGES, MICROBATCHES, STEPS = 8, 32, 2
@@ -111,6 +115,34 @@ def used(arguments: list[str]) -> tuple[float, float]:
     return time.perf_counter() - begun, processor
 
 
+def opening(page: Path) -> str:
+    """Wall and processor seconds of a browser from the address to the map that is drawn, in a tab of a browser that
+    runs."""
+    path = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if path is None:
+        return "no browser is here to open the page"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        for _ in range(2):
+            tab = browser.new_page(viewport={"width": 1400, "height": 900})
+            begun, before = time.perf_counter(), browsing()
+            tab.goto(page.as_uri())
+            tab.locator("#state", has_text="in view").wait_for()
+            wall, processor = time.perf_counter() - begun, browsing() - before
+            tab.close()
+        browser.close()
+    return f"opened by a browser in {wall:.2f} s, {processor:.2f} s of the processors"
+
+
+def browsing() -> float:
+    """Processor seconds of the browser's processes so far."""
+    found = 0.0
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            found += sum(process.cpu_times()[:2])
+    return found
+
+
 def named(table: pl.DataFrame) -> Planted:
     """The exceptions as what might have been planted."""
 
@@ -141,11 +173,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as out:
         seconds, processor = used(["overview", str(logs), "--out", out, "--format", "html,parquet", *jobs])
         memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
-        page = (Path(out) / "pipeline_overview.html").stat().st_size / 1e6
+        html = Path(out) / "pipeline_overview.html"
+        page = html.stat().st_size / 1e6
         print(
             f"{options.kind} {ranks} ranks: {seconds:.0f} s, {processor:.0f} s of the processors"
             f" ({processor / ranks * 1e3:.2f} ms a rank), at most {memory:.0f} MB a process, page {page:.1f} MB"
         )
+        print(opening(html))
         if options.kind != "tables":
             look = ["export", str(logs), "--replica", "17", "--cache", f"{out}/cache", "--out", f"{out}/replica"]
             (_, first), (again, second) = used(look), used(look)
