@@ -10,6 +10,7 @@ import pytest
 
 from samples.generators.kineto_trace import MAIN, Trace
 from tests.support.torch_traces import BASE, loaded, one_block, times
+from trace_export.errors import SourceError
 from trace_export.sources.kineto import event_stream
 from trace_export.sources.kineto.reader import read_tasks
 from trace_export.sources.source import Source, TaskRequest
@@ -48,6 +49,19 @@ def test_categories_of_every_device(tmp_path: Path, runtime: str, kernel: str, c
         ("stream 7", "matmul", "compute", 20_000, 30_007),
         ("stream 7", "copy", "memory", 40_000, 40_007),
     ]
+
+
+def test_kernels_of_gaudi_do_not_say_their_launch(tmp_path: Path) -> None:
+    """Its profiler writes neither a correlation id nor an operator's number: the tasks are drawn, no block has work."""
+    trace = Trace()
+    trace.range(1_000, 9_000, "F0.0.0")
+    trace.add("hpu_op", "synLaunch", 5_000, 5_002, MAIN)
+    trace.add("kernel", "matmul", 20_000, 30_007, 3, device=1)
+    path = trace.write(tmp_path / "t.json")
+    with pytest.raises(SourceError, match=r"no GPU work was launched inside any pipeline range; draw .* with --host"):
+        loaded(path)
+    assert times(loaded(path, host_ranges=True)) == [("F0.0.0", 1_000, 9_000)]
+    assert tasks(path).rows() == [("stream 3", "matmul", "compute", 20_000, 30_007)]
 
 
 def test_a_correlation_id_is_no_number_of_an_operator(tmp_path: Path) -> None:
