@@ -36,7 +36,7 @@ def pair(profile: Profile) -> Profile:
         return profile.with_notes(_unpaired(sent, received, profile.p2p["peer"].null_count()))
     by_number, numbered = _by_number(sends, receives, channels)
     counted = channels.join(numbered, on="channel", how="anti")
-    by_order, searched = _by_order(sends, receives, counted)
+    by_order, searched = _by_order(_of(sends, counted, channels), _of(receives, counted, channels), counted)
     offsets = pl.concat([numbered.with_columns(offset=pl.lit(0, pl.Int64)), searched])
     found = pl.concat([by_number, by_order]).sort("src_rank", "dst_rank", "send_start_ns", "recv_start_ns")
     notes = _notes(channels, offsets)
@@ -57,9 +57,9 @@ def _by_number(
 
 def _by_order(sends: pl.DataFrame, receives: pl.DataFrame, channels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The messages of the other `channels`, paired by their order, and the window offset of each channel."""
-    sides = [_placed(side.join(channels.select("channel"), on="channel", how="semi")) for side in (sends, receives)]
-    offsets = _search(*_relative(sides[0], sides[1]), channels)
-    return _joined(sides[0], sides[1], offsets), offsets
+    sends, receives = _placed(sends), _placed(receives)
+    offsets = _search(*_relative(sends, receives), channels)
+    return _joined(sends, receives, offsets), offsets
 
 
 def _of(side: pl.DataFrame, some: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:
@@ -73,22 +73,21 @@ def _sides(p2p: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     Where the source does not know the peer, the other rank of a group of two is it. A group has more members than were
     read if some of its transfers have a direction but no peer among them.
     """
-    rows = p2p.select(
-        "rank", "role", "peer", "group", "direction", "microbatch", "chunk", "start_ns", "end_ns", "bytes", "sequence"
-    ).filter(pl.col("start_ns").is_not_null() & pl.col("end_ns").is_not_null())
-    if rows["peer"].has_nulls():
+    rows = p2p.lazy().filter(pl.col("start_ns").is_not_null() & pl.col("end_ns").is_not_null())
+    if p2p["peer"].has_nulls():
         outside = pl.col("peer").is_null() & pl.col("direction").is_not_null()
         two = (pl.col("rank").n_unique().over("group") == 2) & ~outside.any().over("group")
         two = pl.col("group").is_not_null() & two
         other = pl.col("rank").min().over("group") + pl.col("rank").max().over("group") - pl.col("rank")
         rows = rows.with_columns(peer=pl.coalesce("peer", pl.when(two).then(other)))
-    names = rows["group"].unique().drop_nulls().sort()
+    names = p2p["group"].unique().drop_nulls().sort()
     numbers = pl.int_range(1, len(names) + 1, eager=True)
     group = pl.col("group").replace_strict(names, numbers, default=0) if len(names) else pl.lit(0, pl.Int64)
-    rows = rows.with_columns(group=group).filter(pl.col("peer") != pl.col("rank"))
-    sends = rows.filter(pl.col("role") != "recv").rename({"rank": "src_rank", "peer": "dst_rank"})
-    receives = rows.filter(pl.col("role") != "send").rename({"rank": "dst_rank", "peer": "src_rank"})
-    return sends.drop("role"), receives.drop("role")
+    kept = ("direction", "microbatch", "chunk", "start_ns", "end_ns", "bytes", "sequence")
+    known = rows.filter(pl.col("peer") != pl.col("rank"))
+    sends = known.filter(pl.col("role") != "recv").select(*kept, src_rank="rank", dst_rank="peer", group=group)
+    receives = known.filter(pl.col("role") != "send").select(*kept, src_rank="peer", dst_rank="rank", group=group)
+    return sends.collect(), receives.collect()
 
 
 def _in_channels(sends: pl.DataFrame, receives: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
@@ -112,7 +111,7 @@ def _in_channels(sends: pl.DataFrame, receives: pl.DataFrame) -> tuple[pl.DataFr
         .join(both, on="link").sort("channel")
         .select("channel", *ENDS, "n", "n_recv", numbered=pl.col("numbered") & pl.col("numbered_recv"))
     )  # fmt: skip
-    met = [side.join(channels.select("channel"), on="channel", how="semi") for side in sides]
+    met = [_of(side, channels, table) for side, table in zip(sides, of_side, strict=True)]
     return met[0], met[1], channels
 
 

@@ -33,24 +33,25 @@ def recorded_operations(profile: Profile) -> Operations | str:
         return f"stage {stages} was not read"
     if ranks.height != stages * len(replicas):
         return f"{ranks.height} ranks were read of {len(replicas)} pipelines with {stages} stages"
-    lookup = np.zeros((int(ranks["rank"].to_numpy().max()) + 1, 2), np.int64)
-    lookup[ranks["rank"].to_numpy()] = np.stack(
-        [ranks["stage"].to_numpy(), np.searchsorted(replicas.to_numpy(), ranks["replica"].to_numpy())], axis=1
-    )
-    stage, replica = lookup[rows["rank"].to_numpy()].T
+    lookup = np.zeros((2, int(ranks["rank"].to_numpy().max()) + 1), np.int32)
+    lookup[:, ranks["rank"].to_numpy()] = (
+        ranks["stage"].to_numpy(), np.searchsorted(replicas.to_numpy(), ranks["replica"].to_numpy())
+    )  # fmt: skip
+    stage, replica = lookup[:, rows["rank"].to_numpy()]
     kind, step = rows["type"].to_numpy().astype(np.int64), rows["at"].to_numpy().astype(np.int64)
-    start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     lane = ((step * len(replicas) + replica) * stages + stage) * len(TYPES) + kind
     sequence = sequence_numbers(lane, rows["order"].to_numpy())
     width = int(sequence.max()) + 1
     kinds, odd = matrices((kind * width + sequence) * stages + stage, replica, step)
+    del kind, step, lane, sequence, stage, replica
     if not kinds:
         return "no step has the same operations in all pipelines"
     found = kinds[0]
     left_out = np.sort(np.concatenate([odd, *(other.steps for other in kinds[1:])]))
-    starts, ends = start[found.row], end[found.row]
+    starts, ends = (rows[side].to_numpy()[found.row] for side in ("start_ns", "end_ns"))
     origin = starts.min(axis=(0, 1))
-    starts, ends = starts - origin, ends - origin
+    for times in (starts, ends):
+        times -= origin
     types = [TYPES[n] for n in (found.keys // (width * stages)).tolist()]
     chunk, microbatch = (rows[c].fill_null(0).to_numpy().astype(np.int64)[found.row[:, 0, 0]] for c in NUMBERS)
     sequence, stage = found.keys // stages % width, found.keys % stages
