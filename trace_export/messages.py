@@ -222,6 +222,11 @@ NOTES: dict[str, Explanation] = {
         "Every step lacks blocks on some rank. Bubble, step time, stragglers and theory are of incomplete steps.",
         "Record at least one whole step on all ranks. Compare these figures with no others.",
     ),
+    "operations-missing": Explanation(
+        "The sequence numbers of the operations in a table of the straggler study have gaps.",
+        "Write the table again. Figures leave out the steps of which operations are missing on some ranks; where they "
+        "are missing everywhere, the figures are those of the other operations.",
+    ),
     "pairs-differ": Explanation(
         "The sequence numbers of operators say to which forward a backward belongs, and the order of the blocks says "
         "otherwise. The numbers count: a framework may run the backwards in an order of its own.",

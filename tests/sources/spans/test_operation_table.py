@@ -92,6 +92,15 @@ def test_a_broken_table_gets_one_sentence(
     assert "\n" not in str(caught.value)
 
 
+def test_gaps_in_the_numbers_are_noted(tmp_path: Path) -> None:
+    path = SMALL.write(tmp_path)
+    lost = (pl.col("optype").cast(pl.String) == "forward-compute") & (pl.col("seq_id") == 0) & (pl.col("rank") == 3)
+    pl.read_parquet(path).filter(~lost).write_parquet(path)
+    (note,) = (note for note in api.load(tmp_path).notes if note.code == "operations-missing")
+    assert (note.level, note.count) == ("warning", 2)
+    assert note.text == "2 operations are missing, the first of them forward-compute of rank 3 in step 3"
+
+
 def test_without_a_rank_the_report_says_why_there_is_no_slowdown(tmp_path: Path) -> None:
     path = SMALL.write(tmp_path)
     pl.read_parquet(path).filter(pl.col("rank") != 3).write_parquet(path)

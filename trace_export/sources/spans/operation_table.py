@@ -14,7 +14,7 @@ import polars as pl
 
 from trace_export.errors import SourceError, in_column, path_text
 from trace_export.files import open_file, read_file
-from trace_export.model import COLLECTIVES, HOSTS, INT, P2P, RANKS, SPANS, TIME, Declared, Profile, conform
+from trace_export.model import COLLECTIVES, HOSTS, INT, P2P, RANKS, SPANS, TIME, Declared, Note, Profile, conform
 from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, GC, TRANSFERS
 from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.source import ReadOptions, Source
@@ -43,7 +43,19 @@ def read(source: Source, options: ReadOptions) -> Profile:
     table = _checked(_columns(source.path), source.path)
     if options.ranks is not None:
         table = table.filter(options.ranks.holds("rank"))
-    return _profile(*_placed(table), source)
+    return _profile(*_placed(table), source).with_notes(_gaps(table, source.path))
+
+
+def _gaps(table: pl.DataFrame, path: Path) -> list[Note]:
+    """A note where operations are missing: those of a type, rank and step are numbered from 0 without gaps."""
+    ranges = table.group_by("step", "rank", "optype").agg(n=pl.len(), last=pl.col("seq_id").max())
+    broken = ranges.filter(pl.col("last") >= pl.col("n")).sort("step", "rank", "optype")
+    if broken.is_empty():
+        return []
+    step, rank, name = broken.select("step", "rank", pl.col("optype").cast(pl.String)).row(0)
+    count = int((broken["last"] + 1 - broken["n"]).sum())
+    text = f"{count} operations are missing, the first of them {name} of rank {rank} in step {step}"
+    return [Note("operations-missing", "warning", text, path_text(path), count)]
 
 
 def has_columns(path: Path) -> bool:
