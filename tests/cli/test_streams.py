@@ -67,7 +67,7 @@ def test_a_closed_output_is_an_error(command: str, redirection: str, said: str, 
 def test_a_closed_stderr_does_not_stop_the_command(redirection: str, logs: Path, tmp_path: Path) -> None:
     done = redirected(redirection, "report", logs)
     assert done.returncode == 0
-    assert done.stdout == redirected("", "report", logs).stdout
+    assert done.stdout == in_process("report", logs).stdout
     done = redirected(redirection, logs, "--out", tmp_path / "out")
     assert done.returncode == 0
     assert "pipeline_profile.json" in done.stdout
