@@ -408,9 +408,11 @@ PACKED = {
 # --- Primus
 
 
-def primus(ranks: int, iterations: int) -> Callable[[Path], object]:
+def primus(ranks: int, iterations: int, chunks: int = 1) -> Callable[[Path], object]:
+    """With several chunks, blocks have no micro-batch in the files."""
+
     def make(folder: Path) -> None:
-        (folder / "config.json").write_text(json.dumps({"pp_size": ranks, "num_mbs": 1, "vp_size": 1}))
+        (folder / "config.json").write_text(json.dumps({"pp_size": ranks, "num_mbs": 1, "vp_size": chunks}))
         times = {"total": 10.0, "fwd_start": [0.0], "fwd_end": [4.0], "bwd_start": [5.0], "bwd_end": [9.0]}
         content = "{" + ",".join(f'"{n}":{json.dumps(times)}' for n in range(iterations)) + "}"
         for rank in range(ranks):
@@ -419,7 +421,11 @@ def primus(ranks: int, iterations: int) -> Callable[[Path], object]:
     return make
 
 
-PRIMUS = {"a hundred thousand iterations": primus(1, 100_000), "a host for each of a thousand ranks": primus(1000, 2)}
+PRIMUS = {
+    "a hundred thousand iterations": primus(1, 100_000),
+    "a host for each of a thousand ranks": primus(1000, 2),
+    "thirty thousand iterations whose micro-batches are to be numbered": primus(1, 30_000, chunks=HUGE),
+}
 
 STORED_REFUSED = {
     "nsys tables: a million equal rows": Size(tables_of_nsys(1_000_000), "so small a file cannot hold 1,000,000 rows"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.random_sizes import DRAWS
+from tests.faults import random_sizes, random_traces
 from tests.faults.sizes import SIZES
 from tests.support.limits import limited
 
@@ -61,6 +61,7 @@ def drawn(folder: Path) -> subprocess.CompletedProcess[str]:
     return result
 
 
+DRAWS = {**random_sizes.DRAWS, **random_traces.DRAWS}
 SMALL = (
     "nsys: processes", "ascend: a stage beyond all ranks", "mindspore: columns without end",
     "kineto: an event nested without end", "paddle: a thread for each record, one after the other",

@@ -154,19 +154,18 @@ def _of_loop(
 ) -> tuple[pl.DataFrame, list[Note]]:
     """One direction through the stages: step by step, the words of the complete ranks give the schedule."""
     counted, present, vee = _counted(work), work["stage"].n_unique(), declared.placement == "vee"
-    plans: dict[tuple[object, object], Numbering | None] = {}
-    for key, part in counted.filter("whole").partition_by("run", "step", as_dict=True).items():
-        seen = dict(part.select("stage", "word").drop_nulls().iter_rows())
-        more = declared.pp is None and len(seen) == present
-        plans[key[0], key[1]] = exact_plan(seen, stages, more=more, vee=vee) if seen else None
+    plans = _plans(counted, stages, present if declared.pp is None else None, vee=vee)
     usual = next((p for p in plans.values() if p is not None), None)
-    alike: dict[Numbering | None, list[pl.DataFrame]] = {}
-    for key, part in work.partition_by("run", "step", as_dict=True).items():
-        alike.setdefault(plans.get((key[0], key[1]), usual), []).append(part)
-    found = [
-        work.clear() if vee and numbering is None else _by_plan(pl.concat(parts), ends, counted, numbering)
-        for numbering, parts in alike.items()
-    ]
+    steps = list(work.select("run", "step").unique(maintain_order=True).iter_rows())
+    alike: dict[Numbering | None, int] = {}
+    rows = [(*step, alike.setdefault(plans.get(step, usual), len(alike))) for step in steps]
+    table = pl.DataFrame(rows, {"run": INT, "step": INT, "plan": INT}, orient="row")
+    known = work.join(table, on=["run", "step"], how="left", nulls_equal=True, maintain_order="left")
+    found = []
+    for numbering, number in alike.items():
+        part = known.filter(pl.col("plan") == number).drop("plan")
+        labelled = work.clear() if vee and numbering is None else _by_plan(part, ends, counted, numbering)
+        found.append(labelled)
     how = (
         "the chunks lie in a V, and blocks have no number"
         if vee
@@ -176,6 +175,23 @@ def _of_loop(
     return pl.concat([conform(f, _FOUND) for f in found]), (
         [Note("schedule-unknown", "warning", text)] if None in alike else []
     )
+
+
+def _plans(
+    counted: pl.DataFrame, stages: int, all_stages: int | None, *, vee: bool
+) -> dict[tuple[object, object], Numbering | None]:
+    """(run, step) → the schedule that the words of its complete ranks give. `all_stages`: a step that has so many may
+    be of a pipeline with more than `stages`. Steps of the same words have the same schedule."""
+    plans: dict[tuple[object, object], Numbering | None] = {}
+    known: dict[frozenset[tuple[int, str]], Numbering | None] = {frozenset(): None}
+    whole = counted.filter("whole").group_by("run", "step", maintain_order=True).agg("stage", "word")
+    for run, step, places, words in whole.iter_rows():
+        seen = {stage: word for stage, word in zip(places, words, strict=True) if stage is not None}
+        key = frozenset(seen.items())
+        if key not in known:
+            known[key] = exact_plan(seen, stages, more=len(seen) == all_stages, vee=vee)
+        plans[run, step] = known[key]
+    return plans
 
 
 def _by_plan(
@@ -190,9 +206,21 @@ def _by_plan(
         return found if numbering.weights else _without_uncertain_weights(work, found, plan)
     placed = labels_by_position.positions(work, ends, plan)
     if placed.height < work.height:
-        steps = work.partition_by("run", "step")
-        placed = pl.concat(labels_by_time.settle(s, placed.join(s, on="row", how="semi"), plan) for s in steps)
+        placed = _settled(work, placed, plan)
     return _labels_at(work, placed, plan)
+
+
+def _settled(work: pl.DataFrame, placed: pl.DataFrame, plan: Plan) -> pl.DataFrame:
+    """`placed`, and what the adjacent stages settle in the steps that are not placed as a whole."""
+    lacking = work.join(placed, on="row", how="anti").select("run", "step").unique()
+    open_steps = work.join(lacking, on=["run", "step"], how="semi", nulls_equal=True, maintain_order="left")
+    known = open_steps.select("row", "run", "step").join(placed, on="row", maintain_order="left")
+    of_step = known.partition_by("run", "step", as_dict=True, include_key=False)
+    settled = [
+        labels_by_time.settle(step, of_step.get(key, placed.clear()), plan)
+        for key, step in open_steps.partition_by("run", "step", as_dict=True).items()
+    ]
+    return pl.concat([placed.join(open_steps, on="row", how="anti"), *settled], rechunk=True)
 
 
 def _counted(work: pl.DataFrame) -> pl.DataFrame:
