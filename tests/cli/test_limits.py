@@ -15,6 +15,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.support.wait import HANGS_S
 from trace_export.cli import limits
+from trace_export.errors import TraceExportError
 
 SAMPLES = ("paddle/single", "nsys", "kineto", "ascend", "mindspore")
 
@@ -83,3 +84,10 @@ def test_what_is_asked_for_is_enough(
 def test_commands_without_tables_need_no_memory() -> None:
     for command in (["howto", "nsys"], ["run", "--", "true"]):
         assert limited(resource.RLIMIT_AS, 200 << 20, *command).returncode == 0
+
+
+@pytest.mark.parametrize("threads", ["0", "1025", "9" * 20])
+def test_an_impossible_number_of_threads_is_a_sentence(threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLARS_MAX_THREADS", threads)
+    with pytest.raises(TraceExportError, match=f"POLARS_MAX_THREADS is {threads}, and it may be from 1 to 1024"):
+        limits.check()

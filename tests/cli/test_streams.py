@@ -138,3 +138,17 @@ def test_names_that_look_like_markup_are_shown_as_they_are(logs: Path, tmp_path:
         assert done.returncode == 0, done.stderr
         assert "rror" not in done.stderr
         assert command == "report" or [name for name in names if name not in done.stdout] == []
+
+
+@pytest.mark.parametrize("columns", ["0", "1"])
+def test_a_terminal_without_width_shows_the_report(columns: str, logs: Path) -> None:
+    done = redirected("", "report", logs, COLUMNS=columns)
+    assert done.returncode == 0
+    assert "bubble" in done.stdout
+
+
+def test_the_server_for_agents_needs_an_input(logs: Path) -> None:
+    pytest.importorskip("mcp")
+    done = redirected("<&-", "mcp", logs)
+    assert done.returncode == 1
+    assert done.stderr.startswith("trace-export: standard input is closed, and the agent asks there")

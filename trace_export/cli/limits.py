@@ -16,12 +16,18 @@ THREAD_MIB = 8
 """What each thread of Polars needs of both."""
 SPARE_THREADS = 8
 """Those that are started beside Polars' own: readers, writers, allocators."""
+MOST_THREADS = 1024
 
 
 def check() -> None:
     """Raises TraceExportError for a limit under which the table library cannot work."""
     chosen = os.environ.get("POLARS_MAX_THREADS", "")
-    threads = int(chosen) if chosen.isdecimal() else cores()
+    threads = cores()
+    if chosen.isdecimal():
+        threads = int(chosen) if len(chosen) < 6 else MOST_THREADS + 1
+        if not 1 <= threads <= MOST_THREADS:
+            what = f"POLARS_MAX_THREADS is {chosen[:20]}, and it may be from 1 to {MOST_THREADS}"
+            raise TraceExportError(what, "give it such a number, or unset it")
     for what, letter, kind, base in MEMORY:
         needed, (limit, _) = base + THREAD_MIB * threads, resource.getrlimit(kind)
         if limit != resource.RLIM_INFINITY and limit < needed << 20:

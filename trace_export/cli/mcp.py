@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,5 +17,9 @@ def mcp(
 ) -> None:
     """Serve runs to an agent on standard input and output (Model Context Protocol); nothing is written."""
     from trace_export.agents.server import server
+    from trace_export.errors import TraceExportError
 
+    if sys.stdin is None:
+        what = "standard input is closed, and the agent asks there"
+        raise TraceExportError(what, "let the agent start the command with pipes")
     server(places).run()

@@ -158,8 +158,8 @@ def text(document: str) -> None:
 
 
 def paragraph(out: Console, text: str, style: str | None = None, indent: str = "") -> None:
-    """Prose, in lines that are read with ease wherever it goes."""
-    width = min(out.width, PROSE)
+    """Prose, in lines that are read with ease wherever it goes; in a terminal that says it has no width, too."""
+    width = max(min(out.width, PROSE), PROSE // 2)
     for line in wrap(printable(text), width, initial_indent=indent, subsequent_indent=indent, break_long_words=False):
         out.print(line, style=style)
 
