@@ -18,6 +18,9 @@ from samples.generators import ascend as generate_ascend
 from samples.generators import kineto as generate_kineto
 from samples.generators import nsys as generate_nsys
 from samples.generators import paddle as generate_paddle
+from samples.generators import rocpd as generate_rocpd
+from samples.generators import torch_pftrace
+from samples.generators.kineto_trace import Trace
 from samples.generators.operation_table import Job as Operations
 from tests.support.many_ranks import ManyRanks, write
 from trace_export import load
@@ -75,6 +78,60 @@ def _span_tables(folder: Path, seed: int) -> None:
     write(folder, ManyRanks(stages=3, tensor=1, replicas=1, microbatches=4, steps=3, seed=seed))
 
 
+def _rocpd(folder: Path, seed: int) -> None:
+    generate_rocpd.write(folder, stages=3, microbatches=4, steps=3, booted_ns=(10**12,) * 3, seed=seed)
+
+
+def _blocks(folder: Path, seed: int) -> pl.DataFrame:
+    """The forwards and backwards of a run of Paddle: rank, step, kind, microbatch, start and end in ms of the step."""
+    logs = folder.with_name(folder.name + "_logs")
+    logs.mkdir()
+    _paddle(logs, seed)
+    spans = load(logs).align().spans.filter(pl.col("kind").is_in(["F", "B"])).sort("start_ns")
+    shutil.rmtree(logs)
+    zero = pl.col("start_ns").min().over("step")
+    return spans.select(
+        "rank", "step", "kind", "microbatch",
+        start=(pl.col("start_ns") - zero) / 1e6 + 1, end=(pl.col("end_ns") - zero) / 1e6 + 1,
+    )  # fmt: skip
+
+
+def _primus(folder: Path, seed: int) -> None:
+    blocks = _blocks(folder, seed)
+    (folder / "config.json").write_text(json.dumps({"pp_size": 3, "vp_size": 1, "num_mbs": 4}))
+    for (rank,), of_rank in blocks.group_by("rank", maintain_order=True):
+        content = {}
+        for (step,), own in of_rank.group_by("step", maintain_order=True):
+            content[str(step)] = {"total": blocks["end"].max() + 5.0} | {
+                f"{name}_{end}": own.filter(kind=kind)[end].to_list()
+                for name, kind in (("fwd", "F"), ("bwd", "B")) for end in ("start", "end")
+            }  # fmt: skip
+        (folder / f"pp_rank_{rank}.json").write_text(json.dumps(content))
+
+
+def _megascan(folder: Path, seed: int) -> None:
+    events = [
+        {"name": "forward" if kind == "F" else "backward", "ph": "X", "ts": round(start * 1000) + 10**6 * int(step),
+         "dur": round((end - start) * 1000), "pid": rank, "tid": 0,
+         "args": {"microbatch": microbatch, "model_chunk": 0, "pp_rank": rank, "iteration": step}}
+        for rank, step, kind, microbatch, start, end in _blocks(folder, seed).iter_rows()
+    ]  # fmt: skip
+    (folder / "data.json").write_text(json.dumps(events))
+
+
+def _pftrace(folder: Path, seed: int) -> None:
+    """Of each rank the ranges of its blocks, and a kernel in each."""
+    for (rank,), own in _blocks(folder, seed).group_by("rank", maintain_order=True):
+        trace = Trace()
+        for _, step, kind, microbatch, start, end in own.iter_rows():
+            begin, stop = (round(1e6 * (at + 1000 * step)) for at in (start, end))
+            trace.range(
+                begin, stop - 2000, f"te:{kind}{microbatch}.0 stage={rank} step={step} rank={rank}", cat="cpu_op"
+            )
+            trace.kernel(begin, stop, trace.call(begin + 500))
+        torch_pftrace.write(trace, folder / f"rank{rank}.pftrace")
+
+
 RUNS: dict[str, tuple[Callable[[Path, int], None], str]] = {
     "paddle": (_paddle, "workerlog.*"),
     "paddle_dygraph": (_dygraph, "profile_record_tmp_file_for_rank_*"),
@@ -88,9 +145,13 @@ RUNS: dict[str, tuple[Callable[[Path, int], None], str]] = {
     "span_table": (_span_tables, "*.spans.parquet"),
     "parquet": (_table, "spans.parquet"),
     "csv": (_csv, "spans.csv"),
+    "rocpd": (_rocpd, "*_results.db"),
+    "primus": (_primus, "pp_rank_*.json"),
+    "megascan": (_megascan, "data.json"),
+    "pftrace": (_pftrace, "rank*.pftrace"),
 }
 """How to make a run with that seed, and which of its files are damaged."""
-ONE_FILE = ("operation_table", "parquet", "csv")
+ONE_FILE = ("operation_table", "parquet", "csv", "megascan")
 OF_TASKS = ("ascend", "ascend, text", "ascend, kernels", "mindspore")
 """Formats that record the device tasks of a block, and no launches of them. One that is missing by itself cannot be
 seen: the block begins or ends with the next one."""
@@ -115,11 +176,22 @@ def rewrite(path: Path, change: Change, chance: random.Random) -> None:
         content = path.read_bytes()
         packed = path.suffix == ".gz"
         document = json.loads(gzip.decompress(content) if packed else content)
+        if "pp_rank" in path.name:
+            path.write_text(json.dumps(dict(change(list(document.items()), chance))))
+            return
         events = document["traceEvents"] if isinstance(document, dict) else document
         meta = [event for event in events if event.get("ph") == "M"]
         events[:] = meta + change([event for event in events if event.get("ph") != "M"], chance)
         changed = json.dumps(document).encode()
         path.write_bytes(gzip.compress(changed, mtime=0) if packed else changed)
+    elif path.suffix == ".pftrace":
+        trace = torch_pftrace.perfetto.Trace.FromString(gzip.decompress(path.read_bytes()))
+        head = [
+            packet for packet in trace.packet if not packet.HasField("timestamp") or packet.HasField("clock_snapshot")
+        ]
+        rest = [packet for packet in trace.packet if packet not in head]
+        changed_trace = torch_pftrace.perfetto.Trace(packet=head + change(rest, chance))
+        path.write_bytes(gzip.compress(changed_trace.SerializeToString(), mtime=0))
     else:
         lines = path.read_text().splitlines(keepends=True)
         head = 1 if path.suffix == ".csv" else 0
@@ -131,6 +203,7 @@ TIMES = ("startNs", "start", "timestamp")
 
 def _rewrite_database(path: Path, change: Change, chance: random.Random) -> None:
     with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA legacy_alter_table = ON")  # renames a table that views name
         seed = chance.random()
         for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall():
             columns = [row[1] for row in db.execute(f'PRAGMA table_info("{table}")')]
