@@ -62,6 +62,7 @@ def overview(
     return found, [*outputs.written, *traces.values()]
 
 
+@dataclass(frozen=True)
 class BesideReport:
     """The overview of a run beside the page of its report, where the run has too many ranks for a chart."""
 
