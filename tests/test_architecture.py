@@ -32,7 +32,7 @@ SHARED = {"launches", "ranges", "shared", "spans"}
 
 WORKFLOW = (
     {"arguments", "progress"}, {"reading", "render"}, {"options", "plot", "step_tasks"}, {"run"},
-    {"requests", "simulation", "beginnings"}, {"inspection"}, {"inspection_document"},
+    {"requests", "simulation", "beginnings", "inspection_document"}, {"inspection"},
 )  # fmt: skip
 """The files of `workflow`, from the bottom to the top: a file imports those below it."""
 BEHIND_THE_API = {

@@ -161,13 +161,15 @@ class LaunchSlowdown(TypedDict):
     by_stage: dict[str, Ratio | None]
 
 
-class Slowdown(TypedDict):
+class SlowdownDocument(TypedDict):
     """The metrics of arXiv 2505.05713 by their names there; docs/slowdown.md explains them. Keys of `steps` are step
-    numbers, with the run before them where there are several."""
+    numbers, with the run before them where there are several. `level`: what the operations are made of, `operations`,
+    `messages` or `blocks`. `not_recorded`: what a source that records every
+    operation left out."""
 
     S: Ratio
     fidelity: Ratio | None
-    level: Literal["operations", "messages", "blocks"]
+    level: str
     by_type: dict[str, Ratio | None]
     by_dp: dict[str, Ratio | None]
     by_stage: dict[str, Ratio | None]
@@ -180,6 +182,7 @@ class Slowdown(TypedDict):
     launch: LaunchSlowdown | None
     left_out: list[StepLeftOut]
     collectives_left_out: list[CollectiveLeftOut]
+    not_recorded: list[str]
 
 
 class PathPart(TypedDict):
@@ -280,7 +283,7 @@ class ReportDocument(TypedDict):
     slow_ranks: list[SlowRankRow]
     slow_links: list[SlowLinkRow]
     schedule: Schedule
-    slowdown: Slowdown | None
+    slowdown: SlowdownDocument | None
     slowdown_reason: str | None
     critical_path: list[CriticalPath]
     shorten_first: list[ShortenRow]
@@ -310,7 +313,7 @@ def report_document(report: Report) -> ReportDocument:
         "slow_ranks": rows(report.slow_ranks, SlowRankRow),
         "slow_links": rows(report.slow_links, SlowLinkRow),
         "schedule": _schedule(theory),
-        "slowdown": None if slowdown is None else cast(Slowdown, slowdown.document()),
+        "slowdown": None if slowdown is None else cast(SlowdownDocument, slowdown.document()),
         "slowdown_reason": time.reason or None,
         "critical_path": cast(list[CriticalPath], time.path.document()),
         "shorten_first": rows(time.causes, ShortenRow),

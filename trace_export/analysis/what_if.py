@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from trace_export.analysis.step_simulation import Lengths, may_end_last, measure
 from trace_export.pipeline.operations import LeftOut, Operations, Step
 from trace_export.schedules.longest_path import LANES_BYTES, Array, Ends, Patch, Scenarios, last_ends
 from trace_export.schedules.operation_types import COLLECTIVE, OPT, REPORTED
+
+if TYPE_CHECKING:
+    from trace_export.analysis.report_document import CollectiveLeftOut, LaunchSlowdown, SlowdownDocument
 
 SLOWEST_PERCENT = 3
 """M_W asks what the slowest 3 % of the workers cost (the study's share)."""
@@ -111,7 +115,7 @@ class Slowdown:
         many = len({run for run, _ in self.steps}) > 1
         names = [f"{run}/{step}" if many else str(step) for run, step in self.steps]
         fidelity = _ratios(self.observed_ns, self.simulated_to_optimizer_ns)
-        return {
+        made: SlowdownDocument = {
             "S": self.total,
             "fidelity": self.fidelity,
             "level": self.level,
@@ -126,11 +130,12 @@ class Slowdown:
             "slowest_workers": [{"dp": self.replicas[a], "stage": b} for a, b in self.slowest],
             "steps": dict(zip(names, self.by_step.tolist(), strict=True)),
             "fidelity_steps": dict(zip(names, fidelity.tolist(), strict=True)),
-            "launch": self.launch,
+            "launch": cast("LaunchSlowdown | None", self.launch),
             "left_out": [{"run": run, "step": step, "reason": why} for run, step, why in self.left_out],
-            "collectives_left_out": [asdict(each) for each in self.without],
+            "collectives_left_out": [cast("CollectiveLeftOut", asdict(each)) for each in self.without],
             "not_recorded": list(self.missing),
         }
+        return {**made}
 
 
 def _ratio(times: Array, other: Array) -> float:

@@ -60,10 +60,7 @@ def inspect(
             progress=progress,
         )  # fmt: skip
     if json:
-        from trace_export.documents import encode
-        from trace_export.workflow.inspection_document import inspect_document
-
-        terminal.json(encode(inspect_document(result)))
+        terminal.json(result.json())
     else:
         _show(result)
         terminal.notes(result.notes, verbose)

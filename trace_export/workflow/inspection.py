@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 
@@ -21,6 +21,10 @@ from trace_export.workflow import requests
 from trace_export.workflow.beginnings import WHOLE_BYTES, of_the_whole, read_beginnings
 from trace_export.workflow.progress import Progress
 from trace_export.workflow.reading import LoadOptions, read_all
+
+if TYPE_CHECKING:
+    from trace_export.documents import NoteRow
+    from trace_export.workflow.inspection_document import Facts
 
 KINDS = [*WORK_KINDS, "OPT"]
 SOURCES = {"kind": pl.String, "path": pl.String, "machine": pl.Int32, "rank": pl.Int32, "rank_origin": pl.String}
@@ -42,6 +46,23 @@ class Inspection:
     verdict: str
     notes: tuple[Note, ...]
     failures: tuple[TraceExportError, ...]
+
+    def json(self) -> str:
+        """Everything, as one JSON document."""
+        from trace_export.documents import encode, rows
+        from trace_export.workflow.inspection_document import InspectDocument, RankRow, SourceRow
+
+        document: InspectDocument = {
+            "document": "inspect",
+            "version": 1,
+            "verdict": self.verdict,
+            "facts": cast("Facts", self.facts),
+            "sources": rows(self.sources, SourceRow),
+            "ranks": rows(self.ranks, RankRow),
+            "notes": [cast("NoteRow", asdict(note)) for note in self.notes],
+            "failures": [str(error) for error in self.failures],
+        }
+        return encode(document)
 
 
 def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> Inspection:
@@ -151,7 +172,7 @@ def _facts(profile: Profile, size: int, *, all_ranks: bool) -> dict[str, Any]:
     between = groups.agg(pl.col("host").n_unique()).filter(pl.col("host") > 1)
     steps = _by_step(profile)
     inferred = {"stages": drawn["stage_origin"], "blocks": profile.spans["origin"], "labels": profile.spans["labels"]}
-    return {
+    numbers: Facts = {
         "schedule": found.named.name if found.named else None,
         "certainty": found.certainty,
         "deeper": bool(profile.declared.deeper),
@@ -171,6 +192,7 @@ def _facts(profile: Profile, size: int, *, all_ranks: bool) -> dict[str, Any]:
         "bytes": size,
         "inferred": [name for name, column in inferred.items() if (column == "inferred").any()],
     }
+    return {**numbers}
 
 
 def _median(column: pl.Series) -> int | None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Literal, TypedDict, cast
+from typing import Literal, TypedDict
 
-from trace_export.documents import NoteRow, Ns, Time, Version, rows
-
-if TYPE_CHECKING:
-    from trace_export.workflow.inspection import Inspection
+from trace_export.documents import NoteRow, Ns, Time, Version
 
 
 class Facts(TypedDict, total=False):
     """The run in numbers; without keys where there is no profile. `missing_ranks` and `missing_stages` are ranges such
-    as "5,40-47"; `beginnings` counts the large sources of which only the beginning was read; `inferred` names what was
-    not recorded."""
+    as "5,40-47"; `beginnings` counts the large sources of which only the beginning was read; `inferred` says which of
+    stages, blocks and labels were not recorded; `deeper`: the ranks are a part of a pipeline of unknown depth."""
 
     schedule: str | None
     certainty: Literal["exact", "likely", "unknown"]
+    deeper: bool
     ranks: int
     stages: int
     missing_ranks: str
@@ -32,7 +29,7 @@ class Facts(TypedDict, total=False):
     beginnings: int
     about_steps: int | None
     bytes: int
-    inferred: list[Literal["stages", "blocks", "labels"]]
+    inferred: list[str]
 
 
 class SourceRow(TypedDict):
@@ -86,17 +83,3 @@ class InspectDocument(TypedDict):
     ranks: list[RankRow]
     notes: list[NoteRow]
     failures: list[str]
-
-
-def inspect_document(result: Inspection) -> InspectDocument:
-    """The document of `result`."""
-    return {
-        "document": "inspect",
-        "version": 1,
-        "verdict": result.verdict,
-        "facts": cast(Facts, result.facts),
-        "sources": rows(result.sources, SourceRow),
-        "ranks": rows(result.ranks, RankRow),
-        "notes": [cast(NoteRow, asdict(note)) for note in result.notes],
-        "failures": [str(error) for error in result.failures],
-    }
