@@ -70,8 +70,8 @@ def _with_trace_processor(file: Path, no_browser: bool) -> NoReturn:
     typer.echo("Loading the trace; a large one takes minutes.", err=True)
     with trace_processor.serving(file) as process:
         shown = not no_browser and serve.open_browser(serve.PUBLIC_UI)
+        typer.echo('The page asks: answer "YES, use loaded trace". Ctrl-C ends the trace processor.', err=True)
         typer.echo(f"{'Opening' if shown else 'Open this link in a browser:'} {serve.PUBLIC_UI}")
-        typer.echo('Answer its question with "YES, use loaded trace". Ctrl-C ends the trace processor.', err=True)
         raise trace_processor.ended(process)
 
 
