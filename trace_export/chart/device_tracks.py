@@ -18,8 +18,8 @@ from trace_export.names import natural
 
 COMMUNICATION = "communication"
 TIMES = ["start_ns", "end_ns"]
-ROWS = 1 << 18
-"""Device tasks held at a time."""
+ROWS = 1 << 16
+"""Device tasks of a rank that are encoded at a time; more take memory, and no less time."""
 
 MOST_STREAMS, OTHERS = 500, "further streams"
 """Streams of a rank that have a track each, and what that of all others is called. Each takes milliseconds; a GPU
@@ -123,8 +123,30 @@ def tasks(
             if len(names) > MOST_STREAMS:
                 own = pl.col("stream").cast(pl.String)
                 batch = batch.with_columns(stream=pl.when(own.is_in(shown)).then(own).otherwise(pl.lit(OTHERS)))
-            for (name,), rows in batch.group_by("stream", maintain_order=True):
-                yield streams[str(name)].part(rows.with_columns(seed), ids)
+            yield _part(batch.with_columns(seed), streams, place, ids)
+
+
+def _part(batch: pl.DataFrame, streams: dict[str, _Stream], place: DeviceTasks, ids: Iterator[int]) -> Part:
+    """Tasks of a rank on the tracks of their streams. All together: a stream by itself takes milliseconds to encode."""
+    batch = batch.with_columns(NOT_NEGATIVE).sort("start_ns", "end_ns", maintain_order=True)
+    fresh: list[Track] = []
+    slices = []
+    for (name,), rows in batch.group_by("stream", maintain_order=True):
+        tracks, track = streams[str(name)].lanes(rows, ids)
+        fresh += tracks
+        slices.append(rows.select(track, "start_ns", "end_ns", "name", "category", "seed"))
+    return Part(tuple(fresh), _named(pl.concat(slices), place.names)) if slices else Part()
+
+
+def _named(slices: pl.DataFrame, names: pl.DataFrame | None) -> pl.DataFrame:
+    """The slices with the `names` and arguments of communication, whose kernels all have the same few names."""
+    if names is None or not (slices["category"] == COMMUNICATION).any():
+        return slices
+    known = names.with_columns(pl.col("name").cast(slices["name"].dtype), category=pl.lit(COMMUNICATION))
+    known = known.with_columns(pl.col("category").cast(slices["category"].dtype))
+    found = slices.join(known, on=[*TIMES, "category"], how="left", maintain_order="left", suffix="_known")
+    kernel = pl.when(pl.col("name_known").is_not_null()).then("name").alias("kernel")
+    return found.with_columns(kernel, name=pl.coalesce("name_known", "name")).drop("name_known")
 
 
 def _stream_names(profile: Profile, rank: int) -> list[str]:
@@ -139,25 +161,13 @@ class _Stream:
     def __init__(self, name: str, order: int, rank: int, place: DeviceTasks) -> None:
         name = f"{name} stream" if name == COMMUNICATION else name  # siblings of one name are drawn as one
         self._track = Track(0, name, place.group, order, flat=f"rank {rank} · {name}")
-        self._names = place.names
         self._lanes = Lanes()
         self._ids: list[int] = []
 
-    def part(self, rows: pl.DataFrame, ids: Iterator[int]) -> Part:
-        rows = rows.with_columns(NOT_NEGATIVE).sort("start_ns", "end_ns", maintain_order=True)
+    def lanes(self, rows: pl.DataFrame, ids: Iterator[int]) -> tuple[list[Track], pl.Series]:
+        """The new tracks, one for each new lane, and the track of each of the sorted `rows`."""
         lane = self._lanes.assign(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
         known = len(self._ids)
         self._ids += [next(ids) for _ in range(known, self._lanes.count)]
-        fresh = tuple(replace(self._track, id=self._ids[lane], lane=lane) for lane in range(known, len(self._ids)))
-        track = pl.Series("track", np.array(self._ids, np.uint32)[lane])
-        return Part(fresh, self._named(rows.select(track, "start_ns", "end_ns", "name", "category", "seed")))
-
-    def _named(self, slices: pl.DataFrame) -> pl.DataFrame:
-        """The slices with the names and arguments of communication, whose kernels all have the same few names."""
-        if self._names is None or not (slices["category"] == COMMUNICATION).any():
-            return slices
-        known = self._names.with_columns(pl.col("name").cast(slices["name"].dtype), category=pl.lit(COMMUNICATION))
-        known = known.with_columns(pl.col("category").cast(slices["category"].dtype))
-        found = slices.join(known, on=[*TIMES, "category"], how="left", maintain_order="left", suffix="_known")
-        kernel = pl.when(pl.col("name_known").is_not_null()).then("name").alias("kernel")
-        return found.with_columns(kernel, name=pl.coalesce("name_known", "name")).drop("name_known")
+        fresh = [replace(self._track, id=self._ids[lane], lane=lane) for lane in range(known, len(self._ids))]
+        return fresh, pl.Series("track", np.array(self._ids, np.uint32)[lane])
