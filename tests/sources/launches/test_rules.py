@@ -284,6 +284,22 @@ def test_without_a_known_optimizer_forwards_begin_like_those_that_follow_others(
     assert found_in(f"{step_without} v w {step_without} v w {step_without}") == (OTHERS * 3, [])
 
 
+def test_a_step_may_end_without_an_optimizer() -> None:
+    """As where the gradients overflowed, or are accumulated over several steps."""
+    without = STEP.removesuffix(" u")
+    assert found_in(f"{STEP} {without} s t {STEP} {STEP}") == (OTHERS * 4, [])
+    assert found_in(f"{STEP} {without} s t {STEP.replace('a b c d', 'y b c d', 1)} {STEP}")[1] == [
+        "nothing shows where the first forward begins"
+    ]
+
+
+def test_where_forwards_and_backwards_alternate_the_first_ones_begin_like_the_others() -> None:
+    """A pipeline of one stage: nothing is sent."""
+    one = "a b c d A B a b c d C D u"
+    expected = ["F a b c d", "B A B", "F a b c d", "B C D"]
+    assert found_in(f"{one} s t {one} s t {one}") == (expected * 3, [])
+
+
 def test_what_follows_another_forward_once_is_no_part_of_it() -> None:
     """Nor is a whole forward between two transfers, however short."""
     text = "a b c d e | f g | A B , C D"
@@ -376,17 +392,16 @@ def test_rows_of_products_before_backwards_may_be_weight_gradients_that_come_aft
     assert passes_of(step("g g | A | g g | B | g g")).refused == "weight gradients among the forwards"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "g g a b | A | g g a b | B u a b | C | a b | D u",
-        "a b | C | a b | D u a b | C | a b | D u g g a b | g g a b | A , B",
-    ],
-)
-def test_forwards_that_begin_with_products_where_others_do_not_are_refused(text: str) -> None:
-    """The first step holds the weight gradients of backwards that came before the capture; the last was not ended."""
+def test_forwards_that_begin_with_products_where_others_do_not_are_refused() -> None:
+    """The step was not ended."""
+    text = "a b | C | a b | D u | a b | C | a b | D u | g g a b | g g a b | A , B"
     (refusal,) = infer(work(text), THREADS, None, np.zeros(0, np.int64)).refused
     assert refusal.why == "forwards unlike those of the other steps"
+
+
+def test_weight_gradients_of_backwards_before_the_capture_are_no_part_of_a_forward() -> None:
+    found = found_in("g g a b | A | g g a b | B u | a b | C | a b | D u")
+    assert found == (["F a b", "B A", "F a b", "B B", "F a b", "B C", "F a b", "B D"], [])
 
 
 def test_an_evaluation_at_the_start_of_a_step_is_left_out() -> None:

@@ -27,26 +27,37 @@ def head(timeline: Timeline, begin: int, end: int) -> bytes:
 
 
 def doubtful(timeline: Timeline, steps: Sequence[Sequence[Piece]]) -> dict[int, bool]:
-    """The first rows of the forwards before which foreign work may lie: those of the steps' first; where one step at
-    most is known, those that find every forward before them followed by its backward. And of each whether nothing else
-    shows where it begins: no transfer right before it, nor the beginning of the capture.
+    """The first rows of the forwards before which foreign work may lie: those of the steps' first; and, unless a
+    forward and its backward alternate without a transfer, all that find every forward before them followed by its
+    backward: a step may end there without an optimizer. And of each whether nothing else shows where it begins: no
+    transfer right before it, nor the beginning of the capture.
 
     A transfer before the first forward of a step that an optimizer begins leaves no doubt.
 
     Example: in `a b A B u s a b | c d …` with the optimizer `u` the first forward is doubtful, though the capture
     begins with it, and so is `s a b`, whose beginning nothing shows; `c d` is not the first of its step.
     """
+    several = len(steps) > 1
+    forwards = [(one.begin, first, opened) for passes in steps for one, first, opened in _opened(passes)]
+    everywhere = not several or len(timeline.transfers) or any(opened for *_, opened in forwards)
     found = {}
-    for passes in steps:
-        opened, first = 0, True
-        for piece in passes:
-            if piece.kind == "F" and (first or (len(steps) == 1 and not opened)):
-                sent, alone = _preceded(timeline, piece.begin)
-                if not sent or len(steps) == 1:
-                    found[piece.begin] = not (sent or alone)
-            first &= piece.kind != "F"
-            opened += (piece.kind == "F") - (piece.kind == "B")
+    for begin, first, opened in forwards:
+        if first or (everywhere and not opened):
+            sent, alone = _preceded(timeline, begin)
+            if not (sent and first and several):
+                found[begin] = not (sent or alone)
     return found
+
+
+def _opened(passes: Sequence[Piece]) -> Iterator[tuple[Piece, bool, int]]:
+    """The forwards of a step, whether each is the first one, and how many before it were not followed by their
+    backwards."""
+    opened, first = 0, True
+    for piece in passes:
+        if piece.kind == "F":
+            yield piece, first, opened
+            first = False
+        opened += (piece.kind == "F") - (piece.kind == "B")
 
 
 def _preceded(timeline: Timeline, begin: int) -> tuple[bool, bool]:
