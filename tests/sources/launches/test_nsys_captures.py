@@ -87,6 +87,14 @@ def test_weight_gradients_of_the_calling_thread_are_products_after_the_first_bac
     assert all(any(row[2] <= t[2] and t[3] <= row[3] for t in truth(blocks, "W")) for row in weights)  # others: several
 
 
+def test_weight_gradients_without_numbers_are_no_part_of_numbered_forwards(tmp_path: Path) -> None:
+    blocks = write(tmp_path, Program(schedule="zb-h1", operators=True))
+    found = spans(of(tmp_path))
+    assert [row for row in found if row[1] != "W"] == truth(blocks, "F B OPT")
+    weights = {row for row in found if row[1] == "W"}
+    assert len(weights & set(truth(blocks, "W"))) > 0.6 * len(truth(blocks, "W"))
+
+
 def test_names_count_where_there_are_any(tmp_path: Path) -> None:
     blocks = write(tmp_path, Program(marked=frozenset(range(4))))
     named = of(tmp_path)

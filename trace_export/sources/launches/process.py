@@ -74,7 +74,7 @@ def find_blocks(process: Process) -> Inferred:
     begins = np.zeros(0, np.int64) if process.steps is None else process.steps["start"].sort().to_numpy()
     found = infer(work, threads, process.optimizer, begins)
     cuts = next(cut_sets(work, threads.main, found.timeline))
-    numbered = by_numbers(found.timeline, operators, threads, cuts, _optimizers(process, found))
+    numbered = by_numbers(found.timeline, operators, threads, cuts, _optimizers(process, found), _own_weights(found))
     forwards = sum(piece.kind == "F" for piece in found.passes)
     device = min(process.devices, default=None)
     if numbered is None and not forwards:
@@ -141,6 +141,13 @@ def _optimizers(process: Process, found: Passes) -> pl.DataFrame:
     recorded, launch = _recorded_optimizers(process), found.timeline.launch
     rows = [(launch[p.begin], launch[p.end - 1]) for p in found.passes if p.kind == "OPT"]
     return pl.DataFrame(rows, INTERVAL, orient="row") if recorded is None else recorded
+
+
+def _own_weights(found: Passes) -> pl.DataFrame:
+    """start and end (CPU time) of each weight gradient that the calling thread launched alone."""
+    main, launch = found.timeline.main, found.timeline.launch
+    own = [p for p in found.passes if p.kind == "W" and main[p.begin : p.end].all()]
+    return pl.DataFrame([(launch[p.begin], launch[p.end - 1]) for p in own], INTERVAL, orient="row")
 
 
 def _recorded_optimizers(process: Process) -> pl.DataFrame | None:

@@ -37,20 +37,35 @@ class Numbered(NamedTuple):
 
 
 def by_numbers(
-    timeline: Timeline, operators: pl.DataFrame, threads: Threads, cuts: Cuts, optimizers: pl.DataFrame | None
+    timeline: Timeline,
+    operators: pl.DataFrame,
+    threads: Threads,
+    cuts: Cuts,
+    optimizers: pl.DataFrame | None,
+    weights: pl.DataFrame | None = None,
 ) -> Numbered | None:
     """The passes of a process; None where no backward has a number, or no forward with such numbers is there.
 
     `operators`: schema OPERATORS. `optimizers`: start and end of each optimizer; None: its kernels say it. `cuts`: what
-    lies between passes.
+    lies between passes. `weights`: start and end of weight gradients of the calling thread, which have no numbers:
+    zero-bubble Megatron computes them without the engine.
     """
     passes = numbered_passes(operators, threads.main, timeline.calls) if operators.height else None
     if passes is None:
         return None
     updates = _updates(timeline, passes) if optimizers is None else optimizers
-    rest = updates.select(pl.lit("OPT").alias("kind"), "start", "end", pair=pl.lit(None, pl.Int32))
-    anchors = pl.concat([passes, rest]).sort("start", "end")
+    others = [(updates, "OPT")] + ([] if weights is None else [(_beside(weights, passes), "W")])
+    rest = (rows.select(pl.lit(k).alias("kind"), "start", "end", pair=pl.lit(None, pl.Int32)) for rows, k in others)
+    anchors = pl.concat([passes, *rest]).sort("start", "end")
     return Numbered(anchors, _assigned(timeline, anchors, cuts))
+
+
+def _beside(weights: pl.DataFrame, passes: pl.DataFrame) -> pl.DataFrame:
+    """Those of the `weights` during which no pass runs."""
+    starts, ends = passes["start"].sort().to_numpy(), passes["end"].sort().to_numpy()
+    begun = np.searchsorted(starts, weights["end"].to_numpy(), side="right")
+    ended = np.searchsorted(ends, weights["start"].to_numpy())
+    return weights.filter(pl.Series(begun == ended, dtype=pl.Boolean))
 
 
 def _updates(timeline: Timeline, passes: pl.DataFrame) -> pl.DataFrame:
