@@ -166,9 +166,16 @@ def _by_lead(shape: pl.DataFrame, threshold: float) -> tuple[npt.NDArray[np.int6
 
 
 def _steps_of(lead: npt.NDArray[np.int64], chunks: int, rank: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Leading forwards as a number of stages: they grow by one or by two from stage to stage."""
+    """Leading forwards as a number of stages: they grow by one or by two from stage to stage.
+
+    Example: 8, 6 and 4 on ranks 0, 1 and 2 are interleaved chunks on three stages; on ranks 0, 2 and 4 they may be
+    1F1B, where ranks 1 and 3 were not read.
+    """
     # With one chunk the last stage has one leading forward; with several it depends on the size of the groups.
-    above = lead - (1 if chunks == 1 else lead.min())
+    above, growth = lead - (1 if chunks == 1 else lead.min()), lead - lead.min()
+    consecutive = rank.max() - rank.min() + 1 == len(np.unique(rank))
+    if growth.any() and not (growth % 2).any() and consecutive and len(np.unique(rank + above)) > 1:
+        return np.asarray(growth // 2, np.int64)  # of chunks that are unknown, whose number shifts all alike
     if (above % 2).any() or not above.any():
         return above
     # Differences of two mean Eager or interleaved order, or 1F1B with every second rank missing.

@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import trace_export
 from samples.generators.nsys_export import Export, thread_id
 from samples.generators.pipeline import Block
 from samples.generators.unmarked import Program, write
@@ -93,6 +94,19 @@ def test_weight_gradients_without_numbers_are_no_part_of_numbered_forwards(tmp_p
     assert [row for row in found if row[1] != "W"] == truth(blocks, "F B OPT")
     weights = {row for row in found if row[1] == "W"}
     assert len(weights & set(truth(blocks, "W"))) > 0.6 * len(truth(blocks, "W"))
+
+
+@pytest.mark.parametrize("stages", [3, 4, 5])
+def test_labels_of_an_interleaved_capture_follow_from_its_order(tmp_path: Path, stages: int) -> None:
+    """Its ranks lead by two forwards more a stage, whatever the parity of the last one's."""
+    blocks = write(tmp_path, Program(schedule="interleaved", stages=stages, microbatches=2 * stages))
+    run = trace_export.load(tmp_path)
+    assert run.ranks.sort("rank")["stage"].to_list() == list(range(stages))
+    found = run.spans.filter(pl.col("kind").is_in(["F", "B"])).select("rank", "end_ns", "kind", "microbatch", "chunk")
+    wanted = [
+        (b.rank, b.end_ns + Export.epoch_ns, b.kind, b.microbatch, b.chunk or 0) for b in blocks if b.kind in "FB"
+    ]
+    assert sorted(found.rows()) == sorted(wanted)
 
 
 def test_names_count_where_there_are_any(tmp_path: Path) -> None:
