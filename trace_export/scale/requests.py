@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,7 @@ def overview(
         folder = output_folder(_folder(output.out), log_dir) / "traces"
         if output.traces:  # which ones will be written is not known yet
             there = placed.places.table["dp"].drop_nulls().unique().sort()
-            outputs.check(path for replica in there if (path := _trace(folder, replica)).exists())
+            outputs.check(path for replica in there if os.path.lexists(path := _trace(folder, replica)))
         found = build(wanted.source, wanted.clocks, wanted.part, placed, progress)
         if output.cache and wanted.part == Selection() and wanted.source.read.ranks is None:
             remember(wanted.source, output.cache, placed, found.ranks.select(HELD.keys()))
