@@ -284,6 +284,14 @@ def test_without_a_known_optimizer_forwards_begin_like_those_that_follow_others(
     assert found_in(f"{step_without} v w {step_without} v w {step_without}") == (OTHERS * 3, [])
 
 
+def test_an_only_forward_that_launches_much_more_than_the_others_is_refused() -> None:
+    """A pipeline of one stage and one micro-batch, with an evaluation before the second step."""
+    step = "a b c A u"
+    found = found_in(f"{step} a b c n {step} {step} {step}")
+    assert found == (["F a b c", "B A", "B A", *["F a b c", "B A"] * 2],
+                     ["a forward that launches much more than the others"])  # fmt: skip
+
+
 def test_a_step_may_end_without_an_optimizer() -> None:
     """As where the gradients overflowed, or are accumulated over several steps."""
     without = STEP.removesuffix(" u")

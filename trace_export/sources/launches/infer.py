@@ -30,6 +30,9 @@ from trace_export.sources.launches.step import Step
 from trace_export.sources.launches.threads import Threads
 from trace_export.sources.launches.work import Ints, Timeline, Work
 
+MUCH_MORE = 1.5
+"""So many times the launches of the usual forward are more than one."""
+
 
 @dataclass(frozen=True)
 class Passes:
@@ -124,7 +127,7 @@ def _with_known_beginnings(timeline: Timeline, steps: list[list[Piece]], found: 
     forwards = [piece for one in found for piece in one.passes if piece.kind == "F"]
     heads = {head(timeline, piece.begin, piece.end) for piece in forwards if piece.begin not in doubts}
     if not heads and not len(timeline.transfers) and len(steps) > 1:
-        return found
+        return _without_long_ones(steps, found, forwards)
     begins = {p.begin: true_beginning(timeline, p, heads) for p in forwards if p.begin in doubts}
     out = []
     for own, one in zip(steps, found, strict=True):
@@ -135,6 +138,18 @@ def _with_known_beginnings(timeline: Timeline, steps: list[list[Piece]], found: 
             passes = [p._replace(begin=begins.get(p.begin) or p.begin) for p in one.passes] if moved else one.passes
             out.append(one._replace(passes=passes))
     return out
+
+
+def _without_long_ones(steps: list[list[Piece]], found: list[Found], forwards: list[Piece]) -> list[Found]:
+    """What was found, but steps with a forward that launches much more than the usual one are refused: an evaluation
+    may precede it. For steps of one forward, in a process that transfers nothing."""
+    usual = float(np.median([piece.end - piece.begin for piece in forwards])) if forwards else 0
+    return [
+        _refused(own, "a forward that launches much more than the others")
+        if any(piece.kind == "F" and piece.end - piece.begin > MUCH_MORE * usual for piece in one.passes)
+        else one
+        for own, one in zip(steps, found, strict=True)
+    ]
 
 
 def unlike_the_rest(timeline: Timeline, found: list[Found], number: int) -> bool:
