@@ -99,6 +99,14 @@ def test_a_rank_that_appears_late(logs: GrowingLogs, monkeypatch: pytest.MonkeyP
     assert steps(found)[-1] == 2
 
 
+def test_sizes_that_fit_only_when_the_last_rank_is_there(logs: GrowingLogs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "FIND_S", 0.0)
+    logs.write(0, 1, ranks=range(2))
+    found = looks(logs.folder, [lambda: logs.write(0, 1, ranks=range(2, 3)), lambda: logs.write(2)], pp=3)
+    assert found[-1].problem == ""
+    assert steps(found)[-1] == 2
+
+
 def test_a_log_that_is_removed_is_named_and_the_others_go_on(logs: GrowingLogs) -> None:
     logs.write(0, 1, 2)
     found = looks(logs.folder, [logs.path(1).unlink, lambda: logs.write(3, ranks=range(0, 3, 2))])

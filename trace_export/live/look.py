@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from trace_export.clocks.apply import correct
-from trace_export.errors import TraceExportError, UsageError
+from trace_export.errors import TraceExportError
 from trace_export.live.changes import Ticks
 from trace_export.live.growth import Growth
 from trace_export.live.steady_clocks import steadied
@@ -64,9 +64,7 @@ class Watch:
     def _look(self) -> Look:
         try:
             run, notes = self._run(self._growth.profile())
-        except UsageError:
-            raise
-        except TraceExportError as error:  # as long as ranks are missing; the job goes on
+        except TraceExportError as error:  # such as sizes that do not fit before the last rank is there
             return self._unchanged(str(error))
         if run is None:
             return self._unchanged("no step is finished on all ranks yet")
