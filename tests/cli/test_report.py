@@ -41,9 +41,9 @@ def test_simulate_export_report_gives_the_formula(run_cli: Cli, tmp_path: Path) 
         ".pftrace",
         ".svg",
     ]
-    told = run_cli("report", tmp_path / "pipeline_profile.parquet", "--json")
-    assert told.returncode == 0, told.stderr
-    document = json.loads(told.stdout)
+    done = run_cli("report", tmp_path / "pipeline_profile.parquet", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
     assert [step["bubble"] for step in document["steps"]] == [3 / 11]
     assert {stage["global_ns"] for stage in document["stages"]} == {90_000_000}
     assert document["schedule"]["name"] == "1f1b"
@@ -99,10 +99,10 @@ def tables(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_report_on_the_terminal_and_as_a_page(run_cli: Cli, tables: tuple[Path, Path], tmp_path: Path) -> None:
-    told = run_cli("report", tables[0])
-    assert told.returncode == 0, told.stderr
+    done = run_cli("report", tables[0])
+    assert done.returncode == 0, done.stderr
     for words in ("27.27", "warm-up", "1F1B", "What if", "first start to"):
-        assert words in told.stdout
+        assert words in done.stdout
     page = run_cli("report", tables[0], "--format", "html", "--out", tmp_path)
     assert page.returncode == 0, page.stderr
     text = (tmp_path / "pipeline_report.html").read_text()
@@ -122,9 +122,9 @@ def test_report_as_a_heat_map(run_cli: Cli, tables: tuple[Path, Path], tmp_path:
 
 def test_compare_writes_one_trace_with_both(run_cli: Cli, tables: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "both.json"
-    told = run_cli("compare", *tables, "--json", "--format", "chrome", "--out", out)
-    assert told.returncode == 0, told.stderr
-    blocks = json.loads(told.stdout)["blocks"]
+    done = run_cli("compare", *tables, "--json", "--format", "chrome", "--out", out)
+    assert done.returncode == 0, done.stderr
+    blocks = json.loads(done.stdout)["blocks"]
     changes = {(row["kind"], row["change"]) for row in blocks}
     assert changes == {("F", 0.0), ("B", 0.25)}
     events = json.loads(out.read_text())["traceEvents"]
@@ -163,21 +163,21 @@ def test_a_picture_of_two_runs_has_the_bubble_of_each(run_cli: Cli, tables: tupl
 
 def test_a_run_is_not_compared_with_itself(run_cli: Cli, tables: tuple[Path, Path]) -> None:
     for arguments in ((tables[0],), (tables[0], tables[0]), (tables[0], "--steps-a", "0", "--steps-b", "0")):
-        told = run_cli("compare", *arguments)
-        assert told.returncode == 2
-        assert "would be compared with itself" in told.stderr
+        done = run_cli("compare", *arguments)
+        assert done.returncode == 2
+        assert "would be compared with itself" in done.stderr
 
 
 def test_compare_says_first_what_has_changed(run_cli: Cli, tables: tuple[Path, Path]) -> None:
-    told = run_cli("compare", *tables, "--verbose")
-    assert told.returncode == 0, told.stderr
-    answer = " ".join(told.stdout.partition("\n\n")[0].split())
+    done = run_cli("compare", *tables, "--verbose")
+    assert done.returncode == 0, done.stderr
+    answer = " ".join(done.stdout.partition("\n\n")[0].split())
     assert answer == (
         "The pipeline time is 385 ms in b.csv, 55 ms (16.7%) more than in a.parquet; the bubble is 27.3% in both."
         " Largest change: B on stage 0: 20 ms in a.parquet, 25 ms in b.csv (+25.0%)."
     )
-    assert told.stderr.count("schedule-recognised") == 1  # what holds for both is said once
-    assert max(map(len, told.stdout.splitlines())) <= 80
+    assert done.stderr.count("schedule-recognised") == 1  # what holds for both is said once
+    assert max(map(len, done.stdout.splitlines())) <= 80
 
 
 def test_the_culprit_of_64_stages_is_on_the_first_screen(run_cli: Cli, tmp_path: Path) -> None:
@@ -185,13 +185,13 @@ def test_the_culprit_of_64_stages_is_on_the_first_screen(run_cli: Cli, tmp_path:
     s = schedule("1f1b", 64, 64)
     lengths = durations(s, Costs(10_000_000, 20_000_000)) * np.where(s.ops["stage"].to_numpy() == 37, 1.3, 1.0)
     write_parquet(as_profile(s, *start_and_end(s, lengths)), tmp_path / "run.parquet")
-    told = run_cli("report", tmp_path / "run.parquet")
-    assert told.returncode == 0, told.stderr
-    screen = told.stdout.splitlines()[:24]
+    done = run_cli("report", tmp_path / "run.parquet")
+    assert done.returncode == 0, done.stderr
+    screen = done.stdout.splitlines()[:24]
     assert max(map(len, screen)) <= 80
     assert "Stage 37 is slow (rank 37" in "\n".join(screen)
     for title in ("Stages", "Slow stages"):
-        table = told.stdout.partition(f"\n{title}\n")[2].partition("\n\n")[0].splitlines()
+        table = done.stdout.partition(f"\n{title}\n")[2].partition("\n\n")[0].splitlines()
         assert table[1].split()[0] == "37"  # the worst row comes first
 
 
@@ -208,10 +208,10 @@ def test_files_that_are_no_span_table(tmp_path: Path, run_cli: Cli) -> None:
     holes.write_text("rank,kind,start_ns,end_ns\n0,F,1,\n")
     with pytest.raises(SourceError, match="no rank or no time"):
         span_table.read(holes)
-    told = run_cli("report", other)
-    assert told.returncode == 1
-    assert "no column rank" in told.stderr
-    assert "Traceback" not in told.stderr
+    done = run_cli("report", other)
+    assert done.returncode == 1
+    assert "no column rank" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_span_table_read_back_is_what_was_written(tables: tuple[Path, Path]) -> None:

@@ -66,13 +66,13 @@ def test_a_job_is_followed_until_ctrl_c(logs: GrowingLogs, tmp_path: Path) -> No
         wait_until(lambda: (out / "pipeline_profile.pftrace").exists())
         assert process.stdout is not None
         printed = [process.stdout.readline() for _ in range(4)]  # a look is printed when its files are written
-        _, told = interrupted(process)
+        _, stderr = interrupted(process)
     found = lines(steps)
     assert [line["step"] for line in found] == [0, 1, 2]
     assert all(line["generator"] == "trace-export" and line["slowdown"] for line in found)
     assert re.fullmatch(r"Open this page in a browser: http://127\.0\.0\.1:\d+\n", printed[0])
     assert [line.split(",")[0] for line in printed[1:]] == ["step 0", "step 1", "step 2"]
-    assert "ssh -L" in told
+    assert "ssh -L" in stderr
     assert "trace_export_last_step 2\n" in metrics.read_text()
     assert _is_prometheus(metrics.read_text())
     assert not list(tmp_path.rglob(".trace-export-*"))

@@ -43,7 +43,7 @@ def logs(tmp_path: Path) -> GrowingLogs:
     return GrowingLogs(tmp_path, JOB)
 
 
-def test_each_step_is_told_once_as_a_report_tells_it(logs: GrowingLogs) -> None:
+def test_each_step_is_reported_once_with_the_figures_of_a_report(logs: GrowingLogs) -> None:
     logs.write(0)
     found = looks(logs.folder, [lambda s=s: logs.write(s) for s in range(1, 8)])  # type: ignore[misc]
     assert steps(found) == list(range(8))

@@ -60,7 +60,7 @@ def test_order_of_rows_and_clock_offsets_do_not_matter() -> None:
 
 
 def batched(run: Run) -> pl.DataFrame:
-    """The transfers of `run` as operations that are numbered alike on both sides and whose peer is not told."""
+    """The transfers of `run` as operations that are numbered alike on both sides and whose peer is not recorded."""
     rows = []
     for n, m in enumerate(run.paired.filter(pl.col("src_rank") < 2, pl.col("dst_rank") < 2).iter_rows(named=True)):
         if n == 3:
@@ -103,11 +103,11 @@ def test_a_group_of_which_two_ranks_were_read_is_no_group_of_two() -> None:
     run = make(Clocks(seed=8))
     middle = run.profile.p2p.filter(pl.col("rank").is_in([1, 2])).with_columns(group=pl.lit("pipeline"))
     onward = (pl.col("peer") > pl.col("rank")) == (pl.col("role") == "send")
-    told = middle.with_columns(
+    named = middle.with_columns(
         direction=pl.when(onward).then(pl.lit("F")).otherwise(pl.lit("B")),
         peer=pl.when(pl.col("peer").is_in([1, 2])).then("peer"),
     )
-    profile = pair(replace(run.profile, p2p=told))
+    profile = pair(replace(run.profile, p2p=named))
     expected = run.paired.filter(pl.col("src_rank").is_in([1, 2]) & pl.col("dst_rank").is_in([1, 2]))
     assert same(profile.messages, expected)
 

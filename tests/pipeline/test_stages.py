@@ -1,4 +1,4 @@
-"""Stages and replicas of the ranks: from what was told, from sizes, from the shape of the work."""
+"""Stages and replicas of the ranks: from what is specified, from sizes, from the shape of the work."""
 
 from __future__ import annotations
 
@@ -146,13 +146,13 @@ def test_the_rank_order_follows_from_the_work(origin: str) -> None:
     """pp 2, tp 2, dp 2, counted tp, pp, dp; one rank in eight was cut and looks like the last stage."""
     words = ["FFBFBB", "FBFBB", "FBFBFB", "FBFBFB", "FFBFBB", "FFBFBB", "FBFBFB", "FBFBFB"]
     sizes, profile = Declared(pp=2, tp=2, dp=2), worked(dict(enumerate(words)))
-    told = (
+    given = (
         resolve(profile, sizes) if origin == "user-specified" else resolve(replace(profile, declared=sizes), Declared())
     )
-    assert stages(told) == {0: 0, 1: 0, 2: 1, 3: 1, 4: 0, 5: 0, 6: 1, 7: 1}
-    assert told.ranks["dp"].to_list() == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert set(told.ranks["stage_origin"]) == {"user-specified" if origin == "user-specified" else "inferred"}
-    assert ("rank-order-from-work" in [n.code for n in told.notes]) == (origin == "user-specified")
+    assert stages(given) == {0: 0, 1: 0, 2: 1, 3: 1, 4: 0, 5: 0, 6: 1, 7: 1}
+    assert given.ranks["dp"].to_list() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert set(given.ranks["stage_origin"]) == {"user-specified" if origin == "user-specified" else "inferred"}
+    assert ("rank-order-from-work" in [n.code for n in given.notes]) == (origin == "user-specified")
 
 
 def bare(count: int, stage: list[int | None] | None = None) -> Profile:
@@ -198,7 +198,7 @@ def test_recorded_stages_stay_and_say_so() -> None:
 
 
 def test_user_specified_stages_that_the_work_contradicts() -> None:
-    """Two stages told, but the leading forwards say four."""
+    """Two stages specified, but the leading forwards say four."""
     profile = resolve(of_job(JOBS["1f1b"]), Declared(pp=2, tp=2, dp=1))
     assert stages(profile) == {0: 0, 1: 0, 2: 1, 3: 1}
     assert "stages-contradict" in [n.code for n in profile.notes]
