@@ -292,6 +292,11 @@ def test_an_only_forward_that_launches_much_more_than_the_others_is_refused() ->
                      ["a forward that launches much more than the others"])  # fmt: skip
 
 
+def test_a_count_of_tokens_is_no_forward() -> None:
+    """However long it takes beside graphs, whose launches are few."""
+    assert passes_of(step("n20 | g | A")).passes == [Piece("F", 1, 2), Piece("B", 2, 3)]
+
+
 def test_a_step_may_end_without_an_optimizer() -> None:
     """As where the gradients overflowed, or are accumulated over several steps."""
     without = STEP.removesuffix(" u")

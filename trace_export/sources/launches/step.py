@@ -54,8 +54,9 @@ class Step:
 
     @cached_property
     def own(self) -> list[Rows]:
-        """The pieces of the calling thread."""
-        return [Rows(p.begin, p.end) for p in self.pieces if p.kind == "M"]
+        """The pieces of the calling thread, but those that only count tokens."""
+        counted = self.timeline.after_counters
+        return [Rows(p.begin, p.end) for p in self.pieces if p.kind == "M" and counted(p.begin) < p.end]
 
     @cached_property
     def possible(self) -> list[Rows]:
