@@ -43,7 +43,7 @@ def test_the_file_follows_its_own_formula(tmp_path: Path) -> None:
 
 def test_a_file_of_the_first_format_is_read(tmp_path: Path) -> None:
     path = tmp_path / "clock_alignment.json"
-    host = {"offset_ns": 1500, "drift": 0.0, "reference_ns": 7, "method": "told+p2p, component 1", "sd_us": 0.8,
+    host = {"offset_ns": 1500, "drift": 0.0, "reference_ns": 7, "method": "p2p+collective, component 1", "sd_us": 0.8,
             "bound_us": None, "messages": 12, "collectives": 0}  # fmt: skip
     path.write_bytes(orjson.dumps({"format": "trace_export clock alignment 1", "t0_ns": 7, "hosts": {"host00": host}}))
     clocks = align(make(Clocks(seed=17)).profile, path).clocks

@@ -36,9 +36,9 @@ def tracks(path: Path) -> set[str]:
 def test_one_rank_stands_for_each_stage(many: Path, tmp_path: Path, run_cli: Cli, jobs: int) -> None:
     result = run_cli("--log_dir", many, "--out", tmp_path, "--json", "--pp", STAGES, "--jobs", jobs)
     assert result.returncode == 0, result.stderr
-    told = orjson.loads(result.stdout)
-    assert (told["ranks"], told["stages"]) == (STAGES * MACHINES, STAGES)
-    (text,) = [note["text"] for note in told["notes"] if note["code"] == "ranks-not-drawn"]
+    document = orjson.loads(result.stdout)
+    assert (document["ranks"], document["stages"]) == (STAGES * MACHINES, STAGES)
+    (text,) = [note["text"] for note in document["notes"] if note["code"] == "ranks-not-drawn"]
     assert text.startswith("4 of 68 ranks")
     assert len(tracks(tmp_path / "pipeline_profile.json")) == STAGES
 

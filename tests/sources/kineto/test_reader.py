@@ -314,8 +314,8 @@ def test_transfers_and_collectives_of_nccl(tmp_path: Path) -> None:
     trace = one_block()
 
     def nccl(start: int, end: int, kind: str, **args: object) -> None:
-        told = {"Collective name": kind, "Process Group Name": "5", "dtype": "BFloat16", "In msg nelems": 10}
-        trace.kernel(start, end, trace.call(1), name=f"ncclDevKernel_{kind}", **{**told, "Out msg nelems": 30, **args})
+        given = {"Collective name": kind, "Process Group Name": "5", "dtype": "BFloat16", "In msg nelems": 10}
+        trace.kernel(start, end, trace.call(1), name=f"ncclDevKernel_{kind}", **{**given, "Out msg nelems": 30, **args})
 
     nccl(100, 200, "send", **{"Dst Rank": 1})
     nccl(400, 500, "send", **{"Dst Rank": 1})
@@ -346,8 +346,8 @@ def test_names_of_old_nccl_kernels(tmp_path: Path) -> None:
 def test_named_transfers_have_the_times_of_their_kernels(tmp_path: Path) -> None:
     trace = one_block()
     trace.range(40_000, 50_000, "SEND_FORWARD.3.0.0")
-    told = {"Collective name": "send", "Dst Rank": 1}
-    trace.kernel(60_000, 61_000, trace.call(41_000), name="ncclDevKernel_SendRecv", **told)
+    given = {"Collective name": "send", "Dst Rank": 1}
+    trace.kernel(60_000, 61_000, trace.call(41_000), name="ncclDevKernel_SendRecv", **given)
     profile = loaded(trace.write(tmp_path / "t.json"))
     assert profile.p2p.select("role", "microbatch", "direction", pl.col("start_ns") - BASE).rows() == [
         ("send", 3, "F", 60_000)
@@ -523,8 +523,8 @@ def test_damaged_gzip_is_read_up_to_the_damage(tmp_path: Path, damage: str) -> N
     (tmp_path / "t.json").write_bytes(packed)
     profile = loaded(tmp_path / "t.json")
     assert times(profile) == [("F0.0.0", 20_000, 30_007)]
-    told = "trace-truncated" if damage in ("bits", "member") else "trace-damaged"
-    assert told in notes(profile)
+    given = "trace-truncated" if damage in ("bits", "member") else "trace-damaged"
+    assert given in notes(profile)
     assert len({"trace-truncated", "trace-damaged"} & notes(profile).keys()) == 1
 
 
