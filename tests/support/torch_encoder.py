@@ -36,14 +36,14 @@ def two_blocks() -> Trace:
             trace.kernel(at + 20_000 + 9_000 * i, at + 27_003 + 9_000 * i, call, name=f"gemm_{i}")
         trace.copy(at + 50_000, at + 50_700, trace.call(at + 7_000))
         call = trace.call(at + 8_000)
-        told = {
+        given = {
             "Collective name": "send",
             "Process Group Name": "3",
             "dtype": "Half",
             "In msg nelems": 5,
             "Dst Rank": 1,
         }
-        trace.kernel(at + 51_000, at + 57_000, call, name="ncclDevKernel_SendRecv", stream=20, **told)
+        trace.kernel(at + 51_000, at + 57_000, call, name="ncclDevKernel_SendRecv", stream=20, **given)
     return trace
 
 
@@ -69,9 +69,9 @@ def columns(trace: Trace) -> dict[str, dict[str, Any]]:
             numbers |= dict.fromkeys(("context_id", "graph_node_id", "graph_id"), [0] * len(events))
         frame = {name: np.array(values, np.int64) for name, values in numbers.items()}
         if kind == "kernel":
-            told = [{k: v for k, v in e["args"].items() if k not in NUMBERS} for e in events]
+            given = [{k: v for k, v in e["args"].items() if k not in NUMBERS} for e in events]
             frame["name"] = np.array([e["name"] for e in events], object)
-            frame["metadata"] = np.array([json.dumps(t) if t else None for t in told], object)
+            frame["metadata"] = np.array([json.dumps(t) if t else None for t in given], object)
         found[kind] = frame
     power = {"start_ns": [base + 1_000], "device_id": [0], "environment_kind": [POWER], "data": [700_000]}
     found["environment"] = {name: np.array(values) for name, values in power.items()}

@@ -105,12 +105,12 @@ def test_tasks_that_fail_and_one_that_kills_every_worker(
 
 def test_several_sources_in_a_task(two_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask, "MANY", 0)
-    told: list[int] = []
+    ended: list[int] = []
     items = [*places(*"abcdefghij", "refuse"), *places("k", "l", at="right")]
-    results = dask.run(Cluster(two_workers.address), perform, items, told.append)
+    results = dask.run(Cluster(two_workers.address), perform, items, ended.append)
     assert [r[0] for r in results if isinstance(r, tuple)] == list("abcdefghijkl")
     assert "is refused" in str(results[10])
-    assert sorted(told) == list(range(13))
+    assert sorted(ended) == list(range(13))
 
 
 def test_several_items_whose_task_is_lost_are_read_one_by_one(

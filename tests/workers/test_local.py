@@ -15,10 +15,10 @@ from trace_export.workers.sizing import Workers
 
 @pytest.mark.parametrize("workers", [Workers(1), Workers(2), Workers(2, threads=True)])
 def test_results_come_in_the_order_of_the_items(workers: Workers) -> None:
-    told: list[int] = []
-    results = run(perform, tasks("slow0.3", "a", "b", "c"), workers, told.append)
+    ended: list[int] = []
+    results = run(perform, tasks("slow0.3", "a", "b", "c"), workers, ended.append)
     assert [r[0] for r in results if isinstance(r, tuple)] == ["slow0.3", "a", "b", "c"]
-    assert sorted(told) == [0, 1, 2, 3]
+    assert sorted(ended) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("workers", [Workers(1), Workers(2), Workers(2, threads=True)])
@@ -55,6 +55,6 @@ def test_debug_shows_where_a_reader_went_wrong(capfd: pytest.CaptureFixture[str]
     terminal.errors(failures)
     assert "Traceback" not in capfd.readouterr().err
     terminal.errors(failures, debug=True)
-    told = capfd.readouterr().err
-    assert told.count("Traceback") == 1
-    assert "worker_tasks.py" in told
+    printed = capfd.readouterr().err
+    assert printed.count("Traceback") == 1
+    assert "worker_tasks.py" in printed

@@ -14,8 +14,8 @@ from tests.support.torch_traces import loaded, notes, times
 
 def annotated(trace: Trace, number: int, start: int, end: int, name: str = "F0.0.0", stream: int = 7) -> None:
     """The annotation of the event `number` on the device, as Kineto writes it: 1 ns longer at both ends."""
-    told = {"External id": number, "device": 0, "stream": stream}
-    trace.add("gpu_user_annotation", name, start - 1, end + 1, stream, **told)
+    given = {"External id": number, "device": 0, "stream": stream}
+    trace.add("gpu_user_annotation", name, start - 1, end + 1, stream, **given)
 
 
 def block(trace: Trace, at: int, name: str, *, thread: object = MAIN) -> int:

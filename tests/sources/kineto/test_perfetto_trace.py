@@ -47,8 +47,8 @@ def test_the_tables_are_those_of_json_in_every_layout(
     trace = build([r._replace(thread=MAIN) for r in ranges], [c._replace(thread=7) for c in launches], False)
     trace.range(2, 9, "te:Optimizer of an operator", cat="cpu_op")
     trace.range(3, 4, "aten::linear", cat="cpu_op")
-    told = {"Collective name": "send", "Process Group Name": "3", "dtype": "Half", "In msg nelems": 5, "Dst Rank": 1}
-    trace.kernel(300, 400, trace.call(91), name="ncclDevKernel_SendRecv(ncclArgs<4>)", stream=20, **told)
+    given = {"Collective name": "send", "Process Group Name": "3", "dtype": "Half", "In msg nelems": 5, "Dst Rank": 1}
+    trace.kernel(300, 400, trace.call(91), name="ncclDevKernel_SendRecv(ncclArgs<4>)", stream=20, **given)
     trace.copy(95, 99, 3)
     trace.copy(93, 99, 3)
     trace.events[-1]["args"]["device"] = 1

@@ -64,7 +64,7 @@ def test_primus(tmp_path: Path) -> None:
     assert (found.theory.recognition.plan.stages, found.theory.recognition.plan.microbatches) == (STAGES, MICROBATCHES)
     assert found.steps["step_ns"][:2].to_list() == pytest.approx([t * 1e6 for t in totals[:2]], rel=1e-3)
     assert run.spans.group_by("rank", "step", "kind").len()["len"].unique().to_list() == [MICROBATCHES]
-    # The clocks' zeros are 0.5 ms apart from stage to stage; a transfer takes 1 ms, so they can be told to that.
+    # The clocks' zeros are 0.5 ms apart from stage to stage; a transfer takes 1 ms, so they are known to that.
     moved = run.clocks.sort("host")["offset_ns"].diff().drop_nulls()
     assert ((moved - 500_000).abs() < 500_000).all()
 
