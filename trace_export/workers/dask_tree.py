@@ -54,16 +54,16 @@ def reduce(
     left, the scheduler does not answer, goes and does not come back, or a worker cannot run this program."""
     if not items:
         return merge([])
-    told: set[int] = set()
+    reported: set[int] = set()
 
-    def tell(index: int) -> None:
-        if index not in told:
-            told.add(index)
+    def report(index: int) -> None:
+        if index not in reported:
+            reported.add(index)
             done(index)
 
     def whole(client: Any) -> Result:
         same_workers(client, cluster.address)
-        return _Tree(client, cluster.address, function, items, merge, failed, tell).result()
+        return _Tree(client, cluster.address, function, items, merge, failed, report).result()
 
     return through_restarts(cluster.address, whole)
 

@@ -8,7 +8,8 @@ from typing import Final, Generic, TypeVar
 Part = TypeVar("Part")
 
 MOST: Final = 32
-"""No process holds more results than this, those that are merged counting as one."""
+"""No process holds more results than this, those that are merged counting as one, and while they are merged again as
+two."""
 AT_ONCE: Final = MOST // 2
 """So many are merged at a time: fewer would be copied more often."""
 
@@ -28,7 +29,7 @@ class Fold(Generic[Part]):
         """The first item that is not merged yet."""
 
     def may_begin(self, index: int) -> bool:
-        return index < self.first + MOST - 1
+        return index < self.first + MOST - 2
 
     def put(self, index: int, part: Part) -> None:
         self.waiting[index] = part
