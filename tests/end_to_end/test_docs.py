@@ -26,8 +26,8 @@ DOCS = ROOT / "trace_export" / "docs"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 SET_UP = ("bash ", "pip ", "git ", "python")
 """Lines that set a machine up; the set-up itself runs the tests."""
-ELSEWHERE = ("open ", "run ")
-"""Commands that wait for a browser or start a training; they have tests of their own."""
+ELSEWHERE = ("open ", "run ", "watch ")
+"""Commands that wait for a browser, start a training or follow one; they have tests of their own."""
 
 
 def blocks(path: Path, language: str) -> list[str]:

@@ -34,7 +34,18 @@ def test_the_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
     assert {n for n in shipped if n.endswith(".py")} == here
     assert "trace_export/py.typed" in shipped
     assert {n.split("/")[0] for n in shipped} == {"trace_export"}
-    assert {Path(n).suffix for n in shipped} <= {".py", ".typed", ".md", ".svg", ".css", ".js", ".html"}
+    assert {Path(n).suffix for n in shipped} <= {
+        ".py",
+        ".typed",
+        ".md",
+        ".svg",
+        ".css",
+        ".js",
+        ".html",
+        ".sql",
+        ".textproto",
+        ".json",
+    }
 
 
 def test_every_dependency_has_a_lower_bound_and_a_locked_version() -> None:

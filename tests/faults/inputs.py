@@ -104,10 +104,11 @@ def _primus(folder: Path) -> None:
 
 
 def _megascan(folder: Path) -> None:
-    place, numbers = {"pid": 0, "tid": 0}, {"microbatch": 0, "model_chunk": 0, "pp_rank": 0, "iteration": 0}
+    place, numbers = {"pid": 0, "tid": 0}, {"model_chunk": 0, "pp_rank": 0, "iteration": 0}
     events = [
-        {"name": name, "ph": ph, "ts": 10 * n + 5 * (ph == "E"), **place, "args": numbers if ph == "E" else {}}
-        for n, name in enumerate(("forward", "backward")) for ph in "BE"
+        {"name": name, "ph": ph, "ts": 10**11 * (4 * m + 2 * b + (ph == "E")), **place,
+         "args": numbers | {"microbatch": m} if ph == "E" else {}}
+        for m in range(8) for b, name in enumerate(("forward", "backward")) for ph in "BE"
     ]  # fmt: skip
     (folder / "iter0.json").write_text(json.dumps(events))
 

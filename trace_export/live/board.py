@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections import deque
 from dataclasses import asdict
@@ -32,6 +33,7 @@ class Board:
         self.name = name
         self._steps: deque[StepFigures] = deque(maxlen=HISTORY)
         self._look = Look(None)
+        self._session = secrets.token_hex(4)
         self._charts = 0
         self._drawn = (-1, b"")
         self._drawing = threading.Lock()
@@ -47,7 +49,7 @@ class Board:
                 "problem": "\n".join([look.problem, *map(str, look.failures)]).strip(),
                 "notes": [f"{note.where + ': ' if note.where else ''}{note.text}" for note in look.notes],
                 "steps": [asdict(step) for step in self._steps],
-                "chart": self._charts,
+                "chart": f"{self._session}-{self._charts}" if look.run is not None else "",
             }
         )
 

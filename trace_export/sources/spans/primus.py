@@ -26,6 +26,8 @@ from trace_export.sources.spans.blocks import ZERO_NS, profile_of
 REMEDY = "give the files as Primus writes them"
 Object = dict[str, msgspec.Raw]
 """A JSON object whose values are decoded one at a time, so that memory does not hold all numbers as Python objects."""
+_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for text that is no JSON, or not UTF-8."""
 
 
 class _Total(msgspec.Struct, gc=False):
@@ -72,7 +74,7 @@ def _object(path: Path) -> Object:
             return msgspec.json.decode(file.read(), type=Object)
     except msgspec.ValidationError as error:
         raise SourceError(path, "is no JSON object", REMEDY) from error
-    except (msgspec.DecodeError, RecursionError) as error:
+    except _NO_JSON as error:
         raise SourceError(path, f"is no JSON ({error})", REMEDY) from error
     except OSError as error:
         raise SourceError(path, f"cannot be read ({error.strerror})", REMEDY) from error
@@ -82,7 +84,7 @@ def _decoded(value: msgspec.Raw, kind: type[_Kind]) -> _Kind | None:
     """A value of that type, or None where it is of another."""
     try:
         return msgspec.json.decode(value, type=kind)
-    except (msgspec.DecodeError, RecursionError):
+    except _NO_JSON:
         return None
 
 
