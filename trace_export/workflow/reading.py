@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from trace_export.workers.cluster import Cluster
 
 
-BEGINNING_S = 0.015
-"""What one core takes for the beginning of a source. A good third of that is spent in SQLite and Polars, which release
-the GIL, so that two threads are done before a process has started."""
+BEGINNING_S = 0.025
+"""What one core takes for the beginning of a source. Most of that is Python, for which threads would wait."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +231,7 @@ def _workers(options: LoadOptions, sources: Sequence[Source], *, tasks: bool = F
     if options.jobs:
         return Workers(options.jobs)
     if options.read.beginning:
-        return choose_workers([BEGINNING_S * options.read.beginning] * len(sources), 0, releases_gil=True)
+        return choose_workers([BEGINNING_S * options.read.beginning] * len(sources), 0, releases_gil=False)
     times = [cost.seconds(s, device_tasks=tasks) for s in sources]
     largest = max((cost.size(s.path) for s in sources), default=0)
     return choose_workers(times, largest, releases_gil=not tasks and all(cost.releases_gil(s) for s in sources))
