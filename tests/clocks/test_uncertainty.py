@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,11 @@ def test_drift_variation_subtracts_the_noise_of_the_messages() -> None:
 def test_drift_variation_within_the_noise_is_none() -> None:
     """1 µs² is less than the 3.94 µs² that the noise explains."""
     assert variation([1.0, -1.0] * 4, scatter=3.0) == 0.0
+
+
+def test_drift_variation_is_the_same_in_every_run_to_the_last_digit() -> None:
+    apart = [math.sin(1.7 * n) * 1e3 for n in range(8)]
+    assert len({variation(apart, scatter=math.pi) for _ in range(50)}) == 1
 
 
 def test_drift_variation_needs_three_stretches() -> None:

@@ -130,14 +130,15 @@ def drift_variation(known: Observations, solution: Solution) -> float:
         "r": solution.residual,
     }).filter(solution.residual < far[known.pair])  # fmt: skip
     means = rows.group_by("pair", "time").agg(pl.col("r").mean(), noise=pl.col("r").var() / pl.len()).drop_nulls()
+    means = means.sort("pair", "time")  # so that sums are the same in every run, to the last digit
     hosts = len(known.hosts)
     directions = pl.DataFrame({
         "pair": np.arange(len(known.source)), "to": known.source * hosts + known.target,
         "back": known.target * hosts + known.source,
     })  # fmt: skip
-    means = means.join(directions, on="pair")
+    means = means.join(directions, on="pair", maintain_order="left")
     both = means.filter(pl.col("to") < pl.col("back")).join(
-        means, left_on=["back", "time"], right_on=["to", "time"], suffix="_back"
+        means, left_on=["back", "time"], right_on=["to", "time"], suffix="_back", maintain_order="left"
     )
     both = both.select("pair", apart=(pl.col("r") - pl.col("r_back")) / 2,
                        noise=(pl.col("noise") + pl.col("noise_back")) / 4)  # fmt: skip
