@@ -54,7 +54,6 @@ class Growth:
         self._searched_s = -FIND_S
         self._followers: dict[str, Follower] = {}
         self._finished: dict[Source, _Finished] = {}
-        self._current: list[Source] = []
 
     def advance(self) -> bool:
         """Reads what is new; whether that is anything. Raises UsageError for impossible options."""
@@ -71,11 +70,11 @@ class Growth:
             try:
                 if follower.advance(source):
                     grown = True
-                    self._touched([source.path])
+                    self._changed_s = max(self._changed_s, _changed_s(_signature([source.path])))
             except TraceExportError as error:
                 errors.append(error)
         grown |= self._read_finished(whole)
-        results = [self._finished[source].result for source in self._current]
+        results = [finished.result for finished in self._finished.values()]
         self.failures = (*errors, *(r for r in results if isinstance(r, TraceExportError)))
         return grown
 
@@ -86,7 +85,7 @@ class Growth:
     def profile(self) -> Profile:
         """Everything that is known by now, as `sources.merge` joins it."""
         parts = [without_invalid_times(f.profile(), self._options.log_dir) for f in self._followers.values()]
-        results = [self._finished[source].result for source in self._current]
+        results = [finished.result for finished in self._finished.values()]
         profile, refused = merge([*parts, *(r for r in results if isinstance(r, Profile))])
         self.failures += tuple(refused)
         return profile
@@ -113,22 +112,21 @@ class Growth:
         """Reads the newest finished source of each rank, where it was not read as it is now."""
         newest: dict[object, tuple[float, Source, Signature]] = {}
         for source in sources:
-            files = _signature(source)
-            changed_s = max((mtime for _, mtime in files), default=0) / 1e9
+            files = _signature(files_of([source]))
+            changed_s = _changed_s(files)
             place = (source.kind, source.host, source.path if source.rank is None else source.rank)
             if time.time() - changed_s >= QUIET_S and changed_s >= newest.get(place, (0.0,))[0]:
                 newest[place] = (changed_s, source, files)
         grown = False
-        for _, source, files in newest.values():
+        finished = {}
+        for changed_s, source, files in newest.values():
             known = self._finished.get(source)
             if known is None or known.files != files:
-                self._finished[source] = _Finished(files, self._read(source))
-                self._touched([source.path])
+                known = _Finished(files, self._read(source))
+                self._changed_s = max(self._changed_s, changed_s)
                 grown = True
-        current = [source for _, source, _ in newest.values()]
-        if current:
-            self._current = current
-            self._finished = {source: self._finished[source] for source in current}
+            finished[source] = known
+        self._finished = finished or self._finished
         return grown
 
     def _read(self, source: Source) -> Profile | TraceExportError:
@@ -137,14 +135,11 @@ class Growth:
         except TraceExportError as error:
             return error
 
-    def _touched(self, files: Iterable[Path]) -> None:
-        self._changed_s = max([self._changed_s, *(_mtime_ns(file) / 1e9 for file in files)])
 
-
-def _signature(source: Source) -> Signature:
-    """Size and time of the last change (ns) of each file of a source."""
+def _signature(paths: Iterable[Path]) -> Signature:
+    """Size and time of the last change (ns) of each file that is there."""
     found = []
-    for path in files_of([source]):
+    for path in paths:
         try:
             status = path.stat()
         except OSError:
@@ -153,8 +148,6 @@ def _signature(source: Source) -> Signature:
     return tuple(found)
 
 
-def _mtime_ns(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
+def _changed_s(files: Signature) -> float:
+    """When the last of them was changed."""
+    return max((mtime_ns for _, mtime_ns in files), default=0) / 1e9

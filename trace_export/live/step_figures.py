@@ -24,11 +24,10 @@ class StepFigures:
     training log counts (None where that was not read); `pipeline_ns` from start_ns to the end of its last forward,
     backward or weight block; `bubble` and `bubble_own`: the idle share of that, by both definitions of
     `analysis.bubbles`. `slowest_stage` is the one that is busy for longest (mean of its ranks), `slowest_rank` the rank
-    that is. `slowdown`: the metric S of the step, None where it was not asked for or cannot be
-    said. `worst_link`: the link (source rank,
-    target rank) with the largest ratio of its transfer time to that of its peers, in the steps that were kept, and
-    `worst_link_ratio`. `clock_error_ns`: the largest standard deviation of a host's clock (None: one host, or unknown).
-    `blocks` counts them; `lag_s`: from the last change on the disk to the reading of it.
+    that is. `slowdown`: the metric S of the step, None where it was not asked for or cannot be said. `worst_link`: the
+    link (source rank, target rank) with the largest ratio of its transfer time to that of its peers, in the steps that
+    were kept, and `worst_link_ratio`. `clock_error_ns`: the largest standard deviation of a host's clock (None: one
+    host, or unknown). `blocks` counts them; `lag_s`: from the last change on the disk to the reading of it.
     """
 
     step: int | None
@@ -58,15 +57,14 @@ def step_figures(run: Run, after_ns: int, lag_s: float, *, slowdown: bool) -> li
     new = steps.filter(pl.col("whole") & (pl.col("start_ns") > after_ns))
     if new.is_empty():
         return []
-    key = STEP_KEY
-    busy = run._bubbles.ranks.sort("busy_ns", "rank", descending=[True, False]).group_by(key, maintain_order=True)
+    busy = run._bubbles.ranks.sort("busy_ns", "rank", descending=[True, False]).group_by(STEP_KEY, maintain_order=True)
     stages = (
-        run._bubbles.ranks.group_by(*key, "stage").agg(pl.col("busy_ns").mean()).sort("busy_ns", descending=True)
-    ).group_by(key, maintain_order=True)  # fmt: skip
-    counted = run.profile.spans.group_by(key).len()
+        run._bubbles.ranks.group_by(*STEP_KEY, "stage").agg(pl.col("busy_ns").mean()).sort("busy_ns", descending=True)
+    ).group_by(STEP_KEY, maintain_order=True)  # fmt: skip
+    counted = run.profile.spans.group_by(STEP_KEY).len()
     rows = new
     for table in (busy.agg(rank=pl.col("rank").first()), stages.agg(stage=pl.col("stage").first()), counted):
-        rows = rows.join(table, on=key, how="left", nulls_equal=True, maintain_order="left")
+        rows = rows.join(table, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
     link = _worst_link(run)
     by_step = _slowdown(run.profile, Numbers.of(new["step"].drop_nulls())) if slowdown else {}
     error = run.clocks["sd_ns"].max()

@@ -1,8 +1,8 @@
 """Worker logs that grow: what is appended is read once, and the blocks of the last steps are kept.
 
 Only whole lines are read, so half a record waits for its rest. A log that was copied anew with what it had before goes
-on where it was; one whose content is another (truncated, rotated, replaced) is read from its begin, and takes the place
-of the records that are not older than its own.
+on where it was; one whose content is another (truncated, rotated, replaced) is read from its beginning, and takes the
+place of the records that are not older than its own.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ COLUMNS = {**RECORDS, "log": pl.Int32()}
 @dataclass
 class _Log:
     """How far a log was read: `offset`, the first byte not read; `seen`, the last bytes before it; `pending`, the
-    begin of a line of which the end is missing."""
+    beginning of a line of which the end is missing. `number` is its place among the logs."""
 
     source: Source
+    number: int
     scanner: Scanner = field(default_factory=Scanner)
     offset: int = 0
     seen: bytes = b""
@@ -75,13 +76,12 @@ class Follower:
 
     def advance(self, source: Source) -> bool:
         """Reads what was appended to a log; whether there were records. Raises SourceError where it cannot be read."""
-        log = self._logs.setdefault(source, _Log(source))
-        number = list(self._logs).index(source)
+        log = self._logs.setdefault(source, _Log(source, len(self._logs)))
         any_new = False
         try:
             while (new := log.read()).height:
                 any_new = True
-                self._add(new, number, replaced=log.replaced)
+                self._add(new, log.number, replaced=log.replaced)
                 log.replaced = False
                 if new.height >= MOST_RECORDS:
                     self._recent()
