@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,18 +19,6 @@ from trace_export.workers.cluster import Cluster
 from trace_export.workers.fold import MOST
 
 pytest.importorskip("distributed")
-
-
-@pytest.fixture(scope="module")
-def one_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
-    with dask_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def two_workers(one_cluster: DaskCluster) -> DaskCluster:
-    one_cluster.make_whole("left", "right")
-    return one_cluster
 
 
 def reduced(cluster: DaskCluster, items: list[Task], done: Callable[[int], None] = lambda index: None) -> Held:
