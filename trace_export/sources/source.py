@@ -44,7 +44,8 @@ class ReadOptions:
     found from launches where no pass is named (`auto`), never (`off`), or whatever is named (`only`). `optimizer`: also
     look for the optimizer among the kernels, where it is not marked. `beginning`: of a large source only so many
     first pieces (rows or bytes, see the readers), with named passes as the CPU saw them; 0: all of it. A reader that
-    left something out says so in `Profile.recorded_until`."""
+    left something out says so in `Profile.recorded_until`. `keep_tasks`: a folder where a reader that comes by all
+    device tasks meanwhile keeps them for `TaskRequest.kept` (see shared.kept_tasks)."""
 
     host_ranges: bool = False
     ranks: Numbers | None = None
@@ -52,13 +53,15 @@ class ReadOptions:
     infer: Infer = "auto"
     optimizer: bool = False
     beginning: int = 0
+    keep_tasks: Path | None = None
 
 
 @dataclass(frozen=True)
 class TaskRequest:
     """Which device tasks to read of one source: those of its processes `ranks` (process → rank; the process is None
     where the source is one) that touch `window_ns`, in the clock of its host (None: all). They go to files below
-    `folder`. `size`: the bytes that the source had when its blocks were read."""
+    `folder`. `size`: the bytes that the source had when its blocks were read. `kept`: `ReadOptions.keep_tasks` of
+    then."""
 
     source: Source
     detail: Detail
@@ -66,6 +69,7 @@ class TaskRequest:
     window_ns: tuple[int, int] | None
     folder: Path
     size: int = 0
+    kept: Path | None = None
 
     @property
     def path(self) -> Path:

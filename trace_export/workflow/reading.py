@@ -21,6 +21,7 @@ from trace_export.sources.folders import Found
 from trace_export.sources.input_files import files_of
 from trace_export.sources.merge import merge
 from trace_export.sources.read import read, read_tasks
+from trace_export.sources.shared.kept_tasks import are_kept
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 from trace_export.sources.spans.columns import Columns
 from trace_export.workers import local
@@ -219,8 +220,9 @@ def read_device_tasks(
         window = profile.window_ns and recorded_window(profile.window_ns, clock_of(profile, group["rank"][0]))
         source = Source(kind, paths.get(name, Path(name)), host)
         numbers = dict(group.select("process", "rank").iter_rows())
-        wanted.append(TaskRequest(source, options.detail, numbers, window, folder, size_of.get(source.path, 0)))
-    workers = _workers(options, [w.source for w in wanted], tasks=True)
+        size, kept = size_of.get(source.path, 0), options.read.keep_tasks
+        wanted.append(TaskRequest(source, options.detail, numbers, window, folder, size, kept))
+    workers = _workers(options, [w.source for w in wanted if not are_kept(w)], tasks=True)
     results = local.run(read_tasks, wanted, workers, counted(progress, "reading device tasks", len(wanted)))
     files = tuple(file for r in results if isinstance(r, tuple) for file in r)
     return files, [r for r in results if isinstance(r, TraceExportError)]

@@ -7,6 +7,7 @@ calls these and nothing deeper.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -15,6 +16,7 @@ from trace_export.errors import UsageError
 from trace_export.files import real_path
 from trace_export.pipeline import completeness, stages
 from trace_export.pipeline.interpret import interpret, interpret_table
+from trace_export.scratch import scratch_folder
 from trace_export.selection import Selection
 from trace_export.sources import span_table
 from trace_export.sources.ranges.dialects import Dialects
@@ -29,6 +31,10 @@ from trace_export.writers.outputs import Outputs
 if TYPE_CHECKING:
     from trace_export.analysis.baseline import Baseline
     from trace_export.analysis.compare import Comparison
+
+
+KEPT_SOURCES = 8
+"""Of more sources device tasks are read when it is known which are drawn: all of them may not fit on the disk."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +96,14 @@ def export(
     """
     paths = render.planned(output, wanted.source.log_dir)
     (located,), outputs = _located([wanted], force, output.inputs)
-    with outputs:
+    with outputs, ExitStack() as stack:
         if step_table:
             databases = step_tasks.databases(located.sources, wanted.source.log_dir)
             copies = [step_tasks.copy(path, wanted.source.log_dir, output.out) for path in databases]
             paths += copies if step_table == "copies" else []
         outputs.check(paths)
+        if wanted.source.detail != "spans" and len(located.sources) <= KEPT_SOURCES:
+            wanted = _with_kept_tasks(wanted, stack.enter_context(scratch_folder()))
         run = drawn(_run(wanted, located, progress), output, outputs, progress)
         if step_table:
             in_place = step_table == "in place"
@@ -198,6 +206,12 @@ def _located(wanted: Sequence[Request], force: bool, further: Sequence[Path] = (
     inputs = [file for there in located for file in there.inputs]
     clocks = [file for one in wanted for file in one.clocks.inputs]
     return located, Outputs([*inputs, *clocks, *further], force=force)
+
+
+def _with_kept_tasks(wanted: Request, folder: Path) -> Request:
+    """`wanted` with a folder for device tasks that readers come by before it is known which are drawn."""
+    source = wanted.source
+    return replace(wanted, source=replace(source, read=replace(source.read, keep_tasks=folder)))
 
 
 def _run(wanted: Request, located: Located, progress: Progress) -> Run:

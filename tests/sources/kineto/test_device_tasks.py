@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -10,10 +11,14 @@ import pytest
 
 from samples.generators.kineto_trace import MAIN, Trace
 from tests.support.torch_traces import BASE, loaded, one_block, times
+from trace_export import api
+from trace_export.choices import Detail
 from trace_export.errors import SourceError
-from trace_export.sources.kineto import event_stream
+from trace_export.sources.kineto import device_tasks, event_stream
 from trace_export.sources.kineto.reader import read_tasks
+from trace_export.sources.shared import kept_tasks
 from trace_export.sources.source import Source, TaskRequest
+from trace_export.workflow import requests
 
 
 def tasks(path: Path) -> pl.DataFrame:
@@ -97,3 +102,58 @@ def test_a_piece_without_tasks_may_come_first(tmp_path: Path) -> None:
     path = one_block(trace).write(tmp_path / "t.json")
     with patch.object(event_stream, "READ_BYTES", 300):
         assert tasks(path).height == 1
+
+
+def many_tasks(path: Path) -> Path:
+    """A trace with tasks of two devices, collectives, copies and launches in mixed order, some at equal times."""
+    trace = one_block()
+    for i in range(30):
+        at = 40_000 + 1_000 * (i * 7 % 30)
+        name = "ncclDevKernel_AllReduce_Sum" if i % 3 == 0 else f"gemm{i % 4}"
+        trace.kernel(at, at + 500, trace.call(10_000 + i), name=name, stream=7 + i % 2)
+        trace.copy(at, at + 100, trace.call(11_000 + i))
+        trace.events[-1]["args"]["device"] = i % 2
+    return trace.write(path)
+
+
+@pytest.mark.parametrize("detail", ["comm", "kernels"])
+@pytest.mark.parametrize("window", [None, (BASE + 45_000, BASE + 52_000)])
+def test_tasks_kept_with_the_blocks_are_those_that_are_read(
+    tmp_path: Path, detail: Detail, window: tuple[int, int] | None
+) -> None:
+    path = many_tasks(tmp_path / "t.json")
+    kept, read = tmp_path / "kept", tmp_path / "read"
+    kept.mkdir()
+    read.mkdir()
+    request = TaskRequest(Source("kineto", path, "machine0"), detail, {0: 3}, window, read)
+    with patch.object(event_stream, "READ_BYTES", 700):
+        loaded(path, keep_tasks=kept)
+        (expected,) = read_tasks(request)
+    with patch.object(device_tasks, "open_trace", side_effect=AssertionError("is read again")):
+        (found,) = read_tasks(replace(request, kept=kept))
+    assert found.rank == expected.rank == 3
+    tables = [pl.read_ipc(file.path).cast({"name": pl.String}) for file in (found, expected)]
+    assert tables[0].height > 1
+    assert tables[0].equals(tables[1])
+
+
+def test_the_command_reads_a_trace_once(tmp_path: Path) -> None:
+    many_tasks(tmp_path / "rank0.json")
+    with patch.object(device_tasks, "open_trace", side_effect=AssertionError("is read again")):
+        api.export(tmp_path, tmp_path / "kept", detail="kernels")
+    with patch.object(requests, "KEPT_SOURCES", 0):
+        api.export(tmp_path, tmp_path / "read", detail="kernels")
+    kept, read = ({f.name: f.read_bytes() for f in (tmp_path / out).iterdir()} for out in ("kept", "read"))
+    assert len(kept) == 2
+    assert kept == read
+
+
+def test_tasks_that_cannot_be_kept_are_read(tmp_path: Path) -> None:
+    path = many_tasks(tmp_path / "t.json")
+    expected = tasks(path)
+    full = OSError(28, "No space left on device")
+    with patch.object(kept_tasks, "keep", side_effect=full):
+        assert loaded(path, keep_tasks=tmp_path).spans.height == 1
+    request = TaskRequest(Source("kineto", path, "machine0"), "kernels", {0: 0}, None, tmp_path, kept=tmp_path)
+    (file,) = read_tasks(request)
+    assert pl.read_ipc(file.path).height == expected.height

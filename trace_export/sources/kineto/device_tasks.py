@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import polars as pl
 
+from trace_export.choices import Detail
 from trace_export.model import KernelFile
 from trace_export.sources.kineto import nccl
 from trace_export.sources.kineto.json_events import Wanted
 from trace_export.sources.kineto.trace import open_trace
+from trace_export.sources.shared import kept_tasks
 from trace_export.sources.shared.external_sort import ExternalSort
 from trace_export.sources.shared.timestamps import valid_session_times
 from trace_export.sources.source import TaskRequest
@@ -24,43 +28,100 @@ _KERNEL = pl.col("cat") == "kernel"
 _DEVICE = pl.col("device").fill_null("0")
 
 
+class DeviceTasks:
+    """Collects the device tasks of one trace below `folder`; those that `detail` and `window_ns` ask for, as for
+    `source.TaskRequest`. `offset_ns` is that of the trace."""
+
+    def __init__(
+        self, folder: Path, rank: int, offset_ns: int, detail: Detail, window_ns: tuple[int, int] | None
+    ) -> None:
+        self._sorter = ExternalSort(folder)
+        self._rank = rank
+        self._offset_ns = offset_ns
+        self._detail = detail
+        self._window_ns = window_ns
+        self._device: str | None = None
+        self._several = False
+
+    def add(self, events: pl.DataFrame) -> None:
+        """Adds the device tasks among `events`, which have the columns of `json_events.SCHEMA`."""
+        events = events.filter(TIMED & (_KERNEL | pl.col("cat").str.starts_with("gpu_mem")))
+        if events.is_empty():
+            return
+        devices = events.select(_DEVICE).to_series()
+        self._device = devices[0] if self._device is None else self._device
+        self._several |= bool((devices != self._device).any())
+        self._sorter.add(self._rank, self._columns(events))
+
+    def files(self) -> tuple[KernelFile, ...]:
+        """The file of the trace's rank, none without tasks; streams are named with their device where the trace has
+        several. Nothing can be added afterwards."""
+        files = self._sorter.files()
+        return tuple(_with_device(file, self._device) for file in files) if self._several else files
+
+    def _columns(self, events: pl.DataFrame) -> pl.DataFrame:
+        """Those that are wanted, with the columns of model.KERNELS. The streams of the first task's device have no
+        device in their names."""
+        moves = _KERNEL & nccl.IS_NCCL
+        category = (
+            pl.when(moves)
+            .then(pl.lit("communication"))
+            .when(_KERNEL)
+            .then(pl.lit("compute"))
+            .otherwise(pl.lit("memory"))
+        )
+        if self._window_ns is not None:
+            begin, end = (t - self._offset_ns for t in self._window_ns)
+            events = events.filter((pl.col("end") >= begin) & (pl.col("start") <= end))
+        stream = pl.format("stream {}", pl.coalesce("stream", "tid"))
+        first = _DEVICE.eq(self._device)
+        return events.filter(moves if self._detail == "comm" else pl.lit(True)).select(
+            pl.when(first).then(stream).otherwise(pl.format("device {} {}", _DEVICE, stream)).alias("stream"),
+            pl.col("name").cast(pl.Categorical),
+            category.alias("category"),
+            start_ns=pl.col("start") + self._offset_ns,
+            end_ns=pl.col("end") + self._offset_ns,
+        )
+
+
+class KeptTasks:
+    """Keeps all device tasks of a trace in `folder` while it is read for its blocks. None are kept without a folder, or
+    where it takes no more: they are read again then, and what is wrong is said."""
+
+    def __init__(self, folder: Path | None, source: Path, offset_ns: int) -> None:
+        self._folder = folder
+        self._source = source
+        self._tasks = None if folder is None else DeviceTasks(folder, 0, offset_ns, "kernels", None)
+
+    def add(self, events: pl.DataFrame) -> None:
+        """As for `DeviceTasks`."""
+        if self._tasks is not None:
+            with self._given_up():
+                self._tasks.add(events)
+
+    def close(self) -> None:
+        """Puts the tasks where `kept_tasks.taken` finds them."""
+        if self._tasks is not None and self._folder is not None:
+            with self._given_up():
+                kept_tasks.keep(self._folder, self._source, self._tasks.files())
+
+    @contextmanager
+    def _given_up(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, pl.exceptions.ComputeError):
+            self._tasks = None
+
+
 def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
-    """The device tasks of a trace; streams are named with their device where a process uses several. Raises SourceError
-    when the file is no trace."""
-    sorter = ExternalSort(request.folder)
-    device = None
-    several = False
+    """The device tasks of a trace. Raises SourceError when the file is no trace."""
+    if (kept := kept_tasks.taken(request)) is not None:
+        return kept
     with open_trace(request.path, TASKS) as trace:
+        tasks = DeviceTasks(request.folder, request.rank, trace.offset_ns, request.detail, request.window_ns)
         for events in trace.events():
-            events = events.filter(TIMED & (_KERNEL | pl.col("cat").str.starts_with("gpu_mem")))
-            if events.is_empty():
-                continue
-            devices = events.select(_DEVICE).to_series()
-            device = devices[0] if device is None else device
-            several |= bool((devices != device).any())
-            sorter.add(request.rank, _columns(events, request, trace.offset_ns, device))
-    files = sorter.files()
-    return tuple(_with_device(file, device) for file in files) if several else files
-
-
-def _columns(events: pl.DataFrame, request: TaskRequest, offset_ns: int, device: str | None) -> pl.DataFrame:
-    """Those that are wanted, with the columns of model.KERNELS. The streams of `device`, that of the first task, have
-    no device in their names."""
-    moves = _KERNEL & nccl.IS_NCCL
-    category = (
-        pl.when(moves).then(pl.lit("communication")).when(_KERNEL).then(pl.lit("compute")).otherwise(pl.lit("memory"))
-    )
-    if request.window_ns is not None:
-        begin, end = (t - offset_ns for t in request.window_ns)
-        events = events.filter((pl.col("end") >= begin) & (pl.col("start") <= end))
-    stream = pl.format("stream {}", pl.coalesce("stream", "tid"))
-    return events.filter(moves if request.detail == "comm" else pl.lit(True)).select(
-        pl.when(_DEVICE.eq(device)).then(stream).otherwise(pl.format("device {} {}", _DEVICE, stream)).alias("stream"),
-        pl.col("name").cast(pl.Categorical),
-        category.alias("category"),
-        start_ns=pl.col("start") + offset_ns,
-        end_ns=pl.col("end") + offset_ns,
-    )
+            tasks.add(events)
+    return tasks.files()
 
 
 def _with_device(file: KernelFile, device: str | None) -> KernelFile:

@@ -16,7 +16,7 @@ import polars as pl
 from trace_export.errors import SourceError
 from trace_export.model import Note, Profile
 from trace_export.sources.kineto import nccl
-from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED, read_tasks
+from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED, KeptTasks, read_tasks
 from trace_export.sources.kineto.gpu_annotations import GpuAnnotations
 from trace_export.sources.kineto.json_events import Wanted, thread
 from trace_export.sources.kineto.trace import Trace, open_trace
@@ -81,7 +81,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
         recorded = _job(trace, "rank")
         if recorded is not None and options.ranks is not None and recorded not in options.ranks:
             return Profile()
-        content = _gathered(trace, dialects)
+        content = _gathered(trace, dialects, KeptTasks(options.keep_tasks, source.path, trace.offset_ns))
         ranges = Ranges.none() if options.infer == "only" else gather(content.named, (), dialects)
         if trace.shortened and not ranges.marked:
             raise SourceError(source.path, "no pass is named", "look at all of it with --full")
@@ -156,7 +156,7 @@ def _clock(trace: Trace, first_ns: int) -> list[Note]:
     )
 
 
-def _gathered(trace: Trace, dialects: Dialects) -> _Content:
+def _gathered(trace: Trace, dialects: Dialects, tasks: KeptTasks) -> _Content:
     content = _Content()
     rows = 0
     for events in trace.events():
@@ -178,6 +178,8 @@ def _gathered(trace: Trace, dialects: Dialects) -> _Content:
         content.calls.append(nccl.calls(kernels.filter(TIMED)))
         if content.device is None and kernels.height:
             content.device = kernels["device"].cast(pl.Int32, strict=False)[0]
+        tasks.add(events)
+    tasks.close()
     return content
 
 

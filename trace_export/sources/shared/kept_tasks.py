@@ -1,0 +1,50 @@
+"""Device tasks that a reader comes by while it reads the blocks, in files, so that the source need not be read again.
+
+`ReadOptions.keep_tasks` is the folder for them. A source has none there where its reader does not keep them, or could
+not; then `read_tasks` reads the source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import polars as pl
+
+from trace_export.model import KernelFile
+from trace_export.sources.source import TaskRequest
+
+
+def file_of(folder: Path, source: Path) -> Path:
+    """Where the tasks of a source that is one process are kept: an Arrow file with the columns of model.KERNELS, sorted
+    by start_ns."""
+    return folder / f"{hashlib.blake2b(bytes(source), digest_size=16).hexdigest()}.arrow"
+
+
+def keep(folder: Path, source: Path, files: tuple[KernelFile, ...]) -> None:
+    """Keeps the file of all device tasks of a source, if it has any."""
+    for file in files:
+        file.path.rename(file_of(folder, source))
+
+
+def are_kept(request: TaskRequest) -> bool:
+    """Whether the source need not be read for the request."""
+    return request.kept is not None and file_of(request.kept, request.path).exists()
+
+
+def taken(request: TaskRequest) -> tuple[KernelFile, ...] | None:
+    """What the request asks for of the tasks that were kept; None where none were."""
+    if request.kept is None or not are_kept(request):
+        return None
+    path = file_of(request.kept, request.path)
+    wanted = []
+    if request.detail == "comm":
+        wanted.append(pl.col("category") == "communication")
+    if request.window_ns is not None:
+        begin, end = request.window_ns
+        wanted.append((pl.col("end_ns") >= begin) & (pl.col("start_ns") <= end))
+    if wanted:
+        selected = request.folder / path.name
+        pl.scan_ipc(path).filter(wanted).sink_ipc(selected)
+        path = selected
+    return (KernelFile(request.rank, path),)
