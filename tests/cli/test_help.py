@@ -50,9 +50,9 @@ def test_help_comes_in_parts(run_cli: Cli, command: str) -> None:
 
 def test_values_are_offered() -> None:
     assert "zb-h1" in choosing.schedules()
-    assert choosing.formats("") == ["perfetto", "chrome", "svg", "png", "pdf", "html", "parquet", "csv"]
-    offered = choosing.formats("svg,p")
-    assert offered == ["svg,perfetto", "svg,chrome", "svg,png", "svg,pdf", "svg,html", "svg,parquet", "svg,csv"]
+    names = ["perfetto", "chrome", "perfetto-archive", "svg", "png", "pdf", "html", "parquet", "csv"]
+    assert choosing.formats("") == names
+    assert choosing.formats("svg,p") == [f"svg,{name}" for name in names if name != "svg"]
 
 
 def test_a_folder_with_the_name_of_a_command(run_cli: Cli, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tarfile
 from pathlib import Path
 
 import orjson
@@ -129,3 +130,11 @@ def test_the_only_trace_of_a_folder(tmp_path: Path) -> None:
     assert trace_in(tmp_path / "a.json") == tmp_path / "a.json"
     (tmp_path / "b.pftrace.gz").touch()
     assert trace_in(tmp_path) == tmp_path  # whoever wants one has to say which
+
+
+def test_archives_of_traces_are_traces(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text("{}")
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+        tar.add(tmp_path / "trace.json", "trace.json")
+    assert trace_format(tmp_path / "a.tar") == "archive"
+    assert first_step(tmp_path / "a.tar") is None

@@ -64,7 +64,7 @@ class ChartOptions:
     `schedule`: its name for the title; `runs`: the names of this run and of one that is drawn under it; `clocks`: host
     → how its clock was corrected; `device_tasks`: reads those of `Profile.kernels` as they are drawn. `edges`
     (`model.EDGES`) become arrows where both blocks are drawn. `step_arguments` has the keys run and step; its other
-    columns become arguments of the steps.
+    columns become arguments of the steps. `from_epoch`: times count from the epoch, not from the first event.
     """
 
     tracks: Tracks = "stage"
@@ -78,6 +78,7 @@ class ChartOptions:
     step_arguments: pl.DataFrame | None = None
     overlays: tuple[Overlay, ...] = ()
     path: PathOverlay | None = None
+    from_epoch: bool = False
 
 
 def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
@@ -109,7 +110,7 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
         builder.first_ns(),
         device_tracks.first_task_ns(profile, [r["rank"] for r in detailed], options.device_tasks),
     )
-    origin = min((s for s in starts if s is not None), default=0)
+    origin = 0 if options.from_epoch else min((s for s in starts if s is not None), default=0)
     name = title(profile, options.schedule, options.runs)
     main, final = builder.part(name, root_text(profile, origin, options.clocks))
     on_devices = {rank: replace(each, group=final[each.group]) for rank, each in on_devices.items()}

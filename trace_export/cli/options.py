@@ -39,8 +39,8 @@ Formats = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="Any of perfetto,chrome,svg,png,pdf,html,parquet,csv; default: as the name of --out says, else the first"
-        " two.",
+        help="Any of perfetto,chrome,perfetto-archive,svg,png,pdf,html,parquet,csv; default: as the name of --out says,"
+        " else the first two.",
         metavar="LIST",
         show_default=False,
         autocompletion=choosing.formats,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 if TYPE_CHECKING:
     from trace_export.model import KernelFile, Profile
     from trace_export.sources.folders import Folder, Found
-    from trace_export.sources.source import ReadOptions, Source, TaskRequest
+    from trace_export.sources.source import OriginalTrace, ReadOptions, Source, TaskRequest
 
     Detector = Callable[[Path, list[Folder]], Found]
 
@@ -63,7 +63,8 @@ class Format:
     detector and its reader open besides the source, relative to the folder of the source (or to the source, where that
     is a folder). `step_task_info`: MindStudio Insight reads the table StepTaskInfo in its databases. `follower` names
     the class that reads a source on while it grows, as "module:class", called with the number of steps to keep; None:
-    it is read whole when it is finished.
+    it is read whole when it is finished. `original` names the function `(path) -> OriginalTrace` of a format that
+    Perfetto opens itself, as "module:function".
     """
 
     kind: str
@@ -78,6 +79,7 @@ class Format:
     side_files: tuple[str, ...] = ()
     step_task_info: bool = False
     follower: str | None = None
+    original: str | None = None
 
     @property
     def has_device_tasks(self) -> bool:
@@ -92,6 +94,12 @@ class Format:
             return None
         module, _, name = self.follower.partition(":")
         return cast("Follower", getattr(import_module(module), name)(keep))
+
+    def load_original(self) -> Callable[[Path], OriginalTrace] | None:
+        if self.original is None:
+            return None
+        module, _, name = self.original.partition(":")
+        return cast("Callable[[Path], OriginalTrace]", getattr(import_module(module), name))
 
     def load_reader(self) -> Reader:
         return cast("Reader", import_module(self.reader))
@@ -176,6 +184,7 @@ FORMATS: tuple[Format, ...] = (
         reader="trace_export.sources.kineto.reader",
         speed=Speed(blocks=23, device_tasks=40),  # between plain traces (90, 150) and gzipped ones, a tenth of the size
         guide="kineto",
+        original="trace_export.sources.kineto.original:original",
     ),
     Format(
         kind="span_table",

@@ -24,6 +24,8 @@ Format = Literal["perfetto", "chrome", "archive"]
 _FORMATS: tuple[tuple[bytes, Format], ...] = (
     (b"\x0a", "perfetto"), (b"{", "chrome"), (b"[", "chrome"), (b"PK\x03\x04", "archive"),
 )  # fmt: skip
+_USTAR_AT = 257
+"""Where the name of the format stands in a tar archive."""
 _NOT_TRACES = (
     (b"<", "is a page or a picture", "a web browser opens it by itself"),
     (b"\x89PNG", "is a picture", "any picture viewer opens it"),
@@ -39,12 +41,14 @@ def trace_format(path: Path) -> Format:
     """
     if is_folder(path):
         raise SourceError(path, "is a folder", "name the trace file in it, for instance pipeline_profile.pftrace")
-    start = _beginning(path, 64)
+    start = _beginning(path, 512)
     if not start:
         raise SourceError(path, "is empty")
     for magic, what, remedy in _NOT_TRACES:
         if start.startswith(magic):
             raise SourceError(path, what, remedy)
+    if start[_USTAR_AT:].startswith(b"ustar"):
+        return "archive"
     for magic, kind in _FORMATS:
         if start.startswith(magic):
             return kind

@@ -30,6 +30,8 @@ from trace_export.model import INT, SPANS, STEP_KEY, Note, Profile, conform
 from trace_export.pipeline.edges import drawable_edges
 from trace_export.schedules.catalogue import TITLES, readable
 from trace_export.selection import Numbers
+from trace_export.units import duration
+from trace_export.workflow import originals
 from trace_export.workflow.progress import Progress, silent
 from trace_export.writers import formats
 from trace_export.writers.formats import BY_NAME
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from trace_export.analysis.step_time import StepTime
     from trace_export.writers.pictures.page import Contents
 
+SHOWN_NS = 1_000
+"""Less drift is not worth a note."""
 MANY_RANKS = 64
 """Above this, the summary says which ranks stand for their stages."""
 BROWSER_SLICES = 3_000_000
@@ -103,9 +107,11 @@ def _paths(options: WriteOptions, log_dir: Path) -> dict[Format, Path]:
     return output_paths(options.formats, options.out, log_dir, gzip=options.gzip)
 
 
-def draw(profile: Profile, measured: Bubbles, options: WriteOptions, detail: Detail) -> Chart:
+def draw(
+    profile: Profile, measured: Bubbles, options: WriteOptions, detail: Detail, *, from_epoch: bool = False
+) -> Chart:
     """The chart of a profile, whose bubbles were `measured`: tracks, slices, arrows, counters; and what analysis and
-    theory add to it."""
+    theory add to it. `from_epoch` as in `ChartOptions`."""
     return lay_out(
         profile,
         ChartOptions(
@@ -120,6 +126,7 @@ def draw(profile: Profile, measured: Bubbles, options: WriteOptions, detail: Det
             step_arguments=_step_arguments(measured.steps),
             overlays=tuple(_overlays(profile, measured, options)),
             path=None if options.time is None else _drawn_path(profile, options.time),
+            from_epoch=from_epoch,
         ),
     )
 
@@ -167,7 +174,8 @@ def write(
     """Writes one file in each format, or one for each range of steps; and `clock_alignment.json` where several hosts
     were aligned, unless `out` names one file.
 
-    Raises UsageError before anything is written if a file may not be replaced, OutputError if one cannot be written.
+    Raises UsageError before anything is written if a file may not be replaced or there are no traces for an archive,
+    OutputError if a file cannot be written, SourceError if a trace for an archive cannot be read.
     """
     paths_by_name = _paths(options, log_dir)
     files = {k: {n: p for n, p in paths_by_name.items() if BY_NAME[n].kind == k} for k in get_args(formats.Kind)}
@@ -175,8 +183,9 @@ def write(
     alignment = alignment_path(options.out, log_dir) if profile.clocks.height > 1 else None
     paths = [with_steps(path, steps) for path in files["trace"].values() for steps, _ in parts]
     paths += [with_table(path, table) for path in files["table"].values() for table in options.tables]
-    paths += [*files["picture"].values(), *([alignment] if alignment else [])]
+    paths += [*files["archive"].values(), *files["picture"].values(), *([alignment] if alignment else [])]
     outputs.check(paths)
+    members = originals.members(profile, options.tracks) if files["archive"] else []
     if options.beside is not None:
         from trace_export.chart.comparison import paired
 
@@ -193,6 +202,9 @@ def write(
         chart = draw(piece, measured if piece is profile else Bubbles(piece), options, detail)
         for name, path in files["trace"].items():
             put(with_steps(path, steps), partial(BY_NAME[name].load(), chart, gzip=options.gzip))
+    for name, path in files["archive"].items():
+        chart = draw(profile, measured, options, detail, from_epoch=True)
+        put(path, partial(BY_NAME[name].load(), chart, members=members))
     for name, path in files["table"].items():
         if "blocks" in options.tables:
             put(path, partial(BY_NAME[name].load(), profile))
@@ -271,9 +283,12 @@ def write_heat_map(result: Report, name: str, path: Path, outputs: Outputs) -> N
 
 def announce(profile: Profile, options: WriteOptions, detail: Detail) -> list[Note]:
     """Which of many ranks and arrows a trace will show, and a warning where it is larger than a browser holds."""
-    if not any(BY_NAME[name].kind == "trace" for name in options.formats):
-        return []
     notes = []
+    if "perfetto-archive" in options.formats and (left := originals.drift_left_ns(profile, options.tracks)) >= SHOWN_NS:
+        text = f"an archive corrects each trace by one offset; up to {duration(left)} of drift are left at its ends"
+        notes.append(Note("archive-drift", "note", text))
+    if not any(BY_NAME[name].kind == "trace" for name in options.formats):
+        return notes
     ranks = profile.ranks.join(profile.spans, on="rank", how="semi")
     if options.tracks == "stage" and ranks.height > MANY_RANKS:
         read = "" if detail == "spans" else "; device tasks of the others were not read"

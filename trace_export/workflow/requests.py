@@ -20,7 +20,7 @@ from trace_export.scratch import scratch_folder
 from trace_export.selection import Selection
 from trace_export.sources import span_table
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.workflow import render, step_tasks
+from trace_export.workflow import originals, render, step_tasks
 from trace_export.workflow.options import AlignOptions, GateOptions
 from trace_export.workflow.progress import Progress, silent
 from trace_export.workflow.reading import LoadOptions, Located, locate, read_profile, sizes
@@ -96,6 +96,8 @@ def export(
     """
     paths = render.planned(output, wanted.source.log_dir)
     (located,), outputs = _located([wanted], force, output.inputs)
+    if "perfetto-archive" in output.formats:
+        originals.check(source.kind for source in located.sources)
     with outputs, ExitStack() as stack:
         if step_table:
             databases = step_tasks.databases(located.sources, wanted.source.log_dir)
@@ -162,6 +164,9 @@ def compare(
     if places[0] == places[1] and one.part == other.part:
         what = f"{one.source.log_dir} would be compared with itself"
         raise UsageError(what, "name another folder, or other steps of each with steps_a and steps_b")
+    if output and "perfetto-archive" in output.formats:
+        what = "perfetto-archive holds the traces of one run"
+        raise UsageError(what, "choose perfetto for a chart of both", parameter="formats")
     log_dir = one.source.log_dir
     paths = render.planned(output, log_dir) if output else []
     located, outputs = _located(wanted, force)

@@ -9,17 +9,18 @@ from typing import Literal
 
 from trace_export.choices import Format
 
-Kind = Literal["trace", "table", "picture"]
+Kind = Literal["trace", "archive", "table", "picture"]
 
 
 @dataclass(frozen=True)
 class OutputFormat:
     """A format: its `name` for the user, the `extension` of its files, and the `kind` of its content.
 
-    A trace holds the whole chart, a picture the part of it that fits a page, a table the blocks of all ranks. `writer`
-    is MODULE:FUNCTION below this package, imported when it is needed. Of a trace it takes (chart, path, gzip=), of a
-    table (profile, path), of a picture (chart, path, format=, steps=, bubbles=, style=). `check` is a
-    function of the same form that raises UsageError where the format needs a package that is not installed.
+    A trace holds the whole chart, an archive also the traces that were read, a picture the part of it that fits a page,
+    a table the blocks of all ranks. `writer` is MODULE:FUNCTION below this package, imported when it is needed. Of a
+    trace it takes (chart, path, gzip=), of an archive (chart, path, members=), of a table (profile, path), of a picture
+    (chart, path, format=, steps=, bubbles=, style=). `check` is a function of the same form that raises UsageError
+    where the format needs a package that is not installed.
     """
 
     name: Format
@@ -47,6 +48,7 @@ def _function(name: str) -> Callable[..., None]:
 OUTPUT_FORMATS = (
     OutputFormat("perfetto", "pftrace", "trace", "traces.perfetto:write"),
     OutputFormat("chrome", "json", "trace", "traces.chrome:write"),
+    OutputFormat("perfetto-archive", "tar", "archive", "traces.archive:write"),
     OutputFormat("svg", "svg", "picture", "pictures.picture:write"),
     OutputFormat("png", "png", "picture", "pictures.picture:write", "pictures.picture:check_png"),
     OutputFormat("pdf", "pdf", "picture", "pictures.picture:write", "pictures.picture:check_pdf"),
