@@ -1,33 +1,30 @@
-"""How long a large Ascend cluster takes, beside a plain sqlite3 scan of the rows that are needed, in one run.
+"""How long an Ascend cluster takes, beside a plain scan of the rows that are needed and beside msprof-analyze.
 
-    python tests/benchmarks/bench_ascend.py CLUSTER                      # a folder of *_ascend_pt captures
-    python tests/benchmarks/bench_ascend.py --generator GEN.py           # makes one: 16 ranks x 500 k tasks, 0.9 GB
-    python tests/benchmarks/bench_ascend.py CLUSTER --reference COMMAND  # also the command msprof-analyze, on a copy
+    python -m tests.benchmarks.bench_ascend             # makes 16 ranks of 500,000 tasks, 0.9 GB
+    python -m tests.benchmarks.bench_ascend CLUSTER     # a folder of *_ascend_pt captures
 
-Blocks only: seconds, ratio to the scan and to the reference, and the memory of all processes together. Then all device
-tasks: slices a second, from the databases to the finished trace, and memory. Processor seconds stand beside the time by
-the clock, because the latter says little on a machine that is busy with other work.
+The environment variable MSPROF_ANALYZE names the command msprof-analyze; it works on a copy, for it writes into the
+databases that it reads. Blocks only: time beside the scan and beside the reference, and the memory of all processes
+together. Then all device tasks: slices a second, from the databases to the finished traces.
 """
 
 from __future__ import annotations
 
 import argparse
-import compileall
 import os
-import resource
 import shutil
 import sqlite3
-import subprocess
-import sys
 import tempfile
-import threading
-import time
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-CLUSTER = "--schedule dualpipev --pp 8 --dp 2 --mb 20 --hosts 2 --skew-ns 0,3500000 --steps 2 --total-tasks 500000"
+from samples.generators import ascend as generate_ascend
+from tests.benchmarks import table
+from tests.benchmarks.measure import PROGRAM, Amount, Cost, compile_package, median, of_command, of_work
+from tests.benchmarks.table import Row
+
+STAGES, REPLICAS, MICROBATCHES, STEPS, KERNELS = 8, 2, 20, 2, 6250
 NEEDED = (
     "SELECT startNs, endNs, connectionId, streamId FROM TASK WHERE connectionId >= 4000000001 AND"
     " connectionId < 4294967295",
@@ -37,73 +34,18 @@ NEEDED = (
     " taskType",
 )
 """What blocks and messages are made of."""
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Seconds by the clock, of the processors, and the most memory of all processes at once (MB)."""
-
-    wall: float
-    cpu: float
-    peak_mb: float
-
-    def __str__(self) -> str:
-        return f"{self.wall:6.2f} s by the clock, {self.cpu:6.2f} s of processors, {self.peak_mb:5.0f} MB"
-
-
-def spent() -> float:
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
-
-
-def tree_mb(root: int) -> float:
-    """Resident memory of the process and all below it."""
-    parents: dict[int, int] = {}
-    pages: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit():
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                pages[int(entry.name)] = int((entry / "statm").read_text().split()[1])
-        except OSError:
-            continue
-    ours = {root}
-    while more := {child for child, parent in parents.items() if parent in ours} - ours:
-        ours |= more
-    return sum(pages.get(p, 0) for p in ours) * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
-def command(*arguments: str) -> Cost:
-    """What a command costs; its output is shown when it fails."""
-    begin, before, peak = time.perf_counter(), spent(), 0.0
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    said: list[str] = []
-    reader = threading.Thread(target=lambda: said.append(process.stdout.read() if process.stdout else ""))
-    reader.start()
-    while process.poll() is None:
-        peak = max(peak, tree_mb(process.pid))
-        time.sleep(0.05)
-    reader.join()
-    if process.returncode:
-        print("".join(said)[-2000:], file=sys.stderr)
-        raise SystemExit(f"{' '.join(arguments)}: exit code {process.returncode}")
-    return Cost(time.perf_counter() - begin, spent() - before, peak)
+ROUNDS = 3
 
 
 def export(cluster: Path, out: Path, *options: str) -> Cost:
-    return command(
-        sys.executable, "-m", "trace_export", "ascend", f"--log_dir={cluster}", f"--out={out}", "--quiet", *options
-    )  # fmt: skip
+    return of_command([*PROGRAM, "ascend", "--log_dir", cluster, "--out", out, "--quiet", *options], together=True)
 
 
-def scan(databases: list[Path]) -> Cost:
-    begin, before = time.perf_counter(), spent()
+def scan(databases: list[Path]) -> None:
     for path in databases:
         with closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as db:
             for query in NEEDED:
                 db.execute(query).fetchall()
-    return Cost(time.perf_counter() - begin, spent() - before, 0.0)
 
 
 def tasks(databases: list[Path]) -> int:
@@ -114,40 +56,44 @@ def tasks(databases: list[Path]) -> int:
     return total
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cluster", type=Path, nargs="?")
-    parser.add_argument("--generator", type=Path)
-    parser.add_argument("--reference", help="the path of msprof-analyze; it writes into the databases that it reads")
-    asked = parser.parse_args()
-    compileall.compile_dir(ROOT / "trace_export", quiet=1)  # as an installed package is
-    with tempfile.TemporaryDirectory() as scratch:
-        cluster = asked.cluster or Path(scratch) / "cluster"
-        if asked.generator:
-            subprocess.run([sys.executable, asked.generator, cluster, *CLUSTER.split()], check=True)
+def reference(what: str, blocks: Cost, cluster: Path, folder: Path) -> Row:
+    name, command = "msprof-analyze pp_chart", os.environ.get("MSPROF_ANALYZE")
+    if not command:
+        return Row(f"{what}: blocks", reference=name, aim=0.25, missing="MSPROF_ANALYZE does not name the command")
+    copy = shutil.copytree(cluster, folder / "reference")
+    taken = of_command([command, "cluster", "-m", "pp_chart", "-d", copy])
+    shutil.rmtree(copy)
+    return Row(f"{what}: blocks", blocks.seconds, name, taken.seconds, 0.25)
+
+
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    compile_package()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        cluster = options.cluster or folder / "cluster"
+        if not options.cluster:
+            kernels, replicas = (40, 1) if options.quick else (KERNELS, REPLICAS)
+            generate_ascend.write(cluster, STAGES, MICROBATCHES, STEPS, replicas=replicas, kernels=kernels)
         databases = sorted(cluster.rglob("ascend_*_profiler_*.db"))
         if not databases:
-            parser.error("no profiler databases: give a cluster, or a --generator to make one")
-        rows = tasks(databases)
-        print(f"{len(databases)} ranks, {rows:,} tasks")
-        plain = scan(databases)
-        print(f"plain sqlite3 scan       {plain}")
-        blocks = export(cluster, Path(scratch) / "blocks")
-        print(f"blocks, whole command    {blocks}")
-        print(
-            f"  {blocks.wall / plain.wall:.2f}x the scan by the clock, {blocks.cpu / plain.cpu:.2f}x its processor time"
-        )
-        if asked.reference:
-            copy = shutil.copytree(cluster, Path(scratch) / "reference")
-            reference = command(asked.reference, "cluster", "-m", "pp_chart", "-d", str(copy))
-            print(f"msprof-analyze pp_chart  {reference}")
-            print(f"  blocks take {blocks.wall / reference.wall:.2f} of its time")
-        every = export(
-            cluster, Path(scratch) / "tasks", "--detail", "kernels", "--tracks", "rank", "--format", "perfetto"
-        )
-        print(f"all tasks, whole command {every}")
-        print(f"  {rows / every.wall / 1e6:.2f} M slices/s by the clock, {rows / every.cpu / 1e6:.2f} M by processors")
+            raise SystemExit(f"{cluster} has no profiler databases")
+        number = tasks(databases)
+        what = f"Ascend, {len(databases)} ranks, {number / 1e6:.1f} M tasks"
+        rounds = range(1 if options.quick else ROUNDS)
+        plain = median(of_work(lambda: scan(databases)) for _ in rounds)
+        blocks = median(export(cluster, folder / "blocks") for _ in rounds)
+        yield Row(f"{what}: blocks", blocks.seconds, "scan", plain.seconds, 2.0)
+        yield Row(f"{what}: blocks, memory of all processes", blocks.megabytes, aim=1000)
+        yield reference(what, blocks, cluster, folder)
+        for formats, aim in (("perfetto", 1.5), ("perfetto,chrome", 1.0)):
+            whole = export(
+                cluster, folder / "tasks", "--detail", "kernels", "--tracks", "rank", "--format", formats, "--force"
+            )  # fmt: skip
+            speed = Amount(number / whole.wall / 1e6, "M/s")
+            yield Row(f"{what}: all tasks as {formats.replace(',', ' and ')}", speed, aim=aim, at_least=True)
 
 
 if __name__ == "__main__":
-    main()
+    parser = table.parser(__doc__)
+    parser.add_argument("cluster", type=Path, nargs="?")
+    table.main(rows, parser.parse_args())

@@ -2,31 +2,34 @@
 
     python -m tests.benchmarks.bench_bounds [READER…]
 
-The difference of the two gives the memory for each record, and the time for each MB of the larger file. The table of
-`trace_export/docs/scale.md` is from here.
+The difference of the two gives the memory for each record, beside its size in the file, and the time for each MB of the
+larger file. The table of `trace_export/docs/scale.md` is from here; the aims are the bounds stated there.
 """
 
 from __future__ import annotations
 
-import subprocess
+import argparse
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.benchmarks import table
+from tests.benchmarks.measure import Amount, Cost, of_command
+from tests.benchmarks.table import Row
 from tests.faults import sizes
 
 FEW, MANY = 100_000, 400_000
+AIM_MEMORY, AIM_S = (640.0, 20.0), 3.0
+"""The most memory, in MB and in sizes of the file, and seconds for each MB."""
 READ = """
-import resource, sys
+import sys
 from pathlib import Path
 from trace_export.sources.find import find
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
 for source in find(Path(sys.argv[1])).sources:
-    blocks = read(source, ReadOptions()).spans.height
-used = resource.getrusage(resource.RUSAGE_SELF)
-print(used.ru_utime + used.ru_stime, used.ru_maxrss, blocks)
+    read(source, ReadOptions())
 """
 
 
@@ -94,30 +97,31 @@ READERS: dict[str, Callable[[int], Callable[[Path], None]]] = {
 }
 
 
-def measured(make: Callable[[Path], None]) -> tuple[float, float, float]:
-    """Size of the files in MB, processor time in s, peak memory in MB."""
+def measured(make: Callable[[Path], None]) -> tuple[int, Cost]:
+    """Size of the files in bytes, and what reading them takes."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make(folder)
         total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        command = [sys.executable, "-c", READ, name]
-        seconds, kilobytes, _ = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-        return total / 1e6, float(seconds), int(kilobytes) / 1e3
+        return total, of_command([sys.executable, "-c", READ, name])
 
 
-def main() -> None:
-    wanted = sys.argv[1:]
-    print(f"{'':40} {'bytes in the file':>18} {'bytes in memory':>16} {'s/MB':>6}")
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    few, many = (100, 1_000) if options.quick else (FEW, MANY)
     for name, make in READERS.items():
-        if wanted and not any(word in name for word in wanted):
+        if options.readers and not any(word in name for word in options.readers):
             continue
-        (small, quick, low), (large, slow, high) = measured(make(FEW)), measured(make(MANY))
-        each = MANY - FEW
-        print(
-            f"{name:40} {1e6 * (large - small) / each:18.0f} {1e6 * (high - low) / each:16.0f}"
-            f" {(slow - quick) / (large - small):6.3f}", flush=True,
-        )  # fmt: skip
+        (small, quick), (large, slow) = measured(make(few)), measured(make(many))
+        more = (large - small) / 1e6
+        memory = Amount((slow.memory - quick.memory) / (many - few) * 1e6, "B")
+        record = Amount((large - small) / (many - few), "B")
+        bound = AIM_MEMORY[0] + AIM_MEMORY[1] * large / 1e6
+        yield Row(f"{name}: memory of {many:,}", slow.megabytes, aim=bound)
+        yield Row(f"{name}: memory of one", memory, "in the file", record)
+        yield Row(f"{name}: CPU", Amount((slow.cpu - quick.cpu) / more, "s a MB"), aim=AIM_S)
 
 
 if __name__ == "__main__":
-    main()
+    parser = table.parser(__doc__)
+    parser.add_argument("readers", nargs="*", metavar="READER")
+    table.main(rows, parser.parse_args())

@@ -1,7 +1,7 @@
 """How fast traces are written, beside the usual ways, in one run.
 
-    python tests/benchmarks/bench_encoder.py            # 1 M slices
-    python tests/benchmarks/bench_encoder.py --large    # and the memory that 10 M slices take
+    python -m tests.benchmarks.bench_encoder            # 1 M slices
+    python -m tests.benchmarks.bench_encoder --large    # and the memory that 10 M slices take (writes 2 GB)
 
 Slices lie in memory as columns, on 16 tracks, with 50 names (categorical, as device tasks have them) and three
 whole-number arguments.
@@ -10,10 +10,8 @@ whole-number arguments.
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +20,16 @@ import polars as pl
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
 from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
+from tests.benchmarks import table
+from tests.benchmarks.measure import Amount, Cost, least, of_work
+from tests.benchmarks.table import Row
 from trace_export.chart.chart import Chart, Part, Track
 from trace_export.writers.traces import chrome, perfetto
 
 TRACKS = 16
 ARGUMENTS = ["microbatch", "rank", "bytes"]
-TARGETS = {"perfetto": 15.0, "raw": 3.0, "orjson": 5.0, "bytes": 70.0, "extra MB": 100.0}
+SAMPLE = 50_000
+"""Slices that the others write; what they take grows with the number."""
 
 
 def slices(rows: int) -> pl.DataFrame:
@@ -55,15 +57,14 @@ def chart(frame: pl.DataFrame) -> Chart:
     return Chart("bench", 0, Part((Track(1, "bench", None, kind="group"), *tracks), frame), {})
 
 
-def best(run: Callable[[], object], path: Path, rounds: int = 5) -> float:
-    """The fastest round's time in seconds to write a new file at `path`."""
-    times = []
-    for _ in range(rounds):
+def best(run: Callable[[], object], path: Path, rounds: int = 5) -> Cost:
+    """The fastest round's time to write a new file at `path`."""
+
+    def written() -> Cost:
         path.unlink(missing_ok=True)
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)
+        return of_work(run)
+
+    return least(written() for _ in range(rounds))
 
 
 def package_builder(rows: list[tuple[int, ...]], path: Path) -> None:
@@ -93,53 +94,35 @@ def list_of_dicts(rows: list[tuple[int, ...]], path: Path) -> None:
     path.write_bytes(orjson.dumps({"traceEvents": events}))
 
 
-def line(what: str, value: float, text: str, target: float, *, at_most: bool = False) -> None:
-    good = value <= target if at_most else value >= target
-    print(f"{what:34} {text:44} {'ok' if good else 'MISSED'}")
-
-
-def speed(folder: Path, rows: int) -> None:
-    frame = slices(rows)
+def speed(folder: Path, count: int) -> Iterator[Row]:
+    frame = slices(count)
     drawn = chart(frame)
     trace, text, other = folder / "a.pftrace", folder / "a.json", folder / "other"
     ours = best(lambda: perfetto.write(drawn, trace), trace)
     data = trace.read_bytes()
     raw = best(lambda: other.write_bytes(data), other)
-    sample = frame.gather_every(len(frame) // 50_000).rows()
+    sample = frame.gather_every(max(1, len(frame) // SAMPLE)).rows()
     scale = len(frame) / len(sample)
-    builder = best(lambda: package_builder(sample, other), other, 1) * scale
-    print(f"{len(frame):,} slices with three arguments, {len(frame) / ours / 1e6:.1f} M/s Perfetto, ", end="")
+    builder = best(lambda: package_builder(sample, other), other, 1).wall * scale
     json = best(lambda: chrome.write(drawn, text), text)
-    print(f"{len(frame) / json / 1e6:.1f} M/s JSON")
-    dicts = best(lambda: list_of_dicts(sample, other), other, 2) * scale
-    line(
-        "StreamingTraceProtoBuilder / ours",
-        builder / ours,
-        f"{builder / ours:.1f} × (target ≥ 15)",
-        TARGETS["perfetto"],
-    )
-    line("ours / raw write", ours / raw, f"{ours / raw:.2f} × (target ≤ 3)", TARGETS["raw"], at_most=True)
-    each = len(data) / len(frame)
-    line("bytes per slice", each, f"{each:.1f} (target ≤ 70)", TARGETS["bytes"], at_most=True)
-    line("orjson of dicts / our JSON", dicts / json, f"{dicts / json:.1f} × (target ≥ 5)", TARGETS["orjson"])
-    print(f"{'JSON bytes per slice':34} {text.stat().st_size / len(frame):.1f}")
+    dicts = best(lambda: list_of_dicts(sample, other), other, 2).wall * scale
+    what = f"encoder, {len(frame):,} slices with 3 arguments"
+    yield Row(f"{what}: Perfetto", ours.seconds, "raw write", raw.seconds, 3.0)
+    yield Row(f"{what}: Perfetto", ours.seconds, "StreamingTraceProtoBuilder", Amount(builder, "s"), 1 / 15)
+    yield Row(f"{what}: Perfetto, size", Amount(len(data) / len(frame), "B a slice"), aim=70)
+    yield Row(f"{what}: JSON", json.seconds, "orjson of dicts", Amount(dicts, "s"), 1 / 5)
+    yield Row(f"{what}: JSON, size", Amount(text.stat().st_size / len(frame), "B a slice"))
 
 
-def memory(folder: Path, rows: int) -> None:
+def memory(folder: Path, count: int) -> Iterator[Row]:
     """The peak above what the columns take, for each format."""
-    drawn = chart(slices(rows))
+    drawn = chart(slices(count))
     for writer, name in ((perfetto, "a.pftrace"), (chrome, "a.json")):
         Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
         before = resident("VmRSS")
         writer.write(drawn, folder / name)
-        extra = (resident("VmHWM") - before) / 1024
-        line(
-            f"extra memory, {rows:,} as {name[2:]}",
-            extra,
-            f"{extra:.0f} MB (target ≤ 100)",
-            TARGETS["extra MB"],
-            at_most=True,
-        )
+        extra = Amount((resident("VmHWM") - before) / 1024, "MB")
+        yield Row(f"encoder, {count:,} slices as {name[2:]}: memory beside the columns", extra, aim=100)
         (folder / name).unlink()
 
 
@@ -148,15 +131,14 @@ def resident(key: str) -> int:
     return next(int(text.split()[1]) for text in lines if text.startswith(key))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--large", action="store_true", help="also the memory of 10 M slices (writes 2 GB)")
-    options = parser.parse_args()
+def rows(options: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
-        speed(Path(folder), 1_000_000)
+        yield from speed(Path(folder), 20_000 if options.quick else 1_000_000)
         if options.large:
-            memory(Path(folder), 10_000_000)
+            yield from memory(Path(folder), 10_000_000)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    parser = table.parser(__doc__)
+    parser.add_argument("--large", action="store_true", help="also the memory of 10 M slices")
+    table.main(rows, parser.parse_args())

@@ -1,26 +1,30 @@
 """What a mark costs the training run, in microseconds for its begin and end together.
 
-    python tests/benchmarks/bench_instrument.py
+    python -m tests.benchmarks.bench_instrument
 
 Compared in the same run with an empty context manager, and where PyTorch is installed with its `record_function`.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import sys
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import trace_export.instrument as ti
+from tests.benchmarks import table
+from tests.benchmarks.measure import Amount
+from tests.benchmarks.table import Row
 from trace_export.instrument import marks
 from trace_export.instrument.backends import choose
 from trace_export.instrument.frameworks import patching
 from trace_export.instrument.marks import Mark
 
-LIMIT_US = 5.0
+AIM_US = 5.0
 CALLS, ROUNDS = 20_000, 5
 
 
@@ -53,7 +57,7 @@ def use(name: str) -> None:
     marks.state.off = marks.state.backend is None
 
 
-def main() -> None:
+def rows(options: argparse.Namespace) -> Iterator[Row]:
     nvtx: Any = types.ModuleType("nvtx")
     nvtx.push_range, nvtx.pop_range = lambda name: None, lambda: None
 
@@ -61,17 +65,18 @@ def main() -> None:
         with contextlib.nullcontext():
             pass
 
-    results = {"empty context manager": best_us(empty)}
+    unit = best_us(empty)
     marks.state.off = True
-    results["forward(), marks off"] = best_us(marked)
+    results = {"marks off": best_us(marked)}
     sys.modules["nvtx"] = nvtx
     use("nvtx")
-    results["forward(), NVTX stub"] = best_us(marked)
+    results["NVTX stub"] = best_us(marked)
     results["patched function, NVTX stub"] = best_us(patched()) - best_us(lambda i: i)
     with contextlib.suppress(ImportError):
         results |= torch_results()
     for name, cost in results.items():
-        print(f"{name:44} {cost:6.2f} µs  {cost / LIMIT_US:5.2f} of the limit of {LIMIT_US:g} µs")
+        yield Row(f"a mark: {name}", Amount(cost, "µs"), aim=AIM_US)
+    yield Row("a mark: NVTX stub", Amount(results["NVTX stub"], "µs"), "empty context manager", Amount(unit, "µs"))
 
 
 def torch_results() -> dict[str, float]:
@@ -83,12 +88,12 @@ def torch_results() -> dict[str, float]:
             pass
 
     use("torch")
-    found = {"forward(), torch.profiler idle": best_us(marked), "record_function, idle": best_us(recorded)}
+    found = {"torch.profiler idle": best_us(marked), "record_function, idle": best_us(recorded)}
     with profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-        found["forward(), torch.profiler recording"] = best_us(marked)
+        found["torch.profiler recording"] = best_us(marked)
         found["record_function, recording"] = best_us(recorded)
     return found
 
 
 if __name__ == "__main__":
-    main()
+    table.main(rows, table.parser(__doc__).parse_args())

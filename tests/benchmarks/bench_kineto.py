@@ -1,6 +1,6 @@
 """Speed and memory of reading one large torch.profiler trace, beside programs that read such traces.
 
-    python tests/benchmarks/bench_kineto.py [megabytes]
+    python -m tests.benchmarks.bench_kineto [--megabytes 54]
 
 Each runs in a process of its own on the same files, so that processor time (user and system, of all threads) and peak
 memory are its own: `json.load`, `orjson.loads` and the trace processor (its WebAssembly build) of the whole file,
@@ -11,16 +11,20 @@ gzipped. `start` is the import of the library alone.
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from samples.generators.kineto_trace import MAIN, Trace
+from tests.benchmarks import table
+from tests.benchmarks.measure import Cost, of_command
+from tests.benchmarks.table import Row
 
 OPERATORS = 8
 """Operators for each launch; in real traces with stacks there are more."""
@@ -124,51 +128,57 @@ READERS = {f.__name__: f for f in (start, blocks, tasks, command, json_load, orj
 HTA = "import sys; from hta.common.trace import parse_trace_file as parse; parse(sys.argv[1])"
 
 
-def measured(arguments: list[str], compiled: Path) -> tuple[float, float] | None:
-    """Processor seconds and peak MB of a Python program; None where it fails. Its modules are `compiled` once, as those
-    of an installed package are."""
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    timed = subprocess.run(
-        ["/usr/bin/time", "-f", "%U %S %M", *arguments],
-        env={**environment, "PYTHONPYCACHEPREFIX": str(compiled)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if timed.returncode:
-        print(arguments, timed.stderr[-500:], file=sys.stderr)
-        return None
-    user, system, peak = map(float, timed.stderr.split()[-3:])
-    return user + system, peak / 1024
+def measured(arguments: list[object], compiled: Path) -> Cost:
+    """What a Python program takes. Its modules are `compiled` once, as those of an installed package are."""
+    return of_command(arguments, {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(compiled)})
 
 
-def main() -> None:
-    if len(sys.argv) == 3:
-        READERS[sys.argv[1]](Path(sys.argv[2]))
-        return
-    megabytes = int(sys.argv[1]) if len(sys.argv) == 2 else 54
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    megabytes = 2 if options.quick else options.megabytes
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "lines.json"
+        path, compiled = Path(folder) / "lines.json", Path(folder) / "compiled"
         write(path, megabytes)
         line, packed = rewritten(path)
-        runs = [
-            (name, path)
-            for name in ("json_load", "orjson_loads", "trace_processor", "start", "blocks", "tasks", "command")
-        ]
-        runs += [(name, line) for name in ("json_load", "blocks", "command")]
-        runs += [("gunzip", packed), ("blocks", packed)]
-        compiled = Path(folder) / "compiled"
         small = path.with_name("small.json")
         write(small, 1)
-        for name in ("command", "trace_processor"):
-            measured([sys.executable, __file__, name, str(small)], compiled)
-        found = {(name, p): measured([sys.executable, __file__, name, str(p)], compiled) for name, p in runs}
-        if hta := os.environ.get("HTA_PYTHON"):
-            found["hta", path] = measured([hta, "-c", HTA, str(path)], compiled)
-    base = found["json_load", path]
-    for (name, p), result in found.items():
-        if result and base:
-            seconds, peak = result
-            speed, share = megabytes / seconds, seconds / base[0]
-            print(f"{name:16}{p.name:15}{seconds:7.2f} s {speed:7.0f} MB/s {peak:6.0f} MB {share:6.2f} x json.load")
+
+        def taken(name: str, trace: Path = path) -> Cost:
+            return measured([sys.executable, "-m", "tests.benchmarks.bench_kineto", "--one", name, trace], compiled)
+
+        taken("command", small)  # so that it is compiled
+        beside("", taken("start"), "", lambda: taken("trace_processor", small))
+        what = f"torch.profiler, {megabytes} MB"
+        work = f"{what}: command with kernels"
+        idle, load = taken("start"), taken("json_load")
+        whole, alone = taken("command"), taken("blocks")
+        yield Row(work, whole.seconds, "json.load", load.seconds, 1.0)
+        yield beside(work, whole, "orjson.loads", lambda: taken("orjson_loads"))
+        yield beside(work, whole, "trace processor", lambda: taken("trace_processor"), 0.5)
+        if python := os.environ.get("HTA_PYTHON"):
+            yield beside(work, whole, "HTA", lambda: measured([python, "-c", HTA, path], compiled), 0.2)
+        else:
+            yield Row(work, reference="HTA", aim=0.2, missing="HTA_PYTHON does not name a Python that has it")
+        yield Row(f"{work}, memory", whole.megabytes, "json.load", load.megabytes)
+        yield Row(f"{what}: blocks", alone.seconds, "json.load", load.seconds)
+        yield Row(f"{what}: blocks without the start", (alone - idle).seconds, "json.load", load.seconds)
+        yield Row(f"{what} on one line: command", taken("command", line).seconds, "by lines", whole.seconds, 1.1)
+        yield Row(f"{what} gzipped: blocks", taken("blocks", packed).seconds, "gunzip", taken("gunzip", packed).seconds)
+
+
+def beside(work: str, ours: Cost, name: str, theirs: Callable[[], Cost], aim: float | None = None) -> Row:
+    """A row for a program that may not be here."""
+    try:
+        return Row(work, ours.seconds, name, theirs().seconds, aim)
+    except RuntimeError as failure:
+        return Row(work, reference=name, aim=aim, missing=str(failure).splitlines()[-1])
 
 
 if __name__ == "__main__":
-    main()
+    parser = table.parser(__doc__)
+    parser.add_argument("--megabytes", type=int, default=54)
+    parser.add_argument("--one", nargs=2, metavar=("READER", "FILE"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        READERS[options.one[0]](Path(options.one[1]))
+    else:
+        table.main(rows, options)

@@ -1,42 +1,43 @@
 """How fast Nsight Systems exports are read, as ratios against a plain SQLite scan in the same run.
 
-    python tests/benchmarks/bench_nsys.py [--kernels 250000,1000000] [--unmarked]
+    python -m tests.benchmarks.bench_nsys [--kernels 250000,1000000] [--rounds 10] [--unmarked]
 
-Makes exports of 8 processes with nested ranges, 2.75 calls for each kernel, and prints for each size: the time of the
-scan (all columns that are needed, summed by SQLite), the ratios of the reader alone and of the whole command with both
-trace files, the command's peak memory, and whether every block is exact. Then the same rows in four files, with one job
-and with one for each core. With `--unmarked` only how much longer the reader takes, and what memory, when it ignores
-the names of the same passes and finds them from their launches. On a busy machine the ratios of processor time say more
-than those of the clock.
+Makes exports of 8 processes with nested ranges, 2.75 calls for each kernel. For each size: the scan (all columns that
+are needed, summed by SQLite), the reader alone and the whole command with both trace files, in turns, and the command's
+peak memory; it fails where a block is not exact. Then the rows of the largest size in four files, with one job and with
+one for each core, and how much longer the reader takes when it ignores the names of the same passes and finds them from
+their launches (`--unmarked`: only that). On a busy machine the ratios of processor time say more than those of the
+clock.
 """
 
 from __future__ import annotations
 
 import argparse
-import compileall
 import os
 import sqlite3
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT))
-from samples.generators.nsys_export import VM, Export  # noqa: E402
+from samples.generators.nsys_export import VM, Export
+from tests.benchmarks import table
+from tests.benchmarks.measure import PROGRAM, compile_package, median, of_command, of_work
+from tests.benchmarks.table import Row
 
 PROCESSES, PER_BLOCK, MICROBATCHES, INNER = 8, 220, 16, 12
 KINDS = "FBW"
 CALL, GAP = 6_000, 60_000
 PERIOD = PER_BLOCK * CALL + GAP
-ROUNDS = 3
+AIMS = {250_000: 4.0, 1_000_000: 2.0}
+"""The most that the whole command may take of the scan, by kernels."""
+LEAST_UNMARKED = 170_000
+"""Two steps, with fewer no pass is found without names."""
+AIM_UNMARKED, AIM_MEMORY = 1.3, 250.0
 SCAN = """
 SELECT total(start), total("end"), total(deviceId), total(streamId), total(correlationId), total(globalPid),
     total(shortName) FROM CUPTI_ACTIVITY_KIND_KERNEL;
@@ -67,8 +68,8 @@ def make(path: Path, kernels: int, processes: Iterable[int] = range(PROCESSES)) 
     blocks = max(1, round(kernels / PROCESSES / PER_BLOCK))
     export = Export()
     names = [export.string(n) for n in NAMES]
-    for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
-        export.rows[table] = []
+    for name in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
+        export.rows[name] = []
     export.write(path)
     truth = []
     with closing(sqlite3.connect(path)) as db:
@@ -76,9 +77,9 @@ def make(path: Path, kernels: int, processes: Iterable[int] = range(PROCESSES)) 
         for first in range(0, blocks, 3 * MICROBATCHES):
             numbers = np.arange(first, min(first + 3 * MICROBATCHES, blocks))
             parts = [step(rank, numbers, names) for rank in processes]
-            for table, place in (("NVTX_EVENTS", 0), ("CUPTI_ACTIVITY_KIND_RUNTIME", 1)):
+            for name, place in (("NVTX_EVENTS", 0), ("CUPTI_ACTIVITY_KIND_RUNTIME", 1)):
                 rows = sorted((row for part in parts for row in part[place]), key=lambda row: row[0])
-                db.executemany(f"INSERT INTO {table} VALUES ({','.join('?' * len(rows[0]))})", rows)
+                db.executemany(f"INSERT INTO {name} VALUES ({','.join('?' * len(rows[0]))})", rows)
             rows = sorted((row for part in parts for row in part[2]), key=lambda row: row[0])
             db.executemany(f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({','.join('?' * len(rows[0]))})", rows)
             truth += [row for part in parts for row in part[3]]
@@ -135,101 +136,68 @@ def scan(path: Path) -> None:
             db.execute(statement).fetchall()
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Of the best of some rounds: seconds on the clock, seconds of processors, and the peak memory in MB."""
-
-    wall: float
-    cpu: float
-    memory: int = 0
-
-    def __truediv__(self, unit: Cost) -> str:
-        return f"{self.wall / unit.wall:.2f}x ({self.cpu / unit.cpu:.2f}x of processor time)"
-
-
-def best(rounds: list[Cost]) -> Cost:
-    return Cost(min(c.wall for c in rounds), min(c.cpu for c in rounds), min(c.memory for c in rounds))
-
-
-def scan_cost(path: Path) -> Cost:
-    wall, cpu = time.perf_counter(), time.process_time()
-    scan(path)
-    return Cost(time.perf_counter() - wall, time.process_time() - cpu)
-
-
-def cost(command: list[str]) -> Cost:
-    """What a command takes, with its start and its children. Raises RuntimeError when it fails."""
-    wall = time.perf_counter()
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise RuntimeError(f"{command} failed")
-    return Cost(time.perf_counter() - wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss // 1024)
-
-
-def report(kernels: int, folder: Path) -> None:
-    path = folder / "in" / "node0.sqlite"
-    path.parent.mkdir(parents=True)
-    truth = make(path, kernels)
-    export = [sys.executable, "-m", "trace_export", "--log_dir", str(path.parent), "--out", str(folder / "out")]
-    unit = best([scan_cost(path) for _ in range(ROUNDS)])
-    reader = best([cost(read_command(path, "auto")) for _ in range(ROUNDS)])
-    whole = best([cost(export) for _ in range(ROUNDS)])
-    cost([*export, "--format", "parquet", "--align", "none"])
-    got = pl.read_parquet(folder / "out" / "pipeline_profile.parquet").select(truth.columns)
-    exact = sorted(got.rows()) == sorted(truth.rows())
-    print(
-        f"{truth.height * PER_BLOCK:,} kernels, {path.stat().st_size / 1e6:.0f} MB: scan {unit.wall:.2f} s; "
-        f"reader {reader / unit}; whole command {whole / unit}, {whole.wall:.2f} s, {whole.memory} MB; "
-        f"{truth.height} blocks {'exact' if exact else 'WRONG'}",
-        flush=True,
-    )
-
-
 def read_command(path: Path, infer: str) -> list[str]:
     return [sys.executable, "-c", READ, str(path), infer, str(path.with_suffix(f".{infer}.csv"))]
 
 
-def report_unmarked(kernels: int, folder: Path) -> None:
+def marked(kernels: int, rounds: int, folder: Path) -> Iterator[Row]:
+    path = folder / "in" / "node0.sqlite"
+    path.parent.mkdir(parents=True)
+    truth = make(path, kernels)
+    export = [*PROGRAM, "--log_dir", path.parent, "--out", folder / "out"]
+    turns = [
+        (of_work(lambda: scan(path)), of_command(read_command(path, "auto")), of_command(export)) for _ in range(rounds)
+    ]
+    unit, reader, whole = (median(turn[place] for turn in turns) for place in range(3))
+    of_command([*export, "--format", "parquet", "--align", "none"])
+    got = pl.read_parquet(folder / "out" / "pipeline_profile.parquet").select(truth.columns)
+    if sorted(got.rows()) != sorted(truth.rows()):
+        raise SystemExit(f"{kernels} kernels: blocks are wrong")
+    what = f"nsys, {kernels:,} kernels"
+    yield Row(f"{what}: reader with its start", reader.seconds, "scan", unit.seconds)
+    yield Row(f"{what}: whole command", whole.seconds, "scan", unit.seconds, AIMS.get(kernels))
+    yield Row(f"{what}: memory", whole.megabytes, aim=AIM_MEMORY)
+
+
+def unmarked(kernels: int, rounds: int, folder: Path) -> Iterator[Row]:
     path = folder / "node0.sqlite"
     folder.mkdir(parents=True)
     whole = 3 * MICROBATCHES * PROCESSES * PER_BLOCK
     make(path, max(1, round(kernels / whole)) * whole)
-    rounds = [(cost(read_command(path, "auto")), cost(read_command(path, "only"))) for _ in range(ROUNDS)]
-    marked, inferred = (best([pair[side] for pair in rounds]) for side in (0, 1))
+    turns = [tuple(of_command(read_command(path, infer)) for infer in ("auto", "only")) for _ in range(rounds)]
+    by_names, by_launches = (median(turn[place] for turn in turns) for place in range(2))
     names, launches = (pl.read_csv(path.with_suffix(f".{infer}.csv")) for infer in ("auto", "only"))
-    same = names.equals(launches.filter(pl.col("kind") != "OPT"))
-    print(
-        f"{kernels:,} kernels: without names {inferred / marked}, {inferred.wall:.2f} s, {inferred.memory} MB "
-        f"(with names {marked.memory} MB); {names.height} blocks {'the same' if same else 'DIFFER'}",
-        flush=True,
-    )
+    if not names.equals(launches.filter(pl.col("kind") != "OPT")):
+        raise SystemExit(f"{kernels} kernels without names: blocks differ")
+    what = f"nsys, {kernels:,} kernels without names"
+    yield Row(f"{what}: reader", by_launches.seconds, "by names", by_names.seconds, AIM_UNMARKED)
+    yield Row(f"{what}: memory", by_launches.megabytes, "by names", by_names.megabytes)
 
 
-def report_jobs(kernels: int, folder: Path) -> None:
+def jobs(kernels: int, rounds: int, folder: Path) -> Iterator[Row]:
     (folder / "in").mkdir(parents=True)
     for part in range(4):
         make(folder / "in" / f"part{part}.sqlite", kernels, range(2 * part, 2 * part + 2))
-    export = [sys.executable, "-m", "trace_export", "--log_dir", str(folder / "in"), "--out", str(folder / "out")]
-    one, many = (best([cost([*export, "--jobs", str(n)]) for _ in range(ROUNDS)]) for n in (1, os.cpu_count()))
-    print(f"four files: one job {one.wall:.2f} s, {os.cpu_count()} jobs {many.wall:.2f} s")
+    export = [*PROGRAM, "--log_dir", folder / "in", "--out", folder / "out", "--jobs"]
+    one, many = (median(of_command([*export, n]) for _ in range(rounds)) for n in (1, os.cpu_count()))
+    yield Row(f"nsys, {kernels:,} kernels in 4 files: a job for each core", many.seconds, "one job", one.seconds)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernels", default="250000,1000000", help="numbers of kernels, comma-separated")
-    parser.add_argument("--unmarked", action="store_true", help="compare with blocks that are found without names")
-    arguments = parser.parse_args()
-    sizes = [int(n) for n in arguments.kernels.split(",")]
-    compileall.compile_dir(ROOT / "trace_export", quiet=1)  # as an installed package is
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    sizes = [20_000] if options.quick else [int(n) for n in options.kernels.split(",")]
+    rounds = 1 if options.quick else options.rounds
+    compile_package()
     with tempfile.TemporaryDirectory() as name:
-        for size in sizes:
-            (report_unmarked if arguments.unmarked else report)(size, Path(name) / str(size))
-        if arguments.unmarked:
-            return
-        report_jobs(sizes[-1], Path(name) / "jobs")
+        if not options.unmarked:
+            for size in sizes:
+                yield from marked(size, rounds, Path(name) / str(size))
+            yield from jobs(sizes[-1], min(rounds, 3), Path(name) / "jobs")
+        yield from unmarked(max(sizes[-1], LEAST_UNMARKED), min(rounds, 5), Path(name) / "unmarked")
 
 
 if __name__ == "__main__":
-    main()
+    parser = table.parser(__doc__)
+    parser.add_argument("--kernels", default="250000,1000000", help="numbers of kernels, comma-separated")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--unmarked", action="store_true", help="only blocks that are found without names")
+    table.main(rows, parser.parse_args())

@@ -1,50 +1,44 @@
 """An overview of very many ranks.
 
-    python tests/benchmarks/bench_overview.py tables [--ranks 100096]
-    python tests/benchmarks/bench_overview.py paddle [--ranks 16384]
-    python tests/benchmarks/bench_overview.py ascend [--ranks 16384]
-    … [--jobs N] [--place FOLDER]
+    python -m tests.benchmarks.bench_overview [tables|paddle|ascend]... [--ranks N] [--jobs N] [--place FOLDER]
 
 `tables` are span tables of hosts with planted exceptions, 128 ranks (16 stages of 8 tensor-parallel ranks) in a
 replica: 100,096 ranks have 13 million blocks in 12,512 tables (200 MB). It fails where the exceptions are not exactly
 those that were planted. `paddle` are logs and `ascend` databases of pipelines of eight ranks, two steps of 32
-micro-batches. Inputs are kept in FOLDER for the next run. Prints wall and processor seconds, the largest memory of any
+micro-batches. Inputs are kept in FOLDER for the next run. Measured are the whole command, the largest memory of any
 process, the size of the page, how long a browser takes to open it, and for `paddle` and `ascend` the time of a second
 look for one replica.
 
-Figures to reach on two cores: 100,096 tables 10 minutes, 1 GB, 5 MB; 16,384 logs 90 s and 600 MB, and a rank of them at
-most 1.15 times as much processor time as one of 1,024; opening the page 2 s; a second look 2 s.
+Without --ranks there are few enough that making and reading them takes about a minute. The aims of 100,096 tables and
+16,384 logs, 10 minutes and 90 s on two cores, hold for as many ranks in proportion.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import resource
 import shutil
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+import polars as pl
+import psutil
+from playwright.sync_api import sync_playwright
 
-import polars as pl  # noqa: E402
-import psutil  # noqa: E402
-from playwright.sync_api import sync_playwright  # noqa: E402
-
-from samples.generators import ascend as generate_ascend  # noqa: E402
-from samples.generators import paddle as generate_paddle  # noqa: E402
-from samples.generators.ascend_export import hash_of  # noqa: E402
-from tests.support.browser import FLAGS, PROGRAMS  # noqa: E402
-from tests.support.many_ranks import ManyRanks, Planted, write  # noqa: E402
+from samples.generators import ascend as generate_ascend
+from samples.generators import paddle as generate_paddle
+from samples.generators.ascend_export import hash_of
+from tests.benchmarks import table
+from tests.benchmarks.measure import PROGRAM, Amount, Cost, compile_package, of_command
+from tests.benchmarks.table import Row
+from tests.support.browser import FLAGS, PROGRAMS
+from tests.support.many_ranks import ManyRanks, Planted, write
 
 STAGES, MICROBATCHES, STEPS = 8, 32, 2
 
@@ -100,27 +94,22 @@ def _rename(capture: Path, folder: Path, job: generate_ascend.Job, rank: int) ->
     (folder / f"profiler_info_{rank}.json").write_text(json.dumps({"rank_id": rank}))
 
 
-MAKERS = {"tables": (tables, 100_096), "paddle": (paddle, 16_384), "ascend": (ascend, 16_384)}
+MAKERS = {"tables": (tables, 12_800), "paddle": (paddle, 2_048), "ascend": (ascend, 1_024)}
+AIM_MS = {"tables": 6.0, "paddle": 5.5}
+"""Milliseconds a rank."""
+AIM_MEMORY, AIM_PAGE, AIM_OPENING, AIM_LOOK = {"tables": 1000, "paddle": 600, "ascend": 600}, 5.0, 2.0, 2.0
 
 
-def used(arguments: list[str]) -> tuple[float, float]:
-    """Wall and processor seconds of the command."""
-    begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "trace_export", *arguments, "--quiet"]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False, stderr=subprocess.DEVNULL)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}: exit code {done.returncode}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return time.perf_counter() - begun, processor
+def used(*arguments: object) -> Cost:
+    return of_command([*PROGRAM, *arguments, "--quiet"])
 
 
-def opening(page: Path) -> str:
-    """Wall and processor seconds of a browser from the address to the map that is drawn, in a tab of a browser that
-    runs."""
+def opening(page: Path) -> Row:
+    """From the address to the map that is drawn, in a tab of a browser that runs."""
+    work = "overview: its page opened by a browser"
     path = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if path is None:
-        return "no browser is here to open the page"
+        return Row(work, aim=AIM_OPENING, missing="there is no Chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         for _ in range(2):
@@ -128,10 +117,10 @@ def opening(page: Path) -> str:
             begun, before = time.perf_counter(), browsing()
             tab.goto(page.as_uri())
             tab.locator("#state", has_text="in view").wait_for()
-            wall, processor = time.perf_counter() - begun, browsing() - before
+            taken = Amount(time.perf_counter() - begun, "s", browsing() - before)
             tab.close()
         browser.close()
-    return f"opened by a browser in {wall:.2f} s, {processor:.2f} s of the processors"
+    return Row(work, taken, aim=AIM_OPENING)
 
 
 def browsing() -> float:
@@ -143,11 +132,11 @@ def browsing() -> float:
     return found
 
 
-def named(table: pl.DataFrame) -> Planted:
+def named(exceptions: pl.DataFrame) -> Planted:
     """The exceptions as what might have been planted."""
 
     def of(kind: str, *columns: str) -> list[tuple[Any, ...]]:
-        return sorted(table.filter(pl.col("kind") == kind).select(columns).rows())
+        return sorted(exceptions.filter(pl.col("kind") == kind).select(columns).rows())
 
     return Planted(
         ranks=tuple(row[0] for row in of("slow-rank", "rank")),
@@ -157,40 +146,42 @@ def named(table: pl.DataFrame) -> Planted:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=MAKERS)
-    parser.add_argument("--ranks", type=int)
-    parser.add_argument("--jobs", type=int)
-    parser.add_argument("--place", type=Path, default=Path(tempfile.gettempdir()) / "trace_export_bench_overview")
-    options = parser.parse_args()
-    make, usual = MAKERS[options.kind]
-    ranks = options.ranks or usual
-    logs = options.place / f"{options.kind}{ranks}"
-    if not logs.exists():
-        make(logs, ranks)
-    jobs = ["--jobs", str(options.jobs)] if options.jobs else []
-    with tempfile.TemporaryDirectory() as out:
-        seconds, processor = used(["overview", str(logs), "--out", out, "--format", "html,parquet", *jobs])
-        memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
-        html = Path(out) / "pipeline_overview.html"
-        page = html.stat().st_size / 1e6
-        print(
-            f"{options.kind} {ranks} ranks: {seconds:.0f} s, {processor:.0f} s of the processors"
-            f" ({processor / ranks * 1e3:.2f} ms a rank), at most {memory:.0f} MB a process, page {page:.1f} MB"
-        )
-        print(opening(html))
-        if options.kind != "tables":
-            look = ["export", str(logs), "--replica", "17", "--cache", f"{out}/cache", "--out", f"{out}/replica"]
-            (_, first), (again, second) = used(look), used(look)
-            print(
-                f"one replica: {first:.2f} s of the processors; again, by the catalogue, {again:.2f} s, {second:.2f} s"
-            )
-            return
-        found, planted = named(pl.read_parquet(Path(out) / "pipeline_overview.exceptions.parquet")), many(ranks).planted
-        if found != Planted(planted.ranks, tuple(sorted(planted.links)), planted.hosts, planted.replicas):
-            sys.exit(f"named {found}, planted {planted}")
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    compile_package()
+    for kind in options.kinds or MAKERS:
+        make, usual = MAKERS[kind]
+        ranks = (1_536 if kind == "tables" else 160) if options.quick else options.ranks or usual
+        logs = options.place / f"{kind}{ranks}"
+        if not logs.exists():
+            make(logs, ranks)
+        with tempfile.TemporaryDirectory() as out:
+            yield from look(kind, ranks, logs, Path(out), options.jobs)
+
+
+def look(kind: str, ranks: int, logs: Path, out: Path, jobs: int | None) -> Iterator[Row]:
+    whole = used("overview", logs, "--out", out, "--format", "html,parquet", *(["--jobs", jobs] if jobs else []))
+    html, what = out / "pipeline_overview.html", f"overview of {ranks:,} ranks, {kind}"
+    yield Row(what, whole.seconds, aim=AIM_MS[kind] * ranks / 1e3 if kind in AIM_MS else None)
+    yield Row(f"{what}: a rank, CPU", Amount(whole.cpu / ranks * 1e3, "ms"))
+    yield Row(f"{what}: memory of the largest process", whole.megabytes, aim=AIM_MEMORY[kind])
+    yield Row(f"{what}: page", Amount(html.stat().st_size / 1e6, "MB"), aim=AIM_PAGE)
+    yield opening(html)
+    if kind == "tables":
+        found = named(pl.read_parquet(out / "pipeline_overview.exceptions.parquet"))
+        planted = many(ranks).planted
+        if found != replace(planted, links=tuple(sorted(planted.links))):
+            raise SystemExit(f"named {found}, planted {planted}")
+        return
+    replica = ["export", logs, "--replica", "17", "--cache", out / "cache", "--out", out / "replica"]
+    first, second = used(*replica), used(*replica)
+    yield Row(f"{what}: one replica", first.seconds)
+    yield Row(f"{what}: one replica again, by the catalogue", second.seconds, aim=AIM_LOOK)
 
 
 if __name__ == "__main__":
-    main()
+    parser = table.parser(__doc__)
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(MAKERS))
+    parser.add_argument("--ranks", type=int)
+    parser.add_argument("--jobs", type=int)
+    parser.add_argument("--place", type=Path, default=Path(tempfile.gettempdir()) / "trace_export_bench_overview")
+    table.main(rows, parser.parse_args())

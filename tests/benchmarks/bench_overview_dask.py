@@ -1,13 +1,11 @@
 """An overview on a Dask cluster beside local processes, and workers that are killed while it reads.
 
-    python tests/benchmarks/bench_overview_dask.py [--replicas 96] [--pairs 3] [--kills 10] [--place FOLDER]
+    python -m tests.benchmarks.bench_overview_dask [--replicas 16] [--pairs 3] [--kills 1] [--place FOLDER]
 
 Span tables of pipelines of 16 stages with 8 tensor-parallel ranks, one task for each replica. Two local processes and
-a cluster of two workers with one thread each take turns; printed are wall seconds, and the processor seconds of all
-processes, those of the scheduler among them. Then a worker is killed at a random moment and started again, and the
-files have to be those of the local processes, byte for byte.
-
-Figures to reach: 1.2 times the time of the local processes; the same bytes, ten times of ten.
+a cluster of two workers with one thread each take turns, with the processor time of all processes, the scheduler's
+among it. Then a worker is killed at a random moment and started again. It fails where the files are not those of the
+local processes, byte for byte.
 """
 
 from __future__ import annotations
@@ -16,21 +14,22 @@ import argparse
 import os
 import random
 import statistics
-import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+import psutil
 
-import psutil  # noqa: E402
+import trace_export
+from tests.benchmarks import table
+from tests.benchmarks.measure import Amount
+from tests.benchmarks.table import Row
+from tests.support.dask_cluster import DaskCluster, dask_cluster
+from tests.support.many_ranks import ManyRanks, write
 
-import trace_export  # noqa: E402
-from tests.support.dask_cluster import DaskCluster, dask_cluster  # noqa: E402
-from tests.support.many_ranks import ManyRanks, write  # noqa: E402
-
+AIM = 1.2
 NAMES = ("left", "right")
 
 
@@ -39,7 +38,7 @@ def written(logs: Path, out: Path, scheduler: str | None) -> dict[str, bytes]:
         logs, out, ["html", "parquet"], scheduler=scheduler, jobs=None if scheduler else 2, force=True
     )
     if done.overview.unread:
-        sys.exit(f"{done.overview.unread} sources were lost")
+        raise SystemExit(f"{done.overview.unread} sources were lost")
     return {path.name: path.read_bytes() for path in done.files}
 
 
@@ -57,47 +56,44 @@ def timed(logs: Path, out: Path, cluster: DaskCluster, scheduler: str | None) ->
     return time.perf_counter() - begun, processor(cluster) - before, files
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--replicas", type=int, default=96)
-    parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--place", type=Path, default=Path(tempfile.gettempdir()) / "trace_export_bench_overview")
-    options = parser.parse_args()
-    logs = options.place / f"tables_of_{options.replicas}"
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    replicas, pairs = (12, 1) if options.quick else (options.replicas, options.pairs)
+    logs = options.place / f"tables_of_{replicas}"
     if not logs.exists():
-        write(logs, ManyRanks(replicas=options.replicas))
-    chance = random.Random(1)
+        write(logs, ManyRanks(replicas=replicas))
     with tempfile.TemporaryDirectory() as folder, dask_cluster(Path(folder), *NAMES) as cluster:
-        out, expected = Path(folder) / "out", {}
-        ratios: list[tuple[float, float]] = []
-        seconds = 0.0
-        for pair in range(options.pairs + 1):
+        out, turns = Path(folder) / "out", []
+        for pair in range(pairs + 1):
             here = timed(logs, out, cluster, None)
             there = timed(logs, out, cluster, cluster.address)
-            expected, seconds = here[2], there[0]
-            print(
-                f"local {here[0]:.1f} s ({here[1]:.1f} s of the processors), Dask {there[0]:.1f} s ({there[1]:.1f} s)"
-            )
-            if there[2] != expected:
-                sys.exit("the cluster wrote other bytes")
+            if there[2] != here[2]:
+                raise SystemExit("the cluster wrote other bytes")
             if pair:  # in the first, the workers import the program
-                ratios.append((there[0] / here[0], there[1] / here[1]))
-        wall, processors = (statistics.median(ratio) for ratio in zip(*ratios, strict=True))
-        print(f"Dask by local: {wall:.2f} of the time, {processors:.2f} of the processors' time")
-        for number in range(options.kills):
-            moment = chance.uniform(0.0, 0.9) * seconds
-            victim = chance.choice(NAMES)
-            timer = threading.Timer(moment, cluster.workers[victim].kill)
-            timer.start()
-            same = written(logs, out, cluster.address) == expected
-            timer.cancel()
-            killed = cluster.workers[victim].poll() is not None
-            print(f"{number}: {victim} {'killed' if killed else 'outlived it'} after {moment:.1f} s:", same)
-            if not same:
-                sys.exit("other bytes")
-            cluster.make_whole(*NAMES)
+                turns.append((*here[:2], *there[:2]))
+        wall, cpu, on_dask, cpu_on_dask = (statistics.median(values) for values in zip(*turns, strict=True))
+        what = f"overview of {replicas * 128:,} ranks on 2 Dask workers"
+        yield Row(what, Amount(on_dask, "s", cpu_on_dask), "2 processes", Amount(wall, "s", cpu), AIM)
+        for _ in range(options.kills):
+            killed(logs, out, cluster, here[2], wall)
+        yield Row(f"{what}, one of which is killed: the same files", Amount(options.kills, f"of {options.kills}"))
+
+
+def killed(logs: Path, out: Path, cluster: DaskCluster, expected: dict[str, bytes], seconds: float) -> None:
+    """A run during which one worker is killed."""
+    victim = random.choice(NAMES)
+    timer = threading.Timer(random.uniform(0.0, 0.9) * seconds, cluster.workers[victim].kill)
+    timer.start()
+    same = written(logs, out, cluster.address) == expected
+    timer.cancel()
+    if not same:
+        raise SystemExit(f"other bytes after {victim} was killed")
+    cluster.make_whole(*NAMES)
 
 
 if __name__ == "__main__":
-    main()
+    parser = table.parser(__doc__)
+    parser.add_argument("--replicas", type=int, default=16)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--kills", type=int, default=1)
+    parser.add_argument("--place", type=Path, default=Path(tempfile.gettempdir()) / "trace_export_bench_overview")
+    table.main(rows, parser.parse_args())

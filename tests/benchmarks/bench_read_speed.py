@@ -1,34 +1,31 @@
 """How fast each format is read: the megabytes a second that stand in its row of `trace_export/sources/formats.py`.
 
-    python tests/benchmarks/bench_read_speed.py [--megabytes 100]
+    python -m tests.benchmarks.bench_read_speed [--megabytes 50]
 
-Makes one file of about that size in each format, reads it on one thread in a process of its own, and prints megabytes
-for each second of the processor, best of three: blocks and device tasks, measured and as in the row. The rows are for
-a core at 3 GHz and decide about the number of workers, so that a factor of two does not matter.
+Makes one file of about that size in each format and reads it on one thread in a process of its own: megabytes for each
+second of the processor, best of three, of blocks and of device tasks, beside the row. The rows are for a core at 3 GHz
+and decide about the number of workers, so that a factor of two does not matter.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from samples.generators import ascend as generate_ascend  # noqa: E402
-from samples.generators import nsys as nsys_generator  # noqa: E402
-from samples.generators.rocpd_export import Export  # noqa: E402
-from tests.benchmarks import bench_kineto, bench_nsys, bench_paddle  # noqa: E402
-from trace_export.sources.cost import size  # noqa: E402
-from trace_export.sources.find import find  # noqa: E402
-from trace_export.sources.formats import of_kind  # noqa: E402
+from samples.generators import ascend as generate_ascend
+from samples.generators import nsys as nsys_generator
+from samples.generators.rocpd_export import Export
+from tests.benchmarks import bench_kineto, bench_nsys, bench_paddle, table
+from tests.benchmarks.measure import Amount, of_command
+from tests.benchmarks.table import Row
+from trace_export.sources.cost import size
+from trace_export.sources.find import find
+from trace_export.sources.formats import of_kind
 
 ROUNDS = 3
 READ = """
@@ -93,31 +90,26 @@ MAKERS: dict[str, Callable[[Path, int], object]] = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--megabytes", type=int, default=100)
-    wanted = parser.parse_args().megabytes
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "1"}
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    wanted, rounds = (1, 1) if options.quick else (options.megabytes, ROUNDS)
     for kind, make in MAKERS.items():
         with tempfile.TemporaryDirectory() as folder:
             make(Path(folder), wanted)
             source = find(Path(folder)).sources[0]
-            row = of_kind(source.kind)
-            speed = row.folder_speed if row.folder_speed and source.path.is_dir() else row.speed
+            format_ = of_kind(source.kind)
+            speed = format_.folder_speed if format_.folder_speed and source.path.is_dir() else format_.speed
             megabytes = size(source.path) / 1e6
             command = [sys.executable, "-c", READ, folder]
-            runs = [
-                json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
-                for _ in range(ROUNDS)
-            ]
-            times = [min(part) if None not in part else None for part in zip(*runs, strict=True)]
-            shown = [
-                f"{what} {megabytes / time:.0f} MB/s (row: {rate})"
-                for what, time, rate in zip(("blocks", "tasks"), times, (speed.blocks, speed.device_tasks), strict=True)
-                if time and rate
-            ]
-            print(f"{kind:14} {megabytes:6.0f} MB  {', '.join(shown)}", flush=True)
+            runs = [json.loads(of_command(command, {"POLARS_MAX_THREADS": "1"}).output) for _ in range(rounds)]
+            for what, times, stated in zip(
+                ("blocks", "device tasks"), zip(*runs, strict=True), (speed.blocks, speed.device_tasks), strict=True
+            ):
+                if stated and None not in times:
+                    work, taken = f"{kind}: {what}, {megabytes:.0f} MB, CPU", Amount(megabytes / min(times), "MB/s")
+                    yield Row(work, taken, "stated", Amount(stated, "MB/s"), 0.5, at_least=True)
 
 
 if __name__ == "__main__":
-    main()
+    parser = table.parser(__doc__)
+    parser.add_argument("--megabytes", type=int, default=50)
+    table.main(rows, parser.parse_args())

@@ -1,18 +1,21 @@
 """How long the report takes: 1,024 ranks × 10 steps × 64 micro-batches (1.3 M blocks), and schedules of 64 × 512.
 
-Run: python tests/benchmarks/bench_report.py. Prints seconds, those of the processors (which a busy machine does not
-stretch), and the ratio to sorting the same table once by (rank, step, start), the least that any analysis has to do.
+    python -m tests.benchmarks.bench_report
+
+Beside sorting the same table once by (rank, step, start), the least that any analysis has to do.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+import argparse
+from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
 
+from tests.benchmarks import table
+from tests.benchmarks.measure import Cost, of_work
+from tests.benchmarks.table import Row
 from trace_export.analysis.report import report
 from trace_export.model import RANKS, Profile, conform
 from trace_export.pipeline.interpret import conclude, with_ids
@@ -24,63 +27,49 @@ from trace_export.schedules.simulate import Costs, as_profile, durations, simula
 STAGES, REPLICAS, STEPS, MICROBATCHES = 16, 64, 10, 64
 
 
-@dataclass(frozen=True)
-class Taken:
-    """Seconds that somebody waits, and seconds of all processors together."""
-
-    wall: float
-    cpu: float
-
-    def __add__(self, other: Taken) -> Taken:
-        return Taken(self.wall + other.wall, self.cpu + other.cpu)
-
-    def __str__(self) -> str:
-        return f"{self.wall:.2f} s ({self.cpu:.2f} s of processors)"
-
-
-def taken(work: Callable[[], object]) -> Taken:
-    wall, cpu = time.perf_counter(), time.process_time()
-    work()
-    return Taken(time.perf_counter() - wall, time.process_time() - cpu)
-
-
-def large_run() -> Profile:
+def large_run(replicas: int) -> Profile:
     """Replicas and steps of 1F1B, each with its own jitter."""
     s = schedule("1f1b", STAGES, MICROBATCHES)
     rng = np.random.default_rng(0)
     base = durations(s, Costs(10_000_000, 20_000_000))[:, None]
-    start, end = start_and_end(s, np.round(base * rng.normal(1, 0.02, (len(s.ops), REPLICAS * STEPS))), 100_000)
+    start, end = start_and_end(s, np.round(base * rng.normal(1, 0.02, (len(s.ops), replicas * STEPS))), 100_000)
     one = as_profile(s, start[:, 0], end[:, 0]).spans
     parts = []
-    for case in range(REPLICAS * STEPS):
+    for case in range(replicas * STEPS):
         replica, step = divmod(case, STEPS)
         times = [
             pl.Series(n, t[:, case].astype(np.int64)) + step * 10**10 for n, t in (("start_ns", start), ("end_ns", end))
         ]
         place = {"rank": pl.col("rank") + replica * STAGES, "step": pl.lit(step, pl.Int32)}
         parts.append(one.with_columns(*times, **place))
-    ranks = pl.DataFrame({"rank": range(STAGES * REPLICAS)}).with_columns(
+    ranks = pl.DataFrame({"rank": range(STAGES * replicas)}).with_columns(
         stage=pl.col("rank") % STAGES, dp=pl.col("rank") // STAGES
     )
     run_as_read = Profile(ranks=number_replicas(conform(ranks, RANKS)), spans=pl.concat(parts))
     return with_ids(run_as_read)
 
 
-def both(name: str) -> Taken:
+def both(name: str, stages: int, microbatches: int) -> Cost:
     """What it takes to recognise a run of the schedule and to simulate it."""
     costs = Costs(10_000_000, 10_000_000, 10_000_000)
-    model = simulate(schedule(name, 64, 512), costs)
-    return taken(lambda: recognise(model)) + taken(lambda: simulate(schedule(name, 64, 512), costs))
+    model = simulate(schedule(name, stages, microbatches), costs)
+    return of_work(lambda: recognise(model)) + of_work(lambda: simulate(schedule(name, stages, microbatches), costs))
 
 
-def main() -> None:
-    profile = large_run()
-    least = taken(lambda: profile.spans.sort("rank", "step", "start_ns"))
-    whole = taken(lambda: report(conclude(profile)))
-    print(f"report of {len(profile.spans):,} blocks: {whole}, goal 5 s; {whole.cpu / least.cpu:.0f} × one sort")
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    profile = large_run(2 if options.quick else REPLICAS)
+    least = of_work(lambda: profile.spans.sort("rank", "step", "start_ns"))
+    whole = of_work(lambda: report(conclude(profile)))
+    what = f"report of {len(profile.spans) / 1e6:.2g} M blocks"
+    yield Row(what, whole.seconds, aim=3.0)
+    yield Row(what, whole.seconds, "one sort", least.seconds)
+    stages, microbatches = (8, 16) if options.quick else (64, 512)
     for name in ("1f1b", "interleaved", "zb-h1", "zb-v", "dualpipev"):
-        print(f"{name}, 64 stages, 512 micro-batches: recognition and simulation {both(name)}, goal 1 s")
+        taken = both(name, stages, microbatches)
+        yield Row(
+            f"{name}, {stages} stages, {microbatches} micro-batches: recognised and simulated", taken.seconds, aim=1
+        )
 
 
 if __name__ == "__main__":
-    main()
+    table.main(rows, table.parser(__doc__).parse_args())

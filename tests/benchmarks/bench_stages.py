@@ -1,7 +1,7 @@
 """What each stage of an export costs per block, on one core: find, read, interpret, align, analyse, lay out, encode,
 write.
 
-    python tests/benchmarks/bench_stages.py [long|wide]... [--place FOLDER]
+    python -m tests.benchmarks.bench_stages [long|wide]... [--place FOLDER]
 
 `long`: 8 ranks on one machine, 1 M blocks. `wide`: 1,024 ranks on 128 machines, 1,000 blocks each. Paddle logs, for
 their reader does the least. Seconds are those of the processors. No stage after reading should take more than 0.4 µs a
@@ -13,34 +13,35 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 os.environ["POLARS_MAX_THREADS"] = "1"  # before Polars is loaded
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
 
-from samples.generators import paddle  # noqa: E402
-from trace_export.analysis.bubbles import Bubbles  # noqa: E402
-from trace_export.clocks import align as clocks  # noqa: E402
-from trace_export.model import Declared  # noqa: E402
-from trace_export.pipeline import completeness  # noqa: E402
-from trace_export.pipeline.interpret import interpret  # noqa: E402
-from trace_export.workflow import render  # noqa: E402
-from trace_export.workflow.progress import silent  # noqa: E402
-from trace_export.workflow.reading import LoadOptions, locate, read_profile  # noqa: E402
-from trace_export.workflow.render import WriteOptions  # noqa: E402
-from trace_export.writers.traces import perfetto  # noqa: E402
+from samples.generators import paddle
+from tests.benchmarks import table
+from tests.benchmarks.measure import Amount
+from tests.benchmarks.table import Row
+from trace_export.analysis.bubbles import Bubbles
+from trace_export.clocks import align as clocks
+from trace_export.model import Declared
+from trace_export.pipeline import completeness
+from trace_export.pipeline.interpret import interpret
+from trace_export.workflow import render
+from trace_export.workflow.progress import silent
+from trace_export.workflow.reading import LoadOptions, locate, read_profile
+from trace_export.workflow.render import WriteOptions
+from trace_export.writers.traces import perfetto
 
 STAGES, MICROBATCHES = 8, 64
 REPEATED, STEP_MS = 8, 5_000
 CASES = {"long": (1, 976), "wide": (128, 8)}
 """Machines, each a pipeline of its own, and steps, a multiple of those that are made."""
-LIMIT_US = 0.4
+AIM_US = 0.4
+WITHOUT_AIM = ("find", "read")
 
 Result = TypeVar("Result")
 
@@ -96,24 +97,23 @@ def export(place: Path, folder: Path) -> tuple[Stopwatch, int]:
     return watch, profile.spans.height
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
-    parser.add_argument("--place", type=Path, default=Path(tempfile.gettempdir()) / "trace_export_bench_stages")
-    options = parser.parse_args()
-    for case in options.cases or CASES:
-        machines, steps = CASES[case]
-        place = options.place / f"{case}{machines}x{steps}"
-        if not place.exists():
-            make(place, machines, steps)
-        with tempfile.TemporaryDirectory() as folder:
-            watch, blocks = export(place, Path(folder))
-        print(f"{case}: {blocks:,} blocks of {STAGES * machines:,} ranks")
-        for stage, seconds in watch.seconds.items():
-            each = seconds / blocks * 1e6
-            over = " MISSED" if each > LIMIT_US and stage not in ("find", "read") else ""
-            print(f"  {stage:10} {seconds:6.2f} s {each:6.3f} µs a block{over}")
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) if options.quick else options.place
+        for case in options.cases or CASES:
+            machines, steps = (1, REPEATED) if options.quick else CASES[case]
+            logs = place / f"{case}{machines}x{steps}"
+            if not logs.exists():
+                make(logs, machines, steps)
+            watch, blocks = export(logs, Path(folder))
+            for stage, seconds in watch.seconds.items():
+                work = f"{stage}: {blocks:,} blocks of {STAGES * machines:,} ranks, CPU"
+                aim = None if stage in WITHOUT_AIM else AIM_US
+                yield Row(work, Amount(seconds / blocks * 1e6, "µs a block"), aim=aim)
 
 
 if __name__ == "__main__":
-    main()
+    parser = table.parser(__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--place", type=Path, default=Path(tempfile.gettempdir()) / "trace_export_bench_stages")
+    table.main(rows, parser.parse_args())

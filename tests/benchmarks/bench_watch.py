@@ -1,6 +1,6 @@
 """How soon `trace-export watch` shows a step, what of a core it takes, and whether its memory grows with the job.
 
-    python -m tests.benchmarks.bench_watch                    # 64 logs, 64 micro-batches, a step a second, 60 steps
+    python -m tests.benchmarks.bench_watch                    # 64 logs, 64 micro-batches, a step a second, 25 steps
     python -m tests.benchmarks.bench_watch --steps 120
     python -m tests.benchmarks.bench_watch --memory 3600      # so many steps as fast as they can be read
 
@@ -21,16 +21,21 @@ import subprocess
 import sys
 import threading
 import time
-from argparse import ArgumentParser
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from samples.generators.paddle import Job, log
+from tests.benchmarks import table
+from tests.benchmarks.measure import Amount
+from tests.benchmarks.table import Row
 from trace_export.live.look import Watch
 from trace_export.workflow.options import align_options, load_options
 from trace_export.workflow.requests import Request
 
+AIM_S, AIM_SHARE = 2.0, 10.0
+"""Seconds from the last line to the chart, and percent of a core."""
 TIME = re.compile(r"_time = (\d+)\.(\d{6})")
 
 
@@ -95,8 +100,8 @@ def _cpu(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def memory(folder: Path, writer: Writer, steps: int) -> None:
-    """Prints the resident memory while so many steps are read one after the other."""
+def memory(folder: Path, writer: Writer, steps: int) -> Iterator[Row]:
+    """The resident memory while so many steps are read one after the other."""
 
     def ticks() -> Iterator[None]:
         for step in range(steps):
@@ -108,31 +113,37 @@ def memory(folder: Path, writer: Writer, steps: int) -> None:
     for number, _ in enumerate(Watch(request, 5, slowdown=False).looks(ticks())):
         if number in (steps // 6, steps // 2, steps - 1):
             now = int(Path("/proc/self/statm").read_text().split()[1]) * page
-            print(f"after {number + 1} steps: {now / 1e6:.0f} MB")
-    print(f"peak: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB")
+            yield Row(f"watch: memory after {number + 1} steps", Amount(now / 1e6, "MB"))
+    yield Row("watch: peak of memory", Amount(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, "MB"))
 
 
-def main() -> None:
-    parser = ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=64)
-    parser.add_argument("--microbatches", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--memory", type=int, metavar="STEPS")
-    options = parser.parse_args()
+def rows(options: Namespace) -> Iterator[Row]:
+    ranks, microbatches, steps = (4, 8, 3) if options.quick else (options.ranks, options.microbatches, options.steps)
     with TemporaryDirectory() as name:
         folder = Path(name)
-        writer = Writer(folder, options.ranks, options.microbatches)
+        writer = Writer(folder, ranks, microbatches)
         if options.memory:
-            memory(folder, writer, options.memory)
+            yield from memory(folder, writer, options.memory)
             return
         writer.write(0)
         _, idle, _ = pace(folder, [], writer, range(0))
-        late, share, peak = pace(folder, [], writer, range(1, options.steps + 1))
-        times = sorted(late.values())
-        print(f"{len(late)} of {options.steps} steps shown; from the last line on the disk to the chart:")
-        print(f"  median {statistics.median(times):.2f} s, worst {times[-1]:.2f} s (aim 2)")
-        print(f"of one core: {share:.1%} (aim 10 %); without growth {idle:.1%}; peak {peak / 1e3:.0f} MB")
+        late, share, peak = pace(folder, [], writer, range(1, steps + 1))
+        what, times = f"watch of {ranks} logs, a step a second", sorted(late.values())
+        if len(times) < steps:
+            yield Row(f"{what}: from the last line to the chart", missing=f"{len(times)} of {steps} steps were shown")
+        else:
+            yield Row(f"{what}: from the last line to the chart, median", Amount(statistics.median(times), "s"))
+            yield Row(f"{what}: from the last line to the chart, worst", Amount(times[-1], "s"), aim=AIM_S)
+        without = Amount(idle * 100, "%")
+        yield Row(f"{what}: of one core", Amount(share * 100, "%"), aim=AIM_SHARE)
+        yield Row(f"{what}: of one core", Amount(share * 100, "%"), "logs that do not grow", without)
+        yield Row(f"{what}: memory", Amount(peak / 1e3, "MB"))
 
 
 if __name__ == "__main__":
-    main()
+    parser = table.parser(__doc__)
+    parser.add_argument("--ranks", type=int, default=64)
+    parser.add_argument("--microbatches", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--memory", type=int, metavar="STEPS")
+    table.main(rows, parser.parse_args())

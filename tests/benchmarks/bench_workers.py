@@ -1,29 +1,29 @@
 """Our worker processes beside those of the standard library and of pebble, where that is installed.
 
-    python tests/benchmarks/bench_workers.py
+    python -m tests.benchmarks.bench_workers
 
-For each pool the best of some rounds of four small items on two workers, which is what starting costs: seconds on the
-clock, seconds of processors, and the memory of all its processes; and whether its workers end when their parent is
-killed.
+The best of some rounds of four small items on two workers, which is what starting costs; the memory of all processes;
+and how many workers are left when their parent is killed.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import multiprocessing
 import os
-import resource
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from tests.benchmarks import table
+from tests.benchmarks.measure import ROOT, Amount, least, of_command
+from tests.benchmarks.table import Row
 
 ROUNDS = 5
+COMMAND = (sys.executable, "-m", "tests.benchmarks.bench_workers")
 
 
 def ours(function: Callable[..., object], items: list[object]) -> None:
@@ -53,13 +53,10 @@ POOLS = {"ours": ours, "futures": futures, "pebble": pebble}
 
 
 def map_once(name: str) -> None:
-    """In a process of its own: the four items on a pool, then seconds, seconds of processors and megabytes."""
+    """The four items on a pool."""
     from tests.support.worker_tasks import perform, tasks
 
-    started = time.perf_counter()
     POOLS[name](perform, [*tasks(*"abcd")])
-    seconds, used = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(seconds, used.ru_utime + used.ru_stime)
 
 
 def hang(name: str, place: str) -> None:
@@ -76,10 +73,10 @@ def memory_and_orphans(name: str) -> tuple[float, int]:
     from tests.support.wait import wait_until
 
     with tempfile.TemporaryDirectory() as place:
-        parent = subprocess.Popen([sys.executable, __file__, "hang", name, place], stderr=subprocess.DEVNULL)
+        parent = subprocess.Popen([*COMMAND, "--hang", name, place], cwd=ROOT, stderr=subprocess.DEVNULL)
         wait_until(lambda: len(list(Path(place).iterdir())) == 2)
         children = psutil.Process(parent.pid).children(recursive=True)
-        megabytes = sum(child.memory_full_info().pss for child in children) / 2**20
+        megabytes = sum(child.memory_full_info().pss for child in children) / 1e6
         parent.kill()
         parent.wait()
         _, alive = psutil.wait_procs(children, timeout=5)
@@ -88,23 +85,26 @@ def memory_and_orphans(name: str) -> tuple[float, int]:
     return megabytes, len(alive)
 
 
-def main() -> None:
-    for name in POOLS:
-        if name == "pebble" and importlib.util.find_spec(name) is None:
-            continue
-        command = [sys.executable, __file__, "map", name]
-        rounds = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(ROUNDS)]
-        seconds, cpu = (min(values) for values in zip(*(map(float, line.split()) for line in rounds), strict=True))
-        megabytes, orphans = memory_and_orphans(name)
-        print(
-            f"{name:8} {seconds:5.2f} s, {cpu:5.2f} s of processors, {megabytes:4.0f} MB, {orphans} outlive the parent"
-        )
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    pools = [name for name in POOLS if name != "pebble" or importlib.util.find_spec(name)]
+    rounds = range(1 if options.quick else ROUNDS)
+    taken = {name: least(of_command([*COMMAND, "--map", name]) for _ in rounds) for name in pools}
+    left = {name: memory_and_orphans(name) for name in pools}
+    for name in pools[1:]:
+        yield Row("pool of 2 processes: 4 small items", taken["ours"].seconds, name, taken[name].seconds)
+        memory = (Amount(left[each][0], "MB") for each in ("ours", name))
+        yield Row("pool of 2 processes: memory", next(memory), name, next(memory))
+    yield Row("pool of 2 processes: left when the parent is killed", Amount(left["ours"][1], "processes"), aim=0)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["map"]:
-        map_once(sys.argv[2])
-    elif sys.argv[1:2] == ["hang"]:
-        hang(*sys.argv[2:])
+    parser = table.parser(__doc__)
+    parser.add_argument("--map", metavar="POOL", help=argparse.SUPPRESS)
+    parser.add_argument("--hang", nargs=2, metavar=("POOL", "FOLDER"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.map:
+        map_once(options.map)
+    elif options.hang:
+        hang(*options.hang)
     else:
-        main()
+        table.main(rows, options)

@@ -1,0 +1,135 @@
+"""What work takes: seconds by the clock, seconds of the processors, and memory."""
+
+from __future__ import annotations
+
+import compileall
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = (sys.executable, "-m", "trace_export")
+
+
+@dataclass(frozen=True)
+class Amount:
+    """A measured value; of seconds by the clock also those of the processors."""
+
+    value: float
+    unit: str
+    cpu: float | None = None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds by the clock and of the processors, the largest memory in MB, and what was printed."""
+
+    wall: float
+    cpu: float
+    memory: float = 0.0
+    output: str = field(default="", compare=False)
+
+    @property
+    def seconds(self) -> Amount:
+        return Amount(self.wall, "s", self.cpu)
+
+    @property
+    def megabytes(self) -> Amount:
+        return Amount(self.memory, "MB")
+
+    def __sub__(self, other: Cost) -> Cost:
+        return Cost(self.wall - other.wall, self.cpu - other.cpu, self.memory)
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.wall + other.wall, self.cpu + other.cpu, max(self.memory, other.memory))
+
+
+def least(costs: Iterable[Cost]) -> Cost:
+    """The smallest value of each kind: what else runs on the machine only adds to it."""
+    rounds = list(costs)
+    return Cost(*(min(values) for values in zip(*map(_values, rounds), strict=True)), rounds[0].output)
+
+
+def median(costs: Iterable[Cost]) -> Cost:
+    return Cost(*(statistics.median(values) for values in zip(*map(_values, costs), strict=True)))
+
+
+def _values(cost: Cost) -> tuple[float, float, float]:
+    return cost.wall, cost.cpu, cost.memory
+
+
+def of_work(work: Callable[[], object]) -> Cost:
+    """What work in this process takes, with all its threads."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    return Cost(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def of_command(
+    arguments: Sequence[object], environment: Mapping[str, str] | None = None, *, together: bool = False
+) -> Cost:
+    """What a command takes, with the processes that it starts.
+
+    Memory is the peak of its largest process, or with `together` the largest sum of all (PSS, ten times a second).
+    Raises RuntimeError with the end of what it printed when it fails.
+    """
+    command = [str(argument) for argument in arguments]
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as errors:
+        wall = time.perf_counter()
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+            stdin=subprocess.DEVNULL, stdout=said, stderr=errors,
+        )  # fmt: skip
+        peak = _Peak(process.pid) if together else None
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - wall
+        process.returncode = os.waitstatus_to_exitcode(status)
+        said.seek(0)
+        errors.seek(0)
+        output = said.read().decode(errors="replace")
+        if process.returncode:
+            raise RuntimeError(
+                f"{' '.join(command)[:200]}: exit code {process.returncode}: "
+                + (output + errors.read().decode(errors="replace"))[-1000:].strip()
+            )
+    memory = peak.ended() if peak else usage.ru_maxrss * 1024
+    return Cost(wall, usage.ru_utime + usage.ru_stime, memory / 1e6, output)
+
+
+class _Peak(threading.Thread):
+    """Watches the memory of a process and its children: the largest sum of their private and shared parts."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self._process, self._bytes, self._end = psutil.Process(pid), 0, threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while not self._end.is_set():
+            total = 0
+            with suppress(psutil.Error):
+                for process in (self._process, *self._process.children(recursive=True)):
+                    with suppress(psutil.Error):
+                        total += process.memory_full_info().pss
+            self._bytes = max(self._bytes, total)
+            self._end.wait(0.1)
+
+    def ended(self) -> int:
+        self._end.set()
+        self.join()
+        return self._bytes
+
+
+def compile_package() -> None:
+    """Writes the bytecode of the package, as installing it does."""
+    compileall.compile_dir(ROOT / "trace_export", quiet=1)
