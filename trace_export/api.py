@@ -151,6 +151,7 @@ def export(
     bubbles: bool = False,
     model: bool = False,
     critical_path: bool = False,
+    states: bool = False,
     tables: str | Sequence[Table] = "blocks",
     max_slices: int | None = None,
     figure: FigureStyle | None = None,
@@ -176,7 +177,7 @@ def export(
     """
     output = write_options(
         path, formats, gzip=gzip, tracks=tracks, color_by=color_by, bubbles=bubbles, model=model,
-        critical_path=critical_path, tables=tables, max_slices=max_slices, figure=figure,
+        critical_path=critical_path, states=states, tables=tables, max_slices=max_slices, figure=figure,
     )  # fmt: skip
     source = load_options(
         log_dir, family=family, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks,

@@ -1,8 +1,18 @@
-"""Block names, the same in every format."""
+"""Names of blocks and of their kinds, the same in every format."""
 
 from __future__ import annotations
 
 import polars as pl
+
+KIND_LABELS = {
+    "F": "forward",
+    "B": "backward",
+    "W": "weight gradient",
+    "FB": "forward + backward, overlapped",
+    "OPT": "optimizer",
+    "": "other work",
+}
+"""The kinds of block in the order of a legend; "" is a block without kind."""
 
 
 def has_chunks(spans: pl.DataFrame) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from trace_export.chart.chart import INSTANTS, SAMPLES, SLICES, Part, Track
+from trace_export.chart.chart import INSTANTS, SAMPLES, SLICES, STATES, Part, Track
 from trace_export.chart.lanes import Lanes
 
 ROOT = 1
@@ -27,6 +27,7 @@ class Builder:
         self._slices: list[pl.DataFrame] = []
         self._instants = pl.DataFrame(schema=INSTANTS)
         self._samples = pl.DataFrame(schema=SAMPLES)
+        self._states = pl.DataFrame(schema=STATES)
 
     @property
     def _next_id(self) -> int:
@@ -56,6 +57,9 @@ class Builder:
     def samples(self, frame: pl.DataFrame, track: int) -> None:
         self._samples = self._samples.vstack(frame.select(_on(track), "ts_ns", pl.col("value").cast(pl.Float64)))
 
+    def states(self, frame: pl.DataFrame, track: int) -> None:
+        self._states = self._states.vstack(frame.select(_on(track), "ts_ns", "name"))
+
     def first_ns(self) -> int | None:
         """The first time in any frame."""
         columns = [f["start_ns"] for f in self._slices] + [self._instants["ts_ns"], self._samples["ts_ns"]]
@@ -80,6 +84,7 @@ class Builder:
             slices.with_columns(numbered).sort("track", maintain_order=True),
             self._instants.with_columns(numbered),
             self._samples.with_columns(numbered),
+            self._states.with_columns(numbered),
         ), final
 
     def _lanes(self, slices: pl.DataFrame) -> NDArray[np.uint32]:

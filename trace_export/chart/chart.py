@@ -17,6 +17,8 @@ leave at the slice and end at it. `name` and `category` may be Categorical. All 
 are arguments of the same name."""
 
 INSTANTS: dict[str, pl.DataType] = {"track": pl.UInt32(), "ts_ns": pl.Int64(), "name": pl.String()}
+STATES: dict[str, pl.DataType] = {"track": pl.UInt32(), "ts_ns": pl.Int64(), "name": pl.String()}
+"""What holds on a track from `ts_ns` on; null: nothing."""
 SAMPLES: dict[str, pl.DataType] = {"track": pl.UInt32(), "ts_ns": pl.Int64(), "value": pl.Float64()}
 
 
@@ -33,7 +35,7 @@ class Track:
     name: str
     parent: int | None
     order: int = 0
-    kind: Literal["group", "slices", "counter"] = "slices"
+    kind: Literal["group", "slices", "counter", "state"] = "slices"
     description: str = ""
     unit: str = ""
     lane: int = 0
@@ -51,6 +53,7 @@ class Part:
     slices: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SLICES))
     instants: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=INSTANTS))
     samples: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SAMPLES))
+    states: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=STATES))
 
 
 @dataclass(frozen=True)

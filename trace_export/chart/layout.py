@@ -28,6 +28,7 @@ from trace_export.chart.colours import NO_SEED, seed, task_seed
 from trace_export.chart.critical_path import PathOverlay, add_path, marked
 from trace_export.chart.descriptions import attributes, rank_text, root_text, title
 from trace_export.chart.in_flight import add_in_flight
+from trace_export.chart.states import add_states
 from trace_export.choices import ColorBy, Detail, Tracks
 from trace_export.model import Profile
 
@@ -64,7 +65,9 @@ class ChartOptions:
     `schedule`: its name for the title; `runs`: the names of this run and of one that is drawn under it; `clocks`: host
     → how its clock was corrected; `device_tasks`: reads those of `Profile.kernels` as they are drawn. `edges`
     (`model.EDGES`) become arrows where both blocks are drawn. `step_arguments` has the keys run and step; its other
-    columns become arguments of the steps. `from_epoch`: times count from the epoch, not from the first event.
+    columns become arguments of the steps. `states`: where given, each stage gets a state track of its blocks and of
+    these idle stretches, as `states.add_states` says. `from_epoch`: times count from the
+    epoch, not from the first event.
     """
 
     tracks: Tracks = "stage"
@@ -78,6 +81,7 @@ class ChartOptions:
     step_arguments: pl.DataFrame | None = None
     overlays: tuple[Overlay, ...] = ()
     path: PathOverlay | None = None
+    states: pl.DataFrame | None = None
     from_epoch: bool = False
 
 
@@ -101,6 +105,8 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     firsts = [r["rank"] for r in drawn if r["first"]]
     of_firsts = blocks.filter(pl.col("rank").is_in(firsts))
     step_tracks.add_stages_busy(builder, of_firsts, COUNTERS)
+    if options.states is not None:
+        add_states(builder, of_firsts, options.states, STEPS + 2)
     if profile.interpretation is not None:
         add_in_flight(builder, of_firsts, profile.interpretation.placement, COUNTERS + 1)
     step_tracks.add_counters(builder, profile.counters, {r["rank"]: _called(r) for r in drawn}, COUNTERS + 2)

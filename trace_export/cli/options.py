@@ -196,6 +196,9 @@ class Drawing:
     critical_path: Annotated[
         bool, typer.Option("--critical-path", help="Draw what each step waits for: a track, and its blocks in colour.")
     ] = False
+    states: Annotated[
+        bool, typer.Option("--states", help="Draw what each stage does as state tracks, for Perfetto 57 and later.")
+    ] = False
     tables: Annotated[
         str,
         typer.Option(

@@ -71,6 +71,7 @@ class WriteOptions:
     bubbles: bool = False
     model: bool = False
     critical_path: bool = False
+    states: bool = False
     tables: tuple[Table, ...] = ("blocks",)
     max_slices: int | None = None
     steps: Numbers | None = None
@@ -126,6 +127,7 @@ def draw(
             step_arguments=_step_arguments(measured.steps),
             overlays=tuple(_overlays(profile, measured, options)),
             path=None if options.time is None else _drawn_path(profile, options.time),
+            states=measured.slices if options.states else None,
             from_epoch=from_epoch,
         ),
     )

@@ -11,22 +11,13 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from trace_export.chart.block_names import KIND_LABELS
 from trace_export.chart.chart import SLICES, Chart, Track
 from trace_export.chart.colours import shade
 from trace_export.errors import NothingToExportError, UsageError
 from trace_export.selection import Numbers
 from trace_export.writers.pictures.panels import marked, ranged, shares, steps_of
 from trace_export.writers.pictures.style import FigureStyle
-
-KIND_LABELS = {
-    "F": "forward",
-    "B": "backward",
-    "W": "weight gradient",
-    "FB": "forward + backward, overlapped",
-    "OPT": "optimizer",
-    "": "other work",
-}
-"""The kinds of block in the order of the legend; "" is a block without kind."""
 
 BUBBLE = (
     "bubble: share of the step, from its first block to its last over all ranks, in which this rank runs no forward, "

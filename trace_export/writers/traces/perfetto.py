@@ -26,6 +26,7 @@ def write(chart: Chart, path: Path, gzip: bool = False) -> None:
             encoder.slices(part.slices, arguments(part.slices))
             encoder.instants(part.instants)
             encoder.counters(part.samples)
+            encoder.states(part.states)
 
 
 def descriptor(track: Track) -> bytes:
@@ -35,6 +36,8 @@ def descriptor(track: Track) -> bytes:
         body += field(5, track.parent) + field(12, track.order)
     if track.kind == "counter":
         body += field(8, field(6, track.unit) if track.unit else b"")
+    if track.kind == "state":
+        body += field(18, b"")
     if track.description:
         body += field(14, track.description)
     return body + field(11, _EXPLICIT_ORDER)
