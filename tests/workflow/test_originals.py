@@ -17,6 +17,7 @@ from samples.generators import torch_pftrace
 from tests.support.command import command
 from tests.support.profiles import two_stages
 from tests.support.torch_traces import one_block
+from tests.support.trace_processor import TraceProcessor
 from trace_export.errors import UsageError
 from trace_export.model import CLOCKS, conform
 from trace_export.sources.kineto.original import original
@@ -55,6 +56,21 @@ def test_every_trace_is_moved_to_the_true_time_within_the_stated_error(tmp_path:
         assert len(shown) == len(expected) > 0
         assert max(abs(a - b) for a, b in zip(shown, expected, strict=True)) <= bound
     assert [files[f"rank{rank}.json"]["machine"]["name"] for rank in (0, 3)] == ["rank 0 on node0", "rank 3 on node1"]
+
+
+def test_a_trace_processor_reads_all_its_files(tmp_path: Path) -> None:
+    """An old one, which does not know the manifest and takes it for a trace without events."""
+    run = trace_export.load(KINETO).align()
+    run.write(tmp_path / "a.tar")
+    run.write(tmp_path / "chart.pftrace")
+    with TraceProcessor(tmp_path / "a.tar") as archive, TraceProcessor(tmp_path / "chart.pftrace") as chart:
+        files = archive.query("select trace_type as kind, count(*) as n from __intrinsic_trace_file group by 1")
+        assert {row["kind"]: row["n"] for row in files.to_dicts()} == {"tar": 1, "proto": 1, "json": 4 + 1}
+        events = [orjson.loads(c)["traceEvents"] for name, c in members(tmp_path / "a.tar").items() if "rank" in name]
+        kernels = sum(event["name"] == "f_kernel_0" for of_rank in events for event in of_rank)
+        assert archive.query("select count(*) as n from slice where name = 'f_kernel_0'").item() == kernels > 0
+        steps = "select count(*) as n from slice where name glob 'step *'"
+        assert archive.query(steps).item() == chart.query(steps).item() > 0
 
 
 def test_a_second_run_replaces_its_own_archive_only(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""A chart and the traces that it was made from in one file (.tar), which trace processor 58 and later opens as one.
+"""A chart and the traces that it was made from in one file (.tar), which Perfetto opens as one.
 
-A manifest in the archive says how the clocks of its files relate. Format:
+A manifest in the archive says how the clocks of its files relate, which Perfetto 58 and later heeds. Format:
 https://perfetto.dev/docs/reference/perfetto-manifest. The archive is in the ustar format, the only one that the trace
 processor reads, and the files in it are not packed, because it refuses an archive inside an archive.
 """
