@@ -44,6 +44,20 @@ FIELDS = {
 TEXTS = {"text", "name", "value", "uuid"}
 
 
+def as_folder(database: Path, folder: Path, suffix: str) -> Path:
+    """The tables of an export as files in `folder`, which is made if it is not there; returns the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(database)) as db:
+        for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            rows = db.execute(f"SELECT * FROM {table}")
+            columns = [name for name, *_ in rows.description]
+            schema = {c: pl.Binary if c == "binaryData" else pl.String if c in TEXTS else pl.Int64 for c in columns}
+            frame = pl.DataFrame(rows.fetchall(), schema=schema, orient="row")
+            path = folder / f"{table}{suffix}"
+            frame.write_parquet(path) if suffix == ".parquet" else frame.write_ipc(path)
+    return folder
+
+
 @dataclass
 class Export:
     """One session. Times are session time in nanoseconds; a thread is (process id, thread id)."""
@@ -112,14 +126,7 @@ class Export:
         """The tables as `nsys export --type parquetdir` (suffix .parquet) or `arrowdir` (.arrow) write them."""
         folder.mkdir(parents=True)
         database = self.write(folder / "export.sqlite")
-        with closing(sqlite3.connect(database)) as db:
-            for (table,) in db.execute("SELECT name FROM sqlite_master").fetchall():
-                rows = db.execute(f"SELECT * FROM {table}")
-                columns = [name for name, *_ in rows.description]
-                schema = {c: pl.Binary if c == "binaryData" else pl.String if c in TEXTS else pl.Int64 for c in columns}
-                frame = pl.DataFrame(rows.fetchall(), schema=schema, orient="row")
-                path = folder / f"{table}{suffix}"
-                frame.write_parquet(path) if suffix == ".parquet" else frame.write_ipc(path)
+        as_folder(database, folder, suffix)
         database.unlink()
         return folder
 

@@ -136,7 +136,7 @@ FORMATS: tuple[Format, ...] = (
         detector="trace_export.sources.nsys.find:exports",
         reader="trace_export.sources.nsys.reader",
         speed=Speed(blocks=150, device_tasks=100),
-        folder_speed=Speed(blocks=5, device_tasks=5),
+        folder_speed=Speed(blocks=90, device_tasks=80),
         guide="nsys",
     ),
     Format(

@@ -11,12 +11,13 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from samples.generators import nsys as generator
-from samples.generators.nsys_export import Export
+from samples.generators import unmarked
+from samples.generators.nsys_export import Export, as_folder
 from tests.faults.mutate import flip
 from trace_export.errors import SourceError
 from trace_export.model import TABLES, Profile
 from trace_export.sources.find import find
-from trace_export.sources.nsys import table_folder
+from trace_export.sources.nsys import reader, table_folder
 from trace_export.sources.nsys.reader import read, read_tasks
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
@@ -61,6 +62,37 @@ def test_the_profile_is_that_of_the_database(
     for one, other in zip(*made, strict=True):
         names = {"name": pl.String}
         assert pl.read_ipc(one.path).cast(names).equals(pl.read_ipc(other.path).cast(names))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+@pytest.mark.parametrize("name", ["infer", "host_ranges", "beginning", "unmarked"])
+def test_whatever_is_asked_for_is_that_of_the_database(
+    suffix: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "unmarked":
+        unmarked.write(tmp_path, unmarked.Program(operators=True))
+    else:
+        session(3).write(tmp_path / "node0.sqlite")
+    monkeypatch.setattr(reader, "PIECE_ROWS", 20)
+    monkeypatch.setattr(table_folder, "ROWS", 7)
+    folder = as_folder(tmp_path / "node0.sqlite", tmp_path / "node0_tables", suffix)
+    options = ReadOptions(
+        infer="only" if name == "infer" else "auto", host_ranges=name == "host_ranges", beginning=name == "beginning"
+    )
+    found: list[Profile | str] = []
+    for path in (tmp_path / "node0.sqlite", folder):
+        try:
+            found.append(read(Source("nsys", path, "here"), options))
+        except SourceError as error:
+            found.append(str(error).removeprefix(str(path)))
+    whole, profile = found
+    if isinstance(whole, str) or isinstance(profile, str):
+        assert name == "infer"
+        assert profile == whole
+        return
+    assert [*profile.recorded_until.values()] == [*whole.recorded_until.values()]
+    for one, other in zip(tables(profile), tables(whole), strict=True):
+        assert one.equals(other)
 
 
 def test_a_damaged_table_is_one_sentence(tmp_path: Path) -> None:

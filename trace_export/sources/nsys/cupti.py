@@ -25,14 +25,20 @@ def is_named(db: Database, column: str, pattern: str) -> str:
     """The condition that the name whose id is in `column` is like `pattern` (GLOB). The ids are looked up once: a
     condition with a query in it would look through all names again for every piece of a table."""
     query = f"SELECT id FROM StringIds WHERE value GLOB '{pattern}'"
-    ids = [row[0] for row in db.texts(f"{query} LIMIT {MOST_LISTED + 1}")]
-    listed = len(ids) <= MOST_LISTED and all(isinstance(number, int) for number in ids)
-    return f"COALESCE({column} IN ({', '.join(map(str, ids)) if listed else query}), 0)"
+    found = [number for (number,) in db.texts(query)]
+    nested = db.runs_nested_queries and len(found) > MOST_LISTED
+    return f"COALESCE({f'{column} IN ({query})' if nested else listed(column, found)}, FALSE)"
+
+
+def listed(column: str, ids: Iterable[object]) -> str:
+    """The condition that a column holds one of the ids; values that are no whole numbers are none."""
+    numbers = ", ".join(str(number) for number in ids if isinstance(number, int))
+    return f"{column} IN ({numbers})" if numbers else "FALSE"
 
 
 def is_nccl(db: Database, table: str) -> str:
     """The condition that a task in `table` is a kernel of NCCL."""
-    return is_named(db, "shortName", "nccl*") if table == KERNEL_TABLE else "0"
+    return is_named(db, "shortName", "nccl*") if table == KERNEL_TABLE else "FALSE"
 
 
 def attribute(
@@ -58,10 +64,13 @@ def devices_of(db: Database) -> dict[int, int]:
     """Process → the number of its GPU, of several the smallest; of all processes with kernels."""
     if not db.has(KERNEL_TABLE):
         return {}
-    rows = db.texts(
-        f"SELECT COALESCE(globalPid, 0) >> 24 AS process, min({DEVICE}) FROM {KERNEL_TABLE} GROUP BY process"
-    )
-    return {process: device for process, device in rows if isinstance(device, int)}
+    sql = f"SELECT COALESCE(globalPid, 0) AS owner, {DEVICE} AS device FROM {KERNEL_TABLE} WHERE {{where}}"
+    devices: dict[int, int] = {}
+    for chunk in db.frames(KERNEL_TABLE, sql):
+        smallest = chunk.group_by(pl.col("owner") // (1 << 24)).agg(pl.col("device").min())
+        for process, device in smallest.iter_rows():
+            devices[process] = min(device, devices.get(process, device))
+    return devices
 
 
 def _calls(db: Database, processes: list[int], pattern: str | None) -> Iterator[Piece]:

@@ -52,10 +52,10 @@ def _chunks(db: Database, table: str, offset_ns: int, request: TaskRequest) -> I
     nccl = is_nccl(db, table)
     only = f" AND {nccl}" if request.detail == "comm" else ""
     only += " AND " + overlapping(request.window_ns, "start", '"end"', offset_ns)
-    only += f" AND COALESCE(globalPid, 0) >> 24 IN ({', '.join(map(str, request.ranks))})"
-    sql = f"""SELECT COALESCE(globalPid, 0) >> 24 AS process, COALESCE(streamId, 0) AS stream, start AS start,
-        "end" AS "end", COALESCE({NAME_COLUMN[table]}, 0) AS what, {nccl} AS nccl FROM {table} WHERE {{where}}{only}"""
-    return db.frames(table, sql)
+    sql = f"""SELECT COALESCE(globalPid, 0) AS owner, COALESCE(streamId, 0) AS stream, start AS start, "end" AS "end",
+        COALESCE({NAME_COLUMN[table]}, 0) AS what, CAST({nccl} AS INTEGER) AS nccl
+        FROM {table} WHERE {{where}}{only}"""
+    return (chunk.with_columns(process=pl.col("owner") // (1 << 24)) for chunk in db.frames(table, sql))
 
 
 def _category(table: str) -> pl.Expr:

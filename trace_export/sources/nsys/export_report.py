@@ -13,7 +13,8 @@ from pathlib import Path
 from trace_export.errors import SourceError
 from trace_export.model import Note
 from trace_export.scratch import scratch_folder
-from trace_export.sources.nsys.table_folder import write_database
+from trace_export.sources.nsys.table_folder import TableFolder
+from trace_export.sources.shared.sqlite import Database
 
 SUFFIX = ".nsys-rep"
 OLD_SUFFIX = ".qdrep"
@@ -35,19 +36,24 @@ def export_notes(path: Path) -> tuple[Note, ...]:
 
 
 @contextmanager
-def exported(path: Path) -> Iterator[Path]:
-    """The SQLite file to read for `path`: itself, or for a report or a folder of tables its export in a folder that is
-    gone afterwards.
+def opened(path: Path, beginning: int = 0) -> Iterator[Database]:
+    """The tables of an export, with `beginning` as for `Database`; a report is exported into a folder that is gone
+    afterwards. Raises SourceError as `exported` and `Database` do."""
+    if path.is_dir():
+        with _as_wrong_with(path), TableFolder(path, beginning) as db:
+            yield db
+    else:
+        with _exported(path) as file, Database(file, beginning) as db:
+            yield db
+
+
+@contextmanager
+def _exported(path: Path) -> Iterator[Path]:
+    """The SQLite file to read for `path`: itself, or the export of a report.
 
     Raises SourceError when there is no `nsys` on the PATH, or it fails or does not end. What it prints is not passed
     on: it may name anything that ran on the machine.
     """
-    if path.is_dir():
-        with scratch_folder() as folder:
-            write_database(path, target := folder / "export.sqlite")
-            with _as_wrong_with(path):
-                yield target
-        return
     if path.suffix not in SUFFIXES:
         yield path
         return

@@ -7,6 +7,7 @@ null while a range is open.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -83,21 +84,28 @@ def _chunks(db: Database) -> Iterator[pl.DataFrame]:
         return
     text_id = "COALESCE(textId, -1)" if db.has(TABLE, "textId") else "-1"
     domain = "COALESCE(domainId, 0)" if db.has(TABLE, "domainId") else "0"
-    payload = f"substr(COALESCE(binaryData, ''), 1, {LONGEST_PAYLOAD})" if db.has(TABLE, "binaryData") else "''"
-    registered = pl.DataFrame(
-        db.texts(
-            f"SELECT id, substr(value, 1, {LONGEST_RANGE}) FROM StringIds WHERE id IN (SELECT {text_id} FROM {TABLE})"
-        ),
-        schema={"textId": pl.Int64, "registered": pl.String},
-        orient="row",
-    ).unique("textId", keep="first")
-    sql = f"""SELECT rowid AS row, COALESCE(globalTid, 0) >> 24 AS process, COALESCE(globalTid, 0) AS thread,
+    payload = db.first_bytes("binaryData", LONGEST_PAYLOAD) if db.has(TABLE, "binaryData") else "''"
+    names: dict[int, str] = {}
+    sql = f"""SELECT rowid AS row, COALESCE(globalTid, 0) AS thread,
         start AS start, COALESCE("end", start - 1) AS "end", {text_id} AS textId,
         eventType AS type, {domain} AS domain, CAST(COALESCE(text, '') AS BLOB) AS text,
         CAST({payload} AS BLOB) AS payload
         FROM {TABLE} WHERE {{where}} AND eventType IN (59, 60, {DOMAIN_CREATED})"""
     for frame in db.frames(TABLE, sql, blobs=["text", "payload"]):
-        frame = frame.with_columns(decoded(frame["text"]))
-        frame = frame.join(registered, on="textId", how="left", maintain_order="left")
-        name = pl.when(pl.col("text") == "").then(pl.col("registered").fill_null("")).otherwise("text")
-        yield frame.select(*RANGE, name.alias("text"), "type", "domain", "payload")
+        registered = _registered(db, frame["textId"], names)
+        name = pl.when(pl.col("text") == "").then(registered).otherwise("text").alias("text")
+        process = (pl.col("thread") // (1 << 24)).alias("process")
+        frame = frame.with_columns(decoded(frame["text"]), process)
+        yield frame.select(*RANGE, name, "type", "domain", "payload")
+
+
+def _registered(db: Database, ids: pl.Series, names: dict[int, str]) -> pl.Series:
+    """The names behind ids of strings, "" where there is none; `names` keeps those that were looked up."""
+    numbers = ids.unique()
+    if unknown := [number for number in numbers if number not in names]:
+        names |= dict.fromkeys(unknown, "")
+        name = f"substr(value, 1, {LONGEST_RANGE})"
+        sql = f"SELECT id, {name} FROM StringIds WHERE id IN (SELECT value FROM json_each(?)) ORDER BY rowid DESC"
+        names |= dict(db.texts(sql, [json.dumps(unknown)]))
+    texts = pl.Series([names[number] for number in numbers], dtype=pl.String)
+    return ids.replace_strict(numbers, texts, return_dtype=pl.String)

@@ -20,7 +20,7 @@ from trace_export.sources.nsys import nvtx
 from trace_export.sources.nsys.copies import last_copies
 from trace_export.sources.nsys.cupti import GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, attribute, devices_of
 from trace_export.sources.nsys.device_tasks import write_tasks
-from trace_export.sources.nsys.export_report import export_notes, exported
+from trace_export.sources.nsys.export_report import export_notes, opened
 from trace_export.sources.nsys.ranks import read_ranks
 from trace_export.sources.nsys.session import is_export, read_session
 from trace_export.sources.nsys.unmarked import autograd_threads, read_processes
@@ -46,7 +46,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
     Raises SourceError when the file is no export, or has no blocks with GPU work (unless `options.host_ranges` asks for
     the ranges themselves).
     """
-    with exported(source.path) as path, Database(path, options.beginning * PIECE_ROWS) as db:
+    with opened(source.path, options.beginning * PIECE_ROWS) as db:
         if not is_export(db.tables()):
             raise SourceError(source.path, "is an SQLite database, but not an Nsight Systems export")
         session = read_session(db, source.path)
@@ -80,7 +80,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
 
 def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
     """The device tasks of an export's ranks. Raises SourceError when the file cannot be read."""
-    with exported(request.path) as path, Database(path) as db:
+    with opened(request.path) as db:
         return write_tasks(db, read_session(db, request.path).offset_ns, request)
 
 

@@ -1,41 +1,48 @@
 """Folders of `nsys export --type parquetdir` and `arrowdir`: a file a table, with the columns of the SQLite export.
 
-They are put into a temporary SQLite file, the columns that count only, and read as an export.
+The queries for events are run by Polars on the files. The other tables are put into a temporary SQLite file, and with
+them the tables of events without a row.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import adbc_driver_sqlite.dbapi as adbc
 import polars as pl
+import polars.selectors as cs
 
 from trace_export.errors import SourceError
 from trace_export.files import open_file
+from trace_export.scratch import scratch_folder
 from trace_export.sources.nsys.session import is_export
 from trace_export.sources.shared.parquet_pages import checked
+from trace_export.sources.shared.sqlite import Database
 
 SUFFIXES = (".parquet", ".arrow")
 REMEDY = "export it again with nsys export --type parquetdir"
 ROWS = 1 << 18
 """Rows that are taken at a time."""
+MOST_BYTES = 256
+"""Bytes of a payload that are taken."""
 
 _TASK = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
-_LARGE = {
+_EVENTS = {
     "NVTX_EVENTS": ("start", "end", "eventType", "text", "textId", "globalTid", "domainId", "binaryData"),
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "end", "globalTid", "correlationId", "nameId"),
     "CUPTI_ACTIVITY_KIND_KERNEL": (*_TASK, "shortName", "demangledName"),
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (*_TASK, "graphId"),
     "CUPTI_ACTIVITY_KIND_MEMCPY": (*_TASK, "copyKind"),
     "CUPTI_ACTIVITY_KIND_MEMSET": _TASK,
-    "StringIds": ("id", "value"),
-    "ThreadNames": ("nameId", "globalTid"),
 }  # fmt: skip
-"""Tables of many rows or columns → the columns that are read."""
-_SMALL = (
+"""Tables of events → the columns that are read."""
+_OTHERS = (
+    "StringIds", "ThreadNames",
     "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV", "TARGET_INFO_CUDA_DEVICE", "TARGET_INFO_GPU",
     "META_DATA_EXPORT", "META_DATA_CAPTURE", "EXPORT_META_DATA", "DIAGNOSTIC_EVENT", "MPI_RANKS",
     "NVTX_PAYLOAD_SCHEMA_ENTRIES",
@@ -47,51 +54,119 @@ def is_table_folder(files: Iterable[str]) -> bool:
     return is_export(frozenset(Path(name).stem.lower() for name in files if name.endswith(SUFFIXES)))
 
 
-def write_database(folder: Path, target: Path) -> None:
-    """Puts the tables in `folder` into a new SQLite file. Raises SourceError when one of them cannot be read."""
-    with closing(sqlite3.connect(target)) as db:  # what fails leaves a file that is thrown away
-        db.execute("PRAGMA journal_mode = off")
-    with closing(adbc.connect(f"file:{target}")) as connection, closing(connection.cursor()) as cursor:
-        for table in (*_LARGE, *_SMALL):
-            mode = "create"
-            for piece in _pieces(folder, table):
-                try:
-                    cursor.adbc_ingest(table, piece, mode=mode)  # type: ignore[arg-type]
-                except adbc.Error as error:
-                    raise SourceError(folder, f"{table} cannot be put into a database", REMEDY) from error
-                mode = "append"
-        connection.commit()
+class TableFolder(Database):
+    """The tables in `folder` as a database, with `beginning` as there; use it in a `with` statement. Raises SourceError
+    when one of them cannot be read."""
+
+    runs_nested_queries = False
+
+    def __init__(self, folder: Path, beginning: int = 0) -> None:
+        super().__init__(folder)
+        self._folder = folder
+        self._first = beginning
+        self._tables: dict[str, _Table] = {}
+
+    def _open(self) -> None:
+        self._tables = {table: found for table in (*_EVENTS, *_OTHERS) if (found := _Table.of(self._folder, table))}
+        if self._first:
+            long = [name for name in _EVENTS if name in self._tables and self._tables[name].height > self._first]
+            self.shortened = frozenset(name.lower() for name in long)
+        self.path = self._stack.enter_context(scratch_folder()) / "tables.sqlite"
+        with closing(sqlite3.connect(self.path)) as db:  # what fails leaves a file that is thrown away
+            db.execute("PRAGMA journal_mode = off")
+        with closing(adbc.connect(f"file:{self.path}")) as connection, closing(connection.cursor()) as cursor:
+            for name, table in self._tables.items():
+                table.put_into(cursor, rows=name not in _EVENTS)
+            connection.commit()
+        super()._open()
+
+    def first_bytes(self, column: str, most: int) -> str:
+        return f"COALESCE({column}, '')"  # as many as `_stored` leaves
+
+    def frames(self, table: str, sql: str, blobs: Collection[str] = ()) -> Iterator[pl.DataFrame]:
+        events = self._tables.get(table)
+        if events is None:
+            return
+        for piece in events.pieces(self._first or events.height):
+            try:
+                frame = pl.SQLContext({table: piece}).execute(sql.format(where="TRUE"), eager=True)
+            except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+                raise events.unreadable() from error
+            frame = frame.with_columns(cs.integer().cast(pl.Int64))
+            self.check_types(frame, (), blobs)
+            yield frame
+
+    def last(self, table: str, column: str) -> int | None:
+        events = self._tables[table]
+        value = events.rows.select(pl.col(column).last()).collect().item() if events.height else None
+        return value if isinstance(value, int) else None
 
 
-def _pieces(folder: Path, table: str) -> Iterator[pl.DataFrame]:
-    """The rows of a table, none where there is no file for it; the first piece may be empty."""
-    path = next((p for suffix in SUFFIXES if (p := folder / f"{table}{suffix}").exists()), None)
-    if path is None:
-        return
-    try:
-        with open_file(path) as file:
-            if path.suffix == ".parquet":
-                checked(file)
-        rows = pl.scan_parquet(path) if path.suffix == ".parquet" else pl.scan_ipc(path)
-        schema = rows.collect_schema()
-        wanted = [name for name in _columns(schema) if name in _LARGE.get(table, tuple(schema))]
-        rows = rows.select(_stored(name, schema[name]) for name in wanted)
-        height = rows.select(pl.len()).collect().item()
+@dataclass(frozen=True)
+class _Table:
+    """A table in a file: the columns that are read, as SQLite has them."""
+
+    path: Path
+    rows: pl.LazyFrame
+    height: int
+
+    @classmethod
+    def of(cls, folder: Path, table: str) -> _Table | None:
+        """None where there is no file for it."""
+        path = next((p for suffix in SUFFIXES if (p := folder / f"{table}{suffix}").exists()), None)
+        if path is None:
+            return None
+        try:
+            with open_file(path) as file:
+                if path.suffix == ".parquet":
+                    checked(file)
+            rows = pl.scan_parquet(path) if path.suffix == ".parquet" else pl.scan_ipc(path)
+            rows = rows.select(_stored_columns(rows.collect_schema(), _EVENTS.get(table)))
+            height = rows.select(pl.len()).collect().item()
+        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+            raise _unreadable(path) from error
         if height > path.stat().st_size:  # even packed, a row has a time or an id of its own
             raise SourceError(folder, f"{path.name}: so small a file cannot hold {height:,} rows", REMEDY)
-        for at in range(0, max(height, 1), ROWS):
-            yield rows.slice(at, ROWS).collect()
-    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise SourceError(folder, f"{path.name} cannot be read as a table of Nsight Systems", REMEDY) from error
+        return cls(path, rows, height)
+
+    def pieces(self, most: int) -> Iterator[pl.LazyFrame]:
+        """The first `most` rows, with their numbers, as SQLite counts them."""
+        for at in range(0, min(self.height, most), ROWS):
+            yield self.rows.slice(at, min(ROWS, most - at)).with_row_index("rowid", at + 1)
+
+    def put_into(self, cursor: adbc.Cursor, *, rows: bool) -> None:
+        """Makes the table in a database, with its `rows` or without."""
+        mode: Literal["create", "append"] = "create"
+        for at in range(0, max(self.height, 1) if rows else 1, ROWS):
+            try:
+                piece = self.rows.slice(at, ROWS if rows else 0).collect()
+                cursor.adbc_ingest(self.path.stem, piece, mode=mode)
+            except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+                raise self.unreadable() from error
+            except adbc.Error as error:
+                raise SourceError(
+                    self.path.parent, f"{self.path.stem} cannot be put into a database", REMEDY
+                ) from error
+            mode = "append"
+
+    def unreadable(self) -> SourceError:
+        return _unreadable(self.path)
 
 
-def _columns(names: Iterable[str]) -> list[str]:
-    """Those that a column can have in SQLite, where letters have no case; a NUL in a name ends the process in Arrow."""
-    spelled: dict[str, str] = {}
-    for name in names:
-        if name.isidentifier():
-            spelled.setdefault(name.lower(), name)
-    return list(spelled.values())
+def _unreadable(path: Path) -> SourceError:
+    return SourceError(path.parent, f"{path.name} cannot be read as a table of Nsight Systems", REMEDY)
+
+
+def _stored_columns(schema: pl.Schema, wanted: Sequence[str] | None) -> list[pl.Expr]:
+    """The wanted columns (None: all), under the names that they have there: in SQLite letters have no case. A NUL in a
+    name ends the process in Arrow."""
+    names = {name.lower(): name for name in wanted or ()}
+    found: dict[str, pl.Expr] = {}
+    for name, dtype in schema.items():
+        known = names.get(name.lower()) if wanted else name
+        if known and known.isidentifier() and known.lower() not in found:
+            found[known.lower()] = _stored(name, dtype).alias(known)
+    return list(found.values())
 
 
 def _stored(name: str, dtype: pl.DataType) -> pl.Expr:
@@ -100,6 +175,8 @@ def _stored(name: str, dtype: pl.DataType) -> pl.Expr:
         return pl.col(name).reinterpret(signed=True)
     if dtype.is_integer() or dtype == pl.Boolean():
         return pl.col(name).cast(pl.Int64)
-    if dtype == pl.Binary() or dtype.is_float():
+    if dtype == pl.Binary():
+        return pl.col(name).bin.head(MOST_BYTES)
+    if dtype.is_float():
         return pl.col(name)
     return pl.col(name).cast(pl.String)

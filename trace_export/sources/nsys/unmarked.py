@@ -19,7 +19,7 @@ from trace_export.sources.launches.process import Process
 from trace_export.sources.launches.sequence_numbers import OPERATORS
 from trace_export.sources.launches.threads import AUTOGRAD
 from trace_export.sources.launches.work import COMPUTE, COPY, OTHER, TASKS, TRANSFER, join
-from trace_export.sources.nsys.cupti import COPY_TABLE, GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE
+from trace_export.sources.nsys.cupti import COPY_TABLE, GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, listed
 from trace_export.sources.ranges.by_launch import ORPHANS
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.sqlite import Database
@@ -93,7 +93,7 @@ def _calls(db: Database, tasks: Parts) -> Parts:
     patterns = " OR ".join(f"value GLOB '{pattern}'" for pattern in DEVICE_CALLS)
     named = db.texts(f"SELECT id, value GLOB '*Synchronize*' FROM StringIds WHERE {patterns}")
     waiting = [number for number, waits in named if waits]
-    parts = _read_calls(db, f"nameId IN ({', '.join(str(number) for number, _ in named)})", waiting, tasks)
+    parts = _read_calls(db, listed("nameId", (number for number, _ in named)), waiting, tasks)
     few = [process for process, own in tasks.items() if _rows(parts.get(process, ())) < _rows(own) * (1 - ORPHANS)]
     return parts | _read_calls(db, "TRUE", waiting, few) if few else parts
 
@@ -150,7 +150,7 @@ def _devices(places: pl.Series) -> Counter[int]:
 
 def _packed(high: str, low: str) -> str:
     """Two numbers of 32 bits as one column: reading a column costs more than computing with it."""
-    return f"(({high}) << 32) + ({low})"
+    return f"({high}) * {1 << 32} + ({low})"
 
 
 def _high(column: str) -> pl.Expr:

@@ -54,6 +54,9 @@ class Database:
     Raises SourceError when `path` is missing, unreadable, empty, no SQLite database, cut short, or locked by a writer.
     """
 
+    runs_nested_queries = True
+    """Whether `frames` takes a query for another table inside a condition."""
+
     def __init__(self, path: Path, beginning: int = 0, parts: Mapping[str, str] | None = None) -> None:
         self.path = path
         self.shortened: frozenset[str] = frozenset()
@@ -159,6 +162,10 @@ class Database:
             raise _refused(self.path, error) from error
         return f"temp.{copy}"
 
+    def first_bytes(self, column: str, most: int) -> str:
+        """The expression for the first `most` bytes of a column of bytes, none for null."""
+        return f"substr(COALESCE({column}, ''), 1, {most})"
+
     def frame(
         self, sql: str, real: Collection[str] = (), blobs: Collection[str] = (), batch_rows: int = BATCH_ROWS
     ) -> pl.DataFrame:
@@ -205,12 +212,16 @@ class Database:
                 frame = pl.DataFrame(cursor.fetch_arrow())
         except (adbc.Error, pl.exceptions.PolarsError, UnicodeDecodeError) as error:
             raise _refused(self.path, error) from error
+        self.check_types(frame, real, blobs)
+        return frame.with_columns(pl.col(name).cast(pl.Float64) for name in real) if real else frame
+
+    def check_types(self, frame: pl.DataFrame, real: Collection[str], blobs: Collection[str]) -> None:
+        """Raises SourceError where a column holds what `frame` does not allow."""
         allowed = {pl.Float64: real, pl.Binary: blobs, pl.String: ()}
         for name, dtype in frame.schema.items():
             if name not in allowed.get(dtype.base_type(), (name,)):
                 held = {pl.Float64: "fractions", pl.Binary: "bytes", pl.String: "text"}[dtype.base_type()]
                 raise SourceError(self.path, f'column "{name}" holds {held} instead of whole numbers', _AGAIN)
-        return frame.with_columns(pl.col(name).cast(pl.Float64) for name in real) if real else frame
 
     def texts(self, sql: str, parameters: Collection[Any] = ()) -> list[tuple[Any, ...]]:
         """The rows of `sql` as tuples of numbers, str and None, undecodable bytes replaced. For small tables and single
