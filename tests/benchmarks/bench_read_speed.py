@@ -19,6 +19,7 @@ from pathlib import Path
 
 from samples.generators import ascend as generate_ascend
 from samples.generators import nsys as nsys_generator
+from samples.generators import recorder as generate_recorder
 from samples.generators.rocpd_export import Export
 from tests.benchmarks import bench_kineto, bench_nsys, bench_paddle, table
 from tests.benchmarks.measure import Amount, of_command
@@ -69,6 +70,19 @@ def dygraph(path: Path, megabytes: int) -> None:
                     at += 7
 
 
+def recorder(path: Path, megabytes: int) -> None:
+    """Forwards and backwards of 64 micro-batches a step."""
+    with path.open("w") as file:
+        file.write(generate_recorder.header(host="a", boot="b", pid=1, unix_ns=10**18, clock_ns=0, rank=0, stage=0))
+        at, step = 10**15, 0
+        while file.tell() < megabytes << 20:
+            for kind in "FB":
+                for microbatch in range(64):
+                    file.write(f"{kind},{step},{microbatch},0,,,{at},5123456,h\n")
+                    at += 6_000_000
+            step += 1
+
+
 def rocpd(folder: Path, megabytes: int) -> None:
     """Blocks of 500 kernels of one process."""
     export, chance = Export(environment={"RANK": "0"}), random.Random(1)
@@ -82,6 +96,7 @@ def rocpd(folder: Path, megabytes: int) -> None:
 MAKERS: dict[str, Callable[[Path, int], object]] = {
     "paddle": lambda folder, megabytes: bench_paddle.make_log(folder / "workerlog.0", megabytes << 20, dense=False),
     "paddle_dygraph": lambda folder, megabytes: dygraph(folder / "profile_record_tmp_file_for_rank_0", megabytes),
+    "recorder": lambda folder, megabytes: recorder(folder / "rank0.blocks", megabytes),
     "nsys": lambda folder, megabytes: bench_nsys.make(folder / "rank0.sqlite", megabytes * 4500),
     "rocpd": rocpd,
     "ascend": lambda folder, megabytes: ascend(folder, megabytes, text=False),

@@ -18,6 +18,7 @@ from samples.generators import ascend as generate_ascend
 from samples.generators import kineto as generate_kineto
 from samples.generators import nsys as generate_nsys
 from samples.generators import paddle as generate_paddle
+from samples.generators import recorder as generate_recorder
 from samples.generators import rocpd as generate_rocpd
 from samples.generators import torch_pftrace
 from samples.generators.kineto_trace import Trace
@@ -43,6 +44,10 @@ def _nsys(folder: Path, seed: int) -> None:
 
 def _kineto(folder: Path, seed: int) -> None:
     generate_kineto.write(folder, seed)
+
+
+def _recorder(folder: Path, seed: int) -> None:
+    generate_recorder.write(folder, stages=3, microbatches=4, steps=3, hosts=3, clock_errors_ns=(0, 0, 0), seed=seed)
 
 
 def _ascend(folder: Path, seed: int) -> None:
@@ -137,6 +142,7 @@ RUNS: dict[str, tuple[Callable[[Path, int], None], str]] = {
     "paddle_dygraph": (_dygraph, "profile_record_tmp_file_for_rank_*"),
     "nsys": (_nsys, "*.sqlite"),
     "kineto": (_kineto, "*.pt.trace.json.gz"),
+    "recorder": (_recorder, "rank*.blocks"),
     "ascend": (_ascend, "ascend_pytorch_profiler_*.db"),
     "ascend, text": (_text, "trace_view.json"),
     "ascend, kernels": (_text, "kernel_details.csv"),
@@ -194,7 +200,7 @@ def rewrite(path: Path, change: Change, chance: random.Random) -> None:
         path.write_bytes(gzip.compress(changed_trace.SerializeToString(), mtime=0))
     else:
         lines = path.read_text().splitlines(keepends=True)
-        head = 1 if path.suffix == ".csv" else 0
+        head = 1 if path.suffix in (".csv", ".blocks") else 0
         path.write_text("".join(lines[:head] + change(lines[head:], chance)))
 
 

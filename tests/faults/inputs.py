@@ -11,6 +11,7 @@ from pathlib import Path
 from samples.generators import ascend as generate_ascend
 from samples.generators import nsys as generate_nsys
 from samples.generators import paddle as generate_paddle
+from samples.generators import recorder as generate_recorder
 from samples.generators import rocpd as generate_rocpd
 from samples.generators.kineto_trace import Trace
 from samples.generators.operation_table import Job
@@ -92,6 +93,10 @@ def _kineto(folder: Path) -> None:
     trace.write(folder / "one.pt.trace.json")
 
 
+def _recorder(folder: Path) -> None:
+    generate_recorder.write(folder, stages=1, microbatches=2, steps=2, hosts=1)
+
+
 def _operations(folder: Path) -> None:
     Job(stages=2, microbatches=2, replicas=1, steps=(0,)).write(folder)
 
@@ -126,6 +131,7 @@ INPUTS = {
     "rocpd": Input(_rocpd, ("4000_results.db",)),
     "kineto": Input(_kineto, ("one.pt.trace.json",)),
     "ascend": Input(_ascend, ("ascend_pytorch_profiler_0.db", "profiler_info_0.json")),
+    "recorder": Input(_recorder, ("rank0.blocks",)),
     "operation_table": Input(_operations, ("trace-made.parquet",)),
     "span_table": Input(_span_table, ("node0.spans.parquet",)),
     "primus": Input(_primus, ("pp_rank_0.json", "config.json")),

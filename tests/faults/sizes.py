@@ -299,6 +299,21 @@ PADDLE = {
     "a thread for each record, one after the other": records(ROWS // 100, "forward", None, 2000),
 }
 PADDLE_REFUSED = {"a thread for each record, all at one time": records(ROWS // 4, "forward", None, 0.001)}
+BLOCKS = "rank0.blocks"
+RECORDER = {
+    f"{what} {HUGE}": text("recorder", BLOCKS, renumbered(pattern))
+    for what, pattern in (
+        ("step", r"\nF,(\d+),0"), ("micro-batch", r"\nF,5,(\d+)"), ("chunk", r"\nF,5,0,(\d+)"),
+        ("stage", r'"stage":(\d+)'), ("pipeline", r'"pp_size":(\d+)'), ("world", r'"world":(\d+)'),
+    )
+} | {
+    "a header for each block": text("recorder", BLOCKS, lambda content: content.partition("\n")[0] + "\n" + "".join(
+        f'{content.partition(chr(10))[0]}\nF,{5 + n // 8},{n % 8},0,,,{6 * 10**12 + 2000 * n},1000,d\n' for n in range(9000)
+    )),
+    "malformed lines without end": text("recorder", BLOCKS, lambda content: content + "F,5,x\n" * (3 * ROWS)),
+    "the file many times": text("recorder", BLOCKS, lambda content: content * 3000),
+}  # fmt: skip
+RECORDER_REFUSED = {"a line without end": text("recorder", BLOCKS, lambda content: content + "x" * 20_000_000)}
 RECORD = "profile_record_tmp_file_for_rank_0"
 DYGRAPH = {
     "steps without end": text("paddle_dygraph", RECORD, lambda content: content * 300),
@@ -473,6 +488,8 @@ SIZES = {
     **{f"paddle: {what}": Size(make) for what, make in PADDLE.items()},
     **{f"paddle: {what}": Size(make, "threads at one time") for what, make in PADDLE_REFUSED.items()},
     **{f"paddle_dygraph: {what}": Size(make) for what, make in DYGRAPH.items()},
+    **{f"recorder: {what}": Size(make) for what, make in RECORDER.items()},
+    **{f"recorder: {what}": Size(make, "holds a line of more than") for what, make in RECORDER_REFUSED.items()},
     **{f"table: {what}": Size(make) for what, make in TABLE.items()},
     **{f"pftrace: {what}": Size(make) for what, make in PERFETTO.items()},
     **STORED_REFUSED,

@@ -43,6 +43,12 @@ PATTERNS = {
         ("profile_record_tmp_file_for_rank_0", rb'"B", "ts": (\d+)'),
         ("profile_record_tmp_file_for_rank_0", rb'"E", "ts": (\d+)'),
     ),
+    "recorder": (
+        ("rank0.blocks", rb"F,5,0,0,,,(\d+),\d+,d\n"),
+        ("rank0.blocks", rb"B,5,0,0,,,\d+,(\d+),d\n"),
+        ("rank0.blocks", rb'"unix_ns":(\d+)'),
+        ("rank0.blocks", rb'"clock_ns":(\d+)'),
+    ),
     "mindspore": (
         ("trace_view.json", rb'"ts": "(\d+\.\d+)"'),
         ("trace_view.json", rb'"dur": ([\d.]+)'),

@@ -187,6 +187,17 @@ FORMATS: tuple[Format, ...] = (
         original="trace_export.sources.kineto.original:original",
     ),
     Format(
+        kind="recorder",
+        command="recorder",
+        title="files of the recorder",
+        files="rankN.blocks",
+        detector="trace_export.sources.recorder.find:files",
+        reader="trace_export.sources.recorder.reader",
+        speed=Speed(blocks=90),
+        guide="recorder",
+        side_files=("*.blocks.earlier",),
+    ),
+    Format(
         kind="span_table",
         command="spans",
         title="span tables of hosts",

@@ -1,0 +1,62 @@
+"""Finds the files of the recorder: `rankN.blocks`, or any `*.blocks` that begins as one does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from trace_export.files import open_file
+from trace_export.sources.folders import Folder, Found, Unrecognised, host_of
+from trace_export.sources.recorder.lines import LONGEST_LINE, MAGIC, Header, WrongVersion, header
+from trace_export.sources.source import Source
+
+SUFFIX = ".blocks"
+EARLIER = ".earlier"
+"""What the recorder appends to the name of a file that has reached its limit."""
+NAME = re.compile(r"rank(\d{1,7})\.blocks")
+
+
+def files(root: Path, folders: list[Folder]) -> Found:
+    """All files of the recorder. The rank is the one in the header, else that in the name."""
+    sources: list[Source] = []
+    unrecognised: list[Unrecognised] = []
+    machines: dict[str, int] = {}
+    for folder in folders:
+        for name in folder.files:
+            if not name.endswith(SUFFIX):
+                continue
+            path = folder.path / name
+            named = NAME.fullmatch(name)
+            line = _first_line(path)
+            if not named and not line.startswith(MAGIC):
+                unrecognised.append(Unrecognised("recorder", str(path), "no file of the recorder"))
+                continue
+            found = _header(line)
+            host = found.clock if found else host_of(root, folder.path)
+            rank = found.rank if found and found.rank is not None else int(named[1]) if named else None
+            origin = "assumed" if rank is None else "recorded"
+            rank = len(sources) if rank is None else rank
+            machine = machines.setdefault(host, len(machines))
+            sources.append(Source("recorder", path, host, machine, rank, origin))
+    return Found(tuple(sources), unrecognised=tuple(unrecognised))
+
+
+def header_of(path: Path) -> Header | None:
+    """The header that a file begins with; None where there is none that can be read."""
+    return _header(_first_line(path))
+
+
+def _header(line: bytes) -> Header | None:
+    try:
+        return header(line)
+    except WrongVersion:  # said when the file is read
+        return None
+
+
+def _first_line(path: Path) -> bytes:
+    """Without its end; empty where the file cannot be read."""
+    try:
+        with open_file(path) as file:
+            return file.readline(LONGEST_LINE).removesuffix(b"\n")
+    except OSError:
+        return b""

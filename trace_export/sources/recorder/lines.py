@@ -1,0 +1,212 @@
+"""Bytes → blocks and headers: the lines that `trace_export.instrument` appends to the file of a rank.
+
+A line that begins with `#` is a header, a JSON object; any other is a block:
+
+    kind,step,microbatch,chunk,microbatch_b,chunk_b,start,length,origin
+
+Numbers that are not known are left empty; times are nanoseconds of the clock that the header relates to unix time. The
+origin stands last, so that a line that was cut off anywhere is seen to be no whole one.
+Format: docs/collect/recorder.md.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import orjson
+import polars as pl
+
+from trace_export.errors import SourceError
+from trace_export.files import open_file
+from trace_export.model import INT, TEXT, TIME, Schema
+
+VERSION = 1
+VERSION_FIELD = "trace_export_blocks"
+MAGIC = b'#{"' + VERSION_FIELD.encode() + b'":'
+"""What every header begins with."""
+
+PIECE_BYTES = 8 << 20
+LONGEST_LINE = 1 << 16
+"""In bytes; a block has some fifty, a header some hundreds."""
+LATEST_NS = 1 << 62
+"""Of a header; a time and a length of a block are less than half of it, so that their sum fits into 64 bits."""
+LARGEST_LABEL = 10**9 - 1
+"""Of a step, a micro-batch or a chunk."""
+LARGEST_NUMBER = 10**7
+"""Ranks and sizes of a job are smaller."""
+
+NUMBERS = ("step", "microbatch", "chunk", "microbatch_b", "chunk_b")
+TIMES = ("start", "length")
+FIELDS = ("kind", *NUMBERS, *TIMES, "origin", "more")
+ORIGINS = {"h": "host", "d": "device"}
+BLOCKS: Schema = {"kind": TEXT, **dict.fromkeys(NUMBERS, INT), **dict.fromkeys(TIMES, TIME), "origin": TEXT}
+"""A block; `start` and `length` in ns of the recorder's clock, `origin` as in `model.SPANS`."""
+KINDS = ("F", "B", "W", "FB", "OPT")
+
+_HEADER = re.compile(rb"^#.*$", re.MULTILINE)
+_NUMBER = rb"(\d{0,9})"
+_BLOCK = re.compile(rb"(?:F|B|W|FB|OPT)," + rb",".join([_NUMBER] * len(NUMBERS)) + rb",\d{1,19},\d{1,19},[hd]")
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the process says of itself; None where it did not know it then. `clock_ns` and `unix_ns` are one moment."""
+
+    host: str
+    boot: str | None
+    pid: int
+    clock_ns: int
+    unix_ns: int
+    rank: int | None = None
+    world: int | None = None
+    device: int | None = None
+    stage: int | None = None
+    dp: int | None = None
+    tp: int | None = None
+    cp: int | None = None
+    pp_size: int | None = None
+    dp_size: int | None = None
+    tp_size: int | None = None
+    cp_size: int | None = None
+
+    @property
+    def process(self) -> tuple[object, ...]:
+        """What is the same in all headers of a process."""
+        return self.host, self.boot, self.pid, self.clock_ns, self.unix_ns
+
+    @property
+    def clock(self) -> str:
+        """The name of the clock that the times are of: machines may have the same name, but not the same boot."""
+        return self.host if self.boot is None else f"{self.host}@{self.boot}"
+
+    def then(self, later: Header) -> Header:
+        """What is known once a later header of the same process was written."""
+        news = {f.name: value for f in fields(later) if (value := getattr(later, f.name)) is not None}
+        return replace(self, **news)
+
+
+class WrongVersion(ValueError):
+    """A header of another version of the format."""
+
+
+def header(line: bytes) -> Header | None:
+    """The header in a line; None where it is none. Raises WrongVersion."""
+    if not line.startswith(MAGIC):
+        return None
+    try:
+        content = orjson.loads(line[1:])
+    except orjson.JSONDecodeError:
+        return None
+    version = content.pop(VERSION_FIELD)
+    if version != VERSION:
+        raise WrongVersion(f"version {version}" if type(version) is int else "an unknown version")
+    known = {f.name: content.get(f.name) for f in fields(Header)}
+    texts = {name: known.pop(name) for name in ("host", "boot")}
+    times = {name: known.pop(name) for name in ("clock_ns", "unix_ns")}
+    valid = (
+        _is_name(texts["host"])
+        and (texts["boot"] is None or _is_name(texts["boot"]))
+        and all(type(t) is int and 0 <= t < LATEST_NS for t in times.values())
+        and type(known["pid"]) is int
+        and all(n is None or (type(n) is int and 0 <= n < LARGEST_NUMBER) for k, n in known.items())
+    )
+    return Header(**texts, **times, **known) if valid else None
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) < 256 and value.isprintable()
+
+
+@dataclass
+class Scanner:
+    """What the lines of a file say, piece by piece. `header` is all that is known of the process; `malformed` counts
+    the lines that are neither a block nor a header, `first_malformed` is the number of the first, from 1."""
+
+    path: Path
+    header: Header | None = None
+    malformed: int = 0
+    first_malformed: int = 0
+    _lines: int = 0
+
+    def take(self, text: bytes) -> pl.DataFrame:
+        """The blocks (BLOCKS) in whole lines. Raises SourceError for a header of another version or process."""
+        broken = 0
+        for match in _HEADER.finditer(text) if b"#" in text else ():
+            broken += not self._take_header(match[0])
+        blocks, malformed = _blocks(text)
+        if broken + malformed and not self.malformed:
+            self.first_malformed = self._lines + _first_malformed(text)
+        self.malformed += broken + malformed
+        self._lines += text.count(b"\n")
+        return blocks
+
+    def _take_header(self, line: bytes) -> bool:
+        """Whether it is one."""
+        try:
+            found = header(line)
+        except WrongVersion as error:
+            what = f"was written in {error} of the format, and this trace-export reads version {VERSION}"
+            raise SourceError(self.path, what, "use the trace-export that recorded it, or a newer one") from error
+        if found is None:
+            return False
+        known = self.header or found
+        if found.process != known.process or (known.rank is not None and found.rank not in (None, known.rank)):
+            what = "holds the blocks of several processes"
+            raise SourceError(self.path, what, "give the file of each as it was recorded")
+        self.header = known.then(found)
+        return True
+
+
+def _blocks(text: bytes) -> tuple[pl.DataFrame, int]:
+    """The blocks in whole lines, and the number of lines that are neither a block nor a header nor empty."""
+    if not text.strip(b"\n"):
+        return pl.DataFrame(schema=BLOCKS), 0
+    rows = pl.read_csv(
+        b"," * (len(FIELDS) - 1) + b"\n" + text,  # the first line says how many columns there are
+        has_header=False,
+        schema=dict.fromkeys(FIELDS, TEXT),
+        quote_char=None,
+        encoding="utf8-lossy",
+        truncate_ragged_lines=True,
+    )
+    rows = rows.filter(~pl.col("kind").str.starts_with("#").fill_null(False) & ~pl.all_horizontal(pl.all().is_null()))
+    typed = rows.with_columns(pl.col(*NUMBERS).cast(INT, strict=False), pl.col(*TIMES).cast(TIME, strict=False))
+    numbers = pl.all_horizontal(
+        pl.Series(rows[name].is_null() | (typed[name].is_between(0, LARGEST_LABEL))).fill_null(False)
+        for name in NUMBERS
+    )
+    times = pl.all_horizontal(pl.col(name).is_between(0, LATEST_NS // 2).fill_null(False) for name in TIMES)
+    named = pl.col("kind").is_in(KINDS) & pl.col("origin").is_in(list(ORIGINS)) & pl.col("more").is_null()
+    good = typed.filter(numbers & times & named.fill_null(False))
+    origin = pl.col("origin").replace_strict(ORIGINS, return_dtype=TEXT)
+    return good.select(*BLOCKS).with_columns(origin), rows.height - good.height
+
+
+def _first_malformed(text: bytes) -> int:
+    """The number, from 1, of the first line that is neither a block nor a header."""
+    for number, line in enumerate(text.split(b"\n"), 1):
+        if line and not _BLOCK.fullmatch(line) and not (line.startswith(b"#") and header(line)):
+            return number
+    return 1
+
+
+def pieces(path: Path, most: int = 0) -> Iterator[bytes]:
+    """The lines of a file, some MB at a time; the last may have no end. With `most` the whole lines in its first bytes.
+
+    Raises SourceError where a line has no end, OSError.
+    """
+    left = most or sys.maxsize
+    with open_file(path) as file:
+        rest = b""
+        while block := file.read(min(PIECE_BYTES, left)):
+            left -= len(block)
+            lines, newline, rest = (rest + block).rpartition(b"\n")
+            if len(rest) > LONGEST_LINE:
+                raise SourceError(path, f"holds a line of more than {LONGEST_LINE:,} bytes", "record it again")
+            yield lines + newline
+        if rest and left:
+            yield rest
