@@ -21,6 +21,7 @@ SAMPLES = {
     "nsys": "nsys/two_hosts",
     "rocpd": "rocpd/two_hosts",
     "kineto": "kineto/two_hosts",
+    "recorder": "recorder/two_hosts",
     "paddle": "paddle/two_machines",
     "ascend": "ascend",
     "mindspore": "mindspore",

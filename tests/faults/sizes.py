@@ -307,8 +307,8 @@ RECORDER = {
         ("stage", r'"stage":(\d+)'), ("pipeline", r'"pp_size":(\d+)'), ("world", r'"world":(\d+)'),
     )
 } | {
-    "a header for each block": text("recorder", BLOCKS, lambda content: content.partition("\n")[0] + "\n" + "".join(
-        f'{content.partition(chr(10))[0]}\nF,{5 + n // 8},{n % 8},0,,,{6 * 10**12 + 2000 * n},1000,d\n' for n in range(9000)
+    "a header for each block": text("recorder", BLOCKS, lambda content: "".join(
+        f"{content.splitlines()[0]}\nF,{5 + n // 8},{n % 8},0,,,{6 * 10**12 + 2000 * n},1000,d\n" for n in range(9000)
     )),
     "malformed lines without end": text("recorder", BLOCKS, lambda content: content + "F,5,x\n" * (3 * ROWS)),
     "the file many times": text("recorder", BLOCKS, lambda content: content * 3000),

@@ -11,7 +11,7 @@ import typer
 
 from trace_export import instrument
 from trace_export.errors import UsageError
-from trace_export.instrument.backends import KINDS_OF_MARKS, VARIABLE
+from trace_export.instrument.backends import KINDS_OF_MARKS, RECORD_VARIABLE, VARIABLE
 
 STARTUP = Path(instrument.__file__).parent / "startup"
 
@@ -23,12 +23,16 @@ def run(
     marks: Annotated[
         str, typer.Option(help=f"Where the marks go: {', '.join(KINDS_OF_MARKS)}; auto is what fits the framework.")
     ] = "auto",
+    record: Annotated[
+        Path | None, typer.Option(help="Also record the blocks to this folder, without a profiler.", show_default=False)
+    ] = None,
 ) -> None:
     """Run a training command with its pipeline's blocks marked, without a change to the script.
 
     Every Python process that the command starts marks the forward, backward, weight-gradient and optimizer blocks of
     Megatron-Core, torch.distributed.pipelining, DeepSpeed and MindSpeed. A profiler must record them: put it before or
     after, `nsys profile … trace-export run -- torchrun …`. `trace-export howto` has the commands for each profiler.
+    With --record no profiler is needed; `trace-export howto recorder` says more.
     """
     if marks not in ("auto", *KINDS_OF_MARKS):
         raise UsageError(f'--marks "{marks}": there is no such kind', f"choose auto, {', '.join(KINDS_OF_MARKS)}")
@@ -36,6 +40,8 @@ def run(
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     if marks != "auto":
         environment[VARIABLE] = marks
+    if record is not None:
+        environment[RECORD_VARIABLE] = str(record.absolute())
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the command would inherit that
         signal.signal(number, signal.SIG_DFL)
     try:

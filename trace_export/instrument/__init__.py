@@ -13,7 +13,7 @@ Paddle; each carries micro-batch, chunk, stage, step and rank as far as they are
 from __future__ import annotations
 
 from trace_export.instrument import marks
-from trace_export.instrument.backends import choose
+from trace_export.instrument.backends import choose, recorded
 from trace_export.instrument.blocks import Block, Step, backward, forward, forward_backward, optimizer, step, weight
 from trace_export.instrument.marks import Backend
 
@@ -43,7 +43,7 @@ def auto(marks_to: str | Backend | None = None) -> None:
         name = marks_to
         marks.state.choose = lambda: choose(name)
     elif marks_to is not None:
-        marks.state.backend = marks_to
+        marks.state.backend = recorded(marks_to)
     from trace_export.instrument.frameworks import patch_all
 
     patch_all()

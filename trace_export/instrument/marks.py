@@ -19,6 +19,8 @@ log = logging.getLogger("trace_export.instrument")
 
 RANK_VARIABLES = ("RANK", "PADDLE_TRAINER_ID", "RANK_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 """Where the launchers (torchrun, paddle.distributed.launch, msrun, mpirun, srun) put the global rank."""
+SIZE_VARIABLES = ("WORLD_SIZE", "PADDLE_TRAINERS_NUM", "RANK_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+"""Where they put the number of ranks."""
 
 
 class Mark(NamedTuple):
@@ -91,7 +93,8 @@ class _Thread(threading.local):
 
 
 class _State:
-    """What holds for the whole process."""
+    """What holds for the whole process. `places`: what the framework says of this rank's place in the job, and of the
+    sizes of the job, by the names of docs/collect/recorder.md."""
 
     def __init__(self) -> None:
         self.backend: Backend | None = None
@@ -99,6 +102,7 @@ class _State:
         self.where: Where | None = None
         self.passes = -1
         self.step: int | None = None
+        self.places: dict[str, int] = {}
         self.off = False
 
 
@@ -108,11 +112,20 @@ state = _State()
 
 def global_rank() -> int | None:
     """The process's global rank: from torch.distributed, else from the launcher's environment, else None."""
+    return _of_job("get_rank", RANK_VARIABLES)
+
+
+def world_size() -> int | None:
+    """The number of ranks of the job, likewise."""
+    return _of_job("get_world_size", SIZE_VARIABLES)
+
+
+def _of_job(function: str, variables: tuple[str, ...]) -> int | None:
     torch: Any = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return int(distributed.get_rank())
-    found = (os.environ[name] for name in RANK_VARIABLES if name in os.environ)
+        return int(getattr(distributed, function)())
+    found = (os.environ[name] for name in variables if name in os.environ)
     return next((int(value) for value in found if value.isdecimal()), None)
 
 

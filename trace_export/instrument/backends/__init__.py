@@ -12,6 +12,9 @@ from trace_export.instrument.marks import Backend, Mark, Where
 VARIABLE = "TRACE_EXPORT_MARKS"
 """Environment variable that names the backend: nvtx, torch, mstx, paddle or off."""
 
+RECORD_VARIABLE = "TRACE_EXPORT_RECORD"
+"""Environment variable that names the folder to record to (backends.block_recorder)."""
+
 _BACKENDS = {
     "nvtx": ("nvtx", "Nvtx"),
     "torch": ("torch_profiler", "TorchProfiler"),
@@ -48,6 +51,21 @@ class Both:
 
 
 def choose(name: str | None = None) -> Backend | None:
+    """What takes the marks: the profiler that `profiler` chooses, and the recorder where the environment names a folder
+    for it; None where there is neither. Raises as `profiler` does."""
+    return recorded(profiler(name))
+
+
+def recorded(backend: Backend | None) -> Backend | None:
+    """`backend`, or where blocks are to be recorded a recorder that also passes the marks on to it."""
+    folder = os.environ.get(RECORD_VARIABLE)
+    if not folder:
+        return backend
+    made: Backend = importlib.import_module(f"{__name__}.block_recorder").BlockRecorder(folder, backend)
+    return made
+
+
+def profiler(name: str | None = None) -> Backend | None:
     """The backend called `name` (default: the environment's), else the loaded framework's; None when there is none.
 
     Raises ValueError for an unknown name, ImportError or AttributeError when the named one is not there.

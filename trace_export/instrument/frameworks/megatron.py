@@ -10,6 +10,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from trace_export.instrument import marks
 from trace_export.instrument.frameworks.patching import (
     InFlight,
     UnknownVersion,
@@ -29,6 +30,17 @@ _PASSES = (
     "forward_backward_pipelining_without_interleaving",
 )
 
+_PLACES = {
+    "pp_size": "get_pipeline_model_parallel_world_size",
+    "dp_size": "get_data_parallel_world_size",
+    "tp_size": "get_tensor_model_parallel_world_size",
+    "cp_size": "get_context_parallel_world_size",
+    "dp": "get_data_parallel_rank",
+    "tp": "get_tensor_model_parallel_rank",
+    "cp": "get_context_parallel_rank",
+}
+"""What parallel_state knows of this rank's place, and the function that says it."""
+
 
 def stage() -> int | None:
     """This rank's place in its pipeline, as of the pass that runs."""
@@ -46,6 +58,8 @@ def prepare(*args: Any, **kwargs: Any) -> None:
         _stage = group.rank()
     elif parallel_state.model_parallel_is_initialized():
         _stage = parallel_state.get_pipeline_model_parallel_rank()
+        known = {name: getattr(parallel_state, function, None) for name, function in _PLACES.items()}
+        marks.state.places.update({name: int(ask()) for name, ask in known.items() if ask is not None})
 
 
 def patch_schedules(module: ModuleType) -> None:
