@@ -9,22 +9,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from trace_export.choices import Align, ColorBy, Detail, Format, HeatMapFormat, Infer, OverviewFormat, Table, Tracks
 from trace_export.errors import UsageError
 from trace_export.model import Declared
 from trace_export.selection import Window
-from trace_export.workflow import arguments, inspection, requests
+from trace_export.workflow import arguments, inspection
 from trace_export.workflow.arguments import Inputs, NumberSet
 from trace_export.workflow.inspection import Inspection
 from trace_export.workflow.options import align_options, gate_options, load_options, selection, write_options
 from trace_export.workflow.progress import Progress, silent
 from trace_export.workflow.reading import LoadOptions
-from trace_export.workflow.run import Run
-from trace_export.workflow.simulation import Simulation, draw_schedules, simulate
 from trace_export.writers.paths import heat_map_path, report_page
 from trace_export.writers.pictures.style import FigureStyle
 
@@ -34,12 +33,24 @@ if TYPE_CHECKING:
     from trace_export.analysis.report import Report
     from trace_export.live.look import Look
     from trace_export.scale.build import Overview
+    from trace_export.workflow import requests
+    from trace_export.workflow.run import Run
+    from trace_export.workflow.simulation import Simulation, draw_schedules, simulate
 
 __all__ = [
     "Compared", "Exported", "FigureStyle", "Inspection", "Overviewed", "Reported", "Run", "Simulation", "Window",
     "compare", "draw_schedules", "export", "inspect", "load", "overview", "report", "save_baseline", "simulate",
     "watch",
 ]  # fmt: skip
+
+_LOADED_WHEN_USED = {"Run": "run", "Simulation": "simulation", "draw_schedules": "simulation", "simulate": "simulation"}
+"""What other functions need and `inspect` does not, and the files of `workflow` that have it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LOADED_WHEN_USED:
+        return getattr(import_module(f"trace_export.workflow.{_LOADED_WHEN_USED[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def load(
@@ -90,6 +101,8 @@ def load(
 
     Raises UsageError for a wrong value or a missing folder, NothingToExportError where no source has a block.
     """
+    from trace_export.workflow import requests
+
     part = selection(steps, stages, window)
     source = load_options(
         log_dir, family=family, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks,
@@ -175,6 +188,8 @@ def export(
     `step_task_info` also writes the table StepTaskInfo for MindStudio Insight into copies of Ascend and MindSpore
     databases, with `in_place` into the databases themselves. Raises as `load`, `Run.align` and `Run.write` do.
     """
+    from trace_export.workflow import requests
+
     output = write_options(
         path, formats, gzip=gzip, tracks=tracks, color_by=color_by, bubbles=bubbles, model=model,
         critical_path=critical_path, states=states, tables=tables, max_slices=max_slices, figure=figure,
@@ -251,6 +266,8 @@ def report(
     `path`: the page, the picture, or its folder; None: the folder that was read. Raises as these methods do, and
     UsageError for `html` and `heat_map` at once.
     """
+    from trace_export.workflow import requests
+
     source = load_options(
         log_dir, family=family, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks,
         pp=pp, tp=tp, dp=dp, cp=cp,
@@ -313,6 +330,7 @@ def overview(
     stages is not known, OutputError.
     """
     from trace_export.scale import requests as overviews
+    from trace_export.workflow import requests
 
     options = load_options(
         log_dir, family=family, follow_links=follow_links, ranks=ranks, pp=pp, tp=tp, dp=dp, cp=cp,
@@ -382,6 +400,8 @@ def compare(
     these name none; `fail_above` and `on` as in `Run.compare`; all else, as in `load`, `Run.align` and `Run.write`,
     holds for both. Raises as these do, and UsageError for a run beside itself.
     """
+    from trace_export.workflow import requests
+
     clocks, first = align_options(align, None, None), arguments.path(a, "a")
     second = first if b is None else arguments.path(b, "b")
     shown, gate = selection(steps, stages, window), gate_options(fail_above, on)
@@ -438,6 +458,8 @@ def save_baseline(
 ) -> Run:
     """`load`, `Run.align` and `Run.save_baseline` in one call: the figures of a run, kept in the JSON file `path` for a
     later `compare`. Returns the run. Raises as these do."""
+    from trace_export.workflow import requests
+
     source = load_options(
         log_dir, devices=devices, multi_machine=multi_machine, ranks=ranks, pp=pp, tp=tp, dp=dp, cp=cp,
         host_ranges=host_ranges, markers=markers, columns=columns, infer=infer, follow_links=follow_links, jobs=jobs,
@@ -520,6 +542,7 @@ def watch(
     Raises UsageError for a wrong value, a missing folder or a file that may not be replaced, OutputError.
     """
     from trace_export.live import watching
+    from trace_export.workflow import requests
 
     source = load_options(
         log_dir, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks, pp=pp, tp=tp,

@@ -6,7 +6,7 @@ its commands from it, and a run needs few of the formats.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +25,13 @@ class Reader(Protocol):
 
     def read(self, source: Source, options: ReadOptions) -> Profile: ...
     def read_tasks(self, request: TaskRequest) -> tuple[KernelFile, ...]: ...
+
+
+class Beginnings(Protocol):
+    """The profiles of many sources of a format of which only the beginning is wanted, equal to those of its reader but
+    made in less time; None for those that the reader must look at."""
+
+    def __call__(self, sources: Sequence[Source], options: ReadOptions) -> Sequence[Profile | None]: ...
 
 
 class Follower(Protocol):
@@ -64,7 +71,8 @@ class Format:
     is a folder). `step_task_info`: MindStudio Insight reads the table StepTaskInfo in its databases. `follower` names
     the class that reads a source on while it grows, as "module:class", called with the number of steps to keep; None:
     it is read whole when it is finished. `original` names the function `(path) -> OriginalTrace` of a format that
-    Perfetto opens itself, as "module:function".
+    Perfetto opens itself, as "module:function". `beginnings` names the function that looks at the beginnings of many
+    sources, as "module:function"; None: the reader does, one by one.
     """
 
     kind: str
@@ -80,6 +88,7 @@ class Format:
     step_task_info: bool = False
     follower: str | None = None
     original: str | None = None
+    beginnings: str | None = None
 
     @property
     def has_device_tasks(self) -> bool:
@@ -100,6 +109,12 @@ class Format:
             return None
         module, _, name = self.original.partition(":")
         return cast("Callable[[Path], OriginalTrace]", getattr(import_module(module), name))
+
+    def load_beginnings(self) -> Beginnings | None:
+        if self.beginnings is None:
+            return None
+        module, _, function = self.beginnings.partition(":")
+        return cast("Beginnings", getattr(import_module(module), function))
 
     def load_reader(self) -> Reader:
         return cast("Reader", import_module(self.reader))
@@ -138,6 +153,7 @@ FORMATS: tuple[Format, ...] = (
         speed=Speed(blocks=150, device_tasks=100),
         folder_speed=Speed(blocks=90, device_tasks=80),
         guide="nsys",
+        beginnings="trace_export.sources.nsys.beginnings:read",
     ),
     Format(
         kind="rocpd",

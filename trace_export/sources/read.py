@@ -14,7 +14,7 @@ from trace_export.model import KernelFile, Profile
 from trace_export.sources.cost import size
 from trace_export.sources.formats import of_kind
 from trace_export.sources.shared.timestamps import without_invalid_times
-from trace_export.sources.source import ReadOptions, Source, TaskRequest
+from trace_export.sources.source import Group, ReadOptions, Source, TaskRequest
 
 
 def read(source: Source, options: ReadOptions) -> Profile:
@@ -22,8 +22,20 @@ def read(source: Source, options: ReadOptions) -> Profile:
     when its content is invalid, such as a number that does not fit the type of its column."""
     reader = of_kind(source.kind).load_reader()
     with _as_source_error(source.path):
-        profile = without_invalid_times(reader.read(source, options), source.path)
-        return replace(profile, notes=tuple(replace(note, where=path_text(note.where)) for note in profile.notes))
+        return _usable(reader.read(source, options), source)
+
+
+def read_beginnings(group: Group, options: ReadOptions) -> list[Profile | None]:
+    """What `read` gives for each source of the group; None for those that it must be called for."""
+    beginnings = of_kind(group.sources[0].kind).load_beginnings()
+    assert beginnings is not None, "the format reads its beginnings one by one"
+    found = beginnings(group.sources, options)
+    return [profile and _usable(profile, source) for source, profile in zip(group.sources, found, strict=True)]
+
+
+def _usable(profile: Profile, source: Source) -> Profile:
+    profile = without_invalid_times(profile, source.path)
+    return replace(profile, notes=tuple(replace(note, where=path_text(note.where)) for note in profile.notes))
 
 
 def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:

@@ -91,3 +91,14 @@ class OriginalTrace:
     extension: str
     zero_ns: int = 0
     clock: str | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Sources of one kind whose beginnings are looked at together."""
+
+    sources: tuple[Source, ...]
+
+    @property
+    def path(self) -> Path:
+        return self.sources[0].path

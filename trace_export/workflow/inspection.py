@@ -17,7 +17,6 @@ from trace_export.sources import choose, cost, formats, span_table
 from trace_export.sources.find import find
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.units import duration
-from trace_export.workflow import requests
 from trace_export.workflow.beginnings import WHOLE_BYTES, of_the_whole, read_beginnings
 from trace_export.workflow.progress import Progress
 from trace_export.workflow.reading import LoadOptions, read_all
@@ -96,6 +95,8 @@ def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> 
 
 def _of_table(options: LoadOptions, progress: Progress) -> Inspection:
     """A single table of spans, which is one source and small enough to be read whole."""
+    from trace_export.workflow import requests
+
     profile = requests.load(options, progress).profile
     facts = _facts(profile, cost.size(options.log_dir), all_ranks=False)
     source = ("spans", path_text(options.log_dir), None, None, None)

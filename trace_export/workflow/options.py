@@ -19,12 +19,12 @@ from trace_export.sources.source import ReadOptions
 from trace_export.sources.spans.columns import Columns
 from trace_export.workflow import arguments
 from trace_export.workflow.reading import LoadOptions
-from trace_export.workflow.render import WriteOptions
 from trace_export.writers.formats import OUTPUT_FORMATS
 from trace_export.writers.pictures.style import FigureStyle
 
 if TYPE_CHECKING:
     from trace_export.workers.cluster import Cluster
+    from trace_export.workflow.render import WriteOptions
 
 DEFAULT_FORMATS: tuple[Format, ...] = ("perfetto", "chrome")
 
@@ -206,6 +206,8 @@ def write_options(
     figure: object = None,
 ) -> WriteOptions:
     """What the values of these parameters ask to write. Raises UsageError."""
+    from trace_export.workflow.render import WriteOptions
+
     out = arguments.path_or_none(path, "path")
     names = _formats_of(out) if formats is None else arguments.choices(formats, "formats", Format)
     return WriteOptions(

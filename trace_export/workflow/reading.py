@@ -20,9 +20,9 @@ from trace_export.sources.find import find, together
 from trace_export.sources.folders import Found
 from trace_export.sources.input_files import files_of
 from trace_export.sources.merge import merge
-from trace_export.sources.read import read, read_tasks
+from trace_export.sources.read import read, read_beginnings, read_tasks
 from trace_export.sources.shared.kept_tasks import are_kept
-from trace_export.sources.source import ReadOptions, Source, TaskRequest
+from trace_export.sources.source import Group, ReadOptions, Source, TaskRequest
 from trace_export.sources.spans.columns import Columns
 from trace_export.workers import local
 from trace_export.workers.sizing import Workers, choose_workers
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 BEGINNING_S = 0.025
 """What one core takes for the beginning of a source. Most of that is Python, for which threads would wait."""
+TOGETHER_S = 0.006
+"""The same where it is one of many that are read together."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,18 @@ def read_each(sources: Sequence[Source], options: LoadOptions, progress: Progres
     else:
         results = local.run(reading, sources, _workers(options, sources), tick)
     return [_checked(source, result) for source, result in zip(sources, results, strict=True)]
+
+
+def read_together(groups: Sequence[Group], options: LoadOptions) -> list[Sequence[Profile | None]]:
+    """The beginnings of the sources of each group, see `sources.read.read_beginnings`."""
+    reading = partial(read_beginnings, options=options.read)
+    seconds = [TOGETHER_S * len(group.sources) for group in groups]
+    workers = Workers(options.jobs) if options.jobs else choose_workers(seconds, 0, releases_gil=False)
+    results = local.run(reading, groups, workers)
+    return [
+        [None] * len(group.sources) if isinstance(result, TraceExportError) else result
+        for group, result in zip(groups, results, strict=True)
+    ]
 
 
 def merged(

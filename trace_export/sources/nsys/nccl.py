@@ -30,13 +30,15 @@ MEMBERS = {"process": pl.Int64(), "group": pl.String(), "own": pl.Int64(), "size
 
 Layout = dict[str, tuple[int, int]]
 """Field → the offset of its value in the blob, and its bytes."""
+Layouts = dict[tuple[int, int], Layout]
+"""(domain, schema) → its layout."""
 
 
 class Calls:
     """Collects NCCL's calls from frames with the columns of `RANGE`, `text`, `type`, `domain` and `payload`."""
 
-    def __init__(self, db: Database) -> None:
-        self._layouts = _layouts(db)
+    def __init__(self, layouts: Layouts) -> None:
+        self._layouts = layouts
         self._domains: list[pl.DataFrame] = []
         self._calls: list[pl.DataFrame] = []
         self._members: list[pl.DataFrame] = []
@@ -79,20 +81,20 @@ def ranks_of(members: pl.DataFrame) -> ByProcess:
     return dict(largest.select("process", "own").sort("process").iter_rows())
 
 
-def _layouts(db: Database) -> dict[tuple[int, int], Layout]:
-    """(domain, schema) → its layout."""
+def layouts(db: Database) -> Layouts:
+    """The layouts of the payloads of a file."""
     table = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
     if not db.has(table, "domainId", "schemaId", "type", "name", "offset"):
         return {}
     rows = db.texts(f"SELECT DISTINCT domainId, schemaId, name, type, COALESCE(offset, 0) FROM {table}")
-    layouts: dict[tuple[int, int], Layout] = {}
+    found: Layouts = {}
     for domain, schema, name, kind, offset in rows:
         if name in _FIELDS and kind in _WIDTHS and isinstance(offset, int) and 0 <= offset < 1 << 16:
-            layouts.setdefault((domain, schema), {})[_FIELDS[name]] = HEADER_BYTES + offset, _WIDTHS[kind]
-    return layouts
+            found.setdefault((domain, schema), {})[_FIELDS[name]] = HEADER_BYTES + offset, _WIDTHS[kind]
+    return found
 
 
-def _decoded(chunk: pl.DataFrame, layouts: dict[tuple[int, int], Layout]) -> pl.DataFrame:
+def _decoded(chunk: pl.DataFrame, layouts: Layouts) -> pl.DataFrame:
     """`chunk` with the fields of its payloads: group, peer, bytes, own, size."""
     domain, schema = (_value(at, 4, pl.UInt32()) for at in (0, 8))
     fields: dict[str, list[pl.Expr]] = {field: [] for field in _FIELDS.values()}

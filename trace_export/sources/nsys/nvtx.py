@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from trace_export.sources.launches import emitted
-from trace_export.sources.nsys.nccl import Calls
+from trace_export.sources.nsys.nccl import Calls, layouts
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.frequent import NameCounts
 from trace_export.sources.ranges.ranges import RANGE, Ranges, beside_passes, gather
@@ -39,6 +39,13 @@ class Named:
     named: list[pl.DataFrame] = field(default_factory=list)
     operators: bool = False
 
+    def add(self, chunk: pl.DataFrame) -> None:
+        """Takes in a frame as `with_texts` makes it."""
+        ranges = chunk.filter(pl.col("type") != DOMAIN_CREATED, self.dialects.may_know("text"))
+        self.named.append(ranges.select(*RANGE, "text"))
+        self.calls.add(chunk, DOMAIN_CREATED)
+        self.operators = self.operators or emitted.numbers_nodes(chunk["text"])
+
     def pipeline(self) -> Ranges:
         """The ranges of the processes that have a block other than the optimizer's, with their NCCL calls."""
         return gather(self.named, self.calls.calls(), self.dialects)
@@ -50,12 +57,9 @@ class Named:
 
 def read_ranges(db: Database, dialects: Dialects) -> Named:
     """All ranges whose names count."""
-    found = Named(dialects, Calls(db))
+    found = Named(dialects, Calls(layouts(db)))
     for chunk in _chunks(db):
-        ranges = chunk.filter(pl.col("type") != DOMAIN_CREATED, dialects.may_know("text"))
-        found.named.append(ranges.select(*RANGE, "text"))
-        found.calls.add(chunk, DOMAIN_CREATED)
-        found.operators = found.operators or emitted.numbers_nodes(chunk["text"])
+        found.add(chunk)
     return found
 
 
@@ -78,34 +82,44 @@ def counted_names(db: Database) -> NameCounts:
 
 
 def _chunks(db: Database) -> Iterator[pl.DataFrame]:
-    """The ranges and names of domains in frames of bounded size: the columns of `RANGE`, `text`, `type`, `domain` and
-    `payload`. An open range ends before it starts."""
+    """The ranges and names of domains in frames of bounded size, see `with_texts`."""
+    names: dict[int, str] = {}
+    for frame in recorded(db):
+        look_up(db, frame["textId"], names)
+        yield with_texts(frame, names)
+
+
+def recorded(db: Database) -> Iterator[pl.DataFrame]:
+    """The ranges and names of domains as recorded, in frames of bounded size: the columns of `RANGE`, `textId`, `type`,
+    `domain`, and as bytes `text` and `payload`. An open range ends before it starts."""
     if not db.has(TABLE):
         return
     text_id = "COALESCE(textId, -1)" if db.has(TABLE, "textId") else "-1"
     domain = "COALESCE(domainId, 0)" if db.has(TABLE, "domainId") else "0"
     payload = db.first_bytes("binaryData", LONGEST_PAYLOAD) if db.has(TABLE, "binaryData") else "''"
-    names: dict[int, str] = {}
     sql = f"""SELECT rowid AS row, COALESCE(globalTid, 0) AS thread,
         start AS start, COALESCE("end", start - 1) AS "end", {text_id} AS textId,
         eventType AS type, {domain} AS domain, CAST(COALESCE(text, '') AS BLOB) AS text,
         CAST({payload} AS BLOB) AS payload
         FROM {TABLE} WHERE {{where}} AND eventType IN (59, 60, {DOMAIN_CREATED})"""
     for frame in db.frames(TABLE, sql, blobs=["text", "payload"]):
-        registered = _registered(db, frame["textId"], names)
-        name = pl.when(pl.col("text") == "").then(registered).otherwise("text").alias("text")
-        process = (pl.col("thread") // (1 << 24)).alias("process")
-        frame = frame.with_columns(decoded(frame["text"]), process)
-        yield frame.select(*RANGE, name, "type", "domain", "payload")
+        yield frame.with_columns(process=pl.col("thread") // (1 << 24))
 
 
-def _registered(db: Database, ids: pl.Series, names: dict[int, str]) -> pl.Series:
-    """The names behind ids of strings, "" where there is none; `names` keeps those that were looked up."""
-    numbers = ids.unique()
-    if unknown := [number for number in numbers if number not in names]:
+def look_up(db: Database, ids: pl.Series, names: dict[int, str]) -> None:
+    """Adds the names behind ids of strings to `names`, "" where there is none."""
+    if unknown := [number for number in ids.unique() if number not in names]:
         names |= dict.fromkeys(unknown, "")
         name = f"substr(value, 1, {LONGEST_RANGE})"
         sql = f"SELECT id, {name} FROM StringIds WHERE id IN (SELECT value FROM json_each(?)) ORDER BY rowid DESC"
         names |= dict(db.texts(sql, [json.dumps(unknown)]))
+
+
+def with_texts(frame: pl.DataFrame, names: dict[int, str]) -> pl.DataFrame:
+    """`recorded` with the columns of `RANGE`, `text`, `type`, `domain` and `payload`; `names` has those behind its ids
+    of strings."""
+    numbers = frame["textId"].unique()
     texts = pl.Series([names[number] for number in numbers], dtype=pl.String)
-    return ids.replace_strict(numbers, texts, return_dtype=pl.String)
+    registered = frame["textId"].replace_strict(numbers, texts, return_dtype=pl.String)
+    name = pl.when(pl.col("text") == "").then(registered).otherwise("text").alias("text")
+    return frame.with_columns(decoded(frame["text"])).select(*RANGE, name, "type", "domain", "payload")

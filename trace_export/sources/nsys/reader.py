@@ -87,7 +87,7 @@ def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
 def _inferred(db: Database, named: nvtx.Named, ranges: Ranges, options: ReadOptions) -> dict[int, Inferred]:
     """What is found in the processes without named passes: all of them, or beside processes with named ones those that
     have a thread of the autograd engine."""
-    if options.infer == "off" or options.host_ranges or not _has_work(db):
+    if options.infer == "off" or options.host_ranges or not has_work(db):
         return {}
     wanted = autograd_threads(db).keys() - ranges.marked if ranges.marked else None
     if wanted is not None and not wanted:
@@ -114,7 +114,7 @@ def _contents(
     return contents, inferred | devices
 
 
-def _has_work(db: Database) -> bool:
+def has_work(db: Database) -> bool:
     """Whether there is GPU work that can be attributed to launches."""
     return (db.has(KERNEL_TABLE) or db.has(GRAPH_TABLE)) and db.has(LAUNCH_TABLE)
 

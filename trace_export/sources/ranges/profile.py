@@ -76,18 +76,18 @@ def profile(
     `ranks`: process, rank, rank_origin, stage, stage_origin, device. `host` and `label` are those of the one host,
     whose session time `offset_ns` turns into unix time, or into that of its `epoch` (see model.HOSTS).
     """
-    where = {"host": pl.lit(host), "source": pl.lit(path_text(source.path)), "kind": pl.lit(source.kind)}
-    hosts = pl.DataFrame({"host": [host], "machine": [source.machine], "label": [label], "epoch": epoch})
+    hosts, described_ranks = described(source, ranks, host, label, epoch)
+    numbers = ranks.select("process", "rank", offset_ns=pl.lit(offset_ns, pl.Int64))
     found, p2p, collectives = (
         pl.concat([getattr(content, table) for content in contents], how="diagonal")
         for table in ("blocks", "p2p", "collectives")
     )
     return Profile(
-        hosts=conform(hosts, HOSTS),
-        ranks=conform(ranks.with_columns(**where), RANKS),
-        spans=conform(_on_ranks(found, ranks, offset_ns), SPANS),
-        p2p=conform(_on_ranks(p2p, ranks, offset_ns), P2P),
-        collectives=conform(_on_ranks(collectives, ranks, offset_ns), COLLECTIVES),
+        hosts=hosts,
+        ranks=described_ranks,
+        spans=conform(on_ranks(found, numbers), SPANS),
+        p2p=conform(on_ranks(p2p, numbers), P2P),
+        collectives=conform(on_ranks(collectives, numbers), COLLECTIVES),
         declared=reduce(Declared.or_else, (content.declared for content in contents)),
         notes=(*notes, *(note for content in contents for note in content.notes)),
     )
@@ -99,11 +99,20 @@ def of_beginning(found: Profile, source: Source, end: int | None, offset_ns: int
     return replace(found, recorded_until={path_text(source.path): until})
 
 
-def _on_ranks(rows: pl.DataFrame, ranks: pl.DataFrame, offset_ns: int) -> pl.DataFrame:
-    """Rows of processes in session time → rows of ranks in unix time, by start."""
+def described(
+    source: Source, ranks: pl.DataFrame, host: str, label: str, epoch: str | None = None
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """HOSTS and RANKS of one source; the arguments are those of `profile`."""
+    where = {"host": pl.lit(host), "source": pl.lit(path_text(source.path)), "kind": pl.lit(source.kind)}
+    hosts = pl.DataFrame({"host": [host], "machine": [source.machine], "label": [label], "epoch": epoch})
+    return conform(hosts, HOSTS), conform(ranks.with_columns(**where), RANKS)
+
+
+def on_ranks(rows: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
+    """Rows of processes in session time → rows of ranks in unix time, by start. `ranks`: process, rank, offset_ns."""
     return (
         rows.drop("rank", strict=False)
-        .join(ranks.select("process", "rank"), on="process", maintain_order="left")
-        .with_columns(start_ns=pl.col("start") + offset_ns, end_ns=pl.col("end") + offset_ns)
+        .join(ranks, on="process", maintain_order="left")
+        .with_columns(start_ns=pl.col("start") + pl.col("offset_ns"), end_ns=pl.col("end") + pl.col("offset_ns"))
         .sort("start_ns", "rank", maintain_order=True)
     )

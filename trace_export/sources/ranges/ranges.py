@@ -57,6 +57,11 @@ class Ranges:
         grouped = stages.group_by("process").agg(pl.col("stage").unique().sort())
         return dict(grouped.iter_rows())
 
+    def knowing(self, stages: dict[int, list[int]], marked: frozenset[int]) -> Ranges:
+        """Itself, where these properties are known already."""
+        vars(self).update(stages=stages, marked=marked)
+        return self
+
     def of(self, *roles: str) -> pl.DataFrame:
         return self.frame.filter(pl.col("role").is_in(roles))
 
