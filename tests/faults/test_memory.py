@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from samples.generators.kineto_trace import Trace
 from tests.conftest import ROOT
 from tests.support import nsys_session
 from tests.support.wait import HANGS_S
@@ -62,6 +63,27 @@ def test_all_device_work_of_a_long_session_in_bounded_memory(tmp_path: Path) -> 
         result = run_in(group, *options, "--jobs", 1)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "out" / "pipeline_profile.pftrace").stat().st_size > 40 * kernels  # all of them are there
+
+
+def test_a_trace_of_kernels_alone_in_bounded_memory(tmp_path: Path) -> None:
+    """300,000 kernels with names of 160 characters, a file of 100 MB, in both formats."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    trace = Trace()
+    trace.range(0, 10**9, "F0.0.0")
+    trace.kernel(20_000, 25_000, trace.call(5_000))
+    head, tail = trace.text().split("\n  ],")
+    with (folder / "rank0.json").open("w") as file:
+        file.write(head)
+        for i in range(300_000):
+            event = f'"ph": "X", "cat": "kernel", "name": "{i % 50:0160}", "pid": 0, "tid": 7, "ts": {40 + 5 * i}.250'
+            arguments = f'"device": 0, "stream": {7 + i % 3}, "correlation": {100_000 + i}, "grid": [1, 1, 1]'
+            file.write(f',\n  {{\n    {event}, "dur": 4.250,\n    "args": {{\n      {arguments}\n    }}\n  }}')
+        file.write("\n  ]," + tail)
+    with limited(210 << 20) as group:
+        result = run_in(group, "--log_dir", folder, "--out", tmp_path / "out", "--detail", "kernels")
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "out" / "pipeline_profile.json").stat().st_size > 200 * 300_000
 
 
 def test_a_run_that_gets_too_little_dies_alone(tmp_path: Path) -> None:

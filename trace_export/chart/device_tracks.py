@@ -18,7 +18,7 @@ from trace_export.names import natural
 
 COMMUNICATION = "communication"
 TIMES = ["start_ns", "end_ns"]
-ROWS = 1 << 16
+ROWS = 1 << 15
 """Device tasks of a rank that are encoded at a time; more take memory, and no less time."""
 
 MOST_STREAMS, OTHERS = 500, "further streams"

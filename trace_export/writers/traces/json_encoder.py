@@ -10,10 +10,8 @@ slices with three arguments a second on one core), and the dicts take memory tha
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,10 +24,8 @@ from trace_export.writers.traces.packing import TILE_ROWS, Rows, Shapes, Words, 
 
 Present = NDArray[np.bool_] | None
 
-_TILE_BYTES: Final = 1 << 25
+_TILE_BYTES: Final = 1 << 22
 """A tile of records takes no more, however long the texts in it are."""
-
-_THREADS: Final = min(4, os.cpu_count() or 1)
 
 _NUMBERS: Final = np.arange(10_000).astype("S4")
 _ZEROS: Final = np.char.zfill(_NUMBERS, 4).view("<u4")
@@ -172,17 +168,8 @@ def records(rows: int, head: Parts, optional: list[tuple[bytes, Value]], tail: b
     values = [part for part in head if not isinstance(part, bytes)] + [item for _, item in optional]
     widest = sum(int(v.widths.max()) if isinstance(v, Text) else v.width for v in values)
     at_once = max(1, min(TILE_ROWS, _TILE_BYTES // (widest + 1)))
-    return _encoded(rows, at_once, lambda piece: _tile(np.arange(piece.start, piece.stop), head, optional, tail))
-
-
-def _encoded(rows: int, at_once: int, encode: Callable[[slice], Words]) -> Iterator[Words]:
-    """What `encode` makes of each `at_once` of so many rows, in order; numpy lets several threads work at a time."""
-    pieces = [slice(at, min(at + at_once, rows)) for at in range(0, rows, at_once)]
-    if len(pieces) == 1:
-        yield encode(pieces[0])
-        return
-    with ThreadPoolExecutor(_THREADS) as pool:
-        yield from pool.map(encode, pieces)
+    for at in range(0, rows, at_once):  # threads for it would each keep memory of their own
+        yield _tile(np.arange(at, min(at + at_once, rows)), head, optional, tail)
 
 
 def _tile(rows: NDArray[np.intp], head: Parts, optional: list[tuple[bytes, Value]], tail: bytes) -> Words:

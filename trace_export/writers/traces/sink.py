@@ -12,7 +12,7 @@ from typing import Final
 
 Write = Callable[[memoryview | bytes], object]
 
-_WAITING: Final = 4
+_WAITING: Final = 2
 """Pieces that may wait for the disk; more would only take memory."""
 
 
