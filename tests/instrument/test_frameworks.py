@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from tests.conftest import Cli
 from trace_export.schedules.schedule import schedule
@@ -47,15 +48,16 @@ def needs(module: str) -> pytest.MarkDecorator:
     )
 
 
-def train(program: str, ranks: int, *arguments: Any) -> str:
-    """Runs one process per rank to its end; the processes' stderr together. Fails when one of them fails."""
+def train(program: str, ranks: int, *arguments: Any, **variables: str) -> str:
+    """Runs one process per rank to its end, with `variables` in its environment; the processes' stderr together. Fails
+    when one of them fails."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("COV", "TRACE_EXPORT"))}
     environment |= {
         "PYTHONPATH": str(ROOT), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
-        "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "PYTHONWARNINGS": "ignore",
+        "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "PYTHONWARNINGS": "ignore", **variables,
     }  # fmt: skip
     command = [PYTHON, str(HERE / "frameworks" / program), *map(str, arguments)]
     running = [
@@ -162,6 +164,34 @@ def test_the_chart_of_a_run_of_four_processes(
         found = step.select("kind", "microbatch", "chunk").rows()
         assert found == expected(schedule_name, 4, microbatches, rank)
     assert blocks["step"].n_unique() == 2
+
+
+LABELS = ["rank", "stage", "step", "kind", "microbatch", "chunk", "microbatch_b", "chunk_b"]
+
+
+@needs("torch")
+@pytest.mark.parametrize(("schedule_name", "microbatches"), [("1F1B", 6), ("InterleavedZeroBubble", 8)])
+def test_the_recorder_draws_what_torch_profiler_does(
+    tmp_path: Path, run_cli: Cli, schedule_name: str, microbatches: int
+) -> None:
+    """Of the same blocks of one run: all labels, and the times, between which the two read their clocks in turn."""
+    traces, record = tmp_path / "traces", tmp_path / "record"
+    traces.mkdir()
+    train("train_torch.py", 4, schedule_name, 3, microbatches, traces, "profiled", TRACE_EXPORT_RECORD=str(record))
+    charts = []
+    for folder in (traces, record):
+        out = tmp_path / "out" / folder.name
+        host = ("--host",) if folder is traces else ()
+        done = run_cli(folder, *host, "--format", "parquet", "--out", out)
+        assert done.returncode == 0, done.stderr
+        charts.append(pl.read_parquet(out / "pipeline_profile.parquet").sort("rank", "start_ns"))
+    profiled, recorded = charts
+    assert recorded.height == 3 * sum(
+        len(expected(schedule_name, 4, microbatches, rank)) + 1 for rank in range(4)
+    )  # and an optimizer
+    assert_frame_equal(recorded.select(LABELS), profiled.select(LABELS))
+    apart = pl.concat([(recorded[end] - profiled[end]).abs() for end in ("start_ns", "end_ns")])
+    assert apart.quantile(0.9) < 50_000  # of the others, the machine did something else between the two readings
 
 
 SPLIT = ("InterleavedZeroBubble", "ZBVZeroBubble")

@@ -212,6 +212,7 @@ FORMATS: tuple[Format, ...] = (
         speed=Speed(blocks=90),
         guide="recorder",
         side_files=("*.blocks.earlier",),
+        follower="trace_export.sources.recorder.follow:Follower",
     ),
     Format(
         kind="span_table",

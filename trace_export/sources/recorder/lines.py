@@ -194,13 +194,15 @@ def _first_malformed(text: bytes) -> int:
     return 1
 
 
-def pieces(path: Path, most: int = 0) -> Iterator[bytes]:
-    """The lines of a file, some MB at a time; the last may have no end. With `most` the whole lines in its first bytes.
+def pieces(path: Path, most: int = 0, begin: int = 0) -> Iterator[bytes]:
+    """The lines of a file from the byte `begin` on, some MB at a time; the last may have no end. With `most` the whole
+    lines in so many bytes.
 
     Raises SourceError where a line has no end, OSError.
     """
     left = most or sys.maxsize
     with open_file(path) as file:
+        file.seek(begin)
         rest = b""
         while block := file.read(min(PIECE_BYTES, left)):
             left -= len(block)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import polars as pl
 
 from trace_export.errors import SourceError, path_text
 from trace_export.files import end_of, is_file
-from trace_export.model import HOSTS, INT, RANKS, SPANS, Declared, Note, Profile, conform
+from trace_export.model import HOSTS, INT, RANKS, SPANS, TIME, Declared, Note, Profile, conform
 from trace_export.sources.recorder.find import EARLIER, header_of
 from trace_export.sources.recorder.lines import BLOCKS, Header, Scanner, pieces
 from trace_export.sources.source import ReadOptions, Source
@@ -31,8 +32,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
     frames = [pl.DataFrame(schema=BLOCKS)]
     recorded_until: dict[str, int | None] = {}
     try:
-        paths = _files(source.path, notes)
-        for path in paths:
+        for path in files(source.path, notes):
             scanner = Scanner(path, header)
             frames += map(scanner.take, pieces(path, left))
             header = scanner.header
@@ -50,7 +50,8 @@ def read(source: Source, options: ReadOptions) -> Profile:
     blocks = pl.concat(frames)
     if blocks.is_empty():
         raise SourceError(source.path, "no block in this file", "record it again, for longer")
-    return replace(profile_of(source, header, blocks).with_notes(notes), recorded_until=recorded_until)
+    profile = profile_of([(source, header)], blocks.with_columns(file=pl.lit(0, pl.UInt32)))
+    return replace(profile.with_notes(notes), recorded_until=recorded_until)
 
 
 def malformed(scanner: Scanner) -> list[Note]:
@@ -60,35 +61,48 @@ def malformed(scanner: Scanner) -> list[Note]:
     return [note] if scanner.malformed else []
 
 
-def profile_of(source: Source, header: Header, blocks: pl.DataFrame) -> Profile:
-    """The tables of one rank with these blocks (lines.BLOCKS)."""
-    rank = source.rank if header.rank is None else header.rank
-    host = pl.DataFrame({"host": [header.clock], "machine": source.machine, "label": header.host})
-    places = {name: getattr(header, name) for name in ("device", "stage", "dp", "tp", "cp")}
-    origins = {
-        "rank_origin": source.rank_origin if header.rank is None else "recorded",
-        "stage_origin": None if header.stage is None else "recorded",
-    }
-    of_rank = {"rank": rank, "host": header.clock, "source": path_text(source.path), "kind": source.kind}
-    timed = blocks.filter(pl.col("start") >= header.clock_ns)
-    start = pl.col("start") + header.unix_ns - header.clock_ns
-    early = blocks.height - timed.height
+def profile_of(files: Sequence[tuple[Source, Header]], blocks: pl.DataFrame) -> Profile:
+    """The tables of the ranks whose `files` these are. `blocks`: lines.BLOCKS, and `file`, a place among the files."""
+    ranks = pl.DataFrame([_rank(source, header) for source, header in files], infer_schema_length=None)
+    hosts = pl.DataFrame([{"host": h.clock, "machine": s.machine, "label": h.host} for s, h in files])
+    clocks = pl.DataFrame(
+        [(rank, h.clock_ns, h.unix_ns - h.clock_ns) for rank, (_, h) in zip(ranks["rank"], files, strict=True)],
+        {"rank": INT, "clock_ns": TIME, "to_unix_ns": TIME},
+        orient="row",
+    ).with_row_index("file")
+    placed = blocks.join(clocks, on="file", how="left", maintain_order="left")
+    timed = placed.filter(pl.col("start") >= pl.col("clock_ns"))
+    start = pl.col("start") + pl.col("to_unix_ns")
+    sizes = Declared()
+    for _, h in files:
+        sizes = sizes.or_else(Declared(pp=h.pp_size, dp=h.dp_size, tp=h.tp_size, cp=h.cp_size, world=h.world))
+    early = placed.height - timed.height
     text = "records of a time before the recorder was started, left out"
-    notes = (Note("times-unusable", "warning", text, path_text(source.path), early),) if early else ()
+    notes = (Note("times-unusable", "warning", text, path_text(files[0][0].path), early),) if early else ()
     return Profile(
-        hosts=conform(host, HOSTS),
-        ranks=conform(pl.DataFrame([{**of_rank, **places, **origins}]), RANKS),
-        spans=conform(
-            timed.with_columns(rank=pl.lit(rank, INT), run=0, start_ns=start, end_ns=start + pl.col("length")), SPANS
-        ),
-        declared=Declared(
-            pp=header.pp_size, dp=header.dp_size, tp=header.tp_size, cp=header.cp_size, world=header.world
-        ),
+        hosts=conform(hosts.unique("host", keep="first", maintain_order=True), HOSTS),
+        ranks=conform(ranks, RANKS),
+        spans=conform(timed.with_columns(run=0, start_ns=start, end_ns=start + pl.col("length")), SPANS),
+        declared=sizes,
         notes=notes,
     )
 
 
-def _files(path: Path, notes: list[Note]) -> list[Path]:
+def _rank(source: Source, header: Header) -> dict[str, object]:
+    """A row of RANKS."""
+    unnamed = header.rank is None
+    return {
+        "rank": source.rank if unnamed else header.rank,
+        "host": header.clock,
+        "source": path_text(source.path),
+        "kind": source.kind,
+        "rank_origin": source.rank_origin if unnamed else "recorded",
+        "stage_origin": None if header.stage is None else "recorded",
+        **{name: getattr(header, name) for name in ("device", "stage", "dp", "tp", "cp")},
+    }
+
+
+def files(path: Path, notes: list[Note]) -> list[Path]:
     """The files of one start of the process, in order of time; a note is added where there is one of another start."""
     earlier = path.with_name(path.name + EARLIER)
     if not is_file(earlier):

@@ -1,0 +1,172 @@
+"""The recorder's files while they grow: what is appended is read once, and the blocks of the last steps are kept.
+
+Only whole lines are read. A file that has reached its limit becomes `….earlier`, and what is left of it is read there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from trace_export.errors import SourceError
+from trace_export.files import is_file, open_file
+from trace_export.model import Note, Profile
+from trace_export.sources.recorder.find import EARLIER, header_of
+from trace_export.sources.recorder.lines import BLOCKS, Header, Scanner, pieces
+from trace_export.sources.recorder.reader import files, malformed, profile_of
+from trace_export.sources.source import Source
+
+SEEN_BYTES = 256
+"""So many of the last bytes that were read must stand there still when a file is read on."""
+MOST_STEPS = 100
+"""So many steps are kept at most, however long nobody asks for them."""
+MOST_UNNUMBERED = 20_000
+"""So many blocks are kept of a rank whose steps are not numbered."""
+COLUMNS = {**BLOCKS, "file": pl.UInt32()}
+
+
+@dataclass
+class _File:
+    """How far the file of a rank was read: `offset`, the first byte not read, which begins a line; `seen`, the last
+    bytes before it. `number` is its place among the files."""
+
+    source: Source
+    number: int
+    scanner: Scanner
+    offset: int = 0
+    seen: bytes = b""
+
+    @property
+    def header(self) -> Header | None:
+        return self.scanner.header
+
+    def take(self, path: Path) -> pl.DataFrame:
+        """The blocks that were appended to the file that is at `path` now."""
+        found = [pl.DataFrame(schema=BLOCKS)]
+        for text in pieces(path, begin=self.offset):
+            if text.endswith(b"\n"):  # half a line waits for its rest
+                blocks = self.scanner.take(text)
+                recent = pl.col("step") > pl.col("step").max() - MOST_STEPS
+                found.append(blocks.filter(recent.fill_null(True)))
+                self.offset += len(text)
+                self.seen = (self.seen + text)[-SEEN_BYTES:]
+        return pl.concat(found)
+
+    def goes_on(self, path: Path) -> bool:
+        """Whether the file at `path` begins with what was read."""
+        with open_file(path) as file:
+            file.seek(self.offset - len(self.seen))
+            return file.read(len(self.seen)) == self.seen
+
+
+class Follower:
+    """The blocks of the last `keep` steps in the recorder's files, on each rank, and of those that were not asked for
+    yet. Where a rank is started again, its steps before are dropped; when that happens to a rank for the second time, a
+    new run has begun, and the other ranks count once they are started again too."""
+
+    def __init__(self, keep: int) -> None:
+        self._keep = keep
+        self._files: dict[Path, _File] = {}
+        self._blocks = pl.DataFrame(schema=COLUMNS)
+        self._new: list[pl.DataFrame] = []
+        self._run = 0
+        self._taken: int | None = None
+        """The last step that is not asked for any more."""
+        self._started: set[int] = set()
+        """The files whose rank was started in this run."""
+
+    def advance(self, source: Source) -> bool:
+        """Reads what was appended to a file; whether there were blocks. Raises SourceError where it cannot be read."""
+        try:
+            new = self._read(source)
+        except OSError as error:
+            what = f"cannot be read ({error.strerror or error})"
+            raise SourceError(source.path, what, "check that it is there and readable") from error
+        file = self._files[source.path]
+        if file.header is None and not new.is_empty():
+            raise SourceError(source.path, "no header of the recorder in this file", "record it again")
+        if not new.is_empty():
+            self._new.append(new.with_columns(file=pl.lit(file.number, pl.UInt32)))
+        return not new.is_empty()
+
+    def _read(self, source: Source) -> pl.DataFrame:
+        path = source.path
+        if path not in self._files:
+            file = self._files[path] = _File(source, len(self._files), Scanner(path))
+            self._started.add(file.number)
+            *before, _ = files(path, [])
+            found = [file.take(earlier) for earlier in before]
+            file.offset, file.seen = 0, b""
+            return pl.concat([*found, file.take(path)])
+        file = self._files[path]
+        file.source = source
+        if file.goes_on(path):
+            return file.take(path)
+        return self._replaced(file)
+
+    def _replaced(self, file: _File) -> pl.DataFrame:
+        """What is new where another file has the name: the next one of the process, that of another start, or an older
+        state of itself."""
+        path, earlier = file.source.path, file.source.path.with_name(file.source.path.name + EARLIER)
+        found = [file.take(earlier)] if is_file(earlier) and file.goes_on(earlier) else []
+        now = header_of(path)
+        self._gather()
+        file.offset, file.seen = 0, b""
+        if now is None or file.header is None or now.process != file.header.process:
+            file.scanner = Scanner(path)
+            self._blocks = self._blocks.filter(pl.col("file") != file.number)
+            if file.number in self._started:
+                self._run += 1
+                self._started, self._taken = set(), None
+            self._started.add(file.number)
+            return file.take(path)
+        found.append(file.take(path))
+        again = (pl.col("file") == file.number) & (pl.col("start") >= found[-1]["start"].min())
+        self._blocks = self._blocks.filter(~again.fill_null(False))
+        return pl.concat(found)
+
+    def profile(self, after: tuple[int, int] | None = None) -> Profile:
+        """The tables of the steps after that one (run and step), or of the last ones, with all ranks."""
+        self._taken = after[1] if after is not None and after[0] == self._run else None
+        self._gather()
+        known = self._newest()
+        if not known:
+            return Profile()
+        numbers = [file.number for file, _ in known]
+        counted = [number for number in numbers if number in self._started]
+        blocks = self._blocks.filter(pl.col("file").is_in(counted))
+        if self._taken is not None:
+            blocks = blocks.filter(pl.col("step") > self._taken)
+        places = pl.col("file").replace_strict(numbers, range(len(numbers)), return_dtype=pl.UInt32)
+        profile = profile_of([(file.source, header) for file, header in known], blocks.with_columns(places))
+        notes: list[Note] = [note for file, _ in known for note in malformed(file.scanner)]
+        spans = profile.spans.with_columns(run=pl.lit(self._run, pl.Int32))
+        return Profile(
+            hosts=profile.hosts, ranks=profile.ranks, spans=spans, declared=profile.declared,
+            notes=(*profile.notes, *notes),
+        )  # fmt: skip
+
+    def _newest(self) -> list[tuple[_File, Header]]:
+        """The files that have a header; of several of a rank, that of its last start."""
+        newest: dict[int | None, tuple[_File, Header]] = {}
+        for file in self._files.values():
+            header = file.header
+            if header is not None:
+                rank = file.source.rank if header.rank is None else header.rank
+                known = newest.get(rank)
+                if known is None or known[1].unix_ns <= header.unix_ns:
+                    newest[rank] = file, header
+        return list(newest.values())
+
+    def _gather(self) -> None:
+        """Takes what was read, and drops all but the last steps of each rank."""
+        self._blocks = pl.concat([self._blocks, *self._new])
+        self._new = []
+        newest = pl.col("step").max().over("file")
+        oldest = newest - self._keep
+        if self._taken is not None:
+            oldest = pl.max_horizontal(pl.min_horizontal(oldest, pl.lit(self._taken)), newest - MOST_STEPS)
+        unnumbered = newest.is_null() & (pl.int_range(pl.len(), 0, -1).over("file") <= MOST_UNNUMBERED)
+        self._blocks = self._blocks.filter((pl.col("step") > oldest).fill_null(False) | unnumbered)
