@@ -24,6 +24,8 @@ RankOrder = Literal["tp-cp-dp-pp", "tp-cp-pp-dp"]
 INT = pl.Int32()
 TIME = pl.Int64()
 TEXT = pl.String()
+WORD = pl.Categorical()
+"""A text of which a column with millions of rows has few different ones."""
 REAL = pl.Float64()
 
 HOSTS: Schema = {"host": TEXT, "machine": INT, "label": TEXT, "epoch": TEXT}
@@ -64,13 +66,13 @@ STEP_KEY = ["run", "step"]
 RANK_STEP_KEY = ["rank", *STEP_KEY]
 """The columns that name a training step, and one rank's part of it."""
 
-EDGES: Schema = {"src": SPAN_ID, "dst": SPAN_ID, "direction": TEXT}
+EDGES: Schema = {"src": SPAN_ID, "dst": SPAN_ID, "direction": WORD}
 """A dependency between two blocks (`SPANS.id`): the producer and the consumer of a micro-batch's activations
 (`direction` F) or gradients (B)."""
 
 P2P: Schema = {
-    "rank": INT, "role": TEXT, "peer": INT, "group": TEXT, "sequence": TIME, "op": TEXT, "microbatch": INT,
-    "chunk": INT, "direction": TEXT, "start_ns": TIME, "end_ns": TIME, "bytes": TIME, "member": INT,
+    "rank": INT, "role": WORD, "peer": INT, "group": TEXT, "sequence": TIME, "op": WORD, "microbatch": INT,
+    "chunk": INT, "direction": WORD, "start_ns": TIME, "end_ns": TIME, "bytes": TIME, "member": INT,
 }  # fmt: skip
 """One rank's side of a point-to-point transfer, as the source has it. `role`: send, recv, both. `peer` is a global
 rank; `member` is its number in `group`, where the source says that. `sequence` is the sequence number of the operation
@@ -80,7 +82,7 @@ MEMBERS: Schema = {"rank": INT, "group": TEXT, "member": INT}
 """The number of a rank in a group, as far as sources say it."""
 
 MESSAGES: Schema = {
-    "src_rank": INT, "dst_rank": INT, "direction": TEXT, "microbatch": INT, "chunk": INT, "send_start_ns": TIME,
+    "src_rank": INT, "dst_rank": INT, "direction": WORD, "microbatch": INT, "chunk": INT, "send_start_ns": TIME,
     "send_end_ns": TIME, "recv_start_ns": TIME, "recv_end_ns": TIME, "bytes": TIME,
 }  # fmt: skip
 """One transfer, both sides paired."""

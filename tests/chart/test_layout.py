@@ -20,7 +20,7 @@ from tests.support.profiles import (
 )
 from trace_export.chart.chart import Chart, Track
 from trace_export.chart.layout import ChartOptions, Overlay, lay_out
-from trace_export.model import Declared, Profile
+from trace_export.model import WORD, Declared, Profile
 
 
 def tree(chart: Chart) -> list[str]:
@@ -283,7 +283,7 @@ def test_communication_that_is_a_device_task_is_drawn_once(tmp_path: Path) -> No
     (file,) = made.kernels
     kernel = pl.read_ipc(file.path).filter(pl.col("name") == "ncclSend").row(0, named=True)
     moved = made.p2p.with_columns(start_ns=pl.lit(kernel["start_ns"] - 1500), end_ns=pl.lit(kernel["end_ns"] - 1500))
-    second = moved.with_columns(role=pl.lit("recv"), microbatch=pl.lit(7, pl.Int32))
+    second = moved.with_columns(role=pl.lit("recv", WORD), microbatch=pl.lit(7, pl.Int32))
     made = replace(made, p2p=pl.concat([moved, second, made.p2p]))
     chart = lay_out(made, detailed(made))
     stream = on(chart, "stream 13")

@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from trace_export.model import RANK_STEP_KEY, STEP_KEY, WORK_KINDS, Profile
+from trace_export.model import RANK_STEP_KEY, STEP_KEY, WORD, WORK_KINDS, Profile
 from trace_export.schedules.schedule import virtual_stage
 
 CAUSES = {
@@ -147,6 +147,12 @@ class Bubbles:
             .sort("rank", "start_ns")
         )  # fmt: skip
 
+    def release(self) -> None:
+        """Lets go of what took more memory than the blocks, once `ranks` and `waits` have been made of it; `slices` and
+        whatever else was not asked for yet works it out again."""
+        for name in ("_work", "_gaps"):
+            self.__dict__.pop(name, None)
+
     @cached_property
     def _work(self) -> pl.DataFrame:
         return _busy_blocks(self.profile.spans)
@@ -266,7 +272,7 @@ def _producers(profile: Profile) -> pl.DataFrame:
     return pl.select(
         made_ns=pl.when(known).then(pl.Series(end[maker])),
         producer=pl.when(known).then(pl.Series(rank[maker])),
-        direction=pl.when(known).then(pl.when(pl.Series(onward)).then(pl.lit("F")).otherwise(pl.lit("B"))),
+        direction=pl.when(known).then(pl.when(pl.Series(onward)).then(pl.lit("F")).otherwise(pl.lit("B"))).cast(WORD),
     )
 
 

@@ -101,7 +101,10 @@ def report(profile: Profile, time: StepTime | None = None, measured: Bubbles | N
         schema={"cause": pl.String, "idle_ns": pl.Float64},
         orient="row",
     ).with_columns(share=pl.col("idle_ns") / pl.lit(length, pl.Float64))
-    links, theory = stragglers.slow_links(whole, usual.waits), explain(whole, counted(steps))
+    links = stragglers.slow_links(whole, usual.waits)
+    for each in (measured, usual):
+        each.release()
+    theory = explain(whole, counted(steps))
     time = step_time(profile, step_operations(profile)) if time is None else time
     evidence = Evidence(whole, steps, usual.ranks, links, theory, time.trusted_causes, time.unexplained)
     return Report(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import polars as pl
 
@@ -19,16 +20,21 @@ from trace_export.pipeline.step_operations import StepOperations
 
 @dataclass(frozen=True)
 class StepTime:
-    """`slowdown` is None where `reason` says why not. `causes` as `causes.CAUSES`, `links` as `transfer_split.links`,
-    `messages` as `transfer_split.SPLIT`, `inputs` as `transfer_split.INPUTS`."""
+    """`slowdown` is None where `reason` says why not. `causes` as `causes.CAUSES`, `links` as
+    `transfer_split.links`."""
 
     slowdown: Slowdown | None
     reason: str
     path: CriticalPath
     causes: pl.DataFrame
     links: pl.DataFrame
-    messages: pl.DataFrame
-    inputs: pl.DataFrame
+    _profile: Profile
+    _operations: StepOperations
+
+    @cached_property
+    def inputs(self) -> pl.DataFrame:
+        """The transfers that blocks waited for, as `transfer_split.INPUTS`."""
+        return block_inputs(self._profile, self._operations)
 
     def known_slowdown(self, run: object) -> Slowdown:
         """`slowdown`; raises NothingToExportError, which names the run, where there is none."""
@@ -61,15 +67,14 @@ def step_time(profile: Profile, operations: StepOperations, steps: Collection[St
     usual, reason = wanted.usual, wanted.reason or ("" if wanted.alike else "there is no step with blocks")
     if usual is not None and not (usual.end_ns > usual.start_ns).any():
         usual, reason = None, "no block has a length"
-    messages = split_messages(profile.messages)
     return StepTime(
         slowdown=None if usual is None else what_if(usual),
         reason=reason,
         path=critical_path(profile, wanted),
         causes=pl.DataFrame(schema=CAUSES) if usual is None else causes(usual, profile),
-        links=links(profile, messages),
-        messages=messages,
-        inputs=block_inputs(profile, wanted),
+        links=links(profile, split_messages(profile.messages)),
+        _profile=profile,
+        _operations=wanted,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from trace_export.model import WORK_KINDS, Profile
+from trace_export.model import TEXT, WORK_KINDS, Profile
 
 SLOW = 1.1
 """A stage or rank is slow above this multiple of its peers' median (the threshold of MegaScan, arXiv 2507.19845)."""
@@ -90,7 +90,7 @@ def slow_links(profile: Profile, waits: pl.DataFrame) -> pl.DataFrame:
     stages = profile.ranks.select("rank", "stage")
     link = ["src_stage", "dst_stage", "direction"]
     return (
-        transfers.group_by("src_rank", "dst_rank", "direction")
+        transfers.group_by("src_rank", "dst_rank", pl.col("direction").cast(TEXT))
         .agg(
             transfers=pl.len(),
             median_ns=pl.col("length_ns").median(),

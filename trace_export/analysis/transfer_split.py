@@ -11,7 +11,9 @@ from trace_export.pipeline.operations import Operations
 from trace_export.pipeline.step_operations import StepOperations
 from trace_export.schedules.operation_types import TRANSFERS
 
-SPLIT: Schema = {**MESSAGES, "sender_late_ns": TIME, "receiver_late_ns": TIME, "wire_ns": TIME, "late": TEXT}
+SPLIT: Schema = {
+    **MESSAGES, "direction": TEXT, "sender_late_ns": TIME, "receiver_late_ns": TIME, "wire_ns": TIME, "late": TEXT,
+}  # fmt: skip
 """A message (`model.MESSAGES`) with the parts of its time: `sender_late_ns`, in which only the receiver was there;
 `receiver_late_ns`, in which only the sender was; `wire_ns`, from when both were there to the end of the receive.
 `late`: the longest of them, `sender`, `receiver` or `wire`. In 1F1B a receiver is usually late because it computes;

@@ -13,7 +13,7 @@ import polars as pl
 from trace_export.chart.builder import NOT_NEGATIVE, Builder
 from trace_export.chart.chart import Part, Track
 from trace_export.chart.lanes import Lanes
-from trace_export.model import Profile
+from trace_export.model import TEXT, WORD, Profile
 from trace_export.names import natural
 
 COMMUNICATION = "communication"
@@ -96,7 +96,7 @@ def first_task_ns(profile: Profile, ranks: list[int], batches_of: TaskBatches) -
 
 def _communication(profile: Profile) -> dict[int, pl.DataFrame]:
     """Each rank's transfers and collectives as slices."""
-    transfers = profile.p2p.with_columns(
+    transfers = profile.p2p.with_columns(pl.col(WORD).cast(TEXT)).with_columns(
         pl.coalesce(pl.format("{} {}{}", "role", "direction", "microbatch"), "op", "role", pl.lit("transfer")).alias(
             "name"
         ),

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from trace_export.model import Profile
+from trace_export.model import WORD, Profile
 from trace_export.pipeline.operations import Part
 from trace_export.schedules.operation_types import BR, BS, FR, FS
 from trace_export.schedules.step_graph import Ints, Waits
@@ -119,7 +119,8 @@ def _message_times(profile: Profile, places: pl.DataFrame, blocks: Blocks, edges
     edge, replica, step = cells
     wanted = pl.DataFrame({
         "cell": np.arange(len(edge)), "src_rank": ranks[replica, blocks.stage[src][edge]],
-        "dst_rank": ranks[replica, blocks.stage[dst][edge]], "direction": pl.Series([e[2] for e in edges]).gather(edge),
+        "dst_rank": ranks[replica, blocks.stage[dst][edge]],
+        "direction": pl.Series([e[2] for e in edges], dtype=WORD).gather(edge),
         "microbatch": numbers["microbatch"][edge], "chunk": np.maximum(numbers["chunk"], 0)[edge],
         "due": blocks.start[dst[edge], replica, step] + POSTED_NS, "made": blocks.start[src[edge], replica, step],
     }).with_columns(pl.col("src_rank", "dst_rank", "microbatch", "chunk").cast(pl.Int64)).sort("due")  # fmt: skip
