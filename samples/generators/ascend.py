@@ -162,20 +162,25 @@ def record(folder: Path, job: Job) -> Truth:
     run = simulate(orders, TIMING, range(job.steps), chance, chunks=job.chunks, vee=job.vee)
     if job.vee:  # there two ranks send to each other at the same time
         run.transfers = _in_issue_order(run.transfers)
-    truth, sides = Truth(job), _Sides()
+    truth, sides = Truth(job), Sides()
     per_host = -(-job.ranks // job.hosts)
     for rank in range(job.ranks):
         host, device = divmod(rank, per_host)
         rec = Recording(rank, device, f"node{host}", metadata(job, rank), job.framework, job.level)
         ahead = EPOCH_NS + host * job.skew_ns
-        truth.blocks += _fill(rec, job, run, ahead)
-        _communicate(rec, job, run, ahead, chance, sides)
-        name = (
-            f"node{host}_{4000 + rank}_20251127120000{rank:03d}_ascend_{'ms' if rec.framework == 'mindspore' else 'pt'}"
-        )
-        (write_text if job.text else write_database)(rec, folder / name)
+        truth.blocks += fill(rec, job, run, ahead)
+        transfer(rec, job, run, ahead, chance, sides)
+        _reduce(rec, job, run, ahead, chance)
+        save(rec, job, folder)
     truth.messages = sides.complete()
     return truth
+
+
+def save(rec: Recording, job: Job, folder: Path) -> None:
+    """Writes a capture below `folder`, named as the profiler names it."""
+    framework = "ms" if rec.framework == "mindspore" else "pt"
+    name = f"{rec.host}_{4000 + rec.rank}_20251127120000{rec.rank:03d}_ascend_{framework}"
+    (write_text if job.text else write_database)(rec, folder / name)
 
 
 def write(
@@ -261,7 +266,7 @@ def _begin(rec: Recording, job: Job, run: Simulation) -> int:
     return mine[skipped].start_ns - LAUNCH + US if skipped else min(0, mine[0].start_ns)
 
 
-def _fill(rec: Recording, job: Job, run: Simulation, ahead: int) -> list[Block]:
+def fill(rec: Recording, job: Job, run: Simulation, ahead: int) -> list[Block]:
     """Marks, kernels and steps; the host issues a step's work long before the device is through with it.
 
     Returns the blocks in the clock of the host, which is `ahead` of the time since the start of the run.
@@ -294,7 +299,7 @@ def _fill(rec: Recording, job: Job, run: Simulation, ahead: int) -> list[Block]:
     return sorted(mine, key=lambda b: b.start_ns)
 
 
-class _Sides:
+class Sides:
     """The sides of the transfers that were recorded."""
 
     def __init__(self) -> None:
@@ -319,8 +324,8 @@ class _Sides:
         ]
 
 
-def _communicate(rec: Recording, job: Job, run: Simulation, ahead: int, chance: random.Random, sides: _Sides) -> None:
-    """Operators of the pipeline's group in the order of their posting, and one all-reduce of all ranks a step."""
+def transfer(rec: Recording, job: Job, run: Simulation, ahead: int, chance: random.Random, sides: Sides) -> None:
+    """Operators of the pipeline's group in the order of their posting."""
     stage, column = job.place(rec.rank)
     begin = _begin(rec, job, run)
     own = [t for t in run.transfers if stage in (t.sender, t.receiver)]
@@ -336,6 +341,11 @@ def _communicate(rec: Recording, job: Job, run: Simulation, ahead: int, chance: 
         operator = Operator(what, group_of(column), index, start, end, stage, peer, BYTES, batched=job.batched)
         rec.operators.append((t.step, operator))
         sides.add(column, t, what, rec.rank, start, end)
+
+
+def _reduce(rec: Recording, job: Job, run: Simulation, ahead: int, chance: random.Random) -> None:
+    """One all-reduce of all ranks a step."""
+    stage, _ = job.place(rec.rank)
     for step, done in enumerate(run.reduced):
         last = max(b.end_ns for b in run.blocks if b.rank == stage and b.step == step and b.kind != "OPT")
         end = done - chance.randrange(20) * US

@@ -12,31 +12,38 @@ from __future__ import annotations
 
 import csv
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 from samples.generators.kineto_trace import MAIN, Trace
-from samples.generators.nsys import LEAD, blocks_of
-from samples.generators.pipeline import MS, US, Block
+from samples.generators.nsys import LEAD, blocks_of, planted
+from samples.generators.pipeline import MS, US, Block, Simulation, Timing
 
 STAGES, MICROBATCHES, STEPS = 4, 6, 2
 CLOCK_ERRORS_NS = (0, 0, 2_700_000, 2_700_000)
 KERNELS = 3
 AUTOGRAD = MAIN + 9
 ELEMENTS = 8 << 20
+COLLECTIVES = {
+    "allreduce": "AllReduce_Sum_bf16_RING_LL", "_reduce_scatter_base": "ReduceScatter_Sum_bf16_RING_LL",
+    "_allgather_base": "AllGather_RING_LL",
+}  # fmt: skip
+"""PyTorch's names of collectives, and NCCL's kernels."""
 
 
 class Rank:
     """One rank's trace, in its host's clock."""
 
-    def __init__(self, rank: int, clock_ns: int) -> None:
-        self.rank, self.clock_ns = rank, clock_ns
-        self.trace = Trace(rank=rank, world=STAGES, host=f"node{rank // 2}")
+    def __init__(self, rank: int, clock_ns: int, stage: int | None = None, world: int = STAGES) -> None:
+        """`stage`: where the rank is none of a pipeline by itself."""
+        self.rank, self.clock_ns, self.stage = rank, clock_ns, rank if stage is None else stage
+        self.trace = Trace(rank=rank, world=world, host=f"node{rank // 2}")
 
     def block(self, block: Block, chance: random.Random) -> None:
         start, end = block.start_ns + self.clock_ns, block.end_ns + self.clock_ns
         launch = start - 60 * US
         kind = "Optimizer" if block.kind == "OPT" else f"{block.kind}{block.microbatch}.0"
-        mark = f"te:{kind} stage={self.rank} step={block.step} rank={self.rank}"
+        mark = f"te:{kind} stage={self.stage} step={block.step} rank={self.rank}"
         self.trace.range(launch - 4 * US, launch + KERNELS * 5 * US, mark, cat="cpu_op")
         cuts = sorted(chance.sample(range(start + US, end - US), KERNELS - 1))
         thread = AUTOGRAD if block.kind == "B" else MAIN
@@ -46,11 +53,13 @@ class Rank:
             call = self.trace.call(at, thread=thread)
             self.trace.kernel(begin, until, call, name=f"{block.kind.lower()}_kernel_{i}")
 
-    def nccl(self, what: str, launch_ns: int, start_ns: int, end_ns: int, **args: object) -> None:
+    def nccl(self, what: str, launch_ns: int, start_ns: int, end_ns: int, *, group: str = "1", **args: object) -> None:
         launch, start, end = (t + self.clock_ns for t in (launch_ns, start_ns, end_ns))
-        told = {"Collective name": what, "Process Group Name": "1", "dtype": "BFloat16", "In msg nelems": ELEMENTS}
-        name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL" if what == "allreduce" else "ncclDevKernel_SendRecv"
-        self.trace.kernel(start, end, self.trace.call(launch), name=name, stream=20, **told, **args)
+        described = {
+            "Collective name": what, "Process Group Name": group, "dtype": "BFloat16", "In msg nelems": ELEMENTS,
+        }  # fmt: skip
+        name = f"ncclDevKernel_{COLLECTIVES.get(what, 'SendRecv')}"
+        self.trace.kernel(start, end, self.trace.call(launch), name=name, stream=20, **described, **args)
 
 
 def transfers(ranks: list[Rank], blocks: list[Block], chance: random.Random) -> None:
@@ -67,6 +76,27 @@ def transfers(ranks: list[Rank], blocks: list[Block], chance: random.Random) -> 
         ranks[source.rank].nccl(
             "send", source.start_ns - 35 * US, source.end_ns + 3 * US, met, **{"Dst Rank": block.rank}
         )
+
+
+def fill_met(ranks: Sequence[Rank], run: Simulation, chance: random.Random) -> None:
+    """Puts the blocks and transfers of a run into the traces; both sides of a transfer end with it."""
+    for block in run.blocks:
+        ranks[block.rank].block(block, chance)
+    for t in run.transfers:
+        ranks[t.receiver].nccl("recv", t.posted_ns + 6 * US, t.posted_ns + 12 * US, t.done_ns, **{"Src Rank": t.sender})
+        ranks[t.sender].nccl("send", t.sent_ns - 6 * US, t.sent_ns + 3 * US, t.done_ns, **{"Dst Rank": t.receiver})
+
+
+def write_planted(folder: Path, timing: Timing) -> list[Block]:
+    """A trace per rank of the run that `nsys.planted` simulates. Returns the truth."""
+    chance = random.Random(1)
+    run = planted(timing, chance)
+    stages = 1 + max(block.rank for block in run.blocks)
+    ranks = [Rank(rank, 0, rank, stages) for rank in range(stages)]
+    fill_met(ranks, run, chance)
+    for rank in ranks:
+        rank.trace.write(folder / f"{rank.trace.host}_{700 + rank.rank}.1760000000000000000.pt.trace.json")
+    return run.blocks
 
 
 def write(folder: Path, seed: int = 1) -> list[Block]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from samples.generators.nsys_export import Export
-from samples.generators.pipeline import MS, US, Block, Timing, one_f_one_b, simulate, zb_h1
+from samples.generators.pipeline import MS, US, Block, Simulation, Timing, one_f_one_b, simulate, zb_h1
 
 LEAD = 90 * US
 TIMING = Timing(
@@ -168,15 +168,31 @@ def record(folder: Path, blocks: list[Block], hosts: int, clock_errors_ns: tuple
     return sides
 
 
+def planted(
+    timing: Timing, chance: random.Random, stages: int = 8, microbatches: int = 8, steps: int = 3
+) -> Simulation:
+    """A 1F1B run with the causes of lost time that are planted in `timing`. A rank posts a receive when it is free, so
+    that the NCCL kernels of a transfer last as long as it takes."""
+    orders = [one_f_one_b(stage, stages, microbatches) for stage in range(stages)]
+    return simulate(orders, replace(timing, blocking_receives=True), range(steps), chance)
+
+
 def write_planted(folder: Path, timing: Timing, *, stages: int = 8, microbatches: int = 8, steps: int = 3,
                   hosts: int = 4) -> list[Block]:  # fmt: skip
-    """A 1F1B run with the causes of lost time that are planted in `timing`: an export per host. A rank posts a receive
-    when it is free, so that the NCCL kernels of a transfer last as long as it takes. Returns the truth."""
-    chance, timing = random.Random(1), replace(timing, blocking_receives=True)
-    orders = [one_f_one_b(stage, stages, microbatches) for stage in range(stages)]
-    run = simulate(orders, timing, range(steps), chance)
+    """An export per host of the run that `planted` simulates. Returns the truth."""
+    chance = random.Random(1)
+    run = planted(timing, chance, stages, microbatches, steps)
     exports = [Export(host=f"node{host}") for host in range(hosts)]
     ranks = [Rank(exports[rank * hosts // stages], rank, 0) for rank in range(stages)]
+    fill_met(ranks, run, chance)
+    folder.mkdir(parents=True, exist_ok=True)
+    for export in exports:
+        export.write(folder / f"{export.host}.sqlite")
+    return run.blocks
+
+
+def fill_met(ranks: Sequence[Rank], run: Simulation, chance: random.Random) -> None:
+    """Puts the blocks and transfers of a run into the exports of the ranks; both sides of a transfer end with it."""
     for rank in ranks:
         mine = [b for b in run.blocks if b.rank == rank.rank]
         for block in mine:
@@ -187,10 +203,6 @@ def write_planted(folder: Path, timing: Timing, *, stages: int = 8, microbatches
         sent, received = (made[rank, t.step, t.kind, t.microbatch] for rank in (t.sender, t.receiver))
         ranks[t.receiver].transfer("RECV", received, t.posted_ns + 6 * US, t.posted_ns + 12 * US, t.done_ns, 20)
         ranks[t.sender].transfer("SEND", sent, t.sent_ns - 6 * US, t.sent_ns + 3 * US, t.done_ns, 21)
-    folder.mkdir(parents=True, exist_ok=True)
-    for export in exports:
-        export.write(folder / f"{export.host}.sqlite")
-    return run.blocks
 
 
 def fill(ranks: Sequence[Rank], blocks: list[Block], chance: random.Random) -> list[tuple[int, str, str, int, int]]:

@@ -189,7 +189,7 @@ def simulate(
 ) -> Simulation:
     """Runs `steps` of the pipeline whose stages work through `orders`; a rank is a stage. A block starts when its rank
     is free and its inputs have arrived. Raises ValueError for orders that wait for each other."""
-    run = _Run(len(orders), timing, chance, chunks, vee)
+    run = Replica(len(orders), timing, chance, chunks, vee)
     for step in steps:
         for rank, operation in in_feasible_order(orders, chunks, vee):
             run.block(step, rank, operation)
@@ -197,17 +197,19 @@ def simulate(
     return run.found
 
 
-class _Run:
+class Replica:
     """The state of a simulation: until when each rank is busy, and when each half of the step at hand ended."""
 
-    def __init__(self, stages: int, timing: Timing, chance: random.Random, chunks: int, vee: bool) -> None:
+    def __init__(self, stages: int, timing: Timing, chance: random.Random, chunks: int = 1, vee: bool = False) -> None:
         self.stages, self.timing, self.chance, self.chunks, self.vee = stages, timing, chance, chunks, vee
         self.found = Simulation()
         self.free = [timing.first] * stages
+        self.ready = [timing.first] * stages
+        """When each rank has what its blocks need besides their inputs."""
         self.ends: dict[tuple[int, Half], int] = {}
 
     def block(self, step: int, rank: int, operation: Operation) -> None:
-        start = self.free[rank] + self.timing.lead
+        start = max(self.free[rank], self.ready[rank]) + self.timing.lead
         for half in operation.halves():
             source = source_of(half, rank, self.stages, self.chunks, self.vee)
             if source is not None:

@@ -14,7 +14,7 @@ import random
 from pathlib import Path
 
 from samples.generators import nsys
-from samples.generators.pipeline import Block
+from samples.generators.pipeline import Block, Timing
 from samples.generators.rocpd_export import Export
 
 DAY_NS = 86_400 * 10**9
@@ -25,7 +25,25 @@ BOOTED_NS = (3 * DAY_NS, 10 * DAY_NS)
 def record(folder: Path, blocks: list[Block], booted_ns: tuple[int, ...], chance: random.Random,
            dialect: nsys.Dialect | None = None, schema: int = 3) -> list[tuple[int, str, str, int, int]]:  # fmt: skip
     """A database for each rank in the folder of its host. Returns all transfers' sides as `nsys.record` does."""
-    stages = 1 + max(b.rank for b in blocks)
+    ranks = _ranks(1 + max(b.rank for b in blocks), booted_ns, dialect, schema)
+    sides = nsys.fill(ranks, blocks, chance)
+    _save(ranks, folder)
+    return sides
+
+
+def write_planted(folder: Path, timing: Timing) -> list[Block]:
+    """A database for each rank of the run that `nsys.planted` simulates. Returns the truth."""
+    chance = random.Random(1)
+    run = nsys.planted(timing, chance)
+    ranks = _ranks(1 + max(b.rank for b in run.blocks), (0, 0, 0, 0))
+    nsys.fill_met(ranks, run, chance)
+    _save(ranks, folder)
+    return run.blocks
+
+
+def _ranks(
+    stages: int, booted_ns: tuple[int, ...], dialect: nsys.Dialect | None = None, schema: int = 3
+) -> list[nsys.Rank]:
     per_host = stages // len(booted_ns)
     ranks = []
     for rank in range(stages):
@@ -33,11 +51,13 @@ def record(folder: Path, blocks: list[Block], booted_ns: tuple[int, ...], chance
         export = Export(host=f"node{host}", pid=4_000 + 11 * rank, schema=schema, gpu=local,
                         environment={"RANK": str(rank), "WORLD_SIZE": str(stages)})  # fmt: skip
         ranks.append(nsys.Rank(export, rank, booted_ns[host], dialect=dialect))
-    sides = nsys.fill(ranks, blocks, chance)
+    return ranks
+
+
+def _save(ranks: list[nsys.Rank], folder: Path) -> None:
     for rank in ranks:
         (place := folder / rank.export.host).mkdir(parents=True, exist_ok=True)
         rank.export.write(place / f"{rank.process}_results.db")
-    return sides
 
 
 def write(folder: Path, *, stages: int = 4, microbatches: int = 6, steps: int = 2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 import trace_export
-from samples.generators import ascend, nsys, paddle
+from samples.generators import ascend, kineto, nsys, paddle, rocpd
 from samples.generators.pipeline import MS, Block
 from trace_export import Report
 
@@ -36,6 +37,7 @@ def check(report: Report, expected: dict[str, Any], gain_ns: float) -> None:
     assert first["gain_ns"] == pytest.approx(gain_ns, rel=CLOSE)
 
 
+@pytest.mark.parametrize("profiler", [nsys, kineto, rocpd], ids=["nsys", "kineto", "rocpd"])
 @pytest.mark.parametrize(
     ("causes", "expected"),
     [
@@ -43,13 +45,18 @@ def check(report: Report, expected: dict[str, Any], gain_ns: float) -> None:
         ({"slow": {7: 1.3}}, {"kind": "stage", "stage": 7}),
         ({"slow_links": {(3, 4): 6 * MS}}, {"kind": "link", "stage": 3, "to_stage": 4, "direction": "F"}),
         ({"slow_links": {(4, 3): 6 * MS}}, {"kind": "link", "stage": 4, "to_stage": 3, "direction": "B"}),
+        (
+            {"slow_links": {(3, 4): 6 * MS, (4, 3): 6 * MS}},
+            {"kind": "link", "stage": 3, "to_stage": 4, "direction": None},
+        ),
         ({"late": {4: 3 * MS}}, {"kind": "host", "stage": 4}),
     ],
+    ids=["stage", "last stage", "forward link", "backward link", "link both ways", "host"],
 )
-def test_in_exports_of_nsight_systems(causes: dict[str, Any], expected: dict[str, Any], tmp_path: Path) -> None:
-    slow = nsys.write_planted(tmp_path / "slow", replace(nsys.TIMING, **causes))
-    sound = nsys.write_planted(tmp_path / "sound", nsys.TIMING)
-    check(read(tmp_path / "slow"), expected, step_ns(slow) - step_ns(sound))
+def test_in_profiles_of_gpus(profiler: Any, causes: dict[str, Any], expected: dict[str, Any], tmp_path: Path) -> None:
+    slow = profiler.write_planted(tmp_path, replace(nsys.TIMING, **causes))
+    sound = nsys.planted(nsys.TIMING, random.Random(1)).blocks
+    check(read(tmp_path), expected, step_ns(slow) - step_ns(sound))
 
 
 BOTH_WAYS = {(1, 2): 6 * MS, (2, 1): 6 * MS}

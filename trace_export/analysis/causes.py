@@ -7,7 +7,7 @@ all that depends on it, so a gain is never larger than the slack of the rest all
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -17,7 +17,7 @@ from trace_export.analysis.stragglers import SLOW_LINK
 from trace_export.model import INT, REAL, TEXT, Profile, Schema
 from trace_export.pipeline.operations import Operations
 from trace_export.schedules.longest_path import Array
-from trace_export.schedules.operation_types import BLOCKS, OPT, TRANSFERS
+from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, OPT, TRANSFERS
 
 CAUSES: Schema = {
     "cause": TEXT, "kind": TEXT, "dp": INT, "stage": INT, "rank": INT, "to_stage": INT, "to_rank": INT,
@@ -25,11 +25,12 @@ CAUSES: Schema = {
 }  # fmt: skip
 """`cause` in words; `kind`: `worker` (one rank's blocks are slow beside its stage's other replicas), `stage` (a stage's
 blocks beside the other stages'), `link` (transfers beside other links of the direction; both ways where `direction` is
-null), `host` (blocks start late although nothing is missing). `dp`, `rank` where it is one replica; `to_*` the receiver
-of a link. `ratio`: its mean length by that of its peers (null for `host`); `excess_ns`: mean extra length of an
-operation. `step_ns`: the mean step without the cause, from its first start to its last end, `gain_ns` what that saves,
-`gain` its share of that time, and in a report (`StepTime.of_steps`) of the time from start to start. Best gain
-first."""
+null), `collective` (that of a stage's replicas takes long beside the other stages', or one rank's part of it starts
+late), `host` (blocks start late although nothing is missing). `dp`, `rank` where it is one replica; `to_*` the
+receiver of a link. `ratio`: its mean length by that of its peers (null where it starts late); `excess_ns`: mean extra
+length of an operation. `step_ns`: the mean step without the cause, from its first start to its last end, `gain_ns` what
+that saves, `gain` its share of that time, and in a report (`StepTime.of_steps`) of the time from start to start. Best
+gain first."""
 
 MOST = 12
 """Causes of a kind that are replayed: those with the largest excess in a step."""
@@ -41,7 +42,8 @@ LEAST_GAIN = 0.002
 
 @dataclass(frozen=True)
 class _Candidate:
-    """`rows`: operations; `replica`: one, or all; `factor`: on their lengths; `earlier`: less launch delay, in ns."""
+    """`rows`: operations; `replica`: one, or all; `factor`: on their lengths, and on those of the other sides of
+    transfers; `earlier`: less launch delay, in ns."""
 
     kind: str
     replica: slice
@@ -64,7 +66,7 @@ def causes(operations: Operations, profile: Profile) -> pl.DataFrame:
     changes: list[dict[int, tuple[Array, Array]]] = [{}]
     for candidate in found:
         change = {}
-        for i in candidate.rows:
+        for i in {*candidate.rows, *candidate.factor}:
             new, earlier = length[i].copy(), launch[i].copy()
             new[candidate.replica] *= candidate.factor.get(i, 1.0)
             part = earlier[candidate.replica]
@@ -84,6 +86,7 @@ class _Search:
         self.operations, self.length, self.launch = operations, length, launch
         self.blocks: dict[tuple[str, int], dict[int, list[int]]] = {}
         self.links: dict[str, dict[tuple[int, int], list[int]]] = {}
+        self.shared: dict[tuple[str, int], dict[int, list[int]]] = {}
         self.on_stage: list[list[int]] = [[] for _ in range(operations.stages)]
         for i, name in enumerate(operations.types):
             stage = int(operations.stage[i])
@@ -94,11 +97,13 @@ class _Search:
             elif name in TRANSFERS and TRANSFERS[name][0] == "recv":
                 link = int(operations.peer[i]), stage
                 self.links.setdefault(TRANSFERS[name][1], {}).setdefault(link, []).append(i)
+            elif COLLECTIVE.get(name) == "stage" and self.length.shape[1] > 1:
+                self.shared.setdefault((name, int(operations.sequence[i])), {}).setdefault(stage, []).append(i)
 
     def candidates(self) -> list[_Candidate]:
         """The largest of each kind."""
         found = []
-        for kind in (self.workers(), self.stages(), self.slow_links(), self.hosts()):
+        for kind in (self.workers(), self.stages(), self.slow_links(), self.collectives(), self.hosts()):
             found += sorted(kind, key=lambda c: -c.total)[:MOST]
         return found
 
@@ -149,24 +154,46 @@ class _Search:
                     same = [v for b, v in enumerate(values) if b != a]
                     if peers := [*same, *others]:
                         own, usual = values[a : a + 1], np.array([np.median(peers)])
-                        yield from self._slower("link", [rows], own, usual, slice(a, a + 1))
+                        yield from self._slow_link(rows, own, usual, slice(a, a + 1))
                 if len(values) > 1 and others:
                     own, usual = np.array([middle]), np.array([np.median(others)])
-                    yield from self._slower("link", [rows], own, usual, slice(None))
+                    yield from self._slow_link(rows, own, usual, slice(None))
+
+    def _slow_link(self, rows: list[int], own: Array, usual: Array, replica: slice) -> Iterator[_Candidate]:
+        """The link of these receives, whose sends end with them: the next send may wait for that."""
+        graph = self.operations.graph
+        for found in self._slower("link", [rows], own, usual, replica):
+            sides = {k: found.factor[i] for i in rows for k in graph.groups[graph.group_of[i]]}
+            yield replace(found, factor=sides)
+
+    def collectives(self) -> Iterator[_Candidate]:
+        """Collectives of a stage's replicas beside those of the other stages, and ranks that start theirs late."""
+        for by_stage in self.shared.values():
+            means = {stage: float(self.length[rows].mean()) for stage, rows in by_stage.items()}
+            for stage, rows in by_stage.items():
+                others = [mean for other, mean in means.items() if other != stage]
+                if others:
+                    own, usual = np.array([means[stage]]), np.array([np.median(others)])
+                    yield from self._slower("collective", [rows], own, usual, slice(None))
+            yield from self._late("collective", [by_stage.get(stage, []) for stage in range(self.operations.stages)])
 
     def hosts(self) -> Iterator[_Candidate]:
         """Ranks whose blocks start late, beside all others."""
+        yield from self._late("host", [self._launched(stage) for stage in range(self.operations.stages)])
+
+    def _late(self, kind: str, on_stage: list[list[int]]) -> Iterator[_Candidate]:
+        """Ranks that start their operations, of each stage those of `on_stage`, late beside the others."""
         late = np.array([
-            [max(float(np.median(self.launch[rows][:, a])), 0) if rows else 0.0 for a in range(self.launch.shape[1])]
-            for rows in (self._launched(stage) for stage in range(self.operations.stages))
+            [max(float(np.median(self.launch[rows][:, a])), 0) if rows else np.nan for a in range(self.launch.shape[1])]
+            for rows in on_stage
         ])  # fmt: skip
-        for stage, a in np.ndindex(*late.shape):
+        for stage, a in np.argwhere(~np.isnan(late)).tolist():
             others = np.delete(late.reshape(-1), stage * late.shape[1] + a)
-            excess = float(late[stage, a]) - (float(np.median(others)) if others.size else 0.0)
-            rows = self._launched(stage)
-            if excess > 0 and rows:
-                total = excess * len(rows)
-                yield _Candidate("host", slice(a, a + 1), rows, {}, excess, None, excess, total)
+            known = others[~np.isnan(others)]
+            excess = float(late[stage, a]) - (float(np.median(known)) if known.size else 0.0)
+            if excess > 0:
+                rows = on_stage[stage]
+                yield _Candidate(kind, slice(a, a + 1), rows, {}, excess, None, excess, excess * len(rows))
 
     def _launched(self, stage: int) -> list[int]:
         """The blocks of a stage without the optimizer."""
@@ -210,6 +237,7 @@ def _of_replicas(length: Array) -> float:
 
 def _row(operations: Operations, candidate: _Candidate, before: float, after: float) -> tuple[object, ...]:
     first = candidate.rows[0]
+    name = operations.types[first]
     stage, peer = int(operations.stage[first]), int(operations.peer[first])
     single = candidate.replica != slice(None)
     a = candidate.replica.start if single else 0
@@ -227,6 +255,9 @@ def _row(operations: Operations, candidate: _Candidate, before: float, after: fl
         "link": f"transfers ({direction}) from stage {sender} to {receiver}{of} are slow"
         if direction
         else f"transfers between stages {sender} and {receiver}{of} are slow, both ways",
+        "collective": f"{name} of stage {stage} takes long"
+        if candidate.ratio
+        else f"{name} of stage {stage}{of} (rank {ranks[stage]}) starts late",
         "host": f"blocks of stage {stage}{of} (rank {ranks[stage]}) start late",
     }
     return (

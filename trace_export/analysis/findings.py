@@ -74,7 +74,7 @@ def findings(evidence: Evidence) -> list[Finding]:
     if evidence.step_ns <= 0:
         return []
     found = [each for rule in (slow_stage, slow_rank, slow_link) for each in rule(evidence)]
-    others = [each for rule in (late_host, long_optimizer, long_pause) for each in rule(evidence)]
+    others = [each for rule in (collective, late_host, long_optimizer, long_pause) for each in rule(evidence)]
     found += [each for each in others if each.saves_ns >= WORTH * evidence.step_ns]
     return sorted(found, key=lambda each: -each.saves_ns)
 
@@ -160,6 +160,17 @@ def _late_receivers(evidence: Evidence) -> dict[int, float]:
 
 def _mean_of_ranks(evidence: Evidence, column: str) -> dict[int, float]:
     return dict(evidence.ranks.group_by("rank").agg(pl.col(column).mean()).iter_rows())
+
+
+def collective(evidence: Evidence) -> Iterator[Finding]:
+    """The collective that costs most: one that takes long beside that of other stages, or that a rank starts late."""
+    found = evidence.causes.filter(pl.col("kind") == "collective").sort("gain_ns", descending=True)
+    for cause, ratio, rank, stage, saves in found.select("cause", "ratio", "rank", "stage", "gain_ns").head(1).rows():
+        facts = {"cause": cause, "stage": stage, "simulated": True}
+        if ratio is None:
+            yield Finding("late-collective", saves, {**facts, "rank": rank, "host": evidence.host(rank)})
+        else:
+            yield Finding("slow-collective", saves, {**facts, "ratio": ratio})
 
 
 def late_host(evidence: Evidence) -> Iterator[Finding]:

@@ -209,7 +209,7 @@ class ShortenRow(TypedDict):
     """A cause that a replay took away: what a step then takes less (`gain_ns`, and as a share `gain`)."""
 
     cause: str
-    kind: Literal["worker", "stage", "link", "host"]
+    kind: Literal["worker", "stage", "link", "collective", "host"]
     dp: int | None
     stage: int | None
     rank: int | None

@@ -98,6 +98,17 @@ def _slow_link(facts: dict[str, Any], gain: str) -> str:
     return f"The link from {' to '.join(ends)} is slow: {slow}; at their speed, {gain}."
 
 
+def _slow_collective(facts: dict[str, Any], gain: str) -> str:
+    return (
+        f"The {facts['cause']}: {facts['ratio']:.1f} × as long as that of the other stages; as fast as those, {gain}."
+    )
+
+
+def _late_collective(facts: dict[str, Any], gain: str) -> str:
+    where = f" on {facts['host']}" * bool(facts["host"])
+    return f"The {facts['cause']}{where}, so that all replicas wait for it; without that, {gain}."
+
+
 def _late(facts: dict[str, Any], gain: str) -> str:
     worst = f"of a step on rank {facts['rank']}"
     who = f"Host {facts['host']} (rank{'s' * (len(facts['ranks']) > 1)} {numbers(facts['ranks'])})"
@@ -127,7 +138,8 @@ def _long_pause(facts: dict[str, Any], gain: str) -> str:
 
 
 TEXTS: dict[str, Callable[[dict[str, Any], str], str]] = {
-    "slow-stage": _slow_stage, "slow-rank": _slow_rank, "slow-link": _slow_link, "late-host": _late,
+    "slow-stage": _slow_stage, "slow-rank": _slow_rank, "slow-link": _slow_link,
+    "slow-collective": _slow_collective, "late-collective": _late_collective, "late-host": _late,
     "late-rank": _late_rank, "long-optimizer": _long_optimizer, "long-pause": _long_pause,
 }  # fmt: skip
 """How a finding of this code is said: from its facts, and what fixing it gives."""
