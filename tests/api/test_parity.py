@@ -90,6 +90,7 @@ EXPORT = LOADING | {
     "bubbles": Case(["--bubbles"], {"bubbles": True}),
     "model": Case(["--model"], {"model": True}),
     "critical_path": Case(["--critical-path"], {"critical_path": True}),
+    "states": Case(["--states"], {"states": True}),
     "tables": Case(
         ["--format", "parquet", "--table", "blocks,messages"], {"formats": "parquet", "tables": ["blocks", "messages"]}
     ),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT, Cli
 from trace_export.cli import choosing
-from trace_export.cli.options import PANELS
+from trace_export.cli.options import CLOCKS, INPUT, OUTPUT, PICTURES, SELECTION, TERMINAL, WORKERS
 
 PAGES = sorted(page.stem for page in (ROOT / "trace_export" / "docs").glob("*.md"))
 
@@ -41,11 +42,28 @@ def test_how_to_mark_a_script_is_a_guide(run_cli: Cli) -> None:
     assert "howto instrument" in run_cli("howto").stdout
 
 
-@pytest.mark.parametrize("command", ["export", "nsys", "report", "compare"])
-def test_help_comes_in_parts(run_cli: Cli, command: str) -> None:
+USUAL = [INPUT, SELECTION, OUTPUT, CLOCKS, WORKERS, TERMINAL]
+
+
+@pytest.mark.parametrize(
+    ("command", "parts"),
+    [
+        ("export", [INPUT, SELECTION, OUTPUT, PICTURES, CLOCKS, WORKERS, TERMINAL]),
+        ("nsys", [INPUT, SELECTION, OUTPUT, PICTURES, CLOCKS, WORKERS, TERMINAL]),
+        ("report", USUAL),
+        ("overview", USUAL),
+        ("compare", [INPUT, SELECTION, "Baseline and limit", OUTPUT, CLOCKS, WORKERS, TERMINAL]),
+        ("inspect", [INPUT, SELECTION, WORKERS, TERMINAL]),
+        ("watch", [INPUT, SELECTION, OUTPUT, CLOCKS, TERMINAL]),
+    ],
+)
+def test_help_comes_in_parts(run_cli: Cli, command: str, parts: list[str]) -> None:
+    """In the same order everywhere; outside them there is nothing but --help."""
     text = run_cli(command, "--help").stdout
-    expected = set(PANELS) - ({"Pictures"} if command in ("report", "compare") else set())
-    assert {panel for panel in PANELS if f"─ {panel} ─" in text} == expected
+    titles = re.findall(r"^╭─ (.+?) ─+╮$", text, re.MULTILINE)
+    assert titles == ["Arguments", "Options", *parts]
+    options = text.split("╭─ Options ")[1].split("╰")[0]
+    assert re.findall(r"--[a-z-]+", options) == ["--help"]
 
 
 def test_values_are_offered() -> None:

@@ -43,7 +43,7 @@ class _DefaultGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command, whose flags show no type in its help: a flag takes no value."""
         command = super().get_command(ctx, cmd_name)
-        for parameter in command.params if command else ():
+        for parameter in command.get_params(ctx) if command else ():
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""
         return command

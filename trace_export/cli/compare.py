@@ -15,7 +15,14 @@ TEXTS = ("text", "markdown", "json")
 """The words of --format that say how the result is printed; all others are files of a chart."""
 FAILED = 4
 """Exit code where B is worse than the limit allows."""
-Own = Annotated[str, typer.Option(help="Steps of this run, where --steps are not those of both.", metavar="LIST")]
+BASELINE = "Baseline and limit"
+"""The part of the help about what a run is held against."""
+Own = Annotated[
+    str,
+    typer.Option(
+        help="Steps of this run, where --steps are not those of both.", metavar="LIST", rich_help_panel=opt.SELECTION
+    ),
+]
 
 
 @opt.with_groups
@@ -24,29 +31,31 @@ def compare(
     b: Annotated[
         Path | None, typer.Argument(help="The other one; the same if only its steps differ.", show_default=False)
     ] = None,
+    follow_links: opt.FollowLinks = False,
+    multi_machine: opt.MultiMachine = False,
+    columns: opt.ColumnMap = None,
     *,
+    passes: opt.Passes,
+    sizes: opt.Sizes,
     steps: opt.Steps = "all",
     steps_a: Own = "all",
     steps_b: Own = "all",
     devices: opt.Devices = "all",
-    multi_machine: opt.MultiMachine = False,
     ranks: opt.Ranks = "all",
     stages: opt.Stages = "all",
     window: opt.Time = None,
-    pp: opt.Pp = None,
-    tp: opt.Tp = None,
-    dp: opt.Dp = None,
-    cp: opt.Cp = None,
-    host_ranges: opt.HostRanges = False,
-    markers: opt.Markers = None,
-    columns: opt.ColumnMap = None,
-    infer: opt.Infer = "auto",
     baseline: Annotated[
         Path | None,
-        typer.Option(help="A is the run of which this file keeps the figures.", metavar="FILE", show_default=False),
+        typer.Option(
+            help="A is the run of which this file keeps the figures.",
+            metavar="FILE",
+            show_default=False,
+            rich_help_panel=BASELINE,
+        ),
     ] = None,
     save: Annotated[
-        bool, typer.Option("--save", help="Keep the figures of the run in the file of --baseline.")
+        bool,
+        typer.Option("--save", help="Keep the figures of the run in the file of --baseline.", rich_help_panel=BASELINE),
     ] = False,
     fail_above: Annotated[
         str | None,
@@ -54,15 +63,23 @@ def compare(
             help="Exit with code 4 if B is worse by more than this, beyond what the steps vary.",
             metavar="PERCENT",
             show_default=False,
+            rich_help_panel=BASELINE,
         ),
     ] = None,
     on: Annotated[
-        str, typer.Option(help="What must not be worse: step (its time), bubble (in points), slowdown, stage:N.")
+        str,
+        typer.Option(
+            help="What must not be worse: step (its time), bubble (in points), slowdown, stage:N.",
+            rich_help_panel=BASELINE,
+        ),
     ] = "step",
     path: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="Folder or file for one trace with both; none is written without it.", show_default=False
+            "--out",
+            help="Folder or file for one trace with both; none is written without it.",
+            show_default=False,
+            rich_help_panel=opt.OUTPUT,
         ),
     ] = None,
     formats: Annotated[
@@ -72,12 +89,12 @@ def compare(
             help="text, markdown or json: how the result is printed; else files of the chart, as for export.",
             metavar="LIST",
             show_default=False,
+            rich_help_panel=opt.OUTPUT,
         ),
     ] = None,
     force: opt.Force = False,
     gzip: opt.Gzip = False,
     align: opt.Align = "auto",
-    follow_links: opt.FollowLinks = False,
     jobs: opt.Jobs = None,
     printing: opt.Printing,
 ) -> None:
@@ -92,9 +109,9 @@ def compare(
 
     output, formats = (formats, None) if formats in TEXTS else ("text", formats)
     reading: dict[str, Any] = {
-        "devices": devices, "multi_machine": multi_machine, "ranks": ranks, "stages": stages, "window": window,
-        "pp": pp, "tp": tp, "dp": dp, "cp": cp, "host_ranges": host_ranges, "markers": markers or (), "infer": infer,
-        "columns": columns, "force": force, "align": align, "follow_links": follow_links, "jobs": jobs,
+        "follow_links": follow_links, "multi_machine": multi_machine, "columns": columns, **passes.arguments(),
+        **sizes.arguments(), "devices": devices, "ranks": ranks, "stages": stages, "window": window, "force": force,
+        "align": align, "jobs": jobs,
     }  # fmt: skip
     if (save and (baseline is None or fail_above)) or (b is not None and (save or baseline is not None)):
         what = "--baseline FILE takes the place of A, and --save writes it from the only run"

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import typer
 
+from trace_export.cli import options as opt
 from trace_export.cli import terminal
-from trace_export.cli.options import Drawing, Figures, Printing, Reading, Source, with_groups
 from trace_export.errors import UsageError
 from trace_export.sources.formats import commands, of_command
 
 
 def register(app: typer.Typer) -> None:
     """One command for each profiler; they differ in what they look for."""
-    command = with_groups(run)
+    command = opt.with_groups(run)
     app.command("export", help="Draw the profiles in a folder; the format is detected.")(command)
     for name in commands():
         titles = " and ".join(row.title for row in of_command(name))
@@ -22,20 +22,33 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    ctx: typer.Context, source: Source, drawing: Drawing, figures: Figures, reading: Reading, printing: Printing
+    ctx: typer.Context,
+    source: opt.Source,
+    passes: opt.Passes,
+    sizes: opt.Sizes,
+    selection: opt.Selection,
+    drawing: opt.Drawing,
+    figures: opt.Figures,
+    clocks: opt.Clocks,
+    workers: opt.Workers,
+    printing: opt.Printing,
 ) -> None:
     from trace_export import api
     from trace_export.cli import summaries
 
     family = None if ctx.info_name == "export" else ctx.info_name
-    if family and not (source.folder or source.log_dir or reading.at) and Path(family).is_dir():
+    if family and not (source.folder or source.log_dir or workers.at) and Path(family).is_dir():
         hint = f"the folder {family} here is given as ./{family}, because {family} is also a command"
         raise UsageError("no folder is given", hint, parameter="log_dir")
     with terminal.progress(printing) as progress:
         done = api.export(
             **source.arguments(),
+            **passes.arguments(),
+            **sizes.arguments(),
+            **selection.arguments(),
             **vars(drawing),
-            **reading.arguments(),
+            **clocks.arguments(),
+            **workers.arguments(),
             figure=figures.style(),
             family=family,
             progress=progress,

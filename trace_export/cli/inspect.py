@@ -27,20 +27,18 @@ WORDS = {
 """How what is the same on all ranks is said."""
 
 
+@opt.with_groups
 def inspect(
-    folder: opt.Folder = None,
-    log_dir: opt.LogDir = None,
-    follow_links: opt.FollowLinks = False,
+    place: opt.Place,
+    passes: opt.Passes,
+    sizes: opt.Sizes,
+    *,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Read large sources whole, not only their beginning.", rich_help_panel=opt.INPUT),
+    ] = False,
     ranks: opt.Ranks = "all",
-    pp: opt.Pp = None,
-    tp: opt.Tp = None,
-    dp: opt.Dp = None,
-    cp: opt.Cp = None,
-    host_ranges: opt.HostRanges = False,
-    markers: opt.Markers = None,
-    infer: opt.Infer = "auto",
     jobs: opt.Jobs = None,
-    full: Annotated[bool, typer.Option("--full", help="Read large sources whole, not only their beginning.")] = False,
     verbose: opt.Verbose = False,
     json: opt.Json = False,
     debug: opt.Debug = False,
@@ -52,13 +50,9 @@ def inspect(
     from trace_export import api
 
     printing = opt.Printing(json=json, debug=debug)
-    how: dict[str, Any] = {"infer": infer, "jobs": jobs, "follow_links": follow_links, "full": full}
+    given: dict[str, Any] = {**place.arguments(), **passes.arguments(), **sizes.arguments()}
     with terminal.progress(printing) as progress:
-        result = api.inspect(
-            opt.one_folder(folder, log_dir),
-            ranks=ranks, pp=pp, tp=tp, dp=dp, cp=cp, host_ranges=host_ranges, markers=markers or (), **how,
-            progress=progress,
-        )  # fmt: skip
+        result = api.inspect(ranks=ranks, jobs=jobs, full=full, progress=progress, **given)
     if json:
         terminal.json(result.json())
     else:

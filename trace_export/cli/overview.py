@@ -15,11 +15,25 @@ EXCEPTIONS_SHOWN = 20
 
 @opt.with_groups
 def overview(
-    folder: opt.Folder = None,
-    log_dir: opt.LogDir = None,
+    place: opt.Place,
+    passes: opt.Passes,
+    sizes: opt.Sizes,
     *,
+    ranks: Annotated[
+        str,
+        typer.Option(
+            help="Read the replicas of these ranks only: 0,8-15 or all.", metavar="LIST", rich_help_panel=opt.SELECTION
+        ),
+    ] = "all",
+    steps: Annotated[
+        str, typer.Option(help="Steps to measure: 2-4 or all.", metavar="LIST", rich_help_panel=opt.SELECTION)
+    ] = "all",
+    cache: opt.Cache = None,
     formats: Annotated[
-        str, typer.Option("--format", help="Any of html,parquet: one page, its tables.", metavar="LIST")
+        str,
+        typer.Option(
+            "--format", help="Any of html,parquet: one page, its tables.", metavar="LIST", rich_help_panel=opt.OUTPUT
+        ),
     ] = "html",
     path: Annotated[
         Path | None,
@@ -28,39 +42,21 @@ def overview(
             help="The folder to write to, or the page; default: the log_dir.",
             show_default=False,
             metavar="PATH",
+            rich_help_panel=opt.OUTPUT,
         ),
     ] = None,
     traces: Annotated[
         bool,
         typer.Option(
-            "--traces", help="Also write the traces of the most typical replica and of those that have exceptions."
+            "--traces",
+            help="Also write the traces of the most typical replica and of those that have exceptions.",
+            rich_help_panel=opt.OUTPUT,
         ),
     ] = False,
-    cache: opt.Cache = None,
     force: opt.Force = False,
-    follow_links: opt.FollowLinks = False,
-    ranks: Annotated[
-        str, typer.Option(help="Read the replicas of these ranks only: 0,8-15 or all.", metavar="LIST")
-    ] = "all",
-    steps: Annotated[str, typer.Option(help="Steps to measure: 2-4 or all.", metavar="LIST")] = "all",
-    pp: opt.Pp = None,
-    tp: opt.Tp = None,
-    dp: opt.Dp = None,
-    cp: opt.Cp = None,
-    host_ranges: opt.HostRanges = False,
-    markers: opt.Markers = None,
-    infer: opt.Infer = "auto",
     align: opt.Align = "auto",
     jobs: opt.Jobs = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(
-            help="Read on the Dask cluster of this scheduler, tcp://HOST:PORT or tls://HOST:PORT (extra dask); its"
-            " workers see the log_dir too.",
-            metavar="ADDRESS",
-            show_default=False,
-        ),
-    ] = None,
+    scheduler: opt.Scheduler = None,
     printing: opt.Printing,
 ) -> None:
     """Show any number of ranks on one page: ranks × steps as a heat map, the stages, and what differs from its peers.
@@ -70,13 +66,22 @@ def overview(
     from trace_export import api
     from trace_export.scale import words
 
-    how: dict[str, Any] = {"infer": infer, "jobs": jobs, "scheduler": scheduler, "cache": cache}
+    given: dict[str, Any] = {**place.arguments(), **passes.arguments(), **sizes.arguments()}
     with terminal.progress(printing) as progress:
         done = api.overview(
-            opt.one_folder(folder, log_dir), path, formats,
-            traces=traces, force=force, follow_links=follow_links, ranks=ranks, steps=steps, pp=pp, tp=tp, dp=dp, cp=cp,
-            host_ranges=host_ranges, markers=markers or (), align=align, progress=progress, **how,
-        )  # fmt: skip
+            path=path,
+            formats=formats,
+            traces=traces,
+            cache=cache,
+            force=force,
+            ranks=ranks,
+            steps=steps,
+            align=align,
+            jobs=jobs,
+            scheduler=scheduler,
+            progress=progress,
+            **given,
+        )
     found = done.overview
     if printing.json:
         from trace_export.documents import encode

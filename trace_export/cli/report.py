@@ -7,14 +7,17 @@ from typing import Annotated, Literal
 
 import typer
 
+from trace_export.cli import options as opt
 from trace_export.cli import terminal
-from trace_export.cli.options import Force, Printing, Reading, Source, with_groups
 from trace_export.errors import UsageError
 
 
-@with_groups
+@opt.with_groups
 def report(
-    source: Source,
+    source: opt.Source,
+    passes: opt.Passes,
+    sizes: opt.Sizes,
+    selection: opt.Selection,
     *,
     format: Annotated[
         Literal["text", "html", "markdown", "svg", "png"],
@@ -22,6 +25,7 @@ def report(
             "--format",
             help="text, markdown: on standard output; html: one page with the chart; svg, png: the slowdown of each"
             " rank as a heat map.",
+            rich_help_panel=opt.OUTPUT,
         ),
     ] = "text",
     path: Annotated[
@@ -31,11 +35,13 @@ def report(
             help="The page or heat map, or its folder; default: pipeline_report.html or pipeline_slowdown.svg in the"
             " log_dir.",
             show_default=False,
+            rich_help_panel=opt.OUTPUT,
         ),
     ] = None,
-    force: Force = False,
-    reading: Reading,
-    printing: Printing,
+    force: opt.Force = False,
+    clocks: opt.Clocks,
+    workers: opt.Workers,
+    printing: opt.Printing,
 ) -> None:
     """Say what slows a run down, in a few sentences, then in tables: bubble, stragglers, schedule, theory, what-if.
 
@@ -50,7 +56,11 @@ def report(
     with terminal.progress(printing) as progress:
         done = api.report(
             **source.arguments(),
-            **reading.arguments(),
+            **passes.arguments(),
+            **sizes.arguments(),
+            **selection.arguments(),
+            **clocks.arguments(),
+            **workers.arguments(),
             html=html,
             heat_map=heat_map,
             path=path,

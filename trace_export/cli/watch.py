@@ -32,18 +32,35 @@ Sink = Callable[["Look"], None]
 
 @opt.with_groups
 def watch(
-    folder: opt.Folder = None,
-    log_dir: opt.LogDir = None,
+    place: opt.Place,
+    multi_machine: opt.MultiMachine = False,
     *,
-    last: Annotated[int, typer.Option(help="Steps to show.", metavar="N")] = 5,
-    slowdown: Annotated[
-        bool, typer.Option("--slowdown", help="Also say how much stragglers cost each step (S), which takes longer.")
-    ] = False,
+    passes: opt.Passes,
+    sizes: opt.Sizes,
+    last: Annotated[int, typer.Option(help="Steps to show.", metavar="N", rich_help_panel=opt.SELECTION)] = 5,
+    devices: opt.Devices = "all",
+    ranks: opt.Ranks = "all",
     port: Annotated[
-        int | None, typer.Option(help="Port of the page; default: 9002, or a free one.", show_default=False)
+        int | None,
+        typer.Option(
+            help="Port of the page; default: 9002, or a free one.", show_default=False, rich_help_panel=opt.OUTPUT
+        ),
     ] = None,
     no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Show the figures in this terminal and open no browser.")
+        bool,
+        typer.Option(
+            "--no-browser",
+            help="Show the figures in this terminal and open no browser.",
+            rich_help_panel=opt.OUTPUT,
+        ),
+    ] = False,
+    slowdown: Annotated[
+        bool,
+        typer.Option(
+            "--slowdown",
+            help="Also say how much stragglers cost each step (S), which takes longer.",
+            rich_help_panel=opt.OUTPUT,
+        ),
     ] = False,
     prometheus: Annotated[
         Path | None,
@@ -51,35 +68,40 @@ def watch(
             help="Keep the figures of the last step in this file, for Prometheus' textfile collector.",
             metavar="FILE",
             show_default=False,
+            rich_help_panel=opt.OUTPUT,
         ),
     ] = None,
     jsonl: Annotated[
         Path | None,
-        typer.Option(help="Append a line of JSON for each step to this file.", metavar="FILE", show_default=False),
+        typer.Option(
+            help="Append a line of JSON for each step to this file.",
+            metavar="FILE",
+            show_default=False,
+            rich_help_panel=opt.OUTPUT,
+        ),
     ] = None,
     once_every: Annotated[
         str | None,
         typer.Option(
-            "--once-every", help="Export the last steps so often, to --out.", metavar="TIME", show_default=False
+            "--once-every",
+            help="Export the last steps so often, to --out.",
+            metavar="TIME",
+            show_default=False,
+            rich_help_panel=opt.OUTPUT,
         ),
     ] = None,
     path: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder or file for --once-every.", show_default=False, metavar="PATH"),
+        typer.Option(
+            "--out",
+            help="Folder or file for --once-every.",
+            show_default=False,
+            metavar="PATH",
+            rich_help_panel=opt.OUTPUT,
+        ),
     ] = None,
     formats: opt.Formats = None,
     force: opt.Force = False,
-    multi_machine: opt.MultiMachine = False,
-    follow_links: opt.FollowLinks = False,
-    devices: opt.Devices = "all",
-    ranks: opt.Ranks = "all",
-    pp: opt.Pp = None,
-    tp: opt.Tp = None,
-    dp: opt.Dp = None,
-    cp: opt.Cp = None,
-    host_ranges: opt.HostRanges = False,
-    markers: opt.Markers = None,
-    infer: opt.Infer = "auto",
     align: opt.Align = "auto",
     debug: opt.Debug = False,
 ) -> None:
@@ -90,15 +112,13 @@ def watch(
     """
     from trace_export import api
 
-    how: dict[str, Any] = {"infer": infer, "formats": formats}
-    place = opt.one_folder(folder, log_dir)
+    given: dict[str, Any] = {**place.arguments(), **passes.arguments(), **sizes.arguments(), "formats": formats}
     looks = api.watch(
-        place, last=last, slowdown=slowdown, jsonl=jsonl, prometheus=prometheus, once_every=once_every, path=path,
-        force=force, multi_machine=multi_machine, follow_links=follow_links, devices=devices, ranks=ranks, pp=pp, tp=tp,
-        dp=dp, cp=cp, host_ranges=host_ranges, markers=markers or (), align=align, **how,
+        last=last, slowdown=slowdown, jsonl=jsonl, prometheus=prometheus, once_every=once_every, path=path, force=force,
+        multi_machine=multi_machine, devices=devices, ranks=ranks, align=align, **given,
     )  # fmt: skip
     first = next(looks)  # raises what is wrong with the options before a page is served
-    with _page(first, place, port, no_browser) as put, _terminal(live=no_browser) as show:
+    with _page(first, given["log_dir"], port, no_browser) as put, _terminal(live=no_browser) as show:
         for look in chain([first], looks):
             put(look)
             show(look)
