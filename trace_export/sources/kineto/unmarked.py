@@ -72,7 +72,7 @@ def _gather(content: _Content, events: pl.DataFrame) -> None:
     names = events.filter((kind == THREAD_NAME) & pl.col("thread name").str.contains(AUTOGRAD, literal=True))
     content.named |= set(names.select(thread()).to_series())
     calls = events.filter(kind.str.contains("_(?:runtime|driver)$"))
-    waits = pl.col("name").str.contains("Synchronize", literal=True).alias("waits")
+    waits = pl.col("name").str.contains("Synchronize", literal=True).fill_null(False).alias("waits")
     content.calls.append(calls.select("start", thread(), _number("correlation", -1), waits))
     tasks = events.filter(TIMED & ((kind == "kernel") | (kind.str.contains("memcpy"))))
     kernels = tasks.filter(kind == "kernel").group_by(_number("device", -1)).len()

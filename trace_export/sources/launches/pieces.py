@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from trace_export.sources.launches.kernel_names import Bools
 from trace_export.sources.launches.work import COPY, Ints, Timeline, Work
 
 MOST_SUMS = 12
@@ -63,7 +64,7 @@ def split(timeline: Timeline, cuts: Cuts) -> tuple[list[Piece], set[int]]:
     if not len(timeline.launch):
         return [], set()
     engine = ~timeline.main
-    called = _between(timeline.calls, timeline.launch) & engine[1:] & engine[:-1]
+    called = _between(_during(timeline.calls, timeline.launch, engine), timeline.launch) & engine[1:] & engine[:-1]
     cut = _between(cuts.at, timeline.launch)
     begins = np.flatnonzero(np.append(True, called | cut | (engine[1:] != engine[:-1])))
     ends = np.append(begins[1:], len(engine))
@@ -72,9 +73,21 @@ def split(timeline: Timeline, cuts: Cuts) -> tuple[list[Piece], set[int]]:
     return pieces, {0, *(np.flatnonzero(cut) + 1).tolist()}
 
 
-def _between(moments: Ints, launches: Ints) -> np.ndarray:
+def _during(moments: Ints, launches: Ints, engine: Bools) -> Ints:
+    """Those of the moments, sorted, that lie between two launches of the engine with none of another thread between:
+    of a backward, where the calling thread mostly asks for nothing."""
+    begins = np.flatnonzero(np.append(engine[0], engine[1:] & ~engine[:-1]))
+    ends = np.flatnonzero(np.append(engine[:-1] & ~engine[1:], engine[-1]))
+    low, high = (np.searchsorted(moments, launches[rows], side="right") for rows in (begins, ends))
+    inside = [moments[a:b] for a, b in zip(low.tolist(), high.tolist(), strict=True) if a < b]
+    return np.concatenate([moments[:0], *inside])
+
+
+def _between(moments: Ints, launches: Ints) -> Bools:
     """For each launch but the first whether a moment lies after the one before it and not after itself."""
-    return np.diff(np.searchsorted(moments, launches, side="right")) > 0
+    found = np.zeros(len(launches) + 1, bool)
+    found[np.searchsorted(launches, moments)] = True
+    return found[1:-1]
 
 
 def join_weights(timeline: Timeline, pieces: list[Piece], cut: set[int]) -> list[Piece]:

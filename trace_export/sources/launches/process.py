@@ -185,12 +185,12 @@ def _blocks(found: Passes) -> pl.DataFrame:
     timeline, passes = found.timeline, sorted(found.passes, key=lambda piece: piece.begin)
     begins, ends = (np.array([piece[n] for piece in passes], np.int64) for n in (1, 2))
     bounds = np.column_stack([begins, ends]).ravel()  # every other range lies between two passes
-    start, end = np.append(timeline.start, 0), np.append(timeline.end, 0)
+    bounds = bounds[bounds < len(timeline.start)]
     return pl.DataFrame(
         {
             "kind": pl.Series([piece.kind for piece in passes], dtype=pl.String),
-            "start": np.minimum.reduceat(start, bounds)[::2] if passes else begins,
-            "end": np.maximum.reduceat(end, bounds)[::2] if passes else begins,
+            "start": np.minimum.reduceat(timeline.start, bounds)[::2] if passes else begins,
+            "end": np.maximum.reduceat(timeline.end, bounds)[::2] if passes else begins,
             "launched": timeline.launch[begins],
         }
     ).with_columns(pair=pl.lit(None, pl.Int32))

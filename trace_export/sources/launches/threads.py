@@ -41,19 +41,28 @@ def find_threads(work: Work, named: frozenset[int], engine: frozenset[int], usua
     main 7, autograd {9}. Were 9 nameless and 7 the process's first thread, the same.
     """
     rows = np.flatnonzero(work.role == COMPUTE)
-    launched = dict(pl.Series(work.thread[rows]).value_counts().iter_rows())
+    threads = work.thread[rows]
+    launched = _launches_of(threads)
     autograd = frozenset(launched) & (named or engine)
     if autograd:
         rest = {t: n for t, n in launched.items() if t not in autograd}
         return Threads(max(rest, key=lambda t: (rest[t], t)), autograd) if rest else _whole_graph(work, rows)
-    updates = work.thread[rows[work.names.optimizer[work.name[rows]]]]
+    names = work.name[rows]
+    updates = threads[work.names.optimizer[names]]
     main = _main_thread(updates, launched, usual_main)
     others = frozenset(t for t, n in launched.items() if t != main and n >= LEAST_SHARE * len(rows))
     if main is None or not others:
         return _whole_graph(work, rows)
-    names = work.name[rows[np.isin(work.thread[rows], list(others))]]
-    trained = len(updates) or work.names.backward[names].any()
+    trained = len(updates) or work.names.backward[names[np.isin(threads, list(others))]].any()
     return Threads(main, others) if trained else "no thread launches backwards"
+
+
+def _launches_of(threads: Ints) -> dict[int, int]:
+    """How many launches each thread made, given the thread of each; mostly the next one is the same."""
+    begins = np.flatnonzero(np.append(True, threads[1:] != threads[:-1])[: len(threads)])
+    launched, run = np.unique(threads[begins], return_inverse=True)
+    counts = np.bincount(run, np.diff(np.append(begins, len(threads)))).astype(np.int64)
+    return dict(zip(launched.tolist(), counts.tolist(), strict=True))
 
 
 def _main_thread(updates: Ints, launched: dict[int, int], usual: int | None) -> int | None:

@@ -50,25 +50,26 @@ def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames) -> Work:
         calls = calls.sort("start", "correlation", "thread")
     correlation, start, end, stream, name, role = (tasks[c].to_numpy() for c in TASKS)
     order = np.argsort(correlation, kind="stable")
-    if (np.diff(correlation[order]) == 0).any():
-        order = np.lexsort((name, start, correlation))
     ids = correlation[order]
-    first = np.flatnonzero(np.append(True, ids[1:] != ids[:-1])[: len(ids)])
+    begins = np.append(True, ids[1:] != ids[:-1])[: len(ids)]
+    if not begins.all():
+        order = np.lexsort((name, start, correlation))
+    first = np.flatnonzero(begins)
     caller = _callers(calls["correlation"].to_numpy(), ids[first])
     known = np.flatnonzero(caller >= 0)
     known = known[np.argsort(caller[known], kind="stable")]
-    at = order[first[known]]
+    by, at = caller[known], order[first[known]]
     several = np.diff(np.append(first, len(ids)))[known] > 1
-    starts, ends = start[order], end[order]
-    if len(first) < len(ids):
-        starts, ends = np.minimum.reduceat(starts, first), np.maximum.reduceat(ends, first)
-    by = caller[known]
+    if several.any():
+        start, end = np.minimum.reduceat(start[order], first)[known], np.maximum.reduceat(end[order], first)[known]
+    else:
+        start, end = start[at], end[at]
     names, codes = _with_graphs(names, name[at], several)
     return Work(
         calls["start"].to_numpy()[by],
         calls["thread"].to_numpy()[by],
-        starts[known],
-        ends[known],
+        start,
+        end,
         stream[at],
         codes,
         role[at],
@@ -98,7 +99,7 @@ def _with_graphs(names: KernelNames, codes: Codes, several: Bools) -> tuple[Kern
     return KernelNames(texts), moved.astype(np.int32)
 
 
-def pipeline_transfers(work: Work, main: int) -> np.ndarray:
+def pipeline_transfers(work: Work, main: int) -> Ints:
     """The rows of `work` that are the pipeline's sends and receives.
 
     The all-to-all of experts and the ring of context parallelism are the same kernels, but they run in backwards too:
@@ -106,9 +107,10 @@ def pipeline_transfers(work: Work, main: int) -> np.ndarray:
 
     Example: main sends on streams 20 and 30, the engine on 30: those on 20.
     """
-    sends = work.role == TRANSFER
-    shared = np.unique(work.stream[sends & (work.thread != main)])
-    return np.flatnonzero(sends & (work.thread == main) & ~np.isin(work.stream, shared))
+    sends = np.flatnonzero(work.role == TRANSFER)
+    own, stream = work.thread[sends] == main, work.stream[sends]
+    found: Ints = sends[own & ~np.isin(stream, stream[~own])]
+    return found
 
 
 @dataclass(frozen=True)
@@ -131,9 +133,8 @@ class Timeline:
     @staticmethod
     def of(work: Work, main: int, autograd: frozenset[int]) -> Timeline:
         own = work.thread == main
-        theirs = np.isin(work.thread, list(autograd))
-        rows = np.flatnonzero((work.role == COMPUTE) & (own | theirs))
-        called = work.calls.filter(pl.col("thread") == main)
+        rows = np.flatnonzero((work.role == COMPUTE) & (own | np.isin(work.thread, list(autograd))))
+        start, thread, waits = (work.calls[name].to_numpy() for name in ("start", "thread", "waits"))
         return Timeline(
             work.launch[rows],
             work.start[rows],
@@ -141,8 +142,8 @@ class Timeline:
             own[rows],
             work.name[rows],
             work.names,
-            called["start"].to_numpy(),
-            called.filter("waits")["start"].to_numpy(),
+            start[thread == main],
+            start[waits & (thread == main)],
             np.sort(work.launch[pipeline_transfers(work, main)]),
         )
 
@@ -154,21 +155,25 @@ class Timeline:
         """How long the device worked for these rows, in ns."""
         return int(self._busy[end] - self._busy[begin])
 
+    def _rows(self, names: Bools) -> Bools:
+        """The rows whose names are among these; there are none of most kinds."""
+        return names[self.name] if names.any() else np.zeros(len(self.name), bool)
+
     @cached_property
     def stem(self) -> Codes:
         return self.names.stem[self.name]
 
     @cached_property
     def sum(self) -> Bools:
-        return self.names.sum[self.name]
+        return self._rows(self.names.sum)
 
     @cached_property
     def own_sum(self) -> Bools:
-        return self.names.own_sum[self.name]
+        return self._rows(self.names.own_sum)
 
     @cached_property
     def fill(self) -> Bools:
-        return self.names.fill[self.name]
+        return self._rows(self.names.fill)
 
     @cached_property
     def engine_multiplies(self) -> bool:
@@ -196,35 +201,40 @@ class Timeline:
         return (self.names.product | self.names.graph)[self.name]
 
     @cached_property
-    def _products(self) -> Ints:
-        return np.append(0, np.cumsum(self._multiplies))
+    def _products(self) -> Codes:
+        return np.append(np.int32(0), np.cumsum(self._multiplies, dtype=np.int32))
 
     @cached_property
-    def _heavy_until(self) -> Ints:
+    def _heavy_until(self) -> Codes:
         return _until((self.names.product | self.names.sum)[self.name])
 
     @cached_property
-    def _weight_until(self) -> Ints:
+    def _weight_until(self) -> Codes:
         return _until(self.names.weight[self.name])
 
     @cached_property
     def _busy_backwards(self) -> Ints:
-        return np.append(0, np.cumsum(np.where(self.names.backward[self.name], self.end - self.start, 0)))
+        if not self.names.backward.any():
+            return np.zeros(len(self.name) + 1, np.int64)
+        return np.append(0, np.cumsum((self.end - self.start) * self._rows(self.names.backward)))
 
     def after_counters(self, begin: int) -> int:
         """The first row from `begin` on that is no counter of tokens."""
         return int(self._counted_until[begin])
 
     @cached_property
-    def _counted_until(self) -> Ints:
+    def _counted_until(self) -> Codes:
         return _until(self.counter)
 
     @cached_property
     def counter(self) -> Bools:
-        return self.names.counter[self.name]
+        return self._rows(self.names.counter)
 
 
-def _until(rows: Bools) -> Ints:
+def _until(rows: Bools) -> Codes:
     """For each row the first one from it on that is none of the `rows`: of `x x . x` 2 2 2 4."""
-    others = np.where(rows, len(rows), np.arange(len(rows)))
+    others = np.arange(len(rows), dtype=np.int32)
+    if not rows.any():
+        return others
+    others[rows] = len(rows)
     return np.minimum.accumulate(others[::-1])[::-1]

@@ -1,7 +1,7 @@
 """The launches of an Nsight Systems export, for the processes in which no pass is named.
 
 Beside the calls that launch kernels those are read that copy, fill or wait: what the calling thread has the device do
-between two launches of the autograd engine tells its calls apart. What stays in memory is 25 bytes a call and 37 a
+between two launches of the autograd engine tells its calls apart. What stays in memory is 25 bytes a call and 32 a
 kernel.
 """
 
@@ -10,15 +10,17 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from trace_export.sources.launches.kernel_names import GRAPH, KernelNames
+from trace_export.sources.launches.kernel_names import GRAPH, Codes, KernelNames
 from trace_export.sources.launches.process import Process
 from trace_export.sources.launches.sequence_numbers import OPERATORS
 from trace_export.sources.launches.threads import AUTOGRAD
-from trace_export.sources.launches.work import COMPUTE, COPY, OTHER, TASKS, TRANSFER, join
+from trace_export.sources.launches.work import COMPUTE, COPY, OTHER, TRANSFER, Ints, join
 from trace_export.sources.nsys.cupti import COPY_TABLE, GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, listed
 from trace_export.sources.ranges.by_launch import ORPHANS
 from trace_export.sources.ranges.ranges import Ranges
@@ -38,7 +40,31 @@ _NO_CORRELATION = 0xFFFFFFFF
 _COPY = -1
 """The name of a copy, where a kernel's is the id of a string and a graph's lies below this."""
 
+THREADS = 1 << 24
+"""The global ids of two processes are as far apart: a thread's has its own number in between."""
+
 Parts = defaultdict[int, list[pl.DataFrame]]
+
+
+@dataclass(frozen=True)
+class _Kinds:
+    """The kinds of device work, a row for each of the sorted numbers `what` that stand for a name and a stream: the
+    stream, the row of the name in `names`, and the role."""
+
+    what: Ints
+    stream: Ints
+    name: Codes
+    role: npt.NDArray[np.int8]
+    names: KernelNames
+
+    def tasks(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The device work that counts among `rows`, as `_tasks` reads them, with the columns of TASKS."""
+        kind = np.searchsorted(self.what, rows["what"].to_numpy())
+        role = self.role[kind]
+        own = rows.select("correlation", "start", "end").with_columns(
+            stream=self.stream[kind], name=self.name[kind], role=role
+        )
+        return own.filter(role != OTHER) if (role == OTHER).any() else own
 
 
 def autograd_threads(db: Database) -> dict[int, frozenset[int]]:
@@ -62,15 +88,11 @@ def read_processes(
     their steps and optimizers, `operators`: the ranges around operators."""
     tasks, devices = _tasks(db, wanted)
     calls = _calls(db, tasks)
-    ids = np.unique(np.concatenate([[_COPY], *(part["name"].unique() for own in tasks.values() for part in own)]))
-    names = KernelNames(_names(db, ids))
-    roles = _roles(names.texts, ids)
+    kinds = _kinds(db, tasks)
     autograd = autograd_threads(db)
     for process in sorted(tasks.keys() & calls.keys()):
-        own = pl.concat(tasks.pop(process))
-        codes = np.searchsorted(ids, own["name"].to_numpy()).astype(np.int32)
-        own = own.with_columns(name=codes, role=roles[codes], stream=_low("place")).filter(pl.col("role") != OTHER)
-        work = join(pl.concat(calls.pop(process)), own.select(TASKS.keys()), names)
+        own = kinds.tasks(pl.concat(tasks.pop(process), rechunk=True))
+        work = join(pl.concat(calls.pop(process), rechunk=True), own, kinds.names)
         if (work.role == COMPUTE).any():
             beside = ranges.frame.filter(pl.col("process") == process)
             yield (
@@ -104,53 +126,55 @@ def _rows(parts: Iterable[pl.DataFrame]) -> int:
 
 def _read_calls(db: Database, condition: str, waiting: Collection[int], processes: Collection[int]) -> Parts:
     """The calls of the processes that meet the condition; `waiting`: the names of those that wait for the device."""
-    packed = _packed("COALESCE(nameId, 0)", f"COALESCE(correlationId, {_NO_CORRELATION})")
+    packed = _packed("nameId", "correlationId", "COALESCE(nameId, 0)", f"COALESCE(correlationId, {_NO_CORRELATION})")
     sql = f"""SELECT start AS start, globalTid AS thread, {packed} AS packed
         FROM {LAUNCH_TABLE} WHERE {{where}} AND {condition}"""
     parts: Parts = defaultdict(list)
     thread, waits = pl.col("thread").fill_null(0), _high("packed").is_in(list(waiting))
     for chunk in db.frames(LAUNCH_TABLE, sql):
         columns = ("start", thread, _low("packed").alias("correlation"), waits.alias("waits"))
-        _add(parts, chunk.select(_process(thread), *columns), processes)
+        of_process = chunk.select((thread // THREADS).alias("process"), *columns).partition_by(
+            "process", as_dict=True, include_key=False
+        )
+        for (process,), own in of_process.items():
+            if process in processes:
+                parts[process].append(own)
     return parts
 
 
 def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict[int, Counter[int]]]:
-    """Kernels, graphs and copies between host and device: correlation, start, end, stream and name, a number; and how
-    many kernels and graphs each process ran on each device."""
+    """Kernels, graphs and copies between host and device: correlation, start, end, and `what`, the number of the name
+    and the stream; and how many kernels and graphs each process ran on each device."""
     kernel = "demangledName, shortName" if db.has(KERNEL_TABLE, "demangledName") else "shortName, NULL"
     copies = f" AND copyKind IN {HOST_COPIES}"
-    place = _packed("COALESCE(deviceId, -1)", "COALESCE(streamId, 0)")
+    of_process, of_device = f"globalPid - globalPid % {THREADS}", f"(deviceId + 1) % {THREADS}"
+    owner = f"COALESCE({of_process} + {of_device}, COALESCE({of_process}, 0) + COALESCE({of_device}, 0))"
     parts: Parts = defaultdict(list)
     devices: dict[int, Counter[int]] = defaultdict(Counter)
     for table, name, only in (
         (KERNEL_TABLE, f"COALESCE({kernel}, 0)", ""),
-        (GRAPH_TABLE, f"{_COPY} - 1 - COALESCE(graphId, 0)", ""),
-        (COPY_TABLE, f"{_COPY}", copies),
+        (GRAPH_TABLE, f"({_COPY} - 1 - COALESCE(graphId, 0))", ""),
+        (COPY_TABLE, f"({_COPY})", copies),
     ):
-        sql = f"""SELECT globalPid AS owner, correlationId AS correlation, start AS start, "end" AS "end",
-            {place} AS place, {name} AS name FROM {table} WHERE {{where}}{only}"""
+        what = _packed(name, "streamId", name, "COALESCE(streamId, 0)")
+        sql = f"""SELECT {owner} AS owner, correlationId AS correlation, start AS start, "end" AS "end", {what} AS what
+            FROM {table} WHERE {{where}}{only}"""
         for chunk in db.frames(table, sql):
-            columns = (pl.col("correlation").fill_null(-2), "start", "end", "place", "name")
             rows = chunk.filter(valid_session_times(pl.col("start"), pl.col("end")))
-            rows = rows.select(_process(pl.col("owner").fill_null(0)), *columns)
-            for process, own in _add(parts, rows, processes):
-                if table != COPY_TABLE:
-                    devices[process] += _devices(own["place"])
+            rows = rows.with_columns(pl.col("correlation").fill_null(-2))
+            for (of,), own in rows.partition_by("owner", as_dict=True, include_key=False).items():
+                process, device = divmod(of, THREADS)
+                if processes is None or process in processes:
+                    parts[process].append(own)
+                    if table != COPY_TABLE:
+                        devices[process][device - 1] += own.height
     return parts, devices
 
 
-def _devices(places: pl.Series) -> Counter[int]:
-    """How many of the places are on each device: one, as a rule."""
-    low, high = (int(place) >> 32 for place in (places.min(), places.max()))  # type: ignore[arg-type]
-    if low == high:
-        return Counter({low: len(places)})
-    return Counter(dict((places // (1 << 32)).value_counts().iter_rows()))
-
-
-def _packed(high: str, low: str) -> str:
-    """Two numbers of 32 bits as one column: reading a column costs more than computing with it."""
-    return f"({high}) * {1 << 32} + ({low})"
+def _packed(high: str, low: str, or_high: str, or_low: str) -> str:
+    """Two numbers of 32 bits as one column, those after `or` where one of the first two is NULL: reading a column costs
+    more than computing with it."""
+    return f"COALESCE({high} * {1 << 32} + {low}, {or_high} * {1 << 32} + {or_low})"
 
 
 def _high(column: str) -> pl.Expr:
@@ -161,18 +185,14 @@ def _low(column: str) -> pl.Expr:
     return pl.col(column) & 0xFFFFFFFF
 
 
-def _process(owner: pl.Expr) -> pl.Expr:
-    """The process of a global id, of a process or thread."""
-    return (owner // (1 << 24)).alias("process")
-
-
-def _add(parts: Parts, rows: pl.DataFrame, processes: Collection[int] | None) -> list[tuple[int, pl.DataFrame]]:
-    """Adds the rows of each of the `processes` (None: of all), and returns them."""
-    found = rows.partition_by("process", as_dict=True, include_key=False).items()
-    wanted = [(process, own) for (process,), own in found if processes is None or process in processes]
-    for process, own in wanted:
-        parts[process].append(own)
-    return wanted
+def _kinds(db: Database, tasks: Parts) -> _Kinds:
+    """The kinds of all `tasks`."""
+    what = np.unique(
+        np.concatenate([[_COPY << 32], *(part["what"].unique() for own in tasks.values() for part in own)])
+    )
+    ids, name = np.unique(what >> 32, return_inverse=True)
+    names = _names(db, ids)
+    return _Kinds(what, what & 0xFFFFFFFF, name.astype(np.int32), _roles(names, ids)[name], KernelNames(names))
 
 
 def _names(db: Database, ids: np.ndarray) -> pl.Series:
