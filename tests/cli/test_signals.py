@@ -39,6 +39,15 @@ def test_a_second_ctrl_c_does_not_wait_for_the_first(samples: Path, tmp_path: Pa
     assert (done.returncode, done.stderr) == (130, INTERRUPTED)
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_while_python_frees_its_modules_changes_no_exit_code(name: str, samples: Path, tmp_path: Path) -> None:
+    """What `sys` holds goes late, after Python has taken its handlers off."""
+    late = f"def __del__(self, kill=os.kill, own=os.getpid(), number=signal.{name}): kill(own, number)"
+    code = f"sys.late = type('Late', (), {{}})()\n{late}\ntype(sys.late).__del__ = __del__\n{KILL.format('SIGINT')}"
+    done = while_importing("polars", code, tmp_path, samples / "paddle" / "single")
+    assert (done.returncode, done.stderr) == (130, INTERRUPTED)
+
+
 def test_ctrl_c_that_becomes_another_error_is_still_ctrl_c(samples: Path, tmp_path: Path) -> None:
     """Python up to 3.11 turns what is raised while a class is made into a RuntimeError."""
     code = f"""

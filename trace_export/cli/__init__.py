@@ -23,6 +23,7 @@ WITHOUT_TABLES = ("run", "howto")
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits with the codes of the README; an error is one sentence on stderr."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    atexit.register(signals.ignore)  # the first to be registered is the last to be called
     signals.end_at_once()
     from trace_export.cli import streams
 

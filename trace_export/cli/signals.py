@@ -15,6 +15,8 @@ from types import FrameType
 
 INTERRUPTED = "trace-export: interrupted; files already written are whole"
 
+ENDING = (SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 _received = 0
 
 Handler = Callable[[int, FrameType | None], None]
@@ -29,7 +31,14 @@ def end_at_once() -> None:
 def end_in_order() -> None:
     """From here on a signal unwinds the program, so that workers stop and temporary files go; a second one does not
     wait for that."""
-    _handle((SIGINT, signal.SIGTERM, signal.SIGHUP), _unwind)
+    _handle(ENDING, _unwind)
+
+
+def ignore() -> None:
+    """For the very end of the process: Python takes its handlers off before it frees its modules, and the program would
+    die of the signal instead of its own exit code."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def received() -> int:
