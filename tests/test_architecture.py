@@ -10,7 +10,9 @@ from tests.support.architecture import FILES, PACKAGE, imported, module_name, pa
 
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "files", "messages", "choices", "names", "instrument"}),
-    frozenset({"model", "units", "selection", "tolerances", "window_offsets", "cells", "scratch", "documents"}),
+    frozenset(
+        {"model", "units", "selection", "ordering", "tolerances", "window_offsets", "cells", "scratch", "documents"}
+    ),
     frozenset({"schedules"}),
     frozenset({"sources", "pipeline", "clocks", "analysis", "chart", "writers", "workers", "viewer"}),
     frozenset({"workflow"}),

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.profiles import (
     ORIGIN,
@@ -19,7 +22,7 @@ from tests.support.profiles import (
     with_devices,
 )
 from trace_export.chart.chart import Chart, Track
-from trace_export.chart.layout import ChartOptions, Overlay, lay_out
+from trace_export.chart.layout import ChartOptions, Overlay, _flows, lay_out
 from trace_export.model import WORD, Declared, Profile
 
 
@@ -323,3 +326,9 @@ def test_nothing_to_draw_is_a_root_alone() -> None:
     chart = lay_out(profile([], {}))
     assert tree(chart) == ["PP chart · 1F1B"]
     assert (len(chart.main.slices), chart.origin_ns) == (0, 0)
+
+
+@given(st.lists(st.integers(0, 4), max_size=12))
+def test_flows_are_listed_at_the_rows_where_their_arrows_end(rows: list[int]) -> None:
+    expected: list[list[int] | None] = [[k for k, row in enumerate(rows, 1) if row == r] or None for r in range(5)]
+    assert _flows(np.array(rows, np.int64), 5).to_list() == expected

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trace_export.chart.chart import INSTANTS, SAMPLES, SLICES, STATES, Part, Track
 from trace_export.chart.lanes import Lanes
+from trace_export.ordering import ordered
 
 ROOT = 1
 NOT_NEGATIVE = pl.max_horizontal("start_ns", "end_ns").alias("end_ns")
@@ -73,7 +74,7 @@ class Builder:
         """
         self._tracks[0] = replace(self._tracks[0], name=title, description=description)
         slices = pl.concat([pl.DataFrame(schema=SLICES), *self._slices], how="diagonal_relaxed")
-        slices = slices.with_columns(NOT_NEGATIVE).sort("track", "start_ns", "end_ns", maintain_order=True)
+        slices = ordered(slices.with_columns(NOT_NEGATIVE), "track", "start_ns", "end_ns")
         slices = slices.with_columns(track=pl.Series(self._lanes(slices), dtype=pl.UInt32))
         drawn = self._in_order()
         final = {track.id: number for number, track in enumerate(drawn, ROOT)}
@@ -81,7 +82,7 @@ class Builder:
         numbered = pl.col("track").replace_strict(final, return_dtype=pl.UInt32)
         return Part(
             tracks,
-            slices.with_columns(numbered).sort("track", maintain_order=True),
+            ordered(slices.with_columns(numbered), "track"),
             self._instants.with_columns(numbered),
             self._samples.with_columns(numbered),
             self._states.with_columns(numbered),

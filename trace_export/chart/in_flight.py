@@ -11,6 +11,8 @@ from trace_export.chart.builder import Builder
 from trace_export.model import STEP_KEY, WORK_KINDS, Placement
 
 RANK_STEP = ["rank", *STEP_KEY]
+WORK = [*RANK_STEP, "stage", "kind", "microbatch", "chunk", "microbatch_b", "chunk_b", "start_ns", "end_ns"]
+"""What is looked at of the blocks."""
 KEY = [*RANK_STEP, "microbatch", "chunk"]
 TEXT = (
     "Micro-batches whose activations the stage holds, of a part of its model chunks a part. Derived from the blocks:"
@@ -42,7 +44,7 @@ def in_flight(blocks: pl.DataFrame, placement: Placement) -> pl.DataFrame:
     In a step whose forwards and backwards are of the same micro-batches they are counted. Otherwise it was recorded in
     part: those of the same micro-batch are matched, and the others hold from its first block or to its last one.
     """
-    work = blocks.filter(pl.col("stage").is_not_null(), pl.col("kind").is_in(WORK_KINDS))
+    work = blocks.select(WORK).filter(pl.col("stage").is_not_null(), pl.col("kind").is_in(WORK_KINDS))
     changes = [
         frame.select("rank", ts_ns=column, change=pl.lit(sign, pl.Int32))
         for frees, steps in _by_what_frees(work)
@@ -64,11 +66,17 @@ def _by_what_frees(work: pl.DataFrame) -> list[tuple[str | None, pl.DataFrame]]:
     (W); of those in which some are not (None)."""
     microbatch = pl.col("microbatch").cast(pl.Int64)
     of_pair = pl.when(pl.col("kind") == "FB").then(pl.col("microbatch_b").cast(pl.Int64)).otherwise(microbatch)
-    signs = {  # blocks, and a sum that hardly two sets of as many micro-batches share
-        name: pl.struct(which.sum(), (number + 1).pow(2).filter(which).sum().alias("sum"))
-        for name, which, number in (("opens", OPENS, microbatch), ("B", BACKS, of_pair), ("W", WEIGHTS, microbatch))
+    sets = {"opens": (OPENS, microbatch), "B": (BACKS, of_pair), "W": (WEIGHTS, microbatch)}
+    signs = {  # 1, and a number whose sum hardly two sets of as many micro-batches share
+        f"{name} {sign}": pl.when(which).then(value)
+        for name, (which, number) in sets.items()
+        for sign, value in (("blocks", pl.lit(1, pl.Int64)), ("sum", (number + 1) * (number + 1)))
     }
-    counts = work.group_by(RANK_STEP).agg(weights=WEIGHTS.any(), **signs)
+    sums = work.select(*RANK_STEP, **signs).group_by(RANK_STEP).agg(pl.all().sum())
+    counts = sums.select(
+        *RANK_STEP, *(pl.struct(blocks=f"{name} blocks", sum=f"{name} sum").alias(name) for name in sets),
+        weights=pl.col("W blocks") > 0,
+    )  # fmt: skip
     by_weights, by_backs = pl.col("weights") & (pl.col("W") == pl.col("opens")), pl.col("B") == pl.col("opens")
     frees = pl.when(by_weights).then(pl.lit("W")).when(by_backs, ~pl.col("weights")).then(pl.lit("B"))
     steps = counts.select(*RANK_STEP, frees=frees)
@@ -84,7 +92,8 @@ def _ends(steps: pl.DataFrame, frees: str | None) -> list[tuple[pl.DataFrame, st
     if frees is None:
         held = _matched(steps)
         return [(held, "start_ns", 1), (held, "end_ns", -1)]
-    return [(steps.filter(OPENS), "start_ns", 1), (steps.filter(WEIGHTS if frees == "W" else BACKS), "end_ns", -1)]
+    times = steps.select("rank", "kind", "start_ns", "end_ns")
+    return [(times.filter(OPENS), "start_ns", 1), (times.filter(WEIGHTS if frees == "W" else BACKS), "end_ns", -1)]
 
 
 def _matched(work: pl.DataFrame) -> pl.DataFrame:

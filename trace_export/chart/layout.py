@@ -18,7 +18,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from trace_export.chart import device_tracks, step_tracks
 from trace_export.chart.block_names import block_name, has_chunks
@@ -179,12 +181,30 @@ def _add_blocks(builder: Builder, blocks: pl.DataFrame, tracks: dict[int, int], 
     """The blocks of the ranks in `tracks`, with the arrows between them."""
     shown = blocks.filter(pl.col("rank").is_in(list(tracks)))
     if edges is not None and not edges.is_empty():
-        both = pl.col("src").is_in(shown["id"].implode()) & pl.col("dst").is_in(shown["id"].implode())
-        arrows = edges.filter(both).select("src", "dst", flow=pl.int_range(1, pl.len() + 1, dtype=pl.UInt64))
-        for end, column in (("src", "flow_out"), ("dst", "flow_in")):
-            flows = arrows.group_by(pl.col(end).alias("id")).agg(pl.col("flow").alias(column))
-            shown = shown.join(flows, on="id", how="left", maintain_order="left")
+        known, *ends = (ids.to_numpy() for ids in (shown["id"], edges["src"], edges["dst"]))
+        row = np.full(max(int(ids.max(initial=0)) for ids in (known, *ends)) + 1, -1)
+        row[known] = np.arange(len(known))
+        src, dst = (row[ids] for ids in ends)
+        both = (src >= 0) & (dst >= 0)
+        flows = (_flows(rows[both], shown.height).alias(name) for rows, name in ((src, "flow_out"), (dst, "flow_in")))
+        shown = shown.with_columns(flows)
     builder.slices(shown.drop("id"), pl.col("rank").replace_strict(tracks, return_dtype=pl.UInt32))
+
+
+def _flows(rows: NDArray[np.int64], height: int) -> pl.Series:
+    """For each of `height` rows the numbers (from 1) of the arrows that begin or end there, null where none does. The
+    k-th arrow is at row `rows[k]`."""
+    order = np.argsort(rows, kind="stable")
+    nth = np.arange(len(rows)) - np.searchsorted(rows[order], rows[order])  # of those at the same row
+    columns = []
+    for place in range(int(nth.max(initial=0)) + 1):
+        arrow = order[nth == place]
+        numbers = np.zeros(height, np.uint64)
+        numbers[rows[arrow]] = arrow + 1
+        columns.append(pl.Series(str(place), numbers))
+    numbered = pl.DataFrame(columns).select(pl.when(pl.all() > 0).then(pl.all()))
+    lists = pl.concat_list(pl.all()).list.drop_nulls() if len(columns) > 1 else pl.concat_list(pl.all())
+    return numbered.select(pl.when(pl.col("0").is_not_null()).then(lists)).to_series()
 
 
 def _add_overlays(builder: Builder, overlays: Sequence[Overlay], own: dict[int, int], color_by: ColorBy) -> None:

@@ -21,6 +21,8 @@ from trace_export.selection import Numbers
 from trace_export.units import duration, finer_than_ms
 
 RANK_RUN = ["rank", "run"]
+WORK = [*RANK_STEP_KEY, "kind", "microbatch", "chunk", "microbatch_b", "chunk_b", "start_ns", "end_ns"]
+"""What is looked at of the blocks."""
 MOST_PARTS = 100_000
 """Ranks times steps that are looked at one by one, 0.4 kB each, where most of them have no block at all."""
 
@@ -31,7 +33,7 @@ def check(profile: Profile, *, one_clock: bool, all_ranks: bool) -> Profile:
     Needs an interpreted profile. `one_clock`: the times of different hosts can be compared. `all_ranks`: the user did
     not ask for some ranks only, so that ranks which are absent are missing. O(n log n) in the number of blocks.
     """
-    work = profile.spans.filter(pl.col("kind").is_in(WORK_KINDS))
+    work = profile.spans.select(WORK).filter(pl.col("kind").is_in(WORK_KINDS))
     if work.is_empty():
         return profile
     clock = pl.lit("") if one_clock else pl.col("host")
@@ -50,14 +52,18 @@ def _parts(work: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     """A row for each rank and step, also where the rank has no block of it: rank, stage, replica, clock, run, step, F,
     B, W (numbers of blocks; a fused one counts as forward and as backward), several (whether one of its W may be that
     of several micro-batches, as it has no number), first_ns, last_ns."""
-    kind, count = pl.col("kind"), pl.Int64
-    counted = work.group_by(RANK_STEP_KEY).agg(
-        F=kind.is_in(["F", "FB"]).sum().cast(count),
-        B=kind.is_in(["B", "FB"]).sum().cast(count),
-        W=(kind == "W").sum().cast(count),
-        several=((kind == "W") & pl.col("microbatch").is_null()).any(),
-        first_ns=pl.col("start_ns").min(),
-        last_ns=pl.col("end_ns").max(),
+    kind = pl.col("kind")
+    flags = {"F": kind.is_in(["F", "FB"]), "B": kind.is_in(["B", "FB"]), "W": kind == "W"}
+    several = (kind == "W") & pl.col("microbatch").is_null()
+    counted = (
+        work.select(*RANK_STEP_KEY, "start_ns", "end_ns", several=several, **flags)
+        .group_by(RANK_STEP_KEY)
+        .agg(
+            pl.col(*flags).sum().cast(pl.Int64),
+            pl.col("several").any(),
+            first_ns=pl.col("start_ns").min(),
+            last_ns=pl.col("end_ns").max(),
+        )
     )
     places = ranks.select("rank", "stage", "replica", "clock").unique("rank")
     places = places.join(counted, on="rank", how="semi").sort("rank")
@@ -295,8 +301,8 @@ class Absent:
 
 def absent(profile: Profile) -> Absent:
     """The stages and ranks that have no block, by the sizes of the run and beside the other stages."""
-    ranks = profile.ranks.join(profile.spans.filter(pl.col("kind").is_in(WORK_KINDS)), on="rank", how="semi")
-    ranks = ranks.drop_nulls("stage")
+    busy = profile.spans.select(pl.col("rank").filter(pl.col("kind").is_in(WORK_KINDS)).unique())["rank"]
+    ranks = profile.ranks.filter(pl.col("rank").is_in(busy.implode())).drop_nulls("stage")
     if ranks.is_empty():
         return Absent(Numbers(()), 0, (), Numbers(()), 0)
     declared = profile.declared

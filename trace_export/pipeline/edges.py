@@ -47,8 +47,9 @@ def drawable_edges(profile: Profile) -> tuple[pl.DataFrame, int]:
 def _halves(spans: pl.DataFrame) -> pl.DataFrame:
     """A row per forward and per backward (an overlapped pair has both): id, rank, run, step, microbatch, chunk,
     forward."""
-    rows = spans.with_columns(pl.col(*STEP_KEY, "chunk", "chunk_b").fill_null(0))
     common = ["id", "rank", *STEP_KEY]
+    rows = spans.select(*common, "kind", "microbatch", "chunk", "microbatch_b", "chunk_b")
+    rows = rows.with_columns(pl.col(*STEP_KEY, "chunk", "chunk_b").fill_null(0))
     forward = rows.filter(pl.col("kind").is_in(["F", "FB"])).select(*common, "microbatch", "chunk", forward=True)
     back = rows.filter(pl.col("kind") == "B").select(*common, "microbatch", "chunk", forward=False)
     pair = rows.filter(pl.col("kind") == "FB").select(

@@ -60,15 +60,16 @@ def label(profile: Profile, undetermined: pl.Series) -> Profile:
 
 def _unlabelled(profile: Profile) -> pl.DataFrame:
     """The blocks of all ranks that lack numbers, by time, with their stage, replica and position in their step."""
-    spans = profile.spans.with_row_index("row").filter(pl.col("kind").is_in(WORK_KINDS))
     lacking = (pl.col("kind").is_in(["F", "B"]) & pl.col("microbatch").is_null()) | (
         (pl.col("kind") == "FB") & pl.col("microbatch_b").is_null()
     )
     if profile.declared.numbers_continue:
         lacking |= (pl.col("kind") == "F") & pl.col("chunk").is_null()
-    ranks = spans.filter(lacking).select("rank").unique()
+    work = pl.col("kind").is_in(WORK_KINDS)
+    ranks = profile.spans.select(pl.col("rank").filter(lacking & work).unique())["rank"]
     return (
-        spans.join(ranks, on="rank", how="semi")
+        profile.spans.with_row_index("row")
+        .filter(pl.col("rank").is_in(ranks.implode()) & work)
         .join(profile.ranks.select("rank", "stage", "host", "replica"), on="rank", how="left")
         .sort(*RANK_STEP_KEY, "start_ns", "end_ns")
         .with_columns(position=pl.int_range(pl.len(), dtype=INT).over(RANK_STEP_KEY), letter=LETTER)

@@ -118,8 +118,8 @@ def _rest_in_order(places: pl.DataFrame) -> pl.DataFrame:
 def _all_numbered(spans: pl.DataFrame) -> bool:
     """Whether the source numbers its forwards and backwards. Where it does not, neither chunks nor a start that was cut
     off are known yet, and counts of blocks may fit another stage although nothing is wrong."""
-    blocks = spans.filter(pl.col("kind").is_in(["F", "B"]))
-    return blocks["microbatch"].null_count() == 0
+    lacking = pl.col("kind").is_in(["F", "B"]) & pl.col("microbatch").is_null()
+    return not spans.select(lacking.any()).item()
 
 
 def _order_note() -> list[Note]:

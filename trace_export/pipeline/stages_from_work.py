@@ -20,7 +20,7 @@ import numpy.typing as npt
 import polars as pl
 
 from trace_export.model import STEP_KEY, WORK_KINDS
-from trace_export.pipeline.steps import counted
+from trace_export.pipeline.steps import counted, is_in_steps
 
 STEPS = 5
 """So many steps are looked at, those with the most blocks: a cut step has fewer."""
@@ -46,9 +46,10 @@ class Inference:
 def sample(spans: pl.DataFrame, steps: int = STEPS) -> pl.DataFrame:
     """The F, B, W and FB blocks of the fullest steps; a block without run counts as of the first, one without step as
     of that between two optimizers."""
-    blocks = counted(spans).filter(pl.col("kind").is_in(WORK_KINDS)).with_columns(pl.col(STEP_KEY).fill_null(0))
-    counts = blocks.group_by(STEP_KEY).len().sort("len", *STEP_KEY, descending=[True, False, False])
-    return blocks.join(counts.head(steps), on=STEP_KEY, how="semi", maintain_order="left")
+    blocks, work = counted(spans).with_columns(pl.col(STEP_KEY).fill_null(0)), pl.col("kind").is_in(WORK_KINDS)
+    counts = blocks.select(*STEP_KEY, "kind").filter(work).group_by(STEP_KEY).len()
+    counts = counts.sort("len", *STEP_KEY, descending=[True, False, False])
+    return blocks.filter(work, is_in_steps(counts.head(steps)))
 
 
 def infer(spans: pl.DataFrame, *, continued: bool = False) -> Inference | None:

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import polars as pl
 
-from trace_export.model import INT, SPANS, WORK_KINDS, Note, Profile, conform
+from trace_export.model import INT, SPANS, STEP_KEY, WORK_KINDS, Note, Profile, conform
+from trace_export.ordering import ordered
 from trace_export.schedules.words import LETTER
 
 FORWARDS = pl.col("kind").is_in(["F", "FB"])
@@ -21,11 +22,12 @@ def number(profile: Profile) -> tuple[Profile, pl.Series]:
     """`profile` with `spans.step` filled (from 0) for the ranks none of whose blocks has one; and the ranks for which
     the ends of steps are undetermined, so that all their blocks count as one step, as a note says."""
     spans = profile.spans.with_row_index("row")
-    blocks = spans.filter(pl.col("kind").is_in([*WORK_KINDS, "OPT"]))
-    known = blocks.filter(pl.col("step").is_not_null())
-    blocks = blocks.join(known, on="rank", how="anti").sort("rank", "start_ns", "end_ns").drop("step")
+    block = pl.col("kind").is_in([*WORK_KINDS, "OPT"])
+    known = spans.select(pl.col("rank").filter(block & pl.col("step").is_not_null()).unique())["rank"]
+    blocks = spans.drop("step").filter(block, ~pl.col("rank").is_in(known.implode()))
     if blocks.is_empty():
         return profile, pl.Series("rank", [], INT)
+    blocks = ordered(blocks, "rank", "start_ns", "end_ns")
     steps = _by_optimizer(blocks)
     for rule in (_by_collectives, _by_first_forward):
         steps = rule(profile, blocks) if steps is None else steps
@@ -48,8 +50,17 @@ def counted(spans: pl.DataFrame) -> pl.DataFrame:
     """`spans` by rank and time; a block without a step has the number of optimizers that its rank ran before it, so
     that those of different steps are told apart before the steps are numbered."""
     update = (pl.col("kind") == "OPT").cast(INT)
-    ordered = spans.sort("rank", "start_ns", "end_ns")
-    return ordered.with_columns(step=pl.coalesce("step", (update.cum_sum() - update).over("rank")))
+    return ordered(spans, "rank", "start_ns", "end_ns").with_columns(
+        step=pl.coalesce("step", (update.cum_sum() - update).over("rank"))
+    )
+
+
+def is_in_steps(steps: pl.DataFrame) -> pl.Expr:
+    """Whether a block is of one of the `steps` (run and step, perhaps null), of which there are few."""
+    run, step = (pl.col(name) for name in STEP_KEY)
+    return pl.any_horizontal(
+        pl.lit(False), *(run.eq_missing(a) & step.eq_missing(b) for a, b in steps.select(STEP_KEY).iter_rows())
+    )
 
 
 def _of_replicas(found: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
