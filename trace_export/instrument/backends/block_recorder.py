@@ -83,7 +83,7 @@ class BlockRecorder:
             f"{'' if chunk_b is None else chunk_b},"
         )
         if event is None:
-            self._write(f"{text}{began_ns},{ns - began_ns},h\n")
+            (self._file or self._open()).append(f"{text}{began_ns},{ns - began_ns},h\n")
             return
         with self._lock:
             if self._device is not None and (ended := self._device.event()) is not None:
