@@ -117,6 +117,14 @@ def test_without_a_rank_the_process_names_the_file(record: Path, monkeypatch: py
     assert find(record).sources[0].rank_origin == "assumed"
 
 
+def test_a_rank_that_the_framework_numbers_otherwise(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_step(0)
+    monkeypatch.setenv("RANK", "5")
+    one_step(1)
+    (other, last) = (read(source, ReadOptions()) for source in find(record).sources)
+    assert [(p.ranks["rank"][0], p.spans["step"].unique().to_list()) for p in (other, last)] == [(3, [0]), (5, [1])]
+
+
 def test_the_newest_blocks_are_kept_within_the_limit(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = 20_000
     monkeypatch.setenv("TRACE_EXPORT_RECORD_LIMIT", str(limit / 1e6))

@@ -114,7 +114,9 @@ class BlockRecorder:
             known = {"rank": where.rank, "world": marks.world_size(), "stage": where.stage, **marks.state.places}
             facts = {name: value for name, value in known.items() if value is not None}
             if facts != self._facts:
-                self._facts = facts
+                before, self._facts = self._facts, facts
+                if "rank" in before and before["rank"] != where.rank:
+                    self._file = None  # that of a rank which the launcher called so, and the framework calls otherwise
                 if self._file is not None:
                     self._file.append(self._header())
 
