@@ -532,7 +532,7 @@ def test_an_event_that_is_no_json_is_left_out(tmp_path: Path) -> None:
     trace = one_block()
     trace.range(50, 60, "F1.0.0")
     path = trace.write(tmp_path / "t.json")
-    path.write_bytes(path.read_bytes().replace(b'"F1.0.0"', b'"F1.0.0\x01"'))
+    path.write_bytes(path.read_bytes().replace(b'"F1.0.0"', b'"F1.0.0" x'))
     profile = loaded(path)
     assert times(profile) == [("F0.0.0", 20_000, 30_007)]
     assert notes(profile)["events-malformed"] == 1

@@ -21,6 +21,7 @@ import polars as pl
 from trace_export.errors import SourceError
 from trace_export.sources.kineto import heads, trailer
 from trace_export.sources.kineto.json_events import SCHEMA, Wanted, frame, is_list
+from trace_export.sources.kineto.repairs import with_names, with_numbers
 from trace_export.sources.kineto.trace_file import TraceFile
 
 READ_BYTES = 1 << 20
@@ -57,6 +58,7 @@ class Trace(TraceFile):
         self._missing = beginning * PIECE_BYTES
         self._at_once = PIECE_BYTES if beginning else READ_BYTES
         self._inside_object = True
+        self._in_lines = False
         self._taken: list[bytes] = []
         try:
             self.header, self._buffer = self._read_header()
@@ -67,8 +69,8 @@ class Trace(TraceFile):
     @property
     def offset_ns(self) -> int:
         """What turns its time into unix time. Before Kineto had a base the times were unix microseconds."""
-        base = self.header.get("baseTimeNanoseconds")
-        return base if isinstance(base, int) and 0 <= base < 1 << 62 else 0
+        base = whole_number(self.header.get("baseTimeNanoseconds"))
+        return base if base is not None and 0 <= base < 1 << 62 else 0
 
     def events(self) -> Iterator[pl.DataFrame]:
         """The wanted events in the file's order, with the columns of `json_events.SCHEMA`.
@@ -148,9 +150,11 @@ class Trace(TraceFile):
 
     def _take_last_events(self) -> None:
         """Takes what is left at the end of the file: events, a bracket and the fields after them."""
+        if _LINES in self._buffer:  # without those whose names are not escaped the bracket is found
+            self._take_whole_events()
         at = trailer.list_end(self._buffer, inside_object=self._inside_object)
         fields = None if at is None else trailer.parsed_after(self._buffer[at:], inside_object=self._inside_object)
-        if fields is not None and self._take(self._buffer[:at]):
+        if fields is not None and self._take(self._buffer[:at].rstrip().removesuffix(b",")):
             return
         self.truncated = True
         self._take_whole_events()
@@ -162,7 +166,8 @@ class Trace(TraceFile):
         is certain, and those that are malformed are found later."""
         rest = heads.without_others(body, self.wanted)
         events = body if rest is None else rest
-        if _LINES not in body and not is_list(events):
+        self._in_lines |= _LINES in body
+        if not self._in_lines and not is_list(events) and not is_list(events := with_numbers(events)):
             return False
         if events and not events.isspace():
             self._taken.append(events)
@@ -172,6 +177,9 @@ class Trace(TraceFile):
         """The events that were taken since the last time."""
         body, self._taken = b",\n  ".join(self._taken), []
         found = frame(body, self.wanted)
+        if found is None:
+            body = with_numbers(body)
+            found = frame(body, self.wanted)
         if found is None:
             found = frame(self._without_malformed(body), self.wanted)
         return pl.DataFrame(schema=SCHEMA) if found is None else found
@@ -186,11 +194,18 @@ class Trace(TraceFile):
         good = []
         for number, text in enumerate(texts):
             event = b"{" * (number > 0) + text + b"}" * (number < len(texts) - 1)
-            if is_list(event):
+            if is_list(event) or is_list(event := with_names(event)):
                 good.append(event)
             else:
                 self.malformed += self._may_be_wanted(event)
         return b",".join(good)
+
+
+def whole_number(value: object) -> int | None:
+    """A number of the header, which other programs write as text where it does not fit a float; None for others."""
+    if isinstance(value, str) and re.fullmatch(r"\d{1,19}", value):
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _event_list(start: bytes) -> tuple[int, int] | None:

@@ -17,6 +17,7 @@ from trace_export.errors import SourceError
 from trace_export.model import Note, Profile
 from trace_export.sources.kineto import nccl
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED, KeptTasks, read_tasks
+from trace_export.sources.kineto.event_stream import whole_number
 from trace_export.sources.kineto.gpu_annotations import GpuAnnotations
 from trace_export.sources.kineto.json_events import Wanted, thread
 from trace_export.sources.kineto.trace import Trace, open_trace
@@ -245,8 +246,8 @@ def _attributed(path: Path, ranges: Ranges, content: _Content) -> tuple[GpuActiv
 def _job(trace: Trace, name: str) -> int | None:
     """A number of distributedInfo: `rank`, or `world_size`."""
     job = trace.header.get("distributedInfo")
-    number = job.get(name) if isinstance(job, dict) else None
-    return number if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 1 << 31 else None
+    number = whole_number(job.get(name)) if isinstance(job, dict) else None
+    return number if number is not None and 0 <= number < 1 << 31 else None
 
 
 def _host(trace: Trace, source: Source) -> str:

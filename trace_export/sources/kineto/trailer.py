@@ -7,6 +7,7 @@ have `distributedInfo` there still (libkineto/src/output_json.cpp, finalizeTrace
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from trace_export.files import end_of
 
 MOST_BYTES = 4 << 20
 """How much of the end of a trace is looked at. distributedInfo lists the ranks of all groups of one rank."""
+
+KINETOS_END = b"\n  ],"
+"""How Kineto ends the list of events. JSON has no line breaks inside strings."""
 
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
 _QUOTE = 2
@@ -36,6 +40,10 @@ def fields_after_events(path: Path, begin: int) -> dict[str, Any]:
     text = end_of(path, begin, MOST_BYTES)
     at = list_end(text, inside_object=True)
     fields = None if at is None else parsed_after(text[at:], inside_object=True)
+    if (
+        fields is None and (at := text.rfind(KINETOS_END)) >= 0
+    ):  # quotation marks that are not escaped are counted wrong
+        fields = parsed_after(text[at:].lstrip(), inside_object=True)
     return fields or {}
 
 
@@ -57,12 +65,10 @@ def list_end(text: bytes, *, inside_object: bool) -> int | None:
 
 
 def parsed_after(rest: bytes, *, inside_object: bool) -> dict[str, Any] | None:
-    """The fields in `rest`, which begins with the bracket that ends the list of events; None when it is not JSON."""
-    try:
-        found = orjson.loads((b'{"traceEvents":[' if inside_object else b"[") + rest)
-    except orjson.JSONDecodeError:
-        return None
-    if not isinstance(found, dict):
-        return {}
-    del found["traceEvents"]
-    return found
+    """The fields in `rest`, which begins with the bracket that ends the list of events; None when it is not JSON, with
+    the backslashes of a path in Windows, which Kineto does not escape, or without."""
+    for text in (rest, rest.replace(b"\\", b"/")):
+        with suppress(orjson.JSONDecodeError):
+            found = orjson.loads((b'{"traceEvents":[' if inside_object else b"[") + text)
+            return {name: value for name, value in found.items() if name != "traceEvents"} if inside_object else {}
+    return None
