@@ -16,6 +16,7 @@ from tests.support import long_runs
 from trace_export.model import TABLES, Profile
 from trace_export.sources.find import find
 from trace_export.sources.nsys import beginnings, reader
+from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.workflow import beginnings as workflow
 from trace_export.workflow import inspection
@@ -163,3 +164,11 @@ def test_inspect_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_no_export() -> None:
     assert beginnings.read([], LOOK) == []
+
+
+def test_of_a_long_table_only_the_beginning_is_gone_through(tmp_path: Path) -> None:
+    """SQLite searches with one of two upper bounds of the row's number: the condition of a piece is not above that of
+    the view."""
+    long_runs.nsys(tmp_path, 8)
+    with Database(next(tmp_path.glob("*.sqlite")), 60) as db:
+        assert list(db.chunks("NVTX_EVENTS")) == ["rowid BETWEEN 1 AND 60"]

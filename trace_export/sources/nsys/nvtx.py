@@ -107,7 +107,8 @@ def recorded(db: Database) -> Iterator[pl.DataFrame]:
 
 
 def look_up(db: Database, ids: pl.Series, names: dict[int, str]) -> None:
-    """Adds the names behind ids of strings to `names`, "" where there is none."""
+    """Adds the names behind ids of strings to `names`, "" where there is none, as of -1, which stands for no id."""
+    names[-1] = ""
     if unknown := [number for number in ids.unique() if number not in names]:
         names |= dict.fromkeys(unknown, "")
         name = f"substr(value, 1, {LONGEST_RANGE})"

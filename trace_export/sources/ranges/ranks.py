@@ -76,6 +76,8 @@ def from_stages(stages: dict[int, list[int]]) -> ByProcess:
 
 def _unique(numbers: ByProcess, ranges: Ranges) -> tuple[list[int], list[int]]:
     """The processes to keep, and those whose rank a process with more ranges has."""
+    if len(set(numbers.values())) == len(numbers):
+        return list(numbers), []
     sizes = dict(ranges.frame.group_by("process").len().iter_rows())
     kept: dict[int, int] = {}
     for process in sorted(numbers, key=lambda p: (-sizes.get(p, 0), p)):

@@ -259,7 +259,7 @@ class Database:
         ((first, end),) = self.texts(f"SELECT (SELECT min(rowid) FROM {name}), (SELECT max(rowid) FROM {name})")
         dense = first is not None and end - first < self.path.stat().st_size  # a row takes more than a byte
         while first is not None:
-            last = first + rows - 1
+            last = min(first + rows - 1, end)  # of two bounds, that of a view of a beginning too, SQLite takes either
             if not dense:
                 found = self.texts(
                     f"SELECT rowid FROM {name} WHERE rowid >= {first} ORDER BY rowid LIMIT 1 OFFSET {rows - 1}"

@@ -51,9 +51,9 @@ def _is_sorted(connection: sqlite3.Connection, table: str, order: str) -> bool:
     ((first, last),) = connection.execute(
         f"SELECT (SELECT min(rowid) FROM main.{name}), (SELECT max(rowid) FROM main.{name})"
     ).fetchall()
-    sql = f"SELECT {_quoted(order)} FROM main.{name} WHERE rowid >= ? ORDER BY rowid LIMIT 1"
     places = (first + (last - first) * n // (PROBES - 1) for n in range(PROBES))
-    found = [connection.execute(sql, (place,)).fetchone()[0] for place in places]
+    row = f"SELECT {_quoted(order)} FROM main.{name} WHERE rowid >= {{}} ORDER BY rowid LIMIT 1"
+    ((*found,),) = connection.execute("SELECT " + ", ".join(f"({row.format(place)})" for place in places)).fetchall()
     return all(isinstance(value, int) for value in found) and found == sorted(found)
 
 
