@@ -365,9 +365,14 @@ def interned(number: int) -> bytes:
     return message(b"\x62", message(b"\x12", b"\x08" + varint(number) + message(b"\x12", b"x")))
 
 
+ONE = [message(b"\x5a", kind + b"\x50\x01\x58\x01\x18\x01") for kind in (b"\x48\x01", b"\x48\x02")]
+"""Begin and end of a slice, of the first category, name and track."""
 PERFETTO = {
     "a packet of a million fields": perfetto(b"\x40\x01" * 1_000_000),
     "an event of a million fields": perfetto(message(b"\x5a", b"\x48\x01" * 1_000_000)),
+    "slices that end before the next one begins": perfetto(
+        *(b"\x40\x01" + event for _ in range(30_000) for event in ONE)
+    ),
     "a name of a large number, and many more": perfetto(interned((1 << 22) - 1), *map(interned, range(1000, 4000))),
 }
 

@@ -275,3 +275,11 @@ def test_the_run_with_blocks_of_all_ranks_decides_among_many() -> None:
     inference = stages_from_work.infer(spans.filter((pl.col("rank") == 0) | (pl.col("run") == 99)))
     assert inference is not None
     assert inference.stages.select("rank", "stage").rows() == [(0, 0), (1, 1)]
+
+
+def test_a_rank_may_have_the_largest_number() -> None:
+    largest = (1 << 31) - 1
+    spans = restarted(1).with_columns(rank=pl.when(rank=1).then(largest).otherwise("rank").cast(pl.Int32))
+    inference = stages_from_work.infer(spans)
+    assert inference is not None
+    assert inference.stages.select("rank", "stage").rows() == [(0, 0), (largest, 1)]

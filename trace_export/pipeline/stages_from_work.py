@@ -156,7 +156,7 @@ def _by_lead(shape: pl.DataFrame, threshold: float) -> tuple[npt.NDArray[np.int6
     base = 0
     if not full.all():
         chunks = int(shape["chunks"].to_numpy().max())
-        after[~full] = _steps_of(lead[~full], chunks, shape["rank"].to_numpy()[~full])
+        after[~full] = _steps_of(lead[~full], chunks, shape["rank"].cast(pl.Int64).to_numpy()[~full])
         base = after[~full].max() + 1
     if full.any():
         if base and (after[~full] == lead[~full] - 1).all():  # so many follow at least, though not all may be read
