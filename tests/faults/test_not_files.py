@@ -28,6 +28,7 @@ from trace_export.workers.cluster import Cluster
 
 BESIDE = {
     "paddle": ("envlog.0", "backup_env.0.json"),
+    "recorder": ("rank0.blocks.earlier", "rank1.blocks"),
     "nsys": ("other.json", "other.sqlite", "other.db"),
     "kineto": ("other.pt.trace.json", "other.json.gz"),
     "ascend": ("profiler_info_0.json", "profiler_metadata.json", "ASCEND_PROFILER_OUTPUT/analysis.db"),
@@ -103,7 +104,14 @@ def test_a_file_that_becomes_a_pipe_is_not_waited_for(tmp_path: Path, monkeypatc
 
 
 def test_devices_are_no_sources(tmp_path: Path) -> None:
-    for name in ("workerlog.0", "a.sqlite", "b.pt.trace.json", "profile_record_tmp_file_for_rank_0", "spans.csv"):
+    for name in (
+        "workerlog.0",
+        "a.sqlite",
+        "b.pt.trace.json",
+        "profile_record_tmp_file_for_rank_0",
+        "r.blocks",
+        "rank1.blocks",
+    ):
         (tmp_path / name).symlink_to("/dev/zero")
     assert stat.S_ISCHR((tmp_path / "a.sqlite").stat().st_mode)
     assert find(tmp_path).sources == ()

@@ -5,7 +5,8 @@ Only whole lines are read. A file that has reached its limit becomes `….earlie
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -14,7 +15,7 @@ from trace_export.errors import SourceError
 from trace_export.files import is_file, open_file
 from trace_export.model import Note, Profile
 from trace_export.sources.recorder.find import EARLIER, header_of
-from trace_export.sources.recorder.lines import BLOCKS, Header, Scanner, pieces
+from trace_export.sources.recorder.lines import BLOCKS, Header, Lines, Scanner, blocks_of, pieces
 from trace_export.sources.recorder.reader import files, malformed, profile_of
 from trace_export.sources.source import Source
 
@@ -24,6 +25,8 @@ MOST_STEPS = 100
 """So many steps are kept at most, however long nobody asks for them."""
 MOST_UNNUMBERED = 20_000
 """So many blocks are kept of a rank whose steps are not numbered."""
+MOST_BYTES = 16 << 20
+"""From so many new bytes on, old steps are dropped before more is read."""
 COLUMNS = {**BLOCKS, "file": pl.UInt32()}
 
 
@@ -42,17 +45,14 @@ class _File:
     def header(self) -> Header | None:
         return self.scanner.header
 
-    def take(self, path: Path) -> pl.DataFrame:
-        """The blocks that were appended to the file that is at `path` now."""
-        found = [pl.DataFrame(schema=BLOCKS)]
+    def read(self, path: Path) -> Iterator[Lines]:
+        """The whole lines that were appended to the file that is at `path` now."""
         for text in pieces(path, begin=self.offset):
             if text.endswith(b"\n"):  # half a line waits for its rest
-                blocks = self.scanner.take(text)
-                recent = pl.col("step") > pl.col("step").max() - MOST_STEPS
-                found.append(blocks.filter(recent.fill_null(True)))
+                lines = self.scanner.take_headers(text)
                 self.offset += len(text)
                 self.seen = (self.seen + text)[-SEEN_BYTES:]
-        return pl.concat(found)
+                yield lines
 
     def goes_on(self, path: Path) -> bool:
         """Whether the file at `path` begins with what was read."""
@@ -70,7 +70,9 @@ class Follower:
         self._keep = keep
         self._files: dict[Path, _File] = {}
         self._blocks = pl.DataFrame(schema=COLUMNS)
-        self._new: list[pl.DataFrame] = []
+        self._new: list[tuple[int, Lines]] = []
+        self._bytes = 0
+        """Lines of files by their number, and how many bytes they have."""
         self._run = 0
         self._taken: int | None = None
         """The last step that is not asked for any more."""
@@ -78,54 +80,54 @@ class Follower:
         """The files whose rank was started in this run."""
 
     def advance(self, source: Source) -> bool:
-        """Reads what was appended to a file; whether there were blocks. Raises SourceError where it cannot be read."""
+        """Reads what was appended to a file; whether there was anything. Raises SourceError where it cannot be read."""
+        any_new = False
         try:
-            new = self._read(source)
+            for file, lines in self._read(source):
+                any_new = True
+                self._new.append((file.number, lines))
+                self._bytes += len(lines.text)
+                if self._bytes > MOST_BYTES:
+                    self._gather()
         except OSError as error:
             what = f"cannot be read ({error.strerror or error})"
             raise SourceError(source.path, what, "check that it is there and readable") from error
-        file = self._files[source.path]
-        if file.header is None and not new.is_empty():
+        if (file := self._files[source.path]).header is None and file.offset:
             raise SourceError(source.path, "no header of the recorder in this file", "record it again")
-        if not new.is_empty():
-            self._new.append(new.with_columns(file=pl.lit(file.number, pl.UInt32)))
-        return not new.is_empty()
+        return any_new
 
-    def _read(self, source: Source) -> pl.DataFrame:
-        path = source.path
-        if path not in self._files:
+    def _read(self, source: Source) -> Iterator[tuple[_File, Lines]]:
+        """What is new in the file of a rank, and in the one that it was before."""
+        path, earlier = source.path, source.path.with_name(source.path.name + EARLIER)
+        file = self._files.get(path)
+        if file is None:
             file = self._files[path] = _File(source, len(self._files), Scanner(path))
             self._started.add(file.number)
-            *before, _ = files(path, [])
-            found = [file.take(earlier) for earlier in before]
+            is_next = len(files(path, [])) > 1
+        else:
+            file.source = source
+            is_next = not file.goes_on(path)
+            if is_next and not (is_file(earlier) and file.goes_on(earlier)):
+                self._replace(file)
+                is_next = False
+        if is_next:
+            yield from ((file, lines) for lines in file.read(earlier))
             file.offset, file.seen = 0, b""
-            return pl.concat([*found, file.take(path)])
-        file = self._files[path]
-        file.source = source
-        if file.goes_on(path):
-            return file.take(path)
-        return self._replaced(file)
+        yield from ((file, lines) for lines in file.read(path))
 
-    def _replaced(self, file: _File) -> pl.DataFrame:
-        """What is new where another file has the name: the next one of the process, that of another start, or an older
-        state of itself."""
-        path, earlier = file.source.path, file.source.path.with_name(file.source.path.name + EARLIER)
-        found = [file.take(earlier)] if is_file(earlier) and file.goes_on(earlier) else []
-        now = header_of(path)
+    def _replace(self, file: _File) -> None:
+        """The file holds something else now: what another start of the process recorded, or an older state of itself.
+        What it held before is dropped."""
         self._gather()
-        file.offset, file.seen = 0, b""
+        self._blocks = self._blocks.filter(pl.col("file") != file.number)
+        now = header_of(file.source.path)
         if now is None or file.header is None or now.process != file.header.process:
-            file.scanner = Scanner(path)
-            self._blocks = self._blocks.filter(pl.col("file") != file.number)
+            file.scanner = Scanner(file.source.path)
             if file.number in self._started:
                 self._run += 1
                 self._started, self._taken = set(), None
             self._started.add(file.number)
-            return file.take(path)
-        found.append(file.take(path))
-        again = (pl.col("file") == file.number) & (pl.col("start") >= found[-1]["start"].min())
-        self._blocks = self._blocks.filter(~again.fill_null(False))
-        return pl.concat(found)
+        file.offset, file.seen = 0, b""
 
     def profile(self, after: tuple[int, int] | None = None) -> Profile:
         """The tables of the steps after that one (run and step), or of the last ones, with all ranks."""
@@ -143,10 +145,7 @@ class Follower:
         profile = profile_of([(file.source, header) for file, header in known], blocks.with_columns(places))
         notes: list[Note] = [note for file, _ in known for note in malformed(file.scanner)]
         spans = profile.spans.with_columns(run=pl.lit(self._run, pl.Int32))
-        return Profile(
-            hosts=profile.hosts, ranks=profile.ranks, spans=spans, declared=profile.declared,
-            notes=(*profile.notes, *notes),
-        )  # fmt: skip
+        return replace(profile, spans=spans).with_notes(notes)
 
     def _newest(self) -> list[tuple[_File, Header]]:
         """The files that have a header; of several of a rank, that of its last start."""
@@ -162,8 +161,12 @@ class Follower:
 
     def _gather(self) -> None:
         """Takes what was read, and drops all but the last steps of each rank."""
-        self._blocks = pl.concat([self._blocks, *self._new])
-        self._new = []
+        if self._new:
+            numbers = [number for number, _ in self._new]
+            found = blocks_of([lines for _, lines in self._new])
+            number = pl.col("lines").replace_strict(range(len(numbers)), numbers, return_dtype=pl.UInt32)
+            self._blocks = pl.concat([self._blocks, found.select(*BLOCKS, file=number)])
+            self._new, self._bytes = [], 0
         newest = pl.col("step").max().over("file")
         oldest = newest - self._keep
         if self._taken is not None:

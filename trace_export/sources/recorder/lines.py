@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import orjson
 import polars as pl
@@ -45,6 +46,8 @@ FIELDS = ("kind", *NUMBERS, *TIMES, "origin", "more")
 ORIGINS = {"h": "host", "d": "device"}
 BLOCKS: Schema = {"kind": TEXT, **dict.fromkeys(NUMBERS, INT), **dict.fromkeys(TIMES, TIME), "origin": TEXT}
 """A block; `start` and `length` in ns of the recorder's clock, `origin` as in `model.SPANS`."""
+NEXT = b"#@"
+"""A line between the lines of two files."""
 KINDS = ("F", "B", "W", "FB", "OPT")
 
 _HEADER = re.compile(rb"^#.*$", re.MULTILINE)
@@ -121,6 +124,14 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) < 256 and value.isprintable()
 
 
+class Lines(NamedTuple):
+    """Whole lines of a file, whose headers were taken; `before`: the number of lines before them."""
+
+    scanner: Scanner
+    text: bytes
+    before: int
+
+
 @dataclass
 class Scanner:
     """What the lines of a file say, piece by piece. `header` is all that is known of the process; `malformed` counts
@@ -134,15 +145,22 @@ class Scanner:
 
     def take(self, text: bytes) -> pl.DataFrame:
         """The blocks (BLOCKS) in whole lines. Raises SourceError for a header of another version or process."""
-        broken = 0
-        for match in _HEADER.finditer(text) if b"#" in text else ():
-            broken += not self._take_header(match[0])
-        blocks, malformed = _blocks(text)
-        if broken + malformed and not self.malformed:
-            self.first_malformed = self._lines + _first_malformed(text)
-        self.malformed += broken + malformed
+        return blocks_of([self.take_headers(text)]).drop("lines")
+
+    def take_headers(self, text: bytes) -> Lines:
+        """The same lines for `blocks_of`. Raises SourceError as `take` does."""
+        found = _HEADER.finditer(text) if b"#" in text else ()
+        broken = sum(not self._take_header(match[0]) for match in found)
+        lines = Lines(self, text, self._lines)
         self._lines += text.count(b"\n")
-        return blocks
+        self.count(broken, lines)
+        return lines
+
+    def count(self, malformed: int, lines: Lines) -> None:
+        """Counts that so many of these lines are malformed."""
+        if malformed and not self.malformed:
+            self.first_malformed = lines.before + _first_malformed(lines.text)
+        self.malformed += malformed
 
     def _take_header(self, line: bytes) -> bool:
         """Whether it is one."""
@@ -161,29 +179,37 @@ class Scanner:
         return True
 
 
-def _blocks(text: bytes) -> tuple[pl.DataFrame, int]:
-    """The blocks in whole lines, and the number of lines that are neither a block nor a header nor empty."""
-    if not text.strip(b"\n"):
-        return pl.DataFrame(schema=BLOCKS), 0
+def blocks_of(parts: Sequence[Lines]) -> pl.DataFrame:
+    """The blocks in lines of several files: BLOCKS, and `lines`, a place in `parts`. Lines that are neither a block nor
+    a header nor empty are counted."""
+    marked = [b"," * (len(FIELDS) - 1)]  # the first line says how many columns there are
+    for part in parts:
+        text = part.text.replace(NEXT, b"##") if NEXT in part.text else part.text
+        marked += [NEXT, text.removesuffix(b"\n")]
     rows = pl.read_csv(
-        b"," * (len(FIELDS) - 1) + b"\n" + text,  # the first line says how many columns there are
+        b"\n".join(marked),
         has_header=False,
         schema=dict.fromkeys(FIELDS, TEXT),
         quote_char=None,
         encoding="utf8-lossy",
         truncate_ragged_lines=True,
     )
-    rows = rows.filter(~pl.col("kind").str.starts_with("#").fill_null(False) & ~pl.all_horizontal(pl.all().is_null()))
+    rows = rows.with_columns(lines=(pl.col("kind") == NEXT.decode()).fill_null(False).cum_sum() - 1)
+    is_header = pl.col("kind").str.starts_with("#").fill_null(False)
+    rows = rows.filter(~is_header & ~pl.all_horizontal(pl.col(*FIELDS).is_null()))
     typed = rows.with_columns(pl.col(*NUMBERS).cast(INT, strict=False), pl.col(*TIMES).cast(TIME, strict=False))
     numbers = pl.all_horizontal(
-        pl.Series(rows[name].is_null() | (typed[name].is_between(0, LARGEST_LABEL))).fill_null(False)
-        for name in NUMBERS
+        (rows[name].is_null() | typed[name].is_between(0, LARGEST_LABEL)).fill_null(False) for name in NUMBERS
     )
     times = pl.all_horizontal(pl.col(name).is_between(0, LATEST_NS // 2).fill_null(False) for name in TIMES)
     named = pl.col("kind").is_in(KINDS) & pl.col("origin").is_in(list(ORIGINS)) & pl.col("more").is_null()
-    good = typed.filter(numbers & times & named.fill_null(False))
+    checked = typed.with_columns(good=numbers & times & named.fill_null(False))
+    good = checked.filter("good")
+    if good.height < checked.height:
+        for place, count in checked.filter(~pl.col("good")).group_by("lines").len().iter_rows():
+            parts[place].scanner.count(count, parts[place])
     origin = pl.col("origin").replace_strict(ORIGINS, return_dtype=TEXT)
-    return good.select(*BLOCKS).with_columns(origin), rows.height - good.height
+    return good.select(*BLOCKS, "lines").with_columns(origin)
 
 
 def _first_malformed(text: bytes) -> int:
