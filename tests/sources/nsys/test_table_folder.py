@@ -14,6 +14,7 @@ from samples.generators import nsys as generator
 from samples.generators import unmarked
 from samples.generators.nsys_export import Export, as_folder
 from tests.faults.mutate import flip
+from tests.sources.nsys.test_row_order import shuffled
 from trace_export.errors import SourceError
 from trace_export.model import TABLES, Profile
 from trace_export.sources.find import find
@@ -65,7 +66,7 @@ def test_the_profile_is_that_of_the_database(
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
-@pytest.mark.parametrize("name", ["infer", "host_ranges", "beginning", "unmarked"])
+@pytest.mark.parametrize("name", ["infer", "host_ranges", "beginning", "unmarked", "beginning, shuffled"])
 def test_whatever_is_asked_for_is_that_of_the_database(
     suffix: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,11 +74,15 @@ def test_whatever_is_asked_for_is_that_of_the_database(
         unmarked.write(tmp_path, unmarked.Program(operators=True))
     else:
         session(3).write(tmp_path / "node0.sqlite")
+    if name.endswith("shuffled"):
+        shuffled(tmp_path / "node0.sqlite", random.Random(3))
     monkeypatch.setattr(reader, "PIECE_ROWS", 20)
     monkeypatch.setattr(table_folder, "ROWS", 7)
     folder = as_folder(tmp_path / "node0.sqlite", tmp_path / "node0_tables", suffix)
     options = ReadOptions(
-        infer="only" if name == "infer" else "auto", host_ranges=name == "host_ranges", beginning=name == "beginning"
+        infer="only" if name == "infer" else "auto",
+        host_ranges=name == "host_ranges",
+        beginning=name.startswith("beginning"),
     )
     found: list[Profile | str] = []
     for path in (tmp_path / "node0.sqlite", folder):

@@ -23,6 +23,7 @@ from trace_export.scratch import scratch_folder
 from trace_export.sources.nsys.session import is_export
 from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.shared.sqlite import Database
+from trace_export.sources.shared.sqlite_beginning import PROBES
 
 SUFFIXES = (".parquet", ".arrow")
 REMEDY = "export it again with nsys export --type parquetdir"
@@ -68,9 +69,9 @@ class TableFolder(Database):
 
     def _open(self) -> None:
         self._tables = {table: found for table in (*_EVENTS, *_OTHERS) if (found := _Table.of(self._folder, table))}
-        if self._first:
-            long = [name for name in _EVENTS if name in self._tables and self._tables[name].height > self._first]
-            self.shortened = frozenset(name.lower() for name in long)
+        events = {name: table for name, table in self._tables.items() if name in _EVENTS and self._first}
+        short = {name for name, table in events.items() if table.height > self._first and table.is_in_order()}
+        self.shortened = frozenset(name.lower() for name in short)
         self.path = self._stack.enter_context(scratch_folder()) / "tables.sqlite"
         with closing(sqlite3.connect(self.path)) as db:  # what fails leaves a file that is thrown away
             db.execute("PRAGMA journal_mode = off")
@@ -87,7 +88,7 @@ class TableFolder(Database):
         events = self._tables.get(table)
         if events is None:
             return
-        for piece in events.pieces(self._first or events.height):
+        for piece in events.pieces(self._first if table.lower() in self.shortened else events.height):
             try:
                 frame = pl.SQLContext({table: piece}).execute(sql.format(where="TRUE"), eager=True)
             except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
@@ -128,6 +129,15 @@ class _Table:
         if height > path.stat().st_size:  # even packed, a row has a time or an id of its own
             raise SourceError(folder, f"{path.name}: so small a file cannot hold {height:,} rows", REMEDY)
         return cls(path, rows, height)
+
+    def is_in_order(self) -> bool:
+        """Whether evenly spread rows start one after the other; else the first rows are no beginning."""
+        places = [(self.height - 1) * n // (PROBES - 1) for n in range(PROBES)]
+        try:
+            starts = pl.concat([self.rows.select("start").slice(at, 1) for at in places]).collect()["start"]
+        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+            raise self.unreadable() from error
+        return starts.dtype == pl.Int64() and not starts.null_count() and starts.is_sorted()
 
     def pieces(self, most: int) -> Iterator[pl.LazyFrame]:
         """The first `most` rows, with their numbers, as SQLite counts them."""
