@@ -223,7 +223,7 @@ def _split(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
     estimated = pl.min_horizontal(start, here) - pl.max_horizontal(idle, made)
     gaps = _with_receives(gaps, profile.messages)
     recorded = pl.min_horizontal(start, "recv_end_ns") - pl.max_horizontal(idle, "recv_start_ns")
-    is_recorded = pl.col("recv_end_ns").is_not_null() & (made <= idle) & (recorded > 0)
+    is_recorded = pl.col("recv_end_ns").is_not_null() & (recorded > 0)
     transfer = pl.when(is_recorded).then(recorded).when(known).then(estimated.clip(0)).otherwise(0)
     return gaps.with_columns(
         unknown_ns=unknown,
@@ -236,7 +236,7 @@ def _split(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
 
 def _with_receives(gaps: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
     """`gaps` with recv_start_ns and recv_end_ns of the last receive, begun before the gap ends, of such data as the
-    block needs; null where there is none."""
+    block needs; null where there is none, and where the data were not made before the gap."""
     receives = messages.select(
         "direction", "microbatch", "chunk", "recv_start_ns", "recv_end_ns",
         rank="dst_rank", producer="src_rank",
@@ -245,7 +245,8 @@ def _with_receives(gaps: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
     numbers = {name: pl.col(name).fill_null(0) for name in ("microbatch", "chunk")}
     chunk = pl.when(pl.col("direction") == "B").then(pl.coalesce("chunk_b", "chunk")).otherwise("chunk")
     found = (
-        gaps.select("row", *of[:-1], "start_ns", chunk=chunk)
+        gaps.filter(pl.col("made_ns") <= pl.col("idle_ns"))
+        .select("row", *of[:-1], "start_ns", chunk=chunk)
         .with_columns(**numbers)
         .sort("start_ns")
         .join_asof(
