@@ -228,7 +228,7 @@ FORMATS: tuple[Format, ...] = (
         kind="operation_table",
         command="spans",
         title="Operation tables of the straggler study",
-        files="trace-*.parquet beside meta-*.yaml",
+        files="trace-*.parquet",
         detector="trace_export.sources.spans.find:tables",
         reader="trace_export.sources.spans.operation_table",
         speed=Speed(blocks=15),

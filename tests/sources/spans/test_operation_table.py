@@ -55,6 +55,16 @@ def test_operations_around_the_blocks_stay_in_their_step(tmp_path: Path) -> None
     assert not found.usual.left_out
 
 
+def test_a_table_without_the_description_of_its_job_is_found_by_its_columns(tmp_path: Path) -> None:
+    SMALL.write(tmp_path)
+    described = api.load(tmp_path).what_if().document()
+    (tmp_path / "meta-made.yaml").unlink()
+    SMALL.table().rename({"optype": "other"}).write_parquet(tmp_path / "trace-other.parquet")
+    run = api.load(tmp_path)
+    assert not run.failures
+    assert run.what_if().document() == described
+
+
 def test_only_the_ranks_asked_for(tmp_path: Path) -> None:
     SMALL.write(tmp_path)
     assert api.load(tmp_path, ranks="0,2").ranks["rank"].to_list() == [0, 2]

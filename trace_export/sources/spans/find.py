@@ -7,20 +7,22 @@ from pathlib import Path
 
 from trace_export.sources.folders import Folder, Found, host_of
 from trace_export.sources.source import Source
-from trace_export.sources.spans import megascan_files, primus_files
+from trace_export.sources.spans import megascan_files, operation_table, primus_files
 from trace_export.sources.spans.host_table import SUFFIX
 
 OPERATIONS = re.compile(r"trace-(?P<job>.+)\.parquet")
 
 
 def tables(root: Path, folders: list[Folder]) -> Found:
-    """The operation tables below `root`: `trace-JOB.parquet` with the description of the job, `meta-JOB.yaml`."""
+    """The operation tables below `root`: `trace-JOB.parquet` with the description of the job, `meta-JOB.yaml`, or with
+    the columns of such a table."""
     sources = []
     for machine, folder in enumerate(folders):
         names = set(folder.files)
         for name in folder.files:
             match = OPERATIONS.fullmatch(name)
-            if match and f"meta-{match['job']}.yaml" in names:
+            described = match is not None and f"meta-{match['job']}.yaml" in names
+            if match and (described or operation_table.has_columns(folder.path / name)):
                 sources.append(Source("operation_table", folder.path / name, host_of(root, folder.path), machine))
     return Found(tuple(sources))
 
