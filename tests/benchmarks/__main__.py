@@ -5,8 +5,8 @@
 
 Each is a process of its own and prints its rows; one that cannot run gives a row that says why. Peers that need an
 environment of their own are named by variables: MSPROF_ANALYZE, the command msprof-analyze; HTA_PYTHON, a Python that
-has HolisticTraceAnalysis; FRAMEWORKS_PYTHON, one that has PyTorch. Leave the machine alone
-meanwhile; the load is printed above the table.
+has HolisticTraceAnalysis; TRACE_EXPORT_FRAMEWORKS_PYTHON, one that has PyTorch. Leave the machine alone meanwhile; the
+load is printed above the table.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the recorder costs the training run: a block, and a whole step of real processes.
 
-    FRAMEWORKS_PYTHON=…/bin/python python -m tests.benchmarks.bench_recorder [--steps 400]
+    TRACE_EXPORT_FRAMEWORKS_PYTHON=…/bin/python python -m tests.benchmarks.bench_recorder [--steps 400]
 
 A block: seconds of the processor for its begin, its end and its line, the fastest round. A step: four processes train
 with torch.distributed.pipelining over gloo, and every other step is recorded; seconds of the processors of all four.
@@ -31,7 +31,7 @@ from trace_export.instrument.backends.off import Off
 AIM_US = 3.0
 CALLS, ROUNDS = 20_000, 7
 RANKS = 4
-PYTHON = "FRAMEWORKS_PYTHON"
+PYTHON = "TRACE_EXPORT_FRAMEWORKS_PYTHON"
 """Environment variable that names a Python with PyTorch."""
 
 

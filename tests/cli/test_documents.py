@@ -37,7 +37,15 @@ def test_the_files_are_those_of_the_types() -> None:
         assert text == schemas.text(name), "write it anew: python -m tests.support.schemas"
 
 
-RUNS = ("paddle/two_machines", "nsys/two_hosts", "rocpd/two_hosts", "kineto/two_hosts", "ascend", "unmarked")
+RUNS = (
+    "paddle/two_machines",
+    "nsys/two_hosts",
+    "rocpd/two_hosts",
+    "kineto/two_hosts",
+    "ascend",
+    "unmarked",
+    "recorder/two_hosts",
+)
 
 
 @pytest.mark.parametrize("sample", RUNS)

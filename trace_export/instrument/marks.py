@@ -102,7 +102,7 @@ class _State:
         self.where: Where | None = None
         self.passes = -1
         self.step: int | None = None
-        self.places: dict[str, int] = {}
+        self.places: dict[str, int | None] = {}
         self.off = False
 
 

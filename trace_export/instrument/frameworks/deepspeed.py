@@ -9,6 +9,7 @@ from collections import Counter
 from types import ModuleType
 from typing import Any
 
+from trace_export.instrument import marks
 from trace_export.instrument.frameworks.patching import UnknownVersion, block, replace, schedule_pass
 from trace_export.instrument.marks import Mark
 
@@ -18,7 +19,7 @@ _done: Counter[str] = Counter()
 
 def patch(module: ModuleType) -> None:
     engine = module.PipelineEngine
-    replace(engine, "_exec_schedule", schedule_pass(lambda *args, **kwargs: _done.clear()))
+    replace(engine, "_exec_schedule", schedule_pass(_prepare))
     instructions = engine._INSTRUCTION_MAP
     for name, kind in _METHODS.items():
         keys = [key for key, function in instructions.items() if function.__name__ == name]
@@ -28,6 +29,11 @@ def patch(module: ModuleType) -> None:
         # The engine calls what its map holds, not its attributes.
         for key in keys:
             instructions[key] = getattr(engine, name)
+
+
+def _prepare(engine: Any, *args: Any, **kwargs: Any) -> None:
+    _done.clear()
+    marks.state.places["pp_size"] = getattr(engine, "num_stages", None)
 
 
 def _describe(kind: str) -> Any:

@@ -7,6 +7,7 @@ forward returned, which identifies its numbers; the schedule need not be known.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -58,8 +59,9 @@ def prepare(*args: Any, **kwargs: Any) -> None:
         _stage = group.rank()
     elif parallel_state.model_parallel_is_initialized():
         _stage = parallel_state.get_pipeline_model_parallel_rank()
-        known = {name: getattr(parallel_state, function, None) for name, function in _PLACES.items()}
-        marks.state.places.update({name: int(ask()) for name, ask in known.items() if ask is not None})
+        for name, function in _PLACES.items():
+            with suppress(AttributeError, AssertionError):  # not in this version, or no such group
+                marks.state.places[name] = int(getattr(parallel_state, function)())
 
 
 def patch_schedules(module: ModuleType) -> None:
