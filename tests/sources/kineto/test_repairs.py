@@ -76,6 +76,7 @@ SAME = {
     "quotation marks before the base": trace().text("base_last").replace("aten::mm", '"device": "cpu(12): run'),
     "a comma after the last event": trace().text().replace("\n  ],", ",\n  ],"),
     "numbers of the header as text": re.sub(r'("(?:baseTimeNanoseconds|rank)": )(\d+)', r'\1"\2"', trace().text()),
+    "streams as fractions": trace().text().replace('"stream": 7,', '"stream": 7.0,'),
     "streams of 2021": trace().text().replace('"tid": 7,', '"tid": "stream 7",'),
 }
 RENAMED = {'g"x"1': kernels('g"x"1'), "g\n1": kernels("g\n1"), 'a\\q"1"': kernels('a\\q"1"'), "g\t1": kernels("g\t1")}

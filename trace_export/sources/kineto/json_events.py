@@ -228,6 +228,7 @@ def _texts(name: str, values: Iterable[_Value]) -> pl.Series:
     if not isinstance(next(iter(found), None), str):
         with suppress(TypeError, OverflowError):
             return _series(name, found, pl.Int64, strict=True).cast(pl.String)
+        found = [int(value) if isinstance(value, float) and value.is_integer() else value for value in found]
     return _series(name, found, pl.String)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -21,9 +22,6 @@ from trace_export.sources.kineto.event_stream import whole_number
 from trace_export.sources.kineto.gpu_annotations import GpuAnnotations
 from trace_export.sources.kineto.json_events import Wanted, thread
 from trace_export.sources.kineto.trace import Trace, open_trace
-from trace_export.sources.kineto.unmarked import read_process
-from trace_export.sources.launches import content as launches
-from trace_export.sources.launches.process import Inferred, find_blocks
 from trace_export.sources.ranges import lost_kernels
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.attribution import NONE, GpuActivity, Launches, RangeIndex
@@ -34,6 +32,9 @@ from trace_export.sources.ranges.ranges import Ranges, beside_passes, gather
 from trace_export.sources.ranges.transfers import transfers
 from trace_export.sources.shared.names import LONGEST_NAME, is_host
 from trace_export.sources.source import ReadOptions, Source
+
+if TYPE_CHECKING:
+    from trace_export.sources.launches.process import Inferred
 
 __all__ = ["read", "read_tasks"]
 
@@ -126,6 +127,9 @@ def _inferred(
     has_work = any(tasks.height for tasks in content.tasks)
     if ranges.marked or options.infer == "off" or options.host_ranges or not has_work:
         return None
+    from trace_export.sources.kineto.unmarked import read_process  # takes as long as reading 5 MB
+    from trace_export.sources.launches.process import find_blocks
+
     beside = beside_passes(content.named, dialects, only=options.infer == "only")
     found = find_blocks(read_process(source.path, beside))
     if found.impossible:
@@ -135,6 +139,8 @@ def _inferred(
 
 def _launched(source: Source, found: Inferred, content: _Content) -> Content:
     """The content of a trace whose passes were found; transfers and collectives as PyTorch names them, if it does."""
+    from trace_export.sources.launches import content as launches
+
     blocks, calls = launches.content(source.path, {0: found}), pl.concat(content.calls)
     named = nccl.transfers(calls)
     return replace(blocks, p2p=named if named.height else blocks.p2p, collectives=nccl.collectives(calls))
