@@ -237,22 +237,17 @@ def _split(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
 def _with_receives(gaps: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
     """`gaps` with recv_start_ns and recv_end_ns of the last receive, begun before the gap ends, of such data as the
     block needs; null where there is none, and where the data were not made before the gap."""
-    receives = messages.select(
-        "direction", "microbatch", "chunk", "recv_start_ns", "recv_end_ns",
-        rank="dst_rank", producer="src_rank",
-    )  # fmt: skip
     of = ["rank", "producer", "direction", "microbatch", "chunk"]
     numbers = {name: pl.col(name).fill_null(0) for name in ("microbatch", "chunk")}
     chunk = pl.when(pl.col("direction") == "B").then(pl.coalesce("chunk_b", "chunk")).otherwise("chunk")
-    found = (
-        gaps.filter(pl.col("made_ns") <= pl.col("idle_ns"))
-        .select("row", *of[:-1], "start_ns", chunk=chunk)
-        .with_columns(**numbers)
-        .sort("start_ns")
-        .join_asof(
-            receives.with_columns(**numbers).sort("recv_start_ns"),
-            left_on="start_ns", right_on="recv_start_ns", by=of, check_sortedness=False,
-        )
+    wanted = gaps.filter(pl.col("made_ns") <= pl.col("idle_ns"))
+    wanted = wanted.select("row", *of[:-1], "start_ns", chunk=chunk).with_columns(**numbers)
+    receives = messages.select(
+        "direction", "recv_start_ns", "recv_end_ns", rank="dst_rank", producer="src_rank", **numbers
+    ).join(wanted, on=of, how="semi")  # fmt: skip
+    found = wanted.sort("start_ns").join_asof(
+        receives.sort("recv_start_ns"),
+        left_on="start_ns", right_on="recv_start_ns", by=of, check_sortedness=False,
     )  # fmt: skip
     return gaps.join(found.select("row", "recv_start_ns", "recv_end_ns"), on="row", how="left", maintain_order="left")
 
