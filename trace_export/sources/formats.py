@@ -41,7 +41,10 @@ class Follower(Protocol):
         """Reads what was appended to a source; whether that is anything. Raises SourceError."""
         ...
 
-    def profile(self) -> Profile: ...
+    def profile(self, after: tuple[int, int] | None = None) -> Profile:
+        """The tables of these steps, or with a `run` and a `step` of those after that one, with all ranks. Steps have
+        a run, which is another one when the job was started again, and a number."""
+        ...
 
 
 @dataclass(frozen=True)

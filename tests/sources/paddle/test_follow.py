@@ -52,6 +52,8 @@ def test_a_log_that_is_appended_to_in_pieces(data: st.DataObject, name: str, kee
                 with source.path.open("ab") as file:
                     file.write(text[begin:end])
                 follower.advance(source)
+            if data.draw(st.booleans()):
+                follower.profile()
         assert_frame_equal(followed(follower), last_steps(sources, keep))
 
 

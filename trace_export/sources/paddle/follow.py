@@ -8,7 +8,7 @@ place of the records that are not older than its own.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BufferedReader
 
 import polars as pl
@@ -16,8 +16,8 @@ import polars as pl
 from trace_export.errors import SourceError
 from trace_export.files import open_file
 from trace_export.model import Profile
-from trace_export.sources.paddle.log_scanner import LONGEST, MARKER, READ_BYTES, RECORDS, Scanner
-from trace_export.sources.paddle.reader import jobs_of, profile_of
+from trace_export.sources.paddle.log_scanner import LONGEST, MARKER, READ_BYTES, RECORDS, Scanner, drain
+from trace_export.sources.paddle.reader import MOST_RANKS, jobs_of, profile_of
 from trace_export.sources.source import Source
 
 SEEN_BYTES = 256
@@ -30,7 +30,8 @@ COLUMNS = {**RECORDS, "log": pl.Int32()}
 @dataclass
 class _Log:
     """How far a log was read: `offset`, the first byte not read; `seen`, the last bytes before it; `pending`, the
-    beginning of a line of which the end is missing. `number` is its place among the logs."""
+    beginning of a line of which the end is missing. `number` is its place among the logs; `replaced`, whether its content
+    is another one since it was read last; `followed`, whether all that it held at first was numbered."""
 
     source: Source
     number: int
@@ -39,16 +40,17 @@ class _Log:
     seen: bytes = b""
     pending: bytes = b""
     replaced: bool = False
+    followed: bool = False
 
-    def read(self) -> pl.DataFrame:
-        """The records that were appended, at most about MOST_RECORDS at once."""
+    def read(self) -> bool:
+        """Scans what was appended, at most about MOST_RECORDS records at once; whether there were any."""
+        before = self.scanner.waiting
         with open_file(self.source.path) as file:
             size = os.fstat(file.fileno()).st_size
             if size < self.offset or not self._goes_on(file):
                 self.offset, self.seen, self.pending, self.replaced = 0, b"", b"", True
             file.seek(self.offset)
-            found = 0
-            while found < MOST_RECORDS and (piece := file.read(READ_BYTES)):
+            while self.scanner.waiting - before < MOST_RECORDS and (piece := file.read(READ_BYTES)):
                 base = self.offset - len(self.pending)
                 self.offset += len(piece)
                 self.seen = (self.seen + piece)[-SEEN_BYTES:]
@@ -58,8 +60,7 @@ class _Log:
                     end = max(text.rfind(MARKER), len(text) - LONGEST)
                 self.scanner.take(text, 0, end, base)
                 self.pending = bytes(text[end:])
-                found += text.count(b"\n")
-        return self.scanner.drain()
+        return self.scanner.waiting > before
 
     def _goes_on(self, file: BufferedReader) -> bool:
         file.seek(self.offset - len(self.seen))
@@ -67,46 +68,104 @@ class _Log:
 
 
 class Follower:
-    """The blocks of the last `keep` steps in worker logs, on each rank."""
+    """The blocks of the last `keep` steps in worker logs, on each rank.
+
+    A record is given its step together with those of the step before, so that a look takes as long however many steps
+    are kept. Where a rank is started again, its steps before are dropped; when that happens to a rank for the second
+    time, a new run has begun, and the other ranks count once they are started again too.
+    """
 
     def __init__(self, keep: int) -> None:
         self._keep = keep
         self._logs: dict[Source, _Log] = {}
-        self._records = pl.DataFrame(schema=COLUMNS)
+        self._open = pl.DataFrame(schema=COLUMNS)
+        """The records from the last step of each rank on."""
+        self._last = jobs_of(self._open, [])
+        self._before = self._last
+        """The jobs in `_open`, and those of the steps before."""
+        self._stale = False
+        """Whether there are records in `_open` that have no step yet."""
+        self._run = 0
+        self._members: set[int] = set()
+        self._started: set[int] = set()
+        """All members, and those that were started in this run."""
 
     def advance(self, source: Source) -> bool:
         """Reads what was appended to a log; whether there were records. Raises SourceError where it cannot be read."""
         log = self._logs.setdefault(source, _Log(source, len(self._logs)))
         any_new = False
         try:
-            while (new := log.read()).height:
+            while log.read():
                 any_new = True
-                self._add(new, log.number, replaced=log.replaced)
-                log.replaced = False
-                if new.height >= MOST_RECORDS:
-                    self._recent()
+                if log.replaced:
+                    self._replace(log)
+                if log.scanner.waiting >= MOST_RECORDS:
+                    self._number()
         except OSError as error:
             what = f"cannot be read ({error.strerror or error})"
             raise SourceError(source.path, what, "check that it is there and readable") from error
         return any_new
 
-    def _add(self, new: pl.DataFrame, number: int, *, replaced: bool) -> None:
-        if replaced:
-            first = new.filter(pl.col("start_us") > 0)["start_us"].min()
-            older = (pl.col("end_us") <= first) if first is not None else pl.lit(True)
-            self._records = self._records.filter((pl.col("log") != number) | older)
-        self._records = pl.concat([self._records, new.with_columns(log=pl.lit(number, pl.Int32))])
-
-    def profile(self) -> Profile:
+    def profile(self, after: tuple[int, int] | None = None) -> Profile:
         """The tables of all logs, without what belongs to no step."""
-        return profile_of(self._recent(), list(self._logs))
+        self._number()
+        for log in self._logs.values():
+            log.followed = True
+        first = after[1] if after is not None and after[0] == self._run else -1
+        jobs = pl.concat([self._before, self._last])
+        jobs = jobs.filter(pl.col("step") >= first)  # one more, to see records that repeat those before
+        profile = profile_of(jobs, list(self._logs), self._members, after=first)
+        return replace(profile, spans=profile.spans.with_columns(run=pl.lit(self._run, pl.Int32)))
 
-    def _recent(self) -> pl.DataFrame:
-        """The jobs of the last run and its last steps on each rank; all others are dropped for good. The run is 0."""
-        jobs = jobs_of(self._records, list(self._logs))
-        last_run = pl.col("run") == pl.col("run").max().over("member")
-        jobs = jobs.filter(last_run & pl.col("step").is_not_null())
-        jobs = jobs.filter(pl.col("step") > pl.col("step").max().over("member") - self._keep)
-        first = pl.col("step").min().over("member")
-        self._records = jobs.with_columns(announced=first).select(*COLUMNS)
-        return jobs.with_columns(run=pl.lit(0, pl.Int32))
+    def _number(self) -> None:
+        """Gives the new records their steps. All but the last step of each rank, where there are several in a log the
+        last two, are numbered for good."""
+        new = drain({log.number: log.scanner for log in self._logs.values()})
+        if new.is_empty() and not self._stale:
+            return
+        self._stale = False
+        jobs = jobs_of(pl.concat([self._open, new]), list(self._logs))
+        self._start(jobs)
+        jobs = jobs.filter(
+            pl.col("run") == pl.col("run").max().over("member"), pl.col("step").is_not_null(),
+            pl.col("member").is_in(list(self._started)),
+        ).with_columns(run=pl.lit(0, pl.Int32), part=pl.col("member").cast(pl.Int64))
+        several = pl.col("member").n_unique().over("log") > 1
+        is_last = pl.col("step") >= pl.col("step").max().over("member") - several.cast(pl.Int32)
+        self._last = jobs.filter(is_last)
+        self._open = self._last.with_columns(announced=pl.col("step").min().over("member")).select(*COLUMNS)
+        newest = self._last.group_by("member").agg(newest=pl.col("step").max())
+        self._before = (
+            pl.concat([self._before, jobs.filter(~is_last)])
+            .join(newest, on="member", how="left", maintain_order="left")
+            .filter((pl.col("step") > pl.col("newest") - self._keep).fill_null(True))
+            .drop("newest")
+        )
+
+    def _start(self, jobs: pl.DataFrame) -> None:
+        """Notes which ranks were started, and drops the steps before that."""
+        runs = dict(jobs.group_by("member").agg(pl.col("run").max()).iter_rows())
+        again = {member for member, run in runs.items() if run and member in self._members}
+        followed = {log.number for log in self._logs.values() if log.followed}
+        seen = {member for member in again if member // MOST_RANKS in followed}  # not long before this watch
+        if seen & self._started:
+            self._run += 1
+            self._started = set()
+        self._started |= again | (runs.keys() - self._members)
+        self._members |= runs.keys()
+        if again:
+            kept = pl.col("member").is_in(list(self._started - again))
+            self._before = self._before.filter(kept)
+
+    def _replace(self, log: _Log) -> None:
+        """Drops the records of a log that are not older than those it begins with now."""
+        log.replaced = False
+        new = drain({log.number: log.scanner})
+        first = new.filter(pl.col("start_us") > 0)["start_us"].min()
+        older = (pl.col("end_us") <= first) if first is not None else pl.lit(True)
+        own = pl.col("log") == log.number
+        before = self._before.filter(own).with_columns(announced=pl.col("step").min().over("member")).select(*COLUMNS)
+        kept = pl.concat([before, self._open.filter(own)]).filter(older)
+        self._open = pl.concat([self._open.filter(~own), kept, new])
+        self._before, self._last = self._before.filter(~own), self._last.filter(~own)
+        self._stale = True

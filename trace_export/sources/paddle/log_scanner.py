@@ -8,6 +8,7 @@ time is linear in the file's size, memory does not grow with it nor with the len
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,18 +137,28 @@ class Scanner:
         self.announced += [self.first_step] * since
         self.announcements += [self.announcement] * since
 
+    def move(self, other: Scanner) -> None:
+        """Gives the records that are in no frame yet to another one."""
+        self._complete()
+        other.records += self.records
+        other.threads += self.threads
+        other.announced += self.announced
+        other.announcements += self.announcements
+        self.records, self.threads, self.announced, self.announcements = [], [], [], []
+
     def _flush(self) -> None:
         self._complete()
         self.frames.append(_frame(self.records, self.threads, self.announced, self.announcements))
         self.records, self.threads, self.announced, self.announcements = [], [], [], []
 
+    @property
+    def waiting(self) -> int:
+        """How many records were found since they were asked for last."""
+        return len(self.records) + sum(frame.height for frame in self.frames)
+
     def drain(self) -> pl.DataFrame:
         """The records found since this was asked last."""
-        if self.records:
-            self._flush()
-        records = pl.concat(self.frames) if self.frames else pl.DataFrame(schema=RECORDS)
-        self.frames = []
-        return records
+        return drain({0: self}).drop("log")
 
     def log(self, *, whole: bool) -> Log:
         return Log(self.drain(), self.malformed, self.first_malformed, self._steps(), whole)
@@ -157,6 +168,22 @@ class Scanner:
             return None
         first, end = int(self.text[0]), int(self.text[1])
         return (first, end) if first < end else None
+
+
+def drain(scanners: Mapping[int, Scanner]) -> pl.DataFrame:
+    """The records that the scanners of several logs found since this was asked last: RECORDS, and `log`, the key of
+    each. The last ones of all logs become columns together, which costs no more than those of one log."""
+    frames, logs = [], []
+    waiting = Scanner()
+    for log, scanner in scanners.items():
+        frames += [frame.with_columns(log=pl.lit(log, pl.Int32)) for frame in scanner.frames]
+        scanner.frames = []
+        logs += [log] * len(scanner.records)
+        scanner.move(waiting)
+    if waiting.records:
+        waiting._flush()
+        frames.append(waiting.frames[0].with_columns(log=pl.Series(logs, dtype=pl.Int32)))
+    return pl.concat(frames) if frames else pl.DataFrame(schema={**RECORDS, "log": pl.Int32()})
 
 
 def _frame(

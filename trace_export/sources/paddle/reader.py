@@ -8,7 +8,7 @@ Format: PaddlePaddle/Paddle, paddle/fluid/framework/new_executor/standalone_exec
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import polars as pl
@@ -80,11 +80,16 @@ def jobs_of(records: pl.DataFrame, sources: Sequence[Source]) -> pl.DataFrame:
     return _steps(_runs(_ranks(typed, sources)))
 
 
-def profile_of(jobs: pl.DataFrame, sources: Sequence[Source]) -> Profile:
-    """The tables of the logs at `sources`, from the jobs in them."""
+def profile_of(
+    jobs: pl.DataFrame, sources: Sequence[Source], members: Iterable[int] = (), *, after: int = -1
+) -> Profile:
+    """The tables of the logs at `sources`, from the jobs in them; with the ranks of further `members`, and without the
+    steps up to `after`."""
     good, notes = _usable(jobs, sources)
+    if after >= 0:
+        good = good.filter(pl.col("step") > after)
     notes += _unknown_types(good, sources)
-    members = jobs["member"].unique().sort().to_list()
+    members = sorted({*jobs["member"].unique(), *members})
     numbers = {m: divmod(m, MOST_RANKS) for m in members}
     for log, source in enumerate(sources):
         if (ranks := sum(at == log for at, _ in numbers.values())) > 1:
@@ -155,7 +160,10 @@ def _steps(records: pl.DataFrame) -> pl.DataFrame:
     records = records.with_columns(aside=aside, part=part)
     closed = (pl.col("job").shift() == "optimizer").fill_null(False).cum_sum().over("part")
     records = records.with_columns(closed=closed)
-    again = pl.int_range(pl.len()).over("part", "closed", "job", "microbatch").cum_max().over("part", "closed")
+    job = ["part", "closed", "job", "microbatch"]
+    again = pl.lit(0, pl.Int64)
+    if records.select(job).is_duplicated().any():  # seldom, and groups of one row each take their time
+        again = pl.int_range(pl.len()).over(job).cum_max().over("part", "closed")
     records = records.with_columns(again=again)
     begins = (pl.struct("closed", "again") != pl.struct("closed", "again").shift()).fill_null(False)
     step = (begins.cum_sum() + pl.col("announced").first().fill_null(0)).over("part").cast(pl.Int32)
@@ -193,9 +201,11 @@ def _usable(jobs: pl.DataFrame, sources: Sequence[Source]) -> tuple[pl.DataFrame
     """The jobs that ran, and notes on those whose times cannot be used."""
     zero = (pl.col("start_us") == 0) & (pl.col("end_us") == 0)
     impossible = (pl.col("start_us") == 0) | (pl.col("end_us") < pl.col("start_us")) | (pl.col("end_us") > LATEST_US)
-    same = (pl.col("start_us").diff() == 0) & (pl.col("end_us").diff() == 0)
-    stale = same.over("part", "job", "microbatch").fill_null(False) & ~impossible
     ran = jobs.filter(~zero)
+    stale = pl.lit(False)
+    if ran.select("part", "job", "start_us", "end_us").is_duplicated().any():  # seldom, as above
+        same = (pl.col("start_us").diff() == 0) & (pl.col("end_us").diff() == 0)
+        stale = same.over("part", "job", "microbatch").fill_null(False) & ~impossible
     notes = []
     if ran.is_empty():
         text = "all records have the time 0.000000, so nothing can be drawn; profile a run on GPUs"
