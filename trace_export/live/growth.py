@@ -82,9 +82,15 @@ class Growth:
     def lag_s(self) -> float:
         return max(0.0, time.time() - self._changed_s)
 
-    def profile(self) -> Profile:
-        """Everything that is known by now, as `sources.merge` joins it."""
-        parts = [without_invalid_times(f.profile(), self._options.log_dir) for f in self._followers.values()]
+    @property
+    def is_followed(self) -> bool:
+        """Whether all that is known comes from growing sources."""
+        return bool(self._followers) and not self._finished
+
+    def profile(self, after: tuple[int, int] | None = None) -> Profile:
+        """Everything that is known by now, as `sources.merge` joins it; of growing sources with a run and a step only
+        the steps after that one."""
+        parts = [without_invalid_times(f.profile(after), self._options.log_dir) for f in self._followers.values()]
         results = [finished.result for finished in self._finished.values()]
         profile, refused = merge([*parts, *(r for r in results if isinstance(r, Profile))])
         self.failures += tuple(refused)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 
 import orjson
 import polars as pl
@@ -10,10 +11,9 @@ import polars as pl
 from trace_export.analysis.stragglers import slow_links
 from trace_export.analysis.what_if import what_if
 from trace_export.files import GENERATOR
-from trace_export.model import STEP_KEY, Profile
+from trace_export.live.window import Step
+from trace_export.model import Profile
 from trace_export.pipeline.step_operations import step_operations
-from trace_export.selection import Numbers, Selection, select
-from trace_export.workflow.run import Run
 
 
 @dataclass(frozen=True)
@@ -50,56 +50,49 @@ class StepFigures:
         return orjson.dumps({"generator": GENERATOR} | asdict(self))
 
 
-def step_figures(run: Run, after_ns: int, lag_s: float, *, slowdown: bool) -> list[StepFigures]:
-    """The figures of the whole steps of an aligned run that start after `after_ns`, in their order; with the metric S
-    where it is asked for, which takes longer than all the others."""
-    steps = run._bubbles.steps.sort("start_ns").with_columns(since=pl.col("start_ns").diff())
-    new = steps.filter(pl.col("whole") & (pl.col("start_ns") > after_ns))
-    if new.is_empty():
-        return []
-    busy = run._bubbles.ranks.sort("busy_ns", "rank", descending=[True, False]).group_by(STEP_KEY, maintain_order=True)
-    stages = (
-        run._bubbles.ranks.group_by(*STEP_KEY, "stage").agg(pl.col("busy_ns").mean()).sort("busy_ns", descending=True)
-    ).group_by(STEP_KEY, maintain_order=True)  # fmt: skip
-    counted = run.profile.spans.group_by(STEP_KEY).len()
-    rows = new
-    for table in (busy.agg(rank=pl.col("rank").first()), stages.agg(stage=pl.col("stage").first()), counted):
-        rows = rows.join(table, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
-    link = _worst_link(run)
-    by_step = _slowdown(run.profile, Numbers.of(new["step"].drop_nulls())) if slowdown else {}
-    error = run.clocks["sd_ns"].max()
-    return [
-        StepFigures(
-            step=row["step"],
-            start_ns=row["start_ns"],
-            since_previous_ns=row["since"],
-            pipeline_ns=row["pipeline_ns"],
-            bubble=row["bubble"],
-            bubble_own=row["bubble_own"],
-            slowest_stage=row["stage"],
-            slowest_rank=row["rank"],
-            slowdown=by_step.get((row["run"], row["step"])),
-            worst_link=link and link[0],
-            worst_link_ratio=link and link[1],
-            clock_error_ns=float(error) if isinstance(error, float) else None,
-            blocks=row["len"],
-            lag_s=lag_s,
-        )
-        for row in rows.iter_rows(named=True)
-    ]
+def step_figures(
+    step: Step, previous_ns: int | None, link: tuple[tuple[int, int], float] | None, lag_s: float, *, slowdown: bool
+) -> StepFigures:
+    """The figures of a step: `previous_ns`, the start of the one before; `link`, the worst one and its ratio; with the
+    metric S where it is asked for, which takes longer than all the others."""
+    row = step.bubbles.steps.row(0, named=True)
+    ranks = step.bubbles.ranks.sort("busy_ns", "rank", descending=[True, False])
+    stages = ranks.group_by("stage").agg(pl.col("busy_ns").mean()).sort("busy_ns", "stage", descending=[True, False])
+    error = step.profile.clocks["sd_ns"].max()
+    return StepFigures(
+        step=step.number,
+        start_ns=row["start_ns"],
+        since_previous_ns=None if previous_ns is None else row["start_ns"] - previous_ns,
+        pipeline_ns=row["pipeline_ns"],
+        bubble=row["bubble"],
+        bubble_own=row["bubble_own"],
+        slowest_stage=stages["stage"][0],
+        slowest_rank=ranks["rank"][0],
+        slowdown=_slowdown(step.profile) if slowdown else None,
+        worst_link=link and link[0],
+        worst_link_ratio=link and link[1],
+        clock_error_ns=float(error) if isinstance(error, float) else None,
+        blocks=step.profile.spans.height,
+        lag_s=lag_s,
+    )
 
 
-def _slowdown(profile: Profile, steps: Numbers) -> dict[tuple[int | None, int | None], float]:
-    """(run, step) → the metric S, where it can be said, of some steps."""
-    usual = step_operations(select(profile, Selection(steps=steps))).usual
+def _slowdown(profile: Profile) -> float | None:
+    """The metric S of the one step in `profile`, where it can be said."""
+    usual = step_operations(profile).usual
     if usual is None:
-        return {}
-    found = what_if(usual)
-    return {key: s for key, s in zip(found.steps, found.by_step.tolist(), strict=True) if s == s}  # not NaN
+        return None
+    return next((s for s in what_if(usual).by_step.tolist() if s == s), None)  # not NaN
 
 
-def _worst_link(run: Run) -> tuple[tuple[int, int], float] | None:
-    links = slow_links(run.profile, run._bubbles.waits).drop_nulls("ratio")
+def worst_link(steps: Sequence[Step]) -> tuple[tuple[int, int], float] | None:
+    """The link (source rank, target rank) with the largest ratio of its transfer time to that of its peers, and the
+    ratio; None where that is of no link."""
+    if not steps:
+        return None
+    messages = pl.concat([step.profile.messages for step in steps])
+    waits = pl.concat([step.bubbles.waits for step in steps])
+    links = slow_links(replace(steps[-1].profile, messages=messages), waits).drop_nulls("ratio")
     if links.is_empty():
         return None
     source, target, ratio = links.select("src_rank", "dst_rank", "ratio").row(0)

@@ -45,6 +45,16 @@ def interpret_blocks(profile: Profile, user: Declared) -> Profile:
     return transfers.find_peers(profile)  # the other side of each send and receive
 
 
+def interpret_further(profile: Profile, known: Profile) -> Profile:
+    """`interpret` for further steps of a run, whose earlier steps were interpreted as `known`: its ranks keep their
+    stages, and its schedule is the same."""
+    profile = with_ids(without_merged(without_doubles(profile)))
+    profile = transfers.name_peers(replace(profile, hosts=known.hosts, ranks=known.ranks, declared=known.declared))
+    profile, undetermined = steps.number(profile)
+    profile = transfers.label(fused_transfers.split(labels.label(profile, undetermined)))
+    return with_messages(transfers.find_peers(conclude(profile, known.interpreted.recognition)))
+
+
 def with_messages(profile: Profile) -> Profile:
     """The last steps of `interpret`, which nothing but messages depends on."""
     profile = messages.pair(profile)  # sends and receives as messages

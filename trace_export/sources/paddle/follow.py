@@ -24,14 +24,16 @@ SEEN_BYTES = 256
 """So many of the last bytes that were read must stand there still when the log is read on."""
 MOST_RECORDS = 250_000
 """From so many new records on, old steps are dropped before more is read."""
+MOST_STEPS = 100
+"""So many steps are kept at most, however long nobody asks for them."""
 COLUMNS = {**RECORDS, "log": pl.Int32()}
 
 
 @dataclass
 class _Log:
     """How far a log was read: `offset`, the first byte not read; `seen`, the last bytes before it; `pending`, the
-    beginning of a line of which the end is missing. `number` is its place among the logs; `replaced`, whether its content
-    is another one since it was read last; `followed`, whether all that it held at first was numbered."""
+    beginning of a line of which the end is missing. `number` is its place among the logs; `replaced`, whether it holds
+    something else since it was read last; `followed`, whether all that it held at first was numbered."""
 
     source: Source
     number: int
@@ -68,7 +70,7 @@ class _Log:
 
 
 class Follower:
-    """The blocks of the last `keep` steps in worker logs, on each rank.
+    """The blocks of the last `keep` steps in worker logs, on each rank, and of those that were not asked for yet.
 
     A record is given its step together with those of the step before, so that a look takes as long however many steps
     are kept. Where a rank is started again, its steps before are dropped; when that happens to a rank for the second
@@ -86,6 +88,8 @@ class Follower:
         self._stale = False
         """Whether there are records in `_open` that have no step yet."""
         self._run = 0
+        self._taken: int | None = None
+        """The last step that is not asked for any more."""
         self._members: set[int] = set()
         self._started: set[int] = set()
         """All members, and those that were started in this run."""
@@ -112,6 +116,7 @@ class Follower:
         for log in self._logs.values():
             log.followed = True
         first = after[1] if after is not None and after[0] == self._run else -1
+        self._taken = None if first < 0 else first
         jobs = pl.concat([self._before, self._last])
         jobs = jobs.filter(pl.col("step") >= first)  # one more, to see records that repeat those before
         profile = profile_of(jobs, list(self._logs), self._members, after=first)
@@ -127,7 +132,8 @@ class Follower:
         jobs = jobs_of(pl.concat([self._open, new]), list(self._logs))
         self._start(jobs)
         jobs = jobs.filter(
-            pl.col("run") == pl.col("run").max().over("member"), pl.col("step").is_not_null(),
+            pl.col("run") == pl.col("run").max().over("member"),
+            pl.col("step").is_not_null(),
             pl.col("member").is_in(list(self._started)),
         ).with_columns(run=pl.lit(0, pl.Int32), part=pl.col("member").cast(pl.Int64))
         several = pl.col("member").n_unique().over("log") > 1
@@ -138,9 +144,15 @@ class Follower:
         self._before = (
             pl.concat([self._before, jobs.filter(~is_last)])
             .join(newest, on="member", how="left", maintain_order="left")
-            .filter((pl.col("step") > pl.col("newest") - self._keep).fill_null(True))
+            .filter((pl.col("step") > self._oldest(pl.col("newest"))).fill_null(True))
             .drop("newest")
         )
+
+    def _oldest(self, newest: pl.Expr) -> pl.Expr:
+        """The last step that is not kept, where the `newest` one of a rank is there."""
+        if self._taken is None:
+            return newest - self._keep
+        return pl.max_horizontal(pl.min_horizontal(newest - self._keep, pl.lit(self._taken)), newest - MOST_STEPS)
 
     def _start(self, jobs: pl.DataFrame) -> None:
         """Notes which ranks were started, and drops the steps before that."""
@@ -150,7 +162,7 @@ class Follower:
         seen = {member for member in again if member // MOST_RANKS in followed}  # not long before this watch
         if seen & self._started:
             self._run += 1
-            self._started = set()
+            self._started, self._taken = set(), None
         self._started |= again | (runs.keys() - self._members)
         self._members |= runs.keys()
         if again:

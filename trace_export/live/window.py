@@ -1,0 +1,200 @@
+"""The last steps of a job that runs, each interpreted and measured once.
+
+Stages, schedule and clocks are facts of the whole run: they are found from the steps that are kept, and again after
+every `FIT_STEPS` steps. A step that is finished meanwhile is interpreted by itself, with what is known of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import polars as pl
+
+from trace_export.analysis.bubbles import Bubbles
+from trace_export.clocks.apply import correct
+from trace_export.live.growth import Growth
+from trace_export.live.steady_clocks import steadied
+from trace_export.model import SPAN_ID, STEP_KEY, Note, Profile, concat
+from trace_export.pipeline.interpret import interpret, interpret_further
+from trace_export.selection import TIMES, Numbers, Selection, select
+from trace_export.workflow.requests import Request
+from trace_export.workflow.run import Run, aligned, checked
+
+FIT_STEPS = 20
+"""After so many steps stages, schedule and clocks are found anew; clocks of several hosts with each of the first."""
+FURTHER = 1
+"""Steps that are kept besides those shown: the one that is being written."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One step on aligned clocks. `whole`: all ranks have all its blocks."""
+
+    run: int | None
+    number: int
+    whole: bool
+    profile: Profile
+
+    @property
+    def start_ns(self) -> int:
+        return int(self.profile.spans["start_ns"].min())  # type: ignore[arg-type]
+
+    @property
+    def middle_ns(self) -> int:
+        """A time that no later step begins before, if it is not moved far when the clocks are fitted anew."""
+        return (self.start_ns + int(self.profile.spans["end_ns"].max())) // 2  # type: ignore[arg-type]
+
+    @cached_property
+    def bubbles(self) -> Bubbles:
+        return Bubbles(self.profile)
+
+    @cached_property
+    def edge_rows(self) -> pl.DataFrame:
+        return self.profile.edge_rows()
+
+
+class Window:
+    """The last `last` whole steps of what `growth` holds, as `steps`; `notes` of the run and its steps. `newest`: the
+    newest step that was found, whole or not. `waits_for`: the ranks that have not finished the step after it."""
+
+    def __init__(self, wanted: Request, growth: Growth, last: int) -> None:
+        self.steps: tuple[Step, ...] = ()
+        self.notes: tuple[Note, ...] = ()
+        self.waits_for = Numbers(())
+        self._wanted = wanted
+        self._growth = growth
+        self._last = last
+        self._known: Profile | None = None
+        self._clocks: pl.DataFrame | None = None
+        self._whole: Profile | None = None
+        self.newest: Step | None = None
+        self._found = 0
+        self._further_steps = 0
+
+    def advance(self) -> list[Step]:
+        """Takes what was read; the steps that are new, in their order. Raises TraceExportError where the profiles do
+        not fit together, as before the last rank is there."""
+        found = self._further()
+        if found is None:
+            found = self._anew()
+        new = [step for step in found if self.newest is None or step.start_ns > self.newest.middle_ns]
+        self._found += len(new)
+        self.newest = max([*new, *([self.newest] if self.newest else [])], key=lambda step: step.start_ns, default=None)
+        return new
+
+    @property
+    def run(self) -> Run:
+        """The steps as a run. Raises ValueError where there is none."""
+        profile = self._whole if self._whole is not None else joined(self.steps, self.notes)
+        numbers = Numbers.of(step.number for step in self.steps)
+        inputs = self._growth.inputs + self._wanted.clocks.inputs
+        return Run(
+            profile, self._wanted.source, self._growth.failures, Selection(steps=numbers), "aligned", _inputs=inputs
+        )  # fmt: skip
+
+    def _further(self) -> list[Step] | None:
+        """The steps that were finished since, by what is known of the run; None where that does not hold any more."""
+        known, newest = self._known, self.newest
+        if known is None or newest is None or newest.run is None or not self._growth.is_followed:
+            return None
+        begins = self._found < FIT_STEPS and (known.clocks["status"] == "fitted").any()
+        if begins or self._further_steps >= FIT_STEPS or len(self.steps) < self._last:
+            return None
+        profile = self._growth.profile((newest.run, newest.number))
+        if set(profile.ranks["rank"]) != set(known.ranks["rank"]) or not (profile.spans["run"] == newest.run).all():
+            return None
+        profile = self._finished(profile)
+        if profile.spans.is_empty():
+            return []
+        profile = correct(interpret_further(profile, known), known.clocks)
+        profile = checked(replace(profile, clocks=known.clocks), self._wanted.source, one_clock=True)
+        found = _steps(profile)
+        self._further_steps += len(found)
+        self._whole = None
+        self._keep([*self.steps, *found], [*self.notes, *(n for n in profile.notes if n.code != "no-whole-step")])
+        return found
+
+    def _anew(self) -> list[Step]:
+        """Interprets and aligns all that is kept, and gives its steps."""
+        profile = self._growth.profile()
+        if self._growth.is_followed:
+            profile = self._finished(profile)
+        if profile.spans.is_empty():
+            return []
+        profile = interpret(profile, self._wanted.source.declared)
+        run = aligned(Run(profile, self._wanted.source), self._wanted.clocks)
+        clocks, notes = steadied(self._clocks, run.clocks)
+        steady = run.profile
+        if clocks is not run.clocks and set(clocks["host"]) == set(profile.ranks["host"]):
+            steady = replace(correct(profile, clocks), clocks=clocks, steps=steady.steps, notes=steady.notes)
+        self._known = self._whole = steady
+        self._clocks, self._further_steps = clocks, 0
+        steps = _unchanged(_steps(steady), self.steps)
+        self._keep(steps, [*notes, *steady.notes])
+        return steps
+
+    def _keep(self, steps: Iterable[Step], notes: Iterable[Note]) -> None:
+        self.steps = tuple(step for step in steps if step.whole)[-self._last :]
+        self.notes = tuple(dict.fromkeys(notes))
+
+    def _finished(self, profile: Profile) -> Profile:
+        """The steps that all ranks have finished: after which a rank has another one, or its optimizer."""
+        spans = profile.spans
+        last = pl.col("step") == pl.col("step").max().over("rank")
+        ends = (
+            spans.filter(last)
+            .group_by("rank")
+            .agg(done=pl.col("step").first() - 1 + (pl.col("kind") == "OPT").any().cast(pl.Int32))
+        )
+        done = profile.ranks.select("rank").join(ends, on="rank", how="left")
+        least = done["done"].fill_null(-1).min()
+        self.waits_for = Numbers.of(done.filter(pl.col("done").fill_null(-1) == least)["rank"])
+        return replace(profile, spans=spans.filter(pl.col("step") <= least))
+
+
+def joined(steps: Iterable[Step], notes: Iterable[Note]) -> Profile:
+    """The profile of several steps; their blocks are numbered through."""
+    parts, edges, first = [], [], 0
+    for step in steps:
+        spans = step.profile.spans
+        numbers = pl.int_range(first, first + spans.height, dtype=SPAN_ID, eager=True).alias("id")
+        parts.append(replace(step.profile, spans=spans.with_columns(numbers)))
+        edges.append(step.edge_rows.with_columns(pl.col("src", "dst").cast(SPAN_ID) + first))
+        first += spans.height
+    last = parts[-1]
+    whole = replace(
+        concat(parts), hosts=last.hosts, ranks=last.ranks, members=last.members, clocks=last.clocks,
+        declared=last.declared, notes=tuple(notes),
+    )  # fmt: skip
+    events = {name: getattr(whole, name).unique(maintain_order=True) for name in TIMES}  # steps overlap in time
+    return replace(whole, **events, interpretation=replace(last.interpreted, edges=pl.concat(edges)))
+
+
+def _steps(profile: Profile) -> list[Step]:
+    """The steps of a profile whose completeness was checked, by time."""
+    found = []
+    for run, number, whole in profile.steps.drop_nulls("step").sort(STEP_KEY).iter_rows():
+        part = select(replace(profile, window_ns=None), Selection(steps=Numbers(((number, number),))))
+        steps = profile.steps.filter(pl.col("run").eq_missing(run), pl.col("step") == number)
+        part = replace(part, spans=part.spans.filter(pl.col("run").eq_missing(run)), steps=steps, window_ns=None)
+        found.append(Step(run, number, whole, part))
+    return sorted(found, key=lambda step: step.start_ns)
+
+
+def _unchanged(steps: list[Step], before: tuple[Step, ...]) -> list[Step]:
+    """`steps`, those that are as they were before as the same objects: what was drawn of them still holds."""
+    known = {(step.run, step.number): step for step in before}
+    return [
+        old if (old := known.get((step.run, step.number))) is not None and _is_same(old, step) else step
+        for step in steps
+    ]  # fmt: skip
+
+
+def _is_same(old: Step, new: Step) -> bool:
+    if old.whole != new.whole:
+        return False
+    facts = [c for c in old.profile.spans.columns if c != "id"]
+    same_blocks = old.profile.spans.select(facts).equals(new.profile.spans.select(facts))
+    return same_blocks and old.profile.ranks.equals(new.profile.ranks) and old.profile.clocks.equals(new.profile.clocks)
