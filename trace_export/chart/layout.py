@@ -68,8 +68,8 @@ class ChartOptions:
     → how its clock was corrected; `device_tasks`: reads those of `Profile.kernels` as they are drawn. `edges`
     (`model.EDGES`) become arrows where both blocks are drawn. `step_arguments` has the keys run and step; its other
     columns become arguments of the steps. `states`: where given, each stage gets a state track of its blocks and of
-    these idle stretches, as `states.add_states` says. `from_epoch`: times count from the
-    epoch, not from the first event.
+    these idle stretches, as `states.add_states` says. `from_epoch`: times count from the epoch, not from the first
+    event. `for_picture`: without what pictures do not show, counters and arrows.
     """
 
     tracks: Tracks = "stage"
@@ -85,6 +85,7 @@ class ChartOptions:
     path: PathOverlay | None = None
     states: pl.DataFrame | None = None
     from_epoch: bool = False
+    for_picture: bool = False
 
 
 def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
@@ -97,21 +98,16 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     drawn = [r for r in ranks if r["first"] or options.tracks == "rank"]
     builder = Builder()
     tracks = _add_tracks(builder, drawn, f" ({options.runs[0]})" if options.runs else "")
-    _add_blocks(builder, _without_lone_run(profile, blocks), tracks, options.edges)
+    edges = None if options.for_picture else options.edges
+    _add_blocks(builder, _without_lone_run(profile, blocks), tracks, edges)
     step_tracks.add_steps(builder, blocks, options.step_arguments, STEPS)
     if options.path is not None:
         add_path(builder, options.path, STEPS + 1)
     own = {r["stage"]: tracks[r["rank"]] for r in drawn if r["stage"] is not None and r["first"]}
     overlays = [replace(each, slices=_without_lone_run(profile, each.slices)) for each in options.overlays]
     _add_overlays(builder, overlays, own, options.color_by)
-    firsts = [r["rank"] for r in drawn if r["first"]]
-    of_firsts = blocks.filter(pl.col("rank").is_in(firsts))
-    step_tracks.add_stages_busy(builder, of_firsts, COUNTERS)
-    if options.states is not None:
-        add_states(builder, of_firsts, options.states, STEPS + 2)
-    if profile.interpretation is not None:
-        add_in_flight(builder, of_firsts, profile.interpretation.placement, COUNTERS + 1)
-    step_tracks.add_counters(builder, profile.counters, {r["rank"]: _called(r) for r in drawn}, COUNTERS + 2)
+    if not options.for_picture:
+        _add_counters(builder, profile, blocks, drawn, options.states)
     detailed = drawn if options.detail != "spans" else []
     on_devices = device_tracks.add_ranks(builder, profile, detailed, RANKS, options.device_tasks)
     starts = (
@@ -205,6 +201,20 @@ def _flows(rows: NDArray[np.int64], height: int) -> pl.Series:
     numbered = pl.DataFrame(columns).select(pl.when(pl.all() > 0).then(pl.all()))
     lists = pl.concat_list(pl.all()).list.drop_nulls() if len(columns) > 1 else pl.concat_list(pl.all())
     return numbered.select(pl.when(pl.col("0").is_not_null()).then(lists)).to_series()
+
+
+def _add_counters(
+    builder: Builder, profile: Profile, blocks: pl.DataFrame, drawn: list[dict[str, Any]], states: pl.DataFrame | None
+) -> None:
+    """What is busy and in flight on each stage, and the counters of the profile."""
+    firsts = [r["rank"] for r in drawn if r["first"]]
+    of_firsts = blocks.filter(pl.col("rank").is_in(firsts))
+    step_tracks.add_stages_busy(builder, of_firsts, COUNTERS)
+    if states is not None:
+        add_states(builder, of_firsts, states, STEPS + 2)
+    if profile.interpretation is not None:
+        add_in_flight(builder, of_firsts, profile.interpretation.placement, COUNTERS + 1)
+    step_tracks.add_counters(builder, profile.counters, {r["rank"]: _called(r) for r in drawn}, COUNTERS + 2)
 
 
 def _add_overlays(builder: Builder, overlays: Sequence[Overlay], own: dict[int, int], color_by: ColorBy) -> None:

@@ -41,6 +41,21 @@ class Plot:
     def svg(self) -> str:
         return svg.draw(self._figure, self._figure.style.steps).text
 
+    def panel(self, span_ns: int) -> str:
+        """The picture of one step without title and legend, as SVG; it is as wide as those of other steps of the run
+        whose `span_ns` is given, too."""
+        return svg.panel(self._figure, span_ns)
+
+    @property
+    def legend(self) -> list[tuple[str, str]]:
+        """The colours in the picture, with what they mean."""
+        return self._figure.legend
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is said below the picture."""
+        return self._figure.remarks
+
     def _repr_html_(self) -> str:
         lanes = sum(1 if row.lanes == 1 else 0.6 * row.lanes for row in self._figure.rows)
         height = round(min(max(AROUND + lanes * self._figure.lane_height, LEAST_HEIGHT), MOST_HEIGHT))
@@ -56,7 +71,9 @@ def plot(measured: Bubbles, options: WriteOptions) -> Plot:
     if options.figure.range is None and profile.spans.height > MOST_BLOCKS:
         steps = _first_steps(profile.spans)
         profile = select(profile, Selection(steps=steps))
-    chart = render.draw(profile, measured if profile is measured.profile else Bubbles(profile), options, "spans")
+    chart = render.draw(
+        profile, measured if profile is measured.profile else Bubbles(profile), options, "spans", for_picture=True
+    )
     return Plot(figure(chart, steps, measured.ranks, options.figure))
 
 

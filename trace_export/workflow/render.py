@@ -109,10 +109,16 @@ def _paths(options: WriteOptions, log_dir: Path) -> dict[Format, Path]:
 
 
 def draw(
-    profile: Profile, measured: Bubbles, options: WriteOptions, detail: Detail, *, from_epoch: bool = False
+    profile: Profile,
+    measured: Bubbles,
+    options: WriteOptions,
+    detail: Detail,
+    *,
+    from_epoch: bool = False,
+    for_picture: bool = False,
 ) -> Chart:
     """The chart of a profile, whose bubbles were `measured`: tracks, slices, arrows, counters; and what analysis and
-    theory add to it. `from_epoch` as in `ChartOptions`."""
+    theory add to it. `from_epoch` and `for_picture` as in `ChartOptions`."""
     return lay_out(
         profile,
         ChartOptions(
@@ -123,7 +129,8 @@ def draw(
             runs=options.names if options.beside is not None else None,
             clocks=clock_texts(profile),
             device_tasks=partial(task_batches, profile),
-            edges=drawable_edges(profile)[0],
+            edges=None if for_picture else drawable_edges(profile)[0],
+            for_picture=for_picture,
             step_arguments=_step_arguments(measured.steps),
             overlays=tuple(_overlays(profile, measured, options)),
             path=None if options.time is None else _drawn_path(profile, options.time),

@@ -102,6 +102,20 @@ def draw(figure: Figure, at_most: int | None = None) -> Still:
     return Still(_document(figure, shown, size, height, "".join([*parts, *lines])), size.page, height, fonts)
 
 
+def panel(figure: Figure, span_ns: int) -> str:
+    """The first panel as a picture of its own, without title, legend and remarks. `span_ns`: at least so much time is as
+    wide as the plot, for several of them on one scale.
+
+    Raises UsageError as `draw` does.
+    """
+    shown = figure.panels.head(1)
+    size = _Size.of(figure, shown, span_ns)
+    shown = shown.with_columns(top=pl.lit(size.heading))
+    placed = _placed(figure, size, shown)
+    ink = [_frame(figure, size, shown.row(0, named=True)), *_fills(placed), _numbers(placed, size.text)]
+    return _document(figure, shown, size, size.heading + size.tops[-1] + size.axis, "".join(ink))
+
+
 @dataclass(frozen=True)
 class _Size:
     """Pixels: `left` where the plot begins, `plot` its width, `page` that of the picture, `tops` of the rows below a
@@ -122,10 +136,10 @@ class _Size:
     scale: float
 
     @staticmethod
-    def of(figure: Figure, panels: pl.DataFrame) -> _Size:
+    def of(figure: Figure, panels: pl.DataFrame, span_ns: int = 1) -> _Size:
         printed = figure.style.width_mm
         margin, words, small, title = (16, 12.0, 11.0, 15.0) if printed is None else (6, 8.5, LEAST_PRINTED, 10.0)
-        span = max(*(panels["end_ns"] - panels["start_ns"]).to_list(), 1)
+        span = max(*(panels["end_ns"] - panels["start_ns"]).to_list(), span_ns)
         narrow = _narrow(figure)
         left = margin + round(min(max(len(row.name) for row in figure.rows), MOST_NAME) * 0.58 * words) + 10
         right = margin + (round(5.4 * words) if figure.has_shares else 0)
