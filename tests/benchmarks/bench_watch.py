@@ -65,13 +65,17 @@ def charts(address: str, found: dict[int, float]) -> None:
     host, port = address.removeprefix("http://").split(":")
     events = http.client.HTTPConnection(host, int(port))
     events.request("GET", "/events")
+    fetched: set[str] = set()
     for line in events.getresponse():
-        if line.startswith(b"data: ") and (steps := json.loads(line[6:]).get("steps")):
-            connection = http.client.HTTPConnection(host, int(port))
-            connection.request("GET", "/chart.svg")
-            connection.getresponse().read()
-            connection.close()
-            for step in steps:
+        if line.startswith(b"data: ") and (state := json.loads(line[6:])).get("steps"):
+            for name in state["charts"]:
+                if name not in fetched:
+                    connection = http.client.HTTPConnection(host, int(port))
+                    connection.request("GET", f"/chart.svg?{name}")
+                    connection.getresponse().read()
+                    connection.close()
+            fetched = set(state["charts"])
+            for step in state["steps"]:
                 found.setdefault(step["step"], time.time())
 
 

@@ -11,11 +11,15 @@ from trace_export.errors import NothingToExportError, TraceExportError
 from trace_export.viewer.live import LiveServer, Resource
 
 
-def nothing() -> bytes:
+def nothing(_: str) -> bytes:
     raise NothingToExportError("there is none yet")
 
 
-RESOURCES = {"/": Resource("text/html", lambda: b"<p>page</p>"), "/none": Resource("image/svg+xml", nothing)}
+RESOURCES = {
+    "/": Resource("text/html", lambda _: b"<p>page</p>"),
+    "/none": Resource("image/svg+xml", nothing),
+    "/query": Resource("text/plain", str.encode),
+}
 
 
 def ask(server: LiveServer, path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
@@ -30,6 +34,7 @@ def test_its_own_page_gets_the_resources() -> None:
         assert (answer.status, answer.read()) == (200, b"<p>page</p>")
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
         assert ask(server, "/?7").status == 200
+        assert ask(server, "/query?a-7").read() == b"a-7"
         assert ask(server, "/etc/passwd").status == 404
         answer = ask(server, "/none")
         assert (answer.status, answer.read()) == (503, b"there is none yet")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -110,6 +111,7 @@ def watch(
     Worker logs are read on as they grow, other profiles when they are finished. The page is served from 127.0.0.1.
     Ctrl-C ends the watch.
     """
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")  # a watch runs beside a job, and its tables are small
     from trace_export import api
 
     given: dict[str, Any] = {**place.arguments(), **passes.arguments(), **sizes.arguments(), "formats": formats}

@@ -1,11 +1,12 @@
-"""What the page of a watched job shows: its state as JSON, the chart, and the trace of the steps shown."""
+"""What the page of a watched job shows: its state as JSON, a picture of each step, and the trace of them all."""
 
 from __future__ import annotations
 
 import secrets
 import threading
 from collections import deque
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -16,42 +17,87 @@ import orjson
 from trace_export.errors import NothingToExportError
 from trace_export.live.look import Look
 from trace_export.live.step_figures import StepFigures
+from trace_export.live.window import Step
 from trace_export.scratch import scratch_folder
+from trace_export.selection import Numbers
 from trace_export.viewer.live import Resource
+from trace_export.workflow.options import write_options
+from trace_export.workflow.plot import Plot, plot
 from trace_export.workflow.run import Run
 from trace_export.writers import mark
+from trace_export.writers.pictures.style import FigureStyle
 
 HISTORY = 100
 """Steps whose figures the page shows."""
+ROOM = 0.7
+"""The share of the plot that the longest step fills at least: with a shorter one all are drawn anew."""
+NO_STEP = "no step is finished on all ranks yet"
+
+
+@dataclass(eq=False)
+class _Panel:
+    """The picture of a step, named by a `number`, drawn when somebody asks for it on a scale of time."""
+
+    number: int
+    step: Step
+    drawn: tuple[int, bytes] = (0, b"")
+
+    @cached_property
+    def plot(self) -> Plot:
+        options = replace(write_options(None, None, figure=FigureStyle(title="")), steps=Numbers.of([self.step.number]))
+        return plot(self.step.bubbles, options)
+
+    @property
+    def length_ns(self) -> int:
+        return int(self.step.bubbles.steps["pipeline_ns"].max())  # type: ignore[arg-type]
+
+    def svg(self, span_ns: int) -> bytes:
+        if self.drawn[0] != span_ns:
+            self.drawn = span_ns, self.plot.panel(span_ns).encode()
+        return self.drawn[1]
 
 
 class Board:
     """The newest look at a job, and the figures of the steps before. Threads of the server read it while the watch goes
-    on."""
+    on. A step is drawn once, unless its times are corrected or a longer one needs another scale."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._steps: deque[StepFigures] = deque(maxlen=HISTORY)
         self._look = Look(None)
         self._session = secrets.token_hex(4)
-        self._charts = 0
-        self._drawn = (-1, b"")
+        self._count = 0
+        self._panels: tuple[_Panel, ...] = ()
+        self._span_ns = 0
         self._drawing = threading.Lock()
 
     def put(self, look: Look) -> bytes:
         """Takes a look; returns the state of the page, one line."""
-        self._charts += look.run is not None and look.run is not self._look.run
         self._look = look
         self._steps.extend(look.steps)
+        self._panels = tuple(self._panel(step) for step in look.shown)
+        longest = max((panel.length_ns for panel in self._panels), default=0)
+        if not ROOM * self._span_ns <= longest <= self._span_ns:
+            self._span_ns = longest
         return orjson.dumps(
             {
                 "summary": self._summary(),
                 "problem": "\n".join([look.problem, *map(str, look.failures)]).strip(),
                 "notes": [f"{note.where + ': ' if note.where else ''}{note.text}" for note in look.notes],
                 "steps": [asdict(step) for step in self._steps],
-                "chart": f"{self._session}-{self._charts}" if look.run is not None else "",
+                "charts": [self._name(panel) for panel in self._panels],
             }
         )
+
+    def _panel(self, step: Step) -> _Panel:
+        known = next((panel for panel in self._panels if panel.step is step), None)
+        if known is None:
+            self._count += 1
+            known = _Panel(self._count, step)
+        return known
+
+    def _name(self, panel: _Panel) -> str:
+        return f"{self._session}-{panel.number}-{self._span_ns}"
 
     def _summary(self) -> str:
         if not self._steps:
@@ -62,9 +108,10 @@ class Board:
     def resources(self) -> dict[str, Resource]:
         """What the server of the page has, by path."""
         return {
-            "/": Resource("text/html; charset=utf-8", self.page),
+            "/": Resource("text/html; charset=utf-8", lambda _: self.page()),
             "/chart.svg": Resource("image/svg+xml", self.chart),
-            "/trace.pftrace": Resource("application/octet-stream", self.trace),
+            "/legend.json": Resource("application/json", lambda _: self.legend()),
+            "/trace.pftrace": Resource("application/octet-stream", lambda _: self.trace()),
         }
 
     def page(self) -> bytes:
@@ -72,13 +119,22 @@ class Board:
         text = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
         return Template(text).substitute(mark=mark.HTML, title=escape(f"{self.name} – trace-export watch")).encode()
 
-    def chart(self) -> bytes:
-        """The picture of the last steps, drawn when somebody asks for it. Raises NothingToExportError."""
+    def chart(self, name: str) -> bytes:
+        """The picture of one step, by its name in `charts` of the state. Raises NothingToExportError where it is not
+        shown any more."""
         with self._drawing:
-            number, run = self._charts, self._run()
-            if self._drawn[0] != number:
-                self._drawn = number, run.plot().svg.encode()
-            return self._drawn[1]
+            for panel in self._panels:
+                if self._name(panel) == name:
+                    return panel.svg(self._span_ns)
+        raise NothingToExportError("this step is not shown any more")
+
+    def legend(self) -> bytes:
+        """The colours in the pictures with what they mean, and what is said below them. Raises NothingToExportError."""
+        with self._drawing:
+            if not self._panels:
+                raise NothingToExportError(NO_STEP)
+            shown = self._panels[-1].plot
+            return orjson.dumps({"colours": shown.legend, "remarks": shown.remarks})
 
     def trace(self) -> bytes:
         """The last steps as a Perfetto trace. Raises NothingToExportError."""
@@ -90,5 +146,5 @@ class Board:
 
     def _run(self) -> Run:
         if self._look.run is None:
-            raise NothingToExportError("no step is finished on all ranks yet")
+            raise NothingToExportError(NO_STEP)
         return self._look.run

@@ -7,7 +7,7 @@ every `FIT_STEPS` steps. A step that is finished meanwhile is interpreted by its
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import polars as pl
@@ -35,7 +35,7 @@ class Step:
     run: int | None
     number: int
     whole: bool
-    profile: Profile
+    profile: Profile = field(repr=False)
 
     @property
     def start_ns(self) -> int:

@@ -26,7 +26,8 @@ STAY_HERE = (
 BEAT_S = 15.0
 """After so long without news a comment is sent, by which a page notices a server that is gone."""
 
-Content = Callable[[], bytes]
+Content = Callable[[str], bytes]
+"""What a resource holds, by the query in its address."""
 
 
 @dataclass(frozen=True)
@@ -96,16 +97,18 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if why := refusal(self.headers, self.server.host, None):
             self.send_error(HTTPStatus.FORBIDDEN, why)
-        elif (path := self.path.partition("?")[0]) == "/events":
+            return
+        path, _, query = self.path.partition("?")
+        if path == "/events":
             self._send_events()
         elif path in self.server.resources:
-            self._send(self.server.resources[path])
+            self._send(self.server.resources[path], query)
         else:
             self.send_error(HTTPStatus.NOT_FOUND)
 
-    def _send(self, resource: Resource) -> None:
+    def _send(self, resource: Resource, query: str) -> None:
         try:
-            content = resource.content()
+            content = resource.content(query)
         except TraceExportError as error:
             self._head(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8")
             self.wfile.write(str(error).encode())

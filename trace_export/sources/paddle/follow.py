@@ -24,7 +24,7 @@ SEEN_BYTES = 256
 """So many of the last bytes that were read must stand there still when the log is read on."""
 MOST_RECORDS = 250_000
 """From so many new records on, old steps are dropped before more is read."""
-MOST_STEPS = 100
+MOST_STEPS = 50
 """So many steps are kept at most, however long nobody asks for them."""
 COLUMNS = {**RECORDS, "log": pl.Int32()}
 
@@ -89,7 +89,7 @@ class Follower:
         """Whether there are records in `_open` that have no step yet."""
         self._run = 0
         self._taken: int | None = None
-        """The last step that is not asked for any more."""
+        """The last step that was finished on all ranks when somebody asked for the tables."""
         self._members: set[int] = set()
         self._started: set[int] = set()
         """All members, and those that were started in this run."""
@@ -116,7 +116,10 @@ class Follower:
         for log in self._logs.values():
             log.followed = True
         first = after[1] if after is not None and after[0] == self._run else -1
-        self._taken = None if first < 0 else first
+        if not self._members:
+            return Profile()
+        newest = self._last.group_by("member").agg(pl.col("step").max())["step"]
+        self._taken = int(newest.min()) - 1 if len(newest) else None  # type: ignore[arg-type]
         jobs = pl.concat([self._before, self._last])
         jobs = jobs.filter(pl.col("step") >= first)  # one more, to see records that repeat those before
         profile = profile_of(jobs, list(self._logs), self._members, after=first)
@@ -140,6 +143,8 @@ class Follower:
         is_last = pl.col("step") >= pl.col("step").max().over("member") - several.cast(pl.Int32)
         self._last = jobs.filter(is_last)
         self._open = self._last.with_columns(announced=pl.col("step").min().over("member")).select(*COLUMNS)
+        if not self._members:
+            return Profile()
         newest = self._last.group_by("member").agg(newest=pl.col("step").max())
         self._before = (
             pl.concat([self._before, jobs.filter(~is_last)])

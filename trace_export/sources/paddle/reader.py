@@ -92,9 +92,9 @@ def profile_of(
     members = sorted({*jobs["member"].unique(), *members})
     numbers = {m: divmod(m, MOST_RANKS) for m in members}
     for log, source in enumerate(sources):
-        if (ranks := sum(at == log for at, _ in numbers.values())) > 1:
+        if (several := sum(at == log for at, _ in numbers.values())) > 1:
             what = "records of several ranks in one log, separated by thread id"
-            notes.append(Note("ranks-in-one-log", "warning", what, str(source.path), ranks))
+            notes.append(Note("ranks-in-one-log", "warning", what, str(source.path), several))
     ranks = [_rank(sources[log], member) for log, member in numbers.values()]
     rank = pl.col("member").replace_strict(members, [row["rank"] for row in ranks], return_dtype=INT).alias("rank")
     return Profile(
@@ -207,7 +207,7 @@ def _usable(jobs: pl.DataFrame, sources: Sequence[Source]) -> tuple[pl.DataFrame
         same = (pl.col("start_us").diff() == 0) & (pl.col("end_us").diff() == 0)
         stale = same.over("part", "job", "microbatch").fill_null(False) & ~impossible
     notes = []
-    if ran.is_empty():
+    if ran.is_empty() and not jobs.is_empty():
         text = "all records have the time 0.000000, so nothing can be drawn; profile a run on GPUs"
         notes.append(Note("times-all-zero", "warning", text, str(sources[jobs["log"][0]].path), jobs.height))
     refused = ran.select(impossible=impossible, stale=stale)

@@ -103,8 +103,8 @@ def draw(figure: Figure, at_most: int | None = None) -> Still:
 
 
 def panel(figure: Figure, span_ns: int) -> str:
-    """The first panel as a picture of its own, without title, legend and remarks. `span_ns`: at least so much time is as
-    wide as the plot, for several of them on one scale.
+    """The first panel as a picture of its own, without title, legend and remarks. The plot is at least `span_ns` wide,
+    for several of them on one scale.
 
     Raises UsageError as `draw` does.
     """
