@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
@@ -120,6 +121,25 @@ def test_a_log_that_is_truncated_goes_on_with_what_is_written_then(logs: Growing
     found = looks(logs.folder, [lambda: logs.path(0).write_text(""), lambda: logs.write(3), lambda: logs.write(4)])
     assert steps(found)[:3] == [0, 1, 2]
     assert found[-1].failures == ()
+
+
+def test_a_job_that_is_started_again(tmp_path: Path) -> None:
+    """Its steps are counted from the beginning, and are those of another run; the ranks do not start at one time."""
+    logs = GrowingLogs(tmp_path, JOB)
+
+    def write(step: int, ranks: range) -> None:
+        for rank in ranks:
+            later = re.sub(r"_time = (\d+)", lambda m: f"_time = {int(m[1]) + 3_600_000}", logs.text(rank, step))
+            with logs.path(rank).open("a") as file:
+                file.write(later.replace(" 223", " 334"))  # the thread of another process
+
+    logs.write(0, 1, 2)
+    changes: list[Callable[[], object]] = [lambda s=s: logs.write(s) for s in range(3, 7)]  # type: ignore[misc]
+    changes += [lambda: write(0, range(1)), lambda: write(0, range(1, 3)), lambda: write(1, range(3))]
+    found = looks(tmp_path, changes)
+    assert steps(found) == [0, 1, 2, 3, 4, 5, 6, 0, 1]
+    assert found[-1].run is not None
+    assert found[-1].run.profile.spans["step"].unique().sort().to_list() == [0, 1]
 
 
 def test_two_machines_are_aligned(tmp_path: Path) -> None:

@@ -115,12 +115,12 @@ class Follower:
         self._number()
         for log in self._logs.values():
             log.followed = True
-        first = after[1] if after is not None and after[0] == self._run else -1
         if not self._members:
             return Profile()
-        newest = self._last.group_by("member").agg(pl.col("step").max())["step"]
+        first = after[1] if after is not None and after[0] == self._run else -1
+        jobs = pl.concat([self._before, self._last]).filter(pl.col("member").is_in(list(self._started)))
+        newest = jobs.group_by("member").agg(pl.col("step").max())["step"]
         self._taken = int(newest.min()) - 1 if len(newest) else None  # type: ignore[arg-type]
-        jobs = pl.concat([self._before, self._last])
         jobs = jobs.filter(pl.col("step") >= first)  # one more, to see records that repeat those before
         profile = profile_of(jobs, list(self._logs), self._members, after=first)
         return replace(profile, spans=profile.spans.with_columns(run=pl.lit(self._run, pl.Int32)))
@@ -137,14 +137,11 @@ class Follower:
         jobs = jobs.filter(
             pl.col("run") == pl.col("run").max().over("member"),
             pl.col("step").is_not_null(),
-            pl.col("member").is_in(list(self._started)),
         ).with_columns(run=pl.lit(0, pl.Int32), part=pl.col("member").cast(pl.Int64))
         several = pl.col("member").n_unique().over("log") > 1
         is_last = pl.col("step") >= pl.col("step").max().over("member") - several.cast(pl.Int32)
         self._last = jobs.filter(is_last)
         self._open = self._last.with_columns(announced=pl.col("step").min().over("member")).select(*COLUMNS)
-        if not self._members:
-            return Profile()
         newest = self._last.group_by("member").agg(newest=pl.col("step").max())
         self._before = (
             pl.concat([self._before, jobs.filter(~is_last)])
