@@ -112,12 +112,12 @@ def test_ten_thousand_steps_are_no_more_than_the_last_ones(browser: Browser, fou
         elements = []
         for first in range(0, 10_000, 500):
             figures = tuple(replace(step, step=first + i) for i in range(500))
-            state = board.put(replace(found[-1], steps=figures, shown=tuple(map(replace, found[-1].shown))))
+            state = board.put(replace(found[-1], steps=figures, _shown=tuple(map(replace, found[-1]._shown))))
             assert len(state) < 400 * HISTORY + 1_000
             server.publish(state)
             expect(page.locator("#state")).to_contain_text(f"step {first + 499},")
             expect(page.locator("#chart > div").last).to_have_attribute("data-name", json.loads(state)["charts"][-1])
-            expect(page.locator("#chart > div")).to_have_count(len(found[-1].shown))
+            expect(page.locator("#chart > div")).to_have_count(len(found[-1]._shown))
             expect(page.locator("#legend > span").first).to_be_visible()
             elements.append(page.evaluate("document.querySelectorAll('body *').length"))
         assert min(elements) == max(elements)

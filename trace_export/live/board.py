@@ -75,7 +75,7 @@ class Board:
         """Takes a look; returns the state of the page, one line."""
         self._look = look
         self._steps.extend(look.steps)
-        self._panels = tuple(self._panel(step) for step in look.shown)
+        self._panels = tuple(self._panel(step) for step in look._shown)
         longest = max((panel.length_ns for panel in self._panels), default=0)
         if not ROOM * self._span_ns <= longest <= self._span_ns:
             self._span_ns = longest

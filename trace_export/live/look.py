@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from trace_export.errors import TraceExportError
 from trace_export.live.changes import Ticks
@@ -22,7 +22,7 @@ class Look:
     `run`: its last steps, on aligned clocks; None where there is no whole step yet. `steps`: the figures of the steps
     that were finished since the look before. `problem` says why there is no run, or why what is shown is not the
     newest; "" where nothing is wrong. `notes`: what is to be known of the steps shown, and steps in a clock's offset;
-    `failures`: of sources that cannot be read. `shown`: the steps of the run one by one.
+    `failures`: of sources that cannot be read..
     """
 
     run: Run | None
@@ -30,7 +30,8 @@ class Look:
     problem: str = ""
     notes: tuple[Note, ...] = ()
     failures: tuple[TraceExportError, ...] = ()
-    shown: tuple[Step, ...] = ()
+    _shown: tuple[Step, ...] = field(default=(), repr=False)
+    """The steps of the run one by one."""
 
 
 class Watch:
@@ -71,7 +72,7 @@ class Watch:
             before = step
         warnings = tuple(note for note in window.notes if note.level == "warning")
         self._shown = Look(
-            window.run, tuple(figures), notes=warnings, failures=self._growth.failures, shown=window.steps
+            window.run, tuple(figures), notes=warnings, failures=self._growth.failures, _shown=window.steps
         )
         return self._shown
 
