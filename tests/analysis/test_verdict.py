@@ -127,6 +127,9 @@ def test_what_the_replay_leaves_out_is_said() -> None:
         assert ("account for only 80% of the step time" in result.verdict[-1].text) is words
         table = next(table for table in result.tables() if table.title == "What to shorten first")
         assert ("only 80% of the measured time" in table.note) is words
+    without = report(found, replace(untrusted, causes=untrusted.causes.clear()))
+    table = next(table for table in without.tables() if table.title == "What to shorten first")
+    assert table.note == "cannot be said: the replay of the steps accounts for only 80% of the measured time"
 
 
 def test_a_slow_rank_comes_first() -> None:

@@ -231,5 +231,6 @@ def test_the_page_of_a_comparison_has_its_sentences_and_tables(samples: Path, ru
     assert "<h1>Comparison: single and two_machines</h1>" in text
     assert all(f"<li>{sentence.text}</li>" in text for sentence in found.verdict)
     assert re.findall(r"<h2>(.*?)</h2>", text) == [table.title for table in found.tables()] == ["Steps", "Blocks"]
+    assert "two_machines</th>" in text  # as the folder is called
     shown = text.partition("<h2>Blocks</h2>")[2]
     assert shown.count("<tr") == 1 + found.blocks.height

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ from samples.generators import paddle as generate_paddle
 from tests.conftest import ROOT
 from tests.support.command import command as in_process
 from tests.support.wait import HANGS_S
-from trace_export.cli import terminal
+from trace_export.cli import streams, terminal
 
 NO_SPACE = (
     "trace-export: standard output: cannot be written: No space left on device; files already written are whole\n"
@@ -152,3 +153,20 @@ def test_the_server_for_agents_needs_an_input(logs: Path) -> None:
     done = redirected("<&-", "mcp", logs)
     assert done.returncode == 1
     assert done.stderr.startswith("trace-export: standard input is closed, and the agent asks there")
+
+
+def test_a_last_sentence_folds_on_a_terminal_and_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    path = "/a/path/that-is/longer-than/one-line-of-this/narrow-terminal/of-50-columns"
+    sentence = f"trace-export: {path} is not what it should be; {'give another one ' * 6}"
+    monkeypatch.setenv("COLUMNS", "50")
+    for stream, lines in ((Terminal(), 5), (io.StringIO(), 1)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        streams.say(sentence)
+        said = stream.getvalue().splitlines()
+        assert len(said) == lines
+        assert path in stream.getvalue()
+        assert " ".join(" ".join(said).split()) == sentence.strip()

@@ -14,6 +14,7 @@ from samples.generators.paddle import Job, write_logs
 from tests.support.command import command
 from tests.support.many_ranks import ManyRanks, write
 from trace_export.analysis.bubbles import Bubbles
+from trace_export.scale import words
 from trace_export.scale.measure import Task, read_part
 from trace_export.scale.parts import Part
 from trace_export.scale.places import PLACES
@@ -56,6 +57,18 @@ def test_nothing_is_named_where_nothing_is_wrong(tmp_path: Path) -> None:
     found = trace_export.overview(tmp_path / "logs", tmp_path, jobs=1).overview
     assert found.exceptions.is_empty()
     assert found.replicas["cohort"].to_list() == [0] * 8
+
+
+def test_a_stage_that_is_slow_in_every_replica_is_the_first_sentence(tmp_path: Path) -> None:
+    """No rank differs from its peers then, and yet something is wrong."""
+    run = ManyRanks(stages=4, tensor=2, replicas=8, microbatches=6)
+    slow = [run.rank(2, replica, tensor) for replica in range(8) for tensor in range(2)]
+    write(tmp_path / "logs", ManyRanks(**{**vars(run), "planted": type(run.planted)(ranks=tuple(slow))}))
+    found = trace_export.overview(tmp_path / "logs", tmp_path, jobs=1).overview
+    assert found.exceptions.is_empty()
+    first, second, *_ = words.sentences(found)
+    assert first == "Stage 2 is slow in every replica: it is busy for 1.30 × as long as the median stage."
+    assert second == "No replica, rank, link or clock differs from its peers."
 
 
 def test_a_replica_of_which_every_rank_is_slow_is_named_instead_of_its_ranks(tmp_path: Path) -> None:

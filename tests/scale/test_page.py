@@ -12,6 +12,7 @@ from playwright.sync_api import Browser
 import trace_export
 from tests.support.browser import browser, opened
 from tests.support.many_ranks import ManyRanks, write
+from trace_export.scale.files import QUANTITIES
 from trace_export.writers.overview import heat_map
 from trace_export.writers.overview.heat_map import Quantity
 
@@ -101,6 +102,16 @@ def test_more_ranks_and_steps_than_fit_share_cells(monkeypatch: pytest.MonkeyPat
     assert found.of_rank(5) == (2, 3)
     values = found.data["quantities"][0]
     assert (values["low"], values["high"]) == (1.1, 3.0)
+
+
+def test_noise_gets_no_bright_colours() -> None:
+    """Busy times within a percent of each other are all in the middle of a scale from 0.91 to 1.1."""
+    cells = pl.DataFrame({
+        "rank": [0, 1], "run": [0, 0], "step": [0, 0], "replica": [0, 0], "stage": [0, 0], "busy": [0.995, 1.005],
+    })  # fmt: skip
+    drawn = heat_map.heat_map(cells, pl.DataFrame({"rank": [0, 1], "host": ["a", "a"]}), QUANTITIES[:1])
+    values = drawn.data["quantities"][0]
+    assert (values["low"], values["high"]) == pytest.approx((1 / 1.1, 1.1))
 
 
 def test_the_page_stays_below_five_megabytes() -> None:

@@ -83,8 +83,9 @@ class Comparison:
         def shown(column: str, sign: str) -> pl.Series:
             rows = self.whole.select(column, share).rows()
             texts = [
-                None if value is None else f"{100 * value:{sign}.2f} {'points' if sign else '%'}" if is_share
-                else f"{value / 1e6:{sign}.2f} ms"
+                None if value is None
+                else f"{_rounded(100 * value):{sign}.2f} {'points' if sign else '%'}" if is_share
+                else f"{_rounded(value / 1e6):{sign}.2f} ms"
                 for value, is_share in rows
             ]  # fmt: skip
             return pl.Series(texts, dtype=pl.String)
@@ -124,6 +125,11 @@ def compare(
         order.select(*key, "a_blocks", "b_blocks", "a_ns", "b_ns", "difference", "change"),
         gate,
     )
+
+
+def _rounded(value: float) -> float:
+    """To two digits, and without the sign of a negative zero."""
+    return round(value, 2) + 0.0
 
 
 def _sentences(comparison: Comparison) -> Iterator[Sentence]:

@@ -67,6 +67,11 @@ def _first(time: StepTime) -> ReportTable:
     title = "What to shorten first"
     if time.slowdown is None:
         return ReportTable(title, pl.DataFrame(), f"cannot be said: {time.reason}")
+    if time.causes.is_empty() and time.unexplained is not None:
+        note = (
+            f"cannot be said: the replay of the steps accounts for only {1 / time.unexplained:.0%} of the measured time"
+        )
+        return ReportTable(title, pl.DataFrame(), note)
     if time.causes.is_empty():
         note = f"nothing: no stage, rank, link or host costs {LEAST_GAIN:.1%} of a step by being slower than its peers"
         return ReportTable(title, pl.DataFrame(), note)

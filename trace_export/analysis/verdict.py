@@ -222,6 +222,10 @@ def _of_ranks(count: int) -> str:
     return {0: "", 1: "the stage of 1 rank"}.get(count, f"the stages of {count} ranks")
 
 
+def _blocks(share: float) -> str:
+    return "all blocks" if share == 1 else f"{share:.1%} of the blocks"
+
+
 def _sure(facts: dict[str, Any], *, with_causes: bool) -> Iterator[str]:
     if facts["hosts"] < 2:
         yield "How sure: all ranks are on one clock"
@@ -231,8 +235,8 @@ def _sure(facts: dict[str, Any], *, with_causes: bool) -> Iterator[str]:
         yield f"How sure: the clocks of {facts['hosts']} hosts agree to about ±{duration(facts['clock_sd_ns'])}"
     inferred = [
         _of_ranks(facts["stages_inferred"]),
-        f"the micro-batch of {facts['labels_inferred']:.0%} of the blocks" if facts["labels_inferred"] else "",
-        f"{facts['blocks_inferred']:.0%} of the blocks themselves" if facts["blocks_inferred"] else "",
+        f"the micro-batch of {_blocks(facts['labels_inferred'])}" if facts["labels_inferred"] else "",
+        f"{_blocks(facts['blocks_inferred'])} themselves" if facts["blocks_inferred"] else "",
     ]
     words = ", ".join(filter(None, inferred))
     yield f"inferred and not recorded: {words}" if words else "nothing is inferred"

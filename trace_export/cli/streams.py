@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from trace_export.errors import OutputError
+
+LEAST_COLUMNS = 40
+"""A narrower terminal breaks lines itself."""
 
 
 class _Output(io.FileIO):
@@ -75,7 +79,15 @@ def _text(raw: io.FileIO, before: TextIO | None, errors: str) -> TextIO:
 
 
 def say(text: str) -> None:
-    """Prints a last sentence on standard error, or on standard output where standard error cannot be written."""
+    """Prints a last sentence on standard error, or on standard output where standard error cannot be written. On a
+    terminal its lines end at blanks."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        from textwrap import wrap
+
+        width = max(shutil.get_terminal_size().columns, LEAST_COLUMNS)
+        # Paths stay whole, so that they can be copied.
+        lines = wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        text = "\n".join(lines)
     print(text, file=sys.stderr, flush=True)
     if getattr(getattr(getattr(sys.stderr, "buffer", None), "raw", None), "failed", False):
         with suppress(OutputError):

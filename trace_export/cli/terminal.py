@@ -271,7 +271,8 @@ def files(paths: Sequence[Path]) -> None:
         p for p in paths if p.name.endswith((".pftrace", ".pftrace.gz", ".json", ".json.gz")) and "clock" not in p.name
     ]
     if viewable:
-        out.print(f"open it:  trace-export open {printable(viewable[0])}   (or drop it on ui.perfetto.dev)")
+        out.print(f"open it:  trace-export open {printable(viewable[0])}")
+        out.print("          (or drop it on ui.perfetto.dev)")
 
 
 def failure(text: str) -> None:

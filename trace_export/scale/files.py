@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
+from trace_export.analysis.stragglers import SLOW
 from trace_export.choices import OverviewFormat
 from trace_export.scale import words
 from trace_export.scale.build import Overview
@@ -19,7 +20,7 @@ from trace_export.writers.tables import write_frame
 STEM = "pipeline_overview"
 TABLES = ("cells", "ranks", "replicas", "bands", "steps", "exceptions", "links", "hosts", "failures", "workers")
 QUANTITIES = (
-    Quantity("busy", "busy time, by the median of the stage", "×"),
+    Quantity("busy", "busy time, by the median of the stage", "×", least=(1 / SLOW, SLOW)),
     Quantity("idle", "idle share (bubble)", "%", 100.0),
     Quantity("waiting", "waiting share", "%", 100.0),
     Quantity("pipeline_ns", "pipeline time of the replica", "ms", 1e-6),

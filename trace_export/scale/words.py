@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from trace_export.analysis.step_time_tables import NEGLIGIBLE
+from trace_export.analysis.stragglers import SLOW
 from trace_export.analysis.what_if import TRUSTED
 from trace_export.scale.build import Overview
 from trace_export.schedules.catalogue import TITLES
@@ -48,7 +49,28 @@ def missing(found: Overview) -> str:
 def sentences(found: Overview) -> list[str]:
     """The answer: what stands out, how long a step is, how alike the replicas are, how sure the clocks are."""
     alike = [_cohorts(found)] if found.replicas.height > 1 else []
-    return [_exceptions(found), _step(found), *_slowdown(found), *alike, *_clocks(found), *_missing_ranks(found)]
+    return [
+        *_slow_stages(found),
+        _exceptions(found),
+        _step(found),
+        *_slowdown(found),
+        *alike,
+        *_clocks(found),
+        *_missing_ranks(found),
+    ]
+
+
+def _slow_stages(found: Overview) -> Iterator[str]:
+    """The stages that are busy for longer than the median stage in all replicas, the slowest first."""
+    usual = found.bands["p50_ns"].median()
+    if found.bands.height < 2 or not usual:
+        return
+    slow = found.bands.filter(pl.col("p5_ns") > SLOW * _real(usual)).sort("p50_ns", "stage", descending=[True, False])
+    for stage, busy in slow.select("stage", "p50_ns").head(1).rows():
+        others = f", and so are {_count(slow.height - 1, 'other stage')}" if slow.height > 1 else ""
+        everywhere = " in every replica" if found.replicas.height > 1 else ""
+        ratio = busy / _real(usual)
+        yield f"Stage {stage} is slow{everywhere}{others}: it is busy for {ratio:.2f} × as long as the median stage."
 
 
 def _exceptions(found: Overview) -> str:
@@ -58,7 +80,7 @@ def _exceptions(found: Overview) -> str:
         return f"{_listed(named)}."
     if found.replicas.height == 1:
         return "There is one replica, so nothing can be compared; trace-export report says more about it."
-    return "Nothing stands out: no replica, rank, link or clock differs from its peers."
+    return "No replica, rank, link or clock differs from its peers."
 
 
 def _step(found: Overview) -> str:

@@ -104,7 +104,7 @@ def nothing_found(
     there = sorted({of_kind(source.kind).command for source in found.sources})
     names = ", ".join(there)
     instead = f"; there are profiles of {names}, drawn without the word {family}" if family and there else ""
-    looked = f"looked for {looked_for}{others}{instead}{links}"
+    looked = f"{others}looked for {looked_for}{instead}{links}"
     return NothingToExportError(f"{log_dir}: no {what} in this folder", f"{looked}; {guide}")
 
 
@@ -124,10 +124,13 @@ def _of_family(found: Found, family: str | None) -> list[Source]:
 
 
 def _unrecognised(found: Found, kinds: set[str]) -> str:
-    """The end of a sentence that names the first files that look like a source and are none."""
+    """The beginning of a sentence that names the first files that look like a source and are none."""
     files = [file for file in found.unrecognised if file.kind in kinds]
-    named = "".join(f"; {file.path} is {file.what}" for file in files[:NAMED_FILES])
-    return named + (f"; so are {len(files) - NAMED_FILES} others" if len(files) > NAMED_FILES else "")
+    named = "".join(f"{file.path} is {file.what}; " for file in files[:NAMED_FILES])
+    more = len(files) - NAMED_FILES
+    return named + (
+        f"so {'is' if more == 1 else 'are'} {more} {'other' if more == 1 else 'others'}; " if more > 0 else ""
+    )
 
 
 def _missing(log_dir: Path, host: str, devices: Numbers, there: Iterable[int]) -> list[TraceExportError]:

@@ -22,12 +22,14 @@ MISSING = 255
 
 @dataclass(frozen=True)
 class Quantity:
-    """A column of the table of cells as something to show: `scale` makes a number of `unit` of it."""
+    """A column of the table of cells as something to show: `scale` makes a number of `unit` of it. `least`: what the
+    colours cover at least, so that noise does not look like a difference."""
 
     column: str
     name: str
     unit: str
     scale: float = 1.0
+    least: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ def _grid(
 def _quantity(quantity: Quantity, grid: NDArray[np.float64], low: float | None = None) -> dict[str, Any]:
     """Its values as bytes between its least one (or `low`) and its largest one."""
     low, high = float(np.nanmin(grid)) if low is None else low, float(np.nanmax(grid))
+    if quantity.least is not None:
+        low, high = min(low, quantity.least[0]), max(high, quantity.least[1])
     steps = (grid - low) * ((MISSING - 1) / (high - low) if high > low else 0.0)
     codes = np.where(np.isnan(grid), MISSING, np.nan_to_num(steps).round()).astype(np.uint8)
     return {"name": quantity.name, "unit": quantity.unit, "low": low, "high": high, "values": _packed(codes)}

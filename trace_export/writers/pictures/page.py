@@ -177,7 +177,7 @@ def _table(table: Table, figure: Figure) -> str:
     if table.frame.is_empty():
         return title
     columns = [(name, cells_of(column, no="no"), column.dtype.is_numeric()) for name, column in _columns(table)]
-    head = "".join(f"<th{_right(number)}>{safe(name.replace('_', ' '))}</th>" for name, _, number in columns)
+    head = "".join(f"<th{_right(number)}>{safe(name)}</th>" for name, _, number in columns)
     cells = [[f"<td{_right(number)}>{escape(cell)}</td>" for cell in column] for _, column, number in columns]
     if table.heat is not None:
         for at, (_, values) in enumerate(_columns(table)[1:], 1):
