@@ -232,6 +232,12 @@ def test_wrong_columns_are_refused(text: str, says: str) -> None:
         Columns.parse(text)
 
 
+def in_ms_on_rank_1() -> dict[str, pl.Expr]:
+    """The times of rank 1 a thousand times as large."""
+    factor = pl.when(pl.col("gpu") == 1).then(1000.0).otherwise(1.0)
+    return {end: pl.col(end) * factor for end in ("begin", "finish")}
+
+
 @pytest.mark.parametrize(
     ("columns", "changes", "says"),
     [
@@ -240,6 +246,7 @@ def test_wrong_columns_are_refused(text: str, says: str) -> None:
         (MAP, {"what": pl.lit("lunch")}, 'names no forward or backward: its kinds are "lunch"'),
         (MAP, {"begin": pl.lit("soon")}, r"cannot be read as a table of spans"),
         (MAP, {"gpu": pl.lit(None)}, "has a row without a rank"),
+        (MAP, in_ms_on_rank_1(), "1,000 × as long on rank 1 as on rank 0, as if their times were in different units"),
     ],
 )
 def test_a_broken_table_gets_one_sentence(columns: str, changes: dict[str, Any], says: str, tmp_path: Path) -> None:

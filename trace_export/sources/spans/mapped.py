@@ -35,6 +35,9 @@ SMALL_JSON, LARGEST_RATIO = 16 << 20, 40
 """Bytes of JSON that are read: of a packed file so many, and so many times its size; Python objects of them take ten
 times as many."""
 
+ANOTHER_UNIT = 500
+"""Units of time differ by a factor of 1000, and no stage's forward takes so many times as long as another's."""
+
 
 def read(source: Source, options: ReadOptions) -> Profile:
     """The pipeline traces of MegaScan, of one or several iterations; the ranks' clocks were aligned by it, and time
@@ -247,4 +250,16 @@ def _placed(rows: pl.DataFrame, path: Path) -> pl.DataFrame:
         raise SourceError(
             path, f"names no forward or backward: its kinds are {names}", "give the column with the kinds"
         )
+    _refuse_units(placed, path)
     return placed
+
+
+def _refuse_units(placed: pl.DataFrame, path: Path) -> None:
+    """Raises SourceError where the forwards of one rank seem to be timed in another unit than those of another."""
+    length = pl.col("end_ns") - pl.col("start_ns")
+    usual = placed.filter(pl.col("kind") == "F").group_by("rank").agg(length.median().alias("ns"))
+    usual = usual.filter(pl.col("ns") > 0).sort("ns", "rank")
+    if usual.height > 1 and usual["ns"][-1] >= ANOTHER_UNIT * usual["ns"][0]:
+        (short, least), (long, most) = usual.row(0), usual.row(-1)
+        what = f"has forwards that take {most / least:,.0f} × as long on rank {long} as on rank {short}"
+        raise SourceError(path, f"{what}, as if their times were in different units", "give all in one unit")
