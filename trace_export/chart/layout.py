@@ -190,14 +190,13 @@ def _add_blocks(builder: Builder, blocks: pl.DataFrame, tracks: dict[int, int], 
 def _flows(rows: NDArray[np.int64], height: int) -> pl.Series:
     """For each of `height` rows the numbers (from 1) of the arrows that begin or end there, null where none does. The
     k-th arrow is at row `rows[k]`."""
-    order = np.argsort(rows, kind="stable")
-    nth = np.arange(len(rows)) - np.searchsorted(rows[order], rows[order])  # of those at the same row
-    columns = []
-    for place in range(int(nth.max(initial=0)) + 1):
-        arrow = order[nth == place]
+    columns: list[pl.Series] = []
+    arrows = np.arange(len(rows))
+    while not columns or len(arrows):  # the first arrow of each row, then the second …
         numbers = np.zeros(height, np.uint64)
-        numbers[rows[arrow]] = arrow + 1
-        columns.append(pl.Series(str(place), numbers))
+        numbers[rows[arrows[::-1]]] = arrows[::-1] + 1  # of several the last that is written stays, the first arrow
+        columns.append(pl.Series(str(len(columns)), numbers))
+        arrows = arrows[numbers[rows[arrows]] != arrows + 1]
     numbered = pl.DataFrame(columns).select(pl.when(pl.all() > 0).then(pl.all()))
     lists = pl.concat_list(pl.all()).list.drop_nulls() if len(columns) > 1 else pl.concat_list(pl.all())
     return numbered.select(pl.when(pl.col("0").is_not_null()).then(lists)).to_series()

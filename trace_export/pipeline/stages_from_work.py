@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from trace_export.model import STEP_KEY, WORK_KINDS
+from trace_export.model import RANK_STEP_KEY, STEP_KEY, WORK_KINDS
 from trace_export.pipeline.steps import counted, is_in_steps
 
 STEPS = 5
@@ -27,6 +27,9 @@ STEPS = 5
 
 RUNS = 32
 """So many runs are looked at, those with blocks of the most ranks: a log may hold thousands of restarts."""
+
+SAMPLED = [*RANK_STEP_KEY, "kind", "microbatch", "chunk", "start_ns", "end_ns"]
+"""What is looked at of the blocks."""
 
 _FORWARD = pl.col("kind").is_in(["F", "FB"])
 _BACKWARD = pl.col("kind") != "F"
@@ -44,9 +47,12 @@ class Inference:
 
 
 def sample(spans: pl.DataFrame, steps: int = STEPS) -> pl.DataFrame:
-    """The F, B, W and FB blocks of the fullest steps; a block without run counts as of the first, one without step as
-    of that between two optimizers."""
-    blocks, work = counted(spans).with_columns(pl.col(STEP_KEY).fill_null(0)), pl.col("kind").is_in(WORK_KINDS)
+    """`SAMPLED` of the F, B, W and FB blocks of the fullest steps; a block without run counts as of the first, one
+    without step as of that between two optimizers."""
+    blocks, work = (
+        counted(spans.select(SAMPLED)).with_columns(pl.col(STEP_KEY).fill_null(0)),
+        pl.col("kind").is_in(WORK_KINDS),
+    )
     counts = blocks.select(*STEP_KEY, "kind").filter(work).group_by(STEP_KEY).len()
     counts = counts.sort("len", *STEP_KEY, descending=[True, False, False])
     return blocks.filter(work, is_in_steps(counts.head(steps)))
