@@ -415,7 +415,8 @@ def drawn(run: Run, options: WriteOptions, outputs: Outputs, progress: Progress 
     detail, profile, failures = run._options.detail, run.profile, run.failures
     with ExitStack() as stack:
         if detail != "spans":
-            folder = stack.enter_context(scratch_folder())
+            kept = run._options.read.keep_tasks
+            folder = kept if kept and kept.exists() else stack.enter_context(scratch_folder())
             profile, lost = with_device_tasks(run, drawn_ranks(profile, options.tracks), folder, progress)
             failures = (*failures, *lost)
         notes = render.announce(profile, options, detail)

@@ -130,7 +130,7 @@ def test_tasks_kept_with_the_blocks_are_those_that_are_read(
         loaded(path, keep_tasks=kept)
         (expected,) = read_tasks(request)
     with patch.object(device_tasks, "open_trace", side_effect=AssertionError("is read again")):
-        (found,) = read_tasks(replace(request, kept=kept))
+        (found,) = read_tasks(replace(request, folder=kept, kept=kept))
     assert found.rank == expected.rank == 3
     tables = [pl.read_ipc(file.path).cast({"name": pl.String}) for file in (found, expected)]
     assert tables[0].height > 1

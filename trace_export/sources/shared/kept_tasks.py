@@ -44,7 +44,7 @@ def taken(request: TaskRequest) -> tuple[KernelFile, ...] | None:
         begin, end = request.window_ns
         wanted.append((pl.col("end_ns") >= begin) & (pl.col("start_ns") <= end))
     if wanted:
-        selected = request.folder / path.name
+        selected = request.folder / f"selected.{path.name}"
         pl.scan_ipc(path).filter(wanted).sink_ipc(selected)
         path = selected
     return (KernelFile(request.rank, path),)
