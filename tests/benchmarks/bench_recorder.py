@@ -1,10 +1,10 @@
 """What the recorder costs the training run: a block, and a whole step of real processes.
 
-    TRACE_EXPORT_FRAMEWORKS_PYTHON=…/bin/python python -m tests.benchmarks.bench_recorder [--steps 400]
+    TRACE_EXPORT_FRAMEWORKS_PYTHON=…/bin/python python -m tests.benchmarks.bench_recorder [--pairs 200]
 
 A block: seconds of the processor for its begin, its end and its line, the fastest round. A step: four processes train
-with torch.distributed.pipelining over gloo, and every other step is recorded; seconds of the processors of all four.
-The aim is that both kinds of steps differ by less than twice the standard error of their difference.
+with torch.distributed.pipelining over gloo, and of each two steps one is recorded; seconds of the processors of all
+four. The aim is that both kinds of steps differ by less than twice the standard error of their difference.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from trace_export.instrument.backends.off import Off
 
 AIM_US = 3.0
 CALLS, ROUNDS = 20_000, 7
-RANKS = 4
+RANKS, BLOCKS = 4, 17
+"""Processes, and blocks of a step in each: eight forwards and backwards, and the optimizer."""
 PYTHON = "TRACE_EXPORT_FRAMEWORKS_PYTHON"
 """Environment variable that names a Python with PyTorch."""
 
@@ -51,8 +52,8 @@ def best_us(run: Callable[[int], object]) -> float:
     return min(rounds) / CALLS * 1e6
 
 
-def step_times(python: str, steps: int, folder: str) -> list[float]:
-    """The seconds of each step, of all processes together."""
+def step_times(python: str, pairs: int, folder: str) -> list[tuple[float, float]]:
+    """The seconds of a recorded step and of another one beside it, of all processes together."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -60,7 +61,7 @@ def step_times(python: str, steps: int, folder: str) -> list[float]:
         "PYTHONPATH": str(ROOT), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(RANKS),
         "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore",
     }  # fmt: skip
-    command = [python, str(ROOT / "tests/instrument/frameworks/step_times.py"), str(steps), folder]
+    command = [python, str(ROOT / "tests/instrument/frameworks/step_times.py"), str(pairs), folder]
     running = [
         subprocess.Popen(
             command, env={**os.environ, **common, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True
@@ -70,7 +71,8 @@ def step_times(python: str, steps: int, folder: str) -> list[float]:
     said = [process.communicate()[0] for process in running]
     if any(process.returncode for process in running):
         raise RuntimeError("a training process failed")
-    return [sum(times) for times in zip(*map(json.loads, said), strict=True)]
+    ranks = zip(*map(json.loads, said), strict=True)
+    return [(sum(on for on, _ in pair), sum(off for _, off in pair)) for pair in ranks]
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -87,17 +89,18 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         yield Row(work, missing=f"{PYTHON} names no Python with PyTorch")
         return
     with tempfile.TemporaryDirectory() as folder:
-        times = step_times(python, 8 if options.quick else options.steps, folder)
+        pairs = step_times(python, 4 if options.quick else options.pairs, folder)
         size = sum(path.stat().st_size for path in Path(folder).iterdir())
-    pairs = [(a, b) if n % 2 == 0 else (b, a) for n, (a, b) in enumerate(zip(times[::2], times[1::2], strict=True))]
-    differences = [on - off for on, off in pairs]
-    on, off = (statistics.median(kind) * 1e3 for kind in zip(*pairs, strict=True))
-    noise = 2e3 * statistics.stdev(differences) / len(differences) ** 0.5
+    on, off = (statistics.mean(kind) * 1e3 for kind in zip(*pairs, strict=True))
+    noise = 2e3 * statistics.stdev(on - off for on, off in pairs) / len(pairs) ** 0.5
     yield Row(work, Amount(on, "ms"), "not recorded", Amount(off, "ms"), 1 + noise / off)
-    yield Row("a block on the disk", Amount(size / (len(pairs) * RANKS * 17), "bytes"))
+    blocks = RANKS * BLOCKS
+    share = blocks * (recorded - without) / 1e3 / off
+    yield Row("recording, of that step", Amount(100 * share, "%"), aim=0.1)
+    yield Row("a block on the disk", Amount(size / (len(pairs) * blocks), "bytes"))
 
 
 if __name__ == "__main__":
     parser = table.parser(__doc__)
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--pairs", type=int, default=200)
     table.main(rows, parser.parse_args())

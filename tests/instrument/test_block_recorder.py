@@ -250,6 +250,26 @@ def one_step(number):
 """
 
 
+def test_a_file_that_may_not_grow(record: Path) -> None:
+    """As the system says it: the last line that finds room is cut."""
+    code = LOOP + textwrap.dedent("""
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        for number in range(20):
+            one_step(number)
+        print("trained")
+    """)
+    done = python(code, record)
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    assert done.stderr.count("\n") == 1
+    assert "the recording to " in done.stderr
+    (source,) = find(record).sources
+    found = read(source, ReadOptions()).spans
+    order = [(step, i // 2, "FB"[i % 2]) for step in range(20) for i in range(8)]
+    assert found.select("step", "microbatch", "kind").rows() == order[: found.height]
+    assert found.height == (record / "rank3.blocks").read_text().count("\n") - 1
+
+
 def test_a_rank_that_is_killed_has_written_all_that_has_ended(record: Path) -> None:
     code = LOOP + "one_step(0)\nwith ti.forward(microbatch=9): os.kill(os.getpid(), signal.SIGKILL)"
     done = python(code, record)

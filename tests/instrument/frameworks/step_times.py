@@ -1,15 +1,15 @@
-"""1F1B by torch.distributed.pipelining, every other step recorded: STEPS FOLDER. Prints the seconds of each step.
+"""1F1B by torch.distributed.pipelining: PAIRS FOLDER. Of each pair of steps one is recorded to FOLDER, by lot.
 
-The seconds are those of the processors, of this rank; the recorder writes to FOLDER in the steps 0, 3, 4, 7, 8, …, so
-that neither kind always comes first.
+Prints the seconds of the processor of this rank for the two of each pair, the recorded one first.
 """
 
 import json
 import os
+import random
 import sys
 import time
 
-steps, folder = int(sys.argv[1]), sys.argv[2]
+wanted, folder = int(sys.argv[1]), sys.argv[2]
 os.environ.update(TRACE_EXPORT_RECORD=folder, TRACE_EXPORT_MARKS="off")
 import trace_export.instrument as ti  # noqa: E402
 
@@ -21,7 +21,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B  # noqa: E4
 from trace_export.instrument import marks  # noqa: E402
 from trace_export.instrument.backends import choose, profiler  # noqa: E402
 
-SIZE, MICROBATCHES, WARM_UP = 512, 8, 4
+SIZE, MICROBATCHES, WARM_UP = 512, 8, 2
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -34,14 +34,24 @@ stage = PipelineStage(module, rank, world, torch.device("cpu"), input_args=(give
 run = Schedule1F1B(stage, MICROBATCHES, loss_fn=torch.nn.functional.mse_loss)
 optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
 recorder, off = choose(), profiler()
-seconds = []
-for step in range(-WARM_UP, steps):
-    marks.state.backend = recorder if step % 4 in (0, 3) else off
+lot = random.Random(1)  # the same on all ranks
+
+
+def seconds(backend: marks.Backend | None) -> float:
+    """Of one step."""
+    marks.state.backend = backend
     dist.barrier()
     began = time.process_time()
     run.step(*((batch,) if rank == 0 else ()), **({"target": batch, "losses": []} if rank == world - 1 else {}))
     optimizer.step()
     optimizer.zero_grad()
-    seconds.append(time.process_time() - began)
+    return time.process_time() - began
+
+
+pairs = []
+for _ in range(WARM_UP + wanted):
+    order = [recorder, off] if lot.random() < 0.5 else [off, recorder]
+    taken = {backend: seconds(backend) for backend in order}
+    pairs.append((taken[recorder], taken[off]))
 dist.destroy_process_group()
-print(json.dumps(seconds[WARM_UP:]))
+print(json.dumps(pairs[WARM_UP:]))
