@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.damage_files import CASES, OF_FILES, OF_RECORDS, RUNS, make, rewrite
+from tests.faults.damage_files import CASES, OF_FILES, OF_RECORDS, make, rewrite
+from tests.faults.damage_runs import RUNS
 from trace_export import Run, TraceExportError, load
 from trace_export.analysis.bubbles import Bubbles
 
