@@ -78,6 +78,16 @@ def test_a_note_says_what_separates_the_passes(tmp_path: Path, program: Program,
     assert words in note.text
 
 
+@pytest.mark.parametrize("stream", ["NULL", "-1", "4294967302", "streamId - 4294967296"])
+@pytest.mark.parametrize("table", ["KERNEL", "MEMCPY"])
+def test_a_stream_without_a_number_of_32_bits_changes_no_name(tmp_path: Path, table: str, stream: str) -> None:
+    blocks = write(tmp_path, PROGRAMS["through the host"])
+    with closing(sqlite3.connect(tmp_path / "node0.sqlite")) as db:
+        db.execute(f"UPDATE CUPTI_ACTIVITY_KIND_{table} SET streamId = {stream}")
+        db.commit()
+    assert spans(of(tmp_path)) == truth(blocks)
+
+
 def test_weight_gradients_of_the_calling_thread_are_products_after_the_first_backward(tmp_path: Path) -> None:
     blocks = write(tmp_path, Program(schedule="zb-h1"))
     found = spans(of(tmp_path))

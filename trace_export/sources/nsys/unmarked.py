@@ -147,8 +147,9 @@ def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict
     and the stream; and how many kernels and graphs each process ran on each device."""
     kernel = "demangledName, shortName" if db.has(KERNEL_TABLE, "demangledName") else "shortName, NULL"
     copies = f" AND copyKind IN {HOST_COPIES}"
-    of_process, of_device = f"globalPid - globalPid % {THREADS}", f"(deviceId + 1) % {THREADS}"
+    of_process, of_device = f"globalPid - globalPid % {THREADS}", f"(deviceId + {THREADS + 1}) % {THREADS}"
     owner = f"COALESCE({of_process} + {of_device}, COALESCE({of_process}, 0) + COALESCE({of_device}, 0))"
+    stream = f"(streamId % {1 << 32} + {1 << 32}) % {1 << 32}"
     parts: Parts = defaultdict(list)
     devices: dict[int, Counter[int]] = defaultdict(Counter)
     for table, name, only in (
@@ -156,7 +157,7 @@ def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict
         (GRAPH_TABLE, f"({_COPY} - 1 - COALESCE(graphId, 0))", ""),
         (COPY_TABLE, f"({_COPY})", copies),
     ):
-        what = _packed(name, "streamId", name, "COALESCE(streamId, 0)")
+        what = _packed(name, stream, name, f"COALESCE({stream}, 0)")
         sql = f"""SELECT {owner} AS owner, correlationId AS correlation, start AS start, "end" AS "end", {what} AS what
             FROM {table} WHERE {{where}}{only}"""
         for chunk in db.frames(table, sql):
