@@ -116,10 +116,15 @@ def test_a_folder_without_profiles_is_waited_for(tmp_path: Path) -> None:
         (("--last", "0"), "--last"),
         (("--out", "there"), "give it together with once_every"),
         (("--once-every", "soon"), "--once-every"),
+        (("--once-every", "0"), "is not a time above 0"),
+        (("--once-every", "-1s"), "is not a time above 0"),
+        (("--port", "65536"), "--port: 65536 is no port"),
+        (("--port", "-1"), "--port: -1 is no port"),
+        (("--jsonl", "same", "--prometheus", "./same"), "two outputs cannot be the same file"),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(
-    options: tuple[str, str], sentence: str, logs: GrowingLogs, run_cli: Cli, tmp_path: Path
+    options: tuple[str, ...], sentence: str, logs: GrowingLogs, run_cli: Cli, tmp_path: Path
 ) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     done = run_cli("watch", logs.folder, *options, "--no-browser", cwd=tmp_path)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trace_export.errors import UsageError
 from trace_export.live.changes import ticks
 from trace_export.live.look import Look, Watch
 from trace_export.live.machine_files import append_lines, write_metrics
@@ -41,6 +43,8 @@ def watch(wanted: Request, options: WatchOptions, stop: threading.Event) -> Iter
     log_dir = wanted.source.log_dir
     files = [path for path in (options.jsonl, options.prometheus) if path is not None]
     exported = render.planned(options.export, log_dir) if options.every_s is not None else []
+    if len({os.path.realpath(path) for path in (*files, *exported)}) < len(files) + len(set(exported)):
+        raise UsageError(f"{files[0]}: two outputs cannot be the same file", "name another place for one of them")
     Outputs(force=options.force).check([*files, *exported])
     totals = {"steps": 0, "blocks": 0}
     last_export_s = -float("inf")

@@ -15,7 +15,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Self
 
-from trace_export.errors import TraceExportError
+from trace_export.errors import TraceExportError, UsageError
 from trace_export.viewer.loopback import LOOPBACK, refusal
 
 STAY_HERE = (
@@ -25,6 +25,8 @@ STAY_HERE = (
 """Content security policy: the page, its own server, and nothing else."""
 BEAT_S = 15.0
 """After so long without news a comment is sent, by which a page notices a server that is gone."""
+
+LAST_PORT = (1 << 16) - 1
 
 Content = Callable[[str], bytes]
 """What a resource holds, by the query in its address."""
@@ -41,7 +43,8 @@ class Resource:
 class LiveServer(socketserver.ThreadingTCPServer):
     """HTTP on 127.0.0.1 for `resources` (URL path → resource) and for the events at /events.
 
-    `port` None: `usual`, or where that is taken another one. Raises TraceExportError when the port is taken.
+    `port` None: `usual`, or where that is taken another one; 0: a free one. Raises UsageError when there is no such
+    port, TraceExportError when it is taken.
     """
 
     allow_reuse_address = True
@@ -49,6 +52,10 @@ class LiveServer(socketserver.ThreadingTCPServer):
     block_on_close = False
 
     def __init__(self, resources: Mapping[str, Resource], usual: int, port: int | None = None) -> None:
+        if port is not None and not 0 <= port <= LAST_PORT:
+            raise UsageError(
+                f"{port} is no port", f"choose one up to {LAST_PORT}, or 0 for a free one", parameter="port"
+            )
         try:
             super().__init__((LOOPBACK, usual if port is None else port), _Handler)
         except OSError as error:
