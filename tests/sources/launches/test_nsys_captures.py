@@ -222,6 +222,36 @@ def test_of_a_step_that_the_capture_cuts_only_the_backwards_are_drawn(tmp_path: 
     assert "backwards are kept" in note.text
 
 
+def test_a_capture_that_ends_inside_a_backward_draws_no_part_of_it(tmp_path: Path) -> None:
+    blocks = write(tmp_path, Program(steps=2, stages=2))
+    last = max((b for b in blocks if b.kind == "B" and b.rank == 1), key=lambda block: block.end_ns)
+    with closing(sqlite3.connect(tmp_path / "node0.sqlite")) as db:
+        db.execute(
+            "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE start > ? AND globalPid ="
+            " (SELECT max(globalPid) FROM CUPTI_ACTIVITY_KIND_KERNEL)",
+            [(last.start_ns + last.end_ns) // 2],
+        )
+        db.commit()
+    profile = trace_export.load(tmp_path).profile
+    assert not set(spans(profile)) - set(truth(blocks))
+    assert profile.steps["whole"].to_list() == [True, False]
+
+
+@pytest.mark.parametrize(("every", "level"), [(20, "warning"), (400, "note")])
+def test_kernels_without_a_launch_are_told(tmp_path: Path, every: int, level: str) -> None:
+    write(tmp_path, Program(steps=3))
+    with closing(sqlite3.connect(tmp_path / "node0.sqlite")) as db:
+        others = "SELECT id FROM StringIds WHERE value LIKE 'nccl%'"
+        kernels = (
+            f"SELECT correlationId, globalPid >> 24 FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE shortName NOT IN ({others})"
+        )
+        where = f"rowid % {every} = 7 AND (correlationId, globalTid >> 24) IN ({kernels})"
+        count = db.execute(f"DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE {where}").rowcount
+        db.commit()
+    (note,) = [note for note in of(tmp_path).notes if note.code == "tasks-without-launch"]
+    assert (note.level, note.count) == (level, count)
+
+
 def test_half_the_transfers_missing_give_no_wrong_forward(tmp_path: Path) -> None:
     blocks = write(tmp_path, Program(steps=2, waits=False))
     with closing(sqlite3.connect(tmp_path / "node0.sqlite")) as db:

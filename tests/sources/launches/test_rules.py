@@ -22,6 +22,7 @@ from trace_export.sources.launches.pieces import (
     give_fills_to_backwards,
     join_weights,
     split,
+    without_truncated_end,
 )
 from trace_export.sources.launches.repetition import by_repetition, equal_parts, split_weights, tiling
 from trace_export.sources.launches.step import Rows, Step
@@ -93,6 +94,21 @@ def test_sums_between_calls_of_the_engine_make_a_weight_gradient(text: str, piec
 def test_the_fill_before_a_backward_belongs_to_it(text: str, pieces: str) -> None:
     line = timeline(text)
     assert shown(text, give_fills_to_backwards(line, split(line, cuts(text))[0])) == pieces
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("a A B | b C D | c E", "M a, B A B, M b, B C D, M c"),
+        ("a A B | b C D | c E F", "M a, B A B, M b, B C D, M c, B E F"),
+        ("a A | b C D | c E", "M a, B A, M b, B C D, M c, B E"),  # another backward is as short
+        ("a A B | b C u", "M a, B A B, M b, B C, M u"),  # not at the end
+        ("a A", "M a, B A"),  # nothing to compare it with
+        ("", ""),
+    ],
+)
+def test_a_backward_at_the_end_may_be_truncated(text: str, pieces: str) -> None:
+    assert shown(text, without_truncated_end(split(timeline(text), cuts(text))[0])) == pieces
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import polars as pl
 
 from trace_export.model import Declared, Note
 from trace_export.sources.launches.process import Inferred
+from trace_export.sources.ranges.notes import without_launch
 from trace_export.sources.ranges.profile import Content
 
 BY_THREADS = "blocks inferred from the threads that launched their kernels, because no pass is named"
@@ -51,6 +52,9 @@ def _notes(path: Path, found: Mapping[int, Inferred], blocks: int) -> list[Note]
             f"{sum(step.backwards for step in refused)} backwards are kept"
         )
         notes.append(Note("forwards-unknown", "warning", text, str(path), len(refused)))
+    drawn = [one for one in found.values() if not one.impossible]
+    if orphans := sum(one.orphans for one in drawn):
+        notes.append(without_launch(path, orphans, sum(one.tasks for one in drawn)))
     if impossible := sum(bool(one.impossible) for one in found.values()):
         text = f"processes without named passes, left out: {most_frequent_reason(found.values())}"
         notes.append(Note("process-without-blocks", "note", text, str(path), impossible))

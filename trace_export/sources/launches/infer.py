@@ -24,6 +24,7 @@ from trace_export.sources.launches.pieces import (
     give_fills_to_backwards,
     join_weights,
     split,
+    without_truncated_end,
 )
 from trace_export.sources.launches.repetition import split_weights
 from trace_export.sources.launches.step import Step
@@ -91,7 +92,7 @@ def _by(timeline: Timeline, cuts: Cuts, updates: tuple[Ints, bool], boundaries: 
     pieces, cut = split(timeline, cuts)
     pieces = join_weights(timeline, pieces, cut)
     pieces = with_optimizers(timeline, pieces, updates[0], exact=updates[1])
-    pieces = give_fills_to_backwards(timeline, pieces)
+    pieces = without_truncated_end(give_fills_to_backwards(timeline, pieces))
     passes: list[Piece] = []
     refused = []
     steps = _steps(timeline, pieces, boundaries)

@@ -138,3 +138,14 @@ def give_fills_to_backwards(timeline: Timeline, pieces: list[Piece]) -> list[Pie
             piece = piece._replace(begin=before.end - 1)
         out.append(piece)
     return [piece for piece in out if piece.begin < piece.end]
+
+
+def without_truncated_end(pieces: list[Piece]) -> list[Piece]:
+    """The pieces, without a backward at their very end that launches fewer kernels than every other: the capture ends
+    inside it.
+
+    Example: of `a A B | b C D | c E` the `E` is left out.
+    """
+    others = [piece.end - piece.begin for piece in pieces[:-1] if piece.kind == "B"]
+    cut = bool(others) and pieces[-1].kind == "B" and pieces[-1].end - pieces[-1].begin < min(others)
+    return pieces[:-1] if cut else pieces

@@ -48,9 +48,8 @@ SECOND_DEVICE = 0.1
 
 class Inferred(NamedTuple):
     """The `blocks` and `transfers` of a process, and its `device`, the first of several, None where nothing shows that
-    it trains. `refused`: the steps whose
-    forwards are unknown; `impossible`: why nothing was found ("" where something was). `numbered`: the passes are known
-    by sequence numbers."""
+    it trains. `refused`: the steps whose forwards are unknown; `impossible`: why nothing was found ("" where something
+    was). `numbered`: the passes are known by sequence numbers. `tasks` and `orphans`: see `Work`."""
 
     blocks: pl.DataFrame
     transfers: pl.DataFrame
@@ -59,6 +58,8 @@ class Inferred(NamedTuple):
     numbered: bool = False
     evidence: Evidence | None = None
     device: int | None = None
+    tasks: int = 0
+    orphans: int = 0
 
 
 def find_blocks(process: Process) -> Inferred:
@@ -91,6 +92,8 @@ def find_blocks(process: Process) -> Inferred:
         numbered=numbered is not None,
         evidence=found.evidence if numbered is None else None,
         device=device,
+        tasks=work.tasks,
+        orphans=work.orphans,
     )
 
 
@@ -133,7 +136,14 @@ def _on_one_thread(process: Process, why: str) -> Inferred:
     if numbered is None:
         return _nothing(why)
     blocks = _with_steps(_numbered_blocks(timeline, numbered), process.steps)
-    return Inferred(blocks, _transfers(work, main), numbered=True, device=min(process.devices, default=None))
+    return Inferred(
+        blocks,
+        _transfers(work, main),
+        numbered=True,
+        device=min(process.devices, default=None),
+        tasks=work.tasks,
+        orphans=work.orphans,
+    )
 
 
 def _optimizers(process: Process, found: Passes) -> pl.DataFrame:

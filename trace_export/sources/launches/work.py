@@ -29,7 +29,8 @@ TASKS = {
 class Work:
     """The device work of one process, one row for each call that launched any, in order of launch: when and by which
     `thread` it was launched, its first start and last end on the device. `names`: what the codes in `name` mean.
-    `calls` are the calls of the process that concern the device: start, thread, waits."""
+    `calls` are the calls of the process that concern the device: start, thread, waits. `tasks`: how much device work
+    there was, of which `orphans` have no call."""
 
     launch: Ints
     thread: Ints
@@ -40,6 +41,8 @@ class Work:
     role: npt.NDArray[np.int8]
     names: KernelNames
     calls: pl.DataFrame
+    tasks: int = 0
+    orphans: int = 0
 
 
 def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames) -> Work:
@@ -59,7 +62,8 @@ def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames) -> Work:
     known = np.flatnonzero(caller >= 0)
     known = known[np.argsort(caller[known], kind="stable")]
     by, at = caller[known], order[first[known]]
-    several = np.diff(np.append(first, len(ids)))[known] > 1
+    sizes = np.diff(np.append(first, len(ids)))[known]
+    several = sizes > 1
     if several.any():
         start, end = np.minimum.reduceat(start[order], first)[known], np.maximum.reduceat(end[order], first)[known]
     else:
@@ -75,6 +79,8 @@ def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames) -> Work:
         role[at],
         names,
         calls.select("start", "thread", "waits"),
+        tasks=len(ids),
+        orphans=len(ids) - int(sizes.sum()),
     )
 
 

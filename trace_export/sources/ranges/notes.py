@@ -108,6 +108,12 @@ def of_ranges(path: Path, ranges: Ranges, worked: pl.DataFrame, activity: GpuAct
     return notes + _of_activity(path, activity)
 
 
+def without_launch(path: Path, orphans: int, tasks: int) -> Note:
+    """That so many of the GPU tasks have no launch call."""
+    text, few = "GPU tasks without a launch call in the file", orphans <= tasks * ORPHANS
+    return Note("tasks-without-launch", "note" if few else "warning", text, str(path), orphans)
+
+
 def _of_activity(path: Path, activity: GpuActivity) -> list[Note]:
     notes, where = [], str(path)
     if activity.every_call:
@@ -116,9 +122,7 @@ def _of_activity(path: Path, activity: GpuActivity) -> list[Note]:
     if activity.untimed:
         notes.append(Note("times-unusable", "warning", f"GPU tasks {UNTIMED}", where, activity.untimed))
     if activity.orphans:
-        text = "GPU tasks without a launch call in the file"
-        few = activity.orphans <= activity.tasks * ORPHANS
-        notes.append(Note("tasks-without-launch", "note" if few else "warning", text, where, activity.orphans))
+        notes.append(without_launch(path, activity.orphans, activity.tasks))
     if activity.outside:
         part = activity.outside / activity.tasks
         share = f"{part:.1%}" if part >= 0.001 else "less than 0.1%"
