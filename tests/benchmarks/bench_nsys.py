@@ -5,9 +5,9 @@
 Makes exports of 8 processes with nested ranges, 2.75 calls for each kernel. For each size: the scan (all columns that
 are needed, summed by SQLite), the reader alone and the whole command with both trace files, in turns, and the command's
 peak memory; it fails where a block is not exact. Then the rows of the largest size in four files, with one job and with
-one for each core, and how much longer the reader takes when it ignores the names of the same passes and finds them from
-their launches (`--unmarked`: only that). On a busy machine the ratios of processor time say more than those of the
-clock.
+one for each core; those of the smallest as a folder of Parquet files beside SQLite; and how much longer the reader
+takes when it ignores the names of the same passes and finds them from their launches (`--unmarked`: only that). On a
+busy machine the ratios of processor time say more than those of the clock.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ AIMS = {250_000: 4.0, 1_000_000: 2.0}
 """The most that the whole command may take of the scan, by kernels."""
 LEAST_UNMARKED = 170_000
 """Two steps, with fewer no pass is found without names."""
-AIM_UNMARKED, AIM_MEMORY = 1.3, 250.0
+AIM_UNMARKED, AIM_TABLES, AIM_MEMORY = 1.3, 1.0, 250.0
 SCAN = """
 SELECT total(start), total("end"), total(deviceId), total(streamId), total(correlationId), total(globalPid),
     total(shortName) FROM CUPTI_ACTIVITY_KIND_KERNEL;
@@ -52,6 +52,12 @@ from trace_export.sources.nsys.reader import read
 from trace_export.sources.source import ReadOptions, Source
 profile = read(Source("nsys", Path(sys.argv[1]), "host"), ReadOptions(infer=sys.argv[2]))
 profile.spans.select("rank", "kind", "start_ns", "end_ns").sort("rank", "start_ns").write_csv(sys.argv[3])
+"""
+AS_FOLDER = """
+import sys
+from pathlib import Path
+from samples.generators.nsys_export import as_folder
+as_folder(Path(sys.argv[1]), Path(sys.argv[2]), ".parquet")
 """
 NAMES = (
     "gemm", "cudaLaunchKernel_v7000", "cuLaunchKernelEx", "cudaEventRecord_v3020", "cudaDeviceSynchronize_v3020",
@@ -159,6 +165,20 @@ def marked(kernels: int, rounds: int, folder: Path) -> Iterator[Row]:
     yield Row(f"{what}: memory", whole.megabytes, aim=AIM_MEMORY)
 
 
+def tables(kernels: int, rounds: int, folder: Path) -> Iterator[Row]:
+    """A folder of Parquet files beside the SQLite file with the same tables."""
+    folder.mkdir(parents=True)
+    paths = [folder / "node0.sqlite", folder / "tables"]
+    make(paths[0], kernels)
+    of_command([sys.executable, "-c", AS_FOLDER, *paths])
+    turns = [tuple(of_command(read_command(path, "auto")) for path in paths) for _ in range(rounds)]
+    database, parquet = (median(turn[place] for turn in turns) for place in range(2))
+    one, other = (path.with_suffix(".auto.csv").read_bytes() for path in paths)
+    if one != other:
+        raise SystemExit(f"{kernels} kernels as Parquet: blocks differ")
+    yield Row(f"nsys, {kernels:,} kernels as Parquet: reader", parquet.seconds, "SQLite", database.seconds, AIM_TABLES)
+
+
 def unmarked(kernels: int, rounds: int, folder: Path) -> Iterator[Row]:
     path = folder / "node0.sqlite"
     folder.mkdir(parents=True)
@@ -192,6 +212,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             for size in sizes:
                 yield from marked(size, rounds, Path(name) / str(size))
             yield from jobs(sizes[-1], min(rounds, 3), Path(name) / "jobs")
+            yield from tables(sizes[0], min(rounds, 5), Path(name) / "tables")
         yield from unmarked(max(sizes[-1], LEAST_UNMARKED), min(rounds, 5), Path(name) / "unmarked")
 
 
