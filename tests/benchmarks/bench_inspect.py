@@ -1,6 +1,6 @@
 """How long `inspect` looks at large sources, at a few sizes.
 
-    python -m tests.benchmarks.bench_inspect [nsys|ascend|paddle|kineto]... [--sources 64] [--megabytes 5,20]
+    python -m tests.benchmarks.bench_inspect [nsys|ascend|paddle|kineto]... [--sources 64] [--megabytes 2,10]
 
 The whole command, the best of three. What is looked at is the beginning, so that the time should not grow with the size
 of the sources: the reference is the same command on the smallest. The verdict goes to stderr. The sources are made in a
@@ -63,5 +63,5 @@ if __name__ == "__main__":
     parser = table.parser(__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(MAKERS))
     parser.add_argument("--sources", type=int, default=64)
-    parser.add_argument("--megabytes", default="5,20")
+    parser.add_argument("--megabytes", default="2,10")
     table.main(rows, parser.parse_args())

@@ -1,6 +1,6 @@
 """How fast each format is read: the megabytes a second that stand in its row of `trace_export/sources/formats.py`.
 
-    python -m tests.benchmarks.bench_read_speed [--megabytes 50]
+    python -m tests.benchmarks.bench_read_speed [--megabytes 30]
 
 Makes one file of about that size in each format and reads it on one thread in a process of its own: megabytes for each
 second of the processor, best of three, of blocks and of device tasks, beside the row. The rows are for a core at 3 GHz
@@ -126,5 +126,5 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 if __name__ == "__main__":
     parser = table.parser(__doc__)
-    parser.add_argument("--megabytes", type=int, default=50)
+    parser.add_argument("--megabytes", type=int, default=30)
     table.main(rows, parser.parse_args())

@@ -94,27 +94,32 @@ def measure(spans: pl.DataFrame) -> pl.DataFrame:
     the length of a forward; and the most of `turn`, forwards of chunk 0 before the first of chunk 1, and of `first`,
     all those of chunk 0: a cut step may have fewer."""
     first_back = pl.col("start_ns").filter(_BACKWARD).min()
-    first = [pl.col("start_ns").filter(_FORWARD & (pl.col("chunk") == c)).min() for c in (0, 1)]
     leading = (pl.col("kind") == "F") & (pl.col("start_ns") < first_back)
-    of_first = _FORWARD & (pl.col("chunk") == 0)
-    before = of_first & (pl.col("start_ns") < first[1])
-    each = (
-        sample(spans)
-        .with_columns(pl.col("chunk").fill_null(0))
-        .group_by("rank", *STEP_KEY)
-        .agg(
-            lead=pl.when(first_back.is_not_null()).then(leading.sum()),
-            forwards=_FORWARD.sum(),
-            wait_ns=first_back - pl.col("end_ns").filter(leading).max(),
-            turn=pl.when(first[1].is_not_null()).then(_up_to(before)),
-            first=_up_to(of_first),
-            away_ns=first[1] - first[0],
-            chunks=pl.col("chunk").max() + 1,
-            unit_ns=(pl.col("end_ns") - pl.col("start_ns")).filter(pl.col("kind") == "F").median(),
-        )
+    blocks = sample(spans).with_columns(pl.col("chunk").fill_null(0))
+    each = blocks.group_by("rank", *STEP_KEY).agg(
+        lead=pl.when(first_back.is_not_null()).then(leading.sum()),
+        forwards=_FORWARD.sum(),
+        wait_ns=first_back - pl.col("end_ns").filter(leading).max(),
+        chunks=pl.col("chunk").max() + 1,
+        unit_ns=(pl.col("end_ns") - pl.col("start_ns")).filter(pl.col("kind") == "F").median(),
+        **_of_chunks(several=bool((blocks["chunk"] > 0).any())),
     )
     medians = pl.exclude("rank", *STEP_KEY, "turn", "first").median()
     return each.group_by("rank").agg(medians, pl.col("turn", "first").max()).sort("rank")
+
+
+def _of_chunks(*, several: bool) -> dict[str, pl.Expr]:
+    """`turn`, `first` and `away_ns` of `measure`, null unless there are `several` chunks."""
+    if not several:
+        return dict.fromkeys(("turn", "first", "away_ns"), pl.lit(None, pl.Int64))
+    first = [pl.col("start_ns").filter(_FORWARD & (pl.col("chunk") == c)).min() for c in (0, 1)]
+    of_first = _FORWARD & (pl.col("chunk") == 0)
+    before = of_first & (pl.col("start_ns") < first[1])
+    return {
+        "turn": pl.when(first[1].is_not_null()).then(_up_to(before)),
+        "first": _up_to(of_first),
+        "away_ns": first[1] - first[0],
+    }
 
 
 def _up_to(which: pl.Expr) -> pl.Expr:
