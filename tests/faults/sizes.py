@@ -304,7 +304,6 @@ RECORDER = {
     f"{what} {HUGE}": text("recorder", BLOCKS, renumbered(pattern))
     for what, pattern in (
         ("step", r"\nF,(\d+),0"), ("micro-batch", r"\nF,5,(\d+)"), ("chunk", r"\nF,5,0,(\d+)"),
-        ("stage", r'"stage":(\d+)'), ("pipeline", r'"pp_size":(\d+)'), ("world", r'"world":(\d+)'),
     )
 } | {
     "a header for each block": text("recorder", BLOCKS, lambda content: "".join(
@@ -313,6 +312,10 @@ RECORDER = {
     "malformed lines without end": text("recorder", BLOCKS, lambda content: content + "F,5,x\n" * (3 * ROWS)),
     "the file many times": text("recorder", BLOCKS, lambda content: content * 3000),
 }  # fmt: skip
+RECORDER_HEADERS = {
+    f"{what} {HUGE}": text("recorder", BLOCKS, renumbered(pattern))
+    for what, pattern in (("stage", r'"stage":(\d+)'), ("pipeline", r'"pp_size":(\d+)'), ("world", r'"world":(\d+)'))
+}
 RECORDER_REFUSED = {"a line without end": text("recorder", BLOCKS, lambda content: content + "x" * 20_000_000)}
 RECORD = "profile_record_tmp_file_for_rank_0"
 DYGRAPH = {
@@ -494,6 +497,7 @@ SIZES = {
     **{f"paddle: {what}": Size(make, "threads at one time") for what, make in PADDLE_REFUSED.items()},
     **{f"paddle_dygraph: {what}": Size(make) for what, make in DYGRAPH.items()},
     **{f"recorder: {what}": Size(make) for what, make in RECORDER.items()},
+    **{f"recorder: {what}": Size(make, "no header of the recorder") for what, make in RECORDER_HEADERS.items()},
     **{f"recorder: {what}": Size(make, "holds a line of more than") for what, make in RECORDER_REFUSED.items()},
     **{f"table: {what}": Size(make) for what, make in TABLE.items()},
     **{f"pftrace: {what}": Size(make) for what, make in PERFETTO.items()},

@@ -52,6 +52,9 @@ def _chunks(db: Database, table: str, offset_ns: int, request: TaskRequest) -> I
     nccl = is_nccl(db, table)
     only = f" AND {nccl}" if request.detail == "comm" else ""
     only += " AND " + overlapping(request.window_ns, "start", '"end"', offset_ns)
+    processes = [process for process in request.ranks if process is not None]
+    owners = min(processes) << 24, (max(processes) + 1 << 24) - 1  # a list of many makes SQLite's expression too deep
+    only += f" AND COALESCE(globalPid, 0) BETWEEN {owners[0]} AND {owners[1]}"
     sql = f"""SELECT COALESCE(globalPid, 0) AS owner, COALESCE(streamId, 0) AS stream, start AS start, "end" AS "end",
         COALESCE({NAME_COLUMN[table]}, 0) AS what, CAST({nccl} AS INTEGER) AS nccl
         FROM {table} WHERE {{where}}{only}"""
