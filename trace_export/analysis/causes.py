@@ -163,8 +163,9 @@ class _Search:
         """The link of these receives, whose sends end with them: the next send may wait for that."""
         graph = self.operations.graph
         for found in self._slower("link", [rows], own, usual, replica):
-            sides = {k: found.factor[i] for i in rows for k in graph.groups[graph.group_of[i]]}
-            yield replace(found, factor=sides)
+            paired = [i for i in rows if graph.group_of[i] >= 0]
+            sides = {k: found.factor[i] for i in paired for k in graph.groups[graph.group_of[i]]}
+            yield replace(found, factor=found.factor | sides)
 
     def collectives(self) -> Iterator[_Candidate]:
         """Collectives of a stage's replicas beside those of the other stages, and ranks that start theirs late."""
