@@ -1,0 +1,47 @@
+"""A watch of the recorder's files says of each step what was simulated."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from samples.generators import recorder as generate
+from samples.generators.pipeline import simulate, zb_h1
+from trace_export.live.look import Watch
+from trace_export.workflow.options import align_options, load_options
+from trace_export.workflow.requests import Request
+
+STAGES, STEPS = 4, range(30)
+CLOCK_ERROR_NS = 2_400_000
+
+
+def test_each_step_is_reported_once_on_aligned_clocks(tmp_path: Path) -> None:
+    orders = [zb_h1(stage, STAGES, 6) for stage in range(STAGES)]
+    blocks = simulate(orders, generate.TIMING, STEPS, random.Random(1)).blocks
+    began = generate.TIMING.first - 10**9
+
+    def writing() -> Iterator[None]:
+        for step in STEPS:
+            for rank in range(STAGES):
+                new = [block for block in blocks if block.step == step]
+                error = CLOCK_ERROR_NS * (rank // 2)
+                host = f"node{rank // 2}"
+                text = generate.file(new, rank, host=host, error_ns=error, began=began, stage=rank, pp_size=STAGES)
+                with (tmp_path / f"rank{rank}.blocks").open("a") as file:
+                    file.write(text)
+            yield None
+
+    request = Request(load_options(tmp_path), align_options("auto", None, None))
+    looks = list(Watch(request, 3, slowdown=False).looks(writing()))
+    found = [step for look in looks for step in look.steps]
+    assert [step.step for step in found] == list(STEPS)
+    assert [look.problem for look in looks if look.problem] == []
+    for step in found:
+        work = [block for block in blocks if block.step == step.step and block.kind != "OPT"]
+        length = max(block.end_ns for block in work) - min(block.start_ns for block in work)
+        assert step.pipeline_ns == pytest.approx(length, abs=100_000)  # of 200 ms; one clock is 2.4 ms off
+    assert looks[-1].run is not None
+    assert looks[-1].run.spans["step"].unique().sort().to_list() == [27, 28, 29]
