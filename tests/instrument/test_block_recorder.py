@@ -233,6 +233,7 @@ def test_the_users_ctrl_c_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 def python(code: str, record: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COV", "TRACE_EXPORT"))}
     environment |= {"PYTHONPATH": str(ROOT), "TRACE_EXPORT_RECORD": str(record), "TRACE_EXPORT_MARKS": "off"}
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1"}  # Python would keep what of it fits into a limited file
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *arguments],
         env=environment, capture_output=True, text=True, timeout=HANGS_S, check=False,
