@@ -19,8 +19,8 @@ WHOLE_BYTES = 32_000_000
 """Sources of at most this size together are read whole, in about a second."""
 PIECES = (1, 8, 64)
 """How much of a source is looked at first, and where that shows too little."""
-TOGETHER = 64
-"""Sources that are looked at together at most: each is an open file or two."""
+TOGETHER = 32
+"""Sources that are looked at together at most: each is an open file or two, and two threads have work with 64."""
 STEPS = 3
 """A beginning of fewer steps shows too little: it ends within one, and the time of a step is that between two."""
 SMALL_BYTES = 1 << 20

@@ -182,7 +182,7 @@ def read_together(groups: Sequence[Group], options: LoadOptions) -> list[Sequenc
     """The beginnings of the sources of each group, see `sources.read.read_beginnings`."""
     reading = partial(read_beginnings, options=options.read)
     seconds = [TOGETHER_S * len(group.sources) for group in groups]
-    workers = Workers(options.jobs) if options.jobs else choose_workers(seconds, 0, releases_gil=False)
+    workers = Workers(options.jobs) if options.jobs else choose_workers(seconds, 0, releases_gil=True)
     results = local.run(reading, groups, workers)
     return [
         [None] * len(group.sources) if isinstance(result, TraceExportError) else result

@@ -18,6 +18,7 @@ from trace_export.sources.find import find
 from trace_export.sources.nsys import beginnings, reader
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.source import ReadOptions, Source
+from trace_export.workers import sizing
 from trace_export.workflow import beginnings as workflow
 from trace_export.workflow import inspection
 
@@ -157,6 +158,11 @@ def test_inspect_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(beginnings, "read", counted)
     together = trace_export.inspect(tmp_path, jobs=1)
     assert read == [4]
+    monkeypatch.setattr(workflow, "TOGETHER", 2)
+    monkeypatch.setattr(sizing, "cores", lambda: 2)
+    monkeypatch.setattr(sizing, "free_memory", lambda: 1 << 40)
+    on_threads = trace_export.inspect(tmp_path)
+    assert (on_threads.json(), read) == (together.json(), [4, 2, 2])
     monkeypatch.setattr(workflow, "_groups", lambda sources: [])
     alone = trace_export.inspect(tmp_path, jobs=1)
     assert (together.json(), len(together.failures)) == (alone.json(), 2)
