@@ -50,7 +50,7 @@ def in_flight(blocks: pl.DataFrame, placement: Placement) -> pl.DataFrame:
         for frees, steps in _by_what_frees(work)
         for frame, column, sign in _ends(steps, frees)
     ]
-    ordered = pl.concat(changes).sort("rank", "ts_ns") if changes else pl.DataFrame(schema=CHANGES)
+    ordered = pl.concat(changes).sort("rank", "ts_ns", maintain_order=True) if changes else pl.DataFrame(schema=CHANGES)
     counts = ordered.with_columns(count=pl.col("change").cum_sum().over("rank"))
     at_once = (pl.col("rank") == pl.col("rank").shift(-1)) & (pl.col("ts_ns") == pl.col("ts_ns").shift(-1))
     after = counts.filter(~at_once.fill_null(False))

@@ -51,7 +51,7 @@ def add_stages_busy(builder: Builder, blocks: pl.DataFrame, order: int) -> None:
     work = (
         blocks.select("stage", "kind", "start_ns", "end_ns")
         .filter(pl.col("stage").is_not_null(), pl.col("kind").is_in(WORK_KINDS), pl.col("end_ns") > pl.col("start_ns"))
-        .sort("stage", "start_ns")
+        .sort("stage", "start_ns", maintain_order=True)
     )
     if work.is_empty():
         return

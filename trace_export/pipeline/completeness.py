@@ -150,7 +150,7 @@ def _at_the_edges(parts: pl.DataFrame, work: pl.DataFrame, *, may_be_truncated: 
     """
     if not (parts["missing"] > 0).any():
         return parts.with_columns(truncated=pl.lit(False))
-    ordered = work.sort("rank", "run", "start_ns")
+    ordered = work.sort("rank", "run", "start_ns", maintain_order=True)
     gap = pl.max_horizontal(pl.col("start_ns", "end_ns").diff().over(RANK_RUN))
     reach = ordered.with_columns(gap=gap).group_by(RANK_RUN).agg(
         begin=pl.col("start_ns").min(), end=pl.col("end_ns").max(), gap=pl.col("gap").max().fill_null(0)

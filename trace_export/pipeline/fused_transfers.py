@@ -58,7 +58,9 @@ def directed(profile: Profile, silent: pl.DataFrame) -> Profile:
 
     Example: of `F0 k F1 k F2 k F3 k B0` the first two kernels move activations alone.
     """
-    blocks = profile.spans.filter(pl.col("kind").is_in(["F", "B"])).sort("rank", "start_ns", "end_ns")
+    blocks = profile.spans.filter(pl.col("kind").is_in(["F", "B"])).sort(
+        "rank", "start_ns", "end_ns", maintain_order=True
+    )
     near = [pl.col("kind").shift(distance).over("rank") for distance in (1, 0, -1, -2)]
     around = blocks.select("rank", n=pl.int_range(pl.len()).over("rank"), forward=near[1], alike=pl.concat_list(near))
     alike = pl.col("alike").list.drop_nulls().list.n_unique() == 1

@@ -71,7 +71,7 @@ def _unlabelled(profile: Profile) -> pl.DataFrame:
         profile.spans.with_row_index("row")
         .filter(pl.col("rank").is_in(ranks.implode()) & work)
         .join(profile.ranks.select("rank", "stage", "host", "replica"), on="rank", how="left")
-        .sort(*RANK_STEP_KEY, "start_ns", "end_ns")
+        .sort(*RANK_STEP_KEY, "start_ns", "end_ns", maintain_order=True)
         .with_columns(position=pl.int_range(pl.len(), dtype=INT).over(RANK_STEP_KEY), letter=LETTER)
     )
 

@@ -38,7 +38,9 @@ def pair(profile: Profile) -> Profile:
     counted = channels.join(numbered, on="channel", how="anti")
     by_order, searched = _by_order(_of(sends, counted, channels), _of(receives, counted, channels), counted)
     offsets = pl.concat([numbered.with_columns(offset=pl.lit(0, pl.Int64)), searched])
-    found = pl.concat([by_number, by_order]).sort("src_rank", "dst_rank", "send_start_ns", "recv_start_ns")
+    found = pl.concat([by_number, by_order]).sort(
+        "src_rank", "dst_rank", "send_start_ns", "recv_start_ns", maintain_order=True
+    )
     notes = _notes(channels, offsets)
     notes += _unpaired(sent - len(found), received - len(found), profile.p2p["peer"].null_count())
     return replace(profile, messages=conform(found, MESSAGES)).with_notes(notes)

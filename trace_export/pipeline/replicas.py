@@ -59,7 +59,7 @@ def _alike(pairs: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     """rank, alike: whether the rank's blocks start when those of the rank `before` do (same host, same clock)."""
     blocks = (
         stages_from_work.sample(spans, steps=2)
-        .sort("rank", "start_ns")
+        .sort("rank", "start_ns", maintain_order=True)
         .select("rank", "start_ns", "end_ns", position=pl.int_range(pl.len()).over("rank"))
     )
     return (

@@ -144,7 +144,9 @@ def _rank_steps(bubbles: Bubbles, runs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ranks(profile: Profile, axis: pl.DataFrame) -> pl.DataFrame:
-    work = profile.spans.filter(pl.col("kind").is_in(WORK_KINDS)).sort("rank", "run", "step", "start_ns")
+    work = profile.spans.filter(pl.col("kind").is_in(WORK_KINDS)).sort(
+        "rank", "run", "step", "start_ns", maintain_order=True
+    )
     kind, length = pl.col("kind"), (pl.col("end_ns") - pl.col("start_ns")).cast(REAL)
     chunks = pl.col("chunk").fill_null(0)
     forwards = pl.col("kind").is_in(["F", "FB"])
