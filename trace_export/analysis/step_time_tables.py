@@ -16,6 +16,8 @@ STRAGGLING = 1.1
 """A job that is slower by more than this factor is straggling (the study's bound)."""
 NEGLIGIBLE = 1.005
 """Of a smaller slowdown the parts are noise."""
+WON_BACK = 0.01
+"""A smaller share of the lost time is not worth a sentence."""
 HALF = 0.5
 """From this share of the lost time on, the study names the last stage or the slowest workers as the cause."""
 HEAT = (1.0, 1.5)
@@ -56,7 +58,7 @@ def _explained(found: Slowdown) -> Iterator[str]:
     if last is not None and last >= HALF and found.by_worker.shape[1] > 1:
         yield f"{min(last, 1):.0%}{won} with the last stage of typical speed"
         won = ""
-    if slowest is not None and slowest > 0 and found.by_worker.shape[0] > 1:
+    if slowest is not None and slowest >= WON_BACK and found.by_worker.shape[0] > 1:
         names = ", ".join(f"(dp {found.replicas[a]}, stage {b})" for a, b in found.slowest[:3])
         more = f" and {len(found.slowest) - 3} more" if len(found.slowest) > 3 else ""
         workers = "worker" if len(found.slowest) == 1 else "workers"
