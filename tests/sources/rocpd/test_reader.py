@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
 from contextlib import closing
@@ -244,6 +245,19 @@ def test_json_that_is_none_is_one_sentence(tmp_path: Path, content: str) -> None
     (source,) = find(tmp_path).sources
     with pytest.raises(SourceError, match=r"7_results\.json: "):
         read(source, ReadOptions())
+
+
+@pytest.mark.parametrize("table", ["agents", "kernel_symbols"])
+def test_of_json_with_an_id_twice_or_none_the_first_counts(tmp_path: Path, table: str) -> None:
+    export = Export()
+    block(export, DAY, "F0.0.0")
+    path = export.write_json(tmp_path / "7_results.json")
+    expected = read(Source("rocpd", path, "machine0"), ReadOptions()).spans
+    document = json.loads(path.read_text())
+    rows = document["rocprofiler-sdk-tool"][0][table]
+    rows += [{**rows[0]}, {}]
+    path.write_text(json.dumps(document))
+    assert read(Source("rocpd", path, "machine0"), ReadOptions()).spans.equals(expected)
 
 
 def test_the_api_reads_it(samples: Path) -> None:

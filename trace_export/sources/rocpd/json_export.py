@@ -147,8 +147,13 @@ def _tables(process: pl.DataFrame) -> dict[str, pl.DataFrame]:
             numbered = numbered.join(known, on=column, how="left", maintain_order="left")
         events.append(numbered.select("category_id", "stack_id", id="event_id", extdata=pl.lit("{}")))
         timed[table] = numbered.select(c.strip(' "') for c in _TABLES[table].split(","))
-    return {"info_node": node, "info_agent": agents, "info_kernel_symbol": symbols.unique("id", keep="any"),
-            "string": strings, "event": pl.concat(events), **timed}  # fmt: skip
+    return {"info_node": node, "info_agent": _keyed(agents), "info_kernel_symbol": _keyed(symbols), "string": strings,
+            "event": pl.concat(events), **timed}  # fmt: skip
+
+
+def _keyed(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows with an id, of several with one the first: it becomes the key of a table."""
+    return rows.drop_nulls("id").unique("id", keep="first", maintain_order=True)
 
 
 def _list(process: pl.DataFrame, column: str) -> pl.DataFrame:
