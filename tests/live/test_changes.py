@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -62,3 +63,13 @@ def test_a_change_is_followed_by_a_look_and_a_stop_by_none(
     thread.join(timeout=HANGS_S)
     assert not thread.is_alive()
     assert found[:3] == [0, 1, 2]
+
+
+def test_a_folder_whose_name_is_no_utf8_is_looked_at_by_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(os.fsdecode(bytes(tmp_path) + b"/\xff"))
+    folder.mkdir()
+    monkeypatch.setattr(changes, "LEAST_S", 0.01)
+    looks = ticks(folder, threading.Event())
+    assert [next(looks) for _ in range(3)] == [None] * 3

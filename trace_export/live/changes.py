@@ -13,6 +13,7 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
+from trace_export.errors import path_text
 from trace_export.files import real_path
 
 Ticks = Iterator[None]
@@ -43,7 +44,10 @@ def ticks(folder: Path, stop: threading.Event) -> Ticks:
 
 
 def _events(folder: Path, stop: threading.Event) -> Iterator[object] | None:
-    """Something for each time that files below a folder change; None where the package is not installed."""
+    """Something for each time that files below a folder change; None where the package is not installed, or the name of
+    the folder is no UTF-8, which it does not take."""
+    if path_text(folder) != str(folder):
+        return None
     with suppress(ModuleNotFoundError):
         watch = import_module("watchfiles").watch
         timeout = int(MOST_S * 1000)
