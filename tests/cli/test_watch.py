@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from samples.generators.paddle import Job
+from tests.cli.test_documents import checker
 from tests.conftest import ROOT, Cli
 from tests.support.growing_logs import GrowingLogs
 from tests.support.wait import HANGS_S, wait_until
@@ -70,6 +71,7 @@ def test_a_job_is_followed_until_ctrl_c(logs: GrowingLogs, tmp_path: Path) -> No
     found = lines(steps)
     assert [line["step"] for line in found] == [0, 1, 2]
     assert all(line["generator"] == "trace-export" and line["slowdown"] for line in found)
+    assert [list(checker("watch").iter_errors(line)) for line in found] == [[]] * 3
     assert re.fullmatch(r"Open this page in a browser: http://127\.0\.0\.1:\d+\n", printed[0])
     assert [line.split(",")[0] for line in printed[1:]] == ["step 0", "step 1", "step 2"]
     assert "ssh -L" in stderr

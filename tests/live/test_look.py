@@ -116,6 +116,49 @@ def test_a_log_that_is_removed_is_named_and_the_others_go_on(logs: GrowingLogs) 
     assert found[-1].run is not None
 
 
+def test_a_log_that_is_removed_stays_named(logs: GrowingLogs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "FIND_S", 0.0)
+    logs.write(0, 1, 2)
+    found = looks(
+        logs.folder,
+        [logs.path(1).unlink, lambda: None, *(lambda s=s: logs.write(s, ranks=range(0, 3, 2)) for s in (3, 4))],
+    )  # type: ignore[misc]
+    assert [str(e) for e in found[-1].failures if "workerlog.1" in str(e)]
+    assert found[-1].problem == "waiting for rank 1: step 3 is not finished there, and others have finished step 4"
+    assert found[-1].run is not None
+
+
+def test_a_folder_that_vanishes_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "FIND_S", 0.0)
+    logs = GrowingLogs(tmp_path / "logs", JOB)
+    logs.write(0, 1)
+    away = tmp_path / "away"
+    found = looks(
+        logs.folder, [lambda: logs.folder.rename(away), lambda: away.rename(logs.folder), lambda: logs.write(2)]
+    )
+    gone, back = found[1], found[-1]
+    assert gone.run is not None
+    assert (len(gone.failures), bool(gone.problem)) == (3, True)
+    assert (back.failures, back.problem) == ((), "")
+    assert steps(found) == [0, 1, 2]
+
+
+def test_a_profile_that_is_written_anew_keeps_what_it_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path, AscendJob())
+    monkeypatch.setattr(growth, "QUIET_S", 0.0)
+
+    def rewrite() -> None:
+        monkeypatch.setattr(growth, "QUIET_S", 1e9)
+        next(tmp_path.rglob("*.db")).touch()
+
+    def add() -> None:
+        monkeypatch.setattr(growth, "QUIET_S", 0.0)
+
+    found = looks(tmp_path, [rewrite, add])
+    assert all(look.run is not None and look.failures == () for look in found)
+    assert len({look.run.spans.height for look in found if look.run is not None}) == 1
+
+
 def test_a_log_that_is_truncated_goes_on_with_what_is_written_then(logs: GrowingLogs) -> None:
     logs.write(0, 1, 2)
     found = looks(logs.folder, [lambda: logs.path(0).write_text(""), lambda: logs.write(3), lambda: logs.write(4)])

@@ -14,6 +14,7 @@ from tests.conftest import ROOT
 from trace_export.analysis.compare_document import CompareDocument
 from trace_export.analysis.report_document import ReportDocument
 from trace_export.analysis.run_document import ExportDocument, SimulateDocument
+from trace_export.live.step_document import StepDocument
 from trace_export.scale.overview_document import OverviewDocument
 from trace_export.workflow.inspection_document import InspectDocument
 
@@ -25,6 +26,7 @@ DOCUMENTS: dict[str, Any] = {
     "overview": OverviewDocument,
     "report": ReportDocument,
     "simulate": SimulateDocument,
+    "watch": StepDocument,
 }
 
 

@@ -37,7 +37,10 @@ def ticks(folder: Path, stop: threading.Event) -> Ticks:
         if events is None:
             stop.wait(LEAST_S)
         else:
-            next(events, None)
+            try:
+                next(events, None)
+            except (OSError, RuntimeError):  # the folder is gone, or the system watches no more files
+                events = None
             stop.wait(max(0.0, LEAST_S - (time.monotonic() - began)))
         if not stop.is_set():
             yield None

@@ -45,7 +45,7 @@ class Growth:
 
     def __init__(self, options: LoadOptions, keep: int) -> None:
         self.failures: tuple[TraceExportError, ...] = ()
-        self.missing: NothingToExportError | None = None
+        self.missing: TraceExportError | None = None
         self.inputs: tuple[Path, ...] = ()
         self._changed_s = 0.0
         self._options = options
@@ -103,11 +103,15 @@ class Growth:
         self._searched_s = now
         try:
             located = locate(self._options)
-        except NothingToExportError as error:  # there may be something later
+        except TraceExportError as error:  # there may be something later
+            if not isinstance(error, NothingToExportError) and not self._sources:
+                raise
             self.missing = error
             return
         self.missing = None
-        self._sources, self.inputs = tuple(located.sources), located.inputs
+        gone = (source for source in self._sources if source not in located.sources)
+        logs = (source for source in gone if source.kind in self._followers)  # named as long as they are not there
+        self._sources, self.inputs = (*located.sources, *logs), located.inputs
 
     def _follower(self, kind: str) -> Follower | None:
         if kind not in self._followers and (made := of_kind(kind).load_follower(self._keep)):
@@ -118,10 +122,14 @@ class Growth:
         """Reads the newest finished source of each rank, where it was not read as it is now."""
         newest: dict[object, tuple[float, Source, Signature]] = {}
         for source in sources:
+            known = None
             files = _signature(files_of([source]))
             changed_s = _changed_s(files)
             place = (source.kind, source.host, source.path if source.rank is None else source.rank)
-            if time.time() - changed_s >= QUIET_S and changed_s >= newest.get(place, (0.0,))[0]:
+            quiet = time.time() - changed_s >= QUIET_S
+            if not quiet and (known := self._finished.get(source)):  # it is written anew: what it said still counts
+                files = known.files
+            if (quiet or known) and changed_s >= newest.get(place, (0.0,))[0]:
                 newest[place] = (changed_s, source, files)
         grown = False
         finished = {}

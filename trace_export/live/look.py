@@ -22,7 +22,7 @@ class Look:
     `run`: its last steps, on aligned clocks; None where there is no whole step yet. `steps`: the figures of the steps
     that were finished since the look before. `problem` says why there is no run, or why what is shown is not the
     newest; "" where nothing is wrong. `notes`: what is to be known of the steps shown, and steps in a clock's offset;
-    `failures`: of sources that cannot be read..
+    `failures`: of sources that cannot be read.
     """
 
     run: Run | None
@@ -42,6 +42,7 @@ class Watch:
         self._growth = Growth(wanted.source, last + FURTHER)
         self._window = Window(wanted, self._growth, last)
         self._shown: Look | None = None
+        self._missing = ""
 
     def looks(self, ticks: Ticks) -> Iterator[Look]:
         """A look for the beginning, and one after each change. Raises UsageError for impossible options."""
@@ -49,7 +50,10 @@ class Watch:
             grown = self._growth.advance()
             if grown:
                 yield self._look()
-            elif self._shown is None or self._shown.failures != self._growth.failures:
+            elif self._shown is None or (self._shown.failures, self._missing) != (
+                self._growth.failures,
+                self._problem(),
+            ):
                 yield self._unchanged()
 
     def _look(self) -> Look:
@@ -61,7 +65,7 @@ class Watch:
         except TraceExportError as error:  # such as sizes that do not fit before the last rank is there
             return self._unchanged(str(error))
         if not window.steps:
-            return self._unchanged("no step is finished on all ranks yet")
+            return self._unchanged("; ".join(filter(None, ["no step is finished on all ranks yet", window.behind])))
         link = worst_link(window.steps)
         figures = []
         for step in new:
@@ -72,13 +76,17 @@ class Watch:
             before = step
         warnings = tuple(note for note in window.notes if note.level == "warning")
         self._shown = Look(
-            window.run, tuple(figures), notes=warnings, failures=self._growth.failures, _shown=window.steps
+            window.run, tuple(figures), window.behind, warnings, failures=self._growth.failures, _shown=window.steps
         )
         return self._shown
 
+    def _problem(self) -> str:
+        return str(self._growth.missing) if self._growth.missing else ""
+
     def _unchanged(self, problem: str = "") -> Look:
         """What was shown, without new steps."""
-        problem = problem or (str(self._growth.missing) if self._growth.missing else "")
+        self._missing = self._problem()
+        problem = problem or self._missing or self._window.behind
         before = self._shown or Look(None)
         self._shown = replace(before, steps=(), problem=problem, failures=self._growth.failures)
         return self._shown

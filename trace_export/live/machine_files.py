@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,13 +30,19 @@ METRICS = {
 """Name of the metric → what it is, the figure, and the factor to its unit. All are gauges of the last step."""
 
 
-def append_lines(path: Path, steps: Sequence[StepFigures], outputs: Outputs) -> None:
-    """Appends a line for each step. Raises UsageError for an input or a file of somebody else, OutputError."""
+def append_lines(path: Path, lines: Sequence[bytes], outputs: Outputs) -> None:
+    """Appends the lines, all or none. Raises UsageError for an input or a file of somebody else, OutputError."""
     outputs.check([path])
-    lines = b"".join(step.json() + b"\n" for step in steps)
     try:
-        with path.open("ab") as file:
-            file.write(lines)
+        with path.open("ab", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            content = b"".join(line + b"\n" for line in lines)
+            try:
+                if file.write(content) < len(content):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                file.truncate(size)
+                raise
     except OSError as error:
         raise OutputError(path, f"cannot be written: {error.strerror}", "name another place") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import cast
 
 import orjson
 import polars as pl
@@ -11,6 +12,7 @@ import polars as pl
 from trace_export.analysis.stragglers import slow_links
 from trace_export.analysis.what_if import what_if
 from trace_export.files import GENERATOR
+from trace_export.live.step_document import StepDocument
 from trace_export.live.window import Step
 from trace_export.model import Profile
 from trace_export.pipeline.step_operations import step_operations
@@ -46,8 +48,9 @@ class StepFigures:
     lag_s: float
 
     def json(self) -> bytes:
-        """One line of JSON, with the mark of this program."""
-        return orjson.dumps({"generator": GENERATOR} | asdict(self))
+        """One line of JSON, a `StepDocument`, with the mark of this program."""
+        document = cast("StepDocument", {"generator": GENERATOR} | asdict(self) | {"document": "step", "version": 1})
+        return orjson.dumps(document)
 
 
 def step_figures(

@@ -5,19 +5,25 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
-from trace_export.errors import UsageError
+from trace_export.errors import OutputError, UsageError
 from trace_export.live.changes import ticks
 from trace_export.live.look import Look, Watch
 from trace_export.live.machine_files import append_lines, write_metrics
+from trace_export.live.step_figures import StepFigures
 from trace_export.workflow import render
 from trace_export.workflow.render import WriteOptions
 from trace_export.workflow.requests import Request
-from trace_export.workflow.run import drawn
+from trace_export.workflow.run import Run, drawn
 from trace_export.writers.outputs import Outputs
+
+MOST_LINES = 10_000
+"""So many lines wait for room on the disk, the last ones."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,8 @@ class WatchOptions:
 def watch(wanted: Request, options: WatchOptions, stop: threading.Event) -> Iterator[Look]:
     """The looks at a job, and the files that `options` ask for, until `stop` is set.
 
-    Raises UsageError for impossible options and for files that may not be replaced, OutputError.
+    A file that cannot be written is among the failures of the look. Raises UsageError for impossible options and for
+    files that may not be replaced.
     """
     log_dir = wanted.source.log_dir
     files = [path for path in (options.jsonl, options.prometheus) if path is not None]
@@ -46,21 +53,52 @@ def watch(wanted: Request, options: WatchOptions, stop: threading.Event) -> Iter
     if len({os.path.realpath(path) for path in (*files, *exported)}) < len(files) + len(set(exported)):
         raise UsageError(f"{files[0]}: two outputs cannot be the same file", "name another place for one of them")
     Outputs(force=options.force).check([*files, *exported])
-    totals = {"steps": 0, "blocks": 0}
-    last_export_s = -float("inf")
+    kept = _Files(options)
     for look in Watch(wanted, options.last, slowdown=options.slowdown).looks(ticks(log_dir, stop)):
-        if look.run is not None:
-            outputs = Outputs(look.run._inputs, force=options.force)
-            if look.steps:
-                totals = {
-                    "steps": totals["steps"] + len(look.steps),
-                    "blocks": totals["blocks"] + sum(step.blocks for step in look.steps),
-                }
-                if options.jsonl:
-                    append_lines(options.jsonl, look.steps, outputs)
-                if options.prometheus:
-                    write_metrics(options.prometheus, look.steps[-1], totals, outputs)
-            if options.every_s is not None and time.monotonic() - last_export_s >= options.every_s:
-                last_export_s = time.monotonic()
-                drawn(look.run, options.export, outputs)
-        yield look
+        errors = kept.put(look)
+        yield replace(look, failures=(*look.failures, *errors)) if errors else look
+
+
+class _Files:
+    """The files that are kept of a watched job. What cannot be written, as on a full disk, is tried again with the next
+    look."""
+
+    def __init__(self, options: WatchOptions) -> None:
+        self._options = options
+        self._totals = {"steps": 0, "blocks": 0}
+        self._lines: deque[bytes] = deque(maxlen=MOST_LINES)
+        self._last: StepFigures | None = None
+        self._exported_s = -float("inf")
+
+    def put(self, look: Look) -> list[OutputError]:
+        """Writes what is due; the errors. Raises UsageError for files that may not be replaced."""
+        if look.run is None:
+            return []
+        outputs = Outputs(look.run._inputs, force=self._options.force)
+        self._totals["steps"] += len(look.steps)
+        self._totals["blocks"] += sum(step.blocks for step in look.steps)
+        self._lines += [step.json() for step in look.steps] if self._options.jsonl else []
+        self._last = look.steps[-1] if look.steps else self._last
+        errors = []
+        for write in (self._append, self._replace, partial(self._export, look.run)):
+            try:
+                write(outputs)
+            except OutputError as error:
+                errors.append(error)
+        return errors
+
+    def _append(self, outputs: Outputs) -> None:
+        if self._options.jsonl and self._lines:
+            append_lines(self._options.jsonl, self._lines, outputs)
+            self._lines.clear()
+
+    def _replace(self, outputs: Outputs) -> None:
+        if self._options.prometheus and self._last is not None:
+            write_metrics(self._options.prometheus, self._last, self._totals, outputs)
+            self._last = None
+
+    def _export(self, run: Run, outputs: Outputs) -> None:
+        every_s = self._options.every_s
+        if every_s is not None and time.monotonic() - self._exported_s >= every_s:
+            self._exported_s = time.monotonic()
+            drawn(run, self._options.export, outputs)

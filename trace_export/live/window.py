@@ -24,6 +24,8 @@ from trace_export.workflow.run import Run, aligned, checked
 
 FIT_STEPS = 20
 """After so many steps stages, schedule and clocks are found anew; clocks of several hosts with each of the first."""
+FAR_STEPS = 2
+"""A rank that is so many steps behind is named."""
 FURTHER = 1
 """Steps that are kept besides those shown: the one that is being written."""
 
@@ -57,12 +59,12 @@ class Step:
 
 class Window:
     """The last `last` whole steps of what `growth` holds, as `steps`; `notes` of the run and its steps. `newest`: the
-    newest step that was found, whole or not. `waits_for`: the ranks that have not finished the step after it."""
+    newest step that was found, whole or not. `behind` says which ranks are several steps behind the others."""
 
     def __init__(self, wanted: Request, growth: Growth, last: int) -> None:
         self.steps: tuple[Step, ...] = ()
         self.notes: tuple[Note, ...] = ()
-        self.waits_for = Numbers(())
+        self.behind = ""
         self._wanted = wanted
         self._growth = growth
         self._last = last
@@ -105,7 +107,7 @@ class Window:
         profile = self._growth.profile((newest.run, newest.number))
         if set(profile.ranks["rank"]) != set(known.ranks["rank"]) or not (profile.spans["run"] == newest.run).all():
             return None
-        profile = self._finished(profile)
+        profile = self._finished(profile, newest.number)
         if profile.spans.is_empty():
             return []
         profile = correct(interpret_further(profile, known), known.clocks)
@@ -139,8 +141,9 @@ class Window:
         self.steps = tuple(step for step in steps if step.whole)[-self._last :]
         self.notes = tuple(dict.fromkeys(notes))
 
-    def _finished(self, profile: Profile) -> Profile:
-        """The steps that all ranks have finished: after which a rank has another one, or its optimizer."""
+    def _finished(self, profile: Profile, before: int = -1) -> Profile:
+        """The steps that all ranks have finished: after which a rank has another one, or its optimizer. `before`: the
+        last step that a rank without blocks has finished."""
         spans = profile.spans
         last = pl.col("step") == pl.col("step").max().over("rank")
         ends = (
@@ -149,9 +152,21 @@ class Window:
             .agg(done=pl.col("step").first() - 1 + (pl.col("kind") == "OPT").any().cast(pl.Int32))
         )
         done = profile.ranks.select("rank").join(ends, on="rank", how="left")
-        least = done["done"].fill_null(-1).min()
-        self.waits_for = Numbers.of(done.filter(pl.col("done").fill_null(-1) == least)["rank"])
+        done = done.with_columns(pl.col("done").fill_null(before))
+        least = done["done"].min()
+        self.behind = _behind(done)
         return replace(profile, spans=spans.filter(pl.col("step") <= least))
+
+
+def _behind(done: pl.DataFrame) -> str:
+    """What is said of ranks that are several steps behind. `done`: the last step that each `rank` has finished."""
+    slow = done.filter(pl.col("done") <= pl.col("done").max() - FAR_STEPS)
+    if slow.is_empty():
+        return ""
+    last = int(done["done"].max())  # type: ignore[arg-type]
+    ranks = f"rank{'s' * (slow.height > 1)} {Numbers.of(slow['rank'])}"
+    first = int(slow["done"].min()) + 1  # type: ignore[arg-type]
+    return f"waiting for {ranks}: step {first} is not finished there, and others have finished step {last}"
 
 
 def joined(steps: Iterable[Step], notes: Iterable[Note]) -> Profile:

@@ -1,0 +1,56 @@
+"""The files that other programs read: whole lines or none, also where the disk is full."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from samples.generators.paddle import Job
+from tests.live.test_look import looks
+from tests.support.growing_logs import GrowingLogs
+from trace_export.errors import OutputError
+from trace_export.live.machine_files import append_lines
+from trace_export.live.watching import WatchOptions, _Files
+from trace_export.writers.outputs import Outputs
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """No file can grow beyond `size` bytes; writing is cut as on a disk without room."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_lines_that_do_not_fit_are_not_begun(tmp_path: Path) -> None:
+    path = tmp_path / "steps.jsonl"
+    line = b'{"generator":"trace-export","step":0}'
+    append_lines(path, [line], Outputs())
+    with full_disk(len(line) + 10), pytest.raises(OutputError, match="cannot be written"):
+        append_lines(path, [line], Outputs())
+    assert path.read_bytes() == line + b"\n"
+
+
+def test_what_was_not_written_follows_with_the_next_look(tmp_path: Path) -> None:
+    logs = GrowingLogs(tmp_path / "logs", Job(stages=2, microbatches=4, steps=range(4), announced=False))
+    logs.write(0)
+    found = looks(logs.folder, [lambda s=s: logs.write(s) for s in (1, 2)])  # type: ignore[misc]
+    jsonl, metrics = tmp_path / "steps.jsonl", tmp_path / "job.prom"
+    kept = _Files(WatchOptions(jsonl=jsonl, prometheus=metrics))
+    assert kept.put(found[0]) == []
+    before = metrics.read_text()
+    with full_disk(100):
+        assert [error.path for error in kept.put(found[1])] == [jsonl, metrics]
+    assert metrics.read_text() == before
+    assert kept.put(found[2]) == []
+    assert [json.loads(line)["step"] for line in jsonl.read_text().splitlines()] == [0, 1, 2]
+    assert "trace_export_last_step 2\n" in metrics.read_text()
+    assert "trace_export_steps_total 3\n" in metrics.read_text()
