@@ -47,9 +47,10 @@ class _Panel:
         options = replace(write_options(None, None, figure=FigureStyle(title="")), steps=Numbers.of([self.step.number]))
         return plot(self.step.bubbles, options)
 
-    @property
+    @cached_property
     def length_ns(self) -> int:
-        return int(self.step.bubbles.steps["pipeline_ns"].max())  # type: ignore[arg-type]
+        """With the optimizer, as it is drawn."""
+        return int(self.step.profile.spans["end_ns"].max()) - self.step.start_ns  # type: ignore[arg-type]
 
     def svg(self, span_ns: int) -> bytes:
         if self.drawn[0] != span_ns:
