@@ -55,7 +55,7 @@ def test_the_page_shows_each_new_step(browser: Browser, found: list[Look]) -> No
             shown = look.run.spans["step"].unique().sort().to_list()
             expect(page.locator("#chart")).to_contain_text(f"step {shown[-1]}")
             expect(page.locator("#figures")).to_contain_text(f"{look.steps[-1].bubble:.1%}".replace("%", " %"))
-        assert page.locator("#chart svg").count() == 3
+        expect(page.locator("#chart svg")).to_have_count(3)
         assert page.locator("#times polyline").count() == 1
         assert complaints == []
 
