@@ -15,7 +15,12 @@ def nothing(_: str) -> bytes:
     raise NothingToExportError("there is none yet")
 
 
+def broken(_: str) -> bytes:
+    raise ZeroDivisionError("a fault\nof ours")
+
+
 RESOURCES = {
+    "/broken": Resource("image/svg+xml", broken),
     "/": Resource("text/html", lambda _: b"<p>page</p>"),
     "/none": Resource("image/svg+xml", nothing),
     "/query": Resource("text/plain", str.encode),
@@ -38,6 +43,14 @@ def test_its_own_page_gets_the_resources() -> None:
         assert ask(server, "/etc/passwd").status == 404
         answer = ask(server, "/none")
         assert (answer.status, answer.read()) == (503, b"there is none yet")
+
+
+def test_a_fault_of_ours_is_one_sentence_and_not_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    with LiveServer(RESOURCES, 0) as server:
+        answer = ask(server, "/broken")
+        assert (answer.status, answer.read()) == (500, rb"internal error, ZeroDivisionError: a fault\nof ours")
+        assert ask(server, "/").status == 200
+    assert "trace-export: internal error, ZeroDivisionError: a fault\\nof ours\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

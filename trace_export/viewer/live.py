@@ -15,7 +15,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Self
 
-from trace_export.errors import TraceExportError, UsageError
+from trace_export.errors import TraceExportError, UsageError, printable
 from trace_export.viewer.loopback import LOOPBACK, refusal
 
 STAY_HERE = (
@@ -117,11 +117,19 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             content = resource.content(query)
         except TraceExportError as error:
-            self._head(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8")
-            self.wfile.write(str(error).encode())
+            self._send_sentence(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+            return
+        except Exception as error:  # a fault of ours: this answer fails, and the server goes on
+            sentence = f"internal error, {type(error).__name__}: {printable(error)}"
+            print(f"trace-export: {sentence}", file=sys.stderr)
+            self._send_sentence(HTTPStatus.INTERNAL_SERVER_ERROR, sentence)
             return
         self._head(HTTPStatus.OK, resource.kind, len(content))
         self.wfile.write(content)
+
+    def _send_sentence(self, status: HTTPStatus, sentence: str) -> None:
+        self._head(status, "text/plain; charset=utf-8")
+        self.wfile.write(sentence.encode())
 
     def _send_events(self) -> None:
         server = self.server
