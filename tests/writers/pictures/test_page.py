@@ -187,7 +187,7 @@ def test_report_shows_its_tables(profile: Profile, tmp_path: Path, browser: Brow
     frame = pl.DataFrame(
         {
             "stage": [0, 1],
-            "step_time": ["14 ms", None],
+            "step time": ["14 ms", None],
             "share": [1 / 7, 0.05],
             "far": [12345.6, None],
             "slow": [True, False],

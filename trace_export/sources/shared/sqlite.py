@@ -253,7 +253,7 @@ class Database:
         """Conditions `rowid BETWEEN a AND b` that together cover `table` in pieces of at most `rows` rows.
 
         Where the ids have more gaps than a table that was written front to back, the end of each piece is looked up:
-        else there might be a piece for each row.
+        else there might be a piece for each row. Raises SourceError where damaged ids would never come to an end.
         """
         name = _name(table)
         ((first, end),) = self.texts(f"SELECT (SELECT min(rowid) FROM {name}), (SELECT max(rowid) FROM {name})")
@@ -267,6 +267,8 @@ class Database:
                 last = found[0][0] if found else end
             yield f"rowid BETWEEN {first} AND {last}"
             ((first,),) = self.texts(f"SELECT min(rowid) FROM {name} WHERE rowid > {last}")
+            if first is not None and first <= last:
+                raise SourceError(self.path, f"is damaged: the rows of {table} are out of order", _AGAIN)
 
 
 def tables_of(path: Path) -> frozenset[str]:
