@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import compileall
+import json
 import os
 import statistics
 import subprocess
@@ -19,6 +20,18 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = (sys.executable, "-m", "trace_export")
+
+
+_LAUNCHER = """
+import json, os, subprocess, sys, time
+began = time.perf_counter()
+_, status, usage = os.wait4(subprocess.Popen(sys.argv[2:]).pid, 0)
+taken = time.perf_counter() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss, os.waitstatus_to_exitcode(status)
+with open(int(sys.argv[1]), "w") as file:
+    json.dump(taken, file)
+"""
+"""Runs a command for us and writes what it took: a process counts as its peak what the one that starts it has in
+memory, which is much where that has made the inputs."""
 
 
 @dataclass(frozen=True)
@@ -84,26 +97,25 @@ def of_command(
     Raises RuntimeError with the end of what it printed when it fails.
     """
     command = [str(argument) for argument in arguments]
-    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as errors:
-        wall = time.perf_counter()
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as errors, tempfile.TemporaryFile("w+") as taken:
         process = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+            [sys.executable, "-S", "-c", _LAUNCHER, str(taken.fileno()), *command],
+            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}, pass_fds=[taken.fileno()],
             stdin=subprocess.DEVNULL, stdout=said, stderr=errors,
         )  # fmt: skip
         peak = _Peak(process.pid) if together else None
-        _, status, usage = os.wait4(process.pid, 0)
-        wall = time.perf_counter() - wall
-        process.returncode = os.waitstatus_to_exitcode(status)
-        said.seek(0)
-        errors.seek(0)
+        process.wait()
+        for file in (said, errors, taken):
+            file.seek(0)
         output = said.read().decode(errors="replace")
-        if process.returncode:
+        wall, cpu, kilobytes, code = json.load(taken)
+        if code:
             raise RuntimeError(
-                f"{' '.join(command)[:200]}: exit code {process.returncode}: "
+                f"{' '.join(command)[:200]}: exit code {code}: "
                 + (output + errors.read().decode(errors="replace"))[-1000:].strip()
             )
-    memory = peak.ended() if peak else usage.ru_maxrss * 1024
-    return Cost(wall, usage.ru_utime + usage.ru_stime, memory / 1e6, output)
+    memory = peak.ended() if peak else kilobytes * 1024
+    return Cost(wall, cpu, memory / 1e6, output)
 
 
 class _Peak(threading.Thread):
