@@ -48,6 +48,12 @@ def test_a_signal_while_python_frees_its_modules_changes_no_exit_code(name: str,
     assert (done.returncode, done.stderr) == (130, INTERRUPTED)
 
 
+def test_ctrl_c_in_code_that_is_made_from_text(samples: Path, tmp_path: Path) -> None:
+    """As in a dataclass that is being made: Python notes that, and would end by the signal after all."""
+    done = while_importing("polars", f"exec({KILL.format('SIGINT')!r})", tmp_path, samples / "paddle" / "single")
+    assert (done.returncode, done.stderr) == (130, INTERRUPTED)
+
+
 def test_ctrl_c_that_becomes_another_error_is_still_ctrl_c(samples: Path, tmp_path: Path) -> None:
     """Python up to 3.11 turns what is raised while a class is made into a RuntimeError."""
     code = f"""

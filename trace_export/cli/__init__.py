@@ -34,6 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
     except BaseException as error:  # a panic inside Polars is no Exception
         if number := signals.received():  # whatever became of the exception that the signal raised
             if number == SIGINT:
+                signals.forget_unhandled()
                 streams.say(signals.INTERRUPTED)
             sys.exit(128 + number)
         if isinstance(error, SystemExit) or "--debug" in arguments:

@@ -41,6 +41,13 @@ def ignore() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+def forget_unhandled() -> None:
+    """Where the exception of a Ctrl-C leaves code that was made from text, as in a dataclass that is being made, Python
+    notes an unhandled interrupt and at its end dies of the signal, whoever handles it. The next such code deletes the
+    note (run_eval_code_obj in Python/pythonrun.c)."""
+    exec("")
+
+
 def received() -> int:
     """The number of the signal that unwinds the program, or 0. The exception that it raised may have become another:
     `class` statements turn it into a RuntimeError, for example."""
