@@ -259,15 +259,18 @@ class Database:
         ((first, end),) = self.texts(f"SELECT (SELECT min(rowid) FROM {name}), (SELECT max(rowid) FROM {name})")
         dense = first is not None and end - first < self.path.stat().st_size  # a row takes more than a byte
         while first is not None:
-            last = min(first + rows - 1, end)  # of two bounds, that of a view of a beginning too, SQLite takes either
+            last = first + rows - 1
+            if first <= end:  # else the last row number is damaged
+                last = min(last, end)  # of two bounds, that of a view of a beginning too, SQLite takes either
             if not dense:
                 found = self.texts(
                     f"SELECT rowid FROM {name} WHERE rowid >= {first} ORDER BY rowid LIMIT 1 OFFSET {rows - 1}"
                 )
                 last = found[0][0] if found else end
             yield f"rowid BETWEEN {first} AND {last}"
+            before = first
             ((first,),) = self.texts(f"SELECT min(rowid) FROM {name} WHERE rowid > {last}")
-            if first is not None and first <= last:
+            if first is not None and first <= max(before, last):
                 raise SourceError(self.path, f"is damaged: the rows of {table} are out of order", _AGAIN)
 
 
