@@ -34,9 +34,8 @@ def states(blocks: pl.DataFrame, idle: pl.DataFrame) -> pl.DataFrame:
     begun = both.filter(pl.col("rank").is_in(blocks["rank"].unique().implode())).sort("rank", "start_ns", "end_ns")
     until = pl.col("end_ns").cum_max().over("rank")
     following = pl.col("start_ns").shift(-1).over("rank")
-    ended = begun.select("rank", ts_ns=until, name=pl.lit(None, pl.String)).filter(
-        begun.select((following > until).fill_null(True)).to_series()
-    )
+    ended = begun.select("rank", ts_ns=until, name=pl.lit(None, pl.String), following=following)
+    ended = ended.filter((pl.col("following") > pl.col("ts_ns")).fill_null(True)).drop("following")
     changes = pl.concat([begun.select("rank", pl.col("start_ns").alias("ts_ns"), "name"), ended])
     ordered = changes.sort("rank", "ts_ns", maintain_order=True)
     return ordered.filter(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
     from trace_export.model import KernelFile, Profile
@@ -98,29 +98,25 @@ class Format:
         return self.speed.device_tasks is not None
 
     def load_detector(self) -> Detector:
-        module, _, function = self.detector.partition(":")
-        return cast("Detector", getattr(import_module(module), function))
+        return cast("Detector", _named(self.detector))
 
     def load_follower(self, keep: int) -> Follower | None:
-        if self.follower is None:
-            return None
-        module, _, name = self.follower.partition(":")
-        return cast("Follower", getattr(import_module(module), name)(keep))
+        return None if self.follower is None else cast("Follower", _named(self.follower)(keep))
 
     def load_original(self) -> Callable[[Path], OriginalTrace] | None:
-        if self.original is None:
-            return None
-        module, _, name = self.original.partition(":")
-        return cast("Callable[[Path], OriginalTrace]", getattr(import_module(module), name))
+        return None if self.original is None else cast("Callable[[Path], OriginalTrace]", _named(self.original))
 
     def load_beginnings(self) -> Beginnings | None:
-        if self.beginnings is None:
-            return None
-        module, _, function = self.beginnings.partition(":")
-        return cast("Beginnings", getattr(import_module(module), function))
+        return None if self.beginnings is None else cast("Beginnings", _named(self.beginnings))
 
     def load_reader(self) -> Reader:
         return cast("Reader", import_module(self.reader))
+
+
+def _named(name: str) -> Any:
+    """What "module:name" names."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
 
 
 FORMATS: tuple[Format, ...] = (

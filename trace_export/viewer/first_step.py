@@ -21,11 +21,11 @@ BEGINNING = 8 << 20
 
 Format = Literal["perfetto", "chrome", "archive"]
 
-_FORMATS: tuple[tuple[bytes, Format], ...] = (
-    (b"\x0a", "perfetto"), (b"{", "chrome"), (b"[", "chrome"), (b"PK\x03\x04", "archive"),
+_FORMATS: tuple[tuple[int, bytes, Format], ...] = (
+    (257, b"ustar", "archive"), (0, b"\x0a", "perfetto"), (0, b"{", "chrome"), (0, b"[", "chrome"),
+    (0, b"PK\x03\x04", "archive"),
 )  # fmt: skip
-_USTAR_AT = 257
-"""Where the name of the format stands in a tar archive."""
+"""Where the bytes stand by which a format is known. A tar archive begins with the name of a file, any text."""
 _NOT_TRACES = (
     (b"<", "is a page or a picture", "a web browser opens it by itself"),
     (b"\x89PNG", "is a picture", "any picture viewer opens it"),
@@ -47,10 +47,8 @@ def trace_format(path: Path) -> Format:
     for magic, what, remedy in _NOT_TRACES:
         if start.startswith(magic):
             raise SourceError(path, what, remedy)
-    if start[_USTAR_AT:].startswith(b"ustar"):
-        return "archive"
-    for magic, kind in _FORMATS:
-        if start.startswith(magic):
+    for at, magic, kind in _FORMATS:
+        if start.startswith(magic, at):
             return kind
     raise SourceError(path, "is not a trace", "open shows the .pftrace and .json files that trace-export writes")
 

@@ -83,6 +83,11 @@ class WriteOptions:
     figure: FigureStyle = FigureStyle()
 
     @property
+    def with_originals(self) -> bool:
+        """Whether a format also holds the traces that were read."""
+        return any(BY_NAME[name].kind == "archive" for name in self.formats)
+
+    @property
     def inputs(self) -> tuple[Path, ...]:
         """The files that the options name."""
         return (self.figure.font,) if self.figure.font is not None else ()
@@ -293,7 +298,7 @@ def write_heat_map(result: Report, name: str, path: Path, outputs: Outputs) -> N
 def announce(profile: Profile, options: WriteOptions, detail: Detail) -> list[Note]:
     """Which of many ranks and arrows a trace will show, and a warning where it is larger than a browser holds."""
     notes = []
-    if "perfetto-archive" in options.formats and (left := originals.drift_left_ns(profile, options.tracks)) >= SHOWN_NS:
+    if options.with_originals and (left := originals.drift_left_ns(profile, options.tracks)) >= SHOWN_NS:
         text = f"an archive corrects each trace by one offset; up to {duration(left)} of drift are left at its ends"
         notes.append(Note("archive-drift", "note", text))
     if not any(BY_NAME[name].kind == "trace" for name in options.formats):

@@ -96,7 +96,7 @@ def export(
     """
     paths = render.planned(output, wanted.source.log_dir)
     (located,), outputs = _located([wanted], force, output.inputs)
-    if "perfetto-archive" in output.formats:
+    if output.with_originals:
         originals.check(source.kind for source in located.sources)
     with outputs, ExitStack() as stack:
         if step_table:
@@ -164,7 +164,7 @@ def compare(
     if places[0] == places[1] and one.part == other.part:
         what = f"{one.source.log_dir} would be compared with itself"
         raise UsageError(what, "name another folder, or other steps of each with steps_a and steps_b")
-    if output and "perfetto-archive" in output.formats:
+    if output and output.with_originals:
         what = "perfetto-archive holds the traces of one run"
         raise UsageError(what, "choose perfetto for a chart of both", parameter="formats")
     log_dir = one.source.log_dir
