@@ -63,8 +63,7 @@ LINE, PACKED = "line.json", "packed.json.gz"
 
 
 def rewrite(path: Path) -> None:
-    """Writes the same trace on one line, as json.dumps does, and gzipped. In a process of its own: the memory of the
-    process that starts the others counts as theirs."""
+    """Writes the same trace on one line, as json.dumps does, and gzipped."""
     import orjson
 
     with path.with_name(LINE).open("w") as file:
@@ -126,9 +125,7 @@ def gunzip(path: Path) -> None:
             pass
 
 
-READERS = {
-    f.__name__: f for f in (start, blocks, tasks, command, json_load, orjson_loads, trace_processor, gunzip, rewrite)
-}
+READERS = {f.__name__: f for f in (start, blocks, tasks, command, json_load, orjson_loads, trace_processor, gunzip)}
 HTA = "import sys; from hta.common.trace import parse_trace_file as parse; parse(sys.argv[1])"
 
 
@@ -148,7 +145,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         def taken(name: str, trace: Path = path) -> Cost:
             return measured([sys.executable, "-m", "tests.benchmarks.bench_kineto", "--one", name, trace], compiled)
 
-        taken("rewrite")
+        rewrite(path)
         taken("command", small)  # so that it is compiled
         beside("", taken("start"), "", lambda: taken("trace_processor", small))
         what = f"torch.profiler, {megabytes} MB"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from io import BufferedReader
 
 import polars as pl
 
@@ -18,10 +17,9 @@ from trace_export.files import open_file
 from trace_export.model import Profile
 from trace_export.sources.paddle.log_scanner import LONGEST, MARKER, READ_BYTES, RECORDS, Scanner, drain
 from trace_export.sources.paddle.reader import MOST_RANKS, jobs_of, profile_of
+from trace_export.sources.shared.growing import SEEN_BYTES, goes_on, last_dropped
 from trace_export.sources.source import Source
 
-SEEN_BYTES = 256
-"""So many of the last bytes that were read must stand there still when the log is read on."""
 MOST_RECORDS = 250_000
 """From so many new records on, old steps are dropped before more is read."""
 MOST_STEPS = 50
@@ -49,7 +47,7 @@ class _Log:
         before = self.scanner.waiting
         with open_file(self.source.path) as file:
             size = os.fstat(file.fileno()).st_size
-            if size < self.offset or not self._goes_on(file):
+            if size < self.offset or not goes_on(file, self.offset, self.seen):
                 self.offset, self.seen, self.pending, self.replaced = 0, b"", b"", True
             file.seek(self.offset)
             while self.scanner.waiting - before < MOST_RECORDS and (piece := file.read(READ_BYTES)):
@@ -63,10 +61,6 @@ class _Log:
                 self.scanner.take(text, 0, end, base)
                 self.pending = bytes(text[end:])
         return self.scanner.waiting > before
-
-    def _goes_on(self, file: BufferedReader) -> bool:
-        file.seek(self.offset - len(self.seen))
-        return file.read(len(self.seen)) == self.seen
 
 
 class Follower:
@@ -146,15 +140,11 @@ class Follower:
         self._before = (
             pl.concat([self._before, jobs.filter(~is_last)])
             .join(newest, on="member", how="left", maintain_order="left")
-            .filter((pl.col("step") > self._oldest(pl.col("newest"))).fill_null(True))
+            .filter(
+                (pl.col("step") > last_dropped(pl.col("newest"), self._keep, self._taken, MOST_STEPS)).fill_null(True)
+            )
             .drop("newest")
         )
-
-    def _oldest(self, newest: pl.Expr) -> pl.Expr:
-        """The last step that is not kept, where the `newest` one of a rank is there."""
-        if self._taken is None:
-            return newest - self._keep
-        return pl.max_horizontal(pl.min_horizontal(newest - self._keep, pl.lit(self._taken)), newest - MOST_STEPS)
 
     def _start(self, jobs: pl.DataFrame) -> None:
         """Notes which ranks were started, and drops the steps before that."""

@@ -17,10 +17,9 @@ from trace_export.model import Note, Profile
 from trace_export.sources.recorder.find import EARLIER, header_of
 from trace_export.sources.recorder.lines import BLOCKS, Header, Lines, Scanner, blocks_of, pieces
 from trace_export.sources.recorder.reader import files, malformed, profile_of
+from trace_export.sources.shared.growing import SEEN_BYTES, goes_on, last_dropped
 from trace_export.sources.source import Source
 
-SEEN_BYTES = 256
-"""So many of the last bytes that were read must stand there still when a file is read on."""
 MOST_STEPS = 100
 """So many steps are kept at most, however long nobody asks for them."""
 MOST_UNNUMBERED = 20_000
@@ -57,8 +56,7 @@ class _File:
     def goes_on(self, path: Path) -> bool:
         """Whether the file at `path` begins with what was read."""
         with open_file(path) as file:
-            file.seek(self.offset - len(self.seen))
-            return file.read(len(self.seen)) == self.seen
+            return goes_on(file, self.offset, self.seen)
 
 
 class Follower:
@@ -168,8 +166,6 @@ class Follower:
             self._blocks = pl.concat([self._blocks, found.select(*BLOCKS, file=number)])
             self._new, self._bytes = [], 0
         newest = pl.col("step").max().over("file")
-        oldest = newest - self._keep
-        if self._taken is not None:
-            oldest = pl.max_horizontal(pl.min_horizontal(oldest, pl.lit(self._taken)), newest - MOST_STEPS)
+        oldest = last_dropped(newest, self._keep, self._taken, MOST_STEPS)
         unnumbered = newest.is_null() & (pl.int_range(pl.len(), 0, -1).over("file") <= MOST_UNNUMBERED)
         self._blocks = self._blocks.filter((pl.col("step") > oldest).fill_null(False) | unnumbered)
