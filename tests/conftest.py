@@ -24,8 +24,17 @@ from tests.support.wait import HANGS_S
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers already use all cores; before anything imports Polars
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
-for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
-    if signal.getsignal(number) is signal.SIG_IGN:  # as in the background of a shell; programs would inherit it
+
+def _stay(number: int, frame: object) -> None:
+    """For a signal that is to end neither the tests, which `nohup` started, nor be ignored by programs they start."""
+
+
+for number, usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+    (signal.SIGHUP, _stay),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:  # behind & or nohup; programs inherit that, but no handler
         signal.signal(number, usual)
 
 UNTIMED = (HealthCheck.too_slow,)  # a busy machine fails no test
