@@ -1,6 +1,6 @@
 """What the thresholds of the clock fit do on simulated runs whose true clocks are known.
 
-    python tests/benchmarks/calibrate_clocks.py [uncertainty|start|asymmetry|tolerances|offsets ...] [--runs 60]
+    python tests/benchmarks/calibrate_clocks.py [uncertainty|blocks|start|asymmetry|tolerances|offsets ...] [--runs 60]
 
 Each experiment prints one row per value of a threshold. The runs are those of tests/support/clock_runs.py: pipelines
 with 2 to 6 stages, 1 or 2 replicas, 1 to 12 micro-batches and 1 to 3 steps, offsets of up to 10 s, drifts of up to
@@ -13,13 +13,18 @@ import argparse
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+import trace_export
+from samples.generators.paddle import TIMING, Job, write_logs
+from samples.generators.pipeline import US, Block
 from tests.support.clock_runs import Clocks, Run, make
 from trace_export.clocks import bounds, fit, observations, solve, split_hosts, uncertainty
 from trace_export.clocks.fit import ClockFit, fit_clocks
@@ -94,6 +99,55 @@ def within_sd(runs: int) -> list[Row]:
             | {"rms error µs": np.sqrt(np.mean(np.square(off))), "median sd µs": np.median(size)}
         )
     return rows
+
+
+@dataclass(frozen=True)
+class DriftingJob(Job):
+    """A job on machines whose clocks drift from the true time of its start."""
+
+    drift_ppm: tuple[float, ...] = ()
+
+    def clock_error_ns(self, machine: int, time_ns: float) -> float:
+        return self.clock_errors_us[machine] * US + self._drifted(machine, time_ns)
+
+    def blocks(self) -> list[Block]:
+        moved = ((block, block.rank // self.workers) for block in super().blocks())
+        return [
+            replace(b, start_ns=b.start_ns + round(self._drifted(machine, b.start_ns)),
+                    end_ns=b.end_ns + round(self._drifted(machine, b.end_ns)))
+            for b, machine in moved
+        ]  # fmt: skip
+
+    def _drifted(self, machine: int, time_ns: float) -> float:
+        return self.drift_ppm[machine] * 1e-6 * (time_ns - TIMING.first)
+
+
+def blocks_alone(runs: int) -> list[Row]:
+    """Logs of blocks without messages, in windows of one to five steps: how often the truth lies within the stated
+    uncertainty, in the middle of the window, where it is stated, and at its end, where an error of the drift adds."""
+    draw = random.Random(1)
+    ratios: dict[tuple[int, str], list[float]] = {}
+    for seed in range(runs):
+        machines, steps = draw.choice([2, 4]), draw.choice([1, 2, 3, 5])
+        job = DriftingJob(
+            stages=draw.choice([4, 8]), microbatches=draw.choice([4, 8, 16, 32]), steps=range(steps), seed=seed,
+            machines=machines, clock_errors_us=tuple(draw.randint(-4000, 4000) for _ in range(machines)),
+            drift_ppm=tuple(draw.uniform(-20, 20) for _ in range(machines)),
+        )  # fmt: skip
+        with TemporaryDirectory() as folder:
+            write_logs(Path(folder), job)
+            run = trace_export.load(folder).align()
+        clocks = run.clocks.sort("host")
+        first, last = run.spans.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
+        for where, time in (("middle", (first + last) // 2), ("end", last)):
+            shown = clocks["offset_ns"] + clocks["drift"] * (time - clocks["reference_ns"])
+            left = shown - pl.Series([job.clock_error_ns(machine, time) for machine in range(machines)])
+            ratios.setdefault((steps, where), []).extend(((left - left.mean()).abs() / clocks["sd_ns"]).to_list())
+    return [
+        {"steps": steps, "where": where, "hosts": len(found)}
+        | {f"within {k} sd": f"{np.mean(np.array(found) <= k):.0%}" for k in (1, 2, 3)}
+        for (steps, where), found in sorted(ratios.items())
+    ]
 
 
 def first_round(runs: int) -> list[Row]:
@@ -224,8 +278,8 @@ def offsets(runs: int) -> list[Row]:
 
 
 EXPERIMENTS: dict[str, Callable[[int], list[Row]]] = {
-    "uncertainty": within_sd, "start": first_round, "asymmetry": asymmetry, "tolerances": tolerances,
-    "offsets": offsets,
+    "uncertainty": within_sd, "blocks": blocks_alone, "start": first_round, "asymmetry": asymmetry,
+    "tolerances": tolerances, "offsets": offsets,
 }  # fmt: skip
 
 
