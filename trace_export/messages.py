@@ -441,7 +441,8 @@ NOTES: dict[str, Explanation] = {
         "Nothing.",
     ),
     "times-unusable": Explanation(
-        "Entries without a valid time (absent, zero, negative length, or after the year 2116) were left out.",
+        "Entries without a valid time (absent, zero, negative length, after the year 2116, or a device task of more "
+        "than a day) were left out.",
         "Nothing if few. Otherwise export the profile again.",
     ),
     "too-many-slices": Explanation(

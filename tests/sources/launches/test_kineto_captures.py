@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,6 +52,27 @@ def test_blocks_of_an_unmarked_trace_are_exact(tmp_path: Path, name: str, thread
         assert spans(profile) == truth(blocks, rank), rank
         assert set(profile.spans["origin"]) == {"inferred"}
         assert profile.spans["marker"].null_count() == profile.spans.height
+
+
+def test_a_kernel_that_lasts_for_years_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    blocks = write(tmp_path, Program(), kineto=True)
+    hit = next(b for b in blocks if (b.rank, b.kind, b.microbatch) == (1, "F", 3))
+    path = next(tmp_path.glob("node0_701.*.json.gz"))
+    events = json.loads(gzip.decompress(path.read_bytes()))
+    base = Trace.base_ns or 0
+    (last,) = (
+        e for e in events["traceEvents"]
+        if e.get("cat") == "kernel" and round((e["ts"] + e["dur"]) * 1000) == hit.end_ns
+    )  # fmt: skip
+    last["dur"] = 3e13
+    path.write_bytes(gzip.compress(json.dumps(events).encode()))
+    profile = of(tmp_path, 1)
+    ((kind, first, end),) = set(spans(profile)) - set(truth(blocks, 1))
+    assert (kind, first) == ("F", hit.start_ns + base)
+    assert isinstance(end, int)
+    assert hit.start_ns + base < end < hit.end_ns + base
+    (note,) = [note for note in profile.notes if note.code == "times-unusable"]
+    assert (note.level, note.count) == ("warning", 1)
 
 
 @pytest.mark.parametrize("name", ["1f1b", "with varying experts", "interleaved"])

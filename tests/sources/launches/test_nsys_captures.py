@@ -78,6 +78,28 @@ def test_a_note_says_what_separates_the_passes(tmp_path: Path, program: Program,
     assert words in note.text
 
 
+@pytest.mark.parametrize("marked", [frozenset[int](), frozenset(range(4))], ids=["unmarked", "marked"])
+@pytest.mark.parametrize("end", ["start - 1", '"end" + 31536000000000000', "0"], ids=["before", "a year later", "zero"])
+def test_a_kernel_with_an_impossible_end_is_left_out_with_a_warning(
+    tmp_path: Path, end: str, marked: frozenset[int]
+) -> None:
+    """The last kernel of a forward: nothing but the end of this block may change, and only become earlier."""
+    blocks = write(tmp_path, Program(marked=marked))
+    hit = next(b for b in blocks if (b.rank, b.kind, b.microbatch) == (1, "F", 3))
+    with closing(sqlite3.connect(tmp_path / "node0.sqlite")) as db:
+        change = f'UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET "end" = {end} WHERE "end" = {hit.end_ns}'
+        assert db.execute(change).rowcount == 1
+        db.commit()
+    profile = of(tmp_path)
+    ((rank, kind, first, last),) = set(spans(profile)) - set(truth(blocks))
+    (was,) = set(truth(blocks)) - set(spans(profile))
+    assert was[:3] == (rank, kind, first)
+    assert isinstance(first, int) and isinstance(last, int)
+    assert first < last < hit.end_ns + Export.epoch_ns
+    (note,) = [note for note in profile.notes if note.code == "times-unusable"]
+    assert (note.level, note.count) == ("warning", 1)
+
+
 @pytest.mark.parametrize("stream", ["NULL", "-1", "4294967302", "streamId - 4294967296"])
 @pytest.mark.parametrize("table", ["KERNEL", "MEMCPY"])
 def test_a_stream_without_a_number_of_32_bits_changes_no_name(tmp_path: Path, table: str, stream: str) -> None:

@@ -59,6 +59,23 @@ def test_blocks_of_an_unmarked_database_are_exact(tmp_path: Path, name: str, sch
         assert (profile.spans["pair"].null_count() < profile.spans.height) is PROGRAMS[name].operators
 
 
+@pytest.mark.parametrize("end", ["start - 1", '"end" + 31536000000000000'], ids=["before", "a year later"])
+def test_a_kernel_with_an_impossible_end_is_left_out_with_a_warning(tmp_path: Path, end: str) -> None:
+    blocks = write(tmp_path, Program(), rocpd="db")
+    hit = next(b for b in blocks if (b.rank, b.kind, b.microbatch) == (1, "F", 3))
+    with closing(sqlite3.connect(tmp_path / "4011_results.db")) as db:
+        kernels = table(db, "kernel_dispatch")
+        assert db.execute(f'UPDATE {kernels} SET "end" = {end} WHERE "end" = {hit.end_ns}').rowcount == 1
+        db.commit()
+    profile = of(tmp_path, 1)
+    ((kind, first, last),) = {row[-3:] for row in set(spans(profile)) - set(truth(blocks, 1))}
+    assert (kind, first) == ("F", hit.start_ns)
+    assert isinstance(last, int)
+    assert hit.start_ns < last < hit.end_ns
+    (note,) = [note for note in profile.notes if note.code == "times-unusable"]
+    assert (note.level, note.count) == ("warning", 1)
+
+
 def test_stages_micro_batches_and_the_schedule_follow(tmp_path: Path) -> None:
     blocks = write(tmp_path, Program(), rocpd="db")
     run = trace_export.load(tmp_path)

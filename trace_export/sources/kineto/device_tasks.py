@@ -15,13 +15,13 @@ from trace_export.sources.kineto.json_events import Wanted
 from trace_export.sources.kineto.trace import open_trace
 from trace_export.sources.shared import kept_tasks
 from trace_export.sources.shared.external_sort import ExternalSort
-from trace_export.sources.shared.timestamps import valid_session_times
+from trace_export.sources.shared.timestamps import valid_task_times
 from trace_export.sources.source import TaskRequest
 
 DEVICE_CATEGORIES = r"[Kk]ernel|mtia_ccp_events|(?:gpu_|mlu_|GCU_)?(?:[Mm]em|MEM)(?:cpy|set|CPY|SET)"
 """The categories of device tasks, as a regular expression."""
 TASKS = Wanted(DEVICE_CATEGORIES)
-TIMED = valid_session_times(pl.col("start"), pl.col("end"))
+TIMED = valid_task_times(pl.col("start"), pl.col("end"))
 """Whether an event's times are valid."""
 
 _KERNEL = pl.col("cat") == "kernel"

@@ -14,10 +14,10 @@ import polars as pl
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED
 from trace_export.sources.kineto.json_events import THREAD_NAME, Wanted, thread
 from trace_export.sources.kineto.trace import open_trace
+from trace_export.sources.launches.engine import AUTOGRAD
 from trace_export.sources.launches.kernel_names import KernelNames
 from trace_export.sources.launches.process import Process
 from trace_export.sources.launches.sequence_numbers import OPERATORS
-from trace_export.sources.launches.threads import AUTOGRAD
 from trace_export.sources.launches.work import CALLS, COMPUTE, COPY, OTHER, TASKS, TRANSFER, join
 from trace_export.sources.ranges.ranges import Ranges
 
@@ -35,13 +35,15 @@ _BETWEEN_GPUS = "DtoD"
 @dataclass
 class _Content:
     """Pieces of `calls` (see CALLS), `tasks` (TASKS, `name` as text), and of operators: thread, start, end, name and
-    seq, their sequence number; the threads named like the autograd engine's; how many kernels ran on each device."""
+    seq, their sequence number; the threads named like the autograd engine's; how many kernels ran on each device;
+    how many tasks have invalid times."""
 
     calls: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=CALLS)])
     tasks: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema={**TASKS, "name": pl.String()})])
     operators: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=OPERATORS)])
     named: set[int] = field(default_factory=set)
     devices: Counter[int] = field(default_factory=Counter)
+    untimed: int = 0
 
 
 def read_process(path: Path, ranges: Ranges) -> Process:
@@ -64,6 +66,7 @@ def read_process(path: Path, ranges: Ranges) -> Process:
         optimizer=beside.filter(pl.col("kind") == "OPT").select("start", "end").to_numpy(),
         steps=beside.filter(pl.col("role") == "step").select("start", "step"),
         operators=pl.concat(content.operators),
+        untimed=content.untimed,
     )
 
 
@@ -74,7 +77,9 @@ def _gather(content: _Content, events: pl.DataFrame) -> None:
     calls = events.filter(kind.str.contains("_(?:runtime|driver)$"))
     waits = pl.col("name").str.contains("Synchronize", literal=True).fill_null(False).alias("waits")
     content.calls.append(calls.select("start", thread(), _number("correlation", -1), waits))
-    tasks = events.filter(TIMED & ((kind == "kernel") | (kind.str.contains("memcpy"))))
+    every = events.filter((kind == "kernel") | kind.str.contains("memcpy"))
+    tasks = every.filter(TIMED)
+    content.untimed += every.height - tasks.height
     kernels = tasks.filter(kind == "kernel").group_by(_number("device", -1)).len()
     content.devices.update(dict(kernels.iter_rows()))
     tasks = tasks.select(

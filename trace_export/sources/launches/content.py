@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from trace_export.model import Declared, Note
-from trace_export.sources.launches.process import Inferred
-from trace_export.sources.ranges.notes import without_launch
+from trace_export.sources.ranges.notes import without_launch, without_times
 from trace_export.sources.ranges.profile import Content
+
+if TYPE_CHECKING:
+    from trace_export.sources.launches.process import Inferred
 
 BY_THREADS = "blocks inferred from the threads that launched their kernels, because no pass is named"
 SEPARATED = {
@@ -55,6 +58,8 @@ def _notes(path: Path, found: Mapping[int, Inferred], blocks: int) -> list[Note]
     drawn = [one for one in found.values() if not one.impossible]
     if orphans := sum(one.orphans for one in drawn):
         notes.append(without_launch(path, orphans, sum(one.tasks for one in drawn)))
+    if untimed := sum(one.untimed for one in drawn):
+        notes.append(without_times(path, untimed))
     if impossible := sum(bool(one.impossible) for one in found.values()):
         text = f"processes without named passes, left out: {most_frequent_reason(found.values())}"
         notes.append(Note("process-without-blocks", "note", text, str(path), impossible))

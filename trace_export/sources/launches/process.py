@@ -31,7 +31,8 @@ class Process:
     """`devices`: how many kernels ran on each of its GPUs. `named`: the threads whose names are those of the autograd
     engine; `first_thread`: the one that the process began with, where that is known. `optimizer`: intervals (n × 2) of
     CPU time in which the optimizer ran, as ranges say. `steps`: start and step of the ranges around steps. `operators`:
-    see sequence_numbers.OPERATORS; may be empty."""
+    see sequence_numbers.OPERATORS; may be empty. `untimed`: how much device work has invalid times and is not in
+    `work`."""
 
     work: Work
     devices: Mapping[int, int] = field(default_factory=dict)
@@ -40,6 +41,7 @@ class Process:
     optimizer: Ints | None = None
     steps: pl.DataFrame | None = None
     operators: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=OPERATORS))
+    untimed: int = 0
 
 
 SECOND_DEVICE = 0.1
@@ -49,7 +51,8 @@ SECOND_DEVICE = 0.1
 class Inferred(NamedTuple):
     """The `blocks` and `transfers` of a process, and its `device`, the first of several, None where nothing shows that
     it trains. `refused`: the steps whose forwards are unknown; `impossible`: why nothing was found ("" where something
-    was). `numbered`: the passes are known by sequence numbers. `tasks` and `orphans`: see `Work`."""
+    was). `numbered`: the passes are known by sequence numbers. `tasks` and `orphans`: see `Work`; `untimed`: see
+    `Process`."""
 
     blocks: pl.DataFrame
     transfers: pl.DataFrame
@@ -60,6 +63,7 @@ class Inferred(NamedTuple):
     device: int | None = None
     tasks: int = 0
     orphans: int = 0
+    untimed: int = 0
 
 
 def find_blocks(process: Process) -> Inferred:
@@ -94,6 +98,7 @@ def find_blocks(process: Process) -> Inferred:
         device=device,
         tasks=work.tasks,
         orphans=work.orphans,
+        untimed=process.untimed,
     )
 
 
@@ -143,6 +148,7 @@ def _on_one_thread(process: Process, why: str) -> Inferred:
         device=min(process.devices, default=None),
         tasks=work.tasks,
         orphans=work.orphans,
+        untimed=process.untimed,
     )
 
 

@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from trace_export.sources.launches.engine import ENGINE_NODE
 from trace_export.sources.launches.kernel_names import Bools
 from trace_export.sources.launches.pieces import Cuts
-from trace_export.sources.launches.threads import ENGINE_NODE, Threads
+from trace_export.sources.launches.threads import Threads
 from trace_export.sources.launches.work import Ints, Timeline
 
 OPERATORS = {

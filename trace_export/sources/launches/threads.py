@@ -11,12 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from trace_export.sources.launches.engine import ENGINE_NODE
 from trace_export.sources.launches.work import COMPUTE, Ints, Work
 
-AUTOGRAD = "pt_autograd"
-"""How PyTorch begins the names of the engine's threads (torch/csrc/autograd/engine.cpp)."""
-ENGINE_NODE = "autograd::engine::evaluate_function"
-"""How it begins the ranges around the nodes that it executes."""
 LEAST_SHARE = 0.1
 """The part of the kernels that a nameless thread must have launched to be taken for the engine's."""
 ONE_GRAPH = 0.5

@@ -19,13 +19,13 @@ import polars as pl
 from trace_export.sources.launches.kernel_names import GRAPH, Codes, KernelNames
 from trace_export.sources.launches.process import Process
 from trace_export.sources.launches.sequence_numbers import OPERATORS
-from trace_export.sources.launches.threads import AUTOGRAD
 from trace_export.sources.launches.work import COMPUTE, COPY, OTHER, TRANSFER, Ints, join
 from trace_export.sources.nsys.cupti import COPY_TABLE, GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, listed
+from trace_export.sources.nsys.threads import autograd_threads
 from trace_export.sources.ranges.by_launch import ORPHANS
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.sqlite import Database
-from trace_export.sources.shared.timestamps import valid_session_times
+from trace_export.sources.shared.timestamps import valid_task_times
 
 LONGEST = 4000
 """Characters of a kernel's name with its template arguments, in which PyTorch names the functor."""
@@ -67,26 +67,12 @@ class _Kinds:
         return own.filter(role != OTHER) if (role == OTHER).any() else own
 
 
-def autograd_threads(db: Database) -> dict[int, frozenset[int]]:
-    """Process → its threads whose names are those of the autograd engine."""
-    if not db.has("ThreadNames", "globalTid", "nameId"):
-        return {}
-    rows = db.texts(
-        "SELECT DISTINCT globalTid FROM ThreadNames WHERE globalTid IS NOT NULL AND"
-        f" nameId IN (SELECT id FROM StringIds WHERE value GLOB '{AUTOGRAD}*')"
-    )
-    threads: dict[int, set[int]] = defaultdict(set)
-    for (thread,) in rows:
-        threads[thread >> 24].add(thread)
-    return {process: frozenset(own) for process, own in threads.items()}
-
-
 def read_processes(
     db: Database, ranges: Ranges, operators: dict[int, pl.DataFrame], wanted: Collection[int] | None
 ) -> Iterator[tuple[int, Process]]:
     """The `wanted` processes (None: all) that computed anything on the GPU, one after another; `ranges`: those around
     their steps and optimizers, `operators`: the ranges around operators."""
-    tasks, devices = _tasks(db, wanted)
+    tasks, devices, untimed = _tasks(db, wanted)
     calls = _calls(db, tasks)
     kinds = _kinds(db, tasks)
     autograd = autograd_threads(db)
@@ -105,6 +91,7 @@ def read_processes(
                     optimizer=beside.filter(pl.col("kind") == "OPT").select("start", "end").to_numpy(),
                     steps=beside.filter(pl.col("role") == "step").select("start", "step"),
                     operators=operators.get(process, pl.DataFrame(schema=OPERATORS)),
+                    untimed=untimed[process],
                 ),
             )
 
@@ -142,9 +129,10 @@ def _read_calls(db: Database, condition: str, waiting: Collection[int], processe
     return parts
 
 
-def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict[int, Counter[int]]]:
+def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict[int, Counter[int]], Counter[int]]:
     """Kernels, graphs and copies between host and device: correlation, start, end, and `what`, the number of the name
-    and the stream; and how many kernels and graphs each process ran on each device."""
+    and the stream; how many kernels and graphs each process ran on each device; and how many tasks of each process have
+    invalid times, which are left out."""
     kernel = "demangledName, shortName" if db.has(KERNEL_TABLE, "demangledName") else "shortName, NULL"
     copies = f" AND copyKind IN {HOST_COPIES}"
     of_process, of_device = f"globalPid - globalPid % {THREADS}", f"(deviceId + {THREADS + 1}) % {THREADS}"
@@ -152,6 +140,7 @@ def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict
     stream = f"(streamId % {1 << 32} + {1 << 32}) % {1 << 32}"
     parts: Parts = defaultdict(list)
     devices: dict[int, Counter[int]] = defaultdict(Counter)
+    untimed: Counter[int] = Counter()
     for table, name, only in (
         (KERNEL_TABLE, f"COALESCE({kernel}, 0)", ""),
         (GRAPH_TABLE, f"({_COPY} - 1 - COALESCE(graphId, 0))", ""),
@@ -161,7 +150,10 @@ def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict
         sql = f"""SELECT {owner} AS owner, correlationId AS correlation, start AS start, "end" AS "end", {what} AS what
             FROM {table} WHERE {{where}}{only}"""
         for chunk in db.frames(table, sql):
-            rows = chunk.filter(valid_session_times(pl.col("start"), pl.col("end")))
+            rows = chunk.filter(valid_task_times(pl.col("start"), pl.col("end")))
+            if rows.height < chunk.height:
+                untimed.update((chunk["owner"] // THREADS).to_list())
+                untimed.subtract((rows["owner"] // THREADS).to_list())
             rows = rows.with_columns(pl.col("correlation").fill_null(-2))
             for (of,), own in rows.partition_by("owner", as_dict=True, include_key=False).items():
                 process, device = divmod(of, THREADS)
@@ -169,7 +161,7 @@ def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict
                     parts[process].append(own)
                     if table != COPY_TABLE:
                         devices[process][device - 1] += own.height
-    return parts, devices
+    return parts, devices, untimed
 
 
 def _packed(high: str, low: str, or_high: str, or_low: str) -> str:

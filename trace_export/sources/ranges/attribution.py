@@ -16,7 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 from trace_export.sources.ranges.ranges import COMMUNICATION
-from trace_export.sources.shared.timestamps import valid_session_times
+from trace_export.sources.shared.timestamps import valid_task_times
 
 NONE = -1
 """No range: numpy's integers have no null."""
@@ -168,7 +168,7 @@ class GpuActivity:
         """Takes in GPU tasks of the process of `launches`; `nccl`: which of them are NCCL's kernels."""
         at = launches.of(correlation)
         launches.ran[at] = True
-        timed = valid_session_times(start, end)
+        timed = valid_task_times(start, end)
         if not timed.all():
             self.untimed += int(np.count_nonzero(~timed))
             at, nccl, start, end = at[timed], nccl[timed], start[timed], end[timed]

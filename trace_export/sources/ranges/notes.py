@@ -114,13 +114,18 @@ def without_launch(path: Path, orphans: int, tasks: int) -> Note:
     return Note("tasks-without-launch", "note" if few else "warning", text, str(path), orphans)
 
 
+def without_times(path: Path, untimed: int) -> Note:
+    """That so many of the GPU tasks have invalid times."""
+    return Note("times-unusable", "warning", f"GPU tasks {UNTIMED}", str(path), untimed)
+
+
 def _of_activity(path: Path, activity: GpuActivity) -> list[Note]:
     notes, where = [], str(path)
     if activity.every_call:
         text = "kernels launched by uncommon CUDA calls; all calls were read"
         notes.append(Note("launch-calls-unusual", "note", text, where))
     if activity.untimed:
-        notes.append(Note("times-unusable", "warning", f"GPU tasks {UNTIMED}", where, activity.untimed))
+        notes.append(without_times(path, activity.untimed))
     if activity.orphans:
         notes.append(without_launch(path, activity.orphans, activity.tasks))
     if activity.outside:

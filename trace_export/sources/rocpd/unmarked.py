@@ -19,7 +19,7 @@ from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.rocpd import roctx
 from trace_export.sources.rocpd.hip import gpus
 from trace_export.sources.rocpd.tables import RCCL, Tables
-from trace_export.sources.shared.timestamps import valid_session_times
+from trace_export.sources.shared.timestamps import valid_task_times
 
 LONGEST = 4000
 """Characters of a kernel's name with its template arguments, in which PyTorch names the functor."""
@@ -36,7 +36,7 @@ _COPY = -1
 
 def read_process(tables: Tables, ranges: Ranges, *, operators: bool) -> Process:
     """A process; `ranges`: those around steps and optimizers; `operators`: whether operators have ranges."""
-    tasks, devices = _tasks(tables)
+    tasks, devices, untimed = _tasks(tables)
     calls = _calls(tables)
     numbers = tasks["name"].unique().sort()
     names = KernelNames(_names(tables, numbers))
@@ -52,6 +52,7 @@ def read_process(tables: Tables, ranges: Ranges, *, operators: bool) -> Process:
         optimizer=beside.filter(pl.col("kind") == "OPT").select("start", "end").to_numpy(),
         steps=beside.filter(pl.col("role") == "step").select("start", "step"),
         operators=roctx.read_operators(tables) if operators else pl.DataFrame(schema=OPERATORS),
+        untimed=untimed,
     )
 
 
@@ -65,14 +66,15 @@ def _calls(tables: Tables) -> pl.DataFrame:
     return pl.concat([pl.DataFrame(schema=CALLS), *(part.cast({"waits": pl.Boolean}) for part in parts)])
 
 
-def _tasks(tables: Tables) -> tuple[pl.DataFrame, Counter[int]]:
+def _tasks(tables: Tables) -> tuple[pl.DataFrame, Counter[int], int]:
     """Kernels, and copies between host and device: correlation, start, end, stream and name, the number of its symbol;
-    and how many kernels ran on each GPU."""
+    how many kernels ran on each GPU; and how many tasks have invalid times, which are left out."""
     copies = ", ".join(f"'{name}'" for name in HOST_COPIES)
     of_host = f" WHERE R.name_id IN (SELECT id FROM {tables.name('string')} WHERE string IN ({copies}))"
     parts = [pl.DataFrame(schema={**TASKS, "name": pl.Int64()}).drop("role")]
     devices: Counter[int] = Counter()
     numbers = gpus(tables)
+    untimed = 0
     for table, name, agent, only in (
         ("kernel_dispatch", "COALESCE(R.kernel_id, 0)", "COALESCE(R.agent_id, -1)", ""),
         ("memory_copy", f"{_COPY}", "-1", of_host),
@@ -82,12 +84,13 @@ def _tasks(tables: Tables) -> tuple[pl.DataFrame, Counter[int]]:
             COALESCE(R.stream_id, 0) AS stream, {name} AS name, {agent} AS agent
             FROM {tables.rows(table, *columns)} {tables.event()}{only}"""
         for chunk in tables.db.frames(tables.name(table), sql):
-            rows = chunk.filter(valid_session_times(pl.col("start"), pl.col("end")))
+            rows = chunk.filter(valid_task_times(pl.col("start"), pl.col("end")))
+            untimed += chunk.height - rows.height
             if table == "kernel_dispatch":
                 for agent_id, count in rows["agent"].value_counts().iter_rows():
                     devices[numbers.get(agent_id, -1)] += count
             parts.append(rows.drop("agent"))
-    return pl.concat(parts), devices
+    return pl.concat(parts), devices, untimed
 
 
 def _names(tables: Tables, numbers: pl.Series) -> pl.Series:

@@ -11,7 +11,7 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from trace_export.model import KERNELS, KernelFile, conform
-from trace_export.sources.shared.timestamps import valid_unix_times
+from trace_export.sources.shared.timestamps import LONGEST_TASK_NS, valid_unix_times
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ExternalSort:
     def add(self, rank: int, tasks: pl.DataFrame) -> None:
         """Adds `tasks`, a frame with the columns of model.KERNELS in any order of rows, except those with invalid times
         (the reader reports these)."""
-        tasks = tasks.filter(valid_unix_times())
+        tasks = tasks.filter(valid_unix_times() & (pl.col("end_ns") - pl.col("start_ns") <= LONGEST_TASK_NS))
         if tasks.is_empty():
             return
         pieces = self._pieces.setdefault(rank, [])

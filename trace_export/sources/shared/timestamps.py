@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 LATEST_NS: Final = 1 << 62
 """In the year 2116. The sum of two times before it fits into 64 bits."""
+LONGEST_TASK_NS: Final = 86_400 * 10**9
+"""A day. Kernels take milliseconds, and those that wait for a lost partner are ended after hours (NCCL's watchdog waits
+10 minutes unless it is given another time)."""
 NO_TIME_NS: Final = -LATEST_NS
 """Stands for a time that cannot be read; no time is as early, of whatever clock."""
 
@@ -40,6 +43,16 @@ def valid_session_times(start: Any, end: Any) -> Any:
     below 0.
     """
     return (start != 0) & (start > NO_TIME_NS) & (start <= end) & (end < LATEST_NS)
+
+
+@overload
+def valid_task_times(start: pl.Expr, end: pl.Expr) -> pl.Expr: ...
+@overload
+def valid_task_times(start: Ints, end: Ints) -> npt.NDArray[np.bool_]: ...
+def valid_task_times(start: Any, end: Any) -> Any:
+    """Whether `start` and `end`, expressions or arrays, are a valid interval in the profiler's own time in which a
+    device can have run one task."""
+    return valid_session_times(start, end) & (end - start <= LONGEST_TASK_NS)
 
 
 def without_invalid_times(profile: Profile, path: Path) -> Profile:
