@@ -17,7 +17,7 @@ from trace_export.sources.nsys.export_report import SUFFIXES
 from trace_export.sources.nsys.ranks import read_ranks
 from trace_export.sources.nsys.reader import EVENTS, MOST_PROCESSES, has_work
 from trace_export.sources.nsys.session import Session, is_export, read_session
-from trace_export.sources.nsys.unmarked import autograd_threads
+from trace_export.sources.nsys.threads import autograd_threads
 from trace_export.sources.ranges import together
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.profile import of_beginning

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.model import MEMBERS, KernelFile, Profile, conform
 from trace_export.sources.launches import content as launches
-from trace_export.sources.launches.process import Inferred, find_blocks
 from trace_export.sources.nsys import nvtx
 from trace_export.sources.nsys.copies import last_copies
 from trace_export.sources.nsys.cupti import GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, attribute, devices_of
@@ -23,7 +23,7 @@ from trace_export.sources.nsys.device_tasks import write_tasks
 from trace_export.sources.nsys.export_report import export_notes, opened
 from trace_export.sources.nsys.ranks import read_ranks
 from trace_export.sources.nsys.session import is_export, read_session
-from trace_export.sources.nsys.unmarked import autograd_threads, read_processes
+from trace_export.sources.nsys.threads import autograd_threads
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.profile import Content, marked, of_beginning, profile, with_activity
@@ -31,6 +31,9 @@ from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.transfers import collectives, transfers
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
+
+if TYPE_CHECKING:
+    from trace_export.sources.launches.process import Inferred
 
 REMEDY = "capture again with the passes marked by trace-export run, or in torch.cuda.nvtx.range(f'F{microbatch}.0.0')"
 EVENTS = (nvtx.TABLE, LAUNCH_TABLE, KERNEL_TABLE, GRAPH_TABLE)
@@ -92,6 +95,9 @@ def _inferred(db: Database, named: nvtx.Named, ranges: Ranges, options: ReadOpti
     wanted = autograd_threads(db).keys() - ranges.marked if ranges.marked else None
     if wanted is not None and not wanted:
         return {}
+    from trace_export.sources.launches.process import find_blocks  # with what it needs 30 ms
+    from trace_export.sources.nsys.unmarked import read_processes
+
     beside = named.beside(only=options.infer == "only")
     operators = nvtx.read_operators(db) if named.operators else {}
     return {process: find_blocks(one) for process, one in read_processes(db, beside, operators, wanted)}

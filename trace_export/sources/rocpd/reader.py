@@ -7,13 +7,13 @@ Systems. Times count from the boot of the host.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.model import KernelFile, Profile, concat
 from trace_export.sources.launches import content as launches
-from trace_export.sources.launches.process import Inferred, find_blocks
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.profile import Content, marked, of_beginning, profile, with_activity
@@ -25,10 +25,12 @@ from trace_export.sources.rocpd.device_tasks import write_tasks
 from trace_export.sources.rocpd.json_export import as_database
 from trace_export.sources.rocpd.process import Process, read_process
 from trace_export.sources.rocpd.tables import MOST_PROCESSES, Tables, sets_of
-from trace_export.sources.rocpd.unmarked import read_process as read_launches
 from trace_export.sources.shared.names import rank_in
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
+
+if TYPE_CHECKING:
+    from trace_export.sources.launches.process import Inferred
 
 EPOCH = "boot"
 """rocprofv3 takes its times from CLOCK_BOOTTIME (lib/common/utility.hpp)."""
@@ -118,6 +120,9 @@ def _inferred(processes: list[Tables], named: roctx.Named, ranges: Ranges, optio
     """What is found in the processes with kernels, where no process has a named pass."""
     if options.infer == "off" or options.host_ranges or ranges.marked:
         return {}
+    from trace_export.sources.launches.process import find_blocks  # with what it needs 30 ms
+    from trace_export.sources.rocpd.unmarked import read_process as read_launches
+
     beside = named.beside(only=options.infer == "only")
     return {
         tables.process: find_blocks(read_launches(tables, beside, operators=named.operators))
