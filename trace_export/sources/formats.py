@@ -131,6 +131,7 @@ FORMATS: tuple[Format, ...] = (
         guide="paddle",
         side_files=("envlog.*", "backup_env.*"),
         follower="trace_export.sources.paddle.follow:Follower",
+        beginnings="trace_export.sources.paddle.together:read",
     ),
     Format(
         kind="paddle_dygraph",

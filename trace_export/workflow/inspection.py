@@ -88,9 +88,10 @@ def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> 
     profile = completeness.check(profile, one_clock=False, all_ranks=all_ranks)
     if profile.recorded_until:
         profile = replace(profile, notes=of_the_whole(profile.notes))
-    facts = _facts(profile, size, all_ranks=all_ranks)
+    table = _ranks(profile)
+    facts = _facts(profile, table, size, all_ranks=all_ranks)
     verdict = _verdict(facts, len(chosen), len(failures))
-    return Inspection(sources, _ranks(profile), facts, verdict, found.notes + profile.notes, tuple(failures))
+    return Inspection(sources, table, facts, verdict, found.notes + profile.notes, tuple(failures))
 
 
 def _of_table(options: LoadOptions, progress: Progress) -> Inspection:
@@ -98,10 +99,11 @@ def _of_table(options: LoadOptions, progress: Progress) -> Inspection:
     from trace_export.workflow import requests
 
     profile = requests.load(options, progress).profile
-    facts = _facts(profile, cost.size(options.log_dir), all_ranks=False)
+    ranks = _ranks(profile)
+    facts = _facts(profile, ranks, cost.size(options.log_dir), all_ranks=False)
     source = ("spans", path_text(options.log_dir), None, None, None)
     sources = pl.DataFrame([source], SOURCES, orient="row")
-    return Inspection(sources, _ranks(profile), facts, _verdict(facts, 1, 0), profile.notes, ())
+    return Inspection(sources, ranks, facts, _verdict(facts, 1, 0), profile.notes, ())
 
 
 def _ranks(profile: Profile) -> pl.DataFrame:
@@ -158,8 +160,8 @@ def _counts(table: pl.DataFrame, name: str) -> pl.DataFrame:
     return table.group_by("rank").agg(pl.len().alias(name))
 
 
-def _facts(profile: Profile, size: int, *, all_ranks: bool) -> dict[str, Any]:
-    """Numbers about the run as a whole."""
+def _facts(profile: Profile, ranks: pl.DataFrame, size: int, *, all_ranks: bool) -> dict[str, Any]:
+    """Numbers about the run as a whole, of which `_ranks` made `ranks`."""
     drawn = profile.ranks.join(profile.spans, on="rank", how="semi")
     found, lacks = profile.interpreted.recognition, completeness.absent(profile)
     if profile.recorded_until:  # whose ends differ, so that not every side of a message was read
@@ -171,7 +173,6 @@ def _facts(profile: Profile, size: int, *, all_ranks: bool) -> dict[str, Any]:
         ends = ends.join(hosts, on=end)
     groups = profile.collectives.join(drawn.select("rank", "host"), on="rank").group_by("group", "op", "sequence")
     between = groups.agg(pl.col("host").n_unique()).filter(pl.col("host") > 1)
-    steps = _by_step(profile)
     inferred = {"stages": drawn["stage_origin"], "blocks": profile.spans["origin"], "labels": profile.spans["labels"]}
     numbers: Facts = {
         "schedule": found.named.name if found.named else None,
@@ -183,13 +184,13 @@ def _facts(profile: Profile, size: int, *, all_ranks: bool) -> dict[str, Any]:
         "missing_stages": str(lacks.stages) if all_ranks else "",
         "steps": profile.steps.height,
         "whole_steps": int(profile.steps["whole"].sum()),
-        "step_ns": _median(steps["step_ns"]),
-        "microbatches": _median(steps["microbatches"]),
+        "step_ns": _median(ranks["step_ns"]),
+        "microbatches": _median(ranks["microbatches"]),
         "hosts": drawn["host"].n_unique(),
         "messages_between_hosts": ends.filter(pl.col("src_host") != pl.col("dst_host")).height,
         "collectives_between_hosts": between.height,
         "beginnings": len(profile.recorded_until),
-        "about_steps": _median(_ranks(profile)["about_steps"]),
+        "about_steps": _median(ranks["about_steps"]),
         "bytes": size,
         "inferred": [name for name, column in inferred.items() if (column == "inferred").any()],
     }

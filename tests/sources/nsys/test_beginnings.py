@@ -13,7 +13,8 @@ import pytest
 import trace_export
 from samples.generators import nsys as generate
 from tests.support import long_runs
-from trace_export.model import TABLES, Profile
+from tests.support.same_profiles import assert_as_one_by_one, assert_same
+from trace_export.model import Profile
 from trace_export.sources.find import find
 from trace_export.sources.nsys import beginnings, reader
 from trace_export.sources.shared.sqlite import Database
@@ -51,15 +52,6 @@ def run_of(folder: Path, dialect: generate.Dialect, hosts: int = 2) -> list[Sour
     for path in folder.glob("*.sqlite"):
         by_time(path)
     return list(find(folder).sources)
-
-
-def assert_same(alone: Profile, together: Profile) -> None:
-    for name in TABLES:
-        one, other = getattr(alone, name), getattr(together, name)
-        assert one.schema == other.schema
-        assert one.equals(other), name
-    assert (alone.notes, alone.declared) == (together.notes, together.declared)
-    assert alone.recorded_until == together.recorded_until
 
 
 def assert_together(sources: list[Source], options: ReadOptions = LOOK) -> None:
@@ -137,9 +129,9 @@ def test_what_only_the_reader_can_judge(spoil: Callable[[Path], object], tmp_pat
 
 @pytest.mark.parametrize("column", ['"end" = NULL', "start = -9223372036854775807"])
 def test_ranges_of_which_there_is_something_to_say(column: str, tmp_path: Path) -> None:
-    sources = run_of(tmp_path, generate.Dialect())
-    change(sources[0].path, f"UPDATE NVTX_EVENTS SET {column} WHERE rowid = 5")
-    assert beginnings.read(sources, LOOK) == [None, None]
+    sources = run_of(tmp_path, generate.Dialect(), hosts=4)
+    change(sources[1].path, f"UPDATE NVTX_EVENTS SET {column} WHERE rowid = 5")
+    assert assert_as_one_by_one(reader.read, beginnings.read, sources, LOOK) == [True, False, True, True]
 
 
 def test_inspect_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

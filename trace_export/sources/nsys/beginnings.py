@@ -23,6 +23,7 @@ from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.profile import of_beginning
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
+from trace_export.sources.shared.together import by_halves
 from trace_export.sources.source import ReadOptions, Source
 
 
@@ -39,23 +40,30 @@ class _Open:
 
 def read(sources: Sequence[Source], options: ReadOptions) -> list[Profile | None]:
     """The profile of each export; None of those that `reader.read` must look at: they cannot be read, are small, lack
-    GPU work or named passes, or describe payloads. None of all where a range is open, untimed or closed in the wrong
-    order.
-    """
-    dialects, made = Dialects.of(options.markers), dict.fromkeys(sources)
+    GPU work or named passes, describe payloads, or a range there is open, untimed or closed in the wrong order."""
+    dialects = Dialects.of(options.markers)
     with ExitStack() as stack:
-        opened = [one for source in sources if (one := _opened(source, options, stack)) is not None]
-        whole = _ranges(opened, dialects)
-        if opened and together.is_plain(whole):
-            own = together.split(whole, len(opened))
-            parts = [_part(one, ranges, options) for one, ranges in zip(opened, own, strict=True)]
-            found = together.profiles(whole, own, parts)
-            for one, ranges, profile in zip(opened, own, found, strict=True):
-                unnamed = autograd_threads(one.db).keys() - ranges.marked
-                if profile is not None and not unnamed and len(ranges.marked) <= MOST_PROCESSES:
-                    end = one.db.last(nvtx.TABLE, "start")
-                    made[one.source] = of_beginning(profile, one.source, end, one.session.offset_ns)
-    return list(made.values())
+        opened = {source: one for source in sources if (one := _opened(source, options, stack)) is not None}
+        found = by_halves(lambda some: _profiles(some, dialects, options), list(opened.values()))
+        made = dict(zip(opened, found, strict=True))
+        return [made.get(source) for source in sources]
+
+
+def _profiles(opened: Sequence[_Open], dialects: Dialects, options: ReadOptions) -> list[Profile | None] | None:
+    """The profiles of these exports; None where there is something to say of the ranges of any of them."""
+    whole = _ranges(opened, dialects)
+    if not together.is_plain(whole):
+        return None
+    own = together.split(whole, len(opened))
+    parts = [_part(one, ranges, options) for one, ranges in zip(opened, own, strict=True)]
+    made: list[Profile | None] = []
+    for one, ranges, profile in zip(opened, own, together.profiles(whole, own, parts), strict=True):
+        unnamed = autograd_threads(one.db).keys() - ranges.marked
+        if profile is None or unnamed or len(ranges.marked) > MOST_PROCESSES:
+            made.append(None)
+        else:
+            made.append(of_beginning(profile, one.source, one.db.last(nvtx.TABLE, "start"), one.session.offset_ns))
+    return made
 
 
 def _opened(source: Source, options: ReadOptions, stack: ExitStack) -> _Open | None:
@@ -80,10 +88,9 @@ def _opened(source: Source, options: ReadOptions, stack: ExitStack) -> _Open | N
 def _ranges(opened: Sequence[_Open], dialects: Dialects) -> Ranges:
     """The ranges of all exports, their processes as `together` numbers them."""
     named = nvtx.Named(dialects, nccl.Calls({}))
-    if opened:
-        names = {together.shift(place) + n: name for place, one in enumerate(opened) for n, name in one.names.items()}
-        recorded = pl.concat(together.moved(one.recorded, place) for place, one in enumerate(opened))
-        named.add(nvtx.with_texts(recorded, names))
+    names = {together.shift(place) + n: name for place, one in enumerate(opened) for n, name in one.names.items()}
+    recorded = pl.concat(together.moved(one.recorded, place) for place, one in enumerate(opened))
+    named.add(nvtx.with_texts(recorded, names))
     return named.pipeline()
 
 

@@ -8,8 +8,9 @@ time is linear in the file's size, memory does not grow with it nor with the len
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from pathlib import Path
 
 import polars as pl
@@ -64,6 +65,12 @@ class Log:
 def scan(path: Path, pieces: int = 0) -> Log:
     """The records of the log at `path`, or those in its first `pieces` of READ_BYTES. Raises OSError when it cannot be
     read."""
+    scanner, whole = scanned(path, pieces)
+    return scanner.log(whole=whole)
+
+
+def scanned(path: Path, pieces: int = 0) -> tuple[Scanner, bool]:
+    """What `scan` finds, and whether that is all of the log. Raises OSError when it cannot be read."""
     scanner = Scanner()
     buffer = bytearray(READ_BYTES + PREFIX_LENGTH + LONGEST)
     filled = start = base = (
@@ -80,7 +87,7 @@ def scan(path: Path, pieces: int = 0) -> Log:
             scanner.take(buffer, start, end, base)
             enough = 0 < pieces * READ_BYTES <= base + filled and bool(file.peek(1))
             if not got or enough:
-                return scanner.log(whole=not enough)
+                return scanner, not enough
             keep = max(end - PREFIX_LENGTH, 0)
             buffer[: filled - keep] = buffer[keep:filled]
             filled, start, base = filled - keep, end - keep, base + keep
@@ -161,9 +168,10 @@ class Scanner:
         return drain({0: self}).drop("log")
 
     def log(self, *, whole: bool) -> Log:
-        return Log(self.drain(), self.malformed, self.first_malformed, self._steps(), whole)
+        return Log(self.drain(), self.malformed, self.first_malformed, self.steps(), whole)
 
-    def _steps(self) -> tuple[int, int] | None:
+    def steps(self) -> tuple[int, int] | None:
+        """The profiled steps as announced, see `Log`."""
         if self.text is None or self.announcement or not self.text[1]:
             return None
         first, end = int(self.text[0]), int(self.text[1])
@@ -232,12 +240,19 @@ def _threads(buffer: bytearray, start: int, end: int, records: int) -> list[int 
     return threads
 
 
-def last_end_us(path: Path) -> int | None:
-    """The latest end among the last records of a log, None where there is none in its last piece."""
-    found = [match[5] for match in RECORD.findall(end_of(path, 0, READ_BYTES)) if match[2]]
-    ends = pl.DataFrame({"end": pl.Series(found, dtype=pl.Binary).cast(pl.String)})
-    latest = ends.select(thousandths(pl.col("end")))["end"].max()
-    return latest if isinstance(latest, int) else None
+def last_ends(path: Path) -> list[bytes]:
+    """The ends of the last records of a log, those in its last piece, as printed. Raises OSError."""
+    return [match[5] for match in RECORD.findall(end_of(path, 0, READ_BYTES)) if match[2]]
+
+
+def latest_us(ends: Sequence[Sequence[bytes]]) -> list[int | None]:
+    """The latest of each log's `ends`, None where it has none. The texts of all become numbers together."""
+    texts = pl.DataFrame({"end": pl.Series(list(chain.from_iterable(ends)), dtype=pl.Binary).cast(pl.String)})
+    times = texts.select(thousandths(pl.col("end")))["end"]
+    latest = (
+        times.slice(stop - len(own), len(own)).max() for own, stop in zip(ends, accumulate(map(len, ends)), strict=True)
+    )
+    return [time if isinstance(time, int) else None for time in latest]
 
 
 def line_of(path: Path, offset: int) -> int:

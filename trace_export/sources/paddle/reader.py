@@ -15,7 +15,7 @@ import polars as pl
 
 from trace_export.errors import SourceError, path_text
 from trace_export.model import HOSTS, INT, P2P, RANKS, SPANS, Declared, Note, Profile, RankOrder, conform, empty
-from trace_export.sources.paddle.log_scanner import last_end_us, line_of, scan
+from trace_export.sources.paddle.log_scanner import last_ends, latest_us, line_of, scan
 from trace_export.sources.source import ReadOptions, Source
 
 JOB = re.compile(
@@ -49,7 +49,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
     """
     try:
         log = scan(source.path, options.beginning)
-        end = None if log.whole else last_end_us(source.path)
+        end = None if log.whole else latest_us([last_ends(source.path)])[0]
         notes = []
         if log.malformed:
             where = f"{source.path}:{line_of(source.path, log.first_malformed)}"
@@ -65,11 +65,18 @@ def read(source: Source, options: ReadOptions) -> Profile:
             "enable the job schedule profiler, use a CUDA build of Paddle, and leave GLOG_minloglevel at 0",
         )
     profile = profile_of(jobs_of(log.records.with_columns(log=pl.lit(0, pl.Int32)), [source]), [source])
+    return of_log(replace(profile, notes=(*notes, *profile.notes)), source, log.steps, whole=log.whole, end_us=end)
+
+
+def of_log(
+    profile: Profile, source: Source, steps: tuple[int, int] | None, *, whole: bool, end_us: int | None
+) -> Profile:
+    """The profile of a log that announced these `steps`. If not the `whole` of it was read, it ends at `end_us`."""
+    until = None if end_us is None else end_us * 1000
     return replace(
         profile,
-        declared=replace(profile.declared, steps=log.steps),
-        notes=(*notes, *profile.notes),
-        recorded_until={} if log.whole else {path_text(source.path): None if end is None else end * 1000},
+        declared=replace(profile.declared, steps=steps),
+        recorded_until={} if whole else {path_text(source.path): until},
     )
 
 

@@ -1,0 +1,52 @@
+"""Work on many sources at once, and what each of them has."""
+
+from __future__ import annotations
+
+import polars as pl
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trace_export.model import HOSTS, RANKS, SPANS, Profile, conform
+from trace_export.sources.shared.together import by_halves, split
+
+
+def profile(numbers: list[int], hosts: list[str], blocks: list[list[int]]) -> Profile:
+    """Sources with these numbers of their rank, hosts and starts of blocks."""
+    places = range(len(numbers))
+    spans = [(number, start) for number, own in zip(numbers, blocks, strict=True) for start in own]
+    return Profile(
+        hosts=conform(pl.DataFrame({"host": pl.Series(hosts, dtype=pl.String)}), HOSTS),
+        ranks=conform(pl.DataFrame({"rank": pl.Series(numbers, dtype=pl.Int32), "device": list(places)}), RANKS),
+        spans=conform(pl.DataFrame(spans, {"rank": pl.Int32, "start_ns": pl.Int64}, orient="row"), SPANS),
+    )
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.lists(st.integers(0, 9), max_size=3))))
+def test_each_has_its_own_rows_in_their_order(sources: list[tuple[int, str, list[int]]]) -> None:
+    """Numbers of ranks and names of hosts may come twice."""
+    numbers, hosts, blocks = ([source[i] for source in sources] for i in range(3))
+    whole = profile(list(range(len(sources))), hosts, blocks)
+    parts = split(whole, numbers)
+    assert len(parts) == len(sources)
+    for place, (number, host, starts) in enumerate(sources):
+        alone = profile([number], [host], [starts]).ranks.with_columns(device=pl.lit(place, pl.Int32))
+        assert parts[place].hosts["host"].to_list() == [host]
+        assert parts[place].ranks.equals(alone)
+        assert parts[place].spans.select("rank", "start_ns").rows() == [(number, start) for start in starts]
+        parts[place].validate()
+
+
+@given(st.lists(st.booleans(), max_size=40))
+def test_only_those_that_must_be_are_left_out(odd: list[bool]) -> None:
+    made = {item: Profile() for item in range(len(odd))}
+    calls = []
+
+    def make(items: list[int]) -> list[Profile] | None:
+        calls.append(len(items))
+        return None if any(odd[item] for item in items) else [made[item] for item in items]
+
+    found = by_halves(make, list(made))
+    assert [None if found[i] is None else i for i in made] == [None if odd[i] else i for i in made]
+    assert all(profile is None or profile is made[i] for i, profile in enumerate(found))
+    if sum(odd) == 1:
+        assert len(calls) <= 2 * len(odd).bit_length() + 1

@@ -1,0 +1,47 @@
+"""Several sources worked out together: one profile of all of them, and from it that of each.
+
+Where little is read of each source, most of the time goes into the calls of the table library and not into their rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import polars as pl
+
+from trace_export.model import INT, Profile
+
+Item = TypeVar("Item")
+
+TABLES = ("ranks", "spans", "p2p", "collectives", "counters")
+"""The tables that a source of one rank may have rows in, besides its host."""
+
+
+def split(whole: Profile, ranks: Sequence[int]) -> list[Profile]:
+    """The profile of each of several sources that hold one rank each. In `whole` a rank is the place of its source,
+    which has this number among `ranks`, and there is a host for each, in their order. What else `whole` has, each has.
+    """
+    places = range(len(ranks))
+    numbers = pl.DataFrame({"rank": pl.Series(places, dtype=INT), "number": pl.Series(ranks, dtype=INT)})
+    parts: dict[str, list[Any]] = {"hosts": [whole.hosts.slice(place, 1) for place in places]}
+    for name in TABLES:
+        frame: pl.DataFrame = getattr(whole, name)
+        placed = frame.join(numbers, on="rank", maintain_order="left").with_columns(place="rank", rank="number")
+        own = placed.select(*frame.columns, "place").partition_by("place", as_dict=True, include_key=False)
+        parts[name] = [own.get((place,), frame.clear()) for place in places]
+    return [replace(whole, **{name: own[place] for name, own in parts.items()}) for place in places]
+
+
+def by_halves(
+    make: Callable[[Sequence[Item]], Sequence[Profile | None] | None], items: Sequence[Item]
+) -> list[Profile | None]:
+    """What `make` gives for all `items` together, or where that is None for each half of them, and so on: one of which
+    there is something to say does not keep the others from being made together. None for such a one."""
+    if made := make(items) if items else []:
+        return list(made)
+    if len(items) < 2:
+        return [None] * len(items)
+    middle = len(items) // 2
+    return by_halves(make, items[:middle]) + by_halves(make, items[middle:])
