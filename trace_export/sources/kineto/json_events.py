@@ -23,8 +23,9 @@ from trace_export.units import thousandths
 NUMBERS = (
     "correlation", "External id", "Src Rank", "Dst Rank", "Seq", "In msg nelems", "Out msg nelems", "Sequence number"
 )  # fmt: skip
-TEXTS = ("stream", "device", "Collective name", "Process Group Name", "dtype", "thread name")
-"""What is read of an event's `args`: the columns of Int64, and those of String."""
+TEXTS = ("stream", "device", "Collective name", "Process Group Name", "dtype", "autograd_phase", "args name")
+"""What is read of an event's `args`: the columns of Int64, and those of String. `args name` is their `name`: that of a
+thread, or the annotation of a kernel in a CUDA graph."""
 SCHEMA = (
     dict.fromkeys(("cat", "name", "tid"), pl.String())
     | dict.fromkeys(("start", "end", *NUMBERS), pl.Int64())
@@ -51,7 +52,7 @@ def _attribute(column: str) -> str:
     return column.lower().replace(" ", "_")
 
 
-_IN_FILE = {_attribute(column): column for column in NUMBERS + TEXTS} | {"thread_name": "name"}
+_IN_FILE = {_attribute(column): column for column in NUMBERS + TEXTS} | {"args_name": "name"}
 
 
 class _Arguments(msgspec.Struct, gc=False, rename=_IN_FILE):
@@ -70,7 +71,8 @@ class _Arguments(msgspec.Struct, gc=False, rename=_IN_FILE):
     collective_name: _Value = None
     process_group_name: _Value = None
     dtype: _Value = None
-    thread_name: _Value = None
+    autograd_phase: _Value = None
+    args_name: _Value = None
 
 
 class _Event(msgspec.Struct, gc=False):

@@ -184,7 +184,7 @@ class PerfettoTrace(TraceFile):
 
     def _thread_table(self) -> pl.DataFrame:
         rows = [(track, *of_thread) for track, of_thread in self._threads.items()]
-        return pl.DataFrame(rows, {"track": pl.Int64, "tid": pl.String, "thread name": pl.String}, orient="row")
+        return pl.DataFrame(rows, {"track": pl.Int64, "tid": pl.String, "args name": pl.String}, orient="row")
 
     def _thread_names(self) -> pl.DataFrame:
         """The threads as events that name them."""

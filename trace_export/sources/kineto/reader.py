@@ -20,6 +20,7 @@ from trace_export.sources.kineto import nccl
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED, KeptTasks, read_tasks
 from trace_export.sources.kineto.event_stream import whole_number
 from trace_export.sources.kineto.gpu_annotations import GpuAnnotations
+from trace_export.sources.kineto.graph_annotations import GraphAnnotations
 from trace_export.sources.kineto.json_events import Wanted, thread
 from trace_export.sources.kineto.trace import Trace, open_trace
 from trace_export.sources.ranges import lost_kernels
@@ -53,13 +54,15 @@ CALLS = {
     lost_kernels.CAPTURES_END: "StreamEndCapture",
 }  # fmt: skip
 """The calls of which lost_kernels asks, as regular expressions."""
+_CALL = pl.Enum(list(CALLS))
 
 
 @dataclass
 class _Content:
     """What a trace holds, in pieces: `named` ranges (see ranges.gather), `launches` (start, thread, correlation,
     and which of `CALLS` it is), `tasks` (correlation, start, end, nccl), `calls` of NCCL, the `end` of the last event,
-    the device, how often each annotation occurs, and what torch.profiler says of their time on the device."""
+    the device, how often each annotation occurs, what torch.profiler says of their time on the device, and the kernels
+    that are annotated themselves, which are not among the tasks."""
 
     named: list[pl.DataFrame] = field(default_factory=list)
     launches: list[pl.DataFrame] = field(default_factory=list)
@@ -69,6 +72,7 @@ class _Content:
     end: int | None = None
     names: NameCounts = field(default_factory=NameCounts)
     on_device: GpuAnnotations = field(default_factory=GpuAnnotations)
+    annotated: GraphAnnotations = field(default_factory=GraphAnnotations)
 
 
 def read(source: Source, options: ReadOptions) -> Profile:
@@ -85,6 +89,8 @@ def read(source: Source, options: ReadOptions) -> Profile:
             return Profile()
         content = _gathered(trace, dialects, KeptTasks(options.keep_tasks, source.path, trace.offset_ns))
         ranges = Ranges.none() if options.infer == "only" else gather(content.named, (), dialects)
+        if content.annotated.kernels:
+            ranges = _with_replays(content, ranges, dialects, named=options.infer != "only" and not options.host_ranges)
         if trace.shortened and not ranges.marked:
             raise SourceError(source.path, "no pass is named", "look at all of it with --full")
         if found := _inferred(source, options, ranges, content, dialects):
@@ -108,6 +114,18 @@ def read(source: Source, options: ReadOptions) -> Profile:
         if not trace.shortened:
             return made
         return of_beginning(made, source, content.end if trace.has_end else None, trace.offset_ns)
+
+
+def _with_replays(content: _Content, ranges: Ranges, dialects: Dialects, *, named: bool) -> Ranges:
+    """The ranges of a trace with those that stand for the annotated parts of CUDA graphs, if parts shall be `named`;
+    adds their launches and tasks to the content."""
+    if not named:
+        content.tasks += [kernels.drop("text") for kernels in content.annotated.kernels]
+        return ranges
+    replayed = content.annotated.replayed(ranges, content.launches)
+    content.tasks.append(replayed.tasks)
+    content.launches.append(replayed.launches.with_columns(call=pl.lit(None, _CALL)))
+    return gather([*content.named, replayed.named], (), dialects)
 
 
 def _marked(source: Source, ranges: Ranges, content: _Content, host_ranges: bool) -> Content:
@@ -181,7 +199,8 @@ def _gathered(trace: Trace, dialects: Dialects, tasks: KeptTasks) -> _Content:
         calls = events.filter(pl.col("cat").str.contains("_(?:runtime|driver)$"))
         content.launches.append(calls.select("start", thread(), _id(-1), _call()))
         kernels = events.filter(pl.col("cat") == "kernel")
-        content.tasks.append(kernels.select(_id(-2), "start", "end", nccl=nccl.IS_NCCL))
+        others = content.annotated.take(kernels, _id(-2), nccl.IS_NCCL, dialects)
+        content.tasks.append(others.select(_id(-2), "start", "end", nccl=nccl.IS_NCCL))
         content.calls.append(nccl.calls(kernels.filter(TIMED)))
         if content.device is None and kernels.height:
             content.device = kernels["device"].cast(pl.Int32, strict=False)[0]
@@ -201,7 +220,7 @@ def _call() -> pl.Expr:
     """The pattern of `CALLS` that the name of an event fits."""
     name = pl.col("name")
     fitting = [pl.when(name.str.contains(expression)).then(pl.lit(pattern)) for pattern, expression in CALLS.items()]
-    return pl.coalesce(fitting).cast(pl.Enum(list(CALLS))).alias("call")
+    return pl.coalesce(fitting).cast(_CALL).alias("call")
 
 
 def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> None:

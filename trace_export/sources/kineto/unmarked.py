@@ -72,7 +72,7 @@ def read_process(path: Path, ranges: Ranges) -> Process:
 
 def _gather(content: _Content, events: pl.DataFrame) -> None:
     kind = pl.col("cat")
-    names = events.filter((kind == THREAD_NAME) & pl.col("thread name").str.contains(AUTOGRAD, literal=True))
+    names = events.filter((kind == THREAD_NAME) & pl.col("args name").str.contains(AUTOGRAD, literal=True))
     content.named |= set(names.select(thread()).to_series())
     calls = events.filter(kind.str.contains("_(?:runtime|driver)$"))
     waits = pl.col("name").str.contains("Synchronize", literal=True).fill_null(False).alias("waits")
