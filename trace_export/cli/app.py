@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from trace_export.cli import compare, docs, export, howto, inspect, mcp, overview, report, run, simulate, watch
 from trace_export.cli.open import open_trace
+from trace_export.cli.values import convert_plainly
 from trace_export.errors import UsageError
 
 
@@ -29,6 +30,7 @@ class _DefaultGroup(TyperGroup):
             if meant and not Path(after[0]).exists():
                 raise UsageError(f'there is no command "{after[0]}"', f"did you mean {meant[0]}?")
             args = ["export", *args]
+        convert_plainly(self.get_params(ctx))
         return super().parse_args(ctx, args)
 
     def _flags(self) -> set[str]:
@@ -43,6 +45,7 @@ class _DefaultGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command, whose flags show no type in its help: a flag takes no value."""
         command = super().get_command(ctx, cmd_name)
+        convert_plainly(command.get_params(ctx) if command else ())
         for parameter in command.get_params(ctx) if command else ():
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""
