@@ -5,13 +5,12 @@ from __future__ import annotations
 from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
 
-from trace_export.cli import compare, docs, export, howto, inspect, mcp, overview, report, run, simulate, watch
-from trace_export.cli.open import open_trace
+from trace_export.cli.commands import Commands
 from trace_export.cli.values import convert_plainly
 from trace_export.errors import UsageError
 
@@ -19,19 +18,30 @@ from trace_export.errors import UsageError
 class _DefaultGroup(TyperGroup):
     """`trace-export --log_dir logs` means `trace-export export --log_dir logs`."""
 
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = cast(Any, Commands())
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own = {name for parameter in self.params for name in parameter.opts} | {"--help"}
+        if args and args[0] not in own and args[0] not in self.commands:
+            args = self._with_command(args)
+        convert_plainly(self.get_params(ctx))
+        return super().parse_args(ctx, args)
+
+    def _with_command(self, args: list[str]) -> list[str]:
+        """Arguments that do not begin with a command: it comes after flags, or is `export`. Raises UsageError."""
         before = list(takewhile(self._flags().__contains__, args))
         after = args[len(before) :]
         if after and after[0] in self.commands:
-            args = [after[0], *before, *after[1:]]
-        elif args and args[0] not in own:
-            meant = get_close_matches(after[0], self.commands, n=1, cutoff=0.75) if after else []
-            if meant and not Path(after[0]).exists():
-                raise UsageError(f'there is no command "{after[0]}"', f"did you mean {meant[0]}?")
-            args = ["export", *args]
-        convert_plainly(self.get_params(ctx))
-        return super().parse_args(ctx, args)
+            return [after[0], *before, *after[1:]]
+        meant = get_close_matches(after[0], self.commands, n=1, cutoff=0.75) if after else []
+        if meant and not Path(after[0]).exists():
+            raise UsageError(f'there is no command "{after[0]}"', f"did you mean {meant[0]}?")
+        return ["export", *args]
 
     def _flags(self) -> set[str]:
         """The options without a value that may stand before the command, too: `trace-export --debug report logs`."""
@@ -87,17 +97,3 @@ def _common(
 ) -> None:
     """One chart from the profiles of a pipeline-parallel training run: Paddle, Nsight Systems, rocprofv3, Ascend,
     MindSpore, torch.profiler."""
-
-
-export.register(app)
-app.command("inspect")(inspect.inspect)
-app.command("report")(report.report)
-app.command("overview")(overview.overview)
-app.command("watch")(watch.watch)
-app.command("simulate")(simulate.simulate)
-app.command("compare")(compare.compare)
-app.command("open")(open_trace)
-app.command("howto")(howto.howto)
-app.command("docs")(docs.docs)
-app.command("mcp")(mcp.mcp)
-app.command("run", context_settings={"allow_interspersed_args": False})(run.run)

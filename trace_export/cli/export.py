@@ -9,19 +9,18 @@ import typer
 from trace_export.cli import options as opt
 from trace_export.cli import terminal
 from trace_export.errors import UsageError
-from trace_export.sources.formats import commands, of_command
+from trace_export.sources.formats import of_command
 
 
-def register(app: typer.Typer) -> None:
-    """One command for each profiler; they differ in what they look for."""
-    command = opt.with_groups(run)
-    app.command("export", help="Draw the profiles in a folder; the format is detected.")(command)
-    for name in commands():
-        titles = " and ".join(row.title for row in of_command(name))
-        app.command(name, help=f"Draw {titles}.")(command)
+def purpose(name: str) -> str:
+    """What the help says of `export`, and of the command of each format; they differ in what they look for."""
+    if name == "export":
+        return "Draw the profiles in a folder; the format is detected."
+    return f"Draw {' and '.join(row.title for row in of_command(name))}."
 
 
-def run(
+@opt.with_groups
+def command(
     ctx: typer.Context,
     source: opt.Source,
     passes: opt.Passes,
