@@ -201,6 +201,7 @@ FORMATS: tuple[Format, ...] = (
         speed=Speed(blocks=23, device_tasks=40),  # between plain traces (90, 150) and gzipped ones, a tenth of the size
         guide="kineto",
         original="trace_export.sources.kineto.original:original",
+        beginnings="trace_export.sources.kineto.beginnings:read",
     ),
     Format(
         kind="recorder",

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_export.sources.kineto.json_events import SCHEMA, Wanted, frame
+from trace_export.sources.kineto.json_events import SCHEMA, Wanted, columns_of, decoded
 
 Number = st.integers(-(2**63), 2**63 - 1)
 Other = st.none() | st.booleans() | st.lists(st.integers(), max_size=2) | st.dictionaries(st.text(), st.integers())
@@ -36,8 +36,7 @@ def text(of: Any, key: str) -> str | None:
 @given(events=st.lists(Event | Other | st.fixed_dictionaries({"ph": Anything, "cat": Anything}), max_size=6))
 def test_fields_of_another_type_are_absent_and_the_others_are_read(events: list[Any]) -> None:
     body = json.dumps(events)[1:-1].encode()
-    found = frame(body, Wanted("kernel"))
-    assert found is not None
+    found = columns_of(decoded(body, Wanted("kernel")) or [])
     assert found.schema == SCHEMA
     wanted = [e for e in events if value(e, "ph") == "X" and value(e, "cat") == "kernel"]
     expected = [
@@ -52,11 +51,11 @@ def test_fields_of_another_type_are_absent_and_the_others_are_read(events: list[
 
 
 def test_names_that_are_not_utf_8_are_read() -> None:
-    found = frame(b'{"ph":"X","cat":"kernel","name":"a\xffb"}', Wanted("kernel"))
+    found = decoded(b'{"ph":"X","cat":"kernel","name":"a\xffb"}', Wanted("kernel"))
     assert found is not None
-    assert found["name"].to_list() == ["a\N{REPLACEMENT CHARACTER}b"]
+    assert columns_of(found)["name"].to_list() == ["a\N{REPLACEMENT CHARACTER}b"]
 
 
 def test_what_is_no_list_is_none() -> None:
     for body in (b'{"ph":"X"', b"[" * 200_000, b'{"cat":[]},{"ph"', b"{},", b'{"ph":[]},' + b"[" * 200_000):
-        assert frame(body, Wanted("kernel")) is None
+        assert decoded(body, Wanted("kernel")) is None

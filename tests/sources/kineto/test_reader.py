@@ -204,9 +204,9 @@ def test_times_are_exact(tmp_path_factory: pytest.TempPathFactory, start: int, l
 )  # fmt: skip
 def test_other_spellings_of_microseconds(written: str, ns: int) -> None:
     body = f'{{"ph":"X","cat":"kernel","ts":{written},"dur":0}}'.encode()
-    frame = json_events.frame(body, EVERY)
-    assert frame is not None
-    assert frame["start"].to_list() == [ns]
+    events = json_events.decoded(body, EVERY)
+    assert events is not None
+    assert json_events.columns_of(events)["start"].to_list() == [ns]
 
 
 def test_without_a_base_times_are_unix_microseconds(tmp_path: Path) -> None:

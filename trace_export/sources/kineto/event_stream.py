@@ -20,7 +20,7 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.sources.kineto import heads, trailer
-from trace_export.sources.kineto.json_events import SCHEMA, Wanted, frame, is_list
+from trace_export.sources.kineto.json_events import Event, Wanted, columns_of, decoded, is_list
 from trace_export.sources.kineto.repairs import with_names, with_numbers
 from trace_export.sources.kineto.trace_file import TraceFile
 
@@ -77,6 +77,10 @@ class Trace(TraceFile):
 
         Raises SourceError when there is no list of events.
         """
+        return map(columns_of, self.pieces())
+
+    def pieces(self) -> Iterator[list[Event]]:
+        """The events of `events`, before they become columns."""
         in_beginning = self._missing > 0
         while data := self._read(self._at_once):
             self._buffer += data
@@ -173,16 +177,16 @@ class Trace(TraceFile):
             self._taken.append(events)
         return True
 
-    def _decoded(self) -> pl.DataFrame:
+    def _decoded(self) -> list[Event]:
         """The events that were taken since the last time."""
         body, self._taken = b",\n  ".join(self._taken), []
-        found = frame(body, self.wanted)
+        found = decoded(body, self.wanted)
         if found is None:
             body = with_numbers(body)
-            found = frame(body, self.wanted)
+            found = decoded(body, self.wanted)
         if found is None:
-            found = frame(self._without_malformed(body), self.wanted)
-        return pl.DataFrame(schema=SCHEMA) if found is None else found
+            found = decoded(self._without_malformed(body), self.wanted)
+        return found or []
 
     def _may_be_wanted(self, text: bytes) -> bool:
         found: bool = pl.Series([text.decode("utf-8", "replace")]).str.contains(self.wanted.text)[0]

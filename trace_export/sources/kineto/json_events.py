@@ -75,8 +75,8 @@ class _Arguments(msgspec.Struct, gc=False, rename=_IN_FILE):
     args_name: _Value = None
 
 
-class _Event(msgspec.Struct, gc=False):
-    """Times are as they are written: as floats they would lose nanoseconds."""
+class Event(msgspec.Struct, gc=False):
+    """An event as it is written, its times as text: as floats they would lose nanoseconds."""
 
     ph: _Value = None
     cat: _Value = None
@@ -87,7 +87,7 @@ class _Event(msgspec.Struct, gc=False):
     args: _Arguments | None = None
 
 
-_EVENTS = msgspec.json.Decoder(list[_Event])
+_EVENTS = msgspec.json.Decoder(list[Event])
 _WHOLE = msgspec.json.Decoder(list[msgspec.Raw])
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NO_ARGUMENTS = _Arguments()
@@ -121,7 +121,7 @@ class Wanted:
     def has(self, category: str) -> bool:
         return self._common[category] is not None
 
-    def of(self, events: Sequence[_Event]) -> list[_Event]:
+    def of(self, events: Sequence[Event]) -> list[Event]:
         """Those among `events`, with their common categories."""
         common, kept = self._common, []
         for event in events:
@@ -134,7 +134,7 @@ class Wanted:
                 kept.append(event)
         return kept
 
-    def _category_of_mark(self, event: _Event) -> _Value:
+    def _category_of_mark(self, event: Event) -> _Value:
         marked = self.marks is not None and isinstance(event.name, str) and event.name.startswith(self.marks)
         return event.cat if marked else None
 
@@ -154,20 +154,20 @@ class _Common(dict[_Value, str | None]):
         return found
 
 
-def frame(body: bytes, wanted: Wanted) -> pl.DataFrame | None:
-    """The wanted events of a comma-separated list, with the columns of `SCHEMA`. None when it is no such list."""
+def decoded(body: bytes, wanted: Wanted) -> list[Event] | None:
+    """The wanted events of a comma-separated list. None when it is no such list."""
     try:
         events = _EVENTS.decode(b"[" + body + b"]")
     except UnicodeDecodeError:
-        return frame(body.decode("utf-8", "replace").encode(), wanted)
+        return decoded(body.decode("utf-8", "replace").encode(), wanted)
     except msgspec.ValidationError:
         whole = _whole(body)
         if whole is None:
             return None
-        events = [_what_is_right(_Event, event) for event in whole]
+        events = [_what_is_right(Event, event) for event in whole]
     except _NO_JSON:
         return None
-    return _columns(wanted.of(events))
+    return wanted.of(events)
 
 
 def is_list(body: bytes) -> bool:
@@ -196,7 +196,8 @@ def _what_is_right(kind: type[_Structure], text: msgspec.Raw) -> _Structure:
     return kind(**found)
 
 
-def _columns(events: list[_Event]) -> pl.DataFrame:
+def columns_of(events: Sequence[Event]) -> pl.DataFrame:
+    """`events` with the columns of `SCHEMA`."""
     arguments = [event.args or _NO_ARGUMENTS for event in events]
     columns = [_texts(name, map(attrgetter(name), events)) for name in ("cat", "name", "tid")]
     columns += [_numbers(name, map(attrgetter(_attribute(name)), arguments)) for name in NUMBERS]
@@ -227,9 +228,11 @@ def _numbers(name: str, values: Iterable[_Value]) -> pl.Series:
 def _texts(name: str, values: Iterable[_Value]) -> pl.Series:
     """Values as text. Numbers alone are turned into text by Polars, a value at a time takes twenty times as long."""
     found = list(values)
-    if not isinstance(next(iter(found), None), str):
+    kinds = set(map(type, found))
+    if str not in kinds:
         with suppress(TypeError, OverflowError):
             return _series(name, found, pl.Int64, strict=True).cast(pl.String)
+    if float in kinds:
         found = [int(value) if isinstance(value, float) and value.is_integer() else value for value in found]
     return _series(name, found, pl.String)
 

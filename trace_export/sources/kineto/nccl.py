@@ -19,17 +19,19 @@ _KERNEL = r"^(?:void )?(?:nccl|rccl|msccl)(?:Dev)?Kernel_?([A-Za-z]+?)(?:_|RING|
 
 
 NONE = pl.DataFrame(
-    schema={"op": pl.String, "group": pl.String, "peer": pl.Int64, "seq": pl.Int64, "bytes": pl.Int64}
-    | {"start": pl.Int64, "end": pl.Int64}
+    schema={"process": pl.Int64, "op": pl.String, "group": pl.String, "peer": pl.Int64, "seq": pl.Int64}
+    | {"bytes": pl.Int64, "start": pl.Int64, "end": pl.Int64}
 )
 """No calls."""
 
 
 def calls(kernels: pl.DataFrame) -> pl.DataFrame:
-    """NCCL's kernels among those of `Trace.events`: the columns of `NONE`; op is PyTorch's name, else NCCL's."""
+    """NCCL's kernels among those of `Trace.events` with their process: the columns of `NONE`; op is PyTorch's name,
+    else NCCL's."""
     named = kernels.filter(IS_NCCL)
     elements = pl.max_horizontal("In msg nelems", "Out msg nelems")
     return named.select(
+        "process",
         op=pl.coalesce("Collective name", pl.col("name").str.extract(_KERNEL)),
         group=pl.col("Process Group Name"),
         peer=pl.coalesce("Src Rank", "Dst Rank"),
@@ -43,15 +45,16 @@ def calls(kernels: pl.DataFrame) -> pl.DataFrame:
 def transfers(found: pl.DataFrame) -> pl.DataFrame:
     """The sends and receives among `calls`: process, role, peer, group, sequence, op, bytes, start, end.
 
-    The k-th of its group, side and peer in the trace; a batch of several is one kernel that names none, and left out.
+    The k-th of its group, side and peer in the process; a batch of several is one kernel that names none, and left out.
     """
-    sides = found.filter(pl.col("op").is_in(["send", "recv"]) & pl.col("peer").is_not_null()).sort("start")
+    sides = found.filter(pl.col("op").is_in(["send", "recv"]) & pl.col("peer").is_not_null())
+    sides = sides.sort("start", maintain_order=True)
     return sides.select(
-        pl.lit(0, pl.Int64).alias("process"),
+        "process",
         pl.col("op").alias("role"),
         "peer",
         "group",
-        pl.int_range(pl.len()).over("group", "op", "peer").alias("sequence"),
+        pl.int_range(pl.len()).over("process", "group", "op", "peer").alias("sequence"),
         "op",
         "bytes",
         "start",
@@ -62,12 +65,11 @@ def transfers(found: pl.DataFrame) -> pl.DataFrame:
 def collectives(found: pl.DataFrame) -> pl.DataFrame:
     """All other `calls` that have a name: process, group, sequence, op, bytes, start, end.
 
-    PyTorch's own sequence number of the group where all have one, else the k-th of its group and name in the trace.
+    PyTorch's own sequence number of the group where all of a process have one, else the k-th of its group and name.
     """
     rest = found.filter(pl.col("op").is_not_null() & ~pl.col("op").str.contains("^(?i:send|recv|sendrecv|coalesced)$"))
-    rest = rest.sort("start")
-    numbered = not rest["seq"].null_count()
-    place = pl.col("seq") if numbered else pl.int_range(pl.len()).over("group", "op")
-    return rest.select(
-        pl.lit(0, pl.Int64).alias("process"), "group", place.alias("sequence"), "op", "bytes", "start", "end"
-    )
+    rest = rest.sort("start", maintain_order=True)
+    numbered = pl.col("seq").is_not_null().all().over("process")
+    place = pl.int_range(pl.len()).over("process", "group", "op")
+    sequence = pl.when(numbered).then("seq").otherwise(place).alias("sequence")
+    return rest.select("process", "group", sequence, "op", "bytes", "start", "end")

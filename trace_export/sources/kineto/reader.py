@@ -47,8 +47,12 @@ YEAR_2000_NS = 946_684_800 * 10**9
 """No trace is older; torch.profiler is of 2020."""
 YEAR_NS = 31_556_952 * 10**9
 _MARKS = pl.col("name").str.starts_with("te:")
-_PROCESS = pl.lit(0, pl.Int64).alias("process")
+PROCESS = pl.lit(0, pl.Int64).alias("process")
 """A trace is one process."""
+IS_CALL = pl.col("cat").str.contains("_(?:runtime|driver)$")
+"""Whether an event is a call of CUDA or of another device."""
+DEVICE = pl.col("device").cast(pl.Int32, strict=False)
+"""Of kernels."""
 CALLS = {
     lost_kernels.KERNELS: "Launch.*Kernel", lost_kernels.CAPTURES: "StreamBeginCapture",
     lost_kernels.CAPTURES_END: "StreamEndCapture",
@@ -84,7 +88,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
     """
     dialects = Dialects.of(options.markers)
     with open_trace(source.path, WANTED, beginning=options.beginning) as trace:
-        recorded = _job(trace, "rank")
+        recorded = job(trace, "rank")
         if recorded is not None and options.ranks is not None and recorded not in options.ranks:
             return Profile()
         content = _gathered(trace, dialects, KeptTasks(options.keep_tasks, source.path, trace.offset_ns))
@@ -99,18 +103,18 @@ def read(source: Source, options: ReadOptions) -> Profile:
             unseen = not trace.has_end or (trace.shortened and any(calls.height for calls in content.launches))
             _check(source, ranges, content, options.host_ranges or unseen)
             blocks = _marked(source, ranges, content, options.host_ranges or trace.shortened)
-        host = _host(trace, source)
-        clock = _clock(trace, trace.offset_ns + int(blocks.blocks["start"].to_numpy().min()))
+        host = host_of(trace, source)
+        clock = clock_notes(trace, trace.offset_ns + int(blocks.blocks["start"].to_numpy().min()))
         profiled = profile(
             source,
             [blocks],
-            ranks=_ranks(trace, source, ranges, content.device),
+            ranks=ranks_of(trace, source, ranges, content.device),
             host=host,
             label=host,
             offset_ns=trace.offset_ns,
-            notes=(*clock, *_losses(trace)),
+            notes=(*clock, *losses(trace)),
         )
-        made = replace(profiled, declared=replace(profiled.declared, world=_job(trace, "world_size") or None))
+        made = replace(profiled, declared=replace(profiled.declared, world=job(trace, "world_size") or None))
         if not trace.shortened:
             return made
         return of_beginning(made, source, content.end if trace.has_end else None, trace.offset_ns)
@@ -164,7 +168,7 @@ def _launched(source: Source, found: Inferred, content: _Content) -> Content:
     return replace(blocks, p2p=named if named.height else blocks.p2p, collectives=nccl.collectives(calls))
 
 
-def _clock(trace: Trace, first_ns: int) -> list[Note]:
+def clock_notes(trace: Trace, first_ns: int) -> list[Note]:
     """A warning where the base in the trace is no date of ours. Raises SourceError where it has none but needs one:
     `first_ns`, the unix time of its first block, is long ago."""
     if first_ns >= YEAR_2000_NS:
@@ -186,27 +190,35 @@ def _gathered(trace: Trace, dialects: Dialects, tasks: KeptTasks) -> _Content:
     rows = 0
     for events in trace.events():
         content.end = max((end for end in (content.end, events["end"].max()) if isinstance(end, int)), default=None)
-        ranges = events.filter((pl.col("cat") == "user_annotation") | ((pl.col("cat") == "cpu_op") & _MARKS))
-        number = pl.int_range(rows, rows + pl.len(), dtype=pl.Int64).alias("row")
-        external = pl.col("External id").alias("external")
-        ranges = ranges.select(number, _PROCESS, thread(), "start", "end", external, text="name")
+        events = events.with_columns(PROCESS)
+        ranges = cpu_ranges(events, rows)
         rows += ranges.height
         named = ranges.filter(dialects.may_know("text"))
         content.named.append(named.drop("external"))
         copies = events.filter(TIMED & pl.col("cat").str.starts_with("gpu_mem")).select(_id(-2), "start", "end")
         content.on_device.add(events, ranges, named, copies)
         content.names.add(ranges["text"])
-        calls = events.filter(pl.col("cat").str.contains("_(?:runtime|driver)$"))
+        calls = events.filter(IS_CALL)
         content.launches.append(calls.select("start", thread(), _id(-1), _call()))
         kernels = events.filter(pl.col("cat") == "kernel")
         others = content.annotated.take(kernels, _id(-2), nccl.IS_NCCL, dialects)
         content.tasks.append(others.select(_id(-2), "start", "end", nccl=nccl.IS_NCCL))
         content.calls.append(nccl.calls(kernels.filter(TIMED)))
         if content.device is None and kernels.height:
-            content.device = kernels["device"].cast(pl.Int32, strict=False)[0]
+            content.device = kernels.select(DEVICE).item(0, 0)
         tasks.add(events)
     tasks.close()
     return content
+
+
+def cpu_ranges(events: pl.DataFrame, first: int = 0) -> pl.DataFrame:
+    """The ranges on the CPU among `events` and their process: row, numbered from `first`, process, thread, start, end,
+    external (the External id), text."""
+    ranges = events.filter((pl.col("cat") == "user_annotation") | ((pl.col("cat") == "cpu_op") & _MARKS))
+    number = pl.int_range(first, first + pl.len(), dtype=pl.Int64).alias("row")
+    return ranges.select(
+        number, "process", thread(), "start", "end", external=pl.col("External id"), text=pl.col("name")
+    )
 
 
 def _id(none: int) -> pl.Expr:
@@ -268,19 +280,19 @@ def _attributed(path: Path, ranges: Ranges, content: _Content) -> tuple[GpuActiv
     return activity, content.on_device.note(path, ranges.frame, activity, joined, elsewhere)
 
 
-def _job(trace: Trace, name: str) -> int | None:
+def job(trace: Trace, name: str) -> int | None:
     """A number of distributedInfo: `rank`, or `world_size`."""
     job = trace.header.get("distributedInfo")
     number = whole_number(job.get(name)) if isinstance(job, dict) else None
     return number if number is not None and 0 <= number < 1 << 31 else None
 
 
-def _host(trace: Trace, source: Source) -> str:
+def host_of(trace: Trace, source: Source) -> str:
     name = trace.header.get("host_name")
     return name[:LONGEST_NAME] if isinstance(name, str) and is_host(name) else source.host
 
 
-def _ranks(trace: Trace, source: Source, ranges: Ranges, device: int | None) -> pl.DataFrame:
+def ranks_of(trace: Trace, source: Source, ranges: Ranges, device: int | None) -> pl.DataFrame:
     """The one rank, as `ranges.profile` takes it. Its number is that of distributedInfo, our marks, the file's name or
     the stages."""
     names = {c: ranges.frame[c].drop_nulls() for c in ("rank", "place")}
@@ -288,7 +300,7 @@ def _ranks(trace: Trace, source: Source, ranges: Ranges, device: int | None) -> 
     rank, origin = next(
         (number, origin)
         for number, origin in (
-            (_job(trace, "rank"), "recorded"),
+            (job(trace, "rank"), "recorded"),
             (names["rank"].first(), "recorded"),
             (source.rank, source.rank_origin),
             (min(own, default=0), "assumed"),
@@ -309,7 +321,7 @@ def _ranks(trace: Trace, source: Source, ranges: Ranges, device: int | None) -> 
     )
 
 
-def _losses(trace: Trace) -> list[Note]:
+def losses(trace: Trace) -> list[Note]:
     notes = []
     if trace.damaged and not trace.truncated:
         text = "its gzip data are damaged: events may be missing or wrong"

@@ -68,11 +68,26 @@ def is_plain(ranges: Ranges) -> bool:
     return not ranges.untimed and ranges.unclosed.is_empty() and not ranges.frame["repaired"].any()
 
 
-def profiles(ranges: Ranges, own: Sequence[Ranges], parts: Sequence[Part]) -> list[Profile | None]:
+@dataclass(frozen=True)
+class Calls:
+    """What NCCL's kernels say: `p2p` of the processes without named transfers, and all `collectives`, see
+    `profile.Content`."""
+
+    p2p: pl.DataFrame
+    collectives: pl.DataFrame
+
+
+def profiles(
+    ranges: Ranges, own: Sequence[Ranges], parts: Sequence[Part], calls: Calls | None = None
+) -> list[Profile | None]:
     """The profile of each source from its named ranges themselves, as `profile.marked` and `profile.profile` make it;
-    None where it has no block. `ranges`: those of all, for which `is_plain`; `own` what `split` made of them."""
+    None where it has no block. `ranges`: those of all, for which `is_plain`; `own` what `split` made of them. Without
+    `calls` collectives are ranges, too."""
     count, worked = len(parts), with_activity(ranges, None)
     found, p2p = blocks(worked, ranges, host=True), transfers(ranges, worked)
+    gathered = collectives(worked) if calls is None else calls.collectives
+    if calls is not None and calls.p2p.height:
+        p2p = _with_calls(p2p, calls.p2p)
     noted = [
         range_notes.of_transfers(part.source.path, rows)
         for part, rows in zip(parts, _by_source(p2p, count), strict=True)
@@ -84,7 +99,7 @@ def profiles(ranges: Ranges, own: Sequence[Ranges], parts: Sequence[Part]) -> li
         for place, part in enumerate(parts)
     )
     tables = {"spans": (found, SPANS), "p2p": (p2p.filter(~pl.col("exchange")), P2P)}
-    tables["collectives"] = (collectives(worked), COLLECTIVES)
+    tables["collectives"] = (gathered, COLLECTIVES)
     rows = {}
     for name, (table, schema) in tables.items():
         placed = on_ranks(table.drop("id", strict=False), known)
@@ -98,10 +113,16 @@ def profiles(ranges: Ranges, own: Sequence[Ranges], parts: Sequence[Part]) -> li
             continue
         hosts, ranks = described(part.source, part.ranks, part.host, part.label)
         said = declared(own[place], spans)
-        p2p, gathered = rows["p2p"][place], rows["collectives"][place]
+        sides, joint = rows["p2p"][place], rows["collectives"][place]
         notes = (*part.notes, *noted[place])
-        made.append(Profile(hosts, ranks, spans, p2p, collectives=gathered, declared=said, notes=notes))
+        made.append(Profile(hosts, ranks, spans, sides, collectives=joint, declared=said, notes=notes))
     return made
+
+
+def _with_calls(named: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """The transfers that are `named` and, in processes without, the `calls`."""
+    others = calls.join(named, on="process", how="anti", maintain_order="left")
+    return pl.concat([named, others.with_columns(guessed=False, exchange=False)], how="diagonal_relaxed")
 
 
 def _place(process: int) -> int:
