@@ -17,7 +17,7 @@ from trace_export.analysis.formulas import closed_form
 from trace_export.analysis.report import report
 from trace_export.analysis.report_tables import PARTS
 from trace_export.analysis.run_figures import run_figures
-from trace_export.analysis.stragglers import slow_links, slow_ranks, slow_stages
+from trace_export.analysis.stragglers import slow_links, slow_ranks, slow_stages, step_work
 from trace_export.analysis.theory import modelled_blocks
 from trace_export.model import MESSAGES, RANKS, SPANS, Declared, Profile, conform
 from trace_export.pipeline.interpret import conclude, with_ids
@@ -129,7 +129,7 @@ def test_slow_stage_and_slow_rank() -> None:
     longer = pl.col("start_ns") + (1.3 * (pl.col("end_ns") - pl.col("start_ns"))).cast(pl.Int64)
     spans = profile.spans.with_columns(end_ns=pl.when(pl.col("rank") == 6).then(longer).otherwise("end_ns"))
     profile = replace(profile, spans=spans)
-    stages = slow_stages(profile)
+    stages = slow_stages(step_work(profile))
     assert stages["slow"].to_list() == [False, True, False, False]
     assert stages["microbatch_ns"][1] == 45 * MS
     assert stages["ratio"][1] == 1.5

@@ -12,12 +12,14 @@ The global bubble of a rank is split by cause (`CAUSES`); the parts add up to it
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
 import polars as pl
 
 from trace_export.model import RANK_STEP_KEY, STEP_KEY, WORD, WORK_KINDS, Profile
+from trace_export.pipeline.step_groups import step_groups
 from trace_export.schedules.schedule import virtual_stage
 
 CAUSES = {
@@ -59,7 +61,7 @@ class Bubbles:
         """
         inner = ["forward_ns", "backward_ns", "transfer_ns", "late_ns", "unknown_ns"]
         tail = _optimizer_tail(self.profile.spans, self._windows)
-        gaps = self._gaps.group_by(RANK_STEP_KEY).agg(pl.col(inner).sum())
+        gaps = pl.concat([part.group_by(RANK_STEP_KEY).agg(pl.col(inner).sum()) for part in self._split()])
         return (
             self._windows.join(tail, on=RANK_STEP_KEY, how="left", nulls_equal=True)
             .join(gaps, on=RANK_STEP_KEY, how="left", nulls_equal=True)
@@ -106,9 +108,13 @@ class Bubbles:
         """The waits between blocks that ended with data from another rank which was made meanwhile: src_rank, dst_rank,
         direction (F, B), length_ns from the data's making to the start."""
         made, start = pl.col("made_ns"), pl.col("start_ns")
-        return self._gaps.filter(made > pl.col("idle_ns"), made <= start).select(
-            src_rank="producer", dst_rank="rank", direction="direction", length_ns=start - made
-        )
+        parts = [
+            _ended(gaps, self.profile, self._producers)
+            .filter(made > pl.col("idle_ns"), made <= start)
+            .select(src_rank="producer", dst_rank="rank", direction="direction", length_ns=start - made)
+            for gaps in self._gaps
+        ]
+        return pl.concat(parts)
 
     @cached_property
     def slices(self) -> pl.DataFrame:
@@ -117,7 +123,7 @@ class Bubbles:
         Columns: rank, stage, run, step, start_ns, end_ns, name (the cause, and the stage that is waited for), cause (a
         value of `CAUSES`), waits_for (the rank whose block is missing, where it is known), category (`bubble`).
         """
-        windows, gaps = self._windows, self._gaps
+        windows, gaps = self._windows, pl.concat(self._split())
         ends = pl.col("idle_ns") + pl.col("forward_ns") + pl.col("backward_ns")
         moving = pl.coalesce("moving_ns", ends)
         parts = [
@@ -148,33 +154,54 @@ class Bubbles:
         )  # fmt: skip
 
     def release(self) -> None:
-        """Lets go of what took more memory than the blocks, once `ranks` and `waits` have been made of it; `slices` and
+        """Lets go of what is as large as the blocks, once `ranks` and `waits` have been made of it; `slices` and
         whatever else was not asked for yet works it out again."""
-        for name in ("_work", "_gaps"):
+        for name in ("_busy", "_producers"):
             self.__dict__.pop(name, None)
 
     @cached_property
-    def _work(self) -> pl.DataFrame:
-        return _busy_blocks(self.profile.spans)
-
-    @cached_property
     def _windows(self) -> pl.DataFrame:
-        return _windows(self._work, self.profile.steps)
+        return self._busy[0]
+
+    @property
+    def _gaps(self) -> list[pl.DataFrame]:
+        return self._busy[1]
 
     @cached_property
-    def _gaps(self) -> pl.DataFrame:
-        return _split(_gaps(self._work), self.profile)
+    def _busy(self) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
+        """`_windows` of all steps, and the `_gaps` of each group of them."""
+        groups = [(_windows(work, self.profile.steps), _gaps(work)) for work in _busy_blocks(self.profile.spans)]
+        return pl.concat([windows for windows, _ in groups]), [gaps for _, gaps in groups]
+
+    @cached_property
+    def _producers(self) -> pl.DataFrame:
+        return _producers(self.profile)
+
+    def _split(self) -> Iterator[pl.DataFrame]:
+        """The gaps of each group of steps by cause, see `_split`."""
+        usual = self.waits.group_by(producer="src_rank", rank="dst_rank").agg(
+            usual_ns=pl.col("length_ns").median().round().cast(pl.Int64)
+        )
+        receives = _receives(self._gaps, self.profile, self._producers)
+        for part in self._gaps:
+            gaps = _ended(part, self.profile, self._producers)
+            gaps = gaps.join(usual, on=["producer", "rank"], how="left", maintain_order="left")
+            yield _split(gaps.join(receives, on="row", how="left", maintain_order="left"), self.profile)
 
 
-def _busy_blocks(spans: pl.DataFrame) -> pl.DataFrame:
-    """The blocks that count as busy, with their row in `spans`, sorted by (rank, run, step, start)."""
-    return (
-        spans.with_row_index("row")
+def _busy_blocks(spans: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """The blocks that count as busy, by groups of steps: row (in `spans`), rank, run, step, start_ns, end_ns, sorted by
+    (rank, run, step, start), and before_ns, when all blocks before in the step have ended."""
+    work = (
+        spans.lazy()
+        .with_row_index("row")
         .filter(pl.col("kind").is_in(WORK_KINDS))
-        .select("row", *RANK_STEP_KEY, "kind", "microbatch", "chunk", "chunk_b", "start_ns", "end_ns")
-        .sort(*RANK_STEP_KEY, "start_ns", "end_ns", "row")
-        .with_columns(before_ns=pl.col("end_ns").cum_max().shift(1).over(RANK_STEP_KEY))
+        .select("row", *RANK_STEP_KEY, "start_ns", "end_ns")
+        .collect()
     )
+    for part in step_groups(work):
+        ordered = part.sort(*RANK_STEP_KEY, "start_ns", "end_ns", "row")
+        yield ordered.with_columns(before_ns=pl.col("end_ns").cum_max().shift(1).over(RANK_STEP_KEY))
 
 
 def _windows(work: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
@@ -196,14 +223,23 @@ def _windows(work: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
 
 
 def _gaps(work: pl.DataFrame) -> pl.DataFrame:
-    """The idle stretches between blocks: the block that ends each, and idle_ns, when the stretch begins."""
-    return work.filter(pl.col("start_ns") > pl.col("before_ns")).rename({"before_ns": "idle_ns"})
+    """The idle stretches between blocks: the row of the block that ends each, and idle_ns, when the stretch begins."""
+    return work.filter(pl.col("start_ns") > pl.col("before_ns")).select("row", idle_ns="before_ns")
+
+
+def _ended(gaps: pl.DataFrame, profile: Profile, producers: pl.DataFrame) -> pl.DataFrame:
+    """`gaps` with the block that ends each, and when its input was made, and where."""
+    columns = [*RANK_STEP_KEY, "kind", "microbatch", "chunk", "chunk_b", "start_ns"]
+    return pl.concat([gaps, profile.spans.select(columns)[gaps["row"]], producers[gaps["row"]]], how="horizontal")
 
 
 def _split(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
-    """`gaps` with forward_ns, backward_ns, transfer_ns, late_ns, unknown_ns, whose sum is the gap, the producer's rank,
-    and moving_ns, when the transfer begins, where that is recorded."""
-    gaps = gaps.hstack(_producers(profile)[gaps["row"]])
+    """`gaps` with forward_ns, backward_ns, transfer_ns, late_ns, unknown_ns, whose sum is the gap, and moving_ns, when
+    the transfer begins, where that is recorded.
+
+    They have usual_ns, how long a transfer on the link usually takes once data were made, and the receive of
+    `_receives`.
+    """
     idle, start, made = pl.col("idle_ns"), pl.col("start_ns"), pl.col("made_ns")
     known = made.is_not_null()
     gaps = pl.concat([gaps.filter(known).with_columns(lacks=False), _lacks(gaps.filter(~known), profile)])
@@ -211,17 +247,8 @@ def _split(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
     waiting = pl.when(known).then((pl.min_horizontal(start, made) - idle).clip(0)).otherwise(0)
     # Data that were made before the rank fell idle are here when their receive ends; where that is not recorded, when
     # a transfer on this link usually ends.
-    usual = (
-        pl.when((made > idle) & (made <= start))
-        .then(start - made)
-        .median()
-        .over("producer", "rank")
-        .round()
-        .cast(pl.Int64)
-    )
-    here = pl.when(made > idle).then(start).otherwise(made + usual.fill_null(0))
+    here = pl.when(made > idle).then(start).otherwise(made + pl.col("usual_ns").fill_null(0))
     estimated = pl.min_horizontal(start, here) - pl.max_horizontal(idle, made)
-    gaps = _with_receives(gaps, profile.messages)
     recorded = pl.min_horizontal(start, "recv_end_ns") - pl.max_horizontal(idle, "recv_start_ns")
     is_recorded = pl.col("recv_end_ns").is_not_null() & (recorded > 0)
     transfer = pl.when(is_recorded).then(recorded).when(known).then(estimated.clip(0)).otherwise(0)
@@ -234,22 +261,27 @@ def _split(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
     ).with_columns(late_ns=start - idle - pl.sum_horizontal("unknown_ns", "forward_ns", "backward_ns", "transfer_ns"))
 
 
-def _with_receives(gaps: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
-    """`gaps` with recv_start_ns and recv_end_ns of the last receive, begun before the gap ends, of such data as the
-    block needs; null where there is none, and where the data were not made before the gap."""
+def _receives(parts: list[pl.DataFrame], profile: Profile, producers: pl.DataFrame) -> pl.DataFrame:
+    """row, recv_start_ns, recv_end_ns: for the gaps of all `parts` the last receive, begun before the gap ends, of such
+    data as the block needs, in whatever step it began; not of gaps before which the data were not made."""
     of = ["rank", "producer", "direction", "microbatch", "chunk"]
     numbers = {name: pl.col(name).fill_null(0) for name in ("microbatch", "chunk")}
     chunk = pl.when(pl.col("direction") == "B").then(pl.coalesce("chunk_b", "chunk")).otherwise("chunk")
-    wanted = gaps.filter(pl.col("made_ns") <= pl.col("idle_ns"))
-    wanted = wanted.select("row", *of[:-1], "start_ns", chunk=chunk).with_columns(**numbers)
-    receives = messages.select(
+    wanted = pl.concat([
+        _ended(gaps, profile, producers)
+        .filter(pl.col("made_ns") <= pl.col("idle_ns"))
+        .select("row", *of[:-1], "start_ns", chunk=chunk)
+        .with_columns(**numbers)
+        for gaps in parts
+    ])  # fmt: skip
+    receives = profile.messages.select(
         "direction", "recv_start_ns", "recv_end_ns", rank="dst_rank", producer="src_rank", **numbers
     ).join(wanted, on=of, how="semi")  # fmt: skip
     found = wanted.sort("start_ns").join_asof(
         receives.sort("recv_start_ns"),
         left_on="start_ns", right_on="recv_start_ns", by=of, check_sortedness=False,
     )  # fmt: skip
-    return gaps.join(found.select("row", "recv_start_ns", "recv_end_ns"), on="row", how="left", maintain_order="left")
+    return found.select("row", "recv_start_ns", "recv_end_ns").drop_nulls("recv_start_ns")
 
 
 def _producers(profile: Profile) -> pl.DataFrame:

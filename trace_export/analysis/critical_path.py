@@ -12,7 +12,8 @@ could have taken without delaying the end of the step.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -52,11 +53,18 @@ WITHOUT_LIMIT = np.int64(1) << 61
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """`parts`, `steps` and `slack` have the columns of `PARTS`, `STEPS` and `SLACK`; sorted by (run, step)."""
+    """`parts`, `steps` and `slack` have the columns of `PARTS`, `STEPS` and `SLACK`; sorted by (run, step). The slack,
+    of all blocks, is computed when it is asked for."""
 
     parts: pl.DataFrame
     steps: pl.DataFrame
-    slack: pl.DataFrame
+    _profile: Profile = field(repr=False)
+    _operations: StepOperations = field(repr=False)
+
+    @cached_property
+    def slack(self) -> pl.DataFrame:
+        parts = [_slack(Timed.of(one), self._profile) for one in self._operations.all]
+        return pl.concat([pl.DataFrame(schema=SLACK), *parts]).sort(*STEP_KEY, "rank", "id")
 
     def sums(self) -> pl.DataFrame:
         """run, step, part, kind, stage, from_stage, ns: the parts of each step added up, the longest first."""
@@ -85,18 +93,14 @@ class CriticalPath:
 
 def critical_path(profile: Profile, operations: StepOperations) -> CriticalPath:
     """The critical path of every step of `operations`."""
-    parts, steps, slack = [], [], []
-    for timed in (Timed.of(one) for one in (*operations.alike, *operations.odd)):
+    parts, steps = [pl.DataFrame(schema=PARTS)], [pl.DataFrame(schema=STEPS)]
+    for timed in (Timed.of(one) for one in operations.all):
         paths = [list(reversed(list(timed.path(n)))) for n in range(len(timed.operations.steps))]
         parts.append(_parts(timed, paths, profile))
         steps.append(_steps(timed, paths))
-        slack.append(_slack(timed, profile))
-    if not parts:
-        return CriticalPath(pl.DataFrame(schema=PARTS), pl.DataFrame(schema=STEPS), pl.DataFrame(schema=SLACK))
     return CriticalPath(
-        pl.concat(parts).sort(*STEP_KEY, "position"), pl.concat(steps).sort(STEP_KEY),
-        pl.concat(slack).sort(*STEP_KEY, "rank", "id"),
-    )  # fmt: skip
+        pl.concat(parts).sort(*STEP_KEY, "position"), pl.concat(steps).sort(STEP_KEY), profile, operations
+    )
 
 
 class Link(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import polars as pl
@@ -48,6 +49,11 @@ class Evidence:
     causes: pl.DataFrame
     unexplained: float | None = None
 
+    @cached_property
+    def work(self) -> pl.DataFrame:
+        """The work of each rank and step, as `stragglers.step_work`."""
+        return stragglers.step_work(self.profile)
+
     def replayed_ns(self, kind: str, **place: int | str) -> float | None:
         """What a step is shorter in the replay without the cause at this place; None where it was not replayed."""
         found = self.causes.filter(pl.col("kind") == kind, *(pl.col(column) == at for column, at in place.items()))
@@ -81,7 +87,7 @@ def findings(evidence: Evidence) -> list[Finding]:
 
 def slow_stage(evidence: Evidence) -> Iterator[Finding]:
     """The slowest stage, where all its ranks are slow beside the median stage; else it is a matter of some ranks."""
-    work = stragglers.rank_work(evidence.profile).drop_nulls()
+    work = stragglers.rank_work(evidence.work).drop_nulls()
     stages = work.group_by("stage").agg(pl.col("microbatch_ns").median(), least=pl.col("microbatch_ns").min())
     usual = middle(stages["microbatch_ns"])
     if stages.height < 2 or not usual:
@@ -93,7 +99,7 @@ def slow_stage(evidence: Evidence) -> Iterator[Finding]:
     ranks = work.filter(pl.col("stage") == stage)["rank"].sort().to_list()
     known = evidence.replayed_ns("stage", stage=stage)
     known = _modelled_saving(evidence.theory, stage) if known is None else known
-    saves = (taken - usual) * _microbatches(evidence.profile) if known is None else known
+    saves = (taken - usual) * _microbatches(evidence) if known is None else known
     hosts = sorted({evidence.host(rank) for rank in ranks} - {""})
     facts = {"stage": stage, "ranks": ranks, "hosts": hosts, "ratio": taken / usual, "simulated": known is not None}
     yield Finding("slow-stage", saves, facts)
@@ -106,23 +112,21 @@ def _modelled_saving(theory: Theory, stage: int) -> float | None:
     return None if then is None else float(rows["as it is"]) - float(then)
 
 
-def _microbatches(profile: Profile) -> float:
+def _microbatches(evidence: Evidence) -> float:
     """How many micro-batches a rank has in a step."""
-    forwards = profile.spans.filter(pl.col("kind").is_in(["F", "FB"])).with_columns(pl.col("chunk").fill_null(0))
-    count = forwards.group_by(RANK_STEP_KEY).agg(n=pl.len() / pl.col("chunk").n_unique())["n"]
-    return middle(count) or 0.0
+    return middle(evidence.work["microbatches"]) or 0.0
 
 
 def slow_rank(evidence: Evidence) -> Iterator[Finding]:
     """The rank that is slowest beside the other ranks of its stage."""
-    work = stragglers.rank_work(evidence.profile).drop_nulls()
+    work = stragglers.rank_work(evidence.work).drop_nulls()
     others = work.join(work, on="stage", suffix="_other").filter(pl.col("rank") != pl.col("rank_other"))
     beside = others.group_by("rank", "stage", "microbatch_ns").agg(peers=pl.col("microbatch_ns_other").median())
     beside = beside.with_columns(excess=pl.col("microbatch_ns") - pl.col("peers"))
     slow = beside.filter(pl.col("microbatch_ns") > stragglers.SLOW * pl.col("peers")).sort("excess", descending=True)
     for rank, stage, taken, peers, excess in slow.head(1).iter_rows():
         known = evidence.replayed_ns("worker", rank=rank)
-        saves = excess * _microbatches(evidence.profile) if known is None else known
+        saves = excess * _microbatches(evidence) if known is None else known
         place = {"rank": rank, "stage": stage, "host": evidence.host(rank)}
         yield Finding("slow-rank", saves, {**place, "ratio": taken / peers, "simulated": known is not None})
 
@@ -218,7 +222,9 @@ def long_optimizer(evidence: Evidence) -> Iterator[Finding]:
 def _optimizers(evidence: Evidence) -> pl.DataFrame:
     """rank, ns: the mean time that its optimizer takes after the last block of the pipeline."""
     ends = counted(evidence.steps).select(*STEP_KEY, pipeline_end_ns="end_ns")
-    blocks = evidence.profile.spans.filter(pl.col("kind") == "OPT").join(ends, on=STEP_KEY, nulls_equal=True)
+    columns = [*RANK_STEP_KEY, "start_ns", "end_ns"]
+    blocks = evidence.profile.spans.lazy().filter(pl.col("kind") == "OPT").select(columns).collect()
+    blocks = blocks.join(ends, on=STEP_KEY, nulls_equal=True)
     after = pl.col("end_ns").max() - pl.max_horizontal(pl.col("pipeline_end_ns").first(), pl.col("start_ns").min())
     return blocks.group_by(RANK_STEP_KEY).agg(ns=after.clip(0)).group_by("rank").agg(pl.col("ns").mean())
 

@@ -112,7 +112,7 @@ def report(profile: Profile, time: StepTime | None = None, measured: Bubbles | N
         ranks=measured.ranks,
         stages=stages,
         causes=causes.filter(pl.col("idle_ns") > 0),
-        slow_stages=stragglers.slow_stages(whole),
+        slow_stages=stragglers.slow_stages(evidence.work),
         slow_ranks=stragglers.slow_ranks(whole),
         slow_links=links,
         theory=theory,
@@ -134,7 +134,7 @@ def _marked(table: ReportTable, inferred: float) -> ReportTable:
 
 
 def _hosts(profile: Profile) -> list[str]:
-    drawn = profile.ranks.join(profile.spans, on="rank", how="semi").select("host").unique()
+    drawn = profile.ranks.join(profile.spans.select("rank"), on="rank", how="semi").select("host").unique()
     labelled = drawn.join(profile.hosts, on="host", how="left").sort("machine", "host")
     return labelled.select(pl.coalesce("label", "host").fill_null("?")).to_series().to_list()
 
@@ -148,7 +148,7 @@ def _started(profile: Profile, steps: pl.DataFrame) -> int | None:
 
 def _clocks(profile: Profile) -> str:
     """What the clocks do to waits between hosts, as a part of a sentence."""
-    if profile.ranks.join(profile.spans, on="rank", how="semi")["host"].n_unique() < 2:
+    if profile.ranks.join(profile.spans.select("rank"), on="rank", how="semi")["host"].n_unique() < 2:
         return ""
     errors = profile.clocks["sd_ns"].drop_nulls().to_numpy()
     if not len(errors):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from trace_export.model import TEXT, WORK_KINDS, Profile
+from trace_export.model import RANK_STEP_KEY, TEXT, WORK_KINDS, Profile
 
 SLOW = 1.1
 """A stage or rank is slow above this multiple of its peers' median (the threshold of MegaScan, arXiv 2507.19845)."""
@@ -18,11 +18,31 @@ ENOUGH = 3
 _LENGTH = pl.col("end_ns") - pl.col("start_ns")
 
 
-def slow_stages(profile: Profile) -> pl.DataFrame:
-    """stage, ranks, microbatch_ns, ratio, slow: the work of a stage per micro-batch (all its chunks; the median over
-    its ranks and steps), and its ratio to the median of all stages; sorted by stage."""
+def step_work(profile: Profile) -> pl.DataFrame:
+    """rank, stage (null where it is not known), run, step, microbatch_ns and microbatches: the work of a rank per
+    micro-batch (all its chunks), and how many micro-batches it has in the step; null where it has no forward."""
+    forward, forwards = pl.col("kind").is_in(["F", "FB"]), pl.col("forwards").sum()
+    some = pl.when(forwards > 0)
+    return (
+        profile.spans.lazy()
+        .filter(pl.col("kind").is_in(WORK_KINDS))
+        .group_by(*RANK_STEP_KEY, pl.col("chunk").fill_null(0))
+        .agg(ns=_LENGTH.sum(), forwards=forward.sum())
+        .group_by(RANK_STEP_KEY)
+        .agg(
+            microbatch_ns=some.then(pl.col("ns").sum() * pl.len() / forwards),
+            microbatches=some.then(forwards / (pl.col("forwards") > 0).sum()),
+        )
+        .join(profile.ranks.lazy().select("rank", "stage"), on="rank", how="left")
+        .collect()
+    )
+
+
+def slow_stages(work: pl.DataFrame) -> pl.DataFrame:
+    """stage, ranks, microbatch_ns, ratio, slow: the work of a stage per micro-batch (the median over its ranks and
+    steps), and its ratio to the median of all stages; sorted by stage. `work` as `step_work` gives it."""
     each = (
-        _step_work(profile)
+        work.drop_nulls("stage")
         .group_by("stage")
         .agg(ranks=pl.col("rank").n_unique(), microbatch_ns=pl.col("microbatch_ns").median())
         .sort("stage")
@@ -31,27 +51,25 @@ def slow_stages(profile: Profile) -> pl.DataFrame:
     return each.with_columns(ratio=ratio).with_columns(slow=(pl.col("ratio") > SLOW).fill_null(False))
 
 
-def rank_work(profile: Profile) -> pl.DataFrame:
-    """rank, stage, microbatch_ns: the work of each rank per micro-batch (all its chunks; the median over its steps)."""
-    each = _step_work(profile).group_by("rank", "stage").agg(pl.col("microbatch_ns").median())
-    return each.sort("rank")
-
-
-def _step_work(profile: Profile) -> pl.DataFrame:
-    """stage, rank, run, step, microbatch_ns."""
-    chunks = pl.col("chunk").fill_null(0).n_unique()
-    forwards = pl.col("kind").is_in(["F", "FB"]).sum()
-    work = _placed_blocks(profile).group_by("stage", "rank", "run", "step")
-    return work.agg(microbatch_ns=pl.when(forwards > 0).then(_LENGTH.sum() * chunks / forwards))
+def rank_work(work: pl.DataFrame) -> pl.DataFrame:
+    """rank, stage, microbatch_ns: the work of each rank per micro-batch (the median over its steps). `work` as
+    `step_work` gives it."""
+    placed = work.drop_nulls("stage")
+    return placed.group_by("rank", "stage").agg(pl.col("microbatch_ns").median()).sort("rank")
 
 
 def slow_ranks(profile: Profile) -> pl.DataFrame:
     """rank, stage, kind, chunk, blocks, median_ns, peers_ns, ratio, slow: a rank's blocks beside those of the other
     ranks of its stage; sorted by (ratio, slowest first). Empty where no stage has two ranks."""
     medians = (
-        _placed_blocks(profile)
-        .group_by("rank", "stage", "kind", pl.col("chunk").fill_null(0))
-        .agg(blocks=pl.len(), median_ns=_LENGTH.median())
+        profile.spans.lazy()
+        .filter(pl.col("kind").is_in(WORK_KINDS))
+        .select("rank", pl.col("kind").cast(pl.Enum(WORK_KINDS)), pl.col("chunk").fill_null(0), length=_LENGTH)
+        .group_by("rank", "kind", "chunk")
+        .agg(blocks=pl.len(), median_ns=pl.col("length").median())
+        .join(profile.ranks.lazy().select("rank", "stage").drop_nulls(), on="rank")
+        .select("rank", "stage", pl.col("kind").cast(TEXT), "chunk", "blocks", "median_ns")
+        .collect()
     )
     peers = ["stage", "kind", "chunk"]
     return (
@@ -60,18 +78,6 @@ def slow_ranks(profile: Profile) -> pl.DataFrame:
         .with_columns(ratio=pl.col("median_ns") / pl.col("peers_ns"))
         .with_columns(slow=(pl.col("ratio") > SLOW) & (pl.col("blocks") >= ENOUGH))
         .sort("ratio", "rank", "kind", "chunk", descending=[True, False, False, False])
-    )
-
-
-def _placed_blocks(profile: Profile) -> pl.DataFrame:
-    columns = ["rank", "run", "step", "kind", "chunk", "start_ns", "end_ns"]
-    placed = profile.ranks.select("rank", "stage").drop_nulls()
-    return (
-        profile.spans.lazy()
-        .filter(pl.col("kind").is_in(WORK_KINDS))
-        .select(columns)
-        .join(placed.lazy(), on="rank")
-        .collect()
     )
 
 

@@ -75,7 +75,7 @@ INPUTS: Schema = {
 
 def block_inputs(profile: Profile, operations: StepOperations) -> pl.DataFrame:
     """The table `INPUTS` of all steps."""
-    parts = [_inputs_of(profile, one) for one in (*operations.alike, *operations.odd)]
+    parts = [_inputs_of(profile, one) for one in operations.all]
     found = pl.concat([pl.DataFrame(schema={**INPUTS, "ended": TIME}), *parts])
     return found.sort("ended").unique("id", keep="last", maintain_order=True).drop("ended")
 

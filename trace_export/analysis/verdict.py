@@ -201,9 +201,9 @@ def _nothing_else(evidence: Evidence, first: list[Sentence]) -> Iterator[Sentenc
 
 
 def _certainty(evidence: Evidence, profile: Profile, *, with_causes: bool) -> Sentence:
-    drawn = profile.ranks.join(profile.spans, on="rank", how="semi")
+    drawn = profile.ranks.join(profile.spans.select("rank"), on="rank", how="semi")
     hosts, errors = drawn["host"].n_unique(), profile.clocks["sd_ns"].drop_nulls().to_list()
-    work = profile.spans.filter(pl.col("kind").is_in(WORK_KINDS))
+    work = profile.spans.lazy().filter(pl.col("kind").is_in(WORK_KINDS)).select("labels", "origin").collect()
     facts = {
         "hosts": hosts,
         "clock_sd_ns": max(errors, default=None),

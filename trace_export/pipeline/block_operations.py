@@ -14,7 +14,7 @@ import polars as pl
 
 from trace_export.model import STEP_KEY, WORK_KINDS, Profile
 from trace_export.pipeline.collective_operations import Collectives, collective_parts, collectives, no_collectives
-from trace_export.pipeline.operation_matrix import matrices, sequence_numbers
+from trace_export.pipeline.operation_matrix import distinct, matrices, sequence_numbers
 from trace_export.pipeline.operations import Operations, Part, Step, groups_of, numbers_of
 from trace_export.pipeline.transfer_operations import Edge, block_edges, transfers
 from trace_export.schedules.operation_types import OPT, TAIL, TYPE_OF_KIND
@@ -46,7 +46,7 @@ def block_operations(profile: Profile, lanes: Lanes, steps: pl.DataFrame) -> tup
     )
     key = np.zeros(len(rows), np.int64)
     for part in (stage, position, kind, chunk, microbatch, nth):
-        key = np.unique(key * (int(part.max()) + 1) + part, return_inverse=True)[1].astype(np.int64)
+        key = distinct(key * (int(part.max()) + 1) + part)[1].astype(np.int64)
     kinds, odd = matrices(key, replica, at)
     named = steps.select(STEP_KEY).rows()
     found = []
@@ -96,19 +96,23 @@ def _rows(profile: Profile, lanes: Lanes, steps: pl.DataFrame) -> pl.DataFrame:
     those with the same numbers), position (in the rank's order), at (the step), start_ns, end_ns."""
     kind = pl.col("kind").replace_strict({name: n for n, name in enumerate(KINDS)}, return_dtype=pl.Int64)
     number = [pl.col(c).fill_null(-1) + 1 for c in ("chunk", "microbatch")]
-    blocks = profile.spans.with_row_index("row").filter(pl.col("kind").is_in(KINDS))
+    times = ["start_ns", "end_ns"]
+    blocks = (
+        profile.spans.lazy().with_row_index("row").filter(pl.col("kind").is_in(KINDS))
+        .select("row", "rank", *STEP_KEY, kind.alias("kind"), *number, *times).collect()
+    )  # fmt: skip
     placed = (
         blocks.join(lanes.places, on="rank")
         .join(steps.select(*STEP_KEY).with_row_index("at"), on=STEP_KEY, nulls_equal=True)
-        .sort("at", "rank", "start_ns", "end_ns", "row")
-        .select("row", "rank", "stage", "replica", kind.alias("kind"), *number, "at", "start_ns", "end_ns")
+        .drop(STEP_KEY)
+        .sort("at", "rank", *times, "row")
     )
     lane = placed.select(pl.struct("at", "rank").rle_id().cast(pl.Int64)).to_series().to_numpy()
-    same = np.unique(
-        placed.select("kind", "chunk", "microbatch").to_numpy().astype(np.int64), axis=0, return_inverse=True
-    )[1].reshape(-1)
-    nth = sequence_numbers(lane * (int(same.max(initial=0)) + 1) + same, np.arange(len(placed)))
-    return placed.with_columns(position=pl.Series(sequence_numbers(lane, np.arange(len(placed)))), nth=pl.Series(nth))
+    same = lane
+    for name in ("kind", "chunk", "microbatch"):
+        part = placed[name].to_numpy()
+        same = distinct(same * (int(part.max(initial=0)) + 1) + part)[1].astype(np.int64)
+    return placed.with_columns(position=pl.Series(sequence_numbers(lane)), nth=pl.Series(sequence_numbers(same)))
 
 
 def _acyclic(profile: Profile, lanes: Lanes, blocks: Blocks, steps: list[Step], shared: Collectives) -> Operations:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from trace_export.model import RANK_STEP_KEY, STEP_KEY, Profile
+from trace_export.model import RANK_STEP_KEY, STEP_KEY, WORK_KINDS, Profile
+from trace_export.pipeline.step_groups import step_groups
 
 LETTERS = "FBW"
 CHUNKS = 4096
@@ -23,14 +24,25 @@ def sequences(profile: Profile, spans: pl.DataFrame | None = None) -> pl.DataFra
     Columns run, step, rank, stage, position, kind (F, B, W), chunk, microbatch (from 0 per chunk, by occurrence where
     null), row (of `Profile.spans`); sorted by (run, step, rank, position).
     """
-    rows = profile.spans.with_row_index("row") if spans is None else spans
-    rows = rows.with_columns(pl.col("chunk", "chunk_b").fill_null(0))
-    common = ["row", "rank", *STEP_KEY, "start_ns", "end_ns"]
-    plain = rows.filter(pl.col("kind").is_in(["F", "B", "W"])).select(*common, "kind", "chunk", "microbatch", half=0)
-    pairs = rows.filter(pl.col("kind") == "FB")
-    forward = pairs.select(*common, kind=pl.lit("F"), chunk="chunk", microbatch="microbatch", half=0)
-    back = pairs.select(*common, kind=pl.lit("B"), chunk="chunk_b", microbatch="microbatch_b", half=1)
+    rows = profile.spans.lazy().with_row_index("row") if spans is None else spans.lazy()
+    numbers = [pl.col("chunk", "chunk_b").fill_null(0), pl.col("microbatch", "microbatch_b")]
+    work = (
+        rows.filter(pl.col("kind").is_in(WORK_KINDS))
+        .select("row", "rank", *STEP_KEY, "start_ns", "end_ns", pl.col("kind").cast(pl.Enum(WORK_KINDS)), *numbers)
+        .collect()
+    )
     places = profile.ranks.select("rank", "stage").drop_nulls()
+    return pl.concat([_sequences(part, places) for part in step_groups(work)])
+
+
+def _sequences(rows: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
+    """`sequences` of some steps. `places`: rank, stage."""
+    common = ["row", "rank", *STEP_KEY, "start_ns", "end_ns"]
+    plain = rows.filter(pl.col("kind") != "FB").select(*common, "kind", "chunk", "microbatch", half=0)
+    pairs = rows.filter(pl.col("kind") == "FB")
+    kinds = rows["kind"].dtype
+    forward = pairs.select(*common, kind=pl.lit("F", kinds), chunk="chunk", microbatch="microbatch", half=0)
+    back = pairs.select(*common, kind=pl.lit("B", kinds), chunk="chunk_b", microbatch="microbatch_b", half=1)
     halves = pl.concat([plain, forward, back]).join(places, on="rank", how="inner")
     ordered = halves.sort(*STEP_KEY, "rank", "start_ns", "half", "end_ns", "row").with_row_index("at")
     first = pl.any_horizontal(pl.col(c).ne_missing(pl.col(c).shift(1)) for c in [*STEP_KEY, "rank"]) | (

@@ -132,7 +132,8 @@ def _relative(sends: pl.DataFrame, receives: pl.DataFrame) -> tuple[pl.DataFrame
     base = stamps.group_by("rank").agg(pl.col("first").min())
     sides = []
     for side, rank in ((sends, "src_rank"), (receives, "dst_rank")):
-        based = side.join(base.rename({"rank": rank}), on=rank)
+        placed = side.select(rank, "channel", "at", "microbatch", "chunk", "end_ns")
+        based = placed.join(base.rename({"rank": rank}), on=rank)
         relative = based.select("channel", "at", "microbatch", "chunk", end=pl.col("end_ns") - pl.col("first"))
         sides.append(relative.sort("channel", "at"))
     return sides[0], sides[1]
@@ -242,9 +243,12 @@ def _best(tried: pl.DataFrame, answer: pl.DataFrame) -> pl.DataFrame:
 
 
 def _joined(sends: pl.DataFrame, receives: pl.DataFrame, offsets: pl.DataFrame) -> pl.DataFrame:
-    moved = receives.join(offsets.drop_nulls(), on="channel").with_columns(at=pl.col("at") - pl.col("offset"))
-    both = sends.join(moved, on=["channel", "at"], suffix="_recv")
-    known = [pl.coalesce(c, f"{c}_recv").alias(c) for c in ("direction", "microbatch", "chunk", "bytes")]
+    labels = ("direction", "microbatch", "chunk", "bytes")
+    times = ("channel", "at", *labels, "start_ns", "end_ns")
+    moved = receives.select(times).join(offsets.drop_nulls(), on="channel")
+    moved = moved.with_columns(at=pl.col("at") - pl.col("offset")).drop("offset")
+    both = sends.select("src_rank", "dst_rank", *times).join(moved, on=["channel", "at"], suffix="_recv")
+    known = [pl.coalesce(c, f"{c}_recv").alias(c) for c in labels]
     return both.select(
         "src_rank", "dst_rank", *known, send_start_ns="start_ns", send_end_ns="end_ns",
         recv_start_ns="start_ns_recv", recv_end_ns="end_ns_recv",

@@ -9,6 +9,11 @@ import numpy.typing as npt
 
 from trace_export.schedules.step_graph import Ints
 
+Numbers = npt.NDArray[np.int64] | npt.NDArray[np.int32]
+
+DENSE = 4
+"""Keys are counted where the largest is at most so many times their number."""
+
 
 @dataclass(frozen=True)
 class Matrix:
@@ -20,19 +25,32 @@ class Matrix:
     steps: Ints
 
 
-def matrices(key: Ints, replica: Ints, step: Ints) -> tuple[list[Matrix], Ints]:
+def matrices(key: Ints, replica: Numbers, step: Numbers) -> tuple[list[Matrix], Ints]:
     """The rows of each kind of step, the most frequent kind first, and the steps whose replicas differ.
 
     The rows with the same `key` are the same operation, in each replica (0, 1, …) and step (0, 1, …). A step is of a
     kind by the operations that all of its replicas have, each once.
     """
-    keys, operation = np.unique(key, return_inverse=True)
+    keys, operation = distinct(key)
     shape = len(keys), int(replica.max(initial=-1)) + 1, int(step.max(initial=-1)) + 1
     kinds, odd = _kinds(operation, replica, step, shape)
     return [_matrix(keys, operation, replica, step, steps) for steps in kinds], odd
 
 
-def _matrix(keys: Ints, operation: Ints, replica: Ints, step: Ints, steps: Ints) -> Matrix:
+def distinct(values: Ints) -> tuple[Ints, Numbers]:
+    """The different values in ascending order, and the place of each value among them. Numbers from 0, as keys are, are
+    counted and not sorted where they are not much more than there are values."""
+    most = int(values.max(initial=-1)) + 1
+    if int(values.min(initial=0)) < 0 or most > min(DENSE * len(values), 1 << 31):
+        keys, place = np.unique(values, return_inverse=True)
+        return keys, place.astype(np.int64).reshape(-1)
+    there = np.zeros(most, np.bool_)
+    there[values] = True
+    places = np.cumsum(there, dtype=np.int32) - np.int32(1)
+    return np.flatnonzero(there), places[values]
+
+
+def _matrix(keys: Ints, operation: Numbers, replica: Numbers, step: Numbers, steps: Ints) -> Matrix:
     inside = np.zeros(int(step.max()) + 1, np.bool_)
     inside[steps] = True
     rows = np.flatnonzero(inside[step])
@@ -45,7 +63,7 @@ def _matrix(keys: Ints, operation: Ints, replica: Ints, step: Ints, steps: Ints)
     return Matrix(keys[there], row, steps)
 
 
-def _kinds(operation: Ints, replica: Ints, step: Ints, shape: tuple[int, int, int]) -> tuple[list[Ints], Ints]:
+def _kinds(operation: Numbers, replica: Numbers, step: Numbers, shape: tuple[int, int, int]) -> tuple[list[Ints], Ints]:
     """The steps of each kind, and those of none."""
     operations, replicas, steps = shape
     if len(operation) == operations * replicas * steps:
@@ -69,11 +87,13 @@ def _kinds(operation: Ints, replica: Ints, step: Ints, shape: tuple[int, int, in
     return [np.array(steps) for steps in found], np.array(odd, np.int64)
 
 
-def sequence_numbers(lane: Ints, start: npt.NDArray[np.int64]) -> Ints:
-    """The place of each row among those of its `lane`, by `start`."""
-    order = np.lexsort((start, lane))
+def sequence_numbers(lane: Ints, start: npt.NDArray[np.int64] | None = None) -> Ints:
+    """The place of each row among those of its `lane`, by `start`, else as they come."""
+    order = np.argsort(lane, kind="stable") if start is None else np.lexsort((start, lane))
     ordered = lane[order]
     first = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))
+    place = np.arange(len(lane))
+    place -= np.repeat(first, np.diff(np.append(first, len(lane))))
     number = np.empty(len(lane), np.int64)
-    number[order] = np.arange(len(lane)) - np.repeat(first, np.diff(np.append(first, len(lane))))
+    number[order] = place
     return number

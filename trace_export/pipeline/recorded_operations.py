@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.model import STEP_KEY, Profile
-from trace_export.pipeline.operation_matrix import matrices, sequence_numbers
+from trace_export.pipeline.operation_matrix import Numbers, matrices, sequence_numbers
 from trace_export.pipeline.operation_rules import Reference, graph_of
 from trace_export.pipeline.operations import Operations, Step, Times
 from trace_export.pipeline.stages import depth
@@ -33,17 +33,9 @@ def recorded_operations(profile: Profile) -> Operations | str:
         return f"stage {stages} was not read"
     if ranks.height != stages * len(replicas):
         return f"{ranks.height} ranks were read of {len(replicas)} pipelines with {stages} stages"
-    lookup = np.zeros((2, int(ranks["rank"].to_numpy().max()) + 1), np.int32)
-    lookup[:, ranks["rank"].to_numpy()] = (
-        ranks["stage"].to_numpy(), np.searchsorted(replicas.to_numpy(), ranks["replica"].to_numpy())
-    )  # fmt: skip
-    stage, replica = lookup[:, rows["rank"].to_numpy()]
-    kind, step = rows["type"].to_numpy().astype(np.int64), rows["at"].to_numpy().astype(np.int64)
-    lane = ((step * len(replicas) + replica) * stages + stage) * len(TYPES) + kind
-    sequence = sequence_numbers(lane, rows["order"].to_numpy())
-    width = int(sequence.max()) + 1
-    kinds, odd = matrices((kind * width + sequence) * stages + stage, replica, step)
-    del kind, step, lane, sequence, stage, replica
+    key, width, replica, step = _keys(rows, ranks, stages, replicas)
+    kinds, odd = matrices(key, replica, step)
+    del key, replica, step
     if not kinds:
         return "no step has the same operations in all pipelines"
     found = kinds[0]
@@ -70,6 +62,30 @@ def recorded_operations(profile: Profile) -> Operations | str:
         left_out=tuple((*named[n], "its operations are not those of the other steps") for n in left_out.tolist()),
         missing=not_recorded(profile),
     )  # fmt: skip
+
+
+def _keys(
+    rows: pl.DataFrame, ranks: pl.DataFrame, stages: int, replicas: pl.Series
+) -> tuple[Ints, int, Numbers, Numbers]:
+    """A number for each operation, (type · width + sequence number) · stages + stage; the width; and of each row the
+    replica and the step."""
+    lookup = np.zeros((2, int(ranks["rank"].to_numpy().max()) + 1), np.int32)
+    lookup[:, ranks["rank"].to_numpy()] = (
+        ranks["stage"].to_numpy(), np.searchsorted(replicas.to_numpy(), ranks["replica"].to_numpy())
+    )  # fmt: skip
+    stage, replica = lookup[:, rows["rank"].to_numpy()]
+    kind, step = rows["type"].to_numpy(), rows["at"].to_numpy().astype(np.int32)
+    lane = step.astype(np.int64)
+    for part, size in ((replica, len(replicas)), (stage, stages), (kind, len(TYPES))):
+        lane *= size
+        lane += part
+    sequence = sequence_numbers(lane, rows["order"].to_numpy())
+    width = int(sequence.max()) + 1
+    key = sequence
+    key += kind.astype(np.int64) * width
+    key *= stages
+    key += stage
+    return key, width, replica, step
 
 
 def _recorded_from(profile: Profile, steps: list[Step], origin: Times) -> Times:
@@ -124,20 +140,22 @@ def _rows(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
     by_kind = {kind: number[name] for name, kind in BLOCKS.items()}
     kind = pl.col("kind").replace_strict(by_kind, default=number[GC], return_dtype=pl.Int8)
     blocks = (
-        profile.spans.with_row_index("row")
-        .filter(pl.col("kind").is_not_null() | (pl.col("marker") == GC))
-        .drop_nulls("step")
+        profile.spans.lazy()
+        .with_row_index("row")
+        .filter(pl.col("kind").is_not_null() | (pl.col("marker") == GC), pl.col("step").is_not_null())
+        .select("rank", kind.alias("type"), "chunk", "microbatch", "start_ns", "end_ns", "row", *STEP_KEY)
+        .collect()
     )
     steps = blocks.group_by(STEP_KEY).agg(first=pl.col("start_ns").min(), last=pl.col("end_ns").max()).sort("first")
     steps = steps.with_row_index("at")
-    spans = blocks.join(steps, on=STEP_KEY, maintain_order="left").select(
-        "rank", kind.alias("type"), "chunk", "microbatch", "start_ns", "end_ns", "row", "at", order="start_ns"
-    )
+    spans = blocks.join(steps.select(*STEP_KEY, "at"), on=STEP_KEY, maintain_order="left")
+    spans = spans.drop(STEP_KEY).with_columns(order="start_ns")
     by_name = pl.col("op").replace_strict(number, default=None, return_dtype=pl.Int8)
     group = pl.col("group").rank("dense").over("rank", "op").cast(pl.Int32) - 1  # one for each chunk
     tables = ((profile.p2p, pl.lit(None, pl.Int32)), (profile.collectives, group))
     others = pl.concat(
-        table.select(
+        table.lazy()
+        .select(
             "rank",
             by_name.alias("type"),
             "start_ns",
@@ -146,8 +164,10 @@ def _rows(profile: Profile) -> tuple[pl.DataFrame, pl.DataFrame]:
             microbatch=pl.lit(None, pl.Int32),
             order=pl.coalesce("sequence", "start_ns"),
         )
+        .drop_nulls("type")
+        .collect()
         for table, chunk in tables
-    ).drop_nulls("type")
+    )
     between = (steps["last"].to_numpy()[:-1] + steps["first"].to_numpy()[1:]) // 2
     at = pl.Series(np.searchsorted(between, others["start_ns"].to_numpy())).cast(pl.UInt32)
     return pl.concat([spans, others.with_columns(at=at, row=pl.lit(None, pl.UInt32)).select(spans.columns)]), steps

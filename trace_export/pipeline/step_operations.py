@@ -30,6 +30,10 @@ class StepOperations:
     reason: str = ""
 
     @property
+    def all(self) -> list[Operations]:
+        return [*self.alike, *self.odd]
+
+    @property
     def usual(self) -> Operations | None:
         """The largest group, with what was left out; None where a comparison with ideal steps would mislead."""
         if self.reason or not self.alike:

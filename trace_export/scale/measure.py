@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.analysis.bubbles import Bubbles
-from trace_export.analysis.stragglers import rank_work, slow_links
+from trace_export.analysis.stragglers import rank_work, slow_links, step_work
 from trace_export.choices import Align
 from trace_export.clocks import align, two_levels
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError
@@ -166,7 +166,12 @@ def _ranks(profile: Profile, axis: pl.DataFrame) -> pl.DataFrame:
         profile.ranks.join(axis, on="host", how="left", maintain_order="left")
         .join(blocks, on="rank", maintain_order="left")
         .join(fullest.select("rank", "microbatches", "order"), on="rank", maintain_order="left")
-        .join(rank_work(profile).select("rank", work_ns="microbatch_ns"), on="rank", how="left", maintain_order="left")
+        .join(
+            rank_work(step_work(profile)).select("rank", work_ns="microbatch_ns"),
+            on="rank",
+            how="left",
+            maintain_order="left",
+        )
     )
     return conform(found.drop("replica").rename({"dp": "replica"}), RANKS)
 

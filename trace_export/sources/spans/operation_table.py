@@ -7,6 +7,7 @@ the step), seq_id (its place among the operations of the type in the step on the
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +44,8 @@ def read(source: Source, options: ReadOptions) -> Profile:
     table = _checked(_columns(source.path), source.path)
     if options.ranks is not None:
         table = table.filter(options.ranks.holds("rank"))
-    return _profile(*_placed(table), source).with_notes(_gaps(table, source.path))
+    notes = _gaps(table, source.path)
+    return _profile(table, source).with_notes(notes)
 
 
 def _gaps(table: pl.DataFrame, path: Path) -> list[Note]:
@@ -104,24 +106,35 @@ def _checked(table: pl.DataFrame, path: Path) -> pl.DataFrame:
     return table
 
 
-def _placed(table: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """`table` with start_ns and end_ns, each step some time after the one before, and `nth`, the number of an operation
-    among those of its type on its rank; and the zeros of the steps, as `step_zeros`."""
-    seconds = [pl.col(name).cast(pl.Float64) * 1e9 for name in ("start_ts", "duration")]
-    start, duration = (each.round().cast(TIME) for each in seconds)
-    width = pl.col("seq_id").max() + 1
-    nth = (pl.col("step").rank("dense").cast(pl.Int64) - 1) * width + pl.col("seq_id")
-    rows = table.select(
-        "dp_rank", "stage", "rank", "step", "optype", "mc", start_ns=start, end_ns=start + duration, nth=nth
+START, DURATION = ((pl.col(name).cast(pl.Float64) * 1e9).round().cast(TIME) for name in ("start_ts", "duration"))
+"""In nanoseconds from the zero of the step."""
+
+
+def _steps(table: pl.DataFrame) -> pl.DataFrame:
+    """step, zero_ns: where the zero of each step lies, as `step_zeros`; and `first`, what is added to a number in a
+    step so that numbers of different steps differ."""
+    is_block = pl.col("optype").is_in([*BLOCKS, GC])
+    times = table.lazy().select("step", start_ns=START, end_ns=START + DURATION, block=is_block)
+    bounds = times.group_by("step", "block").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).collect()
+    width = table.select(pl.col("seq_id").max() + 1).item() or 0
+    zeros = step_zeros(bounds, bounds.filter("block"))
+    return zeros.with_columns(first=pl.int_range(pl.len(), dtype=pl.Int64) * width)
+
+
+def _placed(table: pl.DataFrame, steps: pl.DataFrame, types: Collection[str]) -> pl.DataFrame:
+    """The operations of these types with start_ns and end_ns, each step some time after the one before, and `nth`, the
+    number of an operation among those of its type on its rank. Of a part at a time: the whole is large."""
+    zero, first = (
+        pl.col("step").replace_strict(steps["step"], steps[name], return_dtype=TIME) for name in ("zero_ns", "first")
     )
-    block = pl.col("optype").is_in([*BLOCKS, GC])
-    zeros = step_zeros(rows, rows.lazy().filter(block).select("step", "start_ns", "end_ns").collect())
-    zero = pl.col("step").replace_strict(zeros["step"], zeros["zero_ns"], return_dtype=TIME)
-    return rows.with_columns(pl.col("start_ns", "end_ns") + zero), zeros
+    return table.filter(pl.col("optype").is_in(list(types))).select(
+        "dp_rank", "stage", "rank", "step", "optype", "mc", start_ns=START + zero, end_ns=START + DURATION + zero,
+        nth=first + pl.col("seq_id"),
+    )  # fmt: skip
 
 
-def _profile(rows: pl.DataFrame, zeros: pl.DataFrame, source: Source) -> Profile:
-    workers = rows.select("rank", "stage", dp="dp_rank").unique().sort("rank")
+def _profile(table: pl.DataFrame, source: Source) -> Profile:
+    workers = table.select("rank", "stage", dp="dp_rank").unique().sort("rank")
     several = workers.filter(pl.col("rank").is_duplicated())["rank"]
     if len(several):
         raise SourceError(source.path, f"has rank {several[0]} on several stages or in several replicas", REMEDY)
@@ -131,13 +144,14 @@ def _profile(rows: pl.DataFrame, zeros: pl.DataFrame, source: Source) -> Profile
     )  # fmt: skip
     host = pl.DataFrame({"host": [source.host], "machine": source.machine, "label": source.host, "epoch": "start"})
     declared = _declared(source.path, int(workers["stage"].to_numpy().max()) + 1)
+    steps = _steps(table)
     return Profile(
         hosts=conform(host, HOSTS),
         ranks=conform(ranks, RANKS),
-        spans=conform(_blocks(rows), SPANS),
-        p2p=conform(_transfers(rows, workers), P2P),
-        collectives=conform(_collectives(rows), COLLECTIVES),
-        declared=replace(declared, step_zeros=tuple(zeros.rows())),
+        spans=conform(_blocks(_placed(table, steps, [*BLOCKS, GC])), SPANS),
+        p2p=conform(_transfers(_placed(table, steps, TRANSFERS), workers), P2P),
+        collectives=conform(_collectives(_placed(table, steps, COLLECTIVE)), COLLECTIVES),
+        declared=replace(declared, step_zeros=tuple(steps.select("step", "zero_ns").rows())),
     )
 
 
@@ -155,10 +169,9 @@ def _declared(path: Path, stages: int) -> Declared:
 
 def _blocks(rows: pl.DataFrame) -> pl.DataFrame:
     """The blocks of the pipeline, and the garbage collection as named work; micro-batches by order."""
-    found = rows.filter(pl.col("optype").is_in([*BLOCKS, GC]))
     numbered = pl.col("optype").is_in(NUMBERED)
     count = pl.int_range(pl.len(), dtype=INT).over("rank", "step", "optype", "mc", order_by="nth")
-    return found.with_columns(
+    return rows.with_columns(
         run=pl.lit(0, INT), kind=pl.col("optype").replace_strict(BLOCKS, default=None, return_dtype=pl.String),
         marker="optype", origin=pl.lit("device"), microbatch=pl.when(numbered).then(count),
         chunk=pl.when(numbered).then("mc"), labels=pl.when(numbered).then(pl.lit("inferred")),
@@ -168,30 +181,26 @@ def _blocks(rows: pl.DataFrame) -> pl.DataFrame:
 def _transfers(rows: pl.DataFrame, workers: pl.DataFrame) -> pl.DataFrame:
     """Each rank's sends and receives; activations go to the next stage, gradients to the one before, in a ring."""
     depth = int(workers["stage"].n_unique())
-    role, direction, onward = (
-        pl.col("optype").replace_strict(meaning, return_dtype=dtype)
-        for meaning, dtype in (
-            ({name: role for name, (role, _) in TRANSFERS.items()}, pl.String),
-            ({name: way for name, (_, way) in TRANSFERS.items()}, pl.String),
-            ({name: 1 if (role == "send") == (way == "F") else -1 for name, (role, way) in TRANSFERS.items()}, INT),
-        )
+    onward = {name: 1 if (role == "send") == (way == "F") else -1 for name, (role, way) in TRANSFERS.items()}
+    types = pl.DataFrame(
+        [(name, name, *TRANSFERS[name], onward[name]) for name in TRANSFERS],
+        schema={"optype": pl.Enum(TYPES), **{c: P2P[c] for c in ("op", "role", "direction")}, "onward": INT},
+        orient="row",
     )
     there = workers.select("dp", "stage", peer="rank")
-    return (
-        rows.filter(pl.col("optype").is_in(list(TRANSFERS)))
-        .select(
-            "rank", "start_ns", "end_ns", role=role, direction=direction, dp="dp_rank", sequence="nth", op="optype",
-            stage=(pl.col("stage") + onward) % depth,
-        )
-        .join(there, on=["dp", "stage"], how="left", maintain_order="left")
-        .drop("dp", "stage")
-    )  # fmt: skip
+    ends = (
+        workers.join(types, how="cross")
+        .with_columns(stage=(pl.col("stage") + pl.col("onward")) % depth)
+        .join(there, on=["dp", "stage"], how="left")
+        .drop("dp", "stage", "onward")
+    )
+    times = rows.select("rank", "optype", "start_ns", "end_ns", sequence="nth")
+    return times.join(ends, on=["rank", "optype"], how="left", maintain_order="left").drop("optype")
 
 
 def _collectives(rows: pl.DataFrame) -> pl.DataFrame:
-    found = rows.filter(pl.col("optype").is_in(list(COLLECTIVE)))
     scope = pl.col("optype").replace_strict(COLLECTIVE, return_dtype=pl.String)
     chunk = pl.col("mc").clip(0).cast(pl.String).str.zfill(3)
     stage, replica = pl.format("stage {} chunk {}", "stage", chunk), pl.format("dp {}", "dp_rank")
     group = pl.when(scope == "stage").then(stage).when(scope == "replica").then(replica).otherwise(pl.lit("world"))
-    return found.with_columns(group=group, sequence="nth", op="optype")
+    return rows.with_columns(group=group, sequence="nth", op="optype")

@@ -1,0 +1,92 @@
+"""What is computed of some steps at a time is what comes of all steps at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest.mock import patch
+
+import numpy as np
+import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+from tests.support.profiles import concluded
+from trace_export.analysis.bubbles import Bubbles
+from trace_export.model import MESSAGES, RANKS, SPANS, STEP_KEY, Profile, conform
+from trace_export.pipeline import step_groups
+from trace_export.pipeline.block_order import sequences
+from trace_export.schedules.schedule import schedule
+from trace_export.schedules.simulate import as_profile, start_and_end
+
+SCHEDULES = ["1f1b", "gpipe", "interleaved", "dualpipev"]
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> Profile:
+    """Steps of different numbers of micro-batches, with recorded receives, of which some began in the step before."""
+    stages, name = 2, draw(st.sampled_from(SCHEDULES))
+    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    blocks, at = [], 0
+    for step in range(draw(st.integers(1, 5))):
+        s = schedule(name, stages, 2 * draw(st.integers(2, 4)))
+        start, end = start_and_end(s, rng.integers(1, 40, len(s.ops)).astype(float), rng.integers(0, 9))
+        made = as_profile(s, start, end).spans
+        made = made.with_columns(pl.col("start_ns", "end_ns") + at, step=pl.lit(step, pl.Int32))
+        if draw(st.booleans()):
+            made = made.with_columns(step=pl.lit(None, pl.Int32))
+        blocks.append(made)
+        at += int(end.max()) + 1_000_000
+    spans = pl.concat(blocks).sample(fraction=1.0, shuffle=True, seed=int(rng.integers(1 << 30)))
+    ranks = conform(pl.DataFrame({"rank": range(stages), "stage": range(stages)}), RANKS)
+    profile = concluded(Profile(ranks=ranks, spans=conform(spans, SPANS)))
+    return replace(profile, messages=_messages(profile, rng))
+
+
+def _messages(profile: Profile, rng: np.random.Generator) -> pl.DataFrame:
+    """Receives for half of the blocks that need data of the other rank; a tenth begin a whole step too early."""
+    edges = profile.edge_rows().sample(fraction=0.5, seed=0)
+    taken = profile.spans[edges["dst"]]
+    early = pl.Series(rng.choice([0, 1_000_000], len(edges), p=[0.9, 0.1]))
+    begun = taken["start_ns"] - pl.Series(rng.integers(0, 60, len(edges))) - early
+    return conform(
+        pl.DataFrame(
+            {
+                "src_rank": profile.spans["rank"].gather(edges["src"]), "dst_rank": taken["rank"],
+                "direction": edges["direction"], "microbatch": taken["microbatch"], "chunk": taken["chunk"],
+                "recv_start_ns": begun, "recv_end_ns": begun + pl.Series(rng.integers(1, 80, len(edges))),
+            }
+        ),
+        MESSAGES,
+    )  # fmt: skip
+
+
+def _tables(profile: Profile) -> list[pl.DataFrame]:
+    bubbles = Bubbles(profile)
+    waits = bubbles.waits.sort(pl.all())
+    return [bubbles.ranks, bubbles.steps, waits, bubbles.slices.sort(pl.all()), sequences(profile)]
+
+
+@settings(deadline=None)
+@given(profile=runs(), size=st.integers(1, 60))
+def test_tables_of_groups_are_those_of_all_steps(profile: Profile, size: int) -> None:
+    whole = _tables(profile)
+    with patch.object(step_groups, "GROUP", size):
+        for found, expected in zip(_tables(profile), whole, strict=True):
+            assert_frame_equal(found, expected, check_exact=True)
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 1), st.one_of(st.none(), st.integers(0, 4))), min_size=1, max_size=40),
+    size=st.integers(1, 12),
+)
+def test_groups_are_whole_steps_in_order(steps: list[tuple[int, int | None]], size: int) -> None:
+    schema = {"run": pl.Int32, "step": pl.Int32}
+    rows = pl.DataFrame(steps, schema, orient="row").with_row_index("row")
+    groups = list(step_groups.step_groups(rows, size))
+    assert_frame_equal(pl.concat(groups).sort("row"), rows)
+    keys = [group.select(STEP_KEY).unique().sort(STEP_KEY).rows() for group in groups]
+    assert [key for part in keys for key in part] == rows.select(STEP_KEY).unique().sort(STEP_KEY).rows()
+    for group, key in zip(groups, keys, strict=True):
+        assert len(key) == 1 or group.height < size + steps.count(key[-1])
+        assert group["row"].is_sorted()
