@@ -55,12 +55,11 @@ class TraceProcessor:
         self._rpc = self._protos.TraceProcessorRpc
         self._machine: _Machine | None = _Machine()
         self._sequence = 0
-        with path.open("rb") as file:
-            while chunk := file.read(REQUEST - 1024):
-                for answer in self._call(self._rpc.TPM_APPEND_TRACE_DATA, append_trace_data=chunk):
-                    self._check(answer.append_result.error)
-        for answer in self._call(self._rpc.TPM_FINALIZE_TRACE_DATA):
-            self._check(answer.finalize_data_result.error)
+        try:
+            self._load()
+        except BaseException:
+            self._close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -68,7 +67,7 @@ class TraceProcessor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._machine = None  # frees its memory
+        self._close()
 
     def query(self, sql: str) -> pl.DataFrame:
         """The rows of the last statement of `sql`; integers are exact. Raises TraceProcessorError for wrong SQL."""
@@ -105,6 +104,19 @@ class TraceProcessor:
             bundle.specs[0].id: {tuple(map(_single, row.dimension)): row.values[0].double_value for row in bundle.row}
             for bundle in made.metric_bundles
         }
+
+    def _load(self) -> None:
+        with self._path.open("rb") as file:
+            while chunk := file.read(REQUEST - 1024):
+                for answer in self._call(self._rpc.TPM_APPEND_TRACE_DATA, append_trace_data=chunk):
+                    self._check(answer.append_result.error)
+        for answer in self._call(self._rpc.TPM_FINALIZE_TRACE_DATA):
+            self._check(answer.finalize_data_result.error)
+
+    def _close(self) -> None:
+        if self._machine is not None:
+            self._machine.close()
+        self._machine = None
 
     def _call(self, method: int, **arguments: object) -> list[Any]:
         if self._machine is None:
@@ -169,6 +181,11 @@ class _Machine:
         answer = wasmtime.Func(self._store, wasmtime.FuncType([word, word], []), self._take_answer)
         slot = self._export("__indirect_function_table").grow(self._store, 1, answer)
         self._inbox = self._run("trace_processor_rpc_init", slot, REQUEST) & 0xFFFFFFFF
+
+    def close(self) -> None:
+        """Frees its memory, tens of megabytes: it would stay for ever, as its host functions are known to
+        wasmtime and know this object."""
+        self._store.close()
 
     def call(self, message: bytes) -> bytes:
         """The answer to `message`. Raises TraceProcessorError when the module breaks down."""
