@@ -13,12 +13,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import trace_export
 from tests.conftest import ROOT
-from trace_export.cli.app import app
+from tests.support.command import parser
 from trace_export.cli.options import Figures
 from trace_export.scale import requests as overviews
 from trace_export.workflow import requests
@@ -234,8 +233,7 @@ COMMANDS = {
 
 def options(command: str) -> set[str]:
     """The parameters of the library that the command's options stand for."""
-    group: Any = typer.main.get_command(app)
-    names = {parameter.name for parameter in group.commands[command].params if parameter.name != "help"}
+    names = {parameter.name for parameter in parser().commands[command].params if parameter.name != "help"}
     return {ELSEWHERE.get(name, name) for name in names - TERMINAL}
 
 
@@ -253,7 +251,7 @@ def test_every_format_has_a_command_and_is_a_family(samples: Path, tmp_path: Pat
 
 
 def run_cli(*arguments: object) -> None:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    result = CliRunner().invoke(parser(), [str(argument) for argument in arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
 
 
@@ -366,7 +364,7 @@ def test_a_cluster_is_asked_for_alike(tmp_path: Path, monkeypatch: pytest.Monkey
     for command, library in (("export", trace_export.export), ("report", trace_export.report)):
         arguments = [command, "--scheduler", "tcp://10.0.0.1:8786", "--at", places[0], "--at", places[1]]
         with pytest.raises(trace_export.NothingToExportError):
-            CliRunner().invoke(app, arguments, catch_exceptions=False)
+            CliRunner().invoke(parser(), arguments, catch_exceptions=False)
         with pytest.raises(trace_export.NothingToExportError):
             library(scheduler="tcp://10.0.0.1:8786", at=places)
     assert len(asked) == 4

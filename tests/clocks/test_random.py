@@ -28,7 +28,7 @@ CLOCKS = st.builds(
     jitter_us=st.floats(5, 60),
     over_stages=st.booleans(),
 )
-MODEST = settings(max_examples=8, deadline=None, derandomize=True)
+MODEST = settings(max_examples=5, deadline=None, derandomize=True)
 
 
 def paired(clocks: Clocks) -> Profile:

@@ -37,24 +37,29 @@ def check(report: Report, expected: dict[str, Any], gain_ns: float) -> None:
     assert first["gain_ns"] == pytest.approx(gain_ns, rel=CLOSE)
 
 
-@pytest.mark.parametrize("profiler", [nsys, kineto, rocpd], ids=["nsys", "kineto", "rocpd"])
-@pytest.mark.parametrize(
-    ("causes", "expected"),
-    [
-        ({"slow": {5: 1.3}}, {"kind": "stage", "stage": 5}),
-        ({"slow": {7: 1.3}}, {"kind": "stage", "stage": 7}),
-        ({"slow_links": {(3, 4): 6 * MS}}, {"kind": "link", "stage": 3, "to_stage": 4, "direction": "F"}),
-        ({"slow_links": {(4, 3): 6 * MS}}, {"kind": "link", "stage": 4, "to_stage": 3, "direction": "B"}),
-        (
-            {"slow_links": {(3, 4): 6 * MS, (4, 3): 6 * MS}},
-            {"kind": "link", "stage": 3, "to_stage": 4, "direction": None},
-        ),
-        ({"late": {4: 3 * MS}}, {"kind": "host", "stage": 4}),
-    ],
-    ids=["stage", "last stage", "forward link", "backward link", "link both ways", "host"],
-)
-def test_in_profiles_of_gpus(profiler: Any, causes: dict[str, Any], expected: dict[str, Any], tmp_path: Path) -> None:
-    slow = profiler.write_planted(tmp_path, replace(nsys.TIMING, **causes))
+CAUSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "stage": ({"slow": {5: 1.3}}, {"kind": "stage", "stage": 5}),
+    "last stage": ({"slow": {7: 1.3}}, {"kind": "stage", "stage": 7}),
+    "forward link": ({"slow_links": {(3, 4): 6 * MS}}, {"kind": "link", "stage": 3, "to_stage": 4, "direction": "F"}),
+    "backward link": (
+        {"slow_links": {(4, 3): 6 * MS}}, {"kind": "link", "stage": 4, "to_stage": 3, "direction": "B"},
+    ),
+    "link both ways": (
+        {"slow_links": {(3, 4): 6 * MS, (4, 3): 6 * MS}},
+        {"kind": "link", "stage": 3, "to_stage": 4, "direction": None},
+    ),
+    "host": ({"late": {4: 3 * MS}}, {"kind": "host", "stage": 4}),
+}  # fmt: skip
+"""What is planted, and the first cause that is to be named."""
+PROFILERS = {"nsys": nsys, "kineto": kineto, "rocpd": rocpd}
+CASES = [("nsys", cause) for cause in CAUSES]
+CASES += [(profiler, cause) for profiler in ("kineto", "rocpd") for cause in ("stage", "forward link", "host")]
+
+
+@pytest.mark.parametrize(("profiler", "cause"), CASES)
+def test_in_profiles_of_gpus(profiler: str, cause: str, tmp_path: Path) -> None:
+    causes, expected = CAUSES[cause]
+    slow = PROFILERS[profiler].write_planted(tmp_path, replace(nsys.TIMING, **causes))
     sound = nsys.planted(nsys.TIMING, random.Random(1)).blocks
     check(read(tmp_path), expected, step_ns(slow) - step_ns(sound))
 

@@ -118,11 +118,15 @@ def test_impossible_times_are_a_note_and_not_drawn(kind: str, tmp_path: Path) ->
     known = sound.spans.select("start_ns", "end_ns")
     noted = {note.text for note in sound.notes}
     drawings = 0
+    tried = set()
     for name in {file for file, _ in PATTERNS.get(kind, ())} or {INPUTS[kind].files[0]}:
         file = next(logs.rglob(name))
         content = file.read_bytes()
         for what, deed in broken_ones(kind, file):
             deed()
+            if file.read_bytes() in tried:  # where there is one time only, the last is all
+                continue
+            tried.add(file.read_bytes())
             try:
                 run = aligned(logs)
                 found = run.profile

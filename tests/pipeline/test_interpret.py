@@ -10,10 +10,9 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.support.command import command
 from trace_export.analysis import bubbles
-from trace_export.cli.app import app
 from trace_export.pipeline import edges, replicas, schedule_match, stages
 
 FACTS = {
@@ -50,7 +49,7 @@ def test_each_fact_is_worked_out_once(samples: Path, sample: str, tmp_path: Path
     arguments = ["export", str(samples / sample), *drawn, "--out", str(tmp_path), "--jobs", "1"]
 
     def export() -> None:
-        result = CliRunner().invoke(app, arguments, catch_exceptions=False)
-        assert result.exit_code == 0, result.output
+        result = command(*arguments)
+        assert result.returncode == 0, result.stderr
 
     assert calls(FACTS, export) == dict.fromkeys(FACTS, 1)

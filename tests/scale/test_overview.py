@@ -15,6 +15,7 @@ from tests.support.command import command
 from tests.support.many_ranks import ManyRanks, write
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.scale import words
+from trace_export.scale.build import Overview
 from trace_export.scale.measure import Task, read_part
 from trace_export.scale.parts import Part
 from trace_export.scale.places import PLACES
@@ -32,16 +33,26 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ManyRanks]:
     return folder, run
 
 
+@pytest.fixture(scope="module")
+def written(planted: tuple[Path, ManyRanks], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Overview]:
+    """The folder of its page and tables, and what they show."""
+    out = tmp_path_factory.mktemp("overview")
+    made = trace_export.overview(planted[0], out, ["html", "parquet"], jobs=1)
+    return out, made.overview
+
+
 def named(exceptions: pl.DataFrame, kind: str, *columns: str) -> list[tuple[object, ...]]:
     return sorted(exceptions.filter(pl.col("kind") == kind).select(columns).rows())
 
 
-@pytest.mark.parametrize("sizes", [{}, {"pp": 4, "tp": 2}], ids=["as recorded", "as specified"])
+@pytest.mark.parametrize("sizes", ["as recorded", "as specified"])
 def test_exactly_what_was_planted_is_named(
-    planted: tuple[Path, ManyRanks], tmp_path: Path, sizes: dict[str, int]
+    planted: tuple[Path, ManyRanks], written: tuple[Path, Overview], tmp_path: Path, sizes: str
 ) -> None:
     folder, run = planted
-    found = trace_export.overview(folder, tmp_path, jobs=1, **sizes).overview  # type: ignore[arg-type]
+    found = written[1]
+    if sizes == "as specified":
+        found = trace_export.overview(folder, tmp_path, jobs=1, pp=4, tp=2).overview
     wrong, exceptions = run.planted, found.exceptions
     assert named(exceptions, "slow-rank", "rank") == [(rank,) for rank in sorted(wrong.ranks)]
     links = [tuple(sorted(link)) for link in named(exceptions, "slow-link", "rank", "to_rank")]  # type: ignore[type-var]
@@ -152,13 +163,13 @@ def test_a_file_of_the_user_among_the_traces_is_refused_before_anything_is_read(
         trace_export.overview(planted[0], tmp_path, traces=True, jobs=1)
 
 
-def test_the_number_of_processes_changes_no_byte(planted: tuple[Path, ManyRanks], tmp_path: Path) -> None:
-    folder, _ = planted
-    for jobs in (1, 3):
-        trace_export.overview(folder, tmp_path / str(jobs), ["html", "parquet"], jobs=jobs)
-    written = [{path.name: path.read_bytes() for path in (tmp_path / str(jobs)).iterdir()} for jobs in (1, 3)]
-    assert written[0] == written[1]
-    assert len(written[0]) == 11
+def test_the_number_of_processes_changes_no_byte(
+    planted: tuple[Path, ManyRanks], written: tuple[Path, Overview], tmp_path: Path
+) -> None:
+    trace_export.overview(planted[0], tmp_path, ["html", "parquet"], jobs=3)
+    by_three, by_one = ({path.name: path.read_bytes() for path in place.iterdir()} for place in (tmp_path, written[0]))
+    assert by_three == by_one
+    assert len(by_one) == 11
 
 
 def test_of_some_ranks_their_replicas_are_read(planted: tuple[Path, ManyRanks], tmp_path: Path) -> None:

@@ -38,6 +38,13 @@ def of_blocks(profile: Profile, without: tuple[int, ...] = ()) -> Slowdown:
     return what_if(operations)
 
 
+@pytest.fixture(scope="module")
+def expected(planted: tuple[Path, ManyRanks]) -> Slowdown:
+    """Of the planted run, read whole."""
+    folder, run = planted
+    return of_blocks(trace_export.load(folder).align().profile, run.planted.replicas)
+
+
 def test_replicas_that_are_read_together_have_the_slowdown_of_the_run(tmp_path: Path) -> None:
     write_logs(tmp_path / "logs", Job(4, 6, data=6, machines=6, clock_errors_us=(0,) * 6))
     found = trace_export.overview(tmp_path / "logs", tmp_path, pp=4, align="none", jobs=1).overview.slowdown
@@ -52,13 +59,12 @@ def test_replicas_that_are_read_together_have_the_slowdown_of_the_run(tmp_path: 
 
 @pytest.mark.parametrize("ranks", [16, 64])
 def test_parts_have_nearly_the_slowdown_of_the_run(
-    planted: tuple[Path, ManyRanks], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
+    planted: tuple[Path, ManyRanks], expected: Slowdown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
 ) -> None:
     """But for what transfers and clocks are estimated to be in each part: here S is up to 1.17."""
     monkeypatch.setattr(parts, "RANKS_A_PART", ranks)
     folder, run = planted
     found = trace_export.overview(folder, tmp_path, jobs=1).overview.slowdown
-    expected = of_blocks(trace_export.load(folder).align().profile, run.planted.replicas)
     assert found is not None
     assert found.replicas == [n for n in range(16) if n not in run.planted.replicas]
     np.testing.assert_allclose(found.workers, expected.workers, atol=5e-3)

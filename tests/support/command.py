@@ -23,7 +23,7 @@ from trace_export.cli import main
 
 
 @cache
-def _parser() -> Any:
+def parser() -> Any:
     """What Typer makes of the commands; it would make it anew for each call."""
     from typer.main import get_command
 
@@ -46,7 +46,7 @@ def command(*arguments: object, cwd: Path | None = None) -> CompletedProcess[str
 
 def _exit_code(arguments: list[str]) -> int:
     try:
-        with mock.patch("trace_export.cli.app.app", _parser()):
+        with mock.patch("trace_export.cli.app.app", parser()):
             main(arguments)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -39,7 +39,7 @@ def tasks(path: Path, detail: Any = "kernels") -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("chunk", [1 << 22, 600])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=7, deadline=None)
 @given(ranges=Ranges, launches=Calls, layout=st.sampled_from(LAYOUTS))
 def test_the_tables_are_those_of_json_in_every_layout(
     tmp_path_factory: pytest.TempPathFactory, chunk: int, ranges: list[Any], launches: list[Any], layout: str

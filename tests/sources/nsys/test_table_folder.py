@@ -76,8 +76,9 @@ def test_whatever_is_asked_for_is_that_of_the_database(
         session(3).write(tmp_path / "node0.sqlite")
     if name.endswith("shuffled"):
         shuffled(tmp_path / "node0.sqlite", random.Random(3))
-    monkeypatch.setattr(reader, "PIECE_ROWS", 20)
-    monkeypatch.setattr(table_folder, "ROWS", 7)
+    piece, rows = (500, 211) if name == "unmarked" else (20, 7)  # it has thousands of rows
+    monkeypatch.setattr(reader, "PIECE_ROWS", piece)
+    monkeypatch.setattr(table_folder, "ROWS", rows)
     folder = as_folder(tmp_path / "node0.sqlite", tmp_path / "node0_tables", suffix)
     options = ReadOptions(
         infer="only" if name == "infer" else "auto",

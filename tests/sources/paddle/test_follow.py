@@ -34,7 +34,7 @@ def followed(follower: Follower) -> pl.DataFrame:
     return follower.profile().spans.select(COMPARED).sort("rank", "start_ns")
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(data=st.data(), name=st.sampled_from(sorted(JOBS)), keep=st.integers(1, 3))
 def test_a_log_that_is_appended_to_in_pieces(data: st.DataObject, name: str, keep: int) -> None:
     with TemporaryDirectory() as folder:

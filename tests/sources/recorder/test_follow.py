@@ -56,7 +56,7 @@ def source(path: Path) -> Source:
     return found
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(cuts=st.lists(st.integers(0, len(LINES)), max_size=8), keep=st.integers(1, 3), limit=st.integers(2800, 6000))
 def test_what_the_recorder_appends(cuts: list[int], keep: int, limit: int) -> None:
     """Its own file, which becomes another one whenever half of the limit is reached."""
