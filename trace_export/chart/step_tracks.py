@@ -9,7 +9,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trace_export.chart.builder import Builder
-from trace_export.model import STEP_KEY, WORK_KINDS
+from trace_export.chart.running_counts import running_count
+from trace_export.model import RANK_STEP_KEY, STEP_KEY, WORK_KINDS
+from trace_export.ordering import ordered, run_number
 
 STEPS_TRACK = "Steps"
 STEP_NAME = "step {}"
@@ -22,13 +24,18 @@ def add_steps(builder: Builder, blocks: pl.DataFrame, extra: pl.DataFrame | None
     `extra` has the keys run and step; its other columns become arguments.
     """
     steps = (
-        blocks.filter(pl.col("step").is_not_null())
+        blocks.select(*RANK_STEP_KEY, "start_ns", "end_ns")
+        .filter(pl.col("step").is_not_null())
+        .group_by(run_number(*RANK_STEP_KEY))
+        .agg(pl.col(RANK_STEP_KEY).first(), pl.col("start_ns").min(), pl.col("end_ns").max(), blocks=pl.len())
         .group_by(STEP_KEY)
-        .agg(pl.col("start_ns").min(), pl.col("end_ns").max(), blocks=pl.len(), ranks=pl.col("rank").n_unique())
+        .agg(
+            pl.col("start_ns").min(), pl.col("end_ns").max(), pl.col("blocks").sum(), ranks=pl.col("rank").n_unique(),
+        )
         .with_columns(pl.format(STEP_NAME, "step").alias("name"), pl.lit("step").alias("category"))
         .with_columns(pl.col("start_ns").alias("start_unix_ns"))
         .sort("start_ns", *STEP_KEY)
-    )
+    )  # fmt: skip
     if steps.is_empty():
         return
     if extra is not None:
@@ -48,21 +55,17 @@ def add_steps(builder: Builder, blocks: pl.DataFrame, extra: pl.DataFrame | None
 
 def add_stages_busy(builder: Builder, blocks: pl.DataFrame, order: int) -> None:
     """How many of the stages are busy with a micro-batch (`WORK_KINDS`), from `blocks` of one rank per stage."""
-    work = (
-        blocks.select("stage", "kind", "start_ns", "end_ns")
-        .filter(pl.col("stage").is_not_null(), pl.col("kind").is_in(WORK_KINDS), pl.col("end_ns") > pl.col("start_ns"))
-        .sort("stage", "start_ns", maintain_order=True)
+    work = blocks.select("stage", "kind", "start_ns", "end_ns").filter(
+        pl.col("stage").is_not_null(), pl.col("kind").is_in(WORK_KINDS), pl.col("end_ns") > pl.col("start_ns")
     )
     if work.is_empty():
         return
-    times = [_busy(own["start_ns"].to_numpy(), own["end_ns"].to_numpy()) for own in work.partition_by("stage")]
-    begun, ended = (np.sort(np.concatenate(ends), kind="stable") for ends in zip(*times, strict=True))
-    moments = np.sort(np.concatenate([begun, ended]), kind="stable")
-    value = np.searchsorted(begun, moments, side="right") - np.searchsorted(ended, moments, side="right")
-    samples = pl.DataFrame({"ts_ns": moments, "value": value}).filter(np.diff(value, prepend=-1) != 0)
+    stages = ordered(work, "stage", "start_ns").partition_by("stage", maintain_order=True)
+    times = [_busy(own["start_ns"].to_numpy(), own["end_ns"].to_numpy()) for own in stages]
+    begun, ended = (np.concatenate(ends) for ends in zip(*times, strict=True))
     what = "Stages with a forward, backward or weight block running, one rank of each; the optimizer does not count"
     track = builder.track("stages busy", order, kind="counter", unit="stages", description=what)
-    builder.samples(samples, track)
+    builder.samples(running_count(begun, ended), track)
 
 
 def _busy(start: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
