@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from polars import selectors
 
 from tests.support.profiles import (
     ORIGIN,
@@ -45,7 +46,8 @@ def tree(chart: Chart) -> list[str]:
 def on(chart: Chart, name: str) -> pl.DataFrame:
     """The slices on all lanes of the track called `name`."""
     ids = [t.id for part in chart.parts() for t in part.tracks if t.name == name]
-    frames = [part.slices.filter(pl.col("track").is_in(ids)) for part in chart.parts()]
+    texts = selectors.categorical().cast(pl.String)
+    frames = [part.slices.filter(pl.col("track").is_in(ids)).with_columns(texts) for part in chart.parts()]
     return pl.concat(frames, how="diagonal_relaxed").sort("start_ns", "end_ns")
 
 

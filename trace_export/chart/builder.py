@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from polars import selectors
 
 from trace_export.chart.chart import INSTANTS, SAMPLES, SLICES, STATES, Part, Track
 from trace_export.chart.lanes import Lanes
@@ -20,12 +22,16 @@ NOT_NEGATIVE = pl.max_horizontal("start_ns", "end_ns").alias("end_ns")
 
 
 class Builder:
-    """One root group, to which tracks and frames are added; `part` is the result."""
+    """One root group, to which tracks and frames are added; `part` is the result.
+
+    `texts` is the type of all texts of its slices: codes take a quarter of the room, and the encoders need them anyway.
+    """
 
     def __init__(self) -> None:
         self._tracks = [Track(ROOT, "", None, kind="group")]
         self._names: set[tuple[int, str]] = set()
         self._slices: list[pl.DataFrame] = []
+        self.texts = pl.Categorical(pl.Categories.random())
         self._instants = pl.DataFrame(schema=INSTANTS)
         self._samples = pl.DataFrame(schema=SAMPLES)
         self._states = pl.DataFrame(schema=STATES)
@@ -50,7 +56,8 @@ class Builder:
     def slices(self, frame: pl.DataFrame, track: int | pl.Expr) -> None:
         """Adds slices; columns that `SLICES` and `frame` do not share are null, or arguments."""
         place = track if isinstance(track, pl.Expr) else pl.lit(track)
-        self._slices.append(frame.with_columns(place.cast(pl.UInt32).alias("track")))
+        texts = selectors.string(include_categorical=True).cast(self.texts)
+        self._slices.append(frame.with_columns(texts, place.cast(pl.UInt32).alias("track")))
 
     def instants(self, frame: pl.DataFrame, track: int) -> None:
         self._instants = self._instants.vstack(frame.select(_on(track), "ts_ns", "name"))
@@ -73,20 +80,32 @@ class Builder:
         Tracks are numbered in the order they are drawn, which is how formats without an order of their own show them.
         """
         self._tracks[0] = replace(self._tracks[0], name=title, description=description)
-        slices = pl.concat([pl.DataFrame(schema=SLICES), *self._slices], how="diagonal_relaxed")
-        slices = ordered(slices.with_columns(NOT_NEGATIVE), "track", "start_ns", "end_ns")
+        final = self._number()
+        slices = self._all_slices(final)
         slices = slices.with_columns(track=pl.Series(self._lanes(slices), dtype=pl.UInt32))
+        if len(self._tracks) > len(final):
+            with_lanes = self._number()
+            slices = ordered(slices.with_columns(_renumbered(with_lanes)), "track")
+            final = {track: with_lanes[number] for track, number in final.items()}
+        marks = (f.with_columns(_renumbered(final)) for f in (self._instants, self._samples, self._states))
+        return Part(tuple(self._tracks), slices, *marks), final
+
+    def _number(self) -> dict[int, int]:
+        """Puts the tracks into the order they are drawn, and numbers them in it: the new id of each."""
         drawn = self._in_order()
-        final = {track.id: number for number, track in enumerate(drawn, ROOT)}
-        tracks = tuple(replace(t, id=final[t.id], parent=t.parent and final[t.parent]) for t in drawn)
-        numbered = pl.col("track").replace_strict(final, return_dtype=pl.UInt32)
-        return Part(
-            tracks,
-            ordered(slices.with_columns(numbered), "track"),
-            self._instants.with_columns(numbered),
-            self._samples.with_columns(numbered),
-            self._states.with_columns(numbered),
-        ), final
+        new = {track.id: number for number, track in enumerate(drawn, ROOT)}
+        self._tracks = [replace(t, id=new[t.id], parent=t.parent and new[t.parent]) for t in drawn]
+        return new
+
+    def _all_slices(self, numbers: dict[int, int]) -> pl.DataFrame:
+        """The slices of all frames by track and time, their columns in the order in which they were added. Frames are
+        joined in the order of their tracks, so that most need not be sorted."""
+        schema = {name: self.texts if dtype == pl.String else dtype for name, dtype in SLICES.items()}
+        columns = [pl.DataFrame(schema=schema), *(frame.clear() for frame in self._slices)]
+        frames = [frame.with_columns(_renumbered(numbers)) for frame in self._slices if not frame.is_empty()]
+        frames.sort(key=lambda frame: int(frame["track"][0]))
+        slices = pl.concat([*columns, *frames], how="diagonal_relaxed")
+        return ordered(slices.with_columns(NOT_NEGATIVE), "track", "start_ns", "end_ns")
 
     def _lanes(self, slices: pl.DataFrame) -> NDArray[np.uint32]:
         """The track of each row, where overlapping ones of a track go to further tracks."""
@@ -116,6 +135,10 @@ class Builder:
                 drawn.append(waiting.pop(0))
             waiting = below.get(first.id, []) + waiting
         return drawn
+
+
+def _renumbered(numbers: Mapping[int, int]) -> pl.Expr:
+    return pl.col("track").replace_strict(numbers, return_dtype=pl.UInt32)
 
 
 def _on(track: int) -> pl.Expr:

@@ -13,8 +13,8 @@ SLICES: dict[str, pl.DataType] = {
     "seed": pl.String(), "flow_out": pl.List(pl.UInt64()), "flow_in": pl.List(pl.UInt64()),
 }  # fmt: skip
 """`track` is a `Track.id`; `seed` the text that colours the slice in the Perfetto UI; flows are ids of arrows that
-leave at the slice and end at it. `name` and `category` may be Categorical. All further columns of a frame of slices
-are arguments of the same name."""
+leave at the slice and end at it. All further columns of a frame of slices are arguments of the same name. Texts may be
+Categorical."""
 
 INSTANTS: dict[str, pl.DataType] = {"track": pl.UInt32(), "ts_ns": pl.Int64(), "name": pl.String()}
 STATES: dict[str, pl.DataType] = {"track": pl.UInt32(), "ts_ns": pl.Int64(), "name": pl.String()}

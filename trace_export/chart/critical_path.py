@@ -58,4 +58,6 @@ def marked(blocks: pl.DataFrame, path: PathOverlay) -> pl.DataFrame:
         parts = {f"{part.replace('_', ' ')} ms": pl.col(f"{part}_ns") / 1e6 for part in PARTS}
         inputs = path.inputs.select("id", pl.col("from_rank").alias("data from rank"), **parts)
         joined = joined.join(inputs, on="id", how="left", maintain_order="left")
-    return joined.with_columns(seed=pl.when(pl.col("critical").is_not_null()).then(pl.lit(COLOUR)).otherwise("seed"))
+    return joined.with_columns(
+        seed=pl.when(pl.col("critical").is_not_null()).then(pl.lit(COLOUR)).otherwise(pl.col("seed").cast(pl.String))
+    )

@@ -23,7 +23,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trace_export.chart import device_tracks, step_tracks
-from trace_export.chart.block_names import block_name, has_chunks
+from trace_export.chart.block_names import NAMED_BY, block_name, has_chunks
 from trace_export.chart.builder import ROOT, Builder
 from trace_export.chart.chart import Chart
 from trace_export.chart.colours import NO_SEED, seed, task_seed
@@ -31,8 +31,10 @@ from trace_export.chart.critical_path import PathOverlay, add_path, marked
 from trace_export.chart.descriptions import attributes, rank_text, root_text, title
 from trace_export.chart.in_flight import add_in_flight
 from trace_export.chart.states import add_states
+from trace_export.chart.texts import by_combination
 from trace_export.choices import ColorBy, Detail, Tracks
 from trace_export.model import Profile
+from trace_export.ordering import ordered
 
 __all__ = ["Chart", "ChartOptions", "Overlay", "lay_out"]
 
@@ -91,12 +93,13 @@ class ChartOptions:
 def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     """The chart of `profile`; without options the blocks of one rank per stage, coloured by kind."""
     options = options or ChartOptions()
-    blocks = _blocks(profile, options)
+    builder = Builder()
+    spans = profile.spans.drop_nulls(["rank", "start_ns", "end_ns"])
+    ranks = _ranks(profile, spans, options)
+    drawn = [r for r in ranks if r["first"] or options.tracks == "rank"]
+    blocks = _blocks(spans, ranks, options.color_by, builder.texts)
     if options.path is not None:
         blocks = marked(blocks, options.path)
-    ranks = _ranks(profile, blocks, options)
-    drawn = [r for r in ranks if r["first"] or options.tracks == "rank"]
-    builder = Builder()
     tracks = _add_tracks(builder, drawn, f" ({options.runs[0]})" if options.runs else "")
     edges = None if options.for_picture else options.edges
     _add_blocks(builder, _without_lone_run(profile, blocks), tracks, edges)
@@ -123,14 +126,25 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     return Chart(name, origin, main, attributes(profile, origin, options.clocks), more)
 
 
-def _blocks(profile: Profile, options: ChartOptions) -> pl.DataFrame:
-    """The spans with all that their slices carry, and their id."""
-    return (
-        profile.spans.drop_nulls(["rank", "start_ns", "end_ns"])
-        .join(profile.ranks.select("rank", "host", "stage"), on="rank", how="left", maintain_order="left")
-        .with_columns(block_name(has_chunks(profile.spans)), pl.lit("block").alias("category"), seed(options.color_by))
-        .select("id", "start_ns", "end_ns", "name", "category", "seed", *ARGUMENTS)
+def _blocks(spans: pl.DataFrame, ranks: list[dict[str, Any]], color_by: ColorBy, texts: pl.Categorical) -> pl.DataFrame:
+    """The spans with all that their slices carry, and their id. They come by `ranks`, as their tracks do, so that none
+    need be moved once it has all its columns; their texts are of the type `texts`."""
+    places = pl.DataFrame(ranks, {"rank": pl.Int32, "host": texts, "stage": pl.Int32}).with_row_index("place")
+    own = [name for name in ARGUMENTS if name not in places.columns]
+    placed = (
+        spans.select("id", "rank", "start_ns", "end_ns", *own)
+        .with_columns(pl.col(pl.String).cast(texts))
+        .join(places, on="rank", how="left", maintain_order="left")
     )
+    blocks = ordered(placed.with_columns(pl.col("place").fill_null(len(ranks))), "place")
+    colour = {"kind": ["kind"], "microbatch": ["microbatch"], "rank": ["rank"], "none": []}[color_by]
+    return blocks.select(
+        "id", "start_ns", "end_ns",
+        by_combination(blocks, NAMED_BY, block_name(has_chunks(spans)), texts),
+        pl.lit("block", texts).alias("category"),
+        by_combination(blocks, colour, seed(color_by), texts),
+        *ARGUMENTS,
+    )  # fmt: skip
 
 
 def _without_lone_run(profile: Profile, slices: pl.DataFrame) -> pl.DataFrame:
@@ -138,9 +152,9 @@ def _without_lone_run(profile: Profile, slices: pl.DataFrame) -> pl.DataFrame:
     return slices.drop("run", strict=False) if profile.spans["run"].drop_nulls().n_unique() < 2 else slices
 
 
-def _ranks(profile: Profile, blocks: pl.DataFrame, options: ChartOptions) -> list[dict[str, Any]]:
+def _ranks(profile: Profile, spans: pl.DataFrame, options: ChartOptions) -> list[dict[str, Any]]:
     """The rows of `ranks` that have something to draw, by stage, with `first` (stands for its stage) and `text`."""
-    present = set(blocks["rank"].unique())
+    present = set(spans["rank"].unique())
     if options.detail != "spans":
         present |= {file.rank for file in profile.kernels}
     ranks = (

@@ -29,7 +29,9 @@ def states(blocks: pl.DataFrame, idle: pl.DataFrame) -> pl.DataFrame:
     """rank, ts_ns, name: what each rank of `blocks` does from each moment on at which that changes; null: nothing that
     is known. Of blocks that overlap it is the one that began last."""
     columns = ["rank", "start_ns", "end_ns", "name"]
-    does = pl.col("kind").fill_null("").replace_strict(KIND_LABELS, return_dtype=pl.String).alias("name")
+    does = (
+        pl.col("kind").cast(pl.String).fill_null("").replace_strict(KIND_LABELS, return_dtype=pl.String).alias("name")
+    )
     both = pl.concat([blocks.with_columns(does).select(columns), idle.select(columns)], how="vertical_relaxed")
     begun = both.filter(pl.col("rank").is_in(blocks["rank"].unique().implode())).sort("rank", "start_ns", "end_ns")
     until = pl.col("end_ns").cum_max().over("rank")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import polars as pl
+from polars import selectors
 
 from trace_export.chart.block_names import KIND_LABELS
 from trace_export.chart.chart import SLICES, Chart, Track
@@ -193,7 +194,7 @@ def _slices(chart: Chart, tracks: list[list[Track]]) -> pl.DataFrame:
         schema={"track": pl.UInt32, "row": pl.UInt32, "lane": pl.UInt32},
         orient="row",
     )
-    slices = chart.main.slices
+    slices = chart.main.slices.with_columns(selectors.categorical().cast(pl.String))
     missing = [pl.lit(None, dtype).alias(name) for name, dtype in _OPTIONAL.items() if name not in slices.columns]
     slices = slices.with_columns(missing).join(places, on="track")
     block = pl.col("category") == "block"

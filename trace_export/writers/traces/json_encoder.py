@@ -20,7 +20,7 @@ import orjson
 import polars as pl
 from numpy.typing import NDArray
 
-from trace_export.writers.traces.packing import TILE_ROWS, Rows, Shapes, Words, distinct, filled
+from trace_export.writers.traces.packing import TILE_ROWS, Rows, Shapes, Words, distinct, filled, is_text
 
 Present = NDArray[np.bool_] | None
 
@@ -87,7 +87,7 @@ class Text:
 
     @staticmethod
     def of(series: pl.Series) -> Text:
-        if series.dtype in (pl.String, pl.Categorical, pl.Enum):
+        if is_text(series):
             code, place, found = distinct(series)
             codes = place[code]
         else:

@@ -37,6 +37,10 @@ def batches(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
         yield frame.slice(at, BATCH_ROWS)
 
 
+def is_text(column: pl.Series) -> bool:
+    return isinstance(column.dtype, (pl.String, pl.Categorical, pl.Enum))
+
+
 def distinct(texts: pl.Series) -> tuple[NDArray[np.unsignedinteger[Any]], NDArray[np.intp], list[str]]:
     """(a code per row, each code's place among the distinct texts, these by alphabet); null has any code."""
     if texts.dtype == pl.String:

@@ -21,7 +21,17 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from trace_export.writers.traces.packing import TILE_ROWS, Rows, Shapes, Words, batches, distinct, filled, raw
+from trace_export.writers.traces.packing import (
+    TILE_ROWS,
+    Rows,
+    Shapes,
+    Words,
+    batches,
+    distinct,
+    filled,
+    is_text,
+    raw,
+)
 from trace_export.writers.traces.sink import Write
 
 _VARINT, _FIXED64, _BYTES = 0, 1, 2
@@ -279,7 +289,7 @@ class Encoder:
         for name in names:
             series = batch[name]
             iid = field(1, self._iid(_ARGUMENTS, name))
-            if series.dtype in (pl.String, pl.Categorical, pl.Enum):
+            if is_text(series):
                 slot = self._text(series, iid, 17, _ARGUMENT_TEXTS)
             elif series.dtype.is_float():
                 series = series.cast(pl.Float64).fill_nan(None)
