@@ -9,7 +9,6 @@ import errno
 import gzip
 import os
 import stat
-import tomllib
 import zipfile
 import zlib
 from contextlib import suppress
@@ -89,6 +88,8 @@ def read_file(path: Path, most: int) -> bytes:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The content of a TOML file of at most `MOST_TOML_BYTES`. Raises ValueError where it is not TOML."""
+    import tomllib
+
     try:
         return tomllib.loads(read_file(path, MOST_TOML_BYTES).decode("utf-8"))
     except RecursionError as error:

@@ -12,7 +12,6 @@ from trace_export.errors import TraceExportError
 from trace_export.scratch import scratch_folder
 from trace_export.workers.attempt import Item, Result, attempt
 from trace_export.workers.fold import Fold, Merge
-from trace_export.workers.pool import Pool
 from trace_export.workers.sizing import Workers
 
 
@@ -67,6 +66,8 @@ def _each(
     """Calls `take` with the index and the result, or the error, of each item."""
     count = min(workers.count, len(items))
     if count > 1 and not workers.threads:
+        from trace_export.workers.pool import Pool  # with multiprocessing, which one process does not need
+
         with scratch_folder() as scratch:
             Pool(function, items, take, scratch, may_begin).run(count)
         return

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -332,6 +331,8 @@ class Run:
         try:
             return self.plot()._repr_html_()
         except TraceExportError as error:  # nothing is selected: a notebook shows the sentence and no traceback
+            from html import escape
+
             return f"<p>{escape(str(error))}</p>"
 
     def write_report(self, path: str | PathLike[str] | None = None, *, force: bool = False) -> Path:

@@ -9,15 +9,14 @@ from pathlib import Path
 from trace_export.files import GENERATOR, Unpacked
 from trace_export.model import Note
 from trace_export.sources.folders import Folder, Found, Unrecognised, host_of
-from trace_export.sources.kineto import perfetto_trace
-from trace_export.sources.kineto.trace import is_perfetto
 from trace_export.sources.shared.names import rank_in
 from trace_export.sources.source import Source
 
 PACKED = ("", ".gz", ".zip", ".zst")
 OURS = tuple(".pt.trace.json" + packed for packed in PACKED)
 """The suffixes of tensorboard_trace_handler. Accepted without a look inside; errors are reported on read."""
-_ENDINGS = (*(".json" + packed for packed in PACKED), ".zip", ".pftrace", ".pftrace.gz")
+PERFETTO = (".pftrace", ".pftrace.gz")
+_ENDINGS = (*(".json" + packed for packed in PACKED), ".zip", *PERFETTO)
 
 _HANDLER = re.compile(r"(?P<worker>.+)\.(?P<time>\d{10,20})\.pt\.trace\.json(?:\.gz|\.zip|\.zst)?")
 _WORKER = re.compile(r"(?P<host>.+)_\d+")
@@ -98,7 +97,12 @@ def _why_no_trace(path: Path) -> str:
         return "" if path.name.endswith(".zst") else f"no file that can be read ({error.strerror})"
     if _CHART.search(start):
         return f"a chart that {GENERATOR} wrote"
-    known = perfetto_trace.is_trace(start) if is_perfetto(path.name) else is_trace(start)
+    if path.name.endswith(PERFETTO):
+        from trace_export.sources.kineto import perfetto_trace  # which loads what reads traces
+
+        known = perfetto_trace.is_trace(start)
+    else:
+        known = is_trace(start)
     return "" if known else "no trace of torch.profiler"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trace_export.sources.kineto.event_stream import Trace as JsonTrace
+from trace_export.sources.kineto.find import PERFETTO
 from trace_export.sources.kineto.json_events import Wanted
 from trace_export.sources.kineto.perfetto_trace import PerfettoTrace
 
@@ -19,4 +20,4 @@ def open_trace(path: Path, wanted: Wanted, *, operators: bool = False, beginning
 
 
 def is_perfetto(name: str) -> bool:
-    return name.endswith((".pftrace", ".pftrace.gz"))
+    return name.endswith(PERFETTO)

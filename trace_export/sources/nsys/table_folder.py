@@ -11,9 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-import adbc_driver_sqlite.dbapi as adbc
 import polars as pl
 import polars.selectors as cs
 
@@ -75,9 +74,12 @@ class TableFolder(Database):
         self.path = self._stack.enter_context(scratch_folder()) / "tables.sqlite"
         with closing(sqlite3.connect(self.path)) as db:  # what fails leaves a file that is thrown away
             db.execute("PRAGMA journal_mode = off")
-        with closing(adbc.connect(f"file:{self.path}")) as connection, closing(connection.cursor()) as cursor:
+        with closing(self._adbc.connect(f"file:{self.path}")) as connection, closing(connection.cursor()) as cursor:
             for name, table in self._tables.items():
-                table.put_into(cursor, rows=name not in _EVENTS)
+                try:
+                    table.put_into(cursor, rows=name not in _EVENTS)
+                except self._adbc.Error as error:
+                    raise SourceError(self._folder, f"{name} cannot be put into a database", REMEDY) from error
             connection.commit()
         super()._open()
 
@@ -144,7 +146,7 @@ class _Table:
         for at in range(0, min(self.height, most), ROWS):
             yield self.rows.slice(at, min(ROWS, most - at)).with_row_index("rowid", at + 1)
 
-    def put_into(self, cursor: adbc.Cursor, *, rows: bool) -> None:
+    def put_into(self, cursor: Any, *, rows: bool) -> None:
         """Makes the table in a database, with its `rows` or without."""
         mode: Literal["create", "append"] = "create"
         for at in range(0, max(self.height, 1) if rows else 1, ROWS):
@@ -153,10 +155,6 @@ class _Table:
                 cursor.adbc_ingest(self.path.stem, piece, mode=mode)
             except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
                 raise self.unreadable() from error
-            except adbc.Error as error:
-                raise SourceError(
-                    self.path.parent, f"{self.path.stem} cannot be put into a database", REMEDY
-                ) from error
             mode = "append"
 
     def unreadable(self) -> SourceError:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import adbc_driver_sqlite.dbapi as adbc
 import polars as pl
 
 from trace_export.errors import SourceError
@@ -102,6 +101,8 @@ def _processes(path: Path) -> pl.DataFrame:
 
 def _write(processes: pl.DataFrame, target: Path) -> None:
     """A set of tables for each process."""
+    from adbc_driver_sqlite import dbapi as adbc
+
     with closing(sqlite3.connect(target)) as db:  # what fails leaves a file that is thrown away
         db.execute("PRAGMA journal_mode = off")
         for number in range(processes.height):

@@ -19,16 +19,18 @@ from functools import lru_cache
 from itertools import chain, cycle
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import adbc_driver_sqlite.dbapi as adbc
 import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.files import open_file
 from trace_export.scratch import scratch_folder
 from trace_export.sources.shared import sqlite_beginning
+
+if TYPE_CHECKING:
+    from adbc_driver_sqlite import dbapi as adbc
 
 MAGIC = b"SQLite format 3\0"
 BATCH_ROWS = 1 << 18
@@ -58,6 +60,9 @@ class Database:
     """Whether `frames` takes a query for another table inside a condition."""
 
     def __init__(self, path: Path, beginning: int = 0, parts: Mapping[str, str] | None = None) -> None:
+        from adbc_driver_sqlite import dbapi  # here, since detectors import this file and most runs open no database
+
+        self._adbc = dbapi
         self.path = path
         self.shortened: frozenset[str] = frozenset()
         self._beginning = beginning
@@ -116,12 +121,12 @@ class Database:
 
     def _connected(self) -> adbc.Connection:
         try:
-            connection = self._stack.enter_context(closing(adbc.connect(self._uri)))
+            connection = self._stack.enter_context(closing(self._adbc.connect(self._uri)))
             with closing(connection.cursor()) as cursor:
                 for view in self._views_of_beginning:
                     cursor.execute(view)
             return connection
-        except adbc.Error as error:
+        except self._adbc.Error as error:
             raise _refused(self.path, error) from error
 
     def _copied(self, wal: Path) -> Path:
@@ -158,7 +163,7 @@ class Database:
                     f"INSERT OR IGNORE INTO {copy} SELECT {key}{others} FROM {_name(table)}"
                     f" WHERE typeof({key}) = 'integer' ORDER BY rowid"
                 )
-        except adbc.Error as error:
+        except self._adbc.Error as error:
             raise _refused(self.path, error) from error
         return f"temp.{copy}"
 
@@ -210,7 +215,7 @@ class Database:
                 cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(batch_rows)})
                 cursor.execute(sql)
                 frame = pl.DataFrame(cursor.fetch_arrow())
-        except (adbc.Error, pl.exceptions.PolarsError, UnicodeDecodeError) as error:
+        except (self._adbc.Error, pl.exceptions.PolarsError, UnicodeDecodeError) as error:
             raise _refused(self.path, error) from error
         self.check_types(frame, real, blobs)
         return frame.with_columns(pl.col(name).cast(pl.Float64) for name in real) if real else frame
