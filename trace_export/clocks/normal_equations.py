@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trace_export.clocks.linalg import Matrix, bordered, matrix
 from trace_export.clocks.observations import Floats, Ints
-from trace_export.clocks.problem import Geometry, Problem, Weights
+from trace_export.clocks.problem import FREE, Geometry, Problem, Weights
 
 RIDGE = 1 + 1e-12
 """Factor on the diagonal: keeps the matrix from being singular where what is eliminated leaves only rounding errors."""
@@ -21,8 +21,8 @@ SMALL_EVENT = 16
 """A collective of more members keeps its time as an unknown, so that a sparse matrix stays sparse."""
 SIGNS = np.array([-1.0, -1.0, 1.0, 1.0])
 """A message's coefficients of (a_i, d_i, a_j, d_j) are (-1, -x_s, 1, x_r)."""
-ANCHORED, UNOBSERVED, FREE = 1e6, 1.0, 1e-12
-"""Weights (1/µs²) of the prior offset 0: of an anchor, of a host without observations, of any other."""
+PRODUCTS = np.outer(SIGNS, SIGNS) * np.where(np.eye(4), RIDGE, 1)
+"""Of each two of them, with the ridge."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,8 @@ class Latencies:
 def normal_equations(problem: Problem, weights: Weights) -> tuple[Matrix, Floats, Latencies]:
     """Matrix and right side over offsets, drifts and the times of large collectives; and the eliminated latencies."""
     geometry, hosts = problem.geometry, problem.geometry.hosts
-    prior = np.zeros(2 * hosts)
-    prior[:hosts] = np.where(problem.observations.observed, FREE, UNOBSERVED)
-    prior[problem.anchors] += ANCHORED
-    prior[hosts:] = 1 / problem.drift_us**2
     every = np.arange(2 * hosts)
-    total, right, latencies = _matrix(geometry, every, every, prior), np.zeros(2 * hosts), Latencies.none()
+    total, right, latencies = _matrix(geometry, every, every, problem.prior), np.zeros(2 * hosts), Latencies.none()
     if len(geometry.delay):
         part, right, latencies = message_part(problem, weights.message)
         total = total + part
@@ -78,36 +74,29 @@ def message_part(problem: Problem, w: Floats) -> tuple[Matrix, Floats, Latencies
         np.add.reduceat(v, known.first) for v in (w, w_s, w_r, w_s * x_s, w_r * x_r, w_s * x_r, w * z, w_s * z, w_r * z)
     )
     moments = [[s, s_s, s, s_r], [s_s, s_ss, s_s, s_sr], [s, s_s, s, s_r], [s_r, s_sr, s_r, s_rr]]
-    block: Floats = np.moveaxis(np.array(moments), 2, 0) * np.outer(SIGNS, SIGNS)
-    block[:, range(4), range(4)] *= RIDGE
-    columns = _columns(geometry, known.source, known.target)
-    coupling = np.stack([s, s_s, s, s_r], -1) * SIGNS
+    block: Floats = np.array(moments).transpose(2, 0, 1) * PRODUCTS
+    columns = geometry.pair_columns
+    coupling = np.array([s, s_s, s, s_r]).T * SIGNS
     latencies = _latencies(problem, s, s_z, coupling)
     reduced = np.swapaxes(latencies.coupling, 1, 2) @ latencies.inverse
     size = 2 * geometry.hosts
     part = _blocks(geometry, columns, block) - _blocks(geometry, latencies.columns, reduced @ latencies.coupling)
-    right = _sums(columns, np.stack([s_z, s_sz, s_z, s_rz], -1) * SIGNS, size)
+    right = _sums(columns, np.array([s_z, s_sz, s_z, s_rz]).T * SIGNS, size)
     right -= _sums(latencies.columns, reduced @ latencies.right[:, :, None], size)
     return part, right, latencies
 
 
 def _latencies(problem: Problem, s: Floats, s_z: Floats, coupling: Floats) -> Latencies:
-    """The latencies' own block, coupling and right side per host pair, from the sums per directed pair.
-
-    The prior of a host pair is ((L_0 + L_1) / 2)² / latency_us² + ((L_0 - L_1) / 2)² / asymmetry_us².
-    """
+    """The latencies' own block, coupling and right side per host pair, from the sums per directed pair."""
     geometry = problem.geometry
     link, slot, count = geometry.link, geometry.slot, len(geometry.low)
-    own = np.zeros((count, 2, 2))
-    own[link, slot, slot] = s
-    mean, half = 0.25 / problem.settings.latency_us**2, 0.25 / problem.asymmetry_us**2
-    own = own + mean + np.array([[1, -1], [-1, 1]]) * half[:, None, None]
+    own = problem.latency_prior.copy()
+    own[link, slot, slot] += s
     full = np.zeros((count, 2, 4))
     full[link, slot] = np.where(slot[:, None] == 0, coupling, coupling[:, [2, 3, 0, 1]])
     right = np.zeros((count, 2))
     right[link, slot] = s_z
-    columns = _columns(geometry, geometry.low, geometry.high)
-    return Latencies(np.asarray(np.linalg.inv(own), np.float64), full, right, columns)
+    return Latencies(np.asarray(np.linalg.inv(own), np.float64), full, right, geometry.link_columns)
 
 
 @dataclass(frozen=True)
@@ -145,11 +134,6 @@ def collective_part(geometry: Geometry, w: Floats) -> Events:
     return Events(part, right, border[large], own[large], own_right[large])
 
 
-def _columns(geometry: Geometry, one: Ints, other: Ints) -> Ints:
-    """Where the unknowns (a_i, d_i, a_j, d_j) of the hosts `one` and `other` are."""
-    return np.stack([one, one + geometry.hosts, other, other + geometry.hosts], -1)
-
-
 def _matrix(geometry: Geometry, rows: Ints, columns: Ints, values: Floats, height: int | None = None) -> Matrix:
     """The matrix over offsets and drifts, with `height` rows if these are something else."""
     size = 2 * geometry.hosts
@@ -158,8 +142,8 @@ def _matrix(geometry: Geometry, rows: Ints, columns: Ints, values: Floats, heigh
 
 def _blocks(geometry: Geometry, columns: Ints, blocks: NDArray[np.float64]) -> Matrix:
     """The sum of the square `blocks` (n × k × k), whose rows and columns are those of `columns` (n × k)."""
-    rows = np.broadcast_to(columns[:, :, None], blocks.shape)
-    return _matrix(geometry, rows, np.broadcast_to(columns[:, None, :], blocks.shape), blocks)
+    size = columns.shape[1]
+    return _matrix(geometry, columns[:, :, None].repeat(size, 2), columns[:, None].repeat(size, 1), blocks)
 
 
 def _sums(columns: Ints, values: Floats, size: int) -> Floats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from trace_export.clocks.observations import Floats, Ints, Observations
 FEW_HOSTS = 32
 MANY_EVENTS = 1 << 14
 """More hosts than the one, or collectives than the other, make sparse matrices worth their while."""
+ANCHORED, UNOBSERVED, FREE = 1e6, 1.0, 1e-12
+"""Weights (1/µs²) of the prior offset 0: of an anchor, of a host without observations, of any other."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +84,22 @@ class Geometry:
             event_size=np.bincount(known.event) if len(known.event) else np.zeros(0, np.int64),
         )
 
-    @property
+    @cached_property
     def hosts(self) -> int:
         return len(self.observations.hosts)
+
+    @cached_property
+    def pair_columns(self) -> Ints:
+        """Where the unknowns (a_i, d_i, a_j, d_j) of each directed pair i → j are: all offsets, then all drifts."""
+        return self._columns(self.observations.source, self.observations.target)
+
+    @cached_property
+    def link_columns(self) -> Ints:
+        """The same of each host pair, the lower host first."""
+        return self._columns(self.low, self.high)
+
+    def _columns(self, one: Ints, other: Ints) -> Ints:
+        return np.stack([one, one + self.hosts, other, other + self.hosts], -1)
 
     @property
     def dense(self) -> bool:
@@ -111,6 +127,22 @@ class Problem:
         geometry = Geometry.of(known)
         drift_us = settings.drift_ppm * 1e-6 * geometry.span
         return Problem(geometry, anchors, settings, drift_us, np.full(len(geometry.low), settings.same_latency_us))
+
+    @cached_property
+    def prior(self) -> Floats:
+        """The weight (1/µs²) of the prior 0 of each offset and each drift."""
+        hosts = self.geometry.hosts
+        prior = np.full(2 * hosts, 1 / self.drift_us**2)
+        prior[:hosts] = np.where(self.observations.observed, FREE, UNOBSERVED)
+        prior[self.anchors] += ANCHORED
+        return prior
+
+    @cached_property
+    def latency_prior(self) -> Floats:
+        """The weights (1/µs²) of the prior of the two latencies of each host pair, host pairs × 2 × 2:
+        ((L_0 + L_1) / 2)² / latency_us² + ((L_0 - L_1) / 2)² / asymmetry_us²."""
+        mean, half = 0.25 / self.settings.latency_us**2, 0.25 / self.asymmetry_us**2
+        return mean + np.array([[1, -1], [-1, 1]]) * half[:, None, None]
 
     def without_drift(self) -> Problem:
         """The same system with all rates taken to be equal."""
