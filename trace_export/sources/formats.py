@@ -177,6 +177,7 @@ FORMATS: tuple[Format, ...] = (
         guide="ascend",
         side_files=("profiler_*.json", "../profiler_*.json"),
         step_task_info=True,
+        beginnings="trace_export.sources.ascend.beginnings:read",
     ),
     Format(
         kind="mindspore",
@@ -190,6 +191,7 @@ FORMATS: tuple[Format, ...] = (
         guide="mindspore",
         side_files=("profiler_*.json", "../profiler_*.json"),
         step_task_info=True,
+        beginnings="trace_export.sources.ascend.beginnings:read",
     ),
     Format(
         kind="kineto",

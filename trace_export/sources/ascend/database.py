@@ -16,7 +16,7 @@ import polars as pl
 
 from trace_export.model import COUNTERS, INT, TEXT, TIME, conform, empty
 from trace_export.sources.ascend.hccl import COPIES, OPERATORS
-from trace_export.sources.ascend.marker_blocks import MARKS, STEPS, WORKED
+from trace_export.sources.ascend.marker_blocks import CAPTURE, MARKS, STEPS, WORKED
 from trace_export.sources.ascend.metadata import group_hash
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import Database
@@ -29,6 +29,8 @@ HOST_ONLY = 4000000000
 _TASKS = "COMMUNICATION_TASK_INFO"
 PARTS = {_TASKS.lower(): "opid"}
 """The table of the tasks that communication operators are made of (see sqlite_beginning.views)."""
+
+_TASK_SUMS = {"opId": TIME, "src": TIME, "dst": TIME, "task": TIME, "moved": pl.Float64()}
 
 ON_DEVICE = f"connectionId > {HOST_ONLY} AND connectionId < {NOT_AVAILABLE}"
 
@@ -91,24 +93,36 @@ def marks(db: Database, *, on_device: bool = True) -> tuple[pl.DataFrame, int]:
     `on_device` all as the host saw them."""
     if not db.has("MSTX_EVENTS"):
         return empty(MARKS), 0
-    host = db.frame(
-        "SELECT startNs AS host_start_ns, endNs AS host_end_ns, message AS text, connectionId AS mark,"
-        " domainId AS domain FROM MSTX_EVENTS WHERE eventType IN (1, 2)"
-    )
-    known = valid_unix_times("host_start_ns", "host_end_ns")
-    host = host.with_columns(pl.when(known).then(c).alias(c) for c in ("host_start_ns", "host_end_ns"))
     device = db.frame(
         "SELECT startNs AS start_ns, endNs AS end_ns, connectionId AS mark, streamId AS stream FROM TASK"
         f" WHERE {ON_DEVICE if on_device else 'FALSE'}"
     ).unique("mark", keep="first", maintain_order=True)
-    both = named(db, host, "text", "domain").join(device, on="mark", how="left", maintain_order="left")
+    both = named(db, host_marks(db), "text", "domain").join(device, on="mark", how="left", maintain_order="left")
     unreached = both["start_ns"].is_null() & (both["mark"] > HOST_ONLY) & (not device.is_empty())
-    ranges = both.filter(~unreached & both["text"].is_not_null()).with_columns(
-        origin=pl.when(pl.col("start_ns").is_null()).then(pl.lit("host")).otherwise(pl.lit("device")),
-        start_ns=pl.coalesce("start_ns", "host_start_ns"),
-        end_ns=pl.coalesce("end_ns", "host_end_ns"),
+    return placed(both.filter(~unreached)), int(unreached.sum())
+
+
+def host_marks(db: Database) -> pl.DataFrame:
+    """The marker ranges as the host saw them: host_start_ns, host_end_ns, text and domain, which are ids, mark."""
+    return db.frame(
+        "SELECT startNs AS host_start_ns, endNs AS host_end_ns, message AS text, connectionId AS mark,"
+        " domainId AS domain FROM MSTX_EVENTS WHERE eventType IN (1, 2)"
     )
-    return ranges, int(unreached.sum())
+
+
+def placed(marks: pl.DataFrame) -> pl.DataFrame:
+    """Marker ranges with a text, where they were on the device with these times, else with those of the host."""
+    known = valid_unix_times("host_start_ns", "host_end_ns")
+    times = [pl.when(known).then(c).alias(c) for c in ("host_start_ns", "host_end_ns")]
+    return (
+        marks.filter(pl.col("text").is_not_null())
+        .with_columns(times)
+        .with_columns(
+            origin=pl.when(pl.col("start_ns").is_null()).then(pl.lit("host")).otherwise(pl.lit("device")),
+            start_ns=pl.coalesce("start_ns", "host_start_ns"),
+            end_ns=pl.coalesce("end_ns", "host_end_ns"),
+        )
+    )
 
 
 def steps(db: Database) -> pl.DataFrame:
@@ -122,18 +136,27 @@ def operators(db: Database, ranges: pl.DataFrame) -> tuple[pl.DataFrame, pl.Data
     """(`OPERATORS`, `COPIES`) of the communication tables, or else, at Level_none, of the marker `ranges`."""
     if not db.has("COMMUNICATION_OP"):
         return _announced(ranges), empty(COPIES)
+    alone = pl.lit(0, INT).alias("capture")
+    found = described(named(db, communication(db), "op", "group").with_columns(alone))
+    tasks = named(db, copying(db), "task").with_columns(alone)
+    return conform(found, OPERATORS), copies(tasks, found)
+
+
+def communication(db: Database) -> pl.DataFrame:
+    """The communication operators: op and group, which are ids, start_ns, end_ns, opId, count, item (its type)."""
     size = "CAST(count AS INTEGER)" if db.has("COMMUNICATION_OP", "count") else "-1"
     kind = "dataType" if db.has("COMMUNICATION_OP", "dataType") else "65535"
-    frame = db.frame(
+    return db.frame(
         "SELECT opName AS op, groupName AS 'group', startNs AS start_ns, endNs AS end_ns, opId AS opId,"
         f" COALESCE({size}, -1) AS count, COALESCE({kind}, 65535) AS item FROM COMMUNICATION_OP"
     )
+
+
+def described(frame: pl.DataFrame) -> pl.DataFrame:
+    """Operators with a name, with the hash of their group and their bytes."""
     item = pl.col("item").replace_strict(_ITEM_BYTES, default=None, return_dtype=TIME)
-    frame = named(db, frame, "op", "group").with_columns(
-        bytes=pl.when(pl.col("count") > 0).then(pl.col("count") * item)
-    )
-    frame = frame.with_columns(_hashed(frame["group"])).filter(pl.col("op").is_not_null())
-    return conform(frame, OPERATORS), _copies(db, frame)
+    sized = frame.with_columns(bytes=pl.when(pl.col("count") > 0).then(pl.col("count") * item))
+    return sized.with_columns(_hashed(sized["group"])).filter(pl.col("op").is_not_null())
 
 
 def _announced(ranges: pl.DataFrame) -> pl.DataFrame:
@@ -156,10 +179,11 @@ def _hashed(groups: pl.Series) -> pl.Series:
     return groups.replace_strict(known, default=None, return_dtype=TEXT) if known else groups.replace({"N/A": None})
 
 
-def _copies(db: Database, operators: pl.DataFrame) -> pl.DataFrame:
-    """What each point-to-point operator copied, by the small tasks that it is made of; `COPIES`."""
+def copying(db: Database) -> pl.DataFrame:
+    """The small tasks that point-to-point operators are made of: opId, src, dst, task (an id), moved (bytes, the sum of
+    all alike)."""
     if not db.has(_TASKS, "opId", "srcRank", "dstRank", "size", "taskType"):
-        return empty(COPIES)
+        return pl.DataFrame(schema=_TASK_SUMS)
     transfers = (
         "SELECT o.opId FROM COMMUNICATION_OP o JOIN STRING_IDS s ON s.id = o.opName"
         " WHERE s.value LIKE '%send%' OR s.value LIKE '%recv%' OR s.value LIKE '%receive%'"
@@ -171,24 +195,30 @@ def _copies(db: Database, operators: pl.DataFrame) -> pl.DataFrame:
     )
     sums = [_summed(rows.with_columns(pl.col("moved").cast(pl.Float64))) for rows in db.frames(_TASKS, sql)]
     if not sums:
-        return empty(COPIES)
-    tasks = named(db, _summed(pl.concat(sums)) if len(sums) > 1 else sums[0], "task").filter(
+        return pl.DataFrame(schema=_TASK_SUMS)
+    return _summed(pl.concat(sums)) if len(sums) > 1 else sums[0]
+
+
+def copies(tasks: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
+    """`COPIES` and `CAPTURE`: what each of the `operators` (capture, opId, op, group) copied, by its `tasks`."""
+    tasks = tasks.filter(
         (pl.col("src") != NOT_AVAILABLE) & (pl.col("dst") != NOT_AVAILABLE) & pl.col("task").is_not_null()
     )
-    data = ~pl.col("task").str.starts_with("Notify")
+    data, key = ~pl.col("task").str.starts_with("Notify"), ["capture", "opId"]
     away = pl.col("src") != pl.col("dst")
-    own = tasks.group_by("opId").agg(
+    own = tasks.group_by(key, maintain_order=True).agg(
         local=pl.col("moved").filter(data & ~away).sum(), peers=pl.col("dst").filter(away).n_unique()
     )
-    peers = tasks.filter(away).group_by("opId", peer="dst").agg(remote=pl.col("moved").filter(data).sum())
-    found = own.join(peers, on="opId", how="left")
-    single = operators.select("opId", "op", "group").unique("opId", keep="none")
-    return conform(found.join(single, on="opId"), COPIES)
+    peers = tasks.filter(away).group_by(*key, peer="dst", maintain_order=True)
+    remote = peers.agg(remote=pl.col("moved").filter(data).sum())
+    found = own.join(remote, on=key, how="left", maintain_order="left_right")
+    single = operators.select(*key, "op", "group").unique(key, keep="none")
+    return conform(found.join(single, on=key, maintain_order="left"), {**COPIES, **CAPTURE})
 
 
 def _summed(tasks: pl.DataFrame) -> pl.DataFrame:
     """The bytes `moved` by tasks of the same operation, ranks and type."""
-    return tasks.group_by("opId", "src", "dst", "task").agg(pl.col("moved").sum())
+    return tasks.group_by("opId", "src", "dst", "task", maintain_order=True).agg(pl.col("moved").sum())
 
 
 def busy(db: Database, ranges: pl.DataFrame) -> pl.Series:

@@ -7,6 +7,8 @@ captures began; so it is for transfers in a group of two.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from trace_export.model import COLLECTIVES, INT, P2P, TEXT, TIME, Schema, conform
@@ -27,11 +29,12 @@ _TRANSFERS = {"send": "send", "receive": "recv", "recv": "recv", "batchsendrecv"
 
 
 def tables(
-    operators: pl.DataFrame, copies: pl.DataFrame, meta: Metadata, rank: int
+    operators: pl.DataFrame, copies: pl.DataFrame, known: Sequence[tuple[Metadata, int]]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """(p2p, collectives) as in model.P2P and model.COLLECTIVES from `OPERATORS` and `COPIES` of `rank`."""
+    """(p2p, collectives) as in model.P2P and model.COLLECTIVES from `OPERATORS` and `COPIES`, both with a column
+    `capture` (see marker_blocks.CAPTURE), which becomes the rank. `known`: metadata and rank of each capture."""
     named = (
-        operators.sort("start_ns", "op")
+        operators.sort("start_ns", "op", maintain_order=True)
         .with_columns(
             pl.col("op").str.extract_groups(_NAME).struct.rename_fields(["what", "digits", "index"]).alias("n")
         )
@@ -40,32 +43,34 @@ def tables(
         .with_columns(
             sequence=pl.col("index").cast(TIME, strict=False),
             role=pl.col("op").str.to_lowercase().str.replace("^hccl_?", "").replace_strict(_TRANSFERS, default=None),
-            rank=pl.lit(rank, INT),
+            rank="capture",
         )
     )
     collectives = named.filter(pl.col("role").is_null())
-    p2p = _sides(named.filter(pl.col("role").is_not_null()), copies, meta, rank)
+    p2p = _sides(named.filter(pl.col("role").is_not_null()), copies, known)
     return conform(p2p, P2P), conform(collectives, COLLECTIVES)
 
 
-def _sides(transfers: pl.DataFrame, copies: pl.DataFrame, meta: Metadata, rank: int) -> pl.DataFrame:
+def _sides(transfers: pl.DataFrame, copies: pl.DataFrame, known: Sequence[tuple[Metadata, int]]) -> pl.DataFrame:
     """One row per operator and peer, with the peer's global rank and what a batch really did.
 
     The receiver reads the sender's memory. So an operator received when it copied from another rank; what it copied
     locally beyond that it sent. Seen on real captures, in both directions.
     """
-    moved = _single(copies.rename({"op": "whole_name"}), transfers, ["whole_name", "group"])
+    key = ["capture", "whole_name", "group"]
+    moved = _single(copies.rename({"op": "whole_name"}), transfers, key)
     remote, local = pl.col("remote").fill_null(0), pl.col("local").fill_null(0)
     sends = (local - remote > SLACK_BYTES) | (remote == 0)
     observed = pl.when(remote == 0).then(pl.lit("send")).when(sends).then(pl.lit("both")).otherwise(pl.lit("recv"))
-    known = pl.col("remote").is_not_null() & (remote + local > SLACK_BYTES)
-    sides = transfers.join(moved, on=["whole_name", "group"], how="left", maintain_order="left")
+    seen = pl.col("remote").is_not_null() & (remote + local > SLACK_BYTES)
+    sides = transfers.join(moved, on=key, how="left", maintain_order="left_right")
+    peers = ["capture", "group", "peer"]
     return (
         sides.with_columns(
-            role=pl.when((pl.col("role") == "both") & known).then(observed).otherwise("role"),
-            bytes=pl.when(known).then(pl.max_horizontal(remote, local - remote)).otherwise("bytes"),
+            role=pl.when((pl.col("role") == "both") & seen).then(observed).otherwise("role"),
+            bytes=pl.when(seen).then(pl.max_horizontal(remote, local - remote)).otherwise("bytes"),
         )
-        .join(_members(sides, meta, rank), on=["group", "peer"], how="left", maintain_order="left", nulls_equal=True)
+        .join(_members(sides, known), on=peers, how="left", maintain_order="left", nulls_equal=True)
         .with_columns(peer="global")
     )
 
@@ -76,16 +81,19 @@ def _single(copies: pl.DataFrame, transfers: pl.DataFrame, key: list[str]) -> pl
     if not several.any():
         return copies
     shared = transfers.select(key).filter(transfers.select(key).is_duplicated())
-    return pl.concat([copies.filter(~several), copies.filter(several).join(shared, on=key, how="anti")])
+    return pl.concat(
+        [copies.filter(~several), copies.filter(several).join(shared, on=key, how="anti", maintain_order="left")]
+    )
 
 
-def _members(sides: pl.DataFrame, meta: Metadata, rank: int) -> pl.DataFrame:
-    """group, peer (its place in the group, or null), global (its global rank) of the `sides`. Where the source does not
-    name the peer, the only other member of the group is it."""
+def _members(sides: pl.DataFrame, known: Sequence[tuple[Metadata, int]]) -> pl.DataFrame:
+    """capture, group, peer (its place in the group, or null), global (its global rank) of the `sides`. Where the source
+    does not name the peer, the only other member of the group is it."""
     rows = []
-    for group, peer in sides.select("group", "peer").unique().drop_nulls("group").iter_rows():
+    for capture, group, peer in sides.select("capture", "group", "peer").unique().drop_nulls("group").iter_rows():
+        meta, rank = known[capture]
         members = meta.members(group)
         others = [member for member in members if member != rank] if len(members) <= 2 else []
         named = members[peer] if peer is not None and 0 <= peer < len(members) else rank
-        rows.append((group, peer, named if named != rank else others[0] if len(others) == 1 else None))
-    return pl.DataFrame(rows, schema={"group": TEXT, "peer": INT, "global": INT}, orient="row")
+        rows.append((capture, group, peer, named if named != rank else others[0] if len(others) == 1 else None))
+    return pl.DataFrame(rows, schema={"capture": INT, "group": TEXT, "peer": INT, "global": INT}, orient="row")

@@ -7,6 +7,7 @@ host, when it was issued, and on the device stream, when the work around it ran.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import polars as pl
 
@@ -22,6 +23,9 @@ MARKS: Schema = {
 STEPS: Schema = {"step": INT, "start_ns": TIME, "end_ns": TIME}
 """A training step on the host, as the profiler's schedule numbers it."""
 
+CAPTURE: Schema = {"capture": INT}
+"""What tables of several captures have besides: the place of the row's capture among them."""
+
 WORKED: Schema = {"text": TEXT, "stream": TIME, "step": INT, "start_ns": TIME, "end_ns": TIME}
 """A compute kernel; `text` is its type, or at Level0 its name."""
 
@@ -36,52 +40,56 @@ Busy = Callable[[pl.DataFrame], pl.Series]
 
 
 def spans(
-    marks: pl.DataFrame, names: pl.DataFrame, steps: pl.DataFrame, rank: int, busy: Busy | None
-) -> tuple[pl.DataFrame, list[Note]]:
-    """The blocks among `marks` (`MARKS`) as in model.SPANS, by start; `names` (dialects.NAMES) is what their
-    texts mean.
+    marks: pl.DataFrame, names: pl.DataFrame, steps: pl.DataFrame, busy: Busy | None
+) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
+    """The blocks among `marks` (`MARKS`, `CAPTURE`) as in model.SPANS, by start, with the capture as their rank; and
+    notes, each with the capture that it is on. `names` (dialects.NAMES) is what the texts mean.
 
-    Where the profiler has no `steps`, markers around whole steps replace them.
+    Where the profiler has no `steps` (`STEPS`, `CAPTURE`) in a capture, markers around whole steps replace them.
     """
     valid = marks.select(valid_unix_times().fill_null(False)).to_series()
-    named = marks.filter(valid).join(names, on="text")
-    if steps.is_empty():
-        steps = conform(named.filter((pl.col("role") == "step") & pl.col("step").is_not_null()), STEPS)
+    named = marks.filter(valid).join(names, on="text", maintain_order="left")
+    marked = named.filter((pl.col("role") == "step") & pl.col("step").is_not_null())
+    marked = marked.join(steps, on="capture", how="anti", maintain_order="left")
+    steps = pl.concat([steps, conform(marked, {**STEPS, **CAPTURE})])
     blocks = _outermost(named.filter(pl.col("role") == "block").drop("rank").rename({"step": "marked_step"}))
     blocks, notes = _worked(blocks, busy)
-    if lost := marks.height - int(valid.sum()):
-        notes.append(Note("times-unusable", "warning", f"ranges {UNTIMED}", count=lost))
-    blocks, outside = _stepped(blocks, steps)
-    if outside:
-        notes.append(
-            Note(
-                "blocks-between-steps",
-                "note",
-                "blocks issued between two steps, assigned to the nearest",
-                count=outside,
-            )
-        )
-    return conform(blocks.with_columns(rank=pl.lit(rank, INT), marker="text").sort("start_ns", "end_ns"), SPANS), notes
+    notes += _noted(marks.filter(~valid), Note("times-unusable", "warning", f"ranges {UNTIMED}"))
+    blocks = _stepped(blocks, steps)
+    outside = blocks.filter(~pl.col("inside"))
+    notes += _noted(
+        outside, Note("blocks-between-steps", "note", "blocks issued between two steps, assigned to the nearest")
+    )
+    blocks = blocks.with_columns(rank="capture", marker="text").sort("start_ns", "end_ns", maintain_order=True)
+    return conform(blocks, SPANS), notes
+
+
+def _noted(rows: pl.DataFrame, note: Note) -> list[tuple[int, Note]]:
+    """The note for each capture that has such rows, with their number."""
+    if rows.is_empty():
+        return []
+    counts = rows.group_by("capture", maintain_order=True).len()
+    return [(capture, replace(note, count=count)) for capture, count in counts.iter_rows()]
 
 
 def stage(names: pl.DataFrame) -> int | None:
     """The rank's place in its pipeline, if its markers name it: those of trace_export.instrument do."""
-    places = names["place"].drop_nulls()
-    return None if places.is_empty() else int(places[0])
+    place = names["place"].min()
+    return place if isinstance(place, int) else None
 
 
 def _outermost(blocks: pl.DataFrame) -> pl.DataFrame:
-    """Without the blocks that lie inside another of their stream: a fused block marks its parts again.
+    """Without the blocks that lie inside another of their capture's stream: a fused block marks its parts again.
 
     Named work that is no block of the pipeline hides none and is hidden by none.
     """
-    stream = [pl.col("stream"), pl.col("origin"), pl.col("kind").is_null()]
-    ordered = blocks.sort(*stream, pl.col("start_ns"), -pl.col("end_ns"))
+    stream = [pl.col("capture"), pl.col("stream"), pl.col("origin"), pl.col("kind").is_null()]
+    ordered = blocks.sort(*stream, pl.col("start_ns"), -pl.col("end_ns"), maintain_order=True)
     until = pl.col("end_ns").cum_max().shift(1).over(stream)
     return ordered.filter((pl.col("end_ns") > until).fill_null(True) | pl.col("kind").is_null())
 
 
-def _worked(blocks: pl.DataFrame, busy: Busy | None) -> tuple[pl.DataFrame, list[Note]]:
+def _worked(blocks: pl.DataFrame, busy: Busy | None) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
     """Without the weight-gradient ranges in which nothing ran: the script also marks pops of an empty store."""
     weights = blocks.filter(pl.col("kind") == "W")
     if weights.is_empty():
@@ -90,29 +98,30 @@ def _worked(blocks: pl.DataFrame, busy: Busy | None) -> tuple[pl.DataFrame, list
     left_out = weights.filter(idle)
     if left_out.is_empty():
         return blocks, []
-    note = Note(
-        "blocks-without-work", "note", "weight-gradient ranges without device work, left out", count=left_out.height
+    notes = _noted(
+        left_out, Note("blocks-without-work", "note", "weight-gradient ranges without device work, left out")
     )
-    return blocks.join(left_out, on=["stream", "start_ns", "end_ns", "text"], how="anti", nulls_equal=True), [note]
+    key = ["capture", "stream", "start_ns", "end_ns", "text"]
+    return blocks.join(left_out, on=key, how="anti", nulls_equal=True, maintain_order="left"), notes
 
 
-def _stepped(blocks: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """With the step whose host span holds the block's host range, or else begins nearest to it; and how many of these.
+def _stepped(blocks: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """With the step whose host span holds the block's host range (`inside`), or else begins nearest to it.
 
-    Device times do not decide it: work may run on after the host has gone on to the next step. Without any span the
-    marker's own number counts.
+    Device times do not decide it: work may run on after the host has gone on to the next step. In a capture without any
+    span the marker's own number counts.
     """
     if steps.is_empty():
-        return blocks.with_columns(step="marked_step"), 0
+        return blocks.with_columns(step="marked_step", inside=True)
     since = pl.coalesce("host_start_ns", "start_ns")
     until = pl.coalesce("host_end_ns", since)
-    ordered = blocks.with_columns(since=since, until=until).sort("since")
-    spans = steps.sort("start_ns").select("step", since="start_ns", begin="start_ns", end="end_ns")
+    ordered = blocks.with_columns(since=since, until=until).sort("since", maintain_order=True)
+    spans = steps.sort("start_ns").select("capture", "step", since="start_ns", begin="start_ns", end="end_ns")
     for name, strategy in (("last", "backward"), ("next", "forward")):
         side = spans.rename({c: f"{c}_{name}" for c in ("step", "begin", "end")})
-        ordered = ordered.join_asof(side, on="since", strategy=strategy)  # type: ignore[arg-type]
+        ordered = ordered.join_asof(side, on="since", by="capture", strategy=strategy, check_sortedness=False)  # type: ignore[arg-type]
     inside = (pl.col("until") <= pl.col("end_last")).fill_null(False)
     later = pl.col("begin_next") - pl.col("since") < pl.col("since") - pl.col("begin_last")
     step = pl.when(inside | ~later.fill_null(False)).then(pl.coalesce("step_last", "step_next")).otherwise("step_next")
-    placed = ordered.with_columns(step=step, inside=inside)
-    return placed, placed.height - int(placed["inside"].sum())
+    known = pl.col("capture").is_in(steps["capture"].unique().implode())
+    return ordered.with_columns(step=pl.when(known).then(step).otherwise("marked_step"), inside=inside | ~known)

@@ -7,14 +7,14 @@ there are no markers, kernels become blocks (`kernel_inference.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
 
 from trace_export.errors import SourceError, path_text
-from trace_export.model import HOSTS, INT, RANKS, KernelFile, Note, Profile, Schema, conform
+from trace_export.model import HOSTS, INT, RANKS, KernelFile, Note, Profile
 from trace_export.sources.ascend import database, device_tasks, hccl, marker_blocks, text_export, trace_view
 from trace_export.sources.ascend.metadata import MAX_JSON, META_NAMES, Metadata, metadata
 from trace_export.sources.ranges.dialects import Dialects, run_facts
@@ -68,13 +68,18 @@ class _Recorded:
 
 
 def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
-    marks = _on_host(found.marks) if options.host_ranges else found.marks
+    alone = pl.lit(0, INT).alias("capture")
+    marks = (_on_host(found.marks) if options.host_ranges else found.marks).with_columns(alone)
     names = Dialects.of(options.markers).parse(marks["text"]).names
-    spans, notes = marker_blocks.spans(marks, names, found.steps, found.rank, found.busy)
+    spans, noted = marker_blocks.spans(marks, names, found.steps.with_columns(alone), found.busy)
+    spans, notes = spans.with_columns(rank=pl.lit(found.rank, INT)), [note for _, note in noted]
     if options.host_ranges and not spans["kind"].is_in(["F", "B", "FB"]).any():
         what = "has no markers of forwards and backwards, so there is nothing of the host to draw"
         raise SourceError(source.path, what, "leave out --host, or record with the passes marked by trace-export run")
-    p2p, collectives = hccl.tables(found.operators, found.copies, found.meta, found.rank)
+    calls = hccl.tables(
+        found.operators.with_columns(alone), found.copies.with_columns(alone), [(found.meta, found.rank)]
+    )
+    p2p, collectives = (table.with_columns(rank=pl.lit(found.rank, INT)) for table in calls)
     if not spans["kind"].is_in(["F", "B", "FB"]).any():
         from trace_export.sources.ascend import kernel_inference  # and numpy, which most runs do without
 
@@ -86,15 +91,10 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
 
         spans = pl.concat([spans, kernel_inference.optimizer(found.optimizing(), spans, found.rank)])
     notes = [replace(note, where=note.where or str(source.path)) for note in notes]
-    place = {"stage": marker_blocks.stage(names)} | found.meta.place
-    rank = {
-        **place, "rank": found.rank, "rank_origin": found.rank_origin, "device": found.device, "host": found.host,
-        "source": path_text(source.path), "kind": source.kind,
-        "stage_origin": None if place.get("stage") is None else "recorded",
-    }  # fmt: skip
+    known = (found.rank, found.rank_origin, found.device)
     return Profile(
-        hosts=_row({"host": found.host, "machine": source.machine, "label": found.label}, HOSTS),
-        ranks=_row(rank, RANKS),
+        hosts=pl.DataFrame([host_row(source, found.host, found.label)], HOSTS),
+        ranks=pl.DataFrame([rank_row(source, known, found.host, found.meta, marker_blocks.stage(names))], RANKS),
         spans=spans,
         p2p=p2p,
         collectives=collectives,
@@ -102,6 +102,25 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
         declared=found.meta.declared.or_else(run_facts(spans["marker"])),
         notes=(*found.meta.notes, *found.notes, *notes),
     )
+
+
+def host_row(source: Source, host: str, label: str) -> dict[str, object]:
+    """A row of model.HOSTS."""
+    return {"host": host, "machine": source.machine, "label": label}
+
+
+def rank_row(
+    source: Source, known: tuple[int, str, int | None], host: str, meta: Metadata, marked_stage: int | None
+) -> dict[str, object]:
+    """A row of model.RANKS: `known` are the rank, how sure that is, and the device; the stage is that of the metadata,
+    else the `marked_stage`."""
+    rank, origin, device = known
+    place = {"stage": marked_stage} | meta.place
+    return {
+        **place, "rank": rank, "rank_origin": origin, "device": device, "host": host,
+        "source": path_text(source.path), "kind": source.kind,
+        "stage_origin": None if place.get("stage") is None else "recorded",
+    }  # fmt: skip
 
 
 def _inferred_note(spans: pl.DataFrame) -> Note:
@@ -120,18 +139,14 @@ def _on_host(marks: pl.DataFrame) -> pl.DataFrame:
     return known.with_columns(start_ns="host_start_ns", end_ns="host_end_ns", origin=pl.lit("host"))
 
 
-def _row(values: Mapping[str, object], schema: Schema) -> pl.DataFrame:
-    return conform(pl.DataFrame([values], schema={k: schema[k] for k in values}), schema)
-
-
 def _from_database(db: Database, source: Source, options: ReadOptions) -> Profile:
     if not (db.has("TASK") and db.has("STRING_IDS")):
         raise SourceError(source.path, "holds no device tasks (table TASK)", "export the profile again")
-    rank, device, origin = _identity(db, source)
+    rank, device, origin = identity(db, source)
     all_tasks = "task" not in db.shortened
     marks, lost = database.marks(db, on_device=all_tasks)
     operators, copies = database.operators(db, marks)
-    host, label = _host(db, source)
+    host, label = host_of(db, source)
     notes = (
         [
             Note(
@@ -147,7 +162,7 @@ def _from_database(db: Database, source: Source, options: ReadOptions) -> Profil
     )
     found = _Recorded(
         rank=rank, rank_origin=origin, device=device, host=host, label=label,
-        meta=_metadata(db, source, rank), marks=marks, steps=database.steps(db), operators=operators, copies=copies,
+        meta=metadata_of(db, source, rank), marks=marks, steps=database.steps(db), operators=operators, copies=copies,
         counters=database.counters(db, rank), kernels=lambda: database.kernels(db),
         busy=(lambda ranges: database.busy(db, ranges)) if all_tasks and db.has("COMPUTE_TASK_INFO") else None,
         optimizing=lambda: database.kernels_called(db, marker_blocks.OPTIMIZER), notes=tuple(notes),
@@ -155,7 +170,7 @@ def _from_database(db: Database, source: Source, options: ReadOptions) -> Profil
     return _profile(found, source, options)
 
 
-def _identity(db: Database, source: Source) -> tuple[int, int | None, str]:
+def identity(db: Database, source: Source) -> tuple[int, int | None, str]:
     """(rank, device, how sure the rank is): the layout's rank, else the database's, else 0."""
     known = [(-1, -1)]
     if db.has("RANK_DEVICE_MAP", "rankId", "deviceId"):
@@ -169,7 +184,7 @@ def _identity(db: Database, source: Source) -> tuple[int, int | None, str]:
     return 0, device, "assumed"
 
 
-def _host(db: Database, source: Source) -> tuple[str, str]:
+def host_of(db: Database, source: Source) -> tuple[str, str]:
     """Key and label of the clock domain: the host as the database knows it, else as the layout does."""
     if db.has("HOST_INFO", "hostUid", "hostName"):
         for uid, name in db.texts(
@@ -180,7 +195,7 @@ def _host(db: Database, source: Source) -> tuple[str, str]:
     return source.host, source.host
 
 
-def _metadata(db: Database, source: Source, rank: int) -> Metadata:
+def metadata_of(db: Database, source: Source, rank: int) -> Metadata:
     rows = []
     if db.has("META_DATA", "name", "value"):
         names = ", ".join(f"'{name}'" for name in META_NAMES)

@@ -19,7 +19,7 @@ from trace_export.sources.ranges import together
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.profile import of_beginning
 from trace_export.sources.ranges.ranges import Ranges, gather
-from trace_export.sources.shared.together import by_halves
+from trace_export.sources.shared.together import by_halves, places
 from trace_export.sources.source import ReadOptions, Source
 
 
@@ -83,10 +83,9 @@ def _profiles(seen: Sequence[_Seen], dialects: Dialects, options: ReadOptions) -
 
 def _events(seen: Sequence[_Seen]) -> pl.DataFrame:
     """The events of all traces and their process, as `together` numbers it."""
-    processes = pl.Series("process", [together.shift(place) for place in range(len(seen))], pl.Int64)
-    lengths = pl.Series([len(one.events) for one in seen])
-    rows = pl.DataFrame(processes).select(pl.col("process").repeat_by(lengths)).explode("process")
-    return columns_of(list(chain.from_iterable(one.events for one in seen))).with_columns(rows["process"])
+    rows = [one.events for one in seen]
+    process = places(rows).cast(pl.Int64) * together.shift(1)
+    return columns_of(list(chain.from_iterable(rows))).with_columns(process.alias("process"))
 
 
 def _part(one: _Seen, ranges: Ranges, device: int | None) -> together.Part:

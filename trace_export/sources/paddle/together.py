@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from trace_export.errors import SourceError
 from trace_export.model import Profile
 from trace_export.sources.paddle.log_scanner import Scanner, drain, last_ends, latest_us, scanned
 from trace_export.sources.paddle.reader import jobs_of, of_log, profile_of
-from trace_export.sources.shared.together import by_halves, split
+from trace_export.sources.shared.together import by_halves, places, split
 from trace_export.sources.source import ReadOptions, Source
 
 
@@ -50,11 +49,9 @@ def _profiles(found: Sequence[tuple[_Log, pl.DataFrame]]) -> list[Profile] | Non
     has one."""
     logs = [log for log, _ in found]
     placed = [replace(log.source, rank=place) for place, log in enumerate(logs)]
-    records = pl.concat(own.with_columns(log=pl.lit(place, pl.Int32)) for place, (_, own) in enumerate(found))
-    try:
-        whole = profile_of(jobs_of(records, placed), placed)
-    except SourceError:  # on one of them
-        return None
+    tables = [own for _, own in found]
+    records = pl.concat(tables).with_columns(places(tables).alias("log"))
+    whole = profile_of(jobs_of(records, placed), placed)
     if whole.notes or whole.spans["rank"].n_unique() < len(logs):
         return None
     ends = latest_us([log.ends for log in logs])

@@ -5,18 +5,27 @@ Where little is read of each source, most of the time goes into the calls of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
+from contextlib import suppress
 from dataclasses import replace
+from itertools import chain, repeat
 from typing import Any, TypeVar
 
 import polars as pl
 
+from trace_export.errors import SourceError
 from trace_export.model import INT, Profile
 
 Item = TypeVar("Item")
 
 TABLES = ("ranks", "spans", "p2p", "collectives", "counters")
 """The tables that a source of one rank may have rows in, besides its host."""
+
+
+def places(tables: Sequence[Sized]) -> pl.Series:
+    """For each row of the `tables` of several sources, put one after the other, the place of its source (Int32)."""
+    rows = chain.from_iterable(repeat(place, len(table)) for place, table in enumerate(tables))
+    return pl.Series(list(rows), dtype=INT)
 
 
 def split(whole: Profile, ranks: Sequence[int]) -> list[Profile]:
@@ -37,9 +46,14 @@ def split(whole: Profile, ranks: Sequence[int]) -> list[Profile]:
 def by_halves(
     make: Callable[[Sequence[Item]], Sequence[Profile | None] | None], items: Sequence[Item]
 ) -> list[Profile | None]:
-    """What `make` gives for all `items` together, or where that is None for each half of them, and so on: one of which
-    there is something to say does not keep the others from being made together. None for such a one."""
-    if made := make(items) if items else []:
+    """What `make` gives for all `items` together, or where that is None or an error of the data, for each half of them,
+    and so on: one of which there is something to say does not keep the others from being made together. None for such
+    a one: its reader says it."""
+    made = None
+    if items:
+        with suppress(SourceError, pl.exceptions.PolarsError):
+            made = make(items)
+    if made is not None:
         return list(made)
     if len(items) < 2:
         return [None] * len(items)

@@ -1,0 +1,126 @@
+"""The beginnings of many databases at once are what the reader gives for each alone."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import trace_export
+from tests.support import long_runs
+from tests.support.same_profiles import assert_as_one_by_one
+from trace_export.sources.ascend import beginnings, reader
+from trace_export.sources.find import find
+from trace_export.sources.source import ReadOptions, Source
+from trace_export.workflow import beginnings as workflow
+from trace_export.workflow import inspection
+
+LOOK = ReadOptions(beginning=1)
+PLAIN = {
+    "as it is": [],
+    "without steps": ["DROP TABLE STEP_TIME"],
+    "steps by markers": [
+        "DROP TABLE STEP_TIME",
+        "UPDATE STRING_IDS SET value = 'step 3' WHERE id = (SELECT message FROM MSTX_EVENTS WHERE rowid = 1)",
+        "UPDATE MSTX_EVENTS SET endNs = endNs + 1000000000 WHERE rowid % 9 = 1",
+    ],
+    "blocks between steps": ["UPDATE STEP_TIME SET endNs = startNs + 1000"],
+    "without tasks of transfers": ["DROP TABLE COMMUNICATION_TASK_INFO"],
+    "tasks of several peers": ["UPDATE COMMUNICATION_TASK_INFO SET dstRank = globalTaskId % 3"],
+    "operators of the same name": ["UPDATE COMMUNICATION_OP SET opName = (SELECT min(opName) FROM COMMUNICATION_OP)"],
+    "without metadata": ["DROP TABLE META_DATA"],
+    "other numbers of texts": [
+        "UPDATE STRING_IDS SET id = -id - 7000000000",
+        "UPDATE MSTX_EVENTS SET message = -message - 7000000000, domainId = -domainId - 7000000000",
+        "UPDATE COMMUNICATION_OP SET opName = -opName - 7000000000, groupName = -groupName - 7000000000",
+    ],
+    "impossible times": ["UPDATE MSTX_EVENTS SET startNs = 5 WHERE rowid % 7 = 0"],
+    "texts that are missing": ["DELETE FROM STRING_IDS WHERE id % 5 = 0"],
+    "weight gradients": [
+        "UPDATE STRING_IDS SET value = 'W1.0.0' WHERE value LIKE '%backward%'",
+        "UPDATE MSTX_EVENTS SET endNs = startNs + 100 WHERE rowid % 3 = 0",
+    ],
+    "counters": [
+        "CREATE TABLE NPU_MEM (type INTEGER, hbm INTEGER, timestampNs INTEGER)",
+        "INSERT INTO NPU_MEM SELECT min(message), 7, startNs FROM MSTX_EVENTS GROUP BY startNs",
+    ],
+}
+ODD = {
+    "no tasks": ["DROP TABLE TASK"],
+    "no texts": ["DROP TABLE STRING_IDS"],
+    "no markers": ["DROP TABLE MSTX_EVENTS"],
+    "no communication": ["DROP TABLE COMMUNICATION_OP"],
+    "other markers": ["UPDATE STRING_IDS SET value = 'x' || value"],
+    "small": ["DELETE FROM TASK WHERE rowid > 30"],
+    "text for a number": ["UPDATE MSTX_EVENTS SET startNs = 'now' WHERE rowid = 3"],
+}
+"""Databases that the reader must look at."""
+
+
+@pytest.fixture(scope="module")
+def databases(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("ascend")
+    long_runs.ascend(folder, 4)
+    return sorted(folder.rglob("*.db"))
+
+
+def write(path: Path, original: Path, kind: str) -> None:
+    """A database of this kind."""
+    if kind == "absent":
+        return
+    path.parent.mkdir(parents=True)
+    shutil.copy(original, path)
+    if kind == "truncated":
+        path.write_bytes(path.read_bytes()[:9_000])
+        return
+    with closing(sqlite3.connect(path)) as db:
+        for statement in (PLAIN | ODD)[kind]:
+            db.execute(statement)
+        db.commit()
+
+
+@settings(max_examples=30)
+@given(parts=st.lists(st.tuples(st.integers(0, 3), st.sampled_from([*PLAIN, *ODD, "absent", "truncated"])), max_size=6))
+def test_databases_of_all_kinds(parts: list[tuple[int, str]], databases: list[Path]) -> None:
+    """The odd ones, wherever they are, are left to the reader, and the others are not."""
+    with (
+        TemporaryDirectory() as folder,
+        mock.patch.object(beginnings, "PIECE_ROWS", 60),
+        mock.patch.object(reader, "PIECE_ROWS", 60),
+    ):
+        sources = []
+        for place, (rank, kind) in enumerate(parts):
+            path = Path(folder) / str(place) / "ASCEND_PROFILER_OUTPUT" / "profiler.db"
+            write(path, databases[rank], kind)
+            known = None if place % 3 == 2 else place % 2  # the same number may come twice
+            sources.append(Source("ascend", path, f"host{place % 2}", place % 2, known, "assumed"))
+        read = assert_as_one_by_one(reader.read, beginnings.read, sources, LOOK)
+    for (_, kind), was_read in zip(parts, read, strict=True):
+        assert was_read == (kind in PLAIN), kind
+
+
+def test_on_the_host_each_is_read_alone(databases: list[Path]) -> None:
+    source = Source("ascend", databases[0], "host")
+    assert beginnings.read([source], ReadOptions(beginning=1, host_ranges=True)) == [None]
+
+
+def test_inspect_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of good databases, a damaged one and one without markers, read together and one by one."""
+    long_runs.ascend(tmp_path, 20, 6)
+    monkeypatch.setattr(inspection, "WHOLE_BYTES", 0)
+    sources = find(tmp_path).sources
+    sources[2].path.write_bytes(b"SQLite format 3\0 and no more")
+    with closing(sqlite3.connect(sources[4].path)) as db:
+        db.execute("DROP TABLE MSTX_EVENTS")
+    together = trace_export.inspect(tmp_path, jobs=1)
+    monkeypatch.setattr(workflow, "_groups", lambda sources: [])
+    alone = trace_export.inspect(tmp_path, jobs=1)
+    assert together.json() == alone.json()
+    assert (together.facts["beginnings"], len(together.failures)) == (5, 1)

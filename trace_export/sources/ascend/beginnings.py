@@ -1,0 +1,140 @@
+"""The beginnings of many databases at once: the same profiles as `reader.read` gives, in half the time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from trace_export.errors import SourceError, path_text
+from trace_export.model import HOSTS, RANKS, TEXT, TIME, Note, Profile
+from trace_export.sources.ascend import database, hccl, marker_blocks, reader
+from trace_export.sources.ascend.metadata import Metadata
+from trace_export.sources.ranges.dialects import Dialects, run_facts
+from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
+from trace_export.sources.shared.together import by_halves, places, split
+from trace_export.sources.source import ReadOptions, Source
+
+NAMES = {"marks": ["text"], "operators": ["op", "group"], "tasks": ["task"]}
+"""The columns of each table that hold ids of texts."""
+TABLES = ("TASK", "STRING_IDS", "MSTX_EVENTS", "COMMUNICATION_OP")
+"""What a usual database has."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A database of which only the beginning was read: who and where it is, its tables with ids for texts, the texts,
+    and when its recording ended."""
+
+    source: Source
+    known: tuple[int, str, int | None]
+    host: tuple[str, str]
+    meta: Metadata
+    tables: Mapping[str, pl.DataFrame]
+    texts: Mapping[int, str]
+    end: int | None
+
+
+def read(sources: Sequence[Source], options: ReadOptions) -> list[Profile | None]:
+    """The profile of each database; None of those that `reader.read` must look at: they cannot be read, are small or no
+    database, or lack markers of passes or the table of communication."""
+    if options.host_ranges or options.optimizer:
+        return [None] * len(sources)
+    seen = {source: one for source in sources if (one := _seen(source, options)) is not None}
+    dialects = Dialects.of(options.markers)
+    found = by_halves(lambda some: _profiles(some, dialects), list(seen.values()))
+    made = dict(zip(seen, found, strict=True))
+    return [made.get(source) for source in sources]
+
+
+def _seen(source: Source, options: ReadOptions) -> _Seen | None:
+    if not source.path.is_file():
+        return None
+    try:
+        with Database(source.path, options.beginning * PIECE_ROWS, database.PARTS) as db:
+            if not all(map(db.has, TABLES)) or "task" not in db.shortened:
+                return None
+            rank, device, origin = reader.identity(db, source)
+            tables = {
+                "marks": database.host_marks(db), "operators": database.communication(db),
+                "tasks": database.copying(db), "steps": database.steps(db), "counters": database.counters(db, rank),
+            }  # fmt: skip
+            ids = {i for name, columns in NAMES.items() for c in columns for i in tables[name][c].unique().to_list()}
+            return _Seen(
+                source,
+                (rank, origin, device),
+                reader.host_of(db, source),
+                reader.metadata_of(db, source, rank),
+                tables,
+                database.texts(db, ids - {None}),
+                db.last("TASK", "startNs"),
+            )
+    except (SourceError, OSError, pl.exceptions.PolarsError):  # which the reader reports
+        return None
+
+
+def _profiles(seen: Sequence[_Seen], dialects: Dialects) -> list[Profile | None]:
+    """The profile of each of these databases; None of one without passes."""
+    tables = _named(seen)
+    marks = database.placed(
+        tables["marks"].with_columns(pl.lit(None, TIME).alias(c) for c in ("start_ns", "end_ns", "stream"))
+    )
+    names = dialects.parse(marks["text"]).names
+    spans, notes = marker_blocks.spans(marks, names, tables["steps"], None)
+    operators = database.described(tables["operators"])
+    copies = database.copies(tables["tasks"], operators)
+    p2p, collectives = hccl.tables(operators, copies, [(one.meta, one.known[0]) for one in seen])
+    stages = _stages(marks, names)
+    ranks = [
+        reader.rank_row(one.source, (place, *one.known[1:]), one.host[0], one.meta, stages.get(place))
+        for place, one in enumerate(seen)
+    ]
+    whole = Profile(
+        hosts=pl.DataFrame([reader.host_row(one.source, *one.host) for one in seen], HOSTS),
+        ranks=pl.DataFrame(ranks, RANKS),
+        spans=spans,
+        p2p=p2p,
+        collectives=collectives,
+        counters=tables["counters"].with_columns(rank="capture").drop("capture"),
+    )
+    made = split(whole, [one.known[0] for one in seen])
+    return [
+        _finished(profile, one, [n for p, n in notes if p == place])
+        for place, (profile, one) in enumerate(zip(made, seen, strict=True))
+    ]
+
+
+def _named(seen: Sequence[_Seen]) -> dict[str, pl.DataFrame]:
+    """The tables of all databases, with texts for ids and the column `capture`."""
+    texts = [list(one.texts.items()) for one in seen]
+    names = pl.DataFrame([row for own in texts for row in own], {"id": TIME, "name": TEXT}, orient="row")
+    names = names.with_columns(places(texts).alias("capture"))
+    found = {}
+    for table in seen[0].tables:
+        frames = [one.tables[table] for one in seen]
+        frame = pl.concat(frames).with_columns(places(frames).alias("capture"))
+        for column in NAMES.get(table, ()):
+            own = names.rename({"id": column})
+            named = frame.join(own, on=["capture", column], how="left", maintain_order="left")
+            frame = named.with_columns(pl.col("name").alias(column)).drop("name")
+        found[table] = frame
+    return found
+
+
+def _stages(marks: pl.DataFrame, names: pl.DataFrame) -> dict[int, int]:
+    """The stage that the markers of each capture name, as `marker_blocks.stage` finds it."""
+    told = marks.select("capture", "text").unique().join(names.select("text", "place").drop_nulls(), on="text")
+    return dict(told.group_by("capture").agg(pl.col("place").min()).iter_rows())
+
+
+def _finished(profile: Profile, one: _Seen, notes: Sequence[Note]) -> Profile | None:
+    if not profile.spans["kind"].is_in(["F", "B", "FB"]).any():
+        return None
+    path = str(one.source.path)
+    return replace(
+        profile,
+        declared=one.meta.declared.or_else(run_facts(profile.spans["marker"])),
+        notes=(*one.meta.notes, *(replace(note, where=path) for note in notes)),
+        recorded_until={path_text(one.source.path): one.end},
+    )
