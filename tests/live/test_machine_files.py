@@ -15,7 +15,7 @@ from tests.live.test_look import looks
 from tests.support.growing_logs import GrowingLogs
 from trace_export.errors import OutputError
 from trace_export.live.machine_files import append_lines
-from trace_export.live.watching import WatchOptions, _Files
+from trace_export.live.watching import KeptFiles, WatchOptions
 from trace_export.writers.outputs import Outputs
 
 
@@ -44,7 +44,7 @@ def test_what_was_not_written_follows_with_the_next_look(tmp_path: Path) -> None
     logs.write(0)
     found = looks(logs.folder, [lambda s=s: logs.write(s) for s in (1, 2)])  # type: ignore[misc]
     jsonl, metrics = tmp_path / "steps.jsonl", tmp_path / "job.prom"
-    kept = _Files(WatchOptions(jsonl=jsonl, prometheus=metrics))
+    kept = KeptFiles(WatchOptions(jsonl=jsonl, prometheus=metrics))
     assert kept.put(found[0]) == []
     before = metrics.read_text()
     with full_disk(100):

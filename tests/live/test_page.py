@@ -107,17 +107,19 @@ def test_narrow_and_wide_screens(browser: Browser, found: list[Look], width: int
 
 def test_ten_thousand_steps_are_no_more_than_the_last_ones(browser: Browser, found: list[Look]) -> None:
     board = Board("run")
-    step = found[-1].steps[-1]
+    step, shown = found[-1].steps[-1], found[-1]._shown
+    assert shown is not None
     with LiveServer(board.resources(), 0) as server, opened(browser, server.address) as (page, _):
         elements = []
         for first in range(0, 10_000, 500):
             figures = tuple(replace(step, step=first + i) for i in range(500))
-            state = board.put(replace(found[-1], steps=figures, _shown=tuple(map(replace, found[-1]._shown))))
+            drawn_anew = replace(shown, steps=tuple(map(replace, shown.steps)))
+            state = board.put(replace(found[-1], steps=figures, _shown=drawn_anew))
             assert len(state) < 400 * HISTORY + 1_000
             server.publish(state)
             expect(page.locator("#state")).to_contain_text(f"step {first + 499},")
             expect(page.locator("#chart > div").last).to_have_attribute("data-name", json.loads(state)["charts"][-1])
-            expect(page.locator("#chart > div")).to_have_count(len(found[-1]._shown))
+            expect(page.locator("#chart > div")).to_have_count(len(shown.steps))
             expect(page.locator("#legend > span").first).to_be_visible()
             elements.append(page.evaluate("document.querySelectorAll('body *').length"))
         assert min(elements) == max(elements)

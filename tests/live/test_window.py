@@ -48,7 +48,7 @@ def pictures(look: Look) -> list[bytes]:
 @settings(max_examples=8, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(data=st.data(), name=st.sampled_from(NAMES), fit=st.sampled_from((2, 1000)))
 def test_however_the_logs_were_appended_to(data: st.DataObject, name: str, fit: int) -> None:
-    with TemporaryDirectory() as place, patch.object(window, "FIT_STEPS", fit):
+    with TemporaryDirectory() as place, patch.multiple(window, FIT_STEPS=fit, ONE_CLOCK_STEPS=fit):
         job = longer(name)
         logs = GrowingLogs(Path(place), job)
         texts = ["".join(logs.text(rank, step) for step in job.steps).encode() for rank in range(job.ranks)]

@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from trace_export.model import RANK_STEP_KEY, STEP_KEY, WORD, WORK_KINDS, Profile
+from trace_export.model import RANK_STEP_KEY, STEP_KEY, TIME, WORD, WORK_KINDS, Profile
 from trace_export.pipeline.step_groups import step_groups
 from trace_export.schedules.schedule import virtual_stage
 
@@ -264,6 +264,8 @@ def _split(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
 def _receives(parts: list[pl.DataFrame], profile: Profile, producers: pl.DataFrame) -> pl.DataFrame:
     """row, recv_start_ns, recv_end_ns: for the gaps of all `parts` the last receive, begun before the gap ends, of such
     data as the block needs, in whatever step it began; not of gaps before which the data were not made."""
+    if profile.messages.is_empty():
+        return pl.DataFrame(schema={"row": pl.UInt32(), "recv_start_ns": TIME, "recv_end_ns": TIME})
     of = ["rank", "producer", "direction", "microbatch", "chunk"]
     numbers = {name: pl.col(name).fill_null(0) for name in ("microbatch", "chunk")}
     chunk = pl.when(pl.col("direction") == "B").then(pl.coalesce("chunk_b", "chunk")).otherwise("chunk")

@@ -93,10 +93,11 @@ def slow_links(profile: Profile, waits: pl.DataFrame) -> pl.DataFrame:
     transfers = profile.messages.with_columns(length_ns=both).filter(pl.col("length_ns") > 0)
     if transfers.is_empty():
         transfers = waits.with_columns(bytes=pl.lit(None, pl.Int64))
-    stages = profile.ranks.select("rank", "stage")
+    stages = profile.ranks.lazy().select("rank", "stage")
     link = ["src_stage", "dst_stage", "direction"]
     return (
-        transfers.group_by("src_rank", "dst_rank", pl.col("direction").cast(TEXT))
+        transfers.lazy()
+        .group_by("src_rank", "dst_rank", pl.col("direction").cast(TEXT))
         .agg(
             transfers=pl.len(),
             median_ns=pl.col("length_ns").median(),
@@ -113,4 +114,5 @@ def slow_links(profile: Profile, waits: pl.DataFrame) -> pl.DataFrame:
         .with_columns(slow=((pl.col("ratio") > SLOW_LINK) & (pl.col("transfers") >= ENOUGH)).fill_null(False))
         .select("src_rank", "dst_rank", "direction", "transfers", "median_ns", "peers_ns", "ratio", "gbit_s", "slow")
         .sort("ratio", "src_rank", "dst_rank", "direction", descending=[True, False, False, False], nulls_last=True)
+        .collect()
     )

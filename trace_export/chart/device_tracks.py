@@ -41,6 +41,8 @@ def add_ranks(
 
     `ranks` are rows of `profile.ranks` in the order wanted, with their `text`.
     """
+    if not ranks:
+        return {}
     communication = _communication(profile)
     with_tasks = {file.rank for file in profile.kernels}
     wanted = [r for r in ranks if r["rank"] in with_tasks or r["rank"] in communication]

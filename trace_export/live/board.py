@@ -16,7 +16,6 @@ import orjson
 
 from trace_export.errors import NothingToExportError
 from trace_export.live.look import Look
-from trace_export.live.step_figures import StepFigures
 from trace_export.live.window import Step
 from trace_export.scratch import scratch_folder
 from trace_export.selection import Numbers
@@ -64,8 +63,8 @@ class Board:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._steps: deque[StepFigures] = deque(maxlen=HISTORY)
-        self._look = Look(None)
+        self._steps: deque[dict[str, object]] = deque(maxlen=HISTORY)
+        self._look = Look()
         self._session = secrets.token_hex(4)
         self._count = 0
         self._panels: tuple[_Panel, ...] = ()
@@ -75,8 +74,9 @@ class Board:
     def put(self, look: Look) -> bytes:
         """Takes a look; returns the state of the page, one line."""
         self._look = look
-        self._steps.extend(look.steps)
-        self._panels = tuple(self._panel(step) for step in look._shown)
+        self._steps.extend(asdict(step) for step in look.steps)
+        shown = look._shown.steps if look._shown else ()
+        self._panels = tuple(self._panel(step) for step in shown)
         longest = max((panel.length_ns for panel in self._panels), default=0)
         if not ROOM * self._span_ns <= longest <= self._span_ns:
             self._span_ns = longest
@@ -85,7 +85,7 @@ class Board:
                 "summary": self._summary(),
                 "problem": "\n".join([look.problem, *map(str, look.failures)]).strip(),
                 "notes": [f"{note.where + ': ' if note.where else ''}{note.text}" for note in look.notes],
-                "steps": [asdict(step) for step in self._steps],
+                "steps": list(self._steps),
                 "charts": [self._name(panel) for panel in self._panels],
             }
         )
@@ -104,7 +104,7 @@ class Board:
         if not self._steps:
             return "waiting for the first step that all ranks finish"
         last = self._steps[-1]
-        return f"step {last.step}, read {last.lag_s:.1f} s after it was written"
+        return f"step {last['step']}, read {last['lag_s']:.1f} s after it was written"
 
     def resources(self) -> dict[str, Resource]:
         """What the server of the page has, by path."""

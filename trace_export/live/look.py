@@ -9,7 +9,7 @@ from trace_export.errors import TraceExportError
 from trace_export.live.changes import Ticks
 from trace_export.live.growth import Growth
 from trace_export.live.step_figures import StepFigures, step_figures, worst_link
-from trace_export.live.window import FURTHER, Step, Window
+from trace_export.live.window import FURTHER, LastSteps, Window
 from trace_export.model import Note
 from trace_export.workflow.requests import Request
 from trace_export.workflow.run import Run
@@ -19,19 +19,21 @@ from trace_export.workflow.run import Run
 class Look:
     """What a job has done by now.
 
-    `run`: its last steps, on aligned clocks; None where there is no whole step yet. `steps`: the figures of the steps
-    that were finished since the look before. `problem` says why there is no run, or why what is shown is not the
-    newest; "" where nothing is wrong. `notes`: what is to be known of the steps shown, and steps in a clock's offset;
-    `failures`: of sources that cannot be read.
+    `steps`: the figures of the steps that were finished since the look before. `problem` says why there is no run, or
+    why what is shown is not the newest; "" where nothing is wrong. `notes`: what is to be known of the steps shown, and
+    steps in a clock's offset; `failures`: of sources that cannot be read.
     """
 
-    run: Run | None
     steps: tuple[StepFigures, ...] = ()
     problem: str = ""
     notes: tuple[Note, ...] = ()
     failures: tuple[TraceExportError, ...] = ()
-    _shown: tuple[Step, ...] = field(default=(), repr=False)
-    """The steps of the run one by one."""
+    _shown: LastSteps | None = field(default=None, repr=False)
+
+    @property
+    def run(self) -> Run | None:
+        """The last steps, on aligned clocks; None where there is no whole step yet."""
+        return None if self._shown is None else self._shown.run
 
 
 class Watch:
@@ -75,9 +77,7 @@ class Watch:
                 figures.append(step_figures(step, since_ns, link, lag_s, slowdown=self._slowdown))
             before = step
         warnings = tuple(note for note in window.notes if note.level == "warning")
-        self._shown = Look(
-            window.run, tuple(figures), window.behind, warnings, failures=self._growth.failures, _shown=window.steps
-        )
+        self._shown = Look(tuple(figures), window.behind, warnings, self._growth.failures, window.shown)
         return self._shown
 
     def _problem(self) -> str:
@@ -87,6 +87,6 @@ class Watch:
         """What was shown, without new steps."""
         self._missing = self._problem()
         problem = problem or self._missing or self._window.behind
-        before = self._shown or Look(None)
+        before = self._shown or Look()
         self._shown = replace(before, steps=(), problem=problem, failures=self._growth.failures)
         return self._shown

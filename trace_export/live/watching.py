@@ -16,10 +16,11 @@ from trace_export.live.changes import ticks
 from trace_export.live.look import Look, Watch
 from trace_export.live.machine_files import append_lines, write_metrics
 from trace_export.live.step_figures import StepFigures
+from trace_export.live.window import LastSteps
 from trace_export.workflow import render
 from trace_export.workflow.render import WriteOptions
 from trace_export.workflow.requests import Request
-from trace_export.workflow.run import Run, drawn
+from trace_export.workflow.run import drawn
 from trace_export.writers.outputs import Outputs
 
 MOST_LINES = 10_000
@@ -53,13 +54,13 @@ def watch(wanted: Request, options: WatchOptions, stop: threading.Event) -> Iter
     if len({os.path.realpath(path) for path in (*files, *exported)}) < len(files) + len(set(exported)):
         raise UsageError(f"{files[0]}: two outputs cannot be the same file", "name another place for one of them")
     Outputs(force=options.force).check([*files, *exported])
-    kept = _Files(options)
+    kept = KeptFiles(options)
     for look in Watch(wanted, options.last, slowdown=options.slowdown).looks(ticks(log_dir, stop)):
         errors = kept.put(look)
         yield replace(look, failures=(*look.failures, *errors)) if errors else look
 
 
-class _Files:
+class KeptFiles:
     """The files that are kept of a watched job. What cannot be written, as on a full disk, is tried again with the next
     look."""
 
@@ -72,15 +73,15 @@ class _Files:
 
     def put(self, look: Look) -> list[OutputError]:
         """Writes what is due; the errors. Raises UsageError for files that may not be replaced."""
-        if look.run is None:
+        if look._shown is None:
             return []
-        outputs = Outputs(look.run._inputs, force=self._options.force)
+        outputs = Outputs(look._shown.inputs, force=self._options.force)
         self._totals["steps"] += len(look.steps)
         self._totals["blocks"] += sum(step.blocks for step in look.steps)
         self._lines += [step.json() for step in look.steps] if self._options.jsonl else []
         self._last = look.steps[-1] if look.steps else self._last
         errors = []
-        for write in (self._append, self._replace, partial(self._export, look.run)):
+        for write in (self._append, self._replace, partial(self._export, look._shown)):
             try:
                 write(outputs)
             except OutputError as error:
@@ -97,8 +98,8 @@ class _Files:
             write_metrics(self._options.prometheus, self._last, self._totals, outputs)
             self._last = None
 
-    def _export(self, run: Run, outputs: Outputs) -> None:
+    def _export(self, shown: LastSteps, outputs: Outputs) -> None:
         every_s = self._options.every_s
         if every_s is not None and time.monotonic() - self._exported_s >= every_s:
             self._exported_s = time.monotonic()
-            drawn(run, self._options.export, outputs)
+            drawn(shown.run, self._options.export, outputs)

@@ -1,7 +1,8 @@
 """The last steps of a job that runs, each interpreted and measured once.
 
 Stages, schedule and clocks are facts of the whole run: they are found from the steps that are kept, and again after
-every `FIT_STEPS` steps. A step that is finished meanwhile is interpreted by itself, with what is known of the run.
+every `FIT_STEPS` or `ONE_CLOCK_STEPS` steps. A step that is finished meanwhile is interpreted by itself, with what is
+known of the run.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
 import polars as pl
 
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.clocks.apply import correct
+from trace_export.errors import TraceExportError
 from trace_export.live.growth import Growth
 from trace_export.live.steady_clocks import steadied
 from trace_export.model import SPAN_ID, STEP_KEY, Note, Profile, concat
@@ -24,6 +27,8 @@ from trace_export.workflow.run import Run, aligned, checked
 
 FIT_STEPS = 20
 """After so many steps stages, schedule and clocks are found anew; clocks of several hosts with each of the first."""
+ONE_CLOCK_STEPS = 50
+"""The same where there is one clock, so that nothing drifts."""
 FAR_STEPS = 2
 """A rank that is so many steps behind is named."""
 FURTHER = 1
@@ -57,6 +62,25 @@ class Step:
         return self.profile.edge_rows()
 
 
+@dataclass(frozen=True, eq=False)
+class LastSteps:
+    """The last whole steps of a job, and the `notes` of the run and of them. `run` joins them where it is asked for."""
+
+    steps: tuple[Step, ...]
+    notes: tuple[Note, ...]
+    wanted: Request = field(repr=False)
+    inputs: tuple[Path, ...] = field(repr=False)
+    failures: tuple[TraceExportError, ...]
+
+    @cached_property
+    def run(self) -> Run:
+        numbers = Numbers.of(step.number for step in self.steps)
+        profile = joined(self.steps, self.notes)
+        return Run(
+            profile, self.wanted.source, self.failures, Selection(steps=numbers), "aligned", _inputs=self.inputs
+        )  # fmt: skip
+
+
 class Window:
     """The last `last` whole steps of what `growth` holds, as `steps`; `notes` of the run and its steps. `newest`: the
     newest step that was found, whole or not. `behind` says which ranks are several steps behind the others."""
@@ -70,7 +94,6 @@ class Window:
         self._last = last
         self._known: Profile | None = None
         self._clocks: pl.DataFrame | None = None
-        self._whole: Profile | None = None
         self.newest: Step | None = None
         self._found = 0
         self._further_steps = 0
@@ -87,22 +110,20 @@ class Window:
         return new
 
     @property
-    def run(self) -> Run:
-        """The steps as a run. Raises ValueError where there is none."""
-        profile = self._whole if self._whole is not None else joined(self.steps, self.notes)
-        numbers = Numbers.of(step.number for step in self.steps)
+    def shown(self) -> LastSteps:
+        """The steps as they are now."""
         inputs = self._growth.inputs + self._wanted.clocks.inputs
-        return Run(
-            profile, self._wanted.source, self._growth.failures, Selection(steps=numbers), "aligned", _inputs=inputs
-        )  # fmt: skip
+        return LastSteps(self.steps, self.notes, self._wanted, inputs, self._growth.failures)
 
     def _further(self) -> list[Step] | None:
         """The steps that were finished since, by what is known of the run; None where that does not hold any more."""
         known, newest = self._known, self.newest
         if known is None or newest is None or newest.run is None or not self._growth.is_followed:
             return None
-        begins = self._found < FIT_STEPS and (known.clocks["status"] == "fitted").any()
-        if begins or self._further_steps >= FIT_STEPS or len(self.steps) < self._last:
+        fitted = (known.clocks["status"] == "fitted").any()
+        begins = fitted and self._found < FIT_STEPS
+        enough = FIT_STEPS if fitted else ONE_CLOCK_STEPS
+        if begins or self._further_steps >= enough or len(self.steps) < self._last:
             return None
         profile = self._growth.profile((newest.run, newest.number))
         if set(profile.ranks["rank"]) != set(known.ranks["rank"]) or not (profile.spans["run"] == newest.run).all():
@@ -114,7 +135,6 @@ class Window:
         profile = checked(replace(profile, clocks=known.clocks), self._wanted.source, one_clock=True)
         found = _steps(profile)
         self._further_steps += len(found)
-        self._whole = None
         self._keep([*self.steps, *found], [*self.notes, *(n for n in profile.notes if n.code != "no-whole-step")])
         return found
 
@@ -131,7 +151,7 @@ class Window:
         steady = run.profile
         if clocks is not run.clocks and set(clocks["host"]) == set(profile.ranks["host"]):
             steady = replace(correct(profile, clocks), clocks=clocks, steps=steady.steps, notes=steady.notes)
-        self._known = self._whole = steady
+        self._known = steady
         self._clocks, self._further_steps = clocks, 0
         steps = _unchanged(_steps(steady), self.steps)
         self._keep(steps, [*notes, *steady.notes])

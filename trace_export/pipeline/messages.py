@@ -29,6 +29,8 @@ def pair(profile: Profile) -> Profile:
     The cost is that of sorting the operations, and a search over at most 2 · `window_offsets.MOST` window offsets for
     those channels whose ends do not agree as they are.
     """
+    if profile.p2p.is_empty():
+        return profile
     sends, receives = _sides(profile.p2p)
     sent, received = len(sends), len(receives)
     sends, receives, channels = _in_channels(sends, receives)

@@ -32,6 +32,7 @@ garbage = st.one_of(
         [
             b"Profiler ",
             b"Profiler Info: Job (",
+            b"Profiler start at step two",
             b"\r\n",
             b"\n",
             b"\x00",
@@ -114,3 +115,10 @@ def test_the_line_of_an_offset(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"a\nbb\nccc\n")
     assert [line_of(path, i) for i in (0, 1, 2, 4, 5, 8)] == [1, 1, 2, 2, 3, 3]
+
+
+def test_an_announcement_without_a_number_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "workerlog.0"
+    path.write_bytes(b"Profiler start at step two and end at step three\n")
+    log = scan(path)
+    assert (log.records.height, log.malformed, log.steps) == (0, 0, None)

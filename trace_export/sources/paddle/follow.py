@@ -112,10 +112,11 @@ class Follower:
         if not self._members:
             return Profile()
         first = after[1] if after is not None and after[0] == self._run else -1
-        jobs = pl.concat([self._before, self._last]).filter(pl.col("member").is_in(list(self._started)))
-        newest = jobs.group_by("member").agg(pl.col("step").max())["step"]
+        started = pl.col("member").is_in(list(self._started))
+        newest = self._last.filter(started).group_by("member").agg(pl.col("step").max())["step"]
         self._taken = int(newest.min()) - 1 if len(newest) else None  # type: ignore[arg-type]
-        jobs = jobs.filter(pl.col("step") >= first)  # one more, to see records that repeat those before
+        wanted = started & (pl.col("step") >= first)  # one more, to see records that repeat those before
+        jobs = pl.concat([self._before.filter(wanted), self._last.filter(wanted)])
         profile = profile_of(jobs, list(self._logs), self._members, after=first)
         return replace(profile, spans=profile.spans.with_columns(run=pl.lit(self._run, pl.Int32)))
 

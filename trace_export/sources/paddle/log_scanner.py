@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
+from operator import itemgetter
 from pathlib import Path
 
 import polars as pl
@@ -35,6 +36,8 @@ RECORD = re.compile(
 )
 """A record, an announcement, or (all groups empty) the beginning of a record that is broken."""
 Match = tuple[bytes, bytes, bytes, bytes, bytes, bytes]
+_TYPE = itemgetter(2)
+"""The type of job of a record; empty where it is no whole one."""
 
 PREFIX = re.compile(rb"[IWEF]\d{4} [\d:.]+\s+(\d{1,9})( \S+\] )$")
 PREFIX_LENGTH = 96
@@ -115,6 +118,16 @@ class Scanner:
             return
         start = min(places)
         found: list[Match] = RECORD.findall(buffer, start, end)
+        if found and all(map(_TYPE, found)):  # the usual case: records and nothing else
+            self.records += found
+            self.threads += _threads(buffer, start, end, len(found))
+        else:
+            self._take_each(found, buffer, start, end, base)
+        if len(self.records) >= FRAME_ROWS:
+            self._flush()
+
+    def _take_each(self, found: list[Match], buffer: bytearray, start: int, end: int, base: int) -> None:
+        """What was found in buffer[start:end], announcements and broken records among it."""
         broken = sum(not (match[0] or match[2]) for match in found)
         if broken and not self.malformed:
             at = next(m.start() for m in RECORD.finditer(buffer, start, end) if m[1] is None and m[3] is None)
@@ -128,8 +141,6 @@ class Scanner:
                 self._announce(match[0], match[1])
         if len(self.records) > before:
             self.threads += _threads(buffer, start, end, len(self.records) - before)
-        if len(self.records) >= FRAME_ROWS:
-            self._flush()
 
     def _announce(self, first: bytes, last: bytes) -> None:
         self._complete()
