@@ -517,6 +517,16 @@ def watch(
     path: str | PathLike[str] | None = None,
     formats: str | Sequence[Format] | None = None,
     force: bool = False,
+    gzip: bool = False,
+    tables: str | Sequence[Table] = "blocks",
+    figure: FigureStyle | None = None,
+    tracks: Tracks = "stage",
+    detail: Detail = "spans",
+    color_by: ColorBy = "kind",
+    bubbles: bool = False,
+    model: bool = False,
+    critical_path: bool = False,
+    states: bool = False,
     devices: NumberSet = None,
     multi_machine: bool = False,
     follow_links: bool = False,
@@ -529,6 +539,8 @@ def watch(
     markers: str | Sequence[str] = (),
     infer: Infer = "auto",
     align: Align | PathLike[str] | str = "auto",
+    offsets_ns: Mapping[str, int] | None = None,
+    max_error_ns: float | None = None,
     stop: threading.Event | None = None,
 ) -> Iterator[Look]:
     """Follows a job that still runs: a `Look` for the beginning and one whenever its profiles have grown, at most one a
@@ -537,7 +549,8 @@ def watch(
     `last`: the steps that `Look.run` has; `slowdown`: their figures have the metric S. `jsonl`: a file to which a line
     of JSON is appended for each step; `prometheus`: a file that holds the figures of the last step (see `StepFigures`).
     `once_every`: seconds, or a text such as "30s"; so often the last steps are exported, to `path` in the `formats`
-    given. What to read and how as in `load`.
+    given. What to read and how as in `load`, how clocks are aligned as in `Run.align`, and what is drawn and written as
+    in `Run.write`.
 
     Raises UsageError for a wrong value, a missing folder or a file that may not be replaced, OutputError.
     """
@@ -546,19 +559,28 @@ def watch(
 
     source = load_options(
         log_dir, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks, pp=pp, tp=tp,
-        dp=dp, cp=cp, host_ranges=host_ranges, markers=markers, infer=infer, jobs=1,
+        dp=dp, cp=cp, host_ranges=host_ranges, markers=markers, infer=infer, detail=detail, jobs=1,
     )  # fmt: skip
     every_s = None if once_every is None else arguments.seconds(once_every, "once_every")
-    if every_s is None and (path is not None or formats is not None):
-        raise UsageError("says where the last steps are exported", "give it together with once_every", parameter="path")
+    export = write_options(
+        path, formats, gzip=gzip, tracks=tracks, color_by=color_by, bubbles=bubbles, model=model,
+        critical_path=critical_path, states=states, tables=tables, figure=figure,
+    )  # fmt: skip
+    of_files = {
+        "path": path is not None, "formats": formats is not None, "gzip": export.gzip,
+        "tables": export.tables != ("blocks",), "figure": export.figure != FigureStyle(),
+    }  # fmt: skip
+    for name in (name for name, given in of_files.items() if given and every_s is None):
+        raise UsageError("says how the last steps are exported", "give it together with once_every", parameter=name)
     options = watching.WatchOptions(
         last=arguments.whole(last, "last"),
         slowdown=arguments.flag(slowdown, "slowdown"),
         jsonl=arguments.path_or_none(jsonl, "jsonl"),
         prometheus=arguments.path_or_none(prometheus, "prometheus"),
         every_s=every_s,
-        export=write_options(path, formats),
+        export=export,
         force=arguments.flag(force, "force"),
     )
     event = threading.Event() if stop is None else arguments.instance(stop, "stop", threading.Event, "an Event")
-    return watching.watch(requests.Request(source, align_options(align, None, None)), options, event)
+    clocks = align_options(align, offsets_ns, max_error_ns)
+    return watching.watch(requests.Request(source, clocks), options, event)

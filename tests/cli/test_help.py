@@ -54,7 +54,7 @@ USUAL = [INPUT, SELECTION, OUTPUT, CLOCKS, WORKERS, TERMINAL]
         ("overview", USUAL),
         ("compare", [INPUT, SELECTION, "Baseline and limit", OUTPUT, CLOCKS, WORKERS, TERMINAL]),
         ("inspect", [INPUT, SELECTION, WORKERS, TERMINAL]),
-        ("watch", [INPUT, SELECTION, OUTPUT, CLOCKS, TERMINAL]),
+        ("watch", [INPUT, SELECTION, OUTPUT, PICTURES, CLOCKS, TERMINAL]),
     ],
 )
 def test_help_comes_in_parts(run_cli: Cli, command: str, parts: list[str]) -> None:

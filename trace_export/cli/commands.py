@@ -24,6 +24,8 @@ HOMES = {
     "run": "run.run",
 }
 """Command → file and function. `export`, and the commands of the formats, are in `export`."""
+CLASSES = {"watch": "WatchCommand"}
+"""Command → the class of it in its file, where that is no usual one."""
 SETTINGS = {"run": {"allow_interspersed_args": False}}
 
 
@@ -53,7 +55,8 @@ def _command(name: str) -> Any:
     if name in HOMES:
         file, function = HOMES[name].split(".")
         module = import_module(f"{__package__}.{file}")
-        app.command(name, context_settings=SETTINGS.get(name))(getattr(module, function))
+        made = getattr(module, CLASSES[name]) if name in CLASSES else None
+        app.command(name, cls=made, context_settings=SETTINGS.get(name))(getattr(module, function))
     else:
         from trace_export.cli import export
 

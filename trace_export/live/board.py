@@ -14,16 +14,19 @@ from string import Template
 
 import orjson
 
+from trace_export.analysis.step_time import step_time
 from trace_export.errors import NothingToExportError
 from trace_export.live.look import Look
 from trace_export.live.window import Step
+from trace_export.pipeline.step_operations import step_operations
 from trace_export.scratch import scratch_folder
 from trace_export.selection import Numbers
 from trace_export.viewer.live import Resource
-from trace_export.workflow.options import write_options
 from trace_export.workflow.plot import Plot, plot
-from trace_export.workflow.run import Run
+from trace_export.workflow.render import WriteOptions
+from trace_export.workflow.run import drawn
 from trace_export.writers import mark
+from trace_export.writers.outputs import Outputs
 from trace_export.writers.pictures.style import FigureStyle
 
 HISTORY = 100
@@ -39,12 +42,15 @@ class _Panel:
 
     number: int
     step: Step
+    drawing: WriteOptions
     drawn: tuple[int, bytes] = (0, b"")
 
     @cached_property
     def plot(self) -> Plot:
-        options = replace(write_options(None, None, figure=FigureStyle(title="")), steps=Numbers.of([self.step.number]))
-        return plot(self.step.bubbles, options)
+        profile = self.step.profile
+        time = step_time(profile, step_operations(profile)) if self.drawing.critical_path else None
+        steps, style = Numbers.of([self.step.number]), FigureStyle(title="")
+        return plot(self.step.bubbles, replace(self.drawing, steps=steps, time=time, figure=style))
 
     @cached_property
     def length_ns(self) -> int:
@@ -94,7 +100,7 @@ class Board:
         known = next((panel for panel in self._panels if panel.step is step), None)
         if known is None:
             self._count += 1
-            known = _Panel(self._count, step)
+            known = _Panel(self._count, step, self._look._drawing)
         return known
 
     def _name(self, panel: _Panel) -> str:
@@ -139,13 +145,10 @@ class Board:
 
     def trace(self) -> bytes:
         """The last steps as a Perfetto trace. Raises NothingToExportError."""
-        run = self._run()
-        with scratch_folder() as folder:
-            path = Path(folder, "steps.pftrace")
-            run.write(path)
-            return path.read_bytes()
-
-    def _run(self) -> Run:
-        if self._look.run is None:
+        run, drawing = self._look.run, self._look._drawing
+        if run is None:
             raise NothingToExportError(NO_STEP)
-        return self._look.run
+        with scratch_folder() as folder, Outputs() as outputs:
+            path = Path(folder, "steps.pftrace")
+            drawn(run, replace(drawing, formats=("perfetto",), out=path, gzip=False, tables=()), outputs)
+            return path.read_bytes()

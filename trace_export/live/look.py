@@ -11,6 +11,7 @@ from trace_export.live.growth import Growth
 from trace_export.live.step_figures import StepFigures, step_figures, worst_link
 from trace_export.live.window import FURTHER, LastSteps, Window
 from trace_export.model import Note
+from trace_export.workflow.render import WriteOptions
 from trace_export.workflow.requests import Request
 from trace_export.workflow.run import Run
 
@@ -19,9 +20,10 @@ from trace_export.workflow.run import Run
 class Look:
     """What a job has done by now.
 
-    `steps`: the figures of the steps that were finished since the look before. `problem` says why there is no run, or
-    why what is shown is not the newest; "" where nothing is wrong. `notes`: what is to be known of the steps shown, and
-    steps in a clock's offset; `failures`: of sources that cannot be read.
+    `run`: its last steps, on aligned clocks, joined when they are first asked for; None where there is no whole step
+    yet. `steps`: the figures of the steps that were finished since the look before. `problem` says why there is no run,
+    or why what is shown is not the newest; "" where nothing is wrong. `notes`: what is to be known of the steps shown,
+    and steps in a clock's offset; `failures`: of sources that cannot be read.
     """
 
     steps: tuple[StepFigures, ...] = ()
@@ -29,10 +31,11 @@ class Look:
     notes: tuple[Note, ...] = ()
     failures: tuple[TraceExportError, ...] = ()
     _shown: LastSteps | None = field(default=None, repr=False)
+    _drawing: WriteOptions = field(default_factory=WriteOptions, repr=False)
+    """What is drawn of the run."""
 
     @property
     def run(self) -> Run | None:
-        """The last steps, on aligned clocks; None where there is no whole step yet."""
         return None if self._shown is None else self._shown.run
 
 

@@ -31,7 +31,7 @@ MOST_LINES = 10_000
 class WatchOptions:
     """What to keep of a watched job: the `last` steps, with the metric S where `slowdown` asks for it; a line for each
     step in `jsonl`; metrics of the last step in `prometheus`; and every `every_s` seconds an export of the last steps,
-    as `export` says."""
+    as `export` says, which also says what the page draws."""
 
     last: int = 5
     slowdown: bool = False
@@ -57,7 +57,7 @@ def watch(wanted: Request, options: WatchOptions, stop: threading.Event) -> Iter
     kept = KeptFiles(options)
     for look in Watch(wanted, options.last, slowdown=options.slowdown).looks(ticks(log_dir, stop)):
         errors = kept.put(look)
-        yield replace(look, failures=(*look.failures, *errors)) if errors else look
+        yield replace(look, failures=(*look.failures, *errors), _drawing=options.export)
 
 
 class KeptFiles:

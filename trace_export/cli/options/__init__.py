@@ -15,7 +15,7 @@ from trace_export.cli.options.input import (
     Source,
     one_folder,
 )
-from trace_export.cli.options.output import Drawing, Force, Formats, Gzip
+from trace_export.cli.options.output import Charting, Drawing, Force, Formats, Gzip, Tables
 from trace_export.cli.options.pictures import Figures
 from trace_export.cli.options.printing import Debug, Json, Printing, Quiet, Verbose
 from trace_export.cli.options.selection import Cache, Devices, Ranks, Selection, Stages, Steps, Time
@@ -32,6 +32,7 @@ __all__ = [
     "WORKERS",
     "Align",
     "Cache",
+    "Charting",
     "Clocks",
     "ColumnMap",
     "Debug",
@@ -56,6 +57,7 @@ __all__ = [
     "Source",
     "Stages",
     "Steps",
+    "Tables",
     "Time",
     "Verbose",
     "Workers",

@@ -31,12 +31,20 @@ Force = Annotated[
     bool,
     _option("--force", help="Replace files that trace-export did not write; inputs are never replaced."),
 ]
+Tables = Annotated[
+    str,
+    _option(
+        "--table",
+        help="Tables of --format parquet: any of blocks, messages, ranks, steps, critical_path.",
+        metavar="LIST",
+    ),
+]
 Gzip = Annotated[bool, _option("--gzip", help="Compress the traces; Perfetto opens them as they are.")]
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """What is written."""
+class Files:
+    """The files that are written."""
 
     formats: Formats = None
     path: Annotated[
@@ -45,6 +53,12 @@ class Drawing:
     ] = None
     force: Force = False
     gzip: Gzip = False
+
+
+@dataclass(frozen=True)
+class Charting:
+    """What is drawn."""
+
     tracks: Annotated[
         str, _choice(choices.Tracks, "stage: one track per stage; rank: every rank, grouped by stage.")
     ] = "stage"
@@ -62,14 +76,13 @@ class Drawing:
     states: Annotated[
         bool, _option("--states", help="Draw what each stage does as state tracks, for Perfetto 57 and later.")
     ] = False
-    tables: Annotated[
-        str,
-        _option(
-            "--table",
-            help="Tables of --format parquet: any of blocks, messages, ranks, steps, critical_path.",
-            metavar="LIST",
-        ),
-    ] = "blocks"
+
+
+@dataclass(frozen=True)
+class Drawing(Charting, Files):
+    """What is drawn and written."""
+
+    tables: Tables = "blocks"
     max_slices: Annotated[
         int | None,
         _option("--max-slices", help="Split a larger trace into files of whole steps.", show_default=False),
