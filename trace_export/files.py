@@ -5,6 +5,7 @@ What cannot be opened, a pipe or a device among it, raises OSError, whose `strer
 
 from __future__ import annotations
 
+import codecs
 import errno
 import gzip
 import os
@@ -27,6 +28,7 @@ GZIP = b"\x1f\x8b"
 """What a gzipped file begins with."""
 _ZIP = b"PK\x03\x04"
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"
+_UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 _ZSTANDARD_MODULES = "compression.zstd", "backports.zstd"
 """That of Python 3.14, and its copy for older ones, which need not be installed."""
 _MOST_AT_ONCE = 1 << 24
@@ -110,7 +112,7 @@ def end_of(path: Path, begin: int, size: int) -> bytes:
 class Unpacked:
     """The content of a regular file, unpacked where it is gzipped, of all members, packed with Zstandard, or a zip
     archive of one JSON file; and where these are damaged as far as it goes. `damaged` says whether that is less than
-    was packed."""
+    was packed. Text in UTF-16, which PowerShell writes where it redirects output, is read as UTF-8."""
 
     def __init__(self, path: Path) -> None:
         self.damaged = False
@@ -183,7 +185,24 @@ def _unpacking(file: BufferedReader) -> tuple[_Stream, tuple[type[Exception], ..
         return _only_json(file), _DAMAGES
     if start.startswith(_ZSTANDARD):
         return _zstandard(file)
+    if start.startswith(_UTF_16):
+        return _Utf16(file), ()
     return file, ()
+
+
+class _Utf16:
+    """A text that a byte order mark begins, as UTF-8 without one."""
+
+    def __init__(self, file: BufferedReader) -> None:
+        self._file = file
+        self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
+        self._left = b""
+
+    def read1(self, size: int, /) -> bytes:
+        while not self._left and (data := self._file.read1(size)):
+            self._left = self._decoder.decode(data).encode()
+        part, self._left = self._left[:size], self._left[size:]
+        return part
 
 
 def _zstandard(file: BufferedReader) -> tuple[_Stream, tuple[type[Exception], ...]]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from samples.generators.kineto_trace import Trace
 from tests.support.torch_traces import notes, one_block, times
 from trace_export.sources.find import find
-from trace_export.sources.kineto.reader import read
-from trace_export.sources.source import ReadOptions
+from trace_export.sources.kineto.reader import read, read_tasks
+from trace_export.sources.source import ReadOptions, TaskRequest
 
 ZSTANDARD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 
@@ -69,3 +72,54 @@ def test_damaged_zstandard_is_read_up_to_the_damage(tmp_path: Path) -> None:
     profile = read(source, ReadOptions())
     assert times(profile) == [("F0.0.0", 20_000, 30_007)]
     assert "trace-truncated" in notes(profile)
+
+
+@pytest.mark.parametrize("layout", ["kineto", "spaced", "base_last", "list"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-16-be"])
+def test_encodings_of_windows_are_read(tmp_path: Path, encoding: str, layout: str) -> None:
+    """As PowerShell redirects output; the text is longer than a piece, and its characters are of one to four bytes."""
+    trace = one_block()
+    for number in range(9_000):
+        trace.kernel(100_000 + number * 100, 100_050 + number * 100, 5, name="ядро 核 𝄞"[number % 7 :])
+    text = trace.text(layout).replace("\n", "\r\n")
+    mark = "" if encoding == "utf-8-sig" else "\ufeff"
+    (tmp_path / "rank0.json").write_bytes((mark + text).encode(encoding))
+    (source,) = find(tmp_path).sources
+    profile = read(source, ReadOptions())
+    assert times(profile) == [("F0.0.0", 20_000, 30_007)]
+    assert "trace-truncated" not in notes(profile)
+    assert read(source, ReadOptions(beginning=1)).spans["marker"].to_list() == ["F0.0.0"]
+    (tasks,) = read_tasks(TaskRequest(source, "kernels", {0: 0}, None, tmp_path))
+    names = pl.read_ipc(tasks.path)["name"].cast(pl.String).value_counts().rows()
+    assert dict(names)["核 𝄞"] == 9_000 // 7 + (9_000 % 7 > 5)
+
+
+def test_text_in_utf_16_that_breaks_off_is_truncated(tmp_path: Path) -> None:
+    trace = one_block()
+    for number in range(100):
+        trace.kernel(100_000 + number * 100, 100_050 + number * 100, 5)
+    content = trace.text().encode("utf-16")
+    (tmp_path / "rank0.json").write_bytes(content[: len(content) // 2 | 1])
+    (source,) = find(tmp_path).sources
+    profile = read(source, ReadOptions())
+    assert times(profile) == [("F0.0.0", 20_000, 30_007)]
+    assert notes(profile)["trace-truncated"] == 1
+
+
+@pytest.mark.parametrize("size", [300_000, 2_000_000])
+@pytest.mark.parametrize("name", ["rank0.json", "rank0.json.gz"])
+def test_metadata_before_all_known_fields_may_be_long(tmp_path: Path, name: str, size: int) -> None:
+    metadata = {f"layer {number}": {"shape": [number, 7], "why": "{[,\\"} for number in range(size // 40)}
+    text = json.dumps({"metadata": metadata})[:-1] + "," + one_block().text()[1:]
+    content = text.encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    (source,) = find(tmp_path).sources
+    assert times(read(source, ReadOptions())) == [("F0.0.0", 20_000, 30_007)]
+
+
+def test_other_long_documents_are_no_traces(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"metadata": ["x" * 99] * 9_000}))
+    (tmp_path / "b.json").write_text(json.dumps({"metadata": ["x" * 99] * 9_000, "traceEvents": [{"ph": "X"}] * 99}))
+    found = find(tmp_path)
+    assert not found.sources
+    assert [Path(u.path).name for u in found.unrecognised] == ["a.json", "b.json"]

@@ -22,7 +22,7 @@ from trace_export.errors import SourceError
 from trace_export.sources.kineto import heads, trailer
 from trace_export.sources.kineto.json_events import Event, Wanted, columns_of, decoded, is_list
 from trace_export.sources.kineto.repairs import with_names, with_numbers
-from trace_export.sources.kineto.trace_file import TraceFile
+from trace_export.sources.kineto.trace_file import MAX_HEADER, TraceFile
 
 READ_BYTES = 1 << 20
 """Of more the memory would go back to the system and be fetched again with each piece, a fifth of the time."""
@@ -30,8 +30,6 @@ PIECE_BYTES = 1 << 18
 """What `ReadOptions.beginning` counts, and how much is read of the end."""
 DECODED_BYTES = 2 << 20
 """So many of wanted events are decoded together, some 8,000."""
-MAX_HEADER = 8 << 20
-"""A header holds the process groups of the whole cluster: of 100,000 ranks some MB."""
 MAX_EVENT = 4 << 20
 CLOCK_AND_RANK = {"baseTimeNanoseconds", "distributedInfo"}
 """Fields for which the end of the trace is read where its begin lacks them."""

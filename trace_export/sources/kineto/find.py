@@ -9,6 +9,7 @@ from pathlib import Path
 from trace_export.files import GENERATOR, Unpacked
 from trace_export.model import Note
 from trace_export.sources.folders import Folder, Found, Unrecognised, host_of
+from trace_export.sources.kineto.trace_file import MAX_HEADER
 from trace_export.sources.shared.names import rank_in
 from trace_export.sources.source import Source
 
@@ -23,12 +24,14 @@ _WORKER = re.compile(r"(?P<host>.+)_\d+")
 _WINDOW = re.compile(r"(?:iteration|iter|global_step|step)[_-]?(?P<number>\d{1,12})", re.IGNORECASE)
 """Folders of the windows of one run, as torchtitan writes them; their files have the same names."""
 _HEADER = re.compile(rb'"(?:baseTimeNanoseconds|distributedInfo|deviceProperties)"\s*:')
+_EVENTS = b'"traceEvents"'
 _EVENT = re.compile(rb'"[Ee]xternal id"\s*:|"cat"\s*:\s*"(?:kernel|gpu_\w+|cuda_\w+|hip_\w+|xpu_\w+|mtia_\w+)"')
 """Arguments and categories that torch.profiler alone gives to an event."""
 _CHART = re.compile(rb'(?:"generator"\s*:\s*"|\tgenerator\x1a.)' + re.escape(GENERATOR.encode()))
 """In JSON, and in the attributes of a Perfetto trace, where a tab is the length of the key."""
 _START = 256 << 10
-"""Bytes that are searched for them: a list of events may begin with the names of many threads."""
+"""Bytes that are searched for them: a list of events may begin with the names of many threads. More where they are
+all inside an object before that list, as the metadata of a job can be."""
 
 
 def traces(root: Path, folders: list[Folder]) -> Found:
@@ -92,7 +95,7 @@ def _why_no_trace(path: Path) -> str:
         return ""
     try:
         with Unpacked(path) as file:
-            start = file.read(_START)
+            start = _start(file)
     except OSError as error:
         return "" if path.name.endswith(".zst") else f"no file that can be read ({error.strerror})"
     if _CHART.search(start):
@@ -106,11 +109,27 @@ def _why_no_trace(path: Path) -> str:
     return "" if known else "no trace of torch.profiler"
 
 
+def _start(file: Unpacked) -> bytes:
+    """As much of a file as must be known of it."""
+    start = file.read(_START)
+    while _opening(start) == b"{" and not _HEADER.search(start) and _EVENTS not in start and len(start) < MAX_HEADER:
+        more = file.read(len(start))
+        if not more:
+            break
+        start += more
+    return start if len(start) <= _START else start + file.read(_START)
+
+
 def is_trace(start: bytes) -> bool:
     """Whether a JSON text that begins with `start` is a trace of torch.profiler, by its fields and events: an object
     with the list traceEvents, or that list, in whatever order and spelling."""
-    opening = start.removeprefix(codecs.BOM_UTF8).lstrip()[:1]
+    opening = _opening(start)
     if opening == b"{" and _HEADER.search(start):
         return True
-    events = opening == b"[" or (opening == b"{" and b'"traceEvents"' in start)
+    events = opening == b"[" or (opening == b"{" and _EVENTS in start)
     return events and b'"ph"' in start and _EVENT.search(start) is not None
+
+
+def _opening(start: bytes) -> bytes:
+    """The character that opens a document."""
+    return start.removeprefix(codecs.BOM_UTF8).lstrip()[:1]

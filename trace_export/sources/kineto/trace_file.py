@@ -8,6 +8,9 @@ from typing import Self
 from trace_export.errors import SourceError
 from trace_export.files import Unpacked
 
+MAX_HEADER = 8 << 20
+"""Of JSON: the fields before its events hold the process groups of the whole cluster, of 100,000 ranks some MB."""
+
 
 class TraceFile:
     """A trace that is open, packed or not, to be read once. `truncated`: it ends before its format does; `malformed`
