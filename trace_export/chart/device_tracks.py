@@ -20,6 +20,8 @@ COMMUNICATION = "communication"
 TIMES = ["start_ns", "end_ns"]
 ROWS = 1 << 15
 """Device tasks of a rank that are encoded at a time; more take memory, and no less time."""
+ROWS_READ = 1 << 18
+"""Of a file of device tasks, where only the names of its streams are wanted."""
 
 MOST_STREAMS, OTHERS = 500, "further streams"
 """Streams of a rank that have a track each, and what that of all others is called. Each takes milliseconds; a GPU
@@ -152,8 +154,15 @@ def _named(slices: pl.DataFrame, names: pl.DataFrame | None) -> pl.DataFrame:
 
 
 def _stream_names(profile: Profile, rank: int) -> list[str]:
-    scans = [pl.scan_ipc(file.path).select(pl.col("stream").unique()) for file in profile.kernels if file.rank == rank]
-    names = {str(name) for scan in scans for name in scan.collect()["stream"]}
+    """The streams of a rank, in natural order. What one query reads of a file is in memory at the same time."""
+    names: set[str] = set()
+    for file in profile.kernels:
+        if file.rank != rank:
+            continue
+        scan = pl.scan_ipc(file.path)
+        for at in range(0, scan.select(pl.len()).collect().item(), ROWS_READ):
+            part = scan.slice(at, ROWS_READ).select(pl.col("stream").cast(pl.String).unique())
+            names.update(part.collect()["stream"])
     return sorted(names, key=natural)
 
 

@@ -15,6 +15,14 @@ from samples.generators.pipeline import MS, US, Simulation, Timing, simulate, zb
 from tests.conftest import Cli
 from tests.support.torch_traces import loaded, notes, times
 from trace_export.errors import SourceError
+from trace_export.sources.shared import parted_rows
+
+
+@pytest.fixture(autouse=True, params=[1 << 20, 0], ids=["in memory", "on disk"])
+def _held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where launches and kernels wait for each other."""
+    monkeypatch.setattr(parted_rows, "MOST_BYTES", request.param)
+
 
 STAGES, MICROBATCHES, STEPS = 4, 6, 3
 TIMING = Timing(

@@ -13,6 +13,7 @@ from trace_export.model import Note, Profile
 from trace_export.sources.kineto import nccl, reader
 from trace_export.sources.kineto.device_tasks import TIMED
 from trace_export.sources.kineto.event_stream import Trace
+from trace_export.sources.kineto.gpu_work import IS_CALL
 from trace_export.sources.kineto.json_events import Event, columns_of
 from trace_export.sources.kineto.trace import is_perfetto
 from trace_export.sources.ranges import together
@@ -68,7 +69,7 @@ def _profiles(seen: Sequence[_Seen], dialects: Dialects, options: ReadOptions) -
     own = together.split(ranges, len(seen))
     kernels = events.filter(cat="kernel")
     devices = dict(kernels.group_by("process", maintain_order=True).agg(reader.DEVICE.first()).iter_rows())
-    working = {*devices, *events.filter(reader.IS_CALL)["process"].unique()}
+    working = {*devices, *events.filter(IS_CALL)["process"].unique()}
     parts = [_part(one, own[place], devices.get(together.shift(place))) for place, one in enumerate(seen)]
     found = nccl.calls(kernels.filter(TIMED))
     calls = together.Calls(nccl.transfers(found), nccl.collectives(found))

@@ -17,7 +17,9 @@ import numpy.typing as npt
 import polars as pl
 
 from trace_export.model import Note
-from trace_export.sources.ranges.attribution import GpuActivity, GpuExtent, Launches
+from trace_export.sources.kineto.gpu_work import Attributed
+from trace_export.sources.ranges.attribution import GpuExtent
+from trace_export.sources.shared.parted_rows import append
 
 ON_DEVICE = "gpu_user_annotation"
 LONGER_NS = 1
@@ -27,53 +29,43 @@ TOLERANCE_NS = 1_000
 @dataclass
 class GpuAnnotations:
     """What is needed for the check, in pieces: where `annotations` begin (thread, start), the External id of each range
-    that counts (row, external), the times `on_device` (external, start, end), and the `copies` (correlation, start,
-    end), which these include and blocks do not."""
+    that counts (row, external), and the times `on_device` (external, start, end)."""
 
     annotations: list[pl.DataFrame] = field(default_factory=list)
     externals: list[pl.DataFrame] = field(default_factory=list)
     on_device: list[pl.DataFrame] = field(default_factory=list)
-    copies: list[pl.DataFrame] = field(default_factory=list)
 
-    def add(self, events: pl.DataFrame, annotations: pl.DataFrame, ranges: pl.DataFrame, copies: pl.DataFrame) -> None:
-        """`events` of the trace; all `annotations` among them (thread, start); the `ranges` (row, external); the
-        `copies` and memory sets (correlation, start, end)."""
-        self.copies.append(copies)
-        self.annotations.append(annotations.select("thread", "start"))
-        self.externals.append(ranges.select("row", "external").drop_nulls())
+    def add(self, events: pl.DataFrame, annotations: pl.DataFrame, ranges: pl.DataFrame) -> None:
+        """`events` of the trace; all `annotations` among them (thread, start); the `ranges` (row, external)."""
+        append(self.annotations, annotations.select("thread", "start"))
+        append(self.externals, ranges.select("row", "external").drop_nulls())
         seen = events.filter(pl.col("cat") == ON_DEVICE).select(
             external="External id",
             start=pl.col("start") + LONGER_NS,
             end=pl.col("end") - LONGER_NS,
         )
-        self.on_device.append(seen.drop_nulls())
+        append(self.on_device, seen.drop_nulls())
 
-    def note(
-        self,
-        path: Path,
-        ranges: pl.DataFrame,
-        activity: GpuActivity,
-        launches: Launches,
-        launched_elsewhere: npt.NDArray[np.bool_],
-    ) -> list[Note]:
-        """A note that counts the `ranges` (id, row, thread, start, end) whose GPU work in `activity`, with the copies
-        of `launches` in them, has another time than their annotation on the device, by more than a microsecond.
+    def note(self, path: Path, ranges: pl.DataFrame, work: Attributed) -> list[Note]:
+        """A note that counts the `ranges` (id, row, thread, start, end) whose GPU `work`, with its copies and memory
+        sets, which blocks do not include, has another time than their annotation on the device, by more than a
+        microsecond.
 
-        Left out are ranges with launches of another thread (`launched_elsewhere`, by id) or an annotation inside, whose
-        work the annotation on the device does not have.
+        Left out are ranges with launches of another thread or an annotation inside, whose work the annotation on the
+        device does not have.
         """
         on_device = pl.concat(self.on_device)
         if on_device.is_empty():
             return []
         spans = on_device.group_by("external").agg(pl.col("start").min(), pl.col("end").max())
         found = (
-            _alone(ranges.filter(pl.Series(~launched_elsewhere)), pl.concat(self.annotations))
+            _alone(ranges.filter(pl.Series(~work.elsewhere)), pl.concat(self.annotations))
             .select("id", "row")
             .join(pl.concat(self.externals), on="row")
             .join(spans, on="external")
             .sort("id")
         )
-        extents = (activity.compute, activity.communication, self._copies(launches, ranges.height))
+        extents = (work.activity.compute, work.activity.communication, work.copies)
         first, last = _whole(extents, found["id"].to_numpy())
         ends = ((first, found["start"].to_numpy()), (last, found["end"].to_numpy()))
         different = np.logical_or.reduce([np.abs(ours - theirs) > TOLERANCE_NS for ours, theirs in ends])
@@ -81,14 +73,6 @@ class GpuAnnotations:
             return []
         text = f"ranges whose GPU work has another time than their gpu_user_annotation, of {len(found)} compared"
         return [Note("gpu-annotations-differ", "note", text, str(path), int(np.count_nonzero(different)))]
-
-    def _copies(self, launches: Launches, ranges: int) -> GpuExtent:
-        """The copies and memory sets by range."""
-        extent = GpuExtent.none(ranges)
-        for piece in self.copies:
-            correlation, start, end = (piece[c].to_numpy() for c in ("correlation", "start", "end"))
-            extent.add(launches.pipeline[launches.of(correlation)], start, end)
-        return extent
 
 
 def _alone(ranges: pl.DataFrame, annotations: pl.DataFrame) -> pl.DataFrame:

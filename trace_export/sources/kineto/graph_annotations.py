@@ -9,7 +9,7 @@ The schedules of torch.distributed.pipelining annotate each action as they name 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -60,9 +60,10 @@ class GraphAnnotations:
             self.kernels.append(kept)
         return found.filter(~ours).drop("role")
 
-    def replayed(self, ranges: Ranges, launches: Sequence[pl.DataFrame]) -> Replayed:
+    def replayed(self, ranges: Ranges, launches: Iterable[pl.DataFrame]) -> Replayed:
         """A range, and a launch in it, for every annotation of every replay, right after the graph was launched,
-        in the order in which they ran. Their rows and threads are negative, which no others are.
+        in the order in which they ran. Their rows and threads are negative, which no others are. `launches`: start,
+        thread, correlation; one piece or more.
 
         A graph that was launched inside one of the `ranges` belongs to that, as all that was launched there: a graph of
         one pass is replayed for many micro-batches, and has the name of the one that it was captured for.
@@ -110,7 +111,7 @@ def _has_number() -> pl.Expr:
     return (pl.col("role") == "p2p") | pl.any_horizontal(pl.col("microbatch", "microbatch_b").is_not_null())
 
 
-def _launched(launches: Sequence[pl.DataFrame], correlations: pl.Series) -> pl.DataFrame:
+def _launched(launches: Iterable[pl.DataFrame], correlations: pl.Series) -> pl.DataFrame:
     """Where the graphs with these ids were launched: correlation, start, thread."""
     wanted = pl.col("correlation").is_in(correlations.implode())
     found = pl.concat(calls.filter(wanted).select("correlation", "start", "thread") for calls in launches)

@@ -1,17 +1,15 @@
 """torch.profiler traces (JSON or Perfetto's protobuf, gzipped or not; one a rank) → the GPU time of every block.
 
 As for Nsight Systems: a block is a range on a CPU thread (an annotation), its time that of the GPU work launched while
-it was open, launch and work joined by their correlation id. What stays in memory is 24 bytes a launch and a kernel.
+it was open, launch and work joined by their correlation id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 
 from trace_export.errors import SourceError
@@ -20,18 +18,19 @@ from trace_export.sources.kineto import nccl
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED, KeptTasks, read_tasks
 from trace_export.sources.kineto.event_stream import whole_number
 from trace_export.sources.kineto.gpu_annotations import GpuAnnotations
+from trace_export.sources.kineto.gpu_work import GpuWork, task_id
 from trace_export.sources.kineto.graph_annotations import GraphAnnotations
 from trace_export.sources.kineto.json_events import Wanted, thread
 from trace_export.sources.kineto.trace import Trace, open_trace
-from trace_export.sources.ranges import lost_kernels
 from trace_export.sources.ranges import notes as range_notes
-from trace_export.sources.ranges.attribution import NONE, GpuActivity, Launches, RangeIndex
+from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.frequent import NameCounts
 from trace_export.sources.ranges.profile import Content, marked, of_beginning, profile, with_activity
 from trace_export.sources.ranges.ranges import Ranges, beside_passes, gather
 from trace_export.sources.ranges.transfers import transfers
 from trace_export.sources.shared.names import LONGEST_NAME, is_host
+from trace_export.sources.shared.parted_rows import append
 from trace_export.sources.source import ReadOptions, Source
 
 if TYPE_CHECKING:
@@ -49,28 +48,18 @@ YEAR_NS = 31_556_952 * 10**9
 _MARKS = pl.col("name").str.starts_with("te:")
 PROCESS = pl.lit(0, pl.Int64).alias("process")
 """A trace is one process."""
-IS_CALL = pl.col("cat").str.contains("_(?:runtime|driver)$")
-"""Whether an event is a call of CUDA or of another device."""
 DEVICE = pl.col("device").cast(pl.Int32, strict=False)
 """Of kernels."""
-CALLS = {
-    lost_kernels.KERNELS: "Launch.*Kernel", lost_kernels.CAPTURES: "StreamBeginCapture",
-    lost_kernels.CAPTURES_END: "StreamEndCapture",
-}  # fmt: skip
-"""The calls of which lost_kernels asks, as regular expressions."""
-_CALL = pl.Enum(list(CALLS))
 
 
 @dataclass
 class _Content:
-    """What a trace holds, in pieces: `named` ranges (see ranges.gather), `launches` (start, thread, correlation,
-    and which of `CALLS` it is), `tasks` (correlation, start, end, nccl), `calls` of NCCL, the `end` of the last event,
-    the device, how often each annotation occurs, what torch.profiler says of their time on the device, and the kernels
-    that are annotated themselves, which are not among the tasks."""
+    """What a trace holds: the `work` of the GPU; in pieces the `named` ranges (see ranges.gather) and the `calls` of
+    NCCL; the `end` of the last event, the device, how often each annotation occurs, what torch.profiler says of their
+    time on the device, and the kernels that are annotated themselves, which are not part of the work."""
 
+    work: GpuWork
     named: list[pl.DataFrame] = field(default_factory=list)
-    launches: list[pl.DataFrame] = field(default_factory=list)
-    tasks: list[pl.DataFrame] = field(default_factory=list)
     calls: list[pl.DataFrame] = field(default_factory=lambda: [nccl.NONE])
     device: int | None = None
     end: int | None = None
@@ -87,11 +76,12 @@ def read(source: Source, options: ReadOptions) -> Profile:
     the ranges themselves).
     """
     dialects = Dialects.of(options.markers)
-    with open_trace(source.path, WANTED, beginning=options.beginning) as trace:
+    with open_trace(source.path, WANTED, beginning=options.beginning) as trace, GpuWork() as work:
         recorded = job(trace, "rank")
         if recorded is not None and options.ranks is not None and recorded not in options.ranks:
             return Profile()
-        content = _gathered(trace, dialects, KeptTasks(options.keep_tasks, source.path, trace.offset_ns))
+        content = _Content(work)
+        _gather(content, trace, dialects, KeptTasks(options.keep_tasks, source.path, trace.offset_ns))
         ranges = Ranges.none() if options.infer == "only" else gather(content.named, (), dialects)
         if content.annotated.kernels:
             ranges = _with_replays(content, ranges, dialects, named=options.infer != "only" and not options.host_ranges)
@@ -100,7 +90,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
         if found := _inferred(source, options, ranges, content, dialects):
             blocks = _launched(source, found, content)
         else:
-            unseen = not trace.has_end or (trace.shortened and any(calls.height for calls in content.launches))
+            unseen = not trace.has_end or (trace.shortened and work.launches > 0)
             _check(source, ranges, content, options.host_ranges or unseen)
             blocks = _marked(source, ranges, content, options.host_ranges or trace.shortened)
         host = host_of(trace, source)
@@ -124,11 +114,12 @@ def _with_replays(content: _Content, ranges: Ranges, dialects: Dialects, *, name
     """The ranges of a trace with those that stand for the annotated parts of CUDA graphs, if parts shall be `named`;
     adds their launches and tasks to the content."""
     if not named:
-        content.tasks += [kernels.drop("text") for kernels in content.annotated.kernels]
+        for kernels in content.annotated.kernels:
+            content.work.add_kernels(kernels.drop("text"))
         return ranges
-    replayed = content.annotated.replayed(ranges, content.launches)
-    content.tasks.append(replayed.tasks)
-    content.launches.append(replayed.launches.with_columns(call=pl.lit(None, _CALL)))
+    replayed = content.annotated.replayed(ranges, content.work.launch_pieces())
+    content.work.add_kernels(replayed.tasks)
+    content.work.add_launches(replayed.launches)
     return gather([*content.named, replayed.named], (), dialects)
 
 
@@ -146,8 +137,7 @@ def _inferred(
     source: Source, options: ReadOptions, ranges: Ranges, content: _Content, dialects: Dialects
 ) -> Inferred | None:
     """What is found in a trace without named passes. Raises SourceError where it is nothing."""
-    has_work = any(tasks.height for tasks in content.tasks)
-    if ranges.marked or options.infer == "off" or options.host_ranges or not has_work:
+    if ranges.marked or options.infer == "off" or options.host_ranges or not content.work.kernels:
         return None
     from trace_export.sources.kineto.unmarked import read_process  # takes as long as reading 5 MB
     from trace_export.sources.launches.process import find_blocks
@@ -185,8 +175,7 @@ def clock_notes(trace: Trace, first_ns: int) -> list[Note]:
     )
 
 
-def _gathered(trace: Trace, dialects: Dialects, tasks: KeptTasks) -> _Content:
-    content = _Content()
+def _gather(content: _Content, trace: Trace, dialects: Dialects, tasks: KeptTasks) -> None:
     rows = 0
     for events in trace.events():
         content.end = max((end for end in (content.end, events["end"].max()) if isinstance(end, int)), default=None)
@@ -194,21 +183,18 @@ def _gathered(trace: Trace, dialects: Dialects, tasks: KeptTasks) -> _Content:
         ranges = cpu_ranges(events, rows)
         rows += ranges.height
         named = ranges.filter(dialects.may_know("text"))
-        content.named.append(named.drop("external"))
-        copies = events.filter(TIMED & pl.col("cat").str.starts_with("gpu_mem")).select(_id(-2), "start", "end")
-        content.on_device.add(events, ranges, named, copies)
+        append(content.named, named.drop("external"))
+        content.on_device.add(events, ranges, named)
         content.names.add(ranges["text"])
-        calls = events.filter(IS_CALL)
-        content.launches.append(calls.select("start", thread(), _id(-1), _call()))
+        content.work.add(events)
         kernels = events.filter(pl.col("cat") == "kernel")
-        others = content.annotated.take(kernels, _id(-2), nccl.IS_NCCL, dialects)
-        content.tasks.append(others.select(_id(-2), "start", "end", nccl=nccl.IS_NCCL))
-        content.calls.append(nccl.calls(kernels.filter(TIMED)))
+        others = content.annotated.take(kernels, task_id(), nccl.IS_NCCL, dialects)
+        content.work.add_kernels(others.select(task_id(), "start", "end", nccl=nccl.IS_NCCL))
+        append(content.calls, nccl.calls(kernels.filter(TIMED)))
         if content.device is None and kernels.height:
             content.device = kernels.select(DEVICE).item(0, 0)
         tasks.add(events)
     tasks.close()
-    return content
 
 
 def cpu_ranges(events: pl.DataFrame, first: int = 0) -> pl.DataFrame:
@@ -219,20 +205,6 @@ def cpu_ranges(events: pl.DataFrame, first: int = 0) -> pl.DataFrame:
     return ranges.select(
         number, "process", thread(), "start", "end", external=pl.col("External id"), text=pl.col("name")
     )
-
-
-def _id(none: int) -> pl.Expr:
-    """What a launch and its tasks have in common: the correlation id, which some devices lack; then the number of the
-    operator that launched. No number of the one kind is one of the other."""
-    operator = pl.col("External id")
-    return pl.coalesce("correlation", pl.when(operator > 0).then(-2 - operator), none)
-
-
-def _call() -> pl.Expr:
-    """The pattern of `CALLS` that the name of an event fits."""
-    name = pl.col("name")
-    fitting = [pl.when(name.str.contains(expression)).then(pl.lit(pattern)) for pattern, expression in CALLS.items()]
-    return pl.coalesce(fitting).cast(_CALL).alias("call")
 
 
 def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> None:
@@ -246,7 +218,7 @@ def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> Non
             content.names,
             REMEDY,
         )
-    if not host and not any(tasks.height for tasks in content.tasks):
+    if not host and not content.work.kernels:
         raise SourceError(
             source.path,
             "no GPU work in the trace: it was recorded without ProfilerActivity.CUDA",
@@ -256,28 +228,8 @@ def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> Non
 
 def _attributed(path: Path, ranges: Ranges, content: _Content) -> tuple[GpuActivity, list[Note]]:
     """The kernels of the trace by range, and a note where torch.profiler attributes them otherwise."""
-    layers, threads = RangeIndex.both(ranges.frame), ranges.frame["thread"].to_numpy()
-    elsewhere = np.zeros(ranges.frame.height, bool)
-    parts = []
-    for calls in content.launches:  # piece by piece: a search takes several times the memory of its launches
-        start, caller, correlation = (calls[c].to_numpy() for c in ("start", "thread", "correlation"))
-        pipeline, call = (layer.find(start, caller).astype(np.int32) for layer in layers)
-        inside = pipeline != NONE
-        other = threads[pipeline[inside]] != caller[inside]
-        elsewhere[pipeline[inside][other]] = True
-        parts.append((correlation, pipeline, call))
-    joined = Launches.of_parts(parts)
-    activity = GpuActivity.none(ranges.frame.height)
-    for tasks in content.tasks:
-        activity.take(joined, *(tasks[c].to_numpy() for c in ("correlation", "start", "end", "nccl")))
-
-    def named(pattern: str) -> Iterator[lost_kernels.Piece]:
-        for calls in content.launches:
-            fitting = calls.filter(pl.col("call") == pattern)
-            yield 0, {column: fitting[column].to_numpy() for column in ("start", "correlation")}
-
-    activity = replace(activity, lost=lost_kernels.count({0: joined}, ranges.frame.height, named))
-    return activity, content.on_device.note(path, ranges.frame, activity, joined, elsewhere)
+    found = content.work.attributed(ranges.frame)
+    return found.activity, content.on_device.note(path, ranges.frame, found)
 
 
 def job(trace: Trace, name: str) -> int | None:

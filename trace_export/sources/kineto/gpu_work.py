@@ -1,0 +1,148 @@
+"""The launches of a trace, the GPU work that they launched, and which ranges it belongs to.
+
+Which launch a kernel belongs to is known only when all of the file is read: their order in it is no rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from trace_export.sources.kineto.device_tasks import TIMED
+from trace_export.sources.kineto.json_events import thread
+from trace_export.sources.ranges import lost_kernels
+from trace_export.sources.ranges.attribution import NONE, GpuActivity, GpuExtent, Launches, RangeIndex
+from trace_export.sources.shared.parted_rows import PartedRows, append
+
+IS_CALL = pl.col("cat").str.contains("_(?:runtime|driver)$")
+"""Whether an event is a call of CUDA or of another device."""
+CALLS = {
+    lost_kernels.KERNELS: "Launch.*Kernel", lost_kernels.CAPTURES: "StreamBeginCapture",
+    lost_kernels.CAPTURES_END: "StreamEndCapture",
+}  # fmt: skip
+"""The calls of which lost_kernels asks, as regular expressions."""
+
+_CALL = pl.Enum(list(CALLS))
+_LAUNCH = {"start": pl.Int64, "thread": pl.Int64, "correlation": pl.Int64}
+_LAUNCHES, _KERNELS, _COPIES = "launches", "kernels", "copies"
+_Part = dict[str, list[pl.DataFrame]]
+
+
+@dataclass(frozen=True)
+class Attributed:
+    """The GPU work of ranges, by their id: `activity`, the `copies` and memory sets, and whether another thread than
+    the range's launched some of it (`elsewhere`)."""
+
+    activity: GpuActivity
+    copies: GpuExtent
+    elsewhere: npt.NDArray[np.bool_]
+
+
+class GpuWork:
+    """What a trace has of launches (start, thread, correlation, and which of `CALLS` it is), kernels (correlation,
+    start, end, nccl) and copies (correlation, start, end)."""
+
+    def __init__(self) -> None:
+        self._rows = PartedRows("correlation", _LAUNCHES, _KERNELS, _COPIES)
+        self._captures: list[pl.DataFrame] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._rows.__exit__(*error)
+
+    @property
+    def launches(self) -> int:
+        """How many there are."""
+        return self._rows.count[_LAUNCHES]
+
+    @property
+    def kernels(self) -> int:
+        return self._rows.count[_KERNELS]
+
+    def add(self, events: pl.DataFrame) -> None:
+        """Takes in the launches and copies among `events`, which have the columns of `json_events.SCHEMA`. Raises
+        OSError where the folder for temporary files takes no more, as all that add."""
+        calls = events.filter(IS_CALL).select("start", thread(), _id(-1), _call())
+        self._rows.add(_LAUNCHES, calls)
+        append(self._captures, calls.filter(pl.col("call") != lost_kernels.KERNELS))
+        copies = events.filter(TIMED & pl.col("cat").str.starts_with("gpu_mem"))
+        self._rows.add(_COPIES, copies.select(task_id(), "start", "end"))
+
+    def add_kernels(self, kernels: pl.DataFrame) -> None:
+        """`kernels`: correlation, start, end, nccl."""
+        self._rows.add(_KERNELS, kernels)
+
+    def add_launches(self, launches: pl.DataFrame) -> None:
+        """`launches`: start, thread, correlation; of no call in the trace."""
+        self._rows.add(_LAUNCHES, launches.with_columns(call=pl.lit(None, _CALL)))
+
+    def launch_pieces(self) -> Iterator[pl.DataFrame]:
+        """All launches, in one piece or more."""
+        yield pl.DataFrame(schema=_LAUNCH)
+        for part in self._rows.parts():
+            yield from (calls.select(_LAUNCH.keys()) for calls in part[_LAUNCHES])
+
+    def attributed(self, ranges: pl.DataFrame) -> Attributed:
+        """The work of `ranges` (id, role, thread, start, end)."""
+        layers, threads, size = RangeIndex.both(ranges), ranges["thread"].to_numpy(), ranges.height
+        activity, copies, elsewhere = GpuActivity.none(size), GpuExtent.none(size), np.zeros(size, bool)
+        for part in self._rows.parts():
+            launches = _joined(part, layers, threads, elsewhere)
+            for tasks in part[_KERNELS]:
+                activity.take(launches, *(tasks[c].to_numpy() for c in ("correlation", "start", "end", "nccl")))
+            for tasks in part[_COPIES]:
+                correlation, start, end = (tasks[c].to_numpy() for c in ("correlation", "start", "end"))
+                copies.add(launches.pipeline[launches.of(correlation)], start, end)
+            activity.lost += lost_kernels.count({0: launches}, size, self._calls(part))
+        return Attributed(activity, copies, elsewhere)
+
+    def _calls(self, part: _Part) -> Callable[[str], Iterator[lost_kernels.Piece]]:
+        """The calls that fit a pattern of `CALLS`: of the part those that launch kernels, of the trace all others."""
+
+        def fitting(pattern: str) -> Iterator[lost_kernels.Piece]:
+            for calls in part[_LAUNCHES] if pattern == lost_kernels.KERNELS else self._captures:
+                found = calls.filter(pl.col("call") == pattern)
+                yield 0, {column: found[column].to_numpy() for column in ("start", "correlation")}
+
+        return fitting
+
+
+def _joined(
+    part: _Part, layers: tuple[RangeIndex, RangeIndex], threads: npt.NDArray[Any], elsewhere: npt.NDArray[np.bool_]
+) -> Launches:
+    """The launches of a part. Sets `elsewhere` for ranges with launches of another thread than theirs in `threads`."""
+    found = []
+    for calls in part[_LAUNCHES]:  # piece by piece: a search takes several times the memory of its launches
+        start, caller, correlation = (calls[c].to_numpy() for c in ("start", "thread", "correlation"))
+        pipeline, call = (layer.find(start, caller).astype(np.int32) for layer in layers)
+        inside = pipeline != NONE
+        other = threads[pipeline[inside]] != caller[inside]
+        elsewhere[pipeline[inside][other]] = True
+        found.append((correlation, pipeline, call))
+    return Launches.of_parts(found)
+
+
+def task_id() -> pl.Expr:
+    """What a kernel or copy has in common with its launch, as `correlation`."""
+    return _id(-2)
+
+
+def _id(none: int) -> pl.Expr:
+    """What a launch and its tasks have in common: the correlation id, which some devices lack; then the number of the
+    operator that launched. No number of the one kind is one of the other."""
+    operator = pl.col("External id")
+    return pl.coalesce("correlation", pl.when(operator > 0).then(-2 - operator), none)
+
+
+def _call() -> pl.Expr:
+    """The pattern of `CALLS` that the name of an event fits."""
+    name = pl.col("name")
+    fitting = [pl.when(name.str.contains(expression)).then(pl.lit(pattern)) for pattern, expression in CALLS.items()]
+    return pl.coalesce(fitting).cast(_CALL).alias("call")
