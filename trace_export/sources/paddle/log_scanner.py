@@ -28,6 +28,9 @@ LONGEST = 512
 MARKER = b"Profiler "
 NEEDLES = (b"Profiler Info: Job (", b"Profiler start at step ")
 """What RECORD's matches begin with; long, because a search may skip as many bytes as its needle has."""
+TRIES = 64
+"""How many bytes "P" of a chunk are looked at before it is searched for the needles: a search for a single byte takes a
+fortieth of the time, and most text of a training log has few."""
 RECORD = re.compile(
     rb"Profiler (?:"
     rb"start at step (\d{1,9}) and end at step ?(\d{0,9})|"
@@ -113,10 +116,9 @@ class Scanner:
 
     def take(self, buffer: bytearray, start: int, end: int, base: int) -> None:
         """Everything in buffer[start:end]; the bytes before `start` are there for the prefix's sake."""
-        places = [place for needle in NEEDLES if (place := buffer.find(needle, start, end)) >= 0]
-        if not places:  # found out much faster than by the pattern, and most chunks of a log hold no record
+        start = _first(buffer, start, end)
+        if start < 0:  # found out much faster than by the pattern, and most chunks of a log hold no record
             return
-        start = min(places)
         found: list[Match] = RECORD.findall(buffer, start, end)
         if found and all(map(_TYPE, found)):  # the usual case: records and nothing else
             self.records += found
@@ -203,6 +205,16 @@ def drain(scanners: Mapping[int, Scanner]) -> pl.DataFrame:
         waiting._flush()
         frames.append(waiting.frames[0].with_columns(log=pl.Series(logs, dtype=pl.Int32)))
     return pl.concat(frames) if frames else pl.DataFrame(schema={**RECORDS, "log": pl.Int32()})
+
+
+def _first(buffer: bytearray, start: int, end: int) -> int:
+    """The first place in buffer[start:end] where a needle is, or -1."""
+    for _ in range(TRIES):
+        start = buffer.find(MARKER[:1], start, end)
+        if start < 0 or buffer.startswith(NEEDLES, start, end):
+            return start
+        start += 1
+    return min((at for needle in NEEDLES if (at := buffer.find(needle, start, end)) >= 0), default=-1)
 
 
 def _frame(
