@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import UNTIMED
 from trace_export.sources.paddle import log_scanner
-from trace_export.sources.paddle.log_scanner import line_of, scan
+from trace_export.sources.paddle.log_scanner import LONGEST, line_of, scan
 
 PLAIN = re.compile(
     rb"Profiler Info: Job \((\d+)\), type = ([^,\r\n]+), micro_batch_id = (\d+), "
@@ -123,3 +123,11 @@ def test_an_announcement_without_a_number_is_none(tmp_path: Path) -> None:
     path.write_bytes(b"Profiler start at step two and end at step three\n")
     log = scan(path)
     assert (log.records.height, log.malformed, log.steps) == (0, 0, None)
+
+
+@pytest.mark.parametrize("before", [0, 1, 2, log_scanner.TRIES - 1, log_scanner.TRIES, log_scanner.TRIES + 1])
+@pytest.mark.parametrize("between", [b"", b" \n"])
+def test_a_record_is_found_behind_its_first_letter(before: int, between: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "workerlog.0"
+    path.write_bytes((b"P" + between) * before + RECORD.encode() + b"." * 2 * LONGEST)
+    assert scan(path).records.height == 1
