@@ -92,6 +92,7 @@ class Job:
     with `pipelines_first` tp, cp, pp, dp. `clip`: so many blocks late does the capture of a rank begin. `level`: none
     (marks only), 0 (no kernel types, no peers) or 1. `batched`: transfers are called batchSendRecv. `nested`: a
     WeightGradStore.pop inside each B and FB. `kernels`: the least number of kernels in a forward or backward.
+    `calls`: see ascend_export.Recording.
     """
 
     stages: int = 4
@@ -114,6 +115,7 @@ class Job:
     clip: Mapping[int, int] = field(default_factory=dict)
     nested: bool = False
     kernels: int = 5
+    calls: bool = False
     pipeline_info: Mapping[str, object] | None = None
     seed: int = 1
 
@@ -166,7 +168,7 @@ def record(folder: Path, job: Job) -> Truth:
     per_host = -(-job.ranks // job.hosts)
     for rank in range(job.ranks):
         host, device = divmod(rank, per_host)
-        rec = Recording(rank, device, f"node{host}", metadata(job, rank), job.framework, job.level)
+        rec = Recording(rank, device, f"node{host}", metadata(job, rank), job.framework, job.level, job.calls)
         ahead = EPOCH_NS + host * job.skew_ns
         truth.blocks += fill(rec, job, run, ahead)
         transfer(rec, job, run, ahead, chance, sides)
@@ -186,12 +188,13 @@ def save(rec: Recording, job: Job, folder: Path) -> None:
 def write(
     folder: Path, stages: int = 4, microbatches: int = 6, steps: int = 2, hosts: int = 2, skew_ns: int = 0,
     text: bool = False, seed: int = 1, replicas: int = 1, kernels: int = 5,
+    calls: bool = False,
 ) -> list[Block]:  # fmt: skip
     """A 1F1B job of `replicas` pipelines of neighbouring ranks, and `truth.csv` on the true clock; as text the captures
     are MindSpore's. Returns the blocks of one pipeline, in times since the start of the run."""
     job = Job(
         stages, microbatches, steps, data=replicas, pipelines_first=True, hosts=hosts, skew_ns=skew_ns, text=text,
-        framework="mindspore" if text else "pytorch", kernels=kernels, seed=seed,
+        framework="mindspore" if text else "pytorch", kernels=kernels, seed=seed, calls=calls,
     )  # fmt: skip
     truth = record(folder, job)
     per_host = -(-job.ranks // hosts)
@@ -291,7 +294,7 @@ def fill(rec: Recording, job: Job, run: Simulation, ahead: int) -> list[Block]:
         length = (b.end_ns - b.start_ns - 4 * US) // len(types)
         for place, name in enumerate(types):
             start = ahead + b.start_ns + 2 * US + place * length
-            rec.kernels.append((b.step, Kernel(name, start, start + length - US)))
+            rec.kernels.append((b.step, Kernel(name, start, start + length - min(US, length // 2))))
     for step, start in first.items():
         end = max(b.end_ns for b in whole if b.step == step)
         rec.steps.append((step, ahead + start - 2 * MS, ahead + end))

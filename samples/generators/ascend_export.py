@@ -10,6 +10,7 @@ import json
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 
 ABSENT = 4294967295
@@ -32,6 +33,17 @@ TABLES = {
     "COMMUNICATION_TASK_INFO": "name INTEGER, globalTaskId INTEGER, taskType INTEGER, groupName INTEGER,"
     " srcRank INTEGER, dstRank INTEGER, size INTEGER, opId INTEGER",
 }
+
+CALLS = {
+    "CANN_API": "startNs INTEGER, endNs INTEGER, type INTEGER, globalTid INTEGER, connectionId INTEGER PRIMARY KEY,"
+    " name INTEGER"
+}
+"""The calls of CANN that launched the tasks. Small samples do without: no reader of blocks needs them."""
+ACL, NODE, COMMUNICATION = 20000, 10000, 5500
+"""Kinds of calls (ENUM_API_TYPE)."""
+FIRST_CALL, LEAD_NS = 1 << 20, 1_000_000
+PAGE, LARGE_PAGE, LARGE = 1024, 4096, 10_000
+"""Bytes of a page, where there are more tasks than `LARGE` those that the profiler's databases have."""
 
 WORK_TABLES = ("COMPUTE_TASK_INFO", "COMMUNICATION_OP", "COMMUNICATION_TASK_INFO")
 
@@ -81,7 +93,8 @@ class Mark:
 @dataclass
 class Recording:
     """Everything one rank recorded, on its host's clock. `metadata` is what the training script added; `level` None
-    (marks only), 0 (no types of kernels, no peers of transfers) or 1."""
+    (marks only), 0 (no types of kernels, no peers of transfers) or 1. `calls`: whether the calls of CANN are there:
+    two for each kernel and one for each operator."""
 
     rank: int
     device: int
@@ -89,6 +102,7 @@ class Recording:
     metadata: dict[str, object]
     framework: str = "pytorch"
     level: int | None = 1
+    calls: bool = False
     marks: list[Mark] = field(default_factory=list)
     kernels: list[tuple[int, Kernel]] = field(default_factory=list)
     operators: list[tuple[int, Operator]] = field(default_factory=list)
@@ -116,7 +130,8 @@ def write_database(rec: Recording, folder: Path) -> Path:
     def text(value: str) -> int:
         return strings.setdefault(value, len(strings))
 
-    rows: dict[str, list[tuple[object, ...]]] = {name: [] for name in TABLES}
+    tables = TABLES | (CALLS if rec.calls else {})
+    rows: dict[str, list[tuple[object, ...]]] = {name: [] for name in tables}
 
     def task(start: int, end: int, connection: int, kind: str, stream: int) -> int:
         number = len(rows["TASK"])
@@ -142,13 +157,23 @@ def write_database(rec: Recording, folder: Path) -> Path:
                 connection,
             )
         )
-    for _, kernel in rec.kernels if rec.level is not None else ():
-        number = task(kernel.start_ns, kernel.end_ns, ABSENT, "AI_CORE", STREAM)
+
+    def call(start: int, kind: int, connection: int, name: str) -> None:
+        rows["CANN_API"].append((start, start + 5_000, kind, 1 << 32 | 1, connection, text(name)))
+
+    for place, (_, kernel) in enumerate(rec.kernels if rec.level is not None else ()):
+        connection = FIRST_CALL + 2 * place if rec.calls else ABSENT
+        if rec.calls:
+            call(kernel.start_ns - LEAD_NS, NODE, connection, "launch")
+            call(kernel.start_ns - LEAD_NS, ACL, connection + 1, f"aclnn{kernel.type}")
+        number = task(kernel.start_ns, kernel.end_ns, connection, "AI_CORE", STREAM)
         name = text(f"aclnn{kernel.type}_{kernel.type}")
         kinds = ("AI_CORE", kernel.type) if rec.level else ("N/A", "N/A")
         rows["COMPUTE_TASK_INFO"].append((name, number, *map(text, kinds)))
     for number, (_, op) in enumerate(rec.operators):
         name, group = text(op.name), text(op.group)
+        if rec.calls:
+            call(op.start_ns - LEAD_NS, COMMUNICATION, number, op.type)
         rows["COMMUNICATION_OP"].append(
             (name, op.start_ns, op.end_ns, number, group, number, 11, op.bytes // 2, text(op.type))
         )
@@ -159,6 +184,8 @@ def write_database(rec: Recording, folder: Path) -> Path:
             small = task(op.start_ns, op.end_ns, number, "SDMA", LINK_STREAM)
             known = (op.place, to, size) if rec.level else (ABSENT, ABSENT, -1)
             rows["COMMUNICATION_TASK_INFO"].append((name, small, text(kind), group, *known, number))
+    if rec.calls:
+        rows["TASK"].sort(key=itemgetter(0))  # as CANN writes them
     pytorch = rec.framework == "pytorch"
     rows["STEP_TIME"] = list(rec.steps)
     rows["RANK_DEVICE_MAP"] = [(rec.rank if pytorch else -1, rec.device)]
@@ -168,9 +195,9 @@ def write_database(rec: Recording, folder: Path) -> Path:
         rows["META_DATA"] += [(k, json.dumps(v)) for k, v in rec.metadata.items()]
     rows["STRING_IDS"] = [(number, value) for value, number in strings.items()]
     with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA page_size = 1024")
+        db.execute(f"PRAGMA page_size = {LARGE_PAGE if len(rows['TASK']) > LARGE else PAGE}")
         absent = (() if pytorch else ("STEP_TIME",)) + (WORK_TABLES if rec.level is None else ())
-        for table, columns in TABLES.items():
+        for table, columns in tables.items():
             if table in absent:
                 continue
             db.execute(f"CREATE TABLE {table} ({columns})")

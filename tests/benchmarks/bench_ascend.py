@@ -73,7 +73,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         cluster = options.cluster or folder / "cluster"
         if not options.cluster:
             kernels, replicas = (40, 1) if options.quick else (KERNELS, REPLICAS)
-            generate_ascend.write(cluster, STAGES, MICROBATCHES, STEPS, replicas=replicas, kernels=kernels)
+            generate_ascend.write(cluster, STAGES, MICROBATCHES, STEPS, replicas=replicas, kernels=kernels, calls=True)
         databases = sorted(cluster.rglob("ascend_*_profiler_*.db"))
         if not databases:
             raise SystemExit(f"{cluster} has no profiler databases")
