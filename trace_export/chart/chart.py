@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -72,7 +73,16 @@ class Chart:
 
     def parts(self) -> Iterator[Part]:
         yield self.main
-        yield from self.more()
+        yield from _ahead(self.more())
+
+
+def _ahead(parts: Iterator[Part]) -> Iterator[Part]:
+    """The parts, of which the next one is made in a thread of its own while one is used."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, parts, None)
+        while (part := coming.result()) is not None:
+            coming = thread.submit(next, parts, None)
+            yield part
 
 
 def arguments(slices: pl.DataFrame) -> list[str]:

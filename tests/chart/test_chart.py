@@ -1,0 +1,66 @@
+"""The parts of a chart, of which the next one is made while one is used."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from trace_export.chart.chart import Chart, Part, Track
+
+
+def part(number: int) -> Part:
+    return Part((Track(number, str(number), None),))
+
+
+def chart(more: Iterator[Part]) -> Chart:
+    return Chart("title", 0, part(1), {}, lambda: more)
+
+
+def numbers(parts: Iterator[Part]) -> list[int]:
+    return [track.id for part in parts for track in part.tracks]
+
+
+def test_parts_come_in_order_after_the_main_one() -> None:
+    assert numbers(chart(part(n) for n in range(2, 20)).parts()) == list(range(1, 20))
+    assert numbers(chart(iter(())).parts()) == [1]
+
+
+def test_the_next_part_is_made_while_one_is_used() -> None:
+    made = threading.Event()
+
+    def more() -> Iterator[Part]:
+        yield part(2)
+        made.set()
+        yield part(3)
+
+    parts = chart(more()).parts()
+    assert [next(parts).tracks[0].id for _ in range(2)] == [1, 2]
+    assert made.wait(60)
+    assert numbers(parts) == [3]
+
+
+def test_an_error_in_a_part_is_raised_where_the_part_would_come() -> None:
+    def more() -> Iterator[Part]:
+        yield part(2)
+        raise OSError("no space left")
+
+    parts = chart(more()).parts()
+    assert [next(parts).tracks[0].id for _ in range(2)] == [1, 2]
+    with pytest.raises(OSError, match="no space left"):
+        next(parts)
+
+
+def test_parts_that_are_not_wanted_any_more_are_not_made() -> None:
+    made = []
+
+    def more() -> Iterator[Part]:
+        for number in range(2, 100):
+            made.append(number)
+            yield part(number)
+
+    parts = chart(more()).parts()
+    assert [next(parts).tracks[0].id for _ in range(2)] == [1, 2]
+    parts.close()  # type: ignore[attr-defined]
+    assert len(made) <= 2
