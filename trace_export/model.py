@@ -182,11 +182,13 @@ class Declared:
 class KernelFile:
     """The device tasks of one rank in an Arrow IPC file with the columns of `KERNELS`, in the clock of the rank's host.
 
-    They stay outside the frames because they may be larger than memory. The file is sorted by start_ns.
+    They stay outside the frames because they may be larger than memory. The file is sorted by start_ns. `untimed`: how
+    many tasks without a valid time were left out that no note of the profile counts.
     """
 
     rank: int
     path: Path
+    untimed: int = 0
 
 
 def empty(schema: Schema) -> pl.DataFrame:

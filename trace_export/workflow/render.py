@@ -30,6 +30,7 @@ from trace_export.model import INT, SPANS, STEP_KEY, Note, Profile, conform
 from trace_export.pipeline.edges import drawable_edges
 from trace_export.schedules.catalogue import TITLES, readable
 from trace_export.selection import Numbers
+from trace_export.sources.shared.timestamps import UNTIMED
 from trace_export.units import duration
 from trace_export.workflow import originals
 from trace_export.workflow.progress import Progress, silent
@@ -303,6 +304,8 @@ def announce(profile: Profile, options: WriteOptions, detail: Detail) -> list[No
         notes.append(Note("archive-drift", "note", text))
     if not any(BY_NAME[name].kind == "trace" for name in options.formats):
         return notes
+    if untimed := sum(file.untimed for file in profile.kernels):
+        notes.append(Note("times-unusable", "warning", f"device tasks {UNTIMED}", count=untimed))
     ranks = profile.ranks.join(profile.spans, on="rank", how="semi")
     if options.tracks == "stage" and ranks.height > MANY_RANKS:
         read = "" if detail == "spans" else "; device tasks of the others were not read"

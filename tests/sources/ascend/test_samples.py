@@ -30,6 +30,54 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
+def of_rank_0(folder: Path) -> Path:
+    return next(folder.glob("*_4000_*/ASCEND_PROFILER_OUTPUT/*.db"))
+
+
+def test_recorded_calls_launch_all_work_and_change_no_block(tmp_path: Path) -> None:
+    """The generator's captures with the calls of CANN: what was launched refers to them, and no kernel of many in a
+    block ends before it starts."""
+    for calls in (False, True):
+        generate_ascend.write(tmp_path / str(calls), microbatches=2, steps=1, kernels=6000, calls=calls)
+    assert load(tmp_path / "True").spans.equals(load(tmp_path / "False").spans)
+    with closing(sqlite3.connect(of_rank_0(tmp_path / "True"))) as db:
+        starts = [start for (start,) in db.execute("SELECT startNs FROM TASK ORDER BY rowid")]
+        assert len(starts) > 24_000
+        assert starts == sorted(starts)
+        assert db.execute("SELECT count(*) FROM TASK WHERE endNs <= startNs").fetchone() == (0,)
+        for launched in ("TASK JOIN COMPUTE_TASK_INFO USING (globalTaskId)", "COMMUNICATION_OP"):
+            alone = f"SELECT count(*) FROM {launched} WHERE connectionId NOT IN (SELECT connectionId FROM CANN_API)"
+            assert db.execute(alone).fetchone() == (0,), launched
+
+
+@pytest.mark.parametrize("times", ["endNs = startNs - 1", "endNs = endNs + 31536000000000000"])
+def test_device_tasks_with_impossible_times_are_left_out_with_a_warning(
+    cluster: Path, run_cli: Cli, tmp_path: Path, times: str
+) -> None:
+    tasks = "FROM TASK JOIN COMPUTE_TASK_INFO USING (globalTaskId)"
+    with closing(sqlite3.connect(of_rank_0(cluster))) as db:
+        ((number, all_tasks),) = db.execute(f"SELECT max(globalTaskId), count(*) {tasks}").fetchall()
+        db.execute(f"UPDATE TASK SET {times} WHERE globalTaskId = {number}")
+        db.commit()
+    done = run_cli(
+        "ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--detail", "kernels", "--format", "chrome"
+    )
+    assert "warning: device tasks without a valid time, left out" in done.stderr
+    events = json.loads((tmp_path / "out" / "pipeline_profile.json").read_text())["traceEvents"]
+    thread = next(e["tid"] for e in events if e["name"] == "thread_name" and e["args"]["name"] == "rank 0 · stream 2")
+    assert sum(e["ph"] == "X" and e["tid"] == thread for e in events) == all_tasks - 1
+
+
+def test_device_tasks_of_which_none_has_a_valid_time_are_an_error(cluster: Path, run_cli: Cli, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(of_rank_0(cluster))) as db:
+        db.execute("UPDATE TASK SET endNs = 0 WHERE connectionId < 4000000000 OR connectionId = 4294967295")
+        db.commit()
+    done = run_cli("ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--detail", "kernels")
+    assert done.returncode == 3
+    assert "none of its device tasks has a valid time" in done.stderr
+    assert (tmp_path / "out" / "pipeline_profile.pftrace").exists()
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Path:
     """Four ranks on two hosts, one step, as databases."""

@@ -2,67 +2,102 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import polars as pl
 
+from trace_export.errors import SourceError
 from trace_export.model import KernelFile
 from trace_export.sources.ascend import text_export
 from trace_export.sources.ascend.database import ON_DEVICE, texts
 from trace_export.sources.shared.external_sort import ExternalSort
 from trace_export.sources.shared.sqlite import Database, overlapping
+from trace_export.sources.shared.timestamps import valid_tasks
 from trace_export.sources.source import TaskRequest
 
 PIECE_ROWS = 1 << 19
+_UNNAMED = -1
+"""What a task is of which only the type is known, and the number of a type that is missing."""
+_CATEGORIES = pl.Series(["compute", "communication", "memory", None], dtype=pl.String)
 
 
 def from_database(db: Database, request: TaskRequest) -> tuple[KernelFile, ...]:
     """What the request asks for of the table TASK: the small tasks of communication, or everything.
 
-    A task is called as its kernel, as the small task of communication that it is, or as its own type.
+    A task is called as its kernel, as the small task of communication that it is, or as its own type. Raises
+    SourceError where none has a valid time.
     """
     communicates = db.has("COMMUNICATION_TASK_INFO", "globalTaskId", "taskType")
     computes = request.detail == "kernels" and db.has("COMPUTE_TASK_INFO", "globalTaskId", "name")
     if request.detail == "comm" and not communicates:
         return ()
-    inner = "" if request.detail == "comm" else "LEFT "
     joins = ""
-    if communicates:
+    if request.detail == "comm":
         info = db.keyed("COMMUNICATION_TASK_INFO", "globalTaskId", "taskType")
-        joins += f"{inner}JOIN {info} m ON m.globalTaskId = t.globalTaskId "
-    if computes:
+        joins = f"JOIN {info} m ON m.globalTaskId = t.globalTaskId AND m.taskType IS NOT NULL"
+    elif computes:
         info = db.keyed("COMPUTE_TASK_INFO", "globalTaskId", "name")
-        joins += f"LEFT JOIN {info} c ON c.globalTaskId = t.globalTaskId "
-    transfer, kernel = "m.taskType" if communicates else "NULL", "c.name" if computes else "NULL"
-    sorter, names = ExternalSort(request.folder), dict[int, str]()
+        joins = f"LEFT JOIN {info} c ON c.globalTaskId = t.globalTaskId"
+    kernel, task = "c.name" if computes else "NULL", "t.globalTaskId" if communicates else "NULL"
+    untimed, names, sorter = 0, _Names(db, small=communicates), ExternalSort(request.folder)
     inside = overlapping(request.window_ns, "t.startNs", "t.endNs")
     for where in db.chunks("TASK", PIECE_ROWS):
         rows = db.frame(
-            f"SELECT t.startNs AS start_ns, t.endNs AS end_ns, t.streamId AS stream, {kernel} IS NOT NULL AS computes,"
-            f" {transfer} IS NOT NULL AS communicates, COALESCE({kernel}, {transfer}, t.taskType) AS name"
-            f" FROM TASK t {joins}WHERE t.{where} AND {inside} AND NOT ({ON_DEVICE})"
+            f"SELECT t.startNs AS start_ns, t.endNs AS end_ns, t.streamId AS stream, t.taskType AS type,"
+            f" COALESCE({kernel}, {_UNNAMED - 1} - {task}, {_UNNAMED}) AS what"
+            f" FROM TASK t {joins} WHERE t.{where} AND {inside} AND NOT ({ON_DEVICE})"
         )
-        sorter.add(request.rank, _named(db, rows, names))
-    return sorter.files()
+        valid = rows.filter(valid_tasks())
+        untimed += len(rows) - len(valid)
+        sorter.add(request.rank, names.named(valid))
+    files = sorter.files()
+    if untimed and not files:
+        raise SourceError(db.path, "none of its device tasks has a valid time", "export the profile again")
+    return tuple(replace(file, untimed=untimed) for file in files)
 
 
-def _named(db: Database, rows: pl.DataFrame, names: dict[int, str]) -> pl.DataFrame:
-    """`rows` with names, streams and categories; `names` keeps the texts that were looked up."""
-    ids = rows["name"].unique()
-    names |= texts(db, [i for i in ids if i not in names])
-    found = pl.Series("text", [names.get(i, "task") for i in ids], pl.String)
-    known = pl.DataFrame([ids, found]).with_columns(
-        pl.col("text").cast(pl.Categorical), memory=pl.col("text").str.contains("^(?:MEMCPY|SDMA)")
-    )
-    streams = rows.select(pl.col("stream").unique()).with_columns(title=pl.format("stream {}", "stream"))
-    return (
-        rows.join(known, on="name", how="left", maintain_order="left")
-        .join(streams, on="stream", how="left", maintain_order="left")
-        .select(
-            "start_ns", "end_ns", stream="title", name="text",
-            category=pl.when(pl.col("computes") != 0).then(pl.lit("compute"))
-            .when(pl.col("communicates") != 0).then(pl.lit("communication"))
-            .when("memory").then(pl.lit("memory")),
-        )
-    )  # fmt: skip
+class _Names:
+    """What the tasks of a database are called; `small`: whether it knows the small tasks of communication. Their types
+    are in memory, 16 bytes each."""
+
+    def __init__(self, db: Database, *, small: bool) -> None:
+        self._db = db
+        self._texts: dict[int, str] = {}
+        sql = "SELECT globalTaskId AS id, taskType AS type FROM COMMUNICATION_TASK_INFO"
+        found = db.frame(sql) if small else pl.DataFrame(schema={"id": pl.Int64, "type": pl.Int64})
+        found = found.drop_nulls("id").unique("id", keep="first", maintain_order=True).drop_nulls().sort("id")
+        self._small, self._types = found["id"].to_numpy(), found["type"].to_numpy()
+
+    def named(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """`rows` of TASK with the columns of model.KERNELS: of `what` and `type` the texts."""
+        what = rows["what"].to_numpy()
+        computes, communicates = what >= 0, np.zeros(len(rows), np.bool_)
+        number = np.where(computes, what, rows["type"].fill_null(_UNNAMED).to_numpy())
+        if len(self._small):
+            others = np.flatnonzero(~computes)
+            task = _UNNAMED - 1 - what[others]
+            at = np.minimum(np.searchsorted(self._small, task), len(self._small) - 1)
+            known = self._small[at] == task
+            number[others[known]] = self._types[at[known]]
+            communicates[others[known]] = True
+        numbers = np.unique(number)
+        texts = self._looked_up(numbers)
+        place = np.searchsorted(numbers, number)
+        memory = texts.str.contains("^(?:MEMCPY|SDMA)").to_numpy()[place]
+        category = np.select([computes, communicates, memory], [0, 1, 2], 3)
+        streams = rows["stream"].unique()
+        titles = pl.select(pl.format("stream {}", streams)).to_series()
+        return rows.select(
+            "start_ns", "end_ns", stream=pl.col("stream").replace_strict(streams, titles, return_dtype=pl.String),
+            name=texts.cast(pl.Categorical).gather(place), category=_CATEGORIES.gather(category),
+        )  # fmt: skip
+
+    def _looked_up(self, numbers: np.ndarray) -> pl.Series:
+        """The texts of these numbers of STRING_IDS."""
+        wanted = numbers.tolist()
+        self._texts |= texts(self._db, [number for number in wanted if number not in self._texts])
+        return pl.Series([self._texts.get(number, "task") for number in wanted], dtype=pl.String)
 
 
 def from_text(rows: pl.LazyFrame, request: TaskRequest) -> tuple[KernelFile, ...]:

@@ -55,6 +55,11 @@ def valid_task_times(start: Any, end: Any) -> Any:
     return valid_session_times(start, end) & (end - start <= LONGEST_TASK_NS)
 
 
+def valid_tasks() -> pl.Expr:
+    """Whether `start_ns` and `end_ns`, unix times, are a valid interval in which a device can have run one task."""
+    return valid_unix_times() & (pl.col("end_ns") - pl.col("start_ns") <= LONGEST_TASK_NS)
+
+
 def without_invalid_times(profile: Profile, path: Path) -> Profile:
     """The `profile` of the source at `path` without the rows whose times are invalid, and notes that count them."""
     names = {"spans": "blocks", "p2p": "sends and receives", "collectives": "collectives", "counters": "samples"}
