@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -97,6 +98,14 @@ def run_cli() -> Cli:
         return subprocess.run(words, check=False, **(defaults | kwargs))  # type: ignore[call-overload, no-any-return]
 
     return run
+
+
+@pytest.fixture
+def no_process_left() -> Iterator[None]:
+    """At its end no process is there that the test started. Others may be, which tests before it share."""
+    before = psutil.Process().children()
+    yield
+    assert [child for child in psutil.Process().children() if child not in before] == []
 
 
 @pytest.fixture(scope="session")

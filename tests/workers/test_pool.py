@@ -57,12 +57,12 @@ def test_workers_use_one_thread_each_and_no_more_processes_than_items(tmp_path: 
     assert len({*processes, os.getpid()}) == 4
 
 
+@pytest.mark.usefixtures("no_process_left")
 def test_no_process_and_no_temporary_file_is_left(tmp_path: Path) -> None:
     results = run(temporary, [Task(tmp_path / "a"), Task(tmp_path / "b")], Workers(2))
     assert all(isinstance(r, SourceError) for r in results)
     left = [Path((tmp_path / name).read_text()) for name in ("a", "b")]
     assert not any(file.exists() for file in left)
-    assert not psutil.Process().children()
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,7 @@ def test_a_worker_that_lacks_a_module_says_so(monkeypatch: pytest.MonkeyPatch) -
         run(perform, tasks("a", "b"), Workers(2))
 
 
+@pytest.mark.usefixtures("no_process_left")
 def test_a_callback_that_fails_ends_the_workers(tmp_path: Path) -> None:
     """At once: the work that hangs is not waited for."""
 
@@ -107,7 +108,6 @@ def test_a_callback_that_fails_ends_the_workers(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run(perform, tasks("a", "hang", "hang"), Workers(2), stop)
-    assert not psutil.Process().children()
 
 
 HANG = """
