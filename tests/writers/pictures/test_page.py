@@ -263,8 +263,7 @@ def test_nothing_is_asked_of_a_server(path: Path) -> None:
     assert not re.search(r"(?:src|href|url)\s*[=(]\s*[\"']?(?!data:|#)\w+:", text)
 
 
-@pytest.mark.parametrize("width", [380, 1600])
-@pytest.mark.parametrize(("scheme", "paper"), [("light", "#ffffff"), ("dark", "#0d1117")])
+@pytest.mark.parametrize(("width", "scheme", "paper"), [(380, "dark", "#0d1117"), (1600, "light", "#ffffff")])
 def test_a_report_fits_a_phone_and_a_desk(
     width: int, scheme: str, paper: str, samples: Path, tmp_path: Path, browser: Browser
 ) -> None:
