@@ -57,8 +57,8 @@ class _Candidate:
 
 def causes(operations: Operations, profile: Profile) -> pl.DataFrame:
     """The table `CAUSES` of the steps in `operations`."""
-    start, end = operations.start_ns.astype(np.float64), operations.end_ns.astype(np.float64)
-    length, launch = split(operations.graph, start, end, end - start)
+    start, end = operations.start_ns, operations.end_ns
+    length, launch = (times.astype(np.float64) for times in split(operations.graph, start, end, end - start))
     found = _Search(operations, length, launch).candidates()
     if not found:
         return pl.DataFrame(schema=CAUSES)

@@ -9,6 +9,7 @@ import polars as pl
 
 from trace_export.model import STEP_KEY, Profile
 from trace_export.pipeline.block_order import KEY, expected_order
+from trace_export.pipeline.step_groups import step_groups
 from trace_export.schedules.schedule import Schedule
 from trace_export.schedules.simulate import Times
 
@@ -29,13 +30,12 @@ class Measured:
         """A duration for each op: the median (or mean) of the measured blocks that are alike in the columns `by` (of
         `ops`; None: `ALIKE`). A block that was never measured takes no time."""
         by = ALIKE if by is None else by
-        ops = self.schedule.ops.select(*ALIKE).with_row_index("op").with_columns(pl.col("op").cast(pl.Int64))
+        alike = self.schedule.ops.select(pl.struct(by).rank("dense").alias("alike")).to_series()
         length = getattr(pl.col("length_ns"), how)()
-        known = self.blocks.join(ops, on="op").group_by(by).agg(length_ns=length)
-        return (
-            ops.join(known, on=by, how="left", nulls_equal=True, maintain_order="left")["length_ns"]
-            .fill_null(0).cast(pl.Float64).to_numpy()
-        )  # fmt: skip
+        blocks = self.blocks.select("length_ns", alike=alike.gather(self.blocks["op"]))
+        known = blocks.group_by("alike").agg(length)
+        found = alike.to_frame().join(known, on="alike", how="left", maintain_order="left")["length_ns"]
+        return found.fill_null(0).cast(pl.Float64).to_numpy()
 
     def all(self) -> Times:
         """The duration of each op (rows) in each case (columns); the typical one where it was not measured."""
@@ -58,17 +58,21 @@ def measure(profile: Profile, schedule: Schedule, orders: pl.DataFrame) -> Measu
     ran = ran.join(sizes.filter(pl.col("m") == per_chunk), on=STEP_KEY, how="semi", nulls_equal=True)
     cases = ran.select(*STEP_KEY, "replica").unique().sort(*STEP_KEY, "replica").with_row_index("case")
     ran = ran.join(cases, on=[*STEP_KEY, "replica"], nulls_equal=True).select(*STEP_KEY, "rank", "case")
+    parts = [_lengths(part, profile.spans, schedule, ran) for part in step_groups(orders)]
+    return Measured(schedule, cases, pl.concat(parts))
+
+
+def _lengths(orders: pl.DataFrame, spans: pl.DataFrame, schedule: Schedule, ran: pl.DataFrame) -> pl.DataFrame:
+    """`Measured.blocks` of some steps. `ran`: run, step, rank, case."""
     halves = _with_op(orders, schedule).join(ran, on=[*STEP_KEY, "rank"], nulls_equal=True)
-    start, end = (profile.spans[c].gather(halves["row"]) for c in ("start_ns", "end_ns"))
+    start, end = (spans[c].gather(halves["row"]) for c in ("start_ns", "end_ns"))
     timed = halves.select("op", "case", start, end)
     length = pl.col("end_ns") - pl.col("start_ns")
     again = (KEY.shift(1) == KEY) & (pl.col("position") > 0)
     if (schedule.ops["kind"] == "FB").any() or orders.select(again.any()).item():
         union = pl.col("end_ns").max() - pl.col("start_ns").min()
-        blocks = timed.group_by("op", "case").agg(length_ns=pl.min_horizontal(length.sum(), union))
-    else:
-        blocks = timed.select("op", "case", length_ns=length)
-    return Measured(schedule, cases, blocks)
+        return timed.group_by("op", "case").agg(length_ns=pl.min_horizontal(length.sum(), union))
+    return timed.select("op", "case", length_ns=length)
 
 
 def _with_op(orders: pl.DataFrame, schedule: Schedule) -> pl.DataFrame:

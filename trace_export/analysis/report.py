@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import polars as pl
@@ -83,9 +84,10 @@ class Report:
         return f"{ranks} rank{'s' * (ranks != 1)} on {hosts}{when}"
 
 
-def report(profile: Profile, time: StepTime | None = None, measured: Bubbles | None = None) -> Report:
-    """The whole analysis of a profile that has been interpreted and aligned. `time`: where its time went, if that is
-    known, as from the whole run of which this is a part. `measured`: its bubbles, where they have been measured."""
+def report(profile: Profile, time_of: Callable[[], StepTime] | None = None, measured: Bubbles | None = None) -> Report:
+    """The whole analysis of a profile that has been interpreted and aligned. `time_of` says where its time went
+    where that is known of the whole run of which this is a part; it is asked last, for what it keeps is large.
+    `measured`: its bubbles, where they have been measured."""
     measured = measured or Bubbles(profile)
     steps = measured.steps
     whole = of_whole_steps(profile)
@@ -105,7 +107,7 @@ def report(profile: Profile, time: StepTime | None = None, measured: Bubbles | N
     for each in (measured, usual):
         each.release()
     theory = explain(whole, counted(steps))
-    time = step_time(profile, step_operations(profile)) if time is None else time
+    time = step_time(profile, step_operations(profile)) if time_of is None else time_of()
     evidence = Evidence(whole, steps, usual.ranks, links, theory, time.trusted_causes, time.unexplained)
     return Report(
         steps=steps,

@@ -55,8 +55,9 @@ def measured_lengths(operations: Operations) -> Lengths:
 
 
 def split(graph: StepGraph, start: Number, end: Number, duration: Number) -> tuple[Number, Number]:
-    """Length and launch delay of each operation, such that the recurrence gives its start and end again."""
-    length = duration.copy()
+    """Length and launch delay of each operation, such that the recurrence gives its start and end again. `duration` is
+    overwritten by the length."""
+    length = duration
     if graph.groups:
         sizes = [len(g) for g in graph.groups]
         members = [i for g in graph.groups for i in g]

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from trace_export.cli import memory, terminal
 from trace_export.cli import options as opt
-from trace_export.cli import terminal
 from trace_export.errors import UsageError
 
 
@@ -47,6 +47,7 @@ def report(
 
     DIR holds profiles; a span table written with --format parquet or csv does as well.
     """
+    memory.give_back()
     from trace_export import api
 
     html = format == "html"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from trace_export.model import STEP_KEY, Recognition
+from trace_export.model import STEP_KEY, Plan, Recognition
 from trace_export.pipeline.block_order import CHUNKS, KEY, LETTERS, expected_order, without_pieces, without_weights
 from trace_export.pipeline.schedule_match import with_microbatches
+from trace_export.pipeline.step_groups import step_groups
 from trace_export.schedules.words import profile_blocks
 
 DEVIATIONS = {
@@ -25,8 +26,13 @@ def deviations(orders: pl.DataFrame, found: Recognition) -> pl.DataFrame:
     """
     if found.plan is None:
         return pl.DataFrame(schema=DEVIATIONS)
+    return pl.concat([_deviations(part, found.plan, weights=found.weights) for part in step_groups(orders)])
+
+
+def _deviations(orders: pl.DataFrame, usual: Plan, *, weights: bool) -> pl.DataFrame:
+    """`deviations` of some steps."""
     orders = without_pieces(orders)
-    if not found.weights:
+    if not weights:
         orders = without_weights(orders)
     counts = (
         orders.filter((pl.col("kind") == "F") & (pl.col("chunk") == 0))
@@ -34,12 +40,12 @@ def deviations(orders: pl.DataFrame, found: Recognition) -> pl.DataFrame:
     )  # fmt: skip
     parts = [pl.DataFrame(schema=DEVIATIONS)]
     for m in counts["m"].unique():
-        plan = with_microbatches(found.plan, m)
+        plan = with_microbatches(usual, m)
         if plan is not None:
             steps = counts.filter(pl.col("m") == m)
             part = orders.join(steps, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
             present = tuple(part["stage"].unique().sort())
-            parts.append(_first_differences(part, expected_order(profile_blocks(plan, present), found.weights)))
+            parts.append(_first_differences(part, expected_order(profile_blocks(plan, present), weights)))
     return pl.concat(parts).sort(*STEP_KEY, "rank")
 
 

@@ -20,11 +20,13 @@ def label(profile: Profile) -> Profile:
     depend on the other rank. A message gets its labels only where both ends name the same pair of blocks, no other
     message does, and the direction, where it is known, is the same; a note counts them. Needs `interpretation`.
     """
-    unlabelled = profile.messages.with_row_index("row").filter(pl.col("microbatch").is_null())
-    if unlabelled.is_empty():
+    met = (
+        profile.messages.lazy().with_row_index("row").filter(pl.col("microbatch").is_null())
+        .select("row", *CHANNEL, "send_start_ns", "recv_end_ns", known="direction").collect()
+    )  # fmt: skip
+    if met.is_empty():
         return profile
     pairs = _pairs(profile)
-    met = unlabelled.select("row", *CHANNEL, "send_start_ns", "recv_end_ns", known="direction")
     for name, own, theirs, strategy in (
         ("sent", "send_start_ns", "produced_ns", "backward"), ("received", "recv_end_ns", "consumed_ns", "forward")
     ):  # fmt: skip
@@ -35,10 +37,12 @@ def label(profile: Profile) -> Profile:
     found = found.filter((pl.col("known") == pl.col("direction")).fill_null(True)).drop("known", "pair")
     if found.is_empty():
         return profile
-    filled = profile.messages.with_row_index("row").join(
-        found, on="row", how="left", suffix="_found", maintain_order="left"
+    found = found.rename({name: f"{name}_found" for name in LABELS})
+    rows = pl.select(row=pl.int_range(profile.messages.height, dtype=pl.UInt32))
+    rows = rows.join(found, on="row", how="left", maintain_order="left").drop("row")
+    filled = profile.messages.hstack(rows).with_columns(
+        pl.coalesce(name, f"{name}_found").alias(name) for name in LABELS
     )
-    filled = filled.with_columns(pl.coalesce(name, f"{name}_found").alias(name) for name in LABELS)
     text = "messages: micro-batch and direction inferred from the blocks before the send and after the receive"
     note = Note("message-labels-inferred", "detail", text, count=found.height)
     return replace(profile, messages=conform(filled, MESSAGES)).with_notes([note])
@@ -47,20 +51,18 @@ def label(profile: Profile) -> Profile:
 def _pairs(profile: Profile) -> pl.DataFrame:
     """A row per edge between two ranks: pair (its number), src_rank, dst_rank, direction, produced_ns (end of the
     producer), consumed_ns (start of the consumer), and the latter's microbatch and chunk."""
-    edges = profile.edge_rows()
-    sides = profile.spans.select("rank", "kind", "start_ns", "end_ns", "microbatch", "chunk", "microbatch_b", "chunk_b")
-    producer, consumer = sides[edges["src"]], sides[edges["dst"]]
-    backward = (edges["direction"] == "B") & (consumer["kind"] == "FB")
-    numbers = consumer.select(
-        pl.when(backward).then(f"{name}_b").otherwise(name).alias(name) for name in ("microbatch", "chunk")
-    )
+    edges, spans = profile.edge_rows(), profile.spans
+    edges = edges.filter(spans["rank"].gather(edges["src"]) != spans["rank"].gather(edges["dst"]))
+    src, dst = edges["src"], edges["dst"]
+    backward = (edges["direction"] == "B") & (spans["kind"].gather(dst) == "FB")
     return pl.DataFrame(
         {
-            "src_rank": producer["rank"],
-            "dst_rank": consumer["rank"],
+            "src_rank": spans["rank"].gather(src), "dst_rank": spans["rank"].gather(dst),
             "direction": edges["direction"],
-            "produced_ns": producer["end_ns"],
-            "consumed_ns": consumer["start_ns"],
-            **{name: numbers[name] for name in numbers.columns},
+            "produced_ns": spans["end_ns"].gather(src), "consumed_ns": spans["start_ns"].gather(dst),
+            **{
+                name: spans[f"{name}_b"].gather(dst).zip_with(backward.fill_null(False), spans[name].gather(dst))
+                for name in ("microbatch", "chunk")
+            },
         }
-    ).filter(pl.col("src_rank") != pl.col("dst_rank")).with_row_index("pair")  # fmt: skip
+    ).with_row_index("pair")  # fmt: skip

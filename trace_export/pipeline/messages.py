@@ -20,6 +20,8 @@ CONTRADICTION = 50
 """Cost of a negative round trip, relative to that of scatter. With 0, 96.1 % of the pairs of cut windows are found and
 0.9 % of them are wrong; from 10 on, 99.5 % and 0.3 % (tests/benchmarks/calibrate_clocks.py offsets)."""
 
+LABELS = ("direction", "microbatch", "chunk", "bytes")
+
 ENDS = ["group", "src_rank", "dst_rank"]
 
 
@@ -245,16 +247,22 @@ def _best(tried: pl.DataFrame, answer: pl.DataFrame) -> pl.DataFrame:
 
 
 def _joined(sends: pl.DataFrame, receives: pl.DataFrame, offsets: pl.DataFrame) -> pl.DataFrame:
-    labels = ("direction", "microbatch", "chunk", "bytes")
-    times = ("channel", "at", *labels, "start_ns", "end_ns")
-    moved = receives.select(times).join(offsets.drop_nulls(), on="channel")
-    moved = moved.with_columns(at=pl.col("at") - pl.col("offset")).drop("offset")
-    both = sends.select("src_rank", "dst_rank", *times).join(moved, on=["channel", "at"], suffix="_recv")
-    known = [pl.coalesce(c, f"{c}_recv").alias(c) for c in labels]
-    return both.select(
-        "src_rank", "dst_rank", *known, send_start_ns="start_ns", send_end_ns="end_ns",
-        recv_start_ns="start_ns_recv", recv_end_ns="end_ns_recv",
-    )  # fmt: skip
+    """The messages of `MESSAGES`; the sides are joined as numbers of rows, for their columns are many."""
+    moved = receives.select("channel", "at").with_row_index("received").join(offsets.drop_nulls(), on="channel")
+    moved = moved.select("channel", "received", at=pl.col("at") - pl.col("offset"))
+    both = sends.select("channel", "at").with_row_index("sent").join(moved, on=["channel", "at"])
+    sent, received = both["sent"], both["received"]
+    return pl.DataFrame(
+        [
+            *(sends[c].gather(sent) for c in ("src_rank", "dst_rank")),
+            *(pl.select(pl.coalesce(sends[c].gather(sent), receives[c].gather(received)))[c] for c in LABELS),
+            *(
+                side[f"{end}_ns"].gather(rows).alias(f"{name}_{end}_ns")
+                for name, side, rows in (("send", sends, sent), ("recv", receives, received))
+                for end in ("start", "end")
+            ),
+        ]
+    )
 
 
 def _notes(channels: pl.DataFrame, offsets: pl.DataFrame) -> list[Note]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,9 @@ import numpy.typing as npt
 from trace_export.schedules.step_graph import Ints
 
 Numbers = npt.NDArray[np.int64] | npt.NDArray[np.int32]
+
+PART = 1 << 18
+"""Rows that are put in place at a time."""
 
 DENSE = 4
 """Keys are counted where the largest is at most so many times their number."""
@@ -53,22 +57,31 @@ def distinct(values: Ints) -> tuple[Ints, Numbers]:
 def _matrix(keys: Ints, operation: Numbers, replica: Numbers, step: Numbers, steps: Ints) -> Matrix:
     inside = np.zeros(int(step.max()) + 1, np.bool_)
     inside[steps] = True
-    rows = np.flatnonzero(inside[step])
-    there = np.zeros(len(keys), np.bool_)
-    there[operation[rows]] = True
-    place = np.cumsum(there) - 1
     number = np.cumsum(inside) - 1
+    there = np.zeros(len(keys), np.bool_)
+    for part in _parts(len(step)):
+        there[operation[part][inside[step[part]]]] = True
+    place = np.cumsum(there) - 1
     row = np.empty((int(there.sum()), int(replica.max()) + 1, len(steps)), np.int64)
-    row[place[operation[rows]], replica[rows], number[step[rows]]] = rows
+    for part in _parts(len(step)):
+        rows = part.start + np.flatnonzero(inside[step[part]])
+        row[place[operation[rows]], replica[rows], number[step[rows]]] = rows
     return Matrix(keys[there], row, steps)
+
+
+def _parts(rows: int) -> Iterator[slice]:
+    """All rows, some at a time: of all at once the numbers in between would take more memory than the rows."""
+    return (slice(at, min(at + PART, rows)) for at in range(0, rows, PART))
 
 
 def _kinds(operation: Numbers, replica: Numbers, step: Numbers, shape: tuple[int, int, int]) -> tuple[list[Ints], Ints]:
     """The steps of each kind, and those of none."""
     operations, replicas, steps = shape
     if len(operation) == operations * replicas * steps:
-        cell = (operation * replicas + replica) * steps + step
-        if (np.bincount(cell, minlength=len(cell)) == 1).all():
+        seen = np.zeros(shape, np.bool_)
+        for part in _parts(len(operation)):
+            seen[operation[part], replica[part], step[part]] = True
+        if seen.all():
             return [np.arange(steps)] if steps else [], np.zeros(0, np.int64)
     order = np.lexsort((operation, replica, step))
     bounds = np.searchsorted(step[order], np.arange(steps + 1))
@@ -87,13 +100,16 @@ def _kinds(operation: Numbers, replica: Numbers, step: Numbers, shape: tuple[int
     return [np.array(steps) for steps in found], np.array(odd, np.int64)
 
 
-def sequence_numbers(lane: Ints, start: npt.NDArray[np.int64] | None = None) -> Ints:
+def sequence_numbers(lane: Ints, start: npt.NDArray[np.int64] | None = None) -> Numbers:
     """The place of each row among those of its `lane`, by `start`, else as they come."""
     order = np.argsort(lane, kind="stable") if start is None else np.lexsort((start, lane))
     ordered = lane[order]
-    first = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))
-    place = np.arange(len(lane))
-    place -= np.repeat(first, np.diff(np.append(first, len(lane))))
-    number = np.empty(len(lane), np.int64)
+    first = np.append(True, ordered[1:] != ordered[:-1])
+    del ordered
+    place = np.arange(len(lane), dtype=np.int32)
+    begun = np.where(first, place, np.int32(0))
+    place -= np.maximum.accumulate(begun, out=begun)
+    del begun
+    number = np.empty_like(place)
     number[order] = place
     return number

@@ -34,6 +34,7 @@ def recorded_operations(profile: Profile) -> Operations | str:
     if ranks.height != stages * len(replicas):
         return f"{ranks.height} ranks were read of {len(replicas)} pipelines with {stages} stages"
     key, width, replica, step = _keys(rows, ranks, stages, replicas)
+    rows = rows.select("start_ns", "end_ns", "row", *NUMBERS)
     kinds, odd = matrices(key, replica, step)
     del key, replica, step
     if not kinds:
@@ -81,8 +82,9 @@ def _keys(
         lane += part
     sequence = sequence_numbers(lane, rows["order"].to_numpy())
     width = int(sequence.max()) + 1
-    key = sequence
-    key += kind.astype(np.int64) * width
+    key = lane
+    np.multiply(kind, width, out=key, casting="unsafe", dtype=np.int64)
+    key += sequence
     key *= stages
     key += stage
     return key, width, replica, step

@@ -201,7 +201,7 @@ class Run:
     def _report(self) -> Report:
         from trace_export.analysis.report import report
 
-        return report(self.profile, self._step_time, self._bubbles)
+        return report(self.profile, lambda: self._step_time, self._bubbles)
 
     def what_if(self) -> Slowdown:
         """How much slower the steps are than they would be without stragglers, by type of operation, replica, stage

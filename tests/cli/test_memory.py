@@ -1,0 +1,21 @@
+"""What the process of a command asks of its allocators."""
+
+from __future__ import annotations
+
+import os
+from unittest.mock import patch
+
+from trace_export.cli.memory import give_back
+
+
+def test_what_the_user_has_set_stays() -> None:
+    with patch.dict(os.environ, {"_RJEM_MALLOC_CONF": "narenas:1"}):
+        give_back()
+        assert os.environ["_RJEM_MALLOC_CONF"] == "narenas:1"
+
+
+def test_freed_pages_are_not_kept() -> None:
+    with patch.dict(os.environ):
+        os.environ.pop("_RJEM_MALLOC_CONF", None)
+        give_back()
+        assert "muzzy_decay_ms:0" in os.environ["_RJEM_MALLOC_CONF"]
