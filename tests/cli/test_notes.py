@@ -75,3 +75,18 @@ def test_the_same_note_of_every_host_is_printed_once(capsys: pytest.CaptureFixtu
 def test_what_a_note_names_it_does_not_count(capsys: pytest.CaptureFixture[str]) -> None:
     terminal.notes([Note("stages-missing", "warning", "no rank of stages 4-5 of 8 is in the data", count=2)])
     assert capsys.readouterr().err == "warning: no rank of stages 4-5 of 8 is in the data [stages-missing]\n"
+
+
+@pytest.mark.parametrize("text", ["a: [bold]b[/] :bug: 'c' 1.5 µs", "流水线 " * 40, "word " * 60, "  indented", ""])
+def test_a_pipe_gets_the_text_that_rich_would_write(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for out in (terminal.console(), terminal.output()):
+        out.print(text, style="bold", end="")
+        out.print(text)
+    plain = capsys.readouterr().out
+    assert plain == f"{text}{text}\n" * 2
+    assert isinstance(terminal.output(), terminal.Plain)
+
+
+def test_a_pipe_that_is_to_be_a_terminal_gets_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert isinstance(terminal.output(), Console)

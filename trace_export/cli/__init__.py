@@ -46,10 +46,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(arguments: list[str]) -> None:
+    _tune()
     from trace_export.cli import limits, streams
     from trace_export.cli.app import app
 
-    _tune()
     hidden = False
     if arguments and arguments[0] not in WITHOUT_TABLES:
         limits.check()

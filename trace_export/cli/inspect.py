@@ -64,7 +64,7 @@ def inspect(
 
 def _show(result: Inspection) -> None:
     """The verdict, what all ranks have in common, the ranks."""
-    out = terminal.console()
+    out = terminal.output()
     terminal.paragraph(out, result.verdict, style="bold")
     counts = result.sources.group_by("kind", maintain_order=True).len()
     out.print("sources: " + (", ".join(f"{n} {kind}" for kind, n in counts.iter_rows()) or "none"))
@@ -90,7 +90,7 @@ def _show_ranks(ranks: pl.DataFrame) -> None:
     if ranks["device_tasks"].any():
         common.append("device tasks with --detail kernels")
     where = " in the beginning" if ranks["beginning"].any() else ""
-    terminal.paragraph(terminal.console(), f"on every rank{where}: " + ", ".join(common), style="dim")
+    terminal.paragraph(terminal.output(), f"on every rank{where}: " + ", ".join(common), style="dim")
     usual = ranks["blocks"].mode().max()
     odd = ranks.select((pl.col("blocks") != usual).fill_null(True).arg_true()).to_series()
     ms = (pl.col("step_ns") / 1e6).round(3)
@@ -99,5 +99,5 @@ def _show_ranks(ranks: pl.DataFrame) -> None:
     ]
     table = ranks.with_columns(step_ns=ms).select(pl.col(name).alias(SHOWN[name]) for name in columns)
     note = "in bold: another number of blocks than most ranks have" if len(odd) else ""
-    terminal.console().print()
+    terminal.output().print()
     terminal.tables([ReportTable("Ranks", table, note, dict.fromkeys(odd.to_list(), Place()))])

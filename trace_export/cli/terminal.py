@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from trace_export.cells import cells_of
 from trace_export.errors import SourceError, TraceExportError, path_text, printable
@@ -33,8 +35,37 @@ WIDE = 240
 """Columns where nobody looks at a terminal: a line of a table stays one line in a file or a pipe."""
 PROSE = 80
 """Columns of prose where there are more."""
+AS_TERMINAL = ("FORCE_COLOR", "TTY_COMPATIBLE")
+"""Variables by which Rich takes a pipe for a terminal."""
 _CONTROLS = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Those above ASCII that terminals obey."""
+
+
+class Plain:
+    """What a file or a pipe gets: the text alone. Rich takes 15 ms to load, and knows nothing of use to them."""
+
+    is_terminal = False
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    @property
+    def width(self) -> int:
+        return shutil.get_terminal_size().columns
+
+    def print(self, text: str = "", style: str | None = None, end: str = "\n") -> None:
+        print(text, end=end, file=self._stream)
+
+
+Out: TypeAlias = "Console | Plain"
+
+
+def output(*, error: bool = False) -> Out:
+    """Where to print text: Rich's console for a terminal, else the stream as it is."""
+    stream = sys.stderr if error else sys.stdout
+    if stream is None or stream.isatty() or any(map(os.environ.get, AS_TERMINAL)):
+        return console(error=error)
+    return Plain(stream)
 
 
 def console(*, error: bool = False) -> Console:
@@ -91,7 +122,7 @@ def size(path: Path) -> str:
 
 def facts(rows: Sequence[tuple[str, str]]) -> None:
     """Names in bold, and their values."""
-    out = console()
+    out = output()
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
         label = f"{name:<{width}}  "
@@ -130,7 +161,7 @@ def verdict(name: str, report: Report) -> None:
 
 def sentences(texts: Sequence[str]) -> None:
     """The answer, each sentence from a line of its own and the first one in bold."""
-    out = console()
+    out = output()
     for number, sentence in enumerate(texts):
         paragraph(out, sentence, style=None if number else "bold")
     out.print()
@@ -138,14 +169,14 @@ def sentences(texts: Sequence[str]) -> None:
 
 def lead(text: str) -> None:
     """What was measured, above the answer."""
-    out = console()
+    out = output()
     paragraph(out, text, style="dim")
     out.print()
 
 
 def lines(texts: Sequence[str]) -> None:
     """Each text on a line of its own, and an empty line after them."""
-    out = console()
+    out = output()
     for each in texts:
         out.print(printable(each))
     if texts:
@@ -154,17 +185,17 @@ def lines(texts: Sequence[str]) -> None:
 
 def text(document: str) -> None:
     """A document on standard output, as it is."""
-    console().print(document, end="")
+    output().print(document, end="")
 
 
-def paragraph(out: Console, text: str, style: str | None = None, indent: str = "") -> None:
+def paragraph(out: Out, text: str, style: str | None = None, indent: str = "") -> None:
     """Prose, in lines that are read with ease wherever it goes; in a terminal that says it has no width, too."""
     width = max(min(out.width, PROSE), PROSE // 2)
     for line in wrap(printable(text), width, initial_indent=indent, subsequent_indent=indent, break_long_words=False):
         out.print(line, style=style)
 
 
-def folded(out: Console, text: str, taken: int, indent: int = 2) -> str:
+def folded(out: Out, text: str, taken: int, indent: int = 2) -> str:
     """A text of one line after `taken` columns: on a terminal in lines of its width, each but the first behind `indent`
     columns, broken at blanks only, so that paths stay whole; elsewhere as it is, for it may be searched by lines."""
     if not out.is_terminal:
@@ -183,7 +214,7 @@ def _below(item: ReportTable, shown: int) -> Iterator[str]:
 
 def notes(items: Sequence[Note], verbose: bool = False) -> None:
     """Warnings first, and what several sources have in common once; details with `verbose` only."""
-    out = console(error=True)
+    out = output(error=True)
     groups = _alike([note for note in items if verbose or note.level != "detail"])
     for alike in groups[:NOTES_SHOWN]:
         note, count = alike[0], sum(each.count for each in alike)
@@ -224,7 +255,7 @@ def errors(items: Sequence[TraceExportError], debug: bool = False) -> None:
     `debug` also where a reader of ours went wrong."""
     if not items:
         return
-    out = console(error=True)
+    out = output(error=True)
     for alike in _by_reason(items):
         out.print("error: ", style="red", end="")
         out.print(folded(out, str(alike[0]), len("error: ")))
@@ -239,7 +270,7 @@ def errors(items: Sequence[TraceExportError], debug: bool = False) -> None:
 
 def lost(rows: Sequence[tuple[str, str, int]], sources: int) -> None:
     """One line for each reason (what is wrong, the first error, how many sources) why some of `sources` are missing."""
-    out = console(error=True)
+    out = output(error=True)
     for _, first, count in rows:
         out.print("error: ", style="red", end="")
         out.print(printable(first) + (f" (the same for {count - 1} more of {sources} sources)" if count > 1 else ""))
@@ -264,7 +295,7 @@ def conclude(runs: Sequence[Run], printing: Printing) -> int:
 
 def files(paths: Sequence[Path]) -> None:
     """What was written, and the command that shows it."""
-    out = console()
+    out = output()
     for path in paths:
         out.print(f"wrote {printable(path)} ({size(path)})")
     viewable = [
@@ -277,11 +308,11 @@ def files(paths: Sequence[Path]) -> None:
 
 def failure(text: str) -> None:
     """Why the command fails although it did its work."""
-    out = console(error=True)
+    out = output(error=True)
     out.print("failed: ", style="red", end="")
     out.print(printable(text))
 
 
 def hint(text: str) -> None:
     """Where to find what was asked for."""
-    console().print(text, style="dim")
+    output().print(text, style="dim")
