@@ -336,10 +336,12 @@ class Profile:
 
 
 def concat(profiles: Iterable[Profile]) -> Profile:
-    """The rows of all `profiles` together, as they are; the first declaration of each fact counts."""
+    """The rows of all `profiles` together, as they are; the first declaration of each fact counts. Each table is in one
+    piece: in a thousand, one a source, most of what is done with it later takes half as long again."""
     parts = list(profiles)
     frames: dict[str, Any] = {
-        name: pl.concat([getattr(p, name) for p in parts]) if parts else empty(s) for name, s in TABLES.items()
+        name: pl.concat([getattr(p, name) for p in parts], rechunk=True) if parts else empty(s)
+        for name, s in TABLES.items()
     }
     declared = Declared()
     for part in parts:

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from trace_export.model import MESSAGES, Profile, conform, empty
+from trace_export.model import INT, MESSAGES, Profile, conform, empty
 from trace_export.tolerances import COLLECTIVE_ENDS_NS
 from trace_export.window_offsets import CLEARLY, candidates, paired
 
@@ -99,13 +99,17 @@ def first_times(profile: Profile) -> pl.DataFrame:
 
 
 def block_messages(profile: Profile) -> pl.DataFrame:
-    """Dependencies between blocks as pseudo messages (schema `MESSAGES`): the producer's end, the consumer's start.
+    """Dependencies between blocks on different hosts as pseudo messages (schema `MESSAGES`): the producer's end, the
+    consumer's start.
 
     There are none where the profile has not been interpreted.
     """
     if profile.interpretation is None:
         return empty(MESSAGES)
     edges, spans = profile.edge_rows(), profile.spans
+    hosts = profile.ranks.select("rank", host=pl.col("host").rank("dense").cast(INT)).unique("rank").drop_nulls()
+    host = spans["rank"].replace_strict(hosts["rank"], hosts["host"], default=None, return_dtype=INT)
+    edges = edges.filter(host.gather(edges["src"]) != host.gather(edges["dst"]))
     sides = spans.select("microbatch", "chunk", src_rank="rank", send_end_ns="end_ns")
     source = sides[edges["src"]].with_columns(send_start_ns="send_end_ns")
     target = spans.select(dst_rank="rank", recv_end_ns="start_ns")[edges["dst"]].with_columns(

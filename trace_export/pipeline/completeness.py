@@ -15,6 +15,7 @@ from math import prod
 import polars as pl
 
 from trace_export.model import INT, RANK_STEP_KEY, STEP_KEY, STEPS, WORK_KINDS, Note, Profile, Recognition, conform
+from trace_export.ordering import run_number
 from trace_export.pipeline.counterparts import against_counterparts
 from trace_export.schedules.schedule import blocks
 from trace_export.selection import Numbers
@@ -57,13 +58,16 @@ def _parts(work: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     several = (kind == "W") & pl.col("microbatch").is_null()
     counted = (
         work.select(*RANK_STEP_KEY, "start_ns", "end_ns", several=several, **flags)
-        .group_by(RANK_STEP_KEY)
+        .group_by(run_number(*RANK_STEP_KEY))
         .agg(
+            pl.col(RANK_STEP_KEY).first(),
             pl.col(*flags).sum().cast(pl.Int64),
             pl.col("several").any(),
             first_ns=pl.col("start_ns").min(),
             last_ns=pl.col("end_ns").max(),
         )
+        .group_by(RANK_STEP_KEY)
+        .agg(pl.col(*flags).sum(), pl.col("several").any(), pl.col("first_ns").min(), pl.col("last_ns").max())
     )
     places = ranks.select("rank", "stage", "replica", "clock").unique("rank")
     places = places.join(counted, on="rank", how="semi").sort("rank")

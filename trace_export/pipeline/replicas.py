@@ -57,11 +57,8 @@ def guess_replicas(places: pl.DataFrame, ranks: pl.DataFrame, spans: pl.DataFram
 
 def _alike(pairs: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     """rank, alike: whether the rank's blocks start when those of the rank `before` do (same host, same clock)."""
-    blocks = (
-        stages_from_work.sample(spans, steps=2)
-        .sort("rank", "start_ns", maintain_order=True)
-        .select("rank", "start_ns", "end_ns", position=pl.int_range(pl.len()).over("rank"))
-    )
+    position = pl.int_range(pl.len()).over("rank")
+    blocks = stages_from_work.sample(spans, steps=2).select("rank", "start_ns", "end_ns", position=position)
     return (
         pairs.join(blocks, on="rank")
         .join(blocks, left_on=["before", "position"], right_on=["rank", "position"], suffix="_before")

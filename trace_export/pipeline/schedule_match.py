@@ -17,11 +17,11 @@ from typing import NamedTuple
 import polars as pl
 
 from trace_export.errors import UsageError
-from trace_export.model import STEP_KEY, WORK_KINDS, Declared, Note, Plan, Profile, Recognition
+from trace_export.model import STEP_KEY, Declared, Note, Plan, Profile, Recognition
 from trace_export.pipeline.block_order import CHUNKS, expected_order, sequences, without_pieces, without_weights
 from trace_export.pipeline.order_distance import distances_to
 from trace_export.pipeline.stages import DEEPEST
-from trace_export.pipeline.steps import is_in_steps
+from trace_export.pipeline.steps import fullest, is_in_steps
 from trace_export.schedules.catalogue import CATALOGUE, TITLES
 from trace_export.schedules.schedule import check
 from trace_export.schedules.words import profile_blocks, word
@@ -240,9 +240,7 @@ def declare(profile: Profile, found: Recognition) -> Profile:
 
 def _fullest(spans: pl.DataFrame) -> pl.DataFrame:
     """The rows of the step with the most blocks, the first of several, with their `row`."""
-    counts = spans.select(*STEP_KEY, "kind").filter(pl.col("kind").is_in(WORK_KINDS)).group_by(STEP_KEY).len()
-    most = counts.sort("len", *STEP_KEY, descending=[True, False, False]).head(1)
-    return spans.with_row_index("row").filter(is_in_steps(most))
+    return spans.with_row_index("row").filter(is_in_steps(fullest(spans, 1)))
 
 
 def _numbers(step: pl.DataFrame, declared: int | None) -> _Numbers:

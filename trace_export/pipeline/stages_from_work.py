@@ -20,7 +20,7 @@ import numpy.typing as npt
 import polars as pl
 
 from trace_export.model import RANK_STEP_KEY, STEP_KEY, WORK_KINDS
-from trace_export.pipeline.steps import counted, is_in_steps
+from trace_export.pipeline.steps import counted, fullest, is_in_steps
 
 STEPS = 5
 """So many steps are looked at, those with the most blocks: a cut step has fewer."""
@@ -49,13 +49,8 @@ class Inference:
 def sample(spans: pl.DataFrame, steps: int = STEPS) -> pl.DataFrame:
     """`SAMPLED` of the F, B, W and FB blocks of the fullest steps; a block without run counts as of the first, one
     without step as of that between two optimizers."""
-    blocks, work = (
-        counted(spans.select(SAMPLED)).with_columns(pl.col(STEP_KEY).fill_null(0)),
-        pl.col("kind").is_in(WORK_KINDS),
-    )
-    counts = blocks.select(*STEP_KEY, "kind").filter(work).group_by(STEP_KEY).len()
-    counts = counts.sort("len", *STEP_KEY, descending=[True, False, False])
-    return blocks.filter(work, is_in_steps(counts.head(steps)))
+    blocks = counted(spans.select(SAMPLED)).with_columns(pl.col(STEP_KEY).fill_null(0))
+    return blocks.filter(is_in_steps(fullest(blocks, steps)), pl.col("kind").is_in(WORK_KINDS))
 
 
 def infer(spans: pl.DataFrame, *, continued: bool = False) -> Inference | None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.model import INT, SPANS, STEP_KEY, WORK_KINDS, Note, Profile, conform
-from trace_export.ordering import ordered
+from trace_export.ordering import ordered, run_number
 from trace_export.schedules.words import LETTER
 
 FORWARDS = pl.col("kind").is_in(["F", "FB"])
@@ -49,10 +49,24 @@ def number(profile: Profile) -> tuple[Profile, pl.Series]:
 def counted(spans: pl.DataFrame) -> pl.DataFrame:
     """`spans` by rank and time; a block without a step has the number of optimizers that its rank ran before it, so
     that those of different steps are told apart before the steps are numbered."""
+    in_order = ordered(spans, "rank", "start_ns", "end_ns")
+    if not in_order["step"].null_count():
+        return in_order
     update = (pl.col("kind") == "OPT").cast(INT)
-    return ordered(spans, "rank", "start_ns", "end_ns").with_columns(
-        step=pl.coalesce("step", (update.cum_sum() - update).over("rank"))
+    return in_order.with_columns(step=pl.coalesce("step", (update.cum_sum() - update).over("rank")))
+
+
+def fullest(blocks: pl.DataFrame, steps: int) -> pl.DataFrame:
+    """run, step: of the steps with the most blocks of work so many, of several with as many the first ones."""
+    counts = (
+        blocks.select(*STEP_KEY, "kind")
+        .filter(pl.col("kind").is_in(WORK_KINDS))
+        .group_by(run_number(*STEP_KEY))
+        .agg(pl.col(STEP_KEY).first(), blocks=pl.len())
+        .group_by(STEP_KEY)
+        .agg(pl.col("blocks").sum())
     )
+    return counts.sort("blocks", *STEP_KEY, descending=[True, False, False]).head(steps).select(STEP_KEY)
 
 
 def is_in_steps(steps: pl.DataFrame) -> pl.Expr:

@@ -46,7 +46,9 @@ def _keys(parts: Sequence[Ints]) -> Ints:
         if reach * size > LARGEST_KEY:  # as numbers from a damaged file may be: only equality counts so far
             distinct, key = np.unique(key, return_inverse=True)
             reach = len(distinct)
-        key, reach = key * size + number, reach * size
+        key *= size  # in place: a fresh array of a million costs more than to calculate
+        key += number
+        reach *= size
     return key
 
 
