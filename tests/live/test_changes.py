@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
 
 import pytest
+from watchfiles._rust_notify import WatchfilesRustInternalError
 
 from tests.support.wait import HANGS_S
 from trace_export.live import changes
@@ -72,4 +74,70 @@ def test_a_folder_whose_name_is_no_utf8_is_looked_at_by_the_clock(
     folder.mkdir()
     monkeypatch.setattr(changes, "LEAST_S", 0.01)
     looks = ticks(folder, threading.Event())
+    assert [next(looks) for _ in range(3)] == [None] * 3
+
+
+class _Notify:
+    """The system's events as watchfiles gets them, which fail: at once, or after a first change."""
+
+    made = 0
+
+    def __init__(self, error: Exception, at_once: bool) -> None:
+        self._error, self._at_once, self._watched = error, at_once, 0
+
+    def __call__(self, *options: object) -> _Notify:
+        type(self).made += 1
+        if self._at_once:
+            raise self._error
+        return self
+
+    def __enter__(self) -> _Notify:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def watch(self, *options: object) -> set[tuple[int, str]]:
+        self._watched += 1
+        if self._watched > 1:
+            raise self._error
+        return {(2, "workerlog.0")}
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "OS file watch limit reached"),
+        FileNotFoundError("No path was found."),
+        WatchfilesRustInternalError("error in underlying watcher: Input/output error"),
+    ],
+    ids=["limit", "gone", "internal"],
+)
+def test_where_the_system_reports_no_changes_the_clock_says_when_to_look(
+    error: Exception, at_once: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout or 0.0)
+            return False
+
+    monkeypatch.setattr(changes, "is_on_network", lambda folder: False)
+    monkeypatch.setattr(_Notify, "made", 0)
+    monkeypatch.setattr("watchfiles.main.RustNotify", _Notify(error, at_once))
+    looks = ticks(tmp_path, Stop())
+    assert [next(looks) for _ in range(5)] == [None] * 5
+    assert _Notify.made == 1  # it is not asked again
+    assert waited[-2:] == [changes.LEAST_S] * 2
+
+
+def test_a_folder_that_is_gone_is_looked_at_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    monkeypatch.setattr(changes, "LEAST_S", 0.01)
+    looks = ticks(folder, threading.Event())
+    next(looks)
+    folder.rmdir()
     assert [next(looks) for _ in range(3)] == [None] * 3
