@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -10,15 +11,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from samples.generators.paddle import Job
 from tests.cli.test_documents import checker
 from tests.conftest import ROOT, Cli
 from tests.support.growing_logs import GrowingLogs
 from tests.support.wait import HANGS_S, wait_until
+from trace_export.cli.watch import Steps, _print_steps
+from trace_export.live.look import Look
+from trace_export.live.step_figures import StepFigures
 
 JOB = Job(stages=2, microbatches=4, steps=range(6))
 
@@ -146,3 +152,31 @@ def test_an_input_is_never_a_file_of_metrics(logs: GrowingLogs, run_cli: Cli) ->
     done = run_cli("watch", logs.folder, "--jsonl", log, "--no-browser", "--force")
     assert done.returncode == 2
     assert log.read_bytes() == before
+
+
+FIGURES = StepFigures(
+    step=7, start_ns=0, since_previous_ns=1_500_000_000, pipeline_ns=1_200_000_000, bubble=0.25, bubble_own=0.2,
+    slowest_stage=1, slowest_rank=3, slowdown=None, worst_link=None, worst_link_ratio=None, clock_error_ns=None,
+    blocks=96, lag_s=0.5,
+)  # fmt: skip
+KNOWN = replace(FIGURES, slowdown=1.25, clock_error_ns=2_500.0, worst_link=(2, 3), worst_link_ratio=1.75)
+
+
+def test_a_line_says_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    for figures in (FIGURES, KNOWN):
+        _print_steps(Look((figures,)))
+    plain, whole = capsys.readouterr().out.splitlines()
+    assert plain == "step 7, step time 1.5 s, pipeline time 1.2 s, bubble 25.0%, slowest stage 1, slowest rank 3"
+    assert whole == f"{plain}, worst link 2 → 3 (1.75 ×), slowdown 1.25, clock error 2.5 µs"
+
+
+def test_the_table_has_the_columns_of_which_something_is_known() -> None:
+    shown, console = Steps(), Console(width=200, record=True, file=io.StringIO())
+    console.print(shown.put(Look((FIGURES,))))
+    plain = console.export_text()
+    console.print(shown.put(Look((KNOWN,))))
+    whole = console.export_text()
+    assert "–" not in plain
+    assert "slowdown" not in plain
+    assert [line.split()[-2:] for line in whole.splitlines()[1:]] == [["–", "–"], ["2.5", "µs"]]
+    assert "1.25" in whole

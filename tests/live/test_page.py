@@ -132,3 +132,20 @@ def test_the_trace_of_the_steps_shown(found: list[Look]) -> None:
     run = found[-1].run
     assert run is not None
     assert sum(name == "F0" for name in names) >= run.spans.filter(kind="F", microbatch=0).height
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (0, "0 ns"), (40, "40 ns"), (1_500, "1.5 µs"), (100_000_000, "100 ms"), (120_400_000, "120 ms"),
+        (1_000_000_000, "1 s"), (250_000_000_000, "250 s"), (1_234_000_000_000, "1230 s"),
+    ],
+)  # fmt: skip
+def test_times_have_three_digits(browser: Browser, found: list[Look], ns: int, text: str) -> None:
+    board = Board("run")
+    figures = replace(found[-1].steps[-1], since_previous_ns=ns, slowdown=None, clock_error_ns=None)
+    with LiveServer(board.resources(), 0) as server, opened(browser, server.address) as (page, _):
+        server.publish(board.put(replace(found[-1], steps=(figures,))))
+        expect(page.locator("#figures")).to_contain_text(f"step time{text}")
+        expect(page.locator("#figures")).not_to_contain_text("–")
+        expect(page.locator("#figures")).not_to_contain_text("slowdown")

@@ -196,33 +196,35 @@ def _terminal(*, live: bool) -> Iterator[Sink]:
 
 def _print_steps(look: Look) -> None:
     for step in look.steps:
-        typer.echo(", ".join(f"{name} {value}" for name, value in _cells(step)))
+        typer.echo(", ".join(f"{name} {value}" for name, value in _cells(step).items() if value))
     if look.problem:
         typer.echo(look.problem, err=True)
     for error in look.failures:
         typer.echo(str(error), err=True)
 
 
-def _cells(step: StepFigures) -> list[tuple[str, str]]:
-    """The figures of a step, each with its name."""
+def _cells(step: StepFigures) -> dict[str, str]:
+    """The figures of a step by their names; "" for those that are not known, as the error of a single clock."""
     time, error = step.since_previous_ns, step.clock_error_ns
-    return [
-        ("step", "–" if step.step is None else str(step.step)),
-        ("step time", "–" if time is None else duration(time)),
-        ("pipeline time", duration(step.pipeline_ns)),
-        ("bubble", "–" if step.bubble is None else f"{step.bubble:.1%}"),
-        ("slowest stage", str(step.slowest_stage)),
-        ("slowest rank", str(step.slowest_rank)),
-        ("slowdown", "–" if step.slowdown is None else f"{step.slowdown:.3g}"),
-        ("clock error", "–" if error is None else duration(error)),
-    ]
+    link, ratio = step.worst_link, step.worst_link_ratio
+    return {
+        "step": "" if step.step is None else str(step.step),
+        "step time": "" if time is None else duration(time),
+        "pipeline time": duration(step.pipeline_ns),
+        "bubble": "" if step.bubble is None else f"{step.bubble:.1%}",
+        "slowest stage": "" if step.slowest_stage is None else str(step.slowest_stage),
+        "slowest rank": str(step.slowest_rank),
+        "worst link": "" if link is None or ratio is None else f"{link[0]} → {link[1]} ({ratio:.3g} ×)",
+        "slowdown": "" if step.slowdown is None else f"{step.slowdown:.3g}",
+        "clock error": "" if error is None else duration(error),
+    }
 
 
 class Steps:
     """The last steps as a table."""
 
     def __init__(self) -> None:
-        self._rows: deque[list[tuple[str, str]]] = deque(maxlen=ROWS)
+        self._rows: deque[dict[str, str]] = deque(maxlen=ROWS)
 
     def put(self, look: Look) -> Group:
         """Takes a look; returns the table and what is wrong."""
@@ -235,8 +237,9 @@ class Steps:
         from rich.text import Text
 
         found = Table(box=None, pad_edge=False)
-        for name, _ in self._rows[-1] if self._rows else ():
+        names = [name for name in (self._rows[-1] if self._rows else ()) if any(row[name] for row in self._rows)]
+        for name in names:
             found.add_column(name, justify="right")
         for row in self._rows:
-            found.add_row(*(value for _, value in row))
+            found.add_row(*(row[name] or "–" for name in names))
         return Group(found, *(Text(printable(text)) for text in remarks if text))
