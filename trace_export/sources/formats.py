@@ -49,10 +49,11 @@ class Follower(Protocol):
 
 @dataclass(frozen=True)
 class Speed:
-    """Megabytes that one core at 3 GHz reads in a second: for the blocks, and for the device tasks (None: the format
-    has none). `releases_gil`: most of the time is SQLite's, which lets other threads run meanwhile.
+    """Megabytes that one core at 3 GHz reads in a second, beside what opening a source takes: for the blocks, and for
+    the device tasks (None: the format has none). `releases_gil`: most of the time is SQLite's, which lets other threads
+    run meanwhile.
 
-    tests/benchmarks/bench_read_speed.py measures it.
+    tests/benchmarks/bench_read_speed.py measures the time that follows from it.
     """
 
     blocks: float
@@ -127,7 +128,7 @@ FORMATS: tuple[Format, ...] = (
         files="workerlog.N",
         detector="trace_export.sources.paddle.find:worker_logs",
         reader="trace_export.sources.paddle.reader",
-        speed=Speed(blocks=1900),
+        speed=Speed(blocks=4000),
         guide="paddle",
         side_files=("envlog.*", "backup_env.*"),
         follower="trace_export.sources.paddle.follow:Follower",
@@ -200,7 +201,7 @@ FORMATS: tuple[Format, ...] = (
         files="*.json, *.json.gz and *.pftrace of torch.profiler",
         detector="trace_export.sources.kineto.find:traces",
         reader="trace_export.sources.kineto.reader",
-        speed=Speed(blocks=23, device_tasks=40),  # between plain traces (90, 150) and gzipped ones, a tenth of the size
+        speed=Speed(blocks=60, device_tasks=75),  # between plain traces (190, 230) and gzipped ones of a tenth
         guide="kineto",
         original="trace_export.sources.kineto.original:original",
         beginnings="trace_export.sources.kineto.beginnings:read",
@@ -212,7 +213,7 @@ FORMATS: tuple[Format, ...] = (
         files="rankN.blocks",
         detector="trace_export.sources.recorder.find:files",
         reader="trace_export.sources.recorder.reader",
-        speed=Speed(blocks=90),
+        speed=Speed(blocks=70),
         guide="recorder",
         side_files=("*.blocks.earlier",),
         follower="trace_export.sources.recorder.follow:Follower",
