@@ -70,6 +70,7 @@ def test_a_machine_that_comes_back_goes_on(two_workers: DaskCluster) -> None:
     def replace_left(index: int) -> None:
         if index == 0:
             two_workers.workers["left"].send_signal(signal.SIGKILL)
+            wait_until(lambda: two_workers.names() == ["right"])  # until then another one of its name is refused
             two_workers.start("left")
 
     items = [*places("a", at="left"), *places("slow1", "b", at="left")]
