@@ -43,8 +43,7 @@ def truth(blocks: list[Block], rank: int) -> list[tuple[object, ...]]:
     return sorted((b.kind, b.start_ns + base, b.end_ns + base) for b in blocks if b.rank == rank)
 
 
-@pytest.mark.parametrize("threads", [True, False], ids=["threads named", "nameless threads"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("name", "threads"), [*((name, True) for name in PROGRAMS), ("1f1b", False)])
 def test_blocks_of_an_unmarked_trace_are_exact(tmp_path: Path, name: str, threads: bool) -> None:
     blocks = write(tmp_path, PROGRAMS[name], threads=threads, kineto=True)
     for rank in range(PROGRAMS[name].stages):

@@ -46,8 +46,7 @@ def table(db: sqlite3.Connection, name: str) -> str:
     return str(found.fetchone()[0])
 
 
-@pytest.mark.parametrize("schema", [3, 4])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("name", "schema"), [*((name, 4) for name in PROGRAMS), ("1f1b", 3)])
 def test_blocks_of_an_unmarked_database_are_exact(tmp_path: Path, name: str, schema: int) -> None:
     blocks = write(tmp_path, PROGRAMS[name], rocpd="db", schema=schema)
     for rank in range(PROGRAMS[name].stages):
