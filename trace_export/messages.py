@@ -299,6 +299,11 @@ NOTES: dict[str, Explanation] = {
         "One rank per stage is drawn, the first of each.",
         "Use `--tracks rank` to draw all.",
     ),
+    "ranks-one-after-another": Explanation(
+        "Files of one folder and stage without a recorded rank were drawn as different ranks, but some begin when "
+        "others have ended. The ranks of a job run at the same time, so these may be windows of the same rank.",
+        "Keep the files of one window in the folder, or name the files by rank.",
+    ),
     "records-malformed": Explanation(
         "Some records of the log are incomplete or mixed with other output. They were left out; the place is that of "
         "the first one.",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
+import pytest
 
 from trace_export.model import HOSTS, RANKS, SPANS, Profile, conform
 from trace_export.sources.merge import merge
@@ -44,3 +47,29 @@ def test_hosts_are_called_by_labels_that_are_theirs_alone() -> None:
     whole, _ = merge(parts)
     assert whole.hosts.select("host", "machine").rows() == [("node0", 0), ("uid1", 1), ("uid2", 2)]
     assert whole.ranks["host"].to_list() == ["node0", "node0", "uid1", "uid2"]
+
+
+def at(made: Profile, start: int, end: int, stage: int | None = 0) -> Profile:
+    """The profile with its block at these times, on this stage."""
+    spans = made.spans.with_columns(start_ns=pl.lit(start, pl.Int64), end_ns=pl.lit(end, pl.Int64))
+    return replace(made, spans=spans, ranks=made.ranks.with_columns(stage=pl.lit(stage, pl.Int32)))
+
+
+@pytest.mark.parametrize(
+    ("second", "windows"),
+    [
+        (at(part(1, "assumed"), 30, 40), 1),
+        (at(part(1, "assumed"), 20, 40), 0),
+        (at(part(1, "assumed"), 30, 40, stage=1), 0),
+        (at(part(1, "assumed", "i"), 30, 40), 0),
+        (at(part(1, "recorded"), 30, 40), 0),
+        (part(1, "assumed"), 0),
+    ],
+    ids=["windows", "at the same time", "another stage", "another host", "recorded", "without times"],
+)
+def test_assumed_ranks_that_do_not_run_at_the_same_time_are_a_warning(second: Profile, windows: int) -> None:
+    for parts in ([at(part(0, "assumed"), 10, 20), second], [second, at(part(0, "assumed"), 10, 20)]):
+        whole, _ = merge(parts)
+        found = [note for note in whole.notes if note.code == "ranks-one-after-another"]
+        assert sum(note.count for note in found) == windows
+        assert [note.where for note in found] == ["h/1 assumed"] * windows

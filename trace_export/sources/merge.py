@@ -58,10 +58,29 @@ def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
             )
         owner |= dict.fromkeys(recorded, part)
         kept.append(_renumbered(part, numbers) if numbers else part)
-    whole = concat(kept).with_notes(copies)
+    whole = concat(kept).with_notes([*copies, *_one_after_another(kept)])
     if assumed:
         whole = whole.with_notes([replace(assumed[0], count=len(assumed))])
     return _by_label(replace(whole, hosts=_hosts(whole.hosts))), refused
+
+
+def _one_after_another(parts: list[Profile]) -> list[Note]:
+    """A warning where files of one folder, host and stage whose ranks are assumed were recorded one after the other, as
+    windows of one process are: the ranks of a job run at the same time."""
+    alike: dict[tuple[object, ...], list[tuple[int, int, str]]] = {}
+    for part in parts:
+        begin, end = part.spans.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
+        if begin is None or end is None or set(part.ranks["rank_origin"]) != {"assumed"}:
+            continue
+        path, host = (str(part.ranks[column].first()) for column in ("source", "host"))
+        alike.setdefault((Path(path).parent, host, *part.ranks["stage"]), []).append((begin, end, path))
+    later = [
+        path for files in alike.values() for begin, _, path in sorted(files) if begin > min(end for _, end, _ in files)
+    ]
+    if not later:
+        return []
+    text = "drawn as another rank, but recorded after a file beside it had ended: it may be a window of the same rank"
+    return [Note("ranks-one-after-another", "warning", text, later[0], len(later))]
 
 
 def _claims(part: Profile) -> list[tuple[object, ...]]:

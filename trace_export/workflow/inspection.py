@@ -126,6 +126,8 @@ def _ranks(profile: Profile) -> pl.DataFrame:
         _counts(profile.collectives, "collectives"),
     ):
         ranks = ranks.join(table, on="rank", how="left")
+    without = (pl.col("origin") == "host") & pl.col("device").is_null()  # the reader found no device
+    ranks = ranks.with_columns(pl.col("device_tasks") & ~without.fill_null(False))
     until = pl.col("source").replace_strict(profile.recorded_until, default=None, return_dtype=pl.Int64)
     recorded_ns = until - pl.col("first_ns")
     about = pl.max_horizontal("steps", (recorded_ns / pl.col("mean_step_ns")).round()).cast(pl.Int64, strict=False)

@@ -123,3 +123,26 @@ def test_other_long_documents_are_no_traces(tmp_path: Path) -> None:
     found = find(tmp_path)
     assert not found.sources
     assert [Path(u.path).name for u in found.unrecognised] == ["a.json", "b.json"]
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize(
+    "name", ["rank{rank}_step{step}.json", "trace_iter_{step}_{rank}.json.gz", "global_step{step}.rank-{rank}.json"]
+)
+def test_of_windows_in_names_the_latest_counts(tmp_path: Path, name: str, recorded: bool) -> None:
+    for step, ranks in ((5, 3), (10, 2), (100, 2)):
+        for rank in range(ranks):
+            trace = one_block(Trace(rank=rank if recorded else None))
+            trace.write(tmp_path / name.format(rank=rank, step=step))
+    found = find(tmp_path)
+    expected = {name.format(rank=rank, step=step) for rank, step in ((0, 100), (1, 100), (2, 5))}
+    assert {source.path.name for source in found.sources} == expected
+    assert [(note.code, note.count) for note in found.notes] == [("window-superseded", 4)]
+
+
+@pytest.mark.parametrize("name", ["node{}_rank0.json", "trace_{}.json", "timestep{}.json", "footstep_{}.json"])
+def test_other_numbers_in_names_are_no_windows(tmp_path: Path, name: str) -> None:
+    for number in (4, 8):
+        one_block(Trace(rank=None)).write(tmp_path / name.format(number))
+    found = find(tmp_path)
+    assert (len(found.sources), found.notes) == (2, ())

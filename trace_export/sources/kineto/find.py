@@ -21,8 +21,11 @@ _ENDINGS = (*(".json" + packed for packed in PACKED), ".zip", *PERFETTO)
 
 _HANDLER = re.compile(r"(?P<worker>.+)\.(?P<time>\d{10,20})\.pt\.trace\.json(?:\.gz|\.zip|\.zst)?")
 _WORKER = re.compile(r"(?P<host>.+)_\d+")
-_WINDOW = re.compile(r"(?:iteration|iter|global_step|step)[_-]?(?P<number>\d{1,12})", re.IGNORECASE)
+_NUMBER = r"(?:iteration|iter|global_step|step)[_-]?(?P<number>\d{1,12})"
+_WINDOW = re.compile(_NUMBER, re.IGNORECASE)
 """Folders of the windows of one run, as torchtitan writes them; their files have the same names."""
+_WINDOW_IN_NAME = re.compile(rf"(?<![A-Za-z]){_NUMBER}(?!\d)", re.IGNORECASE)
+"""What tells the files of the windows of one rank apart that are in one folder."""
 _HEADER = re.compile(rb'"(?:baseTimeNanoseconds|distributedInfo|deviceProperties)"\s*:')
 _EVENTS = b'"traceEvents"'
 _EVENT = re.compile(rb'"[Ee]xternal id"\s*:|"cat"\s*:\s*"(?:kernel|gpu_\w+|cuda_\w+|hip_\w+|xpu_\w+|mtia_\w+)"')
@@ -70,13 +73,22 @@ def _superseded(folders: list[Folder]) -> set[Path]:
 
 
 def _latest(files: list[str]) -> tuple[list[str], list[str]]:
-    """The files of the latest window of each worker and those without a time in their names; and the rest."""
-    named = {name: _HANDLER.fullmatch(name) for name in files}
+    """The files of the latest window of each worker and those whose names tell no window; and the rest."""
+    named = {name: window for name in files if (window := _window(name))}
     newest: dict[str, int] = {}
-    for match in filter(None, named.values()):
-        newest[match["worker"]] = max(newest.get(match["worker"], 0), int(match["time"]))
-    older = {name: None for name, match in named.items() if match and int(match["time"]) < newest[match["worker"]]}
-    return [name for name in files if name not in older], list(older)
+    for worker, number in named.values():
+        newest[worker] = max(newest.get(worker, 0), number)
+    older = [name for name, (worker, number) in named.items() if number < newest[worker]]
+    return [name for name in files if name not in older], older
+
+
+def _window(name: str) -> tuple[str, int] | None:
+    """The worker that a file's name tells, and a number that grows with its windows."""
+    if handler := _HANDLER.fullmatch(name):
+        return handler["worker"], int(handler["time"])
+    if step := _WINDOW_IN_NAME.search(name):
+        return name[: step.start()] + name[step.end() :], int(step["number"])
+    return None
 
 
 def _source(root: Path, folder: Path, name: str) -> Source:
