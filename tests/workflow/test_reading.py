@@ -1,15 +1,20 @@
-"""What becomes of results that are none."""
+"""Which sources are read together, and what becomes of results that are none."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from tests.support.same_profiles import assert_same
 from trace_export import load
 from trace_export.model import Profile
+from trace_export.sources.read import read_together
+from trace_export.sources.source import Group, ReadOptions, Source
 from trace_export.workflow import reading
 
 
@@ -25,18 +30,60 @@ def torn(profile: Profile) -> Profile:
         (torn, "returned Profile, which is no valid profile (table spans: "),
     ],
 )
+@pytest.mark.parametrize("at_once", [True, False])
 def test_a_reader_that_returns_no_profile_has_failed(
-    damage: object, words: str, samples: Path, monkeypatch: pytest.MonkeyPatch
+    damage: Callable[[Profile], object], words: str, at_once: bool, samples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Never silently fewer ranks."""
-    read = reading.read
+    read, together = reading.read, reading.read_together
 
-    def damaged(source: object, options: object) -> object:
-        found = read(source, options)  # type: ignore[arg-type]
-        return damage(found) if source.path.name == "workerlog.2" else found  # type: ignore[attr-defined, operator]
+    def damaged(source: Source, options: ReadOptions) -> object:
+        found = read(source, options)
+        return damage(found) if source.path.name == "workerlog.2" else found
+
+    def damaged_together(group: Group, options: ReadOptions) -> list[object]:
+        found = zip(group.sources, together(group, options), strict=True)
+        return [damage(made) if made and s.path.name == "workerlog.2" else made for s, made in found]
 
     monkeypatch.setattr(reading, "read", damaged)
+    monkeypatch.setattr(reading, "read_together", damaged_together)
+    if not at_once:
+        monkeypatch.setattr(reading, "_groups", lambda sources, options: [])
     run = load(samples / "paddle" / "single", jobs=1)
     assert run.ranks["rank"].sort().to_list() == [0, 1, 3]
     (failure,) = run.failures
     assert str(failure).startswith(f"{samples / 'paddle' / 'single' / 'workerlog.2'}: its reader {words}")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_small_logs_are_read_together(
+    jobs: int, samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are one by one, an unreadable one among them; progress counts each once."""
+    for machine in range(3):
+        shutil.copytree(samples / "paddle" / "single", tmp_path / f"machine{machine}")
+    (tmp_path / "machine1" / "workerlog.2").write_text("nothing\n")
+    monkeypatch.setattr(reading, "TOGETHER", 5)
+    groups = []
+
+    def counted(group: Group, options: ReadOptions) -> list[Profile | None]:
+        groups.append(len(group.sources))
+        return read_together(group, options)
+
+    if jobs == 1:  # a function in a test is not sent to another process
+        monkeypatch.setattr(reading, "read_together", counted)
+    done: list[tuple[str, int, int]] = []
+    run = load(tmp_path, jobs=jobs, progress=lambda *step: done.append(step))
+    assert groups == ([5, 5, 2] if jobs == 1 else [])
+    assert [n for what, n, _ in done if what == "reading"] == list(range(13))
+    monkeypatch.setattr(reading, "_groups", lambda sources, options: [])
+    alone = load(tmp_path, jobs=1)
+    assert [str(error) for error in run.failures] == [str(error) for error in alone.failures]
+    assert len(run.failures) == 1
+    assert_same(run.profile, alone.profile)
+
+
+def test_large_logs_are_read_one_by_one(samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "SMALL_BYTES", 1_000)
+    monkeypatch.setattr(reading, "read_together", lambda group, options: pytest.fail("read together"))
+    assert load(samples / "paddle" / "single", jobs=1).ranks["rank"].sort().to_list() == [0, 1, 2, 3]

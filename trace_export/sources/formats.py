@@ -27,9 +27,9 @@ class Reader(Protocol):
     def read_tasks(self, request: TaskRequest) -> tuple[KernelFile, ...]: ...
 
 
-class Beginnings(Protocol):
-    """The profiles of many sources of a format of which only the beginning is wanted, equal to those of its reader but
-    made in less time; None for those that the reader must look at."""
+class Together(Protocol):
+    """The profiles of many sources of a format, equal to those of its reader but made in less time where little is read
+    of each; None for those that the reader must look at."""
 
     def __call__(self, sources: Sequence[Source], options: ReadOptions) -> Sequence[Profile | None]: ...
 
@@ -75,8 +75,9 @@ class Format:
     is a folder). `step_task_info`: MindStudio Insight reads the table StepTaskInfo in its databases. `follower` names
     the class that reads a source on while it grows, as "module:class", called with the number of steps to keep; None:
     it is read whole when it is finished. `original` names the function `(path) -> OriginalTrace` of a format that
-    Perfetto opens itself, as "module:function". `beginnings` names the function that looks at the beginnings of many
-    sources, as "module:function"; None: the reader does, one by one.
+    Perfetto opens itself, as "module:function". `together` names the function that reads the beginnings of many
+    sources at once, as "module:function", and `small_together` says that it reads small sources so, too; None: the
+    reader reads them one by one.
     """
 
     kind: str
@@ -92,7 +93,8 @@ class Format:
     step_task_info: bool = False
     follower: str | None = None
     original: str | None = None
-    beginnings: str | None = None
+    together: str | None = None
+    small_together: bool = False
 
     @property
     def has_device_tasks(self) -> bool:
@@ -107,8 +109,8 @@ class Format:
     def load_original(self) -> Callable[[Path], OriginalTrace] | None:
         return None if self.original is None else cast("Callable[[Path], OriginalTrace]", _named(self.original))
 
-    def load_beginnings(self) -> Beginnings | None:
-        return None if self.beginnings is None else cast("Beginnings", _named(self.beginnings))
+    def load_together(self) -> Together | None:
+        return None if self.together is None else cast("Together", _named(self.together))
 
     def load_reader(self) -> Reader:
         return cast("Reader", import_module(self.reader))
@@ -132,7 +134,8 @@ FORMATS: tuple[Format, ...] = (
         guide="paddle",
         side_files=("envlog.*", "backup_env.*"),
         follower="trace_export.sources.paddle.follow:Follower",
-        beginnings="trace_export.sources.paddle.together:read",
+        together="trace_export.sources.paddle.together:read",
+        small_together=True,
     ),
     Format(
         kind="paddle_dygraph",
@@ -154,7 +157,7 @@ FORMATS: tuple[Format, ...] = (
         speed=Speed(blocks=150, device_tasks=100),
         folder_speed=Speed(blocks=90, device_tasks=80),
         guide="nsys",
-        beginnings="trace_export.sources.nsys.beginnings:read",
+        together="trace_export.sources.nsys.beginnings:read",
     ),
     Format(
         kind="rocpd",
@@ -178,7 +181,7 @@ FORMATS: tuple[Format, ...] = (
         guide="ascend",
         side_files=("profiler_*.json", "../profiler_*.json"),
         step_task_info=True,
-        beginnings="trace_export.sources.ascend.beginnings:read",
+        together="trace_export.sources.ascend.beginnings:read",
     ),
     Format(
         kind="mindspore",
@@ -192,7 +195,7 @@ FORMATS: tuple[Format, ...] = (
         guide="mindspore",
         side_files=("profiler_*.json", "../profiler_*.json"),
         step_task_info=True,
-        beginnings="trace_export.sources.ascend.beginnings:read",
+        together="trace_export.sources.ascend.beginnings:read",
     ),
     Format(
         kind="kineto",
@@ -204,7 +207,7 @@ FORMATS: tuple[Format, ...] = (
         speed=Speed(blocks=60, device_tasks=75),  # between plain traces (190, 230) and gzipped ones of a tenth
         guide="kineto",
         original="trace_export.sources.kineto.original:original",
-        beginnings="trace_export.sources.kineto.beginnings:read",
+        together="trace_export.sources.kineto.beginnings:read",
     ),
     Format(
         kind="recorder",

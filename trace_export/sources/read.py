@@ -25,11 +25,11 @@ def read(source: Source, options: ReadOptions) -> Profile:
         return _usable(reader.read(source, options), source)
 
 
-def read_beginnings(group: Group, options: ReadOptions) -> list[Profile | None]:
+def read_together(group: Group, options: ReadOptions) -> list[Profile | None]:
     """What `read` gives for each source of the group; None for those that it must be called for."""
-    beginnings = of_kind(group.sources[0].kind).load_beginnings()
-    assert beginnings is not None, "the format reads its beginnings one by one"
-    found = beginnings(group.sources, options)
+    together = of_kind(group.sources[0].kind).load_together()
+    assert together is not None, "the format reads its sources one by one"
+    found = together(group.sources, options)
     return [profile and _usable(profile, source) for source, profile in zip(group.sources, found, strict=True)]
 
 

@@ -95,7 +95,7 @@ class OriginalTrace:
 
 @dataclass(frozen=True)
 class Group:
-    """Sources of one kind whose beginnings are looked at together."""
+    """Sources of one kind that are read together."""
 
     sources: tuple[Source, ...]
 

@@ -10,17 +10,15 @@ import polars as pl
 from trace_export.errors import SourceError, TraceExportError
 from trace_export.model import STEP_KEY, Note, Profile
 from trace_export.pipeline.interpret import interpret_blocks, with_messages
-from trace_export.sources import cost, formats
-from trace_export.sources.source import Group, Source
+from trace_export.sources import cost
+from trace_export.sources.source import Source
 from trace_export.workflow.progress import Progress
-from trace_export.workflow.reading import LoadOptions, merged, read_each, read_together
+from trace_export.workflow.reading import LoadOptions, merged, read_each
 
 WHOLE_BYTES = 32_000_000
 """Sources of at most this size together are read whole, in about a second."""
 PIECES = (1, 8, 64)
 """How much of a source is looked at first, and where that shows too little."""
-TOGETHER = 32
-"""Sources that are looked at together at most: each is an open file or two, and two threads have work with 64."""
 STEPS = 3
 """A beginning of fewer steps shows too little: it ends within one, and the time of a step is that between two."""
 SMALL_BYTES = 1 << 20
@@ -40,7 +38,7 @@ def read_beginnings(
     """The interpreted tables of the first steps of all sources, and errors. `Profile.recorded_until` names the sources
     of which there is more; of these all have the same steps. Where there are such sources, sends and receives are not
     paired: what the sources hold does not depend on it, and their ends differ."""
-    results = _first_look(sources, _of(options, PIECES[0]), progress)
+    results = read_each(sources, _of(options, PIECES[0]), progress)
     for pieces in PIECES[1:]:
         profile, failures = _interpreted(results, options)
         again = _too_short(sources, results, profile)
@@ -52,31 +50,6 @@ def read_beginnings(
     limited = [_limited(source, result) for source, result in zip(sources, results, strict=True)]
     profile, failures = _interpreted(limited, options)
     return _finished(profile), failures
-
-
-def _first_look(
-    sources: Sequence[Source], options: LoadOptions, progress: Progress
-) -> list[Profile | TraceExportError]:
-    """The beginning of each source, or its error: in groups where the format can, else one by one."""
-    results: dict[Source, Profile | TraceExportError] = {}
-    for group, profiles in zip(groups := _groups(sources), read_together(groups, options), strict=True):
-        results |= {s: made for s, made in zip(group.sources, profiles, strict=True) if made is not None}
-    others = [source for source in sources if source not in results]
-    results |= zip(others, read_each(others, options, progress), strict=True)
-    return [results[source] for source in sources]
-
-
-def _groups(sources: Sequence[Source]) -> list[Group]:
-    """The sources of each format that looks at several together, `TOGETHER` at most."""
-    of_kind: dict[str, list[Source]] = {}
-    for source in sources:
-        if formats.of_kind(source.kind).beginnings:
-            of_kind.setdefault(source.kind, []).append(source)
-    return [
-        Group(tuple(own[first : first + TOGETHER]))
-        for own in of_kind.values()
-        for first in range(0, len(own), TOGETHER)
-    ]
 
 
 def _of(options: LoadOptions, pieces: int) -> LoadOptions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from trace_export.sources.find import find, together
 from trace_export.sources.folders import Found
 from trace_export.sources.input_files import files_of
 from trace_export.sources.merge import merge
-from trace_export.sources.read import read, read_beginnings, read_tasks
+from trace_export.sources.read import read, read_tasks, read_together
 from trace_export.sources.shared.kept_tasks import are_kept
 from trace_export.sources.source import Group, ReadOptions, Source, TaskRequest
 from trace_export.sources.spans.columns import Columns
@@ -36,6 +36,12 @@ BEGINNING_S = 0.025
 """What one core takes for the beginning of a source. Most of that is Python, for which threads would wait."""
 TOGETHER_S = 0.006
 """The same where it is one of many that are read together."""
+SMALL_S = 0.0006
+"""The same of a small source that is read whole."""
+TOGETHER = 32
+"""Sources that are read together at most: each is an open file or two, and two threads have work with 64."""
+SMALL_BYTES = 256 << 10
+"""A small source, of which reading the rows takes less time than the calls that it needs."""
 
 
 @dataclass(frozen=True)
@@ -166,28 +172,53 @@ def read_all(
 
 
 def read_each(sources: Sequence[Source], options: LoadOptions, progress: Progress) -> list[Profile | TraceExportError]:
-    """The tables of each source, or its error."""
-    reading = partial(read, options=replace(options.read, optimizer=options.detail == "kernels"))
+    """The tables of each source, or its error: of many of which little is read in groups, where their format can."""
+    own = replace(options.read, optimizer=options.detail == "kernels")
+    reading = partial(read, options=own)
     tick = counted(progress, "reading", len(sources))
     if options.cluster is not None:
         from trace_export.workers import dask
 
         results = dask.run(options.cluster, reading, sources, tick)
-    else:
-        results = local.run(reading, sources, _workers(options, sources), tick)
-    return [_checked(source, result) for source, result in zip(sources, results, strict=True)]
+        return [_checked(source, result) for source, result in zip(sources, results, strict=True)]
+    made = _read_groups(_groups(sources, options), own, options.jobs, tick)
+    others = [source for source in sources if source not in made]
+    made |= zip(others, local.run(reading, others, _workers(options, others), tick), strict=True)
+    return [_checked(source, made[source]) for source in sources]
 
 
-def read_together(groups: Sequence[Group], options: LoadOptions) -> list[Sequence[Profile | None]]:
-    """The beginnings of the sources of each group, see `sources.read.read_beginnings`."""
-    reading = partial(read_beginnings, options=options.read)
-    seconds = [TOGETHER_S * len(group.sources) for group in groups]
-    workers = Workers(options.jobs) if options.jobs else choose_workers(seconds, 0, releases_gil=True)
-    results = local.run(reading, groups, workers)
+def _groups(sources: Sequence[Source], options: LoadOptions) -> list[Group]:
+    """Sources of one format that are read together, `TOGETHER` at most: their first beginnings, and small ones."""
+    of_kind: dict[str, list[Source]] = {}
+    for source in sources:
+        row = formats.of_kind(source.kind)
+        small = row.small_together and not options.read.beginning and cost.size(source.path) <= SMALL_BYTES
+        if row.together and (small or options.read.beginning == 1):
+            of_kind.setdefault(source.kind, []).append(source)
     return [
-        [None] * len(group.sources) if isinstance(result, TraceExportError) else result
-        for group, result in zip(groups, results, strict=True)
+        Group(tuple(own[first : first + TOGETHER]))
+        for own in of_kind.values()
+        for first in range(0, len(own), TOGETHER)
+        if len(own) > 1
     ]
+
+
+def _read_groups(
+    groups: Sequence[Group], options: ReadOptions, jobs: int | None, tick: Callable[[int], None]
+) -> dict[Source, Profile | TraceExportError]:
+    """The profiles of the sources of each group; without those that their reader must look at."""
+    if not groups:
+        return {}
+    each_s = TOGETHER_S if options.beginning else SMALL_S
+    workers = choose_workers([each_s * len(group.sources) for group in groups], 0, releases_gil=bool(options.beginning))
+    found = local.run(partial(read_together, options=options), groups, Workers(jobs) if jobs else workers)
+    made: dict[Source, Profile | TraceExportError] = {}
+    for group, profiles in zip(groups, found, strict=True):
+        if not isinstance(profiles, TraceExportError):  # else its reader says what
+            made |= {s: profile for s, profile in zip(group.sources, profiles, strict=True) if profile is not None}
+    for index in range(len(made)):
+        tick(index)
+    return made
 
 
 def merged(

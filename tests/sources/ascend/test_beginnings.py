@@ -19,8 +19,7 @@ from tests.support.same_profiles import assert_as_one_by_one
 from trace_export.sources.ascend import beginnings, reader
 from trace_export.sources.find import find
 from trace_export.sources.source import ReadOptions, Source
-from trace_export.workflow import beginnings as workflow
-from trace_export.workflow import inspection
+from trace_export.workflow import inspection, reading
 
 LOOK = ReadOptions(beginning=1)
 PLAIN = {
@@ -120,7 +119,7 @@ def test_inspect_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with closing(sqlite3.connect(sources[4].path)) as db:
         db.execute("DROP TABLE MSTX_EVENTS")
     together = trace_export.inspect(tmp_path, jobs=1)
-    monkeypatch.setattr(workflow, "_groups", lambda sources: [])
+    monkeypatch.setattr(reading, "_groups", lambda sources, options: [])
     alone = trace_export.inspect(tmp_path, jobs=1)
     assert together.json() == alone.json()
     assert (together.facts["beginnings"], len(together.failures)) == (5, 1)

@@ -24,8 +24,7 @@ from trace_export.selection import Numbers
 from trace_export.sources.find import find
 from trace_export.sources.kineto import beginnings, event_stream, reader
 from trace_export.sources.source import ReadOptions, Source
-from trace_export.workflow import beginnings as workflow
-from trace_export.workflow import inspection
+from trace_export.workflow import inspection, reading
 
 STEPS = 2
 LOOK = ReadOptions(beginning=1)
@@ -115,7 +114,7 @@ def test_inspect_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         path.write_text(ODD[kind](path.read_text()))
     monkeypatch.setattr(inspection, "WHOLE_BYTES", 0)
     together = trace_export.inspect(tmp_path, jobs=1)
-    monkeypatch.setattr(workflow, "_groups", lambda sources: [])
+    monkeypatch.setattr(reading, "_groups", lambda sources, options: [])
     alone = trace_export.inspect(tmp_path, jobs=1)
     assert together.json() == alone.json()
     assert (together.facts["beginnings"], len(together.failures)) == (4, 2)

@@ -20,8 +20,7 @@ from trace_export.sources.nsys import beginnings, reader
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.workers import sizing
-from trace_export.workflow import beginnings as workflow
-from trace_export.workflow import inspection
+from trace_export.workflow import inspection, reading
 
 STEPS = 4
 LOOK = ReadOptions(beginning=1)
@@ -150,12 +149,12 @@ def test_inspect_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(beginnings, "read", counted)
     together = trace_export.inspect(tmp_path, jobs=1)
     assert read == [4]
-    monkeypatch.setattr(workflow, "TOGETHER", 2)
+    monkeypatch.setattr(reading, "TOGETHER", 2)
     monkeypatch.setattr(sizing, "cores", lambda: 2)
     monkeypatch.setattr(sizing, "free_memory", lambda: 1 << 40)
     on_threads = trace_export.inspect(tmp_path)
     assert (on_threads.json(), read) == (together.json(), [4, 2, 2])
-    monkeypatch.setattr(workflow, "_groups", lambda sources: [])
+    monkeypatch.setattr(reading, "_groups", lambda sources, options: [])
     alone = trace_export.inspect(tmp_path, jobs=1)
     assert (together.json(), len(together.failures)) == (alone.json(), 2)
 

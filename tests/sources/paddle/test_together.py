@@ -20,7 +20,7 @@ from tests.support.same_profiles import assert_as_one_by_one
 from trace_export.sources.find import find
 from trace_export.sources.paddle import log_scanner, reader, together
 from trace_export.sources.source import ReadOptions, Source
-from trace_export.workflow import beginnings, inspection
+from trace_export.workflow import inspection, reading
 
 NAMES = ("1f1b with communication jobs", "1f1b, not announced", "interleaved", "zb-v")
 
@@ -84,7 +84,7 @@ def test_inspect_says_the_same(tmp_path: Path) -> None:
     logs[4].path.write_bytes(ODD["malformed"](logs[4].path.read_text()).encode())
     with mock.patch.object(inspection, "WHOLE_BYTES", 0):
         found = trace_export.inspect(tmp_path, jobs=1)
-        with mock.patch.object(beginnings, "_groups", lambda sources: []):
+        with mock.patch.object(reading, "_groups", lambda sources, options: []):
             alone = trace_export.inspect(tmp_path, jobs=1)
     assert found.json() == alone.json()
     assert (found.facts["beginnings"], len(found.failures)) == (5, 1)
