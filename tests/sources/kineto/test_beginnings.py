@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import re
 from collections.abc import Callable
@@ -76,7 +77,7 @@ ODD: dict[str, Callable[[str], str]] = {
 
 @settings(max_examples=40)
 @given(
-    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([*PLAIN, *ODD, "absent"])), max_size=7),
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([*PLAIN, *ODD, "packed", "absent"])), max_size=7),
     st.sampled_from([LOOK, ReadOptions(beginning=2), ReadOptions(beginning=1, host_ranges=True)]),
 )
 def test_traces_of_all_kinds(parts: list[tuple[int, str]], options: ReadOptions) -> None:
@@ -85,13 +86,16 @@ def test_traces_of_all_kinds(parts: list[tuple[int, str]], options: ReadOptions)
         sources = []
         for place, (rank, kind) in enumerate(parts):
             path = Path(folder) / f"{place}.pt.trace.json"
-            if kind != "absent":
+            if kind == "packed":
+                path.write_bytes(gzip.compress(texts()[rank].encode()))
+            elif kind != "absent":
                 path.write_text((PLAIN | ODD)[kind](texts()[rank]))
             sources.append(Source("kineto", path, f"host{place % 2}", place % 2, place % 3, "assumed"))
         read = assert_as_one_by_one(reader.read, beginnings.read, sources, options)
     for (_, kind), was_read in zip(parts, read, strict=True):
-        assert was_read or kind not in PLAIN
-        assert not was_read or kind in PLAIN or (kind == "no GPU work" and options.host_ranges)
+        good = kind in PLAIN or kind == "packed"
+        assert was_read or not good
+        assert not was_read or good or (kind == "no GPU work" and options.host_ranges)
 
 
 @pytest.mark.parametrize(

@@ -51,10 +51,11 @@ def _is_sorted(connection: sqlite3.Connection, table: str, order: str) -> bool:
     ((first, last),) = connection.execute(
         f"SELECT (SELECT min(rowid) FROM main.{name}), (SELECT max(rowid) FROM main.{name})"
     ).fetchall()
+    row = f"SELECT {_quoted(order)} FROM main.{name} WHERE rowid >= ? ORDER BY rowid LIMIT 1"
     places = (first + (last - first) * n // (PROBES - 1) for n in range(PROBES))
-    row = f"SELECT {_quoted(order)} FROM main.{name} WHERE rowid >= {{}} ORDER BY rowid LIMIT 1"
-    ((*found,),) = connection.execute("SELECT " + ", ".join(f"({row.format(place)})" for place in places)).fetchall()
-    return all(isinstance(value, int) for value in found) and found == sorted(found)
+    found = [connection.execute(row, (place,)).fetchone() for place in places]
+    times = [one[0] for one in found if one is not None and isinstance(one[0], int)]
+    return len(times) == PROBES and times == sorted(times)
 
 
 def _quoted(identifier: str) -> str:
