@@ -202,7 +202,8 @@ def _lateness(evidence: Evidence) -> dict[int, float]:
     both = pl.concat([evidence.ranks.select("rank", late=pl.col("late_ns").cast(pl.Float64)), begin])
     steps = evidence.ranks.select(STEP_KEY).n_unique()
     late = dict(both.group_by("rank").agg(pl.col("late").clip(0).sum() / steps).sort("rank").iter_rows())
-    return {rank: ns + _late_receivers(evidence).get(rank, 0.0) for rank, ns in late.items()}
+    receivers = _late_receivers(evidence)
+    return {rank: ns + receivers.get(rank, 0.0) for rank, ns in late.items()}
 
 
 def long_optimizer(evidence: Evidence) -> Iterator[Finding]:

@@ -155,7 +155,7 @@ def _in_steps(parts: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     """`parts` with the step (`at`) of the block of their rank that started last before; a gathering of parameters with
     that of the next block, which it is for."""
     lane = ["stage", "replica"]
-    begun = blocks.select(*lane, "at", "start_ns").sort("start_ns")
+    begun = (blocks if parts.height else blocks.clear()).select(*lane, "at", "start_ns").sort("start_ns")
     sides = parts.sort("start_ns")
     for strategy, name in (("backward", "before"), ("forward", "after")):
         sides = sides.join_asof(

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import polars as pl
 
 from trace_export.model import STEP_KEY
 
 GROUP = 1 << 17
 """So many rows are a group, or those of one step that has more."""
+
+NULL = -(1 << 31) - 1
+"""In place of a null: less than any number of a run or step."""
+STEPS = 1 << 33
+"""More than there are numbers of steps."""
 
 
 def step_groups(rows: pl.DataFrame, size: int | None = None) -> Iterator[pl.DataFrame]:
@@ -19,8 +25,18 @@ def step_groups(rows: pl.DataFrame, size: int | None = None) -> Iterator[pl.Data
     if rows.height <= size:
         yield rows
         return
-    steps = rows.group_by(STEP_KEY).len().sort(STEP_KEY)
-    steps = steps.select(*STEP_KEY, group=(pl.col("len").cum_sum() - pl.col("len")).cast(pl.Int64) // size)
-    numbers = rows.select(STEP_KEY).join(steps, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
-    for number in steps["group"].unique(maintain_order=True):
-        yield rows.filter(numbers["group"] == number)
+    run, step = (rows[name].cast(pl.Int64).fill_null(NULL).to_numpy() for name in STEP_KEY)
+    key = run * STEPS + step
+    starts = np.flatnonzero(np.append(True, key[1:] != key[:-1]))  # of stretches of rows of one step
+    steps, of = np.unique(key[starts], return_inverse=True)
+    lengths = np.diff(np.append(starts, len(key)))
+    count = np.zeros(len(steps), np.int64)
+    np.add.at(count, of, lengths)
+    groups = ((np.cumsum(count) - count) // size)[of]
+    if (groups[1:] >= groups[:-1]).all():
+        for first in np.flatnonzero(np.append(True, groups[1:] != groups[:-1])).tolist():
+            yield rows.slice(starts[first], lengths[groups == groups[first]].sum())
+        return
+    of_row = pl.Series(np.repeat(groups, lengths))
+    for number in np.unique(groups).tolist():
+        yield rows.filter(of_row == number)
