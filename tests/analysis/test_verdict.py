@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -122,12 +123,12 @@ def test_what_the_replay_leaves_out_is_said() -> None:
     observed = time.slowdown.simulated_to_optimizer_ns * 1.25
     untrusted = replace(time, slowdown=replace(time.slowdown, observed_ns=observed))
     for known, words in ((time, False), (untrusted, True)):
-        result = report(found, known)
+        result = report(found, partial(replace, known))
         assert (result.verdict[0].facts["simulated"], "up to" in result.verdict[0].text) == (True, False)
         assert ("account for only 80% of the step time" in result.verdict[-1].text) is words
         table = next(table for table in result.tables() if table.title == "What to shorten first")
         assert ("only 80% of the measured time" in table.note) is words
-    without = report(found, replace(untrusted, causes=untrusted.causes.clear()))
+    without = report(found, partial(replace, untrusted, causes=untrusted.causes.clear()))
     table = next(table for table in without.tables() if table.title == "What to shorten first")
     assert table.note == "cannot be said: the replay of the steps accounts for only 80% of the measured time"
 
