@@ -17,7 +17,7 @@ from trace_export.files import open_file
 from trace_export.model import Profile
 from trace_export.sources.paddle.log_scanner import LONGEST, MARKER, READ_BYTES, RECORDS, Scanner, drain
 from trace_export.sources.paddle.reader import MOST_RANKS, jobs_of, profile_of
-from trace_export.sources.shared.growing import SEEN_BYTES, goes_on, last_dropped
+from trace_export.sources.shared.growing import SEEN_BYTES, Starts, goes_on, last_dropped
 from trace_export.sources.source import Source
 
 MOST_RECORDS = 250_000
@@ -81,12 +81,11 @@ class Follower:
         """The jobs in `_open`, and those of the steps before."""
         self._stale = False
         """Whether there are records in `_open` that have no step yet."""
-        self._run = 0
+        self._starts = Starts()
+        """Of the members."""
         self._taken: int | None = None
         """The last step that was finished on all ranks when somebody asked for the tables."""
         self._members: set[int] = set()
-        self._started: set[int] = set()
-        """All members, and those that were started in this run."""
 
     def advance(self, source: Source) -> bool:
         """Reads what was appended to a log; whether there were records. Raises SourceError where it cannot be read."""
@@ -111,14 +110,14 @@ class Follower:
             log.followed = True
         if not self._members:
             return Profile()
-        first = after[1] if after is not None and after[0] == self._run else -1
-        started = pl.col("member").is_in(list(self._started))
+        first = after[1] if after is not None and after[0] == self._starts.run else -1
+        started = pl.col("member").is_in(list(self._starts.started))
         newest = self._last.filter(started).group_by("member").agg(pl.col("step").max())["step"]
         self._taken = int(newest.min()) - 1 if len(newest) else None  # type: ignore[arg-type]
         wanted = started & (pl.col("step") >= first)  # one more, to see records that repeat those before
         jobs = pl.concat([self._before.filter(wanted), self._last.filter(wanted)])
         profile = profile_of(jobs, list(self._logs), self._members, after=first)
-        return replace(profile, spans=profile.spans.with_columns(run=pl.lit(self._run, pl.Int32)))
+        return replace(profile, spans=profile.spans.with_columns(run=pl.lit(self._starts.run, pl.Int32)))
 
     def _number(self) -> None:
         """Gives the new records their steps. All but the last step of each rank, where there are several in a log the
@@ -153,13 +152,11 @@ class Follower:
         again = {member for member, run in runs.items() if run and member in self._members}
         followed = {log.number for log in self._logs.values() if log.followed}
         seen = {member for member in again if member // MOST_RANKS in followed}  # not long before this watch
-        if seen & self._started:
-            self._run += 1
-            self._started, self._taken = set(), None
-        self._started |= again | (runs.keys() - self._members)
+        if self._starts.add(again | (runs.keys() - self._members), seen):
+            self._taken = None
         self._members |= runs.keys()
         if again:
-            kept = pl.col("member").is_in(list(self._started - again))
+            kept = pl.col("member").is_in(list(self._starts.started - again))
             self._before = self._before.filter(kept)
 
     def _replace(self, log: _Log) -> None:

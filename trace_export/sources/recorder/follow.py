@@ -17,7 +17,7 @@ from trace_export.model import Note, Profile
 from trace_export.sources.recorder.find import EARLIER, header_of
 from trace_export.sources.recorder.lines import BLOCKS, Header, Lines, Scanner, blocks_of, pieces
 from trace_export.sources.recorder.reader import files, malformed, profile_of
-from trace_export.sources.shared.growing import SEEN_BYTES, goes_on, last_dropped
+from trace_export.sources.shared.growing import SEEN_BYTES, Starts, goes_on, last_dropped
 from trace_export.sources.source import Source
 
 MOST_STEPS = 100
@@ -71,11 +71,10 @@ class Follower:
         self._new: list[tuple[int, Lines]] = []
         self._bytes = 0
         """Lines of files by their number, and how many bytes they have."""
-        self._run = 0
+        self._starts = Starts()
+        """Of the ranks, by the numbers of their files."""
         self._taken: int | None = None
         """The last step that is not asked for any more."""
-        self._started: set[int] = set()
-        """The files whose rank was started in this run."""
 
     def advance(self, source: Source) -> bool:
         """Reads what was appended to a file; whether there was anything. Raises SourceError where it cannot be read."""
@@ -100,7 +99,7 @@ class Follower:
         file = self._files.get(path)
         if file is None:
             file = self._files[path] = _File(source, len(self._files), Scanner(path))
-            self._started.add(file.number)
+            self._starts.add({file.number}, set())
             is_next = len(files(path, [])) > 1
         else:
             file.source = source
@@ -121,28 +120,26 @@ class Follower:
         now = header_of(file.source.path)
         if now is None or file.header is None or now.process != file.header.process:
             file.scanner = Scanner(file.source.path)
-            if file.number in self._started:
-                self._run += 1
-                self._started, self._taken = set(), None
-            self._started.add(file.number)
+            if self._starts.add({file.number}, {file.number}):
+                self._taken = None
         file.offset, file.seen = 0, b""
 
     def profile(self, after: tuple[int, int] | None = None) -> Profile:
         """The tables of the steps after that one (run and step), or of the last ones, with all ranks."""
-        self._taken = after[1] if after is not None and after[0] == self._run else None
+        self._taken = after[1] if after is not None and after[0] == self._starts.run else None
         self._gather()
         known = self._newest()
         if not known:
             return Profile()
         numbers = [file.number for file, _ in known]
-        counted = [number for number in numbers if number in self._started]
+        counted = [number for number in numbers if number in self._starts.started]
         blocks = self._blocks.filter(pl.col("file").is_in(counted))
         if self._taken is not None:
             blocks = blocks.filter(pl.col("step") > self._taken)
         places = pl.col("file").replace_strict(numbers, range(len(numbers)), return_dtype=pl.UInt32)
         profile = profile_of([(file.source, header) for file, header in known], blocks.with_columns(places))
         notes: list[Note] = [note for file, _ in known for note in malformed(file.scanner)]
-        spans = profile.spans.with_columns(run=pl.lit(self._run, pl.Int32))
+        spans = profile.spans.with_columns(run=pl.lit(self._starts.run, pl.Int32))
         return replace(profile, spans=spans).with_notes(notes)
 
     def _newest(self) -> list[tuple[_File, Header]]:

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from io import BufferedReader
 
 import polars as pl
 
 SEEN_BYTES = 256
 """So many of the last bytes that were read must stand there still when a file is read on."""
+
+
+class Starts:
+    """Counts the runs of a job by the starts of its ranks, whatever numbers them: `run`, and `started`, those that were
+    started in it."""
+
+    def __init__(self) -> None:
+        self.run = 0
+        self.started: set[int] = set()
+
+    def add(self, numbers: Set[int], again: Set[int]) -> bool:
+        """`numbers` were started, those in `again` while they were followed; whether a new run has begun: one of these
+        was started in this run before."""
+        begins = bool(again & self.started)
+        if begins:
+            self.run += 1
+            self.started = set()
+        self.started |= numbers
+        return begins
 
 
 def goes_on(file: BufferedReader, offset: int, seen: bytes) -> bool:
