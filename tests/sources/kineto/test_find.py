@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from samples.generators.kineto_trace import Trace
+from samples.generators.kineto_trace import MAIN, Trace
 from tests.support.torch_traces import notes, one_block, times
 from trace_export.sources.find import find
 from trace_export.sources.kineto.reader import read, read_tasks
@@ -146,3 +146,27 @@ def test_other_numbers_in_names_are_no_windows(tmp_path: Path, name: str) -> Non
         one_block(Trace(rank=None)).write(tmp_path / name.format(number))
     found = find(tmp_path)
     assert (len(found.sources), found.notes) == (2, ())
+
+
+@pytest.mark.parametrize("layout", ["events_first", "list"])
+def test_a_list_may_begin_with_python_functions_alone(tmp_path: Path, layout: str) -> None:
+    """With `with_stack` there are many, and who writes a trace anew may sort it."""
+    functions = Trace()
+    for number in range(2_500):
+        name = f"train.py({number}): forward"
+        functions.add("python_function", name, number, number + 9, MAIN, **{"Python id": number, "Ev Idx": number})
+    trace = one_block()
+    trace.events = functions.events + trace.events
+    text = trace.text(layout)
+    assert text.index("External id") > 256 << 10
+    (tmp_path / "rank0.json").write_text(text)
+    (source,) = find(tmp_path).sources
+    assert times(read(source, ReadOptions())) == [("F0.0.0", 20_000, 30_007)]
+
+
+def test_an_execution_trace_is_called_so(tmp_path: Path) -> None:
+    content = {"schema": "1.1.1-chakra.0.0.4", "pid": 7, "nodes": [{"id": 2, "name": "aten::add"}]}
+    (tmp_path / "rank0_et.json").write_text(json.dumps(content, indent=2))
+    found = find(tmp_path)
+    assert not found.sources
+    assert "an execution trace of PyTorch, which has no times" in found.unrecognised[0].what

@@ -28,8 +28,12 @@ _WINDOW_IN_NAME = re.compile(rf"(?<![A-Za-z]){_NUMBER}(?!\d)", re.IGNORECASE)
 """What tells the files of the windows of one rank apart that are in one folder."""
 _HEADER = re.compile(rb'"(?:baseTimeNanoseconds|distributedInfo|deviceProperties)"\s*:')
 _EVENTS = b'"traceEvents"'
-_EVENT = re.compile(rb'"[Ee]xternal id"\s*:|"cat"\s*:\s*"(?:kernel|gpu_\w+|cuda_\w+|hip_\w+|xpu_\w+|mtia_\w+)"')
+_EVENT = re.compile(
+    rb'"(?:[Ee]xternal id|Ev Idx|Python id)"\s*:|"cat"\s*:\s*"(?:kernel|gpu_\w+|cuda_\w+|hip_\w+|xpu_\w+|mtia_\w+)"'
+)
 """Arguments and categories that torch.profiler alone gives to an event."""
+_EXECUTION_TRACE = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"[\d.]+-chakra')
+"""What torch.profiler.ExecutionTraceObserver writes."""
 _CHART = re.compile(rb'(?:"generator"\s*:\s*"|\tgenerator\x1a.)' + re.escape(GENERATOR.encode()))
 """In JSON, and in the attributes of a Perfetto trace, where a tab is the length of the key."""
 _START = 256 << 10
@@ -112,6 +116,8 @@ def _why_no_trace(path: Path) -> str:
         return "" if path.name.endswith(".zst") else f"no file that can be read ({error.strerror})"
     if _CHART.search(start):
         return f"a chart that {GENERATOR} wrote"
+    if _EXECUTION_TRACE.search(start, 0, 200):
+        return "an execution trace of PyTorch, which has no times; draw the trace of the profiler beside it"
     if path.name.endswith(PERFETTO):
         from trace_export.sources.kineto import perfetto_trace  # which loads what reads traces
 
