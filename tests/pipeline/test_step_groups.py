@@ -44,7 +44,8 @@ def runs(draw: st.DrawFn) -> Profile:
 
 
 def _messages(profile: Profile, rng: np.random.Generator) -> pl.DataFrame:
-    """Receives for half of the blocks that need data of the other rank; a tenth begin a whole step too early."""
+    """Receives for half of the blocks that need data of the other rank, until shortly before or after these start; a
+    tenth of them were posted a whole step before."""
     edges = profile.edge_rows().sample(fraction=0.5, seed=0)
     taken = profile.spans[edges["dst"]]
     early = pl.Series(rng.choice([0, 1_000_000], len(edges), p=[0.9, 0.1]))
@@ -54,7 +55,8 @@ def _messages(profile: Profile, rng: np.random.Generator) -> pl.DataFrame:
             {
                 "src_rank": profile.spans["rank"].gather(edges["src"]), "dst_rank": taken["rank"],
                 "direction": edges["direction"], "microbatch": taken["microbatch"], "chunk": taken["chunk"],
-                "recv_start_ns": begun, "recv_end_ns": begun + pl.Series(rng.integers(1, 80, len(edges))),
+                "recv_start_ns": begun,
+                "recv_end_ns": taken["start_ns"] - pl.Series(rng.integers(-5, 30, len(edges))),
             }
         ),
         MESSAGES,
