@@ -30,15 +30,17 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 profile = read(Source("paddle", Path(sys.argv[1]), "machine0", rank=0), ReadOptions())
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3)
 """
+CAPITALS = TEXT.replace(b"loss", b"PPL of PP: loss")
+"""Text that has on each line what the search for records looks for first."""
 ROUNDS, LINE, PARTS = 3, 100_000_000, 8
 
 
-def make_log(path: Path, size: int, dense: bool) -> None:
+def make_log(path: Path, size: int, dense: bool, text: bytes = TEXT) -> None:
     """A log of about `size` bytes: the records of many steps, with a training's chatter between them unless dense."""
     with tempfile.TemporaryDirectory() as folder:
         generate_paddle.write(Path(folder), stages=1, microbatches=8, steps=200, first_step=0)
         steps = (Path(folder) / "workerlog.0").read_bytes().split(b"[INFO] loss")
-    chatter = b"" if dense else TEXT * 20_000
+    chatter = b"" if dense else text * 20_000
     with path.open("wb") as file:
         while file.tell() < size:
             for step in steps:
@@ -69,6 +71,9 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         yield Row(f"{what}: reader", (read - idle).seconds, "grep", grep.seconds, 3.0)
         yield Row(f"{what}: whole command", whole.seconds, "grep", grep.seconds, 3.0)
         yield Row(f"{what}: memory of the reader beside the start", Amount(float(read.output), "MB"))
+        make_log(log, size, options.dense, CAPITALS)
+        grep, whole = best(["grep", "-c", "Profiler Info", log]), best([*export, log.parent])
+        yield Row(f"{what}, capital P on each line: whole command", whole.seconds, "grep", grep.seconds)
         line = folder / "line" / "workerlog.0"
         line.parent.mkdir()
         line.write_bytes(b"x" * min(LINE, size) + log.read_bytes()[:100_000])
