@@ -129,7 +129,7 @@ def test_ctrl_c_ends_it(trace: Path) -> None:
 
 def test_opens_the_users_browser(trace: Path, tmp_path: Path) -> None:
     program = tmp_path / "browser"
-    program.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
+    program.write_text(f'#!/bin/sh\necho "$1" > "{tmp_path}/opened"\n')
     program.chmod(0o755)
     with command(trace, "--offline", BROWSER=str(program)) as process:
         link, opened = link_of(process), tmp_path / "opened"

@@ -172,7 +172,7 @@ def test_an_exporter_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Mon
     programs.mkdir()
     reports.mkdir()
     nsys = programs / "nsys"
-    nsys.write_text(f"#!/bin/sh\nsleep 1000 &\necho $! > {tmp_path}/child\nwait\n")
+    nsys.write_text(f'#!/bin/sh\nsleep 1000 &\necho $! > "{tmp_path}/child"\nwait\n')
     nsys.chmod(0o755)
     (reports / "x.nsys-rep").write_bytes(b"report")
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")

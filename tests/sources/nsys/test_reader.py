@@ -535,8 +535,8 @@ def test_devices_are_those_of_each_host(samples: Path, tmp_path: Path, run_cli: 
     assert run_cli("--log_dir", sample, "--out", tmp_path, "--devices", "2").returncode == 1
 
 
-def test_a_wrong_rule_is_wrong_usage(samples: Path, run_cli: Cli) -> None:
-    done = run_cli("--log_dir", samples / "nsys" / "two_hosts", "--marker", "F=>Q")
+def test_a_wrong_rule_is_wrong_usage(samples: Path, tmp_path: Path, run_cli: Cli) -> None:
+    done = run_cli("--log_dir", samples / "nsys" / "two_hosts", "--marker", "F=>Q", "--out", tmp_path)
     assert done.returncode == 2
     assert 'there is no kind "Q"' in done.stderr
 
