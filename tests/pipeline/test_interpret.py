@@ -21,6 +21,7 @@ FACTS = {
     "replicas": replicas.number_replicas,
     "schedule": schedule_match.recognise,
     "windows of ranks": bubbles._windows,
+    "causes of gaps": bubbles._split,
 }
 
 

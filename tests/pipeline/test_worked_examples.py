@@ -126,7 +126,8 @@ def test_bubbles_split() -> None:
     spans = pl.DataFrame(rows, columns, orient="row").with_columns(run=0, step=0, chunk=0)
     ranks = pl.DataFrame({"rank": [0, 1], "stage": [0, 1]})
     profile = concluded(Profile(ranks=conform(ranks, RANKS), spans=conform(spans, SPANS)))
-    gaps = pl.concat(bubbles.Bubbles(profile)._split()).sort("idle_ns")
+    (gaps,) = bubbles.Bubbles(profile)._causes
+    gaps = gaps.sort("idle_ns")
     parts = ["idle_ns", "start_ns", "forward_ns", "transfer_ns", "late_ns", "unknown_ns"]
     assert gaps.select(parts).rows() == [(20, 23, 1, 2, 0, 0), (31, 35, 0, 0, 4, 0), (40, 44, 0, 0, 0, 4)]
 

@@ -40,6 +40,8 @@ passes on activations or gradients, has not ended yet; exposed transfer: it has,
 here; late start: nothing is missing, but the block does not start (host, scheduler, data loader); unknown: the block
 before was not read, or has no number."""
 
+INNER = ["forward_ns", "backward_ns", "transfer_ns", "late_ns", "unknown_ns"]
+"""The columns of the causes between a rank's blocks."""
 
 _NEXT = pl.col("step").shift(-1).over("run")
 _TO_NEXT = pl.when(pl.col("step") + 1 == _NEXT).then(pl.col("start_ns").shift(-1).over("run") - pl.col("start_ns"))
@@ -59,13 +61,12 @@ class Bubbles:
         blocks), step_start_ns, step_end_ns (of all ranks'), busy_ns, global_ns and own_ns (the two bubbles), and a
         column per cause, `warm_up_ns` … `cool_down_ns`, whose sum is global_ns.
         """
-        inner = ["forward_ns", "backward_ns", "transfer_ns", "late_ns", "unknown_ns"]
         tail = _optimizer_tail(self.profile.spans, self._windows)
-        gaps = pl.concat([part.group_by(RANK_STEP_KEY).agg(pl.col(inner).sum()) for part in self._split()])
+        gaps = pl.concat([part.group_by(RANK_STEP_KEY).agg(pl.col(INNER).sum()) for part in self._causes])
         return (
             self._windows.join(tail, on=RANK_STEP_KEY, how="left", nulls_equal=True)
             .join(gaps, on=RANK_STEP_KEY, how="left", nulls_equal=True)
-            .with_columns(pl.col(*inner, "optimizer_ns").fill_null(0))
+            .with_columns(pl.col(*INNER, "optimizer_ns").fill_null(0))
             .with_columns(
                 warm_up_ns=pl.col("first_ns") - pl.col("step_start_ns"),
                 cool_down_ns=pl.col("step_end_ns") - pl.col("last_ns") - pl.col("optimizer_ns"),
@@ -123,7 +124,7 @@ class Bubbles:
         Columns: rank, stage, run, step, start_ns, end_ns, name (the cause, and the stage that is waited for), cause (a
         value of `CAUSES`), waits_for (the rank whose block is missing, where it is known), category (`bubble`).
         """
-        windows, gaps = self._windows, pl.concat(self._split())
+        windows, gaps = self._windows, pl.concat(self._causes)
         ends = pl.col("idle_ns") + pl.col("forward_ns") + pl.col("backward_ns")
         moving = pl.coalesce("moving_ns", ends)
         parts = [
@@ -156,7 +157,7 @@ class Bubbles:
     def release(self) -> None:
         """Lets go of what is as large as the blocks, once `ranks` and `waits` have been made of it; `slices` and
         whatever else was not asked for yet works it out again."""
-        for name in ("_busy", "_producers"):
+        for name in ("_busy", "_producers", "_causes"):
             self.__dict__.pop(name, None)
 
     @cached_property
@@ -177,16 +178,22 @@ class Bubbles:
     def _producers(self) -> pl.DataFrame:
         return _producers(self.profile)
 
-    def _split(self) -> Iterator[pl.DataFrame]:
+    @cached_property
+    def _causes(self) -> list[pl.DataFrame]:
         """The gaps of each group of steps by cause, see `_split`."""
         usual = self.waits.group_by(producer="src_rank", rank="dst_rank").agg(
             usual_ns=pl.col("length_ns").median().round().cast(pl.Int64)
         )
         receives = _receives(self._gaps, self.profile, self._producers)
+        found = []
         for part in self._gaps:
             gaps = _ended(part, self.profile, self._producers)
             gaps = gaps.join(usual, on=["producer", "rank"], how="left", maintain_order="left")
-            yield _split(gaps.join(receives, on="row", how="left", maintain_order="left"), self.profile)
+            gaps = _split(gaps.join(receives, on="row", how="left", maintain_order="left"), self.profile)
+            found.append(
+                gaps.select(*RANK_STEP_KEY, "idle_ns", "start_ns", "moving_ns", "producer", "direction", *INNER)
+            )
+        return found
 
 
 def _busy_blocks(spans: pl.DataFrame) -> Iterator[pl.DataFrame]:
