@@ -60,14 +60,14 @@ def _seen(source: Source, options: ReadOptions) -> _Seen | None:
                 "marks": database.host_marks(db), "operators": database.communication(db),
                 "tasks": database.copying(db), "steps": database.steps(db), "counters": database.counters(db, rank),
             }  # fmt: skip
-            ids = {i for name, columns in NAMES.items() for c in columns for i in tables[name][c].unique().to_list()}
+            ids = pl.concat([tables[name][c].rename("id") for name, columns in NAMES.items() for c in columns])
             return _Seen(
                 source,
                 (rank, origin, device),
                 reader.host_of(db, source),
                 reader.metadata_of(db, source, rank),
                 tables,
-                database.texts(db, ids - {None}),
+                database.texts(db, ids.drop_nulls().unique().to_list()),
                 db.last("TASK", "startNs"),
             )
     except (SourceError, OSError, pl.exceptions.PolarsError):  # which the reader reports

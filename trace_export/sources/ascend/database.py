@@ -180,8 +180,8 @@ def _hashed(groups: pl.Series) -> pl.Series:
 
 
 def copying(db: Database) -> pl.DataFrame:
-    """The small tasks that point-to-point operators are made of: opId, src, dst, task (an id), moved (bytes, the sum of
-    all alike)."""
+    """The small tasks that point-to-point operators are made of: opId, src, dst, task (an id), moved (bytes). Of more
+    than a piece those alike are one row, with their sum."""
     if not db.has(_TASKS, "opId", "srcRank", "dstRank", "size", "taskType"):
         return pl.DataFrame(schema=_TASK_SUMS)
     transfers = (
@@ -193,10 +193,11 @@ def copying(db: Database) -> pl.DataFrame:
         " CAST(MAX(COALESCE(size, 0), 0) AS INTEGER) AS moved"
         f" FROM {_TASKS} WHERE {{where}} AND opId IN ({transfers})"
     )
-    sums = [_summed(rows.with_columns(pl.col("moved").cast(pl.Float64))) for rows in db.frames(_TASKS, sql)]
-    if not sums:
-        return pl.DataFrame(schema=_TASK_SUMS)
-    return _summed(pl.concat(sums)) if len(sums) > 1 else sums[0]
+    found = pl.DataFrame(schema=_TASK_SUMS)
+    for rows in db.frames(_TASKS, sql):
+        piece = rows.cast({"moved": pl.Float64})
+        found = _summed(pl.concat([found, piece])) if found.height else piece
+    return found
 
 
 def copies(tasks: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
