@@ -99,8 +99,9 @@ def _profiles(seen: Sequence[_Seen], dialects: Dialects) -> list[Profile | None]
         counters=tables["counters"].with_columns(rank="capture").drop("capture"),
     )
     made = split(whole, [one.known[0] for one in seen])
+    with_passes = set(spans.filter(pl.col("kind").is_in(["F", "B", "FB"]))["rank"])
     return [
-        _finished(profile, one, [n for p, n in notes if p == place])
+        _finished(profile, one, [n for p, n in notes if p == place]) if place in with_passes else None
         for place, (profile, one) in enumerate(zip(made, seen, strict=True))
     ]
 
@@ -128,9 +129,7 @@ def _stages(marks: pl.DataFrame, names: pl.DataFrame) -> dict[int, int]:
     return dict(told.group_by("capture").agg(pl.col("place").min()).iter_rows())
 
 
-def _finished(profile: Profile, one: _Seen, notes: Sequence[Note]) -> Profile | None:
-    if not profile.spans["kind"].is_in(["F", "B", "FB"]).any():
-        return None
+def _finished(profile: Profile, one: _Seen, notes: Sequence[Note]) -> Profile:
     path = str(one.source.path)
     return replace(
         profile,

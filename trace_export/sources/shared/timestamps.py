@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, cast, overload
 
 import polars as pl
 
@@ -68,10 +68,20 @@ def without_invalid_times(profile: Profile, path: Path) -> Profile:
     for table, what in names.items():
         whole: pl.DataFrame = getattr(profile, table)
         times = ("ts_ns", "ts_ns") if table == "counters" else ("start_ns", "end_ns")
-        if whole.is_empty():
+        if _are_valid(whole[times[0]], whole[times[1]]):
             continue
         valid = whole.select(valid_unix_times(*times).fill_null(True)).to_series()
         if lost := whole.height - int(valid.sum()):
             kept[table] = whole.filter(valid)
             notes.append(Note("times-unusable", "warning", f"{what} {UNTIMED}", str(path), lost))
     return replace(profile, **kept, notes=(*profile.notes, *notes)) if notes else profile
+
+
+def _are_valid(start: pl.Series, end: pl.Series) -> bool:
+    """Whether all these intervals are known to be valid. The extremes tell so in a tenth of the time of a test of each
+    row, which counts where there are many small sources."""
+    extremes = [cast("int | None", time) for time in (start.min(), end.min(), end.max())]
+    if not all(time is not None and 0 < time < LATEST_NS for time in extremes):
+        return start.is_empty()
+    shortest = cast("int | None", (end - start).min())
+    return shortest is None or shortest >= 0
