@@ -45,8 +45,8 @@ class GraphAnnotations:
         returns the others.
 
         What ran backward through a part that was annotated going forward has the name of that part and says so
-        (`autograd_phase`): its name is no name of a pass. A part without a micro-batch cannot be told from others of
-        its name in the same replay.
+        (`autograd_phase`): its name is no name of a pass. A part without a micro-batch cannot be distinguished from
+        others of its name in the same replay.
         """
         if kernels["args name"].null_count() == kernels.height:
             return kernels
