@@ -99,7 +99,7 @@ def _profiles(seen: Sequence[_Seen], dialects: Dialects) -> list[Profile | None]
         counters=tables["counters"].with_columns(rank="capture").drop("capture"),
     )
     made = split(whole, [one.known[0] for one in seen])
-    with_passes = set(spans.filter(pl.col("kind").is_in(["F", "B", "FB"]))["rank"])
+    with_passes = set(spans.filter(pl.col("kind").is_in(marker_blocks.PASSES))["rank"])
     return [
         _finished(profile, one, [n for p, n in notes if p == place]) if place in with_passes else None
         for place, (profile, one) in enumerate(zip(made, seen, strict=True))

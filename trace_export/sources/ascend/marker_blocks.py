@@ -23,6 +23,9 @@ MARKS: Schema = {
 STEPS: Schema = {"step": INT, "start_ns": TIME, "end_ns": TIME}
 """A training step on the host, as the profiler's schedule numbers it."""
 
+PASSES = ["F", "B", "FB"]
+"""Kinds of blocks; without any of them markers name no pipeline."""
+
 CAPTURE: Schema = {"capture": INT}
 """What tables of several captures have besides: the place of the row's capture among them."""
 

@@ -73,14 +73,14 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
     names = Dialects.of(options.markers).parse(marks["text"]).names
     spans, noted = marker_blocks.spans(marks, names, found.steps.with_columns(alone), found.busy)
     spans, notes = spans.with_columns(rank=pl.lit(found.rank, INT)), [note for _, note in noted]
-    if options.host_ranges and not spans["kind"].is_in(["F", "B", "FB"]).any():
+    if options.host_ranges and not spans["kind"].is_in(marker_blocks.PASSES).any():
         what = "has no markers of forwards and backwards, so there is nothing of the host to draw"
         raise SourceError(source.path, what, "leave out --host, or record with the passes marked by trace-export run")
     calls = hccl.tables(
         found.operators.with_columns(alone), found.copies.with_columns(alone), [(found.meta, found.rank)]
     )
     p2p, collectives = (table.with_columns(rank=pl.lit(found.rank, INT)) for table in calls)
-    if not spans["kind"].is_in(["F", "B", "FB"]).any():
+    if not spans["kind"].is_in(marker_blocks.PASSES).any():
         from trace_export.sources.ascend import kernel_inference  # and numpy, which most runs do without
 
         transfers, others = p2p["start_ns"].to_numpy(), collectives["start_ns"].to_numpy()

@@ -21,6 +21,8 @@ from trace_export.sources.ranges.ranges import Ranges
 
 _FIRST_ID = -(1 << 62)
 """From here down are the ids of the made-up launches; no correlation id is one of them."""
+_PART = ["correlation", "text"]
+"""What an annotated part of a replay is known by."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,6 @@ class GraphAnnotations:
             parts.select("start", "thread", correlation="own"),
             own.select(pl.coalesce("own", "correlation").alias("correlation"), "start", "end", "nccl"),
         )
-
-
-_PART = ["correlation", "text"]
 
 
 def _parts(kernels: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFrame:
