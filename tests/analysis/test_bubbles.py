@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from tests.schedules.test_schedule import planned
 from tests.support.profiles import concluded
-from trace_export.analysis.bubbles import CAUSES, Bubbles
+from trace_export.analysis.bubbles import Bubbles
+from trace_export.analysis.idle_causes import CAUSES
 from trace_export.model import MESSAGES, RANKS, SPANS, Declared, Profile, conform
 from trace_export.schedules.schedule import schedule
 from trace_export.schedules.simulate import Costs, as_profile, durations, simulate, start_and_end

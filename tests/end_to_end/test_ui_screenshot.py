@@ -13,7 +13,7 @@ from tests.conftest import Cli
 from tests.support.perfetto_ui import Browser, chromium, hue_and_lightness, ui_colour
 from tests.support.profiles import profile, span
 from tests.writers.traces.test_writers import full_chart
-from trace_export.analysis.bubbles import CAUSES
+from trace_export.analysis.idle_causes import CAUSES
 from trace_export.chart.colours import IDLE_FILLS, IDLE_SEEDS, SEEDS, TASK_SEEDS, task_seed
 from trace_export.chart.layout import lay_out
 from trace_export.writers.traces import perfetto

@@ -113,7 +113,7 @@ def test_durations_with_op() -> None:
 
 
 def test_bubbles_split() -> None:
-    """`analysis.bubbles._split`, of the three gaps of rank 1, which gets its forwards from rank 0.
+    """`analysis.idle_causes.split_by_cause`, of the three gaps of rank 1, which gets its forwards from rank 0.
 
     20-23: F1 is made at 21, so 1 is waiting for the stage before, and 2 is its transfer. 31-35: F2 was made at 25 and a
     transfer takes 2, so it was here before the gap: all is late. 40-44: rank 0 has no F3, so nothing is known.

@@ -7,7 +7,7 @@ bubble, which papers and users mix up:
 - **own window**: (last end - first start on the rank itself) - busy. What the zero-bubble papers count; the skew at
   both ends of a rank's window is left out.
 
-The global bubble of a rank is split by cause (`CAUSES`); the parts add up to it exactly.
+The global bubble of a rank is split by cause (`idle_causes.CAUSES`); the parts add up to it exactly.
 """
 
 from __future__ import annotations
@@ -15,33 +15,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
-import numpy as np
 import polars as pl
 
-from trace_export.model import RANK_STEP_KEY, STEP_KEY, TIME, WORD, WORK_KINDS, Profile
+from trace_export.analysis.idle_causes import (
+    CAUSES,
+    INNER,
+    ended_by,
+    producers_of,
+    receives_before,
+    split_by_cause,
+)
+from trace_export.model import RANK_STEP_KEY, STEP_KEY, WORK_KINDS, Profile
 from trace_export.pipeline.step_groups import step_groups
-from trace_export.schedules.schedule import virtual_stage
-
-CAUSES = {
-    "warm_up": "warm-up",
-    "forward": "waiting for forward",
-    "backward": "waiting for backward",
-    "transfer": "exposed transfer",
-    "late": "late start",
-    "unknown": "unknown cause",
-    "optimizer": "optimizer tail",
-    "cool_down": "cool-down",
-}
-"""What idle time is due to, by the stem of its column (`warm_up_ns`):
-
-warm-up: before the rank's first block; cool-down: after its last; optimizer tail: the part of that in which its
-optimizer runs; waiting for forward, for backward: the block of another rank on which the next one depends, and which
-passes on activations or gradients, has not ended yet; exposed transfer: it has, and nothing runs until the data are
-here; late start: nothing is missing, but the block does not start (host, scheduler, data loader); unknown: the block
-before was not read, or has no number."""
-
-INNER = ["forward_ns", "backward_ns", "transfer_ns", "late_ns", "unknown_ns"]
-"""The columns of the causes between a rank's blocks."""
 
 _NEXT = pl.col("step").shift(-1).over("run")
 _TO_NEXT = pl.when(pl.col("step") + 1 == _NEXT).then(pl.col("start_ns").shift(-1).over("run") - pl.col("start_ns"))
@@ -110,7 +95,7 @@ class Bubbles:
         direction (F, B), length_ns from the data's making to the start."""
         made, start = pl.col("made_ns"), pl.col("start_ns")
         parts = [
-            _ended(gaps, self.profile, self._producers)
+            ended_by(gaps, self.profile, self._producers)
             .filter(made > pl.col("idle_ns"), made <= start)
             .select(src_rank="producer", dst_rank="rank", direction="direction", length_ns=start - made)
             for gaps in self._gaps
@@ -176,20 +161,20 @@ class Bubbles:
 
     @cached_property
     def _producers(self) -> pl.DataFrame:
-        return _producers(self.profile)
+        return producers_of(self.profile)
 
     @cached_property
     def _causes(self) -> list[pl.DataFrame]:
-        """The gaps of each group of steps by cause, see `_split`."""
+        """The gaps of each group of steps by cause, see `split_by_cause`."""
         usual = self.waits.group_by(producer="src_rank", rank="dst_rank").agg(
             usual_ns=pl.col("length_ns").median().round().cast(pl.Int64)
         )
-        receives = _receives(self._gaps, self.profile, self._producers)
+        receives = receives_before(self._gaps, self.profile, self._producers)
         found = []
         for part in self._gaps:
-            gaps = _ended(part, self.profile, self._producers)
+            gaps = ended_by(part, self.profile, self._producers)
             gaps = gaps.join(usual, on=["producer", "rank"], how="left", maintain_order="left")
-            gaps = _split(gaps.join(receives, on="row", how="left", maintain_order="left"), self.profile)
+            gaps = split_by_cause(gaps.join(receives, on="row", how="left", maintain_order="left"), self.profile)
             found.append(
                 gaps.select(*RANK_STEP_KEY, "idle_ns", "start_ns", "moving_ns", "producer", "direction", *INNER)
             )
@@ -232,106 +217,6 @@ def _windows(work: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
 def _gaps(work: pl.DataFrame) -> pl.DataFrame:
     """The idle stretches between blocks: the row of the block that ends each, and idle_ns, when the stretch begins."""
     return work.filter(pl.col("start_ns") > pl.col("before_ns")).select("row", idle_ns="before_ns")
-
-
-def _ended(gaps: pl.DataFrame, profile: Profile, producers: pl.DataFrame) -> pl.DataFrame:
-    """`gaps` with the block that ends each, and when its input was made, and where."""
-    columns = [*RANK_STEP_KEY, "kind", "microbatch", "chunk", "chunk_b", "start_ns"]
-    return pl.concat([gaps, profile.spans.select(columns)[gaps["row"]], producers[gaps["row"]]], how="horizontal")
-
-
-def _split(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
-    """`gaps` with forward_ns, backward_ns, transfer_ns, late_ns, unknown_ns, whose sum is the gap, and moving_ns, when
-    the transfer begins, where that is recorded.
-
-    They have usual_ns, how long a transfer on the link usually takes once data were made, and the receive of
-    `_receives`.
-    """
-    idle, start, made = pl.col("idle_ns"), pl.col("start_ns"), pl.col("made_ns")
-    known = made.is_not_null()
-    gaps = pl.concat([gaps.filter(known).with_columns(lacks=False), _lacks(gaps.filter(~known), profile)])
-    unknown = pl.when("lacks").then(start - idle).otherwise(0)
-    waiting = pl.when(known).then((pl.min_horizontal(start, made) - idle).clip(0)).otherwise(0)
-    # Data that were made before the rank fell idle are here when their receive ends; where that is not recorded, when
-    # a transfer on this link usually ends.
-    here = pl.when(made > idle).then(start).otherwise(made + pl.col("usual_ns").fill_null(0))
-    estimated = pl.min_horizontal(start, here) - pl.max_horizontal(idle, made)
-    recorded = pl.min_horizontal(start, "recv_end_ns") - pl.max_horizontal(idle, "recv_start_ns")
-    is_recorded = pl.col("recv_end_ns").is_not_null() & (recorded > 0)
-    transfer = pl.when(is_recorded).then(recorded).when(known).then(estimated.clip(0)).otherwise(0)
-    return gaps.with_columns(
-        unknown_ns=unknown,
-        forward_ns=pl.when(pl.col("direction") == "F").then(waiting).otherwise(0),
-        backward_ns=pl.when(pl.col("direction") == "B").then(waiting).otherwise(0),
-        transfer_ns=transfer,
-        moving_ns=pl.when(is_recorded).then(pl.max_horizontal(idle, "recv_start_ns")),
-    ).with_columns(late_ns=start - idle - pl.sum_horizontal("unknown_ns", "forward_ns", "backward_ns", "transfer_ns"))
-
-
-def _receives(parts: list[pl.DataFrame], profile: Profile, producers: pl.DataFrame) -> pl.DataFrame:
-    """row, recv_start_ns, recv_end_ns: for the gaps of all `parts` the last receive, begun before the gap ends, of such
-    data as the block needs, in whatever step it began; not of gaps before which the data were not made."""
-    if profile.messages.is_empty():
-        return pl.DataFrame(schema={"row": pl.UInt32(), "recv_start_ns": TIME, "recv_end_ns": TIME})
-    of = ["rank", "producer", "direction", "microbatch", "chunk"]
-    numbers = {name: pl.col(name).fill_null(0) for name in ("microbatch", "chunk")}
-    chunk = pl.when(pl.col("direction") == "B").then(pl.coalesce("chunk_b", "chunk")).otherwise("chunk")
-    wanted = pl.concat([
-        _ended(gaps, profile, producers)
-        .filter(pl.col("made_ns") <= pl.col("idle_ns"))
-        .select("row", *of[:-1], "start_ns", chunk=chunk)
-        .with_columns(**numbers)
-        for gaps in parts
-    ])  # fmt: skip
-    receives = profile.messages.select(
-        "direction", "recv_start_ns", "recv_end_ns", rank="dst_rank", producer="src_rank", **numbers
-    ).join(wanted, on=of, how="semi")  # fmt: skip
-    found = wanted.sort("start_ns").join_asof(
-        receives.sort("recv_start_ns"),
-        left_on="start_ns", right_on="recv_start_ns", by=of, check_sortedness=False,
-    )  # fmt: skip
-    return found.select("row", "recv_start_ns", "recv_end_ns").drop_nulls("recv_start_ns")
-
-
-def _producers(profile: Profile) -> pl.DataFrame:
-    """made_ns, producer, direction for each row of `spans`: when the last of the block's inputs from another rank was
-    made, and where; null where it has none."""
-    edges = profile.edge_rows()
-    rank, end = profile.spans["rank"].to_numpy(), profile.spans["end_ns"].to_numpy()
-    maker, onward = np.full(len(rank), -1, np.int64), np.zeros(len(rank), np.bool_)
-    for direction in ("F", "B"):
-        chosen = edges.filter(pl.col("direction") == direction)
-        src, dst = chosen["src"].to_numpy(), chosen["dst"].to_numpy()
-        later = (rank[src] != rank[dst]) & ((maker[dst] < 0) | (end[src] > end[maker[dst]]))
-        maker[dst[later]] = src[later]
-        onward[dst[later]] = direction == "F"
-    known = pl.Series(maker >= 0)
-    return pl.select(
-        made_ns=pl.when(known).then(pl.Series(end[maker])),
-        producer=pl.when(known).then(pl.Series(rank[maker])),
-        direction=pl.when(known).then(pl.when(pl.Series(onward)).then(pl.lit("F")).otherwise(pl.lit("B"))).cast(WORD),
-    )
-
-
-def _lacks(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:
-    """`gaps` with `lacks`: whether the block, of which no producer is known, must have one on another rank."""
-    placement = profile.interpreted.placement
-    stages, chunks = (
-        frame[c].drop_nulls().to_numpy() for frame, c in ((profile.ranks, "stage"), (profile.spans, "chunk"))
-    )
-    count = max(int(stages.max()) + 1 if len(stages) else 1, profile.declared.pp or 1)  # the last may not be read
-    count += bool(profile.declared.deeper)
-    last = count * (int(chunks.max()) + 1 if len(chunks) and placement != "both" else 1) - 1
-    stage = pl.col("stage").fill_null(0)
-    at = virtual_stage(placement, count, pl.col("chunk").fill_null(0), stage)
-    at_b = virtual_stage(placement, count, pl.coalesce("chunk_b", "chunk").fill_null(0), stage)
-    # A V turns round on one rank: its next chunk there needs nobody else.
-    alone = pl.lit(count == 1)
-    turn, turn_b = (at % count == 0, (at_b + 1) % count == 0) if placement == "vee" else (alone, alone)
-    forward = pl.col("kind").is_in(["F", "FB"]) & (at > 0) & ~turn
-    back = pl.col("kind").is_in(["B", "FB"]) & (at_b < last) & ~turn_b
-    placed = gaps.join(profile.ranks.select("rank", "stage"), on="rank", how="left", maintain_order="left")
-    return placed.with_columns(lacks=forward | back).drop("stage")
 
 
 def _tail(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 
 import polars as pl
 
-from trace_export.analysis.bubbles import CAUSES
 from trace_export.analysis.gate import Gate, judge
+from trace_export.analysis.idle_causes import CAUSES
 from trace_export.analysis.markdown import document
 from trace_export.analysis.report_tables import Place, ReportTable
 from trace_export.analysis.run_figures import RunFigures

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from trace_export.analysis import stragglers
-from trace_export.analysis.bubbles import CAUSES, Bubbles
+from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.findings import Evidence
+from trace_export.analysis.idle_causes import CAUSES
 from trace_export.analysis.markdown import document
 from trace_export.analysis.report_tables import PARTS, ReportTable, tables
 from trace_export.analysis.step_time import StepTime, step_time

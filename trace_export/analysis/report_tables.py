@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from trace_export.analysis import stragglers
-from trace_export.analysis.bubbles import CAUSES
+from trace_export.analysis.idle_causes import CAUSES
 from trace_export.analysis.whole_steps import counted
 from trace_export.model import STEP_KEY
 from trace_export.schedules.catalogue import TITLES

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from trace_export.analysis.bubbles import CAUSES, Bubbles
+from trace_export.analysis.bubbles import Bubbles
+from trace_export.analysis.idle_causes import CAUSES
 from trace_export.analysis.whole_steps import counted, of_whole_steps
 from trace_export.model import STEP_KEY, WORK_KINDS, Profile, Schema
 from trace_export.schedules.catalogue import TITLES

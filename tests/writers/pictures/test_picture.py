@@ -16,7 +16,8 @@ from playwright.sync_api import Browser
 
 from tests.support.browser import browser, opened, pixels
 from tests.support.profiles import concluded
-from trace_export.analysis.bubbles import CAUSES, Bubbles
+from trace_export.analysis.bubbles import Bubbles
+from trace_export.analysis.idle_causes import CAUSES
 from trace_export.chart.chart import Chart
 from trace_export.chart.colours import FILLS, IDLE_FILLS, TEXT, shade
 from trace_export.chart.layout import ChartOptions, Overlay, lay_out
