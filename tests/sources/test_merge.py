@@ -73,3 +73,36 @@ def test_assumed_ranks_that_do_not_run_at_the_same_time_are_a_warning(second: Pr
         found = [note for note in whole.notes if note.code == "ranks-one-after-another"]
         assert sum(note.count for note in found) == windows
         assert [note.where for note in found] == ["h/1 assumed"] * windows
+
+
+def named(made: Profile, source: str) -> Profile:
+    return replace(made, ranks=made.ranks.with_columns(source=pl.lit(source)))
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "drawn"),
+    [
+        ("trace_8_rank0.json", 30, "trace_8_rank0.json"),
+        ("trace_8_rank0.json", 0, "trace_12_rank0.json"),
+        ("trace_8_rank0.json", 15, None),
+        ("trace_8_rank1.json", 30, None),
+        ("other_8_rank0.json", 30, None),
+    ],
+    ids=["later", "earlier", "at the same time", "of another rank by its name", "of another name"],
+)
+def test_of_the_windows_of_a_recorded_rank_the_last_counts(name: str, begin: int, drawn: str | None) -> None:
+    one = named(at(part(0, "recorded"), 12, 20), "d/trace_12_rank0.json")
+    other = named(at(part(0, "recorded"), begin, begin + 10), f"d/{name}")
+    for parts in ([one, other], [other, one]):
+        whole, refused = merge(parts)
+        codes = [note.code for note in whole.notes]
+        if drawn is None:
+            assert (len(refused), codes) == (1, [])
+        else:
+            assert (refused, codes) == ([], ["window-superseded"])
+            assert whole.ranks["source"].to_list() == [f"d/{drawn}"]
+
+
+def test_windows_in_several_folders_are_refused() -> None:
+    parts = [named(at(part(0, "recorded"), 10 * i, 10 * i + 5), f"run{i}/rank0.json") for i in range(2)]
+    assert len(merge(parts)[1]) == 1

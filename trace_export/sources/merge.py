@@ -11,6 +11,7 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.model import INT, Note, Profile, concat
+from trace_export.sources import windows
 from trace_export.sources.formats import of_kind
 from trace_export.units import finer_than_ms
 
@@ -22,11 +23,14 @@ RANK_COLUMNS = {
 
 def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
     """All profiles as one, and an error for each that repeats a recorded rank of an earlier one. Of files with the same
-    content the first counts where they have the same ranks or lie in one folder.
+    content the first counts where they have the same ranks or lie in one folder; of windows of one rank the last.
 
     An assumed number that is recorded for another rank becomes the next free one, in the order given.
     """
-    parts = [(profile, *_ranks(profile)) for profile in profiles]
+    given = list(profiles)
+    older = windows.superseded(given)
+    left_out = set(map(id, older))
+    parts = [(profile, *_ranks(profile)) for profile in given if id(profile) not in left_out]
     taken = {rank for _, recorded, _ in parts for rank in recorded}
     kept: list[Profile] = []
     refused: list[SourceError] = []
@@ -58,29 +62,10 @@ def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
             )
         owner |= dict.fromkeys(recorded, part)
         kept.append(_renumbered(part, numbers) if numbers else part)
-    whole = concat(kept).with_notes([*copies, *_one_after_another(kept)])
+    whole = concat(kept).with_notes([*copies, *windows.superseded_note(older), *windows.one_after_another(kept)])
     if assumed:
         whole = whole.with_notes([replace(assumed[0], count=len(assumed))])
     return _by_label(replace(whole, hosts=_hosts(whole.hosts))), refused
-
-
-def _one_after_another(parts: list[Profile]) -> list[Note]:
-    """A warning where files of one folder, host and stage whose ranks are assumed were recorded one after the other, as
-    windows of one process are: the ranks of a job run at the same time."""
-    alike: dict[tuple[object, ...], list[tuple[int, int, str]]] = {}
-    for part in parts:
-        begin, end = part.spans.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
-        if begin is None or end is None or set(part.ranks["rank_origin"]) != {"assumed"}:
-            continue
-        path, host = (str(part.ranks[column].first()) for column in ("source", "host"))
-        alike.setdefault((Path(path).parent, host, *part.ranks["stage"]), []).append((begin, end, path))
-    later = [
-        path for files in alike.values() for begin, _, path in sorted(files) if begin > min(end for _, end, _ in files)
-    ]
-    if not later:
-        return []
-    text = "drawn as another rank, but recorded after a file beside it had ended: it may be a window of the same rank"
-    return [Note("ranks-one-after-another", "warning", text, later[0], len(later))]
 
 
 def _claims(part: Profile) -> list[tuple[object, ...]]:
