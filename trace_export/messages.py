@@ -447,7 +447,7 @@ NOTES: dict[str, Explanation] = {
     ),
     "times-unusable": Explanation(
         "Entries without a valid time (absent, zero, negative length, after the year 2116, or a device task of more "
-        "than a day) were left out.",
+        "than a day, or more than a day from the range that launched it) were left out.",
         "Nothing if few. Otherwise export the profile again.",
     ),
     "too-many-slices": Explanation(

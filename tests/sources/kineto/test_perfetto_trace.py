@@ -116,6 +116,18 @@ def test_our_marks_count(tmp_path: Path) -> None:
     assert profile.spans.select("rank", "step", "microbatch", "chunk").rows() == [(5, 7, 2, 1)]
 
 
+def test_tasks_of_a_stage_that_is_not_named_are_counted(tmp_path: Path) -> None:
+    trace = one_block()
+    trace.kernel(40_000, 50_000, trace.call(6_000))
+    written = torch_pftrace.Writer(trace).written()
+    written.packet[-1].gpu_render_stage_event.stage_iid = 77
+    path = tmp_path / "t.pftrace"
+    path.write_bytes(written.SerializeToString())
+    profile = loaded(path)
+    assert times(profile) == [("F0.0.0", 20_000, 30_007)]
+    assert notes(profile)["events-malformed"] == 1
+
+
 @pytest.mark.parametrize("name", ["rank3.pftrace", "rank3.pftrace.gz"])
 @pytest.mark.parametrize("packed", [True, False])
 def test_it_is_found_and_drawn(tmp_path: Path, run_cli: Cli, name: str, packed: bool) -> None:

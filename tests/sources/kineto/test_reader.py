@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from samples.generators import kineto as generate_kineto
+from samples.generators import torch_pftrace
 from samples.generators.kineto_trace import LAYOUTS, MAIN, Trace
 from tests.conftest import Cli
 from tests.support.torch_traces import BASE, loaded, notes, one_block, times
@@ -670,3 +671,14 @@ def test_the_sample_is_what_its_generator_writes(samples: Path, tmp_path: Path) 
             gzip.decompress(p.read_bytes()) if packed else p.read_bytes() for p in (path, tmp_path / path.name)
         )
         assert ours == again
+
+
+@pytest.mark.parametrize("write", [Trace.write, torch_pftrace.write], ids=["json", "pftrace"])
+@pytest.mark.parametrize(("days", "drawn"), [(0.9, True), (1.1, False), (-1.1, False)])
+def test_a_task_days_from_its_launch_has_no_valid_time(tmp_path: Path, write: Any, days: float, drawn: bool) -> None:
+    trace = one_block()
+    away = 5_000 + int(days * 86_400 * 10**9)
+    trace.kernel(away, away + 9, trace.call(6_000))
+    profile = loaded(write(trace, tmp_path / ("t.json" if write is Trace.write else "t.pftrace")))
+    assert times(profile) == [("F0.0.0", 20_000, away + 9 if drawn else 30_007)]
+    assert notes(profile).get("times-unusable", 0) == (0 if drawn else 1)

@@ -92,7 +92,7 @@ class GpuWork:
     def attributed(self, ranges: pl.DataFrame) -> Attributed:
         """The work of `ranges` (id, role, thread, start, end)."""
         layers, threads, size = RangeIndex.both(ranges), ranges["thread"].to_numpy(), ranges.height
-        activity, copies, elsewhere = GpuActivity.none(size), GpuExtent.none(size), np.zeros(size, bool)
+        activity, copies, elsewhere = GpuActivity.none(ranges), GpuExtent.none(size), np.zeros(size, bool)
         for part in self._rows.parts():
             launches = _joined(part, layers, threads, elsewhere)
             for tasks in part[_KERNELS]:

@@ -215,6 +215,7 @@ class PerfettoTrace(TraceFile):
             tid=pl.coalesce(lane, "stream"),
             device=pl.coalesce("device", device),
         )
+        self.malformed += kind["stage"].null_count()  # a stage that was never named; stages of other names are no tasks
         return tasks.filter(pl.col("cat").is_not_null()).select(_present(tasks))
 
 

@@ -287,7 +287,7 @@ def losses(trace: Trace) -> list[Note]:
             Note(
                 "events-malformed",
                 "warning",
-                "events that are not valid JSON, left out",
+                "events that cannot be read, left out",
                 str(trace.path),
                 trace.malformed,
             )

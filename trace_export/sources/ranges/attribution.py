@@ -16,7 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 from trace_export.sources.ranges.ranges import COMMUNICATION
-from trace_export.sources.shared.timestamps import valid_task_times
+from trace_export.sources.shared.timestamps import LONGEST_TASK_NS, valid_task_times
 
 NONE = -1
 """No range: numpy's integers have no null."""
@@ -146,8 +146,9 @@ class GpuActivity:
     """GPU work by range id: `compute` (kernels and graphs, or what else was asked for) and `communication` (NCCL's
     kernels, by pipeline range and by NCCL call). Of all `tasks` of the processes, `outside` were launched outside
     every pipeline range (NCCL's, which may be anywhere, not counted), `orphans` have no launch call in the file, and
-    `untimed` have invalid times; `every_call`: whether all calls were read. `lost`: how many of the kernels launched in
-    each range are not in the file (see lost_kernels.count)."""
+    `untimed` have invalid times, or lie more than a day from the range in which they were launched; `every_call`:
+    whether all calls were read. `lost`: how many of the kernels launched in each range are not in the file (see
+    lost_kernels.count). `begins`: the start of each range, and a last one that stands for none."""
 
     compute: GpuExtent
     communication: GpuExtent
@@ -157,18 +158,20 @@ class GpuActivity:
     untimed: int
     every_call: bool
     lost: Ints
+    begins: Ints
 
     @staticmethod
-    def none(size: int) -> GpuActivity:
-        """No work for `size` ranges."""
-        extents = GpuExtent.none(size), GpuExtent.none(size)
-        return GpuActivity(*extents, 0, 0, 0, 0, every_call=False, lost=np.zeros(size, np.int64))
+    def none(ranges: pl.DataFrame) -> GpuActivity:
+        """No work for `ranges` (start)."""
+        size = ranges.height
+        extents, begins = (GpuExtent.none(size), GpuExtent.none(size)), np.append(ranges["start"].to_numpy(), 0)
+        return GpuActivity(*extents, 0, 0, 0, 0, every_call=False, lost=np.zeros(size, np.int64), begins=begins)
 
     def take(self, launches: Launches, correlation: Ints, start: Ints, end: Ints, nccl: npt.NDArray[np.bool_]) -> None:
         """Takes in GPU tasks of the process of `launches`; `nccl`: which of them are NCCL's kernels."""
         at = launches.of(correlation)
         launches.ran[at] = True
-        timed = valid_task_times(start, end)
+        timed = valid_task_times(start, end) & self._near(launches, at, start)
         if not timed.all():
             self.untimed += int(np.count_nonzero(~timed))
             at, nccl, start, end = at[timed], nccl[timed], start[timed], end[timed]
@@ -179,6 +182,14 @@ class GpuActivity:
         self.tasks += len(start)
         self.orphans += int(np.count_nonzero(~known))
         self.outside += int(np.count_nonzero(known & (pipeline == NONE) & ~nccl))
+
+    def _near(self, launches: Launches, at: Ints, start: Ints) -> npt.NDArray[np.bool_]:
+        """Whether tasks that `start` then lie within a day of the range around their launch; where there is none, yes.
+        A device runs what it was given within hours, and clocks of host and device differ by less."""
+        pipeline, call = launches.pipeline[at], launches.call[at]
+        place = np.where(pipeline != NONE, pipeline, call)
+        near: npt.NDArray[np.bool_] = (np.abs(start - self.begins[place]) <= LONGEST_TASK_NS) | (place == NONE)
+        return near
 
     def frame(self) -> pl.DataFrame:
         """One row per range id: id, work_start, work_end, work_count, comm_start, comm_end, comm_count, lost_count."""

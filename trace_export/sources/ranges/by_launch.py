@@ -44,7 +44,7 @@ def _attributed(
     ranges: pl.DataFrame, calls: Iterable[Piece], tasks: Iterable[Piece]
 ) -> tuple[dict[int, Launches], GpuActivity]:
     launches = _launches(ranges, calls)
-    activity = GpuActivity.none(ranges.height)
+    activity = GpuActivity.none(ranges)
     for process, chunk in tasks:
         activity.take(launches[process], chunk["correlation"], chunk["start"], chunk["end"], chunk["nccl"] != 0)
     return launches, activity

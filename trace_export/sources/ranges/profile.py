@@ -31,7 +31,7 @@ class Content:
 
 def with_activity(ranges: Ranges, activity: GpuActivity | None) -> pl.DataFrame:
     """The ranges with the columns of `GpuActivity.frame`; no GPU work in any of them where there is no `activity`."""
-    by_range = activity or GpuActivity.none(ranges.frame.height)
+    by_range = activity or GpuActivity.none(ranges.frame)
     return ranges.frame.join(by_range.frame(), on="id", maintain_order="left")
 
 
