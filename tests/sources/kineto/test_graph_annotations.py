@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
+from samples.generators import torch_pftrace
 from samples.generators.kineto_trace import Trace
 from samples.generators.pipeline import MS, US, Simulation, Timing, simulate, zb_h1
 from tests.conftest import Cli
@@ -139,3 +141,30 @@ def test_annotations_of_kernels_do_not_count_where_others_are_asked_for(
     annotated(trace, replay(trace, 1_000), 2_000, 3_000, "PP:0F0")
     with pytest.raises(SourceError, match=r"no pass is named|is named like a pipeline block"):
         loaded(trace.write(tmp_path / "rank0.json"), **options)
+
+
+FORMS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "name": lambda name: {"name": name},
+    "PyTorch 2.12": lambda name: {"str": name},
+    "monitor": lambda name: {"annotation": json.dumps([{"name": name}])},
+    "monitor, PyTorch 2.13": lambda name: {"annotation": json.dumps([{"str": name}])},
+    "monitor, nested": lambda name: {"annotation": json.dumps([{"name": "outer", "dtype": "bf16"}, {"name": name}])},
+    "one text": lambda name: {"annotation": name},
+}  # fmt: skip
+"""In which forms PyTorch writes the annotation of a kernel, as its arguments."""
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("write", [Trace.write, torch_pftrace.write], ids=["json", "pftrace"])
+def test_annotations_are_read_in_every_form(tmp_path: Path, form: str, write: Any) -> None:
+    trace = Trace()
+    call = replay(trace, 1_000)
+    for microbatch, start in ((0, 2_000), (1, 4_000)):
+        for part in (0, 500):
+            trace.kernel(start + part, start + part + 400, call)
+            trace.events[-1]["args"] |= FORMS[form](f"PP:0F{microbatch}")
+    phase = {"annotation": json.dumps([{"name": "PP:0F1", "autograd_phase": "backward"}])}
+    trace.kernel(9_000, 9_500, call, **phase)
+    found = loaded(write(trace, tmp_path / ("t.json" if write is Trace.write else "t.pftrace")))
+    assert times(found) == [("PP:0F0", 2_000, 2_900), ("PP:0F1", 4_000, 4_900)]
+    assert notes(found)["tasks-outside-blocks"] == 1

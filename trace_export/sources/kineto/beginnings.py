@@ -14,7 +14,7 @@ from trace_export.sources.kineto import nccl, reader
 from trace_export.sources.kineto.device_tasks import TIMED
 from trace_export.sources.kineto.event_stream import Trace
 from trace_export.sources.kineto.gpu_work import IS_CALL
-from trace_export.sources.kineto.json_events import Event, columns_of
+from trace_export.sources.kineto.json_events import ANNOTATIONS, Event, columns_of
 from trace_export.sources.kineto.trace import is_perfetto
 from trace_export.sources.ranges import together
 from trace_export.sources.ranges.dialects import Dialects
@@ -35,7 +35,8 @@ class _Seen:
 
 def read(sources: Sequence[Source], options: ReadOptions) -> list[Profile | None]:
     """The profile of each trace; None of those that `reader.read` must look at: they cannot be read, are small or in
-    Perfetto's format, lack GPU work or named passes, or there is something to say of their ranges or their clock."""
+    Perfetto's format, lack GPU work or named passes, have annotated kernels, or there is something to say of their
+    ranges or their clock."""
     if options.infer == "only":
         return [None] * len(sources)
     dialects = Dialects.of(options.markers)
@@ -71,6 +72,7 @@ def _profiles(seen: Sequence[_Seen], dialects: Dialects, options: ReadOptions) -
     devices = dict(kernels.group_by("process", maintain_order=True).agg(reader.DEVICE.first()).iter_rows())
     working = {*devices, *events.filter(IS_CALL)["process"].unique()}
     parts = [_part(one, own[place], devices.get(together.shift(place))) for place, one in enumerate(seen)]
+    annotated = set(kernels.filter(pl.any_horizontal(pl.col(ANNOTATIONS).is_not_null()))["process"].unique())
     found = nccl.calls(kernels.filter(TIMED))
     calls = together.Calls(nccl.transfers(found), nccl.collectives(found))
     ends = dict(events.group_by("process").agg(pl.col("end").max()).iter_rows())
@@ -78,7 +80,8 @@ def _profiles(seen: Sequence[_Seen], dialects: Dialects, options: ReadOptions) -
     for place, (one, profile) in enumerate(zip(seen, together.profiles(ranges, own, parts, calls), strict=True)):
         process = together.shift(place)
         has_work = options.host_ranges or not one.trace.has_end or process in working
-        made.append(_finished(profile, one, ends.get(process)) if profile is not None and has_work else None)
+        plain = has_work and process not in annotated
+        made.append(_finished(profile, one, ends.get(process)) if profile is not None and plain else None)
     return made
 
 

@@ -3,7 +3,9 @@
 A replay of a graph runs no code on the CPU that could name its parts: all its kernels have the correlation id of the
 one launch. PyTorch remembers which kernels were captured under which name (torch.cuda.graph_annotations.mark_kernels,
 2.14), and writes that as `name` among their `args` (`export_chrome_trace(…, cuda_graph_annotations=…)`, 2.15; before,
-torch/cuda/_annotate_cuda_graph_trace.py added it to a trace).
+torch/cuda/_annotate_cuda_graph_trace.py added it to a trace, in 2.12 and 2.13 as `str`). Traces of its CUPTI monitor,
+JSON and Perfetto's, have `annotation` there: the list of what was recorded, as JSON (torch/profiler/_cupti/
+monitor_trace.py), of which the last entry counts where several name the kernel.
 The schedules of torch.distributed.pipelining annotate each action as they name its range: `PP:0F3`.
 """
 
@@ -12,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import orjson
 import polars as pl
 
 from trace_export.sources.kineto.device_tasks import TIMED
+from trace_export.sources.kineto.json_events import ANNOTATIONS
 from trace_export.sources.ranges.attribution import NONE, RangeIndex
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.ranges import Ranges
@@ -50,14 +54,15 @@ class GraphAnnotations:
         (`autograd_phase`): its name is no name of a pass. A part without a micro-batch cannot be distinguished from
         others of its name in the same replay.
         """
-        if kernels["args name"].null_count() == kernels.height:
+        if all(kernels[column].null_count() == kernels.height for column in ANNOTATIONS):
             return kernels
-        known = dialects.parse(kernels["args name"].drop_nulls()).names
+        kernels = _named(kernels)
+        known = dialects.parse(kernels["text"].drop_nulls()).names
         numbered = known.filter(pl.col("role").is_in(["block", "p2p"]), _has_number()).select("text", "role")
-        found = kernels.join(numbered, left_on="args name", right_on="text", how="left", maintain_order="left")
+        found = kernels.join(numbered, on="text", how="left", maintain_order="left")
         part = (pl.col("role") == "block") | ((pl.col("role") == "p2p") & nccl)
         ours = (TIMED & part & pl.col("autograd_phase").ne_missing("backward")).fill_null(False)
-        kept = found.filter(ours).select(correlation, "start", "end", nccl=nccl, text="args name")
+        kept = found.filter(ours).select(correlation, "start", "end", "text", nccl=nccl)
         if kept.height:
             self.kernels.append(kept)
         return found.filter(~ours).drop("role")
@@ -81,6 +86,33 @@ class GraphAnnotations:
             parts.select("start", "thread", correlation="own"),
             own.select(pl.coalesce("own", "correlation").alias("correlation"), "start", "end", "nccl"),
         )
+
+
+def _named(kernels: pl.DataFrame) -> pl.DataFrame:
+    """The `kernels` with their annotation as `text`, in whichever form it is written."""
+    written = kernels["annotation"].drop_nulls().unique()
+    rows = [(text, *_entries(text)) for text in written]
+    listed = pl.DataFrame(rows, dict.fromkeys(("annotation", "listed", "phase"), pl.String()), orient="row")
+    found = kernels.join(listed, on="annotation", how="left", maintain_order="left")
+    return found.with_columns(
+        pl.coalesce("autograd_phase", "phase").alias("autograd_phase"),
+        text=pl.coalesce("args name", "args str", "listed"),
+    ).drop("listed", "phase")
+
+
+def _entries(written: str) -> tuple[str | None, str | None]:
+    """The name and the `autograd_phase` in a list of annotations, which is written as JSON; or in a single one."""
+    try:
+        found = orjson.loads(written)
+    except orjson.JSONDecodeError:
+        return written, None
+    merged: dict[str, object] = {}
+    for entry in found if isinstance(found, list) else [found]:
+        merged |= entry if isinstance(entry, dict) else {"name": entry}
+        if isinstance(entry, dict) and "str" in entry:
+            merged["name"] = entry["str"]
+    name, phase = (merged.get(key) for key in ("name", "autograd_phase"))
+    return (name if isinstance(name, str) else None), (phase if isinstance(phase, str) else None)
 
 
 def _parts(kernels: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFrame:

@@ -23,9 +23,10 @@ from trace_export.units import thousandths
 NUMBERS = (
     "correlation", "External id", "Src Rank", "Dst Rank", "Seq", "In msg nelems", "Out msg nelems", "Sequence number"
 )  # fmt: skip
-TEXTS = ("stream", "device", "Collective name", "Process Group Name", "dtype", "autograd_phase", "args name")
-"""What is read of an event's `args`: the columns of Int64, and those of String. `args name` is their `name`: that of a
-thread, or the annotation of a kernel in a CUDA graph."""
+ANNOTATIONS = ("args name", "args str", "annotation")
+TEXTS = ("stream", "device", "Collective name", "Process Group Name", "dtype", "autograd_phase", *ANNOTATIONS)
+"""What is read of an event's `args`: the columns of Int64, and those of String. A kernel in a CUDA graph is annotated
+in one of `ANNOTATIONS`; `args name` is its `name`, or that of a thread, `args str` its `str`."""
 SCHEMA = (
     dict.fromkeys(("cat", "name", "tid"), pl.String())
     | dict.fromkeys(("start", "end", *NUMBERS), pl.Int64())
@@ -52,7 +53,7 @@ def _attribute(column: str) -> str:
     return column.lower().replace(" ", "_")
 
 
-_IN_FILE = {_attribute(column): column for column in NUMBERS + TEXTS} | {"args_name": "name"}
+_IN_FILE = {_attribute(column): column for column in NUMBERS + TEXTS} | {"args_name": "name", "args_str": "str"}
 
 
 class _Arguments(msgspec.Struct, gc=False, rename=_IN_FILE):
@@ -73,6 +74,8 @@ class _Arguments(msgspec.Struct, gc=False, rename=_IN_FILE):
     dtype: _Value = None
     autograd_phase: _Value = None
     args_name: _Value = None
+    args_str: _Value = None
+    annotation: _Value = None
 
 
 class Event(msgspec.Struct, gc=False):
@@ -228,6 +231,8 @@ def _numbers(name: str, values: Iterable[_Value]) -> pl.Series:
 def _texts(name: str, values: Iterable[_Value]) -> pl.Series:
     """Values as text. Numbers alone are turned into text by Polars, a value at a time takes twenty times as long."""
     found = list(values)
+    if found.count(None) == len(found):  # as most columns are
+        return pl.Series(name, [None], pl.String).new_from_index(0, len(found))
     kinds = set(map(type, found))
     if str not in kinds:
         with suppress(TypeError, OverflowError):
