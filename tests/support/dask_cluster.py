@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from unittest import mock
 
 from tests.conftest import ROOT
-from tests.support.wait import wait_until
+from tests.support.dask_process import DaskProcess
+from tests.support.wait import HANGS_S, wait_until
 from trace_export.errors import TraceExportError
+from trace_export.workers import dask_client
 from trace_export.workers.dask_client import connected, usable_workers
-
-WITH_ITS_PARENT = """
-import os, runpy, sys, threading
-def watch():
-    sys.stdin.buffer.read()
-    os._exit(1)
-threading.Thread(target=watch, daemon=True).start()
-module = sys.argv.pop(1)
-runpy.run_module(module, run_name="__main__", alter_sys=True)
-"""
-"""Runs a module, and ends when whoever has the other end of its standard input is gone, however that happened."""
 
 
 class DaskCluster:
@@ -37,8 +26,8 @@ class DaskCluster:
             port = free.getsockname()[1]
         self.address = f"{protocol}://127.0.0.1:{port}"
         self.folder, self.stack, self.settings = folder, stack, settings
-        self.workers: dict[str, subprocess.Popen[bytes]] = {}
-        self.stopped: list[subprocess.Popen[bytes]] = []
+        self.workers: dict[str, DaskProcess] = {}
+        self.stopped: list[DaskProcess] = []
         self._scheduling = ("dask_scheduler", "--host", f"{protocol}://127.0.0.1", "--port", port)
         self.scheduler = self._start(*self._scheduling)
 
@@ -47,19 +36,20 @@ class DaskCluster:
         options = ("--name", name, "--nthreads", 1, "--no-nanny", "--local-directory", self.folder / f"worker_{name}")
         self.workers[name] = self._start("dask_worker", self.address, *options, package=package)
 
-    def restart(self, *names: str) -> None:
-        """Kills the scheduler, whose workers end with it, and starts it again with the named workers."""
-        self.scheduler.kill()
-        self.scheduler.wait()
-        for worker in self.workers.values():
-            worker.kill()
-            worker.wait()
+    def kill(self) -> None:
+        """Kills the scheduler and its workers, which would end with it."""
+        for process in (self.scheduler, *self.workers.values()):
+            process.kill()
+            process.wait()
         self.workers.clear()
+
+    def restart(self, *names: str) -> None:
+        """Starts the scheduler that was killed again, with the named workers."""
         self.scheduler = self._start(*self._scheduling)
         for name in names:
             self.start(name)
 
-    def stop(self, process: subprocess.Popen[bytes]) -> None:
+    def stop(self, process: DaskProcess) -> None:
         """The process stays, and answers no more."""
         process.send_signal(signal.SIGSTOP)
         self.stopped.append(process)
@@ -89,22 +79,10 @@ class DaskCluster:
         except TraceExportError:
             return []
 
-    def _start(self, module: object, *arguments: object, package: Path = ROOT) -> subprocess.Popen[bytes]:
-        program = ["-c", WITH_ITS_PARENT, f"distributed.cli.{module}"]
-        command = [sys.executable, "-W", "ignore", *program, *map(str, arguments)]
-        settings = {f"DASK_DISTRIBUTED__{key}": value for key, value in self.settings.items()}
-        path = os.pathsep.join(dict.fromkeys([str(package), str(ROOT)]))
-        process = self.stack.enter_context(
-            subprocess.Popen(
-                [*command, "--no-dashboard"],
-                cwd=self.folder,
-                env={**os.environ, "PYTHONPATH": path, **settings},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        )
+    def _start(self, program: str, *arguments: object, package: Path = ROOT) -> DaskProcess:
+        given = [*map(str, arguments), "--no-dashboard"]
+        process = DaskProcess(program, given, self.folder, [package, ROOT], self.settings)
+        self.stack.callback(process.wait)
         self.stack.callback(process.kill)
         return process
 
@@ -112,9 +90,25 @@ class DaskCluster:
 @contextmanager
 def dask_cluster(folder: Path, *workers: str, protocol: str = "tcp", **settings: str) -> Iterator[DaskCluster]:
     """A scheduler with those workers. `settings` are Dask's: `SCHEDULER__NO_WORKERS_TIMEOUT` stands for
-    `distributed.scheduler.no-workers-timeout`."""
-    with ExitStack() as stack:
+    `distributed.scheduler.no-workers-timeout`. As long as it is there, no time-out of the client ends for a busy
+    machine."""
+    patient = mock.patch.multiple(dask_client, ANSWER_S=HANGS_S, CONNECT_S=HANGS_S)
+    with patient, ExitStack() as stack:
         cluster = DaskCluster(folder, stack, protocol, {"WORKER__MEMORY__TERMINATE": "false", **settings})
         if workers:
             cluster.make_whole(*workers)
         yield cluster
+
+
+@contextmanager
+def comes_back(cluster: DaskCluster, *names: str) -> Iterator[None]:
+    """The scheduler that the test kills is started again, with the named workers, once the command waits for it. Dask
+    leaves sockets open where its client closes in the middle of connecting again."""
+    wait = dask_client._wait_for
+
+    def started(address: str, error: dask_client.SchedulerGoneError) -> None:
+        cluster.restart(*names)
+        wait(address, error)
+
+    with mock.patch.object(dask_client, "_wait_for", started):
+        yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,3 +22,11 @@ def two_workers(one_cluster: DaskCluster) -> DaskCluster:
     """The workers `left` and `right`, whatever became of those of the test before."""
     one_cluster.make_whole("left", "right")
     return one_cluster
+
+
+@pytest.fixture
+def own_cluster(tmp_path: Path) -> Iterator[DaskCluster]:
+    """A cluster with the worker `left` for a test that ends its scheduler."""
+    (tmp_path / "cluster").mkdir()
+    with dask_cluster(tmp_path / "cluster", "left") as cluster:
+        yield cluster

@@ -10,9 +10,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -20,7 +20,7 @@ import pytest
 from samples.generators import paddle as generate_paddle
 from tests.conftest import ROOT, Cli
 from tests.support.command import command
-from tests.support.dask_cluster import DaskCluster, dask_cluster
+from tests.support.dask_cluster import DaskCluster, comes_back, dask_cluster
 from tests.support.wait import HANGS_S, wait_until
 from tests.support.worker_tasks import perform, processes_named
 from trace_export import load
@@ -32,14 +32,6 @@ from trace_export.workers.identity import identity
 
 pytest.importorskip("distributed")
 config = pytest.importorskip("dask.config")
-
-
-@pytest.fixture
-def own_cluster(tmp_path: Path) -> Iterator[DaskCluster]:
-    """A cluster with the worker `left` for a test that ends its scheduler."""
-    (tmp_path / "cluster").mkdir()
-    with dask_cluster(tmp_path / "cluster", "left") as cluster:
-        yield cluster
 
 
 def places(*tasks: str, at: str | None = None) -> list[Place]:
@@ -288,13 +280,26 @@ def test_a_scheduler_that_stops_while_it_reads_is_a_sentence(
         dask.run(Cluster(own_cluster.address), perform, places("a", "hang"), stop)
 
 
-def test_a_worker_that_stops_while_it_reads_costs_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_stops_while_it_reads_costs_what_it_has(
+    two_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Dask counts it as dead after its worker-ttl; what is not bound to its machine is read by the other."""
     monkeypatch.setattr(dask, "GONE_S", 1.0)
-    with dask_cluster(tmp_path, "left", "right", SCHEDULER__WORKER_TTL="5s") as cluster:
-        stop = lambda index: cluster.stop(cluster.workers["left"]) if index == 0 else None  # noqa: E731
-        items = [*places("a", at="right"), *places("hang", at="left"), *places(*"bcdef")]
-        results = dask.run(Cluster(cluster.address), perform, items, stop)
+
+    async def long_ago(dask_scheduler: Any) -> None:
+        """The last sign of life of `left` was so long ago."""
+        for worker in dask_scheduler.workers.values():
+            worker.last_seen -= 3600 * (worker.name == "left")
+        await dask_scheduler.check_worker_ttl()
+
+    def stop(index: int) -> None:
+        if index == 0:
+            two_workers.stop(two_workers.workers["left"])
+            with dask_client.connected(two_workers.address) as client:
+                client.run_on_scheduler(long_ago)
+
+    items = [*places("a", at="right"), *places("hang", at="left"), *places(*"bcdef")]
+    results = dask.run(Cluster(two_workers.address), perform, items, stop)
     assert [r[0] for r in results if isinstance(r, tuple)] == list("abcdef")
     assert "left: hang: no worker is left that could read it" in str(results[1])
 
@@ -319,7 +324,8 @@ def test_a_scheduler_that_dies_while_it_reads_is_one_sentence(own_cluster: DaskC
     with (logs / "workerlog.0").open("wb") as file:
         file.truncate(200 << 30)  # hours of zeros to read, no space on the disk
     at_once = (
-        "from trace_export.workers import dask_client as d; from trace_export.cli import main; d.BACK_S = 0; main()"
+        "from trace_export.workers import dask_client as d; from trace_export.cli import main; "
+        f"d.BACK_S, d.ANSWER_S = 0, {HANGS_S}; main()"
     )
     command = [sys.executable, "-c", at_once, str(logs), "--scheduler", own_cluster.address]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -328,7 +334,7 @@ def test_a_scheduler_that_dies_while_it_reads_is_one_sentence(own_cluster: DaskC
     )
     try:
         wait_until(lambda: any(is_open(worker.pid, logs) for worker in own_cluster.workers.values()))
-        own_cluster.scheduler.kill()
+        own_cluster.kill()
         _, said = process.communicate(timeout=HANGS_S)
     finally:
         process.kill()
@@ -344,12 +350,13 @@ def test_a_scheduler_that_comes_back_is_given_the_rest(own_cluster: DaskCluster)
     """What was read before is not read again."""
     done: list[int] = []
 
-    def restart(index: int) -> None:
+    def kill(index: int) -> None:
         done.append(index)
         if len(done) == 2:
-            own_cluster.restart("left")
+            own_cluster.kill()
 
-    results = dask.run(Cluster(own_cluster.address), perform, places("a", "b", "slow1", "c", "d"), restart)
+    with comes_back(own_cluster, "left"):
+        results = dask.run(Cluster(own_cluster.address), perform, places("a", "b", "slow1", "c", "d"), kill)
     assert [r[0] for r in results if isinstance(r, tuple)] == ["a", "b", "slow1", "c", "d"]
     assert sorted(done) == list(range(5))
 
@@ -385,7 +392,9 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {f"COMM__TLS__{key}": str(folder / name) for key, name in settings.items()}
 
 
-def test_a_cluster_behind_tls(tls: dict[str, str], samples: Path, tmp_path: Path) -> None:
+def test_a_cluster_behind_tls(
+    tls: dict[str, str], samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the certificates of the page it is read; without them, or over plain TCP, nobody gets in."""
     (tmp_path / "cluster").mkdir()
     known = {f"distributed.{key.lower().replace('__', '.').replace('_', '-')}": path for key, path in tls.items()}
@@ -400,6 +409,7 @@ def test_a_cluster_behind_tls(tls: dict[str, str], samples: Path, tmp_path: Path
             cluster.make_whole("left")
         assert export(cluster.address, known).returncode == 0
         assert (tmp_path / "out" / "pipeline_profile.csv").is_file()
+        monkeypatch.setattr(dask_client, "CONNECT_S", 2)
         for address, settings in (
             (cluster.address, {}),
             (cluster.address.replace("tls:", "tcp:"), known),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dask_cluster import DaskCluster, dask_cluster
+from tests.support.dask_cluster import DaskCluster, comes_back, dask_cluster
 from tests.support.held import Held, failure, hold, join
 from tests.support.wait import wait_until
 from tests.support.worker_tasks import Task, tasks
@@ -69,7 +69,8 @@ def test_a_worker_that_dies_at_any_moment_costs_nothing(two_workers: DaskCluster
 
 def test_an_item_that_kills_its_workers_costs_itself(tmp_path: Path) -> None:
     """Dask tries it once more on each of as many workers as it may cost."""
-    with dask_cluster(tmp_path, *"abc", SCHEDULER__ALLOWED_FAILURES="1") as cluster:
+    settings = {"SCHEDULER__ALLOWED_FAILURES": "1", "SCHEDULER__WORKER_SATURATION": "1.0"}  # no other item is with it
+    with dask_cluster(tmp_path, *"abc", **settings) as cluster:
         found = reduced(cluster, tasks("t0", "killed", *(f"t{n}" for n in range(1, 12))))
     assert found.names == ("t0", "killed failed", *(f"t{n}" for n in range(1, 12)))
 
@@ -85,17 +86,17 @@ def test_without_a_worker_it_ends(two_workers: DaskCluster, monkeypatch: pytest.
         reduced(two_workers, tasks("a", *["slow0.1"] * 40), kill_all)
 
 
-def test_a_scheduler_that_is_started_again_is_given_everything_again(tmp_path: Path) -> None:
+def test_a_scheduler_that_is_started_again_is_given_everything_again(own_cluster: DaskCluster) -> None:
     done: list[int] = []
 
-    def restart(index: int) -> None:
+    def kill(index: int) -> None:
         done.append(index)
         if len(done) == 5:
-            cluster.restart("left")
+            own_cluster.kill()
 
     names = [f"t{n}" for n in range(30)]
-    with dask_cluster(tmp_path, "left") as cluster:
-        assert reduced(cluster, tasks(*names), restart).names == tuple(names)
+    with comes_back(own_cluster, "left"):
+        assert reduced(own_cluster, tasks(*names), kill).names == tuple(names)
     assert sorted(done) == list(range(30))
 
 
