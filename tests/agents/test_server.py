@@ -19,8 +19,6 @@ from trace_export import UsageError
 from trace_export.agents.runs import Runs
 from trace_export.agents.sql import Database
 
-pytest.importorskip("mcp")
-
 STAGES, MICROBATCHES, STEPS, MS = 4, 8, 3, 1_000_000
 Question = tuple[str, dict[str, Any]]
 
@@ -50,6 +48,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def ask(places: Sequence[Path], questions: Sequence[Question]) -> list[Any]:
     """The answers of one server, started as an agent's program starts it: documents, or texts of errors."""
+    pytest.importorskip("mcp")
     from mcp import ClientSession
     from mcp.client.stdio import StdioServerParameters, stdio_client
 

@@ -22,14 +22,18 @@ BUSY = Quantity("busy", "busy time", "×")
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> trace_export.Overviewed:
     folder = tmp_path_factory.mktemp("overview")
     write(folder / "logs", ManyRanks(stages=4, tensor=2, replicas=16, microbatches=8).with_exceptions())
-    return trace_export.overview(folder / "logs", folder / "page.html", jobs=1).files[0]
+    return trace_export.overview(folder / "logs", folder / "page.html", jobs=1)
 
 
-@pytest.mark.parametrize("look", ["light", "dark"])
-@pytest.mark.parametrize("width", [1600, 380])
+@pytest.fixture(scope="module")
+def page(drawn: trace_export.Overviewed) -> Path:
+    return drawn.files[0]
+
+
+@pytest.mark.parametrize(("width", "look"), [(1600, "light"), (380, "dark")])
 def test_the_page_opens_from_a_file_and_fits(browser: Browser, page: Path, width: int, look: str) -> None:
     with opened(browser, page, viewport={"width": width, "height": 900}, color_scheme=look) as tab:
         tab.locator("#state", has_text="128 of 128 ranks").wait_for()
@@ -39,9 +43,11 @@ def test_the_page_opens_from_a_file_and_fits(browser: Browser, page: Path, width
         ]  # fmt: skip
 
 
-def test_the_slowdown_of_the_workers_leads_to_their_replica(browser: Browser, page: Path) -> None:
+def test_the_slowdown_of_the_workers_leads_to_their_replica(
+    browser: Browser, page: Path, drawn: trace_export.Overviewed
+) -> None:
     """A click on the worker of a slow rank marks its replica in the map above."""
-    workers = trace_export.overview(page.parent / "logs", page.parent / "again", jobs=1).overview.workers
+    workers = drawn.overview.workers
     slowest = workers.sort("slowdown", descending=True).row(0, named=True)
     there = workers["replica"].unique().sort().to_list()
     with opened(browser, page) as tab:
@@ -117,10 +123,10 @@ def test_noise_gets_no_bright_colours() -> None:
 def test_the_page_stays_below_five_megabytes() -> None:
     """Of the largest map that is not folded, and of a larger one."""
     for count in (150_000, 400_000):
-        cells = pl.DataFrame({
-            "rank": range(count), "run": [0] * count, "step": [0] * count, "replica": range(count),
-            "stage": [0] * count, "busy": [n % 7 / 7 for n in range(count)],
-        })  # fmt: skip
-        ranks = pl.DataFrame({"rank": range(count), "host": ["host"] * count})
+        numbers = pl.int_range(count, eager=True).alias("rank").to_frame()
+        cells = numbers.select(
+            "rank", run=pl.lit(0), step=pl.lit(0), replica="rank", stage=pl.lit(0), busy=pl.col("rank") % 7 / 7
+        )
+        ranks = numbers.with_columns(host=pl.lit("host"))
         found = heat_map.heat_map(cells, ranks, [BUSY])
         assert len(orjson.dumps(found.data)) < 4_600_000
