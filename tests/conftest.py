@@ -22,6 +22,8 @@ from tests.support.ascend_jobs import JOBS
 from tests.support.command import command
 from tests.support.wait import HANGS_S
 
+pytest_plugins = ["tests.support.browser"]
+
 if "PYTEST_XDIST_WORKER" in os.environ:  # the workers already use all cores; before anything imports Polars
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
 

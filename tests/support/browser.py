@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.support.wait import HANGS_S
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
@@ -25,13 +29,27 @@ def program() -> str:
     return path
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+@pytest.fixture(scope="session")
+def running_browser() -> Iterator[tuple[Browser, asyncio.AbstractEventLoop]]:
+    """The one browser of this process, and the event loop that Playwright leaves running in this thread."""
+    from playwright.sync_api import sync_playwright
+
     path = program()
     with sync_playwright() as playwright:
+        loop = asyncio.get_running_loop()
         running = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield running
+        yield running, loop
+        asyncio._set_running_loop(loop)
         running.close()
+
+
+@pytest.fixture
+def browser(running_browser: tuple[Browser, asyncio.AbstractEventLoop]) -> Iterator[Browser]:
+    """Without tabs. Tests that do not use it may run event loops of their own."""
+    running, loop = running_browser
+    asyncio._set_running_loop(loop)
+    yield running
+    asyncio._set_running_loop(None)
 
 
 @contextmanager
