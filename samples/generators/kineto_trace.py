@@ -9,6 +9,7 @@ import gzip
 import json
 import zipfile
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,14 @@ MARKS = (('"\\u0001', ""), ('\\u0002"', ""))
 
 def lines(event: dict[str, Any]) -> str:
     """An event as Kineto prints it."""
-    args = ",".join(f'"{k}": {json.dumps(v)}' for k, v in event["args"].items())
-    head = ", ".join(f'"{k}": {json.dumps(v)}' for k, v in event.items() if k not in ("ts", "dur", "args"))
+    args = ",".join(f'"{k}": {_json(v)}' for k, v in event["args"].items())
+    head = ", ".join(f'"{k}": {_json(v)}' for k, v in event.items() if k not in ("ts", "dur", "args"))
     times = ", ".join(f'"{k}": {str(event[k])[1:-1]}' for k in ("ts", "dur"))
     return f'\n  {{\n    {head},\n    {times},\n    "args": {{\n      {args}\n    }}\n  }}'
+
+
+def _json(value: object) -> str:
+    """What json.dumps gives, which takes five times as long for a number or a text."""
+    if type(value) is int:
+        return str(value)
+    return encode_basestring_ascii(value) if type(value) is str else json.dumps(value)
