@@ -74,9 +74,13 @@ class Job:
         packed = BytesIO()
         self.table().write_parquet(packed)
         path.write_bytes(packed.getvalue())
+        self.describe(folder, name)
+        return path
+
+    def describe(self, folder: Path, name: str = "made") -> None:
+        """The description that lies beside the table."""
         sizes = {"dp_size": self.replicas, "dsp_size": 1, "pp_size": self.stages, "tp_size": 1, "vpp_size": 1}
         (folder / f"meta-{name}.yaml").write_text("".join(f"{k}: {v}\n" for k, v in sizes.items()))
-        return path
 
     def _row(self, cell: Cell, start: float, end: float) -> tuple[object, ...]:
         compute = cell.optype in (F, B)
