@@ -168,7 +168,7 @@ def jittered(draw: st.DrawFn) -> Profile:
     return concluded(Profile(ranks=profile.ranks, spans=spans, declared=Declared(schedule=s.name)))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(profile=jittered(), seed=st.integers(0, 1000))
 def test_rules_of_any_run(profile: Profile, seed: int) -> None:
     ranks = Bubbles(profile).ranks

@@ -118,7 +118,7 @@ def runs(draw: st.DrawFn) -> tuple[Schedule, Profile]:
     return s, concluded(replace(made, spans=made.spans.with_columns(moved)))
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(runs())
 def test_the_parts_add_up_to_the_step(run: tuple[Schedule, Profile]) -> None:
     """To the nanosecond, and each begins where the one before ended; also where the clocks disagree."""
@@ -133,7 +133,7 @@ def test_the_parts_add_up_to_the_step(run: tuple[Schedule, Profile]) -> None:
     assert sum(row["ns"] for row in found.document()[0]["parts"]) == length
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(runs(), st.data())
 def test_slack_is_how_much_longer_a_block_may_take(run: tuple[Schedule, Profile], data: st.DataObject) -> None:
     """A block that takes δ longer makes the step longer by max(0, δ - slack), and a block on the path has none."""

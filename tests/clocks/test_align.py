@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csgraph, csr_matrix
 
@@ -250,7 +250,7 @@ def test_good_clocks_are_left_as_they_are() -> None:
     assert not [n for n in done.notes if n.level == "warning"]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("error_us", [3_200, -1_900])
 def test_blocks_alone_align_the_machines_of_a_log(error_us: int, seed: int) -> None:
     """Worker logs have no messages: the dependencies between blocks bound the offset from both sides."""
@@ -295,6 +295,7 @@ def test_times_without_sense_do_not_break_the_fit() -> None:
     assert fit.clocks["drift"].is_finite().all()
 
 
+@settings(max_examples=30)
 @given(
     lag_us=st.integers(1, 1000),
     ppm=st.lists(st.integers(-15, 15), min_size=4, max_size=4),
@@ -323,7 +324,7 @@ def test_messages_that_never_scatter_do_not_bend_all_clocks_together(
 def test_the_bound_of_clocks_that_are_left_as_they_are_holds_the_truth() -> None:
     """One message each way does not justify a correction of some 30 µs, which is more than the fit leaves open."""
     kept = 0
-    for seed in range(60):
+    for seed in range(30):
         run = make(Clocks(seed=seed, stages=5, microbatches=1, steps=1, offset_us=60.0, drift_ppm=0.0))
         clocks = align(with_messages(run)).clocks
         if set(clocks["status"]) != {"confirmed"}:

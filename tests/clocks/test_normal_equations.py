@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trace_export.clocks import normal_equations, problem
@@ -129,6 +129,7 @@ systems = st.integers(2, 5).flatmap(
 
 
 @pytest.mark.parametrize("sparse", [False, True])
+@settings(max_examples=30)
 @given(systems)
 def test_the_solution_is_that_of_dense_least_squares(sparse: bool, drawn: tuple) -> None:  # type: ignore[type-arg]
     hosts, sent, met, chance = drawn

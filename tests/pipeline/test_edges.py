@@ -96,7 +96,7 @@ def test_nothing_to_link() -> None:
     assert concluded(bare).interpreted.edges.is_empty()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 1000), name=st.sampled_from(["1f1b", "zb-v", "interleaved"]))
 def test_order_of_rows_changes_nothing(seed: int, name: str) -> None:
     profile = planned(name, 3, 3)
@@ -129,7 +129,7 @@ def test_edges_that_point_backwards_in_time_are_counted_and_left_out() -> None:
     assert edges["direction"].to_list() == ["B", "B"]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(step=st.integers(0, 2**31 - 2), run=st.integers(0, 2**31 - 1), microbatch=st.integers(0, 2**31 - 8))
 def test_numbers_as_large_as_a_file_can_hold_link_the_same_blocks(step: int, run: int, microbatch: int) -> None:
     """Their product does not fit into 64 bits."""

@@ -107,7 +107,7 @@ def test_phases_of_one_f_one_b() -> None:
     assert spans["phase"].to_list() == ["warm-up", *["steady"] * 6, "cool-down", *["steady"] * 8]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_a_clipped_start_counts_from_the_end(data: st.DataObject) -> None:
     """A later step proves that the end is whole: what is left keeps its numbers, whatever is missing before it."""
@@ -124,7 +124,7 @@ def test_a_clipped_start_counts_from_the_end(data: st.DataObject) -> None:
         assert numbers(labelled, rank, kind, step=1) == [(m, 0) for m in range(microbatches)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_a_clipped_end_counts_from_the_start(data: st.DataObject) -> None:
     stages = data.draw(st.integers(2, 4))
@@ -223,7 +223,7 @@ def test_dualpipev_whole() -> None:
     assert [counts[name] for name in names] == [2, 2, 4, 3, 3, 2, 2]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 17), st.integers(1, 18))
 def test_dualpipev_window(first: int, length: int) -> None:
     """Of any part of a step whatever is labelled is right, and every block between two numbered ones is labelled."""
@@ -318,7 +318,7 @@ def replicas(pipelines: int, stages: int, microbatches: int, steps: int) -> Prof
 
 
 @given(st.integers(2, 4), st.integers(2, 7), st.integers(2, 3), st.integers(1, 3), st.booleans())
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_a_cut_first_stage_without_steps_is_numbered_as_its_replica_or_not_at_all(
     stages: int, microbatches: int, steps: int, lost: int, at_the_end: bool
 ) -> None:

@@ -68,8 +68,8 @@ def sizes() -> list[tuple[str, int, int, int | None]]:
     """Every schedule on small pipelines, as far as it takes the numbers."""
     found = []
     for name in TITLES:
-        for stages in range(1, 7):
-            for microbatches in (*range(1, 9), 12, 16, 17):
+        for stages in (1, 2, 3, 4, 6):
+            for microbatches in (1, 2, 3, 4, 6, 8, 9, 12):
                 chunks = 3 if name.startswith("interleaved") and microbatches % 2 else None
                 found.append((name, stages, microbatches, chunks))
     return found

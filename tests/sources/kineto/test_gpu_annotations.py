@@ -27,7 +27,7 @@ def block(trace: Trace, at: int, name: str, *, thread: object = MAIN) -> int:
     return number
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     off=st.lists(
         st.tuples(st.sampled_from([0, 1000, 1001, -1000, -1001, 5000]), st.sampled_from([0, 1000, -1001])),

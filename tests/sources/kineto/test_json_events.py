@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trace_export.sources.kineto.json_events import SCHEMA, Wanted, columns_of, decoded
@@ -33,6 +33,7 @@ def text(of: Any, key: str) -> str | None:
     return None if found is None else str(found)
 
 
+@settings(max_examples=40)
 @given(events=st.lists(Event | Other | st.fixed_dictionaries({"ph": Anything, "cat": Anything}), max_size=6))
 def test_fields_of_another_type_are_absent_and_the_others_are_read(events: list[Any]) -> None:
     body = json.dumps(events)[1:-1].encode()

@@ -39,7 +39,7 @@ def tasks(path: Path, detail: Any = "kernels") -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("chunk", [1 << 22, 600])
-@settings(max_examples=7, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(ranges=Ranges, launches=Calls, layout=st.sampled_from(LAYOUTS))
 def test_the_tables_are_those_of_json_in_every_layout(
     tmp_path_factory: pytest.TempPathFactory, chunk: int, ranges: list[Any], launches: list[Any], layout: str
@@ -184,7 +184,7 @@ def test_slices_in_another_order_are_refused(tmp_path: Path) -> None:
         loaded(path)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(at=st.floats(0, 1), byte=st.integers(0, 255), many=st.integers(1, 40))
 def test_damaged_bytes_end_in_a_sentence_or_tables(
     tmp_path_factory: pytest.TempPathFactory, at: float, byte: int, many: int

@@ -115,7 +115,7 @@ def build(ranges: list[Range], launches: list[Launch], kernels_first: bool) -> T
 @pytest.mark.parametrize(
     ("layout", "chunk", "in_memory"), [("kineto", 1 << 22, 1 << 22), ("kineto", 300, 0), ("compact", 400, 500)]
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(ranges=Ranges, launches=Calls, kernels_first=st.booleans())
 def test_blocks_equal_brute_force(
     tmp_path_factory: pytest.TempPathFactory,
@@ -196,7 +196,7 @@ def test_steps_and_chunks(tmp_path: Path) -> None:
 DECIMALS = st.integers(0, 8 * 10**15)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(start=st.integers(10**18, 45 * 10**17), length=st.integers(0, 10**13), base=st.none() | st.integers(0, 10**9))
 def test_times_are_exact(tmp_path_factory: pytest.TempPathFactory, start: int, length: int, base: int | None) -> None:
     """Unix times in microseconds have more digits than a float."""

@@ -23,7 +23,6 @@ PROGRAMS = {
     "1f1b": Program(),
     "with varying experts": Program(experts=True, varying=True),
     "graphs of layers": Program(graphs=True),
-    "interleaved": Program(schedule="interleaved", stages=4, microbatches=8),
     "through the host": Program(host_transfers=True),
     "with operators": Program(operators=True),
 }
@@ -74,7 +73,7 @@ def test_a_kernel_that_lasts_for_years_is_left_out_with_a_warning(tmp_path: Path
     assert (note.level, note.count) == ("warning", 1)
 
 
-@pytest.mark.parametrize("name", ["1f1b", "with varying experts", "interleaved"])
+@pytest.mark.parametrize("name", ["1f1b", "with varying experts"])
 def test_the_same_rules_hold_for_hip_and_rccl(tmp_path: Path, name: str) -> None:
     blocks = write(tmp_path, replace(PROGRAMS[name], waits=False), rocm=True)
     for rank in range(PROGRAMS[name].stages):

@@ -21,7 +21,6 @@ PROGRAMS = {
     "without waits": Program(waits=False),
     "with varying experts": Program(experts=True, varying=True, waits=False),
     "graphs of layers": Program(graphs=True),
-    "interleaved": Program(schedule="interleaved"),
     "through the host": Program(host_transfers=True),
     "with operators": Program(operators=True),
 }

@@ -99,7 +99,7 @@ def build(ranges: list[Range], launches: list[Launch]) -> Export:
 
 
 @pytest.mark.parametrize("rows", [1, 4, 1 << 18])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(ranges=Ranges, launches=Calls)
 def test_blocks_equal_brute_force(
     tmp_path_factory: pytest.TempPathFactory, rows: int, ranges: list[Range], launches: list[Launch]

@@ -54,7 +54,7 @@ def test_the_order_of_rows_does_not_matter(
     assert drawn(folder / "in", folder / "out") == before
 
 
-@settings(max_examples=6, suppress_health_check=[*UNTIMED, HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, suppress_health_check=[*UNTIMED, HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1 << 30))
 def test_rows_of_equal_times_do_not_matter_either(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Ranges and tasks of equal start and end, a correlation id that occurs twice, a process with two GPUs."""

@@ -48,7 +48,7 @@ ODD: dict[str, Callable[[str], str]] = {
 """Logs of which the reader has something to say."""
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.lists(
         st.tuples(st.sampled_from(NAMES), st.integers(0, 3), st.sampled_from([*PLAIN, *ODD, "absent"])), max_size=7

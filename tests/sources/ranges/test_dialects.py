@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trace_export.errors import UsageError
@@ -218,6 +218,7 @@ def test_no_rule_takes_long() -> None:
     assert sorted(dialects.parse(names).names["text"]) == sorted([names[0], names[2]])
 
 
+@settings(max_examples=40)
 @given(st.lists(st.one_of(*(st.from_regex(rule.pattern, fullmatch=True) for rule in RULES)), max_size=8))
 def test_the_first_rule_that_matches_the_whole_name_counts(texts: list[str]) -> None:
     """Against Python's engine, rule by rule."""

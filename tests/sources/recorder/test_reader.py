@@ -109,7 +109,7 @@ lines = st.tuples(
 ).map(",".join)
 
 
-@settings(max_examples=80)
+@settings(max_examples=30)
 @given(st.lists(lines | st.text(alphabet=st.characters(exclude_characters="\n#", codec="utf-8"), max_size=30)))
 def test_only_whole_lines_count(written: list[str]) -> None:
     scanner = Scanner(Path("rank3.blocks"))

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trace_export.sources.shared import parted_rows
@@ -18,6 +18,7 @@ Keys = st.lists(st.lists(st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-4
 
 
 @pytest.mark.parametrize("most", [0, 400, 1 << 20])
+@settings(max_examples=25)
 @given(launches=Keys, kernels=Keys)
 def test_all_rows_are_there_in_their_order_and_equal_keys_together(
     most: int, launches: list[list[int]], kernels: list[list[int]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trace_export.model import HOSTS, RANKS, SPANS, Profile, conform
@@ -21,6 +21,7 @@ def profile(numbers: list[int], hosts: list[str], blocks: list[list[int]]) -> Pr
     )
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.lists(st.integers(0, 9), max_size=3))))
 def test_each_has_its_own_rows_in_their_order(sources: list[tuple[int, str, list[int]]]) -> None:
     """Numbers of ranks and names of hosts may come twice."""

@@ -117,7 +117,7 @@ def describe(event: Any, row: dict[str, Any]) -> None:
 
 
 @given(st.lists(rows(), max_size=8), st.integers(1, 6))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_packets_are_those_of_the_package_builder(table: list[dict[str, Any]], tile: int) -> None:
     frame = pl.DataFrame(table, schema=SCHEMA, orient="row")
     expected = decode(build(table))
