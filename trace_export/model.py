@@ -96,7 +96,7 @@ COUNTERS: Schema = {"rank": INT, "name": TEXT, "unit": TEXT, "ts_ns": TIME, "val
 """One sample of a quantity on a rank."""
 
 KERNELS: Schema = {
-    "stream": TEXT, "name": pl.Categorical(), "category": TEXT, "start_ns": TIME, "end_ns": TIME,
+    "stream": WORD, "name": WORD, "category": WORD, "start_ns": TIME, "end_ns": TIME,
 }  # fmt: skip
 """One device task of the rank that its file belongs to. `category`: compute, communication, memory."""
 

@@ -12,6 +12,7 @@ from zlib import crc32
 import polars as pl
 
 from trace_export.choices import ColorBy, Theme
+from trace_export.model import WORD
 
 FILLS = {
     "F": "#9cc6fa",
@@ -88,13 +89,13 @@ def task_seed() -> pl.Expr:
     """The correlation id of device tasks with the column name: that of a name is the same in every trace."""
 
     def seeds(names: pl.Series) -> pl.Series:
-        names = names.cast(pl.Categorical)  # names may be long, and there are few
+        names = names.cast(WORD)  # names may be long, and there are few
         different = names.drop_nulls().unique()
         chosen = [TASK_SEEDS[crc32(name.encode()) % len(TASK_SEEDS)] for name in different]
         codes = names.to_physical()
-        return codes.replace_strict(different.to_physical(), chosen, default=None, return_dtype=pl.String)
+        return codes.replace_strict(different.to_physical(), pl.Series(chosen, dtype=WORD), default=None)
 
-    return pl.col("name").map_batches(seeds, return_dtype=pl.String).alias("seed")
+    return pl.col("name").map_batches(seeds, return_dtype=WORD).alias("seed")
 
 
 def shade(kind: str, chunk: int, chunks: int, theme: Theme = "auto") -> str:

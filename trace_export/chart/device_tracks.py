@@ -15,6 +15,7 @@ from trace_export.chart.chart import Part, Track
 from trace_export.chart.lanes import Lanes
 from trace_export.model import TEXT, WORD, Profile
 from trace_export.names import natural
+from trace_export.ordering import ordered
 
 COMMUNICATION = "communication"
 TIMES = ["start_ns", "end_ns"]
@@ -23,6 +24,8 @@ ROWS = 1 << 17
 table has a price of its own; twice as many take memory, and 5 % less time."""
 ROWS_READ = 1 << 18
 """Of a file of device tasks, where only the names of its streams are wanted."""
+FIRST_ROWS = 1 << 12
+"""Of a file of device tasks, where only the first one is wanted."""
 
 MOST_STREAMS, OTHERS = 500, "further streams"
 """Streams of a rank that have a track each, and what that of all others is called. Each takes milliseconds; a GPU
@@ -95,7 +98,7 @@ def _arguments(slices: pl.DataFrame) -> list[str]:
 def first_task_ns(profile: Profile, ranks: list[int], batches_of: TaskBatches) -> int | None:
     """The start of the first device task of `ranks`."""
     wanted = {file.rank for file in profile.kernels} & set(ranks)
-    batches = (next((b for b in batches_of(rank, ROWS) if len(b)), None) for rank in wanted)
+    batches = (next((b for b in batches_of(rank, FIRST_ROWS) if len(b)), None) for rank in wanted)
     return min((int(b["start_ns"][0]) for b in batches if b is not None), default=None)
 
 
@@ -126,29 +129,30 @@ def tasks(
         streams = {name: _Stream(name, order, rank, place) for order, name in enumerate(shown, 1)}
         for batch in batches_of(rank, ROWS):
             if len(names) > MOST_STREAMS:
-                own = pl.col("stream").cast(pl.String)
-                batch = batch.with_columns(stream=pl.when(own.is_in(shown)).then(own).otherwise(pl.lit(OTHERS)))
+                own = pl.col("stream").cast(TEXT)
+                named = pl.when(own.is_in(shown)).then(own).otherwise(pl.lit(OTHERS))
+                batch = batch.with_columns(stream=named.cast(WORD))
             yield _part(batch.with_columns(seed), streams, place, ids)
 
 
 def _part(batch: pl.DataFrame, streams: dict[str, _Stream], place: DeviceTasks, ids: Iterator[int]) -> Part:
     """Tasks of a rank on the tracks of their streams. All together: a stream by itself takes milliseconds to encode."""
-    batch = batch.with_columns(NOT_NEGATIVE).sort("start_ns", "end_ns", maintain_order=True)
+    batch = ordered(batch.with_columns(NOT_NEGATIVE), *TIMES)
     fresh: list[Track] = []
     slices = []
     for (name,), rows in batch.group_by("stream", maintain_order=True):
         tracks, track = streams[str(name)].lanes(rows, ids)
         fresh += tracks
-        slices.append(rows.select(track, "start_ns", "end_ns", "name", "category", "seed"))
-    return Part(tuple(fresh), _named(pl.concat(slices), place.names)) if slices else Part()
+        slices.append(_named(rows.select(track, *TIMES, "name", "category", "seed"), place.names))
+    return Part(tuple(fresh), pl.concat(slices, how="diagonal")) if slices else Part()
 
 
 def _named(slices: pl.DataFrame, names: pl.DataFrame | None) -> pl.DataFrame:
-    """The slices with the `names` and arguments of communication, whose kernels all have the same few names."""
+    """The slices of a stream with the `names` and arguments of communication, if there is any on it: its kernels all
+    have the same few names."""
     if names is None or not (slices["category"] == COMMUNICATION).any():
         return slices
-    known = names.with_columns(pl.col("name").cast(slices["name"].dtype), category=pl.lit(COMMUNICATION))
-    known = known.with_columns(pl.col("category").cast(slices["category"].dtype))
+    known = names.with_columns(pl.col("name").cast(WORD), category=pl.lit(COMMUNICATION, WORD))
     found = slices.join(known, on=[*TIMES, "category"], how="left", maintain_order="left", suffix="_known")
     kernel = pl.when(pl.col("name_known").is_not_null()).then("name").alias("kernel")
     return found.with_columns(kernel, name=pl.coalesce("name_known", "name")).drop("name_known")
@@ -162,8 +166,8 @@ def _stream_names(profile: Profile, rank: int) -> list[str]:
             continue
         scan = pl.scan_ipc(file.path)
         for at in range(0, scan.select(pl.len()).collect().item(), ROWS_READ):
-            part = scan.slice(at, ROWS_READ).select(pl.col("stream").cast(pl.String).unique())
-            names.update(part.collect()["stream"])
+            part = scan.slice(at, ROWS_READ).select(pl.col("stream").unique())
+            names.update(part.collect()["stream"].cast(TEXT))
     return sorted(names, key=natural)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.model import KernelFile
+from trace_export.model import WORD, KernelFile
 from trace_export.sources.ascend import text_export
 from trace_export.sources.ascend.database import ON_DEVICE, texts
 from trace_export.sources.shared.external_sort import ExternalSort
@@ -19,7 +19,7 @@ from trace_export.sources.source import TaskRequest
 PIECE_ROWS = 1 << 19
 _UNNAMED = -1
 """What a task is of which only the type is known, and the number of a type that is missing."""
-_CATEGORIES = pl.Series(["compute", "communication", "memory", None], dtype=pl.String)
+_CATEGORIES = pl.Series(["compute", "communication", "memory", None], dtype=WORD)
 
 
 def from_database(db: Database, request: TaskRequest) -> tuple[KernelFile, ...]:
@@ -87,10 +87,10 @@ class _Names:
         memory = texts.str.contains("^(?:MEMCPY|SDMA)").to_numpy()[place]
         category = np.select([computes, communicates, memory], [0, 1, 2], 3)
         streams = rows["stream"].unique()
-        titles = pl.select(pl.format("stream {}", streams)).to_series()
+        titles = pl.select(pl.format("stream {}", streams).cast(WORD)).to_series()
         return rows.select(
-            "start_ns", "end_ns", stream=pl.col("stream").replace_strict(streams, titles, return_dtype=pl.String),
-            name=texts.cast(pl.Categorical).gather(place), category=_CATEGORIES.gather(category),
+            "start_ns", "end_ns", stream=pl.col("stream").replace_strict(streams, titles, return_dtype=WORD),
+            name=texts.cast(WORD).gather(place), category=_CATEGORIES.gather(category),
         )  # fmt: skip
 
     def _looked_up(self, numbers: np.ndarray) -> pl.Series:

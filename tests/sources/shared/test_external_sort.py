@@ -1,0 +1,44 @@
+"""Device tasks in the order of their times, from any order and number of pieces."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import polars as pl
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.profiles import table
+from trace_export.model import KERNELS
+from trace_export.sources.shared.external_sort import ExternalSort
+
+START_NS = 10**18
+
+task = st.fixed_dictionaries(
+    {
+        "stream": st.sampled_from(["stream 2", "stream 10"]),
+        "name": st.sampled_from(["matmul", "add", "ncclSend"]),
+        "category": st.sampled_from(["compute", "communication", None]),
+        "start_ns": st.integers(START_NS, START_NS + 6),
+        "length": st.integers(0, 2),
+    }
+).map(lambda row: {**row, "end_ns": row["start_ns"] + row["length"]})
+
+
+@given(st.lists(st.lists(task, max_size=12), max_size=4))
+def test_tasks_come_by_start_end_stream_and_name(pieces: list[list[dict[str, object]]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        sorter = ExternalSort(Path(folder))
+        for piece in pieces:
+            sorter.add(3, table(piece, KERNELS))
+        rows = [tuple(row[name] for name in KERNELS) for piece in pieces for row in piece]
+        files = sorter.files()
+        assert [file.rank for file in files] == ([3] if rows else [])
+        found = [row for file in files for row in pl.read_ipc(file.path).rows()]
+
+    def order(row: tuple[object, ...]) -> tuple[object, ...]:
+        stream, name, category, start, end = row
+        return start, end, stream, name, category or ""
+
+    assert found == sorted(rows, key=order)
