@@ -12,17 +12,24 @@ import pytest
 
 import trace_export
 from tests.support import long_runs
+from trace_export.sources.kineto import event_stream
+from trace_export.sources.paddle import log_scanner
+from trace_export.sources.shared import sqlite
 from trace_export.workers import sizing
 from trace_export.workflow import inspection
 
-TIMES = 60
+TIMES = 30
 """How often the short run is repeated; more than the first piece of each format holds."""
 
 
 @pytest.fixture
 def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even such sources are looked at only."""
+    """Even such sources are looked at only, in pieces of half the size."""
     monkeypatch.setattr(inspection, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(event_stream, "PIECE_BYTES", event_stream.PIECE_BYTES // 2)
+    monkeypatch.setattr(log_scanner, "READ_BYTES", log_scanner.READ_BYTES // 2)
+    for module in ("ascend.beginnings", "ascend.reader", "nsys.beginnings", "nsys.reader", "rocpd.reader"):
+        monkeypatch.setattr(f"trace_export.sources.{module}.PIECE_ROWS", sqlite.PIECE_ROWS // 2)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +108,7 @@ def test_rows_that_are_not_in_the_order_of_time_are_all_read(tmp_path: Path) -> 
 @pytest.mark.usefixtures("nothing_is_small")
 def test_more_is_read_where_the_beginning_shows_too_little(tmp_path: Path) -> None:
     """A step of more operators than the first piece holds."""
-    long_runs.kineto(tmp_path, 20, operators=150)
+    long_runs.kineto(tmp_path, 20, operators=75)
     found = trace_export.inspect(tmp_path, jobs=1)
     assert found.facts["schedule"] == "zb-h1"
     assert (found.ranks["steps"] >= 2).all()
@@ -129,7 +136,7 @@ def test_passes_after_a_long_start_are_not_denied(tmp_path: Path) -> None:
     path = tmp_path / "rank0.pt.trace.json"
     head, opening, events = path.read_text().partition('"traceEvents": [\n')
     operator = (events.partition("\n  },\n  {")[0] + "\n  },\n  ").replace("te:", "aten::")
-    path.write_text(head + opening + operator * 140_000 + "  " + events.lstrip())
+    path.write_text(head + opening + operator * 70_000 + "  " + events.lstrip())
     found = trace_export.inspect(tmp_path, jobs=1)
     assert not found.ranks.height
     assert all("beginning" in str(error) and "--full" in str(error) for error in found.failures)
@@ -141,7 +148,7 @@ def test_the_command_says_what_was_read(
 ) -> None:
     from trace_export.cli import inspect
 
-    long_runs.paddle(tmp_path, 2 * TIMES)
+    long_runs.paddle(tmp_path, 120)
     monkeypatch.setattr(inspection, "WHOLE_BYTES", 0)
     result = trace_export.inspect(tmp_path, jobs=1)
     inspect._show(result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,9 @@ def with_details(profile: Profile, detail: Any, folder: Path) -> Profile:
     return replace(profile, kernels=kernels)
 
 
-def understood(folder: Path, **options: Any) -> Profile:
-    return interpret(load(folder, **options), Declared()).validate()
+@cache
+def understood(folder: Path) -> Profile:
+    return interpret(load(folder), Declared()).validate()
 
 
 def truth_rows(truth: Truth) -> list[tuple[object, ...]]:

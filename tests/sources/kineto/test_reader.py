@@ -248,8 +248,9 @@ def test_times_before_2000_without_a_base_are_refused(tmp_path: Path) -> None:
 # --- layouts
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
+@pytest.mark.parametrize(
+    ("layout", "name"), [*((layout, "t.json") for layout in LAYOUTS), ("base_last", "t.json.gz"), ("list", "t.json.gz")]
+)
 def test_every_layout_gives_the_same_tables(tmp_path: Path, layout: str, name: str) -> None:
     trace = build(
         [Range(MAIN, 5 * i + 5, 4, "block") for i in range(40)], [Launch(MAIN, 11, [(1, 2, "kernel")])] * 9, True
@@ -412,8 +413,13 @@ def test_files_that_are_traces(tmp_path: Path) -> None:
     assert [(n.count, n.where.endswith("01.pt.trace.json.gz")) for n in found.notes] == [(1, True)]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("suffix", [".json", ".json.gz", ".json.zip"])
+@pytest.mark.parametrize(
+    ("layout", "suffix"),
+    [
+        *((layout, ".json") for layout in LAYOUTS),
+        *((layout, suffix) for layout in ("kineto", "events_first", "list") for suffix in (".json.gz", ".json.zip")),
+    ],
+)
 def test_every_layout_is_recognised(tmp_path: Path, layout: str, suffix: str) -> None:
     path = one_block().write(tmp_path / f"rank0{suffix}", layout)
     (source,) = find(tmp_path).sources
