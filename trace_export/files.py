@@ -70,10 +70,16 @@ def open_file(path: Path) -> BufferedReader:
     for reading, and again afterwards, because the name may mean something else by then.
     """
     _check(path, path.stat())
+    return open(path, "rb", opener=_regular)
+
+
+def _regular(path: str, _: int) -> int:
+    """A descriptor of the regular file at `path`. It is closed here or by the file that is made of it, never by both,
+    wherever a signal raises its exception."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        _check(path, os.fstat(descriptor))
-        return os.fdopen(descriptor, "rb")
+        _check(Path(path), os.fstat(descriptor))
+        return descriptor
     except BaseException:
         os.close(descriptor)
         raise

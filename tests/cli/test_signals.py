@@ -66,6 +66,15 @@ class Owner:
     assert (done.returncode, done.stderr) == (130, INTERRUPTED)
 
 
+def test_ctrl_c_between_the_opening_of_a_file_and_the_statement_that_closes_it(samples: Path, tmp_path: Path) -> None:
+    """With PYTHONWARNINGS=error Python would print "Exception ignored in" and the file."""
+    code = (
+        f"import warnings\nwarnings.simplefilter('error')\ndef read():\n    file = open(__file__)\n    {KILL}\nread()"
+    )
+    done = while_importing("polars", code.format("SIGINT"), tmp_path, samples / "paddle" / "single")
+    assert (done.returncode, done.stderr) == (130, INTERRUPTED)
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_the_end_of_a_job_or_a_terminal_unwinds_the_program(name: str, samples: Path, tmp_path: Path) -> None:
     code = f"try: {KILL.format(name)}\nfinally: print('cleaned up', file=sys.stderr)"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from signal import SIGINT
@@ -64,6 +65,8 @@ def _unwind(number: int, frame: FrameType | None) -> None:
     global _received
     _received = number
     signal.signal(number, _end_at_once)
+    # It may come between the opening of a file and the `with` that closes it. The file is closed when it is freed.
+    warnings.simplefilter("ignore", ResourceWarning)
     if number == SIGINT:
         raise KeyboardInterrupt
     sys.exit(128 + number)
