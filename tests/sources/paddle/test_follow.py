@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -57,6 +58,25 @@ def test_a_log_that_is_appended_to_in_pieces(data: st.DataObject, name: str, kee
         found = followed(follower)  # and steps that nobody has asked for yet
         found = found.filter(pl.col("step") > pl.col("step").max().over("rank") - keep)
         assert_frame_equal(found, last_steps(sources, keep))
+
+
+def test_a_rank_whose_records_come_after_the_step_of_the_other_in_its_log_was_closed(tmp_path: Path) -> None:
+    job = Job(stages=2, microbatches=4, steps=range(3, 6), announced=False)
+    blocks = job.blocks()
+    parts = [log(replace(job, steps=range(step, step + 1)), blocks, rank) for step in job.steps for rank in range(2)]
+    path = tmp_path / "workerlog.0"
+    path.write_text("".join(parts))
+    (source,) = find(tmp_path).sources
+    whole = last_steps([source], 9)
+    assert whole["rank"].n_unique() == 2
+    path.write_text("")
+    follower = Follower(9)
+    for part in parts:
+        with path.open("a") as file:
+            file.write(part)
+        follower.advance(source)
+        follower.profile()
+    assert_frame_equal(followed(follower), whole)
 
 
 @pytest.fixture

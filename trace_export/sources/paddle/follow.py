@@ -31,7 +31,8 @@ COLUMNS = {**RECORDS, "log": pl.Int32()}
 class _Log:
     """How far a log was read: `offset`, the first byte not read; `seen`, the last bytes before it; `pending`, the
     beginning of a line of which the end is missing. `number` is its place among the logs; `replaced`, whether it holds
-    something else since it was read last; `followed`, whether all that it held at first was numbered."""
+    something else since it was read last; `followed`, whether all that it held at first was numbered; `at_end`, whether
+    it was read to its end."""
 
     source: Source
     number: int
@@ -41,16 +42,22 @@ class _Log:
     pending: bytes = b""
     replaced: bool = False
     followed: bool = False
+    at_end: bool = False
 
     def read(self) -> bool:
         """Scans what was appended, at most about MOST_RECORDS records at once; whether there were any."""
         before = self.scanner.waiting
+        self.at_end = False
         with open_file(self.source.path) as file:
             size = os.fstat(file.fileno()).st_size
             if size < self.offset or not goes_on(file, self.offset, self.seen):
                 self.offset, self.seen, self.pending, self.replaced = 0, b"", b"", True
             file.seek(self.offset)
-            while self.scanner.waiting - before < MOST_RECORDS and (piece := file.read(READ_BYTES)):
+            while self.scanner.waiting - before < MOST_RECORDS:
+                piece = file.read(READ_BYTES)
+                if not piece:
+                    self.at_end = True
+                    break
                 base = self.offset - len(self.pending)
                 self.offset += len(piece)
                 self.seen = (self.seen + piece)[-SEEN_BYTES:]
@@ -75,10 +82,11 @@ class Follower:
         self._keep = keep
         self._logs: dict[Source, _Log] = {}
         self._open = pl.DataFrame(schema=COLUMNS)
-        """The records from the last step of each rank on."""
+        """The records by which those to come are given their steps: the last step of each rank, or the record that
+        closed it."""
         self._last = jobs_of(self._open, [])
         self._before = self._last
-        """The jobs in `_open`, and those of the steps before."""
+        """The jobs in `_open`, and those before them."""
         self._stale = False
         """Whether there are records in `_open` that have no step yet."""
         self._starts = Starts()
@@ -98,6 +106,8 @@ class Follower:
                     self._replace(log)
                 if log.scanner.waiting >= MOST_RECORDS:
                     self._number()
+                if log.at_end:
+                    break
         except OSError as error:
             what = f"cannot be read ({error.strerror or error})"
             raise SourceError(source.path, what, "check that it is there and readable") from error
@@ -120,8 +130,7 @@ class Follower:
         return replace(profile, spans=profile.spans.with_columns(run=pl.lit(self._starts.run, pl.Int32)))
 
     def _number(self) -> None:
-        """Gives the new records their steps. All but the last step of each rank, where there are several in a log the
-        last two, are numbered for good."""
+        """Gives the new records their steps. All but `_is_open` are numbered for good."""
         new = drain({log.number: log.scanner for log in self._logs.values()})
         if new.is_empty() and not self._stale:
             return
@@ -132,19 +141,14 @@ class Follower:
             pl.col("run") == pl.col("run").max().over("member"),
             pl.col("step").is_not_null(),
         ).with_columns(run=pl.lit(0, pl.Int32), part=pl.col("member").cast(pl.Int64))
-        several = pl.col("member").n_unique().over("log") > 1
-        is_last = pl.col("step") >= pl.col("step").max().over("member") - several.cast(pl.Int32)
-        self._last = jobs.filter(is_last)
+        is_open = jobs.with_columns(newest=pl.col("step").max().over("member")).select(_is_open()).to_series()
+        self._last = jobs.filter(is_open)
         self._open = self._last.with_columns(announced=pl.col("step").min().over("member")).select(*COLUMNS)
+        before = pl.concat([self._before, jobs.filter(~is_open)])
         newest = self._last.group_by("member").agg(newest=pl.col("step").max())
-        self._before = (
-            pl.concat([self._before, jobs.filter(~is_last)])
-            .join(newest, on="member", how="left", maintain_order="left")
-            .filter(
-                (pl.col("step") > last_dropped(pl.col("newest"), self._keep, self._taken, MOST_STEPS)).fill_null(True)
-            )
-            .drop("newest")
-        )
+        dropped = last_dropped(pl.col("newest"), self._keep, self._taken, MOST_STEPS)
+        kept = before.select("member", "step").join(newest, on="member", how="left", maintain_order="left")
+        self._before = before.filter(kept.select((pl.col("step") > dropped).fill_null(True)).to_series()).rechunk()
 
     def _start(self, jobs: pl.DataFrame) -> None:
         """Notes which ranks were started, and drops the steps before that."""
@@ -171,3 +175,18 @@ class Follower:
         self._open = pl.concat([self._open.filter(~own), kept, new])
         self._before, self._last = self._before.filter(~own), self._last.filter(~own)
         self._stale = True
+
+
+def _is_open() -> pl.Expr:
+    """Whether the steps of later records may depend on a job, which has the `newest` step of its rank: those of the
+    last step; where several ranks write into one log, of the last two that all of them have, by which `reader.jobs_of`
+    tells the ranks apart. Of a step that its optimizer has closed these are enough: the optimizer, and those that begin
+    first and end last."""
+    of_rank, start, end, newest = pl.col("member"), pl.col("start_us"), pl.col("end_us"), pl.col("newest")
+    several = of_rank.n_unique().over("log") > 1
+    common = pl.max_horizontal(newest.min().over("log") - 1, newest - MOST_STEPS)
+    is_last = pl.col("step") >= pl.when(several).then(common).otherwise(newest)
+    closed = pl.col("job").last().over("member") == "optimizer"
+    timed = is_last & (start > 0) & (end >= start)
+    outermost = (start == start.filter(timed).min().over("member")) | (end == end.filter(timed).max().over("member"))
+    return is_last & (several | ~closed | of_rank.is_last_distinct() | outermost)

@@ -8,6 +8,7 @@ Format: PaddlePaddle/Paddle, paddle/fluid/framework/new_executor/standalone_exec
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -98,10 +99,10 @@ def profile_of(
     notes += _unknown_types(good, sources)
     members = sorted({*jobs["member"].unique(), *members})
     numbers = {m: divmod(m, MOST_RANKS) for m in members}
-    for log, source in enumerate(sources):
-        if (several := sum(at == log for at, _ in numbers.values())) > 1:
+    for log, several in sorted(Counter(log for log, _ in numbers.values()).items()):
+        if several > 1:
             what = "records of several ranks in one log, separated by thread id"
-            notes.append(Note("ranks-in-one-log", "warning", what, str(source.path), several))
+            notes.append(Note("ranks-in-one-log", "warning", what, str(sources[log].path), several))
     ranks = [_rank(sources[log], member) for log, member in numbers.values()]
     rank = pl.col("member").replace_strict(members, [row["rank"] for row in ranks], return_dtype=INT).alias("rank")
     return Profile(
@@ -121,7 +122,10 @@ def _ranks(records: pl.DataFrame, sources: Sequence[Source]) -> pl.DataFrame:
     else the same rank started again. A record without a prefix belongs to the thread before it. Adds `life`, which
     counts the starts of a rank.
     """
-    records = records.with_columns(pl.col("thread").forward_fill().backward_fill().over("log").fill_null(0))
+    if records["thread"].null_count():
+        records = records.with_columns(pl.col("thread").forward_fill().backward_fill().over("log").fill_null(0))
+    if _one_for_each(records, "log", pl.col("thread")):
+        return records.with_columns(member=pl.col("log") * MOST_RANKS, life=pl.lit(0, pl.Int32))
     valid = (pl.col("start_us") > 0) & (pl.col("end_us") >= pl.col("start_us"))
     threads = (
         records.group_by("log", "thread", maintain_order=True)
@@ -148,8 +152,17 @@ def _ranks(records: pl.DataFrame, sources: Sequence[Source]) -> pl.DataFrame:
     return records.join(found, on=["log", "thread"], how="left", maintain_order="left")
 
 
+def _one_for_each(records: pl.DataFrame, key: str, value: pl.Expr) -> bool:
+    """Whether `value` is the same wherever `key` is; both are whole numbers of at most 32 bits."""
+    both = pl.col(key).cast(pl.Int64) * 2**32 + value
+    keys, pairs = records.select(pl.col(key).n_unique(), both.n_unique().alias("both")).row(0)
+    return bool(keys == pairs)
+
+
 def _runs(records: pl.DataFrame) -> pl.DataFrame:
     """Adds `run`: a restart of the process or another announcement begins a new one."""
+    if _one_for_each(records, "member", pl.col("life") * 2**16 + pl.col("announcement")):
+        return records.with_columns(run=pl.lit(0, pl.Int32))
     start = pl.struct("life", "announcement")
     begins = (start != start.shift()).fill_null(False)
     return records.with_columns(begins.cum_sum().over("member").cast(pl.Int32).alias("run"))
@@ -162,19 +175,39 @@ def _steps(records: pl.DataFrame) -> pl.DataFrame:
     Numbers begin at the announced first step, else at 0. In a pipeline run the jobs `default` and `lr` (start-up,
     evaluation, learning rate) belong to no step; without a pipeline every `default` is a step of its own.
     """
-    aside = pl.col("aside") & ~pl.col("aside").all().over("member", "run")
+    aside = pl.lit(False)
+    if records["aside"].any():
+        aside = pl.col("aside") & ~pl.col("aside").all().over("member", "run")
     part = (pl.col("member").cast(pl.Int64) * 2**32 + pl.col("run")) * 2 + aside
     records = records.with_columns(aside=aside, part=part)
-    closed = (pl.col("job").shift() == "optimizer").fill_null(False).cum_sum().over("part")
+    if not records["part"].is_sorted():
+        ordered = records.with_row_index("row").sort("part", maintain_order=True)
+        return _steps_of_parts(ordered).sort("row").select(*records.columns, "step")
+    return _steps_of_parts(records).select(*records.columns, "step")
+
+
+def _steps_of_parts(records: pl.DataFrame) -> pl.DataFrame:
+    """`records`, sorted by part, with `step`."""
+    first = (pl.col("part") != pl.col("part").shift()).fill_null(True)
+    closed = ((pl.col("job").shift() == "optimizer") & ~first).fill_null(False).cum_sum()
     records = records.with_columns(closed=closed)
     job = ["part", "closed", "job", "microbatch"]
-    again = pl.lit(0, pl.Int64)
-    if records.select(job).is_duplicated().any():  # seldom, and groups of one row each take their time
-        again = pl.int_range(pl.len()).over(job).cum_max().over("part", "closed")
-    records = records.with_columns(again=again)
-    begins = (pl.struct("closed", "again") != pl.struct("closed", "again").shift()).fill_null(False)
-    step = (begins.cum_sum() + pl.col("announced").first().fill_null(0)).over("part").cast(pl.Int32)
-    return records.with_columns(step=pl.when(~pl.col("aside")).then(step))
+    begins = pl.col("closed") != pl.col("closed").shift()
+    if _may_repeat(records, *job):  # seldom, and groups of one row each take their time
+        records = records.with_columns(again=pl.int_range(pl.len()).over(job).cum_max().over("part", "closed"))
+        begins |= pl.col("again") != pl.col("again").shift()
+    records = records.with_columns(count=(begins & ~first).fill_null(False).cum_sum().cast(pl.Int64))
+    number = (pl.col("announced").first().fill_null(0) - pl.col("count").first()).over("part") + pl.col("count")
+    return records.with_columns(step=pl.when(~pl.col("aside")).then(number.cast(pl.Int32)))
+
+
+def _may_repeat(records: pl.DataFrame, *columns: str) -> bool:
+    """False where no two rows are equal in `columns`, whole numbers or Categorical: then not even their sums, in which
+    overflow does not matter, are equal."""
+    mixed = pl.lit(0, pl.Int64)
+    for name in columns:
+        mixed = mixed * 1_000_003 + pl.col(name).to_physical().cast(pl.Int64).fill_null(-1)
+    return bool(records.select(mixed).to_series().n_unique() < records.height)
 
 
 def _job_types(jobs: pl.Series) -> pl.DataFrame:
@@ -210,7 +243,7 @@ def _usable(jobs: pl.DataFrame, sources: Sequence[Source]) -> tuple[pl.DataFrame
     impossible = (pl.col("start_us") == 0) | (pl.col("end_us") < pl.col("start_us")) | (pl.col("end_us") > LATEST_US)
     ran = jobs.filter(~zero)
     stale = pl.lit(False)
-    if ran.select("part", "job", "start_us", "end_us").is_duplicated().any():  # seldom, as above
+    if _may_repeat(ran, "part", "job", "start_us", "end_us"):  # seldom, as above
         same = (pl.col("start_us").diff() == 0) & (pl.col("end_us").diff() == 0)
         stale = same.over("part", "job", "microbatch").fill_null(False) & ~impossible
     notes = []
