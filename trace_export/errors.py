@@ -26,6 +26,8 @@ def path_text(path: object) -> str:
 def printable(text: object) -> str:
     """`text` on one line, with control characters escaped: file names and log text may hold anything."""
     whole = path_text(text)
+    if whole.isprintable():
+        return whole
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in whole)
 
 

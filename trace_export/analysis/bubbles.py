@@ -42,26 +42,39 @@ class Bubbles:
     def ranks(self) -> pl.DataFrame:
         """A row per (run, step, rank) that has blocks, sorted so.
 
-        Columns: run, step, rank, stage, whole (whether every rank has the whole step), first_ns, last_ns (of the rank's
-        blocks), step_start_ns, step_end_ns (of all ranks'), busy_ns, global_ns and own_ns (the two bubbles), and a
-        column per cause, `warm_up_ns` … `cool_down_ns`, whose sum is global_ns.
+        Columns: those of `windows`, and a column per cause, `warm_up_ns` … `cool_down_ns`, whose sum is global_ns.
         """
-        tail = _optimizer_tail(self.profile.spans, self._windows)
+        tail = _optimizer_tail(self.profile.spans, self.windows)
         gaps = pl.concat([part.group_by(RANK_STEP_KEY).agg(pl.col(INNER).sum()) for part in self._causes])
         return (
-            self._windows.join(tail, on=RANK_STEP_KEY, how="left", nulls_equal=True)
+            self.windows.join(tail, on=RANK_STEP_KEY, how="left", nulls_equal=True)
             .join(gaps, on=RANK_STEP_KEY, how="left", nulls_equal=True)
             .with_columns(pl.col(*INNER, "optimizer_ns").fill_null(0))
             .with_columns(
                 warm_up_ns=pl.col("first_ns") - pl.col("step_start_ns"),
                 cool_down_ns=pl.col("step_end_ns") - pl.col("last_ns") - pl.col("optimizer_ns"),
             )
-            .join(self.profile.ranks.select("rank", "stage"), on="rank", how="left")
+            .select(*self.windows.columns, *(f"{cause}_ns" for cause in CAUSES))
+            .sort(*STEP_KEY, "rank")
+        )
+
+    @cached_property
+    def windows(self) -> pl.DataFrame:
+        """A row per (run, step, rank) that has blocks, sorted so; what `ranks` says without the causes.
+
+        Columns: run, step, rank, stage, whole (whether every rank has the whole step), first_ns, last_ns (of the rank's
+        blocks), step_start_ns, step_end_ns (of all ranks'), busy_ns, global_ns and own_ns (the two bubbles).
+        """
+        return (
+            self._busy[0]
+            .lazy()
+            .join(self.profile.ranks.lazy().select("rank", "stage"), on="rank", how="left")
             .select(
                 *STEP_KEY, "rank", "stage", "whole", "first_ns", "last_ns", "step_start_ns", "step_end_ns", "busy_ns",
-                "global_ns", "own_ns", *(f"{cause}_ns" for cause in CAUSES),
+                "global_ns", "own_ns",
             )
             .sort(*STEP_KEY, "rank")
+            .collect()
         )  # fmt: skip
 
     @cached_property
@@ -76,7 +89,7 @@ class Bubbles:
         own_window = pl.col("last_ns") - pl.col("first_ns")
         length = pl.col("step_end_ns") - pl.col("step_start_ns")
         return (
-            self._windows.group_by(STEP_KEY)
+            self.windows.group_by(STEP_KEY)
             .agg(
                 start_ns=pl.col("step_start_ns").first(),
                 end_ns=pl.col("step_end_ns").first(),
@@ -109,7 +122,7 @@ class Bubbles:
         Columns: rank, stage, run, step, start_ns, end_ns, name (the cause, and the stage that is waited for), cause (a
         value of `CAUSES`), waits_for (the rank whose block is missing, where it is known), category (`bubble`).
         """
-        windows, gaps = self._windows, pl.concat(self._causes)
+        windows, gaps = self.windows, pl.concat(self._causes)
         ends = pl.col("idle_ns") + pl.col("forward_ns") + pl.col("backward_ns")
         moving = pl.coalesce("moving_ns", ends)
         parts = [
@@ -145,17 +158,13 @@ class Bubbles:
         for name in ("_busy", "_producers", "_causes"):
             self.__dict__.pop(name, None)
 
-    @cached_property
-    def _windows(self) -> pl.DataFrame:
-        return self._busy[0]
-
     @property
     def _gaps(self) -> list[pl.DataFrame]:
         return self._busy[1]
 
     @cached_property
     def _busy(self) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
-        """`_windows` of all steps, and the `_gaps` of each group of them."""
+        """The `_windows` of all steps, and the `_gaps` of each group of them."""
         groups = [(_windows(work, self.profile.steps), _gaps(work)) for work in _busy_blocks(self.profile.spans)]
         return pl.concat([windows for windows, _ in groups]), [gaps for _, gaps in groups]
 
@@ -200,8 +209,10 @@ def _windows(work: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
     """run, step, rank, first_ns, last_ns, step_start_ns, step_end_ns, busy_ns, global_ns, own_ns, whole (as `known`,
     of schema `STEPS`, has it; else true)."""
     gap = (pl.col("start_ns") - pl.col("before_ns")).clip(0)
-    ranks = work.group_by(RANK_STEP_KEY).agg(
-        first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max(), own_ns=gap.sum()
+    ranks = (
+        work.group_by(RANK_STEP_KEY)
+        .agg(first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max(), own_ns=gap.sum())
+        .lazy()
     )
     steps = ranks.group_by(STEP_KEY).agg(step_start_ns=pl.col("first_ns").min(), step_end_ns=pl.col("last_ns").max())
     busy = pl.col("last_ns") - pl.col("first_ns") - pl.col("own_ns")
@@ -209,8 +220,9 @@ def _windows(work: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
         ranks.join(steps, on=STEP_KEY, how="left", nulls_equal=True)
         .with_columns(busy_ns=busy)
         .with_columns(global_ns=pl.col("step_end_ns") - pl.col("step_start_ns") - pl.col("busy_ns"))
-        .join(known, on=STEP_KEY, how="left", nulls_equal=True)
+        .join(known.lazy(), on=STEP_KEY, how="left", nulls_equal=True)
         .with_columns(pl.col("whole").fill_null(True))
+        .collect()
     )
 
 

@@ -97,12 +97,13 @@ def slow_links(profile: Profile, waits: pl.DataFrame) -> pl.DataFrame:
     link = ["src_stage", "dst_stage", "direction"]
     return (
         transfers.lazy()
-        .group_by("src_rank", "dst_rank", pl.col("direction").cast(TEXT))
+        .group_by("src_rank", "dst_rank", "direction")
         .agg(
             transfers=pl.len(),
             median_ns=pl.col("length_ns").median(),
             gbit_s=(pl.col("bytes") * 8 / 1e9 / seconds).median(),
         )
+        .with_columns(pl.col("direction").cast(TEXT))
         .join(stages.rename({"rank": "src_rank", "stage": "src_stage"}), on="src_rank", how="left")
         .join(stages.rename({"rank": "dst_rank", "stage": "dst_stage"}), on="dst_rank", how="left")
         .with_columns(

@@ -71,7 +71,7 @@ class ChartOptions:
     (`model.EDGES`) become arrows where both blocks are drawn. `step_arguments` has the keys run and step; its other
     columns become arguments of the steps. `states`: where given, each stage gets a state track of its blocks and of
     these idle stretches, as `states.add_states` says. `from_epoch`: times count from the epoch, not from the first
-    event. `for_picture`: without what pictures do not show, counters and arrows.
+    event. `for_picture`: without what pictures do not show: steps, counters and arrows.
     """
 
     tracks: Tracks = "stage"
@@ -103,7 +103,8 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     tracks = _add_tracks(builder, drawn, f" ({options.runs[0]})" if options.runs else "")
     edges = None if options.for_picture else options.edges
     _add_blocks(builder, _without_lone_run(profile, blocks), tracks, edges)
-    step_tracks.add_steps(builder, blocks, options.step_arguments, STEPS)
+    if not options.for_picture:
+        step_tracks.add_steps(builder, blocks, options.step_arguments, STEPS)
     if options.path is not None:
         add_path(builder, options.path, STEPS + 1)
     own = {r["stage"]: tracks[r["rank"]] for r in drawn if r["stage"] is not None and r["first"]}

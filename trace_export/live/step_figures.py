@@ -59,7 +59,7 @@ def step_figures(
     """The figures of a step: `previous_ns`, the start of the one before; `link`, the worst one and its ratio; with the
     metric S where it is asked for, which takes longer than all the others."""
     row = step.bubbles.steps.row(0, named=True)
-    ranks = step.bubbles.ranks.sort("busy_ns", "rank", descending=[True, False])
+    ranks = step.bubbles.windows.sort("busy_ns", "rank", descending=[True, False])
     stages = ranks.group_by("stage").agg(pl.col("busy_ns").mean()).sort("busy_ns", "stage", descending=[True, False])
     error = step.profile.clocks["sd_ns"].max()
     return StepFigures(

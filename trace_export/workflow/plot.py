@@ -74,7 +74,7 @@ def plot(measured: Bubbles, options: WriteOptions) -> Plot:
     chart = render.draw(
         profile, measured if profile is measured.profile else Bubbles(profile), options, "spans", for_picture=True
     )
-    return Plot(figure(chart, steps, measured.ranks, options.figure))
+    return Plot(figure(chart, steps, measured.windows, options.figure))
 
 
 def _first_steps(spans: pl.DataFrame) -> Numbers:

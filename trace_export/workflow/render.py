@@ -247,10 +247,10 @@ def _contents(comparison: Comparison) -> Contents:
 
 def _bubbles(measured: Bubbles, options: WriteOptions) -> pl.DataFrame:
     """The bubbles of all ranks that pictures show, those of another run with its name in `of_run`."""
-    own = measured.ranks.with_columns(of_run=pl.lit(None, pl.String))
+    own = measured.windows.with_columns(of_run=pl.lit(None, pl.String))
     if options.beside is None:
         return own
-    return pl.concat([own, Bubbles(options.beside).ranks.with_columns(of_run=pl.lit(options.names[1]))])
+    return pl.concat([own, Bubbles(options.beside).windows.with_columns(of_run=pl.lit(options.names[1]))])
 
 
 def write_report(

@@ -135,7 +135,7 @@ def _panel(run: Simulation, options: render.WriteOptions) -> tuple[str, Figure]:
     measured = run._bubbles
     chart = render.draw(run.profile, measured, options, "spans")
     heading = f"{run._schedule.title} · bubble {measured.steps['bubble'].item():.1%}"
-    return heading, figure_of(chart, None, measured.ranks, options.figure)
+    return heading, figure_of(chart, None, measured.windows, options.figure)
 
 
 def _costs(given: object, default: Costs) -> Costs:
