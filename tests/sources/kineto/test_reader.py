@@ -688,3 +688,14 @@ def test_a_task_days_from_its_launch_has_no_valid_time(tmp_path: Path, write: An
     profile = loaded(write(trace, tmp_path / ("t.json" if write is Trace.write else "t.pftrace")))
     assert times(profile) == [("F0.0.0", 20_000, away + 9 if drawn else 30_007)]
     assert notes(profile).get("times-unusable", 0) == (0 if drawn else 1)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_merged_traces_of_several_processes_are_refused(tmp_path: Path, layout: str) -> None:
+    """Each process counts its launches from one, so that a kernel has two."""
+    one, other = one_block(), one_block()
+    for event in other.events:
+        event["pid"] = 2 * MAIN if event["pid"] == MAIN else 1
+    one.events += other.events
+    with pytest.raises(SourceError, match=r"launches of several processes \(pid 4001 and 8002\)"):
+        loaded(one.write(tmp_path / "merged.json", layout))

@@ -13,7 +13,7 @@ from trace_export.model import Note, Profile
 from trace_export.sources.kineto import nccl, reader
 from trace_export.sources.kineto.device_tasks import TIMED
 from trace_export.sources.kineto.event_stream import Trace
-from trace_export.sources.kineto.gpu_work import IS_CALL
+from trace_export.sources.kineto.gpu_work import CALLERS, IS_CALL
 from trace_export.sources.kineto.json_events import ANNOTATIONS, Event, columns_of
 from trace_export.sources.kineto.trace import is_perfetto
 from trace_export.sources.ranges import together
@@ -35,8 +35,8 @@ class _Seen:
 
 def read(sources: Sequence[Source], options: ReadOptions) -> list[Profile | None]:
     """The profile of each trace; None of those that `reader.read` must look at: they cannot be read, are small or in
-    Perfetto's format, lack GPU work or named passes, have annotated kernels, or there is something to say of their
-    ranges or their clock."""
+    Perfetto's format, lack GPU work or named passes, have annotated kernels or launches of several processes, or
+    there is something to say of their ranges or their clock."""
     if options.infer == "only":
         return [None] * len(sources)
     dialects = Dialects.of(options.markers)
@@ -72,7 +72,8 @@ def _profiles(seen: Sequence[_Seen], dialects: Dialects, options: ReadOptions) -
     devices = dict(kernels.group_by("process", maintain_order=True).agg(reader.DEVICE.first()).iter_rows())
     working = {*devices, *events.filter(IS_CALL)["process"].unique()}
     parts = [_part(one, own[place], devices.get(together.shift(place))) for place, one in enumerate(seen)]
-    annotated = set(kernels.filter(pl.any_horizontal(pl.col(ANNOTATIONS).is_not_null()))["process"].unique())
+    odd = set(kernels.filter(pl.any_horizontal(pl.col(ANNOTATIONS).is_not_null()))["process"].unique())
+    odd |= set(events.group_by("process").agg(CALLERS.len().alias("pids")).filter(pl.col("pids") > 1)["process"])
     found = nccl.calls(kernels.filter(TIMED))
     calls = together.Calls(nccl.transfers(found), nccl.collectives(found))
     ends = dict(events.group_by("process").agg(pl.col("end").max()).iter_rows())
@@ -80,7 +81,7 @@ def _profiles(seen: Sequence[_Seen], dialects: Dialects, options: ReadOptions) -
     for place, (one, profile) in enumerate(zip(seen, together.profiles(ranges, own, parts, calls), strict=True)):
         process = together.shift(place)
         has_work = options.host_ranges or not one.trace.has_end or process in working
-        plain = has_work and process not in annotated
+        plain = has_work and process not in odd
         made.append(_finished(profile, one, ends.get(process)) if profile is not None and plain else None)
     return made
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import polars as pl
+from msgspec.structs import astuple
 
 from trace_export.sources.shared.timestamps import NO_TIME_NS
 from trace_export.units import thousandths
@@ -28,7 +29,7 @@ TEXTS = ("stream", "device", "Collective name", "Process Group Name", "dtype", "
 """What is read of an event's `args`: the columns of Int64, and those of String. A kernel in a CUDA graph is annotated
 in one of `ANNOTATIONS`; `args name` is its `name`, or that of a thread, `args str` its `str`."""
 SCHEMA = (
-    dict.fromkeys(("cat", "name", "tid"), pl.String())
+    dict.fromkeys(("cat", "name", "pid", "tid"), pl.String())
     | dict.fromkeys(("start", "end", *NUMBERS), pl.Int64())
     | dict.fromkeys(TEXTS, pl.String())
 )
@@ -57,7 +58,7 @@ _IN_FILE = {_attribute(column): column for column in NUMBERS + TEXTS} | {"args_n
 
 
 class _Arguments(msgspec.Struct, gc=False, rename=_IN_FILE):
-    """A field for each of `NUMBERS` and `TEXTS`."""
+    """A field for each of `NUMBERS` and `TEXTS`, in their order."""
 
     correlation: _Value = None
     external_id: _Value = None
@@ -84,6 +85,7 @@ class Event(msgspec.Struct, gc=False):
     ph: _Value = None
     cat: _Value = None
     name: _Value = None
+    pid: _Value = None
     tid: _Value = None
     ts: msgspec.Raw = _ABSENT
     dur: msgspec.Raw = _ABSENT
@@ -201,10 +203,11 @@ def _what_is_right(kind: type[_Structure], text: msgspec.Raw) -> _Structure:
 
 def columns_of(events: Sequence[Event]) -> pl.DataFrame:
     """`events` with the columns of `SCHEMA`."""
-    arguments = [event.args or _NO_ARGUMENTS for event in events]
-    columns = [_texts(name, map(attrgetter(name), events)) for name in ("cat", "name", "tid")]
-    columns += [_numbers(name, map(attrgetter(_attribute(name)), arguments)) for name in NUMBERS]
-    columns += [_texts(name, map(attrgetter(_attribute(name)), arguments)) for name in TEXTS]
+    columns = [_texts(name, list(map(attrgetter(name), events))) for name in ("cat", "name", "pid", "tid")]
+    rows = [astuple(event.args or _NO_ARGUMENTS) for event in events] or [astuple(_NO_ARGUMENTS)]
+    for name, column in zip(NUMBERS + TEXTS, zip(*rows, strict=True), strict=True):
+        values = list(column[: len(events)])
+        columns.append(_texts(name, values) if name in TEXTS else _series(name, values, pl.Int64))
     ends = [_as_written(name, map(attrgetter(name), events)) for name in ("ts", "dur")]
     start, length = thousandths(pl.col("ts")), thousandths(pl.col("dur"))
     times = pl.DataFrame(ends).select(
@@ -224,13 +227,8 @@ def _as_written(name: str, values: Iterable[msgspec.Raw]) -> pl.Series:
     return pl.Series(name, [text]).str.split("\0").explode()
 
 
-def _numbers(name: str, values: Iterable[_Value]) -> pl.Series:
-    return _series(name, list(values), pl.Int64)
-
-
-def _texts(name: str, values: Iterable[_Value]) -> pl.Series:
+def _texts(name: str, found: list[_Value]) -> pl.Series:
     """Values as text. Numbers alone are turned into text by Polars, a value at a time takes twenty times as long."""
-    found = list(values)
     if found.count(None) == len(found):  # as most columns are
         return pl.Series(name, [None], pl.String).new_from_index(0, len(found))
     kinds = set(map(type, found))

@@ -6,6 +6,7 @@ it was open, launch and work joined by their correlation id.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from trace_export.sources.kineto import nccl
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED, KeptTasks, read_tasks
 from trace_export.sources.kineto.event_stream import whole_number
 from trace_export.sources.kineto.gpu_annotations import GpuAnnotations
-from trace_export.sources.kineto.gpu_work import GpuWork, task_id
+from trace_export.sources.kineto.gpu_work import CALLERS, GpuWork, task_id
 from trace_export.sources.kineto.graph_annotations import GraphAnnotations
 from trace_export.sources.kineto.json_events import Wanted, thread
 from trace_export.sources.kineto.trace import Trace, open_trace
@@ -176,8 +177,11 @@ def clock_notes(trace: Trace, first_ns: int) -> list[Note]:
 
 
 def _gather(content: _Content, trace: Trace, dialects: Dialects, tasks: KeptTasks) -> None:
-    rows = 0
+    rows, callers = 0, set[str]()
     for events in trace.events():
+        callers.update(events.select(CALLERS).to_series())
+        if len(callers) > 1:
+            raise _of_several_processes(trace.path, callers)
         content.end = max((end for end in (content.end, events["end"].max()) if isinstance(end, int)), default=None)
         events = events.with_columns(PROCESS)
         ranges = cpu_ranges(events, rows)
@@ -195,6 +199,13 @@ def _gather(content: _Content, trace: Trace, dialects: Dialects, tasks: KeptTask
             content.device = kernels.select(DEVICE).item(0, 0)
         tasks.add(events)
     tasks.close()
+
+
+def _of_several_processes(path: Path, processes: Collection[str]) -> SourceError:
+    what = (
+        f"holds the launches of several processes (pid {' and '.join(sorted(processes))}), which have the same numbers"
+    )
+    return SourceError(path, what, "draw the traces that were merged, one of each rank")
 
 
 def cpu_ranges(events: pl.DataFrame, first: int = 0) -> pl.DataFrame:
