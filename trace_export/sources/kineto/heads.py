@@ -22,6 +22,10 @@ _EVENT = re.compile(
     rb'(?P<between>\}\s*,\s*\{\s*")(?P<phase>ph"\s*:\s*")X'
     rb'(?P<category>"\s*,\s*"cat"\s*:\s*")[^"\\]*(?P<name>"\s*,\s*"name"\s*:\s*")'
 )
+_KINETO = b"\n  },\n  {"
+"""Between two events in Kineto's layout."""
+_VALUE = b'": '
+"""Before an object that is the value of a field there."""
 _LONGEST = 64
 """Of a match; others are in layouts that are not looked at. Also how far behind an event's begin is looked."""
 _SEARCHED = 1 << 16
@@ -87,7 +91,10 @@ class _Text:
     def events(self, between: bytes) -> Positions | None:
         """Where each event begins: with a brace outside all others. None where these are not those after `between`, for
         then an object inside an event looks like one, or strings have braces without their counterparts."""
-        opening, closing = (np.flatnonzero(self.characters == brace) for brace in b"{}")
+        opening = np.flatnonzero(self.characters == ord("{"))
+        if between.startswith(_KINETO.lstrip()) and (found := self._of_kineto(opening)) is not None:
+            return found
+        closing = np.flatnonzero(self.characters == ord("}"))
         if not len(opening) or len(opening) != len(closing) or (closing < opening).any():
             return None
         outside = closing[:-1] < opening[1:]
@@ -95,6 +102,13 @@ class _Text:
             return None
         begins: Positions = opening[np.append(True, outside)]
         return begins
+
+    def _of_kineto(self, opening: Positions) -> Positions | None:
+        """The opening braces that follow Kineto's separator, which has line breaks and is in no string. None where
+        another one opens anything but the value of a field: it may be an event in another layout."""
+        begin = np.append(True, self.at(opening[1:] - (len(_KINETO) - 1), _KINETO))[: len(opening)]
+        begins: Positions = opening[begin]
+        return begins if self.at(opening[~begin] - len(_VALUE), _VALUE).all() else None
 
     def at(self, places: Positions, what: bytes) -> NDArray[np.bool_]:
         """Whether `what` stands at each of the places."""
