@@ -6,7 +6,7 @@ Each runs in a process of its own on the same files, so that processor time (use
 memory are its own: `json.load`, `orjson.loads` and the trace processor (its WebAssembly build) of the whole file,
 HolisticTraceAnalysis where the Python named by the environment variable HTA_PYTHON has it, and of trace-export the
 blocks alone, the device tasks alone, and the command with --detail kernels; also of the same events on one line and
-gzipped. `start` is the import of the library alone.
+gzipped, and of a trace four times as large. `start` is the import of the library alone.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ def _piece(number: int) -> tuple[str, str]:
     return texts[0], texts[1]
 
 
+LARGER = 4
+"""How many times as large the second trace is, of which the start of the command is a smaller part."""
 LINE, PACKED = "line.json", "packed.json.gz"
 
 
@@ -91,16 +93,6 @@ def tasks(path: Path) -> None:
         read_tasks(TaskRequest(Source("kineto", path, "host"), "kernels", {0: 0}, None, Path(folder)))
 
 
-def command(path: Path) -> None:
-    from trace_export import api
-
-    with tempfile.TemporaryDirectory() as folder:
-        alone = Path(folder) / "in"
-        alone.mkdir()
-        (alone / path.name).symlink_to(path)
-        api.export(alone, Path(folder) / "out", detail="kernels")
-
-
 def json_load(path: Path) -> None:
     with path.open() as file:
         json.load(file)
@@ -125,13 +117,24 @@ def gunzip(path: Path) -> None:
             pass
 
 
-READERS = {f.__name__: f for f in (start, blocks, tasks, command, json_load, orjson_loads, trace_processor, gunzip)}
+READERS = {f.__name__: f for f in (start, blocks, tasks, json_load, orjson_loads, trace_processor, gunzip)}
 HTA = "import sys; from hta.common.trace import parse_trace_file as parse; parse(sys.argv[1])"
 
 
 def measured(arguments: list[object], compiled: Path) -> Cost:
     """What a Python program takes. Its modules are `compiled` once, as those of an installed package are."""
     return of_command(arguments, {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(compiled)})
+
+
+def exported(trace: Path, compiled: Path) -> Cost:
+    """What the command takes for a trace alone in a folder, from its start to its end, with both files it writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        alone = Path(folder) / "in"
+        alone.mkdir()
+        (alone / trace.name).symlink_to(trace)
+        out = Path(folder) / "out"
+        command = [sys.executable, "-m", "trace_export", "export", alone, "--out", out, "--detail", "kernels"]
+        return measured([*command, "--follow-links"], compiled)
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -146,12 +149,12 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             return measured([sys.executable, "-m", "tests.benchmarks.bench_kineto", "--one", name, trace], compiled)
 
         rewrite(path)
-        taken("command", small)  # so that it is compiled
+        exported(small, compiled)  # so that it is compiled
         beside("", taken("start"), "", lambda: taken("trace_processor", small))
         what = f"torch.profiler, {megabytes} MB"
         work = f"{what}: command with kernels"
         idle, load = taken("start"), taken("json_load")
-        whole, alone = taken("command"), taken("blocks")
+        whole, alone = exported(path, compiled), taken("blocks")
         yield Row(work, whole.seconds, "json.load", load.seconds, 1.0)
         yield beside(work, whole, "orjson.loads", lambda: taken("orjson_loads"))
         yield beside(work, whole, "trace processor", lambda: taken("trace_processor"), 0.5)
@@ -162,8 +165,12 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         yield Row(f"{work}, memory", whole.megabytes, "json.load", load.megabytes)
         yield Row(f"{what}: blocks", alone.seconds, "json.load", load.seconds)
         yield Row(f"{what}: blocks without the start", (alone - idle).seconds, "json.load", load.seconds)
-        yield Row(f"{what} on one line: command", taken("command", line).seconds, "by lines", whole.seconds, 1.1)
+        yield Row(f"{what} on one line: command", exported(line, compiled).seconds, "by lines", whole.seconds, 1.1)
         yield Row(f"{what} gzipped: blocks", taken("blocks", packed).seconds, "gunzip", taken("gunzip", packed).seconds)
+        larger = LARGER * megabytes
+        write(path, larger)
+        work = f"torch.profiler, {larger} MB: command with kernels"
+        yield beside(work, exported(path, compiled), "trace processor", lambda: taken("trace_processor"), 0.5)
 
 
 def beside(work: str, ours: Cost, name: str, theirs: Callable[[], Cost], aim: float | None = None) -> Row:
