@@ -87,8 +87,9 @@ def named(made: Profile, source: str) -> Profile:
         ("trace_8_rank0.json", 15, None),
         ("trace_8_rank1.json", 30, None),
         ("other_8_rank0.json", 30, None),
+        ("trace_12_rank0-PP-1.json", 30, None),
     ],
-    ids=["later", "earlier", "at the same time", "of another rank by its name", "of another name"],
+    ids=["later", "earlier", "at the same time", "of another rank by its name", "of another name", "with a place"],
 )
 def test_of_the_windows_of_a_recorded_rank_the_last_counts(name: str, begin: int, drawn: str | None) -> None:
     one = named(at(part(0, "recorded"), 12, 20), "d/trace_12_rank0.json")
@@ -106,3 +107,18 @@ def test_of_the_windows_of_a_recorded_rank_the_last_counts(name: str, begin: int
 def test_windows_in_several_folders_are_refused() -> None:
     parts = [named(at(part(0, "recorded"), 10 * i, 10 * i + 5), f"run{i}/rank0.json") for i in range(2)]
     assert len(merge(parts)[1]) == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "windows"),
+    [
+        (("17-TP-0-PP-0.json", "17-TP-0-PP-1.json"), False),
+        (("17-TP-0-PP-0.json", "19-TP-0-PP-0.json"), True),
+        (("step5_x.json", "step9_x.json"), True),
+        (("node0.json", "node1.json"), False),
+    ],
+)
+def test_numbers_of_places_are_none_of_windows(names: tuple[str, str], windows: bool) -> None:
+    """A stage that has done its work may end before the next begins."""
+    parts = [named(at(part(0, "recorded"), 10 * i, 10 * i + 5), f"d/{name}") for i, name in enumerate(names)]
+    assert len(merge(parts)[1]) == (0 if windows else 1)

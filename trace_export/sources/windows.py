@@ -14,18 +14,22 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.model import Note, Profile
-from trace_export.sources.shared.names import rank_in
+
+_NUMBER = re.compile(
+    r"(?<![a-z])(?:rank|stage|pp|tp|dp|cp|ep|gpu|device|node|host|worker|replica)[_-]?\d+|(?P<other>\d+)", re.IGNORECASE
+)
+"""A number in a file's name; `other` where it counts no part of a job."""
 
 
 def superseded(parts: Sequence[Profile]) -> list[Profile]:
     """Those of `parts` that a later window of the same ranks follows: files of one folder and host with the same
-    recorded ranks, whose names differ in their numbers alone, none of which is that of a rank, and of which each ends
-    before the next begins."""
+    recorded ranks, whose names differ in their numbers alone, none of which is that of a place in the job, and of which
+    each ends before the next begins."""
     alike: dict[tuple[object, ...], list[Profile]] = {}
     for part in parts:
         if set(part.ranks["rank_origin"]) == {"recorded"}:
             path, host = _place(part)
-            key = (path.parent, re.sub(r"\d+", "0", path.name), rank_in(path.name), host, *part.ranks["rank"])
+            key = (path.parent, _without_numbers(path.name), host, *part.ranks["rank"])
             alike.setdefault(key, []).append(part)
     older = []
     for windows in alike.values():
@@ -65,6 +69,11 @@ def _after_another(files: Sequence[Profile]) -> list[str]:
     """The sources of those files that begin after another has ended."""
     timed = sorted((*times, str(_place(part)[0])) for part in files if (times := _extent(part)) is not None)
     return [path for begin, _, path in timed if begin > min(end for _, end, _ in timed)]
+
+
+def _without_numbers(name: str) -> str:
+    """A file's name with 0 for each number that may be that of a window."""
+    return _NUMBER.sub(lambda found: "0" if found["other"] else found[0], name)
 
 
 def _place(part: Profile) -> tuple[Path, str]:
