@@ -445,8 +445,8 @@ def primus(ranks: int, iterations: int, chunks: int = 1) -> Callable[[Path], obj
 
 
 PRIMUS = {
-    "a hundred thousand iterations": primus(1, 100_000),
-    "a host for each of a thousand ranks": primus(1000, 2),
+    "fifty thousand iterations": primus(1, 50_000),
+    "a host for each of 600 ranks": primus(600, 2),
     "thirty thousand iterations whose micro-batches are to be numbered": primus(1, 30_000, chunks=HUGE),
 }
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import random
 import resource
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -51,60 +50,56 @@ def check(code: int, said: str) -> None:
     assert len(said) < 10_000
 
 
-def drawn(folder: Path) -> subprocess.CompletedProcess[str]:
+def allowed(folder: Path) -> tuple[int, float]:
+    """The memory and the seconds of processors for what lies in `folder`."""
+    size = size_of(folder)
+    return MEMORY + FILE_FACTOR * size, SECONDS + SECONDS_PER_MB * size / 1e6
+
+
+def drawn(folder: Path) -> None:
     """The command in its bounds on what lies in `folder`."""
-    total, out = size_of(folder), folder.with_name("out")
-    memory = MEMORY + FILE_FACTOR * total
-    result = limited(bounds(memory, SECONDS + SECONDS_PER_MB * total / 1e6), *arguments(folder))
+    memory, seconds = allowed(folder)
+    result = limited(bounds(memory, seconds), *arguments(folder))
     check(result.returncode, result.stderr)
-    assert not out.exists() or size_of(out) < memory
-    return result
+    assert size_of(folder.with_name("out")) < memory
 
 
 DRAWS = {**random_sizes.DRAWS, **random_traces.DRAWS}
-SMALL = (
-    "nsys: processes", "ascend: a stage beyond all ranks", "mindspore: columns without end",
-    "kineto: an event nested without end", "paddle: a thread for each record, one after the other",
-    "paddle_dygraph: steps without end",
-    *(what for what in SIZES if what[-1].isdigit()),
-)  # fmt: skip
-"""Small files, most of them with one large number; they are drawn in one process, in bounds that a file of their sizes
-together has."""
+ALONE = ("mindspore: events of eight bytes",)
+"""It takes most of what its file may."""
+GROUPS: dict[str, list[str]] = {}
+for _what in SIZES:
+    GROUPS.setdefault(_what if _what in ALONE else _what.partition(":")[0], []).append(_what)
 EACH = """
-import json, sys
+import json, resource, sys
 from tests.support.command import command
-for words in map(json.loads, sys.argv[1:]):
+for memory, seconds, words in map(json.loads, sys.argv[1:]):
+    used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    for kind, bound in ((resource.RLIMIT_DATA, memory), (resource.RLIMIT_CPU, round(used + seconds))):
+        resource.setrlimit(kind, (bound, resource.getrlimit(kind)[1]))
     done = command(*words)
     print(json.dumps((done.returncode, done.stderr)), flush=True)
 """
+"""Draws one file after the other, each in the bounds of its own size; loading the program takes longer than most."""
 
 
-def test_small_files_together_take_no_more_than_one_file_may(tmp_path: Path) -> None:
-    folders = [tmp_path / what / "logs" for what in SMALL]
-    for what, folder in zip(SMALL, folders, strict=True):
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_hostile_size_takes_no_more_than_its_file_may(group: str, tmp_path: Path) -> None:
+    made = {what: tmp_path / str(n) / "logs" for n, what in enumerate(GROUPS[group])}
+    for what, folder in made.items():
         folder.mkdir(parents=True)
         SIZES[what].make(folder)
-    words = [json.dumps(list(map(str, arguments(folder)))) for folder in folders]
-    ended = limited(bounds(MEMORY + FILE_FACTOR * size_of(tmp_path), SECONDS), *words, code=EACH)
+    folders = dict(sorted(made.items(), key=lambda item: size_of(item[1])))  # what one frees the next may still have
+    jobs = [(*allowed(folder), list(map(str, arguments(folder)))) for folder in folders.values()]
+    ended = limited({}, *map(json.dumps, jobs), code=EACH)
     lines = ended.stdout.splitlines()
-    assert ended.returncode == 0, f"{SMALL[len(lines)]}: {ended.returncode}, {ended.stderr[-500:]}"
-    for what, line in zip(SMALL, lines, strict=True):
+    failed = ended.returncode and list(folders)[len(lines)]
+    assert ended.returncode == 0, f"{failed}: {ended.returncode}, {ended.stderr[-500:]}"
+    for (what, folder), (memory, _, _), line in zip(folders.items(), jobs, lines, strict=True):
         code, said = json.loads(line)
         check(code, said)
         assert SIZES[what].says in said if SIZES[what].says else code == 0, (what, said)
-    assert size_of(*(folder.with_name("out") for folder in folders)) < MEMORY
-
-
-@pytest.mark.parametrize("what", [what for what in SIZES if what not in SMALL])
-def test_a_hostile_size_takes_no_more_than_its_file_may(what: str, tmp_path: Path) -> None:
-    folder, size = tmp_path / "logs", SIZES[what]
-    folder.mkdir()
-    size.make(folder)
-    result = drawn(folder)
-    if size.says:
-        assert size.says in result.stderr
-    else:
-        assert result.returncode == 0, result.stderr[-500:]
+        assert size_of(folder.with_name("out")) < memory, what
 
 
 def test_records_of_a_dynamic_graph_take_microseconds_each(tmp_path: Path) -> None:
