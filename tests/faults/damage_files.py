@@ -7,7 +7,7 @@ import json
 import random
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -177,7 +177,19 @@ def of_another_run(files: list[Path], other: list[Path], chance: random.Random) 
 
 
 OF_FILES = {"swapped": swapped, "copied": copied, "of another run": of_another_run}
-CASES = [
-    *((kind, damage) for kind in RUNS for damage in OF_RECORDS if kind not in OF_TASKS or damage != "thinned"),
-    *((kind, damage) for kind in RUNS for damage in OF_FILES if kind not in ONE_FILE),
-]
+GROUPS = (("truncated", "late", "holed", "thinned"), ("doubled", "half doubled", "shuffled"), tuple(OF_FILES))
+"""Damage that is noticed in the same way: by what is missing, by what repeats, by what other files say."""
+
+
+def possible(kind: str, damage: str) -> bool:
+    return not (damage == "thinned" and kind in OF_TASKS) and not (damage in OF_FILES and kind in ONE_FILE)
+
+
+def some(number: int) -> Iterator[str]:
+    """Half of each group for the format of that number, the other half for the next: all come up in many formats."""
+    for group in GROUPS:
+        yield from (damage for place, damage in enumerate(group) if (place + number) % 2 == 0)
+
+
+CASES = [(kind, damage) for kind in RUNS for damage in (*OF_RECORDS, *OF_FILES) if possible(kind, damage)]
+SOME = [(kind, damage) for number, kind in enumerate(RUNS) for damage in some(number) if possible(kind, damage)]

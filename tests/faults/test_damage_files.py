@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.damage_files import CASES, OF_FILES, OF_RECORDS, make, rewrite
+from tests.faults.damage_files import CASES, OF_FILES, OF_RECORDS, SOME, make, rewrite
 from tests.faults.damage_runs import RUNS
 from trace_export import Run, TraceExportError, load
 from trace_export.analysis.bubbles import Bubbles
@@ -54,7 +54,9 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> object:
     return made
 
 
-@pytest.mark.parametrize(("kind", "damage"), CASES)
+@pytest.mark.parametrize(
+    ("kind", "damage"), [pytest.param(*case, marks=[] if case in SOME else pytest.mark.slow) for case in CASES]
+)
 def test_figures_are_right_or_a_warning_says_why_not(
     kind: str, damage: str, sound, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -29,19 +29,26 @@ def test_bytes_that_are_no_utf8_are_shown_as_they_are() -> None:
 
 @pytest.mark.parametrize("kind", INPUTS)
 def test_a_folder_whose_name_is_no_utf8_is_read_and_drawn(kind: str, tmp_path: Path, run_cli: Cli) -> None:
-    logs, out = tmp_path / GBK, tmp_path / f"{GBK}.out"
+    logs, out = tmp_path / GBK, tmp_path / f"{GBK} out"
     logs.mkdir()
     INPUTS[kind].make(logs)
-    result = run_cli("--log_dir", logs, "--out", out, "--format", FORMATS, "--detail", "kernels", "--json")
+    result = run_cli("--log_dir", logs, "--out", out, "--detail", "kernels", "--json")
     assert result.returncode == 0, result.stderr
-    summary = orjson.loads(result.stdout)
-    assert summary["files"][0] == f"{tmp_path}/{SHOWN}.out/pipeline_profile.pftrace"
-    assert (out / "pipeline_profile.html").read_bytes().decode()
+    assert orjson.loads(result.stdout)["files"][0] == f"{tmp_path}/{SHOWN} out/pipeline_profile.pftrace"
     assert orjson.loads((out / "pipeline_profile.json").read_bytes())
-    said = run_cli("--log_dir", logs, "--out", out)
-    assert SHOWN in said.stdout
-    assert run_cli("report", logs).returncode == 0
     assert run_cli("inspect", logs).returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["paddle", "nsys"])
+def test_a_folder_whose_name_is_no_utf8_is_drawn_in_every_format(kind: str, tmp_path: Path, run_cli: Cli) -> None:
+    logs, out = tmp_path / GBK, tmp_path / f"{GBK} out"
+    logs.mkdir()
+    INPUTS[kind].make(logs)
+    result = run_cli("--log_dir", logs, "--out", out, "--format", FORMATS)
+    assert result.returncode == 0, result.stderr
+    assert SHOWN in result.stdout
+    assert (out / "pipeline_profile.html").read_bytes().decode()
+    assert run_cli("report", logs).returncode == 0
 
 
 @pytest.mark.parametrize(("kind", "file"), [("nsys", "node0.sqlite"), ("kineto", "one.pt.trace.json")])
