@@ -35,20 +35,24 @@ def tables(
     `capture` (see marker_blocks.CAPTURE), which becomes the rank. `known`: metadata and rank of each capture."""
     named = (
         operators.sort("start_ns", "op", maintain_order=True)
-        .with_columns(
-            pl.col("op").str.extract_groups(_NAME).struct.rename_fields(["what", "digits", "index"]).alias("n")
-        )
-        .unnest("n")
-        .with_columns(pl.col("group").fill_null(pl.col("digits")), whole_name="op", op=pl.coalesce("what", "op"))
-        .with_columns(
-            sequence=pl.col("index").cast(TIME, strict=False),
-            role=pl.col("op").str.to_lowercase().str.replace("^hccl_?", "").replace_strict(_TRANSFERS, default=None),
-            rank="capture",
-        )
+        .rename({"op": "whole_name"})
+        .join(_parsed(operators["op"].unique()), on="whole_name", how="left", maintain_order="left")
+        .with_columns(pl.col("group").fill_null(pl.col("digits")), rank="capture")
     )
     collectives = named.filter(pl.col("role").is_null())
     p2p = _sides(named.filter(pl.col("role").is_not_null()), copies, known)
     return conform(p2p, P2P), conform(collectives, COLLECTIVES)
+
+
+def _parsed(names: pl.Series) -> pl.DataFrame:
+    """For each of the `names`, which differ: whole_name, op (what is done), digits (of the group's hash), sequence, and
+    role, null for a collective."""
+    groups = pl.col("whole_name").str.extract_groups(_NAME).struct.rename_fields(["what", "digits", "index"])
+    parts = pl.DataFrame({"whole_name": names}).with_columns(groups.alias("n")).unnest("n")
+    what = pl.coalesce("what", "whole_name")
+    role = what.str.to_lowercase().str.replace("^hccl_?", "").replace_strict(_TRANSFERS, default=None)
+    sequence = pl.col("index").cast(TIME, strict=False)
+    return parts.select("whole_name", "digits", op=what, sequence=sequence, role=role)
 
 
 def _sides(transfers: pl.DataFrame, copies: pl.DataFrame, known: Sequence[tuple[Metadata, int]]) -> pl.DataFrame:
