@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from trace_export.errors import UsageError
 
 if TYPE_CHECKING:
     import polars as pl
+
+Times = TypeVar("Times", "pl.Expr", "pl.Series")
 
 NANOSECONDS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "": 1_000_000_000}
 LIMIT_NS = 2**62
@@ -74,6 +76,6 @@ def thousandths(text: pl.Expr) -> pl.Expr:
     return (text.str.strip_chars().cast(pl.Decimal(38, 3), strict=False) * 1000).cast(pl.Int64, strict=False)
 
 
-def finer_than_ms(times_ns: pl.Expr) -> pl.Expr:
+def finer_than_ms(times_ns: Times) -> Times:
     """Whether times are no whole milliseconds."""
     return times_ns % 1_000_000 != 0

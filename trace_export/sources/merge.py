@@ -71,14 +71,10 @@ def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
 def _claims(part: Profile) -> list[tuple[object, ...]]:
     """What two recordings of the same blocks have in common: the ranks, or the folder, where no two processes have
     exactly the same times. Files of other folders that are numbered as other ranks are such, whatever they hold."""
-    *times, fine = part.spans.select(
-        n=pl.len(),
-        start=pl.col("start_ns").sum(),
-        end=pl.col("end_ns").sum(),
-        fine=pl.any_horizontal(finer_than_ms(pl.col("start_ns", "end_ns"))).any(),
-    ).row(0)
+    start, end = part.spans["start_ns"], part.spans["end_ns"]
+    times = (part.spans.height, start.sum(), end.sum())
     claims: list[tuple[object, ...]] = [(*part.ranks["rank"], *times)]
-    if fine:
+    if finer_than_ms(start).any() or finer_than_ms(end).any():
         claims.append((Path(str(part.ranks["source"].first())).parent, *times))
     return claims
 

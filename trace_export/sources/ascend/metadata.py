@@ -121,7 +121,7 @@ def metadata(table: Sequence[tuple[str, str]], folder: Path, rank: int | None, s
     groups = _groups(values.get("parallel_group_info"), rank)
     sizes = _sizes(values.get("distributed_args"))
     place = _place(groups, sizes, rank)
-    old = _old_mindspore(folder)
+    old = {} if place.get("stage") is not None and "pp" in sizes else _old_mindspore(folder)
     if place.get("stage") is None and old.get("stage") is not None:
         place["stage"] = old["stage"]
     sizes.setdefault("pp", old.get("pp"))
