@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import polars as pl
 
 from trace_export.errors import SourceError, path_text
-from trace_export.model import HOSTS, RANKS, TEXT, TIME, Note, Profile
+from trace_export.model import HOSTS, RANKS, TEXT, TIME, Declared, Note, Profile, conform
 from trace_export.sources.ascend import database, hccl, marker_blocks, reader
 from trace_export.sources.ascend.metadata import Metadata
 from trace_export.sources.ranges.dialects import Dialects, run_facts
@@ -24,15 +25,15 @@ TABLES = ("TASK", "STRING_IDS", "MSTX_EVENTS", "COMMUNICATION_OP")
 
 @dataclass(frozen=True)
 class _Seen:
-    """A database of which only the beginning was read: who and where it is, its tables with ids for texts, the texts,
-    and when its recording ended."""
+    """A database of which only the beginning was read: who and where it is, its tables with ids for texts, and when its
+    recording ended."""
 
     source: Source
+    db: Database
     known: tuple[int, str, int | None]
     host: tuple[str, str]
     meta: Metadata
     tables: Mapping[str, pl.DataFrame]
-    texts: Mapping[int, str]
     end: int | None
 
 
@@ -41,35 +42,28 @@ def read(sources: Sequence[Source], options: ReadOptions) -> list[Profile | None
     database, or lack markers of passes or the table of communication."""
     if options.host_ranges or options.optimizer:
         return [None] * len(sources)
-    seen = {source: one for source in sources if (one := _seen(source, options)) is not None}
     dialects = Dialects.of(options.markers)
-    found = by_halves(lambda some: _profiles(some, dialects), list(seen.values()))
-    made = dict(zip(seen, found, strict=True))
-    return [made.get(source) for source in sources]
+    with ExitStack() as stack:
+        seen = {source: one for source in sources if (one := _seen(source, options, stack)) is not None}
+        found = by_halves(lambda some: _profiles(some, dialects), list(seen.values()))
+        made = dict(zip(seen, found, strict=True))
+        return [made.get(source) for source in sources]
 
 
-def _seen(source: Source, options: ReadOptions) -> _Seen | None:
+def _seen(source: Source, options: ReadOptions, stack: ExitStack) -> _Seen | None:
     if not source.path.is_file():
         return None
     try:
-        with Database(source.path, options.beginning * PIECE_ROWS, database.PARTS) as db:
-            if not all(map(db.has, TABLES)) or "task" not in db.shortened:
-                return None
-            rank, device, origin = reader.identity(db, source)
-            tables = {
-                "marks": database.host_marks(db), "operators": database.communication(db),
-                "tasks": database.copying(db), "steps": database.steps(db), "counters": database.counters(db, rank),
-            }  # fmt: skip
-            ids = pl.concat([tables[name][c].rename("id") for name, columns in NAMES.items() for c in columns])
-            return _Seen(
-                source,
-                (rank, origin, device),
-                reader.host_of(db, source),
-                reader.metadata_of(db, source, rank),
-                tables,
-                database.texts(db, ids.drop_nulls().unique().to_list()),
-                db.last("TASK", "startNs"),
-            )
+        db = stack.enter_context(Database(source.path, options.beginning * PIECE_ROWS, database.PARTS))
+        if not all(map(db.has, TABLES)) or "task" not in db.shortened:
+            return None
+        rank, device, origin = reader.identity(db, source)
+        tables = {
+            "marks": database.host_marks(db), "operators": database.communication(db), "tasks": database.copying(db),
+            "steps": database.steps(db), "counters": database.counters(db, rank),
+        }  # fmt: skip
+        host, meta = reader.host_of(db, source), reader.metadata_of(db, source, rank)
+        return _Seen(source, db, (rank, origin, device), host, meta, tables, db.last("TASK", "startNs"))
     except (SourceError, OSError, pl.exceptions.PolarsError):  # which the reader reports
         return None
 
@@ -81,7 +75,8 @@ def _profiles(seen: Sequence[_Seen], dialects: Dialects) -> list[Profile | None]
         tables["marks"].with_columns(pl.lit(None, TIME).alias(c) for c in ("start_ns", "end_ns", "stream"))
     )
     names = dialects.parse(marks["text"]).names
-    spans, notes = marker_blocks.spans(marks, names, tables["steps"], None)
+    steps = conform(tables["steps"], {**marker_blocks.STEPS, **marker_blocks.CAPTURE})
+    spans, notes = marker_blocks.spans(marks, names, steps, None)
     operators = database.described(tables["operators"])
     copies = database.copies(tables["tasks"], operators)
     p2p, collectives = hccl.tables(operators, copies, [(one.meta, one.known[0]) for one in seen])
@@ -100,27 +95,35 @@ def _profiles(seen: Sequence[_Seen], dialects: Dialects) -> list[Profile | None]
     )
     made = split(whole, [one.known[0] for one in seen])
     with_passes = set(spans.filter(pl.col("kind").is_in(marker_blocks.PASSES))["rank"])
+    says_facts = run_facts(spans["marker"]) != Declared()
     return [
-        _finished(profile, one, [n for p, n in notes if p == place]) if place in with_passes else None
+        _finished(profile, one, [n for p, n in notes if p == place], says_facts) if place in with_passes else None
         for place, (profile, one) in enumerate(zip(made, seen, strict=True))
     ]
 
 
 def _named(seen: Sequence[_Seen]) -> dict[str, pl.DataFrame]:
     """The tables of all databases, with texts for ids and the column `capture`."""
-    texts = [list(one.texts.items()) for one in seen]
-    names = pl.DataFrame([row for own in texts for row in own], {"id": TIME, "name": TEXT}, orient="row")
-    names = names.with_columns(places(texts).alias("capture"))
     found = {}
     for table in seen[0].tables:
         frames = [one.tables[table] for one in seen]
-        frame = pl.concat(frames).with_columns(places(frames).alias("capture"))
-        for column in NAMES.get(table, ()):
+        found[table] = pl.concat(frames).with_columns(places(frames).alias("capture"))
+    names = _texts(seen, found)
+    for table, columns in NAMES.items():
+        for column in columns:
             own = names.rename({"id": column})
-            named = frame.join(own, on=["capture", column], how="left", maintain_order="left")
-            frame = named.with_columns(pl.col("name").alias(column)).drop("name")
-        found[table] = frame
+            named = found[table].join(own, on=["capture", column], how="left", maintain_order="left")
+            found[table] = named.with_columns(pl.col("name").alias(column)).drop("name")
     return found
+
+
+def _texts(seen: Sequence[_Seen], tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """The texts of all ids in the `tables`: capture, id, name."""
+    ids = [tables[table].select("capture", id=column) for table, columns in NAMES.items() for column in columns]
+    wanted = dict(pl.concat(ids).drop_nulls().unique().group_by("capture").agg("id").iter_rows())
+    texts = [list(database.texts(one.db, wanted.get(place, [])).items()) for place, one in enumerate(seen)]
+    names = pl.DataFrame([row for own in texts for row in own], {"id": TIME, "name": TEXT}, orient="row")
+    return names.with_columns(places(texts).alias("capture"))
 
 
 def _stages(marks: pl.DataFrame, names: pl.DataFrame) -> dict[int, int]:
@@ -129,11 +132,13 @@ def _stages(marks: pl.DataFrame, names: pl.DataFrame) -> dict[int, int]:
     return dict(told.group_by("capture").agg(pl.col("place").min()).iter_rows())
 
 
-def _finished(profile: Profile, one: _Seen, notes: Sequence[Note]) -> Profile:
+def _finished(profile: Profile, one: _Seen, notes: Sequence[Note], says_facts: bool) -> Profile:
+    """With what is said of the whole source. `says_facts`: whether any source's markers say something of the run."""
     path = str(one.source.path)
+    facts = run_facts(profile.spans["marker"]) if says_facts else Declared()
     return replace(
         profile,
-        declared=one.meta.declared.or_else(run_facts(profile.spans["marker"])),
+        declared=one.meta.declared.or_else(facts),
         notes=(*one.meta.notes, *(replace(note, where=path) for note in notes)),
         recorded_until={path_text(one.source.path): one.end},
     )

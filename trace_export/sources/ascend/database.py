@@ -30,7 +30,8 @@ _TASKS = "COMMUNICATION_TASK_INFO"
 PARTS = {_TASKS.lower(): "opid"}
 """The table of the tasks that communication operators are made of (see sqlite_beginning.views)."""
 
-_TASK_SUMS = {"opId": TIME, "src": TIME, "dst": TIME, "task": TIME, "moved": pl.Float64()}
+_NO_STEPS = pl.DataFrame(schema=dict.fromkeys(STEPS, TIME))
+_NO_COPYING = pl.DataFrame(schema=dict.fromkeys(("opId", "src", "dst", "task", "moved"), TIME))
 
 ON_DEVICE = f"connectionId > {HOST_ONLY} AND connectionId < {NOT_AVAILABLE}"
 
@@ -126,10 +127,10 @@ def placed(marks: pl.DataFrame) -> pl.DataFrame:
 
 
 def steps(db: Database) -> pl.DataFrame:
-    """The host span of each `ProfilerStep#id` as `STEPS`; only torch_npu records them."""
+    """The host span of each `ProfilerStep#id`: step, start_ns, end_ns; only torch_npu records them."""
     if not db.has("STEP_TIME"):
-        return empty(STEPS)
-    return conform(db.frame("SELECT id AS step, startNs AS start_ns, endNs AS end_ns FROM STEP_TIME"), STEPS)
+        return _NO_STEPS
+    return db.frame("SELECT id AS step, startNs AS start_ns, endNs AS end_ns FROM STEP_TIME")
 
 
 def operators(db: Database, ranges: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -183,7 +184,7 @@ def copying(db: Database) -> pl.DataFrame:
     """The small tasks that point-to-point operators are made of: opId, src, dst, task (an id), moved (bytes). Of more
     than a piece those alike are one row, with their sum."""
     if not db.has(_TASKS, "opId", "srcRank", "dstRank", "size", "taskType"):
-        return pl.DataFrame(schema=_TASK_SUMS)
+        return _NO_COPYING
     transfers = (
         "SELECT o.opId FROM COMMUNICATION_OP o JOIN STRING_IDS s ON s.id = o.opName"
         " WHERE s.value LIKE '%send%' OR s.value LIKE '%recv%' OR s.value LIKE '%receive%'"
@@ -193,23 +194,20 @@ def copying(db: Database) -> pl.DataFrame:
         " CAST(MAX(COALESCE(size, 0), 0) AS INTEGER) AS moved"
         f" FROM {_TASKS} WHERE {{where}} AND opId IN ({transfers})"
     )
-    found = pl.DataFrame(schema=_TASK_SUMS)
+    found = _NO_COPYING
     for rows in db.frames(_TASKS, sql):
-        piece = rows.cast({"moved": pl.Float64})
-        found = _summed(pl.concat([found, piece])) if found.height else piece
+        found = _summed(pl.concat([found, rows], how="vertical_relaxed")) if found.height else rows
     return found
 
 
 def copies(tasks: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
     """`COPIES` and `CAPTURE`: what each of the `operators` (capture, opId, op, group) copied, by its `tasks`."""
-    tasks = tasks.filter(
+    tasks = tasks.cast({"moved": pl.Float64}).filter(
         (pl.col("src") != NOT_AVAILABLE) & (pl.col("dst") != NOT_AVAILABLE) & pl.col("task").is_not_null()
     )
     data, key = ~pl.col("task").str.starts_with("Notify"), ["capture", "opId"]
     away = pl.col("src") != pl.col("dst")
-    own = tasks.group_by(key, maintain_order=True).agg(
-        local=pl.col("moved").filter(data & ~away).sum(), peers=pl.col("dst").filter(away).n_unique()
-    )
+    own = tasks.group_by(key, maintain_order=True).agg(local=pl.col("moved").filter(data & ~away).sum())
     peers = tasks.filter(away).group_by(*key, peer="dst", maintain_order=True)
     remote = peers.agg(remote=pl.col("moved").filter(data).sum())
     found = own.join(remote, on=key, how="left", maintain_order="left_right")
@@ -218,8 +216,9 @@ def copies(tasks: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
 
 
 def _summed(tasks: pl.DataFrame) -> pl.DataFrame:
-    """The bytes `moved` by tasks of the same operation, ranks and type."""
-    return tasks.group_by("opId", "src", "dst", "task", maintain_order=True).agg(pl.col("moved").sum())
+    """The bytes `moved` by tasks of the same operation, ranks and type, as a fraction, which cannot overflow."""
+    alike = tasks.group_by("opId", "src", "dst", "task", maintain_order=True)
+    return alike.agg(pl.col("moved").cast(pl.Float64).sum())
 
 
 def busy(db: Database, ranges: pl.DataFrame) -> pl.Series:

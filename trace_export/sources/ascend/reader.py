@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.errors import SourceError, path_text
-from trace_export.model import HOSTS, INT, RANKS, KernelFile, Note, Profile
+from trace_export.model import HOSTS, INT, RANKS, KernelFile, Note, Profile, conform
 from trace_export.sources.ascend import database, device_tasks, hccl, marker_blocks, text_export, trace_view
 from trace_export.sources.ascend.metadata import MAX_JSON, META_NAMES, Metadata, metadata
 from trace_export.sources.ranges.dialects import Dialects, run_facts
@@ -162,7 +162,8 @@ def _from_database(db: Database, source: Source, options: ReadOptions) -> Profil
     )
     found = _Recorded(
         rank=rank, rank_origin=origin, device=device, host=host, label=label,
-        meta=metadata_of(db, source, rank), marks=marks, steps=database.steps(db), operators=operators, copies=copies,
+        meta=metadata_of(db, source, rank), marks=marks, steps=conform(database.steps(db), marker_blocks.STEPS),
+        operators=operators, copies=copies,
         counters=database.counters(db, rank), kernels=lambda: database.kernels(db),
         busy=(lambda ranges: database.busy(db, ranges)) if all_tasks and db.has("COMPUTE_TASK_INFO") else None,
         optimizing=lambda: database.kernels_called(db, marker_blocks.OPTIMIZER), notes=tuple(notes),
