@@ -15,51 +15,33 @@ from tests.support.command import command
 from tests.support.many_ranks import ManyRanks, write
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.scale import words
-from trace_export.scale.build import Overview
 from trace_export.scale.measure import Task, read_part
 from trace_export.scale.parts import Part
 from trace_export.scale.places import PLACES
 from trace_export.selection import Selection
 from trace_export.sources.source import ReadOptions, Source
 
-SMALL = ManyRanks(stages=4, tensor=2, replicas=16, microbatches=8)
-
-
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ManyRanks]:
-    """128 ranks on 64 hosts, with exceptions."""
-    folder, run = tmp_path_factory.mktemp("many"), SMALL.with_exceptions()
-    write(folder, run)
-    return folder, run
-
-
-@pytest.fixture(scope="module")
-def written(planted: tuple[Path, ManyRanks], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Overview]:
-    """The folder of its page and tables, and what they show."""
-    out = tmp_path_factory.mktemp("overview")
-    made = trace_export.overview(planted[0], out, ["html", "parquet"], jobs=1)
-    return out, made.overview
+Written = tuple[Path, trace_export.Overviewed]
 
 
 def named(exceptions: pl.DataFrame, kind: str, *columns: str) -> list[tuple[object, ...]]:
     return sorted(exceptions.filter(pl.col("kind") == kind).select(columns).rows())
 
 
-@pytest.mark.parametrize("sizes", ["as recorded", "as specified"])
-def test_exactly_what_was_planted_is_named(
-    planted: tuple[Path, ManyRanks], written: tuple[Path, Overview], tmp_path: Path, sizes: str
-) -> None:
-    folder, run = planted
-    found = written[1]
-    if sizes == "as specified":
-        found = trace_export.overview(folder, tmp_path, jobs=1, pp=4, tp=2).overview
-    wrong, exceptions = run.planted, found.exceptions
+def check(exceptions: pl.DataFrame, run: ManyRanks) -> None:
+    """Exactly what was planted is named."""
+    wrong = run.planted
     assert named(exceptions, "slow-rank", "rank") == [(rank,) for rank in sorted(wrong.ranks)]
     links = [tuple(sorted(link)) for link in named(exceptions, "slow-link", "rank", "to_rank")]  # type: ignore[type-var]
     assert sorted(links) == sorted(wrong.links)
     assert named(exceptions, "drifting-clock", "host") == [(host,) for host in wrong.hosts]
     assert named(exceptions, "settings", "replica") == [(replica,) for replica in wrong.replicas]
     assert exceptions.height == 11
+
+
+def test_exactly_what_was_planted_is_named(planted: tuple[Path, ManyRanks], written: Written) -> None:
+    run, found = planted[1], written[1].overview
+    check(found.exceptions, run)
     assert found.replicas.filter(pl.col("cohort") == 0).height == run.replicas - 1
 
 
@@ -125,20 +107,20 @@ def test_one_replica_has_the_bubbles_of_its_run(tmp_path: Path) -> None:
     assert found.steps["pipeline_ns"].to_list() == steps["pipeline_ns"].to_list()
 
 
-def test_sources_that_cannot_be_read_are_counted_by_reason(planted: tuple[Path, ManyRanks], tmp_path: Path) -> None:
-    folder, run = tmp_path / "logs", SMALL
-    write(folder, run)
-    for node in (3, 9, 40):
+def test_sources_that_cannot_be_read_are_counted_by_reason(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    write(folder, ManyRanks(stages=2, tensor=2, replicas=8, microbatches=2, steps=1))
+    for node in (3, 7, 10):
         (folder / f"node{node:05}" / "blocks.spans.parquet").write_bytes(b"PAR1 cut off")
-    done = command("overview", folder, "--out", tmp_path / "out", "--pp", 4, "--tp", 2, "--jobs", 1)
+    done = command("overview", folder, "--out", tmp_path / "out", "--pp", 2, "--tp", 2, "--jobs", 1)
     assert done.returncode == 3
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
     assert "node00003/blocks.spans.parquet" in errors[0]
-    assert errors[0].endswith("(the same for 2 more of 64 sources)")
+    assert errors[0].endswith("(the same for 2 more of 16 sources)")
     page = (tmp_path / "out" / "pipeline_overview.html").read_text(encoding="utf-8")
-    assert "3 of 64 sources (4.69%) could not be read" in page
-    assert "6 of 128 ranks (4.69%) are missing here." in page
+    assert "3 of 16 sources (18.75%) could not be read" in page
+    assert "6 of 32 ranks (18.75%) are missing here." in page
 
 
 def test_ranks_without_a_source_are_counted(tmp_path: Path) -> None:
@@ -164,11 +146,11 @@ def test_a_file_of_the_user_among_the_traces_is_refused_before_anything_is_read(
 
 
 def test_the_number_of_processes_changes_no_byte(
-    planted: tuple[Path, ManyRanks], written: tuple[Path, Overview], tmp_path: Path
+    planted: tuple[Path, ManyRanks], written: Written, tmp_path: Path
 ) -> None:
-    trace_export.overview(planted[0], tmp_path, ["html", "parquet"], jobs=3)
-    by_three, by_one = ({path.name: path.read_bytes() for path in place.iterdir()} for place in (tmp_path, written[0]))
-    assert by_three == by_one
+    trace_export.overview(planted[0], tmp_path, ["html", "parquet"], jobs=2)
+    by_two, by_one = ({path.name: path.read_bytes() for path in place.iterdir()} for place in (tmp_path, written[0]))
+    assert by_two == by_one
     assert len(by_one) == 11
 
 
@@ -193,12 +175,16 @@ def test_of_a_source_of_several_replicas_those_asked_for_are_read(tmp_path: Path
 
 
 def test_json_has_the_figures_of_the_tables(planted: tuple[Path, ManyRanks], tmp_path: Path) -> None:
+    """With the sizes as specified, where the tests above take those that were recorded."""
     folder, run = planted
-    done = command("overview", folder, "--out", tmp_path, "--format", "parquet", "--json", "--jobs", 1)
+    sizes = ("--pp", run.stages, "--tp", run.tensor)
+    done = command("overview", folder, "--out", tmp_path, "--format", "parquet", "--json", "--jobs", 1, *sizes)
     document = json.loads(done.stdout)
     assert done.returncode == 0
     assert document["ranks"] == run.ranks
-    assert document["exceptions"] == pl.read_parquet(tmp_path / "pipeline_overview.exceptions.parquet").to_dicts()
+    exceptions = pl.read_parquet(tmp_path / "pipeline_overview.exceptions.parquet")
+    check(exceptions, run)
+    assert document["exceptions"] == exceptions.to_dicts()
     assert document["verdict"][0] == (
         "1 replica with other settings, 7 slow ranks, 2 slow links and 1 host with a drifting clock."
     )
@@ -264,18 +250,19 @@ def test_a_replica_alone_opens_only_its_sources(tmp_path: Path, monkeypatch: pyt
 def test_a_replica_that_is_not_there_is_refused(planted: tuple[Path, ManyRanks]) -> None:
     done = command("report", planted[0], "--replica", 99)
     assert done.returncode == 2
-    assert "--replica: there is no replica 99; choose from replicas 0-15" in done.stderr
+    assert "--replica: there is no replica 99; choose from replicas 0-11" in done.stderr
 
 
-def test_a_report_of_many_ranks_has_an_overview_beside_it(tmp_path: Path) -> None:
-    run = ManyRanks(stages=2, tensor=4, replicas=33, microbatches=2, steps=1)
+def test_a_report_of_many_ranks_has_an_overview_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trace_export.scale.requests.CHART_RANKS", 32)
+    run = ManyRanks(stages=2, tensor=4, replicas=5, microbatches=2, steps=1)
     write(tmp_path / "logs", run)
     done = trace_export.report(tmp_path / "logs", tmp_path / "out" / "why.html", html=True, jobs=1)
     assert [path.name for path in done.files] == ["pipeline_overview.html", "why.html"]
     assert '<a href="pipeline_overview.html">' in done.files[1].read_text(encoding="utf-8")
     page = done.files[0].read_text(encoding="utf-8")
-    assert "264 ranks on 66 hosts: 33 replicas of 2 stages, 1 step" in page
-    few = trace_export.report(tmp_path / "logs", tmp_path / "few.html", html=True, ranks="0-255", jobs=1)
+    assert "40 ranks on 10 hosts: 5 replicas of 2 stages, 1 step" in page
+    few = trace_export.report(tmp_path / "logs", tmp_path / "few.html", html=True, ranks="0-31", jobs=1)
     assert [path.name for path in few.files] == ["few.html"]
 
 
@@ -283,7 +270,7 @@ def test_a_file_of_the_user_beside_a_report_is_refused_before_anything_is_read(
     planted: tuple[Path, ManyRanks], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pipeline_overview.html").write_text("mine")
-    monkeypatch.setattr("trace_export.scale.requests.CHART_RANKS", 60)  # of 64 sources
+    monkeypatch.setattr("trace_export.scale.requests.CHART_RANKS", 40)  # of 48 sources
     monkeypatch.setattr("trace_export.workflow.requests.load", lambda *given: pytest.fail("it was read"))
     with pytest.raises(trace_export.UsageError, match=r"overview\.html: exists and is not known to be an output"):
         trace_export.report(planted[0], tmp_path, html=True, jobs=1)

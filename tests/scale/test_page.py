@@ -11,7 +11,6 @@ from playwright.sync_api import Browser
 
 import trace_export
 from tests.support.browser import browser, opened
-from tests.support.many_ranks import ManyRanks, write
 from trace_export.scale.files import QUANTITIES
 from trace_export.writers.overview import heat_map
 from trace_export.writers.overview.heat_map import Quantity
@@ -21,22 +20,15 @@ __all__ = ["browser"]
 BUSY = Quantity("busy", "busy time", "×")
 
 
-@pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> trace_export.Overviewed:
-    folder = tmp_path_factory.mktemp("overview")
-    write(folder / "logs", ManyRanks(stages=4, tensor=2, replicas=16, microbatches=8).with_exceptions())
-    return trace_export.overview(folder / "logs", folder / "page.html", jobs=1)
-
-
-@pytest.fixture(scope="module")
-def page(drawn: trace_export.Overviewed) -> Path:
-    return drawn.files[0]
+@pytest.fixture
+def page(written: tuple[Path, trace_export.Overviewed]) -> Path:
+    return written[0] / "pipeline_overview.html"
 
 
 @pytest.mark.parametrize(("width", "look"), [(1600, "light"), (380, "dark")])
 def test_the_page_opens_from_a_file_and_fits(browser: Browser, page: Path, width: int, look: str) -> None:
     with opened(browser, page, viewport={"width": width, "height": 900}, color_scheme=look) as tab:
-        tab.locator("#state", has_text="128 of 128 ranks").wait_for()
+        tab.locator("#state", has_text="96 of 96 ranks").wait_for()
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
         assert tab.locator("h2").all_inner_texts()[:4] == [
             "Exceptions", "Ranks and steps", "Slowdown by worker", "Stages",
@@ -44,10 +36,10 @@ def test_the_page_opens_from_a_file_and_fits(browser: Browser, page: Path, width
 
 
 def test_the_slowdown_of_the_workers_leads_to_their_replica(
-    browser: Browser, page: Path, drawn: trace_export.Overviewed
+    browser: Browser, page: Path, written: tuple[Path, trace_export.Overviewed]
 ) -> None:
     """A click on the worker of a slow rank marks its replica in the map above."""
-    workers = drawn.overview.workers
+    workers = written[1].overview.workers
     slowest = workers.sort("slowdown", descending=True).row(0, named=True)
     there = workers["replica"].unique().sort().to_list()
     with opened(browser, page) as tab:
@@ -60,8 +52,8 @@ def test_the_slowdown_of_the_workers_leads_to_their_replica(
         assert tab.locator("#tip").inner_text().startswith(said)
         assert tab.locator("#most").inner_text().startswith(f"{slowest['slowdown']:.3f}")
         tab.locator("#workers").click(position={"x": x, "y": y})
-        tab.locator("#state", has_text="of 128 ranks").wait_for()
-        tab.wait_for_function("!document.getElementById('state').textContent.startsWith('128 ')")
+        tab.locator("#state", has_text="of 96 ranks").wait_for()
+        tab.wait_for_function("!document.getElementById('state').textContent.startsWith('96 ')")
 
 
 def test_a_link_shows_the_rank_and_zooming_out_shows_all(browser: Browser, page: Path) -> None:
@@ -69,18 +61,18 @@ def test_a_link_shows_the_rank_and_zooming_out_shows_all(browser: Browser, page:
         row = tab.locator("tr", has_text="slow rank").first
         rank = row.locator("td").nth(3).inner_text()
         row.locator("a.place").click()
-        tab.locator("#state", has_text="25 of 128 ranks").wait_for()
+        tab.locator("#state", has_text="25 of 96 ranks").wait_for()
         box = tab.locator("#heat").bounding_box()
         assert box is not None
         tab.mouse.move(box["x"] + 300, box["y"] + 20 + (box["height"] - 20) / 2)
         assert tab.locator("#tip").inner_text().startswith(f"rank {rank} ·")
         assert "busy time, by the median of the stage: 1.3" in tab.locator("#tip").inner_text()
         tab.locator("#all").click()
-        tab.locator("#state", has_text="128 of 128 ranks").wait_for()
+        tab.locator("#state", has_text="96 of 96 ranks").wait_for()
 
 
 def test_each_pixel_shows_the_slowest_of_its_ranks(browser: Browser, page: Path) -> None:
-    """Seen from far, 128 ranks on 20 pixels, the seven slow ranks are still there."""
+    """Seen from far, 96 ranks on 20 pixels, the seven slow ranks are still there."""
     with opened(browser, page) as tab:
         tab.locator("#heat").evaluate("heat => { heat.style.height = '40px'; }")
         tab.locator("#state", has_text="to a pixel").wait_for()

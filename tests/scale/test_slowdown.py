@@ -11,21 +11,11 @@ import pytest
 
 import trace_export
 from samples.generators.paddle import Job, write_logs
-from tests.support.many_ranks import ManyRanks, write
+from tests.support.many_ranks import ManyRanks
 from trace_export.analysis.what_if import Slowdown, what_if
 from trace_export.model import WORK_KINDS, Profile
 from trace_export.pipeline.step_operations import step_operations
 from trace_export.scale import parts, slowdown
-
-RUN = ManyRanks(stages=4, tensor=2, replicas=16, microbatches=8)
-
-
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ManyRanks]:
-    """With slow ranks and links, and a replica of other settings."""
-    folder, run = tmp_path_factory.mktemp("many"), RUN.with_exceptions()
-    write(folder, run)
-    return folder, run
 
 
 def of_blocks(profile: Profile, without: tuple[int, ...] = ()) -> Slowdown:
@@ -57,30 +47,30 @@ def test_replicas_that_are_read_together_have_the_slowdown_of_the_run(tmp_path: 
     assert 1 <= found.fidelity <= expected.fidelity  # which counts that replicas do not begin at once
 
 
-@pytest.mark.parametrize("ranks", [16, 64])
 def test_parts_have_nearly_the_slowdown_of_the_run(
-    planted: tuple[Path, ManyRanks], expected: Slowdown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
+    planted: tuple[Path, ManyRanks], expected: Slowdown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for what transfers and clocks are estimated to be in each part: here S is up to 1.17."""
-    monkeypatch.setattr(parts, "RANKS_A_PART", ranks)
+    monkeypatch.setattr(parts, "RANKS_A_PART", 16)
     folder, run = planted
     found = trace_export.overview(folder, tmp_path, jobs=1).overview.slowdown
     assert found is not None
-    assert found.replicas == [n for n in range(16) if n not in run.planted.replicas]
+    assert found.replicas == [n for n in range(run.replicas) if n not in run.planted.replicas]
     np.testing.assert_allclose(found.workers, expected.workers, atol=5e-3)
     assert expected.workers.max() > 1.15
 
 
-def test_the_workers_with_slow_ranks_are_the_slowest(planted: tuple[Path, ManyRanks], tmp_path: Path) -> None:
+def test_the_workers_with_slow_ranks_are_the_slowest(
+    planted: tuple[Path, ManyRanks], written: tuple[Path, trace_export.Overviewed]
+) -> None:
     """Of tensor-parallel ranks the first, whose blocks the others' are taken for; nearer the ends of a step they cost
     more, but each costs more than any worker without one."""
-    folder, run = planted
-    workers = trace_export.overview(folder, tmp_path, "html,parquet", jobs=1).overview.workers
+    run, workers = planted[1], written[1].overview.workers
     slow = {rank for rank in run.planted.ranks if run.place(rank)[2] == 0}
     assert len(slow) >= 3
     assert set(workers.sort("slowdown", descending=True)["rank"].head(len(slow))) == slow
-    assert workers.equals(pl.read_parquet(tmp_path / "pipeline_overview.workers.parquet"))
-    assert workers.height == 15 * 4
+    assert workers.equals(pl.read_parquet(written[0] / "pipeline_overview.workers.parquet"))
+    assert workers.height == (run.replicas - 1) * run.stages
 
 
 def test_of_many_lengths_the_first_steps_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
