@@ -52,9 +52,7 @@ RUNS = (
 
 READERS = [(command, sample) for command in ("report", "inspect") for sample in RUNS]
 """What these two print depends on the format."""
-WRITERS = [
-    (command, sample) for command in ("export", "overview") for sample in ("paddle/two_machines", "ascend", "unmarked")
-]
+WRITERS = [(command, sample) for command in ("export", "overview") for sample in ("ascend", "unmarked")]
 
 
 @pytest.mark.parametrize(("command", "sample"), READERS + WRITERS)

@@ -37,8 +37,7 @@ OPTIONS: dict[str, Callable[[Path, Path, str], list[object]]] = {
     },
     "--steps to": lambda logs, hosts, n: [logs, f"--steps=0-{n}", "--format", "chrome"],
     "--time": lambda logs, hosts, n: [hosts, f"--time={n}ns-{n}s", "--format", "chrome"],
-    "--offset": lambda logs, hosts, n: [hosts, f"--offset=node0={n}s", "--format", "chrome"],
-    "--offset of two": lambda logs, hosts, n: [
+    "--offset": lambda logs, hosts, n: [
         hosts, f"--offset=node0={n}ns", f"--offset=node1=-{n}ns", "--format", "chrome",
     ],
     "--offset without alignment": lambda logs, hosts, n: [

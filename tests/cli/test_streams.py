@@ -50,7 +50,6 @@ def redirected(redirection: str, *arguments: object, **environment: str) -> subp
         ("export", ">/dev/full", NO_SPACE),
         ("howto", ">/dev/full", NO_SPACE),
         ("report", ">&-", CLOSED),
-        ("inspect", ">&-", CLOSED),
         ("export", ">&- 2>&-", ""),
     ],
 )
@@ -145,8 +144,9 @@ def test_names_that_look_like_markup_are_shown_as_they_are(logs: Path, tmp_path:
 
 
 @pytest.mark.parametrize("columns", ["0", "1"])
-def test_a_terminal_without_width_shows_the_report(columns: str, logs: Path) -> None:
-    done = redirected("", "report", logs, COLUMNS=columns)
+def test_a_terminal_without_width_shows_the_report(columns: str, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    done = in_process("report", logs)
     assert done.returncode == 0
     assert "bubble" in done.stdout
 

@@ -29,7 +29,16 @@ def simulated_ns(job: Job) -> float:
     return step_ns(data_parallel.simulate(replace(job, lead=0, late={})).blocks)
 
 
-@pytest.fixture(params=["kineto", "nsys", "ascend"])
+FORMATS = ("kineto", "nsys", "ascend")
+
+
+def usually(one: str) -> pytest.MarkDecorator:
+    """The format in which a test is run without `--slow`: what it shows does not depend on how collectives are read."""
+    formats = [each if each == one else pytest.param(each, marks=pytest.mark.slow) for each in FORMATS]
+    return pytest.mark.parametrize("read", formats, indirect=True)
+
+
+@pytest.fixture
 def read(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Job], Report]:
     def write_and_read(job: Job) -> Report:
         write: Callable[[Path, Job], Run] = getattr(data_parallel, f"write_{request.param}")
@@ -51,12 +60,14 @@ def parts(found: Slowdown) -> dict[str, float]:
     return {name: found.part(found.by_type[name]) for name in found.collectives}
 
 
+@usually("nsys")
 def test_a_sound_run_has_no_slowdown_and_no_cause(read: Callable[[Job], Report]) -> None:
     report = read(JOB)
     assert slowdown(report).total == pytest.approx(1, abs=CLOSE)
     assert report.time.causes.is_empty()
 
 
+@pytest.mark.parametrize("read", FORMATS, indirect=True)
 @pytest.mark.parametrize(
     ("job", "name", "place", "code"),
     [
@@ -82,6 +93,7 @@ def test_a_collective_is_the_first_cause(
     assert report.verdict[0].code == code
 
 
+@usually("ascend")
 def test_a_slow_rank_of_one_replica(read: Callable[[Job], Report]) -> None:
     """Its blocks alone slow the run down: beside blocks of the mean length of all ranks, and no collective does."""
     report = read(SLOW)

@@ -98,10 +98,11 @@ def framed(page: Page) -> Frame:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1600, "light"), (380, "dark")])
-def test_jupyterlab_shows_the_chart(width: int, scheme: Any, browser: Browser, tmp_path: Path) -> None:
+def test_jupyterlab_shows_the_chart(width: int, scheme: Any, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     shutil.copy(notebook.PAGE, tmp_path)
     with lab(tmp_path) as address:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        running: Browser = request.getfixturevalue("browser")
+        context = running.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         page = context.new_page()
         outside: list[str] = []
         page.on("requestfinished", lambda request: outside.append(request.url))

@@ -59,7 +59,16 @@ def test_missing_ranks_in_exports_of_nsight_systems(tmp_path: Path) -> None:
     assert text.startswith("No rank of stages 2-3 of 8 has a profile here")
 
 
-@pytest.mark.parametrize(("ranks", "deeper"), [("0", True), ("0-3", True), ("3", True), ("4-7", False), ("all", False)])
+@pytest.mark.parametrize(
+    ("ranks", "deeper"),
+    [
+        pytest.param("0", True, marks=pytest.mark.slow),
+        ("0-3", True),
+        ("3", True),
+        ("4-7", False),
+        pytest.param("all", False, marks=pytest.mark.slow),
+    ],
+)
 def test_some_ranks_of_a_pipeline_are_not_taken_for_all(ranks: str, deeper: bool, tmp_path: Path) -> None:
     """The first of eight stages send activations to others, which the exports do not name."""
     nsys.write_planted(tmp_path, nsys.TIMING)

@@ -52,8 +52,9 @@ CAUSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 """What is planted, and the first cause that is to be named."""
 PROFILERS = {"nsys": nsys, "kineto": kineto, "rocpd": rocpd}
-CASES = [("nsys", cause) for cause in CAUSES]
-CASES += [(profiler, cause) for profiler in ("kineto", "rocpd") for cause in ("stage", "forward link", "host")]
+CASES = [("nsys", cause) for cause in CAUSES if cause != "host"]
+CASES += [("kineto", "forward link"), ("kineto", "host"), ("rocpd", "host")]
+"""Once blocks and transfers are read, the format no longer matters; who starts late is seen in what the host did."""
 
 
 @pytest.mark.parametrize(("profiler", "cause"), CASES)
@@ -67,14 +68,15 @@ def test_in_profiles_of_gpus(profiler: str, cause: str, tmp_path: Path) -> None:
 BOTH_WAYS = {(1, 2): 6 * MS, (2, 1): 6 * MS}
 
 
-@pytest.mark.parametrize("text", [False, True], ids=["torch_npu", "mindspore"])
 @pytest.mark.parametrize(
-    ("causes", "expected"),
+    ("causes", "expected", "text"),
     [
-        ({"slow": {3: 1.3}}, {"kind": "stage", "stage": 3}),
-        ({"slow_links": BOTH_WAYS}, {"kind": "link", "stage": 1, "to_stage": 2, "direction": None}),
-        ({"late": {1: 3 * MS}}, {"kind": "host", "stage": 1}),
+        ({"slow": {3: 1.3}}, {"kind": "stage", "stage": 3}, False),
+        ({"slow_links": BOTH_WAYS}, {"kind": "link", "stage": 1, "to_stage": 2, "direction": None}, True),
+        ({"late": {1: 3 * MS}}, {"kind": "host", "stage": 1}, False),
+        ({"late": {1: 3 * MS}}, {"kind": "host", "stage": 1}, True),
     ],
+    ids=["torch_npu stage", "mindspore link", "torch_npu host", "mindspore host"],
 )
 def test_in_captures_of_ascend(
     causes: dict[str, Any], expected: dict[str, Any], text: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from tests.conftest import Cli
-from tests.support.perfetto_ui import Browser, chromium, hue_and_lightness, ui_colour
+from tests.support.perfetto_ui import Browser, chromium, expand, hue_and_lightness, ui_colour
 from tests.support.profiles import profile, span
 from tests.writers.traces.test_writers import full_chart
 from trace_export.analysis.idle_causes import CAUSES
@@ -97,13 +97,14 @@ def test_paddle_sample_in_json(browser: Browser, samples: Path, tmp_path: Path, 
 def test_every_rank_and_every_stream_below_its_stage(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "a.pftrace"
     perfetto.write(full_chart(tmp_path), path)
-    closed = browser.picture(path, ["Steps", "stage 0 · rank 0", "stage 1 · rank 2", "stages busy", "Ranks"])
+    with browser.opened(path) as page:
+        closed = browser.seen(page, ["Steps", "stage 0 · rank 0", "stage 1 · rank 2", "stages busy", "Ranks"])
+        expand(page, "^(stage 0 · rank 0|Ranks|rank 0)$")
+        opened = browser.seen(page, ["rank 1", "stream 7 · compute", "stream 13", "communication"])
     for hidden in ("rank 1\n", "stream 7"):
         assert hidden not in closed.text
     for kind in ("F", "B", "OPT"):
         assert closed.pixels(ui_colour(SEEDS[kind])) > ENOUGH
-    groups = [("ExpandTracksByRegex", "^(stage 0 · rank 0|Ranks|rank 0)$")]
-    opened = browser.picture(path, ["rank 1", "stream 7 · compute", "stream 13", "communication"], groups)
     assert opened.text.count("stream 13") == opened.text.count("communication")  # its two lanes are one track
     assert opened.pixels(ui_colour(SEEDS["F"])) > 1.3 * closed.pixels(ui_colour(SEEDS["F"]))
     gemm = pl.DataFrame({"name": ["gemm"]}).select(task_seed()).item()

@@ -30,7 +30,7 @@ NAMES = (
     "zb-v",
     "tensor and data parallel",
 )
-STEPS = 8
+STEPS = 6
 LAST = 3
 SPANS = ["rank", "step", "kind", "microbatch", "chunk", "phase", "start_ns", "end_ns", "marker", "labels"]
 
@@ -45,7 +45,7 @@ def pictures(look: Look) -> list[bytes]:
     return [panel.svg(board._span_ns) for panel in board._panels]
 
 
-@settings(max_examples=8, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=6, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(data=st.data(), name=st.sampled_from(NAMES), fit=st.sampled_from((2, 1000)))
 def test_however_the_logs_were_appended_to(data: st.DataObject, name: str, fit: int) -> None:
     with TemporaryDirectory() as place, patch.multiple(window, FIT_STEPS=fit, ONE_CLOCK_STEPS=fit):
@@ -53,7 +53,7 @@ def test_however_the_logs_were_appended_to(data: st.DataObject, name: str, fit: 
         logs = GrowingLogs(Path(place), job)
         texts = ["".join(logs.text(rank, step) for step in job.steps).encode() for rank in range(job.ranks)]
         ends = [0] * job.ranks
-        several = data.draw(st.integers(1, 15), label="pieces")
+        several = data.draw(st.integers(1, 9), label="pieces")
 
         def append(share: float) -> Callable[[], None]:
             def write() -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import base64
-import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any
 
 import hsluv
 import pytest
@@ -20,6 +18,9 @@ from tests.support.browser import FLAGS, program
 from tests.support.wait import HANGS_S
 from trace_export.errors import UsageError
 from trace_export.viewer import serve
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 _COUNT_COLOURS = """async (png) => {
     const image = await createImageBitmap(await (await fetch('data:image/png;base64,' + png)).blob());
@@ -98,32 +99,39 @@ class Browser:
     def __init__(self, context: Any) -> None:
         self._context = context
 
-    def picture(self, trace: Path, shows: list[str], commands: list[tuple[str, str]] | None = None) -> Picture:
-        """The UI with `trace` opened, when all texts of `shows` are on the page; `commands` (id, argument) are run at
-        the start. Fails when a text does not appear."""
-        from playwright.sync_api import TimeoutError as TooLong
-
+    @contextmanager
+    def opened(self, trace: Path) -> Iterator[Page]:
+        """The UI with `trace` opened, without a click."""
         with _serving(trace) as server:
             page = self._context.new_page()
             try:
-                page.goto(serve.link(server, None) + _startup(commands or []))
+                page.goto(serve.link(server, None))
                 page.wait_for_selector(".pf-track")
-                shown = "(texts) => texts.every((t) => document.body.innerText.includes(t))"
-                try:
-                    page.wait_for_function(shown, arg=shows)
-                except TooLong:
-                    pytest.fail(f"not all of {shows} on the page:\n{page.inner_text('body')}")
-                page.evaluate(_IDLE)  # slices are drawn after their tracks appear
-                png = page.screenshot()
-                text = page.inner_text("body")
+                yield page
             finally:
                 page.close()
-        return Picture(text, self._colours(png), png)
+
+    def picture(self, trace: Path, shows: list[str]) -> Picture:
+        """What `seen` sees when the trace is opened."""
+        with self.opened(trace) as page:
+            return self.seen(page, shows)
+
+    def seen(self, page: Page, shows: list[str]) -> Picture:
+        """The page when all texts of `shows` are on it. Fails when a text does not appear."""
+        from playwright.sync_api import TimeoutError as TooLong
+
+        shown = "(texts) => texts.every((t) => document.body.innerText.includes(t))"
+        try:
+            page.wait_for_function(shown, arg=shows)
+        except TooLong:
+            pytest.fail(f"not all of {shows} on the page:\n{page.inner_text('body')}")
+        page.evaluate(_IDLE)  # slices are drawn after their tracks appear
+        png = page.screenshot()
+        return Picture(page.inner_text("body"), self._colours(png), png)
 
     def _colours(self, png: bytes) -> Counter[int]:
-        page = self._context.new_page()
-        counts = page.evaluate(_COUNT_COLOURS, base64.b64encode(png).decode())
-        page.close()
+        blank = self._context.pages[0]  # the one that the browser starts with
+        counts = blank.evaluate(_COUNT_COLOURS, base64.b64encode(png).decode())
         return Counter({int(colour): n for colour, n in counts.items()})
 
 
@@ -138,11 +146,9 @@ def _serving(trace: Path) -> Iterator[serve.Server]:
         thread.join()
 
 
-def _startup(commands: list[tuple[str, str]]) -> str:
-    if not commands:
-        return ""
-    wanted = [{"id": f"dev.perfetto.{name}", "args": [argument]} for name, argument in commands]
-    return "&startupCommands=" + quote(json.dumps(wanted), safe="")
+def expand(page: Page, tracks: str) -> None:
+    """Opens the groups whose names match a regular expression, by a command of the UI."""
+    page.evaluate("(tracks) => app.commands.runCommand('dev.perfetto.ExpandTracksByRegex', tracks)", tracks)
 
 
 @contextmanager
