@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.command import command
-from trace_export.analysis import bubbles
+from trace_export.analysis import bubbles, idle_causes
 from trace_export.pipeline import edges, replicas, schedule_match, stages
 
 FACTS = {
@@ -21,7 +21,7 @@ FACTS = {
     "replicas": replicas.number_replicas,
     "schedule": schedule_match.recognise,
     "windows of ranks": bubbles._windows,
-    "causes of gaps": bubbles._split,
+    "causes of gaps": idle_causes.split_by_cause,
 }
 
 
