@@ -5,7 +5,7 @@ from __future__ import annotations
 from unittest import mock
 
 import polars as pl
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trace_export.chart import texts
@@ -26,6 +26,7 @@ ROWS = st.lists(
 )
 
 
+@settings(max_examples=40)
 @given(ROWS, st.booleans(), st.sampled_from([1, 50, 1 << 20]))
 def test_names_are_those_of_each_row_by_itself(rows: list[dict[str, object]], chunks: bool, most: int) -> None:
     dtype = pl.Categorical(pl.Categories.random())

@@ -60,7 +60,7 @@ def test_all_times_level_by_level(graph: StepGraph, seed: int) -> None:
     assert np.array_equal(start_and_end(graph, length[:, 0])[1], start_and_end(graph, length)[1][:, 0])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(graphs(grouped=True), st.integers(0, 1000))
 def test_last_ends_of_scenarios(graph: StepGraph, seed: int) -> None:
     """In the second of two scenarios each operation is as long as measured, in the first as usual; delays too."""

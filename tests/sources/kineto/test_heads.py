@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from samples.generators.kineto_trace import lines
@@ -32,6 +32,7 @@ def written(events: list[dict[str, Any]], layout: str) -> bytes:
     return text.encode()
 
 
+@settings(max_examples=50)
 @given(
     events=st.lists(Event, max_size=12),
     inner=Nested,

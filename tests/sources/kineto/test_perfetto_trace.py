@@ -128,8 +128,7 @@ def test_tasks_of_a_stage_that_is_not_named_are_counted(tmp_path: Path) -> None:
     assert notes(profile)["events-malformed"] == 1
 
 
-@pytest.mark.parametrize("name", ["rank3.pftrace", "rank3.pftrace.gz"])
-@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(("name", "packed"), [("rank3.pftrace", False), ("rank3.pftrace.gz", True)])
 def test_it_is_found_and_drawn(tmp_path: Path, run_cli: Cli, name: str, packed: bool) -> None:
     torch_pftrace.write(one_block(), tmp_path / name, packed=packed)
     done = run_cli("--log_dir", tmp_path, "--format", "perfetto,csv", "--detail", "kernels", "--out", tmp_path / "out")

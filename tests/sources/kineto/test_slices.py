@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trace_export.errors import SourceError
@@ -63,6 +63,7 @@ def brute_force(events: list[Event]) -> list[tuple[int, int, int]]:
     return found
 
 
+@settings(max_examples=50)
 @given(groups=Groups, borders=st.lists(st.integers(0, 60), max_size=5), missing=st.integers(0, 5))
 def test_slices_are_those_of_a_queue(
     groups: list[list[tuple[int, bool, int]]], borders: list[int], missing: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import DebugAnnotation
 
@@ -28,6 +28,7 @@ def buffered(messages: list[bytes]) -> tuple[wire.Bytes, wire.Ints, wire.Ints]:
     return buffer, stop - np.array([len(m) for m in messages], np.int64), stop
 
 
+@settings(max_examples=50)
 @given(MESSAGES)
 def test_fields_are_those_of_protobuf(messages: list[DebugAnnotation]) -> None:
     buffer, begin, stop = buffered([m.SerializeToString() for m in messages])

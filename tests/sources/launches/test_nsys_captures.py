@@ -51,8 +51,10 @@ def truth(blocks: list[Block], kinds: str = "F B W OPT") -> list[tuple[object, .
     )
 
 
-@pytest.mark.parametrize("threads", [True, False], ids=["threads named", "nameless threads"])
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(("name", "threads"), [
+    *((name, False) for name in PROGRAMS),
+    *((name, True) for name in ("1f1b", "interleaved", "through the host", "with operators")),
+])  # fmt: skip
 def test_blocks_of_an_unmarked_capture_are_exact(tmp_path: Path, name: str, threads: bool) -> None:
     blocks = write(tmp_path, PROGRAMS[name], threads=threads)
     profile = of(tmp_path)

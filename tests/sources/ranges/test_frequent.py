@@ -6,7 +6,7 @@ from collections import Counter
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trace_export.sources.ranges.frequent import NameCounts
@@ -23,6 +23,7 @@ def counted(pieces: list[list[str]]) -> NameCounts:
     return counts
 
 
+@settings(max_examples=40)
 @given(st.lists(st.lists(NAMES, max_size=30), max_size=4), st.randoms())
 def test_order_is_that_of_a_plain_count(pieces: list[list[str]], chance: object) -> None:
     """Whatever the order of ranges and the pieces in which they come."""

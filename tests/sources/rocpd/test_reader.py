@@ -49,8 +49,7 @@ DIALECTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("schema", [3, 4])
-@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize(("name", "schema"), [("torch", 3), *((name, 4) for name in DIALECTS)])
 def test_blocks_and_transfers_of_every_dialect(name: str, schema: int, tmp_path: Path) -> None:
     """Every block with its time, kind, step and micro-batch, on hosts that were booted days apart."""
     chance, dialect = random.Random(3), DIALECTS[name]

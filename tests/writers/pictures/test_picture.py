@@ -256,12 +256,11 @@ def test_light_dark_and_png_show_the_colours(tmp_path: Path, browser: Browser) -
         picture.write(chart, tmp_path / f"chart.{format}", format)
     blocks = blocks_of(ElementTree.parse(tmp_path / "chart.svg").getroot())
     points = [(2.0, 2.0), *((x + 3, y + 3) for _, x, y, _, _ in blocks.iter_rows())]
-    for scheme, paper in (("light", "#ffffff"), ("dark", "#0d1117")):
-        with opened(browser, tmp_path / "chart.svg", color_scheme=scheme) as page:
-            shown = page.screenshot()
-        with browser.new_page() as helper:
-            assert pixels(helper, shown, points) == [paper, *blocks["fill"]]
     with browser.new_page() as helper:
+        for scheme, paper in (("light", "#ffffff"), ("dark", "#0d1117")):
+            with opened(browser, tmp_path / "chart.svg", color_scheme=scheme) as page:
+                shown = page.screenshot()
+            assert pixels(helper, shown, points) == [paper, *blocks["fill"]]
         sharp = [(2 * x, 2 * y) for x, y in points]
         assert pixels(helper, (tmp_path / "chart.png").read_bytes(), sharp) == ["#ffffff", *blocks["fill"]]
 

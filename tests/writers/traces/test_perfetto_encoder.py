@@ -200,7 +200,7 @@ def test_small_fields_are_the_bytes_of_the_specification() -> None:
     assert perfetto_encoder.field(1, 0.5) == b"\x09\x00\x00\x00\x00\x00\x00\xe0\x3f"
 
 
-@pytest.mark.parametrize("bits", range(0, 57, 8))
+@pytest.mark.parametrize("bits", [0, 24, 56])
 def test_packets_of_any_size(bits: int) -> None:
     """The lengths of packets, which are padded, take one byte below 128 and two above."""
     for count in range(40):

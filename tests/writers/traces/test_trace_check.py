@@ -79,7 +79,7 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
         differences(full_chart(tmp_path), tmp_path / "a.json")
 
 
-@pytest.mark.parametrize("name", ["paddle/single", "paddle/two_machines", "nsys", "ascend", "mindspore", "kineto"])
+@pytest.mark.parametrize("name", ["paddle/two_machines", "nsys", "ascend", "mindspore", "kineto"])
 def test_every_sample_with_all_that_can_be_drawn(name: str, samples: Path, tmp_path: Path) -> None:
     """Every rank and stream, idle times and the model: the trace processor finds all of it and counts no error."""
     run = load(samples / name, detail="kernels").align()
