@@ -24,8 +24,10 @@ from trace_export.writers.traces.packing import TILE_ROWS, Rows, Shapes, Words, 
 
 Present = NDArray[np.bool_] | None
 
-_TILE_BYTES: Final = 1 << 22
+_TILE_BYTES: Final = 1 << 20
 """A tile of records takes no more, however long the texts in it are."""
+_CACHED_BYTES: Final = 1 << 19
+"""Records that are filled column by column, so that they stay in the processor's cache meanwhile."""
 
 _NUMBERS: Final = np.arange(10_000).astype("S4")
 _ZEROS: Final = np.char.zfill(_NUMBERS, 4).view("<u4")
@@ -60,10 +62,10 @@ class Number:
         """Writes the digits of `rows` into the columns of `out` from `at` on."""
         whole = self.values[rows]
         if self.fraction:
-            whole, rest = np.divmod(whole, 1000)
+            whole, rest = _divided(whole, 1000)
             _words(out, at + 4 * self.groups)[:] = _ZEROS[rest] - np.uint32(ord("0") - ord("."))  # "0rrr" → ".rrr"
         for group in reversed(range(self.groups)):
-            higher, digits = np.divmod(whole, 10_000)
+            higher, digits = _divided(whole, 10_000)
             if group > 0:
                 digits += (higher > 0) * _FOLLOWS
             if group < self.groups - 1:
@@ -153,6 +155,12 @@ def _slot_width(length: int) -> int:
     return power * 3 // 4 if length <= power * 3 // 4 else power
 
 
+def _divided(values: NDArray[np.int64], by: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Quotients and remainders. For one divisor NumPy multiplies instead in `//`, but not in `divmod`."""
+    quotients = values // by
+    return quotients, values - quotients * by
+
+
 def _view(out: NDArray[np.uint8], at: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """The columns of `out` from `at` on as one item of `dtype` per row."""
     return np.ndarray(len(out), dtype, out, at, out.strides[:1])
@@ -205,7 +213,10 @@ def _fill(parts: Parts, rows: NDArray[np.intp]) -> Words:
             template += b" " * width
     template += b" " * (-len(template) % 8)
     out = np.empty((len(rows), len(template)), np.uint8)
-    out[:] = np.frombuffer(template, np.uint8)
-    for at, item, width in places:
-        item.put(out, at, rows, width)
+    at_once = max(1, _CACHED_BYTES // len(template))
+    for first in range(0, len(rows), at_once):
+        piece = slice(first, first + at_once)
+        out[piece] = np.frombuffer(template, np.uint8)
+        for at, item, width in places:
+            item.put(out[piece], at, rows[piece], width)
     return out.view(np.uint64)

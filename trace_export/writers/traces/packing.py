@@ -70,6 +70,8 @@ class Shapes:
 
     def add(self, classes: NDArray[np.integer] | NDArray[np.bool_], count: int) -> None:
         """Tells rows apart by `classes`, whole numbers below `count`."""
+        if (classes == classes[:1]).all():
+            return
         if self._range * count >= _LIMIT:
             found, self._key = np.unique(self._key, return_inverse=True)
             self._range = len(found)
@@ -80,14 +82,12 @@ class Shapes:
         """The records that `build` makes for the rows of each shape, in the order of the rows."""
         if self._range == 1:
             return build(slice(None), 0).reshape(-1)
-        found, first, which = np.unique(self._key, return_index=True, return_inverse=True)
-        if len(found) == 1:
-            return build(slice(None), 0).reshape(-1)
-        sizes = np.empty(len(which), np.int64)
+        few = self._range <= len(self._key)
         made = []
-        for shape, example in enumerate(first.tolist()):
-            rows = np.flatnonzero(which == shape)
-            records = build(rows, example)
+        sizes = np.empty(len(self._key), np.int64)
+        for shape in np.flatnonzero(np.bincount(self._key)) if few else np.unique(self._key):
+            rows = np.flatnonzero(self._key == shape)
+            records = build(rows, int(rows[0]))
             sizes[rows] = records.shape[1]
             made.append((rows, records))
         starts = np.cumsum(sizes) - sizes

@@ -289,6 +289,8 @@ class Encoder:
         for name in names:
             series = batch[name]
             iid = field(1, self._iid(_ARGUMENTS, name))
+            if series.null_count() == len(series):
+                continue
             if is_text(series):
                 slot = self._text(series, iid, 17, _ARGUMENT_TEXTS)
             elif series.dtype.is_float():
