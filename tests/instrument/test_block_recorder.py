@@ -90,6 +90,25 @@ def test_the_file_has_what_the_marks_said(record: Path) -> None:
     assert found["start_ns"].is_sorted()
 
 
+class Unhashable:
+    """As an array of one number is."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        return "3"
+
+
+@pytest.mark.parametrize("number", [3, Unhashable(), True])
+def test_numbers_of_other_libraries(number: object, record: Path) -> None:
+    ti.auto(Recorder())
+    for step in range(2):
+        with ti.step(step), ti.forward(microbatch=number):
+            pass
+    lines = [line for line in next(record.iterdir()).read_text().splitlines() if not line.startswith("#")]
+    assert [line.split(",")[:4] for line in lines] == [["F", str(step), str(number), ""] for step in range(2)]
+
+
 def test_a_header_says_where_the_rank_is(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "8")
     with ti.forward(microbatch=0):

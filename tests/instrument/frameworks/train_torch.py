@@ -8,9 +8,11 @@ the backward runs again.
 import sys
 from pathlib import Path
 
+import off_core
 import stub
 
 stub.install()
+off_core.install()
 schedule_name, steps, microbatches, out = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
 import trace_export.instrument as ti  # noqa: E402
 

@@ -29,28 +29,38 @@ class BlockFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             path.replace(self._earlier)
-        self._open()
+        self._file = self._open()
 
-    def _open(self) -> None:
-        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
-        self._left = self._empty = self._half
-        self.append(self._header())
-        self._empty = self._left
+    def _open(self) -> int:
+        """A new file with its header, in which there is room for as much as a file may hold."""
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o666)
+        header = self._header().encode()
+        self._write(file, header)
+        self._left = self._empty = self._half - len(header)
+        return file
 
     def append(self, lines: str) -> None:
+        """Adds the lines in one call of the system, so that those of several threads need not wait for each other."""
         content = lines.encode()
-        with self._lock:
-            if len(content) > self._left < self._empty:
-                self._turn()
-            written = os.write(self._file, content)
-            self._left -= written
-        if written < len(content):
+        if len(content) > self._left:
+            self._make_room(len(content))
+        self._left -= len(content)
+        self._write(self._file, content)
+
+    def _write(self, file: int, content: bytes) -> None:
+        if os.write(file, content) < len(content):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+
+    def _make_room(self, size: int) -> None:
+        with self._lock:
+            if size > self._left < self._empty:
+                self._turn()
 
     def _turn(self) -> None:
         """A new file; the old one becomes EARLIER. Where another process has taken the name, this one stops."""
         if not os.path.samestat(self._path.stat(), os.fstat(self._file)):
             raise OSError(errno.EEXIST, "another process records as the same rank", str(self._path))
         self._path.replace(self._earlier)
-        os.close(self._file)
-        self._open()
+        file = self._open()
+        os.dup2(file, self._file, inheritable=False)  # under the same number: another thread may be about to write
+        os.close(file)

@@ -26,6 +26,8 @@ from trace_export.instrument.marks import Backend, Mark, Where
 LIMIT_VARIABLE = "TRACE_EXPORT_RECORD_LIMIT"
 """Environment variable with the megabytes that a rank may take on the disk."""
 LIMIT_MB = "64"
+MOST_MARKS = 4096
+"""So many different blocks are kept as text."""
 VERSION = 1
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -44,6 +46,7 @@ class BlockRecorder:
         self._device: DeviceTimes | None = None
         self._where: Where | None = None
         self._facts: dict[str, int] = {}
+        self._numbers: dict[Mark, str] = {}
         self._unix_ns, self._clock_ns = _one_moment()
         self._lock = threading.RLock()
         self._over = False
@@ -52,12 +55,13 @@ class BlockRecorder:
             os.register_at_fork(after_in_child=self._forked)
 
     def begin(self, mark: Mark, where: Where) -> _Token:
+        taken = not self._over and mark[0] != "STEP"
+        if taken and where is not self._where:
+            self._safely(self._move, where)  # before both read their clocks: it may take longer than a block
         of_profiler = None if self._profiler is None else self._profiler.begin(mark, where)
-        if self._over or mark.kind == "STEP":
-            return of_profiler, None, where, 0, None
-        if where is not self._where:
-            self._safely(self._move, where)
         ns = clock()
+        if not taken:
+            return of_profiler, None, where, 0, None
         if self._device is None:
             return of_profiler, mark, where, ns, None
         event = self._safely(self._device.event)
@@ -66,28 +70,37 @@ class BlockRecorder:
     def end(self, token: _Token) -> None:
         ns = clock()
         of_profiler, mark, where, began_ns, event = token
+        if self._profiler is not None:
+            self._profiler.end(of_profiler)
         if mark is not None and not self._over:
             try:  # as _safely, and faster
                 self._add(mark, where, began_ns, event, ns)
             except BaseException as error:
                 self._give_up(error)
-        if self._profiler is not None:
-            self._profiler.end(of_profiler)
 
     def _add(self, mark: Mark, where: Where, began_ns: int, event: Any, ns: int) -> None:
-        kind, microbatch, chunk, microbatch_b, chunk_b, _, _ = mark
+        try:
+            numbers = self._numbers[mark]
+        except (KeyError, TypeError):  # TypeError: a number of another library that has no hash
+            numbers = self._numbers_of(mark)
         step = where.step
-        text = (
-            f"{kind},{'' if step is None else step},{'' if microbatch is None else microbatch},"
-            f"{'' if chunk is None else chunk},{'' if microbatch_b is None else microbatch_b},"
-            f"{'' if chunk_b is None else chunk_b},"
-        )
+        text = f"{mark[0]},{'' if step is None else step},{numbers}"
         if event is None:
             (self._file or self._open()).append(f"{text}{began_ns},{ns - began_ns},h\n")
             return
         with self._lock:
             if self._device is not None and (ended := self._device.event()) is not None:
                 self._device.add(Timed(text, event, ended, began_ns, ns))
+
+    def _numbers_of(self, mark: Mark) -> str:
+        """What the line of a block says of its micro-batches and chunks. The next steps have the same ones."""
+        numbers = mark[1:5]
+        text = "".join(f"{'' if number is None else number}," for number in numbers)
+        if all(number is None or type(number) is int for number in numbers):
+            if len(self._numbers) >= MOST_MARKS:
+                self._numbers.clear()
+            self._numbers[mark] = text
+        return text
 
     def _write(self, lines: str) -> None:
         (self._file or self._open()).append(lines)
