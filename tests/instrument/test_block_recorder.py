@@ -23,6 +23,7 @@ import trace_export.instrument as ti
 from tests.conftest import Cli
 from tests.support.wait import HANGS_S
 from trace_export.instrument import marks
+from trace_export.instrument.backends.block_recorder import BlockRecorder
 from trace_export.instrument.backends.recorder import Recorder
 from trace_export.sources.find import find
 from trace_export.sources.read import read
@@ -349,6 +350,31 @@ def test_threads_write_whole_lines(record: Path, monkeypatch: pytest.MonkeyPatch
     assert found.height == sum(path.read_text().count("\n") for path in record.iterdir()) - 2
     last = found.group_by("chunk").agg(pl.col("microbatch").max())
     assert 199 in last["microbatch"]
+
+
+def test_the_first_blocks_of_several_threads_go_to_one_file(tmp_path: Path) -> None:
+    def work() -> None:
+        together.wait()
+        for i in range(20):
+            with ti.forward(microbatch=i):
+                pass
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for start in range(20):
+            folder, together = tmp_path / str(start), threading.Barrier(4)
+            marks.state.backend = BlockRecorder(str(folder), None)
+            marks.begin_pass()
+            threads = [threading.Thread(target=work) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            (path,) = folder.iterdir()
+            assert sum(not line.startswith("#") for line in path.read_text().splitlines()) == 4 * 20
+    finally:
+        sys.setswitchinterval(before)
 
 
 # --- the device's times

@@ -214,7 +214,7 @@ def _cells(step: StepFigures) -> dict[str, str]:
         "bubble": "" if step.bubble is None else f"{step.bubble:.1%}",
         "slowest stage": "" if step.slowest_stage is None else str(step.slowest_stage),
         "slowest rank": str(step.slowest_rank),
-        "worst link": "" if link is None or ratio is None else f"{link[0]} → {link[1]} ({ratio:.3g} ×)",
+        "worst link": "" if link is None or ratio is None else f"{link[0]}→{link[1]} ({ratio:.3g}×)",
         "slowdown": "" if step.slowdown is None else f"{step.slowdown:.3g}",
         "clock error": "" if error is None else duration(error),
     }
@@ -236,10 +236,10 @@ class Steps:
         from rich.table import Table
         from rich.text import Text
 
-        found = Table(box=None, pad_edge=False)
+        found = Table(box=None, pad_edge=False, collapse_padding=True)  # all columns fit into 80
         names = [name for name in (self._rows[-1] if self._rows else ()) if any(row[name] for row in self._rows)]
         for name in names:
-            found.add_column(name, justify="right")
+            found.add_column(name.replace(" ", "\n"), justify="right", no_wrap=True)
         for row in self._rows:
             found.add_row(*(row[name] or "–" for name in names))
         return Group(found, *(Text(printable(text)) for text in remarks if text))

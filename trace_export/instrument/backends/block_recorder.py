@@ -106,10 +106,12 @@ class BlockRecorder:
         (self._file or self._open()).append(lines)
 
     def _open(self) -> BlockFile:
-        rank = self._facts.get("rank")
-        name = f"process{os.getpid()}" if rank is None else f"rank{rank}"
-        self._file = BlockFile(self._folder / f"{name}.blocks", _limit(), self._header)
-        return self._file
+        with self._lock:  # the first blocks of several threads go to one file
+            if self._file is None:
+                rank = self._facts.get("rank")
+                name = f"process{os.getpid()}" if rank is None else f"rank{rank}"
+                self._file = BlockFile(self._folder / f"{name}.blocks", _limit(), self._header)
+            return self._file
 
     def _header(self) -> str:
         times = {"unix_ns": self._unix_ns, "clock_ns": self._clock_ns}
