@@ -126,7 +126,7 @@ def moved(profile: Profile, host: str, by_ns: int) -> Profile:
     )
 
 
-@pytest.mark.parametrize("by_ns", [1, -777, 123_456_789, 11_560_000_000, -(10**18)])
+@pytest.mark.parametrize("by_ns", [-777, 11_560_000_000, -(10**18)])
 def test_shifting_one_host_changes_no_relative_place(by_ns: int) -> None:
     profile = with_messages(make(Clocks(seed=8, replicas=2)))
     one, other = align(profile), align(moved(profile, "host02", by_ns))

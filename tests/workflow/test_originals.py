@@ -37,9 +37,13 @@ def entries(content: dict[str, bytes]) -> dict[str, Any]:
     return {entry["path"]: entry for entry in files}
 
 
-def test_every_trace_is_moved_to_the_true_time_within_the_stated_error(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def run() -> trace_export.Run:
+    return trace_export.load(KINETO).align()
+
+
+def test_every_trace_is_moved_to_the_true_time_within_the_stated_error(run: trace_export.Run, tmp_path: Path) -> None:
     """The clock of the second host is 2.7 ms ahead. The first kernel of each forward begins with its block."""
-    run = trace_export.load(KINETO).align()
     run.write(tmp_path / "a.tar")
     content = members(tmp_path / "a.tar")
     files = entries(content)
@@ -58,9 +62,8 @@ def test_every_trace_is_moved_to_the_true_time_within_the_stated_error(tmp_path:
     assert [files[f"rank{rank}.json"]["machine"]["name"] for rank in (0, 3)] == ["rank 0 on node0", "rank 3 on node1"]
 
 
-def test_a_trace_processor_reads_all_its_files(tmp_path: Path) -> None:
+def test_a_trace_processor_reads_all_its_files(run: trace_export.Run, tmp_path: Path) -> None:
     """An old one, which does not know the manifest and takes it for a trace without events."""
-    run = trace_export.load(KINETO).align()
     run.write(tmp_path / "a.tar")
     run.write(tmp_path / "chart.pftrace")
     with TraceProcessor(tmp_path / "a.tar") as archive, TraceProcessor(tmp_path / "chart.pftrace") as chart:
@@ -73,9 +76,8 @@ def test_a_trace_processor_reads_all_its_files(tmp_path: Path) -> None:
         assert archive.query(steps).item() == chart.query(steps).item() > 0
 
 
-def test_a_second_run_replaces_its_own_archive_only(tmp_path: Path) -> None:
+def test_a_second_run_replaces_its_own_archive_only(run: trace_export.Run, tmp_path: Path) -> None:
     out = tmp_path / "a.tar"
-    run = trace_export.load(KINETO).align()
     assert run.write(out) == [out] == run.write(out)
     with tarfile.open(out, "w") as tar:
         tar.add(KINETO / "truth.csv")
@@ -83,8 +85,8 @@ def test_a_second_run_replaces_its_own_archive_only(tmp_path: Path) -> None:
         run.write(out)
 
 
-def test_only_the_ranks_that_are_drawn_are_in_it(tmp_path: Path) -> None:
-    trace_export.load(KINETO).align().select(stages=[1, 2]).write(tmp_path / "a.tar")
+def test_only_the_ranks_that_are_drawn_are_in_it(run: trace_export.Run, tmp_path: Path) -> None:
+    run.select(stages=[1, 2]).write(tmp_path / "a.tar")
     assert [name for name in members(tmp_path / "a.tar") if name.endswith(".json")][1:] == ["rank1.json", "rank2.json"]
 
 

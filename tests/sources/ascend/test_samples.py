@@ -78,12 +78,18 @@ def test_device_tasks_of_which_none_has_a_valid_time_are_an_error(cluster: Path,
     assert (tmp_path / "out" / "pipeline_profile.pftrace").exists()
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four ranks on two hosts, one step, as databases."""
-    folder = tmp_path / "cluster"
+    folder = tmp_path_factory.mktemp("written")
     generate_ascend.write(folder, microbatches=4, steps=1)
     return folder
+
+
+@pytest.fixture
+def cluster(written: Path, tmp_path: Path) -> Path:
+    """A copy of `written`, which may be damaged."""
+    return shutil.copytree(written, tmp_path / "cluster")
 
 
 def database(cluster: Path, rank: int) -> Path:
