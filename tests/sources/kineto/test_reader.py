@@ -699,3 +699,12 @@ def test_merged_traces_of_several_processes_are_refused(tmp_path: Path, layout: 
     one.events += other.events
     with pytest.raises(SourceError, match=r"launches of several processes \(pid 4001 and 8002\)"):
         loaded(one.write(tmp_path / "merged.json", layout))
+
+
+def test_calls_of_other_devices_may_have_any_number(tmp_path: Path) -> None:
+    trace = one_block()
+    trace.range(40_000, 49_000, "F1.0.0")
+    trace.kernel(60_000, 70_000, trace.call(45_000))
+    for number, event in enumerate(e for e in trace.events if e["cat"] == "cuda_runtime"):
+        event |= {"cat": "privateuse1_runtime", "pid": number}
+    assert len(times(loaded(trace.write(tmp_path / "t.json")))) == 2

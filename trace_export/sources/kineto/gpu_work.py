@@ -21,8 +21,9 @@ from trace_export.sources.shared.parted_rows import PartedRows, append
 
 IS_CALL = pl.col("cat").str.contains("_(?:runtime|driver)$")
 """Whether an event is a call of CUDA or of another device."""
-CALLERS = pl.col("pid").filter(IS_CALL).drop_nulls().unique(maintain_order=True)
-"""The processes that call, among events. A trace has one, unless another program has merged several."""
+CALLERS = pl.col("pid").filter(pl.col("cat").is_in(["cuda_runtime", "cuda_driver"])).drop_nulls().unique()
+"""The processes that call CUDA or HIP, among events: one, unless another program has merged several traces. Calls of
+other devices may have another number as `pid`."""
 CALLS = {
     lost_kernels.KERNELS: "Launch.*Kernel", lost_kernels.CAPTURES: "StreamBeginCapture",
     lost_kernels.CAPTURES_END: "StreamEndCapture",
