@@ -1,7 +1,7 @@
-"""Reads mutants of one input, each within a bound on processor time that the system enforces.
+"""Reads mutants of inputs, each within a bound on processor time that the system enforces.
 
-`python -m tests.faults.read_mutants KIND COUNT FOLDER` prints the number of each before it is read, and at the end how
-many were accepted and refused.
+`python -m tests.faults.read_mutants KIND,KIND COUNT FOLDER` prints the kind of input and the number of each before it
+is read, and at the end of a kind how many were accepted and refused.
 """
 
 from __future__ import annotations
@@ -50,7 +50,13 @@ def bound_processor_time() -> None:
 
 
 def main() -> None:
-    kind, mutants, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    for kind in sys.argv[1].split(","):
+        folder = Path(sys.argv[3]) / kind
+        folder.mkdir()
+        read_all(kind, int(sys.argv[2]), folder)
+
+
+def read_all(kind: str, mutants: int, folder: Path) -> None:
     made = INPUTS[kind]
     source = made.source(folder)
     check(read(source, ReadOptions()))
@@ -60,7 +66,7 @@ def main() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     accepted = refused = 0
     for seed in range(mutants):
-        print("mutant", seed, flush=True)
+        print(kind, "mutant", seed, flush=True)
         chance = random.Random(seed)
         name = chance.choice((made.files[0], *made.files))  # most of them break what matters most
         broken = mutant(content[name], chance)
@@ -79,7 +85,7 @@ def main() -> None:
         sound[name].write_bytes(content[name])
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < MEMORY_KB, f"the process grew by {grown} kB"
-    print("accepted", accepted, "refused", refused)
+    print(kind, "accepted", accepted, "refused", refused, flush=True)
 
 
 if __name__ == "__main__":

@@ -95,7 +95,8 @@ def test_names_of_hosts_processes_ranges_and_kernels(nsys: Path, tmp_path: Path)
 def test_columns_of_tables(tables: list[Path], tmp_path: Path) -> None:
     for number, table in enumerate(tables):
         out = tmp_path / str(number)
-        check(out, "export", table, "--out", out, *DRAWN)
+        if table.suffix == ".parquet":  # what is drawn of the same in CSV is the same
+            check(out, "export", table, "--out", out, *DRAWN)
         check(out, "report", table)
 
 

@@ -55,7 +55,7 @@ def dynamic_graph_record(folder: Path, rank: int, tid: int) -> None:
     (folder / f"profile_record_tmp_file_for_rank_{rank}").write_text("\n".join(lines))
 
 
-@pytest.mark.parametrize("stages", [100, 1_000, 999_999])
+@pytest.mark.parametrize("stages", [100, 999_999])
 def test_stage_in_eight_lines(stages: int, tmp_path: Path) -> None:
     dynamic_graph_record(tmp_path / "logs", 0, stages)
     said = exported(tmp_path / "out", tmp_path / "logs")

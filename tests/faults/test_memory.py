@@ -90,7 +90,7 @@ def test_a_run_that_gets_too_little_dies_alone(tmp_path: Path) -> None:
     """The test above can fail: the same with a tenth of the memory is killed, and leaves no output."""
     folder = tmp_path / "logs"
     folder.mkdir()
-    nsys_session.write(folder / "rank0.sqlite", 50_000)
+    nsys_session.write(folder / "rank0.sqlite", 5_000)
     with limited(40 << 20) as group:
         result = run_in(group, "--log_dir", folder, "--out", tmp_path / "out", "--detail", "kernels")
     assert result.returncode < 0

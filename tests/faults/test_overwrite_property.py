@@ -324,12 +324,12 @@ def explore(draws: int, folder: Path, inputs: Callable[[World], Path], prepare: 
 
 
 def test_no_file_is_lost(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    draws = 10_000 if request.config.getoption("--slow") else 150
+    draws = 10_000 if request.config.getoption("--slow") else 80
     codes = explore(draws, tmp_path, tiny_inputs, only_files)
     assert min(codes[0], codes[2]) > draws / 20  # both what is allowed and what is not came up often
 
 
 def test_no_file_is_lost_by_the_whole_program(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    draws = 300 if request.config.getoption("--slow") else 8
+    draws = 300 if request.config.getoption("--slow") else 6
     codes = explore(draws, tmp_path, whole_inputs, all_of_it)
     assert codes[0] and codes[2]
