@@ -1,6 +1,6 @@
 """How long `inspect` looks at large sources, at a few sizes.
 
-    python -m tests.benchmarks.bench_inspect [nsys|ascend|paddle|kineto]... [--sources 64] [--megabytes 2,10]
+    python -m tests.benchmarks.bench_inspect [nsys|ascend|paddle|rocpd|kineto]... [--sources 64] [--megabytes 2,10]
 
 The whole command, the best of three. What is looked at is the beginning, so that the time should not grow with the size
 of the sources: the reference is the same command on the smallest. The verdict goes to stderr. The sources are made in a
@@ -26,6 +26,7 @@ MAKERS = {
     "nsys": lambda place, times, stages: long_runs.nsys(place, times, stages, kernels=40),
     "ascend": lambda place, times, stages: long_runs.ascend(place, times, stages, kernels=40),
     "paddle": long_runs.paddle,
+    "rocpd": long_runs.rocpd,
     "kineto": lambda place, times, stages: long_runs.kineto(place, times, stages, operators=40),
 }
 

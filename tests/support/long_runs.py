@@ -46,9 +46,9 @@ def nsys(folder: Path, times: int, stages: int = STAGES, kernels: int = 4) -> No
             db.commit()
 
 
-def rocpd(folder: Path, times: int) -> None:
+def rocpd(folder: Path, times: int, stages: int = STAGES, schema: int = 3) -> None:
     """Databases of rocprofv3, their regions and kernels by time; only those of the first round have their events."""
-    generate_rocpd.write(folder, stages=STAGES, microbatches=MICROBATCHES, steps=STEPS)
+    generate_rocpd.write(folder, stages=stages, microbatches=MICROBATCHES, steps=STEPS, schema=schema)
     for path in folder.rglob("*.db"):
         with closing(sqlite3.connect(path)) as db:
             names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
@@ -59,10 +59,19 @@ def rocpd(folder: Path, times: int) -> None:
             first = min(db.execute(f"SELECT min(start) FROM {table}").fetchone()[0] for table in tables)
             last = max(db.execute(f'SELECT max("end") FROM {table}').fetchone()[0] for table in tables)
             for table in tables:
+                _number_by_time(db, table)
                 (count,) = db.execute(f"SELECT max(id) FROM {table}").fetchone()
                 period = str(last - first + PAUSE_NS)
                 _repeat(db, table, times, {"start": period, "end": period, "id": str(count)}, "start")
             db.commit()
+
+
+def _number_by_time(db: sqlite3.Connection, table: str) -> None:
+    places = f"SELECT id, row_number() OVER (ORDER BY start, id) AS place FROM {table}"
+    db.execute(f"CREATE TEMP TABLE places AS {places}")
+    db.execute(f"UPDATE {table} SET id = -(SELECT place FROM places WHERE places.id = {table}.id)")
+    db.execute(f"UPDATE {table} SET id = -id")
+    db.execute("DROP TABLE places")
 
 
 def ascend(folder: Path, times: int, stages: int = STAGES, kernels: int = 5) -> None:

@@ -28,8 +28,9 @@ def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "WHOLE_BYTES", 0)
     monkeypatch.setattr(event_stream, "PIECE_BYTES", event_stream.PIECE_BYTES // 2)
     monkeypatch.setattr(log_scanner, "READ_BYTES", log_scanner.READ_BYTES // 2)
-    for module in ("ascend.beginnings", "ascend.reader", "nsys.beginnings", "nsys.reader", "rocpd.reader"):
-        monkeypatch.setattr(f"trace_export.sources.{module}.PIECE_ROWS", sqlite.PIECE_ROWS // 2)
+    for kind in ("ascend", "nsys", "rocpd"):
+        for module in ("beginnings", "reader"):
+            monkeypatch.setattr(f"trace_export.sources.{kind}.{module}.PIECE_ROWS", sqlite.PIECE_ROWS // 2)
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,7 @@ FORMATS: tuple[Format, ...] = (
         reader="trace_export.sources.rocpd.reader",
         speed=Speed(blocks=100, device_tasks=250),
         guide="rocpd",
+        together="trace_export.sources.rocpd.beginnings:read",
     ),
     Format(
         kind="ascend",

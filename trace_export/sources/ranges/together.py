@@ -35,6 +35,7 @@ class Part:
     label: str
     offset_ns: int
     notes: Sequence[Note]
+    epoch: str | None = None
 
 
 def shift(place: int) -> int:
@@ -111,7 +112,7 @@ def profiles(
         if spans.is_empty():
             made.append(None)
             continue
-        hosts, ranks = described(part.source, part.ranks, part.host, part.label)
+        hosts, ranks = described(part.source, part.ranks, part.host, part.label, part.epoch)
         said = declared(own[place], spans)
         sides, joint = rows["p2p"][place], rows["collectives"][place]
         notes = (*part.notes, *noted[place])

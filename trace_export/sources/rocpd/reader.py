@@ -6,13 +6,14 @@ Systems. Times count from the boot of the host.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.model import KernelFile, Profile, concat
+from trace_export.model import KernelFile, Note, Profile, concat
 from trace_export.sources.launches import content as launches
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.dialects import Dialects
@@ -83,23 +84,10 @@ def _of_host(source: Source, options: ReadOptions, processes: list[Tables], fact
     ranges = Ranges.none() if options.infer == "only" else named.pipeline()
     found = _inferred(processes, named, ranges, options)
     _check(source, processes, ranges, found, options)
-    events = {tables.name(table).lower() for tables in processes for table in ("region", "kernel_dispatch")}
-    short = not processes[0].db.shortened.isdisjoint(events)
+    short = is_short(processes)
     content, devices = _content(source, processes, ranges, found, options.host_ranges or short)
     trained = {process for process, one in found.items() if one.device is not None}
-    ranks, notes = assigned(
-        ranges,
-        sorted(trained | ranges.marked),
-        source,
-        (
-            ("recorded", lambda: from_names(ranges)),
-            ("recorded", lambda: {p: fact.rank for p, fact in facts.items() if fact.rank is not None}),
-            ("assumed", lambda: from_stages(ranges.stages)),
-            ("assumed", lambda: {p: n for p in facts if (n := rank_in(source.path.stem)) is not None}),
-            ("assumed", lambda: {p: p for p in facts}),
-        ),
-        devices,
-    )
+    ranks, notes = ranks_of(source, ranges, sorted(trained | ranges.marked), facts, devices)
     ranks = ranks.filter(pl.col("process").is_in(content.blocks["process"].implode()))
     fact = facts[processes[0].process]
     made = profile(
@@ -113,7 +101,37 @@ def _of_host(source: Source, options: ReadOptions, processes: list[Tables], fact
         epoch=EPOCH,
     )
     made = replace(made, declared=replace(made.declared, world=fact.world))
-    return of_beginning(made, source, processes[0].db.last(processes[0].name("region"), "start")) if short else made
+    return of_beginning(made, source, end_of(processes[0])) if short else made
+
+
+def is_short(processes: list[Tables]) -> bool:
+    """Whether only the beginning of these processes' ranges or kernels is shown."""
+    events = {tables.name(table).lower() for tables in processes for table in ("region", "kernel_dispatch")}
+    return not processes[0].db.shortened.isdisjoint(events)
+
+
+def end_of(tables: Tables) -> int | None:
+    """When the last range of a process began, of all of them."""
+    return tables.db.last(tables.name("region"), "start")
+
+
+def ranks_of(
+    source: Source, ranges: Ranges, processes: list[int], facts: Mapping[int, Process], devices: Mapping[int, int]
+) -> tuple[pl.DataFrame, list[Note]]:
+    """The ranks of `processes`, as `ranges.ranks.assigned` gives them; `facts`: of all processes of the file."""
+    return assigned(
+        ranges,
+        processes,
+        source,
+        (
+            ("recorded", lambda: from_names(ranges)),
+            ("recorded", lambda: {p: fact.rank for p, fact in facts.items() if fact.rank is not None}),
+            ("assumed", lambda: from_stages(ranges.stages)),
+            ("assumed", lambda: {p: n for p in facts if (n := rank_in(source.path.stem)) is not None}),
+            ("assumed", lambda: {p: p for p in facts}),
+        ),
+        devices,
+    )
 
 
 def _inferred(processes: list[Tables], named: roctx.Named, ranges: Ranges, options: ReadOptions) -> dict[int, Inferred]:
@@ -127,7 +145,7 @@ def _inferred(processes: list[Tables], named: roctx.Named, ranges: Ranges, optio
     return {
         tables.process: find_blocks(read_launches(tables, beside, operators=named.operators))
         for tables in processes
-        if _has_kernels(tables)
+        if has_kernels(tables)
     }
 
 
@@ -144,7 +162,8 @@ def _content(
     return marked(source, ranges, worked, activity, p2p=p2p, collectives=collectives(worked)), devices
 
 
-def _has_kernels(tables: Tables) -> bool:
+def has_kernels(tables: Tables) -> bool:
+    """Whether there is GPU work of a process."""
     return bool(tables.db.texts(f"SELECT 1 FROM {tables.name('kernel_dispatch')} LIMIT 1"))
 
 
@@ -157,7 +176,7 @@ def _check(
     if not ranges.marked:
         why = launches.most_frequent_reason(found.values()) if found else ""
         raise range_notes.no_times(source.path) if ranges.untimed else _no_names(source, processes, why)
-    if not options.host_ranges and not any(map(_has_kernels, processes)):
+    if not options.host_ranges and not any(map(has_kernels, processes)):
         raise SourceError(source.path, "no kernels in the database", f"{_RECORD}, or {range_notes.HOST}")
 
 

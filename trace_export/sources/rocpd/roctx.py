@@ -31,6 +31,12 @@ class Named:
     calls: list[pl.DataFrame] = field(default_factory=list)
     operators: bool = False
 
+    def add(self, ranges: pl.DataFrame) -> None:
+        """Adds some of the ranges: the columns of `RANGE` and `text`."""
+        self.named.append(ranges.filter(self.dialects.may_know("text")))
+        self.calls.append(ranges.filter(pl.col("text").str.starts_with("nccl")))
+        self.operators = self.operators or emitted.numbers_nodes(ranges["text"])
+
     def pipeline(self) -> Ranges:
         """The ranges of the processes that have a block other than the optimizer's, with their calls of RCCL."""
         return gather(self.named, self.calls, self.dialects)
@@ -44,16 +50,14 @@ def read_ranges(processes: list[Tables], dialects: Dialects) -> Named:
     """All ranges whose names count."""
     found = Named(dialects)
     for tables in processes:
-        for chunk in _chunks(tables):
-            found.named.append(chunk.filter(dialects.may_know("text")))
-            found.calls.append(chunk.filter(pl.col("text").str.starts_with("nccl")))
-            found.operators = found.operators or emitted.numbers_nodes(chunk["text"])
+        for chunk in recorded(tables):
+            found.add(chunk)
     return found
 
 
 def read_operators(tables: Tables) -> pl.DataFrame:
     """The ranges of torch's emit_nvtx around operators and nodes: schema sequence_numbers.OPERATORS."""
-    ranges = (chunk.select("thread", "start", "end", "text") for chunk in _chunks(tables))
+    ranges = (chunk.select("thread", "start", "end", "text") for chunk in recorded(tables))
     return pl.concat([pl.DataFrame(schema=OPERATORS), *(emitted.operators(chunk) for chunk in ranges)])
 
 
@@ -61,12 +65,12 @@ def counted_names(processes: list[Tables]) -> NameCounts:
     """The names of all ranges."""
     counts = NameCounts()
     for tables in processes:
-        for chunk in _chunks(tables):
+        for chunk in recorded(tables):
             counts.add(chunk["text"])
     return counts
 
 
-def _chunks(tables: Tables) -> Iterator[pl.DataFrame]:
+def recorded(tables: Tables) -> Iterator[pl.DataFrame]:
     """The ranges in frames of bounded size: the columns of `RANGE` and `text`."""
     message = "CASE WHEN json_valid(E.extdata) THEN json_extract(E.extdata, '$.message') END"
     text = f"substr(COALESCE({message}, N.string, ''), 1, {LONGEST_NAME})"
