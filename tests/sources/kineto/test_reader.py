@@ -115,7 +115,7 @@ def build(ranges: list[Range], launches: list[Launch], kernels_first: bool) -> T
 @pytest.mark.parametrize(
     ("layout", "chunk", "in_memory"), [("kineto", 1 << 22, 1 << 22), ("kineto", 300, 0), ("compact", 400, 500)]
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=9, deadline=None)
 @given(ranges=Ranges, launches=Calls, kernels_first=st.booleans())
 def test_blocks_equal_brute_force(
     tmp_path_factory: pytest.TempPathFactory,
