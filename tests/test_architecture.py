@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from tests.support.architecture import FILES, PACKAGE, imported, module_name, part_of
 
 LAYERS: tuple[frozenset[str], ...] = (
@@ -59,16 +55,17 @@ def profiler(module: str) -> str:
     return folder if (PACKAGE / "sources" / folder).is_dir() and folder not in SHARED else ""
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_a_file_imports_only_what_its_part_may_know(path: Path) -> None:
-    part = part_of(module_name(path))
-    assert part in LEVEL, f"{part} is in no layer: add it to LAYERS"
-    wrong = sorted(module for module in imported(path) if not may_import(part, part_of(module)))
-    assert wrong == [], f"{part} may not import {wrong}"
-
-
-def test_every_part_in_the_layers_exists() -> None:
+def test_every_part_is_in_a_layer_and_exists() -> None:
     assert set(LEVEL) == {part_of(module_name(path)) for path in FILES}
+
+
+def test_a_file_imports_only_what_its_part_may_know() -> None:
+    wrong = {
+        str(path.relative_to(PACKAGE)): forbidden
+        for path in FILES
+        if (forbidden := sorted(m for m in imported(path) if not may_import(part_of(module_name(path)), part_of(m))))
+    }
+    assert wrong == {}
 
 
 def test_only_the_folder_of_a_profiler_imports_it() -> None:

@@ -6,9 +6,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from tests.support.architecture import FILES, PACKAGE
 from trace_export.schedules.catalogue import TITLES
@@ -49,9 +46,9 @@ def named(code: str) -> list[str]:
     return [text for text in texts(ast.parse(code)) if NAMES & set(re.findall(r"[a-z]+", text.lower()))]
 
 
-@pytest.mark.parametrize("path", CHECKED, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_code_outside_the_readers_names_no_profiler(path: Path) -> None:
-    assert named(path.read_text(encoding="utf-8")) == []
+def test_code_outside_the_readers_names_no_profiler() -> None:
+    found = {str(path.relative_to(PACKAGE)): named(path.read_text(encoding="utf-8")) for path in CHECKED}
+    assert {path: names for path, names in found.items() if names} == {}
 
 
 def test_what_counts_as_naming_one() -> None:
