@@ -708,3 +708,14 @@ def test_calls_of_other_devices_may_have_any_number(tmp_path: Path) -> None:
     for number, event in enumerate(e for e in trace.events if e["cat"] == "cuda_runtime"):
         event |= {"cat": "privateuse1_runtime", "pid": number}
     assert len(times(loaded(trace.write(tmp_path / "t.json")))) == 2
+
+
+@pytest.mark.parametrize(("days", "transfers"), [(0, 1), (2, 0), (-2, 0)])
+def test_a_transfer_days_from_all_blocks_has_no_valid_time(tmp_path: Path, days: int, transfers: int) -> None:
+    """Whose launch is in no range."""
+    trace, start = one_block(), 50_000 + days * 86_400 * 10**9
+    given = {"Collective name": "send", "Process Group Name": "3", "dtype": "Half", "In msg nelems": 5, "Dst Rank": 1}
+    trace.kernel(start, start + 9, trace.call(45_000), name="ncclDevKernel_SendRecv(ncclArgs<4>)", **given)
+    profile = loaded(trace.write(tmp_path / "t.json"))
+    assert profile.p2p.height == transfers
+    assert notes(profile).get("times-unusable", 0) == 1 - transfers

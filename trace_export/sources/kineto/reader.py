@@ -32,6 +32,7 @@ from trace_export.sources.ranges.ranges import Ranges, beside_passes, gather
 from trace_export.sources.ranges.transfers import transfers
 from trace_export.sources.shared.names import LONGEST_NAME, is_host
 from trace_export.sources.shared.parted_rows import append
+from trace_export.sources.shared.timestamps import LONGEST_TASK_NS, UNTIMED
 from trace_export.sources.source import ReadOptions, Source
 
 if TYPE_CHECKING:
@@ -129,9 +130,21 @@ def _marked(source: Source, ranges: Ranges, content: _Content, host_ranges: bool
     activity, differences = (None, []) if host_ranges else _attributed(source.path, ranges, content)
     worked = with_activity(ranges, activity)
     named, calls = transfers(ranges, worked), pl.concat(content.calls)
+    far = ~_near(calls["start"], ranges.frame)
+    if far.any():
+        text = f"sends, receives and collectives {UNTIMED}"
+        differences = [*differences, Note("times-unusable", "warning", text, str(source.path), int(far.sum()))]
+    calls = calls.filter(~far)
     p2p = named if named.height else nccl.transfers(calls)
     found = marked(source, ranges, worked, activity, p2p=p2p, collectives=nccl.collectives(calls))
     return replace(found, notes=(*found.notes, *differences))
+
+
+def _near(times: pl.Series, ranges: pl.DataFrame) -> pl.Series:
+    """Whether each of the `times` lies within a day of the `ranges` (start, end), as NCCL's kernels do wherever they
+    were launched."""
+    begin, end = ranges.select(pl.col("start").min() - LONGEST_TASK_NS, pl.col("end").max() + LONGEST_TASK_NS).row(0)
+    return times.is_between(begin, end)
 
 
 def _inferred(
