@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 from tests.support.dask_process import DaskProcess
 from tests.support.wait import HANGS_S, wait_until
 from trace_export.errors import TraceExportError
-from trace_export.workers import dask_client
+from trace_export.workers import dask, dask_client, dask_tree
 from trace_export.workers.dask_client import connected, usable_workers
 
 
@@ -90,10 +90,12 @@ class DaskCluster:
 @contextmanager
 def dask_cluster(folder: Path, *workers: str, protocol: str = "tcp", **settings: str) -> Iterator[DaskCluster]:
     """A scheduler with those workers. `settings` are Dask's: `SCHEDULER__NO_WORKERS_TIMEOUT` stands for
-    `distributed.scheduler.no-workers-timeout`. As long as it is there, no time-out of the client ends for a busy
-    machine."""
-    patient = mock.patch.multiple(dask_client, ANSWER_S=HANGS_S, CONNECT_S=HANGS_S)
-    with patient, ExitStack() as stack:
+    `distributed.scheduler.no-workers-timeout`. As long as it is there, no time-out of the client ends on
+    a busy machine."""
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.multiple(dask_client, ANSWER_S=HANGS_S, CONNECT_S=HANGS_S, BACK_S=HANGS_S))
+        for module in (dask, dask_tree):
+            stack.enter_context(mock.patch.object(module, "GONE_S", HANGS_S))
         cluster = DaskCluster(folder, stack, protocol, {"WORKER__MEMORY__TERMINATE": "false", **settings})
         if workers:
             cluster.make_whole(*workers)
