@@ -18,9 +18,8 @@ from trace_export.choices import Align, ColorBy, Detail, Format, HeatMapFormat, 
 from trace_export.errors import UsageError
 from trace_export.model import Declared
 from trace_export.selection import Window
-from trace_export.workflow import arguments, inspection
+from trace_export.workflow import arguments
 from trace_export.workflow.arguments import Inputs, NumberSet
-from trace_export.workflow.inspection import Inspection
 from trace_export.workflow.options import align_options, gate_options, load_options, selection, write_options
 from trace_export.workflow.progress import Progress, silent
 from trace_export.workflow.reading import LoadOptions
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from trace_export.live.look import Look
     from trace_export.scale.build import Overview
     from trace_export.workflow import requests
+    from trace_export.workflow.inspection import Inspection
     from trace_export.workflow.run import Run
     from trace_export.workflow.simulation import Simulation, draw_schedules, simulate
 
@@ -43,8 +43,11 @@ __all__ = [
     "watch",
 ]  # fmt: skip
 
-_LOADED_WHEN_USED = {"Run": "run", "Simulation": "simulation", "draw_schedules": "simulation", "simulate": "simulation"}
-"""What other functions need and `inspect` does not, and the files of `workflow` that have it."""
+_LOADED_WHEN_USED = {
+    "Inspection": "inspection", "Run": "run", "Simulation": "simulation", "draw_schedules": "simulation",
+    "simulate": "simulation",
+}  # fmt: skip
+"""What only some functions need, and the files of `workflow` that have it."""
 
 
 def __getattr__(name: str) -> Any:
@@ -497,6 +500,8 @@ def inspect(
     Each host keeps its own clock, nothing is written. Sources that cannot be read are in the result. Raises UsageError
     where there is no such folder.
     """
+    from trace_export.workflow import inspection
+
     options = load_options(
         log_dir, follow_links=follow_links, ranks=ranks, pp=pp, tp=tp, dp=dp, cp=cp, declared=declared,
         host_ranges=host_ranges, markers=markers, infer=infer, jobs=jobs,

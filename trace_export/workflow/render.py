@@ -32,7 +32,6 @@ from trace_export.schedules.catalogue import TITLES, readable
 from trace_export.selection import Numbers
 from trace_export.sources.shared.timestamps import UNTIMED
 from trace_export.units import duration
-from trace_export.workflow import originals
 from trace_export.workflow.progress import Progress, silent
 from trace_export.writers import formats
 from trace_export.writers.formats import BY_NAME
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from trace_export.analysis.report import Report
     from trace_export.analysis.step_time import StepTime
     from trace_export.writers.pictures.page import Contents
+    from trace_export.writers.traces.archive import Member
 
 SHOWN_NS = 1_000
 """Less drift is not worth a note."""
@@ -200,7 +200,11 @@ def write(
     paths += [with_table(path, table) for path in files["table"].values() for table in options.tables]
     paths += [*files["archive"].values(), *files["picture"].values(), *([alignment] if alignment else [])]
     outputs.check(paths)
-    members = originals.members(profile, options.tracks) if files["archive"] else []
+    members: list[Member] = []
+    if files["archive"]:
+        from trace_export.workflow import originals
+
+        members = originals.members(profile, options.tracks)
     if options.beside is not None:
         from trace_export.chart.comparison import paired
 
@@ -299,9 +303,12 @@ def write_heat_map(result: Report, name: str, path: Path, outputs: Outputs) -> N
 def announce(profile: Profile, options: WriteOptions, detail: Detail) -> list[Note]:
     """Which of many ranks and arrows a trace will show, and a warning where it is larger than a browser holds."""
     notes = []
-    if options.with_originals and (left := originals.drift_left_ns(profile, options.tracks)) >= SHOWN_NS:
-        text = f"an archive corrects each trace by one offset; up to {duration(left)} of drift are left at its ends"
-        notes.append(Note("archive-drift", "note", text))
+    if options.with_originals:
+        from trace_export.workflow import originals
+
+        if (left := originals.drift_left_ns(profile, options.tracks)) >= SHOWN_NS:
+            text = f"an archive corrects each trace by one offset; up to {duration(left)} of drift are left at its ends"
+            notes.append(Note("archive-drift", "note", text))
     if not any(BY_NAME[name].kind == "trace" for name in options.formats):
         return notes
     if untimed := sum(file.untimed for file in profile.kernels):

@@ -20,7 +20,7 @@ from trace_export.scratch import scratch_folder
 from trace_export.selection import Selection
 from trace_export.sources import span_table
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.workflow import originals, render, step_tasks
+from trace_export.workflow import render
 from trace_export.workflow.options import AlignOptions, GateOptions
 from trace_export.workflow.progress import Progress, silent
 from trace_export.workflow.reading import LoadOptions, Located, locate, read_profile, sizes
@@ -97,9 +97,13 @@ def export(
     paths = render.planned(output, wanted.source.log_dir)
     (located,), outputs = _located([wanted], force, output.inputs)
     if output.with_originals:
+        from trace_export.workflow import originals
+
         originals.check(source.kind for source in located.sources)
     with outputs, ExitStack() as stack:
         if step_table:
+            from trace_export.workflow import step_tasks
+
             databases = step_tasks.databases(located.sources, wanted.source.log_dir)
             copies = [step_tasks.copy(path, wanted.source.log_dir, output.out) for path in databases]
             paths += copies if step_table == "copies" else []
