@@ -37,6 +37,8 @@ def split(whole: Profile, ranks: Sequence[int]) -> list[Profile]:
     parts: dict[str, list[Any]] = {"hosts": [whole.hosts.slice(place, 1) for place in places]}
     for name in TABLES:
         frame: pl.DataFrame = getattr(whole, name)
+        if frame.is_empty():
+            continue  # each profile keeps the empty table of `whole`
         placed = frame.join(numbers, on="rank", maintain_order="left").with_columns(place="rank", rank="number")
         own = placed.select(*frame.columns, "place").partition_by("place", as_dict=True, include_key=False)
         parts[name] = [own.get((place,), frame.clear()) for place in places]
