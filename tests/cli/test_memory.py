@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from unittest.mock import patch
 
-from trace_export.cli.memory import give_back
+import pytest
+
+from trace_export.cli.memory import give_back, keep
 
 
-def test_what_the_user_has_set_stays() -> None:
+@pytest.mark.parametrize("asked", [give_back, keep])
+def test_what_the_user_has_set_stays(asked: Callable[[], None]) -> None:
     with patch.dict(os.environ, {"_RJEM_MALLOC_CONF": "narenas:1"}):
-        give_back()
+        asked()
         assert os.environ["_RJEM_MALLOC_CONF"] == "narenas:1"
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from trace_export.cli import memory, terminal
 from trace_export.cli import options as opt
-from trace_export.cli import terminal
 from trace_export.errors import UsageError, path_text, printable
 from trace_export.units import duration
 
@@ -148,6 +148,7 @@ def watch(
     --once-every; options of the files and of pictures are for the latter.
     """
     os.environ.setdefault("POLARS_MAX_THREADS", "1")  # a watch runs beside a job, and its tables are small
+    memory.keep()
     from trace_export import api
 
     given: dict[str, Any] = {
