@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -157,6 +158,30 @@ def test_a_profile_that_is_written_anew_keeps_what_it_said(tmp_path: Path, monke
     found = looks(tmp_path, [rewrite, add])
     assert all(look.run is not None and look.failures == () for look in found)
     assert len({look.run.spans.height for look in found if look.run is not None}) == 1
+
+
+def test_ranks_whose_first_profile_is_being_written_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bubble without them is another. One that is written for ever does not hold up the others for ever."""
+    record(tmp_path, AscendJob())
+    late = next(tmp_path.rglob("*.db"))
+    before, after = (late.stat().st_mtime + seconds for seconds in (-1e6, 1e9))
+    os.utime(late, (after, after))
+
+    def finish() -> None:
+        os.utime(late, (before, before))
+
+    monkeypatch.setattr(growth, "QUIET_S", 0.0)
+    found = looks(tmp_path, [finish])
+    assert not found[0].steps
+    table = load(tmp_path).align().report().steps.filter("whole")
+    figures = [(step.step, step.bubble) for look in found for step in look.steps]
+    assert figures == list(table.select("step", "bubble").iter_rows())[-len(figures) :]
+
+    os.utime(late, (after, after))
+    monkeypatch.setattr(growth, "FIRST_S", 0.0)
+    assert steps(looks(tmp_path, [])) == [step for step, _ in figures]
 
 
 def test_a_log_that_is_truncated_goes_on_with_what_is_written_then(logs: GrowingLogs) -> None:

@@ -24,6 +24,8 @@ FIND_S = 5.0
 """After so long the folder is searched for further sources."""
 QUIET_S = 2.0
 """A source that is no log is finished when nothing was written to it for so long."""
+FIRST_S = 30.0
+"""Before anything is shown, ranks whose first source is still being written are waited for, but no longer than this."""
 
 Signature = tuple[tuple[int, int], ...]
 
@@ -54,6 +56,7 @@ class Growth:
         self._searched_s = -FIND_S
         self._followers: dict[str, Follower] = {}
         self._finished: dict[Source, _Finished] = {}
+        self._waiting_since_s: float | None = None
 
     def advance(self) -> bool:
         """Reads what is new; whether that is anything. Raises UsageError for impossible options."""
@@ -121,16 +124,20 @@ class Growth:
     def _read_finished(self, sources: Iterable[Source]) -> bool:
         """Reads the newest finished source of each rank, where it was not read as it is now."""
         newest: dict[object, tuple[float, Source, Signature]] = {}
+        places = set()
         for source in sources:
             known = None
             files = _signature(files_of([source]))
             changed_s = _changed_s(files)
             place = (source.kind, source.host, source.path if source.rank is None else source.rank)
+            places.add(place)
             quiet = time.time() - changed_s >= QUIET_S
             if not quiet and (known := self._finished.get(source)):  # it is written anew: what it said still counts
                 files = known.files
             if (quiet or known) and changed_s >= newest.get(place, (0.0,))[0]:
                 newest[place] = (changed_s, source, files)
+        if not self._finished and len(newest) < len(places) and self._may_wait():
+            return False  # without these ranks the bubble of the first steps would be another
         grown = False
         finished = {}
         for changed_s, source, files in newest.values():
@@ -142,6 +149,12 @@ class Growth:
             finished[source] = known
         self._finished = finished or self._finished
         return grown
+
+    def _may_wait(self) -> bool:
+        """Whether the wait for the first sources of all ranks is not too long yet; it begins with the first call."""
+        now = time.monotonic()
+        self._waiting_since_s = now if self._waiting_since_s is None else self._waiting_since_s
+        return now - self._waiting_since_s < FIRST_S
 
     def _read(self, source: Source) -> Profile | TraceExportError:
         try:
