@@ -27,6 +27,7 @@ from tests.support.command import command
 from tests.support.wait import HANGS_S
 from trace_export.errors import OutputError, UsageError
 from trace_export.workflow import reading
+from trace_export.writers import step_task_info
 
 FORMATS = ("perfetto", "chrome", "svg", "png", "html", "parquet", "csv")
 THEIRS = '{"mine": "by hand"}\n'
@@ -392,8 +393,11 @@ def test_an_error_names_some_of_many_files(tmp_path: Path) -> None:
     assert str(error) == f"{tmp_path}: no (already written: 0, 1, 2, 3, 4, 5, 6, 7 and 2 more, the last 9)"
 
 
-def test_an_error_names_the_files_that_were_written_before_it(ascend: Path, place: Path) -> None:
+def test_an_error_names_the_files_that_were_written_before_it(
+    ascend: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The charts are, then a database is in use: none of them is changed."""
+    monkeypatch.setattr(step_task_info, "LOCKED_S", 0.0)
     first, second = sorted(ascend.rglob("*.db"))
     before = state(ascend)
     with closing(sqlite3.connect(second)) as reader:

@@ -25,6 +25,8 @@ from trace_export.writers.outputs import Outputs
 
 FOLDER = "step_task_info"
 """The copies lie in a folder of this name, at the places that the databases have in the log_dir."""
+LOCKED_S = 5.0
+"""A database that another program uses is waited for so long."""
 
 _CREATE = 'CREATE TABLE "StepTaskInfo" ("name" TEXT, "startNs" INTEGER, "endNs" INTEGER, "type" INTEGER)'
 
@@ -119,7 +121,9 @@ def _changed(path: Path, shown: Path) -> Iterator[sqlite3.Connection]:
     """The database at `path` for this process alone, in a transaction; `shown` is the path that an error names."""
     with (
         _named(shown),
-        closing(sqlite3.connect(f"file:{quote(bytes(path.absolute()))}?mode=rw", uri=True, timeout=5)) as database,
+        closing(
+            sqlite3.connect(f"file:{quote(bytes(path.absolute()))}?mode=rw", uri=True, timeout=LOCKED_S)
+        ) as database,
     ):
         database.isolation_level = None
         database.execute("BEGIN EXCLUSIVE")
