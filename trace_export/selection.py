@@ -145,8 +145,9 @@ def select(profile: Profile, wanted: Selection) -> Profile:
     if spans.is_empty():
         return replace(profile, spans=spans, ranks=ranks)
     start, end = int(spans["start_ns"].min()), int(spans["end_ns"].max())  # type: ignore[arg-type]
-    frames = {name: getattr(profile, name).filter(pl.col(time).is_between(start, end)) for name, time in TIMES.items()}
-    for name in ("p2p", "collectives", "counters"):
+    rows = {name: frame for name in TIMES if not (frame := getattr(profile, name)).is_empty()}
+    frames = {name: frame.filter(pl.col(TIMES[name]).is_between(start, end)) for name, frame in rows.items()}
+    for name in frames.keys() & {"p2p", "collectives", "counters"}:
         frames[name] = frames[name].join(ranks, on="rank", how="semi", maintain_order="left")
     kernels = tuple(k for k in profile.kernels if k.rank in set(ranks["rank"]))
     return replace(profile, spans=spans, ranks=ranks, kernels=kernels, window_ns=(start, end), **frames)

@@ -26,6 +26,7 @@ from trace_export.analysis.idle_causes import (
     split_by_cause,
 )
 from trace_export.model import RANK_STEP_KEY, STEP_KEY, WORK_KINDS, Profile
+from trace_export.ordering import ordered
 from trace_export.pipeline.step_groups import step_groups
 
 _NEXT = pl.col("step").shift(-1).over("run")
@@ -201,8 +202,8 @@ def _busy_blocks(spans: pl.DataFrame) -> Iterator[pl.DataFrame]:
         .collect()
     )
     for part in step_groups(work):
-        ordered = part.sort(*RANK_STEP_KEY, "start_ns", "end_ns", "row")
-        yield ordered.with_columns(before_ns=pl.col("end_ns").cum_max().shift(1).over(RANK_STEP_KEY))
+        rows = ordered(part, *RANK_STEP_KEY, "start_ns", "end_ns", "row")
+        yield rows.with_columns(before_ns=pl.col("end_ns").cum_max().shift(1).over(RANK_STEP_KEY))
 
 
 def _windows(work: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:

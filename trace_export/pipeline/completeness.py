@@ -283,6 +283,8 @@ def _on_copies(profile: Profile, work: pl.DataFrame) -> list[Note]:
     ranks = times.group_by("rank").agg(pl.len(), pl.col("time").sum(), pl.col("exact").any())
     ranks = ranks.filter(pl.col("len") > 1).join(profile.ranks, on="rank").sort("rank")
     alike, stages = ["len", "time"], pl.col("stage").n_unique()
+    if not ranks.select(alike).is_duplicated().any():
+        return []
     copies = ranks.filter((pl.len() > 1).over(alike) & (pl.col("exact") | (stages > 1).over(alike)))
     if copies.is_empty():
         return []
