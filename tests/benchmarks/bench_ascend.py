@@ -57,7 +57,7 @@ def tasks(databases: list[Path]) -> int:
 
 
 def reference(what: str, blocks: Cost, cluster: Path, folder: Path) -> Row:
-    name, command = "msprof-analyze pp_chart", os.environ.get("MSPROF_ANALYZE")
+    name, command = "msprof-analyze pp_chart", shutil.which(os.environ.get("MSPROF_ANALYZE", ""))
     if not command:
         return Row(f"{what}: blocks", reference=name, aim=0.25, missing="MSPROF_ANALYZE does not name the command")
     copy = shutil.copytree(cluster, folder / "reference")

@@ -1,7 +1,6 @@
 """How soon `trace-export watch` shows a step, what of a core it takes, and whether its memory grows with the job.
 
-    python -m tests.benchmarks.bench_watch                    # 64 logs, 64 micro-batches, a step a second, 25 steps
-    python -m tests.benchmarks.bench_watch --steps 120
+    python -m tests.benchmarks.bench_watch                    # 64 logs, 64 micro-batches, a step a second, 120 steps
     python -m tests.benchmarks.bench_watch --memory 3600      # so many steps as fast as they can be read
 
 A page is open all the while: a client of the events fetches each new chart. The reference for the processor time is the
@@ -148,6 +147,6 @@ if __name__ == "__main__":
     parser = table.parser(__doc__)
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--microbatches", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--memory", type=int, metavar="STEPS")
     table.main(rows, parser.parse_args())
