@@ -14,7 +14,7 @@ import pytest
 from samples.generators.kineto_trace import Trace
 from tests.conftest import ROOT
 from tests.support import nsys_session
-from tests.support.wait import HANGS_S
+from tests.support.wait import HANGS_S, wait_until
 
 PROCESS_BYTES, LAUNCH_BYTES = 200 << 20, 64
 """A process that reads: this much, and this much for each GPU launch in its file."""
@@ -38,11 +38,21 @@ def limited(size: int) -> Iterator[Path]:
             if not (group / file).exists():
                 continue
             (group / file).write_text(str(size))
-            yield group / "cgroup.procs"
+            with _emptied(group / "cgroup.procs") as processes:
+                yield processes
             return
         finally:
             group.rmdir()
     pytest.skip("no limit on memory can be set here")
+
+
+@contextmanager
+def _emptied(processes: Path) -> Iterator[Path]:
+    """The list of a group's members; at the end none is left, as the shell that removes temporary files."""
+    try:
+        yield processes
+    finally:
+        wait_until(lambda: not processes.read_text())
 
 
 def run_in(processes: Path, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -7,6 +7,7 @@ statement that a query needs whether it may (sqlite3_set_authorizer).
 from __future__ import annotations
 
 import sqlite3
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,10 +25,11 @@ TYPES = {pl.Float64: "REAL", pl.String: "TEXT"}
 
 
 class Database:
-    """Tables in memory."""
+    """Tables in memory, until it is freed."""
 
     def __init__(self, tables: Mapping[str, pl.DataFrame]) -> None:
         self._connection = sqlite3.connect(":memory:", check_same_thread=False)
+        weakref.finalize(self, self._connection.close)
         for name, frame in tables.items():
             columns = ", ".join(
                 f'"{column}" {TYPES.get(type(kind), "INTEGER")}' for column, kind in frame.schema.items()
