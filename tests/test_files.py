@@ -26,6 +26,7 @@ class _Interrupted:
     def open(self, path: Path) -> bool:
         """Whether it was interrupted; there are fewer instructions where it was not."""
         before = sys.gettrace()
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 looks for it when the function is set
         sys.settrace(self._begin)
         try:
             open_file(path).close()
