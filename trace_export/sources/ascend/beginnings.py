@@ -14,7 +14,7 @@ from trace_export.sources.ascend import database, hccl, marker_blocks, reader
 from trace_export.sources.ascend.metadata import Metadata
 from trace_export.sources.ranges.dialects import Dialects, run_facts
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
-from trace_export.sources.shared.together import by_halves, places, split
+from trace_export.sources.shared.together import places, read_opened, split
 from trace_export.sources.source import ReadOptions, Source
 
 NAMES = {"marks": ["text"], "operators": ["op", "group"], "tasks": ["task"]}
@@ -43,11 +43,11 @@ def read(sources: Sequence[Source], options: ReadOptions) -> list[Profile | None
     if options.host_ranges or options.optimizer:
         return [None] * len(sources)
     dialects = Dialects.of(options.markers)
-    with ExitStack() as stack:
-        seen = {source: one for source in sources if (one := _seen(source, options, stack)) is not None}
-        found = by_halves(lambda some: _profiles(some, dialects), list(seen.values()))
-        made = dict(zip(seen, found, strict=True))
-        return [made.get(source) for source in sources]
+    return read_opened(
+        sources,
+        lambda source, stack: _seen(source, options, stack),
+        lambda some: _profiles(some, dialects),
+    )
 
 
 def _seen(source: Source, options: ReadOptions, stack: ExitStack) -> _Seen | None:

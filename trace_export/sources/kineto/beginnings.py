@@ -20,7 +20,7 @@ from trace_export.sources.ranges import together
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.profile import of_beginning
 from trace_export.sources.ranges.ranges import Ranges, gather
-from trace_export.sources.shared.together import by_halves, places
+from trace_export.sources.shared.together import places, read_opened
 from trace_export.sources.source import ReadOptions, Source
 
 
@@ -40,10 +40,11 @@ def read(sources: Sequence[Source], options: ReadOptions) -> list[Profile | None
     if options.infer == "only":
         return [None] * len(sources)
     dialects = Dialects.of(options.markers)
-    seen = {source: one for source in sources if (one := _seen(source, options)) is not None}
-    found = by_halves(lambda some: _profiles(some, dialects, options), list(seen.values()))
-    made = dict(zip(seen, found, strict=True))
-    return [made.get(source) for source in sources]
+    return read_opened(
+        sources,
+        lambda source, _: _seen(source, options),
+        lambda some: _profiles(some, dialects, options),
+    )
 
 
 def _seen(source: Source, options: ReadOptions) -> _Seen | None:

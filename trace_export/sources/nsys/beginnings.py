@@ -23,7 +23,7 @@ from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.profile import of_beginning
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
-from trace_export.sources.shared.together import by_halves
+from trace_export.sources.shared.together import read_opened
 from trace_export.sources.source import ReadOptions, Source
 
 
@@ -42,11 +42,11 @@ def read(sources: Sequence[Source], options: ReadOptions) -> list[Profile | None
     """The profile of each export; None of those that `reader.read` must look at: they cannot be read, are small, lack
     GPU work or named passes, describe payloads, or a range there is open, untimed or closed in the wrong order."""
     dialects = Dialects.of(options.markers)
-    with ExitStack() as stack:
-        opened = {source: one for source in sources if (one := _opened(source, options, stack)) is not None}
-        found = by_halves(lambda some: _profiles(some, dialects, options), list(opened.values()))
-        made = dict(zip(opened, found, strict=True))
-        return [made.get(source) for source in sources]
+    return read_opened(
+        sources,
+        lambda source, stack: _opened(source, options, stack),
+        lambda some: _profiles(some, dialects, options),
+    )
 
 
 def _profiles(opened: Sequence[_Open], dialects: Dialects, options: ReadOptions) -> list[Profile | None] | None:

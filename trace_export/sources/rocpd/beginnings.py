@@ -19,7 +19,7 @@ from trace_export.sources.rocpd.json_export import SUFFIX
 from trace_export.sources.rocpd.process import Process, read_process
 from trace_export.sources.rocpd.tables import Tables, sets_of
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
-from trace_export.sources.shared.together import by_halves
+from trace_export.sources.shared.together import read_opened
 from trace_export.sources.source import ReadOptions, Source
 
 
@@ -37,11 +37,11 @@ def read(sources: Sequence[Source], options: ReadOptions) -> list[Profile | None
     """The profile of each database; None of those that `reader.read` must look at: they cannot be read, are small, JSON
     or of several processes, lack kernels or named passes, or a range there is untimed or has to be repaired."""
     dialects = Dialects.of(options.markers)
-    with ExitStack() as stack:
-        opened = {source: one for source in sources if (one := _opened(source, options, stack)) is not None}
-        found = by_halves(lambda some: _profiles(some, dialects, options), list(opened.values()))
-        made = dict(zip(opened, found, strict=True))
-        return [made.get(source) for source in sources]
+    return read_opened(
+        sources,
+        lambda source, stack: _opened(source, options, stack),
+        lambda some: _profiles(some, dialects, options),
+    )
 
 
 def _opened(source: Source, options: ReadOptions, stack: ExitStack) -> _Open | None:

@@ -5,8 +5,8 @@ Where little is read of each source, most of the time goes into the calls of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Sized
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Sequence, Sized
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import chain, repeat
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from trace_export.errors import SourceError
 from trace_export.model import INT, Profile
 
 Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 
 TABLES = ("ranks", "spans", "p2p", "collectives", "counters")
 """The tables that a source of one rank may have rows in, besides its host."""
@@ -43,6 +44,19 @@ def split(whole: Profile, ranks: Sequence[int]) -> list[Profile]:
         own = placed.select(*frame.columns, "place").partition_by("place", as_dict=True, include_key=False)
         parts[name] = [own.get((place,), frame.clear()) for place in places]
     return [replace(whole, **{name: own[place] for name, own in parts.items()}) for place in places]
+
+
+def read_opened(
+    sources: Sequence[Key],
+    opened: Callable[[Key, ExitStack], Item | None],
+    make: Callable[[Sequence[Item]], Sequence[Profile | None] | None],
+) -> list[Profile | None]:
+    """The profile of each source, made `by_halves` of what `opened` gives for it; None where that is None. What
+    `opened` puts on the stack stays open until all are made."""
+    with ExitStack() as stack:
+        known = {source: one for source in sources if (one := opened(source, stack)) is not None}
+        made = dict(zip(known, by_halves(make, list(known.values())), strict=True))
+        return [made.get(source) for source in sources]
 
 
 def by_halves(
