@@ -146,10 +146,11 @@ class _Search:
     def _one_way(self) -> Iterator[_Candidate]:
         """The links of each direction: of one replica where it differs from its peers, else of all."""
         for links in self.links.values():
+            usual_of = {link: np.median(self.length[rows]) for link, rows in links.items()}
             for link, rows in links.items():
                 values = np.median(self.length[rows], axis=(0, 2))  # per replica
                 middle = float(np.sort(values)[(len(values) - 1) // 2])
-                others = [np.median(self.length[r]) for other, r in links.items() if other != link]
+                others = [usual for other, usual in usual_of.items() if other != link]
                 for a in range(len(values)):
                     same = [v for b, v in enumerate(values) if b != a]
                     if peers := [*same, *others]:
@@ -184,9 +185,9 @@ class _Search:
 
     def _late(self, kind: str, on_stage: list[list[int]]) -> Iterator[_Candidate]:
         """Ranks that start their operations, of each stage those of `on_stage`, late beside the others."""
+        nowhere = np.full(self.launch.shape[1], np.nan)
         late = np.array([
-            [max(float(np.median(self.launch[rows][:, a])), 0) if rows else np.nan for a in range(self.launch.shape[1])]
-            for rows in on_stage
+            np.maximum(np.median(self.launch[rows], axis=(0, 2)), 0) if rows else nowhere for rows in on_stage
         ])  # fmt: skip
         for stage, a in np.argwhere(~np.isnan(late)).tolist():
             others = np.delete(late.reshape(-1), stage * late.shape[1] + a)

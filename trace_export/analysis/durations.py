@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -25,6 +26,11 @@ class Measured:
     schedule: Schedule
     cases: pl.DataFrame
     blocks: pl.DataFrame
+
+    @cached_property
+    def means(self) -> Times:
+        """The mean duration of each op."""
+        return self.typical(how="mean")
 
     def typical(self, by: list[str] | None = None, how: str = "median") -> Times:
         """A duration for each op: the median (or mean) of the measured blocks that are alike in the columns `by` (of

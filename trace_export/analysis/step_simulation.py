@@ -61,15 +61,26 @@ def split(graph: StepGraph, start: Number, end: Number, duration: Number) -> tup
     if graph.groups:
         sizes = [len(g) for g in graph.groups]
         members = [i for g in graph.groups for i in g]
-        begun = np.maximum.reduceat(start[members], np.cumsum([0, *sizes[:-1]]), axis=0)
+        begun = _latest(start, np.array(members), np.cumsum([0, *sizes]))
         synced = np.array(graph.synced, np.bool_)
         begun[synced] = begun[synced].max(axis=1, keepdims=True)
         length[members] = end[members] - np.repeat(begun, sizes, axis=0)
     ready = np.broadcast_to(start.min(axis=(0, 1)), end.shape).copy()
     waiting = np.flatnonzero(np.diff(graph.first))
     if len(waiting):
-        ready[waiting] = np.maximum.reduceat(end[graph.needed], graph.first[waiting], axis=0)
+        ready[waiting] = _latest(end, graph.needed, np.append(graph.first[waiting], len(graph.needed)))
     return length, start - ready
+
+
+def _latest(times: npt.NDArray[Any], operations: Ints, first: Ints) -> npt.NDArray[Any]:
+    """The latest of each group of `operations`, from one of `first` to the next, none of which is empty. By the places
+    in the groups, most of which are short: a fifth of the time of `numpy.maximum.reduceat`."""
+    sizes = np.diff(first)
+    latest = times[operations[first[:-1]]]
+    for place in range(1, int(sizes.max(initial=0))):
+        longer = np.flatnonzero(sizes > place)
+        latest[longer] = np.maximum(latest[longer], times[operations[first[longer] + place]])
+    return latest
 
 
 def ideal_lengths(operations: Operations, length: Floats) -> Array:

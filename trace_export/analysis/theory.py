@@ -129,7 +129,7 @@ def _levels(measured: Measured, steps: pl.DataFrame) -> pl.DataFrame:
     kinds = ["kind", "full"] if s.chunks == 1 else ["kind", "full", "chunk", "chunk_b"]
     rows = [
         (f"{s.title}, one duration per kind", *_simulated(s, measured.typical(kinds, "mean"))),
-        ("with each stage's own durations", *_simulated(s, measured.typical(how="mean"))),
+        ("with each stage's own durations", *_simulated(s, measured.means)),
         ("with every block's own duration", *_simulated(s, measured.all())),
         ("measured", float(np.median(length)), float(np.median(taken["bubble"].to_numpy()))),
     ]
@@ -139,7 +139,7 @@ def _levels(measured: Measured, steps: pl.DataFrame) -> pl.DataFrame:
 def _stage_work(measured: Measured) -> _StageWork:
     """The durations of a stage per micro-batch from those of its blocks."""
     s = measured.schedule
-    mean = pl.Series(measured.typical(how="mean"))
+    mean = pl.Series(measured.means)
     per_chunk = s.ops.with_columns(mean=mean).group_by("stage", "kind", "full", "chunk").agg(pl.col("mean").mean())
     # In DualPipe a micro-batch passes one of a rank's two chunks, elsewhere all of them.
     whole = pl.col("mean").mean() if s.placement == "both" else pl.col("mean").sum()
@@ -168,7 +168,7 @@ def in_flight(s: Schedule) -> float:
 def _changes(measured: Measured, work: _StageWork) -> Iterator[tuple[str, float, float, float, float]]:
     """The rows of `CHANGES`; the first is the model of the run as it is."""
     s = measured.schedule
-    durations = measured.typical(how="mean")
+    durations = measured.means
     now, bubble = _simulated(s, durations)
     if now <= 0:
         return
