@@ -42,7 +42,7 @@ def block_operations(profile: Profile, lanes: Lanes, steps: pl.DataFrame) -> tup
     shared = collective_parts(profile, lanes.places, rows)
     columns = ("stage", "kind", "chunk", "microbatch", "nth", "position", "replica", "at", "start_ns", "end_ns", "row")
     stage, kind, chunk, microbatch, nth, position, replica, at, start, end, row = (
-        rows[c].to_numpy().astype(np.int64) for c in columns
+        rows[c].to_numpy().astype(np.int64, copy=False) for c in columns
     )
     key = np.zeros(len(rows), np.int64)
     for part in (stage, position, kind, chunk, microbatch, nth):
@@ -147,12 +147,14 @@ def _operations(
     types = [name for part in parts for name in part.types]
     start, end = (np.concatenate([getattr(part, side) for part in parts]) for side in ("start_ns", "end_ns"))
     origin = blocks.start.min(axis=(0, 1))
+    for times in (start, end):  # in place: they are large
+        times -= origin
     no_span = np.full((len(types) - len(blocks.types), *blocks.span.shape[1:]), -1)
     places = lanes.places.sort("replica", "stage")["rank"].to_numpy().astype(np.int64)
     return Operations(
         types=types, stage=np.concatenate([part.stage for part in parts]),
         chunk=numbers_of(parts, "chunk"), microbatch=numbers_of(parts, "microbatch"), peer=numbers_of(parts, "peer"),
-        sequence=numbers_of(parts, "sequence", 0), start_ns=start - origin, end_ns=end - origin, origin_ns=origin,
+        sequence=numbers_of(parts, "sequence", 0), start_ns=start, end_ns=end, origin_ns=origin,
         span=np.concatenate([blocks.span, no_span]), ranks=places.reshape(len(lanes.replicas), len(lanes.stages)),
         replicas=lanes.replicas, steps=steps, graph=waits.graph(len(types), groups, synced),
         loss_stages=_loss_stages(profile, len(lanes.stages)), level=moved.level, without=shared.without,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import polars as pl
 
 from trace_export.model import RANK_STEP_KEY, STEP_KEY, WORK_KINDS, Profile
+from trace_export.ordering import run_number
 from trace_export.pipeline.step_groups import step_groups
 
 LETTERS = "FBW"
@@ -16,6 +17,8 @@ CHUNKS = 4096
 _LETTER = pl.when(pl.col("kind") == "F").then(0).when(pl.col("kind") == "B").then(1).otherwise(2)
 KEY = (pl.col("microbatch").cast(pl.Int64) * CHUNKS + pl.col("chunk")) * 4 + _LETTER
 """What a block is, as one number; -1 is no block."""
+_KEYS = 1 << 46
+"""More than there are numbers of blocks."""
 
 
 def sequences(profile: Profile, spans: pl.DataFrame | None = None) -> pl.DataFrame:
@@ -103,14 +106,17 @@ def expected_order(ops: pl.DataFrame, weights: bool) -> pl.DataFrame:
 
 def without_weights(orders: pl.DataFrame) -> pl.DataFrame:
     """`orders` without weight gradients, as if they had not been recorded."""
+    if not (orders["kind"] == "W").any():
+        return orders
     position = pl.int_range(pl.len(), dtype=pl.Int32).over(RANK_STEP_KEY)
     return orders.filter(pl.col("kind") != "W").with_columns(position=position)
 
 
 def without_pieces(orders: pl.DataFrame) -> pl.DataFrame:
     """`orders` where a block that was recorded in several pieces (MindSpeed's loss head) counts once, as the last."""
-    block = pl.struct("rank", *STEP_KEY, KEY)
-    if orders.select(block.hash().n_unique()).item() == len(orders):
+    lane = run_number(*STEP_KEY, "rank").cast(pl.Int64)
+    if orders.select((lane * _KEYS + KEY).n_unique()).item() == len(orders):  # equal for equal blocks, if it overflows
         return orders
+    block = pl.struct("rank", *STEP_KEY, KEY)
     position = pl.int_range(pl.len(), dtype=pl.Int32).over("rank", *STEP_KEY)
     return orders.filter(block.is_last_distinct()).with_columns(position=position)

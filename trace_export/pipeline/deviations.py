@@ -6,7 +6,9 @@ import numpy as np
 import polars as pl
 
 from trace_export.model import STEP_KEY, Plan, Recognition
+from trace_export.ordering import run_number
 from trace_export.pipeline.block_order import CHUNKS, KEY, LETTERS, expected_order, without_pieces, without_weights
+from trace_export.pipeline.operation_matrix import distinct
 from trace_export.pipeline.schedule_match import with_microbatches
 from trace_export.pipeline.step_groups import step_groups
 from trace_export.schedules.words import profile_blocks
@@ -15,6 +17,7 @@ DEVIATIONS = {
     "run": pl.Int32(), "step": pl.Int32(), "rank": pl.Int32(), "stage": pl.Int32(), "position": pl.Int32(),
     "expected": pl.String(), "found": pl.String(),
 }  # fmt: skip
+LANE = [*STEP_KEY, "rank"]
 
 
 def deviations(orders: pl.DataFrame, found: Recognition) -> pl.DataFrame:
@@ -34,35 +37,43 @@ def _deviations(orders: pl.DataFrame, usual: Plan, *, weights: bool) -> pl.DataF
     orders = without_pieces(orders)
     if not weights:
         orders = without_weights(orders)
-    counts = (
-        orders.filter((pl.col("kind") == "F") & (pl.col("chunk") == 0))
-        .group_by(*STEP_KEY, "rank").len().group_by(STEP_KEY).agg(m=pl.col("len").max())
-    )  # fmt: skip
+    forwards = _forwards(orders)
     parts = [pl.DataFrame(schema=DEVIATIONS)]
-    for m in counts["m"].unique():
+    for m in forwards.filter(forwards > 0).unique().to_list():
         plan = with_microbatches(usual, m)
         if plan is not None:
-            steps = counts.filter(pl.col("m") == m)
-            part = orders.join(steps, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
+            here = forwards == m
+            part = orders if here.all() else orders.filter(here)
             present = tuple(part["stage"].unique().sort())
             parts.append(_first_differences(part, expected_order(profile_blocks(plan, present), weights)))
     return pl.concat(parts).sort(*STEP_KEY, "rank")
 
 
+def _forwards(orders: pl.DataFrame) -> pl.Series:
+    """For each row the number of forwards of chunk 0 on the rank that has the most in the step."""
+    numbered = orders.select(
+        step=run_number(*STEP_KEY), lane=run_number(*LANE), counted=(pl.col("kind") == "F") & (pl.col("chunk") == 0)
+    )
+    lanes = numbered.group_by("lane").agg(pl.col("step").first(), pl.col("counted").sum())
+    return lanes.group_by("step").agg(pl.col("counted").max()).sort("step")["counted"].gather(numbered["step"])
+
+
 def _first_differences(orders: pl.DataFrame, expected: pl.DataFrame) -> pl.DataFrame:
     # A row per stage, long enough for all, so that expected blocks are looked up and not joined.
-    present, row = np.unique(orders["stage"].to_numpy(), return_inverse=True)
-    longest = max(frame["position"].to_numpy().max(initial=-1) for frame in (orders, expected))
+    present, row = distinct(orders["stage"].to_numpy())
+    place = orders["position"].to_numpy()
+    longest = max(int(places.max(initial=-1)) for places in (place, expected["position"].to_numpy()))
     table = np.full((len(present), longest + 2), -1, np.int64)
     expected_row = np.searchsorted(present, expected["stage"].to_numpy())
     table[expected_row, expected["position"].to_numpy()] = expected.select(KEY).to_series().to_numpy()
-    group = [*STEP_KEY, "rank", "stage"]
-    keyed = orders.select(*group, "position", found=KEY, expected=pl.Series(table[row, orders["position"].to_numpy()]))
-    ends = keyed.group_by(group).agg(pl.col("position").max() + 1)
-    after = pl.Series(table[np.searchsorted(present, ends["stage"].to_numpy()), ends["position"].to_numpy()])
-    short = ends.with_columns(found=pl.lit(-1, pl.Int64), expected=after)
-    wrong = pl.concat([keyed, short.select(keyed.columns)]).filter(pl.col("found") != pl.col("expected"))
-    first = wrong.sort("position").group_by(group, maintain_order=True).first()
+    columns = [*LANE, "stage", "position", "found", "expected"]
+    keyed = orders.select(*columns[:-2], found=KEY, expected=pl.Series(table[row, place]))
+    last = orders.select(pl.struct(LANE).rle().struct.field("len").cum_sum() - 1).to_series()
+    ends = keyed[last].with_columns(
+        pl.col("position") + 1, found=pl.lit(-1, pl.Int64), expected=pl.Series(table[row, place + 1]).gather(last)
+    )
+    wrong = pl.concat([part.filter(pl.col("found") != pl.col("expected")) for part in (keyed, ends)])
+    first = wrong.sort("position").group_by(*LANE, "stage", maintain_order=True).first()
     return first.with_columns(_name("found"), _name("expected")).select(
         pl.col(name).cast(dtype) for name, dtype in DEVIATIONS.items()
     )

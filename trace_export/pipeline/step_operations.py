@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from trace_export.model import STEP_KEY, WORK_KINDS, Profile
+from trace_export.model import RANK_STEP_KEY, STEP_KEY, WORK_KINDS, Profile
 from trace_export.pipeline.block_operations import Lanes, block_operations
 from trace_export.pipeline.operation_rules import IncompleteOperationsError
 from trace_export.pipeline.operations import Operations, Step
@@ -67,7 +67,7 @@ def step_operations(profile: Profile) -> StepOperations:
 
 
 def _from_blocks(profile: Profile) -> StepOperations:
-    work = profile.spans.filter(pl.col("kind").is_in(WORK_KINDS))
+    work = profile.spans.lazy().filter(pl.col("kind").is_in(WORK_KINDS)).select(*RANK_STEP_KEY, "start_ns").collect()
     steps = work.group_by(STEP_KEY).agg(at=pl.col("start_ns").min()).sort("at", *STEP_KEY).select(STEP_KEY)
     ranks = _one_of_each(profile, work)
     if ranks.is_empty():

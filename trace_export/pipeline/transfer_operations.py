@@ -68,7 +68,7 @@ def transfers(
     direct = [(dst, src) for src, dst, _ in edges if blocks.stage[src] == blocks.stage[dst]]
     crossing = [edge for edge in edges if blocks.stage[edge[0]] != blocks.stage[edge[1]]]
     times = _message_times(profile, places, blocks, crossing)
-    recorded = [n for n in range(len(crossing)) if (times[n] != _NO_TIME).all()]
+    recorded = [n for n in range(len(times)) if (times[n] != _NO_TIME).all()]
     known = set(recorded)
     estimated = _estimates(blocks, streams, crossing, [n for n in range(len(crossing)) if n not in known])
     made = _Made(blocks, streams)
@@ -98,16 +98,17 @@ def block_edges(profile: Profile, blocks: Blocks) -> list[Edge]:
 
 
 def _message_times(profile: Profile, places: pl.DataFrame, blocks: Blocks, edges: list[Edge]) -> Ints:
-    """Edge × 4 (start and end of send and receive) × replica × step; `_NO_TIME` where there is no message.
+    """Edge × 4 (start and end of send and receive) × replica × step; `_NO_TIME` where there is no message, and no edge
+    where there are no messages at all.
 
     The message of an edge is the last one of its ranks and numbers to end before the consumer starts.
     """
     _, replicas, steps = blocks.start.shape
-    times = np.full((len(edges), 4, replicas, steps), _NO_TIME, np.int64)
     columns = ["send_start_ns", "send_end_ns", "recv_start_ns", "recv_end_ns"]
     messages = profile.messages.drop_nulls([*columns, "microbatch", "direction"])
     if messages.is_empty() or not edges:
-        return times
+        return np.zeros((0, 4, replicas, steps), np.int64)
+    times = np.full((len(edges), 4, replicas, steps), _NO_TIME, np.int64)
     ranks = places.sort("replica", "stage")["rank"].to_numpy().reshape(replicas, -1)
     src, dst = (np.array([e[n] for e in edges]) for n in (0, 1))
     pair = [d == "B" and blocks.types[c] == "forward-backward-compute" for _, c, d in edges]
