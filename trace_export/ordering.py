@@ -26,6 +26,15 @@ def run_number(*keys: str) -> pl.Expr:
     return pl.struct(keys).rle_id().set_sorted().alias("run_number")
 
 
+def group_number(frame: pl.DataFrame, *keys: str) -> pl.Series:
+    """`group`: the number of each row's group of rows that are equal in `keys`, in the order of these. Where rows of a
+    group mostly stand together, grouping by it takes two thirds of the time."""
+    runs = frame.select(pl.struct(keys).rle().struct.unnest())
+    number = runs.select(pl.col("value").rank("dense")).to_series()
+    of_row = pl.Series("group", np.repeat(number.to_numpy(), runs["len"]))
+    return of_row.set_sorted() if number.is_sorted() else of_row
+
+
 def ordered(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
     """`frame` in the order of `keys`, columns of whole numbers; equal rows as they were."""
     if is_ordered(frame, *keys):

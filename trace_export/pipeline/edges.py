@@ -18,15 +18,22 @@ def block_edges(profile: Profile, placement: Placement) -> pl.DataFrame:
     Needs `spans.id` and the stage and replica of `ranks`. O(n log n) in the number of blocks.
     """
     places = profile.ranks.select("rank", "stage", "replica").drop_nulls()
-    halves = _halves(profile.spans).join(places, on="rank", how="inner", maintain_order="left")
+    halves = _halves(profile.spans)
+    # Halves of one rank and step stand together, so what they share is worked out once for each of these stretches.
+    lanes = halves.select(pl.struct("rank", *STEP_KEY).rle().struct.unnest()).unnest("value")
+    lanes = lanes.join(places, on="rank", how="left", maintain_order="left")
+    placed = lanes["stage"].is_not_null()
+    if not placed.all():
+        halves, lanes = halves.filter(pl.Series(np.repeat(placed, lanes["len"]))), lanes.filter(placed)
     if halves.is_empty():
         return pl.DataFrame(schema=EDGES)
     identity, forward = halves["id"].to_numpy(), halves["forward"].to_numpy()
-    columns = (*STEP_KEY, "replica", "microbatch", "chunk", "stage")
-    *same, chunk, stage = (halves[c].to_numpy().astype(np.int64) for c in columns)
+    microbatch, chunk = (halves[c].to_numpy().astype(np.int64) for c in ("microbatch", "chunk"))
+    pipeline = lanes.select(pl.struct(*STEP_KEY, "replica").rank("dense")).to_series()
+    step, stage = (np.repeat(each.to_numpy().astype(np.int64), lanes["len"]) for each in (pipeline, lanes["stage"]))
     copy = [chunk] if placement == "both" else []
     stages = int(places["stage"].to_numpy().max()) + 1
-    src, dst = data_edges(forward, [*same, *copy], virtual_stage(placement, stages, chunk, stage))
+    src, dst = data_edges(forward, [step, microbatch, *copy], virtual_stage(placement, stages, chunk, stage))
     onward = pl.Series(forward[src])
     direction = pl.select(pl.when(onward).then(pl.lit("F")).otherwise(pl.lit("B"))).to_series()
     return pl.DataFrame({"src": identity[src], "dst": identity[dst], "direction": direction}, schema=EDGES)

@@ -67,8 +67,9 @@ def _unlabelled(profile: Profile) -> pl.DataFrame:
         lacking |= (pl.col("kind") == "F") & pl.col("chunk").is_null()
     work = pl.col("kind").is_in(WORK_KINDS)
     ranks = profile.spans.select(pl.col("rank").filter(lacking & work).unique())["rank"]
+    spans = profile.spans if len(ranks) else profile.spans.clear()
     return (
-        profile.spans.with_row_index("row")
+        spans.with_row_index("row")
         .filter(pl.col("rank").is_in(ranks.implode()) & work)
         .join(profile.ranks.select("rank", "stage", "host", "replica"), on="rank", how="left")
         .sort(*RANK_STEP_KEY, "start_ns", "end_ns", maintain_order=True)

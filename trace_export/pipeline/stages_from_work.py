@@ -20,6 +20,7 @@ import numpy.typing as npt
 import polars as pl
 
 from trace_export.model import RANK_STEP_KEY, STEP_KEY, WORK_KINDS
+from trace_export.ordering import group_number
 from trace_export.pipeline.steps import counted, fullest, is_in_steps
 
 STEPS = 5
@@ -91,7 +92,8 @@ def measure(spans: pl.DataFrame) -> pl.DataFrame:
     first_back = pl.col("start_ns").filter(_BACKWARD).min()
     leading = (pl.col("kind") == "F") & (pl.col("start_ns") < first_back)
     blocks = sample(spans).with_columns(pl.col("chunk").fill_null(0))
-    each = blocks.group_by("rank", *STEP_KEY).agg(
+    each = blocks.group_by(group_number(blocks, *RANK_STEP_KEY)).agg(
+        pl.col("rank").first(),
         lead=pl.when(first_back.is_not_null()).then(leading.sum()),
         forwards=_FORWARD.sum(),
         wait_ns=first_back - pl.col("end_ns").filter(leading).max(),
@@ -99,7 +101,7 @@ def measure(spans: pl.DataFrame) -> pl.DataFrame:
         unit_ns=(pl.col("end_ns") - pl.col("start_ns")).filter(pl.col("kind") == "F").median(),
         **_of_chunks(several=bool((blocks["chunk"] > 0).any())),
     )
-    medians = pl.exclude("rank", *STEP_KEY, "turn", "first").median()
+    medians = pl.exclude("group", "rank", "turn", "first").median()
     return each.group_by("rank").agg(medians, pl.col("turn", "first").max()).sort("rank")
 
 

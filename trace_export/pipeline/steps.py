@@ -11,7 +11,7 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.model import INT, SPANS, STEP_KEY, WORK_KINDS, Note, Profile, conform
-from trace_export.ordering import ordered, run_number
+from trace_export.ordering import ordered
 from trace_export.schedules.words import LETTER
 
 FORWARDS = pl.col("kind").is_in(["F", "FB"])
@@ -21,6 +21,8 @@ BACKWARDS = pl.col("kind").is_in(["B", "FB"])
 def number(profile: Profile) -> tuple[Profile, pl.Series]:
     """`profile` with `spans.step` filled (from 0) for the ranks none of whose blocks has one; and the ranks for which
     the ends of steps are undetermined, so that all their blocks count as one step, as a note says."""
+    if not profile.spans["step"].null_count():
+        return profile, pl.Series("rank", [], INT)
     spans = profile.spans.with_row_index("row")
     block = pl.col("kind").is_in([*WORK_KINDS, "OPT"])
     known = spans.select(pl.col("rank").filter(block & pl.col("step").is_not_null()).unique())["rank"]
@@ -58,14 +60,9 @@ def counted(spans: pl.DataFrame) -> pl.DataFrame:
 
 def fullest(blocks: pl.DataFrame, steps: int) -> pl.DataFrame:
     """run, step: of the steps with the most blocks of work so many, of several with as many the first ones."""
-    counts = (
-        blocks.select(*STEP_KEY, "kind")
-        .filter(pl.col("kind").is_in(WORK_KINDS))
-        .group_by(run_number(*STEP_KEY))
-        .agg(pl.col(STEP_KEY).first(), blocks=pl.len())
-        .group_by(STEP_KEY)
-        .agg(pl.col("blocks").sum())
-    )
+    work = pl.col("kind").is_in(WORK_KINDS)
+    runs = blocks.select(pl.struct(*STEP_KEY, work=work).rle().struct.unnest()).unnest("value")
+    counts = runs.filter("work").group_by(STEP_KEY).agg(blocks=pl.col("len").sum())
     return counts.sort("blocks", *STEP_KEY, descending=[True, False, False]).head(steps).select(STEP_KEY)
 
 

@@ -56,6 +56,6 @@ def _close(part: Ints) -> Ints:
     """`part` counted from 0, where it is spread wide with its gaps narrowed to one number."""
     least = int(part.min())
     if int(part.max()) - least < 1 << 24:
-        return part - least
+        return part - least if least else part
     values, index = np.unique(part, return_inverse=True)
     return np.append(0, np.cumsum(np.minimum(np.diff(values), 2)))[index]
