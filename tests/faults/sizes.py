@@ -22,7 +22,7 @@ from samples.generators.nsys_export import Export
 from tests.faults.inputs import INPUTS
 from tests.support.torch_traces import one_block
 
-ROWS = 100_000
+ROWS = 50_000
 HUGE = 999_999_999
 
 
@@ -201,7 +201,7 @@ ASCEND = {
         "ascend",
         "INSERT OR REPLACE INTO STRING_IDS VALUES (777777, 'te:W1.0')",
         "DROP INDEX IF EXISTS TaskIndex",
-        tasks("n; n + 1; -1 - n", 100_000),
+        tasks("n; n + 1; -1 - n", ROWS),
         "INSERT INTO MSTX_EVENTS (startNs, endNs, eventType, message, domainId, connectionId)"
         f" SELECT {FIRST}, {FIRST} + 90000, 2, 777777, 0, 3999999999 FROM {numbers(5000)}",
     ),
@@ -212,12 +212,12 @@ ASCEND = {
         || group_concat(n) || ']}}' FROM """
         + numbers(1_000_000),
     ),
-    "a hundred thousand groups": database(
+    "fifty thousand groups": database(
         "ascend",
         "DELETE FROM META_DATA",
         """INSERT INTO META_DATA SELECT 'parallel_group_info', '{' || group_concat('"g' || n ||
         '":{"group_name":"dp","group_rank":0,"global_ranks":[0,1]}') || '}' FROM """
-        + numbers(100_000),
+        + numbers(ROWS),
     ),
     "a stage beyond all ranks": database(
         "ascend",
@@ -236,7 +236,7 @@ def events(event: str, count: int) -> Callable[[str], str]:
 
 
 MINDSPORE = {
-    "events of eight bytes": text("mindspore", "trace_view.json", events('{"a":1}', 10 * ROWS)),
+    "events of eight bytes": text("mindspore", "trace_view.json", events('{"a":1}', 20 * ROWS)),
 }
 MINDSPORE_REFUSED = {
     "a line without end": text("mindspore", "kernel_details.csv", lambda content: content + "x" * 20_000_000),
@@ -264,13 +264,13 @@ def kernel_on_stream(number: int) -> str:
 KINETO = {
     what: text("kineto", "one.pt.trace.json", change)
     for what, change in {
-        "events of two bytes": kineto("{}", 20 * ROWS),
-        "events of one field": kineto('{"ph":"X","cat":"kernel"}', 5 * ROWS),
+        "events of two bytes": kineto("{}", 10 * ROWS),
+        "events of one field": kineto('{"ph":"X","cat":"kernel"}', 4 * ROWS),
         "annotations": kineto('{"ph":"X","cat":"user_annotation","ts":1,"dur":1,"name":"F1.0.0"}', ROWS),
         "an event nested without end": kineto('{"ph":"X","cat":"kernel","args":' + "[" * ROWS + "]" * ROWS + "}", 1),
-        "lists in every event": kineto('{"ph":"X","cat":"kernel","x":' + "[" * 30 + "]" * 30 + "}", ROWS // 4),
+        "lists in every event": kineto('{"ph":"X","cat":"kernel","x":' + "[" * 30 + "]" * 30 + "}", ROWS // 2),
         "a header of empty lists": kineto("{}", 1, '"x":[' + "[]," * (2 * ROWS) + "0],"),
-        "a stream for each kernel": kineto(",".join(map(kernel_on_stream, range(40_000))), 1),
+        "a stream for each kernel": kineto(",".join(map(kernel_on_stream, range(20_000))), 1),
         f"rank {HUGE}": renumbered(r'"rank": (\d+)'),
         f"correlation {10**18}": renumbered(r'"correlation": (\d+)', 10**18),
     }.items()
@@ -295,10 +295,10 @@ def records(count: int, job: str, thread: int | None, apart_ms: float) -> Callab
 
 
 PADDLE = {
-    "a job type for each record": records(ROWS // 4, "job_{n}", 7, 2000),
-    "a thread for each record, one after the other": records(ROWS // 100, "forward", None, 2000),
+    "a job type for each record": records(ROWS // 2, "job_{n}", 7, 2000),
+    "a thread for each record, one after the other": records(ROWS // 50, "forward", None, 2000),
 }
-PADDLE_REFUSED = {"a thread for each record, all at one time": records(ROWS // 4, "forward", None, 0.001)}
+PADDLE_REFUSED = {"a thread for each record, all at one time": records(ROWS // 2, "forward", None, 0.001)}
 BLOCKS = "rank0.blocks"
 RECORDER = {
     f"{what} {HUGE}": text("recorder", BLOCKS, renumbered(pattern))
@@ -445,9 +445,9 @@ def primus(ranks: int, iterations: int, chunks: int = 1) -> Callable[[Path], obj
 
 
 PRIMUS = {
-    "fifty thousand iterations": primus(1, 50_000),
-    "a host for each of 600 ranks": primus(600, 2),
-    "thirty thousand iterations whose micro-batches are to be numbered": primus(1, 30_000, chunks=HUGE),
+    "twenty-five thousand iterations": primus(1, 25_000),
+    "a host for each of 300 ranks": primus(300, 2),
+    "fifteen thousand iterations whose micro-batches are to be numbered": primus(1, 15_000, chunks=HUGE),
 }
 
 STORED_REFUSED = {
