@@ -91,11 +91,12 @@ class DaskCluster:
 def dask_cluster(folder: Path, *workers: str, protocol: str = "tcp", **settings: str) -> Iterator[DaskCluster]:
     """A scheduler with those workers. `settings` are Dask's: `SCHEDULER__NO_WORKERS_TIMEOUT` stands for
     `distributed.scheduler.no-workers-timeout`. As long as it is there, no time-out of the client ends on
-    a busy machine."""
+    a busy machine, and what a client looks for now and then it looks for more often."""
     with ExitStack() as stack:
         stack.enter_context(mock.patch.multiple(dask_client, ANSWER_S=HANGS_S, CONNECT_S=HANGS_S, BACK_S=HANGS_S))
         for module in (dask, dask_tree):
             stack.enter_context(mock.patch.object(module, "GONE_S", HANGS_S))
+        stack.enter_context(mock.patch.object(dask, "CHECK_S", 0.1))
         cluster = DaskCluster(folder, stack, protocol, {"WORKER__MEMORY__TERMINATE": "false", **settings})
         if workers:
             cluster.make_whole(*workers)
