@@ -193,10 +193,8 @@ def some(number: int) -> Iterator[str]:
 
 TWICE = ("unmarked rocprofv3",)
 """Its file is read as that of "rocprofv3", and its blocks are inferred as those of "unmarked nsys"."""
-CASES = [(kind, damage) for kind in RUNS for damage in (*OF_RECORDS, *OF_FILES) if possible(kind, damage)]
-SOME = [
-    (kind, damage)
+DAMAGE = {kind: [damage for damage in (*OF_RECORDS, *OF_FILES) if possible(kind, damage)] for kind in RUNS}
+SOME = {
+    kind: [damage for damage in (("truncated",) if kind in TWICE else some(number)) if possible(kind, damage)]
     for number, kind in enumerate(RUNS)
-    for damage in (("truncated",) if kind in TWICE else some(number))
-    if possible(kind, damage)
-]
+}
