@@ -263,3 +263,21 @@ def test_the_beginning_of_large_tables_of_events(tmp_path: Path) -> None:
     with Database(path) as db:
         assert not db.shortened
         assert db.texts("SELECT count(*) FROM events") == [(500,)]
+
+
+def test_a_beginning_is_counted_in_rows_whatever_their_ids(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(path := tmp_path / "x.db")) as db:
+        numbers = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 500)"
+        tables = (("gaps", "7 * n", 500), ("negative", "n - 1000", 500), ("one_more", "n", 101), ("as_many", "n", 100))
+        for table, key, rows in tables:
+            db.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, start INTEGER)")
+            db.execute(f"INSERT INTO {table} {numbers} SELECT {key}, n FROM c LIMIT {rows}")
+        db.execute("CREATE TABLE without_ids (id TEXT PRIMARY KEY, start INTEGER) WITHOUT ROWID")
+        db.execute(f"INSERT INTO without_ids {numbers} SELECT n, n FROM c")
+        db.execute("CREATE TABLE swapped AS SELECT start FROM gaps ORDER BY start > 250 DESC, start")
+        db.commit()
+    with Database(path, 100) as db:
+        assert db.shortened == {"gaps", "negative", "one_more"}
+        for table in db.shortened:
+            assert db.texts(f"SELECT count(*), max(start) FROM {table}") == [(100, 100)]
+        assert db.texts("SELECT count(*) FROM without_ids") == [(500,)]

@@ -14,10 +14,11 @@ import sqlite3
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from functools import lru_cache
 from itertools import chain, cycle
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -40,6 +41,9 @@ PIECE_ROWS = 1024
 READERS = 2
 """How many pieces of a table are read at a time. SQLite releases the GIL while it does."""
 
+_OPENING = Lock()
+"""Beginnings are opened one after the other. Opening is many short queries, each of which gives the GIL away and takes
+it back, and SQLite has one lock for all memory it allocates: two threads that open take longer than one for all."""
 _AGAIN = "export or copy it again"
 _COMPUTED = (2, 3)
 """What PRAGMA table_xinfo says of columns that are computed from others (https://www.sqlite.org/pragma.html)."""
@@ -72,7 +76,8 @@ class Database:
 
     def __enter__(self) -> Database:
         try:
-            self._open()
+            with _OPENING if self._beginning else nullcontext():
+                self._open()
         except BaseException:
             self._stack.close()
             raise

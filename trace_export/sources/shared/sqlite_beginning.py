@@ -7,6 +7,7 @@ operation, say.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Mapping
 
@@ -27,8 +28,8 @@ def views(
     found: dict[str, str] = {}
     for table, columns in schema.items():
         order = next((name for name in (*TIMES, parts.get(table)) if name in columns), None)
-        last = _last_row(connection, table, rows * (PARTS if table in parts else 1)) if order else None
-        if order and last is not None and _is_sorted(connection, table, order):
+        last = _last_row(connection, table, order, rows * (PARTS if table in parts else 1)) if order else None
+        if last is not None:
             name = _quoted(table)
             found[table] = f"CREATE TEMP VIEW {name} AS SELECT rowid AS rowid, * FROM main.{name} WHERE rowid <= {last}"
     for statement in found.values():
@@ -36,26 +37,22 @@ def views(
     return found
 
 
-def _last_row(connection: sqlite3.Connection, table: str, rows: int) -> int | None:
-    """The id of the last of the first `rows` rows, None where there are no more."""
-    sql = f"SELECT rowid FROM main.{_quoted(table)} ORDER BY rowid LIMIT 2 OFFSET {rows - 1}"
+def _last_row(connection: sqlite3.Connection, table: str, order: str, rows: int) -> int | None:
+    """The id of the last of the first `rows` rows, None where there are no more, or where they are not in `order`."""
+    name = _quoted(table)
+    nth = f"SELECT rowid FROM main.{name} ORDER BY rowid LIMIT 1 OFFSET {rows - 1}"
+    least, most = (f"SELECT {which}(rowid) FROM main.{name}" for which in ("min", "max"))
     try:
-        ids = connection.execute(sql).fetchall()
+        ((last, first, end),) = connection.execute(f"SELECT ({nth}), ({least}), ({most})").fetchall()
     except sqlite3.OperationalError:  # a table without row ids
         return None
-    return ids[0][0] if len(ids) == 2 else None
-
-
-def _is_sorted(connection: sqlite3.Connection, table: str, order: str) -> bool:
-    name = _quoted(table)
-    ((first, last),) = connection.execute(
-        f"SELECT (SELECT min(rowid) FROM main.{name}), (SELECT max(rowid) FROM main.{name})"
-    ).fetchall()
-    row = f"SELECT {_quoted(order)} FROM main.{name} WHERE rowid >= ? ORDER BY rowid LIMIT 1"
-    places = (first + (last - first) * n // (PROBES - 1) for n in range(PROBES))
-    found = [connection.execute(row, (place,)).fetchone() for place in places]
-    times = [one[0] for one in found if one is not None and isinstance(one[0], int)]
-    return len(times) == PROBES and times == sorted(times)
+    if last is None or last == end:
+        return None
+    places = json.dumps([first + (end - first) * n // (PROBES - 1) for n in range(PROBES)])
+    value = f"SELECT {_quoted(order)} FROM main.{name} WHERE rowid >= place.value ORDER BY rowid LIMIT 1"
+    found = connection.execute(f"SELECT ({value}) FROM json_each(?) AS place", (places,)).fetchall()
+    times = [time for (time,) in found if isinstance(time, int)]
+    return last if len(times) == PROBES and times == sorted(times) else None
 
 
 def _quoted(identifier: str) -> str:
