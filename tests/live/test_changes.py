@@ -44,6 +44,7 @@ def test_a_system_without_a_table_of_mounts(tmp_path: Path) -> None:
 def test_a_change_is_followed_by_a_look_and_a_stop_by_none(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(changes, "LEAST_S", 0.05)
     monkeypatch.setattr(changes, "is_on_network", lambda folder: how == "network")
     if how == "no events":
         monkeypatch.setattr(changes, "_events", lambda folder, stop: None)
@@ -65,6 +66,23 @@ def test_a_change_is_followed_by_a_look_and_a_stop_by_none(
     thread.join(timeout=HANGS_S)
     assert not thread.is_alive()
     assert found[:3] == [0, 1, 2]
+
+
+def test_what_changed_during_the_first_look_is_looked_at_without_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system is asked for changes only after that look. Later ones without a change are left out."""
+    reports = iter([set(), set(), set(), {(2, "workerlog.0")}, set()])
+    monkeypatch.setattr(changes, "is_on_network", lambda folder: False)
+    monkeypatch.setattr(changes, "_events", lambda folder, stop: reports)
+    monkeypatch.setattr(changes, "LEAST_S", 0.0)
+    monkeypatch.setattr(changes, "MOST_S", HANGS_S)
+    looks = ticks(tmp_path, threading.Event())
+    left = []
+    for _ in range(3):
+        next(looks)
+        left.append(reports.__length_hint__())
+    assert left == [5, 4, 1]
 
 
 def test_a_folder_whose_name_is_no_utf8_is_looked_at_by_the_clock(

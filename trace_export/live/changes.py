@@ -32,28 +32,31 @@ def ticks(folder: Path, stop: threading.Event) -> Ticks:
     """Yields at once, and then whenever it is time to look, until `stop` is set."""
     yield None
     events = None if is_on_network(folder) else _events(folder, stop)
+    due_s = 0.0  # at once: the system does not report what changed during the first look
     while not stop.is_set():
         began = time.monotonic()
+        changed = True
         if events is None:
             stop.wait(LEAST_S)
         else:
             try:
-                next(events, None)
+                changed = bool(next(events, None))
             except (OSError, RuntimeError):  # the folder is gone, or the system watches no more files
                 events = None
             stop.wait(max(0.0, LEAST_S - (time.monotonic() - began)))
-        if not stop.is_set():
+        if not stop.is_set() and (changed or time.monotonic() >= due_s):
             yield None
+            due_s = time.monotonic() + MOST_S
 
 
 def _events(folder: Path, stop: threading.Event) -> Iterator[object] | None:
-    """Something for each time that files below a folder change; None where the package is not installed, or the name of
-    the folder is no UTF-8, which it does not take."""
+    """The changes of files below a folder each time that there are some, nothing after LEAST_S without; None where the
+    package is not installed, or the name of the folder is no UTF-8, which it does not take."""
     if path_text(folder) != str(folder):
         return None
     with suppress(ModuleNotFoundError):
         watch = import_module("watchfiles").watch
-        timeout = int(MOST_S * 1000)
+        timeout = int(LEAST_S * 1000)
         found: Iterator[object] = watch(
             folder, stop_event=stop, step=50, debounce=200, rust_timeout=timeout, yield_on_timeout=True
         )
