@@ -97,10 +97,10 @@ def test_paddle_sample_in_json(browser: Browser, samples: Path, tmp_path: Path, 
 def test_every_rank_and_every_stream_below_its_stage(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "a.pftrace"
     perfetto.write(full_chart(tmp_path), path)
-    with browser.opened(path) as page:
-        closed = browser.seen(page, ["Steps", "stage 0 · rank 0", "stage 1 · rank 2", "stages busy", "Ranks"])
-        expand(page, "^(stage 0 · rank 0|Ranks|rank 0)$")
-        opened = browser.seen(page, ["rank 1", "stream 7 · compute", "stream 13", "communication"])
+    page = browser.opened(path)
+    closed = browser.seen(page, ["Steps", "stage 0 · rank 0", "stage 1 · rank 2", "stages busy", "Ranks"])
+    expand(page, "^(stage 0 · rank 0|Ranks|rank 0)$")
+    opened = browser.seen(page, ["rank 1", "stream 7 · compute", "stream 13", "communication"])
     for hidden in ("rank 1\n", "stream 7"):
         assert hidden not in closed.text
     for kind in ("F", "B", "OPT"):

@@ -16,6 +16,7 @@ from samples.generators.paddle import Job
 from tests.live.test_look import looks
 from tests.support.browser import browser as browser
 from tests.support.growing_logs import GrowingLogs
+from tests.support.perfetto_ui import NO_SERVICE_WORKER
 from tests.support.wait import HANGS_S
 from trace_export.errors import UsageError
 from trace_export.live.board import Board
@@ -57,8 +58,7 @@ def test_the_button_opens_the_steps_shown(browser: Browser, tmp_path: Path) -> N
 
     context = browser.new_context(viewport={"width": 1400, "height": 700})
     context.set_default_timeout(1000 * HANGS_S)
-    # Where it may not register its service worker, the UI ends with an error instead of the trace, now and then.
-    context.add_init_script("delete Navigator.prototype.serviceWorker")
+    context.add_init_script(NO_SERVICE_WORKER)
     context.route(f"{PUBLIC_UI}/**", serve)
     with LiveServer(board.resources(), 0) as server:
         server.publish(board.put(found[-1]))
