@@ -84,6 +84,16 @@ def test_small_logs_are_read_together(
 
 
 def test_large_logs_are_read_one_by_one(samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "SMALL_BYTES", 1_000)
+    monkeypatch.setattr(reading.cost, "size", lambda path: 300_000)
     monkeypatch.setattr(reading, "read_together", lambda group, options: pytest.fail("read together"))
     assert load(samples / "paddle" / "single", jobs=1).ranks["rank"].sort().to_list() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("jobs", "expected"), [(1, [4, 1]), (2, [3, 2]), (5, [1] * 5)])
+def test_workers_have_as_many_databases_each(
+    jobs: int, expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "TOGETHER", 4)
+    sources = [Source("ascend", tmp_path / f"{n}.db", "host") for n in range(5)]
+    options = reading.LoadOptions(tmp_path, jobs=jobs)
+    assert [len(group.sources) for group in reading._groups(sources, options)] == expected

@@ -76,7 +76,7 @@ class Format:
     the class that reads a source on while it grows, as "module:class", called with the number of steps to keep; None:
     it is read whole when it is finished. `original` names the function `(path) -> OriginalTrace` of a format that
     Perfetto opens itself, as "module:function". `together` names the function that reads the beginnings of many
-    sources at once, as "module:function", and `small_together` says that it reads small sources so, too; None: the
+    sources at once, as "module:function"; it also reads whole sources so that have `together_bytes` at most. None: the
     reader reads them one by one.
     """
 
@@ -94,7 +94,7 @@ class Format:
     follower: str | None = None
     original: str | None = None
     together: str | None = None
-    small_together: bool = False
+    together_bytes: int = 0
 
     @property
     def has_device_tasks(self) -> bool:
@@ -135,7 +135,7 @@ FORMATS: tuple[Format, ...] = (
         side_files=("envlog.*", "backup_env.*"),
         follower="trace_export.sources.paddle.follow:Follower",
         together="trace_export.sources.paddle.together:read",
-        small_together=True,
+        together_bytes=256 << 10,
     ),
     Format(
         kind="paddle_dygraph",
@@ -183,6 +183,7 @@ FORMATS: tuple[Format, ...] = (
         side_files=("profiler_*.json", "../profiler_*.json"),
         step_task_info=True,
         together="trace_export.sources.ascend.beginnings:read",
+        together_bytes=128 << 20,
     ),
     Format(
         kind="mindspore",
@@ -197,6 +198,7 @@ FORMATS: tuple[Format, ...] = (
         side_files=("profiler_*.json", "../profiler_*.json"),
         step_task_info=True,
         together="trace_export.sources.ascend.beginnings:read",
+        together_bytes=128 << 20,
     ),
     Format(
         kind="kineto",

@@ -37,11 +37,9 @@ BEGINNING_S = 0.025
 TOGETHER_S = 0.006
 """The same where it is one of many that are read together."""
 SMALL_S = 0.0006
-"""The same of a small source that is read whole."""
+"""The same of one that is read whole, without its rows."""
 TOGETHER = 32
 """Sources that are read together at most: each is an open file or two, and two threads have work with 64."""
-SMALL_BYTES = 256 << 10
-"""A small source, of which reading the rows takes less time than the calls that it needs."""
 
 
 @dataclass(frozen=True)
@@ -181,37 +179,37 @@ def read_each(sources: Sequence[Source], options: LoadOptions, progress: Progres
 
         results = dask.run(options.cluster, reading, sources, tick)
         return [_checked(source, result) for source, result in zip(sources, results, strict=True)]
-    made = _read_groups(_groups(sources, options), own, options.jobs, tick)
+    made = _read_groups(_groups(sources, options), own, options, tick)
     others = [source for source in sources if source not in made]
     made |= zip(others, local.run(reading, others, _workers(options, others), tick), strict=True)
     return [_checked(source, made[source]) for source in sources]
 
 
 def _groups(sources: Sequence[Source], options: LoadOptions) -> list[Group]:
-    """Sources of one format that are read together, `TOGETHER` at most: their first beginnings, and small ones."""
+    """Sources of one format that are read together, `TOGETHER` at most: their first beginnings, and small ones, of
+    which the workers have equally many."""
     of_kind: dict[str, list[Source]] = {}
     for source in sources:
         row = formats.of_kind(source.kind)
-        small = row.small_together and not options.read.beginning and cost.size(source.path) <= SMALL_BYTES
+        small = not options.read.beginning and cost.size(source.path) <= row.together_bytes
         if row.together and (small or options.read.beginning == 1):
             of_kind.setdefault(source.kind, []).append(source)
-    return [
-        Group(tuple(own[first : first + TOGETHER]))
-        for own in of_kind.values()
-        for first in range(0, len(own), TOGETHER)
-        if len(own) > 1
-    ]
+    groups = []
+    for own in (own for own in of_kind.values() if len(own) > 1):
+        workers = Workers(1) if options.read.beginning else _workers_together([[s] for s in own], options)
+        most = min(TOGETHER, -(-len(own) // workers.count))
+        groups += [Group(tuple(own[first : first + most])) for first in range(0, len(own), most)]
+    return groups
 
 
 def _read_groups(
-    groups: Sequence[Group], options: ReadOptions, jobs: int | None, tick: Callable[[int], None]
+    groups: Sequence[Group], own: ReadOptions, options: LoadOptions, tick: Callable[[int], None]
 ) -> dict[Source, Profile | TraceExportError]:
     """The profiles of the sources of each group; without those that their reader must look at."""
     if not groups:
         return {}
-    each_s = TOGETHER_S if options.beginning else SMALL_S
-    workers = choose_workers([each_s * len(group.sources) for group in groups], 0, releases_gil=bool(options.beginning))
-    found = local.run(partial(read_together, options=options), groups, Workers(jobs) if jobs else workers)
+    workers = _workers_together([group.sources for group in groups], options)
+    found = local.run(partial(read_together, options=own), groups, workers)
     made: dict[Source, Profile | TraceExportError] = {}
     for group, profiles in zip(groups, found, strict=True):
         if not isinstance(profiles, TraceExportError):  # else its reader says what
@@ -282,3 +280,15 @@ def _workers(options: LoadOptions, sources: Sequence[Source], *, tasks: bool = F
     times = [cost.seconds(s, device_tasks=tasks) for s in sources]
     largest = max((cost.size(s.path) for s in sources), default=0)
     return choose_workers(times, largest, releases_gil=not tasks and all(cost.releases_gil(s) for s in sources))
+
+
+def _workers_together(groups: Sequence[Sequence[Source]], options: LoadOptions) -> Workers:
+    """Who reads groups of sources together: as many as the user says, or what is done first."""
+    if options.jobs:
+        return Workers(options.jobs)
+    if options.read.beginning:
+        return choose_workers([TOGETHER_S * len(group) for group in groups], 0, releases_gil=True)
+    sources = [source for group in groups for source in group]
+    times = [sum(SMALL_S + cost.seconds(s) - cost.OPENING_S for s in group) for group in groups]
+    largest = max((cost.size(s.path) for s in sources), default=0)
+    return choose_workers(times, largest, releases_gil=all(cost.releases_gil(s) for s in sources))

@@ -31,6 +31,7 @@ PARTS = {_TASKS.lower(): "opid"}
 """The table of the tasks that communication operators are made of (see sqlite_beginning.views)."""
 
 _NO_STEPS = pl.DataFrame(schema=dict.fromkeys(STEPS, TIME))
+NOT_ON_DEVICE = pl.DataFrame(schema=dict.fromkeys(("start_ns", "end_ns", "mark", "stream"), TIME))
 _NO_COPYING = pl.DataFrame(schema=dict.fromkeys(("opId", "src", "dst", "task", "moved"), TIME))
 
 ON_DEVICE = f"connectionId > {HOST_ONLY} AND connectionId < {NOT_AVAILABLE}"
@@ -94,13 +95,29 @@ def marks(db: Database, *, on_device: bool = True) -> tuple[pl.DataFrame, int]:
     `on_device` all as the host saw them."""
     if not db.has("MSTX_EVENTS"):
         return empty(MARKS), 0
-    device = db.frame(
+    alone = pl.lit(0, INT).alias("capture")
+    device = device_marks(db) if on_device else NOT_ON_DEVICE
+    host = named(db, host_marks(db), "text", "domain").with_columns(alone)
+    found, unreached = matched(host, device.with_columns(alone))
+    return placed(found.drop("capture")), unreached.height
+
+
+def device_marks(db: Database) -> pl.DataFrame:
+    """The marker ranges as the device saw them: start_ns, end_ns, mark, stream."""
+    return db.frame(
         "SELECT startNs AS start_ns, endNs AS end_ns, connectionId AS mark, streamId AS stream FROM TASK"
-        f" WHERE {ON_DEVICE if on_device else 'FALSE'}"
-    ).unique("mark", keep="first", maintain_order=True)
-    both = named(db, host_marks(db), "text", "domain").join(device, on="mark", how="left", maintain_order="left")
-    unreached = both["start_ns"].is_null() & (both["mark"] > HOST_ONLY) & (not device.is_empty())
-    return placed(both.filter(~unreached)), int(unreached.sum())
+        f" WHERE {ON_DEVICE}"
+    )
+
+
+def matched(host: pl.DataFrame, device: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The marker ranges of the `host` with their times on the `device`, and apart from them those whose end the device
+    never reached, where it recorded any. Both have `CAPTURE`."""
+    key = ["capture", "mark"]
+    both = host.join(device.unique(key, keep="first", maintain_order=True), on=key, how="left", maintain_order="left")
+    recorded = pl.col("capture").is_in(device["capture"].unique().implode())
+    unreached = both.select(pl.col("start_ns").is_null() & (pl.col("mark") > HOST_ONLY) & recorded).to_series()
+    return both.filter(~unreached), both.filter(unreached)
 
 
 def host_marks(db: Database) -> pl.DataFrame:

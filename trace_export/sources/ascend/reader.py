@@ -133,6 +133,11 @@ def _inferred_note(spans: pl.DataFrame) -> Note:
     )
 
 
+def unclosed_note(count: int) -> Note:
+    text = "ranges still open on the device at the end of the capture, left out"
+    return Note("ranges-unclosed", "note", text, count=count)
+
+
 def _on_host(marks: pl.DataFrame) -> pl.DataFrame:
     """The ranges as the host issued them."""
     known = marks.filter(pl.col("host_start_ns").is_not_null())
@@ -147,26 +152,14 @@ def _from_database(db: Database, source: Source, options: ReadOptions) -> Profil
     marks, lost = database.marks(db, on_device=all_tasks)
     operators, copies = database.operators(db, marks)
     host, label = host_of(db, source)
-    notes = (
-        [
-            Note(
-                "ranges-unclosed",
-                "note",
-                "ranges still open on the device at the end of the capture, left out",
-                str(source.path),
-                lost,
-            )
-        ]
-        if lost
-        else []
-    )
     found = _Recorded(
         rank=rank, rank_origin=origin, device=device, host=host, label=label,
         meta=metadata_of(db, source, rank), marks=marks, steps=conform(database.steps(db), marker_blocks.STEPS),
         operators=operators, copies=copies,
         counters=database.counters(db, rank), kernels=lambda: database.kernels(db),
         busy=(lambda ranges: database.busy(db, ranges)) if all_tasks and db.has("COMPUTE_TASK_INFO") else None,
-        optimizing=lambda: database.kernels_called(db, marker_blocks.OPTIMIZER), notes=tuple(notes),
+        optimizing=lambda: database.kernels_called(db, marker_blocks.OPTIMIZER),
+        notes=(replace(unclosed_note(lost), where=str(source.path)),) if lost else (),
     )  # fmt: skip
     return _profile(found, source, options)
 
