@@ -200,10 +200,12 @@ def _apart(parts: pl.DataFrame) -> pl.DataFrame:
     pipeline = ["replica", "clock", *STEP_KEY]
     sound = (pl.col("missing") == 0) & (pl.col("excess") == 0) & (pl.col("B") > 0)
     middle = (pl.col("first_ns") + pl.col("last_ns")) // 2
-    disjoint = pl.col("first_ns").filter(sound).max() > pl.col("last_ns").filter(sound).min()
-    off = (middle - middle.filter(sound).median()).abs().over(pipeline)
-    worst = sound & disjoint.over(pipeline) & (off == off.max().over(pipeline))
-    return parts.with_columns(apart_ns=pl.when(worst).then(off).otherwise(0).fill_null(0))
+    first, last = (pl.when(sound).then(c) for c in ("first_ns", "last_ns"))
+    disjoint = first.max().over(pipeline) > last.min().over(pipeline)
+    off = (middle - pl.when(sound).then(middle).median().over(pipeline)).abs()
+    parts = parts.with_columns(off=off)
+    worst = sound & disjoint & (pl.col("off") == pl.col("off").max().over(pipeline))
+    return parts.with_columns(apart_ns=pl.when(worst).then("off").otherwise(0).fill_null(0)).drop("off")
 
 
 def _on_blocks(parts: pl.DataFrame) -> list[Note]:
