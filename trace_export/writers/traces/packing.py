@@ -43,16 +43,21 @@ def is_text(column: pl.Series) -> bool:
 
 def distinct(texts: pl.Series) -> tuple[NDArray[np.unsignedinteger[Any]], NDArray[np.intp], list[str]]:
     """(a code per row, each code's place among the distinct texts, these by alphabet); null has any code."""
-    if texts.dtype == pl.String:
+    known = texts.drop_nulls()
+    if known.dtype == pl.String:
         # Categories of their own are forgotten with the series; the common ones would be kept as long as the process.
-        texts = texts.cast(pl.Categorical(pl.Categories.random()))
-    physical = texts.to_physical()
-    used = np.flatnonzero(np.bincount(physical.drop_nulls().to_numpy()))
-    found = pl.Series(used).cast(physical.dtype).cat.to(texts.dtype).cast(pl.String)
+        known = known.cast(pl.Categorical(pl.Categories.random()))
+    physical = known.to_physical()
+    codes = physical.to_numpy()
+    counts = np.bincount(codes, minlength=1)
+    used = np.flatnonzero(counts)
+    found = pl.Series(used).cast(physical.dtype).cat.to(known.dtype).cast(pl.String)
     order = found.arg_sort().to_numpy()
-    codes = filled(physical)
-    place = np.zeros(int(codes.max(initial=0)) + 1, np.intp)
+    place = np.zeros(len(counts), np.intp)
     place[used[order]] = np.arange(len(used))
+    if len(known) < len(texts):
+        of_known, codes = codes, np.zeros(len(texts), codes.dtype)
+        codes[texts.is_not_null().to_numpy()] = of_known
     return codes, place, found.gather(order).to_list()
 
 
@@ -93,5 +98,14 @@ class Shapes:
         starts = np.cumsum(sizes) - sizes
         out = np.empty(int(sizes.sum()), np.uint64)
         for rows, records in made:
-            out[starts[rows][:, None] + np.arange(records.shape[1])] = records
+            _scatter(records, starts[rows], out)
         return out
+
+
+def _scatter(records: Words, starts: NDArray[np.int64], out: Words) -> None:
+    """Puts each record into `out` from its start on. As one item each, records are copied four times as fast as their
+    words by an index of each."""
+    count = records.shape[1]
+    whole = np.dtype((np.void, records.itemsize * count))
+    places = np.ndarray(len(out) - count + 1, whole, out, strides=(out.itemsize,))
+    places[starts] = records.view(whole)[:, 0]
