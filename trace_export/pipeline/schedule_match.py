@@ -21,7 +21,7 @@ from trace_export.model import STEP_KEY, Declared, Note, Plan, Profile, Recognit
 from trace_export.pipeline.block_order import CHUNKS, expected_order, sequences, without_pieces, without_weights
 from trace_export.pipeline.order_distance import distances_to
 from trace_export.pipeline.stages import DEEPEST
-from trace_export.pipeline.steps import fullest, is_in_steps
+from trace_export.pipeline.steps import in_fullest
 from trace_export.schedules.catalogue import CATALOGUE, TITLES
 from trace_export.schedules.schedule import check
 from trace_export.schedules.words import profile_blocks, word
@@ -239,8 +239,8 @@ def declare(profile: Profile, found: Recognition) -> Profile:
 
 
 def _fullest(spans: pl.DataFrame) -> pl.DataFrame:
-    """The rows of the step with the most blocks, the first of several, with their `row`."""
-    return spans.with_row_index("row").filter(is_in_steps(fullest(spans, 1)))
+    """The blocks of the step that has the most, the first of several, with their `row`."""
+    return spans.with_row_index("row").filter(in_fullest(spans, 1))
 
 
 def _numbers(step: pl.DataFrame, declared: int | None) -> _Numbers:

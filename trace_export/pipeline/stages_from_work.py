@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from trace_export.model import RANK_STEP_KEY, STEP_KEY, WORK_KINDS
+from trace_export.model import RANK_STEP_KEY, STEP_KEY
 from trace_export.ordering import group_number
-from trace_export.pipeline.steps import counted, fullest, is_in_steps
+from trace_export.pipeline.steps import counted, in_fullest
 
 STEPS = 5
 """So many steps are looked at, those with the most blocks: a cut step has fewer."""
@@ -51,7 +51,7 @@ def sample(spans: pl.DataFrame, steps: int = STEPS) -> pl.DataFrame:
     """`SAMPLED` of the F, B, W and FB blocks of the fullest steps; a block without run counts as of the first, one
     without step as of that between two optimizers."""
     blocks = counted(spans.select(SAMPLED)).with_columns(pl.col(STEP_KEY).fill_null(0))
-    return blocks.filter(is_in_steps(fullest(blocks, steps)), pl.col("kind").is_in(WORK_KINDS))
+    return blocks.filter(in_fullest(blocks, steps))
 
 
 def infer(spans: pl.DataFrame, *, continued: bool = False) -> Inference | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import polars as pl
 
 from trace_export.model import INT, SPANS, STEP_KEY, WORK_KINDS, Note, Profile, conform
@@ -58,20 +59,16 @@ def counted(spans: pl.DataFrame) -> pl.DataFrame:
     return in_order.with_columns(step=pl.coalesce("step", (update.cum_sum() - update).over("rank")))
 
 
-def fullest(blocks: pl.DataFrame, steps: int) -> pl.DataFrame:
-    """run, step: of the steps with the most blocks of work so many, of several with as many the first ones."""
-    work = pl.col("kind").is_in(WORK_KINDS)
+def in_fullest(blocks: pl.DataFrame, steps: int) -> pl.Series:
+    """Whether each row is a block of work in one of so many `steps`, those that have the most of them; of several with
+    as many the first ones. Worked out by stretches of rows of one step."""
+    work = pl.col("kind").is_in(WORK_KINDS).fill_null(False)
     runs = blocks.select(pl.struct(*STEP_KEY, work=work).rle().struct.unnest()).unnest("value")
     counts = runs.filter("work").group_by(STEP_KEY).agg(blocks=pl.col("len").sum())
-    return counts.sort("blocks", *STEP_KEY, descending=[True, False, False]).head(steps).select(STEP_KEY)
-
-
-def is_in_steps(steps: pl.DataFrame) -> pl.Expr:
-    """Whether a block is of one of the `steps` (run and step, perhaps null), of which there are few."""
-    run, step = (pl.col(name) for name in STEP_KEY)
-    return pl.any_horizontal(
-        pl.lit(False), *(run.eq_missing(a) & step.eq_missing(b) for a, b in steps.select(STEP_KEY).iter_rows())
-    )
+    most = counts.sort("blocks", *STEP_KEY, descending=[True, False, False]).head(steps).with_columns(chosen=True)
+    found = runs.join(most, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
+    inside = found.select(pl.col("work") & pl.col("chosen").fill_null(False)).to_series()
+    return pl.Series(np.repeat(inside.to_numpy(), found["len"]))
 
 
 def _of_replicas(found: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
