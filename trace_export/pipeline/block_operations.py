@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.model import STEP_KEY, WORK_KINDS, Profile
+from trace_export.ordering import ordered
 from trace_export.pipeline.collective_operations import Collectives, collective_parts, collectives, no_collectives
 from trace_export.pipeline.operation_matrix import distinct, matrices, sequence_numbers
 from trace_export.pipeline.operations import Operations, Part, Step, groups_of, numbers_of
@@ -101,12 +102,19 @@ def _rows(profile: Profile, lanes: Lanes, steps: pl.DataFrame) -> pl.DataFrame:
         profile.spans.lazy().with_row_index("row").filter(pl.col("kind").is_in(KINDS))
         .select("row", "rank", *STEP_KEY, kind.alias("kind"), *number, *times).collect()
     )  # fmt: skip
-    placed = (
-        blocks.join(lanes.places, on="rank")
-        .join(steps.select(*STEP_KEY).with_row_index("at"), on=STEP_KEY, nulls_equal=True)
-        .drop(STEP_KEY)
-        .sort("at", "rank", *times, "row")
-    )
+    # Blocks of one rank and step stand together, so each of these stretches is placed as a whole.
+    stretches = (
+        blocks.select(pl.struct("rank", *STEP_KEY).rle().struct.unnest()).unnest("value")
+        .join(lanes.places, on="rank", how="left", maintain_order="left")
+        .join(steps.select(STEP_KEY).with_row_index("at"), on=STEP_KEY, how="left", nulls_equal=True,
+              maintain_order="left")
+    )  # fmt: skip
+    inside = stretches.select(pl.col("stage").is_not_null() & pl.col("at").is_not_null()).to_series()
+    if not inside.all():
+        blocks = blocks.filter(pl.Series(np.repeat(inside, stretches["len"])))
+        stretches = stretches.filter(inside)
+    places = (pl.Series(name, np.repeat(stretches[name], stretches["len"])) for name in ("stage", "replica", "at"))
+    placed = ordered(blocks.drop(STEP_KEY).with_columns(places), "at", "rank", *times, "row")
     lane = placed.select(pl.struct("at", "rank").rle_id().cast(pl.Int64)).to_series().to_numpy()
     same = lane
     for name in ("kind", "chunk", "microbatch"):
