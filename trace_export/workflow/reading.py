@@ -286,9 +286,10 @@ def _workers_together(groups: Sequence[Sequence[Source]], options: LoadOptions) 
     """Who reads groups of sources together: as many as the user says, or what is done first."""
     if options.jobs:
         return Workers(options.jobs)
-    if options.read.beginning:
-        return choose_workers([TOGETHER_S * len(group) for group in groups], 0, releases_gil=True)
     sources = [source for group in groups for source in group]
+    if options.read.beginning:
+        threads = all(formats.of_kind(source.kind).together_in_threads for source in sources)
+        return choose_workers([TOGETHER_S * len(group) for group in groups], 0, releases_gil=threads)
     times = [sum(SMALL_S + cost.seconds(s) - cost.OPENING_S for s in group) for group in groups]
     largest = max((cost.size(s.path) for s in sources), default=0)
     return choose_workers(times, largest, releases_gil=all(cost.releases_gil(s) for s in sources))
