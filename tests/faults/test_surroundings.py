@@ -28,7 +28,7 @@ from tests.conftest import ROOT, Cli
 from tests.faults.inputs import INPUTS
 from tests.support.command import command
 from tests.support.limits import limited
-from tests.support.wait import HANGS_S, wait_until
+from tests.support.wait import HANGS_S, wait_for_end, wait_until
 from trace_export.errors import SourceError
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
@@ -345,7 +345,7 @@ def test_a_run_that_is_ended_leaves_nothing(how: signal.Signals, code: int, word
     finally:
         process.kill()
     assert (process.returncode, said) == (code, words)
-    assert not psutil.wait_procs(children, timeout=HANGS_S)[1]
+    wait_for_end(children)
     wait_until(lambda: not list(scratch.iterdir()))
     assert not (tmp_path / "out").exists()
 

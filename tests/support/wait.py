@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+
+import psutil
 
 HANGS_S = 300
 """What has not happened after so long never does, however busy the machine is."""
@@ -15,3 +17,16 @@ def wait_until(true: Callable[[], object], *, every: float = 0.02) -> None:
     while not true():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(every)
+
+
+def wait_for_end(processes: Collection[psutil.Process]) -> None:
+    """Returns as soon as none of them runs, though the process that inherited one may not have asked how it ended: the
+    first process of some machines does that every other second."""
+    wait_until(lambda: not any(map(_runs, processes)))
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.conftest import ROOT
-from tests.support.wait import HANGS_S, wait_until
+from tests.support.wait import HANGS_S, wait_for_end, wait_until
 from tests.support.worker_tasks import Task, meet, perform, tasks, temporary, threads
 from trace_export.errors import SourceError, TraceExportError
 from trace_export.workers import process
@@ -137,6 +137,6 @@ def test_no_worker_outlives_its_parent(how: signal.Signals, tmp_path: Path) -> N
     finally:
         parent.kill()
     assert len(workers) == 2
-    assert not psutil.wait_procs(workers, timeout=HANGS_S)[1]
+    wait_for_end(workers)
     assert said.count("Traceback") == (how == signal.SIGINT)  # the parent's own; the command line has a sentence for it
     wait_until(lambda: not list(scratch.iterdir()))
