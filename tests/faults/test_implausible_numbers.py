@@ -55,13 +55,6 @@ def dynamic_graph_record(folder: Path, rank: int, tid: int) -> None:
     (folder / f"profile_record_tmp_file_for_rank_{rank}").write_text("\n".join(lines))
 
 
-@pytest.mark.parametrize("stages", [100, 999_999])
-def test_stage_in_eight_lines(stages: int, tmp_path: Path) -> None:
-    dynamic_graph_record(tmp_path / "logs", 0, stages)
-    said = exported(tmp_path / "out", tmp_path / "logs")
-    assert (f"declare {stages} stages, but only 1 of them" in said) == (stages > 128)
-
-
 def with_metadata(folder: Path, name: str, change: Callable[[Any], None]) -> None:
     """Changes the JSON text of a row of META_DATA in all databases."""
     for path in folder.rglob("ascend_pytorch_profiler_*.db"):
@@ -73,7 +66,7 @@ def with_metadata(folder: Path, name: str, change: Callable[[Any], None]) -> Non
             db.commit()
 
 
-def test_group_of_two_thousand_stages(tmp_path: Path) -> None:
+def group_of_two_thousand_stages(folder: Path) -> None:
     """Two ranks of a job whose groups of pipeline ranks are said to have 2,000 members."""
 
     def enlarge(groups: Any) -> None:
@@ -83,21 +76,32 @@ def test_group_of_two_thousand_stages(tmp_path: Path) -> None:
     def deepen(sizes: Any) -> None:
         sizes["pipeline_model_parallel_size"] = 2_000
 
-    record(tmp_path / "jobs", Job(2, 4, 1, hosts=1))
-    with_metadata(tmp_path / "jobs", "parallel_group_info", enlarge)
-    with_metadata(tmp_path / "jobs", "distributed_args", deepen)
-    assert "declare 2000 stages, but only 2 of them" in exported(tmp_path / "out", tmp_path / "jobs")
+    record(folder, Job(2, 4, 1, hosts=1))
+    with_metadata(folder, "parallel_group_info", enlarge)
+    with_metadata(folder, "distributed_args", deepen)
 
 
-def test_schedule_of_a_hundred_million_microbatches(tmp_path: Path) -> None:
+def schedule_of_a_hundred_million_microbatches(folder: Path) -> None:
     """The metadata say so; the numbers of the forwards say ten."""
 
     def enlarge(information: Any) -> None:
         information["microbatch_num"] = 100_000_000
 
-    record(tmp_path / "jobs", JOBS["dualpipev"])
-    with_metadata(tmp_path / "jobs", "pp_info", enlarge)
-    exported(tmp_path / "out", tmp_path / "jobs")
+    record(folder, JOBS["dualpipev"])
+    with_metadata(folder, "pp_info", enlarge)
+
+
+def test_numbers_of_metadata(tmp_path: Path) -> None:
+    """Of a stage in eight lines, of a group of ranks, and of a schedule."""
+    few, many, group, schedule = (tmp_path / name for name in ("few", "many", "group", "schedule"))
+    dynamic_graph_record(few, 0, 100)
+    dynamic_graph_record(many, 0, 999_999)
+    group_of_two_thousand_stages(group)
+    schedule_of_a_hundred_million_microbatches(schedule)
+    said = exported(tmp_path / "out", few, many, group, schedule)
+    assert "declare 100 stages" not in said
+    assert "declare 999999 stages, but only 1 of them" in said
+    assert "declare 2000 stages, but only 2 of them" in said
     table = pl.read_csv(tmp_path / "out" / "pipeline_profile.csv")
     assert table["microbatch"].max() == 9
 

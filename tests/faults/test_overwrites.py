@@ -281,7 +281,7 @@ COMMANDS: dict[str, tuple[str, Make]] = {
 """What the user's own file is called, and the command that would write there."""
 
 
-LINKED = ("export", "report", "alignment", "compare")
+LINKED = ("export", "alignment")
 
 
 @pytest.mark.parametrize(("name", "link"), [*((name, False) for name in COMMANDS), *((name, True) for name in LINKED)])
