@@ -186,9 +186,9 @@ def possible(kind: str, damage: str) -> bool:
 
 
 def some(number: int) -> Iterator[str]:
-    """Half of each group for the format of that number, the other half for the next: all come up in many formats."""
+    """A third of each group for the format of that number, others for the next: all come up in many formats."""
     for group in GROUPS:
-        yield from (damage for place, damage in enumerate(group) if (place + number) % 2 == 0)
+        yield from (damage for place, damage in enumerate(group) if (place + number) % 3 == 0)
 
 
 TWICE = ("unmarked rocprofv3",)
