@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partialmethod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unittest.mock import patch
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from samples.generators.nsys_export import STARTED, Export
 from trace_export.errors import SourceError
 from trace_export.sources.nsys.reader import read
-from trace_export.sources.shared.sqlite import Database
+from trace_export.sources.shared import sqlite
 from trace_export.sources.source import ReadOptions, Source
 
 PROCESSES = (500, 501)
@@ -105,8 +104,7 @@ def test_blocks_equal_brute_force(
     tmp_path_factory: pytest.TempPathFactory, rows: int, ranges: list[Range], launches: list[Launch]
 ) -> None:
     path = build(ranges, launches).write(tmp_path_factory.getbasetemp() / f"work{rows}.sqlite")
-    chunks: Any = partialmethod(Database.chunks, rows=rows)
-    with patch.object(Database, "chunks", chunks):
+    with patch.object(sqlite, "AHEAD_ROWS", rows):
         spans = read(Source("nsys", path, "h"), ReadOptions()).spans
     got = {m: (s - 1, e - 1) for m, s, e in spans.select("marker", "start_ns", "end_ns").iter_rows() if m != "B0.0.0"}
     assert got == brute_force(ranges, launches)

@@ -3,7 +3,6 @@
 import hashlib
 import sqlite3
 from contextlib import closing
-from functools import partialmethod
 from pathlib import Path
 from unittest.mock import patch
 
@@ -11,7 +10,7 @@ import polars as pl
 import pytest
 
 from trace_export.errors import SourceError
-from trace_export.sources.shared import sqlite_beginning
+from trace_export.sources.shared import sqlite, sqlite_beginning
 from trace_export.sources.shared.sqlite import Database, decoded, tables_of
 
 PARTS = {"parts": "event", "mixed": "event"}
@@ -79,7 +78,7 @@ def test_chunks_cover_a_table_with_holes_exactly_once(tmp_path: Path, rows: int)
 
 def test_frames_come_in_the_order_of_the_table(tmp_path: Path) -> None:
     path = build(tmp_path / "x.db", 30)
-    with Database(path) as db, patch.object(Database, "chunks", partialmethod(Database.chunks, rows=4)):
+    with Database(path) as db, patch.object(sqlite, "AHEAD_ROWS", 4):
         frames = list(db.frames("event", "SELECT start FROM event WHERE {where}"))
         assert [len(f) for f in frames] == [4] * 7 + [2]
         assert pl.concat(frames)["start"].to_list() == [i * i for i in range(30)]
