@@ -150,7 +150,7 @@ class _Broken:
         raise RuntimeError("no path")
 
 
-words = st.text(st.characters(codec="utf-8", exclude_characters="/.~"), max_size=12)
+words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/.~"), max_size=12)
 single = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 12), st.integers(), st.floats(), st.complex_numbers(), words,
     st.binary(max_size=8), st.just(object()), st.just(pl.DataFrame()), st.just(Path("nowhere")), st.just(range(9)),

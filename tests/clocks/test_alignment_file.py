@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.clocks.test_align import with_messages
 from tests.support.clock_runs import Clocks, make
+from tests.support.texts import CHARACTERS
 from trace_export.clocks import alignment_file
 from trace_export.clocks.align import align
 from trace_export.errors import AlignmentError, SourceError
@@ -90,9 +91,12 @@ def test_a_broken_file_is_one_sentence(tmp_path: Path, name: str) -> None:
 
 
 anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9), lambda inner: st.lists(inner) |
-    st.dictionaries(st.sampled_from(["offset_ns", "drift", "messages", "sd_us", "x"]), inner), max_leaves=5
-)  # fmt: skip
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(CHARACTERS, max_size=9),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.sampled_from(["offset_ns", "drift", "messages", "sd_us", "x"]), inner)
+    ),
+    max_leaves=5,
+)
 PROFILE = make(Clocks(seed=17, stages=2, microbatches=2, steps=1)).profile
 FIELDS = ("offset_ns", "drift", "reference_ns", "messages", "collectives", "sd_us", "bound_us", "status")
 

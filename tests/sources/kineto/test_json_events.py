@@ -8,11 +8,17 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.texts import CHARACTERS
 from trace_export.sources.kineto.json_events import SCHEMA, Wanted, columns_of, decoded
 
 Number = st.integers(-(2**63), 2**63 - 1)
-Other = st.none() | st.booleans() | st.lists(st.integers(), max_size=2) | st.dictionaries(st.text(), st.integers())
-Anything = Number | st.text(max_size=3) | Other
+Other = (
+    st.none()
+    | st.booleans()
+    | st.lists(st.integers(), max_size=2)
+    | st.dictionaries(st.text(CHARACTERS), st.integers())
+)
+Anything = Number | st.text(CHARACTERS, max_size=3) | Other
 Event = st.fixed_dictionaries(
     {"ph": st.just("X"), "cat": st.sampled_from(["kernel", "gpu_memcpy"])},
     optional={

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.texts import CHARACTERS
 from trace_export.errors import UsageError
 from trace_export.sources.ranges.dialects import NAMES, TRANSFERS, Dialects
 from trace_export.sources.ranges.rules import NUMBERS, RULES
@@ -219,7 +220,11 @@ def test_no_rule_takes_long() -> None:
 
 
 @settings(max_examples=40)
-@given(st.lists(st.one_of(*(st.from_regex(rule.pattern, fullmatch=True) for rule in RULES)), max_size=8))
+@given(
+    st.lists(
+        st.one_of(*(st.from_regex(rule.pattern, fullmatch=True, alphabet=CHARACTERS) for rule in RULES)), max_size=8
+    )
+)
 def test_the_first_rule_that_matches_the_whole_name_counts(texts: list[str]) -> None:
     """Against Python's engine, rule by rule."""
     expected = {}

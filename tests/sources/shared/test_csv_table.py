@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trace_export.errors import SourceError
 from trace_export.sources.shared import csv_table
 
-cells = st.text(st.characters(codec="utf-8", exclude_characters='\r\n"', exclude_categories=["Cs"]), max_size=8)
+cells = st.text(st.characters(exclude_characters='\r\n"', exclude_categories=["Cs"]), max_size=8)
 tables = st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=12)
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.texts import CHARACTERS
 from trace_export.sources.shared.parquet_pages import checked
 
 FRAME = pl.DataFrame({"rank": [0, 1, 2, 3, 4]}, schema={"rank": pl.Int64})
@@ -25,7 +26,7 @@ def check(path: Path) -> None:
 @settings(max_examples=30)
 @given(
     numbers=st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=300),
-    text=st.text(max_size=20),
+    text=st.text(CHARACTERS, max_size=20),
     options=st.fixed_dictionaries({
         "compression": st.sampled_from(["zstd", "snappy", "gzip", "lz4", "uncompressed"]),
         "row_group_size": st.integers(1, 400), "data_page_size": st.integers(1, 5000), "statistics": st.booleans(),

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.profiles import ORIGIN, detailed, profile, span, two_stages
+from tests.support.texts import CHARACTERS
 from tests.support.trace_processor import TraceProcessor
 from tests.writers.traces.test_writers import full_chart
 from trace_export.chart.layout import ChartOptions, lay_out
@@ -25,7 +26,7 @@ VALUES = {
     "large": st.integers(0, 2**64 - 1),
     "share": st.none() | st.floats(allow_nan=False, allow_infinity=False),
     "inferred": st.none() | st.booleans(),
-    "text": st.none() | st.text(max_size=70),
+    "text": st.none() | st.text(CHARACTERS, max_size=70),
     "time": st.integers(0, 2**62),
 }
 TYPES = {

@@ -36,7 +36,7 @@ SCHEMA = {
 }
 ARGUMENTS = ["microbatch", "offset", "bytes", "share", "inferred", "host"]
 
-texts = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S"]), min_size=1, max_size=12)
+texts = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=12)
 flows = st.lists(st.integers(1, 2**64 - 1), max_size=2)
 
 

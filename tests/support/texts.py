@@ -1,0 +1,8 @@
+"""Characters for random texts."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+CHARACTERS = st.characters(exclude_categories=["Cs"])
+"""All that UTF-8 can encode. Hypothesis finds them by category; by `codec`, its default, it encodes a million first."""
