@@ -13,11 +13,19 @@ import trace_export
 from samples.generators.paddle import Job, write_logs
 from tests.support.dask_cluster import DaskCluster, dask_cluster
 from tests.support.many_ranks import ManyRanks, write
+from trace_export.scale import parts
 
 pytest.importorskip("distributed")
 
-RUN = ManyRanks(stages=4, tensor=8, replicas=12, microbatches=4, steps=1)
-"""Each part has four replicas."""
+RUN = ManyRanks(stages=4, tensor=2, replicas=12, microbatches=4, steps=1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def parts_are_small() -> Iterator[None]:
+    """Each has four replicas."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "RANKS_A_PART", 32)
+        yield
 
 
 @pytest.fixture(scope="module")
