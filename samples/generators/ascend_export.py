@@ -195,6 +195,7 @@ def write_database(rec: Recording, folder: Path) -> Path:
         rows["META_DATA"] += [(k, json.dumps(v)) for k, v in rec.metadata.items()]
     rows["STRING_IDS"] = [(number, value) for value, number in strings.items()]
     with closing(sqlite3.connect(path)) as db:
+        db.executescript("PRAGMA journal_mode = off; PRAGMA synchronous = off")
         db.execute(f"PRAGMA page_size = {LARGE_PAGE if len(rows['TASK']) > LARGE else PAGE}")
         absent = (() if pytorch else ("STEP_TIME",)) + (WORK_TABLES if rec.level is None else ())
         for table, columns in tables.items():

@@ -135,7 +135,7 @@ class Export:
         path.unlink(missing_ok=True)
         old = self.schema == "3.0.0"
         with closing(sqlite3.connect(path)) as db:
-            db.execute("PRAGMA journal_mode = off")
+            db.executescript("PRAGMA journal_mode = off; PRAGMA synchronous = off")
             for table, rows in self.rows.items():
                 columns = COLUMNS[table].split()
                 if table == "NVTX_EVENTS" and all(row[-1] is None for row in rows):  # without --include-blobs

@@ -203,7 +203,7 @@ class Export:
             ],
         }
         with closing(sqlite3.connect(path)) as db:
-            db.execute("PRAGMA journal_mode = off")
+            db.executescript("PRAGMA journal_mode = off; PRAGMA synchronous = off")
             for table, columns in {**COMMON, **OWN[self.schema]}.items():
                 rows = fixed.get(table, self.rows.get(table, []))
                 _table(db, f"rocpd_{table}{suffix}", ["id", *columns.split()], rows, self.guid)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 from samples.generators import ascend as generate_ascend
@@ -15,6 +14,7 @@ from samples.generators import paddle as generate_paddle
 from samples.generators import rocpd as generate_rocpd
 from samples.generators.ascend_export import ABSENT, FIRST_MARK
 from samples.generators.kineto_trace import Trace
+from tests.support.databases import changing
 
 STAGES, MICROBATCHES, STEPS = 4, 6, 2
 """Of the short run."""
@@ -37,7 +37,7 @@ def nsys(folder: Path, times: int, stages: int = STAGES, kernels: int = 4) -> No
     generate_nsys.fill(ranks, blocks, chance)
     for rank in ranks:
         path = rank.export.write(folder / f"rank{rank.rank}.sqlite")
-        with closing(sqlite3.connect(path)) as db:
+        with changing(path) as db:
             (last,) = db.execute('SELECT max("end") FROM CUPTI_ACTIVITY_KIND_KERNEL').fetchone()
             db.execute("DELETE FROM NVTX_EVENTS WHERE text LIKE 'iter%'")  # steps are found by the optimizers
             calls = {"correlationId": str(CALLS)}
@@ -50,7 +50,7 @@ def rocpd(folder: Path, times: int, stages: int = STAGES, schema: int = 3) -> No
     """Databases of rocprofv3, their regions and kernels by time; only those of the first round have their events."""
     generate_rocpd.write(folder, stages=stages, microbatches=MICROBATCHES, steps=STEPS, schema=schema)
     for path in folder.rglob("*.db"):
-        with closing(sqlite3.connect(path)) as db:
+        with changing(path) as db:
             names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             tables = [n for n in names if n.startswith(("rocpd_region_", "rocpd_kernel_dispatch_"))]
             suffix = next(n for n in tables if n.startswith("rocpd_region")).removeprefix("rocpd_region")
@@ -78,7 +78,7 @@ def ascend(folder: Path, times: int, stages: int = STAGES, kernels: int = 5) -> 
     """Databases of torch_npu."""
     generate_ascend.write(folder, stages, MICROBATCHES, STEPS, hosts=stages, kernels=kernels)
     for path in folder.rglob("ascend_pytorch_profiler_*.db"):
-        with closing(sqlite3.connect(path)) as db:
+        with changing(path) as db:
             first, last = db.execute("SELECT min(startNs), max(endNs) FROM TASK").fetchone()
             counts = {
                 table: db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 from samples.generators import nsys
 from samples.generators.nsys_export import Export
+from tests.support.databases import changing
 
 PAUSE_NS = 1_000_000
 KERNELS = 500
@@ -30,7 +29,7 @@ def write(path: Path, kernels: int, stages: int = 8, microbatches: int = 8) -> P
 
 def repeat(path: Path, times: int) -> int:
     """Makes the session `times` as long; its kernels then."""
-    with closing(sqlite3.connect(path)) as db:
+    with changing(path) as db:
         (last,) = db.execute('SELECT max("end") FROM CUPTI_ACTIVITY_KIND_KERNEL').fetchone()
         rounds = (
             f"(WITH RECURSIVE k(v) AS (SELECT 1 UNION ALL SELECT v + 1 FROM k WHERE v < {times - 1}) SELECT v FROM k)"

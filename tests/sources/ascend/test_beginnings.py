@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock
@@ -15,6 +13,7 @@ from hypothesis import strategies as st
 
 import trace_export
 from tests.support import long_runs
+from tests.support.databases import changing
 from tests.support.same_profiles import assert_as_one_by_one
 from trace_export.sources.ascend import beginnings, reader
 from trace_export.sources.find import find
@@ -87,7 +86,7 @@ def write(path: Path, original: Path, kind: str) -> None:
     if kind == "truncated":
         path.write_bytes(path.read_bytes()[:9_000])
         return
-    with closing(sqlite3.connect(path)) as db:
+    with changing(path) as db:
         for statement in (PLAIN | ODD)[kind]:
             db.execute(statement)
         db.commit()
@@ -135,7 +134,7 @@ def test_inspect_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(inspection, "WHOLE_BYTES", 0)
     sources = find(tmp_path).sources
     sources[2].path.write_bytes(b"SQLite format 3\0 and no more")
-    with closing(sqlite3.connect(sources[4].path)) as db:
+    with changing(sources[4].path) as db:
         db.execute("DROP TABLE MSTX_EVENTS")
     together = trace_export.inspect(tmp_path, jobs=1)
     monkeypatch.setattr(reading, "_groups", lambda sources, options: [])

@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import polars as pl
@@ -16,6 +14,7 @@ import pytest
 from samples.generators import ascend as generate_ascend
 from tests.conftest import Cli
 from tests.sources.ascend.test_reader import load, understood
+from tests.support.databases import changing
 from trace_export.errors import SourceError
 from trace_export.sources.find import find
 from trace_export.sources.read import read
@@ -40,7 +39,7 @@ def test_recorded_calls_launch_all_work_and_change_no_block(tmp_path: Path) -> N
     for calls in (False, True):
         generate_ascend.write(tmp_path / str(calls), stages=2, microbatches=1, steps=1, kernels=6000, calls=calls)
     assert load(tmp_path / "True").spans.equals(load(tmp_path / "False").spans)
-    with closing(sqlite3.connect(of_rank_0(tmp_path / "True"))) as db:
+    with changing(of_rank_0(tmp_path / "True")) as db:
         starts = [start for (start,) in db.execute("SELECT startNs FROM TASK ORDER BY rowid")]
         assert len(starts) > 12_000
         assert starts == sorted(starts)
@@ -55,7 +54,7 @@ def test_device_tasks_with_impossible_times_are_left_out_with_a_warning(
     cluster: Path, run_cli: Cli, tmp_path: Path, times: str
 ) -> None:
     tasks = "FROM TASK JOIN COMPUTE_TASK_INFO USING (globalTaskId)"
-    with closing(sqlite3.connect(of_rank_0(cluster))) as db:
+    with changing(of_rank_0(cluster)) as db:
         ((number, all_tasks),) = db.execute(f"SELECT max(globalTaskId), count(*) {tasks}").fetchall()
         db.execute(f"UPDATE TASK SET {times} WHERE globalTaskId = {number}")
         db.commit()
@@ -69,7 +68,7 @@ def test_device_tasks_with_impossible_times_are_left_out_with_a_warning(
 
 
 def test_device_tasks_of_which_none_has_a_valid_time_are_an_error(cluster: Path, run_cli: Cli, tmp_path: Path) -> None:
-    with closing(sqlite3.connect(of_rank_0(cluster))) as db:
+    with changing(of_rank_0(cluster)) as db:
         db.execute("UPDATE TASK SET endNs = 0 WHERE connectionId < 4000000000 OR connectionId = 4294967295")
         db.commit()
     done = run_cli("ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--detail", "kernels")
@@ -97,7 +96,7 @@ def database(cluster: Path, rank: int) -> Path:
 
 
 def change(path: Path, *statements: str) -> None:
-    with closing(sqlite3.connect(path)) as db:
+    with changing(path) as db:
         for statement in statements:
             db.execute(statement)
         db.commit()
@@ -283,7 +282,7 @@ def test_ranges_that_never_ended_on_the_device_are_left_out(cluster: Path) -> No
 def test_empty_weight_gradient_ranges_are_left_out(cluster: Path) -> None:
     """A pop of an empty store is marked too: a range in which no kernel starts."""
     path = database(cluster, 0)
-    with closing(sqlite3.connect(path)) as db:
+    with changing(path) as db:
         (last,) = db.execute("SELECT MAX(endNs) FROM TASK").fetchone()
         (first,) = db.execute("SELECT MIN(startNs) FROM MSTX_EVENTS").fetchone()
         db.execute("INSERT INTO STRING_IDS VALUES (9999, ?)", (str({"name": "WeightGradStore.pop"}),))
@@ -323,7 +322,7 @@ def test_communication_marked_at_level_none(cluster: Path) -> None:
     """Without tables of communication HCCL's own markers tell the operators; what they do not say stays open."""
     for rank in range(4):
         path = database(cluster, rank)
-        with closing(sqlite3.connect(path)) as db:
+        with changing(path) as db:
             found = db.execute(
                 "SELECT s.value, g.value, o.startNs, o.endNs FROM COMMUNICATION_OP o"
                 " JOIN STRING_IDS s ON s.id = o.opName JOIN STRING_IDS g ON g.id = o.groupName ORDER BY o.opId"
@@ -349,7 +348,7 @@ def test_communication_marked_at_level_none(cluster: Path) -> None:
 
 def test_named_work_around_blocks_hides_none(cluster: Path) -> None:
     path = database(cluster, 0)
-    with closing(sqlite3.connect(path)) as db:
+    with changing(path) as db:
         (first, last) = db.execute("SELECT MIN(startNs), MAX(endNs) FROM TASK").fetchone()
         db.execute("INSERT INTO STRING_IDS VALUES (9999, 'evaluation')")
         db.execute("INSERT INTO MSTX_EVENTS VALUES (?, ?, 2, 0, 0, 9999, 1, 1, 0, 4000009001)", (first, last))

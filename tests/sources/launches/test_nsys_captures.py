@@ -3,8 +3,6 @@ nanosecond."""
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import polars as pl
@@ -14,6 +12,7 @@ import trace_export
 from samples.generators.nsys_export import Export, thread_id
 from samples.generators.pipeline import Block
 from samples.generators.unmarked import Program, write
+from tests.support.databases import changing
 from trace_export.errors import SourceError
 from trace_export.model import Profile
 from trace_export.sources.read import read
@@ -88,7 +87,7 @@ def test_a_kernel_with_an_impossible_end_is_left_out_with_a_warning(
     """The last kernel of a forward: nothing but the end of this block may change, and only become earlier."""
     blocks = write(tmp_path, Program(marked=marked))
     hit = next(b for b in blocks if (b.rank, b.kind, b.microbatch) == (1, "F", 3))
-    with closing(sqlite3.connect(tmp_path / "node0.sqlite")) as db:
+    with changing(tmp_path / "node0.sqlite") as db:
         change = f'UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET "end" = {end} WHERE "end" = {hit.end_ns}'
         assert db.execute(change).rowcount == 1
         db.commit()
@@ -106,7 +105,7 @@ def test_a_kernel_with_an_impossible_end_is_left_out_with_a_warning(
 @pytest.mark.parametrize("table", ["KERNEL", "MEMCPY"])
 def test_a_stream_without_a_number_of_32_bits_changes_no_name(tmp_path: Path, table: str, stream: str) -> None:
     blocks = write(tmp_path, PROGRAMS["through the host"])
-    with closing(sqlite3.connect(tmp_path / "node0.sqlite")) as db:
+    with changing(tmp_path / "node0.sqlite") as db:
         db.execute(f"UPDATE CUPTI_ACTIVITY_KIND_{table} SET streamId = {stream}")
         db.commit()
     assert spans(of(tmp_path)) == truth(blocks)
@@ -166,7 +165,7 @@ def test_only_processes_without_names_are_inferred(tmp_path: Path) -> None:
 
 def test_calls_of_unknown_names_launch_nevertheless(tmp_path: Path) -> None:
     blocks = write(tmp_path, Program(microbatches=4))
-    with closing(sqlite3.connect(tmp_path / "node0.sqlite")) as db:
+    with changing(tmp_path / "node0.sqlite") as db:
         db.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET nameId = NULL")
         db.commit()
     assert spans(of(tmp_path)) == truth(blocks)
@@ -207,7 +206,7 @@ def test_a_program_of_one_thread_is_refused(tmp_path: Path) -> None:
 
 def test_a_process_of_two_gpus_is_refused(tmp_path: Path) -> None:
     write(tmp_path, Program(stages=1, microbatches=2))
-    with closing(sqlite3.connect(tmp_path / "node0.sqlite")) as db:
+    with changing(tmp_path / "node0.sqlite") as db:
         db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = rowid % 20 = 0")  # a few do not count
         db.commit()
         assert of(tmp_path).spans.height == 10
@@ -230,7 +229,7 @@ def test_graphs_of_whole_steps_are_refused(tmp_path: Path) -> None:
 def test_of_a_step_that_the_capture_cuts_only_the_backwards_are_drawn(tmp_path: Path) -> None:
     blocks = write(tmp_path, Program(steps=3))
     middle = max(b.end_ns for b in blocks if b.step == 0 and b.kind == "F" and b.microbatch == 4)
-    with closing(sqlite3.connect(tmp_path / "node0.sqlite")) as db:
+    with changing(tmp_path / "node0.sqlite") as db:
         db.execute("DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE start < ?", [middle])
         db.commit()
     profile = of(tmp_path)
@@ -249,7 +248,7 @@ def test_of_a_step_that_the_capture_cuts_only_the_backwards_are_drawn(tmp_path: 
 def test_a_capture_that_ends_inside_a_backward_draws_no_part_of_it(tmp_path: Path) -> None:
     blocks = write(tmp_path, Program(steps=2, stages=2))
     last = max((b for b in blocks if b.kind == "B" and b.rank == 1), key=lambda block: block.end_ns)
-    with closing(sqlite3.connect(tmp_path / "node0.sqlite")) as db:
+    with changing(tmp_path / "node0.sqlite") as db:
         db.execute(
             "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE start > ? AND globalPid ="
             " (SELECT max(globalPid) FROM CUPTI_ACTIVITY_KIND_KERNEL)",
@@ -264,7 +263,7 @@ def test_a_capture_that_ends_inside_a_backward_draws_no_part_of_it(tmp_path: Pat
 @pytest.mark.parametrize(("every", "level"), [(20, "warning"), (400, "note")])
 def test_kernels_without_a_launch_are_told(tmp_path: Path, every: int, level: str) -> None:
     write(tmp_path, Program(steps=3))
-    with closing(sqlite3.connect(tmp_path / "node0.sqlite")) as db:
+    with changing(tmp_path / "node0.sqlite") as db:
         others = "SELECT id FROM StringIds WHERE value LIKE 'nccl%'"
         kernels = (
             f"SELECT correlationId, globalPid >> 24 FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE shortName NOT IN ({others})"
@@ -278,7 +277,7 @@ def test_kernels_without_a_launch_are_told(tmp_path: Path, every: int, level: st
 
 def test_half_the_transfers_missing_give_no_wrong_forward(tmp_path: Path) -> None:
     blocks = write(tmp_path, Program(steps=2, waits=False))
-    with closing(sqlite3.connect(tmp_path / "node0.sqlite")) as db:
+    with changing(tmp_path / "node0.sqlite") as db:
         db.execute(
             "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid % 2 = 0 AND shortName IN"
             " (SELECT id FROM StringIds WHERE value LIKE 'nccl%')"
@@ -318,7 +317,7 @@ def test_sequence_numbers_pair_backwards_with_forwards(tmp_path: Path, schedule:
 def test_with_sequence_numbers_a_cut_step_keeps_its_forwards(tmp_path: Path) -> None:
     blocks = write(tmp_path, Program(steps=2, operators=True))
     middle = max(b.end_ns for b in blocks if b.step == 1 and b.kind == "F" and b.microbatch == 4)
-    with closing(sqlite3.connect(tmp_path / "node0.sqlite")) as db:
+    with changing(tmp_path / "node0.sqlite") as db:
         for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
             db.execute(f"DELETE FROM {table} WHERE start > ?", [middle])
         db.commit()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 import trace_export
 from samples.generators.pipeline import Block
 from samples.generators.unmarked import Program, write
+from tests.support.databases import changing
 from trace_export.errors import SourceError
 from trace_export.model import Profile
 from trace_export.sources.read import read
@@ -61,7 +61,7 @@ def test_blocks_of_an_unmarked_database_are_exact(tmp_path: Path, name: str, sch
 def test_a_kernel_with_an_impossible_end_is_left_out_with_a_warning(tmp_path: Path, end: str) -> None:
     blocks = write(tmp_path, Program(), rocpd="db")
     hit = next(b for b in blocks if (b.rank, b.kind, b.microbatch) == (1, "F", 3))
-    with closing(sqlite3.connect(tmp_path / "4011_results.db")) as db:
+    with changing(tmp_path / "4011_results.db") as db:
         kernels = table(db, "kernel_dispatch")
         assert db.execute(f'UPDATE {kernels} SET "end" = {end} WHERE "end" = {hit.end_ns}').rowcount == 1
         db.commit()
@@ -89,7 +89,7 @@ def test_stages_micro_batches_and_the_schedule_follow(tmp_path: Path) -> None:
 def test_transfers_are_told_from_collectives_by_the_calls_of_rccl(tmp_path: Path) -> None:
     """The kernels of both have one name. Without recorded calls the waits of the host separate the passes."""
     blocks = write(tmp_path, Program(), rocpd="db")
-    with closing(sqlite3.connect(tmp_path / "4000_results.db")) as db:
+    with changing(tmp_path / "4000_results.db") as db:
         strings, regions = table(db, "string"), table(db, "region")
         db.execute(f"DELETE FROM {regions} WHERE name_id IN (SELECT id FROM {strings} WHERE string GLOB 'nccl*')")
         db.commit()
@@ -134,7 +134,7 @@ def test_the_json_of_rocprofv3_says_the_same(tmp_path: Path) -> None:
 def test_only_whole_times_count(tmp_path: Path) -> None:
     """Kernels of invalid times are left out, as in marked databases."""
     blocks = write(tmp_path, Program(stages=2, microbatches=4), rocpd="db")
-    with closing(sqlite3.connect(tmp_path / "4000_results.db")) as db:
+    with changing(tmp_path / "4000_results.db") as db:
         db.execute(f'UPDATE {table(db, "kernel_dispatch")} SET "end" = start - 5 WHERE rowid % 50 = 0')
         db.commit()
     found = {(kind, start) for _, kind, start, _ in spans(of(tmp_path, 0))}

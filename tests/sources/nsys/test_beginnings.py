@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 import trace_export
 from samples.generators import nsys as generate
 from tests.support import long_runs
+from tests.support.databases import changing
 from tests.support.same_profiles import assert_as_one_by_one, assert_same
 from trace_export.model import Profile
 from trace_export.sources.find import find
@@ -34,7 +33,7 @@ def pieces_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def by_time(path: Path) -> None:
     """The rows in the order in which nsys writes them."""
-    with closing(sqlite3.connect(path)) as db:
+    with changing(path) as db:
         for table in ("NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL"):
             db.execute(f"CREATE TEMP TABLE once AS SELECT * FROM {table} ORDER BY start")
             db.execute(f"DELETE FROM {table}")
@@ -90,7 +89,7 @@ def test_calls_of_nccl_without_names(tmp_path: Path) -> None:
 
 
 def change(path: Path, *statements: str) -> None:
-    with closing(sqlite3.connect(path)) as db:
+    with changing(path) as db:
         for statement in statements:
             db.execute(statement)
         db.commit()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-import sqlite3
 import stat
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import trace_export
 from samples.generators import nsys as generator
 from samples.generators.nsys_export import Export, thread_id
 from tests.conftest import Cli
+from tests.support.databases import changing
 from trace_export.errors import SourceError
 from trace_export.model import Declared, Profile
 from trace_export.pipeline.interpret import interpret
@@ -104,7 +103,7 @@ def test_a_single_weight_gradient_beside_the_rest_in_one_keeps_its_number(tmp_pa
 def test_one_block_may_hold_the_last_weight_gradients(tmp_path: Path, lost: bool) -> None:
     """Zero bubble's W_clear: the step is whole, unless a block of the others is missing on one of the ranks."""
     generator.write(tmp_path, stages=4, microbatches=6, steps=3, hosts=1, clock_errors_ns=(0,))
-    with closing(sqlite3.connect(next(tmp_path.glob("*.sqlite")))) as db:
+    with changing(next(tmp_path.glob("*.sqlite"))) as db:
         db.execute("UPDATE NVTX_EVENTS SET text = 'W_clear.0.0' WHERE text = 'W5.0.0' AND globalTid & 16777215 != 4000")
         db.execute("DELETE FROM NVTX_EVENTS WHERE text = 'W4.0.0' AND globalTid & 16777215 != 4000")
         if lost:
@@ -416,7 +415,7 @@ def test_files_that_cannot_be_drawn(tmp_path: Path) -> None:
     ranges_only.range(A, 0, 9, "F0.0.0")
     ranges_only.write(path)
     assert "no GPU work in the file" in refusal(path)
-    with closing(sqlite3.connect(tmp_path / "other.sqlite")) as db:
+    with changing(tmp_path / "other.sqlite") as db:
         db.execute("CREATE TABLE runs(id)")
     path.unlink()
     assert "not an Nsight Systems export" in refusal(tmp_path / "other.sqlite")
@@ -438,7 +437,7 @@ def test_files_that_cannot_be_drawn(tmp_path: Path) -> None:
 )
 def test_tables_that_are_not_as_they_should_be(tmp_path: Path, change: str) -> None:
     path = four(Export()).write(tmp_path / "x.sqlite")
-    with closing(sqlite3.connect(path)) as db:
+    with changing(path) as db:
         db.execute(change)
         db.commit()
     text = refusal(path)
@@ -450,7 +449,7 @@ def test_columns_in_capitals_are_the_columns(tmp_path: Path) -> None:
     path = four(Export()).write(tmp_path / "x.sqlite")
     source = Source("nsys", path, "folder")
     spans = read(source, ReadOptions()).spans
-    with closing(sqlite3.connect(path)) as db:
+    with changing(path) as db:
         for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
             for _, column, *_ in db.execute(f"PRAGMA table_info({table})").fetchall():
                 if column != column.upper():
@@ -464,7 +463,7 @@ def test_columns_in_capitals_are_the_columns(tmp_path: Path) -> None:
 
 def test_odd_values_do_no_harm(tmp_path: Path) -> None:
     path = four(Export()).write(tmp_path / "x.sqlite")
-    with closing(sqlite3.connect(path)) as db:
+    with changing(path) as db:
         db.execute(
             "INSERT INTO NVTX_EVENTS SELECT 5, 9, 59, CAST(x'46ff' AS TEXT), globalTid, NULL, NULL, 0 FROM NVTX_EVENTS"
         )
@@ -486,7 +485,7 @@ def test_exports_are_found_whatever_they_are_called(tmp_path: Path) -> None:
     (tmp_path / "late.nsys-rep").write_text("a report")
     (tmp_path / "old.qdrep").write_text("a report of 2020")
     (tmp_path / "a.nsys-rep").write_text("a report that was exported")
-    with closing(sqlite3.connect(tmp_path / "other.db")) as db:
+    with changing(tmp_path / "other.db") as db:
         db.execute("CREATE TABLE runs(id)")
     found = [s.path.name for s in find(tmp_path).sources]
     assert found == ["a.sqlite", "b.db", "c.sqlite3", "d", "late.nsys-rep", "old.qdrep", "zero.sqlite"]
@@ -495,7 +494,7 @@ def test_exports_are_found_whatever_they_are_called(tmp_path: Path) -> None:
 def test_an_export_of_2020_is_one_of_nsight(tmp_path: Path) -> None:
     """It has neither metadata nor, in some versions, a start time."""
     path = four(Export()).write(tmp_path / "old.db")
-    with closing(sqlite3.connect(path)) as db:
+    with changing(path) as db:
         for table in ("META_DATA_EXPORT", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV"):
             db.execute(f"DROP TABLE {table}")
         db.commit()
@@ -547,7 +546,7 @@ def test_one_bad_file_does_not_hide_the_others(tmp_path: Path, run_cli: Cli) -> 
     block(good, A, 0, "F0.0.0")
     good.write(tmp_path / "good.sqlite")
     good.write(tmp_path / "same_rank.sqlite")
-    with closing(sqlite3.connect(tmp_path / "same_rank.sqlite")) as db:
+    with changing(tmp_path / "same_rank.sqlite") as db:
         db.execute("PRAGMA user_version = 7")  # not the same file
     (tmp_path / "cut.sqlite").write_bytes((tmp_path / "good.sqlite").read_bytes()[:5_000])
     (tmp_path / "late.nsys-rep").write_text("a report")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import trace_export as te
 from samples.generators import nsys as generator
 from samples.generators.nsys_export import Export
 from tests.conftest import UNTIMED
+from tests.support.databases import changing
 from trace_export.sources.nsys.reader import read
 from trace_export.sources.source import ReadOptions, Source
 
@@ -23,7 +22,7 @@ A, B = 700, 710
 
 def shuffled(path: Path, chance: random.Random) -> None:
     """The rows of every table of the database in another order."""
-    with closing(sqlite3.connect(path)) as db:
+    with changing(path) as db:
         for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
             rows = db.execute(f"SELECT * FROM {table}").fetchall()
             chance.shuffle(rows)

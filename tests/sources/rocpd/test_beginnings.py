@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import mock
@@ -15,6 +13,7 @@ from hypothesis import strategies as st
 
 import trace_export
 from tests.support import long_runs
+from tests.support.databases import changing
 from tests.support.same_profiles import assert_as_one_by_one
 from trace_export.selection import Numbers
 from trace_export.sources.find import find
@@ -61,7 +60,7 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def change(path: Path, statements: list[str]) -> None:
-    with closing(sqlite3.connect(path)) as db:
+    with changing(path) as db:
         names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         suffix = next(name.removeprefix("rocpd_region") for name in names if name.startswith("rocpd_region"))
         for (view,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'view'").fetchall():

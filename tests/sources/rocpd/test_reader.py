@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from samples.generators import nsys as nsys_generator
 from samples.generators import rocpd as generator
 from samples.generators.rocpd_export import Export
 from tests.conftest import Cli
+from tests.support.databases import changing
 from trace_export.errors import SourceError
 from trace_export.model import Declared, Profile
 from trace_export.pipeline.interpret import interpret
@@ -138,7 +137,7 @@ def test_a_merged_database_holds_all_its_processes(tmp_path: Path) -> None:
         block(export, 1_000 * (rank + 1), "F0.0.0")
         parts.append(export.write(tmp_path / f"{rank}.part"))
     merged = tmp_path / "merged.db"
-    with closing(sqlite3.connect(merged)) as db:
+    with changing(merged) as db:
         for part in parts:
             db.execute("ATTACH ? AS one", [str(part)])
             for (table,) in db.execute("SELECT name FROM one.sqlite_master WHERE type = 'table'").fetchall():
@@ -197,14 +196,14 @@ def test_files_that_cannot_be_drawn(tmp_path: Path) -> None:
     assert load(idle, tmp_path, ReadOptions(host_ranges=True)).spans.select("start_ns", "end_ns", "origin").rows() == [
         (1_000, 1_090, "host")
     ]
-    with closing(sqlite3.connect(tmp_path / "other.db")) as db:
+    with changing(tmp_path / "other.db") as db:
         db.execute("CREATE TABLE x (y)")
     with pytest.raises(SourceError, match="not one of rocprofv3"):
         read(Source("rocpd", tmp_path / "other.db", "folder"), ReadOptions())
 
 
 def test_older_databases_are_named(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "trace.rpd")) as db:
+    with changing(tmp_path / "trace.rpd") as db:
         for table in ("rocpd_api", "rocpd_op", "rocpd_string"):
             db.execute(f"CREATE TABLE {table} (id)")
     found = find(tmp_path)
