@@ -65,7 +65,8 @@ def _write_slices(slices: pl.DataFrame, origin_ns: int, sink: Write) -> None:
         if "category" in batch.columns:
             head += [b',"cat":', Text.of(batch["category"].fill_null("slice"))]
         head += [b',"name":', Text.of(batch["name"])]
-        more = [(dumps(name) + b":", value(batch[name])) for name in arguments(slices)]
+        known = (name for name in arguments(batch) if batch[name].null_count() < len(batch))
+        more = [(dumps(name) + b":", value(batch[name])) for name in known]
         _put(sink, records(len(batch), [*head, b',"args":{'], more, b"}}"))
 
 

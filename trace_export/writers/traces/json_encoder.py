@@ -24,7 +24,7 @@ from trace_export.writers.traces.packing import TILE_ROWS, Rows, Shapes, Words, 
 
 Present = NDArray[np.bool_] | None
 
-_TILE_BYTES: Final = 1 << 20
+_TILE_BYTES: Final = 1 << 21
 """A tile of records takes no more, however long the texts in it are."""
 _CACHED_BYTES: Final = 1 << 19
 """Records that are filled column by column, so that they stay in the processor's cache meanwhile."""
