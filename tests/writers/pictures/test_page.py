@@ -238,7 +238,7 @@ def test_a_printed_chart_is_on_one_sheet_and_not_distorted(tmp_path: Path, brows
     with opened(browser, tmp_path / "chart.html") as page:
         page.set_viewport_size({"width": 700, "height": 900})
         page.emulate_media(media="print")
-        page.wait_for_timeout(200)
+        page.evaluate(NEXT_FRAME)
         place = page.locator("canvas").bounding_box()
         assert place is not None
         drawn = page.evaluate("(({ width, height }) => width / height)(document.querySelector('canvas'))")
