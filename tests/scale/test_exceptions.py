@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from trace_export.model import conform
-from trace_export.scale.exceptions import cohorts, exceptions, representative
+from trace_export.scale.exceptions import DRIFT, cohorts, exceptions, representative
 from trace_export.scale.summary import HOSTS, LINKS, RANKS, Summary
 
 MS = 1e6
@@ -78,6 +78,18 @@ def test_a_clock_drifts_where_its_rate_is_far_from_the_usual_one(drift: float, n
     hosts = pl.DataFrame({"host": [f"h{n}" for n in range(5)], "status": ["fitted"] * 5, "drift": rates})
     summary = Summary(ranks=ranks(10, 10, 10, 10, 10), hosts=conform(hosts, HOSTS))
     assert [row[:2] for row in found(summary)] == ([("drifting-clock", 4)] if named else [])
+
+
+@pytest.mark.parametrize("shift", [0.0, 150e-6, -150e-6])
+def test_one_clock_that_drifts_is_not_all_of_its_replica(shift: float) -> None:
+    """The rates of a replica have their usual mean, but for the `shift` with which the second one runs as a whole."""
+    drift = 300e-6
+    rates = [0.0] * 3 + [2 / 3 * drift + shift, -drift / 3 + shift, -drift / 3 + shift] + [0.0] * 6
+    hosts = pl.DataFrame({"host": [f"h{n}" for n in range(12)], "status": ["fitted"] * 12, "drift": rates})
+    ranks_of = ranks(*[10.0] * 12).with_columns(replica=pl.col("rank") // 3)
+    summary = Summary(ranks=conform(ranks_of, RANKS), hosts=conform(hosts, HOSTS))
+    off = [f"h{n}" for n, rate in enumerate(rates) if abs(rate) > DRIFT] if shift else ["h3"]
+    assert sorted(exceptions(summary, cohorts(summary))["host"].drop_nulls()) == off
 
 
 def test_cohorts_are_of_one_setting_and_of_like_speed() -> None:

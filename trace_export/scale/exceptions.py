@@ -18,6 +18,8 @@ Of a million normal values none does."""
 DRIFT = 60e-6
 """A host whose rate differs more than this from the usual one has a drifting clock: twice the largest difference that
 Huygens measured between sound hosts (30 µs/s, NSDI '18)."""
+MOST_ARE_SOUND = 3
+"""Of so many hosts of a replica the median is the rate of a sound one where one drifts."""
 ALL = 0.75
 """A replica of which so large a part of the ranks is slow is slow itself; its ranks are not named one by one."""
 SAME_SPEED = 0.03
@@ -161,16 +163,23 @@ def _slow_links(summary: Summary) -> pl.DataFrame:
 
 
 def _drifting(summary: Summary) -> pl.DataFrame:
-    """The hosts whose clock runs faster or slower than those of the others."""
+    """The hosts whose clock runs faster or slower than those of the others.
+
+    What replicas exchange hardly says how fast the hosts of one run as a whole. So one clock that drifts may move the
+    rates of its replica the opposite way until their mean is as usual: these are compared with the replica's median.
+    """
     fitted = summary.hosts.filter(pl.col("status").is_in(["fitted", "confirmed"]))
-    usual = pl.col("drift").median()
-    spread = 1.4826 * (pl.col("drift") - usual).abs().median()
-    off = (pl.col("drift") - usual).abs()
-    found = fitted.with_columns(value="drift", usual=usual, off=off, spread=spread)
+    places = summary.ranks.group_by("host").agg(pl.col("replica").min(), pl.col("stage").min())
+    rates = fitted.join(places, on="host", how="left")
+    replicas = rates.group_by("replica").agg(pl.len(), mean=pl.col("drift").mean(), median=pl.col("drift").median())
+    rates = rates.with_columns(usual=pl.col("drift").median()).join(replicas, on="replica", nulls_equal=True)
+    balanced = (pl.col("len") >= MOST_ARE_SOUND) & ((pl.col("mean") - pl.col("usual")).abs() < DRIFT)
+    rates = rates.with_columns(usual=pl.when(balanced).then("median").otherwise("usual"))
+    found = rates.with_columns(value="drift", off=(pl.col("drift") - pl.col("usual")).abs())
+    found = found.with_columns(spread=1.4826 * pl.col("off").median())
     found = found.filter((pl.col("off") > DRIFT) & (pl.col("off") > STANDS_OUT * pl.col("spread")))
-    replica = summary.ranks.group_by("host").agg(pl.col("replica").min(), pl.col("stage").min())
     words = pl.format("its clock runs {} µs a second off the others'", (pl.col("off") * 1e6).round(0).cast(INT))
-    return found.join(replica, on="host", how="left").with_columns(what=words)
+    return found.with_columns(what=words)
 
 
 def _beside_peers(frame: pl.DataFrame, peers: list[str], value: str, least: float) -> pl.DataFrame:
