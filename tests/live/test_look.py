@@ -98,6 +98,9 @@ def test_a_rank_that_appears_late(logs: GrowingLogs, monkeypatch: pytest.MonkeyP
     found = looks(logs.folder, [lambda: logs.write(0, 1, ranks=range(2, 3)), lambda: logs.write(2)])
     assert found[-1].run is not None
     assert found[-1].run.spans["rank"].unique().sort().to_list() == [0, 1, 2]
+    assert found[-1].run.ranks["rank"].to_list() == [0, 1, 2]  # each was read as one of two ranks before
+    in_step = found[-1].run.spans.filter(step=2)
+    assert in_step["rank"].value_counts(sort=True)["count"].to_list() == [len(logs.blocks) // 20 // 3] * 3
     assert steps(found)[-1] == 2
 
 

@@ -112,8 +112,12 @@ class Growth:
             self.missing = error
             return
         self.missing = None
-        gone = (source for source in self._sources if source not in located.sources)
-        logs = (source for source in gone if source.kind in self._followers)  # named as long as they are not there
+        there = {source.path: source for source in located.sources}
+        gone = (source for source in self._sources if source.path not in there)
+        logs = [source for source in gone if source.kind in self._followers]  # named as long as they are not there
+        for source in self._sources:
+            if there.get(source.path, source) != source:  # a further rank may change the places of the others
+                self._followers.pop(source.kind, None)
         self._sources, self.inputs = (*located.sources, *logs), located.inputs
 
     def _follower(self, kind: str) -> Follower | None:
