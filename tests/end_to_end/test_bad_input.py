@@ -39,7 +39,14 @@ def test_a_file_that_is_no_profile(run_cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "log").write_text("x")
     result = run_cli("--log_dir", tmp_path / "log")
     assert result.returncode == 1
-    assert "no profile in this folder; looked for" in sentence(result)
+    first = f"trace-export: {tmp_path / 'log'}: this file is not a profile; looked for workerlog.N"
+    assert sentence(result).startswith(first)
+    assert sentence(run_cli("report", tmp_path / "log")).startswith(first)
+    assert first.replace("trace-export: ", "error: ") in run_cli("inspect", tmp_path / "log").stderr
+    assert f"{tmp_path / 'log'}: this file is not a profile of nsys;" in sentence(run_cli("nsys", tmp_path / "log"))
+    (tmp_path / "notes").write_text("x")
+    said = sentence(run_cli(tmp_path / "log", tmp_path / "notes"))
+    assert f"{tmp_path}: none of the 2 files that were given is a profile; looked for" in said
     result = run_cli(tmp_path / "log", tmp_path / "absent")
     assert result.returncode == 2
     assert f"{tmp_path / 'absent'}: no such file; give one folder, or any number of files" in sentence(result)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,12 +90,17 @@ def _with_gaps(log_dir: Path, places: Mapping[str, list[int]]) -> tuple[Note, ..
 
 
 def nothing_found(
-    found: Found, log_dir: Path, *, family: str | None = None, ranks: Numbers | None = None
+    found: Found,
+    log_dir: Path,
+    files: Sequence[Path] = (),
+    *,
+    family: str | None = None,
+    ranks: Numbers | None = None,
 ) -> TraceExportError:
-    """Why a folder without a source, or without one of the ranks asked for, cannot be exported."""
+    """Why a folder without a source, or without one of the ranks asked for, cannot be exported; of the folder only
+    these `files` were looked at, where there are any."""
     if ranks is not None and _of_family(found, family):
-        return no_rank(log_dir, ranks)
-    what = f"{family} profile" if family else "profile"
+        return no_rank(files[0] if len(files) == 1 else log_dir, ranks)
     looked_for = ", ".join(row.files for row in of_command(family))
     linked = sum(note.count for note in found.notes if note.code == "links-not-followed")
     links = f"; folders that links here lead to are searched with --follow-links ({linked})" if linked else ""
@@ -105,7 +110,16 @@ def nothing_found(
     names = ", ".join(there)
     instead = f"; there are profiles of {names}, drawn without the word {family}" if family and there else ""
     looked = f"{others}looked for {looked_for}{instead}{links}"
-    return NothingToExportError(f"{log_dir}: no {what} in this folder", f"{looked}; {guide}")
+    return NothingToExportError(_no_profile(log_dir, files, family), f"{looked}; {guide}")
+
+
+def _no_profile(log_dir: Path, files: Sequence[Path], family: str | None) -> str:
+    if not files:
+        return f"{log_dir}: no {f'{family} ' if family else ''}profile in this folder"
+    what = f"a profile{f' of {family}' if family else ''}"
+    if len(files) == 1:
+        return f"{files[0]}: this file is not {what}"
+    return f"{log_dir}: none of the {len(files)} files that were given is {what}"
 
 
 def no_rank(log_dir: Path, ranks: Numbers) -> TraceExportError:

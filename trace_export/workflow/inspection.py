@@ -76,7 +76,7 @@ def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> 
     rows = [(s.kind, path_text(s.path), s.machine, s.rank, s.rank_origin) for s in chosen]
     sources = pl.DataFrame(rows, SOURCES, orient="row")
     if not chosen:
-        nothing = choose.nothing_found(found, options.log_dir, ranks=ranks)
+        nothing = choose.nothing_found(found, options.log_dir, options.files, ranks=ranks)
         return Inspection(sources, pl.DataFrame(), {}, "cannot be drawn: no profile here", found.notes, (nothing,))
     size = sum(cost.size(source.path) for source in chosen)
     if full or size <= WHOLE_BYTES:

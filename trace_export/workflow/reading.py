@@ -97,7 +97,8 @@ def locate(options: LoadOptions) -> Located:
     )
     failures = (*missing, *lost)
     if not sources:
-        nothing = choose.nothing_found(found, options.log_dir, family=options.family, ranks=options.read.ranks)
+        family, ranks = options.family, options.read.ranks
+        nothing = choose.nothing_found(found, options.log_dir, options.files, family=family, ranks=ranks)
         raise failures[0] if failures else nothing
     return Located(sources, (*found.notes, *notes), failures, (*files_of(found.sources), *option_files(options)))
 
