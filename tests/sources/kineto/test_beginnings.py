@@ -55,6 +55,7 @@ def with_first_range(text: str, name: str) -> str:
     return text.replace(event[0], own + event[0], 1)
 
 
+NCCL_START = re.compile(r'("name": "nccl[^{]*"ts": )[\d.]+')
 PLAIN: dict[str, Callable[[str], str]] = {
     "as it is": lambda text: text,
     "without a rank": lambda text: text.replace('"rank"', '"number"'),
@@ -72,6 +73,7 @@ ODD: dict[str, Callable[[str], str]] = {
     "annotated kernel": lambda text: re.sub(r'("cat": "kernel"[^{]*\{)', r'\1"name": "PP:0F0",', text, count=1),
     "small": lambda text: text[: text.index("\n  },", 3_000)] + '\n  }\n  ],"traceName": "x" }',
     "ends before it starts": lambda text: text.replace('"dur": ', '"dur": -', 1),
+    "calls of NCCL days later": lambda text: NCCL_START.sub(r"\g<1>999999999999.000", text),
     "no trace": lambda text: "{}",
 }
 """Traces that the reader must look at."""
@@ -83,7 +85,7 @@ ODD: dict[str, Callable[[str], str]] = {
 def test_traces_of_all_kinds(order: list[str], ranks: list[int], options: ReadOptions) -> None:
     """The odd ones, wherever they are, are left to the reader, and the others are not."""
     kinds = list(zip(ranks, order, strict=False))
-    for first, last in ((0, 0), (0, 1), (1, 6), (6, 10), (10, 20)):
+    for first, last in ((0, 0), (0, 1), (1, 6), (6, 11), (11, 20)):
         read_together(kinds[first:last], options)
 
 

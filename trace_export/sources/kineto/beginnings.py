@@ -76,6 +76,7 @@ def _profiles(seen: Sequence[_Seen], dialects: Dialects, options: ReadOptions) -
     odd = set(kernels.filter(pl.any_horizontal(pl.col(ANNOTATIONS).is_not_null()))["process"].unique())
     odd |= set(events.group_by("process").agg(CALLERS.len().alias("pids")).filter(pl.col("pids") > 1)["process"])
     found = nccl.calls(kernels.filter(TIMED))
+    odd |= _with_far(found, ranges.frame)
     calls = together.Calls(nccl.transfers(found), nccl.collectives(found))
     ends = dict(events.group_by("process").agg(pl.col("end").max()).iter_rows())
     made: list[Profile | None] = []
@@ -85,6 +86,13 @@ def _profiles(seen: Sequence[_Seen], dialects: Dialects, options: ReadOptions) -
         plain = has_work and process not in odd
         made.append(_finished(profile, one, ends.get(process)) if profile is not None and plain else None)
     return made
+
+
+def _with_far(calls: pl.DataFrame, ranges: pl.DataFrame) -> set[int]:
+    """The processes of which the reader leaves out NCCL's kernels for their times, see `reader.near`."""
+    extents = ranges.group_by("process").agg(pl.col("start").min(), pl.col("end").max())
+    placed = calls.select("process", at="start").join(extents, on="process")
+    return set(placed.filter(~reader.near(pl.col("at"), pl.col("start"), pl.col("end")))["process"])
 
 
 def _events(seen: Sequence[_Seen]) -> pl.DataFrame:

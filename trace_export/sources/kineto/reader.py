@@ -130,21 +130,21 @@ def _marked(source: Source, ranges: Ranges, content: _Content, host_ranges: bool
     activity, differences = (None, []) if host_ranges else _attributed(source.path, ranges, content)
     worked = with_activity(ranges, activity)
     named, calls = transfers(ranges, worked), pl.concat(content.calls)
-    far = ~_near(calls["start"], ranges.frame)
-    if far.any():
+    begin, end = ranges.frame.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    kept = calls.filter(near(pl.col("start"), pl.lit(begin), pl.lit(end)))
+    if far := calls.height - kept.height:
         text = f"sends, receives and collectives {UNTIMED}"
-        differences = [*differences, Note("times-unusable", "warning", text, str(source.path), int(far.sum()))]
-    calls = calls.filter(~far)
+        differences = [*differences, Note("times-unusable", "warning", text, str(source.path), far)]
+    calls = kept
     p2p = named if named.height else nccl.transfers(calls)
     found = marked(source, ranges, worked, activity, p2p=p2p, collectives=nccl.collectives(calls))
     return replace(found, notes=(*found.notes, *differences))
 
 
-def _near(times: pl.Series, ranges: pl.DataFrame) -> pl.Series:
-    """Whether each of the `times` lies within a day of the `ranges` (start, end), as NCCL's kernels do wherever they
-    were launched."""
-    begin, end = ranges.select(pl.col("start").min() - LONGEST_TASK_NS, pl.col("end").max() + LONGEST_TASK_NS).row(0)
-    return times.is_between(begin, end)
+def near(times: pl.Expr, begin: pl.Expr, end: pl.Expr) -> pl.Expr:
+    """Whether each of the `times` lies within a day of the ranges, which last from `begin` to `end`, as NCCL's kernels
+    do wherever they were launched."""
+    return times.is_between(begin - LONGEST_TASK_NS, end + LONGEST_TASK_NS)
 
 
 def _inferred(
