@@ -23,6 +23,7 @@ import trace_export.instrument as ti
 from tests.conftest import Cli
 from tests.support.wait import HANGS_S
 from trace_export.instrument import marks
+from trace_export.instrument.backends.block_file import BlockFile
 from trace_export.instrument.backends.block_recorder import BlockRecorder
 from trace_export.instrument.backends.recorder import Recorder
 from trace_export.sources.find import find
@@ -350,6 +351,25 @@ def test_threads_write_whole_lines(record: Path, monkeypatch: pytest.MonkeyPatch
     assert found.height == sum(path.read_text().count("\n") for path in record.iterdir()) - 2
     last = found.group_by("chunk").agg(pl.col("microbatch").max())
     assert 199 in last["microbatch"]
+
+
+def test_lines_of_a_thread_that_comes_between_take_room(tmp_path: Path) -> None:
+    """Another thread, or a signal handler, may append wherever a function is called."""
+    line, limit = f"{'x' * 49}\n", 1000
+
+    class Content(bytes):
+        def __len__(self) -> int:
+            file.append(line)
+            return super().__len__()
+
+    class Interrupted(str):
+        def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+            return Content(super().encode(encoding, errors))
+
+    file = BlockFile(tmp_path / "rank0.blocks", limit, lambda: "#\n")
+    for _ in range(40):
+        file.append(Interrupted(line))
+        assert max(path.stat().st_size for path in tmp_path.iterdir()) <= limit // 2
 
 
 def test_the_first_blocks_of_several_threads_go_to_one_file(tmp_path: Path) -> None:

@@ -42,9 +42,10 @@ class BlockFile:
     def append(self, lines: str) -> None:
         """Adds the lines in one call of the system, so that those of several threads need not wait for each other."""
         content = lines.encode()
-        if len(content) > self._left:
-            self._make_room(len(content))
-        self._left -= len(content)
+        size = len(content)
+        while size > self._left < self._empty:  # Python changes threads at calls and jumps back only: not below
+            self._make_room(size)
+        self._left -= size
         self._write(self._file, content)
 
     def _write(self, file: int, content: bytes) -> None:
