@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import TypeVar
+from unittest import mock
 
 from trace_export.model import TABLES, Profile
 from trace_export.sources.source import ReadOptions, Source
 
 Alone = Callable[[Source, ReadOptions], Profile]
+Kind = TypeVar("Kind")
 Together = Callable[[Sequence[Source], ReadOptions], Sequence[Profile | None]]
 
 
@@ -30,3 +37,23 @@ def assert_as_one_by_one(
         if profile is not None:
             assert_same(alone(source, options), profile)
     return [profile is not None for profile in profiles]
+
+
+def assert_kinds_as_one_by_one(
+    readers: tuple[ModuleType, ModuleType],
+    kinds: Sequence[Kind],
+    write: Callable[[Path, int, Kind], Source],
+    options: ReadOptions,
+) -> list[bool]:
+    """As `assert_as_one_by_one` of sources that `write` makes of a folder, the place among all, and its kind; `readers`
+    are the modules that read one alone and many together, in small pieces."""
+    with TemporaryDirectory() as folder, small_pieces(*readers):
+        sources = [write(Path(folder) / str(place), place, kind) for place, kind in enumerate(kinds)]
+        return assert_as_one_by_one(readers[0].read, readers[1].read, sources, options)
+
+
+@contextmanager
+def small_pieces(alone: ModuleType, together: ModuleType) -> Iterator[None]:
+    """In which the readers of databases take 60 rows at a time."""
+    with mock.patch.object(alone, "PIECE_ROWS", 60), mock.patch.object(together, "PIECE_ROWS", 60):
+        yield

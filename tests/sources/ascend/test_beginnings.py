@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 import trace_export
 from tests.support import long_runs
 from tests.support.databases import changing
-from tests.support.same_profiles import assert_as_one_by_one
+from tests.support.same_profiles import assert_kinds_as_one_by_one
 from trace_export.sources.ascend import beginnings, reader
 from trace_export.sources.find import find
 from trace_export.sources.source import ReadOptions, Source
@@ -106,18 +104,14 @@ def test_databases_of_all_kinds(
 
 def read_together(parts: list[tuple[int, str]], databases: list[Path], options: ReadOptions) -> None:
     """Whether each database (rank, kind) comes out as its reader alone gives it."""
-    with (
-        TemporaryDirectory() as folder,
-        mock.patch.object(beginnings, "PIECE_ROWS", 60),
-        mock.patch.object(reader, "PIECE_ROWS", 60),
-    ):
-        sources = []
-        for place, (rank, kind) in enumerate(parts):
-            path = Path(folder) / str(place) / "ASCEND_PROFILER_OUTPUT" / "profiler.db"
-            write(path, databases[rank], kind)
-            known = None if place % 3 == 2 else place % 2  # the same number may come twice
-            sources.append(Source("ascend", path, f"host{place % 2}", place % 2, known, "assumed"))
-        read = assert_as_one_by_one(reader.read, beginnings.read, sources, options)
+
+    def written(folder: Path, place: int, part: tuple[int, str]) -> Source:
+        path = folder / "ASCEND_PROFILER_OUTPUT" / "profiler.db"
+        write(path, databases[part[0]], part[1])
+        known = None if place % 3 == 2 else place % 2  # the same number may come twice
+        return Source("ascend", path, f"host{place % 2}", place % 2, known, "assumed")
+
+    read = assert_kinds_as_one_by_one((reader, beginnings), parts, written, options)
     for (_, kind), was_read in zip(parts, read, strict=True):
         odd = kind not in PLAIN and (options.beginning or kind != "small")
         assert was_read != odd, kind

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 import trace_export
 from tests.support import long_runs
 from tests.support.databases import changing
-from tests.support.same_profiles import assert_as_one_by_one
+from tests.support.same_profiles import assert_as_one_by_one, assert_kinds_as_one_by_one, small_pieces
 from trace_export.selection import Numbers
 from trace_export.sources.find import find
 from trace_export.sources.rocpd import beginnings, reader
@@ -86,17 +84,13 @@ def write(path: Path, original: Path, kind: str) -> None:
 @given(parts=st.lists(st.tuples(st.integers(0, 3), st.sampled_from([*PLAIN, *ODD, "absent", "truncated"])), max_size=6))
 def test_databases_of_all_kinds(parts: list[tuple[int, str]], databases: list[Path]) -> None:
     """The odd ones, wherever they are, are left to the reader, and the others are not."""
-    with (
-        TemporaryDirectory() as folder,
-        mock.patch.object(beginnings, "PIECE_ROWS", 60),
-        mock.patch.object(reader, "PIECE_ROWS", 60),
-    ):
-        sources = []
-        for place, (rank, kind) in enumerate(parts):
-            path = Path(folder) / str(place) / f"{rank}_results.db"
-            write(path, databases[rank], kind)
-            sources.append(Source("rocpd", path, f"host{place % 2}", place % 2))
-        read = assert_as_one_by_one(reader.read, beginnings.read, sources, LOOK)
+
+    def written(folder: Path, place: int, part: tuple[int, str]) -> Source:
+        path = folder / f"{part[0]}_results.db"
+        write(path, databases[part[0]], part[1])
+        return Source("rocpd", path, f"host{place % 2}", place % 2)
+
+    read = assert_kinds_as_one_by_one((reader, beginnings), parts, written, LOOK)
     for (_, kind), was_read in zip(parts, read, strict=True):
         assert was_read == (kind in PLAIN), kind
 
@@ -110,7 +104,7 @@ def test_databases_of_all_kinds(parts: list[tuple[int, str]], databases: list[Pa
 def test_schemas_and_options(schema: int, options: ReadOptions, tmp_path: Path) -> None:
     long_runs.rocpd(tmp_path, 2, schema=schema)
     sources = find(tmp_path).sources
-    with mock.patch.object(beginnings, "PIECE_ROWS", 60), mock.patch.object(reader, "PIECE_ROWS", 60):
+    with small_pieces(reader, beginnings):
         read = assert_as_one_by_one(reader.read, beginnings.read, sources, options)
     assert read == [options.ranks is None or rank in (1, 2) for rank in range(4)]
 
