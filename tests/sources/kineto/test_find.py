@@ -175,3 +175,16 @@ def test_an_execution_trace_is_called_so(tmp_path: Path) -> None:
     found = find(tmp_path)
     assert not found.sources
     assert "an execution trace of PyTorch, which has no times" in found.unrecognised[0].what
+
+
+@pytest.mark.parametrize("device", ['"deviceProperties": [{"id": 0, "name": "A100"}], ', ""])
+def test_a_trace_of_paddle_is_called_so(device: str, tmp_path: Path) -> None:
+    """Its launches have a `correlation id` and its annotations are `user_defined`, so that none of its passes is found.
+    What lies beside it is drawn."""
+    header = f'{{ "schemaVersion": "1.0.0", "displayTimeUnit": "us", "SpanNumber": "0", {device}"traceEvents": ['
+    launch = '"name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 170000000000, "dur": 9, "ph": "X"'
+    event = f'{{ {launch}, "cat": "cuda_runtime", "args": {{ "correlation id": 1 }} }}'
+    (tmp_path / "host_pid1_time_2024.paddle_trace.json").write_text(f"{header}{event}, {{}}]}}")
+    found = find(tmp_path)
+    assert found.sources == ()
+    assert "a trace of paddle.profiler, which is not read" in found.unrecognised[0].what

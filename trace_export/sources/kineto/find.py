@@ -34,6 +34,9 @@ _EVENT = re.compile(
 """Arguments and categories that torch.profiler alone gives to an event."""
 _EXECUTION_TRACE = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"[\d.]+-chakra')
 """What torch.profiler.ExecutionTraceObserver writes."""
+_PADDLE_TRACE = re.compile(rb'"SpanNumber"\s*:\s*"\d+"')
+"""At the beginning of what paddle.profiler writes (paddle/fluid/platform/profiler/chrometracing_logger.cc), which has
+other categories and names of arguments."""
 _CHART = re.compile(rb'(?:"generator"\s*:\s*"|\tgenerator\x1a.)' + re.escape(GENERATOR.encode()))
 """In JSON, and in the attributes of a Perfetto trace, where a tab is the length of the key."""
 _START = 256 << 10
@@ -118,6 +121,8 @@ def _why_no_trace(path: Path) -> str:
         return f"a chart that {GENERATOR} wrote"
     if _EXECUTION_TRACE.search(start, 0, 200):
         return "an execution trace of PyTorch, which has no times; draw the trace of the profiler beside it"
+    if _PADDLE_TRACE.search(start, 0, 400):
+        return "a trace of paddle.profiler, which is not read: give the worker logs, or record with Nsight Systems"
     if path.name.endswith(PERFETTO):
         from trace_export.sources.kineto import perfetto_trace  # which loads what reads traces
 
