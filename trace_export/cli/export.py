@@ -34,7 +34,9 @@ def command(
 ) -> None:
     from trace_export import api
     from trace_export.cli import summaries
+    from trace_export.workers import one_processor
 
+    one_processor.allow()
     family = None if ctx.info_name == "export" else ctx.info_name
     if family and not (source.folder or source.log_dir or workers.at) and Path(family).is_dir():
         hint = f"the folder {family} here is given as ./{family}, because {family} is also a command"

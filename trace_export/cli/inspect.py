@@ -48,7 +48,9 @@ def inspect(
     Exit code 1: no source can be drawn; 3: some cannot.
     """
     from trace_export import api
+    from trace_export.workers import one_processor
 
+    one_processor.allow()
     printing = opt.Printing(json=json, debug=debug)
     given: dict[str, Any] = {**place.arguments(), **passes.arguments(), **sizes.arguments()}
     with terminal.progress(printing) as progress:

@@ -49,7 +49,9 @@ def report(
     """
     memory.give_back()
     from trace_export import api
+    from trace_export.workers import one_processor
 
+    one_processor.allow()
     html = format == "html"
     heat_map = format if format in ("svg", "png") else None
     if path is not None and not html and heat_map is None:

@@ -12,6 +12,7 @@ from trace_export.model import STEP_KEY, Note, Profile
 from trace_export.pipeline.interpret import interpret_blocks, with_messages
 from trace_export.sources import cost
 from trace_export.sources.source import Source
+from trace_export.workers import one_processor
 from trace_export.workflow.progress import Progress
 from trace_export.workflow.reading import LoadOptions, merged, read_each
 
@@ -39,6 +40,7 @@ def read_beginnings(
     of which there is more; of these all have the same steps. Where there are such sources, sends and receives are not
     paired: what the sources hold does not depend on it, and their ends differ."""
     results = read_each(sources, _of(options, PIECES[0]), progress)
+    one_processor.stay()  # beginnings are small
     for pieces in PIECES[1:]:
         profile, failures = _interpreted(results, options)
         again = _too_short(sources, results, profile)

@@ -17,6 +17,7 @@ from trace_export.sources import choose, cost, formats, span_table
 from trace_export.sources.find import find
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.units import duration
+from trace_export.workers import one_processor
 from trace_export.workflow.beginnings import WHOLE_BYTES, of_the_whole, read_beginnings
 from trace_export.workflow.progress import Progress
 from trace_export.workflow.reading import LoadOptions, read_all
@@ -79,6 +80,8 @@ def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> 
         nothing = choose.nothing_found(found, options.log_dir, options.files, ranks=ranks)
         return Inspection(sources, pl.DataFrame(), {}, "cannot be drawn: no profile here", found.notes, (nothing,))
     size = sum(cost.size(source.path) for source in chosen)
+    if options.jobs is None and size <= one_processor.SMALL_BYTES:
+        one_processor.stay()
     if full or size <= WHOLE_BYTES:
         profile, failures = read_all(chosen, options, progress)
         profile = interpret(profile, options.declared)

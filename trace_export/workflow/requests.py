@@ -20,6 +20,7 @@ from trace_export.scratch import scratch_folder
 from trace_export.selection import Selection
 from trace_export.sources import span_table
 from trace_export.sources.ranges.dialects import Dialects
+from trace_export.workers import one_processor
 from trace_export.workflow import render
 from trace_export.workflow.options import AlignOptions, GateOptions
 from trace_export.workflow.progress import Progress, silent
@@ -66,6 +67,8 @@ def load(options: LoadOptions, progress: Progress = silent, located: Located | N
         return Run(table, options, _clocks="one", _inputs=located.inputs)
     size_of = {} if options.detail == "spans" else sizes(located.sources)
     profile, failures = read_profile(located, options, progress)
+    if options.detail == "spans" and options.jobs is None and profile.spans.height <= one_processor.SMALL_BLOCKS:
+        one_processor.stay()
     if options.places is not None:
         profile = stages.place(profile, options.places)
     profile = interpret(profile, options.declared)
@@ -213,6 +216,8 @@ def _located(wanted: Sequence[Request], force: bool, further: Sequence[Path] = (
     """What there is to read for each run, and outputs that replace none of it nor a `further` file."""
     located = [one.located or locate(one.source) for one in wanted]
     inputs = [file for there in located for file in there.inputs]
+    if all(one.source.jobs is None for one in wanted) and one_processor.is_small(inputs):
+        one_processor.stay()
     clocks = [file for one in wanted for file in one.clocks.inputs]
     return located, Outputs([*inputs, *clocks, *further], force=force)
 

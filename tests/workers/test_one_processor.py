@@ -1,0 +1,83 @@
+"""A small run of a command stays on one processor; a larger one, and what others run, has them all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.support.wait import HANGS_S
+from trace_export.workers import one_processor
+from trace_export.workers.sizing import cores
+
+pytestmark = pytest.mark.skipif(cores() < 2 or sys.platform != "linux", reason="needs two processors and Linux")
+
+THREADS = """
+import os, sys
+from pathlib import Path
+def processors():
+    return {len(os.sched_getaffinity(int(thread.name))) for thread in Path("/proc/self/task").iterdir()}
+"""
+
+
+def processors(code: str, *arguments: object) -> set[int]:
+    """How many processors each thread of a process may use after the code has run."""
+    words = [sys.executable, "-c", f"{THREADS}{code}\nprint(*processors())", *map(str, arguments)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=HANGS_S, check=True)
+    return set(map(int, done.stdout.splitlines()[-1].split()))
+
+
+COMMAND = """
+from contextlib import suppress
+from trace_export.cli import main
+import polars as pl
+with suppress(SystemExit):
+    main(sys.argv[1:])
+pl.DataFrame({"a": [1]}).select(pl.col("a") + 1)  # on a thread of Polars
+"""
+
+
+def test_a_small_export_stays(samples: Path, tmp_path: Path) -> None:
+    assert processors(COMMAND, samples / "nsys", "--out", tmp_path, "--quiet") == {1}
+
+
+def test_who_asks_for_workers_gets_them(samples: Path, tmp_path: Path) -> None:
+    assert processors(COMMAND, samples / "nsys", "--out", tmp_path, "--quiet", "--jobs", 2) == {cores()}
+
+
+def test_the_library_leaves_the_threads_of_others_alone(samples: Path, tmp_path: Path) -> None:
+    code = "import trace_export; trace_export.export(sys.argv[1], sys.argv[2])"
+    assert processors(code, samples / "nsys", tmp_path) == {cores()}
+
+
+def test_threads_that_are_there_stay_too() -> None:
+    code = """
+import threading
+from trace_export.workers import one_processor
+ended = threading.Event()
+thread = threading.Thread(target=ended.wait)
+thread.start()
+before = processors()
+one_processor.allow()
+one_processor.stay()
+after = processors()
+ended.set()
+thread.join()
+assert (before, after) == ({int(sys.argv[1])}, {1}), (before, after)
+"""
+    assert processors(code, cores()) == {1}
+
+
+def test_files_are_small_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [tmp_path / name for name in "ab"]
+    for file in files:
+        file.write_bytes(bytes(10))
+    monkeypatch.setattr(one_processor, "_may_stay", True)
+    for most, small in ((20, True), (19, False)):
+        monkeypatch.setattr(one_processor, "SMALL_BYTES", most)
+        assert one_processor.is_small([*files, tmp_path / "absent"]) is small
+    monkeypatch.setattr(one_processor, "_may_stay", False)
+    assert not one_processor.is_small([])

@@ -1,0 +1,52 @@
+"""Keeps the threads of a small run on one processor.
+
+Polars computes on threads of its own and wakes one for each operation. On another processor, which sleeps in between,
+that takes longer than most operations on small tables: on one processor an export of a sample takes a quarter less.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+SMALL_BYTES = 64 << 20
+"""Files of so much are read faster on one processor than on two (trace_export/docs/performance.md)."""
+SMALL_BLOCKS = 100_000
+"""So many blocks are computed with faster on one processor."""
+LAST_PROCESSOR = 39 - 3
+"""Its place behind the name of the command in /proc/PID/stat (proc_pid_stat(5), which counts from 1)."""
+
+_may_stay = False
+
+
+def allow() -> None:
+    """Says that this process ends with the run, so that its threads may be kept where they are."""
+    global _may_stay
+    _may_stay = True
+
+
+def is_small(files: Iterable[Path]) -> bool:
+    """Whether the files are small together, as far as they are there."""
+    if not _may_stay:
+        return False
+    left = SMALL_BYTES
+    for file in files:
+        with suppress(OSError):
+            left -= file.stat().st_size
+        if left < 0:
+            return False
+    return True
+
+
+def stay() -> None:
+    """Keeps all threads of this process, and those that they start, on the processor where it runs now, if that is
+    allowed and the system can do it."""
+    if not _may_stay or not hasattr(os, "sched_setaffinity"):
+        return
+    with suppress(OSError):  # no /proc
+        here = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[LAST_PROCESSOR])
+        for thread in Path("/proc/self/task").iterdir():
+            with suppress(ProcessLookupError):  # it has ended since
+                os.sched_setaffinity(int(thread.name), {here})
