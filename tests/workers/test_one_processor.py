@@ -79,5 +79,9 @@ def test_files_are_small_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for most, small in ((20, True), (19, False)):
         monkeypatch.setattr(one_processor, "SMALL_BYTES", most)
         assert one_processor.is_small([*files, tmp_path / "absent"]) is small
+    files[0] = files[0].rename(tmp_path / "a.parquet")
+    for most, small in ((110, True), (109, False)):
+        monkeypatch.setattr(one_processor, "SMALL_BYTES", most)
+        assert one_processor.is_small(files) is small
     monkeypatch.setattr(one_processor, "_may_stay", False)
     assert not one_processor.is_small([])

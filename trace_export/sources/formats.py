@@ -77,8 +77,8 @@ class Format:
     it is read whole when it is finished. `original` names the function `(path) -> OriginalTrace` of a format that
     Perfetto opens itself, as "module:function". `together` names the function that reads the beginnings of many
     sources at once, as "module:function"; it also reads whole sources so that have `together_bytes` at most. None: the
-    reader reads them one by one. `together_in_threads`: two threads read beginnings faster than one, which they do not
-    where most of the time goes into decoding JSON.
+    reader reads them one by one. `together_in_threads`: two threads read beginnings faster than one on one
+    processor.
     """
 
     kind: str
@@ -96,7 +96,7 @@ class Format:
     original: str | None = None
     together: str | None = None
     together_bytes: int = 0
-    together_in_threads: bool = True
+    together_in_threads: bool = False
 
     @property
     def has_device_tasks(self) -> bool:
@@ -186,6 +186,7 @@ FORMATS: tuple[Format, ...] = (
         step_task_info=True,
         together="trace_export.sources.ascend.beginnings:read",
         together_bytes=128 << 20,
+        together_in_threads=True,
     ),
     Format(
         kind="mindspore",
@@ -201,6 +202,7 @@ FORMATS: tuple[Format, ...] = (
         step_task_info=True,
         together="trace_export.sources.ascend.beginnings:read",
         together_bytes=128 << 20,
+        together_in_threads=True,
     ),
     Format(
         kind="kineto",
@@ -213,7 +215,6 @@ FORMATS: tuple[Format, ...] = (
         guide="kineto",
         original="trace_export.sources.kineto.original:original",
         together="trace_export.sources.kineto.beginnings:read",
-        together_in_threads=False,
     ),
     Format(
         kind="recorder",

@@ -15,6 +15,7 @@ from trace_export.pipeline.interpret import interpret
 from trace_export.schedules.catalogue import TITLES
 from trace_export.sources import choose, cost, formats, span_table
 from trace_export.sources.find import find
+from trace_export.sources.input_files import files_of
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.units import duration
 from trace_export.workers import one_processor
@@ -80,7 +81,7 @@ def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> 
         nothing = choose.nothing_found(found, options.log_dir, options.files, ranks=ranks)
         return Inspection(sources, pl.DataFrame(), {}, "cannot be drawn: no profile here", found.notes, (nothing,))
     size = sum(cost.size(source.path) for source in chosen)
-    if options.jobs is None and size <= one_processor.SMALL_BYTES:
+    if options.jobs is None and one_processor.is_small(files_of(chosen)):
         one_processor.stay()
     if full or size <= WHOLE_BYTES:
         profile, failures = read_all(chosen, options, progress)

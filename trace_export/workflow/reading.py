@@ -24,7 +24,7 @@ from trace_export.sources.read import read, read_tasks, read_together
 from trace_export.sources.shared.kept_tasks import are_kept
 from trace_export.sources.source import Group, ReadOptions, Source, TaskRequest
 from trace_export.sources.spans.columns import Columns
-from trace_export.workers import local
+from trace_export.workers import local, one_processor
 from trace_export.workers.sizing import Workers, choose_workers
 from trace_export.workflow.progress import Progress, counted, silent
 
@@ -210,6 +210,8 @@ def _read_groups(
     if not groups:
         return {}
     workers = _workers_together([group.sources for group in groups], options)
+    if options.read.beginning and workers.count == 1:
+        one_processor.stay()
     found = local.run(partial(read_together, options=own), groups, workers)
     made: dict[Source, Profile | TraceExportError] = {}
     for group, profiles in zip(groups, found, strict=True):
