@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from tests.conftest import ROOT
@@ -44,6 +45,19 @@ def test_a_small_export_stays(samples: Path, tmp_path: Path) -> None:
     assert processors(COMMAND, samples / "nsys", "--out", tmp_path, "--quiet") == {1}
 
 
+def test_many_blocks_in_a_small_table_have_all_processors(tmp_path: Path) -> None:
+    rows = 8 * one_processor.SMALL_BLOCKS
+    table = pl.select(
+        rank=pl.repeat(0, rows), stage=pl.repeat(0, rows), kind=pl.repeat(pl.lit("F"), rows),
+        microbatch=pl.int_range(rows), start_ns=pl.int_range(rows) * 10, end_ns=pl.int_range(rows) * 10 + 9,
+    )  # fmt: skip
+    table.write_parquet(tmp_path / "many.spans.parquet")
+    table.head(10).write_parquet(tmp_path / "few.spans.parquet")
+    for name, expected in (("many", cores()), ("few", 1)):
+        options = ("--out", tmp_path / f"{name}.csv", "--quiet")
+        assert processors(COMMAND, tmp_path / f"{name}.spans.parquet", *options) == {expected}, name
+
+
 def test_who_asks_for_workers_gets_them(samples: Path, tmp_path: Path) -> None:
     assert processors(COMMAND, samples / "nsys", "--out", tmp_path, "--quiet", "--jobs", 2) == {cores()}
 
@@ -80,7 +94,7 @@ def test_files_are_small_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(one_processor, "SMALL_BYTES", most)
         assert one_processor.is_small([*files, tmp_path / "absent"]) is small
     files[0] = files[0].rename(tmp_path / "a.parquet")
-    for most, small in ((110, True), (109, False)):
+    for most, small in ((1010, True), (1009, False)):
         monkeypatch.setattr(one_processor, "SMALL_BYTES", most)
         assert one_processor.is_small(files) is small
     monkeypatch.setattr(one_processor, "_may_stay", False)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 SMALL_BYTES = 64 << 20
 """Files of so much are read faster on one processor than on two (trace_export/docs/performance.md)."""
-PACKED = (".gz", ".zst", ".zip", ".parquet", ".parquetdir", ".arrow", ".feather")
-"""Files that hold ten times as much as they have bytes, or more."""
+PACKED = {".gz": 10, ".zst": 10, ".zip": 10, ".parquet": 100}
+"""How many times their bytes files may hold; a row of a table in Parquet may take two bytes."""
 SMALL_BLOCKS = 100_000
 """So many blocks are computed with faster on one processor."""
 LAST_PROCESSOR = 39 - 3
@@ -36,7 +36,7 @@ def is_small(files: Iterable[Path]) -> bool:
     left = SMALL_BYTES
     for file in files:
         with suppress(OSError):
-            left -= file.stat().st_size * (10 if file.suffix in PACKED else 1)
+            left -= file.stat().st_size * PACKED.get(file.suffix, 1)
         if left < 0:
             return False
     return True

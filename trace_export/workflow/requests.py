@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from trace_export.errors import UsageError
 from trace_export.files import real_path
+from trace_export.model import Profile
 from trace_export.pipeline import completeness, stages
 from trace_export.pipeline.interpret import interpret, interpret_table
 from trace_export.scratch import scratch_folder
@@ -60,19 +61,27 @@ def load(options: LoadOptions, progress: Progress = silent, located: Located | N
     if span_table.is_table(options.log_dir, options.columns):
         foreign = span_table.read_foreign(options.log_dir, options.columns, options.read)
         if foreign is not None:
+            _stay_with_few(foreign, options)
             return Run(interpret(foreign, options.declared), options, _inputs=located.inputs)
         _refuse_sources(options)
-        table = interpret_table(span_table.read(options.log_dir), options.declared)
+        table = span_table.read(options.log_dir)
+        _stay_with_few(table, options)
+        table = interpret_table(table, options.declared)
         table = completeness.check(table, one_clock=True, all_ranks=False)  # a table may hold a part that was selected
         return Run(table, options, _clocks="one", _inputs=located.inputs)
     size_of = {} if options.detail == "spans" else sizes(located.sources)
     profile, failures = read_profile(located, options, progress)
-    if options.detail == "spans" and options.jobs is None and profile.spans.height <= one_processor.SMALL_BLOCKS:
-        one_processor.stay()
+    _stay_with_few(profile, options)
     if options.places is not None:
         profile = stages.place(profile, options.places)
     profile = interpret(profile, options.declared)
     return Run(profile, options, tuple(failures), _sizes=size_of, _inputs=located.inputs)
+
+
+def _stay_with_few(profile: Profile, options: LoadOptions) -> None:
+    """Keeps a command on one processor where few blocks are left to compute with, and no device tasks."""
+    if options.jobs is None and options.detail == "spans" and profile.spans.height <= one_processor.SMALL_BLOCKS:
+        one_processor.stay()
 
 
 def _refuse_sources(options: LoadOptions) -> None:
