@@ -13,7 +13,7 @@ import trace_export
 from tests.support import long_runs
 from tests.support.databases import changing
 from tests.support.same_profiles import assert_kinds_as_one_by_one
-from trace_export.sources.ascend import beginnings, reader
+from trace_export.sources.ascend import reader, together
 from trace_export.sources.find import find
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.workflow import inspection, reading
@@ -111,7 +111,7 @@ def read_together(parts: list[tuple[int, str]], databases: list[Path], options: 
         known = None if place % 3 == 2 else place % 2  # the same number may come twice
         return Source("ascend", path, f"host{place % 2}", place % 2, known, "assumed")
 
-    read = assert_kinds_as_one_by_one((reader, beginnings), parts, written, options)
+    read = assert_kinds_as_one_by_one((reader, together), parts, written, options)
     for (_, kind), was_read in zip(parts, read, strict=True):
         odd = kind not in PLAIN and (options.beginning or kind != "small")
         assert was_read != odd, kind
@@ -119,7 +119,7 @@ def read_together(parts: list[tuple[int, str]], databases: list[Path], options: 
 
 def test_on_the_host_each_is_read_alone(databases: list[Path]) -> None:
     source = Source("ascend", databases[0], "host")
-    assert beginnings.read([source], ReadOptions(beginning=1, host_ranges=True)) == [None]
+    assert together.read([source], ReadOptions(beginning=1, host_ranges=True)) == [None]
 
 
 def test_inspect_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,8 +130,8 @@ def test_inspect_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     sources[2].path.write_bytes(b"SQLite format 3\0 and no more")
     with changing(sources[4].path) as db:
         db.execute("DROP TABLE MSTX_EVENTS")
-    together = trace_export.inspect(tmp_path, jobs=1)
+    at_once = trace_export.inspect(tmp_path, jobs=1)
     monkeypatch.setattr(reading, "_groups", lambda sources, options: [])
     alone = trace_export.inspect(tmp_path, jobs=1)
-    assert together.json() == alone.json()
-    assert (together.facts["beginnings"], len(together.failures)) == (5, 1)
+    assert at_once.json() == alone.json()
+    assert (at_once.facts["beginnings"], len(at_once.failures)) == (5, 1)
