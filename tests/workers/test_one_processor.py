@@ -60,6 +60,7 @@ def test_many_blocks_in_a_small_table_have_all_processors(tmp_path: Path) -> Non
 
 def test_who_asks_for_workers_gets_them(samples: Path, tmp_path: Path) -> None:
     assert processors(COMMAND, samples / "nsys", "--out", tmp_path, "--quiet", "--jobs", 2) == {cores()}
+    assert processors(COMMAND, "inspect", samples / "nsys", "--jobs", 2) == {cores()}
 
 
 def test_the_library_leaves_the_threads_of_others_alone(samples: Path, tmp_path: Path) -> None:
@@ -86,16 +87,23 @@ assert (before, after) == ({int(sys.argv[1])}, {1}), (before, after)
 
 
 def test_files_are_small_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stays: list[None] = []
+    monkeypatch.setattr(one_processor, "stay", lambda: stays.append(None))
+    monkeypatch.setattr(one_processor, "_may_stay", True)
+
+    def is_small(most: int, *files: Path) -> bool:
+        monkeypatch.setattr(one_processor, "SMALL_BYTES", most)
+        stays.clear()
+        one_processor.stay_with(files)
+        return bool(stays)
+
     files = [tmp_path / name for name in "ab"]
     for file in files:
         file.write_bytes(bytes(10))
-    monkeypatch.setattr(one_processor, "_may_stay", True)
     for most, small in ((20, True), (19, False)):
-        monkeypatch.setattr(one_processor, "SMALL_BYTES", most)
-        assert one_processor.is_small([*files, tmp_path / "absent"]) is small
+        assert is_small(most, *files, tmp_path / "absent") is small
     files[0] = files[0].rename(tmp_path / "a.parquet")
     for most, small in ((1010, True), (1009, False)):
-        monkeypatch.setattr(one_processor, "SMALL_BYTES", most)
-        assert one_processor.is_small(files) is small
+        assert is_small(most, *files) is small
     monkeypatch.setattr(one_processor, "_may_stay", False)
-    assert not one_processor.is_small([])
+    assert not is_small(20)

@@ -36,7 +36,8 @@ def command(
     from trace_export.cli import summaries
     from trace_export.workers import one_processor
 
-    one_processor.allow()
+    if workers.jobs is None:
+        one_processor.allow()
     family = None if ctx.info_name == "export" else ctx.info_name
     if family and not (source.folder or source.log_dir or workers.at) and Path(family).is_dir():
         hint = f"the folder {family} here is given as ./{family}, because {family} is also a command"

@@ -50,7 +50,8 @@ def inspect(
     from trace_export import api
     from trace_export.workers import one_processor
 
-    one_processor.allow()
+    if jobs is None:
+        one_processor.allow()
     printing = opt.Printing(json=json, debug=debug)
     given: dict[str, Any] = {**place.arguments(), **passes.arguments(), **sizes.arguments()}
     with terminal.progress(printing) as progress:

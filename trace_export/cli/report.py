@@ -51,7 +51,8 @@ def report(
     from trace_export import api
     from trace_export.workers import one_processor
 
-    one_processor.allow()
+    if workers.jobs is None:
+        one_processor.allow()
     html = format == "html"
     heat_map = format if format in ("svg", "png") else None
     if path is not None and not html and heat_map is None:

@@ -24,22 +24,10 @@ _may_stay = False
 
 
 def allow() -> None:
-    """Says that this process ends with the run, so that its threads may be kept where they are."""
+    """Says that this process ends with the run, for which nobody asked for workers, so that its threads may be kept
+    where they are."""
     global _may_stay
     _may_stay = True
-
-
-def is_small(files: Iterable[Path]) -> bool:
-    """Whether the files are small together, as far as they are there."""
-    if not _may_stay:
-        return False
-    left = SMALL_BYTES
-    for file in files:
-        with suppress(OSError):
-            left -= file.stat().st_size * PACKED.get(file.suffix, 1)
-        if left < 0:
-            return False
-    return True
 
 
 def stay() -> None:
@@ -52,3 +40,16 @@ def stay() -> None:
         for thread in Path("/proc/self/task").iterdir():
             with suppress(ProcessLookupError):  # it has ended since
                 os.sched_setaffinity(int(thread.name), {here})
+
+
+def stay_with(files: Iterable[Path]) -> None:
+    """`stay`, where the files are small together, as far as they are there."""
+    if not _may_stay:
+        return
+    left = SMALL_BYTES
+    for file in files:
+        with suppress(OSError):
+            left -= file.stat().st_size * PACKED.get(file.suffix, 1)
+        if left < 0:
+            return
+    stay()

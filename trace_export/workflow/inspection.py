@@ -81,8 +81,7 @@ def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> 
         nothing = choose.nothing_found(found, options.log_dir, options.files, ranks=ranks)
         return Inspection(sources, pl.DataFrame(), {}, "cannot be drawn: no profile here", found.notes, (nothing,))
     size = sum(cost.size(source.path) for source in chosen)
-    if options.jobs is None and one_processor.is_small(files_of(chosen)):
-        one_processor.stay()
+    one_processor.stay_with(files_of(chosen))
     if full or size <= WHOLE_BYTES:
         profile, failures = read_all(chosen, options, progress)
         profile = interpret(profile, options.declared)

@@ -80,7 +80,7 @@ def load(options: LoadOptions, progress: Progress = silent, located: Located | N
 
 def _stay_with_few(profile: Profile, options: LoadOptions) -> None:
     """Keeps a command on one processor where few blocks are left to compute with, and no device tasks."""
-    if options.jobs is None and options.detail == "spans" and profile.spans.height <= one_processor.SMALL_BLOCKS:
+    if options.detail == "spans" and profile.spans.height <= one_processor.SMALL_BLOCKS:
         one_processor.stay()
 
 
@@ -225,8 +225,7 @@ def _located(wanted: Sequence[Request], force: bool, further: Sequence[Path] = (
     """What there is to read for each run, and outputs that replace none of it nor a `further` file."""
     located = [one.located or locate(one.source) for one in wanted]
     inputs = [file for there in located for file in there.inputs]
-    if all(one.source.jobs is None for one in wanted) and one_processor.is_small(inputs):
-        one_processor.stay()
+    one_processor.stay_with(inputs)
     clocks = [file for one in wanted for file in one.clocks.inputs]
     return located, Outputs([*inputs, *clocks, *further], force=force)
 
