@@ -28,8 +28,8 @@ def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "WHOLE_BYTES", 0)
     monkeypatch.setattr(event_stream, "PIECE_BYTES", event_stream.PIECE_BYTES // 2)
     monkeypatch.setattr(log_scanner, "READ_BYTES", log_scanner.READ_BYTES // 2)
-    for kind in ("ascend", "nsys", "rocpd"):
-        for module in ("beginnings", "reader"):
+    for kind, at_once in (("ascend", "together"), ("nsys", "beginnings"), ("rocpd", "beginnings")):
+        for module in (at_once, "reader"):
             monkeypatch.setattr(f"trace_export.sources.{kind}.{module}.PIECE_ROWS", sqlite.PIECE_ROWS // 2)
 
 
