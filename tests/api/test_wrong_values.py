@@ -75,7 +75,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"log_dir": 3}, "log_dir: 3 is not a path"),
     ({"log_dir": ""}, 'log_dir: "" is not a path'),
     ({"log_dir": "a\0b"}, "log_dir: .* is not a path"),
-    ({"log_dir": "nowhere"}, "nowhere: no such folder"),
+    ({"log_dir": "nowhere"}, "nowhere: no such file or folder"),
 ]
 
 
@@ -118,7 +118,7 @@ CALLS: list[tuple[Callable[[Run], object], str]] = [
         "costs.forward: -1 ns is negative, which a duration cannot be",
     ),
     (lambda run: trace_export.simulate("1f1b", 4, 8, {"forward": 2**61}), "the simulated step takes longer"),
-    (lambda run: trace_export.inspect("nowhere"), "nowhere: no such folder"),
+    (lambda run: trace_export.inspect("nowhere"), "nowhere: no such file or folder"),
     (lambda run: trace_export.export(run.log_dir, in_place=True), "in_place: has nothing to write"),
     (lambda run: trace_export.compare(run.log_dir, steps_a="x"), 'steps_a: "x" is not a list of numbers'),
 ]

@@ -123,7 +123,7 @@ def test_each_machine_reads_its_own_disk(two_workers: DaskCluster, tmp_path: Pat
     assert planned.hosts["host"].to_list() == ["left", "right"]
     everyone = load(scheduler=two_workers.address, at=f"*:{whole}")
     assert everyone.spans.sort("rank", "start_ns").equals(expected)
-    with pytest.raises(TraceExportError, match=f"left: {tmp_path / 'nowhere'}: no such folder"):
+    with pytest.raises(TraceExportError, match=f"left: {tmp_path / 'nowhere'}: no such file or folder"):
         load(scheduler=two_workers.address, at=f"left:{tmp_path / 'nowhere'}")
 
 

@@ -62,7 +62,9 @@ def walk(root: Path, *, follow_links: bool = False) -> tuple[list[Folder], list[
     try:
         status = root.stat()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise UsageError(f"{root}: no such folder", "give the folder that holds the profiles as --log_dir") from error
+        raise UsageError(
+            f"{root}: no such file or folder", "give the folder that holds the profiles as --log_dir"
+        ) from error
     except OSError as error:
         raise TraceExportError(f"{root}: {error.strerror}", "check the path and its permissions") from error
     if not stat.S_ISDIR(status.st_mode):
