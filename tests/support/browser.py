@@ -43,13 +43,20 @@ def running_browser() -> Iterator[tuple[Browser, asyncio.AbstractEventLoop]]:
         running.close()
 
 
-@pytest.fixture
-def browser(running_browser: tuple[Browser, asyncio.AbstractEventLoop]) -> Iterator[Browser]:
-    """Without tabs. Tests that do not use it may run event loops of their own."""
+@contextmanager
+def in_use(running_browser: tuple[Browser, asyncio.AbstractEventLoop]) -> Iterator[Browser]:
+    """The browser; before and after it, event loops of other kinds may run."""
     running, loop = running_browser
     asyncio._set_running_loop(loop)
     yield running
     asyncio._set_running_loop(None)
+
+
+@pytest.fixture
+def browser(running_browser: tuple[Browser, asyncio.AbstractEventLoop]) -> Iterator[Browser]:
+    """Tests that do not use it may run event loops of their own."""
+    with in_use(running_browser) as running:
+        yield running
 
 
 @contextmanager

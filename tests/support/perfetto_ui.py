@@ -6,21 +6,20 @@ import base64
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import hsluv
 import pytest
 
-from tests.support.browser import FLAGS, program
 from tests.support.wait import HANGS_S
 from trace_export.errors import UsageError
 from trace_export.viewer import serve
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 NO_SERVICE_WORKER = "delete Navigator.prototype.serviceWorker"
 """For the UI, which ends with an error instead of the trace, now and then, where it may not register its own."""
@@ -101,26 +100,23 @@ def _int32(value: int) -> int:
     return (value + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
-class Browser:
-    """Headless Chromium with one tab, where the UI shows one trace after another: to start it takes four times as long
-    as to open a trace."""
+class Ui:
+    """A tab for the UI, where it shows one trace after another: to load it, which the caller does, takes four times as
+    long as to open a trace."""
 
-    def __init__(self, context: Any, until_closed: ExitStack) -> None:
-        self._context = context
-        self._until_closed = until_closed
-        self._page: Page | None = None
+    def __init__(self, browser: Browser) -> None:
+        context = browser.new_context(viewport={"width": 1400, "height": 700})
+        context.add_init_script(NO_SERVICE_WORKER)
+        context.set_default_timeout(1000 * HANGS_S)
+        self._blank = context.new_page()
+        self.page = context.new_page()
 
     def opened(self, trace: Path) -> Page:
         """The UI with `trace` opened, without a click."""
-        if self._page is None:
-            server = self._until_closed.enter_context(_serving(trace))
-            self._page = self._context.new_page()
-            self._page.goto(serve.link(server, None))
-        else:
-            self._page.evaluate(_OPEN, [str(trace), base64.b64encode(trace.read_bytes()).decode()])
-            self._page.wait_for_function("(name) => app.trace?.traceInfo.traceTitle.includes(name)", arg=str(trace))
-        self._page.wait_for_selector(".pf-track")
-        return self._page
+        self.page.evaluate(_OPEN, [str(trace), base64.b64encode(trace.read_bytes()).decode()])
+        self.page.wait_for_function("(name) => app.trace?.traceInfo.traceTitle.includes(name)", arg=str(trace))
+        self.page.wait_for_selector(".pf-track")
+        return self.page
 
     def picture(self, trace: Path, shows: list[str]) -> Picture:
         """What `seen` sees when the trace is opened."""
@@ -140,15 +136,19 @@ class Browser:
         return Picture(page.inner_text("body"), self._colours(png), png)
 
     def _colours(self, png: bytes) -> Counter[int]:
-        blank = self._context.pages[0]  # the one that the browser starts with
-        counts = blank.evaluate(_COUNT_COLOURS, base64.b64encode(png).decode())
+        counts = self._blank.evaluate(_COUNT_COLOURS, base64.b64encode(png).decode())
         return Counter({int(colour): n for colour, n in counts.items()})
 
 
 @contextmanager
-def _serving(trace: Path) -> Iterator[serve.Server]:
-    """The project's own offline server, as `trace-export open --offline` runs it."""
-    with serve.with_bundled_ui(trace) as server:
+def serving(trace: Path) -> Iterator[serve.Server]:
+    """The project's own offline server, as `trace-export open --offline` runs it. Skips the test where the UI is not
+    there."""
+    try:
+        offline = serve.with_bundled_ui(trace)
+    except UsageError as error:
+        pytest.skip(str(error))
+    with offline as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield server
@@ -159,27 +159,3 @@ def _serving(trace: Path) -> Iterator[serve.Server]:
 def expand(page: Page, tracks: str) -> None:
     """Opens the groups whose names match a regular expression, by a command of the UI."""
     page.evaluate("(tracks) => app.commands.runCommand('dev.perfetto.ExpandTracksByRegex', tracks)", tracks)
-
-
-@contextmanager
-def chromium(folder: Path) -> Iterator[Browser]:
-    """A browser whose profile lies in `folder`; skips the test where playwright, Chromium or the UI is not there."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = program()
-    try:
-        serve.bundled_ui()
-    except UsageError as error:
-        pytest.skip(str(error))
-    with playwright.sync_playwright() as control:
-        context = control.chromium.launch_persistent_context(
-            str(folder),
-            executable_path=path,
-            headless=True,
-            args=FLAGS,
-            viewport={"width": 1400, "height": 700},
-        )
-        context.add_init_script(NO_SERVICE_WORKER)
-        context.set_default_timeout(1000 * HANGS_S)
-        with ExitStack() as until_closed:
-            yield Browser(context, until_closed)
-            context.close()
