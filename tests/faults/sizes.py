@@ -22,7 +22,7 @@ from samples.generators.nsys_export import Export
 from tests.faults.inputs import INPUTS
 from tests.support.torch_traces import one_block
 
-ROWS = 50_000
+ROWS = 40_000
 HUGE = 999_999_999
 
 
@@ -212,7 +212,7 @@ ASCEND = {
         || group_concat(n) || ']}}' FROM """
         + numbers(1_000_000),
     ),
-    "fifty thousand groups": database(
+    "forty thousand groups": database(
         "ascend",
         "DELETE FROM META_DATA",
         """INSERT INTO META_DATA SELECT 'parallel_group_info', '{' || group_concat('"g' || n ||
@@ -236,7 +236,7 @@ def events(event: str, count: int) -> Callable[[str], str]:
 
 
 MINDSPORE = {
-    "events of eight bytes": text("mindspore", "trace_view.json", events('{"a":1}', 20 * ROWS)),
+    "events of eight bytes": text("mindspore", "trace_view.json", events('{"a":1}', 25 * ROWS)),
 }
 MINDSPORE_REFUSED = {
     "a line without end": text("mindspore", "kernel_details.csv", lambda content: content + "x" * 20_000_000),
