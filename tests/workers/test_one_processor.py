@@ -45,22 +45,26 @@ def test_a_small_export_stays(samples: Path, tmp_path: Path) -> None:
     assert processors(COMMAND, samples / "nsys", "--out", tmp_path, "--quiet") == {1}
 
 
-def test_many_blocks_in_a_small_table_have_all_processors(tmp_path: Path) -> None:
-    rows = 8 * one_processor.SMALL_BLOCKS
-    table = pl.select(
+def table(folder: Path, rows: int) -> Path:
+    """A span table of so many blocks: one source, for which no worker starts."""
+    path = folder / "a.spans.parquet"
+    pl.select(
         rank=pl.repeat(0, rows), stage=pl.repeat(0, rows), kind=pl.repeat(pl.lit("F"), rows),
         microbatch=pl.int_range(rows), start_ns=pl.int_range(rows) * 10, end_ns=pl.int_range(rows) * 10 + 9,
-    )  # fmt: skip
-    table.write_parquet(tmp_path / "many.spans.parquet")
-    table.head(10).write_parquet(tmp_path / "few.spans.parquet")
-    for name, expected in (("many", cores()), ("few", 1)):
-        options = ("--out", tmp_path / f"{name}.csv", "--quiet")
-        assert processors(COMMAND, tmp_path / f"{name}.spans.parquet", *options) == {expected}, name
+    ).write_parquet(path)  # fmt: skip
+    return path
 
 
-def test_who_asks_for_workers_gets_them(samples: Path, tmp_path: Path) -> None:
-    assert processors(COMMAND, samples / "nsys", "--out", tmp_path, "--quiet", "--jobs", 2) == {cores()}
-    assert processors(COMMAND, "inspect", samples / "nsys", "--jobs", 2) == {cores()}
+def test_many_blocks_in_a_small_table_have_all_processors(tmp_path: Path) -> None:
+    for rows, expected in ((2 * one_processor.SMALL_BLOCKS, cores()), (10, 1)):
+        options = ("--out", tmp_path / f"{rows}.csv", "--quiet")
+        assert processors(COMMAND, table(tmp_path, rows), *options) == {expected}, rows
+
+
+def test_who_asks_for_workers_gets_them(tmp_path: Path) -> None:
+    few = table(tmp_path, 10)
+    assert processors(COMMAND, few, "--out", tmp_path / "a.csv", "--quiet", "--jobs", 2) == {cores()}
+    assert processors(COMMAND, "inspect", few, "--jobs", 2) == {cores()}
 
 
 def test_the_library_leaves_the_threads_of_others_alone(samples: Path, tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ run(hang, [Task(Path(sys.argv[1]) / name) for name in "abcd"], Workers(2))
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_worker_outlives_its_parent(how: signal.Signals, tmp_path: Path) -> None:
     """A script without a main guard works too; its workers end with it at once and print nothing."""
     begun, scratch = tmp_path / "begun", tmp_path / "scratch"
