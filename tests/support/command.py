@@ -19,8 +19,8 @@ from typing import Any
 from unittest import mock
 
 from tests.support.wait import HANGS_S
+from trace_export import one_processor
 from trace_export.cli import main
-from trace_export.workers import one_processor
 
 
 @cache

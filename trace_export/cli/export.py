@@ -32,9 +32,8 @@ def command(
     workers: opt.Workers,
     printing: opt.Printing,
 ) -> None:
-    from trace_export import api
+    from trace_export import api, one_processor
     from trace_export.cli import summaries
-    from trace_export.workers import one_processor
 
     if workers.jobs is None:
         one_processor.allow()

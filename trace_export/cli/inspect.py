@@ -47,8 +47,7 @@ def inspect(
 
     Exit code 1: no source can be drawn; 3: some cannot.
     """
-    from trace_export import api
-    from trace_export.workers import one_processor
+    from trace_export import api, one_processor
 
     if jobs is None:
         one_processor.allow()

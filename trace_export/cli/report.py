@@ -48,8 +48,7 @@ def report(
     DIR holds profiles; a span table written with --format parquet or csv does as well.
     """
     memory.give_back()
-    from trace_export import api
-    from trace_export.workers import one_processor
+    from trace_export import api, one_processor
 
     if workers.jobs is None:
         one_processor.allow()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 
+from trace_export import one_processor
 from trace_export.errors import TraceExportError, path_text
 from trace_export.model import RANK_STEP_KEY, WORK_KINDS, Note, Profile
 from trace_export.pipeline import completeness
@@ -18,7 +19,6 @@ from trace_export.sources.find import find
 from trace_export.sources.input_files import files_of
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.units import duration
-from trace_export.workers import one_processor
 from trace_export.workflow.beginnings import WHOLE_BYTES, of_the_whole, read_beginnings
 from trace_export.workflow.progress import Progress
 from trace_export.workflow.reading import LoadOptions, read_all

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from trace_export import one_processor
 from trace_export.choices import Detail
 from trace_export.clocks.apply import clock_of, recorded_window
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError, path_text
@@ -24,7 +25,7 @@ from trace_export.sources.read import read, read_tasks, read_together
 from trace_export.sources.shared.kept_tasks import are_kept
 from trace_export.sources.source import Group, ReadOptions, Source, TaskRequest
 from trace_export.sources.spans.columns import Columns
-from trace_export.workers import local, one_processor
+from trace_export.workers import local
 from trace_export.workers.sizing import Workers, choose_workers
 from trace_export.workflow.progress import Progress, counted, silent
 

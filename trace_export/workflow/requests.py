@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from trace_export import one_processor
 from trace_export.errors import UsageError
 from trace_export.files import real_path
 from trace_export.model import Profile
@@ -21,7 +22,6 @@ from trace_export.scratch import scratch_folder
 from trace_export.selection import Selection
 from trace_export.sources import span_table
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.workers import one_processor
 from trace_export.workflow import render
 from trace_export.workflow.options import AlignOptions, GateOptions
 from trace_export.workflow.progress import Progress, silent

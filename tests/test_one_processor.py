@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import polars as pl
@@ -11,7 +13,8 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.support.wait import HANGS_S
-from trace_export.workers import one_processor
+from trace_export import one_processor
+from trace_export.sources.shared.sqlite import AHEAD_ROWS
 from trace_export.workers.sizing import cores
 
 pytestmark = pytest.mark.skipif(cores() < 2 or sys.platform != "linux", reason="needs two processors and Linux")
@@ -75,7 +78,7 @@ def test_the_library_leaves_the_threads_of_others_alone(samples: Path, tmp_path:
 def test_threads_that_are_there_stay_too() -> None:
     code = """
 import threading
-from trace_export.workers import one_processor
+from trace_export import one_processor
 ended = threading.Event()
 thread = threading.Thread(target=ended.wait)
 thread.start()
@@ -88,6 +91,30 @@ thread.join()
 assert (before, after) == ({int(sys.argv[1])}, {1}), (before, after)
 """
     assert processors(code, cores()) == {1}
+
+
+def test_threads_that_read_a_large_table_have_all_processors(tmp_path: Path) -> None:
+    path = tmp_path / "large.db"
+    with closing(sqlite3.connect(path)) as db:
+        numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {2 * AHEAD_ROWS})"
+        db.execute(f"CREATE TABLE events AS {numbers} SELECT i FROM n")
+        db.commit()
+    code = """
+from trace_export import one_processor
+from trace_export.sources.shared import sqlite
+used = []
+class Watched(sqlite.Database):
+    def _frame(self, *arguments, **named):
+        used.append(len(os.sched_getaffinity(0)))
+        return super()._frame(*arguments, **named)
+one_processor.allow()
+one_processor.stay()
+with Watched(Path(sys.argv[1])) as db:
+    assert sum(frame.height for frame in db.frames("events", "SELECT i FROM events WHERE {where}")) == int(sys.argv[2])
+one_processor.stay()  # Polars' threads, too, which the readers may have been the first to need
+assert used and set(used) == {int(sys.argv[3])}, used
+"""
+    assert processors(code, path, 2 * AHEAD_ROWS, cores()) == {1}
 
 
 def test_files_are_small_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 Polars computes on threads of its own and wakes one for each operation. On another processor, which sleeps in between,
 that takes longer than most operations on small tables: on one processor an export of a sample takes a quarter less.
+Threads that each compute for long and say so (`leave`) have all processors.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ LAST_PROCESSOR = 39 - 3
 """Its place behind the name of the command in /proc/PID/stat (proc_pid_stat(5), which counts from 1)."""
 
 _may_stay = False
+_all_processors: set[int] = set()
+"""Those that this process had before it stayed on one; empty where it does not."""
 
 
 def allow() -> None:
@@ -33,9 +36,11 @@ def allow() -> None:
 def stay() -> None:
     """Keeps all threads of this process, and those that they start, on the processor where it runs now, if that is
     allowed and the system can do it."""
+    global _all_processors
     if not _may_stay or not hasattr(os, "sched_setaffinity"):
         return
     with suppress(OSError):  # no /proc
+        _all_processors = _all_processors or os.sched_getaffinity(0)
         here = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[LAST_PROCESSOR])
         for thread in Path("/proc/self/task").iterdir():
             with suppress(ProcessLookupError):  # it has ended since
@@ -53,3 +58,10 @@ def stay_with(files: Iterable[Path]) -> None:
         if left < 0:
             return
     stay()
+
+
+def leave() -> None:
+    """Lets the thread that calls this run on all processors again, if this process stays on one."""
+    if _all_processors:
+        with suppress(OSError):  # they are not ours any more
+            os.sched_setaffinity(0, _all_processors)
