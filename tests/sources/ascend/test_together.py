@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 import trace_export
 from tests.support import long_runs
-from tests.support.databases import changing
+from tests.support.databases import changing, copied
 from tests.support.same_profiles import assert_kinds_as_one_by_one
 from trace_export.sources.ascend import reader, together
 from trace_export.sources.find import find
@@ -77,17 +76,11 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 def write(path: Path, original: Path, kind: str) -> None:
     """A database of this kind."""
-    if kind == "absent":
-        return
-    path.parent.mkdir(parents=True)
-    shutil.copy(original, path)
-    if kind == "truncated":
-        path.write_bytes(path.read_bytes()[:9_000])
-        return
-    with changing(path) as db:
-        for statement in (PLAIN | ODD)[kind]:
-            db.execute(statement)
-        db.commit()
+    if copied(original, path, kind):
+        with changing(path) as db:
+            for statement in (PLAIN | ODD)[kind]:
+                db.execute(statement)
+            db.commit()
 
 
 @settings(max_examples=2)

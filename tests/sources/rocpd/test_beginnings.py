@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 import trace_export
 from tests.support import long_runs
-from tests.support.databases import changing
+from tests.support.databases import changing, copied
 from tests.support.same_profiles import assert_as_one_by_one, assert_kinds_as_one_by_one, small_pieces
 from trace_export.selection import Numbers
 from trace_export.sources.find import find
@@ -70,13 +69,7 @@ def change(path: Path, statements: list[str]) -> None:
 
 def write(path: Path, original: Path, kind: str) -> None:
     """A database of this kind."""
-    if kind == "absent":
-        return
-    path.parent.mkdir(parents=True)
-    shutil.copy(original, path)
-    if kind == "truncated":
-        path.write_bytes(path.read_bytes()[:9_000])
-    else:
+    if copied(original, path, kind):
         change(path, (PLAIN | ODD)[kind])
 
 
