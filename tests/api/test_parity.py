@@ -35,7 +35,7 @@ class Case:
 
     options: list[str]
     given: dict[str, Any]
-    sample: str = "paddle/single"
+    sample: str = "paddle/two_machines"
     with_out: bool = True
     no_effect: bool = False
     foreign: str = ""
@@ -81,10 +81,13 @@ LOADING: dict[str, Case] = {
     "jobs": Case(["--jobs", "1"], {"jobs": 1}, no_effect=True),
 }
 """What `export` and `report` share."""
-PART = {"steps", "stages", "window", "align", "offsets_ns", "max_error_ns"}
-READING = LOADING.keys() - PART
-"""Parameters of `requests.load`, which `export`, `report` and `compare` share: their effect is shown for `export`."""
-SHOWN_FOR_EXPORT = {"report": READING, "compare": READING, "overview": {"tp", "dp", "cp"}}
+PART = {"steps", "stages", "window"}
+LOADED = LOADING.keys() - PART
+"""Parameters of `requests.load` and of the alignment after it, which `export`, `report` and `compare` share: their
+effect is shown for `export`."""
+DRAWN = {"formats", "gzip"}
+"""Parameters of `drawn`, which writes the charts of `export` and `compare`."""
+SHOWN_FOR_EXPORT = {"report": LOADED, "compare": LOADED | DRAWN, "overview": {"tp", "dp", "cp"}}
 """Of the sizes an overview is drawn with one."""
 REMOTE = {"scheduler", "at", "columns", "cache"}
 """They need a cluster, `test_a_cluster_is_asked_for_alike` and tests/workers; or a table of another tool,

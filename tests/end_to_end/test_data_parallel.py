@@ -67,15 +67,27 @@ def test_a_sound_run_has_no_slowdown_and_no_cause(read: Callable[[Job], Report])
     assert report.time.causes.is_empty()
 
 
-@pytest.mark.parametrize("read", FORMATS, indirect=True)
+LONG_REDUCTION = (replace(JOB, longer={(REDUCE, 1): 30 * MS}), RS, {"stage": 1, "rank": None}, "slow-collective")
+LONG_GATHERING = (replace(JOB, longer={(GATHER, 2): 30 * MS}), AG, {"stage": 2, "rank": None}, "slow-collective")
+LATE_REDUCTION = (
+    replace(JOB, late={(REDUCE, 1, 2): 20 * MS}), None, {"stage": 2, "dp": 1, "rank": 5}, "late-collective",
+)  # fmt: skip
+CAUSES = {
+    "long reduction": (LONG_REDUCTION, FORMATS),
+    "long gathering": (LONG_GATHERING, ("nsys",)),
+    "late reduction": (LATE_REDUCTION, ("ascend",)),
+}
+"""With the formats in which they are read without `--slow`: the first finds each type of collective in all of them."""
+
+
 @pytest.mark.parametrize(
-    ("job", "name", "place", "code"),
+    ("read", "job", "name", "place", "code"),
     [
-        (replace(JOB, longer={(REDUCE, 1): 30 * MS}), RS, {"stage": 1, "rank": None}, "slow-collective"),
-        (replace(JOB, longer={(GATHER, 2): 30 * MS}), AG, {"stage": 2, "rank": None}, "slow-collective"),
-        (replace(JOB, late={(REDUCE, 1, 2): 20 * MS}), None, {"stage": 2, "dp": 1, "rank": 5}, "late-collective"),
+        pytest.param(each, *cause, marks=() if each in usual else pytest.mark.slow, id=f"{text}-{each}")
+        for text, (cause, usual) in CAUSES.items()
+        for each in FORMATS
     ],
-    ids=["long reduction", "long gathering", "late reduction"],
+    indirect=["read"],
 )
 def test_a_collective_is_the_first_cause(
     job: Job, name: str | None, place: dict[str, Any], code: str, read: Callable[[Job], Report]
