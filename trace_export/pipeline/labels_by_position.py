@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import polars as pl
 
@@ -47,14 +48,16 @@ def positions(work: pl.DataFrame, ends: pl.DataFrame, plan: Plan) -> pl.DataFram
         .agg(pl.col("letter").str.join("").alias("word"), pl.col("stage").first())
         .join(ends, on=RANK_STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
     )
-    if all(found == _word(plan, stage) for stage, found in steps.select("stage", "word").iter_rows()):
+    expected = {stage: "" if stage is None else word(plan, stage) for stage in steps["stage"].unique()}
+    if all(found == expected[stage] for stage, found in steps.select("stage", "word").iter_rows()):
         return work.select("row", "position")
+    pieces_of = cache(_pieces)  # most steps have the same words
     pieces = [
         (rank, run, step, piece.begin, piece.end, piece.offset)
         for rank, run, step, found, stage, starts, ends in steps.select(
             *RANK_STEP_KEY, "word", "stage", "starts", "ends"
         ).iter_rows()
-        for piece in _pieces(found, _word(plan, stage), starts=bool(starts), ends=bool(ends))
+        for piece in pieces_of(found, expected[stage], starts=bool(starts), ends=bool(ends))
     ]
     schema = {"rank": INT, "run": INT, "step": INT, "begin": INT, "end": INT, "offset": INT}
     table = pl.DataFrame(pieces, schema=schema, orient="row")
@@ -67,10 +70,6 @@ def positions(work: pl.DataFrame, ends: pl.DataFrame, plan: Plan) -> pl.DataFram
     )
 
 
-def _word(plan: Plan, stage: int | None) -> str:
-    return "" if stage is None else word(plan, stage)
-
-
 @dataclass(frozen=True)
 class _Piece:
     """Letters begin … end-1 of a word, which stand `offset` places further right in the expected word."""
@@ -80,7 +79,7 @@ class _Piece:
     offset: int
 
 
-def _pieces(found: str, expected: str, *, starts: bool, ends: bool) -> Iterable[_Piece]:
+def _pieces(found: str, expected: str, *, starts: bool, ends: bool) -> list[_Piece]:
     """The parts of `found` whose place in `expected` is certain.
 
     A window of the expected word fits where it is found only once, or at the end that the capture surely holds. A word

@@ -105,7 +105,7 @@ def _profiles(seen: Sequence[_Seen], dialects: Dialects) -> list[Profile | None]
         counters=tables["counters"].with_columns(rank="capture").drop("capture"),
     )
     made = split(all_ranks, [one.known[0] for one in seen])
-    with_passes = set(spans.filter(pl.col("kind").is_in(marker_blocks.PASSES))["rank"])
+    with_passes = set(spans.filter(pl.col("kind").is_in(marker_blocks.PASSES))["rank"].unique())
     says_facts = run_facts(spans["marker"]) != Declared()
     lost = dict(unreached.group_by("capture").len().iter_rows())
     notes = [*((place, reader.unclosed_note(count)) for place, count in lost.items()), *notes]

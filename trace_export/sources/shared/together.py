@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence, Sized
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from itertools import chain, repeat
 from typing import Any, TypeVar
 
+import numpy as np
 import polars as pl
 
 from trace_export.errors import SourceError
@@ -25,8 +25,8 @@ TABLES = ("ranks", "spans", "p2p", "collectives", "counters")
 
 def places(tables: Sequence[Sized]) -> pl.Series:
     """For each row of the `tables` of several sources, put one after the other, the place of its source (Int32)."""
-    rows = chain.from_iterable(repeat(place, len(table)) for place, table in enumerate(tables))
-    return pl.Series(list(rows), dtype=INT)
+    rows = np.fromiter(map(len, tables), np.int64)
+    return pl.Series(np.arange(len(tables), dtype=np.int32).repeat(rows), dtype=INT)
 
 
 def split(whole: Profile, ranks: Sequence[int]) -> list[Profile]:
