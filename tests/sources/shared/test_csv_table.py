@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trace_export.errors import SourceError
@@ -16,6 +16,7 @@ cells = st.text(st.characters(exclude_characters='\r\n"', exclude_categories=["C
 tables = st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=12)
 
 
+@settings(max_examples=50)
 @given(tables, st.integers(1, 40), st.booleans())
 def test_the_pieces_together_are_the_table(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str]], piece: int, newline: bool

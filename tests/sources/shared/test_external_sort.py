@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import polars as pl
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.profiles import table
@@ -26,6 +26,7 @@ task = st.fixed_dictionaries(
 ).map(lambda row: {**row, "end_ns": row["start_ns"] + row["length"]})
 
 
+@settings(max_examples=50)
 @given(st.lists(st.lists(task, max_size=12), max_size=4))
 def test_tasks_come_by_start_end_stream_and_name(pieces: list[list[dict[str, object]]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
