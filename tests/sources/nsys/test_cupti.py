@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from samples.generators.nsys_export import STARTED, Export
+from tests.support.databases import changing
 from trace_export.errors import SourceError
 from trace_export.sources.nsys.reader import read
 from trace_export.sources.shared import sqlite
@@ -127,6 +128,20 @@ def test_equal_correlation_ids_of_two_processes_stay_apart(tmp_path: Path) -> No
     assert len(set(export.calls.values())) == 1
     spans = read(Source("nsys", export.write(tmp_path / "x.sqlite"), "h"), ReadOptions()).spans
     assert spans.select("rank", "start_ns", "end_ns").rows() == [(0, 200, 300), (1, 5200, 5300)]
+
+
+def test_a_kernel_without_a_name_is_none_of_nccl(tmp_path: Path) -> None:
+    export = Export(epoch_ns=0)
+    export.range(500, 0, 100, "F0.0.0")
+    for start, name in ((200, "gemm"), (300, "unnamed"), (400, "ncclDevKernel")):
+        export.kernel(500, start, start + 50, export.call(500, start // 10), name=name)
+    path = export.write(tmp_path / "x.sqlite")
+    with changing(path) as db:
+        unnamed = "(SELECT id FROM StringIds WHERE value = 'unnamed')"
+        db.execute(f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET shortName = NULL WHERE shortName = {unnamed}")
+        db.commit()
+    spans = read(Source("nsys", path, "h"), ReadOptions()).spans
+    assert spans.select("start_ns", "end_ns").rows() == [(200, 350)]
 
 
 def test_unusual_launch_calls_are_found(tmp_path: Path) -> None:

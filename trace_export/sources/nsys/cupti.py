@@ -22,12 +22,12 @@ MOST_LISTED = 64
 
 
 def is_named(db: Database, column: str, pattern: str) -> str:
-    """The condition that the name whose id is in `column` is like `pattern` (GLOB). The ids are looked up once: a
-    condition with a query in it would look through all names again for every piece of a table."""
+    """The condition that the name whose id is in `column` is like `pattern` (GLOB); NULL where there is no id. The ids
+    are looked up once: a condition with a query in it would look through all names again for every piece of a table."""
     query = f"SELECT id FROM StringIds WHERE value GLOB '{pattern}'"
     found = [number for (number,) in db.texts(query)]
     nested = db.runs_nested_queries and len(found) > MOST_LISTED
-    return f"COALESCE({f'{column} IN ({query})' if nested else listed(column, found)}, FALSE)"
+    return f"{column} IN ({query})" if nested else listed(column, found)
 
 
 def listed(column: str, ids: Iterable[object]) -> str:
@@ -38,7 +38,7 @@ def listed(column: str, ids: Iterable[object]) -> str:
 
 def is_nccl(db: Database, table: str) -> str:
     """The condition that a task in `table` is a kernel of NCCL."""
-    return is_named(db, "shortName", "nccl*") if table == KERNEL_TABLE else "FALSE"
+    return f"COALESCE({is_named(db, 'shortName', 'nccl*')}, FALSE)" if table == KERNEL_TABLE else "FALSE"
 
 
 def attribute(
