@@ -204,7 +204,7 @@ def copying(db: Database) -> pl.DataFrame:
         return _NO_COPYING
     transfers = (
         "SELECT o.opId FROM COMMUNICATION_OP o JOIN STRING_IDS s ON s.id = o.opName"
-        " WHERE s.value LIKE '%send%' OR s.value LIKE '%recv%' OR s.value LIKE '%receive%'"
+        " WHERE s.value LIKE '%send%' OR s.value LIKE '%rec%v%'"
     )
     sql = (
         "SELECT opId AS opId, srcRank AS src, dstRank AS dst, taskType AS task,"

@@ -90,7 +90,7 @@ class Database:
         self._stack.close()
 
     def _open(self) -> None:
-        _check_header(self.path)
+        locks = _check_header(self.path)
         wal, journal = (self.path.with_name(self.path.name + ending) for ending in ("-wal", "-journal"))
         for beside in (wal, journal):
             if beside.exists() and not beside.is_file():  # SQLite would open a pipe, and wait
@@ -99,7 +99,8 @@ class Database:
             if wal.exists() and wal.stat().st_size > 0:
                 self._uri = f"file:{_quoted(self._copied(wal))}"
             else:
-                _check_lock(self.path)
+                if locks:
+                    _check_lock(self.path)
                 self._uri = f"file:{_quoted(self.path)}?mode=ro&immutable=1"
             self._rows = self._stack.enter_context(closing(sqlite3.connect(self._uri, uri=True)))
             self._rows.text_factory = _text
@@ -345,8 +346,10 @@ def _quoted(path: Path) -> str:
     return quote(bytes(path.absolute()))
 
 
-def _check_header(path: Path) -> None:
+def _check_header(path: Path) -> bool:
     """The first 100 bytes: magic, page size (16), change counter (24), pages (28), counter when that was valid (92).
+    Returns whether a writer locks the database (18 is 1, a rollback journal): in WAL mode readers are never shut out,
+    and even looking may create files.
 
     Source: https://www.sqlite.org/fileformat2.html#the_database_header
     """
@@ -364,19 +367,13 @@ def _check_header(path: Path) -> None:
     needed = (65536 if page == 1 else page) * int.from_bytes(header[28:32])
     if len(header) < HEADER_BYTES or (header[24:28] == header[92:96] and size < needed):
         raise SourceError(path, f"is truncated ({size} of {max(needed, HEADER_BYTES)} bytes)", _AGAIN)
+    return header[18] == 1
 
 
 def _check_lock(path: Path) -> None:
-    """Raises sqlite3.OperationalError while a writer is at work. An immutable connection would not notice.
-
-    Only for rollback-journal databases (header byte 18 is 1): in WAL mode readers are never shut out, and even looking
-    may create files.
-    """
-    with open_file(path) as file:
-        if file.read(19)[18] != 1:
-            return
+    """Raises sqlite3.OperationalError while a writer is at work. An immutable connection would not notice."""
     with closing(sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True, timeout=0)) as connection:
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        connection.execute("PRAGMA schema_version").fetchone()
 
 
 def _refused(path: Path, error: Exception) -> SourceError:
