@@ -6,7 +6,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_export.ordering import is_ordered, ordered
+from trace_export.ordering import group_number, is_ordered, ordered, repeated, stretches
 
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(-2, 2) | st.none(), st.integers(0, 2)), max_size=12)
 KEYS = ("rank", "start_ns", "end_ns")
@@ -35,3 +35,24 @@ def test_ranks_in_order_of_time_are_moved_as_a_whole() -> None:
     frame = table([(1, 0, 1), (1, 2, 3), (0, 0, 2), (0, 1, 2), (1, 4, 5)])
     moved = ordered(frame, *KEYS)
     assert moved["id"].to_list() == [2, 3, 0, 1, 4]
+
+
+def test_stretches_have_their_keys_and_lengths() -> None:
+    frame = table([(1, 5, 0), (1, 5, 1), (0, None, 1), (0, None, 2), (0, 5, 2), (1, 5, 2)])
+    assert stretches(frame, "rank", "start_ns").to_dict(as_series=False) == {
+        "len": [2, 2, 1, 1], "rank": [1, 0, 0, 1], "start_ns": [5, None, 5, 5],
+    }  # fmt: skip
+
+
+@given(ROWS)
+def test_what_a_stretch_has_is_repeated_for_its_rows(rows: list[tuple[int, int | None, int]]) -> None:
+    frame = table(rows)
+    parts = stretches(frame, *KEYS)
+    assert repeated(parts["end_ns"], parts["len"]).equals(frame["end_ns"], check_names=True)
+
+
+@given(ROWS)
+def test_groups_are_numbered_in_the_order_of_their_keys(rows: list[tuple[int, int | None, int]]) -> None:
+    frame = table(rows)
+    expected = frame.select(pl.struct(KEYS).rank("dense")).to_series()
+    assert group_number(frame, *KEYS).to_list() == expected.to_list()

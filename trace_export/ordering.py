@@ -20,6 +20,17 @@ def is_ordered(frame: pl.DataFrame, *keys: str, strictly: bool = False) -> bool:
     return not (strictly and equal.any())
 
 
+def stretches(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """A row for each stretch of rows that are equal in `keys`: `len`, the number of its rows, and `keys`. Where rows
+    that share a fact mostly stand together, it is worked out once for each stretch, and `repeated` for its rows."""
+    return frame.select(pl.struct(keys).rle().struct.unnest()).unnest("value")
+
+
+def repeated(facts: pl.Series, lengths: pl.Series) -> pl.Series:
+    """For each row what its stretch has; none is null. `lengths`: `len` of the stretches."""
+    return pl.Series(facts.name, np.repeat(facts.to_numpy(), lengths))
+
+
 def run_number(*keys: str) -> pl.Expr:
     """Numbers the runs of rows that are equal in `keys`. Rows that mostly stand together are grouped in a third of the
     time by these numbers first, and then their few groups by the keys."""
@@ -29,9 +40,9 @@ def run_number(*keys: str) -> pl.Expr:
 def group_number(frame: pl.DataFrame, *keys: str) -> pl.Series:
     """`group`: the number of each row's group of rows that are equal in `keys`, in the order of these. Where rows of a
     group mostly stand together, grouping by it takes two thirds of the time."""
-    runs = frame.select(pl.struct(keys).rle().struct.unnest())
-    number = runs.select(pl.col("value").rank("dense")).to_series()
-    of_row = pl.Series("group", np.repeat(number.to_numpy(), runs["len"]))
+    runs = stretches(frame, *keys)
+    number = runs.select(pl.struct(keys).rank("dense").alias("group")).to_series()
+    of_row = repeated(number, runs["len"])
     return of_row.set_sorted() if number.is_sorted() else of_row
 
 

@@ -113,9 +113,9 @@ class _Search:
         for stage in range(self.operations.stages if replicas > 1 else 0):
             groups = [by_stage[stage] for by_stage in self.blocks.values() if stage in by_stage]
             means = np.array([self.length[rows].mean(axis=(0, 2)) for rows in groups])  # group × replica
+            peers = medians_of_others(means)
             for a in range(replicas):
-                peers = np.median(np.delete(means, a, axis=1), axis=1)
-                yield from self._slower("worker", groups, means[:, a], peers, slice(a, a + 1))
+                yield from self._slower("worker", groups, means[:, a], peers[:, a], slice(a, a + 1))
 
     def stages(self) -> Iterator[_Candidate]:
         """Stages beside the other stages, by the replica that is slower than half of them, so that one slow replica
@@ -151,11 +151,10 @@ class _Search:
                 values = np.median(self.length[rows], axis=(0, 2))  # per replica
                 middle = float(np.sort(values)[(len(values) - 1) // 2])
                 others = [usual for other, usual in usual_of.items() if other != link]
-                for a in range(len(values)):
-                    same = [v for b, v in enumerate(values) if b != a]
-                    if peers := [*same, *others]:
-                        own, usual = values[a : a + 1], np.array([np.median(peers)])
-                        yield from self._slow_link(rows, own, usual, slice(a, a + 1))
+                if len(values) + len(others) > 1:
+                    peers = medians_of_others(np.array([*values, *others]))
+                    for a in range(len(values)):
+                        yield from self._slow_link(rows, values[a : a + 1], peers[a : a + 1], slice(a, a + 1))
                 if len(values) > 1 and others:
                     own, usual = np.array([middle]), np.array([np.median(others)])
                     yield from self._slow_link(rows, own, usual, slice(None))
@@ -189,10 +188,9 @@ class _Search:
         late = np.array([
             np.maximum(np.median(self.launch[rows], axis=(0, 2)), 0) if rows else nowhere for rows in on_stage
         ])  # fmt: skip
-        for stage, a in np.argwhere(~np.isnan(late)).tolist():
-            others = np.delete(late.reshape(-1), stage * late.shape[1] + a)
-            known = others[~np.isnan(others)]
-            excess = float(late[stage, a]) - (float(np.median(known)) if known.size else 0.0)
+        known = ~np.isnan(late)
+        excesses = late[known] - (medians_of_others(late[known]) if known.sum() > 1 else 0.0)
+        for (stage, a), excess in zip(np.argwhere(known).tolist(), excesses.tolist(), strict=True):
             if excess > 0:
                 rows = on_stage[stage]
                 yield _Candidate(kind, slice(a, a + 1), rows, {}, excess, None, excess, excess * len(rows))
@@ -218,6 +216,20 @@ class _Search:
         yield _Candidate(
             kind, replica, [i for rows in groups for i in rows], factor, 0.0, ratio, excess / int(sizes.sum()), total
         )
+
+
+def medians_of_others(values: Array) -> Array:
+    """For each of two or more values along the last axis the median of the others."""
+    order = np.argsort(values, axis=-1)
+    place = np.argsort(order, axis=-1)
+    ascending = np.take_along_axis(values, order, axis=-1)
+    others = values.shape[-1] - 1
+    # Without a value, those after it move up by one place.
+    lower, upper = (
+        np.take_along_axis(ascending, middle + (place <= middle), axis=-1)
+        for middle in ((others - 1) // 2, others // 2)
+    )
+    return np.asarray((lower + upper) / 2)
 
 
 def _together(one: _Candidate, other: _Candidate) -> _Candidate:

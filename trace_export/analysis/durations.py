@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.model import STEP_KEY, Profile
+from trace_export.ordering import repeated, stretches
 from trace_export.pipeline.block_order import KEY, expected_order
 from trace_export.pipeline.step_groups import step_groups
 from trace_export.schedules.schedule import Schedule
@@ -60,17 +61,19 @@ def measure(profile: Profile, schedule: Schedule, orders: pl.DataFrame) -> Measu
     sizes = orders.filter(pl.col("kind") == "F").group_by(STEP_KEY).agg(m=pl.col("microbatch").max() + 1)
     per_chunk = schedule.microbatches // 2 if schedule.placement == "both" else schedule.microbatches
     places = profile.ranks.select("rank", "replica").drop_nulls()
-    ran = orders.select(*STEP_KEY, "rank").unique().join(places, on="rank")
-    ran = ran.join(sizes.filter(pl.col("m") == per_chunk), on=STEP_KEY, how="semi", nulls_equal=True)
-    cases = ran.select(*STEP_KEY, "replica").unique().sort(*STEP_KEY, "replica").with_row_index("case")
-    ran = ran.join(cases, on=[*STEP_KEY, "replica"], nulls_equal=True).select(*STEP_KEY, "rank", "case")
-    parts = [_lengths(part, profile.spans, schedule, ran) for part in step_groups(orders)]
+    ran = stretches(orders, *STEP_KEY, "rank").join(places, on="rank", how="left", maintain_order="left")
+    fitting = ran.join(sizes.filter(pl.col("m") == per_chunk), on=STEP_KEY, how="semi", nulls_equal=True)
+    cases = fitting.select(*STEP_KEY, "replica").drop_nulls("replica").unique().sort(*STEP_KEY, "replica")
+    cases = cases.with_row_index("case")
+    ran = ran.join(cases, on=[*STEP_KEY, "replica"], how="left", nulls_equal=True, maintain_order="left")
+    case = repeated(ran["case"].cast(pl.Int64).fill_null(-1), ran["len"])
+    parts = [_lengths(part, profile.spans, schedule) for part in step_groups(orders.with_columns(case))]
     return Measured(schedule, cases, pl.concat(parts))
 
 
-def _lengths(orders: pl.DataFrame, spans: pl.DataFrame, schedule: Schedule, ran: pl.DataFrame) -> pl.DataFrame:
-    """`Measured.blocks` of some steps. `ran`: run, step, rank, case."""
-    halves = _with_op(orders, schedule).join(ran, on=[*STEP_KEY, "rank"], nulls_equal=True)
+def _lengths(orders: pl.DataFrame, spans: pl.DataFrame, schedule: Schedule) -> pl.DataFrame:
+    """`Measured.blocks` of some steps; `orders` have the case, -1 for none."""
+    halves = _with_op(orders, schedule).filter(pl.col("case") >= 0)
     start, end = (spans[c].gather(halves["row"]) for c in ("start_ns", "end_ns"))
     timed = halves.select("op", "case", start, end)
     length = pl.col("end_ns") - pl.col("start_ns")

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.model import STEP_KEY, WORK_KINDS, Profile
-from trace_export.ordering import ordered
+from trace_export.ordering import ordered, repeated, stretches
 from trace_export.pipeline.collective_operations import Collectives, collective_parts, collectives, no_collectives
 from trace_export.pipeline.operation_matrix import distinct, matrices, sequence_numbers
 from trace_export.pipeline.operations import Operations, Part, Step, groups_of, numbers_of
@@ -102,18 +102,16 @@ def _rows(profile: Profile, lanes: Lanes, steps: pl.DataFrame) -> pl.DataFrame:
         profile.spans.lazy().with_row_index("row").filter(pl.col("kind").is_in(KINDS))
         .select("row", "rank", *STEP_KEY, kind.alias("kind"), *number, *times).collect()
     )  # fmt: skip
-    # Blocks of one rank and step stand together, so each of these stretches is placed as a whole.
-    stretches = (
-        blocks.select(pl.struct("rank", *STEP_KEY).rle().struct.unnest()).unnest("value")
+    parts = (
+        stretches(blocks, "rank", *STEP_KEY)
         .join(lanes.places, on="rank", how="left", maintain_order="left")
         .join(steps.select(STEP_KEY).with_row_index("at"), on=STEP_KEY, how="left", nulls_equal=True,
               maintain_order="left")
     )  # fmt: skip
-    inside = stretches.select(pl.col("stage").is_not_null() & pl.col("at").is_not_null()).to_series()
+    inside = parts.select(pl.col("stage").is_not_null() & pl.col("at").is_not_null()).to_series()
     if not inside.all():
-        blocks = blocks.filter(pl.Series(np.repeat(inside, stretches["len"])))
-        stretches = stretches.filter(inside)
-    places = (pl.Series(name, np.repeat(stretches[name], stretches["len"])) for name in ("stage", "replica", "at"))
+        blocks, parts = blocks.filter(repeated(inside, parts["len"])), parts.filter(inside)
+    places = (repeated(parts[name], parts["len"]) for name in ("stage", "replica", "at"))
     placed = ordered(blocks.drop(STEP_KEY).with_columns(places), "at", "rank", *times, "row")
     lane = placed.select(pl.struct("at", "rank").rle_id().cast(pl.Int64)).to_series().to_numpy()
     same = lane
@@ -157,13 +155,14 @@ def _operations(
     origin = blocks.start.min(axis=(0, 1))
     for times in (start, end):  # in place: they are large
         times -= origin
-    no_span = np.full((len(types) - len(blocks.types), *blocks.span.shape[1:]), -1)
+    span = np.full((len(types), *blocks.span.shape[1:]), -1)
+    span[: len(blocks.types)] = blocks.span
     places = lanes.places.sort("replica", "stage")["rank"].to_numpy().astype(np.int64)
     return Operations(
         types=types, stage=np.concatenate([part.stage for part in parts]),
         chunk=numbers_of(parts, "chunk"), microbatch=numbers_of(parts, "microbatch"), peer=numbers_of(parts, "peer"),
         sequence=numbers_of(parts, "sequence", 0), start_ns=start, end_ns=end, origin_ns=origin,
-        span=np.concatenate([blocks.span, no_span]), ranks=places.reshape(len(lanes.replicas), len(lanes.stages)),
+        span=span, ranks=places.reshape(len(lanes.replicas), len(lanes.stages)),
         replicas=lanes.replicas, steps=steps, graph=waits.graph(len(types), groups, synced),
         loss_stages=_loss_stages(profile, len(lanes.stages)), level=moved.level, without=shared.without,
     )  # fmt: skip
@@ -177,13 +176,13 @@ def _wait_for_optimizer(
 
     Adds what the optimizers wait for: the last block of their rank, the collectives `reduced`, and each other.
     """
-    ends = np.concatenate([part.end_ns for part in parts])
-    begun = np.empty((len(tail), *ends.shape[1:]), np.int64)
+    ends = [end for part in parts for end in part.end_ns]
+    begun = np.empty((len(tail), *blocks.end.shape[1:]), np.int64)
     for i in (i for i, name in enumerate(blocks.types) if name == OPT):
         needed = [*streams[int(blocks.stage[i])][-1:], *reduced.get(i, [])]
         if i in tail:
             n = tail.index(i)
-            begun[n] = ends[needed].max(axis=0)
+            begun[n] = np.maximum.reduce([ends[other] for other in needed])
             waits.add(len(ends) + n, *needed)
             needed = [len(ends) + n]
         waits.add(i, *needed)

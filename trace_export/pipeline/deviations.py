@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.model import STEP_KEY, Plan, Recognition
-from trace_export.ordering import run_number
+from trace_export.ordering import run_number, stretches
 from trace_export.pipeline.block_order import CHUNKS, KEY, LETTERS, expected_order, without_pieces, without_weights
 from trace_export.pipeline.operation_matrix import distinct
 from trace_export.pipeline.schedule_match import with_microbatches
@@ -68,7 +68,7 @@ def _first_differences(orders: pl.DataFrame, expected: pl.DataFrame) -> pl.DataF
     table[expected_row, expected["position"].to_numpy()] = expected.select(KEY).to_series().to_numpy()
     columns = [*LANE, "stage", "position", "found", "expected"]
     keyed = orders.select(*columns[:-2], found=KEY, expected=pl.Series(table[row, place]))
-    last = orders.select(pl.struct(LANE).rle().struct.field("len").cum_sum() - 1).to_series()
+    last = stretches(orders, *LANE)["len"].cum_sum() - 1
     ends = keyed[last].with_columns(
         pl.col("position") + 1, found=pl.lit(-1, pl.Int64), expected=pl.Series(table[row, place + 1]).gather(last)
     )

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.model import EDGES, STEP_KEY, Placement, Profile
+from trace_export.ordering import repeated, stretches
 from trace_export.schedules.data_edges import data_edges
 from trace_export.schedules.schedule import virtual_stage
 
@@ -19,18 +20,16 @@ def block_edges(profile: Profile, placement: Placement) -> pl.DataFrame:
     """
     places = profile.ranks.select("rank", "stage", "replica").drop_nulls()
     halves = _halves(profile.spans)
-    # Halves of one rank and step stand together, so what they share is worked out once for each of these stretches.
-    lanes = halves.select(pl.struct("rank", *STEP_KEY).rle().struct.unnest()).unnest("value")
-    lanes = lanes.join(places, on="rank", how="left", maintain_order="left")
+    lanes = stretches(halves, "rank", *STEP_KEY).join(places, on="rank", how="left", maintain_order="left")
     placed = lanes["stage"].is_not_null()
     if not placed.all():
-        halves, lanes = halves.filter(pl.Series(np.repeat(placed, lanes["len"]))), lanes.filter(placed)
+        halves, lanes = halves.filter(repeated(placed, lanes["len"])), lanes.filter(placed)
     if halves.is_empty():
         return pl.DataFrame(schema=EDGES)
     identity, forward = halves["id"].to_numpy(), halves["forward"].to_numpy()
     microbatch, chunk = (halves[c].to_numpy().astype(np.int64) for c in ("microbatch", "chunk"))
     pipeline = lanes.select(pl.struct(*STEP_KEY, "replica").rank("dense")).to_series()
-    step, stage = (np.repeat(each.to_numpy().astype(np.int64), lanes["len"]) for each in (pipeline, lanes["stage"]))
+    step, stage = (repeated(each.cast(pl.Int64), lanes["len"]).to_numpy() for each in (pipeline, lanes["stage"]))
     copy = [chunk] if placement == "both" else []
     stages = int(places["stage"].to_numpy().max()) + 1
     src, dst = data_edges(forward, [step, microbatch, *copy], virtual_stage(placement, stages, chunk, stage))

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import polars as pl
 
 from trace_export.model import INT, SPANS, STEP_KEY, WORK_KINDS, Note, Profile, conform
-from trace_export.ordering import ordered
+from trace_export.ordering import ordered, repeated, stretches
 from trace_export.schedules.words import LETTER
 
 FORWARDS = pl.col("kind").is_in(["F", "FB"])
@@ -63,12 +62,12 @@ def in_fullest(blocks: pl.DataFrame, steps: int) -> pl.Series:
     """Whether each row is a block of work in one of so many `steps`, those that have the most of them; of several with
     as many the first ones. Worked out by stretches of rows of one step."""
     work = pl.col("kind").is_in(WORK_KINDS).fill_null(False)
-    runs = blocks.select(pl.struct(*STEP_KEY, work=work).rle().struct.unnest()).unnest("value")
+    runs = stretches(blocks.select(*STEP_KEY, work=work), *STEP_KEY, "work")
     counts = runs.filter("work").group_by(STEP_KEY).agg(blocks=pl.col("len").sum())
     most = counts.sort("blocks", *STEP_KEY, descending=[True, False, False]).head(steps).with_columns(chosen=True)
     found = runs.join(most, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
     inside = found.select(pl.col("work") & pl.col("chosen").fill_null(False)).to_series()
-    return pl.Series(np.repeat(inside.to_numpy(), found["len"]))
+    return repeated(inside, found["len"])
 
 
 def _of_replicas(found: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
