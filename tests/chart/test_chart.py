@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from trace_export.chart.chart import Chart, Part, Track
+from trace_export.chart.chart import Chart, Part, Put, Track
 
 
 def part(number: int) -> Part:
@@ -64,3 +65,18 @@ def test_parts_that_are_not_wanted_any_more_are_not_made() -> None:
     assert [next(parts).tracks[0].id for _ in range(2)] == [1, 2]
     parts.close()  # type: ignore[attr-defined]
     assert len(made) <= 2
+
+
+def test_several_files_get_each_part_once_and_are_closed_in_their_order() -> None:
+    got: dict[str, list[Part]] = {"a": [], "b": []}
+    closed = []
+
+    @contextmanager
+    def file(name: str) -> Iterator[Put]:
+        yield got[name].append
+        closed.append(name)
+
+    chart(part(n) for n in range(2, 5)).put(file("a"), file("b"))
+    assert numbers(iter(got["a"])) == [1, 2, 3, 4]
+    assert all(one is other for one, other in zip(got["a"], got["b"], strict=True))
+    assert closed == ["a", "b"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -57,6 +58,10 @@ class Part:
     states: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=STATES))
 
 
+Put = Callable[[Part], None]
+"""Takes the next part of a chart."""
+
+
 @dataclass(frozen=True)
 class Chart:
     """`main` holds all but the device tasks, which `more()` reads part by part, anew at each call.
@@ -74,6 +79,14 @@ class Chart:
     def parts(self) -> Iterator[Part]:
         yield self.main
         yield from _ahead(self.more())
+
+    def put(self, *files: AbstractContextManager[Put]) -> None:
+        """Draws each part once, for all `files`, which are open meanwhile and are closed in their order."""
+        with ExitStack() as open_files:
+            puts = [open_files.enter_context(file) for file in reversed(files)]
+            for part in self.parts():
+                for put in puts:
+                    put(part)
 
 
 def _ahead(parts: Iterator[Part]) -> Iterator[Part]:

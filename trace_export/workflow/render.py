@@ -7,6 +7,7 @@ draw is imported when they do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -18,7 +19,7 @@ import polars as pl
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.clock_words import clock_texts
 from trace_export.chart.block_names import block_name, has_chunks
-from trace_export.chart.chart import Chart
+from trace_export.chart.chart import Chart, Part, Put
 from trace_export.chart.colours import idle_seed
 from trace_export.chart.critical_path import PathOverlay
 from trace_export.chart.layout import ChartOptions, Overlay, lay_out
@@ -34,6 +35,7 @@ from trace_export.sources.shared.timestamps import UNTIMED
 from trace_export.units import duration
 from trace_export.workflow.progress import Progress, silent
 from trace_export.writers import formats
+from trace_export.writers.atomic import blamed
 from trace_export.writers.formats import BY_NAME
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.paths import alignment_path, output_paths, with_steps, with_table
@@ -218,9 +220,11 @@ def write(
             write_to(temporary)
 
     for steps, piece in parts:
-        chart = draw(piece, measured if piece is profile else Bubbles(piece), options, detail)
-        for name, path in files["trace"].items():
-            put(with_steps(path, steps), partial(BY_NAME[name].load(), chart, gzip=options.gzip))
+        if traces := {name: with_steps(path, steps) for name, path in files["trace"].items()}:
+            chart = draw(piece, measured if piece is profile else Bubbles(piece), options, detail)
+            for path in traces.values():
+                progress(f"writing {path.name}", next(done), len(paths))
+            chart.put(*(_trace(chart, name, path, options, outputs) for name, path in traces.items()))
     for name, path in files["archive"].items():
         chart = draw(profile, measured, options, detail, from_epoch=True)
         put(path, partial(BY_NAME[name].load(), chart, members=members))
@@ -238,6 +242,18 @@ def write(
             put(path, partial(writer, chart, format=name, steps=options.steps, bubbles=bubbles, style=options.figure))
     if alignment:
         put(alignment, partial(alignment_file.write, profile))
+
+
+@contextmanager
+def _trace(chart: Chart, name: Format, path: Path, options: WriteOptions, outputs: Outputs) -> Iterator[Put]:
+    """A function that appends a part of `chart` to the file at `path`. Raises OutputError."""
+    with outputs.file(path) as temporary, BY_NAME[name].load()(chart, temporary, gzip=options.gzip) as put:
+
+        def put_here(part: Part) -> None:
+            with blamed(path):  # not the other file that is open
+                put(part)
+
+        yield put_here
 
 
 def _contents(comparison: Comparison) -> Contents:

@@ -29,7 +29,7 @@ def replacing(path: Path, check: Callable[[Path], None], named: bool = False) ->
     somebody else under a hidden name.)
     Raises OutputError when the file cannot be written (folder read-only, disk full, ...).
     """
-    try:
+    with blamed(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = None if named else _unnamed(path.parent)
         if descriptor is None:
@@ -43,6 +43,13 @@ def replacing(path: Path, check: Callable[[Path], None], named: bool = False) ->
                 yield _opened(descriptor)
                 check(path)
                 _name(descriptor, path, check)
+
+
+@contextmanager
+def blamed(path: Path) -> Iterator[None]:
+    """Raises OutputError, which names `path`, for an OSError of the block."""
+    try:
+        yield
     except OSError as error:
         reason = error.strerror or str(error)
         raise OutputError(path, f"cannot be written: {reason}", "name another place with --out") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Literal
+from typing import Any, Literal
 
 from trace_export.choices import Format
 
@@ -18,9 +18,10 @@ class OutputFormat:
 
     A trace holds the whole chart, an archive also the traces that were read, a picture the part of it that fits a page,
     a table the blocks of all ranks. `writer` is MODULE:FUNCTION below this package, imported when it is needed. Of a
-    trace it takes (chart, path, gzip=), of an archive (chart, path, members=), of a table (profile, path), of a picture
-    (chart, path, format=, steps=, bubbles=, style=). `check` is a function of the same form that raises UsageError
-    where the format needs a package that is not installed.
+    trace it takes (chart, path, gzip=) and returns a context of what takes the parts of the chart, see `Chart.put`. The
+    others write: an archive takes (chart, path, members=), a table (profile, path), a picture (chart, path, format=,
+    steps=, bubbles=, style=). `check` is a function of the same form that raises UsageError where the format needs a
+    package that is not installed.
     """
 
     name: Format
@@ -29,8 +30,8 @@ class OutputFormat:
     writer: str
     check: str = ""
 
-    def load(self) -> Callable[..., None]:
-        """The function that writes it."""
+    def load(self) -> Callable[..., Any]:
+        """The function `writer`."""
         return _function(self.writer)
 
     def ensure_installed(self) -> None:
@@ -39,15 +40,15 @@ class OutputFormat:
             _function(self.check)()
 
 
-def _function(name: str) -> Callable[..., None]:
+def _function(name: str) -> Callable[..., Any]:
     module, _, function = name.partition(":")
-    found: Callable[..., None] = getattr(import_module(f"trace_export.writers.{module}"), function)
+    found: Callable[..., Any] = getattr(import_module(f"trace_export.writers.{module}"), function)
     return found
 
 
 OUTPUT_FORMATS = (
-    OutputFormat("perfetto", "pftrace", "trace", "traces.perfetto:write"),
-    OutputFormat("chrome", "json", "trace", "traces.chrome:write"),
+    OutputFormat("perfetto", "pftrace", "trace", "traces.perfetto:writing"),
+    OutputFormat("chrome", "json", "trace", "traces.chrome:writing"),
     OutputFormat("perfetto-archive", "tar", "archive", "traces.archive:write"),
     OutputFormat("svg", "svg", "picture", "pictures.picture:write"),
     OutputFormat("png", "png", "picture", "pictures.picture:write", "pictures.picture:check_png"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -23,12 +26,15 @@ from tests.support.profiles import (
 )
 from tests.support.trace_processor import TraceProcessor
 from tests.support.traces import read_slices
-from trace_export.chart.chart import Chart
+from trace_export import export
+from trace_export.chart.chart import Chart, Part, Put
 from trace_export.chart.layout import ChartOptions, lay_out
+from trace_export.errors import OutputError
 from trace_export.model import Profile
 from trace_export.writers.traces import chrome, perfetto
 
 FORMATS = [pytest.param(perfetto, "a.pftrace", id="perfetto"), pytest.param(chrome, "a.json", id="chrome")]
+SAMPLES = Path(__file__).parents[3] / "samples"
 INTEGERS = ("microbatch", "chunk", "microbatch_b", "chunk_b", "stage", "rank", "step", "run")
 TEXTS = ("kind", "host", "origin", "marker", "phase", "labels")
 
@@ -132,6 +138,35 @@ def test_the_same_chart_gives_the_same_bytes_zipped_or_not(writer: ModuleType, n
     assert plain == (tmp_path / "two").read_bytes()
     assert (tmp_path / "one.gz").read_bytes() == (tmp_path / "two.gz").read_bytes()
     assert gzip.decompress((tmp_path / "one.gz").read_bytes()) == plain
+
+
+@pytest.mark.parametrize(("writer", "name"), FORMATS)
+def test_what_was_in_the_file_before_is_gone(writer: ModuleType, name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"x" * 1_000_000)
+    for file in (name, "fresh"):
+        writer.write(full_chart(tmp_path), tmp_path / file)
+    assert (tmp_path / name).read_bytes() == (tmp_path / "fresh").read_bytes()
+
+
+@pytest.mark.parametrize(("writer", "name"), FORMATS)
+def test_of_two_traces_the_one_that_fails_is_named(
+    writer: ModuleType, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing = writer.writing
+
+    @contextmanager
+    def full(*arguments: Any, **options: Any) -> Iterator[Put]:
+        def fail(part: Part) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with writing(*arguments, **options):
+            yield fail
+
+    monkeypatch.setattr(writer, "writing", full)
+    with pytest.raises(OutputError) as raised:
+        export(SAMPLES / "paddle" / "single", tmp_path)
+    assert raised.value.path.suffix == Path(name).suffix
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("writer", "name"), FORMATS)

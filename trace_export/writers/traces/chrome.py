@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import polars as pl
 
-from trace_export.chart.chart import Chart, Track, arguments
+from trace_export.chart.chart import Chart, Part, Put, Track, arguments
 from trace_export.writers.mark import ATTRIBUTES
 from trace_export.writers.traces.json_encoder import Number, Parts, Text, dumps, records, value
 from trace_export.writers.traces.packing import Words, batches, raw
@@ -26,6 +27,12 @@ _PROCESS: Final = 1
 
 def write(chart: Chart, path: Path, gzip: bool = False) -> None:
     """Writes `chart` to `path`, in memory that does not grow with its device tasks. Raises OSError as `open` does."""
+    chart.put(writing(chart, path, gzip))
+
+
+@contextmanager
+def writing(chart: Chart, path: Path, gzip: bool = False) -> Iterator[Put]:
+    """A function that appends a part of `chart` to the trace at `path`. Raises OSError as `open` does."""
     facts = dumps(ATTRIBUTES | chart.attributes)
     process = {"ph": "M", "name": "process_name", "pid": _PROCESS, "args": {"name": chart.title}}
     digits = _digits(chart.main.tracks)
@@ -33,13 +40,16 @@ def write(chart: Chart, path: Path, gzip: bool = False) -> None:
         sink(b'{"displayTimeUnit":"ns","metadata":%b,"otherData":%b,"traceEvents":[\n' % (facts, facts))
         sink(dumps(process))
         tracks: dict[int, Track] = {}
-        for part in chart.parts():
-            tracks |= {t.id: t for t in part.tracks}
+
+        def put(part: Part) -> None:
+            tracks.update({t.id: t for t in part.tracks})
             _write_tracks(part.tracks, digits, sink)
             _write_slices(part.slices, chart.origin_ns, sink)
             _write_flows(part.slices, chart.origin_ns, sink)
             _write_instants(part.instants, chart.origin_ns, sink)
             _write_counters(part.samples, tracks, chart.origin_ns, sink)
+
+        yield put
         sink(b"\n]}\n")
 
 

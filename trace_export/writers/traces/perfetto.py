@@ -6,9 +6,11 @@ no ClockSnapshot (it would make a second root). Field numbers as in protos/perfe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from trace_export.chart.chart import Chart, Track, arguments
+from trace_export.chart.chart import Chart, Part, Put, Track, arguments
 from trace_export.writers.mark import ATTRIBUTES
 from trace_export.writers.traces.perfetto_encoder import Encoder, field, packet
 from trace_export.writers.traces.sink import opened
@@ -18,15 +20,24 @@ _EXPLICIT_ORDER = 3
 
 def write(chart: Chart, path: Path, gzip: bool = False) -> None:
     """Writes `chart` to `path`, in memory that does not grow with its device tasks. Raises OSError as `open` does."""
+    chart.put(writing(chart, path, gzip))
+
+
+@contextmanager
+def writing(chart: Chart, path: Path, gzip: bool = False) -> Iterator[Put]:
+    """A function that appends a part of `chart` to the trace at `path`. Raises OSError as `open` does."""
     with opened(path, gzip) as sink:
         sink(packet(_attributes(ATTRIBUTES | chart.attributes)))
         encoder = Encoder(sink, chart.origin_ns)
-        for part in chart.parts():
+
+        def put(part: Part) -> None:
             sink(b"".join(packet(field(60, descriptor(track))) for track in part.tracks))
             encoder.slices(part.slices, arguments(part.slices))
             encoder.instants(part.instants)
             encoder.counters(part.samples)
             encoder.states(part.states)
+
+        yield put
 
 
 def descriptor(track: Track) -> bytes:
