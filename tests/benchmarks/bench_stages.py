@@ -4,8 +4,9 @@ write.
     python -m tests.benchmarks.bench_stages [long|wide]... [--place FOLDER]
 
 `long`: 8 ranks on one machine, 1 M blocks. `wide`: 1,024 ranks on 128 machines, 1,000 blocks each. Paddle logs, for
-their reader does the least. Seconds are those of the processors. No stage after reading should take more than 0.4 µs a
-block. Inputs are made in FOLDER and kept there for the next run.
+their reader does the least. Seconds are those of the processors, of each stage the least of three processes, for what
+else runs on the machine only adds to them. No stage after reading should take more than 0.4 µs a block. Inputs are made
+in FOLDER and kept there for the next run.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,7 +42,7 @@ STAGES, MICROBATCHES = 8, 64
 REPEATED, STEP_MS = 8, 5_000
 CASES = {"long": (1, 976), "wide": (128, 8)}
 """Machines, each a pipeline of its own, and steps, a multiple of those that are made."""
-AIM_US = 0.4
+AIM_US, ROUNDS = 0.4, 3
 WITHOUT_AIM = ("find", "read")
 
 Result = TypeVar("Result")
@@ -79,8 +81,9 @@ def _later(text: str, steps: int) -> str:
     return re.sub(r"(?<=_time = )[0-9.]+", lambda time: f"{float(time[0]) + shift:.6f}", text)
 
 
-def export(place: Path, folder: Path) -> tuple[Stopwatch, int]:
-    """The stages of `trace-export place --out folder --format perfetto`, and the number of blocks."""
+def export(place: Path, folder: Path) -> tuple[dict[str, float], int]:
+    """What the stages of `trace-export place --out folder --format perfetto` take, and the number of blocks. To encode
+    is to write as well."""
     watch, options = Stopwatch(), LoadOptions(place, jobs=1)
     located = watch("find", lambda: locate(options))
     profile, _ = watch("read", lambda: read_profile(located, options, silent))
@@ -93,8 +96,7 @@ def export(place: Path, folder: Path) -> tuple[Stopwatch, int]:
     watch("encode", lambda: perfetto.write(chart, folder / "trace.pftrace"))
     trace = (folder / "trace.pftrace").read_bytes()
     watch("write", lambda: (folder / "again").write_bytes(trace))
-    watch.seconds["encode"] -= watch.seconds["write"]
-    return watch, profile.spans.height
+    return watch.seconds, profile.spans.height
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -105,8 +107,11 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             logs = place / f"{case}{machines}x{steps}"
             if not logs.exists():
                 make(logs, machines, steps)
-            watch, blocks = export(logs, Path(folder))
-            for stage, seconds in watch.seconds.items():
+            with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:  # the memory of each is new
+                done = pool.starmap(export, [(logs, Path(folder))] * ROUNDS, chunksize=1)
+            blocks = done[0][1]
+            least = {stage: min(seconds[stage] for seconds, _ in done) for stage in done[0][0]}
+            for stage, seconds in (least | {"encode": least["encode"] - least["write"]}).items():
                 work = f"{stage}: {blocks:,} blocks of {STAGES * machines:,} ranks, CPU"
                 aim = None if stage in WITHOUT_AIM else AIM_US
                 yield Row(work, Amount(seconds / blocks * 1e6, "µs a block"), aim=aim)
