@@ -13,8 +13,8 @@ import random
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -31,6 +31,8 @@ from tests.support.command import command
 from tests.support.profiles import table, two_stages
 from trace_export import Run
 from trace_export.analysis.bubbles import Bubbles
+from trace_export.chart.chart import Put
+from trace_export.chart.layout import lay_out
 from trace_export.model import CLOCKS
 from trace_export.selection import Numbers
 from trace_export.workflow import render, requests, step_tasks
@@ -39,6 +41,7 @@ from trace_export.writers.formats import OutputFormat
 from trace_export.writers.pictures import picture
 
 MADE = replace(two_stages(), clocks=table([{"host": "a"}, {"host": "b"}], CLOCKS))
+CHART = lay_out(MADE)
 OURS = mark.CSV + "microbatch\n"
 EXTENSIONS = {"perfetto": "pftrace", "chrome": "json", "svg": "svg", "html": "html", "parquet": "parquet", "csv": "csv"}
 NAMES = ("pipeline_profile", "x", "one.pt.trace")
@@ -271,6 +274,11 @@ def only_files(patch: pytest.MonkeyPatch, world: World) -> None:
         (path,) = [argument for argument in arguments if isinstance(argument, Path)]
         path.write_text(OURS + "new")
 
+    @contextmanager
+    def writing(*arguments: Any, **named: Any) -> Iterator[Put]:
+        write(*arguments)
+        yield lambda part: None
+
     def write_step_tables(
         sources: Any, options: Any, part: Any, out: Any, outputs: Any, *rest: Any, **named: Any
     ) -> None:
@@ -282,12 +290,12 @@ def only_files(patch: pytest.MonkeyPatch, world: World) -> None:
     patch.setattr(requests, "_run", lambda wanted, located, progress: Run(MADE, wanted.source, _inputs=located.inputs))
     patch.setattr(step_tasks, "write", write_step_tables)
     patch.setattr(render, "announce", lambda *a: [])
-    patch.setattr(render, "draw", lambda *a: None)
+    patch.setattr(render, "draw", lambda *a: CHART)
     patch.setattr(render, "pieces", lambda *a: steps if a[-1] else [(None, MADE)])
     patch.setattr(Bubbles, "ranks", pl.DataFrame())
     patch.setattr(render.alignment_file, "write", write)
     patch.setattr(picture, "write_page", write)
-    patch.setattr(OutputFormat, "load", lambda self: write)
+    patch.setattr(OutputFormat, "load", lambda self: writing if self.kind == "trace" else write)
     patch.setattr(Run, "report", lambda self: SimpleNamespace(tables=list, verdict=(), heading=""))
     patch.setattr(Run, "summary", lambda *a: None)
     patch.setattr(
