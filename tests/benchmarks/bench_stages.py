@@ -25,7 +25,7 @@ os.environ["POLARS_MAX_THREADS"] = "1"  # before Polars is loaded
 
 from samples.generators import paddle
 from tests.benchmarks import table
-from tests.benchmarks.measure import Amount
+from tests.benchmarks.measure import Amount, warm_memory
 from tests.benchmarks.table import Row
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.clocks import align as clocks
@@ -84,6 +84,7 @@ def _later(text: str, steps: int) -> str:
 def export(place: Path, folder: Path) -> tuple[dict[str, float], int]:
     """What the stages of `trace-export place --out folder --format perfetto` take, and the number of blocks. To encode
     is to write as well."""
+    warm_memory()
     watch, options = Stopwatch(), LoadOptions(place, jobs=1)
     located = watch("find", lambda: locate(options))
     profile, _ = watch("read", lambda: read_profile(located, options, silent))
