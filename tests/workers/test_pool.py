@@ -65,6 +65,7 @@ def test_no_process_and_no_temporary_file_is_left(tmp_path: Path) -> None:
     assert not any(file.exists() for file in left)
 
 
+@pytest.mark.parametrize("before_its_item", [False, True])
 @pytest.mark.parametrize(
     ("code", "words"),
     [
@@ -75,22 +76,27 @@ def test_no_process_and_no_temporary_file_is_left(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_workers_that_cannot_start_are_not_replaced_for_ever(
-    code: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_workers_that_cannot_start_are_not_replaced(
+    code: str, words: str, before_its_item: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Whether they end before they are given an item or, perhaps, after it."""
     started = []
     popen = subprocess.Popen
 
     def count(command: list[str], *given: object, **named: object) -> object:
-        started.extend(part for part in command if part.endswith(".py"))
-        return popen(command, *given, **named)  # type: ignore[call-overload]
+        child = popen(command, *given, **named)  # type: ignore[call-overload]
+        if process.__file__ in command:
+            started.append(child)
+            if before_its_item:
+                child.wait()
+        return child
 
     (tmp_path / "process.py").write_text(code)
     monkeypatch.setattr(process, "__file__", str(tmp_path / "process.py"))
     monkeypatch.setattr(subprocess, "Popen", count)
     with pytest.raises(TraceExportError, match=words):
         run(perform, tasks(*"abcdefgh"), Workers(2))
-    assert len(started) <= 3
+    assert len(started) == 2
 
 
 def test_a_worker_that_lacks_a_module_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

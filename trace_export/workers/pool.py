@@ -78,13 +78,8 @@ class Pool(Generic[Item, Result]):
             self.idle.append(worker)
             return
         index = self.waiting.pop()
-        try:
+        with suppress(OSError):  # it has died: `_receive` notices
             worker.connection.send(self.items[index])
-        except OSError:  # it died between two items
-            worker.end()
-            worker = self._new_worker()
-            with suppress(OSError):  # `_receive` notices
-                worker.connection.send(self.items[index])
         self.busy[worker.connection] = (worker, index)
 
     def _receive(self, connection: Connection) -> None:
