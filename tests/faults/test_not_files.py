@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import stat
 import subprocess
@@ -168,21 +169,23 @@ def test_a_link_to_proc_is_not_walked(linked_run: Path, tmp_path: Path, run_cli:
 
 def test_an_exporter_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what it has started: the program of Nsight Systems is a script that starts others."""
-    programs, reports = tmp_path / "bin", tmp_path / "reports"
+    programs, reports, alive = tmp_path / "bin", tmp_path / "reports", tmp_path / "alive"
     programs.mkdir()
     reports.mkdir()
+    os.mkfifo(alive)
     nsys = programs / "nsys"
-    nsys.write_text(f'#!/bin/sh\nsleep 1000 &\necho $! > "{tmp_path}/child"\nwait\n')
+    nsys.write_text(f'#!/bin/sh\nexec >"{alive}"\nsleep 1000 &\necho started\nwait\n')
     nsys.chmod(0o755)
     (reports / "x.nsys-rep").write_bytes(b"report")
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.setattr(export_report, "TIMEOUT_S", 1.0)
     (source,) = find(reports).sources
-    with pytest.raises(SourceError, match=r"x\.nsys-rep: nsys export did not finish in 0 minutes; run nsys export"):
-        read(source, ReadOptions())
-    child = int((tmp_path / "child").read_text())
-    state = Path(f"/proc/{child}/stat")
-    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] in "ZX"
+    with open(alive, "rb", buffering=0, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as held:
+        with pytest.raises(SourceError, match=r"x\.nsys-rep: nsys export did not finish in 0 minutes; run nsys export"):
+            read(source, ReadOptions())
+        assert held.read(100) == b"started\n"
+        assert select.select([held], [], [], HANGS_S)[0], "what it has started did not end"
+        assert held.read() == b""
 
 
 @pytest.mark.parametrize(
