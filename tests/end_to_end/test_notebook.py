@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 import pytest
-from playwright.sync_api import Browser, Frame, Page
+from playwright.sync_api import Browser, Frame, Page, expect
 
 from tests.conftest import ROOT
 from tests.support import notebook
@@ -118,8 +118,9 @@ def test_jupyterlab_shows_the_chart(width: int, scheme: Any, request: pytest.Fix
             assert box
             assert 0.5 * width < box["width"] < width
             before = chart.locator("#chart").get_attribute("data-to")
+            assert before
             chart.locator("#chart").press("w")
-            chart.wait_for_function(f"() => document.getElementById('chart').dataset.to !== '{before}'")
+            expect(chart.locator("#chart")).not_to_have_attribute("data-to", before)
             colour = chart.evaluate("() => getComputedStyle(document.body).backgroundColor")
             assert colour == ("rgb(13, 17, 23)" if scheme == "dark" else "rgb(255, 255, 255)")
             own = ("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:", "about:")

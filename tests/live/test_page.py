@@ -15,12 +15,9 @@ from tests.live.test_look import looks
 from tests.support.browser import browser as browser
 from tests.support.growing_logs import GrowingLogs
 from tests.support.traces import decode
-from tests.support.wait import HANGS_S
 from trace_export.live.board import HISTORY, Board
 from trace_export.live.look import Look
 from trace_export.viewer.live import LiveServer
-
-expect.set_options(timeout=HANGS_S * 1000)
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,6 @@ from trace_export.live.board import Board
 from trace_export.viewer.live import LiveServer
 from trace_export.viewer.serve import PUBLIC_UI, bundled_ui
 
-expect.set_options(timeout=HANGS_S * 1000)
-
 STAGES = 3
 STEPS_IN_UI = """async () => {
   const rows = await app.trace.engine.query("select name from slice where category = 'step' order by ts");

@@ -39,8 +39,9 @@ def program() -> str:
 @pytest.fixture(scope="session")
 def running_browser() -> Iterator[tuple[Browser, asyncio.AbstractEventLoop]]:
     """The one browser of this process, and the event loop that Playwright leaves running in this thread."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=1000 * HANGS_S)
     path = program()
     with sync_playwright() as playwright:
         loop = asyncio.get_running_loop()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 import trace_export
 from tests.support.browser import browser
@@ -48,8 +48,9 @@ def test_a_notebook_shows_the_chart(run: trace_export.Run, browser: Browser, tmp
         whole = page.frames[1].evaluate("() => [document.documentElement.scrollHeight, innerHeight]")
         assert width < 1000 or whole[0] <= whole[1], "the frame needs no scroll bar"
         before = canvas.get_attribute("data-to")
+        assert before
         canvas.press("w")
-        page.frames[1].wait_for_function(f"() => document.getElementById('chart').dataset.to !== '{before}'")
+        expect(canvas).not_to_have_attribute("data-to", before)
         assert page.evaluate("() => chart") == "mine"
         assert page.frames[1].evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(13, 17, 23)"
     assert failures == []
