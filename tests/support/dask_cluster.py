@@ -16,6 +16,9 @@ from trace_export.errors import TraceExportError
 from trace_export.workers import dask, dask_client, dask_tree
 from trace_export.workers.dask_client import connected, usable_workers
 
+BLAMES_ALL = {"SCHEDULER__ALLOWED_FAILURES": "0", "SCHEDULER__WORKER_SATURATION": "inf"}
+"""Settings with which all tasks are given to workers at once, and fail with the first that dies."""
+
 
 class DaskCluster:
     """Its address, its scheduler, and its workers by name."""

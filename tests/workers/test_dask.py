@@ -20,7 +20,7 @@ import pytest
 from samples.generators import paddle as generate_paddle
 from tests.conftest import ROOT, Cli
 from tests.support.command import command
-from tests.support.dask_cluster import DaskCluster, comes_back, dask_cluster
+from tests.support.dask_cluster import BLAMES_ALL, DaskCluster, comes_back, dask_cluster
 from tests.support.wait import HANGS_S, wait_until
 from tests.support.worker_tasks import perform, processes_named
 from trace_export import load
@@ -80,6 +80,15 @@ def test_tasks_that_fail_and_one_that_kills_every_worker(
     monkeypatch.setattr(dask, "GONE_S", 0)
     (last,) = dask.run(Cluster(two_workers.address), perform, places("killed"))
     assert str(last) == "killed: no worker is left that could read it; start workers again, with more memory"
+
+
+def test_an_item_that_kills_its_workers_costs_itself(tmp_path: Path) -> None:
+    """Not what else its worker was given, which Dask blames as well, here for one death."""
+    others = [f"t{n}" for n in range(12)]
+    with dask_cluster(tmp_path, *"abc", **BLAMES_ALL) as cluster:
+        results = dask.run(Cluster(cluster.address), perform, places("killed", *others))
+    assert [result[0] for result in results if isinstance(result, tuple)] == others
+    assert "killed: the Dask workers that read it died or lost it (KilledWorker)" in str(results[0])
 
 
 def test_several_sources_in_a_task(two_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,18 +146,19 @@ def opened(returned: Any, items: Sequence[Placed]) -> list[Any]:
 @dataclass
 class _Task:
     """Items that are read together, by index. `addresses` are the workers that may do that where it is bound to a
-    machine; `unrunnable_since` is set while there are none."""
+    machine; `unrunnable_since` is set while there are none. `alone`: nothing else runs with it."""
 
     indices: list[int]
     machine: str | None
     addresses: tuple[str, ...] = ()
     attempts: int = 0
     unrunnable_since: float | None = None
+    alone: bool = False
 
 
 class _Run(Generic[Item, Result]):
-    """One run over `items`: the tasks that run or wait for workers. `keep` is given the index and the result, or the
-    error, of each item."""
+    """One run over `items`: the tasks that run or wait for workers, and those whose workers died, which then run alone.
+    `keep` is given the index and the result, or the error, of each item."""
 
     def __init__(
         self,
@@ -173,6 +174,7 @@ class _Run(Generic[Item, Result]):
         self.function = partial(_attempt_all, function)
         self.running: dict[Any, _Task] = {}
         self.waiting: list[_Task] = []
+        self.suspects: list[_Task] = []
         self.completed = distributed.as_completed(with_results=True, raise_errors=False, loop=client.loop)
 
     def all(self) -> None:
@@ -180,7 +182,9 @@ class _Run(Generic[Item, Result]):
         for task in self._tasks():
             self._submit(task)
         checked = time.monotonic()
-        while self.running or self.waiting:
+        while self.running or self.waiting or self.suspects:
+            if not (self.running or self.waiting):
+                self._submit(self.suspects.pop())
             for future, result in self._next():
                 self._take(future, result)
             if time.monotonic() - checked > CHECK_S:
@@ -227,13 +231,17 @@ class _Run(Generic[Item, Result]):
             self._settle(task, opened(result, [self.items[index] for index in task.indices]))
 
     def _failed(self, task: _Task, error: BaseException) -> None:
-        """Several items that cannot be read in one task are read in one each."""
+        """Several items that cannot be read in one task are read in one each. Dask blames all that a worker was given
+        for its death, whichever it died of: each is tried once more when nothing else runs."""
         if type(error).__name__ in ("NoValidWorkerError", "NoWorkerError"):
             task.unrunnable_since = float("-inf")  # the scheduler has waited for its no-workers-timeout
             self.waiting.append(task)
         elif len(task.indices) > 1:
             for index in task.indices:
                 self._submit(_Task([index], task.machine))
+        elif type(error).__name__ == "KilledWorker" and not task.alone:
+            task.alone = True
+            self.suspects.append(task)
         else:
             how = f"the Dask workers that read it died or lost it ({type(error).__name__})"
             self._give_up(task, how, MORE_MEMORY)

@@ -2,7 +2,8 @@
 
 Every `AT_ONCE` neighbours are merged as soon as all of them are there, so that few results are held anywhere. What is
 lost with a worker Dask computes again from what it was made of. A task that fails nevertheless is given to the workers
-again, and then counts as failed; a scheduler that is started again is given everything again.
+again, alone where they died of it or of another, and then counts as failed; a scheduler that is started again is given
+everything again.
 """
 
 from __future__ import annotations
@@ -96,13 +97,14 @@ def _packed(result: object) -> bytes:
 @dataclass(eq=False)
 class _Node:
     """A result of the tree: of item `index` on level 0, of up to `AT_ONCE` nodes of the level below on others.
-    `result`: its future once it is submitted, or the bytes of a failure."""
+    `result`: its future once it is submitted, or the bytes of a failure. `alone`: nothing else runs with it."""
 
     level: int
     index: int
     needs: list[_Node] = field(default_factory=list)
     result: Any = None
     attempts: int = 0
+    alone: bool = False
 
 
 class _Tree(Generic[Item, Result]):
@@ -128,6 +130,8 @@ class _Tree(Generic[Item, Result]):
         """The workers to prefer, once one was met that runs other code."""
         self.begun = 0
         self.running: dict[Any, _Node] = {}
+        self.suspects: list[_Node] = []
+        """Nodes whose workers died, of them or of what else they ran: submitted alone when all others have ended."""
         self.ready: dict[tuple[int, int], _Node] = {}
         self.merged: set[int] = set()
         """The nodes of level 1 that are there, or were."""
@@ -137,7 +141,9 @@ class _Tree(Generic[Item, Result]):
     def result(self) -> Result:
         checked = time.monotonic()
         self._begin()
-        while self.running:
+        while self.running or self.suspects:
+            if not self.running:
+                self._submit(self.suspects.pop())
             if not self.completed.has_ready():
                 time.sleep(POLL_S)
             for future in self.completed.next_batch(block=False):
@@ -200,18 +206,32 @@ class _Tree(Generic[Item, Result]):
         self._begin()
 
     def _try_again(self, node: _Node, error: BaseException) -> None:
-        """Submits a node again without what was lost of it, or counts its items as failed."""
-        lost = [each for each in node.needs if getattr(each.result, "status", "") in ("error", "cancelled")]
-        for each in lost:
-            each.result = self._failure(each, error)
+        """Submits a node again, or what was lost of it, or counts its items as failed."""
         if isinstance(error, OtherCodeError):
             self.addresses = [worker.address for worker in usable_workers(self.client, self.address)]
-        died = type(error).__name__ == "KilledWorker"  # then Dask has tried it on several
-        if lost or (node.attempts < ATTEMPTS and not died):
+        lost = [each for each in node.needs if getattr(each.result, "status", "") in ("error", "cancelled")]
+        if lost:  # the others wait for them again
+            self.ready |= {(each.level, each.index): each for each in node.needs if each not in lost}
+            for each in lost:
+                self._suspect(each, error)
+        elif type(error).__name__ == "KilledWorker":  # then Dask has tried it on several
+            self._suspect(node, error)
+        elif node.attempts < ATTEMPTS:
             self._submit(node)
         else:
-            node.result = self._failure(node, error)
-            self._settle(node)
+            self._fail(node, error)
+
+    def _suspect(self, node: _Node, error: BaseException) -> None:
+        """Dask blames all tasks of a worker for its death, whichever it died of: each is tried once more alone."""
+        if node.alone or (node.level and not node.needs):  # what it was made of is gone
+            self._fail(node, error)
+        else:
+            node.alone = True
+            self.suspects.append(node)
+
+    def _fail(self, node: _Node, error: BaseException) -> None:
+        node.result = self._failure(node, error)
+        self._settle(node)
 
     def _failure(self, node: _Node, error: BaseException) -> bytes:
         """The result of a node whose items all failed."""
