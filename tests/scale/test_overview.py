@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -12,7 +13,7 @@ from polars.testing import assert_frame_equal
 import trace_export
 from samples.generators.paddle import Job, write_logs
 from tests.support.command import command
-from tests.support.many_ranks import ManyRanks, write
+from tests.support.many_ranks import ManyRanks, Planted, write
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.scale import words
 from trace_export.scale.measure import Task, read_part
@@ -36,13 +37,36 @@ def check(exceptions: pl.DataFrame, run: ManyRanks) -> None:
     assert sorted(links) == sorted(wrong.links)
     assert named(exceptions, "drifting-clock", "host") == [(host,) for host in wrong.hosts]
     assert named(exceptions, "settings", "replica") == [(replica,) for replica in wrong.replicas]
-    assert exceptions.height == 11
+    assert exceptions.height == len(wrong.ranks + wrong.links + wrong.hosts + wrong.replicas)
 
 
 def test_exactly_what_was_planted_is_named(planted: tuple[Path, ManyRanks], written: Written) -> None:
     run, found = planted[1], written[1].overview
     check(found.exceptions, run)
     assert found.replicas.filter(pl.col("cohort") == 0).height == run.replicas - 1
+    assert words.sentences(found)[0] == (
+        "1 replica with other settings, 7 slow ranks, 2 slow links and 1 host with a drifting clock."
+    )
+
+
+FEW = ManyRanks(stages=3, tensor=2, replicas=8, microbatches=4, seed=2)
+ONE_OF_EACH = replace(
+    FEW,
+    planted=Planted(
+        ranks=(FEW.rank(0, 1, 0),),
+        links=((FEW.rank(0, 2, 1), FEW.rank(1, 2, 1)),),
+        hosts=(FEW.host(0, 5),),
+        replicas=(4,),
+    ),
+)
+"""A smaller run with one exception of each kind, in replicas 1, 2, 5 and 4."""
+
+
+@pytest.fixture(scope="module")
+def one_of_each(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("few")
+    write(folder, ONE_OF_EACH)
+    return folder
 
 
 def test_nothing_is_named_where_nothing_is_wrong(tmp_path: Path) -> None:
@@ -174,19 +198,18 @@ def test_of_a_source_of_several_replicas_those_asked_for_are_read(tmp_path: Path
     assert found.ranks.select("rank", "replica").rows() == [(1, 1), (3, 1)]
 
 
-def test_json_has_the_figures_of_the_tables(planted: tuple[Path, ManyRanks], tmp_path: Path) -> None:
+def test_json_has_the_figures_of_the_tables(one_of_each: Path, tmp_path: Path) -> None:
     """With the sizes as specified, where the tests above take those that were recorded."""
-    folder, run = planted
-    sizes = ("--pp", run.stages, "--tp", run.tensor)
-    done = command("overview", folder, "--out", tmp_path, "--format", "parquet", "--json", "--jobs", 1, *sizes)
+    sizes = ("--pp", FEW.stages, "--tp", FEW.tensor)
+    done = command("overview", one_of_each, "--out", tmp_path, "--format", "parquet", "--json", "--jobs", 1, *sizes)
     document = json.loads(done.stdout)
     assert done.returncode == 0
-    assert document["ranks"] == run.ranks
+    assert document["ranks"] == FEW.ranks
     exceptions = pl.read_parquet(tmp_path / "pipeline_overview.exceptions.parquet")
-    check(exceptions, run)
+    check(exceptions, ONE_OF_EACH)
     assert document["exceptions"] == exceptions.to_dicts()
     assert document["verdict"][0] == (
-        "1 replica with other settings, 7 slow ranks, 2 slow links and 1 host with a drifting clock."
+        "1 replica with other settings, 1 slow rank, 1 slow link and 1 host with a drifting clock."
     )
 
 
@@ -207,22 +230,18 @@ def test_one_table_is_refused_with_what_to_do(tmp_path: Path) -> None:
         trace_export.overview(tmp_path / "blocks.parquet", tmp_path)
 
 
-def test_traces_are_those_of_the_replicas_that_differ(planted: tuple[Path, ManyRanks], tmp_path: Path) -> None:
-    folder, run = planted
-    done = trace_export.overview(folder, tmp_path / "out", traces=True, jobs=1)
-    found, wrong = done.overview, run.planted
-    links = {run.place(sender)[1] for sender, _ in wrong.links}
-    slow = {run.place(rank)[1] for rank in wrong.ranks}
-    replicas = {found.representative, *wrong.replicas, *slow, *links, int(wrong.hosts[0][4:]) % run.replicas}
+def test_traces_are_those_of_the_replicas_that_differ(one_of_each: Path, tmp_path: Path) -> None:
+    done = trace_export.overview(one_of_each, tmp_path / "out", traces=True, jobs=1)
+    others = {1, 2, 4, 5}
+    assert done.overview.representative not in others
     names = {path.name for path in (tmp_path / "out" / "traces").iterdir()}
-    assert names == {f"replica{replica}.pftrace" for replica in replicas}
+    assert names == {f"replica{replica}.pftrace" for replica in (done.overview.representative, *others)}
     assert {path.name for path in done.files} == {*names, "pipeline_overview.html"}
     page = (tmp_path / "out" / "pipeline_overview.html").read_text(encoding="utf-8")
     assert all(f'href="traces/{name}"' in page for name in names)
     assert "<td>most like the others" in page
-    trace_export.export(folder, tmp_path / "alone.pftrace", replica=wrong.replicas, tracks="rank")
-    other = tmp_path / "out" / "traces" / f"replica{wrong.replicas[0]}.pftrace"
-    assert (tmp_path / "alone.pftrace").read_bytes() == other.read_bytes()
+    trace_export.export(one_of_each, tmp_path / "alone.pftrace", replica=4, tracks="rank")
+    assert (tmp_path / "alone.pftrace").read_bytes() == (tmp_path / "out" / "traces" / "replica4.pftrace").read_bytes()
 
 
 def test_a_replica_alone_is_as_in_the_whole_run(tmp_path: Path) -> None:
