@@ -35,7 +35,7 @@ class Case:
 
     options: list[str]
     given: dict[str, Any]
-    sample: str = "paddle/two_machines"
+    sample: str = "paddle/single"
     with_out: bool = True
     no_effect: bool = False
     foreign: str = ""
@@ -87,8 +87,13 @@ LOADED = LOADING.keys() - PART
 effect is shown for `export`."""
 DRAWN = {"formats", "gzip"}
 """Parameters of `drawn`, which writes the charts of `export` and `compare`."""
-SHOWN_FOR_EXPORT = {"report": LOADED, "compare": LOADED | DRAWN, "overview": {"tp", "dp", "cp"}}
-"""Of the sizes an overview is drawn with one."""
+SHOWN_FOR_EXPORT = {
+    "report": LOADED | {"stages"},
+    "compare": LOADED | DRAWN | PART,
+    "overview": {"tp", "dp", "cp", "markers"},
+}
+"""An overview is drawn with one of the sizes; of how profiles are read its case of host ranges shows the effect. A part
+of a run is chosen alike by all: a report shows it for a window, `compare` for the steps of each run."""
 REMOTE = {"scheduler", "at", "columns", "cache"}
 """They need a cluster, `test_a_cluster_is_asked_for_alike` and tests/workers; or a table of another tool,
 tests/sources/spans; the cache is tested in tests/scale."""
@@ -259,8 +264,9 @@ def test_both_sides_have_the_same_parameters_and_each_has_a_case(name: str) -> N
 
 
 def test_every_format_has_a_command_and_is_a_family(samples: Path, tmp_path: Path) -> None:
-    run_cli("kineto", samples / "kineto", "--format", "csv", "--out", tmp_path / "cli")
-    trace_export.export(samples / "kineto", tmp_path / "api", "csv", family="kineto")
+    logs = samples / "paddle" / "single"
+    run_cli("paddle", logs, "--format", "csv", "--out", tmp_path / "cli")
+    trace_export.export(logs, tmp_path / "api", "csv", family="paddle")
     assert contents(tmp_path / "api") == contents(tmp_path / "cli")
 
 
