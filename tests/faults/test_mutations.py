@@ -14,7 +14,7 @@ from tests.faults import read_mutants
 from tests.faults.inputs import INPUTS
 from tests.support.limits import limited
 
-PARTS = 4
+PARTS = 2
 """So many processes take the readers in turns: one for each would begin longer than it reads."""
 
 
