@@ -34,6 +34,7 @@ from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.chart import Put
 from trace_export.chart.layout import lay_out
 from trace_export.model import CLOCKS
+from trace_export.pipeline import completeness
 from trace_export.selection import Numbers
 from trace_export.workflow import render, requests, step_tasks
 from trace_export.writers import atomic, mark
@@ -127,11 +128,14 @@ def whole_inputs(world: World) -> Path:
     return logs
 
 
+def any_file(world: World) -> Path:
+    return world.chance.choice([path for path in world.root.rglob("*") if path.is_file()])
+
+
 def clutter(world: World, path: Path) -> None:
     """Puts something to where an output may go, if nothing is there."""
     if os.path.lexists(path):
         return
-    others = [p for p in world.root.rglob("*") if p.is_file()]
     path.parent.mkdir(parents=True, exist_ok=True)
     what = world.chance.choice(
         ["theirs", "theirs", "ours", "ours", "soft", "soft", "hard", "nowhere", "folder", "pipe"]
@@ -139,10 +143,10 @@ def clutter(world: World, path: Path) -> None:
     if what in ("theirs", "ours"):
         path.write_text("mine" if what == "theirs" else OURS + path.name)
     elif what == "soft":
-        target = world.chance.choice(others)
+        target = any_file(world)
         path.symlink_to(target if world.chance.random() < 0.5 else os.path.relpath(target, path.parent))
     elif what == "hard":
-        path.hardlink_to(world.chance.choice(others))
+        path.hardlink_to(any_file(world))
     elif what == "nowhere":
         path.symlink_to(world.root / "nowhere")
     elif what == "folder":
@@ -289,6 +293,7 @@ def only_files(patch: pytest.MonkeyPatch, world: World) -> None:
     steps = [(Numbers(((step, step),)), MADE) for step in (0, 1)]
     patch.setattr(requests, "_run", lambda wanted, located, progress: Run(MADE, wanted.source, _inputs=located.inputs))
     patch.setattr(step_tasks, "write", write_step_tables)
+    patch.setattr(completeness, "check", lambda profile, **_: profile)
     patch.setattr(render, "announce", lambda *a: [])
     patch.setattr(render, "draw", lambda *a: CHART)
     patch.setattr(render, "pieces", lambda *a: steps if a[-1] else [(None, MADE)])
