@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,18 +13,10 @@ import pytest
 
 import trace_export.instrument as ti
 from tests.conftest import ROOT, Cli
+from tests.faults.inputs import INPUTS
 from trace_export.cli.howto import text
 from trace_export.sources.formats import guides
 
-SAMPLES = {
-    "nsys": "nsys/two_hosts",
-    "rocpd": "rocpd/two_hosts",
-    "kineto": "kineto/two_hosts",
-    "recorder": "recorder/two_hosts",
-    "paddle": "paddle/two_machines",
-    "ascend": "ascend",
-    "mindspore": "mindspore",
-}
 FILLED = {
     "no NVTX range is": "no {kind} is",
     "no annotation is": "no {kind} is",
@@ -74,9 +65,9 @@ def test_shell_is_shell(guide: str) -> None:
 
 
 @OF_PROFILERS
-def test_its_own_commands_work_word_by_word(guide: str, samples: Path, run_cli: Cli, tmp_path: Path) -> None:
-    sample = samples / SAMPLES[guide]
-    shutil.copytree(sample, tmp_path / "profiles")
+def test_its_own_commands_work_word_by_word(guide: str, run_cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "profiles").mkdir()
+    INPUTS[guide].make(tmp_path / "profiles")
     lines = [line for code in blocks(guide, "bash") for line in code.splitlines() if line.startswith("trace-export ")]
     commands = [shlex.split(line)[1:] for line in lines]
     assert [c[0] for c in commands] == ["inspect", "--log_dir"]
