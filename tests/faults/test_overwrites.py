@@ -68,6 +68,15 @@ def kineto(place: Path) -> Path:
 
 
 @pytest.fixture
+def single(place: Path) -> Path:
+    """Logs of one machine, whose clock needs no alignment."""
+    folder = place / "logs"
+    generate_paddle.write(folder, stages=2, microbatches=2, steps=2)
+    (folder / "truth.csv").unlink()
+    return folder
+
+
+@pytest.fixture
 def hosts(place: Path) -> Path:
     """Logs of two machines, whose clocks are aligned."""
     folder = place / "logs"
@@ -140,20 +149,19 @@ def test_an_output_name_that_leads_to_the_trace(kineto: Path, place: Path, link:
     refused(place, kineto.parent)
 
 
-@pytest.mark.parametrize(
-    ("suffix", "format"), [*(("parquet", format) for format in FORMATS), ("csv", "parquet"), ("csv", "csv")]
-)
-def test_a_table_is_drawn_into_files_beside_it(table: Path, place: Path, suffix: str, format: str) -> None:
+@pytest.mark.parametrize(("suffix", "formats"), [("parquet", FORMATS), ("csv", ("parquet", "csv"))])
+def test_a_table_is_drawn_into_files_beside_it(table: Path, place: Path, suffix: str, formats: tuple[str, ...]) -> None:
     source = place / "elsewhere" / f"spans.{suffix}"
     source.parent.mkdir()
     shutil.copyfile(table.with_suffix(f".{suffix}"), source)
     before = state(source.parent)
-    done = command(source, "--steps", 2, "--format", format)
+    done = command(source, "--steps", 2, "--format", ",".join(formats))
     assert done.returncode == 0, done.stderr
     after = state(source.parent)
     assert changed(before, after) == set()
-    (made,) = set(after) - set(before)
-    assert made.startswith("pipeline_profile.")
+    made = set(after) - set(before)
+    assert len(made) == len(formats)
+    assert all(name.startswith("pipeline_profile.") for name in made)
     refused(place, table.with_suffix(f".{suffix}"), "--steps", 2, "--format", suffix)
 
 
@@ -269,21 +277,23 @@ LINKED = ("export", "alignment")
 
 
 @pytest.mark.parametrize(("name", "link"), [*((name, False) for name in COMMANDS), *((name, True) for name in LINKED)])
-def test_a_file_of_the_user_is_replaced_with_force_only(hosts: Path, place: Path, name: str, link: bool) -> None:
+def test_a_file_of_the_user_is_replaced_with_force_only(
+    request: pytest.FixtureRequest, place: Path, name: str, link: bool
+) -> None:
     file, arguments = COMMANDS[name]
-    kept = hosts / file
+    logs = request.getfixturevalue("hosts" if name == "alignment" else "single")
+    kept = logs / file
     if link:
         kept = place / "kept"
-        (hosts / file).symlink_to(kept)
+        (logs / file).symlink_to(kept)
     kept.write_text(THEIRS)
-    refused(place, *arguments(hosts, place), because=NOT_OURS, cwd=hosts)
+    refused(place, *arguments(logs, place), because=NOT_OURS, cwd=logs)
     before = state(place)
-    done = command(*arguments(hosts, place), "--force", cwd=hosts)
+    done = command(*arguments(logs, place), "--force", cwd=logs)
     assert done.returncode == 0, done.stderr
     assert changed(before, state(place)) == {f"logs/{file}"}
     assert not link or kept.read_text() == THEIRS
-    before = state(place)
-    done = command(*arguments(hosts, place), cwd=hosts)
+    done = command(*arguments(logs, place), cwd=logs)
     assert done.returncode == 0, done.stderr  # now it is one of ours
     assert not link or kept.read_text() == THEIRS
 
