@@ -320,7 +320,6 @@ def test_killed_at_any_moment(logs: Path, tmp_path: Path) -> None:
     ("how", "code", "words"),
     [
         (signal.SIGTERM, 143, ""),
-        (signal.SIGHUP, 129, ""),
         (signal.SIGINT, 130, "trace-export: interrupted; files already written are whole\n"),
         (signal.SIGKILL, -9, ""),
     ],
