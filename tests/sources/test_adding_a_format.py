@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import polars as pl
 import pytest
@@ -21,10 +23,30 @@ LOGS = re.findall(r"^```csv\n(.*?)^```", PAGE, re.M | re.S)
 COMMANDS = re.findall(r"^\$ trace-export (.*)", PAGE, re.M)
 REGISTRY = "trace_export/sources/formats.py"
 
+OTHERS = ["--help", "empty", "toy broken"]
+"""Commands of which the page does not speak."""
+RUN_ALL = """
+import json, shlex, sys
+from pathlib import Path
+from tests.support.command import command
+done = [command(*shlex.split(words), cwd=Path(str(number))) for number, words in enumerate(sys.argv[1:])]
+json.dump([(each.returncode, each.stdout, each.stderr) for each in done], sys.stdout)
+"""
+"""Runs each argument as a command, in the folder of its number."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command that has run, and in which folder."""
+
+    folder: Path
+    done: CompletedProcess[str]
+
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with the toy format, and `logs` in that format."""
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    """All commands, run by one process for which a copy of the package with the toy format is the package. In the
+    folder of each are `logs` in that format."""
     place = tmp_path_factory.mktemp("toy")
     shutil.copytree(ROOT / "trace_export", place / "trace_export")
     for name, code in CODE.items():
@@ -38,39 +60,39 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             path.parent.mkdir(exist_ok=True)
             (path.parent / "__init__.py").touch()
         path.write_text(code, encoding="utf-8")
-    (place / "logs").mkdir()
-    for rank, text in enumerate(LOGS):
-        (place / "logs" / f"toy.{rank}.csv").write_text(text, encoding="utf-8")
-    return place
-
-
-def run(place: Path, arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "trace_export", *shlex.split(arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(place), "PYTHONWARNINGS": "error"}
-    return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
+    commands = [*COMMANDS, *OTHERS]
+    folders = [place / str(number) for number in range(len(commands))]
+    for folder in folders:
+        for name in ("logs", "empty", "broken"):
+            (folder / name).mkdir(parents=True)
+        for rank, text in enumerate(LOGS):
+            (folder / "logs" / f"toy.{rank}.csv").write_text(text, encoding="utf-8")
+        (folder / "broken" / "toy.0.csv").write_text("nothing of the kind\n1\n")
+    environment = {**os.environ, "PYTHONPATH": f"{place}{os.pathsep}{ROOT}", "PYTHONWARNINGS": "error"}
+    words = [sys.executable, "-c", RUN_ALL, *commands]
+    out = subprocess.run(words, cwd=place, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    each = (CompletedProcess(*one) for one in zip(commands, *zip(*json.loads(out), strict=True), strict=True))
+    return dict(zip(commands, map(Ran, folders, each), strict=True))
 
 
 @pytest.mark.parametrize("arguments", COMMANDS)
-def test_the_commands_of_the_page_run(place: Path, arguments: str) -> None:
-    done = run(place, arguments)
+def test_the_commands_of_the_page_run(ran: dict[str, Ran], arguments: str) -> None:
+    folder, done = ran[arguments].folder, ran[arguments].done
     assert done.returncode == 0, done.stderr
     if "--out" not in arguments:
         return
     columns = ["rank", "step", "stage", "kind", "microbatch", "start_ns", "end_ns"]
-    found = pl.read_csv(place / "out" / "pipeline_profile.csv").select(columns).sort(columns)
+    found = pl.read_csv(folder / "out" / "pipeline_profile.csv").select(columns).sort(columns)
     logged = pl.concat(pl.read_csv(text.encode()).with_columns(rank=rank) for rank, text in enumerate(LOGS))
     times = [(pl.col(f"{end}_us") * 1000).alias(f"{end}_ns") for end in ("start", "end")]
     assert found.rows() == logged.with_columns(times).select(columns).sort(columns).rows()
 
 
-def test_the_program_knows_the_format_everywhere(place: Path) -> None:
-    assert "Draw toy logs." in run(place, "--help").stdout
-    (place / "empty").mkdir()
-    assert "toy.N.csv" in run(place, "empty").stderr
-    (place / "broken").mkdir()
-    (place / "broken" / "toy.0.csv").write_text("nothing of the kind\n1\n")
-    done = run(place, "toy broken")
-    assert done.returncode == 1
-    assert "toy.0.csv: is no toy log (" in done.stderr
-    assert done.stderr.endswith("; record it again\n")
-    assert "Traceback" not in done.stderr
+def test_the_program_knows_the_format_everywhere(ran: dict[str, Ran]) -> None:
+    usage, empty, broken = (ran[arguments].done for arguments in OTHERS)
+    assert "Draw toy logs." in usage.stdout
+    assert "toy.N.csv" in empty.stderr
+    assert broken.returncode == 1
+    assert "toy.0.csv: is no toy log (" in broken.stderr
+    assert broken.stderr.endswith("; record it again\n")
+    assert "Traceback" not in broken.stderr
