@@ -19,12 +19,14 @@ from trace_export.model import Profile
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions, Source
 
+SMALL = Program(stages=3, microbatches=6, layers=1)
+"""One stage of each kind: the first, one between, the last."""
 PROGRAMS = {
-    "1f1b": Program(),
-    "with varying experts": Program(experts=True, varying=True),
-    "graphs of layers": Program(graphs=True),
-    "through the host": Program(host_transfers=True),
-    "with operators": Program(operators=True),
+    "1f1b": SMALL,
+    "with varying experts": replace(SMALL, experts=True, varying=True),
+    "graphs of layers": replace(SMALL, graphs=True),
+    "through the host": replace(SMALL, host_transfers=True),
+    "with operators": replace(SMALL, operators=True),
 }
 
 
@@ -53,7 +55,7 @@ def test_blocks_of_an_unmarked_trace_are_exact(tmp_path: Path, name: str, thread
 
 
 def test_a_kernel_that_lasts_for_years_is_left_out_with_a_warning(tmp_path: Path) -> None:
-    blocks = write(tmp_path, Program(), kineto=True)
+    blocks = write(tmp_path, SMALL, kineto=True)
     hit = next(b for b in blocks if (b.rank, b.kind, b.microbatch) == (1, "F", 3))
     path = next(tmp_path.glob("node0_701.*.json.gz"))
     events = json.loads(gzip.decompress(path.read_bytes()))
@@ -84,7 +86,7 @@ def test_the_same_rules_hold_for_hip_and_rccl(tmp_path: Path, name: str) -> None
 
 @pytest.mark.parametrize("kineto", [False, True], ids=["nsys", "kineto"])
 def test_on_one_thread_sequence_numbers_tell_forwards_from_backwards(tmp_path: Path, kineto: bool) -> None:
-    blocks = write(tmp_path, Program(one_thread=True, operators=True), kineto=kineto)
+    blocks = write(tmp_path, replace(SMALL, one_thread=True, operators=True), kineto=kineto)
     found = trace_export.load(tmp_path).spans
     columns = ("rank", "kind", "microbatch", "start_ns", "end_ns")
     base = Trace.base_ns or 0
@@ -100,7 +102,7 @@ def test_the_fill_between_two_backwards_of_the_last_stage_is_the_later_ones(tmp_
 
 
 def test_names_count_where_there_are_any(tmp_path: Path) -> None:
-    blocks = write(tmp_path, Program(marked=frozenset(range(4))), kineto=True)
+    blocks = write(tmp_path, replace(SMALL, marked=frozenset(range(3))), kineto=True)
     for options, origin in (({}, "device"), ({"infer": "off"}, "device"), ({"infer": "only"}, "inferred")):
         profile = of(tmp_path, 1, **options)
         assert spans(profile) == truth(blocks, 1)
@@ -108,7 +110,7 @@ def test_names_count_where_there_are_any(tmp_path: Path) -> None:
 
 
 def test_a_program_of_one_thread_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, Program(one_thread=True), kineto=True)
+    write(tmp_path, replace(SMALL, one_thread=True), kineto=True)
     words = "no pass is named, and they cannot be found from the launches: one thread launches everything"
     with pytest.raises(SourceError, match=words):
         of(tmp_path, 0)

@@ -3,6 +3,7 @@ nanosecond."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -18,18 +19,20 @@ from trace_export.model import Profile
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions, Source
 
+SMALL = Program(stages=3, microbatches=6, layers=1)
+"""One stage of each kind: the first, one between, the last."""
 PROGRAMS = {
-    "1f1b": Program(),
-    "with experts": Program(experts=True),
-    "with varying experts": Program(experts=True, varying=True),
-    "with recomputation": Program(recompute=True),
-    "without waits": Program(waits=False),
-    "without counted tokens": Program(tokens=False),
-    "graphs of layers": Program(graphs=True),
+    "1f1b": SMALL,
+    "with experts": replace(SMALL, experts=True),
+    "with varying experts": replace(SMALL, experts=True, varying=True),
+    "with recomputation": replace(SMALL, recompute=True),
+    "without waits": replace(SMALL, waits=False),
+    "without counted tokens": replace(SMALL, tokens=False),
+    "graphs of layers": replace(SMALL, graphs=True),
     "interleaved": Program(schedule="interleaved", stages=4, microbatches=8),
     "two stages": Program(stages=2, microbatches=5),
-    "through the host": Program(host_transfers=True),
-    "with operators": Program(operators=True),
+    "through the host": replace(SMALL, host_transfers=True),
+    "with operators": replace(SMALL, operators=True),
     "interleaved, with operators": Program(schedule="interleaved", operators=True),
 }
 
@@ -69,8 +72,8 @@ def test_blocks_of_an_unmarked_capture_are_exact(tmp_path: Path, name: str, thre
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        (Program(), "separated by transfers between them"),
-        (Program(host_transfers=True), "separated by waits of the host between them, for want of transfers"),
+        (SMALL, "separated by transfers between them"),
+        (replace(SMALL, host_transfers=True), "separated by waits of the host between them, for want of transfers"),
     ],
 )
 def test_a_note_says_what_separates_the_passes(tmp_path: Path, program: Program, words: str) -> None:
@@ -79,13 +82,13 @@ def test_a_note_says_what_separates_the_passes(tmp_path: Path, program: Program,
     assert words in note.text
 
 
-@pytest.mark.parametrize("marked", [frozenset[int](), frozenset(range(4))], ids=["unmarked", "marked"])
+@pytest.mark.parametrize("marked", [frozenset[int](), frozenset(range(3))], ids=["unmarked", "marked"])
 @pytest.mark.parametrize("end", ["start - 1", '"end" + 31536000000000000', "0"], ids=["before", "a year later", "zero"])
 def test_a_kernel_with_an_impossible_end_is_left_out_with_a_warning(
     tmp_path: Path, end: str, marked: frozenset[int]
 ) -> None:
     """The last kernel of a forward: nothing but the end of this block may change, and only become earlier."""
-    blocks = write(tmp_path, Program(marked=marked))
+    blocks = write(tmp_path, replace(SMALL, marked=marked))
     hit = next(b for b in blocks if (b.rank, b.kind, b.microbatch) == (1, "F", 3))
     with changing(tmp_path / "node0.sqlite") as db:
         change = f'UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET "end" = {end} WHERE "end" = {hit.end_ns}'
@@ -143,7 +146,7 @@ def test_labels_of_an_interleaved_capture_follow_from_its_order(tmp_path: Path, 
 
 
 def test_names_count_where_there_are_any(tmp_path: Path) -> None:
-    blocks = write(tmp_path, Program(marked=frozenset(range(4))))
+    blocks = write(tmp_path, replace(SMALL, marked=frozenset(range(3))))
     named = of(tmp_path)
     assert spans(named) == truth(blocks)
     assert set(named.spans["origin"]) == {"device"}
@@ -195,7 +198,7 @@ def test_what_the_calling_thread_asks_of_the_device_ends_a_backward(tmp_path: Pa
 
 
 def test_a_program_of_one_thread_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, Program(one_thread=True))
+    write(tmp_path, replace(SMALL, one_thread=True))
     words = "no pass is named, and they cannot be found from the launches: one thread launches everything"
     with pytest.raises(SourceError, match=words) as caught:
         of(tmp_path)
@@ -276,7 +279,7 @@ def test_kernels_without_a_launch_are_told(tmp_path: Path, every: int, level: st
 
 
 def test_half_the_transfers_missing_give_no_wrong_forward(tmp_path: Path) -> None:
-    blocks = write(tmp_path, Program(steps=2, waits=False))
+    blocks = write(tmp_path, replace(SMALL, steps=2, waits=False))
     with changing(tmp_path / "node0.sqlite") as db:
         db.execute(
             "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid % 2 = 0 AND shortName IN"

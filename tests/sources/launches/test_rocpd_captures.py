@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,15 @@ from trace_export.model import Profile
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions, Source
 
+SMALL = Program(stages=3, microbatches=6, layers=1)
+"""One stage of each kind: the first, one between, the last."""
 PROGRAMS = {
-    "1f1b": Program(),
-    "without waits": Program(waits=False),
-    "with varying experts": Program(experts=True, varying=True, waits=False),
-    "graphs of layers": Program(graphs=True),
-    "through the host": Program(host_transfers=True),
-    "with operators": Program(operators=True),
+    "1f1b": SMALL,
+    "without waits": replace(SMALL, waits=False),
+    "with varying experts": replace(SMALL, experts=True, varying=True, waits=False),
+    "graphs of layers": replace(SMALL, graphs=True),
+    "through the host": replace(SMALL, host_transfers=True),
+    "with operators": replace(SMALL, operators=True),
 }
 
 
@@ -59,7 +62,7 @@ def test_blocks_of_an_unmarked_database_are_exact(tmp_path: Path, name: str, sch
 
 @pytest.mark.parametrize("end", ["start - 1", '"end" + 31536000000000000'], ids=["before", "a year later"])
 def test_a_kernel_with_an_impossible_end_is_left_out_with_a_warning(tmp_path: Path, end: str) -> None:
-    blocks = write(tmp_path, Program(), rocpd="db")
+    blocks = write(tmp_path, SMALL, rocpd="db")
     hit = next(b for b in blocks if (b.rank, b.kind, b.microbatch) == (1, "F", 3))
     with changing(tmp_path / "4011_results.db") as db:
         kernels = table(db, "kernel_dispatch")
@@ -88,7 +91,7 @@ def test_stages_micro_batches_and_the_schedule_follow(tmp_path: Path) -> None:
 
 def test_transfers_are_told_from_collectives_by_the_calls_of_rccl(tmp_path: Path) -> None:
     """The kernels of both have one name. Without recorded calls the waits of the host separate the passes."""
-    blocks = write(tmp_path, Program(), rocpd="db")
+    blocks = write(tmp_path, SMALL, rocpd="db")
     with changing(tmp_path / "4000_results.db") as db:
         strings, regions = table(db, "string"), table(db, "region")
         db.execute(f"DELETE FROM {regions} WHERE name_id IN (SELECT id FROM {strings} WHERE string GLOB 'nccl*')")
@@ -102,7 +105,7 @@ def test_transfers_are_told_from_collectives_by_the_calls_of_rccl(tmp_path: Path
 
 
 def test_names_count_where_there_are_any(tmp_path: Path) -> None:
-    blocks = write(tmp_path, Program(marked=frozenset(range(4))), rocpd="db")
+    blocks = write(tmp_path, replace(SMALL, marked=frozenset(range(3))), rocpd="db")
     for options, origin in (({}, "device"), ({"infer": "off"}, "device"), ({"infer": "only"}, "inferred")):
         profile = of(tmp_path, 1, **options)
         assert spans(profile) == truth(blocks, 1)
@@ -110,7 +113,7 @@ def test_names_count_where_there_are_any(tmp_path: Path) -> None:
 
 
 def test_a_program_of_one_thread_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, Program(one_thread=True), rocpd="db")
+    write(tmp_path, replace(SMALL, one_thread=True), rocpd="db")
     words = "no pass is named, and they cannot be found from the launches: one thread launches everything"
     with pytest.raises(SourceError, match=words):
         of(tmp_path, 0)
@@ -119,7 +122,7 @@ def test_a_program_of_one_thread_is_refused(tmp_path: Path) -> None:
 
 
 def test_on_one_thread_sequence_numbers_tell_forwards_from_backwards(tmp_path: Path) -> None:
-    blocks = write(tmp_path, Program(one_thread=True, operators=True), rocpd="db")
+    blocks = write(tmp_path, replace(SMALL, one_thread=True, operators=True), rocpd="db")
     assert spans(of(tmp_path, 2)) == truth(blocks, 2)
 
 
