@@ -79,7 +79,7 @@ ODD: dict[str, Callable[[str], str]] = {
 """Traces that the reader must look at."""
 
 
-@pytest.mark.parametrize("options", [LOOK, ReadOptions(beginning=2), ReadOptions(beginning=1, host_ranges=True)])
+@pytest.mark.parametrize("options", [LOOK, ReadOptions(beginning=2, host_ranges=True)], ids=["plain", "host"])
 @settings(max_examples=2)
 @given(order=st.permutations([*PLAIN, *ODD, "packed", "absent"]), ranks=st.permutations([0, 1, 2, 3] * 4))
 def test_traces_of_all_kinds(order: list[str], ranks: list[int], options: ReadOptions) -> None:
@@ -121,11 +121,12 @@ def test_what_the_options_leave_to_the_reader(options: ReadOptions, read: list[i
 
 def test_inspect_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of good traces, a damaged one and one without names, read together and one by one."""
-    long_runs.kineto(tmp_path, 60, 6)
+    long_runs.kineto(tmp_path, 20, 6)
     for rank, kind in ((2, "no trace"), (4, "no names")):
         path = tmp_path / f"rank{rank}.pt.trace.json"
         path.write_text(ODD[kind](path.read_text()))
     monkeypatch.setattr(inspection, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(event_stream, "PIECE_BYTES", 90_000)
     together = trace_export.inspect(tmp_path, jobs=1)
     monkeypatch.setattr(reading, "_groups", lambda sources, options: [])
     alone = trace_export.inspect(tmp_path, jobs=1)
