@@ -26,6 +26,8 @@ def _held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(parted_rows, "MOST_BYTES", request.param)
 
 
+WHEREVER = pytest.mark.parametrize("_held", [1 << 20], ids=["in memory"], indirect=True)
+"""For tests of what is decided before anything waits."""
 STAGES, MICROBATCHES, STEPS = 4, 6, 3
 TIMING = Timing(
     {"F": 4 * MS, "B": 5 * MS, "W": 3 * MS, "OPT": 2 * MS}, hop=200 * US, lead=20 * US, gap=MS, first=50 * MS,
@@ -124,6 +126,7 @@ def test_a_replay_whose_launch_is_not_in_the_trace_is_drawn(tmp_path: Path) -> N
     assert times(loaded(trace.write(tmp_path / "rank0.json"))) == [("PP:0F0", 20_000, 30_000)]
 
 
+@WHEREVER
 @pytest.mark.parametrize("name", ["forward", "layers.0.attention", "te:unknown", ""])
 def test_names_without_a_number_are_no_passes(tmp_path: Path, name: str) -> None:
     """All micro-batches of a replay may have it."""
@@ -133,6 +136,7 @@ def test_names_without_a_number_are_no_passes(tmp_path: Path, name: str) -> None
         loaded(trace.write(tmp_path / "rank0.json"))
 
 
+@WHEREVER
 @pytest.mark.parametrize("options", [{"infer": "only"}, {"host_ranges": True}])
 def test_annotations_of_kernels_do_not_count_where_others_are_asked_for(
     tmp_path: Path, options: dict[str, object]
@@ -154,6 +158,7 @@ FORMS: dict[str, Callable[[str], dict[str, Any]]] = {
 """In which forms PyTorch writes the annotation of a kernel, as its arguments."""
 
 
+@WHEREVER
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("write", [Trace.write, torch_pftrace.write], ids=["json", "pftrace"])
 def test_annotations_are_read_in_every_form(tmp_path: Path, form: str, write: Any) -> None:
