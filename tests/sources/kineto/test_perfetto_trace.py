@@ -31,6 +31,9 @@ TORCH_2_14_1 = Path(__file__).parents[2] / "golden" / "torch_2_14_1.pftrace"
 """torch_encoder.two_blocks() as the encoder of PyTorch 2.14.1 wrote it."""
 
 
+PROGRAM = unmarked.Program(stages=3, microbatches=6, layers=1)
+
+
 def tasks(path: Path, detail: Any = "kernels") -> list[tuple[Any, ...]]:
     (file,) = read_tasks(TaskRequest(Source("kineto", path, "machine0"), detail, {0: 0}, None, path.parent))
     rows = pl.read_ipc(file.path).cast({"name": pl.String}).sort(pl.all()).rows()
@@ -73,8 +76,8 @@ def test_passes_without_names_are_found(tmp_path: Path, threads: bool) -> None:
         return torch_pftrace.write(trace, path.with_name(path.name.split(".")[0] + ".pftrace"))
 
     with patch.object(Trace, "write", write):
-        blocks = unmarked.write(tmp_path, unmarked.Program(), threads=threads, kineto=True)
-    for rank in range(unmarked.Program().stages):
+        blocks = unmarked.write(tmp_path, PROGRAM, threads=threads, kineto=True)
+    for rank in range(PROGRAM.stages):
         spans = loaded(tmp_path / f"node0_{700 + rank}.pftrace").spans
         expected = [(b.kind, b.start_ns + BASE, b.end_ns + BASE) for b in blocks if b.rank == rank]
         assert sorted(spans.select("kind", "start_ns", "end_ns").rows()) == sorted(expected)

@@ -22,6 +22,7 @@ from tests.conftest import Cli
 from tests.support.torch_traces import BASE, loaded, notes, one_block, times
 from trace_export import files
 from trace_export.errors import SourceError
+from trace_export.model import Profile
 from trace_export.selection import Numbers
 from trace_export.sources.choose import nothing_found
 from trace_export.sources.find import find
@@ -248,32 +249,44 @@ def test_times_before_2000_without_a_base_are_refused(tmp_path: Path) -> None:
 # --- layouts
 
 
-@pytest.mark.parametrize(
-    ("layout", "name"), [*((layout, "t.json") for layout in LAYOUTS), ("base_last", "t.json.gz"), ("list", "t.json.gz")]
-)
-def test_every_layout_gives_the_same_tables(tmp_path: Path, layout: str, name: str) -> None:
+def layout_trace() -> Trace:
     trace = build(
         [Range(MAIN, 5 * i + 5, 4, "block") for i in range(40)], [Launch(MAIN, 11, [(1, 2, "kernel")])] * 9, True
     )
     trace.kernel(300, 400, trace.call(51), name="ncclDevKernel_SendRecv", **{"Collective name": "send", "Dst Rank": 1})
-    written = trace.write(tmp_path / layout / name, layout)
-    original = trace.write(tmp_path / "original.json")
+    return trace
+
+
+def read_in_pieces(path: Path) -> tuple[Profile, pl.DataFrame]:
+    """The profile of a trace, and its device tasks."""
     with patch.object(event_stream, "READ_BYTES", 1500):
-        found, expected = (loaded(path) for path in (written, original))
+        profile = loaded(path)
+    request = TaskRequest(Source("kineto", path, "machine0"), "kernels", {0: 0}, (BASE, BASE + 350), path.parent)
+    (file,) = read_tasks(request)
+    return profile, pl.read_ipc(file.path).cast({"name": pl.String})
+
+
+@pytest.fixture(scope="module")
+def as_kineto_writes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Profile, pl.DataFrame]:
+    return read_in_pieces(layout_trace().write(tmp_path_factory.mktemp("original") / "original.json"))
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"), [*((layout, "t.json") for layout in LAYOUTS), ("base_last", "t.json.gz"), ("list", "t.json.gz")]
+)
+def test_every_layout_gives_the_same_tables(
+    tmp_path: Path, layout: str, name: str, as_kineto_writes: tuple[Profile, pl.DataFrame]
+) -> None:
+    found, tasks = read_in_pieces(layout_trace().write(tmp_path / layout / name, layout))
+    expected, expected_tasks = as_kineto_writes
     assert found.spans.height >= 2
     for table in ("spans", "p2p", "collectives"):
         assert getattr(found, table).equals(getattr(expected, table)), table
     numbers = ("rank", "stage", "device")
     assert found.ranks.select(numbers).equals(expected.ranks.select(numbers))
     assert set(notes(found)) <= set(notes(expected)) | {"rank-numbers-assumed"}
-    tasks = []
-    for path in (written, original):
-        source = Source("kineto", path, "machine0")
-        (file,) = read_tasks(TaskRequest(source, "kernels", {0: 0}, (BASE, BASE + 350), tmp_path))
-        tasks.append(pl.read_ipc(file.path).cast({"name": pl.String}))
-        file.path.unlink()
-    assert tasks[0].height > 1
-    assert tasks[0].equals(tasks[1])
+    assert tasks.height > 1
+    assert tasks.equals(expected_tasks)
 
 
 def awkward_fields(many: int) -> dict[str, Any]:
