@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -68,23 +68,28 @@ def aligned(folder: Path, detail: Any) -> Run:
     return load(folder, detail=detail, jobs=1).align()
 
 
-@pytest.fixture(scope="module", params=SAMPLES)
-def whole(request: pytest.FixtureRequest, samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    """A sample with all device tasks of all its ranks."""
-    folder = samples / request.param
-    profile = read(folder, None, tmp_path_factory.mktemp("whole"), "kernels")
-    return Whole(folder, profile.ranks["rank"].to_list(), profile)
+@pytest.fixture(scope="module")
+def whole_of(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Whole]:
+    """A sample with all device tasks of all its ranks, read once."""
+
+    @cache
+    def whole_of(sample: str) -> Whole:
+        profile = read(samples / sample, None, tmp_path_factory.mktemp("whole"), "kernels")
+        return Whole(samples / sample, profile.ranks["rank"].to_list(), profile)
+
+    return whole_of
 
 
-@pytest.mark.parametrize(("whole", "choice", "detail"), [
+@pytest.mark.parametrize(("sample", "choice", "detail"), [
     *((sample, "a window", detail) for sample in SAMPLES for detail in ("comm", "kernels")),
     ("nsys", "a window before the first block", "kernels"), ("nsys", "a step", "kernels"), ("nsys", "a stage", "comm"),
-], indirect=["whole"])  # fmt: skip
+])  # fmt: skip
 def test_what_is_chosen_is_what_would_be_chosen_of_everything(
-    whole: Whole, tmp_path: Path, choice: str, detail: Any
+    whole_of: Callable[[str], Whole], tmp_path: Path, sample: str, choice: str, detail: Any
 ) -> None:
     """Readers know of windows and details; steps, stages and what is before the first block become windows and ranks
     for all alike."""
+    whole = whole_of(sample)
     last_step = whole.profile.spans["step"].max()
     chosen_by = CHOICES.get(choice, {"steps": last_step})
     ranks = whole.ranks[1:]
@@ -104,8 +109,10 @@ def test_what_is_chosen_is_what_would_be_chosen_of_everything(
         assert on_disk.filter(outside).is_empty()
 
 
-def test_the_samples_have_what_the_test_chooses_from(whole: Whole) -> None:
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_the_samples_have_what_the_test_chooses_from(whole_of: Callable[[str], Whole], sample: str) -> None:
     """There are hosts whose clocks differ, and tasks of both kinds inside the window and outside."""
+    whole = whole_of(sample)
     assert (whole.profile.clocks["offset_ns"] != 0).any()
     window = CHOICES["a window"]["window"]
     zero = whole.profile.spans["start_ns"].min()
