@@ -69,7 +69,7 @@ def sizes() -> list[tuple[str, int, int, int | None]]:
     found = []
     for name in TITLES:
         for stages in (1, 2, 3, 4, 6):
-            for microbatches in (1, 2, 3, 4, 6, 8, 9, 12):
+            for microbatches in (1, 3, 4, 9, 12):
                 chunks = 3 if name.startswith("interleaved") and microbatches % 2 else None
                 found.append((name, stages, microbatches, chunks))
     return found
@@ -135,7 +135,7 @@ def test_every_order_is_whole_and_free_of_deadlock() -> None:
         runs = runs_through(s)
         assert runs or not fits, where
         assert s.graph.is_acyclic == s.with_transfers.is_acyclic == runs, where
-    assert checked > 300
+    assert checked > 190
 
 
 @pytest.mark.parametrize(
