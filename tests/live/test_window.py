@@ -18,6 +18,7 @@ from tests.live.test_look import looks, steps
 from tests.support.growing_logs import GrowingLogs
 from tests.support.paddle_jobs import JOBS
 from trace_export import load
+from trace_export.analysis.bubbles import Bubbles
 from trace_export.live import window
 from trace_export.live.board import Board
 from trace_export.live.look import Look
@@ -70,7 +71,7 @@ def test_however_the_logs_were_appended_to(data: st.DataObject, name: str, fit: 
         whole = looks(logs.folder, [], last=LAST)[-1]
         reported = steps(found)
         assert reported == list(range(int(reported[0] or 0), STEPS))  # each once, in order
-        expected = {row["step"]: row for row in load(logs.folder).align().report().steps.iter_rows(named=True)}
+        expected = {row["step"]: row for row in Bubbles(load(logs.folder).align().profile).steps.iter_rows(named=True)}
         for figures in (step for look in found for step in look.steps):
             row = expected[figures.step]
             assert (figures.start_ns, figures.pipeline_ns) == (row["start_ns"], row["pipeline_ns"])
