@@ -178,9 +178,17 @@ def test_an_exporter_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Mon
     nsys.chmod(0o755)
     (reports / "x.nsys-rep").write_bytes(b"report")
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    monkeypatch.setattr(export_report, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(export_report, "TIMEOUT_S", 0.0)
     (source,) = find(reports).sources
     with open(alive, "rb", buffering=0, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as held:
+        wait = subprocess.Popen.wait
+
+        def once_started(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+            if timeout is not None:
+                assert select.select([held], [], [], HANGS_S)[0], "it has started nothing"
+            return wait(process, timeout)
+
+        monkeypatch.setattr(subprocess.Popen, "wait", once_started)
         with pytest.raises(SourceError, match=r"x\.nsys-rep: nsys export did not finish in 0 minutes; run nsys export"):
             read(source, ReadOptions())
         assert held.read(100) == b"started\n"
