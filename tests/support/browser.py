@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.wait import HANGS_S
+from tests.support.wait import HANGS_S, wait_until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = [
@@ -81,6 +81,25 @@ def opened(browser: Browser, path: Path, **options: object) -> Iterator[Page]:
     yield page
     context.close()
     assert complaints == [path.as_uri()]
+
+
+def screenshot(shown: Page | Locator) -> bytes:
+    """A PNG of what is shown. On a busy machine Chromium now and then refuses to take it, and takes it when asked
+    again."""
+    from playwright.sync_api import Error
+
+    taken: list[bytes] = []
+
+    def take() -> list[bytes]:
+        try:
+            taken.append(shown.screenshot())
+        except Error as error:
+            if "Unable to capture screenshot" not in error.message:
+                raise
+        return taken
+
+    wait_until(take)
+    return taken[0]
 
 
 def pixels(page: Page, png: bytes, points: list[tuple[float, float]]) -> list[str]:

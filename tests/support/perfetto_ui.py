@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import hsluv
 import pytest
 
+from tests.support.browser import screenshot
 from tests.support.wait import HANGS_S
 from trace_export.errors import UsageError
 from trace_export.viewer import serve
@@ -132,7 +133,7 @@ class Ui:
         except TooLong:
             pytest.fail(f"not all of {shows} on the page:\n{page.inner_text('body')}")
         page.evaluate(_IDLE)  # slices are drawn after their tracks appear
-        png = page.screenshot()
+        png = screenshot(page)
         return Picture(page.inner_text("body"), self._colours(png), png)
 
     def _colours(self, png: bytes) -> Counter[int]:

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 import trace_export
-from tests.support.browser import browser, opened, pixels
+from tests.support.browser import browser, opened, pixels, screenshot
 from tests.writers.pictures.test_picture import MS, run_of
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.report_tables import Place, ReportTable
@@ -128,7 +128,7 @@ def test_canvas_shows_the_colours_in_light_and_dark(path: Path, browser: Browser
             row = box["y"] + 22 + 4
             # Rank 0 of ZB-H1, p = 3, m = 4, in milliseconds: F0 F1 F2, idle until B0 has come back, then B0 W0 F3.
             points = [(box["x"] + gutter + (at + 0.5) * scale, row) for at in (0, 1, 2, 3, 4, 5, 6, 7)]
-            shown = page.screenshot()
+            shown = screenshot(page)
             with browser.new_page() as helper:
                 colours = pixels(helper, shown, [(3, 3), *points])
         f, b, w = FILLS["F"], FILLS["B"], FILLS["W"]
@@ -143,7 +143,7 @@ def test_without_scripts_the_still_picture_is_there(path: Path, browser: Browser
     box = image.bounding_box()
     assert box
     assert box["width"] > 600
-    colour = pixels_without_script(browser, page.screenshot(), box)
+    colour = pixels_without_script(browser, screenshot(page), box)
     context.close()
     assert FILLS["F"] in colour
 
@@ -221,10 +221,10 @@ def test_a_long_table_is_folded_and_flagged_rows_lead_to_the_chart(
         assert page.locator("a.place").count() == 1  # what is nowhere in the chart has no link
         page.set_viewport_size({"width": 800, "height": 300})
         page.evaluate(NEXT_FRAME)
-        before = page.locator("canvas").screenshot()
+        before = screenshot(page.locator("canvas"))
         page.locator("a.place").click()
         page.evaluate(NEXT_FRAME)
-        assert page.locator("canvas").screenshot() != before
+        assert screenshot(page.locator("canvas")) != before
         place = page.locator("canvas").bounding_box()
         assert place is not None
         assert -40 < place["y"] < 300  # the row is in view
@@ -275,4 +275,4 @@ def test_a_report_fits_a_phone_and_a_desk(samples: Path, tmp_path: Path, browser
             outside = """() => [...document.querySelectorAll('h1, h2, p, li, select, button, .bar span')]
                 .filter((one) => one.getBoundingClientRect().right > innerWidth + 1).map((one) => one.outerHTML)"""
             assert page.evaluate(outside) == []
-            assert pixels(page, page.screenshot(), [(4, 4)]) == [paper]
+            assert pixels(page, screenshot(page), [(4, 4)]) == [paper]

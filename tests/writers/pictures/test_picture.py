@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser
 
-from tests.support.browser import browser, opened, pixels
+from tests.support.browser import browser, opened, pixels, screenshot
 from tests.support.profiles import concluded
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.idle_causes import CAUSES
@@ -259,7 +259,7 @@ def test_light_dark_and_png_show_the_colours(tmp_path: Path, browser: Browser) -
     with browser.new_page() as helper:
         for scheme, paper in (("light", "#ffffff"), ("dark", "#0d1117")):
             with opened(browser, tmp_path / "chart.svg", color_scheme=scheme) as page:
-                shown = page.screenshot()
+                shown = screenshot(page)
             assert pixels(helper, shown, points) == [paper, *blocks["fill"]]
         sharp = [(2 * x, 2 * y) for x, y in points]
         assert pixels(helper, (tmp_path / "chart.png").read_bytes(), sharp) == ["#ffffff", *blocks["fill"]]
