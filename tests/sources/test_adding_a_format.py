@@ -71,8 +71,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
     environment = {**os.environ, "PYTHONPATH": f"{place}{os.pathsep}{ROOT}", "PYTHONWARNINGS": "error"}
     words = [sys.executable, "-c", RUN_ALL, *commands]
     out = subprocess.run(words, cwd=place, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
-    each = (CompletedProcess(*one) for one in zip(commands, *zip(*json.loads(out), strict=True), strict=True))
-    return dict(zip(commands, map(Ran, folders, each), strict=True))
+    done = [CompletedProcess(command, *ended) for command, ended in zip(commands, json.loads(out), strict=True)]
+    return dict(zip(commands, map(Ran, folders, done), strict=True))
 
 
 @pytest.mark.parametrize("arguments", COMMANDS)
