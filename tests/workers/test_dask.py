@@ -91,6 +91,21 @@ def test_an_item_that_kills_its_workers_costs_itself(tmp_path: Path) -> None:
     assert "killed: the Dask workers that read it died or lost it (KilledWorker)" in str(results[0])
 
 
+def test_an_item_that_kills_the_workers_of_its_machine_costs_itself(
+    two_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not what else only this machine can read, though its worker, which is started anew each time, is given all."""
+
+    def started_anew(client: Any, address: str) -> list[dask_client.Worker]:
+        two_workers.make_whole("left", "right")
+        return dask_client.usable_workers(client, address)
+
+    monkeypatch.setattr(dask, "usable_workers", started_anew)
+    results = dask.run(Cluster(two_workers.address), perform, places("killed", "a", "b", at="left"))
+    assert [result[0] for result in results if isinstance(result, tuple)] == ["a", "b"]
+    assert "left: killed: each Dask worker that read it died; give them more memory" in str(results[0])
+
+
 def test_several_sources_in_a_task(two_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask, "MANY", 0)
     ended: list[int] = []

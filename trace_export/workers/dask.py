@@ -231,8 +231,7 @@ class _Run(Generic[Item, Result]):
             self._settle(task, opened(result, [self.items[index] for index in task.indices]))
 
     def _failed(self, task: _Task, error: BaseException) -> None:
-        """Several items that cannot be read in one task are read in one each. Dask blames all that a worker was given
-        for its death, whichever it died of: each is tried once more when nothing else runs."""
+        """Several items that cannot be read in one task are read in one each."""
         if type(error).__name__ in ("NoValidWorkerError", "NoWorkerError"):
             task.unrunnable_since = float("-inf")  # the scheduler has waited for its no-workers-timeout
             self.waiting.append(task)
@@ -240,11 +239,15 @@ class _Run(Generic[Item, Result]):
             for index in task.indices:
                 self._submit(_Task([index], task.machine))
         elif type(error).__name__ == "KilledWorker" and not task.alone:
-            task.alone = True
-            self.suspects.append(task)
+            self._suspect(task)
         else:
             how = f"the Dask workers that read it died or lost it ({type(error).__name__})"
             self._give_up(task, how, MORE_MEMORY)
+
+    def _suspect(self, task: _Task) -> None:
+        """Lets the items of a task whose workers died be read when nothing else is: the workers may have died of what
+        else they were given, and Dask blames all of it."""
+        self.suspects += [_Task([index], task.machine, alone=True) for index in task.indices]
 
     def _resubmit_unrunnable(self) -> None:
         """Resubmits tasks to new workers of their machine, or gives them up after `GONE_S` without one."""
@@ -264,8 +267,8 @@ class _Run(Generic[Item, Result]):
             self._retry(future, task)
 
     def _retry(self, future: Any, task: _Task) -> None:
-        """Resubmits a task that no worker may run, keeps it for a while, or gives it up; `future` is None where it
-        waits."""
+        """Resubmits a task that no worker may run, at last alone, keeps it for a while, or gives it up. `future` is
+        None where it waits."""
         task.unrunnable_since = task.unrunnable_since or time.monotonic()
         there = any(not task.machine or worker.is_called(task.machine) for worker in self.workers)
         if not there and time.monotonic() - task.unrunnable_since < GONE_S:
@@ -277,6 +280,10 @@ class _Run(Generic[Item, Result]):
             self.client.cancel([future])
         if there and task.attempts < ATTEMPTS:
             self._submit(task)
+        elif there and not task.alone:
+            self._suspect(task)
+        elif there:
+            self._give_up(task, "each Dask worker that read it died", MORE_MEMORY)
         else:
             self._give_up(task, *NO_WORKER)
 
