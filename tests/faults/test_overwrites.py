@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,22 +68,23 @@ def kineto(place: Path) -> Path:
     return folder / "one.pt.trace.json"
 
 
+def paddle_logs(place: Path, **clocks: Any) -> Path:
+    folder = place / "logs"
+    generate_paddle.write(folder, stages=2, microbatches=2, steps=2, **clocks)
+    (folder / "truth.csv").unlink()
+    return folder
+
+
 @pytest.fixture
 def single(place: Path) -> Path:
     """Logs of one machine, whose clock needs no alignment."""
-    folder = place / "logs"
-    generate_paddle.write(folder, stages=2, microbatches=2, steps=2)
-    (folder / "truth.csv").unlink()
-    return folder
+    return paddle_logs(place)
 
 
 @pytest.fixture
 def hosts(place: Path) -> Path:
     """Logs of two machines, whose clocks are aligned."""
-    folder = place / "logs"
-    generate_paddle.write(folder, stages=2, microbatches=2, steps=2, machines=2, clock_errors_us=(0, 900))
-    (folder / "truth.csv").unlink()
-    return folder
+    return paddle_logs(place, machines=2, clock_errors_us=(0, 900))
 
 
 @pytest.fixture(scope="module")
