@@ -106,6 +106,35 @@ def test_an_item_that_kills_the_workers_of_its_machine_costs_itself(
     assert "left: killed: each Dask worker that read it died; give them more memory" in str(results[0])
 
 
+def test_what_is_left_of_a_machine_without_workers_is_given_up_at_once(
+    two_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one item after the other, each of which would wait for a worker."""
+    alone: list[list[int]] = []
+    submit = dask._Run._submit
+
+    def noted(run: Any, task: Any) -> None:
+        if task.alone:
+            alone.append(task.indices)
+        submit(run, task)
+
+    def started_anew(client: Any, address: str) -> list[dask_client.Worker]:
+        two_workers.make_whole(*(("right",) if alone else ("left", "right")))
+        return dask_client.usable_workers(client, address)
+
+    def gone(index: int) -> None:
+        if index == 2:
+            monkeypatch.setattr(dask, "GONE_S", 0)
+            two_workers.workers.pop("left").kill()
+
+    monkeypatch.setattr(dask._Run, "_submit", noted)
+    monkeypatch.setattr(dask, "usable_workers", started_anew)
+    results = dask.run(Cluster(two_workers.address), perform, places("killed", "a", "b", at="left"), gone)
+    assert isinstance(results[2], tuple)
+    assert ["no worker is left that could read it" in str(result) for result in results] == [True, True, False]
+    assert alone == [[2], [1]]
+
+
 def test_several_sources_in_a_task(two_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask, "MANY", 0)
     ended: list[int] = []

@@ -284,8 +284,11 @@ class _Run(Generic[Item, Result]):
             self._suspect(task)
         elif there:
             self._give_up(task, "each Dask worker that read it died", MORE_MEMORY)
-        else:
-            self._give_up(task, *NO_WORKER)
+        else:  # neither is there one for what has yet to run alone on the same machine
+            without = [task, *(each for each in self.suspects if each.machine == task.machine)]
+            self.suspects = [each for each in self.suspects if each.machine != task.machine]
+            for each in without:
+                self._give_up(each, *NO_WORKER)
 
     def _give_up(self, task: _Task, how: str, remedy: str) -> None:
         self._settle(task, [SourceError(self.items[index].path, how, remedy) for index in task.indices])
