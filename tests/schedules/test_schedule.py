@@ -152,6 +152,8 @@ def test_every_order_is_whole_and_free_of_deadlock() -> None:
         ("dualpipev", 4, 7, None, "at least 8"),
         ("zbh1-paddle", 4, 3, None, "at least 4"),
         ("interleaved-zb1p", 4, 9, None, "multiple of 2"),
+        ("interleaved-paddle", 4, 3, None, "at least 4"),
+        ("interleaved-split-paddle", 4, 8, None, "exactly 4"),
         ("1f1b", 100_000, 100_000, None, "too many"),
     ],
 )
