@@ -48,11 +48,12 @@ def test_the_clock(tmp_path: Path) -> None:
     export = Export(epoch_ns=5_000_000, shift_ns=1_000)
     block(export, A, 2_000, "F0.0.0")
     assert load(export, tmp_path).spans.select("start_ns", "end_ns").rows() == [(5_001_100, 5_001_150)]
-    unknown = Export(epoch_ns=0)
-    block(unknown, A, 2_000, "F0.0.0")
-    profile = load(unknown, tmp_path)
-    assert profile.spans["start_ns"].to_list() == [2_100]
-    assert "start-time-unknown" in [n.code for n in profile.notes]
+    for impossible in (0, -1, 2**62):
+        unknown = Export(epoch_ns=impossible)
+        block(unknown, A, 2_000, "F0.0.0")
+        profile = load(unknown, tmp_path)
+        assert profile.spans["start_ns"].to_list() == [2_100]
+        assert "start-time-unknown" in [n.code for n in profile.notes]
 
 
 @pytest.mark.parametrize("schema", ["3.0.0", "3.7.2", "3.20.3", "3.25.0"])
