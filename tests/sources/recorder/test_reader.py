@@ -129,6 +129,16 @@ def test_only_whole_lines_count(written: list[str]) -> None:
     assert scanner.first_malformed == first
 
 
+@pytest.mark.parametrize(
+    ("start", "length", "valid"),
+    [(0, 0, 1), (2**61, 2**61, 1), (2**61 + 1, 0, 0), (0, 2**61 + 1, 0), (-1, 1, 0), (1, -1, 0)],
+)
+def test_a_block_whose_end_may_not_fit_into_64_bits_is_malformed(start: int, length: int, valid: int) -> None:
+    scanner = Scanner(Path("rank3.blocks"))
+    found = scanner.take(f"F,5,0,0,,,{start},{length},h\n".encode())
+    assert (found.height, scanner.malformed) == (valid, 1 - valid)
+
+
 def test_half_a_line_before_others_is_named(tmp_path: Path) -> None:
     half = generate.line(BLOCKS[0], 1000, "h")[:-4] + "\n"
     profile = read_text(tmp_path, TEXT + half + HEADER + generate.line(BLOCKS[2], 1300, "h"))
