@@ -133,7 +133,8 @@ def test_only_whole_lines_count(written: list[str]) -> None:
     ("start", "length", "valid"),
     [(0, 0, 1), (2**61, 2**61, 1), (2**61 + 1, 0, 0), (0, 2**61 + 1, 0), (-1, 1, 0), (1, -1, 0)],
 )
-def test_a_block_whose_end_may_not_fit_into_64_bits_is_malformed(start: int, length: int, valid: int) -> None:
+def test_a_block_with_times_out_of_range_is_malformed(start: int, length: int, valid: int) -> None:
+    """Below 0, or so late or long that the end may not fit into 64 bits."""
     scanner = Scanner(Path("rank3.blocks"))
     found = scanner.take(f"F,5,0,0,,,{start},{length},h\n".encode())
     assert (found.height, scanner.malformed) == (valid, 1 - valid)
