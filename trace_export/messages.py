@@ -223,6 +223,13 @@ NOTES: dict[str, Explanation] = {
         "The schedule needs more micro-batches than the data have, so backward blocks have no number.",
         "Check the number of micro-batches, or record whole steps.",
     ),
+    "names-unused": Explanation(
+        "Ranges have names of passes that are understood, but the process names passes of that kind in another way, "
+        "and "
+        "these ranges lie elsewhere, as those of a reference model. They are not drawn. Names around or inside ranges "
+        "that count are the same work and are not counted here.",
+        "To draw them give the options in the text.",
+    ),
     "no-whole-step": Explanation(
         "Every step lacks blocks on some rank. Bubble, step time, stragglers and theory are of incomplete steps.",
         "Record at least one whole step on all ranks. Compare these figures with no others.",

@@ -15,6 +15,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+from samples.generators import nsys
 from samples.generators.kineto_trace import MAIN, Trace
 from samples.generators.nsys import LEAD, blocks_of, planted
 from samples.generators.pipeline import MS, US, Block, Simulation, Timing
@@ -60,6 +61,45 @@ class Rank:
         }  # fmt: skip
         name = f"ncclDevKernel_{COLLECTIVES.get(what, 'SendRecv')}"
         self.trace.kernel(start, end, self.trace.call(launch), name=name, stream=20, **described, **args)
+
+
+class Recorder:
+    """A trace, filled as `nsys.Rank` fills a capture."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace, self.host = trace, trace.host or ""
+
+    def range(self, process: int, start: int, end: int | None, text: str, *, thread: int | None = None,
+              registered: bool = False, domain: int = 0) -> None:  # fmt: skip
+        assert end is not None  # torch.profiler ends its annotations with the recording
+        self.trace.range(start, end, text, thread=thread or MAIN)
+
+    def call(self, process: int, start: int, *, thread: int | None = None, name: str = "cudaLaunchKernel") -> int:
+        return self.trace.call(start, thread=thread or MAIN, name=name.split("_v")[0])
+
+    def kernel(self, process: int, start: int, end: int, correlation: int | None, *, name: str = "gemm",
+               stream: int = 7) -> None:  # fmt: skip
+        assert correlation is not None
+        self.trace.kernel(start, end, correlation, name=name, stream=stream)
+
+    def write(self, path: Path) -> Path:
+        return self.trace.write(path)
+
+
+def record(folder: Path, blocks: list[Block], chance: random.Random, dialect: nsys.Dialect,
+           clock_errors_ns: tuple[int, ...] = (0,)) -> list[tuple[int, str, str, int, int]]:  # fmt: skip
+    """A trace for each rank, in which the ranges have the names of a dialect. Returns all transfers' sides as
+    `nsys.record` does."""
+    stages = 1 + max(b.rank for b in blocks)
+    ranks = []
+    for rank in range(stages):
+        host = rank * len(clock_errors_ns) // stages
+        recorder = Recorder(Trace(rank=rank, world=stages, host=f"node{host}"))
+        ranks.append(nsys.Rank(recorder, rank, clock_errors_ns[host], dialect=dialect))
+    sides = nsys.fill(ranks, blocks, chance)
+    for rank, one in enumerate(ranks):
+        one.export.write(folder / f"{one.export.host}_{700 + rank}.1760000000000000000.pt.trace.json.gz")
+    return sides
 
 
 def transfers(ranks: list[Rank], blocks: list[Block], chance: random.Random) -> None:

@@ -47,9 +47,15 @@ class Dialect:
     split = True
     registered = False
     domain = 0
+    steps = True
+    """Whether steps have ranges, iter_RANK_STEP."""
 
     def block(self, block: Block, stage: int) -> str:
         return "Optimizer" if block.kind == "OPT" else f"{block.kind}{block.microbatch}.0.0"
+
+    def names(self, block: Block, stage: int) -> list[str]:
+        """Those of all ranges around a block, the outermost first."""
+        return [self.block(block, stage)]
 
     def transfer(self, what: str, block: Block, stage: int) -> str:
         direction = "FORWARD" if block.kind == "F" else "BACKWARD"
@@ -102,6 +108,42 @@ class Mapping(Plain):
         return str({"name": "backward_step"}) if block.kind == "B" else "Optimizer"
 
 
+class Megatron(Plain):
+    """Megatron's function names and PyTorch's optimizer, with MindSpeed's or DualPipe's store of weight gradients."""
+
+    split = True
+
+    def block(self, block: Block, stage: int) -> str:
+        names = {"F": "forward_step", "B": "backward_step", "W": "WeightGradStore.pop"}
+        return names.get(block.kind, "Optimizer.step#Adam.step")
+
+
+class Together(Plain):
+    """Several runtimes in one program: `parts` are their dialects, the outermost first, and which kinds each names, as
+    in {"F", "OPT"}; of a dialect in `last` only the last stage has the kinds given there. A block that none names has
+    no range."""
+
+    def __init__(self, stages: int, parts: Sequence[tuple[Dialect, set[str]]],
+                 last: Sequence[tuple[Dialect, set[str]]] = ()) -> None:  # fmt: skip
+        self.stages, self.parts, self.last = stages, parts, last
+
+    def names(self, block: Block, stage: int) -> list[str]:
+        parts = [*self.parts, *(self.last if stage == self.stages - 1 else ())]
+        return [dialect.block(block, stage) for dialect, kinds in parts if block.kind in kinds]
+
+
+class PithTrain(Plain):
+    """PithTrain's DualPipeV: the number of the micro-batch, and its chunk of the V as a phase."""
+
+    steps = False
+
+    def block(self, block: Block, stage: int) -> str:
+        f, b = (f"{word} chunk {{}} (phase{{}})" for word in ("forward", "backward"))
+        names = {"F": f.format(block.microbatch, block.chunk), "B": b.format(block.microbatch, block.chunk),
+                 "W": "weight chunk", "OPT": "Optimizer.step#Adam.step"}  # fmt: skip
+        return names.get(block.kind) or f"{names['F']} {b.format(block.microbatch_b, block.chunk_b)}"
+
+
 class Recorder(Protocol):
     """What a profiler records of a process; times are those of its clock."""
 
@@ -134,7 +176,8 @@ class Rank:
         thread = self.process + AUTOGRAD if block.kind == "B" else None
         cuts = sorted(chance.sample(range(start + US, end - US), self.kernels - 1))
         launch = start - 60 * US
-        self.range(launch - 4 * US, launch + self.kernels * 5 * US, self.dialect.block(block, self.rank))
+        for depth, name in enumerate(self.dialect.names(block, self.rank)):
+            self.range(launch - 4 * US + depth, launch + self.kernels * 5 * US - depth, name)
         for i, (begin, until) in enumerate(zip([start, *cuts], [*cuts, end], strict=True)):
             name = "cuLaunchKernelEx" if i % 2 else "cudaLaunchKernel_v7000"
             call = self.export.call(self.process, launch + i * 5 * US, thread=thread, name=name)
@@ -147,7 +190,7 @@ class Rank:
         self.export.kernel(self.process, start, end, call, name="ncclDevKernel_SendRecv", stream=stream)
 
     def steps(self, blocks: list[Block]) -> None:
-        for step in sorted({b.step for b in blocks}):
+        for step in sorted({b.step for b in blocks}) if self.dialect.steps else ():
             mine = [b for b in blocks if b.step == step]
             start, end = mine[0].start_ns - 2 * LEAD, mine[-1].end_ns
             self.export.range(self.process, start + self.clock_ns, end + self.clock_ns, f"iter_{self.rank}_{step}")

@@ -63,7 +63,13 @@ def with_chunks(rows: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
 
 def declared(ranges: Ranges, found: pl.DataFrame) -> Declared:
     """What the names of a file's ranges and of its blocks (`found`, as from `blocks`) say about the pipeline."""
-    return _of_stages(ranges.stages).or_else(run_facts(found["marker"]))
+    setups = ranges.of("setup").select(
+        pl.col("text").str.extract(rf"\b{size}=[0-9]+/([0-9]{{1,9}})").drop_nulls().first().cast(pl.Int32).alias(size)
+        for size in ("pp", "dp", "cp")
+    )
+    pp, dp, cp = setups.row(0)
+    recorded = Declared(pp=pp, dp=dp, cp=cp)
+    return recorded.or_else(_of_stages(ranges.stages)).or_else(run_facts(found["marker"]))
 
 
 def _of_stages(stages: dict[int, list[int]]) -> Declared:

@@ -17,14 +17,15 @@ import polars as pl
 
 from trace_export.errors import UsageError
 from trace_export.model import INT, TEXT, Declared, Schema, empty
-from trace_export.sources.ranges.rules import GROUP, LETTERS, NUMBERS, PLAIN, RULES, N, Rule, user_rules
+from trace_export.sources.ranges.rules import GROUP, LETTERS, MINDSPEED, NUMBERS, PLAIN, RULES, N, Rule, user_rules
 
 NAMES: Schema = {
     "text": TEXT, "dialect": TEXT, "role": TEXT, "kind": TEXT, "microbatch": INT, "chunk": INT, "stage": INT,
     "microbatch_b": INT, "chunk_b": INT, "stage_b": INT, "step": INT, "rank": INT, "place": INT,
 }  # fmt: skip
 """What one text means. `role`: block (pipeline work of `kind`, see model.SPANS), p2p (see TRANSFERS), step (a range
-around one training step), boundary (an action of the runtime that is no block). `stage` counts over all chunks, `place`
+around one training step), boundary (an action of the runtime that is no block), setup (what a process is: rank and
+sizes of the run). `stage` counts over all chunks, `place`
 is the rank's place in its pipeline whatever its chunks (the stage of model.RANKS)."""
 
 TRANSFERS: Schema = {"text": TEXT, "role": TEXT, "direction": TEXT, "microbatch": INT, "chunk": INT, "stage": INT}
@@ -32,6 +33,8 @@ TRANSFERS: Schema = {"text": TEXT, "role": TEXT, "direction": TEXT, "microbatch"
 
 OPERATION_SUFFIX = r", (?:seq = \d+, )?op_id = \d+.*"
 """What torch's emit_nvtx appends to a name."""
+
+PITHTRAIN_PASS = r"^(?:for|back)ward chunk \d+ \(phase"
 
 MOST_REMEMBERED = 2000
 """Texts of one source whose meaning is kept for the sources that follow."""
@@ -45,11 +48,13 @@ def run_facts(markers: pl.Series) -> Declared:
 
     MindSpeed calls its steps forward_step_with_model_graph or forward_step_no_model_graph in DualPipeV only, where the
     numbers of forwards count on over the chunks; and `with` only where forwards and backwards are overlapped.
+    PithTrain has no other schedule than DualPipeV.
     """
     folded, overlapped = (
         bool(markers.str.contains(part, literal=True).any()) for part in ("_model_graph", "with_model_graph")
     )
-    return Declared(numbers_continue=folded or None, overlapped=overlapped or None)
+    vee = bool(markers.str.contains(PITHTRAIN_PASS).any())
+    return Declared(numbers_continue=folded or None, overlapped=overlapped or None, placement="vee" if vee else None)
 
 
 @dataclass(frozen=True)
@@ -134,7 +139,7 @@ class Dialects:
         return hits.with_columns(
             kind=pl.when(~p2p).then(pl.when(named).then(letter).otherwise("kind")),
             transfers=pl.when(p2p).then(pl.coalesce("transfers", "kind")),
-            dialect=pl.when(plain & (pl.col("name") != pl.col("text"))).then(pl.lit("mindspeed")).otherwise("dialect"),
+            dialect=pl.when(plain & (pl.col("name") != pl.col("text"))).then(pl.lit(MINDSPEED)).otherwise("dialect"),
             **{n: pl.coalesce(f"in_message.{n}", pl.col(n).cast(INT)) for n in NUMBERS},
         ).select(*NAMES, "transfers")
 

@@ -11,6 +11,7 @@ from trace_export.errors import SourceError
 from trace_export.model import Note
 from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.by_launch import ORPHANS
+from trace_export.sources.ranges.dialects import OPERATION_SUFFIX
 from trace_export.sources.ranges.frequent import EXAMPLES, NameCounts
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.timestamps import UNTIMED
@@ -80,13 +81,18 @@ def of_ranges(path: Path, ranges: Ranges, worked: pl.DataFrame, activity: GpuAct
         ),
     )
     add(
-        ranges.unclosed.filter(pl.col("role") != "step"),
+        ranges.unclosed.filter(~pl.col("role").is_in(["step", "setup"])),
         Note("ranges-unclosed", "note", "ranges still open at the end of the capture, left out"),
     )
     add(
         ranges.unclosed.filter(pl.col("role") == "step"),
         Note("steps-unclosed", "note", "incomplete steps, still open at the end of the capture"),
     )
+    if ranges.unused.height:
+        kinds = ranges.unused.select(pl.concat_str(pl.lit("'"), _escaped(), pl.lit("=>"), "kind", pl.lit("'")))
+        markers = " ".join(f"--marker {marker}" for marker in kinds.to_series().drop_nulls().unique().sort()[:EXAMPLES])
+        text = f"ranges with names of passes, not used beside other names of passes (to draw them: {markers})"
+        add(ranges.unused, Note("names-unused", "warning", text))
     if ranges.untimed:
         notes.append(Note("times-unusable", "warning", f"ranges {UNTIMED}", str(path), ranges.untimed))
     if activity is None:
@@ -134,6 +140,12 @@ def _of_activity(path: Path, activity: GpuActivity) -> list[Note]:
         text = f"GPU tasks launched outside all blocks ({share})"
         notes.append(Note("tasks-outside-blocks", "detail" if part < FEW else "note", text, where, activity.outside))
     return notes
+
+
+def _escaped() -> pl.Expr:
+    """The names of ranges as patterns; different numbers are one pattern."""
+    name = pl.col("text").str.replace(OPERATION_SUFFIX + "$", "").str.escape_regex()
+    return name.str.replace_all(r"\d+", r"\d+")
 
 
 def _examples(rows: pl.DataFrame) -> str:

@@ -11,9 +11,9 @@ from functools import cached_property
 
 import polars as pl
 
-from trace_export.model import TEXT
+from trace_export.model import TEXT, WORK_KINDS
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.ranges.rules import OWN, PIPELINING, PLAIN, STAGE
+from trace_export.sources.ranges.rules import MINDSPEED, OWN, PIPELINING, PLAIN, STAGE, USER
 from trace_export.sources.shared.timestamps import LATEST_NS, NO_TIME_NS
 
 COMMUNICATION = "communication"
@@ -34,14 +34,16 @@ _SAME_TIMES = ["thread", "text"]
 @dataclass(frozen=True)
 class Ranges:
     """`frame`: id (the row's number), row, process (globalTid >> 24), thread, start, end in session time, the columns
-    of dialects.NAMES and `CALL`, and `repaired`; sorted by process, start, the longer first, thread and text. A step
-    that was open at the end of the capture ends where it starts; all other open ranges are only in `unclosed`, which
-    has the same columns less the last. `transfers`: see dialects.TRANSFERS. `untimed`: how many ranges were left out
-    for their invalid times."""
+    of dialects.NAMES and `CALL`, and `repaired`; sorted by process, start, the longer first, thread and text. A step or
+    setup that was open at the end of the capture ends where it starts; all other open ranges are only in `unclosed`,
+    which has the same columns less the last. `unused`: ranges with names of passes that do not count beside other names
+    and share no time with what those name; the columns of `unclosed`. `transfers`: see dialects.TRANSFERS. `untimed`:
+    how many ranges were left out for their invalid times."""
 
     frame: pl.DataFrame
     transfers: pl.DataFrame
     unclosed: pl.DataFrame
+    unused: pl.DataFrame
     untimed: int
 
     @staticmethod
@@ -89,12 +91,13 @@ def gather(
         ],
         how="diagonal",
     ).filter(_trains() | every)
-    frame = _without_weak_names(_with_one_kind_of_step(frame, dialects))
+    frame, weak = _without_weak_names(_with_one_kind_of_step(frame, dialects))
     height, frame = frame.height, frame.filter(_timed())
     untimed = height - frame.height
     opened = pl.col("end") < pl.col("start")
     unclosed = frame.filter(opened & (pl.col("role") != COMMUNICATION)).sort("process", "start", *_SAME_TIMES)
-    last = pl.when(pl.col("role") == "step").then(pl.max_horizontal("start", "end")).otherwise("end")
+    around = pl.col("role").is_in(["step", "setup"])
+    last = pl.when(around).then(pl.max_horizontal("start", "end")).otherwise("end")
     frame = _repaired(frame.with_columns(end=last).filter(~opened)).sort(
         "process", "start", "end", *_SAME_TIMES, descending=[False, False, True, False, False]
     )
@@ -102,6 +105,7 @@ def gather(
         frame.with_row_index("id").cast({"id": pl.Int64}),
         parsed.transfers.unique(maintain_order=True),
         unclosed,
+        _apart(weak.filter(_timed() & ~opened), frame),
         untimed,
     )
 
@@ -126,19 +130,43 @@ def _trains() -> pl.Expr:
     return block.any().over("process")
 
 
-def _without_weak_names(frame: pl.DataFrame) -> pl.DataFrame:
-    """Our own marks are the only names of blocks in processes that have them; plain names ("Forward") count only in
-    processes without names of another dialect, and transfers of a stage (PP::fwd_send) only where torch's runtime names
-    none (PP:0SEND_F3), inside which they may lie."""
+def _without_weak_names(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The rows whose names count, and the blocks whose names do not.
+
+    Names of several dialects complement each other: plain names ("Forward") count for those kinds of work that the
+    process names in no other dialect, a fused pair being a forward and a backward. Our own marks are the only names of
+    passes in processes that have them, but for the user's. MindSpeed calls some passes as Megatron does, and these are
+    its names, too. Transfers of a stage (PP::fwd_send) count only where torch's runtime names none (PP:0SEND_F3),
+    inside which they may lie.
+    """
     if not _HIDING & set(frame["dialect"].unique()):
-        return frame
-    block = pl.col("role") == "block"
-    plain, own = (pl.col("dialect").eq_missing(pl.lit(dialect)) for dialect in (PLAIN, OWN))
-    strong = (block & pl.col("kind").ne_missing("OPT") & ~plain).any().over("process")
-    marked = (block & own).any().over("process")
+        return frame, frame.clear()
+    block, kind = pl.col("role") == "block", pl.col("kind")
+    plain, own, user, mindspeed = (pl.col("dialect").eq_missing(pl.lit(d)) for d in (PLAIN, OWN, USER, MINDSPEED))
+    its_own = plain & pl.col("text").str.contains("^(?:for|back)ward_step") & (block & mindspeed).any().over("process")
+    frame = frame.with_columns(dialect=pl.when(its_own).then(pl.lit(MINDSPEED)).otherwise("dialect"))
+    strong, named = block & ~plain, pl.lit(False)
+    for one in (*WORK_KINDS, "OPT"):
+        names = kind.is_in([one, "FB"]) if one in ("F", "B") else kind == one
+        named |= (kind == one) & (strong & names).any().over("process")
+    marked, updated = ((block & own & of_kind).any().over("process") for of_kind in (pl.lit(True), kind == "OPT"))
+    hidden = block & ((plain & named) | (~own & ~user & marked & (kind.ne_missing("OPT") | updated)))
     transfer, inner = pl.col("role") == "p2p", pl.col("dialect").eq_missing(pl.lit(STAGE))
     numbered = (transfer & pl.col("dialect").eq_missing(pl.lit(PIPELINING))).any().over("process")
-    return frame.filter(~(block & ((plain & strong) | (~own & marked))), ~(transfer & inner & numbered))
+    frame = frame.with_columns(hidden=hidden.fill_null(False), inner=transfer & inner & numbered)
+    counts = frame.filter(~pl.col("hidden") & ~pl.col("inner")).drop("hidden", "inner")
+    return counts, frame.filter("hidden").drop("hidden", "inner")
+
+
+def _apart(weak: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:
+    """Those of the `weak` blocks that share no time with a block of their process in `frame`: they are other work."""
+    if weak.is_empty():
+        return weak
+    blocks = frame.filter(pl.col("role") == "block").sort("start")
+    begun = blocks.select("process", at="start", until=pl.col("end").cum_max().over("process"))
+    found = weak.sort("end").join_asof(begun, left_on="end", right_on="at", by="process", check_sortedness=False)
+    apart = found.filter((pl.col("until") < pl.col("start")).fill_null(True))
+    return apart.select(weak.columns).sort("process", "start", *_SAME_TIMES)
 
 
 def _with_one_kind_of_step(frame: pl.DataFrame, dialects: Dialects) -> pl.DataFrame:

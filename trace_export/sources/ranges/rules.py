@@ -14,12 +14,18 @@ from trace_export.model import WORK_KINDS
 
 NUMBERS = ("microbatch", "chunk", "stage", "microbatch_b", "chunk_b", "stage_b", "step", "rank", "place")
 OWN = "trace-export"
-"""The dialect of trace_export.instrument. In a process that has it, no other dialect names blocks: its ranges lie
-inside or around those of the runtimes and mean the same work."""
+"""The dialect of trace_export.instrument. In a process that has it, only the user's rules name passes besides: its
+ranges lie inside or around those of the runtimes and mean the same work."""
+USER = "user"
+"""The dialect of the user's rules; what they name always counts."""
 PLAIN = "plain"
-"""The dialect of names so common that they count only in processes without names of another dialect."""
+"""The dialect of names so common that they count only for kinds that the process names in no other dialect."""
+MINDSPEED = "mindspeed"
+"""The dialect of MindSpeed, which calls some of its passes by the plain names of Megatron's functions."""
 PIPELINING = "torch-pipelining"
 """The dialect of the runtime of torch.distributed.pipelining."""
+PITHTRAIN = "pithtrain"
+"""The dialect of PithTrain, whose two chunks lie in a V."""
 STAGE = "torch-stage"
 """The dialect of its stages, which name their transfers but do not number them."""
 
@@ -95,10 +101,21 @@ RULES = (
     Rule("paddle", rf"(?P<kind>forward|backward(?:_bw?|_w)?)(?P<chunk>{N})?(?:_reduce)?-(?P<microbatch>{N})"),
     Rule("paddle", rf"(?P<kind>optimizer)-{N}"),
     # MindSpeed (msprof snippets), as the name inside a dict or alone
-    Rule("mindspeed", "forward_step_(?:with|no)_model_graph", kind="F"),
-    Rule("mindspeed", "backward_step_with_model_graph", kind="B"),
-    Rule("mindspeed", "forward_backward_overlapp?ing", kind="FB"),
-    Rule("mindspeed", r"WeightGradStore[._]pop", kind="W"),
+    Rule(MINDSPEED, "forward_step_(?:with|no)_model_graph", kind="F"),
+    Rule(MINDSPEED, "backward_step_with_model_graph", kind="B"),
+    Rule(MINDSPEED, "forward_backward_overlapp?ing", kind="FB"),
+    Rule(MINDSPEED, r"WeightGradStore[._]pop", kind="W"),
+    # mlc-ai/pith-train, pithtrain/dualpipe/dualpipev.py: its "chunk" is the micro-batch, its phase the chunk of the V
+    Rule(PITHTRAIN, rf"forward chunk (?P<microbatch>{N}) \(phase(?P<chunk>{N})\)", kind="F"),
+    Rule(PITHTRAIN, rf"backward chunk (?P<microbatch>{N}) \(phase(?P<chunk>{N})\)", kind="B"),
+    Rule(
+        PITHTRAIN,
+        rf"forward chunk (?P<microbatch>{N}) \(phase(?P<chunk>{N})\)"
+        rf" backward chunk (?P<microbatch_b>{N}) \(phase(?P<chunk_b>{N})\)",
+        kind="FB",
+    ),
+    Rule(PITHTRAIN, "weight chunk", kind="W"),
+    Rule(PITHTRAIN, rf"rank=(?P<rank>{N}); pp=(?P<place>{N})/{N}(?: .*)?", "setup"),
     # Megatron-LM --nvtx-ranges; it has no ranges around the passes themselves
     Rule(
         "megatron",
@@ -141,7 +158,7 @@ def _user_rule(pattern: str, kind: str) -> Rule:
         what = f'"{pattern[:100]}": there is no kind "{kind}"'
         raise UsageError(what, f"use one of {', '.join(_USER_KINDS)}", parameter="markers")
     role, value = _USER_KINDS[kind]
-    rule = Rule("user", pattern, role, value)
+    rule = Rule(USER, pattern, role, value)
     try:
         alone, _ = (
             pl.Series([""]).str.extract_groups(p).struct.fields for p in (pattern, f"^(?:(?P<rule>{pattern}))$")

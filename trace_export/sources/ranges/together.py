@@ -57,7 +57,9 @@ def split(ranges: Ranges, count: int) -> list[Ranges]:
     for process in ranges.marked:
         marked[_place(process)].add(process - shift(_place(process)))
     return [
-        Ranges(moved(frame, -place), ranges.transfers, ranges.unclosed, 0).knowing(own, frozenset(processes))
+        Ranges(moved(frame, -place), ranges.transfers, ranges.unclosed, ranges.unused, 0).knowing(
+            own, frozenset(processes)
+        )
         for place, (frame, own, processes) in enumerate(
             zip(_by_source(ranges.frame, count), stages, marked, strict=True)
         )
@@ -66,7 +68,8 @@ def split(ranges: Ranges, count: int) -> list[Ranges]:
 
 def is_plain(ranges: Ranges) -> bool:
     """Whether there is nothing to say of the ranges of any source: `notes.of_ranges` has no note."""
-    return not ranges.untimed and ranges.unclosed.is_empty() and not ranges.frame["repaired"].any()
+    left_out = ranges.untimed + ranges.unclosed.height + ranges.unused.height
+    return not left_out and not ranges.frame["repaired"].any()
 
 
 @dataclass(frozen=True)
