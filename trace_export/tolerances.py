@@ -10,6 +10,9 @@ messages paired wrongly, machines of one name split in 56 % instead of 80 % of t
 
 from __future__ import annotations
 
+GRID_NS = 1_000
+"""A block may seem to end so much after the send that follows it has begun, and to begin so much before the receive
+before it has ended: unix µs that are written as floats lie on a grid of 0.25 µs, and each time is rounded to it."""
 CAUSALITY_NS = 5_000
 """A hard bound on a clock allows for a message that seems to arrive so much before it was sent: reading noise."""
 SAME_CLOCK_NS = 50_000

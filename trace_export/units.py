@@ -17,6 +17,8 @@ Times = TypeVar("Times", "pl.Expr", "pl.Series")
 NANOSECONDS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "": 1_000_000_000}
 LIMIT_NS = 2**62
 """Longer times leave no room for a sum of two in Int64."""
+EPOCH_NS = 10**17
+"""Times below this (1973) count from the start of something: they are no wall clock."""
 DIGITS = 19
 """A number of more digits is beyond the limit in any unit."""
 

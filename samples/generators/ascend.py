@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from samples.generators.ascend_export import Kernel, Mark, Operator, Recording, write_database, write_text
+from samples.generators.ascend_export import Kernel, Mark, Operator, Recording, Stamps, write_database, write_text
 from samples.generators.pipeline import MS, US, Block, Order, Simulation, Timing, Transfer, one_f_one_b, simulate
 
 EPOCH_NS = 1_764_246_877_000_000_000
@@ -92,7 +92,7 @@ class Job:
     with `pipelines_first` tp, cp, pp, dp. `clip`: so many blocks late does the capture of a rank begin. `level`: none
     (marks only), 0 (no kernel types, no peers) or 1. `batched`: transfers are called batchSendRecv. `nested`: a
     WeightGradStore.pop inside each B and FB. `kernels`: the least number of kernels in a forward or backward.
-    `calls`: see ascend_export.Recording.
+    `calls`, `stamps`: see ascend_export.Recording.
     """
 
     stages: int = 4
@@ -116,6 +116,7 @@ class Job:
     nested: bool = False
     kernels: int = 5
     calls: bool = False
+    stamps: Stamps = "text"
     pipeline_info: Mapping[str, object] | None = None
     seed: int = 1
 
@@ -168,7 +169,9 @@ def record(folder: Path, job: Job) -> Truth:
     per_host = -(-job.ranks // job.hosts)
     for rank in range(job.ranks):
         host, device = divmod(rank, per_host)
-        rec = Recording(rank, device, f"node{host}", metadata(job, rank), job.framework, job.level, job.calls)
+        rec = Recording(
+            rank, device, f"node{host}", metadata(job, rank), job.framework, job.level, job.calls, job.stamps
+        )
         ahead = EPOCH_NS + host * job.skew_ns
         truth.blocks += fill(rec, job, run, ahead)
         transfer(rec, job, run, ahead, chance, sides)

@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
+from typing import Literal
 
 ABSENT = 4294967295
 FIRST_MARK = 4000000001
@@ -44,6 +45,10 @@ ACL, NODE, COMMUNICATION = 20000, 10000, 5500
 FIRST_CALL, LEAD_NS = 1 << 20, 1_000_000
 PAGE, LARGE_PAGE, LARGE = 1024, 4096, 10_000
 """Bytes of a page, where there are more tasks than `LARGE` those that the profiler's databases have."""
+
+Stamps = Literal["text", "numbers", "relative"]
+"""How trace_view.json writes its times: unix µs as texts with three decimals, as the profilers do; as JSON numbers, on
+the grid of 0.25 µs that a float has there; or as numbers that count from the first event of each rank."""
 
 WORK_TABLES = ("COMPUTE_TASK_INFO", "COMMUNICATION_OP", "COMMUNICATION_TASK_INFO")
 
@@ -94,7 +99,7 @@ class Mark:
 class Recording:
     """Everything one rank recorded, on its host's clock. `metadata` is what the training script added; `level` None
     (marks only), 0 (no types of kernels, no peers of transfers) or 1. `calls`: whether the calls of CANN are there:
-    two for each kernel and one for each operator."""
+    two for each kernel and one for each operator. `stamps`: see there."""
 
     rank: int
     device: int
@@ -103,6 +108,7 @@ class Recording:
     framework: str = "pytorch"
     level: int | None = 1
     calls: bool = False
+    stamps: Stamps = "text"
     marks: list[Mark] = field(default_factory=list)
     kernels: list[tuple[int, Kernel]] = field(default_factory=list)
     operators: list[tuple[int, Operator]] = field(default_factory=list)
@@ -208,26 +214,44 @@ def write_database(rec: Recording, folder: Path) -> Path:
         db.commit()
         db.execute("VACUUM")
     if pytorch:
-        _info(folder, rec.rank, {"rank_id": rec.rank, "torch_npu_version": "2.7.1"})
+        _torch_info(rec, folder)
     else:
         _mindspore_info(rec, folder)
     return path
 
 
 def write_text(rec: Recording, folder: Path) -> None:
-    """`trace_view.json`, `kernel_details.csv`, `communication.json` and the metadata of a MindSpore capture."""
+    """`trace_view.json` and the metadata of a capture, and above Level_none `kernel_details.csv` and
+    `communication.json`."""
     output = _output(folder)
     hardware = {"pid": 1 << 10 | 13 << 5 | rec.device, "tid": STREAM}
     events: list[dict[str, object]] = [
         {"ph": "M", "name": "process_name", **hardware, "args": {"name": "Ascend Hardware"}},
         {"ph": "M", "name": "thread_name", **hardware, "args": {"name": f"Stream {STREAM}"}},
     ]
+    kernels = rec.kernels if rec.level is not None else []
+    ranges = [(m.text, m.start_ns, m.end_ns) for m in rec.marks]
+    ranges += [(k.type, k.start_ns, k.end_ns) for _, k in kernels]
+    first = min(start for _, start, _ in ranges)
     events += [
-        {"ph": "X", "name": name, **hardware, "ts": _us(start), "dur": (end - start) / 1000, "args": {}}
-        for name, start, end in [(m.text, m.start_ns, m.end_ns) for m in rec.marks]
-        + [(k.type, k.start_ns, k.end_ns) for _, k in rec.kernels]
+        {"ph": "X", "name": name, **hardware, "ts": _stamp(rec, start, first), "dur": (end - start) / 1000, "args": {}}
+        for name, start, end in ranges
     ]
     (output / "trace_view.json").write_text(json.dumps(events))
+    if rec.level is not None:
+        _write_tables(rec, output)
+    _text_info(rec, folder)
+
+
+def _stamp(rec: Recording, ns: int, first: int) -> str | float:
+    """A time of trace_view.json; `first`: that of the rank's first event."""
+    if rec.stamps == "text":
+        return _us(ns)
+    return (ns - first) / 1000 if rec.stamps == "relative" else ns / 1000
+
+
+def _write_tables(rec: Recording, output: Path) -> None:
+    """`kernel_details.csv` and `communication.json`."""
     rows = [(step, f"aclnn{k.type}", k.type, "AI_CORE", STREAM, k.start_ns, k.end_ns) for step, k in rec.kernels]
     rows += [(s, o.name, o.type, "COMMUNICATION", "N/A", o.start_ns, o.end_ns) for s, o in rec.operators]
     with (output / "kernel_details.csv").open("w", newline="") as file:
@@ -243,13 +267,24 @@ def write_text(rec: Recording, folder: Path) -> None:
         entry = {"Communication Time Info": time, "Communication Bandwidth Info": moved}
         steps.setdefault(f"step{step}", {"p2p": {}, "collective": {}})[kind][f"{op.name}@{hash_of(op.group)}"] = entry
     (output / "communication.json").write_text(json.dumps(steps))
-    _mindspore_info(rec, folder)
 
 
 def _output(folder: Path) -> Path:
     output = folder / "ASCEND_PROFILER_OUTPUT"
     output.mkdir(parents=True, exist_ok=True)
     return output
+
+
+def _text_info(rec: Recording, folder: Path) -> None:
+    if rec.framework == "mindspore":
+        _mindspore_info(rec, folder)
+    else:
+        _torch_info(rec, folder)
+        (folder / "profiler_metadata.json").write_text(json.dumps(rec.metadata))
+
+
+def _torch_info(rec: Recording, folder: Path) -> None:
+    _info(folder, rec.rank, {"rank_id": rec.rank, "torch_npu_version": "2.7.1"})
 
 
 def _mindspore_info(rec: Recording, folder: Path) -> None:

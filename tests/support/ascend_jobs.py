@@ -39,5 +39,9 @@ JOBS = {
     "ranks in the order tp, pp, dp": Job(2, 4, 1, tensor=2, data=2, pipelines_first=True),
     "mindspore": Job(4, 6, 1, framework="mindspore"),
     "mindspore text": Job(4, 4, framework="mindspore", text=True),
+    "text": Job(4, 6, 1, text=True, skew_ns=3_500_000),
+    "text, times as numbers": Job(4, 6, 1, text=True, skew_ns=3_500_880, stamps="numbers"),
+    "text, relative times": Job(4, 6, 1, text=True, skew_ns=3_500_000, stamps="relative"),
+    "text, relative times, marks alone": Job(4, 6, 1, text=True, level=None, hosts=1, stamps="relative"),
     "mindspore text without markers": Job(4, 4, framework="mindspore", text=True, marker=no_marker),
 }  # fmt: skip

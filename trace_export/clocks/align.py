@@ -14,15 +14,12 @@ from trace_export.clocks import alignment_file, apply, notes, split_hosts
 from trace_export.clocks.observations import block_messages, first_times
 from trace_export.errors import AlignmentError, UsageError
 from trace_export.model import TIME, Profile
-from trace_export.units import LIMIT_NS, duration
+from trace_export.units import EPOCH_NS, LIMIT_NS, duration
 
 if TYPE_CHECKING:
     from trace_export.clocks.fit import ClockFit
 
 How = Align | Path
-
-EPOCH_NS = 10**17
-"""Times below this (1973) count from the start of something: they are no wall clock."""
 
 
 def align(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.model import MESSAGES, Note, Profile, conform
+from trace_export.tolerances import GRID_NS
 
 CHANNEL = ["src_rank", "dst_rank"]
 LABELS = ("direction", "microbatch", "chunk")
@@ -28,9 +29,10 @@ def label(profile: Profile) -> Profile:
         return profile
     pairs = _pairs(profile)
     for name, own, theirs, strategy in (
-        ("sent", "send_start_ns", "produced_ns", "backward"), ("received", "recv_end_ns", "consumed_ns", "forward")
-    ):  # fmt: skip
-        side = pairs.select(*CHANNEL, pl.col("pair").alias(name), pl.col(theirs).alias(own)).sort(own)
+        ("sent", "send_start_ns", pl.col("produced_ns") - GRID_NS, "backward"),
+        ("received", "recv_end_ns", pl.col("consumed_ns") + GRID_NS, "forward"),
+    ):
+        side = pairs.select(*CHANNEL, pl.col("pair").alias(name), theirs.alias(own)).sort(own)
         met = met.sort(own).join_asof(side, on=own, by=CHANNEL, strategy=strategy, check_sortedness=False)  # type: ignore[arg-type]
     sure = met.filter((pl.col("sent") == pl.col("received")) & ~pl.col("sent").is_duplicated())
     found = sure.select("row", "known", pair="sent").join(pairs.select("pair", *LABELS), on="pair")

@@ -8,6 +8,7 @@ import polars as pl
 
 from trace_export.model import INT, P2P, Profile, conform
 from trace_export.schedules.schedule import virtual_stage
+from trace_export.tolerances import GRID_NS
 
 LABELS = ("direction", "microbatch", "chunk")
 
@@ -45,8 +46,9 @@ def label(profile: Profile) -> Profile:
     gives = pl.when(ends & last).then(pl.col("kind") == "B").when(ends & first).then(pl.col("kind") == "F")
     parts = []
     for role, own, theirs, strategy, passes in (
-        ("send", "start_ns", "end_ns", "backward", gives), ("recv", "end_ns", "start_ns", "forward", takes)
-    ):  # fmt: skip
+        ("send", "start_ns", pl.col("end_ns") - GRID_NS, "backward", gives),
+        ("recv", "end_ns", pl.col("start_ns") + GRID_NS, "forward", takes),
+    ):
         at = blocks.filter(passes.otherwise(True)).select(
             "rank", "microbatch", "chunk", direction="kind", at=theirs
         ).sort("at")  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 
 import trace_export
 from tests.conftest import AscendRun, Cli
-from tests.sources.ascend.test_reader import rows, truth_rows, understood
+from tests.sources.ascend.test_reader import load, rows, truth_rows, understood
 from trace_export.errors import SourceError
 from trace_export.sources.ascend import text_export, trace_view
 from trace_export.sources.ranges.dialects import Dialects
@@ -26,6 +26,76 @@ def test_blocks_without_markers_come_from_kernels(ascend_run: AscendRun) -> None
         assert abs(ours[3] - block[3]) <= 5_000  # type: ignore[operator]
         assert abs(ours[4] - block[4]) <= 5_000  # type: ignore[operator]
     assert profile.spans["origin"].unique().to_list() == ["inferred"]
+
+
+def test_times_as_numbers_lie_on_the_grid_of_a_float(ascend_run: AscendRun) -> None:
+    """A block may seem to end after the send that follows it without a pause has begun: each keeps its micro-batch."""
+    folder, truth = ascend_run("text, times as numbers")
+    profile = understood(folder)
+    for ours, block in zip(rows(profile), truth_rows(truth), strict=True):
+        assert (*ours[:3], *ours[5:]) == (*block[:3], *block[5:])
+        assert abs(ours[3] - block[3]) <= 125  # type: ignore[operator]
+        assert abs(ours[4] - block[4]) <= 125  # type: ignore[operator]
+    labels = ["src_rank", "dst_rank", "direction", "microbatch", "send_start_ns"]
+    wanted = {(*message[:4], message[5]) for message in truth.messages}
+    assert set(profile.messages.select(labels).rows()) == wanted
+    assert [note for note in profile.notes if note.level == "warning"] == []
+
+
+def test_times_that_count_from_the_start_are_placed_by_the_tables(ascend_run: AscendRun) -> None:
+    folder, truth = ascend_run("text, relative times")
+    profile = understood(folder)
+    assert rows(profile) == truth_rows(truth)
+    assert profile.without_wall_clock == ()
+    assert {note.code: note.level for note in profile.notes}["trace-times-relative"] == "note"
+
+
+def test_times_that_count_from_the_start_are_aligned_where_no_table_is(ascend_run: AscendRun) -> None:
+    """Each rank has a clock of its own; after alignment all are off by the same, within the bound that is stated."""
+    folder, truth = ascend_run("text, relative times, marks alone")
+    run = trace_export.load(folder).align()
+    assert len(run.profile.without_wall_clock) == truth.job.ranks
+    host = dict(run.profile.ranks.select("rank", "host").iter_rows())
+    bound = dict(run.profile.clocks.select("host", "bound_ns").iter_rows())
+    found, wanted = rows(run.profile), truth_rows(truth)
+    off = {ours[0]: ours[3] - block[3] for ours, block in zip(found, wanted, strict=True)}  # type: ignore[operator]
+    assert all(abs(off[rank] - off[0]) <= bound[host[rank]] + bound[host[0]] for rank in range(truth.job.ranks))
+    assert [(*row[:3], *row[5:]) for row in found] == [(*row[:3], *row[5:]) for row in wanted]
+
+
+def test_samples_of_memory_on_another_clock_are_left_out(ascend_run: AscendRun, tmp_path: Path) -> None:
+    folder, truth = ascend_run("text, relative times, marks alone")
+    shutil.copytree(folder, tmp_path / "logs")
+    for output in (tmp_path / "logs").glob("*/ASCEND_PROFILER_OUTPUT"):
+        (output / "memory_record.csv").write_text(
+            "Component,Timestamp(us),Total Allocated(MB),Total Reserved(MB)\nPTA,1764246877073569.640,1,2\n"
+        )
+    profile = load(tmp_path / "logs")
+    assert profile.counters.is_empty()
+    assert [n.count for n in profile.notes if n.code == "samples-unplaced"] == [2] * truth.job.ranks
+
+
+def test_relative_times_that_nothing_places_are_refused(ascend_run: AscendRun, tmp_path: Path, run_cli: Cli) -> None:
+    folder, _ = ascend_run("text, relative times")
+    other, _ = ascend_run("text")
+    shutil.copytree(folder, tmp_path / "logs")
+    capture = next((tmp_path / "logs").iterdir()) / "ASCEND_PROFILER_OUTPUT"
+    rank = "1" if "_4000_" in str(capture) else "0"
+    shutil.copy(next(other.glob(f"*_400{rank}_*")) / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv", capture)
+    table = capture / "kernel_details.csv"
+    table.write_text(table.read_text().replace(".", "1."))  # other lengths
+    ended = run_cli(tmp_path / "logs", "--out", tmp_path / "out")
+    assert ended.returncode == 3
+    assert "counts its times from the start of the recording, and nothing in it is in the tables" in ended.stderr
+
+
+@pytest.mark.parametrize("ts", ['"1736408883694756.091"', "1736408883694756.091"])
+def test_times_keep_their_nanoseconds(tmp_path: Path, ts: str) -> None:
+    event = EVENTS[2].replace('"1736408883694756.091"', ts).replace('"dur": 0.60003125', '"dur": 1, "args": {"ts": 5}')
+    (tmp_path / "trace_view.json").write_text(f"[{EVENTS[0]}, {EVENTS[1]}, {event}, {EVENTS[4]}]")
+    seen = trace_view.read(tmp_path / "trace_view.json", Dialects())
+    assert seen.marks["start_ns"].to_list() == [1_736_408_883_694_756_091]
+    assert seen.counters["ts_ns"].to_list() == [1_736_408_883_574_037_920]
 
 
 EVENTS = (

@@ -20,6 +20,7 @@ from trace_export.sources.ascend.metadata import MAX_JSON, META_NAMES, Metadata,
 from trace_export.sources.ranges.dialects import Dialects, run_facts
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
+from trace_export.sources.shared.timestamps import ZERO_NS
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 LARGEST = 2**31
@@ -65,6 +66,7 @@ class _Recorded:
     optimizing: Callable[[], pl.DataFrame]
     busy: marker_blocks.Busy | None
     notes: tuple[Note, ...]
+    epoch: str | None = None
 
 
 def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
@@ -93,7 +95,7 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
     notes = [replace(note, where=note.where or str(source.path)) for note in notes]
     known = (found.rank, found.rank_origin, found.device)
     return Profile(
-        hosts=pl.DataFrame([host_row(source, found.host, found.label)], HOSTS),
+        hosts=pl.DataFrame([host_row(source, found.host, found.label, found.epoch)], HOSTS),
         ranks=pl.DataFrame([rank_row(source, known, found.host, found.meta, marker_blocks.stage(names))], RANKS),
         spans=spans,
         p2p=p2p,
@@ -104,9 +106,9 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
     )
 
 
-def host_row(source: Source, host: str, label: str) -> dict[str, object]:
+def host_row(source: Source, host: str, label: str, epoch: str | None = None) -> dict[str, object]:
     """A row of model.HOSTS."""
-    return {"host": host, "machine": source.machine, "label": label}
+    return {"host": host, "machine": source.machine, "label": label, "epoch": epoch}
 
 
 def rank_row(
@@ -211,24 +213,60 @@ def _from_text(source: Source, options: ReadOptions) -> Profile:
     by_step = computing.group_by("step").agg(pl.col("end_ns").max()).drop_nulls().collect(engine="streaming")
     correlated = seen.marks["host_start_ns"].null_count() == 0 and len(seen.steps) > 0
     operators, copies = text_export.operators(communication, folder, notes)
+    host, epoch, counters = source.host, None, text_export.counters(folder)
+    if seen.tasks is not None:
+        seen, epoch = _on_one_clock(seen, rows, operators, folder, notes)
+    if epoch is not None:
+        host = f"{source.host} rank {rank}"
+        text = "samples of memory at unix times, left out: the times of the blocks count from the start of the rank"
+        notes += [Note("samples-unplaced", "note", text, str(folder), len(counters))] if len(counters) else []
+        counters = counters.clear()
     found = _Recorded(
         rank=rank,
         rank_origin="assumed" if source.rank is None else source.rank_origin,
         device=text_export.device(folder),
-        host=source.host,
-        label=source.host,
+        host=host,
+        label=host,
+        epoch=epoch,
         meta=metadata((), folder.parent, rank, folder),
         marks=seen.marks,
         steps=seen.steps if correlated or by_step.is_empty() else text_export.steps(by_step),
         operators=operators,
         copies=copies,
-        counters=pl.concat([seen.counters, text_export.counters(folder)]).with_columns(rank=pl.lit(rank, INT)),
+        counters=pl.concat([seen.counters, counters]).with_columns(rank=pl.lit(rank, INT)),
         kernels=lambda: text_export.worked(computing),
         busy=(lambda ranges: text_export.busy(computing, ranges)) if len(by_step) else None,
         optimizing=lambda: text_export.kernels_called(computing, marker_blocks.OPTIMIZER),
         notes=(*seen.notes, *notes),
     )
     return _profile(found, source, options)
+
+
+def _on_one_clock(
+    seen: trace_view.TraceView, rows: pl.LazyFrame, operators: pl.DataFrame, folder: Path, notes: list[Note]
+) -> tuple[trace_view.TraceView, str | None]:
+    """The trace of a rank, whose times count from the start of its recording, in the clock of the tables beside it (the
+    `rows` of kernel_details.csv, or else the `operators`), and the epoch of that clock. Appends a note on it.
+
+    Raises SourceError where there are tables and nothing says how their clock and that of the trace differ.
+    """
+    from trace_export.sources.ascend import own_clock
+
+    path = folder / "trace_view.json"
+    table = rows.select("start_ns", "end_ns").collect(engine="streaming")
+    table = operators.select("start_ns", "end_ns").drop_nulls() if table.is_empty() else table
+    assert seen.tasks is not None
+    if table.is_empty():
+        return seen.moved(ZERO_NS), "start"
+    offset = own_clock.offset(seen.tasks, table)
+    if offset is None and seen.marks.is_empty():
+        return trace_view.NOTHING, None
+    if offset is None:
+        what = "counts its times from the start of the recording, and nothing in it is in the tables beside it"
+        raise SourceError(path, what, "export the profile again, or draw trace_view.json without the tables beside it")
+    text = "times that count from the start of the recording, placed by the kernels that the tables have too"
+    notes.append(Note("trace-times-relative", "note", text, str(path)))
+    return seen.moved(offset), None
 
 
 def _trace(folder: Path, dialects: Dialects) -> trace_view.TraceView:

@@ -2,7 +2,8 @@
 
 The file is a bare JSON array of Chrome trace events, hundreds of MB for a large step. It is split between events into
 pieces of some MB, which Polars reads as lines of JSON; of each piece only the rows are kept that mean something here.
-`ts` is a text of unix µs with three decimals, because a float would lose the last of them.
+`ts` is a text of unix µs with three decimals, because a float would lose the last of them. Other versions and scripts
+write a number, or count from the first event of the rank.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from trace_export.files import open_file
 from trace_export.model import COUNTERS, INT, TEXT, TIME, Note, Schema, conform, empty
 from trace_export.sources.ascend.marker_blocks import MARKS, STEPS
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.units import thousandths
+from trace_export.units import EPOCH_NS, thousandths
 
 PIECE_BYTES = 8 << 20
 MAX_EVENT_BYTES = 16 << 20
@@ -34,6 +35,9 @@ MOST_EVENTS = 1 << 16
 
 _BETWEEN = re.compile(rb'\}\s*,\s*\{(?=\s*")')
 """The end of an event and the start of the next. Inside a JSON string the quote would be escaped."""
+
+_TIME = re.compile(rb'(?<!\\)"ts"\s*:\s*("?)(-?\d+(?:\.\d+)?)')
+"""A time: its quote, which a number does not have, and its digits."""
 
 _UNITS = {"KB": "KB", "MHz": "MHz", "Read(MB/s)": "MB/s", "Write(MB/s)": "MB/s", "Throughput(MB/s)": "MB/s",
           "Hit Rate(%)": "%"}  # fmt: skip
@@ -55,12 +59,26 @@ STEP_NAME = r"^ProfilerStep#(\d{1,9})$"
 
 @dataclass(frozen=True)
 class TraceView:
-    """`marks` and `steps` as in marker_blocks, `counters` as in model.COUNTERS but for the rank."""
+    """`marks` and `steps` as in marker_blocks, `counters` as in model.COUNTERS but for the rank. Where their times are
+    no unix times, `tasks` has the start_ns and end_ns of all events that last."""
 
     marks: pl.DataFrame
     steps: pl.DataFrame
     counters: pl.DataFrame
     notes: tuple[Note, ...]
+    tasks: pl.DataFrame | None = None
+
+    def moved(self, offset_ns: int) -> TraceView:
+        """With so much added to all times."""
+        marks, steps = (
+            frame.with_columns(pl.col(times) + offset_ns)
+            for frame, times in (
+                (self.marks, ["start_ns", "end_ns", "host_start_ns", "host_end_ns"]),
+                (self.steps, ["start_ns", "end_ns"]),
+            )
+        )
+        counters = self.counters.with_columns(pl.col("ts_ns") + offset_ns)
+        return TraceView(marks, steps, counters, self.notes)
 
 
 NOTHING = TraceView(empty(MARKS), empty(STEPS), empty(COUNTERS), ())
@@ -83,11 +101,14 @@ def read(path: Path, dialects: Dialects) -> TraceView:
         step=pl.col("name").str.extract(STEP_NAME).cast(INT)
     )
     samples = events.filter(pl.col("ph") == "C").with_columns(ts_ns="start_ns")
+    timed = events.filter(pl.col("ph") == "X", pl.col("end_ns").is_not_null())
+    relative = timed.select((pl.col("start_ns").max() < EPOCH_NS).fill_null(False)).item()
     return TraceView(
         _marks(ranges.filter(pl.col("role") == "block")),
         conform(steps, STEPS).sort("start_ns"),
         conform(samples, COUNTERS),
         tuple(notes),
+        timed.select("start_ns", "end_ns") if relative else None,
     )
 
 
@@ -112,13 +133,17 @@ def _marks(ranges: pl.DataFrame) -> pl.DataFrame:
 
 def _kept(piece: bytes, dialects: Dialects) -> pl.DataFrame:
     """The events of `piece` (one a line) that are of use."""
+    first = _TIME.search(piece)
+    if first and not first[1]:  # which Polars would read as floats
+        piece = _TIME.sub(lambda time: time[0] if time[1] else b'"ts": "%b"' % time[2], piece)
     events = pl.read_ndjson(io.BytesIO(piece), schema=_EVENT)
     args = events.unnest("args", separator=".")
     values = [pl.col(f"args.{key}") for key in _UNITS]
     unit = pl.coalesce(pl.when(v.is_not_null()).then(pl.lit(u)) for v, u in zip(values, _UNITS.values(), strict=True))
     named = (pl.col("ph") == "X") & dialects.may_know("name")
     title = (pl.col("ph") == "M") & pl.col("name").is_in(["process_name", "thread_name"])
-    useful = named | title | pl.col("unit").is_not_null()
+    relative = (pl.col("ph") == "X") & pl.lit(first is not None and float(first[2]) * 1000 < EPOCH_NS)
+    useful = named | title | pl.col("unit").is_not_null() | relative
     return conform(
         args.with_columns(unit=pl.when(pl.col("ph") == "C").then(unit), value=pl.coalesce(values), title="args.name")
         .filter(useful)

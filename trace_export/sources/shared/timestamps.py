@@ -24,6 +24,9 @@ LONGEST_TASK_NS: Final = 86_400 * 10**9
 NO_TIME_NS: Final = -LATEST_NS
 """Stands for a time that cannot be read; no time is as early, of whatever clock."""
 
+ZERO_NS: Final = 1_000_000_000
+"""Where times that count from 0 begin: a time of 0 would count as missing."""
+
 UNTIMED: Final = "without a valid time, left out"
 
 

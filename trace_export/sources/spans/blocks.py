@@ -7,10 +7,8 @@ import polars as pl
 from trace_export.errors import path_text
 from trace_export.model import COLLECTIVES, HOSTS, INT, P2P, RANKS, SPANS, Declared, Profile, conform
 from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, TRANSFERS
+from trace_export.sources.shared.timestamps import ZERO_NS
 from trace_export.sources.source import Source
-
-ZERO_NS = 1_000_000_000
-"""Where times that count from 0 begin: a time of 0 would count as missing."""
 
 KINDS = {
     **BLOCKS,

@@ -14,8 +14,9 @@ from trace_export.model import Declared, Profile
 from trace_export.schedules.operation_types import COLLECTIVE, TRANSFERS
 from trace_export.sources.shared import csv_table
 from trace_export.sources.shared.parquet_pages import checked
+from trace_export.sources.shared.timestamps import ZERO_NS
 from trace_export.sources.source import ReadOptions, Source
-from trace_export.sources.spans.blocks import ZERO_NS, kind_of, one_after_another, profile_of
+from trace_export.sources.spans.blocks import kind_of, one_after_another, profile_of
 from trace_export.sources.spans.columns import TIMES, Columns
 from trace_export.sources.spans.megascan_files import iterations
 

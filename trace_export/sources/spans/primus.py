@@ -19,9 +19,10 @@ import polars as pl
 from trace_export.errors import SourceError
 from trace_export.files import open_file
 from trace_export.model import Declared, Profile
+from trace_export.sources.shared.timestamps import ZERO_NS
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.spans import primus_files
-from trace_export.sources.spans.blocks import ZERO_NS, profile_of
+from trace_export.sources.spans.blocks import profile_of
 
 REMEDY = "give the files as Primus writes them"
 Object = dict[str, msgspec.Raw]
