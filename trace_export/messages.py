@@ -331,6 +331,11 @@ NOTES: dict[str, Explanation] = {
         "removed afterwards.",
         "Export it once with `nsys export --type sqlite` and keep the result, to save that time in every run.",
     ),
+    "samples-unplaced": Explanation(
+        "The times of the blocks count from the start of the rank's recording and those of its memory samples from the "
+        "Unix epoch; nothing says how the two differ.",
+        "Export the profile again, with the times as the profiler writes them.",
+    ),
     "schedule-recognised": Explanation(
         "The pipeline schedule whose block order equals, or comes closest to, the observed order.",
         "Nothing.",
@@ -426,11 +431,6 @@ NOTES: dict[str, Explanation] = {
         "A table of a text export is empty, as after an interrupted export or copy. It counts as absent.",
         "Export or copy the profile again.",
     ),
-    "samples-unplaced": Explanation(
-        "The times of the blocks count from the start of the rank's recording and those of its memory samples from the "
-        "Unix epoch; nothing says how the two differ.",
-        "Export the profile again, with the times as the profiler writes them.",
-    ),
     "tables-without-times": Explanation(
         "Tables that hold sums and no times. They cannot be drawn.",
         "Nothing.",
@@ -471,6 +471,11 @@ NOTES: dict[str, Explanation] = {
         "unpacked are drawn.",
         "Copy the trace again, or check where it was packed (`gzip -t FILE`).",
     ),
+    "trace-times-relative": Explanation(
+        "`trace_view.json` counts its times from the start of the rank's recording. The kernels and operators that "
+        "`kernel_details.csv` or `communication.json` has too, at Unix times, say when that was.",
+        "Nothing.",
+    ),
     "trace-truncated": Explanation(
         "The file ends in the middle of the trace. The events before that point were read.",
         "Copy the file again; wait until the profiler has finished.",
@@ -482,11 +487,6 @@ NOTES: dict[str, Explanation] = {
     "transfers-inside-blocks": Explanation(
         "Sends and receives in turns while one block was open: an exchange such as the all-to-all of experts. They are "
         "no messages between stages; `--detail comm` draws their kernels.",
-        "Nothing.",
-    ),
-    "trace-times-relative": Explanation(
-        "`trace_view.json` counts its times from the start of the rank's recording. The kernels and operators that "
-        "`kernel_details.csv` or `communication.json` has too, at Unix times, say when that was.",
         "Nothing.",
     ),
     "window-superseded": Explanation(
