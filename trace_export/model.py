@@ -18,6 +18,8 @@ import polars as pl
 Schema = dict[str, pl.DataType]
 Placement = Literal["loop", "vee", "both"]
 """How the model chunks lie on the stages; see `schedules.schedule.virtual_stage`."""
+Certainty = Literal["exact", "likely", "unknown"]
+"""How sure the schedule of a run is; see `Recognition`."""
 RankOrder = Literal["tp-cp-dp-pp", "tp-cp-pp-dp"]
 """How global ranks count through the sizes of a run, from the fastest to the slowest."""
 
@@ -236,14 +238,15 @@ class Plan:
 class Recognition:
     """The schedule whose order a run follows or comes closest to (`plan`, None where nothing fits its numbers).
 
-    `certainty` says whether to believe it: `exact` on all ranks, `likely`, or `unknown` (then it is only the closest).
+    `certainty` says whether to believe it: `exact` on all ranks, which are of two stages at least and fit no other;
+    `likely`; or `unknown` (then it is only the closest).
     `distance` is the share of blocks that are missing, superfluous or elsewhere, in the step that was compared;
     `runner_up` the next best and its distance. `twins` are schedules that cannot be distinguished from it. `weights` is
     false where weight gradients were not compared, because none or only some were recorded.
     """
 
     plan: Plan | None = None
-    certainty: Literal["exact", "likely", "unknown"] = "unknown"
+    certainty: Certainty = "unknown"
     distance: float = 1.0
     runner_up: tuple[str, float] | None = None
     twins: tuple[str, ...] = ()

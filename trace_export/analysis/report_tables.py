@@ -10,6 +10,7 @@ import polars as pl
 
 from trace_export.analysis import stragglers
 from trace_export.analysis.idle_causes import CAUSES
+from trace_export.analysis.theory import why_unknown
 from trace_export.analysis.whole_steps import counted
 from trace_export.model import STEP_KEY
 from trace_export.schedules.catalogue import TITLES
@@ -152,10 +153,11 @@ def _slow_links(report: Report) -> ReportTable:
 def _schedule(report: Report) -> ReportTable:
     found = report.theory.recognition
     if found.plan is None:
-        why = "not recognised: the blocks fit the numbers of no known schedule, so theory and what-if cannot be given"
-        return ReportTable("Schedule", pl.DataFrame(), why)
+        why = why_unknown(found, report.stages["stage"].n_unique())
+        return ReportTable("Schedule", pl.DataFrame(), f"{why}, so theory and what-if cannot be given")
     plan = found.plan
-    apart = f"{found.distance:.1%} of the blocks differ" if found.distance else "the recording is truncated"
+    whole = "others have the same order here" if found.twins else "not all of it was recorded"
+    apart = f"{found.distance:.1%} of the blocks differ" if found.distance else whole
     certain = {
         "exact": "exactly",
         "likely": f"likely; {apart}",
@@ -205,8 +207,7 @@ def _what_if(report: Report) -> ReportTable:
 def _no_theory(report: Report) -> str:
     found = report.theory.recognition
     if found.named is None:
-        closest = "" if found.plan is None else f" (closest: {TITLES[found.plan.name]}, {found.distance:.1%} differ)"
-        return f"cannot be given: the order of the blocks is that of no known schedule{closest}"
+        return f"cannot be given: {why_unknown(found, report.stages['stage'].n_unique())}"
     return "cannot be given: the steps differ in their number of micro-batches, or none is complete"
 
 

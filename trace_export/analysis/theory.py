@@ -18,7 +18,7 @@ from trace_export.model import INT, STEP_KEY, TEXT, TIME, WORK_KINDS, Profile, R
 from trace_export.pipeline.block_order import sequences
 from trace_export.pipeline.deviations import deviations
 from trace_export.pipeline.schedule_match import of_steps
-from trace_export.schedules.catalogue import CATALOGUE
+from trace_export.schedules.catalogue import CATALOGUE, TITLES
 from trace_export.schedules.schedule import Schedule, of_plan, schedule
 from trace_export.schedules.simulate import Times, start_and_end
 
@@ -79,6 +79,17 @@ def explain(profile: Profile, steps: pl.DataFrame) -> Theory:
         ),
         changes=pl.DataFrame(list(_changes(measured, work)), schema=CHANGES, orient="row"),
     )
+
+
+def why_unknown(found: Recognition, stages: int) -> str:
+    """Why no schedule is named, as a clause, of a run in which so many `stages` have blocks."""
+    if found.plan is not None and not found.distance:
+        alike = " and ".join(TITLES[name] for name in (found.plan.name, *found.twins))
+        return f"the order of the blocks that were read is that of {alike}"
+    if stages == 1:
+        return "a single stage shows no schedule"
+    closest = "" if found.plan is None else f" (closest: {TITLES[found.plan.name]}, {found.distance:.1%} differ)"
+    return f"the order of the blocks is that of no known schedule{closest}"
 
 
 MODEL: Schema = {

@@ -12,8 +12,9 @@ from typing import Any
 import polars as pl
 
 from trace_export.analysis.findings import Evidence, Finding, findings, middle, numbers
+from trace_export.analysis.theory import why_unknown
 from trace_export.analysis.whole_steps import counted
-from trace_export.model import WORK_KINDS, Profile
+from trace_export.model import WORK_KINDS, Profile, Recognition
 from trace_export.pipeline.completeness import Absent, absent
 from trace_export.schedules.catalogue import TITLES
 from trace_export.units import duration
@@ -169,10 +170,9 @@ def _schedule(evidence: Evidence) -> Iterator[Sentence]:
         yield Sentence("schedule-unknown", {"distance": None}, text)
         return
     if found.plan is None or levels.is_empty():
-        known = found.plan is not None and found.named is None
-        closest = f" (closest: {TITLES[found.plan.name]}, {found.distance:.1%} of the blocks differ)" if known else ""  # type: ignore[union-attr]
-        text = f"The order of the blocks is that of no known schedule{closest}, so what the schedule itself costs is"
-        yield Sentence("schedule-unknown", {"distance": found.distance}, f"{text} not known.")
+        why = why_unknown(found if found.named is None else Recognition(), evidence.ranks["stage"].n_unique())
+        text = f"{why[0].upper()}{why[1:]}, so what the schedule itself costs is not known."
+        yield Sentence("schedule-unknown", {"distance": found.distance}, text)
         return
     itself, stages, blocks, measured = levels["bubble"].to_list()
     above = {"stages": stages - itself, "jitter": blocks - stages, "transfers": measured - blocks}

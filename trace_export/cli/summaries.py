@@ -60,8 +60,10 @@ def model_rows(model: ModelSummary) -> list[tuple[str, str]]:
 
 def _schedule(run: Summary) -> str:
     if run.schedule is None:
-        return "the order of the blocks is that of no known schedule" if run.stages > 1 else "a single stage has none"
-    return run.schedule + {"exact": ", exactly", "likely": ", with deviations (see report)"}[run.schedule_certainty]
+        return (
+            "the order of the blocks is that of no known schedule" if run.stages > 1 else "not shown by a single stage"
+        )
+    return run.schedule + {"exact": ", exactly", "likely": ", probably (see report)"}[run.schedule_certainty]
 
 
 def _steps(run: Summary) -> str:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import polars as pl
 
 from trace_export.errors import UsageError
-from trace_export.model import STEP_KEY, Declared, Note, Plan, Profile, Recognition
+from trace_export.model import STEP_KEY, Certainty, Declared, Note, Plan, Profile, Recognition
 from trace_export.pipeline.block_order import CHUNKS, expected_order, sequences, without_pieces, without_weights
 from trace_export.pipeline.order_distance import distances_to
 from trace_export.pipeline.stages import DEEPEST
@@ -157,7 +157,8 @@ def recognise(profile: Profile) -> Recognition:
     """The schedule of the profile's fullest step.
 
     Blocks need kind and chunk (null: 0); where the micro-batch is null, the order of occurrence stands for it. Needs
-    ranks.stage. A run without a backward (evaluation) has no schedule, and an unknown number of stages no order.
+    ranks.stage. A run without a backward (evaluation) or of a single stage has no schedule, and an unknown number of
+    stages no order.
     """
     if profile.declared.deeper:
         return Recognition()
@@ -178,6 +179,8 @@ def _closest(step: pl.DataFrame, declared: Declared) -> Recognition:
     """The candidate whose order is closest to that of the step, of those with the declared number of stages, and with
     chunks in a V where these are declared."""
     numbers = _numbers(step, declared.pp)
+    if numbers.p == 1:
+        return Recognition()
     present = tuple(step["stage"].unique().sort())
     plans = {plan.name: plan for plan in _comparable(numbers) if borne_out(plan, len(present), len(step))}
     if declared.placement == "vee":
@@ -194,12 +197,23 @@ def _closest(step: pl.DataFrame, declared: Declared) -> Recognition:
     likely = any(distance < most and further >= times * distance for most, times in LIKELY)
     return Recognition(
         plan=plans[best],
-        certainty="exact" if not differs else "likely" if likely else "unknown",
+        certainty=_exactness(len(present), twins) if not differs else "likely" if likely else "unknown",
         distance=distance,
         runner_up=runner_up,
         twins=(*twins, *(() if numbers.weights else _twins(best))),
         weights=numbers.weights,
     )
+
+
+def _exactness(stages: int, twins: tuple[str, ...]) -> Certainty:
+    """How sure an order is that fits all blocks of so many stages, where that of the `twins` fits them too.
+
+    Example: the first of two stages runs F F B B with two micro-batches under GPipe and under 1F1B, which is unknown
+    where it alone was read; the last one runs F F B B or F B F B, which with the first one is exact.
+    """
+    if stages > 1 and not twins:
+        return "exact"
+    return "likely" if stages > 1 or not twins else "unknown"
 
 
 def _comparable(numbers: _Numbers) -> Iterator[Plan]:
@@ -217,12 +231,10 @@ def _twins(name: str) -> tuple[str, ...]:
 
 
 def declare(profile: Profile, found: Recognition) -> Profile:
-    """`profile` that declares the schedule which was `found`, where it declares none and the order is certain enough.
-
-    A single stage has no schedule to speak of.
-    """
+    """`profile` that declares the schedule which was `found`, where it declares none and the order is certain
+    enough."""
     plan = found.named
-    if profile.declared.schedule is not None or plan is None or plan.stages == 1:
+    if profile.declared.schedule is not None or plan is None:
         return profile
     row = CATALOGUE[plan.name]
     numbers = Declared(
@@ -233,6 +245,8 @@ def declare(profile: Profile, found: Recognition) -> Profile:
     )
     differing = f"{found.distance:.1%}" if found.distance >= 0.001 else "less than 0.1%"
     how = "exactly" if found.certainty == "exact" else f"except for {differing} of the blocks"
+    if found.certainty == "likely" and not found.distance:
+        how = "in all that was read"
     twins = f" (or {', '.join(TITLES[n] for n in found.twins)}, indistinguishable here)" if found.twins else ""
     note = Note("schedule-recognised", "detail", f"the order of the blocks is {how} that of {row.title}{twins}")
     return replace(profile, declared=profile.declared.or_else(numbers)).with_notes([note])

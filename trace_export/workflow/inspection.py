@@ -223,8 +223,10 @@ def _what(facts: dict[str, Any]) -> Iterator[str]:
     if facts["beginnings"]:
         steps = f"at least {steps}" if facts["about_steps"] is None else f"about {facts['about_steps']:,} steps"
     size = [_counted(facts["stages"], "stage"), _counted(facts["microbatches"], "micro-batch"), steps]
+    if facts["schedule"] or facts["deeper"] or facts["stages"] > 1:  # a single stage shows no schedule
+        size.insert(0, order)
     time = f" of {duration(facts['step_ns'])}" if facts["step_ns"] else ""
-    yield f"{order}, {', '.join(size)}{time}"
+    yield f"{', '.join(size)}{time}"
     if facts["missing_stages"]:
         yield f"missing {_several('stage', facts['missing_stages'])}"
     if facts["missing_ranks"]:
