@@ -1,81 +1,44 @@
-"""The options of `export` that a watch has: what they ask for, what they draw, and those that are refused."""
+"""The options of `export` that a watch has: what they draw, and those that are refused."""
 
 from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from click.testing import CliRunner
 
 import trace_export
 from samples.generators.paddle import Job
-from tests.api.test_parity import EXPORT, Case
 from tests.conftest import Cli
 from tests.support.command import parser
 from tests.support.growing_logs import GrowingLogs
 from tests.support.traces import decode
 from trace_export.cli.options import Figures
 from trace_export.cli.watch import NOT_LIVE
-from trace_export.live import watching
 from trace_export.live.board import Board
 
 PAGE = {"port", "no_browser", "debug"}
 """Options of the command alone."""
-OWN = {
-    "last": Case(["--last", "7"], {"last": 7}),
-    "slowdown": Case(["--slowdown"], {"slowdown": True}),
-    "jsonl": Case(["--jsonl", "steps.jsonl"], {"jsonl": "steps.jsonl"}),
-    "prometheus": Case(["--prometheus", "m.prom"], {"prometheus": "m.prom"}),
-    "once_every": Case(["--once-every", "30s"], {"once_every": 30}),
-}
 FILES = {
-    "path": Case(["--once-every", "30s", "--out", "there"], {"once_every": 30, "path": "there"}),
-    **{
-        name: Case(["--once-every", "30s", *EXPORT[name].options], {"once_every": 30, **EXPORT[name].given})
-        for name in ("formats", "gzip", "tables", "figure")
-    },
+    "path": "there",
+    "formats": ["csv", "svg"],
+    "gzip": True,
+    "tables": ["ranks"],
+    "figure": trace_export.FigureStyle(180),
 }
-SHARED = inspect.signature(trace_export.watch).parameters.keys() & EXPORT.keys() - FILES.keys() - {"log_dir"}
-CASES = OWN | FILES | {name: EXPORT[name] for name in sorted(SHARED)}
+"""Parameters of the files that `once_every` asks for."""
 
 
-class Asked(Exception):
-    """In place of the work."""
-
-
-def asked(call: Callable[[], object]) -> dict[str, Any]:
-    """The arguments with which `watching.watch` is called, without the event that ends it."""
-    with mock.patch.object(watching, "watch", side_effect=Asked) as spy, pytest.raises(Asked):
-        call()
-    wanted, options, _ = spy.call_args.args
-    return {"wanted": wanted, "options": options}
-
-
-def test_both_sides_have_the_same_parameters_and_each_has_a_case() -> None:
+def test_both_sides_have_the_same_parameters() -> None:
     names = {parameter.name for parameter in parser().commands["watch"].params} - PAGE - {"help", "folder"}
     figures = {field.name for field in fields(Figures)}
     assert figures < names
     library = inspect.signature(trace_export.watch).parameters.keys() - {"stop"}
     assert (names - figures) | {"figure"} == library
-    assert CASES.keys() == library - {"log_dir"}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_an_option_and_its_parameter_ask_for_the_same(name: str, tmp_path: Path) -> None:
-    def run(*options: str) -> dict[str, Any]:
-        arguments = ["watch", str(tmp_path), *options]
-        return asked(lambda: CliRunner().invoke(parser(), arguments, catch_exceptions=False))
-
-    case = CASES[name]
-    by_option, by_parameter = run(*case.options), asked(lambda: trace_export.watch(tmp_path, **case.given))
-    assert by_option == by_parameter
-    assert by_option != run(*(["--once-every", "30s"] if name in FILES else []))
 
 
 def board(folder: Path, **given: Any) -> Board:
@@ -154,6 +117,5 @@ def test_every_option_of_an_export_is_there_or_refused() -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_options_of_files_need_files(name: str, tmp_path: Path) -> None:
-    given = {key: value for key, value in FILES[name].given.items() if key != "once_every"}
     with pytest.raises(trace_export.UsageError, match="give it together with once_every"):
-        trace_export.watch(tmp_path, **given)
+        trace_export.watch(tmp_path, **{name: FILES[name]})
