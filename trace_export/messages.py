@@ -435,9 +435,21 @@ NOTES: dict[str, Explanation] = {
         "Tables that hold sums and no times. They cannot be drawn.",
         "Nothing.",
     ),
+    "tasks-before-launch": Explanation(
+        "Tasks of the device begin more than 1 ms before the range in which they were launched. No device does that: "
+        "the times are of another clock. They were left out, so that their blocks may begin too late or end too early.",
+        "Nothing if few: the first records of a session have such times with some profilers. Otherwise collect the "
+        "profile again with a newer version.",
+    ),
     "tasks-outside-blocks": Explanation(
         "GPU tasks that were launched outside all pipeline ranges, for example by the data loader or the optimizer.",
         "Nothing if the share is small. Otherwise mark more of the step.",
+    ),
+    "tasks-past-next": Explanation(
+        "A stream runs one task after the other. Kernels that ended more than 0.1 ms after the next kernel of their "
+        "stream had begun (programmatic launches overlap by less) have a wrong duration, and were cut where that one "
+        "begins. Kernels of NCCL are not compared, nor those of one graph.",
+        "Nothing if few. Otherwise collect the profile again with a newer version of the profiler.",
     ),
     "tasks-without-launch": Explanation(
         "GPU tasks whose launch call is not in the file. They belong to no block, so that blocks may begin or end too "

@@ -30,6 +30,14 @@ CALLS = {
 }  # fmt: skip
 """The calls of which lost_kernels asks, as regular expressions."""
 
+KERNELS = ("correlation", "start", "end", "nccl", "stream")
+"""The columns of kernels; see GpuActivity.take."""
+STREAM = (
+    pl.col("device").cast(pl.Int64, strict=False).fill_null(-1) * (1 << 32)
+    + pl.col("stream").cast(pl.Int64, strict=False).fill_null(0) % (1 << 32)
+).alias("stream")
+"""One number for the stream of a kernel, of which every device has its own."""
+
 _CALL = pl.Enum(list(CALLS))
 _LAUNCH = {"start": pl.Int64, "thread": pl.Int64, "correlation": pl.Int64}
 _LAUNCHES, _KERNELS, _COPIES = "launches", "kernels", "copies"
@@ -47,8 +55,8 @@ class Attributed:
 
 
 class GpuWork:
-    """What a trace has of launches (start, thread, correlation, and which of `CALLS` it is), kernels (correlation,
-    start, end, nccl) and copies (correlation, start, end)."""
+    """What a trace has of launches (start, thread, correlation, and which of `CALLS` it is), kernels (see `KERNELS`) and
+    copies (correlation, start, end)."""
 
     def __init__(self) -> None:
         self._rows = PartedRows("correlation", _LAUNCHES, _KERNELS, _COPIES)
@@ -79,7 +87,7 @@ class GpuWork:
         self._rows.add(_COPIES, copies.select(task_id(), "start", "end"))
 
     def add_kernels(self, kernels: pl.DataFrame) -> None:
-        """`kernels`: correlation, start, end, nccl."""
+        """`kernels`: the columns of `KERNELS`."""
         self._rows.add(_KERNELS, kernels)
 
     def add_launches(self, launches: pl.DataFrame) -> None:
@@ -99,7 +107,7 @@ class GpuWork:
         for part in self._rows.parts():
             launches = _joined(part, layers, threads, elsewhere)
             for tasks in part[_KERNELS]:
-                activity.take(launches, *(tasks[c].to_numpy() for c in ("correlation", "start", "end", "nccl")))
+                activity.take(launches, {column: tasks[column].to_numpy() for column in KERNELS})
             for tasks in part[_COPIES]:
                 correlation, start, end = (tasks[c].to_numpy() for c in ("correlation", "start", "end"))
                 copies.add(launches.pipeline[launches.of(correlation)], start, end)

@@ -18,6 +18,7 @@ import orjson
 import polars as pl
 
 from trace_export.sources.kineto.device_tasks import TIMED
+from trace_export.sources.kineto.gpu_work import STREAM
 from trace_export.sources.kineto.json_events import ANNOTATIONS
 from trace_export.sources.ranges.attribution import NONE, RangeIndex
 from trace_export.sources.ranges.dialects import Dialects
@@ -32,7 +33,7 @@ _PART = ["correlation", "text"]
 @dataclass(frozen=True)
 class Replayed:
     """What stands for the annotated parts of replays: `named` ranges (see ranges.gather), the `launches` in them
-    (start, thread, correlation), and `tasks` (correlation, start, end, nccl) with the ids of these launches, where they
+    (start, thread, correlation), and `tasks` (gpu_work.KERNELS) with the ids of these launches, where they
     have one."""
 
     named: pl.DataFrame
@@ -42,7 +43,7 @@ class Replayed:
 
 @dataclass
 class GraphAnnotations:
-    """The annotated kernels of a trace, in pieces: correlation, start, end, nccl, text."""
+    """The annotated kernels of a trace, in pieces: gpu_work.KERNELS, text."""
 
     kernels: list[pl.DataFrame] = field(default_factory=list)
 
@@ -62,7 +63,7 @@ class GraphAnnotations:
         found = kernels.join(numbered, on="text", how="left", maintain_order="left")
         part = (pl.col("role") == "block") | ((pl.col("role") == "p2p") & nccl)
         ours = (TIMED & part & pl.col("autograd_phase").ne_missing("backward")).fill_null(False)
-        kept = found.filter(ours).select(correlation, "start", "end", "text", nccl=nccl)
+        kept = found.filter(ours).select(correlation, "start", "end", STREAM, "text", nccl=nccl)
         if kept.height:
             self.kernels.append(kept)
         return found.filter(~ours).drop("role")
@@ -84,7 +85,7 @@ class GraphAnnotations:
         return Replayed(
             parts.select("row", "process", "thread", "start", end=pl.col("start") + 1, text="text"),
             parts.select("start", "thread", correlation="own"),
-            own.select(pl.coalesce("own", "correlation").alias("correlation"), "start", "end", "nccl"),
+            own.select(pl.coalesce("own", "correlation").alias("correlation"), "start", "end", "stream", "nccl"),
         )
 
 

@@ -19,7 +19,7 @@ from trace_export.sources.kineto import nccl
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED, KeptTasks, read_tasks
 from trace_export.sources.kineto.event_stream import whole_number
 from trace_export.sources.kineto.gpu_annotations import GpuAnnotations
-from trace_export.sources.kineto.gpu_work import CALLERS, GpuWork, task_id
+from trace_export.sources.kineto.gpu_work import CALLERS, STREAM, GpuWork, task_id
 from trace_export.sources.kineto.graph_annotations import GraphAnnotations
 from trace_export.sources.kineto.json_events import Wanted, thread
 from trace_export.sources.kineto.trace import Trace, open_trace
@@ -206,7 +206,7 @@ def _gather(content: _Content, trace: Trace, dialects: Dialects, tasks: KeptTask
         content.work.add(events)
         kernels = events.filter(pl.col("cat") == "kernel")
         others = content.annotated.take(kernels, task_id(), nccl.IS_NCCL, dialects)
-        content.work.add_kernels(others.select(task_id(), "start", "end", nccl=nccl.IS_NCCL))
+        content.work.add_kernels(others.select(task_id(), "start", "end", STREAM, nccl=nccl.IS_NCCL))
         append(content.calls, nccl.calls(kernels.filter(TIMED)))
         if content.device is None and kernels.height:
             content.device = kernels.select(DEVICE).item(0, 0)

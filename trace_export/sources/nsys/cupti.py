@@ -17,6 +17,8 @@ KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 GRAPH_TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 COPY_TABLE = "CUPTI_ACTIVITY_KIND_MEMCPY"
 DEVICE = "COALESCE(deviceId, -1)"
+STREAMS = 1 << 32
+"""Numbers of streams, which differ by as much from one device to the next."""
 MOST_LISTED = 64
 """Names that a condition lists by their ids."""
 
@@ -41,6 +43,12 @@ def is_nccl(db: Database, table: str) -> str:
     return f"COALESCE({is_named(db, 'shortName', 'nccl*')}, FALSE)" if table == KERNEL_TABLE else "FALSE"
 
 
+def stream_of(db: Database, table: str) -> str:
+    """One number for the stream of a task in `table`; every context of a device numbers its own streams."""
+    context = "COALESCE(contextId, 0) % 65536" if db.has(table, "contextId") else "0"
+    return f"({DEVICE} * {STREAMS} + {context} * 65536 + COALESCE(streamId, 0) % 65536)"
+
+
 def attribute(
     db: Database, ranges: pl.DataFrame, calls: str = LAUNCHES, tables: Iterable[str] = (KERNEL_TABLE, GRAPH_TABLE)
 ) -> tuple[GpuActivity, dict[int, int]]:
@@ -52,10 +60,9 @@ def attribute(
     def tasks() -> Iterator[Piece]:
         for table in tables:
             for process, chunk in _tasks(db, table, processes):
-                device_and_nccl = chunk["device_and_nccl"]
-                device = int(device_and_nccl.min()) >> 1
+                device = int(chunk["stream_and_nccl"].min()) // (2 * STREAMS)
                 devices[process] = min(device, devices.get(process, device))
-                yield process, {**chunk, "nccl": device_and_nccl & 1}
+                yield process, {**chunk, "stream": chunk["stream_and_nccl"] >> 1, "nccl": chunk["stream_and_nccl"] & 1}
 
     return by_launch.attribute(ranges, lambda pattern: _calls(db, processes, pattern), tasks, calls), devices
 
@@ -83,13 +90,13 @@ def _calls(db: Database, processes: list[int], pattern: str | None) -> Iterator[
 
 
 def _tasks(db: Database, table: str, processes: list[int]) -> Iterator[Piece]:
-    """The GPU tasks in `table`: start, end, correlation, and device_and_nccl: twice the device, and 1 more for NCCL's
-    kernels. A column takes a tenth of the time of reading."""
+    """The GPU tasks in `table`: start, end, correlation, and stream_and_nccl: twice the number of the stream, and 1 more
+    for NCCL's kernels. A column takes a tenth of the time of reading."""
     if not db.has(table):
         return
     sql = f"""SELECT start AS start, "end" AS "end", COALESCE(globalPid, 0) AS owner,
         COALESCE(correlationId, -2) AS correlation,
-        {DEVICE} * 2 + {is_nccl(db, table)} AS device_and_nccl FROM {table} WHERE {{where}}"""
+        {stream_of(db, table)} * 2 + {is_nccl(db, table)} AS stream_and_nccl FROM {table} WHERE {{where}}"""
     for chunk in db.frames(table, sql):
         yield from _by_process(chunk, "owner", processes)
 

@@ -31,7 +31,7 @@ ROWS = 1 << 18
 MOST_BYTES = 256
 """Bytes of a payload that are taken."""
 
-_TASK = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+_TASK = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
 _EVENTS = {
     "NVTX_EVENTS": ("start", "end", "eventType", "text", "textId", "globalTid", "domainId", "binaryData"),
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "end", "globalTid", "correlationId", "nameId"),

@@ -8,6 +8,7 @@ backward kernels from autograd's threads while the range is open on the main thr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,8 @@ import numpy.typing as npt
 import polars as pl
 
 from trace_export.sources.ranges.ranges import COMMUNICATION
-from trace_export.sources.shared.timestamps import LONGEST_TASK_NS, valid_task_times
+from trace_export.sources.shared.stream_order import possible_ends
+from trace_export.sources.shared.timestamps import CLOCK_NOISE_NS, LONGEST_TASK_NS, valid_task_times
 
 NONE = -1
 """No range: numpy's integers have no null."""
@@ -145,9 +147,10 @@ class GpuExtent:
 class GpuActivity:
     """GPU work by range id: `compute` (kernels and graphs, or what else was asked for) and `communication` (NCCL's
     kernels, by pipeline range and by NCCL call). Of all `tasks` of the processes, `outside` were launched outside
-    every pipeline range (NCCL's, which may be anywhere, not counted), `orphans` have no launch call in the file, and
-    `untimed` have invalid times, or lie more than a day from the range in which they were launched; `every_call`:
-    whether all calls were read. `lost`: how many of the kernels launched in each range are not in the file (see
+    every pipeline range (NCCL's, which may be anywhere, not counted), `orphans` have no launch call in the file,
+    `untimed` have invalid times, or lie more than a day from the range in which they were launched, `early` begin
+    before that range, and `cut` ended after the next kernel of their stream had begun, which is now their end;
+    `every_call`: whether all calls were read. `lost`: how many of the kernels launched in each range are not in the file (see
     lost_kernels.count). `begins`: the start of each range, and a last one that stands for none."""
 
     compute: GpuExtent
@@ -156,6 +159,8 @@ class GpuActivity:
     outside: int
     orphans: int
     untimed: int
+    early: int
+    cut: int
     every_call: bool
     lost: Ints
     begins: Ints
@@ -165,17 +170,24 @@ class GpuActivity:
         """No work for `ranges` (start)."""
         size = ranges.height
         extents, begins = (GpuExtent.none(size), GpuExtent.none(size)), np.append(ranges["start"].to_numpy(), 0)
-        return GpuActivity(*extents, 0, 0, 0, 0, every_call=False, lost=np.zeros(size, np.int64), begins=begins)
+        return GpuActivity(*extents, 0, 0, 0, 0, 0, 0, every_call=False, lost=np.zeros(size, np.int64), begins=begins)
 
-    def take(self, launches: Launches, correlation: Ints, start: Ints, end: Ints, nccl: npt.NDArray[np.bool_]) -> None:
-        """Takes in GPU tasks of the process of `launches`; `nccl`: which of them are NCCL's kernels."""
+    def take(self, launches: Launches, tasks: Mapping[str, Ints]) -> None:
+        """Takes in GPU tasks of the process of `launches`: correlation, start, end, nccl (whether they are kernels of
+        NCCL) and stream, any number of it."""
+        correlation, start, end, stream = (tasks[c] for c in ("correlation", "start", "end", "stream"))
+        nccl = tasks["nccl"] != 0
         at = launches.of(correlation)
         launches.ran[at] = True
-        timed = valid_task_times(start, end) & self._near(launches, at, start)
-        if not timed.all():
-            self.untimed += int(np.count_nonzero(~timed))
-            at, nccl, start, end = at[timed], nccl[timed], start[timed], end[timed]
+        possible = valid_task_times(start, end)
+        self.untimed += int(np.count_nonzero(~possible))
+        possible &= self._after_launch(launches, at, start, possible)
+        if not possible.all():
+            at, nccl, correlation, start, end, stream = (
+                column[possible] for column in (at, nccl, correlation, start, end, stream)
+            )
         known, pipeline, call = at != UNKNOWN, launches.pipeline[at], launches.call[at]
+        end = self._in_order(known & ~nccl, stream, correlation, start, end)
         self.compute.add(np.where(nccl, NONE, pipeline), start, end)
         self.communication.add(np.where(nccl, pipeline, NONE), start, end)
         self.communication.add(np.where(nccl, call, NONE), start, end)
@@ -183,13 +195,36 @@ class GpuActivity:
         self.orphans += int(np.count_nonzero(~known))
         self.outside += int(np.count_nonzero(known & (pipeline == NONE) & ~nccl))
 
-    def _near(self, launches: Launches, at: Ints, start: Ints) -> npt.NDArray[np.bool_]:
-        """Whether tasks that `start` then lie within a day of the range around their launch; where there is none, yes.
-        A device runs what it was given within hours, and clocks of host and device differ by less."""
+    def _after_launch(
+        self, launches: Launches, at: Ints, start: Ints, timed: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.bool_]:
+        """Whether tasks that `start` then begin after the range around their launch, and within a day of that; where
+        there is no range, yes. A device runs what it was given within hours, and clocks of host and device differ by
+        less. Counts those of the `timed` that do not."""
         pipeline, call = launches.pipeline[at], launches.call[at]
         place = np.where(pipeline != NONE, pipeline, call)
-        near: npt.NDArray[np.bool_] = (np.abs(start - self.begins[place]) <= LONGEST_TASK_NS) | (place == NONE)
-        return near
+        later = start - self.begins[place]
+        anywhere = place == NONE
+        near: npt.NDArray[np.bool_] = (np.abs(later) <= LONGEST_TASK_NS) | anywhere
+        early: npt.NDArray[np.bool_] = near & (later < -CLOCK_NOISE_NS) & ~anywhere
+        self.untimed += int(np.count_nonzero(timed & ~near))
+        self.early += int(np.count_nonzero(timed & early))
+        return near & ~early
+
+    def _in_order(
+        self, computing: npt.NDArray[np.bool_], stream: Ints, correlation: Ints, start: Ints, end: Ints
+    ) -> Ints:
+        """The ends of tasks, those of the `computing` ones as their streams allow. NCCL's kernels wait for their
+        partners and are no block's time. The last one of a stream among these tasks has none after it."""
+        rows = np.flatnonzero(computing)
+        possible = possible_ends(stream[rows], correlation[rows], start[rows], end[rows])
+        cut = np.flatnonzero(possible != end[rows])
+        if not len(cut):
+            return end
+        self.cut += len(cut)
+        ends = end.copy()
+        ends[rows[cut]] = possible[cut]
+        return ends
 
     def frame(self) -> pl.DataFrame:
         """One row per range id: id, work_start, work_end, work_count, comm_start, comm_end, comm_count, lost_count."""

@@ -29,7 +29,7 @@ def attribute(
 
     `ranges`: id (0, 1, …), process, thread, start, end, role; blocks and transfers compete, and NCCL calls among
     themselves. `calls(pattern)`: start, thread and correlation of the calls with such names (see lost_kernels), or of
-    all. `tasks()`: correlation, start, end and nccl (0 or 1). Reads all calls when more than a few per mille of the
+    all. `tasks()`: see GpuActivity.take. Reads all calls when more than a few per mille of the
     tasks have none of those whose names fit `pattern`.
     """
     launches, activity = _attributed(ranges, calls(pattern), tasks())
@@ -46,7 +46,7 @@ def _attributed(
     launches = _launches(ranges, calls)
     activity = GpuActivity.none(ranges)
     for process, chunk in tasks:
-        activity.take(launches[process], chunk["correlation"], chunk["start"], chunk["end"], chunk["nccl"] != 0)
+        activity.take(launches[process], chunk)
     return launches, activity
 
 

@@ -14,7 +14,7 @@ from trace_export.sources.ranges.by_launch import ORPHANS
 from trace_export.sources.ranges.dialects import OPERATION_SUFFIX
 from trace_export.sources.ranges.frequent import EXAMPLES, NameCounts
 from trace_export.sources.ranges.ranges import Ranges
-from trace_export.sources.shared.timestamps import UNTIMED
+from trace_export.sources.shared.timestamps import CLOCK_NOISE_NS, UNTIMED
 
 FEW = 0.01
 """A smaller part of the GPU tasks outside all blocks is what any run has: copies of the data loader, the optimizer."""
@@ -41,6 +41,8 @@ def no_names(path: Path, kind: str, counts: NameCounts, remedy: str, launches: s
 
 
 def no_work(path: Path, activity: GpuActivity | None) -> SourceError:
+    if activity and activity.early > activity.untimed:
+        return SourceError(path, "its GPU work begins before it was launched", HOST)
     if activity and activity.untimed:
         return SourceError(path, "its GPU work has no valid time", HOST)
     return SourceError(path, "no GPU work was launched inside any pipeline range", HOST)
@@ -125,6 +127,19 @@ def without_times(path: Path, untimed: int) -> Note:
     return Note("times-unusable", "warning", f"GPU tasks {UNTIMED}", str(path), untimed)
 
 
+def impossible(path: Path, early: int, cut: int) -> list[Note]:
+    """That so many of the GPU tasks begin before their launch, and so many run on while the next one of their stream
+    runs."""
+    notes = []
+    if early:
+        text = f"GPU tasks that begin more than {CLOCK_NOISE_NS // 10**6} ms before their launch, left out"
+        notes.append(Note("tasks-before-launch", "warning", f"{text}; their blocks may be too short", str(path), early))
+    if cut:
+        text = "GPU tasks that end after the next one of their stream began, cut there"
+        notes.append(Note("tasks-past-next", "warning", f"{text}; their blocks may be too long", str(path), cut))
+    return notes
+
+
 def _of_activity(path: Path, activity: GpuActivity) -> list[Note]:
     notes, where = [], str(path)
     if activity.every_call:
@@ -132,6 +147,7 @@ def _of_activity(path: Path, activity: GpuActivity) -> list[Note]:
         notes.append(Note("launch-calls-unusual", "note", text, where))
     if activity.untimed:
         notes.append(without_times(path, activity.untimed))
+    notes += impossible(path, activity.early, activity.cut)
     if activity.orphans:
         notes.append(without_launch(path, activity.orphans, activity.tasks))
     if activity.outside:

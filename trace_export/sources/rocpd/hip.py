@@ -52,10 +52,12 @@ def _calls(processes: list[Tables], pattern: str | None) -> Iterator[Piece]:
 
 
 def _kernels(tables: Tables) -> str:
-    """start, end, correlation, device (its agent), nccl (0 or 1)."""
+    """start, end, correlation, device (its agent), stream (of all queues of all agents), nccl (0 or 1)."""
     return f"""SELECT R.start AS start, R."end" AS "end", COALESCE(NULLIF(E.stack_id, 0), -2) AS correlation,
-        COALESCE(R.agent_id, -1) AS device, COALESCE({is_nccl(tables)}, 0) AS nccl
-        FROM {tables.rows("kernel_dispatch", "agent_id")} {tables.event()}"""
+        COALESCE(R.agent_id, -1) AS device, COALESCE({is_nccl(tables)}, 0) AS nccl,
+        (COALESCE(R.agent_id, -1) * 65536 + COALESCE(R.queue_id, 0) % 65536) * 65536
+        + COALESCE(R.stream_id, 0) % 65536 AS stream
+        FROM {tables.rows("kernel_dispatch", "agent_id", "queue_id", "stream_id")} {tables.event()}"""
 
 
 def gpus(tables: Tables) -> dict[int, int]:

@@ -32,7 +32,9 @@ _RECORD: Schema = {
     "kind": _INT, "operation": _INT, "thread_id": _INT, "correlation_id": pl.Struct({"internal": _INT}),
     "start_timestamp": _INT, "end_timestamp": _INT,
 }  # fmt: skip
-_DISPATCH: Schema = {"dispatch_info": pl.Struct({"kernel_id": _INT, "agent_id": _HANDLE}), "stream_id": _HANDLE}
+_DISPATCH: Schema = {
+    "dispatch_info": pl.Struct({"kernel_id": _INT, "agent_id": _HANDLE, "queue_id": _HANDLE}), "stream_id": _HANDLE,
+}  # fmt: skip
 _PROCESS: Schema = {
     "metadata": pl.Struct({"node": pl.Struct({"hostname": _TEXT, "machine_id": _TEXT}), "pid": _INT}),
     "agents": pl.List(pl.Struct({"id": _HANDLE, "type": _INT, "logical_node_type_id": _INT})),
@@ -53,7 +55,7 @@ _TABLES = {
     "metadata": "tag, value", "info_node": "hostname, machine_id", "info_agent": "type, type_index",
     "info_kernel_symbol": "display_name", "string": "string",
     "event": "category_id, stack_id, extdata", "region": 'tid, start, "end", name_id, event_id',
-    "kernel_dispatch": 'tid, agent_id, kernel_id, stream_id, start, "end", event_id',
+    "kernel_dispatch": 'tid, agent_id, kernel_id, queue_id, stream_id, start, "end", event_id',
     "memory_copy": 'stream_id, start, "end", name_id, event_id',
 }  # fmt: skip
 
@@ -132,7 +134,7 @@ def _tables(process: pl.DataFrame) -> dict[str, pl.DataFrame]:
     calls = calls.with_columns(name=pl.coalesce("value", "name")).filter(pl.col("end") > pl.col("start"))
     kernels = _records(process, "kernel_dispatch").with_columns(
         pl.col("dispatch_info").struct.field("kernel_id"),
-        agent_id=pl.col("dispatch_info").struct.field("agent_id").struct.field("handle"),
+        **{c: pl.col("dispatch_info").struct.field(c).struct.field("handle") for c in ("agent_id", "queue_id")},
     )
     copies = _records(process, "memory_copy")
     timed = {"region": calls, "kernel_dispatch": kernels, "memory_copy": copies}

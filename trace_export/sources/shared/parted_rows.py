@@ -16,6 +16,8 @@ import polars as pl
 MOST_BYTES = 8 << 20
 """Of rows in memory, those of some 300,000 launches or kernels."""
 PARTS = 32
+NEIGHBOURS = 12
+"""Numbers that differ only in so many of the last bits are of one part: what was launched together stays together."""
 
 
 class PartedRows:
@@ -63,7 +65,7 @@ class PartedRows:
         for table, rows in self._rows.items():
             if not rows:
                 continue
-            parted = pl.concat(rows).with_columns(part=pl.col(self._key) & (PARTS - 1))
+            parted = pl.concat(rows).with_columns(part=(pl.col(self._key) // (1 << NEIGHBOURS)) & (PARTS - 1))
             for (part,), piece in parted.partition_by("part", include_key=False, as_dict=True).items():
                 content = BytesIO()
                 piece.write_ipc(content)

@@ -1,0 +1,42 @@
+"""Device tasks that run longer than their stream allows: a stream begins a task when the one before it has ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from trace_export.sources.shared.timestamps import LONGEST_OVERLAP_NS
+
+Ints = npt.NDArray[np.signedinteger[Any]]
+
+FEW = 8
+"""So many tasks that run past the next one may be wrong records. Where there are more, and they are most of a stream,
+its number does not stand for a stream."""
+
+
+def possible_ends(stream: Ints, launch: Ints, start: Ints, end: Ints) -> Ints:
+    """The ends of tasks, at the latest where the next task of the same stream begins.
+
+    `stream`: any number of the stream; `launch`: a number that grows with the order of the launches, as correlation
+    ids do. Tasks of one launch, the nodes of a graph, may run beside each other. A task that begins before the one
+    that was launched before it says nothing about that one.
+
+    Example: of tasks in one stream, launched in this order, at 0–10, 20–900 and 30–40 ms the second one ends at 30.
+    """
+    if not (end - start > LONGEST_OVERLAP_NS).any():
+        return end
+    possible = end.copy()
+    for number in pl.Series(stream).unique():
+        rows = np.flatnonzero(stream == number)
+        if (np.diff(launch[rows]) < 0).any():
+            rows = rows[np.lexsort((start[rows], launch[rows]))]
+        task, following = rows[:-1], rows[1:]
+        begins = start[following]
+        past = (end[task] - begins > LONGEST_OVERLAP_NS) & (begins > start[task]) & (launch[task] != launch[following])
+        count = np.count_nonzero(past)
+        if count <= max(FEW, len(task) // 2):
+            possible[task[past]] = begins[past]
+    return possible
