@@ -18,7 +18,7 @@ from pathlib import Path
 from samples.generators import nsys
 from samples.generators.kineto_trace import MAIN, Trace
 from samples.generators.nsys import LEAD, blocks_of, planted
-from samples.generators.pipeline import MS, US, Block, Simulation, Timing
+from samples.generators.pipeline import MS, US, Block, Simulation, Timing, WrongTimes, recorded
 
 STAGES, MICROBATCHES, STEPS = 4, 6, 2
 CLOCK_ERRORS_NS = (0, 0, 2_700_000, 2_700_000)
@@ -35,8 +35,10 @@ COLLECTIVES = {
 class Rank:
     """One rank's trace, in its host's clock."""
 
-    def __init__(self, rank: int, clock_ns: int, stage: int | None = None, world: int = STAGES) -> None:
+    def __init__(self, rank: int, clock_ns: int, stage: int | None = None, world: int = STAGES,
+                 wrong: WrongTimes | None = None) -> None:  # fmt: skip
         """`stage`: where the rank is none of a pipeline by itself."""
+        self.wrong = wrong or {}
         self.rank, self.clock_ns, self.stage = rank, clock_ns, rank if stage is None else stage
         self.trace = Trace(rank=rank, world=world, host=f"node{rank // 2}")
 
@@ -52,7 +54,8 @@ class Rank:
             at = launch + i * 5 * US
             self.trace.range(at - US, at + 3 * US, "aten::mm", thread=thread, cat="cpu_op")
             call = self.trace.call(at, thread=thread)
-            self.trace.kernel(begin, until, call, name=f"{block.kind.lower()}_kernel_{i}")
+            times = recorded(block, i, begin, until, self.wrong)
+            self.trace.kernel(*times, call, name=f"{block.kind.lower()}_kernel_{i}")
 
     def nccl(self, what: str, launch_ns: int, start_ns: int, end_ns: int, *, group: str = "1", **args: object) -> None:
         launch, start, end = (t + self.clock_ns for t in (launch_ns, start_ns, end_ns))
@@ -139,11 +142,11 @@ def write_planted(folder: Path, timing: Timing) -> list[Block]:
     return run.blocks
 
 
-def write(folder: Path, seed: int = 1) -> list[Block]:
+def write(folder: Path, seed: int = 1, wrong: WrongTimes | None = None) -> list[Block]:
     """A trace per rank in `folder`, and truth.csv. Returns the truth."""
     chance = random.Random(seed)
     blocks = blocks_of(STAGES, MICROBATCHES, STEPS, chance)
-    ranks = [Rank(r, CLOCK_ERRORS_NS[r]) for r in range(STAGES)]
+    ranks = [Rank(r, CLOCK_ERRORS_NS[r], wrong=wrong) for r in range(STAGES)]
     for block in blocks:
         ranks[block.rank].block(block, chance)
     transfers(ranks, blocks, chance)

@@ -17,7 +17,18 @@ from pathlib import Path
 from typing import Protocol
 
 from samples.generators.nsys_export import Export
-from samples.generators.pipeline import MS, US, Block, Simulation, Timing, one_f_one_b, simulate, zb_h1
+from samples.generators.pipeline import (
+    MS,
+    US,
+    Block,
+    Simulation,
+    Timing,
+    WrongTimes,
+    one_f_one_b,
+    recorded,
+    simulate,
+    zb_h1,
+)
 
 LEAD = 90 * US
 TIMING = Timing(
@@ -160,8 +171,10 @@ class Recorder(Protocol):
 class Rank:
     """Puts the ranges, launches and kernels of one rank into its host's export."""
 
-    def __init__(self, export: Recorder, rank: int, clock_ns: int, kernels: int = 4, dialect: Dialect | None = None):
+    def __init__(self, export: Recorder, rank: int, clock_ns: int, kernels: int = 4, dialect: Dialect | None = None,
+                 wrong: WrongTimes | None = None):  # fmt: skip
         """`kernels`: how many in each block."""
+        self.wrong = wrong or {}
         self.export, self.rank, self.clock_ns, self.kernels = export, rank, clock_ns, kernels
         self.dialect = dialect or Dialect()
         self.process = 4_000 + 11 * rank
@@ -181,7 +194,8 @@ class Rank:
         for i, (begin, until) in enumerate(zip([start, *cuts], [*cuts, end], strict=True)):
             name = "cuLaunchKernelEx" if i % 2 else "cudaLaunchKernel_v7000"
             call = self.export.call(self.process, launch + i * 5 * US, thread=thread, name=name)
-            self.export.kernel(self.process, begin, until, call, name=f"{block.kind.lower()}_kernel_{i}")
+            times = recorded(block, i, begin, until, self.wrong)
+            self.export.kernel(self.process, *times, call, name=f"{block.kind.lower()}_kernel_{i}")
 
     def transfer(self, kind: str, block: Block, launch_ns: int, start_ns: int, end_ns: int, stream: int) -> None:
         launch, start, end = (t + self.clock_ns for t in (launch_ns, start_ns, end_ns))
@@ -197,13 +211,17 @@ class Rank:
 
 
 def record(folder: Path, blocks: list[Block], hosts: int, clock_errors_ns: tuple[int, ...], chance: random.Random,
-           dialect: Dialect | None = None) -> list[tuple[int, str, str, int, int]]:  # fmt: skip
+           dialect: Dialect | None = None, wrong: WrongTimes | None = None
+           ) -> list[tuple[int, str, str, int, int]]:  # fmt: skip
     """One export per host in `folder`. Returns all transfers' sides: rank, send or recv, direction, start, end, in
     session time of the host."""
     stages = 1 + max(b.rank for b in blocks)
     exports = [Export(host=f"node{h}") for h in range(hosts)]
     per_host = stages // hosts
-    ranks = [Rank(exports[r // per_host], r, clock_errors_ns[r // per_host], dialect=dialect) for r in range(stages)]
+    ranks = [
+        Rank(exports[r // per_host], r, clock_errors_ns[r // per_host], dialect=dialect, wrong=wrong)
+        for r in range(stages)
+    ]
     sides = fill(ranks, blocks, chance)
     folder.mkdir(parents=True, exist_ok=True)
     for export in exports:

@@ -61,6 +61,17 @@ class Block:
     chunk_b: int | None = None
 
 
+WrongTimes = Mapping[tuple[int, int, str, int | None, int], int]
+"""Kernels whose times a profiler got wrong, by the rank, step, kind and micro-batch of their block and their place in
+it: by how many ns their end is too late, or where that is negative, both their times are too early."""
+
+
+def recorded(block: Block, place: int, start: int, end: int, wrong: WrongTimes) -> tuple[int, int]:
+    """The times that a profiler records of the kernel at a place in a block."""
+    by = wrong.get((block.rank, block.step, block.kind, block.microbatch, place), 0)
+    return start + min(by, 0), end + by
+
+
 @dataclass(frozen=True)
 class Transfer:
     """An activation (F) or gradient (B): posted by the sender and the receiver, and received by `done_ns`. The chunk is

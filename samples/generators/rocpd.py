@@ -14,7 +14,7 @@ import random
 from pathlib import Path
 
 from samples.generators import nsys
-from samples.generators.pipeline import Block, Timing
+from samples.generators.pipeline import Block, Timing, WrongTimes
 from samples.generators.rocpd_export import Export
 
 DAY_NS = 86_400 * 10**9
@@ -24,10 +24,11 @@ BOOTED_NS = (3 * DAY_NS, 10 * DAY_NS)
 
 def record(folder: Path, blocks: list[Block], booted_ns: tuple[int, ...], chance: random.Random,
            dialect: nsys.Dialect | None = None, schema: int = 3,
-           *, json: bool = False) -> list[tuple[int, str, str, int, int]]:  # fmt: skip
+           *, json: bool = False, wrong: WrongTimes | None = None
+           ) -> list[tuple[int, str, str, int, int]]:  # fmt: skip
     """A database, or with `json` a file of JSON, for each rank in the folder of its host. Returns all transfers' sides
     as `nsys.record` does."""
-    ranks = _ranks(1 + max(b.rank for b in blocks), booted_ns, dialect, schema)
+    ranks = _ranks(1 + max(b.rank for b in blocks), booted_ns, dialect, schema, wrong)
     sides = nsys.fill(ranks, blocks, chance)
     _save(ranks, folder, json=json)
     return sides
@@ -44,7 +45,11 @@ def write_planted(folder: Path, timing: Timing) -> list[Block]:
 
 
 def _ranks(
-    stages: int, booted_ns: tuple[int, ...], dialect: nsys.Dialect | None = None, schema: int = 3
+    stages: int,
+    booted_ns: tuple[int, ...],
+    dialect: nsys.Dialect | None = None,
+    schema: int = 3,
+    wrong: WrongTimes | None = None,
 ) -> list[nsys.Rank]:
     per_host = stages // len(booted_ns)
     ranks = []
@@ -52,7 +57,7 @@ def _ranks(
         host, local = divmod(rank, per_host)
         export = Export(host=f"node{host}", pid=4_000 + 11 * rank, schema=schema, gpu=local,
                         environment={"RANK": str(rank), "WORLD_SIZE": str(stages)})  # fmt: skip
-        ranks.append(nsys.Rank(export, rank, booted_ns[host], dialect=dialect))
+        ranks.append(nsys.Rank(export, rank, booted_ns[host], dialect=dialect, wrong=wrong))
     return ranks
 
 

@@ -77,6 +77,27 @@ def test_a_kernel_with_an_impossible_end_is_left_out_with_a_warning(tmp_path: Pa
     assert (note.level, note.count) == ("warning", 1)
 
 
+def test_a_kernel_that_runs_past_the_next_one_is_cut_and_one_before_its_launch_left_out(tmp_path: Path) -> None:
+    """The first kernels of two forwards: the one keeps its times, the other begins with its second kernel."""
+    blocks = write(tmp_path, SMALL, rocpd="db")
+    long, early = (
+        next(b for b in blocks if (b.rank, b.kind, b.microbatch, b.step) == (1, "F", number, 1)) for number in (2, 4)
+    )
+    with changing(tmp_path / "4011_results.db") as db:
+        kernels = table(db, "kernel_dispatch")
+        db.execute(f'UPDATE {kernels} SET "end" = "end" + 3000000000 WHERE start = {long.start_ns}')
+        shifted = 'SET start = start - 300000000, "end" = "end" - 300000000'
+        assert db.execute(f"UPDATE {kernels} {shifted} WHERE start = {early.start_ns}").rowcount == 1
+        db.commit()
+    profile = of(tmp_path, 1)
+    ((_, kind, first, last),) = set(spans(profile)) - set(truth(blocks, 1))
+    assert isinstance(first, int)
+    assert early.start_ns < first < early.end_ns
+    assert (kind, last, len(spans(profile))) == ("F", early.end_ns, len(truth(blocks, 1)))
+    notes = {note.code: (note.level, note.count) for note in profile.notes}
+    assert notes["tasks-past-next"] == notes["tasks-before-launch"] == ("warning", 1)
+
+
 def test_stages_micro_batches_and_the_schedule_follow(tmp_path: Path) -> None:
     blocks = write(tmp_path, Program(), rocpd="db")
     run = trace_export.load(tmp_path)

@@ -55,7 +55,7 @@ class Attributed:
 
 
 class GpuWork:
-    """What a trace has of launches (start, thread, correlation, and which of `CALLS` it is), kernels (see `KERNELS`) and
+    """What a trace has of launches (start, thread, correlation, and which of `CALLS` it is), kernels (`KERNELS`) and
     copies (correlation, start, end)."""
 
     def __init__(self) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED
+from trace_export.sources.kineto.gpu_work import STREAM
 from trace_export.sources.kineto.json_events import THREAD_NAME, Wanted, thread
 from trace_export.sources.kineto.trace import open_trace
 from trace_export.sources.launches.engine import AUTOGRAD
@@ -83,7 +84,7 @@ def _gather(content: _Content, events: pl.DataFrame) -> None:
     kernels = tasks.filter(kind == "kernel").group_by(_number("device", -1)).len()
     content.devices.update(dict(kernels.iter_rows()))
     tasks = tasks.select(
-        _number("correlation", -2), "start", "end", _number("stream", -1), "name", _role().cast(pl.Int8).alias("role")
+        _number("correlation", -2), "start", "end", STREAM, "name", _role().cast(pl.Int8).alias("role")
     ).filter(pl.col("role") != OTHER)
     content.tasks.append(tasks)
     operators = events.filter(kind == "cpu_op")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from trace_export.model import Declared, Note
-from trace_export.sources.ranges.notes import without_launch, without_times
+from trace_export.sources.ranges.notes import impossible_times, without_launch, without_times
 from trace_export.sources.ranges.profile import Content
 
 if TYPE_CHECKING:
@@ -56,8 +56,10 @@ def _notes(path: Path, found: Mapping[int, Inferred], blocks: int) -> list[Note]
         )
         notes.append(Note("forwards-unknown", "warning", text, str(path), len(refused)))
     drawn = [one for one in found.values() if not one.impossible]
-    if orphans := sum(one.orphans for one in drawn):
-        notes.append(without_launch(path, orphans, sum(one.tasks for one in drawn)))
+    tasks, orphans, early, cut = (sum(numbers) for numbers in zip(*(one.counts for one in drawn), strict=True))
+    if orphans:
+        notes.append(without_launch(path, orphans, tasks))
+    notes += impossible_times(path, early, cut)
     if untimed := sum(one.untimed for one in drawn):
         notes.append(without_times(path, untimed))
     if impossible := sum(bool(one.impossible) for one in found.values()):

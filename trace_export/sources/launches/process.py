@@ -13,7 +13,7 @@ from trace_export.sources.launches.infer import Passes, Refusal, infer
 from trace_export.sources.launches.pieces import Evidence, cut_sets
 from trace_export.sources.launches.sequence_numbers import OPERATORS, Numbered, by_numbers
 from trace_export.sources.launches.threads import Threads, calling_thread, engine_threads, find_threads
-from trace_export.sources.launches.work import Ints, Timeline, Work, pipeline_transfers
+from trace_export.sources.launches.work import Counts, Ints, Timeline, Work, pipeline_transfers
 
 BLOCKS = {
     "kind": pl.String(), "start": pl.Int64(), "end": pl.Int64(), "launched": pl.Int64(), "step": pl.Int32(),
@@ -51,7 +51,7 @@ SECOND_DEVICE = 0.1
 class Inferred(NamedTuple):
     """The `blocks` and `transfers` of a process, and its `device`, the first of several, None where nothing shows that
     it trains. `refused`: the steps whose forwards are unknown; `impossible`: why nothing was found ("" where something
-    was). `numbered`: the passes are known by sequence numbers. `tasks` and `orphans`: see `Work`; `untimed`: see
+    was). `numbered`: the passes are known by sequence numbers. `counts`: see `work.Counts`; `untimed`: see
     `Process`."""
 
     blocks: pl.DataFrame
@@ -61,8 +61,7 @@ class Inferred(NamedTuple):
     numbered: bool = False
     evidence: Evidence | None = None
     device: int | None = None
-    tasks: int = 0
-    orphans: int = 0
+    counts: Counts = Counts()
     untimed: int = 0
 
 
@@ -96,8 +95,7 @@ def find_blocks(process: Process) -> Inferred:
         numbered=numbered is not None,
         evidence=found.evidence if numbered is None else None,
         device=device,
-        tasks=work.tasks,
-        orphans=work.orphans,
+        counts=work.counts,
         untimed=process.untimed,
     )
 
@@ -146,8 +144,7 @@ def _on_one_thread(process: Process, why: str) -> Inferred:
         _transfers(work, main),
         numbered=True,
         device=min(process.devices, default=None),
-        tasks=work.tasks,
-        orphans=work.orphans,
+        counts=work.counts,
         untimed=process.untimed,
     )
 

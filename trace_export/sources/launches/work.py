@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from trace_export.sources.launches.kernel_names import GRAPH, Bools, Codes, KernelNames
+from trace_export.sources.shared.stream_order import possible_ends
+from trace_export.sources.shared.timestamps import CLOCK_NOISE_NS
 
 Ints = npt.NDArray[np.int64]
 
@@ -25,12 +28,22 @@ TASKS = {
 """Device work: `name` is a row of the names beside it, `role` one of those above."""
 
 
+class Counts(NamedTuple):
+    """Of the device work of a process: how many `tasks` there were, of which `orphans` have no call; of how many calls
+    the work began before them and was left out (`early`), and of how many it ended after the next one of its stream had
+    begun, which is now its end (`cut`)."""
+
+    tasks: int = 0
+    orphans: int = 0
+    early: int = 0
+    cut: int = 0
+
+
 @dataclass(frozen=True)
 class Work:
     """The device work of one process, one row for each call that launched any, in order of launch: when and by which
     `thread` it was launched, its first start and last end on the device. `names`: what the codes in `name` mean.
-    `calls` are the calls of the process that concern the device: start, thread, waits. `tasks`: how much device work
-    there was, of which `orphans` have no call."""
+    `calls` are the calls of the process that concern the device: start, thread, waits."""
 
     launch: Ints
     thread: Ints
@@ -41,8 +54,7 @@ class Work:
     role: npt.NDArray[np.int8]
     names: KernelNames
     calls: pl.DataFrame
-    tasks: int = 0
-    orphans: int = 0
+    counts: Counts = Counts()
 
 
 def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames) -> Work:
@@ -69,18 +81,28 @@ def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames) -> Work:
     else:
         start, end = start[at], end[at]
     names, codes = _with_graphs(names, name[at], several)
+    launch, thread = (calls[column].to_numpy()[by] for column in ("start", "thread"))
+    stream, role = stream[at], role[at]
+    later = start - launch >= -CLOCK_NOISE_NS
+    early = len(later) - int(np.count_nonzero(later))
+    if early:
+        by, launch, thread, start, end, stream, codes, role = (
+            column[later] for column in (by, launch, thread, start, end, stream, codes, role)
+        )
+    computing = np.flatnonzero(role == COMPUTE)
+    ends = end.copy()
+    ends[computing] = possible_ends(stream[computing], by[computing], start[computing], end[computing])
     return Work(
-        calls["start"].to_numpy()[by],
-        calls["thread"].to_numpy()[by],
+        launch,
+        thread,
         start,
-        end,
-        stream[at],
+        ends,
+        stream,
         codes,
-        role[at],
+        role,
         names,
         calls.select("start", "thread", "waits"),
-        tasks=len(ids),
-        orphans=len(ids) - int(sizes.sum()),
+        Counts(len(ids), len(ids) - int(sizes.sum()), early, int(np.count_nonzero(ends != end))),
     )
 
 

@@ -90,8 +90,8 @@ def _calls(db: Database, processes: list[int], pattern: str | None) -> Iterator[
 
 
 def _tasks(db: Database, table: str, processes: list[int]) -> Iterator[Piece]:
-    """The GPU tasks in `table`: start, end, correlation, and stream_and_nccl: twice the number of the stream, and 1 more
-    for NCCL's kernels. A column takes a tenth of the time of reading."""
+    """The GPU tasks in `table`: start, end, correlation, and stream_and_nccl: twice the number of the stream, and 1
+    more for NCCL's kernels. A column takes a tenth of the time of reading."""
     if not db.has(table):
         return
     sql = f"""SELECT start AS start, "end" AS "end", COALESCE(globalPid, 0) AS owner,

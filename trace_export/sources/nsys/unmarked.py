@@ -40,6 +40,9 @@ _NO_CORRELATION = 0xFFFFFFFF
 _COPY = -1
 """The name of a copy, where a kernel's is the id of a string and a graph's lies below this."""
 
+_STREAMS = 1 << 24
+"""Numbers of streams, which differ by as much from one device to the next."""
+
 THREADS = 1 << 24
 """The global ids of two processes are as far apart: a thread's has its own number in between."""
 
@@ -137,7 +140,9 @@ def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict
     copies = f" AND copyKind IN {HOST_COPIES}"
     of_process, of_device = f"globalPid - globalPid % {THREADS}", f"(deviceId + {THREADS + 1}) % {THREADS}"
     owner = f"COALESCE({of_process} + {of_device}, COALESCE({of_process}, 0) + COALESCE({of_device}, 0))"
-    stream = f"(streamId % {1 << 32} + {1 << 32}) % {1 << 32}"
+    stream = (
+        f"((COALESCE(deviceId, 0) % 256 + 256) % 256 * {_STREAMS} + (streamId % {_STREAMS} + {_STREAMS}) % {_STREAMS})"
+    )
     parts: Parts = defaultdict(list)
     devices: dict[int, Counter[int]] = defaultdict(Counter)
     untimed: Counter[int] = Counter()

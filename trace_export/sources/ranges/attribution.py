@@ -150,8 +150,8 @@ class GpuActivity:
     every pipeline range (NCCL's, which may be anywhere, not counted), `orphans` have no launch call in the file,
     `untimed` have invalid times, or lie more than a day from the range in which they were launched, `early` begin
     before that range, and `cut` ended after the next kernel of their stream had begun, which is now their end;
-    `every_call`: whether all calls were read. `lost`: how many of the kernels launched in each range are not in the file (see
-    lost_kernels.count). `begins`: the start of each range, and a last one that stands for none."""
+    `every_call`: whether all calls were read. `lost`: how many of the kernels launched in each range are not in the
+    file (see lost_kernels.count). `begins`: the start of each range, and a last one that stands for none."""
 
     compute: GpuExtent
     communication: GpuExtent

@@ -127,7 +127,7 @@ def without_times(path: Path, untimed: int) -> Note:
     return Note("times-unusable", "warning", f"GPU tasks {UNTIMED}", str(path), untimed)
 
 
-def impossible(path: Path, early: int, cut: int) -> list[Note]:
+def impossible_times(path: Path, early: int, cut: int) -> list[Note]:
     """That so many of the GPU tasks begin before their launch, and so many run on while the next one of their stream
     runs."""
     notes = []
@@ -147,7 +147,7 @@ def _of_activity(path: Path, activity: GpuActivity) -> list[Note]:
         notes.append(Note("launch-calls-unusual", "note", text, where))
     if activity.untimed:
         notes.append(without_times(path, activity.untimed))
-    notes += impossible(path, activity.early, activity.cut)
+    notes += impossible_times(path, activity.early, activity.cut)
     if activity.orphans:
         notes.append(without_launch(path, activity.orphans, activity.tasks))
     if activity.outside:

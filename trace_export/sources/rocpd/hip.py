@@ -15,6 +15,12 @@ from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.lost_kernels import Piece
 from trace_export.sources.rocpd.tables import MARKERS, RCCL, Tables
 
+PLACE = ("agent_id", "queue_id", "stream_id")
+"""Where a kernel ran."""
+STREAM = """((COALESCE(R.agent_id, -1) * 65536 + COALESCE(R.queue_id, 0) % 65536) * 65536
+    + COALESCE(R.stream_id, 0) % 65536)"""
+"""One number for that. Where the stream was not recorded, its number is that of all, and the queue tells them apart."""
+
 
 def attribute(processes: list[Tables], ranges: pl.DataFrame) -> tuple[GpuActivity, dict[int, int]]:
     """The kernels by range (see by_launch.attribute); and of each process with kernels its first GPU."""
@@ -55,9 +61,7 @@ def _kernels(tables: Tables) -> str:
     """start, end, correlation, device (its agent), stream (of all queues of all agents), nccl (0 or 1)."""
     return f"""SELECT R.start AS start, R."end" AS "end", COALESCE(NULLIF(E.stack_id, 0), -2) AS correlation,
         COALESCE(R.agent_id, -1) AS device, COALESCE({is_nccl(tables)}, 0) AS nccl,
-        (COALESCE(R.agent_id, -1) * 65536 + COALESCE(R.queue_id, 0) % 65536) * 65536
-        + COALESCE(R.stream_id, 0) % 65536 AS stream
-        FROM {tables.rows("kernel_dispatch", "agent_id", "queue_id", "stream_id")} {tables.event()}"""
+        {STREAM} AS stream FROM {tables.rows("kernel_dispatch", *PLACE)} {tables.event()}"""
 
 
 def gpus(tables: Tables) -> dict[int, int]:

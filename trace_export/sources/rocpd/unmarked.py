@@ -17,7 +17,7 @@ from trace_export.sources.launches.sequence_numbers import OPERATORS
 from trace_export.sources.launches.work import CALLS, COMPUTE, COPY, OTHER, TASKS, TRANSFER, join
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.rocpd import roctx
-from trace_export.sources.rocpd.hip import gpus
+from trace_export.sources.rocpd.hip import PLACE, STREAM, gpus
 from trace_export.sources.rocpd.tables import RCCL, Tables
 from trace_export.sources.shared.timestamps import valid_task_times
 
@@ -75,13 +75,13 @@ def _tasks(tables: Tables) -> tuple[pl.DataFrame, Counter[int], int]:
     devices: Counter[int] = Counter()
     numbers = gpus(tables)
     untimed = 0
-    for table, name, agent, only in (
-        ("kernel_dispatch", "COALESCE(R.kernel_id, 0)", "COALESCE(R.agent_id, -1)", ""),
-        ("memory_copy", f"{_COPY}", "-1", of_host),
+    for table, name, agent, stream, only in (
+        ("kernel_dispatch", "COALESCE(R.kernel_id, 0)", "COALESCE(R.agent_id, -1)", STREAM, ""),
+        ("memory_copy", f"{_COPY}", "-1", "COALESCE(R.stream_id, 0)", of_host),
     ):
-        columns = ("stream_id", "agent_id") if table == "kernel_dispatch" else ("stream_id",)
+        columns = PLACE if table == "kernel_dispatch" else ("stream_id",)
         sql = f"""SELECT COALESCE(NULLIF(E.stack_id, 0), -2) AS correlation, R.start AS start, R."end" AS "end",
-            COALESCE(R.stream_id, 0) AS stream, {name} AS name, {agent} AS agent
+            {stream} AS stream, {name} AS name, {agent} AS agent
             FROM {tables.rows(table, *columns)} {tables.event()}{only}"""
         for chunk in tables.db.frames(tables.name(table), sql):
             rows = chunk.filter(valid_task_times(pl.col("start"), pl.col("end")))

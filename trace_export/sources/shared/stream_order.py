@@ -31,7 +31,7 @@ def possible_ends(stream: Ints, launch: Ints, start: Ints, end: Ints) -> Ints:
     possible = end.copy()
     for number in pl.Series(stream).unique():
         rows = np.flatnonzero(stream == number)
-        if (np.diff(launch[rows]) < 0).any():
+        if (np.diff(launch[rows]) <= 0).any():
             rows = rows[np.lexsort((start[rows], launch[rows]))]
         task, following = rows[:-1], rows[1:]
         begins = start[following]

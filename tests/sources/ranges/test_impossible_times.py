@@ -1,0 +1,130 @@
+"""Device times that a launch or a stream makes impossible: what is left of the blocks, and what is said."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+import trace_export
+from samples.generators import kineto, nsys, rocpd
+from samples.generators.pipeline import MS, Block, WrongTimes
+from trace_export import Run
+from trace_export.sources.shared import parted_rows
+
+S = 10**9
+LAST = {"nsys": 3, "rocpd": 3, "json": 3, "kineto": 2}
+"""The place of the last kernel of a block."""
+
+
+def write_nsys(folder: Path, wrong: WrongTimes) -> list[Block]:
+    chance = random.Random(3)
+    blocks = nsys.blocks_of(4, 6, 2, chance)
+    nsys.record(folder, blocks, 2, (0, 0), chance, wrong=wrong)
+    return blocks
+
+
+def write_rocpd(folder: Path, wrong: WrongTimes, *, json: bool = False) -> list[Block]:
+    chance = random.Random(3)
+    blocks = nsys.blocks_of(4, 6, 2, chance)
+    rocpd.record(folder, blocks, (0, 0), chance, wrong=wrong, json=json)
+    return blocks
+
+
+def write_json(folder: Path, wrong: WrongTimes) -> list[Block]:
+    return write_rocpd(folder, wrong, json=True)
+
+
+WRITERS: dict[str, Callable[[Path, WrongTimes], list[Block]]] = {
+    "nsys": write_nsys, "rocpd": write_rocpd, "json": write_json,
+    "kineto": lambda folder, wrong: kineto.write(folder, 1, wrong),
+}  # fmt: skip
+FORMATS = pytest.mark.parametrize("form", WRITERS)
+Key = tuple[int, int, str, int | None]
+
+
+def drawn(run: Run, rank: int) -> dict[Key, tuple[int, int]]:
+    """The times of each block of a rank, counted from its first one."""
+    spans = run.spans.filter(rank=rank).sort("start_ns")
+    first = spans["start_ns"][0]
+    rows = spans.select("rank", "step", "kind", "microbatch", "start_ns", "end_ns").iter_rows()
+    return {(r, step, kind, number): (start - first, end - first) for r, step, kind, number, start, end in rows}
+
+
+def true(blocks: list[Block], rank: int) -> dict[Key, tuple[int, int]]:
+    own = sorted((b for b in blocks if b.rank == rank), key=lambda b: b.start_ns)
+    first = own[0].start_ns
+    return {(b.rank, b.step, b.kind, b.microbatch): (b.start_ns - first, b.end_ns - first) for b in own}
+
+
+def counted(run: Run, code: str) -> int:
+    return sum(note.count for note in run.notes if (note.code, note.level) == (code, "warning"))
+
+
+@FORMATS
+@pytest.mark.parametrize("by", [3 * S, 20 * MS, 3600 * S])
+def test_a_kernel_that_runs_on_while_the_next_of_its_stream_runs_is_cut(form: str, by: int, tmp_path: Path) -> None:
+    """The first kernel of a block, which is then as long as it was, and the last one of another, which then lasts until
+    the next block begins: nobody can know how much of that it ran."""
+    hits = {(1, 0, "F", 2, 0): by, (1, 1, "B", 3, LAST[form]): by}
+    blocks = WRITERS[form](tmp_path, hits)
+    run = trace_export.load(tmp_path, jobs=1)
+    for rank in range(4):
+        wanted = true(blocks, rank)
+        if rank == 1:
+            start, end = wanted[1, 1, "B", 3]
+            wanted[1, 1, "B", 3] = start, min(begin for begin, _ in wanted.values() if begin >= end)
+        assert drawn(run, rank) == wanted
+    assert counted(run, "tasks-past-next") == 2
+    assert counted(run, "tasks-before-launch") == 0
+
+
+@FORMATS
+@pytest.mark.parametrize("by", [-300 * MS, -5 * MS, -5 * 3600 * S])
+def test_a_kernel_that_begins_before_its_launch_is_left_out(form: str, by: int, tmp_path: Path) -> None:
+    """The first kernels of two blocks, which then begin with their second one, as those of a session's beginning."""
+    hits = {(0, 1, "F", 0, 0): by, (0, 1, "F", 1, 0): by}
+    blocks = WRITERS[form](tmp_path, hits)
+    run = trace_export.load(tmp_path, jobs=1)
+    for rank in range(4):
+        found, wanted = drawn(run, rank), true(blocks, rank)
+        for key in {hit[:4] for hit in hits if hit[0] == rank}:
+            (start, end), (begin, until) = found.pop(key), wanted.pop(key)
+            assert begin < start < end == until
+        assert found == wanted
+    assert counted(run, "tasks-before-launch") == 2
+    assert counted(run, "tasks-past-next") == 0
+
+
+@FORMATS
+def test_clock_noise_and_programmatic_launches_change_nothing(form: str, tmp_path: Path) -> None:
+    hits = {(1, 0, "F", 2, 0): 90_000, (1, 1, "B", 3, 1): 60_000, (2, 0, "F", 1, 0): -40_000}
+    blocks = WRITERS[form](tmp_path, hits)
+    run = trace_export.load(tmp_path, jobs=1)
+    assert counted(run, "tasks-past-next") == counted(run, "tasks-before-launch") == 0
+    wanted = true(blocks, 2)
+    start, end = wanted[2, 0, "F", 1]
+    wanted[2, 0, "F", 1] = start - 40_000, end
+    assert drawn(run, 1) == true(blocks, 1)
+    assert drawn(run, 2) == wanted
+
+
+def test_launches_and_kernels_that_are_not_all_in_memory(tmp_path: Path) -> None:
+    blocks = kineto.write(tmp_path, 1, {(1, 0, "F", 2, 0): 3 * S, (1, 1, "B", 3, 1): 3 * S})
+    with patch.object(parted_rows, "MOST_BYTES", 0):
+        run = trace_export.load(tmp_path, jobs=1)
+    assert drawn(run, 1) == true(blocks, 1)
+    assert counted(run, "tasks-past-next") == 2
+
+
+def test_a_file_whose_work_all_begins_too_early_is_refused(tmp_path: Path) -> None:
+    numbers = [("OPT", None), *((kind, number) for kind in "FBW" for number in range(6))]
+    every = [(0, step, kind, number, place) for step in range(2) for kind, number in numbers for place in range(3)]
+    kineto.write(tmp_path, 1, dict.fromkeys(every, -50 * MS))
+    run = trace_export.load(tmp_path, jobs=1)
+    assert run.ranks["rank"].to_list() == [1, 2, 3]
+    (error,) = run.failures
+    assert "its GPU work begins before it was launched" in str(error)
