@@ -68,8 +68,20 @@ STEP_KEY = ["run", "step"]
 RANK_STEP_KEY = ["rank", *STEP_KEY]
 """The columns that name a training step, and one rank's part of it."""
 
-EDGES: Schema = {"src": SPAN_ID, "dst": SPAN_ID, "direction": WORD}
-"""A dependency between two blocks (`SPANS.id`): the producer and the consumer of a micro-batch's activations
+PASS_ID = pl.UInt32()
+PASS_KINDS = ("F", "B", "W")
+
+PASSES: Schema = {
+    "id": PASS_ID, "span": SPAN_ID, "rank": INT, "run": INT, "step": INT, "kind": pl.Enum(PASS_KINDS),
+    "microbatch": INT, "chunk": INT, "stage": INT, "replica": INT, "start_ns": TIME, "end_ns": TIME,
+}  # fmt: skip
+"""A forward (`kind` F), a backward (B) or a weight gradient (W) of a micro-batch in a chunk. `span` is the block that
+ran it: an overlapped pair (FB) ran two, its forward and its backward, which have the times of the pair. `id` names the
+pass in `EDGES` and `MESSAGES` however the blocks are filtered; ids count up by block, a pair's forward before its
+backward. `chunk` is 0 where the block has none; `microbatch`, `stage` and `replica` are null where unknown."""
+
+EDGES: Schema = {"src": PASS_ID, "dst": PASS_ID, "direction": WORD}
+"""A dependency between two passes (`PASSES.id`): the producer and the consumer of a micro-batch's activations
 (`direction` F) or gradients (B)."""
 
 P2P: Schema = {
@@ -262,11 +274,14 @@ class Recognition:
 class Interpretation:
     """What `pipeline.interpret` found out about the pipeline as a whole. None of it depends on the hosts' clocks.
 
-    `edges` has the schema `EDGES`; it keeps the edges of blocks that were filtered out of `Profile.spans` later.
+    `passes` has the schema `PASSES` without the times, which are those of the blocks (`Profile.passes` has them); its
+    row n is the pass n. `edges` has the schema `EDGES`. Both keep what belongs to blocks that were filtered out of
+    `Profile.spans` later.
     """
 
     placement: Placement
     recognition: Recognition
+    passes: pl.DataFrame
     edges: pl.DataFrame
 
 
@@ -308,17 +323,32 @@ class Profile:
             raise ValueError("the profile has not been interpreted: call pipeline.interpret first")
         return self.interpretation
 
+    def passes(self) -> pl.DataFrame:
+        """The passes (`PASSES`) of the blocks in `spans`, by id, with the times that these now have. Raises ValueError
+        where the profile has not been interpreted."""
+        passes = self.interpreted.passes
+        row = self._rows_of(passes["span"])
+        if row.has_nulls():
+            passes, row = passes.filter(row.is_not_null()), row.drop_nulls()
+        return passes.with_columns(self.spans[name].gather(row) for name in ("start_ns", "end_ns"))
+
     def edge_rows(self) -> pl.DataFrame:
-        """The edges as src and dst, row numbers of `spans` (UInt32), and direction; without those of which a block was
-        filtered out. Raises ValueError where the profile has not been interpreted."""
-        edges = self.interpreted.edges
-        rows = self.spans.select("id").with_row_index("row")
-        if rows["id"].equals(rows["row"].rename("id")):
-            return edges.filter(pl.max_horizontal("src", "dst") < rows.height)
-        for end in ("src", "dst"):
-            found = edges.join(rows.rename({"id": end}), on=end, maintain_order="left")
-            edges = found.drop(end).rename({"row": end})
-        return edges.select(EDGES.keys())
+        """The edges as src and dst, row numbers of `spans` (UInt32), and direction, with the ids of both passes as
+        src_pass and dst_pass; without those of which a block was filtered out. Raises ValueError where the profile has
+        not been interpreted."""
+        span, edges = self.interpreted.passes["span"], self.interpreted.edges
+        rows = [self._rows_of(span.gather(edges[end])).alias(end) for end in ("src", "dst")]
+        named = edges.select(*rows, "direction", src_pass="src", dst_pass="dst")
+        return named.drop_nulls(["src", "dst"])
+
+    def _rows_of(self, ids: pl.Series) -> pl.Series:
+        """The row in `spans` (UInt32) of each of the blocks `ids`; null where it was filtered out."""
+        known = self.spans["id"]
+        if known.equals(pl.int_range(len(known), dtype=SPAN_ID, eager=True).alias("id")):
+            absent = ids >= len(known)
+            return ids.set(absent, None) if absent.any() else ids
+        rows = pl.DataFrame({"id": known}).with_row_index("row")
+        return pl.DataFrame({"id": ids}).join(rows, on="id", how="left", maintain_order="left")["row"]
 
     @property
     def without_wall_clock(self) -> tuple[str, ...]:

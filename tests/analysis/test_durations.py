@@ -12,13 +12,15 @@ from trace_export.analysis.durations import Measured
 from trace_export.analysis.durations import measure as measured_in
 from trace_export.model import Profile
 from trace_export.pipeline.block_order import sequences
+from trace_export.pipeline.passes import passes_of
 from trace_export.schedules.catalogue import TITLES
 from trace_export.schedules.schedule import Schedule, schedule
 from trace_export.schedules.simulate import Costs, as_profile, simulate, start_and_end
 
 
 def measure(profile: Profile, s: Schedule) -> Measured:
-    return measured_in(profile, s, sequences(profile))
+    passes = passes_of(profile)
+    return measured_in(passes, s, sequences(passes))
 
 
 NAMES = [name for name in TITLES if name != "interleaved-split-paddle"]

@@ -16,11 +16,11 @@ import polars as pl
 from tests.benchmarks import table
 from tests.benchmarks.measure import Cost, of_work
 from tests.benchmarks.table import Row
+from tests.support.profiles import recognised
 from trace_export.analysis.report import report
 from trace_export.model import RANKS, Profile, conform
 from trace_export.pipeline.interpret import conclude, with_ids
 from trace_export.pipeline.replicas import number_replicas
-from trace_export.pipeline.schedule_match import recognise
 from trace_export.schedules.schedule import schedule
 from trace_export.schedules.simulate import Costs, as_profile, durations, simulate, start_and_end
 
@@ -53,7 +53,7 @@ def both(name: str, stages: int, microbatches: int) -> Cost:
     """What it takes to recognise a run of the schedule and to simulate it."""
     costs = Costs(10_000_000, 10_000_000, 10_000_000)
     model = simulate(schedule(name, stages, microbatches), costs)
-    return of_work(lambda: recognise(model)) + of_work(lambda: simulate(schedule(name, stages, microbatches), costs))
+    return of_work(lambda: recognised(model)) + of_work(lambda: simulate(schedule(name, stages, microbatches), costs))
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:

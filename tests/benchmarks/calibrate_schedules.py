@@ -21,6 +21,7 @@ from trace_export.model import Profile
 from trace_export.pipeline import schedule_match
 from trace_export.pipeline.block_order import expected_order, sequences
 from trace_export.pipeline.order_distance import distances_to
+from trace_export.pipeline.passes import passes_of
 from trace_export.schedules.catalogue import CATALOGUE
 from trace_export.schedules.schedule import of_plan
 from trace_export.schedules.simulate import default_costs, simulate
@@ -51,7 +52,7 @@ def damaged(profile: Profile, share: float, drop: bool, draw: random.Random) -> 
 
 def compared(profile: Profile, without: frozenset[str]) -> tuple[str, tuple[str, ...], float, float] | None:
     """The closest schedule but for some, those at the same distance, the distance, and that of the next."""
-    step = sequences(profile)
+    step = sequences(passes_of(profile))
     numbers = schedule_match._numbers(step, None)
     plans = {plan.name: plan for plan in schedule_match._comparable(numbers) if plan.name not in without}
     if not plans:

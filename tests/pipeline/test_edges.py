@@ -29,17 +29,15 @@ def planned(name: str, stages: int, microbatches: int, chunks: int | None = None
 
 def named(profile: Profile) -> set[tuple[object, ...]]:
     """Each edge as (direction, step, micro-batch, producing rank and chunk, consuming rank and chunk)."""
-    rows = {row["id"]: row for row in profile.spans.to_dicts()}
+    passes = profile.interpreted.passes.to_dicts()
     found = set()
     for src, dst, direction in profile.interpreted.edges.iter_rows():
-        part = [
-            (r["microbatch"], r["chunk"]) if direction == "F" or r["kind"] == "B" else (r["microbatch_b"], r["chunk_b"])
-            for r in (rows[src], rows[dst])
-        ]
-        assert part[0][0] == part[1][0]
-        assert rows[src]["step"] == rows[dst]["step"]
-        ends = [(r["rank"], p[1]) for r, p in zip((rows[src], rows[dst]), part, strict=True)]
-        found.add((direction, rows[src]["step"], part[0][0], *ends))
+        one, other = passes[src], passes[dst]
+        assert [one["id"], other["id"]] == [src, dst]
+        assert {one["kind"], other["kind"]} == {direction}
+        assert (one["microbatch"], one["step"]) == (other["microbatch"], other["step"])
+        ends = [(row["rank"], row["chunk"]) for row in (one, other)]
+        found.add((direction, one["step"], one["microbatch"], *ends))
     return found
 
 
@@ -113,11 +111,43 @@ def test_edges_survive_that_blocks_are_filtered_out() -> None:
     whole = planned("zb-v", 3, 5, steps=2)
     late = replace(whole, spans=whole.spans.filter(pl.col("step") == 1))
     rows, spans = late.edge_rows(), late.spans
-    found = {(spans["id"][src], spans["id"][dst], direction) for src, dst, direction in rows.iter_rows()}
+    block_of = whole.interpreted.passes["span"]
+    for src, dst, _, src_pass, dst_pass in rows.iter_rows():
+        assert (spans["id"][src], spans["id"][dst]) == (block_of[src_pass], block_of[dst_pass])
     edges = whole.interpreted.edges
-    there = edges.filter(pl.col("src").is_in(spans["id"].implode()))
-    assert found == set(there.iter_rows())
-    assert 0 < len(found) < len(edges)
+    there = edges.filter(block_of.gather(edges["src"]).is_in(spans["id"].implode()))
+    assert set(rows.select("src_pass", "dst_pass", "direction").iter_rows()) == set(there.iter_rows())
+    assert 0 < len(rows) < len(edges)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1000), name=st.sampled_from(["1f1b", "zb-v", "dualpipev"]))
+def test_a_pass_of_two_blocks_takes_its_input_in_the_first_and_gives_its_result_in_the_last(
+    seed: int, name: str
+) -> None:
+    """Each forward and backward recorded as two blocks, as MindSpeed does with the loss head; rows in any order."""
+    whole = planned(name, 3, 6)
+    halves = [
+        whole.spans.with_columns(
+            pl.col("start_ns", "end_ns") * 2 + later, marker=pl.lit("second" if later else "first")
+        )
+        for later in (0, 1)
+    ]
+    spans = pl.concat(halves).filter(pl.col("kind").is_in(["F", "B"])).sample(fraction=1, shuffle=True, seed=seed)
+    profile = concluded(Profile(ranks=whole.ranks, spans=spans, declared=whole.declared))
+    edges = profile.edge_rows()
+    assert len(edges) > 0
+    assert set(profile.spans["marker"].gather(edges["src"])) == {"second"}
+    assert set(profile.spans["marker"].gather(edges["dst"])) == {"first"}
+
+
+def test_a_last_stage_that_is_declared_and_was_not_read_is_a_gap_between_chunks() -> None:
+    """Chunk 1 of stage 0 takes its input from stage 2, of which nothing was read, and not from stage 1."""
+    whole = planned("interleaved", 3, 3, 2)
+    spans, ranks = (frame.filter(pl.col("rank") < 2) for frame in (whole.spans, whole.ranks))
+    declared = Declared(schedule="interleaved", pp=3)
+    found = named(concluded(Profile(ranks=ranks, spans=spans, declared=declared)))
+    assert found == {edge for edge in named(whole) if edge[3][0] < 2 and edge[4][0] < 2}  # type: ignore[index]
 
 
 def test_edges_that_point_backwards_in_time_are_counted_and_left_out() -> None:

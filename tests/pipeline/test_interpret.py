@@ -13,10 +13,11 @@ import pytest
 
 from tests.support.command import command
 from trace_export.analysis import bubbles, idle_causes
-from trace_export.pipeline import edges, replicas, schedule_match, stages
+from trace_export.pipeline import edges, passes, replicas, schedule_match, stages
 
 FACTS = {
-    "edges": edges.block_edges,
+    "passes": passes.passes_of,
+    "edges": edges.pass_edges,
     "placement": stages.chunk_placement,
     "replicas": replicas.number_replicas,
     "schedule": schedule_match.recognise,

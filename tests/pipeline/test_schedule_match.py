@@ -14,10 +14,12 @@ from samples.generators.pipeline import Operation, source_of
 from samples.generators.pipeline import simulate as run_generator
 from tests.schedules.test_schedule import planned
 from tests.support.paddle_jobs import JOBS
+from tests.support.profiles import recognised
 from trace_export.model import RANKS, SPANS, Declared, Plan, Profile, Recognition, conform
 from trace_export.pipeline.block_order import sequences
 from trace_export.pipeline.deviations import deviations
-from trace_export.pipeline.schedule_match import declare, recognise
+from trace_export.pipeline.passes import passes_of
+from trace_export.pipeline.schedule_match import declare
 from trace_export.schedules.schedule import Schedule, schedule
 from trace_export.schedules.simulate import Costs, simulate
 
@@ -36,11 +38,11 @@ def test_every_golden_order_is_recognised(golden: Path) -> None:
     for path in sorted((golden / "orders").glob("*.csv")):
         s = planned(path)
         profile = run_of(s)
-        found = recognise(profile)
+        found = recognised(profile)
         assert found.certainty == ("likely" if path.stem in ALIKE else "exact"), path.stem
         assert found.distance == 0
         assert s.name in (found.plan.name, *found.twins), path.stem
-        assert deviations(sequences(profile), found).is_empty()
+        assert deviations(sequences(passes_of(profile)), found).is_empty()
 
 
 @pytest.mark.parametrize(
@@ -52,13 +54,13 @@ def test_every_golden_order_is_recognised(golden: Path) -> None:
     ],
 )  # fmt: skip
 def test_names_and_those_that_cannot_be_distinguished(name: str, twins: tuple[str, ...]) -> None:
-    found = recognise(run_of(schedule(name, 4, 12)))
+    found = recognised(run_of(schedule(name, 4, 12)))
     assert (found.plan.name, found.certainty, found.twins) == (name, "exact", twins)
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb-h1", "interleaved"])
 def test_a_single_stage_has_no_schedule(name: str) -> None:
-    assert recognise(run_of(schedule(name, 1, 4))).plan is None
+    assert recognised(run_of(schedule(name, 1, 4))).plan is None
 
 
 @pytest.mark.parametrize("stages", [2, 4, 8])
@@ -67,17 +69,17 @@ def test_the_first_stage_alone_runs_all_forwards_first(name: str, stages: int) -
     """With as many micro-batches as stages, GPipe and 1F1B differ on later stages only."""
     whole = run_of(schedule(name, stages, stages))
     first = replace(whole, spans=whole.spans.filter(rank=0), declared=Declared(pp=stages))
-    found = recognise(first)
+    found = recognised(first)
     assert found.certainty == "unknown"
     assert {"gpipe", "1f1b"} <= {found.plan.name, *found.twins}
-    told = recognise(whole)
+    told = recognised(whole)
     assert told.plan.name == name
     assert not {"gpipe", "1f1b"} <= {told.plan.name, *told.twins}
 
 
 @pytest.mark.parametrize("stages", [2, 4])
 def test_one_micro_batch_does_not_tell_schedules_apart(stages: int) -> None:
-    found = recognise(run_of(schedule("1f1b", stages, 1)))
+    found = recognised(run_of(schedule("1f1b", stages, 1)))
     assert found.certainty == "likely"
     assert {"gpipe", "1f1b"} <= {found.plan.name, *found.twins}
 
@@ -85,13 +87,13 @@ def test_one_micro_batch_does_not_tell_schedules_apart(stages: int) -> None:
 @pytest.mark.parametrize("stage", range(4))
 def test_one_stage_is_never_exact(stage: int) -> None:
     whole = run_of(schedule("1f1b", 4, 8))
-    found = recognise(replace(whole, spans=whole.spans.filter(rank=stage), declared=Declared(pp=4)))
+    found = recognised(replace(whole, spans=whole.spans.filter(rank=stage), declared=Declared(pp=4)))
     assert (found.plan.name, found.distance) == ("1f1b", 0.0)
     assert found.certainty == ("likely" if stage < 3 else "unknown")  # the last one is the same in Eager 1F1B
 
 
 def test_group_of_interleaving() -> None:
-    found = recognise(run_of(schedule("interleaved", 2, 12, 3, group=4)))
+    found = recognised(run_of(schedule("interleaved", 2, 12, 3, group=4)))
     assert (found.certainty, found.plan.chunks, found.plan.group) == ("exact", 3, 4)
 
 
@@ -102,14 +104,14 @@ def test_without_weight_gradients_and_numbers(name: str) -> None:
     spans = profile.spans.filter(pl.col("kind") != "W").with_columns(
         microbatch=pl.when(pl.col("kind") != "FB").then("microbatch")
     )
-    found = recognise(Profile(ranks=profile.ranks, spans=spans))
+    found = recognised(Profile(ranks=profile.ranks, spans=spans))
     assert (found.plan.name, found.certainty) == (name, "exact")
 
 
 def test_micro_batches_that_count_on() -> None:
     profile = run_of(schedule("1f1b", 4, 8))
     spans = profile.spans.with_columns(pl.col("microbatch") + 800)
-    assert recognise(Profile(ranks=profile.ranks, spans=spans)).certainty == "exact"
+    assert recognised(Profile(ranks=profile.ranks, spans=spans)).certainty == "exact"
 
 
 def test_any_removed_block_lowers_the_certainty() -> None:
@@ -117,8 +119,8 @@ def test_any_removed_block_lowers_the_certainty() -> None:
     for row in range(len(profile.spans)):
         spans = profile.spans.with_row_index("i").filter(pl.col("i") != row).drop("i")
         cut = Profile(ranks=profile.ranks, spans=spans)
-        assert recognise(cut).certainty != "exact", row
-        assert len(deviations(sequences(cut), Recognition(Plan("1f1b", 2, 4)))) == 1, row
+        assert recognised(cut).certainty != "exact", row
+        assert len(deviations(sequences(passes_of(cut)), Recognition(Plan("1f1b", 2, 4)))) == 1, row
 
 
 def test_first_deviation_is_named() -> None:
@@ -129,9 +131,9 @@ def test_first_deviation_is_named() -> None:
         start_ns=pl.when(swapped & (pl.col("kind") == "F")).then(pl.col("start_ns") + 2500).otherwise("start_ns")
     )
     changed = Profile(ranks=profile.ranks, spans=moved)
-    found = recognise(changed)
+    found = recognised(changed)
     assert (found.plan.name, found.certainty) == ("1f1b", "likely")
-    assert deviations(sequences(changed), found).rows() == [(0, 0, 1, 1, 19, "F10.0", "B9.0")]
+    assert deviations(sequences(passes_of(changed)), found).rows() == [(0, 0, 1, 1, 19, "F10.0", "B9.0")]
 
 
 def test_the_first_block_of_all_is_named_too() -> None:
@@ -144,7 +146,7 @@ def test_the_first_block_of_all_is_named_too() -> None:
             microbatch=pl.when(first).then(1 - pl.col("microbatch")).otherwise("microbatch")
         ),
     )
-    (found,) = deviations(sequences(changed), Recognition(Plan("1f1b", 2, 6))).rows()
+    (found,) = deviations(sequences(passes_of(changed)), Recognition(Plan("1f1b", 2, 6))).rows()
     assert found == (0, 0, 1, 1, 0, "F0.0", "F1.0")
 
 
@@ -153,22 +155,22 @@ def test_steps_of_other_sizes_are_compared_with_their_own_order() -> None:
     small, large = (run_of(schedule("1f1b", 2, m)) for m in (4, 8))
     spans = pl.concat([small.spans, large.spans.with_columns(step=pl.lit(1, pl.Int32))])
     profile = Profile(ranks=small.ranks, spans=spans)
-    found = recognise(profile)
+    found = recognised(profile)
     assert (found.certainty, found.plan.microbatches) == ("exact", 8)
-    assert deviations(sequences(profile), found).is_empty()
+    assert deviations(sequences(passes_of(profile)), found).is_empty()
 
 
-def recognised(profile: Profile) -> Profile:
-    return declare(profile, recognise(profile))
+def declaring(profile: Profile) -> Profile:
+    return declare(profile, recognised(profile))
 
 
 def test_what_is_recognised_is_declared_with_a_note() -> None:
-    profile = recognised(run_of(schedule("dualpipe", 4, 8)))
+    profile = declaring(run_of(schedule("dualpipe", 4, 8)))
     assert (profile.declared.schedule, profile.declared.microbatches, profile.declared.chunks) == ("DualPipe", 8, 2)
     assert [(n.code, n.text.split()[-1]) for n in profile.notes] == [("schedule-recognised", "DualPipe")]
-    assert recognised(profile) is profile
-    assert recognised(Profile()).declared.schedule is None
-    assert recognised(run_of(schedule("1f1b", 1, 4))).declared.schedule is None
+    assert declaring(profile) is profile
+    assert declaring(Profile()).declared.schedule is None
+    assert declaring(run_of(schedule("1f1b", 1, 4))).declared.schedule is None
 
 
 def test_weight_gradients_of_a_part_of_the_step() -> None:
@@ -177,9 +179,9 @@ def test_weight_gradients_of_a_part_of_the_step() -> None:
     kept = profile.spans.filter((pl.col("kind") != "W") | (pl.col("microbatch") == 0))
     pieces = kept.filter(kept["kind"] == "B").head(3).with_columns(start_ns=pl.col("start_ns") + 1)
     recorded = Profile(ranks=profile.ranks, spans=pl.concat([kept, pieces]))
-    found = recognise(recorded)
+    found = recognised(recorded)
     assert (found.plan.name, found.certainty, found.weights) == ("dualpipev", "exact", False)
-    assert deviations(sequences(recorded), found).is_empty()
+    assert deviations(sequences(passes_of(recorded)), found).is_empty()
 
 
 def searched(stages: int, microbatches: int, chance: random.Random) -> list[list[Operation]]:
@@ -217,7 +219,7 @@ def test_order_of_a_search_is_not_forced_into_a_name(seed: int) -> None:
     run = run_generator(orders, TIMING, range(2), random.Random(seed), chunks=2, vee=True)
     ranks = conform(pl.DataFrame({"rank": range(4), "stage": range(4)}), RANKS)
     spans = conform(pl.DataFrame([{**asdict(b), "run": 0} for b in run.blocks], infer_schema_length=None), SPANS)
-    found = recognise(Profile(ranks=ranks, spans=spans))
+    found = recognised(Profile(ranks=ranks, spans=spans))
     assert found.certainty == "unknown"
     assert found.named is None
 
@@ -225,8 +227,8 @@ def test_order_of_a_search_is_not_forced_into_a_name(seed: int) -> None:
 def test_evaluation_is_no_schedule() -> None:
     profile = run_of(schedule("gpipe", 3, 4))
     forward = Profile(ranks=profile.ranks, spans=profile.spans.filter(pl.col("kind") == "F"))
-    assert recognise(forward).plan is None
-    assert recognise(Profile()).plan is None
+    assert recognised(forward).plan is None
+    assert recognised(Profile()).plan is None
 
 
 @pytest.mark.parametrize(
@@ -240,5 +242,5 @@ def test_jobs_of_paddle(job: str, name: str) -> None:
     rows = [{**asdict(b), "run": 0} for b in JOBS[job].blocks()]
     ranks = [{"rank": rank, "stage": JOBS[job].stage(rank)} for rank in range(JOBS[job].ranks)]
     spans = conform(pl.DataFrame(rows, infer_schema_length=None), SPANS)
-    found = recognise(Profile(ranks=conform(pl.DataFrame(ranks), RANKS), spans=spans))
+    found = recognised(Profile(ranks=conform(pl.DataFrame(ranks), RANKS), spans=spans))
     assert (found.plan.name, found.certainty) == (name, "exact")

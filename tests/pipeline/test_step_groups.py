@@ -66,7 +66,7 @@ def _messages(profile: Profile, rng: np.random.Generator) -> pl.DataFrame:
 def _tables(profile: Profile) -> list[pl.DataFrame]:
     bubbles = Bubbles(profile)
     waits = bubbles.waits.sort(pl.all())
-    return [bubbles.ranks, bubbles.steps, waits, bubbles.slices.sort(pl.all()), sequences(profile)]
+    return [bubbles.ranks, bubbles.steps, waits, bubbles.slices.sort(pl.all()), sequences(profile.passes())]
 
 
 @settings(max_examples=15, deadline=None)

@@ -12,6 +12,7 @@ from trace_export.chart.lanes import _chain
 from trace_export.model import INT, RANKS, SPANS, TEXT, TIME, Declared, Profile, conform
 from trace_export.pipeline import block_order, labels_by_number, messages, steps
 from trace_export.pipeline.order_distance import distances_to
+from trace_export.pipeline.passes import passes_of
 from trace_export.pipeline.rank_order import Counts, count, places
 from trace_export.schedules.schedule import schedule
 from trace_export.sources.ascend import kernel_inference
@@ -93,9 +94,9 @@ def test_block_order_sequences() -> None:
     spans = pl.DataFrame(rows, ["kind", "microbatch", "microbatch_b", "start_ns", "end_ns"], orient="row")
     spans = spans.with_columns(rank=0, run=0, step=0, chunk=0, chunk_b=0)
     ranks = conform(pl.DataFrame({"rank": [0], "stage": [0]}), RANKS)
-    found = block_order.sequences(Profile(ranks=ranks, spans=conform(spans, SPANS)))
+    found = block_order.sequences(passes_of(Profile(ranks=ranks, spans=conform(spans, SPANS))))
     assert found.select("position", "kind", "microbatch", "row").rows() == [
-        (0, "F", 0, 0), (1, "F", 1, 2), (2, "B", 0, 1), (3, "F", 2, 3), (4, "B", 1, 3),
+        (0, "F", 0, 0), (1, "F", 1, 2), (2, "B", 0, 1), (3, "F", 2, 3), (4, "B", 1, 4),
     ]  # fmt: skip
 
 

@@ -12,14 +12,13 @@ import polars as pl
 import pytest
 
 from tests.pipeline.test_messages import same
-from tests.support.profiles import concluded
+from tests.support.profiles import concluded, recognised
 from trace_export.clocks import alignment_file
 from trace_export.clocks.align import align
 from trace_export.clocks.bounds import violations
 from trace_export.clocks.observations import block_messages
 from trace_export.model import COLLECTIVES, P2P, RANKS, SPANS, Profile, conform
 from trace_export.pipeline.messages import pair
-from trace_export.pipeline.schedule_match import recognise
 from trace_export.schedules.schedule import schedule
 
 FIGURES_US = {"ntp_16hosts": (1.5, 6.0), "packed_4hosts": (1.5, 6.0), "cut_4stages": (2.0, 7.0)}
@@ -46,7 +45,7 @@ def test_order_of_a_search_is_not_forced_into_a_name(recorded: Path) -> None:
     truth = pl.read_csv(recorded / "paddle" / "zbvpp_pp4_mb4" / "truth.csv")
     spans = truth.with_columns(start_ns=pl.col("start_us") * 1000, end_ns=pl.col("end_us") * 1000)
     ranks = truth.select("rank", "stage").unique()
-    found = recognise(Profile(ranks=conform(ranks, RANKS), spans=conform(spans, SPANS)))
+    found = recognised(Profile(ranks=conform(ranks, RANKS), spans=conform(spans, SPANS)))
     assert found.certainty == "unknown"
     assert found.named is None
 
@@ -72,7 +71,7 @@ def test_real_interleaved_run(recorded: Path) -> None:
             )
     spans = pl.DataFrame(rows).with_columns(run=0, step=10)
     ranks = pl.DataFrame({"rank": range(4), "stage": range(4)})
-    found = recognise(Profile(ranks=conform(ranks, RANKS), spans=conform(spans, SPANS)))
+    found = recognised(Profile(ranks=conform(ranks, RANKS), spans=conform(spans, SPANS)))
     assert (found.plan.name, found.certainty, found.plan.chunks) == ("interleaved", "exact", 4)
     assert found.plan.microbatches == 8
 

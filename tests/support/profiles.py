@@ -24,11 +24,14 @@ from trace_export.model import (
     Declared,
     KernelFile,
     Profile,
+    Recognition,
     Schema,
     conform,
 )
 from trace_export.pipeline.interpret import conclude, with_ids
+from trace_export.pipeline.passes import passes_of
 from trace_export.pipeline.replicas import number_replicas
+from trace_export.pipeline.schedule_match import recognise
 
 ORIGIN = 1_763_682_000_123_456_789
 """A real time: the tests must not live in the small numbers where any float is exact."""
@@ -59,6 +62,11 @@ def profile(spans: list[dict[str, Any]], stages: dict[int, int | None], **more: 
 def placed(made: Profile) -> Profile:
     """`made` with ids of its spans and replicas of its ranks, as `stages.resolve` leaves them."""
     return with_ids(replace(made, ranks=number_replicas(made.ranks)))
+
+
+def recognised(made: Profile) -> Recognition:
+    """The schedule of the profile's fullest step, beside what it declares."""
+    return recognise(passes_of(made), made.declared)
 
 
 def concluded(made: Profile) -> Profile:

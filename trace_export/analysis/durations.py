@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from trace_export.model import STEP_KEY, Profile
+from trace_export.model import STEP_KEY
 from trace_export.ordering import repeated, stretches
 from trace_export.pipeline.block_order import KEY, expected_order
 from trace_export.pipeline.step_groups import step_groups
@@ -52,29 +52,29 @@ class Measured:
         return matrix
 
 
-def measure(profile: Profile, schedule: Schedule, orders: pl.DataFrame) -> Measured:
-    """The durations of the profile's blocks in the order of `schedule`; `orders` are its `block_order.sequences`.
+def measure(passes: pl.DataFrame, schedule: Schedule, orders: pl.DataFrame) -> Measured:
+    """The durations of `passes` (`PASSES`) in the order of `schedule`; `orders` are their `block_order.sequences`.
 
     An overlapped pair that was recorded as two blocks takes as long as their union, or as both where they do not
     overlap.
     """
     sizes = orders.filter(pl.col("kind") == "F").group_by(STEP_KEY).agg(m=pl.col("microbatch").max() + 1)
     per_chunk = schedule.microbatches // 2 if schedule.placement == "both" else schedule.microbatches
-    places = profile.ranks.select("rank", "replica").drop_nulls()
+    places = passes.select("rank", "replica").unique().drop_nulls()
     ran = stretches(orders, *STEP_KEY, "rank").join(places, on="rank", how="left", maintain_order="left")
     fitting = ran.join(sizes.filter(pl.col("m") == per_chunk), on=STEP_KEY, how="semi", nulls_equal=True)
     cases = fitting.select(*STEP_KEY, "replica").drop_nulls("replica").unique().sort(*STEP_KEY, "replica")
     cases = cases.with_row_index("case")
     ran = ran.join(cases, on=[*STEP_KEY, "replica"], how="left", nulls_equal=True, maintain_order="left")
     case = repeated(ran["case"].cast(pl.Int64).fill_null(-1), ran["len"])
-    parts = [_lengths(part, profile.spans, schedule) for part in step_groups(orders.with_columns(case))]
+    parts = [_lengths(part, passes, schedule) for part in step_groups(orders.with_columns(case))]
     return Measured(schedule, cases, pl.concat(parts))
 
 
-def _lengths(orders: pl.DataFrame, spans: pl.DataFrame, schedule: Schedule) -> pl.DataFrame:
+def _lengths(orders: pl.DataFrame, passes: pl.DataFrame, schedule: Schedule) -> pl.DataFrame:
     """`Measured.blocks` of some steps; `orders` have the case, -1 for none."""
     halves = _with_op(orders, schedule).filter(pl.col("case") >= 0)
-    start, end = (spans[c].gather(halves["row"]) for c in ("start_ns", "end_ns"))
+    start, end = (passes[c].gather(halves["row"]) for c in ("start_ns", "end_ns"))
     timed = halves.select("op", "case", start, end)
     length = pl.col("end_ns") - pl.col("start_ns")
     again = (KEY.shift(1) == KEY) & (pl.col("position") > 0)

@@ -63,12 +63,13 @@ def explain(profile: Profile, steps: pl.DataFrame) -> Theory:
     Where the order fits no schedule, only the recognition is filled.
     """
     found = profile.interpreted.recognition
-    orders = sequences(profile)
+    passes = profile.passes()
+    orders = sequences(passes)
     plan = None if found.named is None else of_steps(found.named, orders)
     if plan is None:
         return Theory(found, pl.DataFrame(), pl.DataFrame(schema=LEVELS), None, pl.DataFrame(schema=CHANGES))
     found = replace(found, plan=plan)
-    measured = measure(profile, of_plan(plan), orders)
+    measured = measure(passes, of_plan(plan), orders)
     work = _stage_work(measured)
     return Theory(
         recognition=found,
@@ -105,12 +106,13 @@ def modelled_blocks(profile: Profile) -> pl.DataFrame:
     that of no schedule. Needs `Profile.interpretation`.
     """
     found = profile.interpreted.recognition.named
-    orders = sequences(profile)
+    passes = profile.passes()
+    orders = sequences(passes)
     plan = None if found is None else of_steps(found, orders)
     if plan is None:
         return empty(MODEL)
     s = of_plan(plan)
-    measured = measure(profile, s, orders)
+    measured = measure(passes, s, orders)
     start, end = start_and_end(s, measured.typical())
     ops = s.ops.with_columns(
         origin=pl.lit("model"),

@@ -20,7 +20,7 @@ from trace_export.errors import TraceExportError
 from trace_export.live.growth import Growth
 from trace_export.live.steady_clocks import steadied
 from trace_export.model import SPAN_ID, STEP_KEY, Note, Profile, concat
-from trace_export.pipeline.interpret import interpret, interpret_further
+from trace_export.pipeline.interpret import conclude, interpret, interpret_further
 from trace_export.selection import TIMES, Numbers, Selection, select
 from trace_export.workflow.requests import Request
 from trace_export.workflow.run import Run, aligned, checked
@@ -56,10 +56,6 @@ class Step:
     @cached_property
     def bubbles(self) -> Bubbles:
         return Bubbles(self.profile)
-
-    @cached_property
-    def edge_rows(self) -> pl.DataFrame:
-        return self.profile.edge_rows()
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,12 +187,11 @@ def _behind(done: pl.DataFrame) -> str:
 
 def joined(steps: Iterable[Step], notes: Iterable[Note]) -> Profile:
     """The profile of several steps; their blocks are numbered through."""
-    parts, edges, first = [], [], 0
+    parts, first = [], 0
     for step in steps:
         spans = step.profile.spans
         numbers = pl.int_range(first, first + spans.height, dtype=SPAN_ID, eager=True).alias("id")
         parts.append(replace(step.profile, spans=spans.with_columns(numbers)))
-        edges.append(step.edge_rows.with_columns(pl.col("src", "dst").cast(SPAN_ID) + first))
         first += spans.height
     last = parts[-1]
     whole = replace(
@@ -204,7 +199,7 @@ def joined(steps: Iterable[Step], notes: Iterable[Note]) -> Profile:
         declared=last.declared, notes=tuple(notes),
     )  # fmt: skip
     events = {name: getattr(whole, name).unique(maintain_order=True) for name in TIMES}  # steps overlap in time
-    return replace(whole, **events, interpretation=replace(last.interpreted, edges=pl.concat(edges)))
+    return conclude(replace(whole, **events), last.interpreted.recognition)
 
 
 def _steps(profile: Profile) -> list[Step]:

@@ -1,16 +1,17 @@
 """The order in which ranks ran their blocks, and that of a schedule, in one form, so that they can be compared.
 
-An order has a row for each forward, backward and weight gradient; an overlapped pair is its forward, then its
-backward. Micro-batches are numbered from 0 per chunk, so that a run that counts on is like one that does not.
+An order has a row for each forward, backward and weight gradient. Micro-batches are numbered from 0 per chunk, so that
+a run that counts on is like one that does not.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from trace_export.model import RANK_STEP_KEY, STEP_KEY, WORK_KINDS, Profile
+from trace_export.model import RANK_STEP_KEY, STEP_KEY
 from trace_export.ordering import run_number
 from trace_export.pipeline.step_groups import step_groups
+from trace_export.schedules.passes import split_pairs
 
 LETTERS = "FBW"
 CHUNKS = 4096
@@ -21,33 +22,20 @@ _KEYS = 1 << 46
 """More than there are numbers of blocks."""
 
 
-def sequences(profile: Profile, spans: pl.DataFrame | None = None) -> pl.DataFrame:
-    """The measured orders of `spans` (with their `row`), or of all the profile's.
+def sequences(passes: pl.DataFrame) -> pl.DataFrame:
+    """The measured orders of `passes` (`PASSES`), of those whose stage is known.
 
     Columns run, step, rank, stage, position, kind (F, B, W), chunk, microbatch (from 0 per chunk, by occurrence where
-    null), row (of `Profile.spans`); sorted by (run, step, rank, position).
+    null), row (of `passes`); sorted by (run, step, rank, position).
     """
-    rows = profile.spans.lazy().with_row_index("row") if spans is None else spans.lazy()
-    numbers = [pl.col("chunk", "chunk_b").fill_null(0), pl.col("microbatch", "microbatch_b")]
-    work = (
-        rows.filter(pl.col("kind").is_in(WORK_KINDS))
-        .select("row", "rank", *STEP_KEY, "start_ns", "end_ns", pl.col("kind").cast(pl.Enum(WORK_KINDS)), *numbers)
-        .collect()
-    )
-    places = profile.ranks.select("rank", "stage").drop_nulls()
-    return pl.concat([_sequences(part, places) for part in step_groups(work)])
+    columns = ["rank", *STEP_KEY, "stage", "start_ns", "end_ns", "kind", "chunk", "microbatch"]
+    work = passes.select(columns).with_row_index("row").filter(pl.col("stage").is_not_null())
+    return pl.concat([_sequences(part) for part in step_groups(work)])
 
 
-def _sequences(rows: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
-    """`sequences` of some steps. `places`: rank, stage."""
-    common = ["row", "rank", *STEP_KEY, "start_ns", "end_ns"]
-    plain = rows.filter(pl.col("kind") != "FB").select(*common, "kind", "chunk", "microbatch", half=0)
-    pairs = rows.filter(pl.col("kind") == "FB")
-    kinds = rows["kind"].dtype
-    forward = pairs.select(*common, kind=pl.lit("F", kinds), chunk="chunk", microbatch="microbatch", half=0)
-    back = pairs.select(*common, kind=pl.lit("B", kinds), chunk="chunk_b", microbatch="microbatch_b", half=1)
-    halves = pl.concat([plain, forward, back]).join(places, on="rank", how="inner")
-    ordered = halves.sort(*STEP_KEY, "rank", "start_ns", "half", "end_ns", "row").with_row_index("at")
+def _sequences(rows: pl.DataFrame) -> pl.DataFrame:
+    """`sequences` of some steps."""
+    ordered = rows.sort(*STEP_KEY, "rank", "start_ns", "end_ns", "row").with_row_index("at")
     first = pl.any_horizontal(pl.col(c).ne_missing(pl.col(c).shift(1)) for c in [*STEP_KEY, "rank"]) | (
         pl.col("at") == 0
     )
@@ -85,22 +73,16 @@ def _counted(orders: pl.DataFrame) -> pl.DataFrame:
 
 def expected_order(ops: pl.DataFrame, weights: bool) -> pl.DataFrame:
     """A schedule's blocks (`schedule.OPS`) in the form of `sequences`: stage, position, kind, chunk, microbatch, op
-    (the row), full; without W where `weights` is false, as in a run that does not record them."""
-    rows = ops.with_row_index("op")
-    columns = ["op", "stage", "position", "kind", "chunk", "microbatch", "full"]
-    plain = rows.filter(pl.col("kind") != "FB").select(*columns, half=0)
-    pairs = rows.filter(pl.col("kind") == "FB")
-    forward = pairs.with_columns(kind=pl.lit("F"), full=None).select(*columns, half=0)
-    back = pairs.with_columns(kind=pl.lit("B"), chunk="chunk_b", microbatch="microbatch_b").select(*columns, half=1)
-    halves = pl.concat([plain, forward, back], how="vertical_relaxed")
-    kept = halves if weights else halves.filter(pl.col("kind") != "W")
+    (the row); without W where `weights` is false, as in a run that does not record them."""
+    columns = ["op", "stage", "position", "kind", "chunk", "microbatch"]
+    halves = split_pairs(ops.with_row_index("op"))
+    kept = halves.select(columns) if weights else halves.select(columns).filter(pl.col("kind") != "W")
     first = pl.col("microbatch").min().over("chunk")
     return (
-        kept.sort("stage", "position", "half")
+        kept.sort("stage", "position", maintain_order=True)
         .with_columns(
             position=pl.int_range(pl.len(), dtype=pl.Int32).over("stage"), microbatch=pl.col("microbatch") - first
         )
-        .drop("half")
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from trace_export.pipeline import (
     labels,
     message_labels,
     messages,
+    passes,
     schedule_match,
     stages,
     steps,
@@ -41,7 +42,7 @@ def interpret_blocks(profile: Profile, user: Declared) -> Profile:
     profile = labels.label(profile, undetermined)  # micro-batch, chunk and phase of each block
     profile = fused_transfers.split(profile)  # kernels that may send, receive or do both
     profile = transfers.label(profile)  # the block that each send and receive belongs to
-    profile = conclude(profile)  # schedule, placement of the chunks, dependencies between blocks
+    profile = conclude(profile)  # passes, schedule, placement of the chunks, dependencies between passes
     return transfers.find_peers(profile)  # the other side of each send and receive
 
 
@@ -83,7 +84,9 @@ def conclude(profile: Profile, recognition: Recognition | None = None) -> Profil
 
     Needs `spans.id`, and stage and replica of the ranks.
     """
-    found = schedule_match.recognise(profile) if recognition is None else recognition
+    made = passes.passes_of(profile)
+    found = schedule_match.recognise(made, profile.declared) if recognition is None else recognition
     profile = schedule_match.declare(profile, found)
     placement = stages.chunk_placement(profile)
-    return replace(profile, interpretation=Interpretation(placement, found, edges.block_edges(profile, placement)))
+    linked = edges.pass_edges(made, stages.depth(profile.ranks, profile.declared), placement)
+    return replace(profile, interpretation=Interpretation(placement, found, made.drop("start_ns", "end_ns"), linked))

@@ -17,7 +17,7 @@ from trace_export.model import INT, RANK_STEP_KEY, SPANS, WORK_KINDS, Declared, 
 from trace_export.pipeline import labels_by_number, labels_by_position, labels_by_time
 from trace_export.pipeline.schedule_match import Numbering, borne_out, exact_plan
 from trace_export.pipeline.stages import depth
-from trace_export.pipeline.steps import BACKWARDS, FORWARDS
+from trace_export.schedules.passes import BACKWARDS, FORWARDS
 from trace_export.schedules.recorded import OVERLAPPED, PLAIN
 from trace_export.schedules.words import LETTER, profile_blocks
 

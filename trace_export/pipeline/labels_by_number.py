@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from trace_export.model import INT, RANK_STEP_KEY
-from trace_export.pipeline.steps import FORWARDS
+from trace_export.schedules.passes import FORWARDS
 
 
 def places(work: pl.DataFrame, expected: pl.DataFrame, microbatches: int) -> pl.DataFrame:

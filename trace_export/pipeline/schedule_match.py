@@ -153,23 +153,22 @@ class _Numbers:
     weights: bool
 
 
-def recognise(profile: Profile) -> Recognition:
-    """The schedule of the profile's fullest step.
+def recognise(passes: pl.DataFrame, declared: Declared) -> Recognition:
+    """The schedule of the fullest step of `passes` (`PASSES`), beside what is `declared` of the run.
 
-    Blocks need kind and chunk (null: 0); where the micro-batch is null, the order of occurrence stands for it. Needs
-    ranks.stage. A run without a backward (evaluation) or of a single stage has no schedule, and an unknown number of
-    stages no order.
+    Where the micro-batch is null, the order of occurrence stands for it. A run without a backward (evaluation) or of a
+    single stage has no schedule, and an unknown number of stages no order.
     """
-    if profile.declared.deeper:
+    if declared.deeper:
         return Recognition()
-    step = without_pieces(sequences(profile, _fullest(profile.spans)))
+    step = without_pieces(sequences(passes.filter(in_fullest(passes, 1))))
     kinds = dict(step.group_by("kind").len().iter_rows())
     if "B" not in kinds or "F" not in kinds:
         return Recognition()
-    found = _closest(step, profile.declared)
+    found = _closest(step, declared)
     if found.certainty != "exact" and 0 < kinds.get("W", 0) < kinds["B"]:
         # Some runs record the weight gradients of a part of the step only.
-        other = _closest(without_weights(step), profile.declared)
+        other = _closest(without_weights(step), declared)
         if other.certainty == "exact" and other.plan is not None and CATALOGUE[other.plan.name].splits_from:
             return other
     return found
@@ -250,11 +249,6 @@ def declare(profile: Profile, found: Recognition) -> Profile:
     twins = f" (or {', '.join(TITLES[n] for n in found.twins)}, indistinguishable here)" if found.twins else ""
     note = Note("schedule-recognised", "detail", f"the order of the blocks is {how} that of {row.title}{twins}")
     return replace(profile, declared=profile.declared.or_else(numbers)).with_notes([note])
-
-
-def _fullest(spans: pl.DataFrame) -> pl.DataFrame:
-    """The blocks of the step that has the most, the first of several, with their `row`."""
-    return spans.with_row_index("row").filter(in_fullest(spans, 1))
 
 
 def _numbers(step: pl.DataFrame, declared: int | None) -> _Numbers:

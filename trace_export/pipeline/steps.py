@@ -10,12 +10,10 @@ from dataclasses import replace
 
 import polars as pl
 
-from trace_export.model import INT, SPANS, STEP_KEY, WORK_KINDS, Note, Profile, conform
+from trace_export.model import INT, SPANS, STEP_KEY, TEXT, WORK_KINDS, Note, Profile, conform
 from trace_export.ordering import ordered, repeated, stretches
+from trace_export.schedules.passes import BACKWARDS, FORWARDS
 from trace_export.schedules.words import LETTER
-
-FORWARDS = pl.col("kind").is_in(["F", "FB"])
-BACKWARDS = pl.col("kind").is_in(["B", "FB"])
 
 
 def number(profile: Profile) -> tuple[Profile, pl.Series]:
@@ -61,7 +59,7 @@ def counted(spans: pl.DataFrame) -> pl.DataFrame:
 def in_fullest(blocks: pl.DataFrame, steps: int) -> pl.Series:
     """Whether each row is a block of work in one of so many `steps`, those that have the most of them; of several with
     as many the first ones. Worked out by stretches of rows of one step."""
-    work = pl.col("kind").is_in(WORK_KINDS).fill_null(False)
+    work = pl.col("kind").cast(TEXT).is_in(WORK_KINDS).fill_null(False)
     runs = stretches(blocks.select(*STEP_KEY, work=work), *STEP_KEY, "work")
     counts = runs.filter("work").group_by(STEP_KEY).agg(blocks=pl.col("len").sum())
     most = counts.sort("blocks", *STEP_KEY, descending=[True, False, False]).head(steps).with_columns(chosen=True)

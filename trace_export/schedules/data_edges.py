@@ -20,13 +20,16 @@ def data_edges(forward: npt.NDArray[np.bool_], same: Sequence[Ints], virtual: In
 
     The forward of the next virtual stage takes the result of a forward, the backward of the one before that of a
     backward, where all numbers of `same` (step, replica, micro-batch, …) are equal. A row is a forward or a backward;
-    `virtual`: its stage along the way of the data, as `schedule.virtual_stage` counts. O(n log n).
+    `virtual`: its stage along the way of the data, as `schedule.virtual_stage` counts. Of rows that are one pass in
+    several blocks, the first takes the input and the last gives the result. O(n log n).
     """
     if not len(virtual):
         return virtual, virtual
     key = _keys([forward.astype(np.int64), *same, virtual])
-    # Blocks one virtual stage apart have keys one apart, so neighbours in order of the key are the edges.
-    order = np.argsort(key, kind="stable")
+    # Blocks one virtual stage apart have keys one apart, so neighbours in order of the key are the edges. A backward
+    # takes the result of the higher key, so its blocks stand the other way round.
+    rows = np.concatenate([np.flatnonzero(forward), np.flatnonzero(~forward)[::-1]])
+    order = rows[np.argsort(key[rows], kind="stable")]
     near, far = order[:-1], order[1:]
     linked = key[far] == key[near] + 1
     near, far = near[linked], far[linked]

@@ -21,6 +21,7 @@ from trace_export.schedules import orders
 from trace_export.schedules.catalogue import CATALOGUE, TITLES, canonical
 from trace_export.schedules.data_edges import data_edges
 from trace_export.schedules.orders import Codes, Size
+from trace_export.schedules.passes import FORWARDS, PAIRS, split_pairs
 from trace_export.schedules.step_graph import StepGraph
 
 Number = TypeVar("Number", int, pl.Expr, Codes)
@@ -90,7 +91,7 @@ class Schedule:
         """stage, chunks: how many forwards of a chunk a rank holds at most before their backward, or where that is
         split their weight gradient, sets them free. A measure of the memory for activations."""
         kind = pl.col("kind")
-        opens, frees = kind.is_in(["F", "FB"]).cast(INT), ((kind == "W") | pl.col("full").fill_null(False)).cast(INT)
+        opens, frees = FORWARDS.cast(INT), ((kind == "W") | pl.col("full").fill_null(False)).cast(INT)
         held = opens.cum_sum() - frees.cum_sum().shift(1, fill_value=0)
         return self.ops.group_by("stage", maintain_order=True).agg(chunks=held.max())
 
@@ -102,23 +103,19 @@ class Schedule:
         letter = pl.when(pl.col("full").not_()).then(pl.lit("I")).otherwise("kind")
         pair = pl.format("({}F{};{}B{})OVERLAP_F_B", stage, "microbatch", back, "microbatch_b")
         single = pl.format("{}{}{}", stage, letter, "microbatch")
-        named = self.ops.select("stage", op=pl.when(pl.col("kind") == "FB").then(pair).otherwise(single))
+        named = self.ops.select("stage", op=pl.when(PAIRS).then(pair).otherwise(single))
         rows = named.group_by("stage", maintain_order=True).agg(pl.col("op").str.join(","))
         return "".join(f"{row}\n" for row in rows["op"])
 
 
 def block_graph(schedule: Schedule, *, transfers: bool) -> StepGraph:
     """The graph of the blocks, which each rank runs strictly in order, and of the transfers where they are wanted."""
-    columns = ("stage", "chunk", "microbatch", "chunk_b", "microbatch_b")
-    stage, chunk, microbatch, chunk_b, microbatch_b = (
-        schedule.ops[c].fill_null(0).to_numpy().astype(np.int64) for c in columns
+    stage = schedule.ops["stage"].to_numpy().astype(np.int64)
+    linked = split_pairs(schedule.ops.with_row_index("op")).filter(pl.col("kind") != "W")
+    rows, chunk, microbatch = (
+        linked[c].fill_null(0).to_numpy().astype(np.int64) for c in ("op", "chunk", "microbatch")
     )
-    kind = schedule.ops["kind"].to_numpy()
-    forward, back, pair = (np.flatnonzero(one) for one in (kind == "F", kind == "B", kind == "FB"))
-    rows = np.concatenate([forward, pair, back, pair])
-    chunk = np.concatenate([chunk[forward], chunk[pair], chunk[back], chunk_b[pair]])
-    microbatch = np.concatenate([microbatch[forward], microbatch[pair], microbatch[back], microbatch_b[pair]])
-    onward = np.arange(len(rows)) < len(forward) + len(pair)
+    onward = (linked["kind"] == "F").to_numpy()
     copy = [chunk] if schedule.placement == "both" else []
     place = virtual_stage(schedule.placement, schedule.stages, chunk, stage[rows])
     src, dst = (rows[end] for end in data_edges(onward, [*copy, microbatch], place))
