@@ -13,26 +13,30 @@ from trace_export import load
 from trace_export.model import MESSAGES, Profile
 from trace_export.pipeline.message_labels import label
 
-SKEW = 10_000_000
-"""The second rank's clock is ahead by this: no time of one rank is compared with one of the other."""
+SKEW = 10_000
+"""The second rank's clock is ahead by so many µs: no time of one rank is compared with one of the other."""
+
+
+def at(us: int) -> int:
+    return 1000 * us
 
 
 def two_ranks() -> Profile:
-    """1F1B of two micro-batches on two stages; 10 ns after a block its result leaves, and takes 20 ns."""
+    """1F1B of two micro-batches on two stages; 10 µs after a block its result leaves, and takes 20 µs."""
     blocks = [
-        span(0, "F", 0, 0, 100, chunk=0), span(0, "F", 1, 100, 200, chunk=0), span(0, "B", 0, 400, 500, chunk=0),
-        span(0, "B", 1, 700, 800, chunk=0),
-        span(1, "F", 0, SKEW + 140, SKEW + 240, chunk=0), span(1, "B", 0, SKEW + 240, SKEW + 340, chunk=0),
-        span(1, "F", 1, SKEW + 400, SKEW + 500, chunk=0), span(1, "B", 1, SKEW + 500, SKEW + 600, chunk=0),
+        span(rank, kind, number, at(start + SKEW * rank), at(start + SKEW * rank + 100), chunk=0)
+        for rank, kind, number, start in [
+            (0, "F", 0, 0), (0, "F", 1, 100), (0, "B", 0, 400), (0, "B", 1, 700),
+            (1, "F", 0, 140), (1, "B", 0, 240), (1, "F", 1, 400), (1, "B", 1, 500),
+        ]
     ]  # fmt: skip
-    ends = [(0, 1, 100), (0, 1, 200), (1, 0, SKEW + 340), (1, 0, SKEW + 600)]
     rows = [
         {
-            "src_rank": src, "dst_rank": dst, "send_start_ns": ORIGIN + end + 10, "send_end_ns": ORIGIN + end + 30,
-            "recv_start_ns": ORIGIN + end + (SKEW if dst else -SKEW),
-            "recv_end_ns": ORIGIN + end + 30 + (SKEW if dst else -SKEW),
+            "src_rank": src, "dst_rank": dst,
+            "send_start_ns": ORIGIN + at(end + SKEW * src + 10), "send_end_ns": ORIGIN + at(end + SKEW * src + 30),
+            "recv_start_ns": ORIGIN + at(end + SKEW * dst), "recv_end_ns": ORIGIN + at(end + SKEW * dst + 30),
         }
-        for src, dst, end in ends
+        for src, dst, end in [(0, 1, 100), (0, 1, 200), (1, 0, 340), (1, 0, 600)]
     ]  # fmt: skip
     return replace(concluded(profile(blocks, {0: 0, 1: 1})), messages=table(rows, MESSAGES))
 
@@ -50,7 +54,7 @@ def test_both_ends_name_the_same_blocks() -> None:
 def test_ends_that_disagree_leave_a_message_as_it_is() -> None:
     """The receive of the first message ends only after the forward that it is said to feed has begun."""
     whole = two_ranks()
-    late = pl.when(pl.int_range(pl.len()) == 0).then(pl.col("recv_end_ns") + 200).otherwise("recv_end_ns")
+    late = pl.when(pl.int_range(pl.len()) == 0).then(pl.col("recv_end_ns") + at(200)).otherwise("recv_end_ns")
     found = label(replace(whole, messages=whole.messages.with_columns(recv_end_ns=late)))
     assert labels_of(found)[0] == (None, None, None)
     assert labels_of(found)[2:] == [("B", 0, 0), ("B", 1, 0)]

@@ -38,7 +38,8 @@ RESULTS = (
 TABLES = {
     "spans": "SPANS", "ranks": "RANKS", "hosts": "HOSTS", "messages": "MESSAGES", "p2p": "P2P", "members": "MEMBERS",
     "collectives": "COLLECTIVES", "counters": "COUNTERS", "clocks": "CLOCKS", "steps": "STEPS",
-    "the passes of an interpretation": "PASSES", "the edges of an interpretation": "EDGES", "the files of device tasks": "KERNELS",
+    "the passes of an interpretation": "PASSES", "the edges of an interpretation": "EDGES",
+    "the files of device tasks": "KERNELS",
 }  # fmt: skip
 """What the user meets → its schema in model.py."""
 FRAMES: dict[str, tuple[ModuleType, str]] = {

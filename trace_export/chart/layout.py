@@ -69,9 +69,9 @@ class ChartOptions:
     `schedule`: its name for the title; `runs`: the names of this run and of one that is drawn under it; `clocks`: host
     → how its clock was corrected; `device_tasks`: reads those of `Profile.kernels` as they are drawn. `edges`
     (as from `pipeline.edges.drawable_edges`) become arrows where both blocks are drawn. `step_arguments` has the keys
-    run and step; its other columns become arguments of the steps. `states`: where given, each stage gets a state track of its blocks and of
-    these idle stretches, as `states.add_states` says. `from_epoch`: times count from the epoch, not from the first
-    event. `for_picture`: without what pictures do not show: steps, counters and arrows.
+    run and step; its other columns become arguments of the steps. `states`: where given, each stage gets a state track
+    of its blocks and of these idle stretches, as `states.add_states` says. `from_epoch`: times count from the epoch,
+    not from the first event. `for_picture`: without what pictures do not show: steps, counters and arrows.
     """
 
     tracks: Tracks = "stage"
