@@ -23,12 +23,12 @@ from trace_export.live.board import Board
 
 PAGE = {"port", "no_browser", "debug"}
 """Options of the command alone."""
-FILES = {
-    "path": "there",
-    "formats": ["csv", "svg"],
-    "gzip": True,
-    "tables": ["ranks"],
-    "figure": trace_export.FigureStyle(180),
+FILES: dict[str, dict[str, Any]] = {
+    "path": {"path": "there"},
+    "formats": {"formats": ["csv", "svg"]},
+    "gzip": {"gzip": True},
+    "tables": {"formats": "parquet", "tables": ["blocks", "ranks"]},
+    "figure": {"figure": trace_export.FigureStyle(180)},
 }
 """Parameters of the files that `once_every` asks for."""
 
@@ -118,4 +118,4 @@ def test_every_option_of_an_export_is_there_or_refused() -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_options_of_files_need_files(name: str, tmp_path: Path) -> None:
     with pytest.raises(trace_export.UsageError, match="give it together with once_every"):
-        trace_export.watch(tmp_path, **{name: FILES[name]})
+        trace_export.watch(tmp_path, **FILES[name])

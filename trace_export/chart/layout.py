@@ -123,7 +123,9 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     main, final = builder.part(name, root_text(profile, origin, options.clocks))
     on_devices = {rank: replace(each, group=final[each.group]) for rank, each in on_devices.items()}
     colour = task_seed() if options.color_by == "kind" else NO_SEED
-    more = partial(device_tracks.tasks, profile, on_devices, options.device_tasks, first_id=len(final) + 1, seed=colour)
+    more = partial(
+        device_tracks.tasks, profile, on_devices, options.device_tasks, first_id=len(main.tracks) + 1, seed=colour
+    )
     return Chart(name, origin, main, attributes(profile, origin, options.clocks), more)
 
 
