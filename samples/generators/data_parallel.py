@@ -1,29 +1,52 @@
-"""Simulate data-parallel replicas of a 1F1B pipeline, and write it as profiles of the readers that know collectives.
+"""Simulate a training job of many ranks, and write it as profiles of the readers.
 
 In each step the later stages gather their parameters from all replicas before their first forward, every stage reduces
 its gradients over the replicas after its last backward, all ranks reduce the norm of the gradients, and the optimizers
-run. A collective ends on all of its members at once, its length after the last of them has started. Nothing of the
-program under test is used.
+run. A collective ends on all of its members at once, its length after the last of them has started. Causes of lost time
+may be planted; two jobs that differ in what is planted draw the same chances, so that the difference of their steps is
+what the cause costs. Nothing of the program under test is used.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from samples.generators import ascend, kineto, nsys
+import numpy as np
+import polars as pl
+
+from samples.generators import ascend, kineto, nsys, paddle
 from samples.generators.ascend_export import Operator, Recording
 from samples.generators.nsys_export import Export
-from samples.generators.pipeline import MS, US, Block, Replica, Simulation, Timing, in_feasible_order, one_f_one_b
+from samples.generators.pipeline import (
+    MS,
+    US,
+    Block,
+    Half,
+    Operation,
+    Order,
+    Simulation,
+    Transfer,
+    in_feasible_order,
+    one_f_one_b,
+    source_of,
+    zb_h1,
+)
 
 GATHER, REDUCE, NORM = "all_gather", "reduce_scatter", "all_reduce"
 LEAD = 90 * US
+FIRST_NS = 1_760_000_000_000_000_000
 Place = tuple[str, int]
 """A collective of a step, and its stage."""
+Cell = tuple[int, int]
+"""Replica and stage: one lane of blocks, which all its tensor ranks run together."""
+Receives = Literal["early", "at once", "late", "random"]
+ALL_RANKS = -1
 
 
 class Collective(NamedTuple):
@@ -40,11 +63,23 @@ class Collective(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """A run of `stages` × `replicas` ranks, rank = stage · replicas + replica.
+    """A run of `stages` × `replicas` × `tensor` ranks, which lie on `hosts` one after the other.
 
-    Causes of lost time may be planted: `slow` ((replica, stage) → how many times as long its blocks take), `longer`
-    (collective and stage → what is added to its length) and `late` (collective, replica and stage → how long after it
-    could the rank starts it). `lead`: between what a rank waits for and what it does next.
+    Ranks are numbered tensor fastest, then replica, then stage (Megatron's default); with `stages_first` tensor, stage,
+    replica (Megatron's tp-pp-dp, Paddle). The ranks of a tensor group run each block together, as long as the slowest
+    of them needs, but for some microseconds.
+
+    A receive is posted `at once`, when its rank is free; `early`, when the block before begins, in a step's first
+    blocks right after the previous optimizer; or it is recorded `late`, after the send; or each by chance. `jitter`:
+    standard deviation of a block's length; `spread`: that of the speed of a lane, in all steps alike; `uneven`: that of
+    the length of a micro-batch, in all its blocks alike. `lead`: between what a rank waits for and what it does next.
+    `overlap`: so long before its end does a block release its rank, as streams do.
+
+    Causes of lost time may be planted: `slow` ((replica, stage) → how many times as long its blocks take), `slow_ranks`
+    (rank → the same), `optimizers` (rank → the same of its optimizer), `longer` (collective and stage → what is added
+    to its length), `late` (collective, replica and stage → how long after it could the rank starts it), `held`
+    ((replica, stage) → how long after it could each block starts), `links` (sender and receiver → what is added to the
+    hop), `loading` (replica → how long its first stage waits for data before each step), `pause` (the same of all).
     """
 
     stages: int = 4
@@ -53,6 +88,7 @@ class Job:
     steps: int = 3
     forward: int = 4 * MS
     backward: int = 8 * MS
+    weight: int = 4 * MS
     hop: int = 150 * US
     gather: int = 2 * MS
     reduce: int = 6 * MS
@@ -60,16 +96,70 @@ class Job:
     optimizer: int = 3 * MS
     gap: int = 4 * MS
     lead: int = LEAD
-    slow: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    slow: Mapping[Cell, float] = field(default_factory=dict)
     longer: Mapping[Place, int] = field(default_factory=dict)
     late: Mapping[tuple[str, int, int], int] = field(default_factory=dict)
+    tensor: int = 1
+    hosts: int = 1
+    stages_first: bool = False
+    schedule: Literal["1f1b", "zb-h1", "gpipe", "interleaved", "vee"] = "1f1b"
+    receives: Receives = "at once"
+    jitter: float = 0.0
+    spread: float = 0.0
+    uneven: float = 0.0
+    overlap: int = 0
+    seed: int = 1
+    slow_ranks: Mapping[int, float] = field(default_factory=dict)
+    optimizers: Mapping[int, float] = field(default_factory=dict)
+    held: Mapping[Cell, int] = field(default_factory=dict)
+    links: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    loading: Mapping[int, int] = field(default_factory=dict)
+    pause: int = 0
 
     @property
     def ranks(self) -> int:
-        return self.stages * self.replicas
+        return self.stages * self.replicas * self.tensor
 
-    def rank(self, replica: int, stage: int) -> int:
-        return stage * self.replicas + replica
+    @property
+    def chunks(self) -> int:
+        return 2 if self.schedule in ("interleaved", "vee") else 1
+
+    @property
+    def cells(self) -> list[Cell]:
+        return [(a, s) for a in range(self.replicas) for s in range(self.stages)]
+
+    def rank(self, replica: int, stage: int, tensor: int = 0) -> int:
+        lane = replica * self.stages + stage if self.stages_first else stage * self.replicas + replica
+        return lane * self.tensor + tensor
+
+    def lane(self, replica: int, stage: int) -> list[int]:
+        """The ranks of a tensor group."""
+        return [self.rank(replica, stage, t) for t in range(self.tensor)]
+
+    def place(self, rank: int) -> tuple[int, int, int]:
+        """Replica, stage and tensor of a rank."""
+        lane, tensor = divmod(rank, self.tensor)
+        high, low = divmod(lane, self.stages if self.stages_first else self.replicas)
+        return (high, low, tensor) if self.stages_first else (low, high, tensor)
+
+    def host(self, rank: int) -> int:
+        return rank * self.hosts // self.ranks
+
+    def of_host(self, host: int) -> list[int]:
+        return [rank for rank in range(self.ranks) if self.host(rank) == host]
+
+    def orders(self) -> list[Order]:
+        """The operations of each stage in a step."""
+        stages, count = self.stages, self.microbatches
+        if self.schedule == "interleaved":
+            return [_interleaved(stage, stages, count) for stage in range(stages)]
+        if self.schedule == "vee":
+            return [_vee(stage, stages, count) for stage in range(stages)]
+        if self.schedule == "gpipe":
+            gpipe = [Operation(kind, m) for kind in "FB" for m in range(count)]
+            return [gpipe for _ in range(stages)]
+        order = zb_h1 if self.schedule == "zb-h1" else one_f_one_b
+        return [order(stage, stages, count) for stage in range(stages)]
 
 
 @dataclass
@@ -78,69 +168,204 @@ class Run(Simulation):
 
     collectives: list[Collective] = field(default_factory=list)
 
+    @cached_property
+    def begins(self) -> list[int]:
+        """When the first block of each step started."""
+        begins: dict[int, int] = {}
+        for block in self.blocks:
+            begins[block.step] = min(begins.get(block.step, block.start_ns), block.start_ns)
+        return [begins[step] for step in sorted(begins)]
+
+    @property
+    def step_ns(self) -> float:
+        """The mean time from the first block of a step to the first of the next."""
+        return (self.begins[-1] - self.begins[0]) / (len(self.begins) - 1)
+
+    def bubble(self, job: Job) -> float:
+        """1 - busy / window over all lanes of all steps; the window of a replica is from the first to the last work."""
+        busy = window = 0
+        work = [b for b in self.blocks if b.kind != "OPT" and job.place(b.rank)[2] == 0]
+        groups: dict[tuple[int, int], list[Block]] = {}
+        for block in work:
+            groups.setdefault((block.step, job.place(block.rank)[0]), []).append(block)
+        for blocks in groups.values():
+            busy += sum(b.end_ns - b.start_ns for b in blocks)
+            window += job.stages * (max(b.end_ns for b in blocks) - min(b.start_ns for b in blocks))
+        return 1 - busy / window
+
+
+def _interleaved(stage: int, stages: int, microbatches: int) -> list[Operation]:
+    """Megatron's interleaved 1F1B with two chunks: groups of `stages` micro-batches go through one chunk after the
+    other."""
+
+    def unit(n: int, kind: str) -> Operation:
+        group, inside = divmod(n, 2 * stages)
+        chunk, low = divmod(inside, stages)
+        return Operation(kind, group * stages + low, chunk if kind == "F" else 1 - chunk)
+
+    total = 2 * microbatches
+    warm = min((stages - stage - 1) * 2 + stages, total)
+    order = [unit(n, "F") for n in range(warm)]
+    for n in range(total - warm):
+        order += [unit(warm + n, "F"), unit(n, "B")]
+    return order + [unit(n, "B") for n in range(total - warm, total)]
+
+
+def _vee(stage: int, stages: int, microbatches: int) -> list[Operation]:
+    """Two chunks in a V: chunk 0 goes down the stages, chunk 1 back up. A stage runs the forwards of a pair of chunks,
+    then in the steady state a forward of one chunk together with a backward of the other as one block (FB)."""
+    down, up = [Operation("F", m, 0) for m in range(microbatches)], [Operation("F", m, 1) for m in range(microbatches)]
+    warm = min(2 * (stages - stage - 1) + 1, microbatches)
+    order = down[:warm]
+    rest, back = down[warm:], list(range(microbatches))
+    for m in range(microbatches):
+        order.append(up[m])
+        order.append(Operation("B", back[m], 1))
+        if m < len(rest):
+            order.append(Operation("FB", rest[m].microbatch, 0, m, 0))
+        else:
+            order.append(Operation("B", m, 0))
+    return order
+
 
 def simulate(job: Job) -> Run:
     """Runs the job."""
-    found, begin = Run(), 20 * MS
-    cells = [(a, s) for a in range(job.replicas) for s in range(job.stages)]
+    return _Simulator(job).run()
 
-    def collective(op: str, step: int, members: list[tuple[int, int]], ready: list[int], length: int) -> int:
-        """The end of a collective whose `members` (replica, stage) could start it at `ready`."""
+
+class _Simulator:
+    def __init__(self, job: Job) -> None:
+        self.job, self.found, self.orders = job, Run(), job.orders()
+        draw = np.random.default_rng(job.seed)
+        cells, most = len(job.cells), max(len(order) for order in self.orders)
+        self.noise = draw.standard_normal((job.steps, cells, most)) * job.jitter
+        speeds = 1 + draw.standard_normal(cells) * job.spread
+        self.sizes = np.exp(draw.standard_normal((job.steps, job.replicas, job.microbatches)) * job.uneven)
+        self.sizes /= self.sizes.mean()
+        self.posts = draw.integers(0, 3, (job.steps, cells, most))
+        self.apart = draw.integers(0, 3 * US, (2, job.steps, cells, most, job.tensor)) * (job.tensor > 1)
+        self.speed = {
+            cell: float(speeds[n]) * job.slow.get(cell, 1.0) * max(job.slow_ranks.get(r, 1.0) for r in job.lane(*cell))
+            for n, cell in enumerate(job.cells)
+        }
+        self.lengths = {"F": job.forward, "B": job.backward, "W": job.weight, "FB": job.forward + job.backward}
+
+    def run(self) -> Run:
+        job = self.job
+        begin = dict.fromkeys(job.cells, 20 * MS)
+        posted = dict.fromkeys(job.cells, 20 * MS)
+        for step in range(job.steps):
+            loaded = {
+                cell: at + (job.pause + job.loading.get(cell[0], 0) if cell[1] == 0 else 0)
+                for cell, at in begin.items()
+            }
+            gathered = dict(loaded)
+            for stage in range(1, job.stages):
+                members = [(a, stage) for a in range(job.replicas)]
+                end = self._collective(GATHER, step, members, [begin[m] + job.lead for m in members], job.gather)
+                gathered |= dict.fromkeys(members, end)
+            free: dict[Cell, int] = {}
+            for a in range(job.replicas):
+                free |= self._pipeline(a, step, loaded, gathered, posted)
+            for stage in range(job.stages):
+                members = [(a, stage) for a in range(job.replicas)]
+                end = self._collective(REDUCE, step, members, [free[m] for m in members], job.reduce)
+                free |= dict.fromkeys(members, end)
+            end = self._collective(NORM, step, job.cells, [free[c] for c in job.cells], job.norm) + job.lead
+            for cell in job.cells:
+                done = end
+                for rank in job.lane(*cell):
+                    until = end + round(job.optimizer * job.optimizers.get(rank, 1.0))
+                    self.found.blocks.append(Block(rank, step, "OPT", None, end, until))
+                    done = max(done, until)
+                posted[cell], begin[cell] = done, done + job.gap
+        return self.found
+
+    def _collective(self, op: str, step: int, members: list[Cell], ready: list[int], length: int) -> int:
+        """The end of a collective whose `members` could start it at `ready`; a rank alone needs none."""
+        job = self.job
+        if len(members) == 1:
+            return ready[0]
         starts = [at + job.lead + job.late.get((op, *cell), 0) for cell, at in zip(members, ready, strict=True)]
         stages = {s for _, s in members}
-        stage = stages.pop() if len(stages) == 1 else None
-        end = max(starts) + length + job.longer.get((op, stage if stage is not None else -1), 0)
+        stage = stages.pop() if len(stages) == 1 and op != NORM else None
+        end = max(starts) + length + job.longer.get((op, ALL_RANKS if stage is None else stage), 0)
         for cell, start in zip(members, starts, strict=True):
-            found.collectives.append(Collective(op, stage, step, job.rank(*cell), start, end))
+            for rank in job.lane(*cell):
+                self.found.collectives.append(Collective(op, stage, step, rank, start, end))
         return end
 
-    for step in range(job.steps):
-        free: dict[tuple[int, int], int] = {}
-        gathered = [begin] * job.stages
-        for stage in range(1, job.stages):
-            members = [(a, stage) for a in range(job.replicas)]
-            gathered[stage] = collective(GATHER, step, members, [begin + job.lead] * job.replicas, job.gather)
-        for a in range(job.replicas):
-            ends = _pipeline(job, a, step, begin, gathered, found)
-            free |= {(a, s): end for s, end in enumerate(ends)}
-        for stage in range(job.stages):
-            members = [(a, stage) for a in range(job.replicas)]
-            end = collective(REDUCE, step, members, [free[m] for m in members], job.reduce)
-            free |= dict.fromkeys(members, end)
-        end = collective(NORM, step, cells, [free[cell] for cell in cells], job.norm) + job.lead
-        found.blocks += [Block(job.rank(*cell), step, "OPT", None, end, end + job.optimizer) for cell in cells]
-        begin = end + job.optimizer + job.gap
-    return found
+    def _pipeline(
+        self,
+        replica: int,
+        step: int,
+        begin: Mapping[Cell, int],
+        gathered: Mapping[Cell, int],
+        posted: Mapping[Cell, int],
+    ) -> dict[Cell, int]:
+        """Adds the blocks and transfers of a replica in a step; returns until when its stages are busy. Stages are free
+        from `begin`, blocks start once their stage has `gathered` its parameters, and the first receives may be
+        `posted` before."""
+        job = self.job
+        free = [begin[replica, s] for s in range(job.stages)]
+        before = [posted[replica, s] for s in range(job.stages)]
+        """When the block before the one at hand started."""
+        count, ends = Counter[int](), dict[tuple[int, Half], int]()
+        vee = job.schedule == "vee"
+        for stage, operation in in_feasible_order(self.orders, job.chunks, vee):
+            cell = replica, stage
+            at, n = job.cells.index(cell), count[stage]
+            start = max(free[stage], gathered[cell]) + job.lead
+            for half in operation.halves():
+                source = source_of(half, stage, job.stages, job.chunks, vee)
+                if source is None:
+                    continue
+                if source[0] == stage:
+                    start = max(start, ends[source] + job.lead)
+                    continue
+                modes = ("early", "at once", "late")
+                mode = modes[self.posts[step, at, n]] if job.receives == "random" else job.receives
+                post = before[stage] if mode == "early" else free[stage]
+                start = max(start, self._transfer(step, half, cell, source[0], ends[source], post, mode) + job.lead)
+            start += job.held.get(cell, 0)
+            size = self.sizes[step, replica, operation.microbatch]
+            length = self.lengths[operation.kind] * self.speed[cell] * size * (1 + self.noise[step, at, n])
+            end = start + round(length)
+            ends |= {(stage, half): end for half in operation.halves()}
+            before[stage], free[stage] = start, end - job.overlap
+            count[stage] += 1
+            numbers = operation.chunk, operation.microbatch_b, operation.chunk_b
+            for rank, late, early in zip(job.lane(*cell), *self.apart[:, step, at, n].tolist(), strict=True):
+                times = start + late, end - early
+                self.found.blocks.append(Block(rank, step, operation.kind, operation.microbatch, *times, *numbers))
+        return {(replica, s): at for s, at in enumerate(free)}
 
-
-def _pipeline(job: Job, replica: int, step: int, begin: int, gathered: list[int], found: Run) -> list[int]:
-    """Adds the blocks and transfers of a replica in a step that begins at `begin`, and whose stages have gathered their
-    parameters at `gathered`; returns until when the stages are busy."""
-    slow = {s: job.slow.get((replica, s), 1.0) for s in range(job.stages)}
-    lengths = {"F": job.forward, "B": job.backward}
-    timing = Timing(lengths, job.hop, lead=job.lead, first=begin, blocking_receives=True, slow=slow)
-    orders = [one_f_one_b(stage, job.stages, job.microbatches) for stage in range(job.stages)]
-    one = Replica(job.stages, timing, random.Random(0))
-    one.ready = gathered
-    for stage, operation in in_feasible_order(orders):
-        one.block(step, stage, operation)
-    found.blocks += [replace(b, rank=job.rank(replica, b.rank)) for b in one.found.blocks]
-    found.transfers += [
-        replace(t, sender=job.rank(replica, t.sender), receiver=job.rank(replica, t.receiver))
-        for t in one.found.transfers
-    ]
-    return one.free
+    def _transfer(self, step: int, half: Half, cell: Cell, source: int, sent: int, posted: int, mode: str) -> int:
+        """When the transfer from stage `source` has arrived. Each tensor rank has its own, all alike."""
+        job, (replica, stage) = self.job, cell
+        done = 0
+        pairs = list(zip(job.lane(replica, source), job.lane(replica, stage), strict=True))
+        for pair in pairs:
+            done = max(done, max(sent, posted) + job.hop + job.links.get(pair, 0))
+        recorded = min(max(posted, sent + 30 * US), done - US) if mode == "late" else posted
+        for pair in pairs:
+            self.found.transfers.append(
+                Transfer(step, half.kind, half.microbatch, *pair, sent, recorded, done, half.chunk)
+            )
+        return done
 
 
 def write_kineto(folder: Path, job: Job) -> Run:
     """A trace of torch.profiler for each rank."""
     run, chance = simulate(job), random.Random(1)
-    ranks = [kineto.Rank(rank, 0, rank // job.replicas, job.ranks) for rank in range(job.ranks)]
+    ranks = [kineto.Rank(rank, 0, job.place(rank)[1], job.ranks) for rank in range(job.ranks)]
+    for rank in ranks:
+        rank.trace.host = f"node{job.host(rank.rank)}"
     kineto.fill_met(ranks, run, chance)
     names = {GATHER: "_allgather_base", REDUCE: "_reduce_scatter_base", NORM: "allreduce"}
     for each in run.collectives:
         seq = 1 + each.step
-        group = "0" if each.stage is None else f"{1 + each.stage}"
+        group = "0" if each.stage is None else f"{1 + each.stage + job.stages * job.place(each.rank)[2]}"
         times = each.start_ns - 20 * US, each.start_ns, each.end_ns
         ranks[each.rank].nccl(names[each.op], *times, group=group, Seq=2 * seq + (each.op == REDUCE))
     for rank in ranks:
@@ -152,19 +377,22 @@ NCCL_DOMAIN = 7
 
 
 def write_nsys(folder: Path, job: Job) -> Run:
-    """An export of Nsight Systems with NCCL's payloads, all ranks in one session."""
-    run, export = simulate(job), Export()
-    ranks = [nsys.Rank(export, rank, 0) for rank in range(job.ranks)]
+    """Exports of Nsight Systems with NCCL's payloads, a session for each host."""
+    run = simulate(job)
+    exports = [Export(host=f"node{host}") for host in range(job.hosts)]
+    ranks = [nsys.Rank(exports[job.host(rank)], rank, 0) for rank in range(job.ranks)]
     nsys.fill_met(ranks, run, random.Random(1))
     names = {GATHER: "AllGather", REDUCE: "ReduceScatter", NORM: "AllReduce"}
+    groups = {rank.rank: 2 + stage + job.stages * t for rank in ranks for _, stage, t in (job.place(rank.rank),)}
     for rank in ranks:
-        stage, replica = divmod(rank.rank, job.replicas)
-        for group, size, member in ((1, job.ranks, rank.rank), (2 + stage, job.replicas, replica)):
+        export = exports[job.host(rank.rank)]
+        members = (1, job.ranks, rank.rank), (groups[rank.rank], job.replicas, job.place(rank.rank)[0])
+        for group, size, member in members:
             opened = export.payload(NCCL_DOMAIN, 1_000, communicator=group, ranks=size, rank=member)
             _call(export, rank.process, group * 10 * US, "ncclCommInitRank", opened)
     for each in sorted(run.collectives, key=lambda one: one.start_ns):
-        process, launch = ranks[each.rank].process, each.start_ns - 20 * US
-        group = 1 if each.stage is None else 2 + each.stage
+        export, process, launch = exports[job.host(each.rank)], ranks[each.rank].process, each.start_ns - 20 * US
+        group = 1 if each.stage is None else groups[each.rank]
         moved = export.payload(NCCL_DOMAIN, 1_001, communicator=group, bytes=8 << 20)
         _call(export, process, launch, f"nccl{names[each.op]}", moved)
         kernel = f"ncclDevKernel_{names[each.op]}_RING_LL"
@@ -172,7 +400,8 @@ def write_nsys(folder: Path, job: Job) -> Run:
             process, each.start_ns, each.end_ns, export.call(process, launch + 2 * US), name=kernel, stream=22
         )
     folder.mkdir(parents=True, exist_ok=True)
-    export.write(folder / "node0.sqlite")
+    for export in exports:
+        export.write(folder / f"{export.host}.sqlite")
     return run
 
 
@@ -185,16 +414,18 @@ _ASCEND = {"F": "forward_step", "B": "backward_step", "OPT": "Optimizer"}
 
 
 def write_ascend(folder: Path, job: Job) -> Run:
-    """A database of torch_npu for each rank."""
+    """A database of torch_npu for each rank. For jobs of one chunk without tensor ranks."""
     run, chance, sides = simulate(job), random.Random(1), ascend.Sides()
     recorded = ascend.Job(
-        job.stages, job.microbatches, job.steps, data=job.replicas, hosts=1, marker=lambda b: _ASCEND.get(b.kind)
-    )
+        job.stages, job.microbatches, job.steps, data=job.replicas, hosts=job.hosts,
+        marker=lambda b: _ASCEND.get(b.kind), pipelines_first=job.stages_first,
+    )  # fmt: skip
     names = {GATHER: "allGather", REDUCE: "reduceScatter", NORM: "allReduce"}
     for rank in range(job.ranks):
-        stage, replica = divmod(rank, job.replicas)
+        replica, stage, _ = job.place(rank)
+        device = rank - job.of_host(job.host(rank))[0]
         own = _of_replica(run, job, replica)
-        rec = Recording(rank, rank, "node0", ascend.metadata(recorded, rank))
+        rec = Recording(rank, device, f"node{job.host(rank)}", ascend.metadata(recorded, rank))
         ascend.fill(rec, recorded, own, ascend.EPOCH_NS)
         ascend.transfer(rec, recorded, own, ascend.EPOCH_NS, chance, sides)
         count = Counter[str]()  # of the operators of each group
@@ -209,9 +440,78 @@ def write_ascend(folder: Path, job: Job) -> Run:
 
 def _of_replica(run: Run, job: Job, replica: int) -> Simulation:
     """The blocks and transfers of a replica, whose ranks are its stages."""
-    blocks = [b for b in run.blocks if b.rank % job.replicas == replica]
-    transfers = [t for t in run.transfers if t.sender % job.replicas == replica]
+    stage = {job.rank(replica, s): s for s in range(job.stages)}
     return Simulation(
-        [replace(b, rank=b.rank // job.replicas) for b in blocks],
-        [replace(t, sender=t.sender // job.replicas, receiver=t.receiver // job.replicas) for t in transfers],
+        [replace(b, rank=stage[b.rank]) for b in run.blocks if b.rank in stage],
+        [replace(t, sender=stage[t.sender], receiver=stage[t.receiver]) for t in run.transfers if t.sender in stage],
     )
+
+
+def write_paddle(folder: Path, job: Job) -> Run:
+    """Worker logs below `machineN/`, in which only blocks are recorded."""
+    run = simulate(job)
+    logs: dict[int, list[str]] = {rank: [] for rank in range(job.ranks)}
+    steps = dict.fromkeys(logs, ALL_RANKS)
+    for block in run.blocks:
+        lines = logs[block.rank]
+        if block.step != steps[block.rank]:
+            lines.append(f"INFO:root:Schedule Profiler start at step 1 and end at step {1 + job.steps}\n")
+            steps[block.rank] = block.step
+        times = ((FIRST_NS + t) / MS for t in (block.start_ns, block.end_ns))
+        kind = paddle.KINDS[block.kind] + ("_b" if job.schedule == "zb-h1" and block.kind == "B" else "")
+        name = kind + (str(block.chunk) if job.chunks > 1 and block.kind != "OPT" else "")
+        lines.append(paddle.line(22300 + block.rank, name, block.microbatch or 0, *times))
+    for rank, lines in logs.items():
+        first = job.of_host(job.host(rank))[0]
+        place = folder / f"machine{job.host(rank)}" if job.hosts > 1 else folder
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"workerlog.{rank - first}").write_text("".join(lines), encoding="utf-8")
+    return run
+
+
+def write_table(folder: Path, job: Job) -> Run:
+    """Span tables, one for each host: blocks and collectives, without messages."""
+    run = simulate(job)
+    rows = pl.DataFrame(_rows(job, run), infer_schema_length=None)
+    for host in range(job.hosts):
+        place = folder / f"node{host}"
+        place.mkdir(parents=True, exist_ok=True)
+        rows.filter(pl.col("host") == f"node{host}").write_parquet(place / "blocks.spans.parquet")
+    return run
+
+
+def _rows(job: Job, run: Run) -> Iterable[dict[str, object]]:
+    def placed(rank: int, start: int, end: int) -> dict[str, object]:
+        replica, stage, tensor = job.place(rank)
+        return {
+            "rank": rank, "host": f"node{job.host(rank)}", "stage": stage, "dp": replica, "tp": tensor,
+            "start_ns": FIRST_NS + start, "end_ns": FIRST_NS + end,
+        }  # fmt: skip
+
+    nothing = {"group": None, "op": None, "sequence": None}
+    rows = [
+        placed(b.rank, b.start_ns, b.end_ns)
+        | {"step": b.step, "kind": b.kind, "microbatch": b.microbatch, "chunk": b.chunk}
+        | {"microbatch_b": b.microbatch_b, "chunk_b": b.chunk_b}
+        | nothing
+        for b in run.blocks
+    ]
+    none = dict.fromkeys(("step", "kind", "microbatch", "chunk", "microbatch_b", "chunk_b"))
+    rows += [
+        placed(c.rank, c.start_ns, c.end_ns)
+        | none
+        | {"group": "all" if c.stage is None else f"dp of stage {c.stage}, tp {job.place(c.rank)[2]}"}
+        | {"op": c.op, "sequence": c.step}
+        for c in run.collectives
+    ]
+    return rows
+
+
+WRITERS = {
+    "nsys": write_nsys,
+    "kineto": write_kineto,
+    "ascend": write_ascend,
+    "paddle": write_paddle,
+    "table": write_table,
+}
+"""What writes a job in the form of each reader."""

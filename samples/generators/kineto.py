@@ -45,7 +45,7 @@ class Rank:
     def block(self, block: Block, chance: random.Random) -> None:
         start, end = block.start_ns + self.clock_ns, block.end_ns + self.clock_ns
         launch = start - 60 * US
-        kind = "Optimizer" if block.kind == "OPT" else f"{block.kind}{block.microbatch}.0"
+        kind = "Optimizer" if block.kind == "OPT" else f"{block.kind}{block.microbatch}.{block.chunk or 0}"
         mark = f"te:{kind} stage={self.stage} step={block.step} rank={self.rank}"
         self.trace.range(launch - 4 * US, launch + KERNELS * 5 * US, mark, cat="cpu_op")
         cuts = sorted(chance.sample(range(start + US, end - US), KERNELS - 1))

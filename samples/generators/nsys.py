@@ -62,7 +62,7 @@ class Dialect:
     """Whether steps have ranges, iter_RANK_STEP."""
 
     def block(self, block: Block, stage: int) -> str:
-        return "Optimizer" if block.kind == "OPT" else f"{block.kind}{block.microbatch}.0.0"
+        return "Optimizer" if block.kind == "OPT" else f"{block.kind}{block.microbatch}.{block.chunk or 0}.0"
 
     def names(self, block: Block, stage: int) -> list[str]:
         """Those of all ranges around a block, the outermost first."""

@@ -1,0 +1,206 @@
+"""Jobs with planted causes: what is planted, where, and what the step takes less without it, by a paired simulation."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from samples.generators.data_parallel import GATHER, REDUCE, WRITERS, Job, simulate
+from samples.generators.pipeline import MS, US
+
+
+@dataclass(frozen=True)
+class Case:
+    """`job` with what is planted, and `sound`, the same job without it. `place`: the facts of a sentence that names the
+    cause, each as good as the others. `form`: how it is written."""
+
+    name: str
+    form: str
+    job: Job
+    sound: Job
+    place: Mapping[str, Any]
+
+    @cached_property
+    def gain_ns(self) -> float:
+        return simulate(self.job).step_ns - simulate(self.sound).step_ns
+
+    @property
+    def planted(self) -> str:
+        name, place = next(iter(self.place.items()))
+        return f"{self.name} ({self.form}) {name} {place}"
+
+
+Draw = random.Random
+Planted = tuple[dict[str, Any], Mapping[str, Any]]
+"""Fields of the job, and the place."""
+
+
+def _of(ranks: list[int], **more: Any) -> dict[str, Any]:
+    return {"ranks": sorted(ranks), **more}
+
+
+def _factor(draw: Draw) -> float:
+    return draw.uniform(1.2, 1.6)
+
+
+def slow_stage(job: Job, draw: Draw) -> Planted:
+    stage = draw.randrange(job.stages)
+    ranks = [rank for a in range(job.replicas) for rank in job.lane(a, stage)]
+    factor = _factor(draw)
+    return {"slow": {(a, stage): factor for a in range(job.replicas)}}, {"stage": stage, **_of(ranks)}
+
+
+def slow_replica(job: Job, draw: Draw) -> Planted:
+    replica, factor = draw.randrange(job.replicas), _factor(draw)
+    ranks = [rank for s in range(job.stages) for rank in job.lane(replica, s)]
+    return {"slow": {(replica, s): factor for s in range(job.stages)}}, {"replica": replica, **_of(ranks)}
+
+
+def slow_rank(job: Job, draw: Draw) -> Planted:
+    """A slow rank of a tensor group slows all of the group: the group is named."""
+    rank = draw.randrange(job.ranks)
+    replica, stage, _ = job.place(rank)
+    return {"slow_ranks": {rank: _factor(draw)}}, _of(job.lane(replica, stage), rank=rank)
+
+
+def slow_host(job: Job, draw: Draw) -> Planted:
+    host, factor = draw.randrange(job.hosts), _factor(draw)
+    return {"slow_ranks": dict.fromkeys(job.of_host(host), factor)}, _of(job.of_host(host), host=host)
+
+
+def slow_link(job: Job, draw: Draw) -> Planted:
+    stage, replica = draw.randrange(job.stages - 1), draw.randrange(job.replicas)
+    ends = job.rank(replica, stage), job.rank(replica, stage + 1)
+    ends = ends if draw.random() < 0.5 else ends[::-1]
+    return {"links": {ends: draw.choice((4, 6, 9)) * MS}}, {"src_rank": ends[0], "dst_rank": ends[1]}
+
+
+def long_collective(job: Job, draw: Draw) -> Planted:
+    stage = draw.randrange(job.stages)
+    ranks = [rank for a in range(job.replicas) for rank in job.lane(a, stage)]
+    return {"longer": {(REDUCE, stage): draw.randrange(15, 40) * MS}}, {"stage": stage, **_of(ranks)}
+
+
+def late_rank(job: Job, draw: Draw) -> Planted:
+    replica, stage = draw.randrange(job.replicas), draw.randrange(job.stages)
+    late = {(REDUCE, replica, stage): draw.randrange(15, 40) * MS}
+    return {"late": late}, _of(job.lane(replica, stage), rank=job.rank(replica, stage))
+
+
+def late_gather(job: Job, draw: Draw) -> Planted:
+    replica, stage = draw.randrange(job.replicas), draw.randrange(1, job.stages)
+    late = {(GATHER, replica, stage): draw.randrange(25, 60) * MS}
+    return {"late": late}, _of(job.lane(replica, stage), rank=job.rank(replica, stage))
+
+
+def held_host(job: Job, draw: Draw) -> Planted:
+    """The host of some ranks hands out each block late."""
+    host, by = draw.randrange(job.hosts), draw.choice((2, 3, 4)) * MS
+    cells = {job.place(rank)[:2]: by for rank in job.of_host(host)}
+    return {"held": cells}, _of(job.of_host(host), host=host)
+
+
+def pause(job: Job, draw: Draw) -> Planted:
+    return {"pause": draw.randrange(20, 60) * MS}, {"code": "pause"}
+
+
+def data_loading(job: Job, draw: Draw) -> Planted:
+    replica = draw.randrange(job.replicas)
+    return {"loading": {replica: draw.randrange(20, 60) * MS}}, _of(job.lane(replica, 0), code="loading")
+
+
+def unequal_microbatches(job: Job, draw: Draw) -> Planted:
+    return {"uneven": draw.uniform(0.15, 0.3)}, {"code": "micro-batches"}
+
+
+def long_optimizer(job: Job, draw: Draw) -> Planted:
+    rank = draw.randrange(job.ranks)
+    return {"optimizers": {rank: draw.uniform(6, 12)}}, _of([rank], rank=rank)
+
+
+PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[str, ...]]] = {
+    "slow stage": (slow_stage, {}, ("nsys", "kineto", "ascend", "paddle", "table")),
+    "slow replica": (slow_replica, {"replicas": 3}, ("nsys", "kineto", "paddle", "table")),
+    "slow rank": (slow_rank, {"replicas": 3}, ("nsys", "kineto", "ascend", "paddle", "table")),
+    "slow host": (slow_host, {"stages": 4, "replicas": 4, "hosts": 8}, ("nsys", "paddle", "table")),
+    "slow link": (slow_link, {"replicas": 3}, ("nsys", "kineto", "ascend", "paddle")),
+    "long collective": (long_collective, {"replicas": 2}, ("nsys", "kineto", "ascend", "table")),
+    "late rank": (late_rank, {"replicas": 3}, ("nsys", "kineto", "ascend", "table")),
+    "late gather": (late_gather, {"replicas": 3}, ("nsys", "kineto", "ascend")),
+    "held host": (held_host, {"stages": 4, "replicas": 4, "hosts": 8}, ("nsys", "kineto")),
+    "pause": (pause, {"gap": 200 * US}, ("nsys", "kineto", "ascend", "paddle", "table")),
+    "data loading": (data_loading, {"replicas": 3}, ("nsys", "kineto", "table")),
+    "unequal micro-batches": (unequal_microbatches, {}, ("nsys", "kineto", "paddle", "table")),
+    "long optimizer": (long_optimizer, {"replicas": 3}, ("nsys", "kineto", "paddle")),
+}
+"""Each cause: what plants it, what a job needs that has it, and the forms in which it can be seen."""
+
+
+def sound_job(draw: Draw) -> Job:
+    """A job without a planted cause, its sizes, orders and posting of receives by chance."""
+    return Job(
+        stages=draw.choice((2, 3, 4)),
+        microbatches=draw.choice((6, 8, 12)),
+        replicas=draw.choice((1, 2, 4)),
+        steps=draw.choice((4, 5, 6)),
+        tensor=draw.choice((1, 1, 2)),
+        stages_first=draw.random() < 0.5,
+        schedule=draw.choice(("1f1b", "1f1b", "1f1b", "zb-h1", "gpipe", "interleaved", "vee")),
+        receives=draw.choice(("early", "at once", "late", "random")),
+        jitter=draw.uniform(0, 0.03),
+        seed=draw.randrange(1 << 30),
+    )
+
+
+def _fits(job: Job, form: str) -> Job:
+    """`job` as far as the form's writer can say it."""
+    schedules = {"ascend": ("1f1b", "gpipe"), "table": ("1f1b", "zb-h1", "gpipe", "interleaved", "vee")}
+    if job.schedule not in schedules.get(form, ("1f1b", "zb-h1", "gpipe", "interleaved")):
+        job = replace(job, schedule="1f1b")
+    if job.schedule == "interleaved":
+        job = replace(job, microbatches=-(-job.microbatches // job.stages) * job.stages)
+    return replace(job, tensor=1) if form == "ascend" else job
+
+
+LEAST = 0.03
+"""A planted cause costs at least so much of the step; what costs less may be passed over."""
+
+
+def drawn(seed: int, name: str | None = None, form: str | None = None) -> Case:
+    """A case by chance; `name` and `form` where they are wanted."""
+    draw = random.Random(seed)
+    name = name or draw.choice(sorted(PLANTED))
+    plant, needs, forms = PLANTED[name]
+    form = form or draw.choice(forms)
+    while True:
+        sound = _fits(replace(sound_job(draw), **needs), form)
+        fields, place = plant(sound, draw)
+        case = Case(name, form, replace(sound, **fields), sound, place)
+        if case.gain_ns >= LEAST * simulate(case.job).step_ns:
+            return case
+
+
+def drawn_sound(seed: int, spread: float = 0.0) -> tuple[Job, str]:
+    """A job in which nothing is planted, and the form in which it is written."""
+    draw = random.Random(seed)
+    form = draw.choice(sorted(WRITERS))
+    return _fits(replace(sound_job(draw), spread=spread), form), form
+
+
+def drawn_two(seed: int) -> tuple[Job, list[Case]]:
+    """A job with a slow rank and a slow link in different replicas, and each of both as a case of its own."""
+    draw = random.Random(seed)
+    while True:
+        sound = replace(_fits(sound_job(draw), "nsys"), replicas=3, stages=4, tensor=1, schedule="1f1b")
+        (rank, at_rank), (link, at_link) = slow_rank(sound, draw), slow_link(sound, draw)
+        both = replace(sound, **rank, **link)
+        cases = [
+            Case("slow rank", "nsys", both, replace(sound, **link), at_rank),
+            Case("slow link", "nsys", both, replace(sound, **rank), at_link),
+        ]
+        apart = sound.place(at_rank["rank"])[0] != sound.place(at_link["src_rank"])[0]
+        if apart and all(case.gain_ns >= LEAST * simulate(both).step_ns for case in cases):
+            return both, cases

@@ -1,0 +1,39 @@
+"""A planted cause is the first that `report` names, at its place, with the gain of the same run without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.verdicts.cases import PLANTED, drawn, drawn_two
+from tests.verdicts.judge import causes, is_at, judge, report
+
+pytestmark = pytest.mark.slow  # until the explanation names them
+FAST, SEEDS = 2, 16
+CASES = [
+    pytest.param(name, 1000 * n + seed, id=f"{name}-{seed}", marks=() if seed < FAST else pytest.mark.slow)
+    for n, name in enumerate(PLANTED)
+    for seed in range(SEEDS)
+]
+
+
+@pytest.mark.parametrize(("name", "seed"), CASES)
+def test_a_planted_cause_is_named_first(
+    name: str, seed: int, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    found = judge(tmp_path, drawn(seed, name))
+    record_property("verdict", found.row)
+    assert not found.wrong
+
+
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 16))])
+def test_two_planted_causes_are_both_named(seed: int, tmp_path: Path) -> None:
+    """Each with the gain of the same run without it alone."""
+    job, cases = drawn_two(seed)
+    named = causes(report(tmp_path, job, "nsys"))
+    for case in cases:
+        said = [sentence["facts"]["gain_ns"] for sentence in named if is_at(sentence, case.place)]
+        assert said, f"{case.name} at {case.place} is not named"
+        assert said[0] == pytest.approx(case.gain_ns, rel=0.2)
