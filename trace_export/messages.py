@@ -161,6 +161,12 @@ NOTES: dict[str, Explanation] = {
         "and which have no annotation inside.",
         "Nothing where few ranges are affected: launches or kernels may be missing in the trace. Else report it.",
     ),
+    "host-times": Explanation(
+        "The blocks have the times of their ranges on the host, because `--host` asks for them or because the profile "
+        "has no others (Ascend: markers without a stream, and no kernels). The host issues work ahead of the device: "
+        "step times, bubbles and causes made of them are those of issuing, not of computing.",
+        "Leave out `--host`, or record with device activity and, on Ascend, with `mstx.range_start(message, stream)`.",
+    ),
     "incomplete-replaced": Explanation(
         "Some sources could not be read, see the errors. The files that were written lack them, and replaced those of "
         "an earlier run, which may have been complete.",
@@ -436,8 +442,9 @@ NOTES: dict[str, Explanation] = {
         "Nothing.",
     ),
     "tasks-before-launch": Explanation(
-        "Tasks of the device begin more than 1 ms before the range in which they were launched. No device does that: "
-        "the times are of another clock. They were left out, so that their blocks may begin too late or end too early.",
+        "Tasks of the device begin more than 1 ms before the range in which they were launched, or on Ascend marked "
+        "ranges more than 10 ms before the host issued them. No device does that: the times are of another clock. They "
+        "were left out, so that their blocks may begin too late or end too early, or are missing.",
         "Nothing if few: the first records of a session have such times with some profilers. Otherwise collect the "
         "profile again with a newer version.",
     ),
@@ -446,9 +453,9 @@ NOTES: dict[str, Explanation] = {
         "Nothing if the share is small. Otherwise mark more of the step.",
     ),
     "tasks-past-next": Explanation(
-        "A stream runs one task after the other. Kernels that ended more than 0.1 ms after the next kernel of their "
-        "stream had begun (programmatic launches overlap by less) have a wrong duration, and were cut where that one "
-        "begins. Kernels of NCCL are not compared, nor those of one graph.",
+        "A stream runs one task after the other. Kernels, or on Ascend marked ranges, that ended more than 0.1 ms "
+        "after the next one of their stream had begun (programmatic launches overlap by less) have a wrong duration, "
+        "and were cut where that one begins. Kernels of NCCL are not compared, nor those of one graph.",
         "Nothing if few. Otherwise collect the profile again with a newer version of the profiler.",
     ),
     "tasks-without-launch": Explanation(

@@ -18,7 +18,19 @@ from itertools import pairwise
 from pathlib import Path
 
 from samples.generators.ascend_export import Kernel, Mark, Operator, Recording, Stamps, write_database, write_text
-from samples.generators.pipeline import MS, US, Block, Order, Simulation, Timing, Transfer, one_f_one_b, simulate
+from samples.generators.pipeline import (
+    MS,
+    US,
+    Block,
+    Order,
+    Simulation,
+    Timing,
+    Transfer,
+    WrongTimes,
+    one_f_one_b,
+    recorded,
+    simulate,
+)
 
 EPOCH_NS = 1_764_246_877_000_000_000
 LAUNCH = 5 * US
@@ -92,7 +104,8 @@ class Job:
     with `pipelines_first` tp, cp, pp, dp. `clip`: so many blocks late does the capture of a rank begin. `level`: none
     (marks only), 0 (no kernel types, no peers) or 1. `batched`: transfers are called batchSendRecv. `nested`: a
     WeightGradStore.pop inside each B and FB. `kernels`: the least number of kernels in a forward or backward.
-    `calls`, `stamps`: see ascend_export.Recording.
+    `calls`, `stamps`: see ascend_export.Recording. `host_only`: marks without a stream, on no device. `wrong`:
+    wrong times on the device (see pipeline.WrongTimes), of the marks of blocks or, where these have none, of kernels.
     """
 
     stages: int = 4
@@ -117,6 +130,8 @@ class Job:
     kernels: int = 5
     calls: bool = False
     stamps: Stamps = "text"
+    host_only: bool = False
+    wrong: WrongTimes = field(default_factory=dict)
     pipeline_info: Mapping[str, object] | None = None
     seed: int = 1
 
@@ -287,7 +302,8 @@ def fill(rec: Recording, job: Job, run: Simulation, ahead: int) -> list[Block]:
         if text:
             host = ahead + first[b.step] - MS + issued[b.step] * 20 * US
             issued[b.step] += 1
-            rec.marks.append(Mark(text, ahead + b.start_ns, ahead + b.end_ns, host, host + 15 * US))
+            times = recorded(b, 0, ahead + b.start_ns, ahead + b.end_ns, job.wrong)
+            rec.marks.append(Mark(text, *times, host, host + 15 * US, on_device=not job.host_only))
             if job.nested and b.kind in ("B", "FB"):
                 quarter = (b.end_ns - b.start_ns) // 4
                 inner = ahead + b.start_ns + quarter
@@ -297,7 +313,8 @@ def fill(rec: Recording, job: Job, run: Simulation, ahead: int) -> list[Block]:
         length = (b.end_ns - b.start_ns - 4 * US) // len(types)
         for place, name in enumerate(types):
             start = ahead + b.start_ns + 2 * US + place * length
-            rec.kernels.append((b.step, Kernel(name, start, start + length - min(US, length // 2))))
+            times = recorded(b, place, start, start + length - min(US, length // 2), {} if text else job.wrong)
+            rec.kernels.append((b.step, Kernel(name, *times)))
     for step, start in first.items():
         end = max(b.end_ns for b in whole if b.step == step)
         rec.steps.append((step, ahead + start - 2 * MS, ahead + end))

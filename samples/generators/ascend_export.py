@@ -86,13 +86,14 @@ class Operator:
 
 @dataclass(frozen=True)
 class Mark:
-    """A marker range: on the device, and when the host issued it."""
+    """A marker range: on the device, unless it is not `on_device`, and when the host issued it."""
 
     text: str
     start_ns: int
     end_ns: int
     host_start_ns: int
     host_end_ns: int
+    on_device: bool = True
 
 
 @dataclass
@@ -147,8 +148,9 @@ def write_database(rec: Recording, folder: Path) -> Path:
         return number
 
     for number, mark in enumerate(rec.marks):
-        connection = FIRST_MARK + number
-        task(mark.start_ns, mark.end_ns, connection, "MsTx", STREAM)
+        connection = FIRST_MARK + number if mark.on_device else ABSENT
+        if mark.on_device:
+            task(mark.start_ns, mark.end_ns, connection, "MsTx", STREAM)
         rows["MSTX_EVENTS"].append(
             (
                 mark.host_start_ns,
@@ -230,13 +232,21 @@ def write_text(rec: Recording, folder: Path) -> None:
         {"ph": "M", "name": "thread_name", **hardware, "args": {"name": f"Stream {STREAM}"}},
     ]
     kernels = rec.kernels if rec.level is not None else []
-    ranges = [(m.text, m.start_ns, m.end_ns) for m in rec.marks]
+    ranges = [(m.text, m.start_ns, m.end_ns) for m in rec.marks if m.on_device]
     ranges += [(k.type, k.start_ns, k.end_ns) for _, k in kernels]
-    first = min(start for _, start, _ in ranges)
+    first = min([start for _, start, _ in ranges] or [m.host_start_ns for m in rec.marks])
     events += [
         {"ph": "X", "name": name, **hardware, "ts": _stamp(rec, start, first), "dur": (end - start) / 1000, "args": {}}
         for name, start, end in ranges
     ]
+    events += [
+        {
+            "ph": "X", "name": m.text, "pid": 7, "tid": 1, "ts": _stamp(rec, m.host_start_ns, first),
+            "dur": (m.host_end_ns - m.host_start_ns) / 1000, "args": {},
+        }
+        for m in rec.marks
+        if not m.on_device
+    ]  # fmt: skip
     (output / "trace_view.json").write_text(json.dumps(events))
     if rec.level is not None:
         _write_tables(rec, output)

@@ -65,11 +65,12 @@ class Report:
         """The report as people read it, worst rows first."""
         made = tables(self)
         sections = [*made[:2], *step_time_tables(self.time), *made[2:]] if made else []
-        return [_marked(table, self._inferred()) for table in sections]
+        return [_marked(table, self._share("inferred"), self._share("host")) for table in sections]
 
-    def _inferred(self) -> float:
-        """The share of the blocks, and so of what rests on them, that was inferred and not recorded."""
-        return next((s.facts["blocks_inferred"] for s in self.verdict if s.code == "certainty"), 0.0)
+    def _share(self, of: str) -> float:
+        """The share of the blocks, and so of what rests on them, that was `inferred` and not recorded, or whose times
+        are those of the `host`."""
+        return next((s.facts[f"blocks_{of}"] for s in self.verdict if s.code == "certainty"), 0.0)
 
     def markdown(self, name: str) -> str:
         """The report as a Markdown document; `name` is that of the run."""
@@ -128,12 +129,13 @@ def report(profile: Profile, time_of: Callable[[], StepTime] | None = None, meas
     )
 
 
-def _marked(table: ReportTable, inferred: float) -> ReportTable:
-    """A table, whose note says that its figures rest on inferred blocks, if they do."""
-    if not inferred or table.frame.is_empty():
+def _marked(table: ReportTable, inferred: float, host: float) -> ReportTable:
+    """A table, whose note says that its figures rest on inferred blocks or times of the host, if they do."""
+    if table.frame.is_empty():
         return table
-    how = "inferred blocks" if inferred == 1 else f"blocks of which {inferred:.0%} are inferred"
-    return replace(table, note="; ".join(filter(None, [table.note, f"from {how}"])))
+    how = "from inferred blocks" if inferred == 1 else f"from blocks of which {inferred:.0%} are inferred"
+    notes = [table.note, how if inferred else "", "in times of the host" if host else ""]
+    return replace(table, note="; ".join(filter(None, notes)))
 
 
 def _hosts(profile: Profile) -> list[str]:

@@ -36,8 +36,9 @@ class ClockRow(TypedDict):
 
 class ExportDocument(TypedDict):
     """`trace-export export --json`: the run in a few facts, and the files that were written. `blocks` counts the blocks
-    of each kind; `step_ns`, `pipeline_ns` (medians) and `bubble` are of the whole steps where there are any;
-    `failures` are the sources that could not be read."""
+    of each kind; `host_times` is the share of the work whose times are those of the host; `step_ns`, `pipeline_ns`
+    (medians) and `bubble` are of the whole steps where there are any; `failures` are the sources that could not be
+    read."""
 
     document: Literal["export"]
     version: Version
@@ -54,6 +55,7 @@ class ExportDocument(TypedDict):
     pipeline_ns: Ns | None
     blocks: dict[str, int]
     bubble: Share | None
+    host_times: Share
     clocks: list[ClockRow]
     notes: list[NoteRow]
     failures: list[str]

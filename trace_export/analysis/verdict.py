@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from trace_export.analysis.findings import Evidence, Finding, findings, middle, numbers
+from trace_export.analysis.summary import host_share
 from trace_export.analysis.theory import why_unknown
 from trace_export.analysis.whole_steps import counted
 from trace_export.model import WORK_KINDS, Profile, Recognition
@@ -158,7 +159,8 @@ def _step(evidence: Evidence) -> Sentence:
     time = f"A step takes {duration(step)} from start to start (pipeline time {whole})" if step is not None else ""
     time = time or f"The pipeline time of a step is {whole}"
     idle = "" if bubble is None else f"; the ranks are idle for {bubble:.1%} of the pipeline time (bubble)"
-    return Sentence("step", facts, f"{time}{idle}.")
+    whose = ", in times of the host and not of the device" if host_share(evidence.profile) else ""
+    return Sentence("step", facts, f"{time}{idle}{whose}.")
 
 
 def _schedule(evidence: Evidence) -> Iterator[Sentence]:
@@ -210,6 +212,7 @@ def _certainty(evidence: Evidence, profile: Profile, *, with_causes: bool) -> Se
         "stages_inferred": int(drawn["stage_origin"].is_in(["inferred", "assumed"]).sum()),
         "labels_inferred": float((work["labels"] == "inferred").fill_null(False).mean() or 0),  # type: ignore[arg-type]
         "blocks_inferred": float((work["origin"] == "inferred").fill_null(False).mean() or 0),  # type: ignore[arg-type]
+        "blocks_host": host_share(profile),
         "whole_steps": int(evidence.steps["whole"].sum()),
         "steps": int(profile.steps.height or evidence.steps.height),
         "unexplained": evidence.unexplained,
@@ -240,6 +243,8 @@ def _sure(facts: dict[str, Any], *, with_causes: bool) -> Iterator[str]:
     ]
     words = ", ".join(filter(None, inferred))
     yield f"inferred and not recorded: {words}" if words else "nothing is inferred"
+    if facts["blocks_host"]:
+        yield f"{_blocks(facts['blocks_host'])} have times of the host, which issued their work, not of the device"
     if facts["whole_steps"] < facts["steps"]:
         yield f"{facts['whole_steps']} of {facts['steps']} steps are whole"
     if facts["unexplained"] is not None and with_causes:

@@ -29,7 +29,7 @@ def run_rows(run: Summary) -> list[tuple[str, str]]:
     ]
     if run.bubble is not None:
         which = "whole steps" if 0 < run.whole_steps < run.steps else "steps"
-        rows.append(("bubble", f"{run.bubble:.1%} of the pipeline time of the {which}"))
+        rows.append(("bubble", f"{run.bubble:.1%} of the pipeline time of the {which}{_whose(run)}"))
     rows += [("clock", _clock(clock)) for clock in run.clocks.head(HOSTS_SHOWN).iter_rows(named=True)]
     if len(run.clocks) > HOSTS_SHOWN:
         rows.append(("clock", f"… and {len(run.clocks) - HOSTS_SHOWN} more hosts; --json lists them all"))
@@ -72,7 +72,12 @@ def _steps(run: Summary) -> str:
         words.append(f"{duration(run.step_ns)} from start to start")
     if run.pipeline_ns:
         words.append(f"pipeline time {duration(run.pipeline_ns)} (median)")
-    return ", ".join(words)
+    return ", ".join(words) + (_whose(run) if len(words) > 1 else "")
+
+
+def _whose(run: Summary) -> str:
+    """Whose times figures are made of, where they are not the device's."""
+    return ", in times of the host" if run.host_times else ""
 
 
 def _few(names: list[str], most: int = 4) -> str:

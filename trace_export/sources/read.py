@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.errors import SourceError, in_column, path_text
-from trace_export.model import KernelFile, Profile
+from trace_export.model import KernelFile, Note, Profile
 from trace_export.sources.cost import size
 from trace_export.sources.formats import of_kind
 from trace_export.sources.shared.timestamps import without_invalid_times
@@ -35,7 +35,18 @@ def read_together(group: Group, options: ReadOptions) -> list[Profile | None]:
 
 def _usable(profile: Profile, source: Source) -> Profile:
     profile = without_invalid_times(profile, source.path)
-    return replace(profile, notes=tuple(replace(note, where=path_text(note.where)) for note in profile.notes))
+    notes = tuple(replace(note, where=path_text(note.where)) for note in profile.notes)
+    return replace(profile, notes=(*notes, *_host_times(profile, source)))
+
+
+def _host_times(profile: Profile, source: Source) -> Iterator[Note]:
+    """A warning where blocks of a profiler of the device have the times of the host. Of a source of which only the
+    beginning is read, nothing is drawn."""
+    if profile.recorded_until or not of_kind(source.kind).has_device_tasks:
+        return
+    if count := int((profile.spans["origin"] == "host").sum()):
+        text = "blocks with the times at which the host issued their work, not those of the device"
+        yield Note("host-times", "warning", f"{text}; so are all figures made of them", path_text(source.path), count)
 
 
 def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:

@@ -260,12 +260,13 @@ def test_host_ranges_on_demand(cluster: Path) -> None:
     assert (spans["end_ns"] - spans["start_ns"]).unique().to_list() == [15_000]
 
 
-def test_markers_without_a_place_on_the_device_are_host_ranges(cluster: Path) -> None:
+def test_markers_without_a_place_on_the_device_are_host_ranges_where_there_is_no_kernel(cluster: Path) -> None:
     path = database(cluster, 0)
     change(
         path,
         "UPDATE MSTX_EVENTS SET connectionId = 4000000000",
         "DELETE FROM TASK WHERE connectionId > 4000000000 AND connectionId < 4294967295",
+        "DROP TABLE COMPUTE_TASK_INFO",
     )
     spans = read(find(cluster).sources[0], ReadOptions()).spans
     assert spans["origin"].unique().to_list() == ["host"]

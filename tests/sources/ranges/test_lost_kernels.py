@@ -12,6 +12,7 @@ import pytest
 from samples.generators.kineto_trace import Trace
 from samples.generators.nsys_export import Export as Nsys
 from samples.generators.rocpd_export import Export as Rocpd
+from trace_export.errors import SourceError
 from trace_export.model import Note, Profile
 from trace_export.sources.kineto import reader as kineto
 from trace_export.sources.nsys import reader as nsys
@@ -164,3 +165,14 @@ def test_many_kernels_without_a_launch_are_a_warning(
         recorder.kernel(100_000 + 10 * number, 100_009 + 10 * number, call + 5_000 * (number < without_launch))
     (found,) = [note for note in recorder.read(tmp_path).notes if note.code == "tasks-without-launch"]
     assert (found.level, found.count) == (level, without_launch)
+
+
+@PROFILERS
+def test_where_all_kernels_were_lost_their_launches_are_told(profiler: Callable[[], Recorder], tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no GPU work in the file, though kernels were launched: the profiler lost"):
+        record(profiler, set(range(30))).read(tmp_path)
+    recorder = profiler()
+    recorder.range(10_000, 15_000, "F0.0.0")
+    recorder.call(10_100, name="cudaEventRecord")
+    with pytest.raises(SourceError, match=r"no GPU work in the file: it was (?:recorded|captured) without"):
+        recorder.read(tmp_path)

@@ -192,7 +192,7 @@ def test_files_that_cannot_be_drawn(tmp_path: Path) -> None:
     assert "my_layer" in refusal(unnamed, tmp_path)
     idle = Export()
     idle.range(0, 1_000, 1_090, "F0.0.0")
-    assert "no kernels in the database" in refusal(idle, tmp_path)
+    assert "no GPU work in the file: it was recorded without --kernel-trace" in refusal(idle, tmp_path)
     assert load(idle, tmp_path, ReadOptions(host_ranges=True)).spans.select("start_ns", "end_ns", "origin").rows() == [
         (1_000, 1_090, "host")
     ]

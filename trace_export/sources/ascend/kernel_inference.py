@@ -13,6 +13,7 @@ import polars as pl
 
 from trace_export.model import INT, SPANS, TIME, conform, empty
 from trace_export.sources.ascend.marker_blocks import OPTIMIZER
+from trace_export.sources.shared.stream_order import possible_ends
 
 Times = npt.NDArray[np.int64]
 
@@ -66,6 +67,14 @@ def spans(kernels: pl.DataFrame, transfers: Times, collectives: Times, rank: int
     return conform(
         blocks.with_columns(start_ns=start, end_ns=end, rank=pl.lit(rank, INT), origin=pl.lit("inferred")), SPANS
     )
+
+
+def possible(kernels: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """The `kernels` (`WORKED`) with ends that their streams allow (see stream_order), and how many were cut. They were
+    launched in the order of their starts: nothing else says when."""
+    stream, start, end = (kernels[c].fill_null(-1).to_numpy() for c in ("stream", "start_ns", "end_ns"))
+    ends = possible_ends(stream, np.argsort(np.argsort(start, kind="stable")), start, end)
+    return kernels.with_columns(end_ns=pl.Series(ends)), int(np.count_nonzero(ends != end))
 
 
 def optimizer(voting: pl.DataFrame, blocks: pl.DataFrame, rank: int) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.model import INT, SPANS, TEXT, TIME, Note, Schema, conform
-from trace_export.sources.shared.timestamps import UNTIMED, valid_unix_times
+from trace_export.sources.shared.timestamps import LONGEST_OVERLAP_NS, UNTIMED, valid_unix_times
 
 MARKS: Schema = {
     "text": TEXT, "stream": TIME, "start_ns": TIME, "end_ns": TIME, "host_start_ns": TIME, "host_end_ns": TIME,
@@ -35,6 +35,10 @@ WORKED: Schema = {"text": TEXT, "stream": TIME, "step": INT, "start_ns": TIME, "
 OPTIMIZER = "(?i)adam|applymomentum|applyrmsprop|applyadagrad|lamb|lars|sgd"
 """What the names and types of an optimizer's kernels contain."""
 
+CLOCK_NOISE_NS = 10_000_000
+"""So much may a range seem to begin before it was issued. The profiler places the device's clock by one comparison with
+the host's at its start, so that clocks which differ by 100 in a million are 10 ms apart after 100 s."""
+
 EMPTY_NS = 10_000
 """Where no kernels were recorded, a weight-gradient range shorter than this counts as a pop of an empty store."""
 
@@ -55,8 +59,10 @@ def spans(
     marked = named.filter((pl.col("role") == "step") & pl.col("step").is_not_null())
     marked = marked.join(steps, on="capture", how="anti", maintain_order="left")
     steps = pl.concat([steps, conform(marked, {**STEPS, **CAPTURE})])
-    blocks = _outermost(named.filter(pl.col("role") == "block").drop("rank").rename({"step": "marked_step"}))
-    blocks, notes = _worked(blocks, busy)
+    blocks = named.filter(pl.col("role") == "block").drop("rank").rename({"step": "marked_step"})
+    blocks, impossible = _possible(blocks)
+    blocks, notes = _worked(_outermost(blocks), busy)
+    notes = impossible + notes
     notes += _noted(marks.filter(~valid), Note("times-unusable", "warning", f"ranges {UNTIMED}"))
     blocks = _stepped(blocks, steps)
     outside = blocks.filter(~pl.col("inside"))
@@ -79,6 +85,32 @@ def stage(names: pl.DataFrame) -> int | None:
     """The rank's place in its pipeline, if its markers name it: those of trace_export.instrument do."""
     place = names["place"].min()
     return place if isinstance(place, int) else None
+
+
+def _possible(blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
+    """Without the blocks that began on the device before the host issued them; and those that run into one which the
+    host issued after them on the same stream end where that one begins."""
+    on_device = pl.col("origin") == "device"
+    early = (on_device & (pl.col("start_ns") < pl.col("host_start_ns") - CLOCK_NOISE_NS)).fill_null(False)
+    notes = _noted(
+        blocks.filter(early),
+        Note("tasks-before-launch", "warning", "ranges that begin on the device before the host issued them, left out"),
+    )
+    blocks = blocks.filter(~early).with_row_index("at")
+    stream = ["capture", "stream"]
+    issued = blocks.filter(on_device, pl.col("host_start_ns").is_not_null(), pl.col("kind").is_not_null())
+    begins = issued.select(*stream, host_end_ns="host_start_ns", begins="start_ns").sort("host_end_ns")
+    after = issued.sort("host_end_ns").join_asof(
+        begins, on="host_end_ns", by=stream, strategy="forward", check_sortedness=False
+    )
+    late = pl.col("end_ns") - pl.col("begins") > LONGEST_OVERLAP_NS
+    cut = after.filter(late, pl.col("begins") > pl.col("start_ns")).select("at", "begins")
+    if cut.is_empty():
+        return blocks.drop("at"), notes
+    found = blocks.join(cut, on="at", how="left", maintain_order="left")
+    text = "ranges that end on the device after the next one of their stream began, cut there"
+    notes += _noted(found.filter(pl.col("begins").is_not_null()), Note("tasks-past-next", "warning", text))
+    return found.with_columns(end_ns=pl.coalesce("begins", "end_ns")).drop("at", "begins"), notes
 
 
 def _outermost(blocks: pl.DataFrame) -> pl.DataFrame:

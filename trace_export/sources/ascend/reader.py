@@ -18,6 +18,7 @@ from trace_export.model import HOSTS, INT, RANKS, KernelFile, Note, Profile, con
 from trace_export.sources.ascend import database, device_tasks, hccl, marker_blocks, text_export, trace_view
 from trace_export.sources.ascend.metadata import MAX_JSON, META_NAMES, Metadata, metadata
 from trace_export.sources.ranges.dialects import Dialects, run_facts
+from trace_export.sources.ranges.notes import impossible_times
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
 from trace_export.sources.shared.timestamps import ZERO_NS
@@ -49,7 +50,7 @@ def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
 
 @dataclass(frozen=True)
 class _Recorded:
-    """What the files of one rank hold; the frames as in the modules named like them."""
+    """What the files of one rank hold; the frames as in the modules named like them. `whole`: all tasks were read."""
 
     rank: int
     rank_origin: str
@@ -67,6 +68,7 @@ class _Recorded:
     busy: marker_blocks.Busy | None
     notes: tuple[Note, ...]
     epoch: str | None = None
+    whole: bool = True
 
 
 def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
@@ -82,12 +84,16 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
         found.operators.with_columns(alone), found.copies.with_columns(alone), [(found.meta, found.rank)]
     )
     p2p, collectives = (table.with_columns(rank=pl.lit(found.rank, INT)) for table in calls)
-    if not spans["kind"].is_in(marker_blocks.PASSES).any():
+    origins = spans.filter(pl.col("kind").is_in(marker_blocks.PASSES))["origin"]
+    if origins.is_empty() or (found.whole and not options.host_ranges and (origins == "host").all()):
         from trace_export.sources.ascend import kernel_inference  # and numpy, which most runs do without
 
         transfers, others = p2p["start_ns"].to_numpy(), collectives["start_ns"].to_numpy()
-        spans = kernel_inference.spans(found.kernels(), transfers, others, found.rank)
-        notes.append(_inferred_note(spans))
+        kernels, cut = kernel_inference.possible(found.kernels())
+        inferred = kernel_inference.spans(kernels, transfers, others, found.rank)
+        if inferred.height or origins.is_empty():
+            spans = inferred
+            notes += [_inferred_note(spans, marked=len(origins) > 0), *impossible_times(source.path, 0, cut)]
     elif options.optimizer:
         from trace_export.sources.ascend import kernel_inference
 
@@ -125,14 +131,13 @@ def rank_row(
     }  # fmt: skip
 
 
-def _inferred_note(spans: pl.DataFrame) -> Note:
+def _inferred_note(spans: pl.DataFrame, *, marked: bool) -> Note:
+    """What is said of the inferred `spans`; `marked`: the host has markers of passes, and the device none."""
     if spans.is_empty():
         return Note("blocks-not-found", "warning", NO_BLOCKS)
-    return Note(
-        "blocks-inferred",
-        "note",
-        "no markers; blocks were inferred from kernel types, with the loss as forward",
-    )
+    why = "no marker is on the device (they were made without a stream)" if marked else "no markers"
+    text = f"{why}; blocks were inferred from kernel types, with the loss as forward"
+    return Note("blocks-inferred", "note", text)
 
 
 def unclosed_note(count: int) -> Note:
@@ -162,6 +167,7 @@ def _from_database(db: Database, source: Source, options: ReadOptions) -> Profil
         busy=(lambda ranges: database.busy(db, ranges)) if all_tasks and db.has("COMPUTE_TASK_INFO") else None,
         optimizing=lambda: database.kernels_called(db, marker_blocks.OPTIMIZER),
         notes=(replace(unclosed_note(lost), where=str(source.path)),) if lost else (),
+        whole=all_tasks,
     )  # fmt: skip
     return _profile(found, source, options)
 

@@ -43,7 +43,7 @@ class _Seen:
 
 def read(sources: Sequence[Source], options: ReadOptions) -> list[Profile | None]:
     """The profile of each database; None of those that `reader.read` must look at: they cannot be read, are no database
-    or one that is read whole where only beginnings are, or lack markers of passes or a usual table."""
+    or one that is read whole where only beginnings are, or lack a usual table or, on the device, markers of passes."""
     if options.host_ranges or options.optimizer:
         return [None] * len(sources)
     dialects = Dialects.of(options.markers)
@@ -80,7 +80,7 @@ def _seen(source: Source, options: ReadOptions, stack: ExitStack) -> _Seen | Non
 
 
 def _profiles(seen: Sequence[_Seen], dialects: Dialects) -> list[Profile | None]:
-    """The profile of each of these databases; None of one without passes."""
+    """The profile of each of these databases; None of one without passes on the device."""
     tables = _named(seen)
     reached, unreached = database.matched(tables["marks"], tables["device"])
     marks = database.placed(reached)
@@ -105,7 +105,8 @@ def _profiles(seen: Sequence[_Seen], dialects: Dialects) -> list[Profile | None]
         counters=tables["counters"].with_columns(rank="capture").drop("capture"),
     )
     made = split(all_ranks, [one.known[0] for one in seen])
-    with_passes = set(spans.filter(pl.col("kind").is_in(marker_blocks.PASSES))["rank"].unique())
+    passes = spans.filter(pl.col("kind").is_in(marker_blocks.PASSES), pl.lit(not whole) | (pl.col("origin") != "host"))
+    with_passes = set(passes["rank"].unique())
     says_facts = run_facts(spans["marker"]) != Declared()
     lost = dict(unreached.group_by("capture").len().iter_rows())
     notes = [*((place, reader.unclosed_note(count)) for place, count in lost.items()), *notes]

@@ -61,6 +61,8 @@ class GpuWork:
     def __init__(self) -> None:
         self._rows = PartedRows("correlation", _LAUNCHES, _KERNELS, _COPIES)
         self._captures: list[pl.DataFrame] = []
+        self.launched = False
+        """Whether a call launches a kernel."""
 
     def __enter__(self) -> Self:
         return self
@@ -82,7 +84,9 @@ class GpuWork:
         OSError where the folder for temporary files takes no more, as all that add."""
         calls = events.filter(IS_CALL).select("start", thread(), _id(-1), _call())
         self._rows.add(_LAUNCHES, calls)
-        append(self._captures, calls.filter(pl.col("call") != lost_kernels.KERNELS))
+        captures = calls.filter(pl.col("call") != lost_kernels.KERNELS)
+        append(self._captures, captures)
+        self.launched = self.launched or calls["call"].len() - calls["call"].null_count() > captures.height
         copies = events.filter(TIMED & pl.col("cat").str.starts_with("gpu_mem"))
         self._rows.add(_COPIES, copies.select(task_id(), "start", "end"))
 

@@ -243,11 +243,8 @@ def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> Non
             REMEDY,
         )
     if not host and not content.work.kernels:
-        raise SourceError(
-            source.path,
-            "no GPU work in the trace: it was recorded without ProfilerActivity.CUDA",
-            f"record with it, or {range_notes.HOST}",
-        )
+        without = "recorded without ProfilerActivity.CUDA"
+        raise range_notes.no_kernels(source.path, without, "record with it", launched=content.work.launched)
 
 
 def _attributed(path: Path, ranges: Ranges, content: _Content) -> tuple[GpuActivity, list[Note]]:

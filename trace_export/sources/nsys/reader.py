@@ -18,7 +18,14 @@ from trace_export.model import MEMBERS, KernelFile, Profile, conform
 from trace_export.sources.launches import content as launches
 from trace_export.sources.nsys import nvtx
 from trace_export.sources.nsys.copies import last_copies
-from trace_export.sources.nsys.cupti import GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, attribute, devices_of
+from trace_export.sources.nsys.cupti import (
+    GRAPH_TABLE,
+    KERNEL_TABLE,
+    LAUNCH_TABLE,
+    attribute,
+    devices_of,
+    is_named,
+)
 from trace_export.sources.nsys.device_tasks import write_tasks
 from trace_export.sources.nsys.export_report import export_notes, opened
 from trace_export.sources.nsys.ranks import read_ranks
@@ -26,6 +33,7 @@ from trace_export.sources.nsys.session import is_export, read_session
 from trace_export.sources.nsys.threads import autograd_threads
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.ranges.lost_kernels import KERNELS
 from trace_export.sources.ranges.profile import Content, marked, of_beginning, profile, with_activity
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.transfers import collectives, transfers
@@ -125,6 +133,14 @@ def has_work(db: Database) -> bool:
     return (db.has(KERNEL_TABLE) or db.has(GRAPH_TABLE)) and db.has(LAUNCH_TABLE)
 
 
+def launches_kernels(db: Database) -> bool:
+    """Whether there is a call that launches a kernel."""
+    if not db.has(LAUNCH_TABLE):
+        return False
+    sql = f"SELECT start FROM {LAUNCH_TABLE} WHERE {{where}} AND {is_named(db, 'nameId', f'cu{KERNELS}')}"
+    return any(chunk.height for chunk in db.frames(LAUNCH_TABLE, sql))
+
+
 def _check(db: Database, ranges: Ranges, found: dict[int, Inferred], host_ranges: bool) -> None:
     """Raises SourceError when there is no block, or no GPU work for any."""
     processes = len(ranges.marked) + len(found)
@@ -142,11 +158,9 @@ def _check(db: Database, ranges: Ranges, found: dict[int, Inferred], host_ranges
     if host_ranges:
         return
     if not (db.has(KERNEL_TABLE) or db.has(GRAPH_TABLE)):
-        raise SourceError(
-            db.path,
-            "no GPU work in the file: it was captured without CUDA, or the profiler is too old for the driver",
-            f"capture with -t cuda,nvtx and a current nsys, or {range_notes.HOST}",
-        )
+        without = "captured without CUDA, or the profiler is too old for the driver"
+        remedy = "capture with -t cuda,nvtx and a current nsys"
+        raise range_notes.no_kernels(db.path, without, remedy, launched=launches_kernels(db))
     if not db.has(LAUNCH_TABLE):
         raise SourceError(
             db.path,

@@ -48,6 +48,14 @@ def no_work(path: Path, activity: GpuActivity | None) -> SourceError:
     return SourceError(path, "no GPU work was launched inside any pipeline range", HOST)
 
 
+def no_kernels(path: Path, without: str, remedy: str, *, launched: bool) -> SourceError:
+    """For a file without a kernel, which was recorded `without` what records them, unless kernels were `launched`."""
+    if launched:
+        what = "no GPU work in the file, though kernels were launched: the profiler lost all of them"
+        return SourceError(path, what, f"record again, with a newer version of the profiler, or {HOST}")
+    return SourceError(path, f"no GPU work in the file: it was {without}", f"{remedy}, or {HOST}")
+
+
 def no_times(path: Path) -> SourceError:
     return SourceError(path, "its pipeline ranges have no valid time", "collect or export the profile again")
 

@@ -12,7 +12,7 @@ import polars as pl
 
 from trace_export.sources.ranges import by_launch
 from trace_export.sources.ranges.attribution import GpuActivity
-from trace_export.sources.ranges.lost_kernels import Piece
+from trace_export.sources.ranges.lost_kernels import KERNELS, Piece
 from trace_export.sources.rocpd.tables import MARKERS, RCCL, Tables
 
 PLACE = ("agent_id", "queue_id", "stream_id")
@@ -38,6 +38,12 @@ def attribute(processes: list[Tables], ranges: pl.DataFrame) -> tuple[GpuActivit
 
     activity = by_launch.attribute(ranges, lambda pattern: _calls(trained, pattern), tasks)
     return activity, devices
+
+
+def launches_kernels(tables: Tables) -> bool:
+    """Whether there is a call that launches a kernel."""
+    rows = tables.rows("region").format(where="TRUE")
+    return bool(tables.db.texts(f"SELECT 1 FROM {rows} WHERE {tables.named(f'hip{KERNELS}')} LIMIT 1"))
 
 
 def is_nccl(tables: Tables) -> str:

@@ -177,7 +177,8 @@ def _check(
         why = launches.most_frequent_reason(found.values()) if found else ""
         raise range_notes.no_times(source.path) if ranges.untimed else _no_names(source, processes, why)
     if not options.host_ranges and not any(map(has_kernels, processes)):
-        raise SourceError(source.path, "no kernels in the database", f"{_RECORD}, or {range_notes.HOST}")
+        without, launched = "recorded without --kernel-trace", any(map(hip.launches_kernels, processes))
+        raise range_notes.no_kernels(source.path, without, _RECORD, launched=launched)
 
 
 def _no_names(source: Source, processes: list[Tables], launched: str) -> SourceError:

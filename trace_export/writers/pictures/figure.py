@@ -79,6 +79,11 @@ class Figure:
                 for column, what in guessed.items()
                 if column in self.blocks.columns and (self.blocks[column] == "inferred").any()
             ),
+            *(
+                ["The times of blocks are those of the host, which issued their work, not of the device."]
+                if "origin" in self.blocks.columns and (self.blocks["origin"] == "host").any()
+                else []
+            ),
         ]
 
     @property

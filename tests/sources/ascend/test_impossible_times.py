@@ -1,0 +1,112 @@
+"""Ascend: ranges and kernels with times that their stream or the host makes impossible, and ranges of the host only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import trace_export
+from samples.generators.ascend import Job, no_marker, record
+from samples.generators.pipeline import MS, Block
+from trace_export import Run
+from trace_export.cli.summaries import run_rows
+from trace_export.workflow.run import Run as _Run
+
+S = 10**9
+JOB = Job(stages=2, microbatches=4, steps=2, hosts=1)
+UNMARKED = replace(JOB, marker=no_marker)
+"""Blocks are inferred from the kernels, which lie some µs inside of them."""
+Key = tuple[int, str, int, int]
+
+
+def drawn(run: Run, rank: int) -> list[tuple[object, ...]]:
+    work = pl.col("kind").is_in(["F", "B"])
+    return run.spans.filter(work, rank=rank).sort("start_ns").select("kind", "start_ns", "end_ns").rows()
+
+
+def true(blocks: list[Block], rank: int) -> list[tuple[object, ...]]:
+    own = [b for b in blocks if b.rank == rank and b.kind in "FB"]
+    return [(b.kind, b.start_ns, b.end_ns) for b in sorted(own, key=lambda b: b.start_ns)]
+
+
+def near(found: list[tuple[Any, ...]], wanted: list[tuple[Any, ...]]) -> bool:
+    """Whether inferred blocks are the true ones but for the µs between a block's ends and its kernels."""
+    pairs = list(zip(found, wanted, strict=True))
+    return all(a[0] == b[0] and abs(a[1] - b[1]) < 50_000 and abs(a[2] - b[2]) < 50_000 for a, b in pairs)
+
+
+def counted(run: Run, code: str) -> int:
+    return sum(note.count for note in run.notes if (note.code, note.level) == (code, "warning"))
+
+
+@pytest.mark.parametrize("by", [3 * S, 10 * MS, 86_000 * S])
+def test_a_range_that_runs_into_the_next_one_is_cut_and_hides_none(by: int, tmp_path: Path) -> None:
+    truth = record(tmp_path, replace(JOB, wrong={(1, 0, "F", 2, 0): by}))
+    run = trace_export.load(tmp_path, jobs=1)
+    assert drawn(run, 0) == true(truth.blocks, 0)
+    wanted = true(truth.blocks, 1)
+    hit = next(b for b in truth.blocks if (b.rank, b.step, b.kind, b.microbatch) == (1, 0, "F", 2))
+    at = wanted.index(("F", hit.start_ns, hit.end_ns))
+    wanted[at] = ("F", hit.start_ns, wanted[at + 1][1])
+    assert drawn(run, 1) == wanted
+    assert counted(run, "tasks-past-next") == 1
+
+
+def test_a_range_that_begins_before_it_was_issued_is_left_out(tmp_path: Path) -> None:
+    hits = {(0, 0, "F", 0, 0): -5 * 3600 * S, (0, 0, "F", 1, 0): -300 * MS}
+    truth = record(tmp_path, replace(JOB, wrong=hits))
+    run = trace_export.load(tmp_path, jobs=1)
+    assert drawn(run, 0) == true(truth.blocks, 0)[2:]
+    assert drawn(run, 1) == true(truth.blocks, 1)
+    assert counted(run, "tasks-before-launch") == 2
+
+
+def test_a_kernel_that_runs_into_the_next_one_makes_no_inferred_block_longer(tmp_path: Path) -> None:
+    truth = record(tmp_path, replace(UNMARKED, wrong={(1, 0, "F", 2, 1): 3 * S}))
+    run = trace_export.load(tmp_path, jobs=1)
+    for rank in range(2):
+        assert near(drawn(run, rank), true(truth.blocks, rank))
+    assert counted(run, "tasks-past-next") == 1
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_ranges_of_the_host_only_are_inferred_from_the_kernels(text: bool, tmp_path: Path) -> None:
+    truth = record(tmp_path, replace(JOB, host_only=True, text=text))
+    run = trace_export.load(tmp_path, jobs=1)
+    for rank in range(2):
+        assert near(drawn(run, rank), true(truth.blocks, rank))
+    assert set(run.spans["origin"]) == {"inferred"}
+    assert counted(run, "host-times") == 0
+    assert "no marker is on the device" in " ".join(note.text for note in run.notes)
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_where_only_times_of_the_host_are_left_every_figure_says_so(text: bool, tmp_path: Path) -> None:
+    """Without a device task there is nothing to infer blocks from."""
+    record(tmp_path, replace(JOB, host_only=True, level=None, text=text))
+    says_so(trace_export.load(tmp_path, jobs=1), 32)
+
+
+def test_what_host_asks_for_says_so_too(tmp_path: Path) -> None:
+    record(tmp_path, JOB)
+    says_so(trace_export.load(tmp_path, jobs=1, host_ranges=True), 32)
+    plain = trace_export.load(tmp_path, jobs=1)
+    assert counted(plain, "host-times") == 0
+    assert "host" not in dict(run_rows(plain.summary()))["bubble"]
+
+
+def says_so(run: _Run, blocks: int) -> None:
+    assert set(run.spans["origin"]) == {"host"}
+    assert counted(run, "host-times") == blocks
+    rows = dict(run_rows(run.summary()))
+    assert rows["bubble"].endswith("in times of the host")
+    assert rows["steps"].endswith("in times of the host")
+    report = run.report()
+    sentences = {sentence.code: sentence.text for sentence in report.verdict}
+    assert "in times of the host and not of the device" in sentences["step"]
+    assert "all blocks have times of the host" in sentences["certainty"]
+    assert all("in times of the host" in table.note for table in report.tables() if table.frame.height)
