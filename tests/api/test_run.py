@@ -123,6 +123,34 @@ def test_two_runs_in_one_chart(samples: Path, tmp_path: Path) -> None:
     assert set(one.compare(other).blocks["kind"]) == {"F", "B", "OPT"}
 
 
+@pytest.mark.parametrize("name", ["csv", "parquet"])
+def test_a_table_of_two_runs_has_both_as_each_alone(name: str, samples: Path, run_cli: Cli, tmp_path: Path) -> None:
+    places = {"A": samples / "paddle" / "single", "B": samples / "paddle" / "two_machines"}
+    read = {"csv": pl.read_csv, "parquet": pl.read_parquet}[name]
+    alone = {}
+    for side, place in places.items():
+        run_cli(place, "--format", name, "--out", tmp_path / f"{side}.{name}")
+        alone[side] = read(tmp_path / f"{side}.{name}")
+    result = run_cli("compare", *places.values(), "--out", tmp_path / f"both.{name}")
+    assert result.returncode == 0, result.stderr
+    both = read(tmp_path / f"both.{name}")
+    for side, table in alone.items():
+        assert both.filter(pl.col("side") == side).drop("side").rows() == table.rows()
+    assert len(both) == sum(map(len, alone.values()))
+    again = run_cli("report", tmp_path / f"both.{name}")
+    assert again.returncode == 1
+    assert f"both.{name}: holds the blocks of two runs (column side); keep the rows of one of them" in again.stderr
+
+
+def test_further_tables_of_two_runs_have_both(samples: Path, tmp_path: Path) -> None:
+    one, other = (trace_export.load(samples / name).align() for name in ("nsys", "kineto"))
+    one.write(tmp_path / "both.parquet", beside=other, tables=["messages", "ranks"])
+    messages = pl.read_parquet(tmp_path / "both.messages.parquet")
+    assert messages.filter(pl.col("side") == "A").drop("side").rows() == one.messages.rows()
+    assert messages.filter(pl.col("side") == "B").drop("side").rows() == other.messages.rows()
+    assert pl.read_parquet(tmp_path / "both.ranks.parquet")["side"].to_list() == ["A"] * 4 + ["B"] * 4
+
+
 def test_a_report_and_its_page(logs: Path, tmp_path: Path) -> None:
     run = trace_export.load(logs, steps="2-3").align()
     assert run.report().steps["step"].to_list() == [2, 3]

@@ -10,9 +10,11 @@ import pytest
 
 from samples.generators import paddle as generate_paddle
 from tests.faults.mutate import flip
+from tests.support.profiles import profile, span
 from trace_export import api
 from trace_export.errors import SourceError
 from trace_export.sources import span_table
+from trace_export.writers.tables import write_csv, write_parquet
 
 SECRET = "TOKEN-" + "a" * 1_000_000
 
@@ -23,6 +25,14 @@ def table(tmp_path: Path) -> Path:
     generate_paddle.write(tmp_path / "logs", stages=2, microbatches=2, steps=2)
     (path,) = api.load(tmp_path / "logs").align().write(tmp_path / "spans.parquet")
     return path
+
+
+@pytest.mark.parametrize("name", ["spans.csv", "spans.parquet"])
+def test_the_steps_of_a_job_that_began_again_are_those_of_two_runs(name: str, tmp_path: Path) -> None:
+    blocks = [span(0, "F", 0, at, at + 5, run=run) for run, at in ((0, 0), (1, 1000))]
+    path = tmp_path / name
+    {".csv": write_csv, ".parquet": write_parquet}[path.suffix](profile(blocks, {0: 0}), path)
+    assert span_table.read(path).spans.select("run", "step").rows() == [(0, 0), (1, 0)]
 
 
 def test_a_parquet_table_with_flipped_bits_is_read_or_refused(table: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from trace_export.model import HOSTS, RANKS, SPANS, Profile, conform
 from trace_export.writers import tables
 
-HEADER = '"rank",host,device,stage,step,kind,microbatch,chunk,microbatch_b,chunk_b,start_ns,end_ns,origin,marker'
+HEADER = '"rank",host,device,stage,step,kind,microbatch,chunk,microbatch_b,chunk_b,start_ns,end_ns,origin,marker,run'
 
 
 @pytest.fixture
@@ -18,6 +18,7 @@ def profile() -> Profile:
     ranks = {"rank": [0, 1], "host": ["a", "b"], "device": [4, None], "stage": [0, 1]}
     spans = {
         "rank": [1, 0, 1],
+        "run": [0, 1, None],
         "step": [3, 3, None],
         "kind": ["F", "FB", None],
         "microbatch": [2, 5, None],
@@ -35,9 +36,9 @@ def test_csv_text(profile: Profile, tmp_path: Path) -> None:
     tables.write_csv(profile, tmp_path / "spans.csv")
     assert (tmp_path / "spans.csv").read_text().splitlines() == [
         HEADER,
-        "1,b,,1,,,,,,,7,8,host,Recv",
-        '0,a,4,0,3,FB,5,,2,,1763682000123456789,1763682000123456791,host,"say ""F5+B2"", please"',
-        "1,b,,1,3,F,2,,,,1763682000123456789,1763682000123456790,device,F2",
+        "1,b,,1,,,,,,,7,8,host,Recv,",
+        '0,a,4,0,3,FB,5,,2,,1763682000123456789,1763682000123456791,host,"say ""F5+B2"", please",1',
+        "1,b,,1,3,F,2,,,,1763682000123456789,1763682000123456790,device,F2,0",
     ]
 
 

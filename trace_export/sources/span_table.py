@@ -21,6 +21,8 @@ SUFFIXES = (".parquet", ".csv")
 NEEDED = ("rank", "kind", "start_ns", "end_ns")
 NUMBERED = {"id", "replica"}
 """What the program numbers itself, whatever a column of this name holds."""
+SIDE = "side"
+"""The column that tells apart the two runs of a comparison."""
 NO_HOST = "unknown"
 """The host of ranks of which the table names none."""
 REMEDY = "give a table that trace-export wrote with --format parquet or csv"
@@ -43,15 +45,17 @@ def read_foreign(path: Path, columns: Columns | None, options: ReadOptions) -> P
 
 def read(path: Path) -> Profile:
     """The blocks, ranks and hosts in the table, and where it has a column `group`, its collectives, the rows that name
-    one. Its steps count as of one run: it has no column for the run.
+    one. Without a column `run` its steps count as of one run.
 
-    Raises SourceError when the file is no such table.
+    Raises SourceError when the file is no such table, or one of two runs.
     """
     try:
         table = _columns(path)
         missing = [name for name in NEEDED if name not in table.columns]
         if missing:
             raise SourceError(path, f"is not a span table: it has no column {missing[0]}", REMEDY)
+        if SIDE in table.columns and table[SIDE].n_unique() > 1:
+            raise SourceError(path, f"holds the blocks of two runs (column {SIDE})", "keep the rows of one of them")
         collective = (
             table["group"].is_not_null() if "group" in table.columns else pl.repeat(False, len(table), eager=True)
         )
@@ -78,7 +82,7 @@ def read(path: Path) -> Profile:
 
 def _columns(path: Path) -> pl.DataFrame:
     """The columns of the file that a span table has."""
-    known = {*SPANS, *RANKS, *COLLECTIVES} - NUMBERED
+    known = {*SPANS, *RANKS, *COLLECTIVES, SIDE} - NUMBERED
     if path.suffix == ".csv":
         table = csv_table.scan(path)
         return table.select(name for name in table.collect_schema().names() if name in known).collect()

@@ -207,6 +207,7 @@ def write(
         from trace_export.workflow import originals
 
         members = originals.members(profile, options.tracks)
+    tables, beside = profile, options.beside
     if options.beside is not None:
         from trace_export.chart.comparison import paired
 
@@ -230,7 +231,7 @@ def write(
         put(path, partial(BY_NAME[name].load(), chart, members=members))
     for name, path in files["table"].items():
         if "blocks" in options.tables:
-            put(path, partial(BY_NAME[name].load(), profile))
+            put(path, partial(BY_NAME[name].load(), tables, beside=beside))
         for table, frame in options.frames.items():
             put(with_table(path, table), partial(write_frame, frame))
     if files["picture"]:

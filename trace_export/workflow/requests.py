@@ -27,7 +27,7 @@ from trace_export.workflow.options import AlignOptions, GateOptions
 from trace_export.workflow.progress import Progress, silent
 from trace_export.workflow.reading import LoadOptions, Located, locate, read_profile, sizes
 from trace_export.workflow.render import WriteOptions
-from trace_export.workflow.run import Run, aligned, compared, drawn, names_of
+from trace_export.workflow.run import Run, aligned, compared, drawn
 from trace_export.writers.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -191,8 +191,7 @@ def compare(
         a, b = (_run(one, there, progress) for one, there in zip(wanted, located, strict=True))
         comparison = compared(a, b, gate)
         if output:
-            output = replace(output, beside=b.profile, names=names_of(a, b), comparison=comparison)
-            a = drawn(a, output, outputs, progress)
+            a = drawn(a, replace(output, comparison=comparison), outputs, progress, beside=b)
     return a, b, comparison, outputs.written
 
 

@@ -37,6 +37,7 @@ from trace_export.workflow.render import WriteOptions
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.paths import heat_map_path, report_page
 from trace_export.writers.pictures.style import FigureStyle
+from trace_export.writers.tables import sides
 
 if TYPE_CHECKING:
     from trace_export.analysis.baseline import Baseline
@@ -305,12 +306,12 @@ class Run:
         )  # fmt: skip
         report = arguments.progress(progress, "progress", silent)
         inputs = self._inputs + options.inputs
+        other: Run | None = None
         if beside is not None:
-            other: Run = arguments.instance(beside, "beside", Run, "a Run")
-            options = replace(options, beside=other.profile, names=names_of(self, other))
+            other = arguments.instance(beside, "beside", Run, "a Run")
             inputs += other._inputs
         with Outputs(inputs, force=arguments.flag(force, "force")) as outputs:
-            drawn(self, options, outputs, report)
+            drawn(self, options, outputs, report, beside=other)
         return outputs.written
 
     def plot(
@@ -408,11 +409,18 @@ def checked(profile: Profile, options: LoadOptions, *, one_clock: bool) -> Profi
     return completeness.check(profile, one_clock=one_clock, all_ranks=all_ranks)
 
 
-def drawn(run: Run, options: WriteOptions, outputs: Outputs, progress: Progress = silent) -> Run:
+def drawn(
+    run: Run, options: WriteOptions, outputs: Outputs, progress: Progress = silent, *, beside: Run | None = None
+) -> Run:
     """`Run.write` with options that were checked: the run with the notes about its chart and the errors of its device
     tasks."""
-    options = replace(options, steps=run._selection.steps if options.beside is None else None)
-    options = replace(options, time=run._step_time if options.critical_path else None, frames=_frames(run, options))
+    if beside is None:
+        options = replace(options, steps=run._selection.steps, frames=_frames(run, options))
+    else:
+        of_b = _frames(beside, options)
+        frames = {name: sides(frame, of_b[name]) for name, frame in _frames(run, options).items()}
+        options = replace(options, beside=beside.profile, names=names_of(run, beside), frames=frames)
+    options = replace(options, time=run._step_time if options.critical_path else None)
     detail, profile, failures = run._options.detail, run.profile, run.failures
     with ExitStack() as stack:
         if detail != "spans":

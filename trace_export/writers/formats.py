@@ -19,8 +19,8 @@ class OutputFormat:
     A trace holds the whole chart, an archive also the traces that were read, a picture the part of it that fits a page,
     a table the blocks of all ranks. `writer` is MODULE:FUNCTION below this package, imported when it is needed. Of a
     trace it takes (chart, path, gzip=) and returns a context of what takes the parts of the chart, see `Chart.put`. The
-    others write: an archive takes (chart, path, members=), a table (profile, path), a picture (chart, path, format=,
-    steps=, bubbles=, style=). `check` is a function of the same form that raises UsageError where the format needs a
+    others write: an archive takes (chart, path, members=), a table (profile, path, beside=), a picture (chart, path,
+    format=, steps=, bubbles=, style=). `check` is a function of the same form that raises UsageError where the format needs a
     package that is not installed.
     """
 
