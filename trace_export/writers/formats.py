@@ -20,8 +20,8 @@ class OutputFormat:
     a table the blocks of all ranks. `writer` is MODULE:FUNCTION below this package, imported when it is needed. Of a
     trace it takes (chart, path, gzip=) and returns a context of what takes the parts of the chart, see `Chart.put`. The
     others write: an archive takes (chart, path, members=), a table (profile, path, beside=), a picture (chart, path,
-    format=, steps=, bubbles=, style=). `check` is a function of the same form that raises UsageError where the format needs a
-    package that is not installed.
+    format=, steps=, bubbles=, style=). `check` is a function of the same form that raises UsageError where the format
+    needs a package that is not installed.
     """
 
     name: Format
