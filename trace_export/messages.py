@@ -359,6 +359,10 @@ NOTES: dict[str, Explanation] = {
         "warning for ranks, which are parts of the pipeline that the figures lack.",
         "Check the option, or copy the profiles of the missing ranks into the folder.",
     ),
+    "sizes-contradict": Explanation(
+        "A size of the options is another one than the profile records. The options are obeyed.",
+        "Check `--pp`, `--tp`, `--dp` and `--cp`.",
+    ),
     "source-recorded-twice": Explanation(
         "Two files of the same ranks, or in one folder, have the same content, as when a capture lies there under two "
         "names. It counts once.",

@@ -36,8 +36,9 @@ class Job:
 
     `orders`: the operations of each stage, 1F1B where None; `split`: backwards are input gradients (backward_b). There
     are `tensor` ranks for each place in a pipeline and `data` replicas of it; ranks are numbered tp fastest, then pp,
-    then dp. `slow`: stage and replica → how many times as long the blocks take there. `communication`: Paddle 3's jobs
-    without a computation, at time 0. `announced`: each step is announced.
+    then dp, or where `stages_last`, as Megatron-LM numbers them, tp, dp, pp. `slow`: stage and replica → how many times
+    as long the blocks take there. `communication`: Paddle 3's jobs without a computation, at time 0. `announced`: each
+    step is announced.
     """
 
     stages: int = 4
@@ -54,6 +55,7 @@ class Job:
     clock_errors_us: tuple[int, ...] = (0,)
     communication: bool = False
     announced: bool = True
+    stages_last: bool = False
     seed: int = 1
 
     @property
@@ -65,8 +67,17 @@ class Job:
         """The ranks of one machine."""
         return self.ranks // self.machines
 
+    def rank(self, stage: int, replica: int, tensor: int = 0) -> int:
+        place = stage * self.data + replica if self.stages_last else replica * self.stages + stage
+        return place * self.tensor + tensor
+
     def stage(self, rank: int) -> int:
-        return rank // self.tensor % self.stages
+        place = rank // self.tensor
+        return place // self.data if self.stages_last else place % self.stages
+
+    def replica(self, rank: int) -> int:
+        place = rank // self.tensor
+        return place % self.data if self.stages_last else place // self.stages
 
     def clock_error_us(self, rank: int) -> int:
         return self.clock_errors_us[rank // self.workers]
@@ -80,8 +91,7 @@ class Job:
             timing = replace(TIMING, slow={stage: times for (stage, n), times in self.slow.items() if n == replica})
             run = simulate(orders, timing, self.steps, chance, chunks=self.chunks, vee=self.vee)
             for tensor in range(self.tensor):
-                first = replica * self.stages * self.tensor + tensor
-                found += [replace(b, rank=first + b.rank * self.tensor) for b in run.blocks]
+                found += [replace(b, rank=self.rank(b.rank, replica, tensor)) for b in run.blocks]
         return found
 
     def type(self, block: Block) -> str:

@@ -11,7 +11,7 @@ import pytest
 from samples.generators.paddle import Job
 from tests.support.paddle_jobs import JOBS
 from trace_export.errors import UsageError
-from trace_export.model import RANKS, SPANS, Declared, Plan, Profile, conform
+from trace_export.model import P2P, RANKS, SPANS, Declared, Plan, Profile, RankOrder, conform
 from trace_export.pipeline import stages_from_work
 from trace_export.pipeline.stages import chunk_placement, resolve
 from trace_export.schedules.recorded import OVERLAPPED, PLAIN
@@ -153,6 +153,90 @@ def test_the_rank_order_follows_from_the_work(origin: str) -> None:
     assert given.ranks["dp"].to_list() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert set(given.ranks["stage_origin"]) == {"user-specified" if origin == "user-specified" else "inferred"}
     assert ("rank-order-from-work" in [n.code for n in given.notes]) == (origin == "user-specified")
+
+
+@pytest.mark.parametrize("order", [None, "tp-cp-dp-pp", "tp-cp-pp-dp"])
+@pytest.mark.parametrize("names", ["pp", "tp", "dp", "pp tp", "pp dp", "tp dp", "pp tp dp"])
+@pytest.mark.parametrize("inner", [True, False])
+def test_any_of_the_sizes_of_the_user_is_enough(names: str, order: RankOrder | None, inner: bool) -> None:
+    """pp 2, tp 2, dp 4 in either order of ranks: the work says which, whatever order a reader declares as usual."""
+    stage = [rank // 2 % 2 if inner else rank // 8 for rank in range(16)]
+    profile = worked({rank: "FBFBFB" if stage[rank] else "FFBFBB" for rank in range(16)}, Declared(rank_order=order))
+    user = Declared(**{name: {"pp": 2, "tp": 2, "dp": 4}[name] for name in names.split()})
+    found = resolve(profile, user)
+    assert found.ranks["stage"].to_list() == stage
+    assert set(found.ranks["stage_origin"]) == {"inferred" if names in ("tp", "dp") else "user-specified"}
+    if names != "pp":
+        assert found.ranks["tp"].to_list() == [rank % 2 for rank in range(16)]
+    assert not [note for note in found.notes if note.level == "warning"]
+
+
+@pytest.mark.parametrize("order", [None, "tp-cp-pp-dp"])
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize(("name", "size"), [("pp", 2), ("tp", 2), ("dp", 2), ("cp", 2), ("pp", 1), ("tp", 4)])
+def test_a_size_that_is_contradicted_is_obeyed_with_a_warning(
+    name: str, size: int, recorded: bool, order: RankOrder | None
+) -> None:
+    """Four stages of one rank each, by the record or by the work."""
+    words = {rank: "F" * (4 - rank) + "BF" * (rank + 4) + "B" * (4 - rank) for rank in range(4)}
+    profile = worked(words, Declared(rank_order=order))
+    if recorded:
+        profile = replace(profile, ranks=bare(4, [0, 1, 2, 3]).ranks)
+    found = resolve(profile, Declared(**{name: size}))
+    column = {"pp": "stage"}.get(name, name)
+    assert found.ranks[column].to_numpy().max() == size - 1
+    assert found.ranks["stage"].n_unique() == (size if name == "pp" else 4 // size)
+    assert "stages-contradict" in [note.code for note in found.notes if note.level == "warning"]
+
+
+@pytest.mark.parametrize("declared", [Declared(), Declared(world=4), Declared(rank_order="tp-cp-pp-dp")])
+@pytest.mark.parametrize("user", [{"pp": 3}, {"tp": 3}, {"dp": 3}, {"cp": 3}, {"tp": 3, "dp": 1}])
+def test_a_size_that_cannot_be_is_an_error(user: dict[str, int], declared: Declared) -> None:
+    sizes = ", ".join(f"{name} {size}" for name, size in user.items())
+    with pytest.raises(UsageError, match=f"4 ranks cannot be divided by {sizes}"):
+        resolve(replace(bare(4), declared=declared), Declared(**user))
+
+
+def test_more_stages_than_the_recorded_job_has_ranks_are_an_error() -> None:
+    with pytest.raises(UsageError, match="4 ranks cannot be divided by pp 8"):
+        resolve(replace(bare(4), declared=Declared(world=4)), Declared(pp=8))
+
+
+def test_a_recorded_size_gives_way_to_the_users() -> None:
+    """By the record pp 4, tp 2, dp 2; the user says pp 2, so that dp is 4."""
+    found = resolve(replace(bare(16), declared=Declared(pp=4, tp=2, dp=2, world=16)), Declared(pp=2))
+    assert found.ranks["stage"].to_list() == [0] * 8 + [1] * 8
+    assert (found.declared.pp, found.declared.tp, found.declared.dp) == (2, 2, 4)
+    (note,) = [note for note in found.notes if note.level == "warning"]
+    assert (note.code, note.text) == ("sizes-contradict", "contradicting sizes: --pp is 2, and 4 by the profile")
+
+
+@pytest.mark.parametrize("slow", range(4))
+@pytest.mark.parametrize("peers", [True, False])
+def test_as_many_micro_batches_as_stages(slow: int, peers: bool) -> None:
+    """pp 4, dp 2, four micro-batches: the first stage runs all forwards first, and one of its ranks waits longer than
+    the other, by as much as a stage makes."""
+    words = {rank: "F" * (4 - s) + "BF" * s + "B" * (4 - s) for rank in range(8) for s in [rank // 2]}
+    profile = worked(words, wait={rank: 300 * (3 - rank // 2) + 900 * (rank == slow) for rank in range(8)})
+    if peers:
+        profile = replace(profile, p2p=exchanged([(rank, rank + 2) for rank in range(6)]))
+    found = resolve(profile, Declared())
+    assert stages(found) == {rank: rank // 2 for rank in range(8)}
+
+
+@pytest.mark.parametrize("slow", range(8))
+def test_stages_of_gpipe_follow_from_whom_ranks_exchange_data_with(slow: int) -> None:
+    """pp 4, dp 2: one rank waits as long as that of another stage."""
+    wait = {rank: 300 * (3 - rank // 2) + 400 * (rank == slow) for rank in range(8)}
+    profile = worked(dict.fromkeys(range(8), "FFFFBBBB"), wait=wait)
+    profile = replace(profile, p2p=exchanged([(rank, rank + 2) for rank in range(6)]))
+    assert stages_of(profile) == {rank: rank // 2 for rank in range(8)}
+
+
+def exchanged(pairs: Sequence[tuple[int, int]]) -> pl.DataFrame:
+    """A send of each of these ranks to its peer, of which nothing else is known."""
+    rows = pl.DataFrame(pairs, schema=["rank", "peer"], orient="row")
+    return conform(rows.with_columns(role=pl.lit("send"), start_ns=0, end_ns=1), P2P)
 
 
 def bare(count: int, stage: list[int | None] | None = None) -> Profile:

@@ -13,30 +13,40 @@ from trace_export.model import INT, RANKS, SPANS, TEXT, TIME, Declared, Profile,
 from trace_export.pipeline import block_order, labels_by_number, messages, steps
 from trace_export.pipeline.order_distance import distances_to
 from trace_export.pipeline.passes import passes_of
-from trace_export.pipeline.rank_order import Counts, count, places
+from trace_export.pipeline.rank_order import Arrangement, arrangements
 from trace_export.schedules.schedule import schedule
 from trace_export.sources.ascend import kernel_inference
 
 
-def test_rank_order_count() -> None:
+def test_arrangements_of_sizes() -> None:
     """16 ranks, pp 2, dp 2, tp 2: a stage has 8 ranks, so 8 / (2 * 2) = 2 are left for cp."""
     ranks = pl.Series("rank", range(16))
-    assert count(ranks, Declared(pp=2, tp=2, dp=2), by_user=False) == Counts(pp=2, per_stage=8, tp=2, cp=2)
-    assert count(ranks, Declared(tp=2, dp=2), by_user=False) == Counts(pp=4, per_stage=4, tp=2, cp=1)
-    assert count(ranks, Declared(tp=2), by_user=False) is None  # pp 8 with dp 1, or pp 4 with dp 2, …
-    assert count(ranks, Declared(dp=2), by_user=False) is None
+    usual, inner = arrangements(ranks, Declared(pp=2, tp=2, dp=2), anywhere=False)
+    assert usual == Arrangement(pp=2, per_stage=8, stride=8, tp=2, cp=2)
+    assert inner == Arrangement(pp=2, per_stage=8, stride=4, tp=2, cp=2)
+    assert arrangements(ranks, Declared(tp=2, dp=2), anywhere=False)[0].pp == 4
+    assert not arrangements(ranks, Declared(tp=2), anywhere=False)  # pp 8 with dp 1, or pp 4 with dp 2, …
+    assert [a.pp for a in arrangements(ranks, Declared(tp=8), anywhere=True)] == [2, 1, 1]
+    assert not arrangements(ranks, Declared(tp=3), anywhere=True)
+    assert [a.stride for a in arrangements(ranks, Declared(pp=2, rank_order="tp-cp-pp-dp"), anywhere=False)] == [
+        1,
+        2,
+        4,
+        8,
+    ]
 
 
-def test_rank_order_places() -> None:
-    """Five of eight ranks of pp 2, dp 2, tp 2 in both orders: (stage, dp, tp)."""
-    ranks, counts = pl.Series("rank", [0, 1, 2, 4, 7]), Counts(pp=2, per_stage=4, tp=2, cp=1)
+def test_places_of_an_arrangement() -> None:
+    """Five of eight ranks of pp 2, dp 2, tp 2: (stage, dp, tp) where ranks count tp, dp, pp and where they count tp,
+    pp, dp."""
+    ranks = pl.Series("rank", [0, 1, 2, 4, 7])
     found = {
-        order: places(ranks, counts, order, "recorded").select("stage", "dp", "tp").rows()
-        for order in ("tp-cp-dp-pp", "tp-cp-pp-dp")
+        stride: Arrangement(2, 4, stride, 2, 1).places(ranks, "recorded").select("stage", "dp", "tp").rows()
+        for stride in (4, 2)
     }
     assert found == {
-        "tp-cp-dp-pp": [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0), (1, 1, 1)],
-        "tp-cp-pp-dp": [(0, 0, 0), (0, 0, 1), (1, 0, 0), (0, 1, 0), (1, 1, 1)],
+        4: [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0), (1, 1, 1)],
+        2: [(0, 0, 0), (0, 0, 1), (1, 0, 0), (0, 1, 0), (1, 1, 1)],
     }
 
 

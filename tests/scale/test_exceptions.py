@@ -42,9 +42,33 @@ def test_scatter_is_no_exception() -> None:
     assert found(Summary(ranks=ranks(8, 9, 10, 11, 12, 13))) == []
 
 
-def test_a_slow_replica_is_named_once() -> None:
-    both = pl.concat([ranks(10, 10, 13, 10), ranks(10, 10, 13, 10).with_columns(pl.col("rank") + 4, tp=1)])
-    assert found(Summary(ranks=conform(both, RANKS))) == [("slow-replica", 2, None, 13 * MS, 10 * MS)]
+@pytest.mark.parametrize(
+    ("hosts", "kind"),
+    [
+        ("abcd abcd", "slow-host"),
+        ("abcd efgh", "slow-replica"),
+        ("abbc deef", "slow-replica"),
+        ("aabb ccdd", "slow-replica"),
+    ],
+)
+def test_a_slow_replica_or_its_host_is_named_once(hosts: str, kind: str) -> None:
+    """Replica 2 of four, of two ranks: on one host, on two, and beside ranks of others."""
+    one, other = (list(names) for names in hosts.split())
+    both = pl.concat([
+        ranks(10, 10, 13, 10, host=one), ranks(10, 10, 13, 10, host=other).with_columns(pl.col("rank") + 4, tp=1),
+    ])  # fmt: skip
+    summary = Summary(ranks=conform(both, RANKS))
+    assert found(summary) == [(kind, 2, None, 13 * MS, 10 * MS)]
+    host = "c" if kind == "slow-host" else None
+    assert exceptions(summary, cohorts(summary))["host"].to_list() == [host]
+
+
+def test_a_slow_host_with_ranks_of_several_replicas() -> None:
+    """As where ranks count through replicas before stages: the second of four hosts has two ranks of stage 0."""
+    host = [f"h{n // 2}" for n in range(8)]
+    summary = Summary(ranks=ranks(10, 10, 13, 13, 10, 10, 10, 10, host=host))
+    assert found(summary) == [("slow-host", None, None, 13 * MS, 10 * MS)]
+    assert exceptions(summary, cohorts(summary)).select("host", "stage").row(0) == ("h1", 0)
 
 
 def test_other_settings_are_not_compared_with_the_usual_ones() -> None:

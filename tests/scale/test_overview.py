@@ -98,6 +98,55 @@ def test_a_replica_of_which_every_rank_is_slow_is_named_instead_of_its_ranks(tmp
     assert found.replicas.filter(pl.col("cohort") == 1)["replica"].to_list() == [3]
 
 
+def many_logs(*, stages_last: bool, tensor: int = 1, host: int = 5) -> Job:
+    """A job on 32 machines of 4 ranks; all blocks take longer on one of them."""
+    data = 32 // tensor
+    job = Job(
+        4, 6, steps=range(2), tensor=tensor, data=data, machines=32, clock_errors_us=(0,) * 32, stages_last=stages_last
+    )
+    slow = {(job.stage(rank), job.replica(rank)): 1.2 for rank in range(host * job.workers, (host + 1) * job.workers)}
+    return replace(job, slow=slow)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"pp": 4}, {"pp": 4, "tp": "tensor", "dp": "data"}])
+@pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.parametrize("stages_last", [True, False])
+def test_ranks_are_placed_in_either_order(
+    tmp_path: Path, stages_last: bool, tensor: int, sizes: dict[str, int | str]
+) -> None:
+    """More logs than a sample has; what is slow is a host, whichever ranks it has."""
+    job = many_logs(stages_last=stages_last, tensor=tensor)
+    write_logs(tmp_path / "logs", job)
+    given = {name: size if isinstance(size, int) else getattr(job, size) for name, size in sizes.items()}
+    found = trace_export.overview(tmp_path / "logs", tmp_path, jobs=1, **given).overview
+    places = found.ranks.sort("rank").select("rank", "stage", "replica", "tp").rows()
+    assert places == [(rank, job.stage(rank), job.replica(rank), rank % tensor) for rank in range(job.ranks)]
+    assert [row[0] for row in named(found.exceptions, "slow-host", "host")] == ["machine5"]
+    assert found.exceptions.height == 1
+    assert "stages-contradict" not in [note.code for note in found.notes]
+
+
+def test_sizes_of_the_user_that_the_blocks_contradict_are_obeyed_with_a_warning(tmp_path: Path) -> None:
+    job = many_logs(stages_last=True)
+    write_logs(tmp_path / "logs", job)
+    found = trace_export.overview(tmp_path / "logs", tmp_path, jobs=1, pp=8, tp=1, dp=16).overview
+    assert found.ranks.sort("rank")["stage"].to_list() in [
+        [rank // 16 for rank in range(128)], [rank % 8 for rank in range(128)],
+    ]  # fmt: skip
+    assert ("stages-contradict", "warning") in [(note.code, note.level) for note in found.notes]
+
+
+def test_a_run_that_no_order_of_ranks_explains_is_refused(tmp_path: Path) -> None:
+    """The machines were collected under the names of others: no ranks in a row are on a stage."""
+    write_logs(tmp_path / "logs", many_logs(stages_last=True))
+    for number in range(32):
+        (tmp_path / "logs" / f"machine{number}").rename(tmp_path / "logs" / f"other{number}")
+    for number in range(32):
+        (tmp_path / "logs" / f"other{number}").rename(tmp_path / "logs" / f"machine{7 * number % 32}")
+    with pytest.raises(trace_export.NothingToExportError, match=r"rank .* is on stage .*, and its profile shows stage"):
+        trace_export.overview(tmp_path / "logs", tmp_path, jobs=1)
+
+
 PLACED = pl.DataFrame([(0, 0, 0, 0, 0, 0, "recorded"), (0, 1, 1, 0, 0, 0, "recorded")], PLACES, orient="row")
 """Two of the ranks of a source."""
 JOBS = {

@@ -34,9 +34,7 @@ def interpret(profile: Profile, user: Declared) -> Profile:
 
 def interpret_blocks(profile: Profile, user: Declared) -> Profile:
     """The steps of `interpret` up to the pairing of sends and receives. Raises UsageError as it does."""
-    profile = without_doubles(profile)  # what was recorded twice counts once
-    profile = with_ids(without_merged(profile))  # inferred passes that may be two each are left out
-    profile = transfers.name_peers(profile)  # ranks for numbers in communicators
+    profile = prepared(profile)
     profile = stages.resolve(profile, user)  # stage and replica of each rank
     profile, undetermined = steps.number(profile)  # training step of each block
     profile = labels.label(profile, undetermined)  # micro-batch, chunk and phase of each block
@@ -44,6 +42,13 @@ def interpret_blocks(profile: Profile, user: Declared) -> Profile:
     profile = transfers.label(profile)  # the block that each send and receive belongs to
     profile = conclude(profile)  # passes, schedule, placement of the chunks, dependencies between passes
     return transfers.find_peers(profile)  # the other side of each send and receive
+
+
+def prepared(profile: Profile) -> Profile:
+    """The first steps of `interpret`, which need no place of a rank."""
+    profile = without_doubles(profile)  # what was recorded twice counts once
+    profile = with_ids(without_merged(profile))  # inferred passes that may be two each are left out
+    return transfers.name_peers(profile)  # ranks for numbers in communicators
 
 
 def interpret_further(profile: Profile, known: Profile) -> Profile:

@@ -1,106 +1,160 @@
-"""Stages of ranks from the sizes of the parallel dimensions: how ranks count through tp, cp, dp and pp."""
+"""How ranks count through the sizes of a run: the arrangements that sizes allow, and the one that the work fits."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import polars as pl
 
 from trace_export.errors import UsageError
-from trace_export.model import Declared, RankOrder
-from trace_export.pipeline.stages_from_work import Inference
-
-ORDERS: tuple[RankOrder, RankOrder] = ("tp-cp-dp-pp", "tp-cp-pp-dp")
-"""The order of most frameworks, and the other that Megatron-LM has (use_tp_pp_dp_mapping). A reader that knows which
-one its framework has declares it (`Declared.rank_order`)."""
+from trace_export.model import Declared
 
 MOST = 0.75
 FEW = 4
-"""For another order of ranks than the usual one to be believed, `MOST` of them must do the work of their stage; where
+"""For another arrangement than the usual one to be believed, `MOST` of the ranks must do the work of their stage; where
 times had to tell what that is, all of them, and no fewer than `FEW`."""
+SIZES = ("pp", "tp", "dp", "cp")
+REMEDY = "check --pp, --tp, --dp and --cp"
 
 
 @dataclass(frozen=True)
-class Counts:
-    """How many ranks there are in each dimension: `pp` stages of `per_stage` ranks, of which `tp` (None: not known) and
-    `cp` split the model."""
+class Arrangement:
+    """`pp` stages of `per_stage` ranks, of which `tp` (None: not known) and `cp` split the model. `stride` ranks in a
+    row are on one stage, and the next ones on the stage after it.
+
+    Example: 8 ranks of pp 2, tp 2 and dp 2. Stride 4 gives the stages 0 0 0 0 1 1 1 1: Megatron-LM's usual order (tp,
+    cp, dp, pp) and DeepSpeed's. Stride 2 gives 0 0 1 1 0 0 1 1: Megatron-LM's other order (tp, cp, pp, dp; its option
+    use_tp_pp_dp_mapping) and that of Paddle's fleet (python/paddle/distributed/fleet/base/topology.py). A stride
+    between has a part of dp inside of pp, as fleet has its sharding.
+    """
 
     pp: int
     per_stage: int
+    stride: int
     tp: int | None
     cp: int
 
+    @property
+    def order(self) -> str:
+        """The order of ranks in words, the fastest first."""
+        if self.stride == self.per_stage:
+            return "tp, cp, dp, pp"
+        return "tp, cp, pp, dp" if self.stride == (self.tp or self.stride) * self.cp else "tp, cp, a part of dp, pp, dp"
 
-def places_by_sizes(
-    ranks: pl.DataFrame, sizes: Declared, origin: str, inferred: Inference | None, order: RankOrder | None
-) -> tuple[pl.DataFrame | None, bool]:
-    """rank, stage, dp, tp, cp and origin in the rank `order` that is declared, else in the usual one, or where the work
-    of most ranks fits it better, in the other; None where the number of stages is not known. And whether it is the
-    other.
+    @property
+    def sizes(self) -> Declared:
+        """The sizes as far as they are known."""
+        tp = self.tp
+        return Declared(pp=self.pp, tp=tp, cp=self.cp, dp=None if tp is None else self.per_stage // (tp * self.cp))
 
-    Raises UsageError when sizes of the user (`origin` user-specified) do not divide the ranks.
+    def places(self, ranks: pl.Series, origin: str) -> pl.DataFrame:
+        """rank, stage, dp, tp, cp (null where tp is not known) and origin of `ranks`."""
+        rank, tp = pl.col("rank"), self.tp or 1
+        place = rank % self.stride + rank // (self.stride * self.pp) * self.stride
+        known, unknown = self.tp is not None, pl.lit(None, pl.Int32)
+        return ranks.to_frame("rank").select(
+            "rank",
+            stage=rank // self.stride % self.pp,
+            dp=place // (tp * self.cp) if known else unknown,
+            tp=place % tp if known else unknown,
+            cp=place // tp % self.cp if known else unknown,
+            origin=pl.lit(origin),
+        )
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The stages (rank, stage, and null or how many come `after`) of some ranks as they are recorded, or as their work
+    shows them; `exact`: without times."""
+
+    stages: pl.DataFrame
+    exact: bool
+
+    @property
+    def enough(self) -> float:
+        """So many ranks must do the work of their stage for another arrangement than the usual one to be believed."""
+        return MOST * len(self.stages) if self.exact else max(len(self.stages), FEW)
+
+    def fitting(self, arrangement: Arrangement) -> int:
+        """How many ranks do the work of their stage: as counted from the first stage that was seen, or from the
+        last."""
+        stage = arrangement.places(self.stages["rank"], "")["stage"]
+        from_last = arrangement.pp - 1 - self.stages["after"]
+        return max(int((stage == counted).sum()) for counted in (self.stages["stage"], from_last))
+
+
+def arrangements(ranks: pl.Series, sizes: Declared, *, anywhere: bool) -> Sequence[Arrangement]:
+    """The arrangements of `ranks` that the `sizes` allow, the usual one first; none where the number of stages does not
+    follow from them, unless it may be `anywhere`, and none where they do not divide the ranks.
+
+    What the other sizes leave of a stage's ranks is the size of tp, or where that is known, of cp. Where ranks are
+    missing at the end, there may be more than were read.
     """
-    counts = count(ranks["rank"], sizes, by_user=origin == "user-specified")
-    if counts is None:
-        return None, False
-    usual = places(ranks["rank"], counts, order or ORDERS[0], origin)
-    if usual is None or inferred is None or order is not None:
-        return usual, False
-    other = places(ranks["rank"], counts, ORDERS[1], "inferred" if origin == "assumed" else origin)
-    if other is None:
-        return usual, False
-    fitting = [_fitting(each, inferred.stages, sizes.pp) for each in (usual, other)]
-    enough = MOST * len(inferred.stages) if inferred.exact else max(len(inferred.stages), FEW)
-    return (other, True) if fitting[1] > fitting[0] and fitting[1] >= enough else (usual, False)
+    read = int(ranks.to_numpy().max()) + 1 if len(ranks) else 0
+    world = max(read, sizes.world or 0)
+    given = prod(size or 1 for size in (sizes.tp, sizes.cp, sizes.dp))
+    found, depths = [], _depths(world, given, sizes, anywhere=anywhere)
+    for pp in depths:
+        per_stage = -(-world // (pp * given)) * given
+        whole = sizes.world is not None or len(depths) > 1 or ranks.n_unique() == world > pp * given
+        if whole and pp * per_stage != world:
+            continue
+        left = per_stage // given if sizes.dp else None
+        tp = sizes.tp or left or (1 if per_stage == given else None)
+        cp = sizes.cp or (left if sizes.tp else None) or 1
+        found += [Arrangement(pp, per_stage, stride, tp, cp) for stride in _strides(per_stage, tp, cp, sizes)]
+    return found
 
 
-def count(ranks: pl.Series, sizes: Declared, *, by_user: bool) -> Counts | None:
-    """How many ranks each dimension has, where `sizes` and the number of `ranks` say it.
+def _depths(world: int, given: int, sizes: Declared, *, anywhere: bool) -> list[int]:
+    """The numbers of stages that there may be, the largest first."""
+    if sizes.pp is not None:
+        return [sizes.pp]
+    if sizes.tp is not None and sizes.dp is not None:
+        return [max(world // given, 1)]
+    return [depth for depth in range(world, 0, -1) if world % depth == 0] if anywhere else []
 
-    What the other sizes leave of a stage's ranks is the size of tp, or where that is known, of cp. Raises UsageError
-    when the sizes, given `by_user`, do not divide the ranks.
+
+def _strides(per_stage: int, tp: int | None, cp: int, sizes: Declared) -> list[int]:
+    """The strides that are possible, the usual one first: the whole stage, or where ranks count through pp before dp,
+    the ranks that split the model."""
+    inner = (tp or 1) * cp
+    between = [stride for stride in range(inner, per_stage, inner) if per_stage % stride == 0]
+    return [*between, per_stage] if sizes.rank_order == "tp-cp-pp-dp" else [per_stage, *between]
+
+
+def best(possible: Sequence[Arrangement], seen: Seen | None) -> Arrangement:
+    """The arrangement in which most of the ranks do the work that was `seen`: the first of several, and the first of
+    all of the same number of stages unless enough ranks say otherwise."""
+    if seen is None or seen.stages.is_empty():
+        return possible[0]
+    fitting = {arrangement: seen.fitting(arrangement) for arrangement in possible}
+    first = max(possible, key=lambda arrangement: fitting[arrangement])
+    usual = next(arrangement for arrangement in possible if arrangement.pp == first.pp)
+    return first if fitting[first] >= seen.enough else usual
+
+
+def of_user(ranks: pl.Series, user: Declared, declared: Declared, seen: Seen | None) -> tuple[Arrangement, bool]:
+    """The arrangement of the sizes that the `user` gives, with those that are `declared` as far as they go with them;
+    and whether it is another one than the usual.
+
+    Raises UsageError where the user's sizes do not divide the ranks.
     """
-    world = int(ranks.to_numpy().max()) + 1 if len(ranks) else 0
-    given = (sizes.tp or 1) * (sizes.cp or 1) * (sizes.dp or 1)
-    if sizes.pp is None and (sizes.tp is None or sizes.dp is None):
-        return None
-    pp = sizes.pp or max(world // given, 1)
-    if world % (pp * given) and len(ranks) == world > pp * given:  # of fewer, some may be lost
-        if by_user:
-            raise UsageError(
-                f"{world} ranks cannot be divided into {pp} stages of {given} ranks", "check --pp, --tp, --dp and --cp"
-            )
-        return None
-    per_stage = max(-(-world // pp), given)
-    left = per_stage // given if sizes.dp else None
-    tp = sizes.tp or left or (1 if per_stage == 1 else None)
-    cp = sizes.cp or (left if sizes.tp else None) or 1
-    return Counts(pp, per_stage, tp, cp)
-
-
-def places(ranks: pl.Series, counts: Counts, order: RankOrder, origin: str) -> pl.DataFrame | None:
-    """rank, stage, dp, tp, cp (null where tp is not known) and origin of `ranks` in an order of ranks; None where the
-    stage depends on tp and that is not known: the shape of the work knows better."""
-    stages_last = order == "tp-cp-dp-pp"
-    if counts.tp is None and not stages_last:
-        return None
-    rank, tp = pl.col("rank"), counts.tp or 1
-    inner = tp * counts.cp
-    replica, within = rank // (inner * counts.pp), rank % inner
-    place = rank % counts.per_stage if stages_last else within + replica * inner
-    known = counts.tp is not None
-    return ranks.to_frame("rank").select(
-        "rank",
-        stage=rank // counts.per_stage if stages_last else rank // inner % counts.pp,
-        dp=place // inner if known else pl.lit(None, pl.Int32),
-        tp=place % tp if known else pl.lit(None, pl.Int32),
-        cp=place // tp % counts.cp if known else pl.lit(None, pl.Int32),
-        origin=pl.lit(origin),
-    )
-
-
-def _fitting(places: pl.DataFrame, seen: pl.DataFrame, depth: int | None) -> int:
-    """How many ranks do the work of their stage: as counted from the first stage that was `seen`, or from the last."""
-    both = places.join(seen, on="rank", suffix="_seen")
-    counted = both["stage_seen"], (depth or 0) - 1 - both["after"]
-    return max(int((both["stage"] == stage).sum()) for stage in counted)
+    record = Declared(world=declared.world, rank_order=declared.rank_order)
+    of_record = {name: getattr(declared, name) for name in SIZES}
+    kept: list[tuple[str, ...]] = [("pp", "tp", "cp"), ("pp",), ("tp", "cp"), ()]
+    if all(of_record[name] in (None, size) for name in SIZES if (size := getattr(user, name)) is not None):
+        kept.insert(0, SIZES)
+    for names in kept:
+        sizes = user.or_else(record).or_else(Declared(**{name: of_record[name] for name in names}))
+        if possible := arrangements(ranks, sizes, anywhere=True):
+            if user.rank_order is not None:
+                return possible[0], False
+            chosen = best(possible, seen)
+            usual = next(arrangement for arrangement in possible if arrangement.pp == chosen.pp)
+            return chosen, chosen != usual
+    world = max(int(ranks.to_numpy().max()) + 1, declared.world or 0)
+    given = ", ".join(f"{name} {size}" for name in SIZES if (size := getattr(user, name)) is not None)
+    raise UsageError(f"{world} ranks cannot be divided by {given}", REMEDY)

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import polars as pl
 
-from trace_export.model import RANKS, Declared, Note, Placement, Profile, conform
+from trace_export.model import INT, RANKS, Declared, Note, Placement, Profile, conform
 from trace_export.pipeline import stages_from_work
-from trace_export.pipeline.rank_order import places_by_sizes
+from trace_export.pipeline.rank_order import MOST, SIZES, Arrangement, Seen, arrangements, best, of_user
 from trace_export.pipeline.replicas import PLACES, guess_replicas, number_replicas
 from trace_export.schedules.catalogue import CATALOGUE, known
 
@@ -21,38 +21,87 @@ DEEPEST = 128
 
 
 def resolve(profile: Profile, user: Declared) -> Profile:
-    """`profile` with ranks.stage, dp, tp, cp, replica and stage_origin filled, and what the user specified in
-    `declared`.
+    """`profile` with ranks.stage, dp, tp, cp, replica and stage_origin filled, and the sizes of the user in `declared`.
 
     Notes say what was inferred or assumed, and where the sources contradict each other. Raises UsageError when the
     user's sizes do not divide the number of ranks.
     """
-    ranks, order = profile.ranks, profile.declared.rank_order
-    inferred = stages_from_work.infer(profile.spans, continued=bool(profile.declared.numbers_continue))
-    by_user, other_order = places_by_sizes(ranks, user, "user-specified", inferred, order)
-    by_data, _ = places_by_sizes(ranks, profile.declared, "assumed", inferred, order)
+    ranks, declared = profile.ranks, profile.declared
+    inferred = stages_from_work.of_profile(profile)
     recorded = ranks.select("rank", *PLACES).with_columns(
-        origin=pl.when(pl.col("stage").is_not_null()).then(pl.lit("recorded"))
+        origin=pl.when(pl.col("stage").is_not_null()).then(ranks["stage_origin"].fill_null("recorded"))
     )
     by_work = None if inferred is None else inferred.stages.with_columns(origin=pl.lit("inferred"))
+    by_user: pl.DataFrame | None = None
+    notes: list[Note] = []
+    if gives_sizes(user) and len(ranks):
+        arrangement, by_user, notes = place_by_user(ranks, user, declared, seen(ranks, inferred))
+        declared = replace(declared, **{name: getattr(arrangement.sizes, name) for name in SIZES})
+    by_data = _by_data(ranks["rank"], declared, inferred) if by_user is None else None
     places = _first_of(ranks, [c for c in (by_user, recorded, by_data, by_work) if c is not None])
-    notes = _order_note() if other_order else []
-    if by_user is not None:
-        notes += _contradiction(by_user, recorded, "the profile")
-    if inferred is not None and inferred.exact and _all_numbered(profile.spans):
-        notes += _contradiction(
-            places.filter(pl.col("origin") != "inferred"), inferred.stages, "the order of its blocks"
-        )
-    notes += _origins(places, inferred)
+    if inferred is not None and inferred.exact:
+        depth = declared.pp or _above(places["stage"])
+        contradicted = _contradiction(places, inferred.stages, "the order of its blocks", depth)
+        of_most = by_user is not None and sum(note.count for note in contradicted) > (1 - MOST) * len(inferred.stages)
+        notes += contradicted if of_most or _all_numbered(profile.spans) else []
+    notes += _origins(places.join(recorded.drop_nulls("stage"), on="rank", how="anti"), inferred)
     places, guessed = guess_replicas(_rest_in_order(places), ranks, profile.spans)
     merged = ranks.drop(*PLACES, "stage_origin").join(places, on="rank", how="left", maintain_order="left")
     placed = number_replicas(conform(merged.rename({"origin": "stage_origin"}), RANKS))
-    declared = user.or_else(profile.declared).or_else(Declared(pp=None if inferred is None else inferred.depth))
+    declared = user.or_else(declared).or_else(Declared(pp=None if inferred is None else inferred.depth))
     notes += [*guessed, *_absent_stages(placed, declared, user.pp)]
     if (user.pp or profile.declared.pp) is None and _goes_on(placed, profile):
         declared = replace(declared, pp=None, deeper=True)
         notes.append(_deeper_note(_above(placed["stage"])))
     return replace(profile, ranks=placed, declared=declared).with_notes(notes)
+
+
+def gives_sizes(user: Declared) -> bool:
+    """Whether the user says how many ranks there are in any dimension."""
+    return any(getattr(user, name) is not None for name in SIZES)
+
+
+def seen(ranks: pl.DataFrame, inferred: stages_from_work.Inference | None) -> Seen | None:
+    """The stages of ranks as their profiles record them, else as their work shows them; None where neither does."""
+    recorded = ranks.select("rank", "stage", after=pl.lit(None, INT)).drop_nulls("stage")
+    if len(recorded):
+        return Seen(recorded, exact=True)
+    return None if inferred is None else Seen(inferred.stages, inferred.exact)
+
+
+def place_by_user(
+    ranks: pl.DataFrame, user: Declared, declared: Declared, evidence: Seen | None
+) -> tuple[Arrangement, pl.DataFrame, list[Note]]:
+    """The arrangement of `ranks` (rank, stage, dp, tp, cp, as recorded) by the sizes that the user gives, completed by
+    those that are declared and by the evidence; the places in it (rank, stage, dp, tp, cp, origin), and notes on what
+    contradicts the user. Raises UsageError when the sizes do not divide the ranks."""
+    arrangement, unusual = of_user(ranks["rank"], user, declared, evidence)
+    origin = "user-specified"
+    if user.pp is None and (user.tp is None or user.dp is None):
+        if evidence is None:
+            origin = "assumed"
+        elif evidence.fitting(arrangement) == len(evidence.stages):
+            origin = "recorded" if ranks["stage"].count() else "inferred"
+    placed = arrangement.places(ranks["rank"], origin)
+    notes = [_order_note(arrangement)] if unusual else []
+    recorded = ranks.select("rank", "stage").drop_nulls()
+    notes += _contradiction(placed, recorded, "the profile")
+    for name, column in zip(SIZES, ("stage", "tp", "dp", "cp"), strict=True):
+        given, reached = getattr(user, name), _above(ranks[column])
+        other = getattr(declared, name) or (reached if reached > (given or 0) else given)
+        if given not in (None, other) and (name != "pp" or recorded.is_empty()):
+            text = f"contradicting sizes: --{name} is {given}, and {other} by the profile"
+            notes.append(Note("sizes-contradict", "warning", text))
+    return arrangement, placed, notes
+
+
+def _by_data(ranks: pl.Series, declared: Declared, inferred: stages_from_work.Inference | None) -> pl.DataFrame | None:
+    """The places by the sizes that the profile declares; None where the number of stages does not follow from them."""
+    possible = arrangements(ranks, declared, anywhere=False)
+    if not possible:
+        return None
+    chosen = best(possible, seen(pl.DataFrame(schema={"rank": INT, "stage": INT}), inferred))
+    return chosen.places(ranks, "assumed" if chosen == possible[0] else "inferred")
 
 
 def place(profile: Profile, places: pl.DataFrame) -> Profile:
@@ -122,21 +171,26 @@ def _all_numbered(spans: pl.DataFrame) -> bool:
     return not spans.select(lacking.any()).item()
 
 
-def _order_note() -> list[Note]:
-    text = "the given sizes match the observed work only in the rank order tp, cp, pp, dp"
-    return [Note("rank-order-from-work", "note", text)]
+def _order_note(arrangement: Arrangement) -> Note:
+    text = f"the given sizes match the observed work only in the rank order {arrangement.order}"
+    return Note("rank-order-from-work", "note", text)
 
 
-def _contradiction(believed: pl.DataFrame, other: pl.DataFrame, who: str) -> list[Note]:
-    both = believed.join(other.select("rank", "stage"), on="rank", suffix="_other").filter(
-        pl.col("stage") != pl.col("stage_other")
-    )
-    if both.is_empty():
+def _contradiction(believed: pl.DataFrame, other: pl.DataFrame, who: str, depth: int | None = None) -> list[Note]:
+    """A warning where ranks are on other stages than `who` says (`other`), which are counted from the first stage that
+    was seen, or of a pipeline of so many stages (`depth`), from the last: the first may not be there."""
+    both = believed.join(other, on="rank", suffix="_other")
+    wrong = [both.filter(pl.col("stage") != pl.col("stage_other"))]
+    if depth is not None:
+        from_last = both.with_columns(stage_other=depth - 1 - pl.col("after"))
+        wrong.append(from_last.filter(pl.col("stage") != pl.col("stage_other")))
+    fewest = min(wrong, key=len)
+    if fewest.is_empty():
         return []
-    rank, stage, seen = both.sort("rank").select("rank", "stage", "stage_other").row(0)
-    source = {"user-specified": "the options", "recorded": "the profile", "assumed": "the sizes"}[both["origin"][0]]
-    text = f"contradicting stages: rank {rank} is on stage {stage} by {source}, on stage {seen} by {who}"
-    return [Note("stages-contradict", "warning", text, count=len(both))]
+    rank, stage, seen, origin = fewest.sort("rank").select("rank", "stage", "stage_other", "origin").row(0)
+    by = {"user-specified": "the options", "recorded": "the profile"}.get(origin, "the sizes")
+    text = f"contradicting stages: rank {rank} is on stage {stage} by {by}, on stage {seen} by {who}"
+    return [Note("stages-contradict", "warning", text, count=len(fewest))]
 
 
 def _origins(places: pl.DataFrame, inferred: stages_from_work.Inference | None) -> list[Note]:

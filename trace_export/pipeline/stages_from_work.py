@@ -5,7 +5,7 @@ All of it is measured on a rank's own clock, so it holds however wrong the clock
 - a rank starts its first backward after as many forwards as stages follow it (1F1B and its relatives; twice as many in
   Eager 1F1B and interleaved orders);
 - where all forwards come first (GPipe), it waits for its first backward one forward and backward longer per stage that
-  follows it;
+  follows it; where the traces say whom a rank exchanges data with, the ranks form a chain of which it is the first end;
 - where the chunks lie in a V, the data come back to it later the more stages follow it: in DualPipeV and ZBV after one
   forward and two more for each.
 """
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from trace_export.model import RANK_STEP_KEY, STEP_KEY
+from trace_export.model import RANK_STEP_KEY, STEP_KEY, Profile
 from trace_export.ordering import group_number
 from trace_export.pipeline.steps import counted, in_fullest
 
@@ -31,6 +31,12 @@ RUNS = 32
 
 SAMPLED = [*RANK_STEP_KEY, "kind", "microbatch", "chunk", "start_ns", "end_ns"]
 """What is looked at of the blocks."""
+
+BY_LEAD = "how many forwards each rank runs before its first backward"
+BY_WAIT = "how long each rank waits for its first backward"
+
+Neighbours = dict[int, set[int]]
+"""The ranks that each rank exchanges data with."""
 
 _FORWARD = pl.col("kind").is_in(["F", "FB"])
 _BACKWARD = pl.col("kind") != "F"
@@ -54,14 +60,22 @@ def sample(spans: pl.DataFrame, steps: int = STEPS) -> pl.DataFrame:
     return blocks.filter(in_fullest(blocks, steps))
 
 
-def infer(spans: pl.DataFrame, *, continued: bool = False) -> Inference | None:
+def of_profile(profile: Profile) -> Inference | None:
+    """The stage of every rank of a profile that has blocks, or None where nothing shows it."""
+    continued = bool(profile.declared.numbers_continue)
+    return infer(profile.spans, profile.p2p.select("rank", "peer").unique(), continued=continued)
+
+
+def infer(spans: pl.DataFrame, peers: pl.DataFrame | None = None, *, continued: bool = False) -> Inference | None:
     """The stage of every rank that has blocks, or None where their order says nothing. Needs no labels but `kind`.
 
-    Each of the `RUNS` fullest runs is looked at on its own; counts take precedence over times. `continued`: the
-    forwards count on over two chunks that lie in a V (`Declared.numbers_continue`).
+    Each of the `RUNS` fullest runs is looked at on its own; counts take precedence over whom ranks exchange data with
+    (`peers`: rank, peer), and these over times. `continued`: the forwards count on over two chunks that lie in a V
+    (`Declared.numbers_continue`).
     """
+    neighbours = _neighbours(peers)
     of_runs = _fullest_runs(spans)
-    found = [_infer(measure(_with_chunks(run) if continued else run), vee=continued) for run in of_runs]
+    found = [_infer(measure(_with_chunks(run) if continued else run), neighbours, vee=continued) for run in of_runs]
     usable = [inference for inference in found if inference is not None]
     return min(usable, key=lambda i: (-len(i.stages), not i.exact), default=None)
 
@@ -134,7 +148,7 @@ def _with_chunks(spans: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _infer(shape: pl.DataFrame, *, vee: bool) -> Inference | None:
+def _infer(shape: pl.DataFrame, neighbours: Neighbours, *, vee: bool) -> Inference | None:
     shape = shape.drop_nulls(["lead", "unit_ns"])
     if shape.is_empty():
         return None
@@ -147,7 +161,7 @@ def _infer(shape: pl.DataFrame, *, vee: bool) -> Inference | None:
         how = "how many forwards of its first chunk each rank runs before one of its second"
         after = turn // 2 if exact else _clusters(shape["away_ns"].to_numpy(), threshold)
     else:
-        after, how, exact = _by_lead(shape, threshold)
+        after, how, exact = _by_lead(shape, threshold, neighbours)
     rank = shape["rank"].to_numpy()
     stage = _from_first(rank, after, exact)
     columns = {"rank": rank, "stage": stage, "after": after}
@@ -155,23 +169,87 @@ def _infer(shape: pl.DataFrame, *, vee: bool) -> Inference | None:
     return Inference(pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.Int32)), how, exact, depth)
 
 
-def _by_lead(shape: pl.DataFrame, threshold: float) -> tuple[npt.NDArray[np.int64], str, bool]:
-    """How many stages follow each rank, by its leading forwards; by its wait where it runs all forwards first."""
+def _by_lead(shape: pl.DataFrame, threshold: float, neighbours: Neighbours) -> tuple[npt.NDArray[np.int64], str, bool]:
+    """How many stages follow each rank, by its leading forwards; where it runs all forwards first, by whom it exchanges
+    data with, or else by its wait.
+
+    Example: with four micro-batches on four stages of two ranks under 1F1B, 4 4 3 3 2 2 1 1 leading forwards. Those
+    with all four are as many as there are on each other stage, so they are one stage.
+    """
+    rank, wait = shape["rank"].to_numpy(), shape["wait_ns"].to_numpy()
     lead = shape["lead"].round().cast(pl.Int64).to_numpy()
     alike = lead.min() == lead.max() and lead.max() > 1
     full = (lead >= shape["forwards"].to_numpy()) | alike
     after = np.zeros(len(lead), np.int64)
-    base = 0
-    if not full.all():
-        chunks = int(shape["chunks"].to_numpy().max())
-        after[~full] = _steps_of(lead[~full], chunks, shape["rank"].cast(pl.Int64).to_numpy()[~full])
-        base = after[~full].max() + 1
-    if full.any():
-        if base and (after[~full] == lead[~full] - 1).all():  # so many follow at least, though not all may be read
-            base = max(base, lead[full].min() - 1)
-        after[full] = base + _clusters(shape["wait_ns"].to_numpy()[full], threshold)
-        return after, "how long each rank waits for its first backward", False
-    return after, "how many forwards each rank runs before its first backward", True
+    if full.all():
+        if (along := _along_chains(rank, wait, neighbours)) is not None:
+            return along, "whom each rank exchanges data with", False
+        return _clusters(wait, threshold), BY_WAIT, False
+    chunks = int(shape["chunks"].to_numpy().max())
+    after[~full] = _steps_of(lead[~full], chunks, shape["rank"].cast(pl.Int64).to_numpy()[~full])
+    if not full.any():
+        return after, BY_LEAD, True
+    last = after[~full].max()
+    if (steps := _steps_away(rank[full], rank[~full][after[~full] == last], neighbours)) is not None:
+        after[full] = last + steps
+        return after, f"{BY_LEAD}, and whom it exchanges data with", True
+    by_count = bool((after[~full] == lead[~full] - 1).all())
+    base = max(last + 1, lead[full].min() - 1) if by_count else last + 1  # so many follow; not all may be read
+    sizes = np.unique(np.unique(after[~full], return_counts=True)[1])
+    if by_count and len(sizes) == 1 and full.sum() == sizes[0]:
+        after[full] = base
+        return after, BY_LEAD, True
+    after[full] = base + _clusters(wait[full], threshold)
+    return after, BY_WAIT, False
+
+
+def _neighbours(peers: pl.DataFrame | None) -> Neighbours:
+    """The ranks that each rank exchanges data with."""
+    found: Neighbours = {}
+    for rank, peer in () if peers is None else peers.drop_nulls().iter_rows():
+        if rank != peer:
+            found.setdefault(rank, set()).add(peer)
+            found.setdefault(peer, set()).add(rank)
+    return found
+
+
+def _steps_away(
+    ranks: npt.NDArray[np.int32], start: npt.NDArray[np.int32], neighbours: Neighbours
+) -> npt.NDArray[np.int64] | None:
+    """How many steps each of the `ranks` is away from those at the `start`, from one that exchanges data with it to the
+    next; None where one of them cannot be reached."""
+    away = dict.fromkeys(start.tolist(), 0)
+    left, edge, step = set(ranks.tolist()), list(away), 0
+    while edge and left:
+        step += 1
+        edge = [rank for rank in left if not neighbours.get(rank, set()).isdisjoint(edge)]
+        away |= dict.fromkeys(edge, step)
+        left -= set(edge)
+    return None if left else np.array([away[rank] for rank in ranks.tolist()], np.int64)
+
+
+def _along_chains(
+    rank: npt.NDArray[np.int32], wait: npt.NDArray[np.float64], neighbours: Neighbours
+) -> npt.NDArray[np.int64] | None:
+    """How many ranks follow each in its chain of ranks that exchange data, in which the first one waits the longest for
+    its first backward; None where they do not form chains of one length."""
+    waits, there = dict(zip(rank.tolist(), wait.tolist(), strict=True)), set(rank.tolist())
+    near = {one: neighbours.get(one, set()) & there for one in waits}
+    ends = {one for one, others in near.items() if len(others) == 1}
+    after: dict[int, int] = {}
+    lengths = set()
+    while ends:
+        chain = [ends.pop()]
+        while following := near[chain[-1]] - set(chain[-2:]):
+            if len(following) > 1 or len(chain) > len(near):
+                return None
+            chain.extend(following)
+        ends.discard(chain[-1])
+        lengths.add(len(chain))
+        if waits[chain[0]] < waits[chain[-1]]:
+            chain.reverse()
+        after |= {one: len(chain) - 1 - place for place, one in enumerate(chain)}
+    return np.array([after[one] for one in waits], np.int64) if len(lengths) == 1 and len(after) == len(near) else None
 
 
 def _steps_of(lead: npt.NDArray[np.int64], chunks: int, rank: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,11 +12,12 @@ from trace_export.analysis.what_if import Slowdown
 from trace_export.clocks import two_levels
 from trace_export.errors import NothingToExportError
 from trace_export.model import Note, Profile
+from trace_export.pipeline.rank_order import MOST
 from trace_export.scale import bands, slowdown
 from trace_export.scale.exceptions import cohorts, exceptions, representative
 from trace_export.scale.measure import Task, failed, failures_of, measure, summarise
 from trace_export.scale.parts import Part, split
-from trace_export.scale.places import absent
+from trace_export.scale.places import REMEDY, Places, absent
 from trace_export.scale.replicas import Placed, all_ranks, reduce_everywhere
 from trace_export.scale.summary import Summary, by_code, merge
 from trace_export.selection import Numbers, Selection
@@ -84,10 +86,21 @@ def overview(
         first = next(iter(summary.failures["first"]), f"{options.log_dir}: the options leave nothing to show")
         raise NothingToExportError(f"no replica could be read; the first: {first}")
     notes = by_code([*placed.located.notes, *placed.places.notes, *summary.notes])
+    _check_places(placed.places, summary.notes)
     found = _compared(_on_one_axis(summary), placed.places.declared.pp, len(placed.located.sources), notes)
     lacking = absent(placed.places) if options.read.ranks is None else 0
     unread = table["rank"].n_unique() - found.ranks["rank"].n_unique()
     return replace(found, missing_ranks=lacking + max(unread, 0))
+
+
+def _check_places(places: Places, notes: Sequence[Note]) -> None:
+    """Raises NothingToExportError where the parts contradict places that are no user's word: those of more ranks than a
+    few, whose recording was cut."""
+    contradicted = [note for note in notes if note.code == "stages-contradict"]
+    if not contradicted or (places.table["origin"] == "user-specified").any():
+        return
+    if sum(note.count for note in contradicted) > (1 - MOST) * len(places.table):
+        raise NothingToExportError(f"the places of the ranks are wrong: {contradicted[0].text}", REMEDY)
 
 
 def of_profile(profile: Profile, sources: int) -> Overview:

@@ -21,7 +21,8 @@ Huygens measured between sound hosts (30 µs/s, NSDI '18)."""
 MOST_ARE_SOUND = 3
 """Of so many hosts of a replica the median is the rate of a sound one where one drifts."""
 ALL = 0.75
-"""A replica of which so large a part of the ranks is slow is slow itself; its ranks are not named one by one."""
+"""A host or a replica of which so large a part of the ranks is slow is slow itself; its ranks are not named one by
+one."""
 SAME_SPEED = 0.03
 """Replicas of the same settings behave alike where their speeds, in order, lie no further apart than this."""
 BIAS_NS = 1000.0
@@ -31,8 +32,9 @@ EXCEPTIONS: Schema = {
     "kind": TEXT, "replica": INT, "rank": INT, "to_rank": INT, "stage": INT, "host": TEXT, "what": TEXT,
     "value": REAL, "usual": REAL, "ratio": REAL,
 }  # fmt: skip
-"""`kind`: `settings`, `slow-replica`, `slow-rank`, `slow-link`, `drifting-clock`. `value` beside what is `usual`: ns;
-micro-batches in a step, or 1 beside 0 where the order of blocks is another one, for settings; ns/ns for clocks."""
+"""`kind`: `settings`, `slow-host`, `slow-replica`, `slow-rank`, `slow-link`, `drifting-clock`. `value` beside what is
+`usual`: ns; micro-batches in a step, or 1 beside 0 where the order of blocks is another one, for settings; ns/ns for
+clocks."""
 COHORTS: Schema = {
     "replica": INT, "cohort": INT, "microbatches": REAL, "order": pl.UInt64(), "speed": REAL, "ranks": INT,
 }  # fmt: skip
@@ -72,29 +74,49 @@ def representative(cohorts: pl.DataFrame) -> int | None:
 
 
 def exceptions(summary: Summary, alike: pl.DataFrame) -> pl.DataFrame:
-    """All exceptions (`EXCEPTIONS`), those of replicas first, of a kind the largest first; `alike` as `cohorts` gives
-    it."""
+    """All exceptions (`EXCEPTIONS`), those of hosts and replicas first, of a kind the largest first; `alike` as
+    `cohorts` gives it."""
     settings = _other_settings(alike)
     compared = summary.ranks.filter(~pl.col("replica").is_in(settings["replica"].implode()))
     slow = _slow_ranks(compared)
-    shares = slow.group_by("replica").agg(slow=pl.col("rank").n_unique()).join(
-        compared.group_by("replica").agg(ranks=pl.col("rank").n_unique()), on="replica"
-    )  # fmt: skip
-    whole = shares.filter((pl.col("slow") >= ALL * pl.col("ranks")) & (pl.len() < compared["replica"].n_unique()))
-    in_whole = pl.col("replica").is_in(whole["replica"].implode())
-    replicas = slow.filter(in_whole).group_by("replica").agg(
-        pl.col("value", "usual", "ratio").median(), what=pl.lit("its blocks take longer on nearly all ranks")
-    )  # fmt: skip
+    several_hosts = compared.group_by("replica").agg(several=pl.col("host").n_unique() > 1)
+    across_hosts = _whole(slow, compared, "replica", 1).join(several_hosts.filter("several"), on="replica", how="semi")
+    replicas = slow.join(across_hosts, on="replica", how="semi")
+    slow = slow.join(across_hosts, on="replica", how="anti")
+    hosts = slow.join(_whole(slow, compared, "host", 2), on="host", how="semi")
+    slow = slow.join(hosts, on="host", how="anti")
+    rest = _whole(slow, compared, "replica", 1)
+    replicas = pl.concat([replicas, slow.join(rest, on="replica", how="semi")])
     parts = [
         ("settings", settings),
-        ("slow-replica", replicas),
-        ("slow-rank", slow.filter(~in_whole)),
+        ("slow-host", _together(hosts, "host")),
+        ("slow-replica", _together(replicas, "replica")),
+        ("slow-rank", slow.join(rest, on="replica", how="anti")),
         ("slow-link", _slow_links(summary)),
         ("drifting-clock", _drifting(summary)),
     ]
     rows = [conform(frame.with_columns(kind=pl.lit(kind)), EXCEPTIONS) for kind, frame in parts]
     return pl.concat(
         [frame.sort("ratio", "rank", "host", descending=[True, False, False], nulls_last=True) for frame in rows]
+    )
+
+
+def _whole(slow: pl.DataFrame, ranks: pl.DataFrame, what: str, least: int) -> pl.DataFrame:
+    """The replicas or hosts (`what`) of `least` ranks or more that are slow as a whole, unless all would be."""
+    counts = ranks.group_by(what).agg(ranks=pl.col("rank").n_unique())
+    shares = slow.group_by(what).agg(slow=pl.col("rank").n_unique()).join(counts, on=what)
+    whole = (pl.col("slow") >= ALL * pl.col("ranks")) & (pl.col("ranks") >= least) & (pl.len() < counts.height)
+    return shares.filter(whole).select(what)
+
+
+def _together(slow: pl.DataFrame, what: str) -> pl.DataFrame:
+    """A row for the slow ranks of each replica or host (`what`), with the stage, replica and host of all of them where
+    that is one."""
+    one = [pl.when(pl.col(c).n_unique() == 1).then(pl.col(c).first()).alias(c) for c in ("stage", "replica", "host")]
+    return slow.group_by(what).agg(
+        *(each for each in one if each.meta.output_name() != what),
+        pl.col("value", "usual", "ratio").median(),
+        what=pl.lit("its blocks take longer on nearly all of its ranks"),
     )
 
 

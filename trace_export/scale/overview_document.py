@@ -44,7 +44,7 @@ class ExceptionRow(TypedDict):
     """What differs from its peers. `value` and `usual`: nanoseconds; for clocks ns/ns; for settings micro-batches in a
     step, or 1 and 0 where the order of blocks is another one."""
 
-    kind: Literal["settings", "slow-replica", "slow-rank", "slow-link", "drifting-clock"]
+    kind: Literal["settings", "slow-host", "slow-replica", "slow-rank", "slow-link", "drifting-clock"]
     replica: int | None
     rank: int | None
     to_rank: int | None

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from trace_export.errors import NothingToExportError, TraceExportError
-from trace_export.model import INT, TEXT, Declared, Note, Profile, RankOrder, Schema
-from trace_export.pipeline import stages_from_work
-from trace_export.pipeline.rank_order import ORDERS, count, places, places_by_sizes
+from trace_export.model import INT, TEXT, Declared, Note, Profile, Schema
+from trace_export.pipeline import stages, stages_from_work
+from trace_export.pipeline.interpret import prepared
+from trace_export.pipeline.rank_order import MOST, Arrangement, arrangements, best
+from trace_export.pipeline.replicas import PLACES as PLACED
 from trace_export.pipeline.replicas import guess_replicas
 from trace_export.sources.merge import merge
 from trace_export.sources.read import read
@@ -21,7 +23,6 @@ OF_RANK: Schema = {"rank": INT, "stage": INT, "dp": INT, "tp": INT, "cp": INT}
 PLACES: Schema = {"source": pl.UInt32(), **OF_RANK, "origin": TEXT}
 """A rank of a source (an index), and where it is; `origin` as `stage_origin` in `model.RANKS`. Ranks of one `dp` form a
 replica: they exchange activations."""
-SIZES = ("pp", "tp", "dp", "cp")
 SAMPLE = 32
 """So many sources are read to find sizes that nobody gives: the first ones, and as many spread over all."""
 REMEDY = "give --pp and --tp, and --dp where ranks are missing"
@@ -53,10 +54,11 @@ def find_places(
     read_some: Callable[[Sequence[Source]], Sequence[Profile | TraceExportError]],
     user: Declared,
 ) -> Places:
-    """The places of all `ranks` (of each source what `ranks_of` gave): by the sizes of the user, as recorded, or by
-    the sizes that a sample of the sources, which `read_some` reads, records or shows.
+    """The places of all `ranks` (of each source what `ranks_of` gave), as `pipeline.stages` resolves them: from the
+    record, or from a sample of the sources, which `read_some` reads, in the arrangement that the sizes of the user, of
+    the record or of the work give.
 
-    Raises NothingToExportError where the sizes are not known, or contradict what is recorded.
+    Raises NothingToExportError where the sizes are not known, or the sample contradicts every arrangement; UsageError.
     """
     parts = [
         frame.select(pl.lit(index, pl.UInt32).alias("source"), *OF_RANK)
@@ -66,10 +68,16 @@ def find_places(
     table = pl.concat([pl.DataFrame(schema={n: t for n, t in PLACES.items() if n != "origin"}), *parts])
     table = table.sort("rank", "source")
     recorded = not table.is_empty() and not table["stage"].null_count() + table["dp"].null_count()
-    if recorded and user.pp is None:
+    if recorded and not stages.gives_sizes(user):
         placed = table.with_columns(pl.col("tp", "cp").fill_null(0), origin=pl.lit("recorded"))
         return Places(placed.select(PLACES.keys()), user.or_else(_sizes(placed)))
-    return _by_sizes(table, _Sample.of(sources, table, read_some), user)
+    sample = _Sample.of(sources, table, read_some)
+    if sample.profile.ranks["rank"].n_unique() < table["rank"].n_unique():
+        return _of_sample(table, sample, user)
+    resolved = stages.resolve(replace(sample.profile, notes=()), user)
+    placed = resolved.ranks.select("rank", *PLACED, origin="stage_origin").unique("rank")
+    notes = tuple(note for note in resolved.notes if note.code != "stages-contradict")  # which its part says, too
+    return _placed(table, placed, resolved.declared, notes)
 
 
 def _sizes(placed: pl.DataFrame) -> Declared:
@@ -109,6 +117,7 @@ class _Sample:
         chosen = dict.fromkeys([*order[:SAMPLE], *spread])
         results = read_some([sources[index] for index in chosen])
         profile, _ = merge(result for result in results if isinstance(result, Profile))
+        profile = prepared(profile)
         if profile.spans.is_empty():
             first = next((r for r in results if isinstance(r, TraceExportError)), None)
             raise first or NothingToExportError("no source that was looked at holds a block")
@@ -127,36 +136,47 @@ class _Sample:
         return int(groups[0]) if guessed and groups.n_unique() == 1 else None
 
 
-def _by_sizes(table: pl.DataFrame, sample: _Sample, user: Declared) -> Places:
-    recorded = sample.profile.ranks.drop_nulls("stage").select("rank", "stage")
-    continued = bool(sample.profile.declared.numbers_continue)
-    inferred = stages_from_work.infer(sample.profile.spans, continued=continued)
-    ranks = table.select("rank").unique().sort("rank")
-    seen = Declared(pp=_depth(inferred, all_read=len(sample.profile.ranks) >= len(ranks)))
-    sizes = user.or_else(sample.profile.declared).or_else(seen)
-    origin = "user-specified" if user.pp else "assumed" if sample.profile.declared.pp else "inferred"
-    notes = [_note(origin, sizes, len(sample.profile.ranks))]
-    if sizes.tp is None and sizes.dp is None and len(ranks) > (sizes.pp or 0):
-        stages = recorded if inferred is None else inferred.stages
-        sizes = replace(sizes, tp=sample.tensor_size(stages) or 1)
-        notes.append(Note("tensor-parallel-guessed", "note", _GUESSED.format(sizes.tp)))
-    order = sizes.rank_order or _order_recorded(ranks["rank"], sizes, recorded)
-    placed = None if sizes.pp is None else places_by_sizes(ranks, sizes, origin, inferred, order)[0]
-    if placed is None:
-        raise NothingToExportError("how many stages the pipeline has is neither recorded nor shown by a sample", REMEDY)
-    _check(placed, recorded)
-    placed = placed.with_columns(pl.col("cp").fill_null(0))
+def _placed(table: pl.DataFrame, placed: pl.DataFrame, sizes: Declared, notes: tuple[Note, ...]) -> Places:
     kept = table.select("source", "rank").join(placed, on="rank", how="left", maintain_order="left")
-    found = _sizes(kept)
-    kept = kept.select(pl.col(name).cast(dtype) for name, dtype in PLACES.items())
-    whole = replace(sizes, pp=max(sizes.pp or 0, found.pp or 0), dp=max(sizes.dp or 0, found.dp or 0))
-    return Places(kept, whole, tuple(notes))
+    kept = kept.with_columns(pl.col("dp", "tp", "cp").fill_null(0))
+    reached = _sizes(kept)
+    whole = replace(sizes, pp=max(sizes.pp or 0, reached.pp or 0), dp=max(sizes.dp or 0, reached.dp or 0))
+    return Places(kept.select(pl.col(name).cast(dtype) for name, dtype in PLACES.items()), whole, notes)
 
 
-def _depth(inferred: stages_from_work.Inference | None, *, all_read: bool) -> int | None:
+def _of_sample(table: pl.DataFrame, sample: _Sample, user: Declared) -> Places:
+    """The places of all ranks by the arrangement that the ranks of the sample, which are a part of them, show."""
+    profile, ranks = sample.profile, table.select("rank", "stage", "tp", "dp", "cp").unique("rank").sort("rank")
+    declared, inferred = profile.declared, stages_from_work.of_profile(profile)
+    evidence = stages.seen(profile.ranks, inferred)
+    notes: list[Note] = []
+    if stages.gives_sizes(user):
+        arrangement, _, notes = stages.place_by_user(ranks, user, declared, evidence)
+        origin = "user-specified"
+    else:
+        origin = "assumed" if declared.pp else "inferred"
+        possible = arrangements(ranks["rank"], declared.or_else(Declared(pp=_depth(inferred))), anywhere=False)
+        if not possible:
+            raise NothingToExportError(
+                "how many stages the pipeline has is neither recorded nor shown by a sample", REMEDY
+            )
+        arrangement = best(possible, evidence)
+        if evidence is not None and evidence.exact and evidence.fitting(arrangement) < MOST * len(evidence.stages):
+            _refuse(arrangement, evidence.stages)
+    notes.append(_note(origin, arrangement, len(profile.ranks)))
+    if arrangement.tp is None:
+        stage = arrangement.places(profile.ranks["rank"], origin).select("rank", "stage")
+        guessed = sample.tensor_size(stage) or 1
+        arrangement = replace(arrangement, tp=1 if arrangement.stride % guessed else guessed)
+        notes.append(Note("tensor-parallel-guessed", "note", _GUESSED.format(arrangement.tp)))
+    sizes = user.or_else(arrangement.sizes).or_else(declared)
+    return _placed(table, arrangement.places(ranks["rank"], origin), sizes, tuple(notes))
+
+
+def _depth(inferred: stages_from_work.Inference | None) -> int | None:
     """The number of stages that the work of a sample shows. The sample has the first ranks, which are on the first
     stage in any order of ranks, so that all others follow those; times show only which of its own stages follow."""
-    if inferred is None or not (inferred.exact or all_read):
+    if inferred is None or not inferred.exact:
         return None
     return inferred.depth or int(inferred.stages["after"].to_numpy().max()) + 1
 
@@ -164,36 +184,20 @@ def _depth(inferred: stages_from_work.Inference | None, *, all_read: bool) -> in
 _GUESSED = "the tensor-parallel size {} was guessed from similar block times of a sample; if wrong, give --tp"
 
 
-def _check(placed: pl.DataFrame, recorded: pl.DataFrame) -> None:
-    """Raises NothingToExportError where a rank is not on the stage that its profile records."""
-    both = placed.join(recorded, on="rank", suffix="_recorded")
-    wrong = both.filter(pl.col("stage") != pl.col("stage_recorded"))
-    if wrong.height:
-        rank, stage, seen = wrong.select("rank", "stage", "stage_recorded").row(0)
-        what = f"by the sizes of the run rank {rank} is on stage {stage}, and its profile records stage {seen}"
-        raise NothingToExportError(what, REMEDY)
+def _refuse(arrangement: Arrangement, seen: pl.DataFrame) -> None:
+    """Raises NothingToExportError for a rank that is on another stage than was seen."""
+    both = arrangement.places(seen["rank"], "").join(seen, on="rank", suffix="_seen")
+    wrong = both.filter(pl.col("stage") != pl.col("stage_seen")).sort("rank")
+    rank, stage, other = wrong.select("rank", "stage", "stage_seen").row(0)
+    what = f"by the sizes of the run rank {rank} is on stage {stage}, and its profile shows stage {other}"
+    raise NothingToExportError(what, REMEDY)
 
 
-def _order_recorded(ranks: pl.Series, sizes: Declared, recorded: pl.DataFrame) -> RankOrder | None:
-    """The order of ranks that gives every one of the `recorded` its stage."""
-    counts = count(ranks, sizes, by_user=False)
-    if counts is None or recorded.is_empty():
-        return None
-    for order in ORDERS:
-        placed = places(ranks, counts, order, "assumed")
-        if placed is not None:
-            both = placed.join(recorded, on="rank", suffix="_recorded")
-            if (both["stage"] == both["stage_recorded"]).all():
-                return order
-    return None
-
-
-def _note(origin: str, sizes: Declared, read_ranks: int) -> Note:
+def _note(origin: str, arrangement: Arrangement, read_ranks: int) -> Note:
     how = {
         "user-specified": "as specified",
         "assumed": f"as {read_ranks} ranks of a sample record them",
         "inferred": f"from the order of the blocks of {read_ranks} ranks of a sample",
     }[origin]
-    return Note(
-        "replicas-from-sizes", "note", f"replicas were formed by the sizes of the run: {sizes.pp} stages, {how}"
-    )
+    text = f"replicas were formed by the sizes of the run: {arrangement.pp} stages, {how}, in the rank order"
+    return Note("replicas-from-sizes", "note", f"{text} {arrangement.order}")

@@ -12,8 +12,9 @@ import polars as pl
 
 from trace_export.errors import TraceExportError, UsageError
 from trace_export.model import Profile, empty
+from trace_export.pipeline.rank_order import SIZES
 from trace_export.scale import catalogue
-from trace_export.scale.places import SIZES, Places, find_places, ranks_of
+from trace_export.scale.places import Places, find_places, ranks_of
 from trace_export.selection import Numbers
 from trace_export.sources.read import read as read_source
 from trace_export.sources.source import Source

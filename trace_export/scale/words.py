@@ -17,6 +17,7 @@ from trace_export.units import duration
 
 KINDS = {
     "settings": ("replica with other settings", "replicas with other settings"),
+    "slow-host": ("slow host", "slow hosts"),
     "slow-replica": ("slow replica", "slow replicas"),
     "slow-rank": ("slow rank", "slow ranks"),
     "slow-link": ("slow link", "slow links"),
@@ -137,7 +138,7 @@ def _missing_ranks(found: Overview) -> Iterator[str]:
 
 def exception_rows(found: Overview) -> pl.DataFrame:
     """The exceptions as a table to read."""
-    ms = pl.when(pl.col("kind").is_in(["slow-rank", "slow-link", "slow-replica"]))
+    ms = pl.when(pl.col("kind").is_in(["slow-rank", "slow-link", "slow-replica", "slow-host"]))
     return found.exceptions.select(
         pl.col("kind").replace({kind: words[0] for kind, words in KINDS.items()}).alias("what"),
         "replica", "stage", "rank", pl.col("to_rank").alias("to rank"), "host", pl.col("what").alias("why"),

@@ -104,7 +104,11 @@ class Sizes:
 
     pp: Annotated[
         int | None,
-        _option(help="Number of pipeline stages, where the profiles do not record it.", show_default=False),
+        _option(
+            help="Number of pipeline stages. Any of the four sizes is enough: what you give is obeyed, else what the"
+            " profiles record, else what the blocks show.",
+            show_default=False,
+        ),
     ] = None
     tp: Annotated[int | None, _option(help="Tensor-parallel size.", show_default=False)] = None
     dp: Annotated[int | None, _option(help="Data-parallel size.", show_default=False)] = None
