@@ -113,7 +113,7 @@ def data_loading(job: Job, draw: Draw) -> Planted:
 
 
 def unequal_microbatches(job: Job, draw: Draw) -> Planted:
-    return {"uneven": draw.uniform(0.15, 0.3)}, {"code": "micro-batches"}
+    return {"uneven": draw.uniform(0.15, 0.3)}, {"code": "unequal"}
 
 
 def long_optimizer(job: Job, draw: Draw) -> Planted:
