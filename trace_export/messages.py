@@ -192,6 +192,11 @@ NOTES: dict[str, Explanation] = {
         "anything, even a whole file system. Links to files, and a log_dir that is a link itself, are followed.",
         "If profiles lie there, give `--follow-links`.",
     ),
+    "log-rotated": Explanation(
+        "Something rotated the log of a worker (`workerlog.0.1`, `workerlog.0-20251127`). Only the last part is read; "
+        "steps that the others hold are missing.",
+        "Put the parts together into one file, the oldest first, in another folder.",
+    ),
     "message-labels-inferred": Explanation(
         "The micro-batch and direction of these messages were inferred from the block before the send and the block "
         "after the receive.",
@@ -362,6 +367,16 @@ NOTES: dict[str, Explanation] = {
     "sizes-contradict": Explanation(
         "A size of the options is another one than the profile records. The options are obeyed.",
         "Check `--pp`, `--tp`, `--dp` and `--cp`.",
+    ),
+    "source-not-fetched": Explanation(
+        "A file is a pointer of Git LFS: the repository was cloned, but its large files were not fetched. If it is a "
+        "profile, its ranks are missing from the chart.",
+        "Run `git lfs pull` in the repository.",
+    ),
+    "source-packed": Explanation(
+        "A file that would be read lies there packed, and not unpacked beside it. Its ranks, or a part of what they "
+        "recorded, are missing from the chart.",
+        "Unpack it with the command in the text.",
     ),
     "source-recorded-twice": Explanation(
         "Two files of the same ranks, or in one folder, have the same content, as when a capture lies there under two "

@@ -17,7 +17,18 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from samples.generators.ascend_export import Kernel, Mark, Operator, Recording, Stamps, write_database, write_text
+from samples.generators.ascend_export import (
+    Kernel,
+    Layout,
+    Mark,
+    Operator,
+    Recording,
+    Stamps,
+    lay_beside,
+    lay_loose,
+    write_database,
+    write_text,
+)
 from samples.generators.pipeline import (
     MS,
     US,
@@ -104,7 +115,7 @@ class Job:
     with `pipelines_first` tp, cp, pp, dp. `clip`: so many blocks late does the capture of a rank begin. `level`: none
     (marks only), 0 (no kernel types, no peers) or 1. `batched`: transfers are called batchSendRecv. `nested`: a
     WeightGradStore.pop inside each B and FB. `kernels`: the least number of kernels in a forward or backward.
-    `calls`, `stamps`: see ascend_export.Recording. `host_only`: marks without a stream, on no device. `wrong`:
+    `calls`, `stamps`, `packed`: see ascend_export.Recording; `layout`: see there. `host_only`: marks without a stream, on no device. `wrong`:
     wrong times on the device (see pipeline.WrongTimes), of the marks of blocks or, where these have none, of kernels.
     """
 
@@ -132,6 +143,8 @@ class Job:
     stamps: Stamps = "text"
     host_only: bool = False
     wrong: WrongTimes = field(default_factory=dict)
+    packed: bool = False
+    layout: Layout = "capture"
     pipeline_info: Mapping[str, object] | None = None
     seed: int = 1
 
@@ -184,9 +197,8 @@ def record(folder: Path, job: Job) -> Truth:
     per_host = -(-job.ranks // job.hosts)
     for rank in range(job.ranks):
         host, device = divmod(rank, per_host)
-        rec = Recording(
-            rank, device, f"node{host}", metadata(job, rank), job.framework, job.level, job.calls, job.stamps
-        )
+        rec = Recording(rank, device, f"node{host}", metadata(job, rank), job.framework, job.level, job.calls)
+        rec.stamps, rec.packed = job.stamps, job.packed
         ahead = EPOCH_NS + host * job.skew_ns
         truth.blocks += fill(rec, job, run, ahead)
         transfer(rec, job, run, ahead, chance, sides)
@@ -197,10 +209,17 @@ def record(folder: Path, job: Job) -> Truth:
 
 
 def save(rec: Recording, job: Job, folder: Path) -> None:
-    """Writes a capture below `folder`, named as the profiler names it."""
+    """Writes a capture below `folder`, where the profiler puts it and named as it names it."""
     framework = "ms" if rec.framework == "mindspore" else "pt"
     name = f"{rec.host}_{4000 + rec.rank}_20251127120000{rec.rank:03d}_ascend_{framework}"
+    if of_old := job.layout in ("beside", "timeline beside", "rank folders"):
+        name = f"rank-{rec.rank}_20240820123456{rec.rank:03d}_ascend_ms"
+        folder = folder / (f"rank_{rec.rank}" if job.layout == "rank folders" else rec.host) / "profiler"
     (write_text if job.text else write_database)(rec, folder / name)
+    if of_old:
+        lay_beside(rec, folder / name, timeline=job.layout != "beside")
+    elif job.layout != "capture":
+        lay_loose(rec.rank, folder / name, folder, merged=job.layout == "merged")
 
 
 def write(

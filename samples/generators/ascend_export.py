@@ -6,7 +6,9 @@ Only the tables, columns and files that a reader of pipelines needs, with made-u
 from __future__ import annotations
 
 import csv
+import gzip
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -49,6 +51,11 @@ PAGE, LARGE_PAGE, LARGE = 1024, 4096, 10_000
 Stamps = Literal["text", "numbers", "relative"]
 """How trace_view.json writes its times: unix µs as texts with three decimals, as the profilers do; as JSON numbers, on
 the grid of 0.25 µs that a float has there; or as numbers that count from the first event of each rank."""
+
+Layout = Literal["capture", "beside", "timeline beside", "rank folders", "loose", "merged"]
+"""Where the files of a capture lie: in a folder of its own; as MindSpore 2.4 has it, with what describes it and the raw
+data of all ranks beside it, and as 2.3, with a timeline besides; with the traces alone in one folder, each called after
+its rank, or merged into one file, as msprof-analyze does."""
 
 WORK_TABLES = ("COMPUTE_TASK_INFO", "COMMUNICATION_OP", "COMMUNICATION_TASK_INFO")
 
@@ -100,7 +107,7 @@ class Mark:
 class Recording:
     """Everything one rank recorded, on its host's clock. `metadata` is what the training script added; `level` None
     (marks only), 0 (no types of kernels, no peers of transfers) or 1. `calls`: whether the calls of CANN are there:
-    two for each kernel and one for each operator. `stamps`: see there."""
+    two for each kernel and one for each operator. `stamps`: see there. `packed`: the trace is gzipped."""
 
     rank: int
     device: int
@@ -110,6 +117,7 @@ class Recording:
     level: int | None = 1
     calls: bool = False
     stamps: Stamps = "text"
+    packed: bool = False
     marks: list[Mark] = field(default_factory=list)
     kernels: list[tuple[int, Kernel]] = field(default_factory=list)
     operators: list[tuple[int, Operator]] = field(default_factory=list)
@@ -247,10 +255,47 @@ def write_text(rec: Recording, folder: Path) -> None:
         for m in rec.marks
         if not m.on_device
     ]  # fmt: skip
-    (output / "trace_view.json").write_text(json.dumps(events))
+    text = json.dumps(events)
+    if rec.packed:
+        (output / "trace_view.json.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+    else:
+        (output / "trace_view.json").write_text(text)
     if rec.level is not None:
         _write_tables(rec, output)
     _text_info(rec, folder)
+
+
+def lay_beside(rec: Recording, folder: Path, timeline: bool) -> None:
+    """Moves what describes the capture `folder` to the folder around it, in the form of MindSpore before 2.5, with the
+    raw data that it was made of."""
+    name, around = f"profiler_info_{rec.rank}.json", folder.parent
+    (folder / name).unlink()
+    sizes = rec.metadata.get("distributed_args")
+    stages = sizes["pipeline_model_parallel_size"] if isinstance(sizes, dict) else 1
+    old = {"context_mode": "pynative", "rank_id": str(rec.rank), "ms_version": "2.4.0", "stage_num": stages}
+    (around / name).write_text(json.dumps(old))
+    (around / f"dataset_{rec.rank}.csv").write_text("Operation,Stage,Occurrences\n")
+    raw = around / f"PROF_{rec.rank:06d}_20240820123456_ABC" / "host"
+    raw.mkdir(parents=True)
+    (raw / "start_info").write_text("{}")
+    if timeline:
+        (around / f"ascend_timeline_display_{rec.rank}.json").write_text("[]")
+
+
+def lay_loose(rank: int, capture: Path, folder: Path, *, merged: bool) -> None:
+    """Leaves of a capture the trace alone: in `folder` under the rank's name, or `merged` into the traces of the ranks
+    before, with the rank in the names and numbers of its processes."""
+    trace, whole = capture / "ASCEND_PROFILER_OUTPUT" / "trace_view.json", folder / "merged.json"
+    if merged:
+        events = json.loads(whole.read_text()) if whole.exists() else []
+        for event in json.loads(trace.read_text()):
+            if event["name"] == "process_name":
+                event["args"]["name"] += f"_{rank}"
+            events.append({**event, "pid": event["pid"] + rank * 10**10})
+        whole.write_text(json.dumps(events))
+    else:
+        shutil.copy(trace, folder / f"trace_view_rank{rank}.json")
+    shutil.rmtree(capture)
 
 
 def _stamp(rec: Recording, ns: int, first: int) -> str | float:

@@ -43,5 +43,13 @@ JOBS = {
     "text, times as numbers": Job(4, 6, 1, text=True, skew_ns=3_500_880, stamps="numbers"),
     "text, relative times": Job(4, 6, 1, text=True, skew_ns=3_500_000, stamps="relative"),
     "text, relative times, marks alone": Job(4, 6, 1, text=True, level=None, hosts=1, stamps="relative"),
+    "mindspore text, packed": Job(4, 4, 1, framework="mindspore", text=True, packed=True),
+    "mindspore text of 2.4": Job(4, 4, 1, framework="mindspore", text=True, skew_ns=-1_400_000, layout="beside"),
+    "mindspore text of 2.3": Job(4, 4, 1, framework="mindspore", text=True, hosts=1, layout="timeline beside"),
+    "mindspore text of 2.3, rank folders": Job(
+        4, 4, 1, framework="mindspore", text=True, hosts=1, layout="rank folders"
+    ),
+    "text, loose": Job(2, 4, 1, text=True, layout="loose"),
+    "text, merged": Job(2, 4, 1, text=True, layout="merged"),
     "mindspore text without markers": Job(4, 4, framework="mindspore", text=True, marker=no_marker),
 }  # fmt: skip

@@ -16,8 +16,8 @@ from trace_export.sources.formats import commands, of_command, of_kind
 from trace_export.sources.shared.local_ranks import local_ranks
 from trace_export.sources.source import Source
 
-NAMED_FILES = 3
-"""How many files that are no source an error names."""
+NAMED_REASONS = 3
+"""Of files that are no source, an error names one for so many reasons."""
 SEE = "see what is there with trace-export inspect"
 
 
@@ -101,16 +101,16 @@ def nothing_found(
     these `files` were looked at, where there are any."""
     if ranks is not None and _of_family(found, family):
         return no_rank(files[0] if len(files) == 1 else log_dir, ranks)
-    looked_for = ", ".join(row.files for row in of_command(family))
+    others, known = _unrecognised(found, {"", *(row.kind for row in of_command(family))})
+    looked_for = "" if known else f"looked for {', '.join(row.files for row in of_command(family))}"
     linked = sum(note.count for note in found.notes if note.code == "links-not-followed")
-    links = f"; folders that links here lead to are searched with --follow-links ({linked})" if linked else ""
-    others = _unrecognised(found, {row.kind for row in of_command(family)})
+    links = f"folders that links here lead to are searched with --follow-links ({linked})" if linked else ""
     guide = f"trace-export howto{f' {family}' if family else ''} says how to collect one"
     there = sorted({of_kind(source.kind).command for source in found.sources})
     names = ", ".join(there)
-    instead = f"; there are profiles of {names}, drawn without the word {family}" if family and there else ""
-    looked = f"{others}looked for {looked_for}{instead}{links}"
-    return NothingToExportError(_no_profile(log_dir, files, family), f"{looked}; {guide}")
+    instead = f"there are profiles of {names}, drawn without the word {family}" if family and there else ""
+    said = filter(None, (*others, looked_for, instead, links, guide))
+    return NothingToExportError(_no_profile(log_dir, files, family), "; ".join(said))
 
 
 def _no_profile(log_dir: Path, files: Sequence[Path], family: str | None) -> str:
@@ -137,14 +137,22 @@ def _of_family(found: Found, family: str | None) -> list[Source]:
     return [s for s in found.sources if s.kind in kinds]
 
 
-def _unrecognised(found: Found, kinds: set[str]) -> str:
-    """The beginning of a sentence that names the first files that look like a source and are none."""
+def _unrecognised(found: Found, kinds: set[str]) -> tuple[list[str], bool]:
+    """A clause for each of the first reasons why files that look like a source are none, and whether it is known what
+    these files are; then only they are named."""
     files = [file for file in found.unrecognised if file.kind in kinds]
-    named = "".join(f"{file.path} is {file.what}; " for file in files[:NAMED_FILES])
-    more = len(files) - NAMED_FILES
-    return named + (
-        f"so {'is' if more == 1 else 'are'} {more} {'other' if more == 1 else 'others'}; " if more > 0 else ""
-    )
+    known = [file for file in files if file.sure]
+    alike: dict[str, dict[str, None]] = {}  # the paths, each once
+    for file in known or files:
+        alike.setdefault(file.what, {})[file.path] = None
+    clauses = [_clause(next(iter(paths)), what, len(paths) - 1) for what, paths in [*alike.items()][:NAMED_REASONS]]
+    more = sum(len(paths) for paths in list(alike.values())[NAMED_REASONS:])
+    return [*clauses, *([f"{more} more files are no profile either"] if more else [])], bool(known)
+
+
+def _clause(path: str, what: str, others: int) -> str:
+    also = f" (so {'is 1 other' if others == 1 else f'are {others} others'})" if others else ""
+    return f"{path} is {what}{also}"
 
 
 def _missing(log_dir: Path, host: str, devices: Numbers, there: Iterable[int]) -> list[TraceExportError]:

@@ -14,7 +14,8 @@ from trace_export.errors import path_text
 from trace_export.model import Note
 from trace_export.names import natural
 from trace_export.sources import formats
-from trace_export.sources.folders import ALONE, Folder, Found, walk
+from trace_export.sources.folders import ALONE, Folder, Found, Unrecognised, walk
+from trace_export.sources.not_here import NOT_FETCHED, not_here, not_unpacked
 from trace_export.sources.source import Source
 
 
@@ -27,10 +28,16 @@ def find(root: Path, *, follow_links: bool = False, only: Sequence[Path] = ()) -
     folders, links = (_of_files(only), []) if only else walk(root, follow_links=follow_links)
     detectors = dict.fromkeys(row.load_detector() for row in formats.FORMATS)  # formats may share one
     found = [detect(root, folders) for detect in detectors]
+    sources = tuple(replace(s, host=path_text(s.host)) for f in found for s in f.sources)
+    packed = tuple(not_unpacked(folders))
+    others = () if sources or packed else tuple(not_here(folders))
+    notes = tuple(replace(n, where=path_text(n.where)) for f in found for n in f.notes)
     return Found(
-        tuple(replace(s, host=path_text(s.host)) for f in found for s in f.sources),
-        tuple(replace(n, where=path_text(n.where)) for f in found for n in f.notes) + _of_links(links),
-        tuple(replace(u, path=path_text(u.path)) for f in found for u in f.unrecognised),
+        sources,
+        notes + (_not_here(sources, packed, found) if sources else ()) + _of_links(links),
+        tuple(
+            replace(u, path=path_text(u.path)) for u in (*packed, *others, *(u for f in found for u in f.unrecognised))
+        ),
     )
 
 
@@ -40,6 +47,20 @@ def _of_files(files: Sequence[Path]) -> list[Folder]:
     for file in files:
         names.setdefault(file.parent, []).append(file.name)
     return [Folder(path, tuple(sorted(names[path], key=natural))) for path in sorted(names)]
+
+
+def _not_here(sources: Sequence[Source], packed: Sequence[Unrecognised], found: Sequence[Found]) -> tuple[Note, ...]:
+    """Warnings that files beside the `sources` cannot be read as they lie there."""
+    read = {str(source.path) for source in sources}
+    absent = [
+        u for f in found for u in f.unrecognised if u.what == NOT_FETCHED and str(Path(u.path).parent) not in read
+    ]
+    notes = []
+    if packed:
+        notes.append(Note("source-packed", "warning", packed[0].what, path_text(packed[0].path), len(packed)))
+    if absent:
+        notes.append(Note("source-not-fetched", "warning", NOT_FETCHED, path_text(absent[0].path), len(absent)))
+    return tuple(notes)
 
 
 def _of_links(links: list[Path]) -> tuple[Note, ...]:

@@ -30,11 +30,13 @@ class Folder:
 
 @dataclass(frozen=True)
 class Unrecognised:
-    """A file that by its name may be a source of `kind` and is none; `what` completes "PATH is …"."""
+    """A file that by its name may be a source of `kind` (empty: of any) and is none; `what` completes "PATH is …", and
+    `sure` says whether it is what the file is, and not only what it is not."""
 
     kind: str
     path: str
     what: str
+    sure: bool = True
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,8 @@ class Format:
     for …". `detector` names the function `(root, folders) -> Found` as "module:function"; formats may share one.
     `reader` names the module with `read(source, options) -> Profile` and, where the format has device tasks,
     `read_tasks(request) -> tuple[KernelFile, ...]`. `folder_speed` is the speed where the source is a folder and not a
-    file. `guide` is the page of docs/collect that `howto` prints. `side_files` are patterns of the files that its
+    file. `guide` is the page of docs/collect that `howto` prints. `packed` is a pattern of the names of its files
+    that nobody reads while they are packed. `side_files` are patterns of the files that its
     detector and its reader open besides the source, relative to the folder of the source (or to the source, where that
     is a folder). `step_task_info`: MindStudio Insight reads the table StepTaskInfo in its databases. `follower` names
     the class that reads a source on while it grows, as "module:class", called with the number of steps to keep; None:
@@ -90,6 +91,7 @@ class Format:
     speed: Speed
     folder_speed: Speed | None = None
     guide: str | None = None
+    packed: str | None = None
     side_files: tuple[str, ...] = ()
     step_task_info: bool = False
     follower: str | None = None
@@ -134,6 +136,7 @@ FORMATS: tuple[Format, ...] = (
         reader="trace_export.sources.paddle.reader",
         speed=Speed(blocks=4000),
         guide="paddle",
+        packed=r"workerlog\.\d+",
         side_files=("envlog.*", "backup_env.*"),
         follower="trace_export.sources.paddle.follow:Follower",
         together="trace_export.sources.paddle.together:read",
@@ -148,6 +151,7 @@ FORMATS: tuple[Format, ...] = (
         reader="trace_export.sources.paddle.dygraph",
         speed=Speed(blocks=50),
         guide="paddle",
+        packed=r"profile_record_tmp_file_for_rank_\d+",
     ),
     Format(
         kind="nsys",
@@ -159,6 +163,7 @@ FORMATS: tuple[Format, ...] = (
         speed=Speed(blocks=150, device_tasks=100),
         folder_speed=Speed(blocks=90, device_tasks=80),
         guide="nsys",
+        packed=r".+\.(?:sqlite3?|nsys-rep|qdrep)",
         together="trace_export.sources.nsys.beginnings:read",
     ),
     Format(
@@ -170,6 +175,7 @@ FORMATS: tuple[Format, ...] = (
         reader="trace_export.sources.rocpd.reader",
         speed=Speed(blocks=100, device_tasks=250),
         guide="rocpd",
+        packed=r".+_results\.db",
         together="trace_export.sources.rocpd.beginnings:read",
     ),
     Format(
@@ -182,7 +188,8 @@ FORMATS: tuple[Format, ...] = (
         speed=Speed(blocks=1200, device_tasks=160, releases_gil=True),
         folder_speed=Speed(blocks=60, device_tasks=400),
         guide="ascend",
-        side_files=("profiler_*.json", "../profiler_*.json"),
+        packed=r"(?:ascend_pytorch_profiler|msprof|msmonitor).*\.db|kernel_details\.csv|communication\.json",
+        side_files=("profiler_*.json", "../profiler_*.json", "../../profiler_info_*.json"),
         step_task_info=True,
         together="trace_export.sources.ascend.together:read",
         together_bytes=128 << 20,
@@ -198,7 +205,8 @@ FORMATS: tuple[Format, ...] = (
         speed=Speed(blocks=1200, device_tasks=160, releases_gil=True),
         folder_speed=Speed(blocks=60, device_tasks=400),
         guide="mindspore",
-        side_files=("profiler_*.json", "../profiler_*.json"),
+        packed=r"ascend_mindspore_profiler.*\.db",
+        side_files=("profiler_*.json", "../profiler_*.json", "../../profiler_info_*.json"),
         step_task_info=True,
         together="trace_export.sources.ascend.together:read",
         together_bytes=128 << 20,
@@ -225,6 +233,7 @@ FORMATS: tuple[Format, ...] = (
         reader="trace_export.sources.recorder.reader",
         speed=Speed(blocks=70),
         guide="recorder",
+        packed=r".+\.blocks",
         side_files=("*.blocks.earlier",),
         follower="trace_export.sources.recorder.follow:Follower",
     ),
@@ -237,6 +246,7 @@ FORMATS: tuple[Format, ...] = (
         reader="trace_export.sources.spans.host_table",
         speed=Speed(blocks=20),
         guide="spans",
+        packed=r".+\.spans\.parquet",
     ),
     Format(
         kind="operation_table",
@@ -247,6 +257,7 @@ FORMATS: tuple[Format, ...] = (
         reader="trace_export.sources.spans.operation_table",
         speed=Speed(blocks=15),
         guide="spans",
+        packed=r"trace-.+\.parquet",
         side_files=("meta-*.yaml",),
     ),
     Format(
@@ -258,6 +269,7 @@ FORMATS: tuple[Format, ...] = (
         reader="trace_export.sources.spans.primus",
         speed=Speed(blocks=13),
         guide="spans",
+        packed=r"pp_rank_\d+\.json",
         side_files=("config.json", "pp_rank_*.json"),
     ),
     Format(

@@ -28,7 +28,8 @@ def files_of(sources: Iterable[Source]) -> Iterator[Path]:
             yield source.path
             yield from (source.path.with_name(source.path.name + ending) for ending in _OF_DATABASES)
         for pattern in of_kind(source.kind).side_files:
-            place = folder.parent if pattern.startswith("../") else folder
+            up = pattern.count("../")
+            place = ([folder, *folder.parents])[min(up, len(folder.parents))]
             if (place, pattern) not in searched:
                 searched.add((place, pattern))
-                yield from place.glob(pattern.removeprefix("../"))
+                yield from place.glob(pattern[3 * up :])

@@ -13,6 +13,7 @@ from trace_export.errors import SourceError
 from trace_export.model import INT, Note, Profile, concat
 from trace_export.sources import windows
 from trace_export.sources.formats import of_kind
+from trace_export.sources.shared.names import rank_in
 from trace_export.units import finer_than_ms
 
 RANK_COLUMNS = {
@@ -57,9 +58,9 @@ def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
             owner[free], last_free[rank] = part, free
             if free != rank:
                 numbers[rank] = free
-            assumed.append(
-                Note("rank-numbers-assumed", "note", "rank numbers assumed from the order of files and processes", path)
-            )
+            if free not in map(rank_in, Path(path).parts):
+                text = "rank numbers assumed from the order of files and processes"
+                assumed.append(Note("rank-numbers-assumed", "note", text, path))
         owner |= dict.fromkeys(recorded, part)
         kept.append(_renumbered(part, numbers) if numbers else part)
     whole = concat(kept).with_notes([*copies, *windows.superseded_note(older), *windows.one_after_another(kept)])

@@ -13,6 +13,7 @@ from trace_export.errors import SourceError, in_column, path_text
 from trace_export.model import KernelFile, Note, Profile
 from trace_export.sources.cost import size
 from trace_export.sources.formats import of_kind
+from trace_export.sources.not_here import FETCH, POINTER, is_pointer
 from trace_export.sources.shared.timestamps import without_invalid_times
 from trace_export.sources.source import Group, ReadOptions, Source, TaskRequest
 
@@ -63,9 +64,13 @@ def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
 
 @contextmanager
 def _as_source_error(path: Path) -> Iterator[None]:
-    """Errors of the libraries as SourceError."""
+    """Errors of the libraries as SourceError, and for a file that Git LFS has not fetched the error that says so."""
     try:
         yield
+    except SourceError as error:
+        if is_pointer(error.path):
+            raise SourceError(error.path, f"is {POINTER}", FETCH) from error
+        raise
     except (pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError, pl.exceptions.PanicException) as error:
         raise SourceError(path, f"holds invalid data{in_column(error)}", "export or copy it again") from error
     except OSError as error:  # a file beside the one that was opened first

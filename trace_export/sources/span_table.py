@@ -10,6 +10,7 @@ from trace_export.errors import SourceError, in_column, path_text
 from trace_export.files import is_file, open_file
 from trace_export.model import COLLECTIVES, HOSTS, RANKS, SPANS, Profile, conform
 from trace_export.sources.folders import ALONE
+from trace_export.sources.not_here import FETCH, POINTER, is_pointer
 from trace_export.sources.ranges.dialects import run_facts
 from trace_export.sources.shared import csv_table
 from trace_export.sources.shared.parquet_pages import checked
@@ -25,6 +26,8 @@ SIDE = "side"
 """The column that tells apart the two runs of a comparison."""
 NO_HOST = "unknown"
 """The host of ranks of which the table names none."""
+_OF_A_PROFILER = {"Start Time(us)", "Task Start Time(us)", "Duration(us)", "Task Duration(us)", "Total Time(us)"}
+"""Columns of tables that are a part of a profile."""
 REMEDY = "give a table that trace-export wrote with --format parquet or csv"
 
 
@@ -49,11 +52,13 @@ def read(path: Path) -> Profile:
 
     Raises SourceError when the file is no such table, or one of two runs.
     """
+    if is_pointer(path):
+        raise SourceError(path, f"is {POINTER}", FETCH)
     try:
         table = _columns(path)
         missing = [name for name in NEEDED if name not in table.columns]
         if missing:
-            raise SourceError(path, f"is not a span table: it has no column {missing[0]}", REMEDY)
+            raise SourceError(path, f"is not a span table: it has no column {missing[0]}", _remedy(path))
         if SIDE in table.columns and table[SIDE].n_unique() > 1:
             raise SourceError(path, f"holds the blocks of two runs (column {SIDE})", "keep the rows of one of them")
         collective = (
@@ -78,6 +83,14 @@ def read(path: Path) -> Profile:
         hosts=conform(hosts, HOSTS), ranks=ranks, spans=spans, collectives=collectives,
         declared=run_facts(spans["marker"]),
     )  # fmt: skip
+
+
+def _remedy(path: Path) -> str:
+    """What to give instead of a table that is none of ours."""
+    if path.suffix != ".csv" or not _OF_A_PROFILER & {*csv_table.scan(path).collect_schema().names()}:
+        return REMEDY
+    folder = f"{path.absolute().parent} or above"
+    return f"it is a table of a profiler's export: give the folder that the profiler wrote, {folder}"
 
 
 def _columns(path: Path) -> pl.DataFrame:

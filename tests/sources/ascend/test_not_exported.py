@@ -51,7 +51,10 @@ def test_output_without_device_tasks_says_what_is_missing(tmp_path: Path) -> Non
     assert f"{output} is output without device tasks (no trace_view.json, kernel_details.csv or database)" in text
 
 
-@pytest.mark.parametrize("name", ["ascend_timeline_display_0.json", "step_trace_raw_0_detail_time.csv"])
+@pytest.mark.parametrize(
+    "name",
+    ["ascend_timeline_display_0.json", "step_trace_raw_0_detail_time.csv", "output_timeline_data_1.txt"],
+)
 def test_mindspore_before_2_3(tmp_path: Path, name: str) -> None:
     file(tmp_path / "profiler", name)
     assert "profiler is output of MindSpore before 2.3" in said(tmp_path)

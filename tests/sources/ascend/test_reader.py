@@ -22,8 +22,8 @@ from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
 from trace_export.workflow.reading import LoadOptions, read_device_tasks
 
-NAMES = list(JOBS)
-MARKED = [name for name in JOBS if "without markers" not in name and "text, " not in name]
+NAMES = [name for name in JOBS if JOBS[name].layout not in ("loose", "merged")]
+MARKED = [name for name in NAMES if "without markers" not in name and "text, " not in name]
 NUMBERS = ["microbatch", "chunk", "microbatch_b", "chunk_b"]
 
 

@@ -165,7 +165,7 @@ def test_inspect_names_the_tables_without_times(samples: Path, tmp_path: Path, r
     folder = shutil.copytree(samples / "mindspore", tmp_path / "logs")
     for name in ("op_statistic.csv", "api_statistic.csv", "step_trace_time.csv"):
         next(folder.glob("node0_4001_*/ASCEND_PROFILER_OUTPUT")).joinpath(name).write_text("Op Name,Count\n")
-    result = run_cli("inspect", folder)
+    result = run_cli("inspect", folder, "--verbose")
     assert result.returncode == 0, result.stderr
     text = " ".join((result.stdout + result.stderr).split())
     assert "without times, not drawn: op_statistic.csv, api_statistic.csv, step_trace_time.csv" in text

@@ -15,6 +15,7 @@ from tests.support.torch_traces import notes, one_block, times
 from trace_export.sources.find import find
 from trace_export.sources.kineto import event_stream
 from trace_export.sources.kineto.reader import read, read_tasks
+from trace_export.sources.merge import merge
 from trace_export.sources.source import ReadOptions, TaskRequest
 
 ZSTANDARD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
@@ -188,3 +189,28 @@ def test_a_trace_of_paddle_is_called_so(device: str, tmp_path: Path) -> None:
     found = find(tmp_path)
     assert found.sources == ()
     assert "a trace of paddle.profiler, which is not read" in found.unrecognised[0].what
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_folder_of_one_trace_gives_its_rank(tmp_path: Path, recorded: bool) -> None:
+    """What the trace records goes before what its folder is called; a folder of several traces names none of them."""
+    for rank in (0, 3):
+        one_block(Trace(rank=rank if recorded else None, host=None)).write(tmp_path / f"rank{rank}" / "trace.json")
+    one_block(Trace(rank=None, host=None)).write(tmp_path / "node_rank5" / "trace.json")
+    for name in "ab":
+        one_block(Trace(rank=None, host=None)).write(tmp_path / "rank_7" / f"{name}.json")
+    ranks = [source.rank for source in find(tmp_path).sources]
+    assert ranks == [None, 0, 3, None, None]
+    rows = [read(source, ReadOptions()).ranks.row(0, named=True) for source in find(tmp_path).sources]
+    assert [row["rank"] for row in rows[1:3]] == [0, 3]
+    assert {row["rank_origin"] for row in rows[1:3]} == {"recorded" if recorded else "assumed"}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("rank{}/trace.json", False), ("trace_rank{}.json", False), ("{}.json", True)]
+)
+def test_numbers_are_assumed_from_the_order_only_where_no_name_says_them(tmp_path: Path, name: str, said: bool) -> None:
+    for rank in (0, 1):
+        one_block(Trace(rank=None, host=None)).write(tmp_path / name.format(rank))
+    whole, _ = merge(read(source, ReadOptions()) for source in find(tmp_path).sources)
+    assert ("rank-numbers-assumed" in {note.code for note in whole.notes}) == said

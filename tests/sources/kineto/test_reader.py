@@ -471,7 +471,7 @@ def test_json_that_is_no_trace_is_named(tmp_path: Path, run_cli: Cli) -> None:
     assert f"{tmp_path}/config.json is no trace of torch.profiler" in " ".join(done.stderr.split())
     for i in range(9):
         (tmp_path / f"more{i}.json").write_text("{}")
-    assert "; so are 7 others" in str(nothing_found(find(tmp_path), tmp_path))
+    assert "config.json is no trace of torch.profiler (so are 9 others)" in str(nothing_found(find(tmp_path), tmp_path))
     assert "config" not in str(nothing_found(find(tmp_path), tmp_path, family="paddle"))
 
 

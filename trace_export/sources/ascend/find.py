@@ -1,27 +1,40 @@
 """Finds the capture folders of torch_npu, MindSpore and msprof, one source per rank.
 
 A capture is a folder `{host}_{pid}_{17 digits}_ascend_pt` (or `_ascend_ms`) with `profiler_info_{rank}.json` and
-`ASCEND_PROFILER_OUTPUT/`, but people rename and flatten these, so only file names inside are relied on. Names and
-layout: https://gitcode.com/Ascend/msprof-analyze and the profiler's own guide.
+`ASCEND_PROFILER_OUTPUT/`, but people rename and flatten these, so only file names inside are relied on. MindSpore 2.3
+and 2.4 call it `rank-{rank}_{time}_ascend_ms` and put what describes it, and the raw data, beside it. Names and layout:
+https://gitcode.com/Ascend/msprof-analyze and the profiler's own guide.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from trace_export.model import Note
+from trace_export.sources.ascend.layout import (
+    CAPTURE,
+    INFO,
+    METADATA,
+    MSPROF,
+    OUTPUT,
+    TABLE,
+    TRACES,
+    home_of,
+    info_file,
+)
 from trace_export.sources.ascend.metadata import boot_epoch, json_file, whole
 from trace_export.sources.folders import Folder, Found, Unrecognised
 from trace_export.sources.shared.local_ranks import local_ranks
+from trace_export.sources.shared.names import rank_in, rank_in_folders
 from trace_export.sources.source import Source
 
-OUTPUT = "ASCEND_PROFILER_OUTPUT"
-TEXTS = ("trace_view.json", "kernel_details.csv", "communication.json", "analysis.db")
-"""What a text export can be read from; the first two have the blocks, the others communication only."""
+TEXTS = (*TRACES, TABLE, "communication.json", "analysis.db")
+"""What a text export can be read from; the traces and kernel_details.csv have the blocks, the others communication
+only."""
 
 COPIES_FOLDER = "step_task_info"
 """Where `writers/step_task_info.py` puts its copies of the databases; never read again as a profile."""
@@ -36,10 +49,16 @@ _DATABASE = re.compile(r"ascend_(pytorch|mindspore)_profiler(?:_(\d{1,9}))?\.db"
 _MONITOR = re.compile(r"msmonitor_\d+_\d{17}_(-1|\d{1,9})\.db")
 _MONITOR_LINES = re.compile(r"msmonitor_\d+_\d{17}_(-1|\d{1,9})\.jsonl")
 """What msMonitor's `--export-type Jsonl` writes (npumonitor_instruct.md in https://gitcode.com/Ascend/msmonitor)."""
-_MSPROF = re.compile(r"msprof_\d{14}\.db")
-_CAPTURE = re.compile(r"(?:(.+)_\d+_)?(\d{17})_ascend_(pt|ms)")
-_INFO = re.compile(r"profiler_info(?:_(\d{1,9}))?\.json")
-_BEFORE_2_3 = re.compile(r"ascend_timeline_display_\d{1,9}\.json|step_trace_raw_\d{1,9}_detail_time\.csv")
+_BEFORE_2_3 = re.compile(
+    r"(?:(?:ascend_)?timeline_display|step_trace_raw|output_timeline_data|output_op_compute_time)_(\d{1,9})"
+    r"(?:_detail_time)?\.(?:json|csv|txt)"
+)
+"""Files of a rank in the folder of all ranks. MindSpore 2.3 writes some of them beside its captures, too."""
+_LOOSE = re.compile(
+    r"kernel_details\.csv|(?:step_trace_time|op_statistic|api_statistic|op_summary_\d+|task_time_\d+)\.csv"
+    r"|analysis\.db|communication_analyzer\.db|msprof_\d+\.db"
+)
+"""Files that say whose they are by their names, but not of which rank."""
 _NOT_RANKS = ("cluster_analysis_output", COPIES_FOLDER)
 
 SAME_BOOT_NS = 1_000_000
@@ -54,27 +73,28 @@ class _Capture:
     path: Path
     folder: Path
     rank: int | None
+    rank_origin: str
     boot_ns: int | None
 
     @property
     def hostname(self) -> str | None:
-        match = _CAPTURE.fullmatch(self.folder.name)
-        return match[1] if match else None
+        match = CAPTURE.fullmatch(self.folder.name)
+        return match["host"] if match else None
 
     @property
     def started(self) -> str:
         """When the capture began, from the folder's name; sorts by time."""
-        match = _CAPTURE.fullmatch(self.folder.name)
-        return match[2] if match else ""
+        match = CAPTURE.fullmatch(self.folder.name)
+        return match["time"] if match else ""
 
 
 def captures(root: Path, folders: list[Folder]) -> Found:
     """The newest capture of every rank under `root`; notes name older ones and tables that cannot be drawn."""
     folders = [f for f in folders if not any(part in _NOT_RANKS for part in f.path.relative_to(root).parts)]
     files = {folder.path: folder.files for folder in folders}
-    found = [c for folder in folders for c in _captures(folder, files)]
-    complete = {c.folder for c in found if _MSPROF.fullmatch(c.path.name) is None}
-    found = [c for c in found if c.folder not in complete or _MSPROF.fullmatch(c.path.name) is None]
+    found = [c for folder in folders for c in _captures(root, folder, files)]
+    complete = {c.folder for c in found if MSPROF.fullmatch(c.path.name) is None}
+    found = [c for c in found if c.folder not in complete or MSPROF.fullmatch(c.path.name) is None]
     newest, notes = _newest(found)
     if len({c.kind for c in newest}) > 1:
         notes.append(
@@ -86,33 +106,55 @@ def captures(root: Path, folders: list[Folder]) -> Found:
             )
         )
     sources = _placed(root, newest)
-    lost = _not_exported(folders, {c.folder for c in found})
+    lost = _not_exported(folders, found)
     if sources and lost:
         text = f"profiles that cannot be read: {lost[0].path} is {lost[0].what}"
         notes.append(Note("capture-not-exported", "warning", text, lost[0].path, len(lost)))
     return Found(sources, (*notes, *_without_times(sources)), lost)
 
 
-def _not_exported(folders: Sequence[Folder], read: set[Path]) -> tuple[Unrecognised, ...]:
-    """What the profilers wrote beside the captures that are `read`: raw data, output without device tasks, that of
+def _not_exported(folders: Sequence[Folder], captures: Sequence[_Capture]) -> tuple[Unrecognised, ...]:
+    """What the profilers wrote beside the `captures` that are read: raw data, output without device tasks, that of
     MindSpore before 2.3, and JSON lines of msMonitor; with the command that makes a profile of it."""
     lost = []
     below = {folder.path.parent for folder in folders if folder.path.name == "host"}
+    read = {capture.folder for capture in captures}
+    described = {
+        folder.path: {int(m[1]) for n in folder.files if (m := INFO.fullmatch(n)) and m[1]} for folder in folders
+    }
+    beside: dict[Path, set[int | None]] = {}
+    """Folder → the ranks of the captures in it."""
+    for capture in captures:
+        beside.setdefault(capture.folder.parent, set()).add(capture.rank)
+
+    def read_beside(folder: Path) -> bool:
+        """Whether captures beside raw data in `folder` were made of them, as those of MindSpore 2.3 and 2.4."""
+        ranks = described.get(folder, set())
+        return bool(ranks) and ranks <= beside.get(folder, set())
+
     for folder in folders:
         path = folder.path
         lost += _lines_of_monitor(folder)
-        home = next((p for p in (path, *path.parents) if _CAPTURE.fullmatch(p.name)), path.parent)
+        home = next((p for p in (path, *path.parents) if CAPTURE.fullmatch(p.name)), path.parent)
         if {path, path.parent, home} & read or any(parent in read for parent in path.parents):
             continue
         if path.name == OUTPUT and folder.files:
-            what = f"output without device tasks (no {TEXTS[0]}, {TEXTS[1]} or database)"
+            what = f"output without device tasks (no {TRACES[0]}, {TABLE} or database)"
             lost.append(_lost(home, path, f"{what}; record with the activities CPU and NPU"))
-        elif path.name.startswith("PROF_") and path in below:
+        elif path.name.startswith("PROF_") and path in below and not read_beside(path.parent):
             lost.append(_lost(home, path, f"raw data; make a profile of it with {_command(home, path)}"))
-        elif any(_BEFORE_2_3.fullmatch(name) for name in folder.files):
-            what = "output of MindSpore before 2.3, which has no times of device tasks; make a profile of the raw data"
+        elif any(_lacks(beside, path, match[1]) for name in folder.files if (match := _BEFORE_2_3.fullmatch(name))):
+            what = "output of MindSpore before 2.3, which is not read; make a profile of the raw data"
             lost.append(_lost(home, path, f"{what} with msprof --export=on --type=db --output=PROF_…"))
+        elif loose := [name for name in folder.files if _LOOSE.fullmatch(name)]:
+            what = "a file of an Ascend rank outside its folder: give the folder *_ascend_pt or *_ascend_ms it is from"
+            lost += [_lost(home, path / name, what) for name in loose]
     return tuple(lost)
+
+
+def _lacks(beside: Mapping[Path, set[int | None]], folder: Path, rank: str) -> bool:
+    """Whether no capture in the folder is of this rank, or of an unknown one."""
+    return not {int(rank), None} & beside.get(folder, set())
 
 
 def _lines_of_monitor(folder: Folder) -> list[Unrecognised]:
@@ -129,10 +171,10 @@ def _lost(home: Path, path: Path, what: str) -> Unrecognised:
 
 def _command(home: Path, path: Path) -> str:
     """What turns the raw data at `path`, below the capture `home`, into a profile."""
-    match = _CAPTURE.fullmatch(home.name)
+    match = CAPTURE.fullmatch(home.name)
     if not match:
         return f"msprof --export=on --type=db --output={path.name}"
-    module = "torch_npu.profiler.profiler" if match[3] == "pt" else "mindspore.profiler.profiler"
+    module = "torch_npu.profiler.profiler" if match["framework"] == "pt" else "mindspore.profiler.profiler"
     return f"python -c \"from {module} import analyse; analyse('{home.parent}')\""
 
 
@@ -150,34 +192,32 @@ def _without_times(sources: tuple[Source, ...]) -> tuple[Note, ...]:
     return (
         Note(
             "tables-without-times",
-            "note",
+            "detail",
             f"tables without times, not drawn: {', '.join(names)}",
             str(next(iter(names.values()))),
         ),
     )
 
 
-def _captures(folder: Folder, files: dict[Path, tuple[str, ...]]) -> list[_Capture]:
+def _captures(root: Path, folder: Folder, files: dict[Path, tuple[str, ...]]) -> list[_Capture]:
     """The profiles in `folder`: every profiler database, or else the folder itself if it holds a text export."""
-    home = folder.path
-    if home.name == OUTPUT or any(_MSPROF.fullmatch(name) for name in folder.files):
-        home = next((p for p in folder.path.parents if not p.name.startswith("PROF_")), folder.path.parent)
-    infos = [name for name in files.get(home, ()) if _INFO.fullmatch(name)]
-    info = json_file(home / infos[0]) if infos else {}
-    recorded = _rank_in(infos[0], info) if infos else None
+    home = home_of(folder.path, folder.files)
+    path = info_file(home, lambda where: files.get(where, ()))
+    info = json_file(path) if path else {}
     boot = boot_epoch(info)
+    recorded, origin = _rank_of(root, home, path, info)
     found: list[_Capture] = []
     for name in folder.files:
         if match := _DATABASE.fullmatch(name):
             kind: Literal["ascend", "mindspore"] = "mindspore" if match[1] == "mindspore" else "ascend"
-            rank = int(match[2]) if match[2] else recorded
-            found.append(_Capture(kind, folder.path / name, home, rank, boot))
+            known = (int(match[2]), "recorded") if match[2] else (recorded, origin)
+            found.append(_Capture(kind, folder.path / name, home, *known, boot))
         elif match := _MONITOR.fullmatch(name):
-            found.append(_Capture("ascend", folder.path / name, home, whole(match[1], least=0), boot))
-        elif _MSPROF.fullmatch(name):
-            found.append(_Capture(_framework(home, info), folder.path / name, home, recorded, boot))
-    if not found and any(name in TEXTS for name in folder.files) and (home != folder.path or infos):
-        found.append(_Capture(_framework(home, info), folder.path, home, recorded, boot))
+            found.append(_Capture("ascend", folder.path / name, home, whole(match[1], least=0), "recorded", boot))
+        elif MSPROF.fullmatch(name):
+            found.append(_Capture(_framework(home, info), folder.path / name, home, recorded, origin, boot))
+    if not found and any(name in TEXTS for name in folder.files) and (home != folder.path or path):
+        found.append(_Capture(_framework(home, info), folder.path, home, recorded, origin, boot))
     return found
 
 
@@ -185,9 +225,22 @@ def _framework(home: Path, info: dict[str, object]) -> Literal["ascend", "mindsp
     return "mindspore" if home.name.endswith("_ascend_ms") or "ms_version" in info else "ascend"
 
 
+def _rank_of(root: Path, home: Path, path: Path | None, info: dict[str, object]) -> tuple[int | None, str]:
+    """The rank of the capture `home`, and how sure it is: by its `profiler_info` (its `path` and content), by its own
+    name, by what the training script said of itself, or else by the folders that the user put it into."""
+    found = [_rank_in(path.name, info) if path else None]
+    if match := CAPTURE.fullmatch(home.name):
+        found.append(whole(match["rank"], least=0))
+    if found == [None] * len(found):
+        sizes = json_file(home / METADATA).get("distributed_args")
+        found.append(whole(sizes.get("rank"), least=0) if isinstance(sizes, dict) else None)
+    rank = next((number for number in found if number is not None), None)
+    return (rank, "recorded") if rank is not None else (rank_in_folders(root, home), "assumed")
+
+
 def _rank_in(name: str, info: dict[str, object]) -> int | None:
     """The rank in `profiler_info_{rank}.json`: its name first, then its content."""
-    match = _INFO.fullmatch(name)
+    match = INFO.fullmatch(name)
     if match and match[1]:
         return int(match[1])
     inner = info.get("ms_profiler_info")
@@ -225,7 +278,7 @@ def _placed(root: Path, captures: Sequence[_Capture]) -> tuple[Source, ...]:
     sources: list[Source] = []
     for capture in captures:
         inside = capture.folder.relative_to(root).parts if capture.folder.is_relative_to(root) else ()
-        name = capture.hostname or (inside[0] if len(inside) > 1 else "host")
+        name = capture.hostname or (inside[0] if len(inside) > 1 and rank_in(inside[0]) is None else "host")
         if (boot := capture.boot_ns) is not None:
             about = boot // SAME_BOOT_NS
             around = [known for multiple in (about - 1, about, about + 1) for known in boots.get(multiple, ())]
@@ -233,7 +286,9 @@ def _placed(root: Path, captures: Sequence[_Capture]) -> tuple[Source, ...]:
             name = min(near)[1] if near else _unlike(name, named)
             boots.setdefault(about, []).append((len(sources), boot, name))
         machine = hosts.setdefault(name, len(hosts))
-        sources.append(Source(capture.kind, capture.path, name, machine, rank=capture.rank))
+        sources.append(
+            Source(capture.kind, capture.path, name, machine, rank=capture.rank, rank_origin=capture.rank_origin)
+        )
     places = local_ranks([source.host for source in sources], [source.rank for source in sources])
     return tuple(
         replace(source, local_rank=place, local_rank_origin="inferred")

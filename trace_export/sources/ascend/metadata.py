@@ -17,6 +17,7 @@ import orjson
 
 from trace_export.files import read_file
 from trace_export.model import Declared, Note
+from trace_export.sources.ascend.layout import METADATA, info_file, names_in
 
 _SIZES = {
     "tp": ("tensor_model_parallel_size", "tp"),
@@ -92,6 +93,12 @@ def json_file(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def info_of(home: Path) -> dict[str, Any]:
+    """What `profiler_info` says of the capture `home`; empty where there is none."""
+    path = info_file(home, names_in)
+    return json_file(path) if path else {}
+
+
 def boot_epoch(info: Mapping[str, Any]) -> int | None:
     """Unix time at which the host's monotonic clock began (ns): equal, within microseconds, for all ranks of a host."""
     end = info.get("end_info")
@@ -141,7 +148,7 @@ def metadata(table: Sequence[tuple[str, str]], folder: Path, rank: int | None, s
 
 
 def _metadata_file(folder: Path, notes: list[Note]) -> dict[str, Any]:
-    path = folder / "profiler_metadata.json"
+    path = folder / METADATA
     if not path.is_file():
         return {}
     values = json_file(path)
@@ -202,6 +209,6 @@ def _place(groups: dict[str, Group], sizes: dict[str, int | None], rank: int | N
 
 def _old_mindspore(folder: Path) -> dict[str, int | None]:
     """MindSpore up to 2.4 records its stage in profiler_info_{rank}.json."""
-    info = next((json_file(path) for path in sorted(folder.glob("profiler_info*.json"))), {})
+    info = info_of(folder)
     stages = whole(info.get("stage_num", info.get("pipeline_stage_num")))
     return {"stage": whole(info.get("pipeline_stage_id"), 0), "pp": stages}

@@ -16,6 +16,7 @@ import polars as pl
 from trace_export.errors import SourceError, path_text
 from trace_export.model import HOSTS, INT, RANKS, KernelFile, Note, Profile, conform
 from trace_export.sources.ascend import database, device_tasks, hccl, marker_blocks, text_export, trace_view
+from trace_export.sources.ascend.layout import TRACES, home_of
 from trace_export.sources.ascend.metadata import MAX_JSON, META_NAMES, Metadata, metadata
 from trace_export.sources.ranges.dialects import Dialects, run_facts
 from trace_export.sources.ranges.notes import impossible_times
@@ -204,7 +205,7 @@ def metadata_of(db: Database, source: Source, rank: int) -> Metadata:
         value = f"CASE WHEN length(value) <= {MAX_JSON} THEN value ELSE '' END"
         sql = f"SELECT name, {value} FROM META_DATA WHERE name IN ({names})"
         rows = [(str(name), str(value)) for name, value in db.texts(sql)]
-    return metadata(rows, source.path.parent.parent, rank, source.path)
+    return metadata(rows, home_of(source.path.parent, [source.path.name]), rank, source.path)
 
 
 def _from_text(source: Source, options: ReadOptions) -> Profile:
@@ -234,7 +235,7 @@ def _from_text(source: Source, options: ReadOptions) -> Profile:
         host=host,
         label=host,
         epoch=epoch,
-        meta=metadata((), folder.parent, rank, folder),
+        meta=metadata((), home_of(folder), rank, folder),
         marks=seen.marks,
         steps=seen.steps if correlated or by_step.is_empty() else text_export.steps(by_step),
         operators=operators,
@@ -258,7 +259,7 @@ def _on_one_clock(
     """
     from trace_export.sources.ascend import own_clock
 
-    path = folder / "trace_view.json"
+    path = _trace_in(folder)
     table = rows.select("start_ns", "end_ns").collect(engine="streaming")
     table = operators.select("start_ns", "end_ns").drop_nulls() if table.is_empty() else table
     assert seen.tasks is not None
@@ -276,5 +277,10 @@ def _on_one_clock(
 
 
 def _trace(folder: Path, dialects: Dialects) -> trace_view.TraceView:
-    path = folder / "trace_view.json"
+    path = _trace_in(folder)
     return trace_view.read(path, dialects) if path.is_file() else trace_view.NOTHING
+
+
+def _trace_in(folder: Path) -> Path:
+    """The trace of a text export, packed or not."""
+    return next((path for name in TRACES if (path := folder / name).is_file()), folder / TRACES[0])

@@ -16,8 +16,9 @@ from trace_export.errors import SourceError
 from trace_export.files import read_file
 from trace_export.model import COUNTERS, INT, TEXT, TIME, Note, Schema, conform, empty
 from trace_export.sources.ascend.hccl import COPIES, OPERATORS
+from trace_export.sources.ascend.layout import TABLE, home_of
 from trace_export.sources.ascend.marker_blocks import STEPS, WORKED
-from trace_export.sources.ascend.metadata import json_file, whole
+from trace_export.sources.ascend.metadata import info_of, whole
 from trace_export.sources.shared import csv_table
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.shared.timestamps import valid_unix_times
@@ -50,7 +51,7 @@ def kernels(folder: Path) -> pl.LazyFrame:
 
     Raises SourceError when it lacks the columns of times.
     """
-    path = folder / "kernel_details.csv"
+    path = folder / TABLE
     if not path.is_file() or path.stat().st_size == 0:
         return empty(KERNELS).lazy()
     rows = csv_table.scan(path)
@@ -82,8 +83,7 @@ def device(folder: Path) -> int | None:
             return next(
                 (whole(value, least=0) for value in csv_table.scan(path).select(column).head(1).collect()[column]), None
             )
-    info = next((json_file(path) for path in sorted(folder.parent.glob("profiler_info*.json"))), {})
-    inner = info.get("ms_profiler_info")
+    inner = info_of(home_of(folder)).get("ms_profiler_info")
     return whole(inner.get("device_id"), least=0) if isinstance(inner, dict) else None
 
 

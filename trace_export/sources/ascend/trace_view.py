@@ -20,7 +20,7 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.files import open_file
+from trace_export.files import Unpacked
 from trace_export.model import COUNTERS, INT, TEXT, TIME, Note, Schema, conform, empty
 from trace_export.sources.ascend.marker_blocks import MARKS, STEPS
 from trace_export.sources.ranges.dialects import Dialects
@@ -155,7 +155,7 @@ def _kept(piece: bytes, dialects: Dialects) -> pl.DataFrame:
 
 def _pieces(path: Path, notes: list[Note]) -> Iterator[bytes]:
     """The events of the file, some MB at a time, one a line. Appends a note when the file ends inside an event."""
-    with open_file(path) as file:
+    with Unpacked(path) as file:
         rest = file.read(PIECE_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
         if not rest.startswith(b"["):
             raise SourceError(path, "is not a list of trace events", "collect or copy it again")
@@ -168,7 +168,7 @@ def _pieces(path: Path, notes: list[Note]) -> Iterator[bytes]:
             elif len(rest) > MAX_EVENT_BYTES:
                 raise SourceError(path, "is not a list of trace events", "collect or copy it again")
     whole = rest.rstrip()
-    if whole.endswith(b"]"):
+    if whole.endswith(b"]") and not file.damaged:
         whole = whole[:-1].rstrip()
     else:
         notes.append(Note("trace-truncated", "warning", "truncated trace; its last events are missing", str(path)))

@@ -6,11 +6,13 @@ import codecs
 import re
 from pathlib import Path
 
-from trace_export.files import GENERATOR, Unpacked
+from trace_export.files import Unpacked
 from trace_export.model import Note
 from trace_export.sources.folders import Folder, Found, Unrecognised, host_of
 from trace_export.sources.kineto.trace_file import MAX_HEADER
-from trace_export.sources.shared.names import rank_in
+from trace_export.sources.not_here import NOT_FETCHED, starts_pointer
+from trace_export.sources.shared import json_kinds
+from trace_export.sources.shared.names import rank_in, rank_in_folders
 from trace_export.sources.source import Source
 
 PACKED = ("", ".gz", ".zip", ".zst")
@@ -32,13 +34,6 @@ _EVENT = re.compile(
     rb'"(?:[Ee]xternal id|Ev Idx|Python id)"\s*:|"cat"\s*:\s*"(?:kernel|gpu_\w+|cuda_\w+|hip_\w+|xpu_\w+|mtia_\w+)"'
 )
 """Arguments and categories that torch.profiler alone gives to an event."""
-_EXECUTION_TRACE = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"[\d.]+-chakra')
-"""What torch.profiler.ExecutionTraceObserver writes."""
-_PADDLE_TRACE = re.compile(rb'"SpanNumber"\s*:\s*"\d+"')
-"""At the beginning of what paddle.profiler writes (paddle/fluid/platform/profiler/chrometracing_logger.cc), which has
-other categories and names of arguments."""
-_CHART = re.compile(rb'(?:"generator"\s*:\s*"|\tgenerator\x1a.)' + re.escape(GENERATOR.encode()))
-"""In JSON, and in the attributes of a Perfetto trace, where a tab is the length of the key."""
 _START = 256 << 10
 """Bytes that are searched for them: a list of events may begin with the names of many threads. More where they are
 all inside an object before that list, as the metadata of a job can be."""
@@ -51,12 +46,13 @@ def traces(root: Path, folders: list[Folder]) -> Found:
     unrecognised: list[Unrecognised] = []
     superseded = _superseded(folders)
     for folder in folders:
-        looks = {name: _why_no_trace(folder.path / name) for name in folder.files if name.endswith(_ENDINGS)}
-        unrecognised += [Unrecognised("kineto", str(folder.path / name), why) for name, why in looks.items() if why]
-        files = [name for name, why in looks.items() if not why]
+        looks = {name: _no_trace(folder.path / name) for name in folder.files if name.endswith(_ENDINGS)}
+        unrecognised += [look for look in looks.values() if look]
+        files = [name for name, look in looks.items() if not look]
         latest, older = _latest([name for name in files if folder.path / name not in superseded])
         older += [name for name in files if folder.path / name in superseded]
-        sources += [_source(root, folder.path, name) for name in latest]
+        alone = rank_in_folders(root, folder.path) if len(latest) == 1 else None
+        sources += [_source(root, folder.path, name, alone) for name in latest]
         if older:
             text = "traces of earlier windows of the same worker, left out; to export one, give it a folder of its own"
             notes.append(Note("window-superseded", "note", text, str(folder.path / older[0]), len(older)))
@@ -98,38 +94,42 @@ def _window(name: str) -> tuple[str, int] | None:
     return None
 
 
-def _source(root: Path, folder: Path, name: str) -> Source:
-    """A worker is called `host_pid` unless the user names it, so only that form names a host."""
+def _source(root: Path, folder: Path, name: str, alone: int | None) -> Source:
+    """A worker is called `host_pid` unless the user names it, so only that form names a host. `alone`: the rank that
+    the folders name, where there is no other trace in them."""
     handler = _HANDLER.fullmatch(name)
     worker = _WORKER.fullmatch(handler["worker"]) if handler else None
     number = rank_in(name)
     place = folder.parent if folder != root and _WINDOW.fullmatch(folder.name) else folder
     host = worker["host"] if worker and number is None else host_of(root, place)
-    return Source("kineto", folder / name, host, rank=number, rank_origin="assumed")
+    return Source("kineto", folder / name, host, rank=alone if number is None else number, rank_origin="assumed")
 
 
-def _why_no_trace(path: Path) -> str:
-    """What the file is where it is no trace, to complete "PATH is …"; "" for a trace."""
+def _no_trace(path: Path) -> Unrecognised | None:
+    """What the file is where it is no trace; None for a trace."""
     if path.name.endswith(OURS):
-        return ""
+        return None
     try:
         with Unpacked(path) as file:
             start = _start(file)
     except OSError as error:
-        return "" if path.name.endswith(".zst") else f"no file that can be read ({error.strerror})"
-    if _CHART.search(start):
-        return f"a chart that {GENERATOR} wrote"
-    if _EXECUTION_TRACE.search(start, 0, 200):
-        return "an execution trace of PyTorch, which has no times; draw the trace of the profiler beside it"
-    if _PADDLE_TRACE.search(start, 0, 400):
-        return "a trace of paddle.profiler, which is not read: give the worker logs, or record with Nsight Systems"
+        why = f"no file that can be read ({error.strerror})"
+        return None if path.name.endswith(".zst") else Unrecognised("kineto", str(path), why)
+    if why := json_kinds.refused(start):
+        return Unrecognised("kineto", str(path), why)
     if path.name.endswith(PERFETTO):
         from trace_export.sources.kineto import perfetto_trace  # which loads what reads traces
 
         known = perfetto_trace.is_trace(start)
     else:
         known = is_trace(start)
-    return "" if known else "no trace of torch.profiler"
+    if known:
+        return None
+    if starts_pointer(start):
+        return Unrecognised("kineto", str(path), NOT_FETCHED)
+    if found := json_kinds.of_others(path, start):
+        return Unrecognised(found[0], str(path), found[1])
+    return Unrecognised("kineto", str(path), "no trace of torch.profiler", sure=False)
 
 
 def _start(file: Unpacked) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trace_export.sources.folders import Folder, Found, Unrecognised, host_of
+from trace_export.sources.folders import Folder, Found, host_of
 from trace_export.sources.nsys.export_report import SUFFIXES
 from trace_export.sources.nsys.session import is_export
 from trace_export.sources.nsys.table_folder import is_table_folder
@@ -14,13 +14,10 @@ from trace_export.sources.source import Source
 OURS = (".sqlite", ".sqlite3")
 """The suffixes of `nsys export`. Accepted without a look inside; errors are reported on read."""
 
-PACKED = tuple(f"{ending}.gz" for ending in OURS)
-"""Those of exports that somebody packed: SQLite reads no such file."""
-
 
 def exports(root: Path, folders: list[Folder]) -> Found:
     """Databases with the tables of an export, folders of such tables, and reports that were not exported yet."""
-    sources, packed = [], []
+    sources = []
     for folder in folders:
         if is_table_folder(folder.files):
             sources.append(Source("nsys", folder.path, host_of(root, folder.path)))
@@ -28,9 +25,7 @@ def exports(root: Path, folders: list[Folder]) -> Found:
         names = set(folder.files)
         files = [folder.path / name for name in folder.files if _is_ours(folder.path / name, names)]
         sources += [Source("nsys", path, host_of(root, folder.path)) for path in files]
-        packed += [folder.path / name for name in folder.files if name.endswith(PACKED)]
-    found = (Unrecognised("nsys", str(path), f"packed: unpack it with gunzip {path.name}") for path in packed)
-    return Found(tuple(sources), unrecognised=tuple(found))
+    return Found(tuple(sources))
 
 
 def _is_ours(path: Path, beside: set[str]) -> bool:

@@ -14,7 +14,7 @@ from trace_export.sources.nsys import nccl
 from trace_export.sources.nsys.session import environment_rank
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.ranks import ByProcess, assigned, from_names, from_stages
-from trace_export.sources.shared.names import rank_in
+from trace_export.sources.shared.names import rank_of
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.source import Source
 
@@ -32,7 +32,7 @@ def read_ranks(
         ("recorded", lambda: _of(alone, environment_rank(db))),
         ("assumed", lambda: nccl.ranks_of(members)),
         ("assumed", lambda: from_stages(ranges.stages)),
-        ("assumed", lambda: _of(alone, rank_in(source.path.stem))),
+        ("assumed", lambda: _of(alone, rank_of(source.path, source.host))),
         ("assumed", lambda: {p: i for i, p in enumerate(sorted(processes, key=lambda p: (devices[p], p)))}),
     )
     return assigned(ranges, processes, source, evidence, {process: gpu for process, (gpu, _) in devices.items()})

@@ -9,10 +9,12 @@ from pathlib import Path
 import orjson
 
 from trace_export.files import open_file
-from trace_export.sources.folders import Folder, Found, host_of
+from trace_export.model import Note
+from trace_export.sources.folders import Folder, Found, Unrecognised, host_of
 from trace_export.sources.source import Source
 
 WORKERLOG = re.compile(r"workerlog\.(\d{1,7})")
+ROTATED = re.compile(r"workerlog\.\d{1,7}[.-](?!gz$|bz2$|xz$|zst$|zip$).+")
 DYGRAPH = re.compile(r"profile_record_tmp_file_for_rank_(\d{1,7})")
 RANK_KEYS = ("PADDLE_GLOBAL_RANK", "PADDLE_TRAINER_ID")
 ENV_BYTES = 1 << 20
@@ -57,7 +59,20 @@ def worker_logs(root: Path, folders: list[Folder]) -> Found:
                     ranks_per_machine=workers,
                 )
             )
-    return Found(tuple(sources))
+    return Found(tuple(sources), *_rotated(folders, found=bool(sources)))
+
+
+def _rotated(folders: list[Folder], *, found: bool) -> tuple[tuple[Note, ...], tuple[Unrecognised, ...]]:
+    """A warning on the earlier parts of logs that something rotated, or where no log was `found`, what these are."""
+    parts = [folder.path / name for folder in folders for name in folder.files if ROTATED.fullmatch(name)]
+    if not parts:
+        return (), ()
+    remedy = "put the parts of a log together, the oldest first: cat workerlog.N.1 workerlog.N > DIR/workerlog.N"
+    if not found:
+        what = f"an earlier part of a log that was rotated; {remedy}"
+        return (), tuple(Unrecognised("paddle", str(path), what) for path in parts)
+    text = f"earlier parts of logs that were rotated, left out; {remedy}"
+    return (Note("log-rotated", "warning", text, str(parts[0]), len(parts)),), ()
 
 
 def dygraph_records(root: Path, folders: list[Folder]) -> Found:

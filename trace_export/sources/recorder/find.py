@@ -29,7 +29,7 @@ def files(root: Path, folders: list[Folder]) -> Found:
             named = NAME.fullmatch(name)
             line = _first_line(path)
             if not named and not line.startswith(MAGIC):
-                unrecognised.append(Unrecognised("recorder", str(path), "no file of the recorder"))
+                unrecognised.append(Unrecognised("recorder", str(path), "no file of the recorder", sure=False))
                 continue
             found = _header(line)
             host = found.clock if found else host_of(root, folder.path)

@@ -26,7 +26,7 @@ from trace_export.sources.rocpd.device_tasks import write_tasks
 from trace_export.sources.rocpd.json_export import as_database
 from trace_export.sources.rocpd.process import Process, read_process
 from trace_export.sources.rocpd.tables import MOST_PROCESSES, Tables, sets_of
-from trace_export.sources.shared.names import rank_in
+from trace_export.sources.shared.names import rank_of
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
@@ -127,7 +127,7 @@ def ranks_of(
             ("recorded", lambda: from_names(ranges)),
             ("recorded", lambda: {p: fact.rank for p, fact in facts.items() if fact.rank is not None}),
             ("assumed", lambda: from_stages(ranges.stages)),
-            ("assumed", lambda: {p: n for p in facts if (n := rank_in(source.path.stem)) is not None}),
+            ("assumed", lambda: {p: n for p in facts if (n := rank_of(source.path, source.host)) is not None}),
             ("assumed", lambda: {p: p for p in facts}),
         ),
         devices,

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 LONGEST_NAME = 1024
 """Characters of a text to which any number of rows may refer, and of a host's name: what is longer is cut as it is
 read, else a small file could stand for texts of any size together. Names of kernels are a tenth as long."""
 
-_RANK = re.compile(r"(?<![tpdce]p[_-])(?<!local[_-])rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_RANK = re.compile(r"(?<![tpdce]p[_-])(?<!local[_-])(?<!node[_-])rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _NO_HOSTS = {"", "localhost", "localhost.localdomain", "(none)"}
 
 
 def rank_in(file_name: str) -> int | None:
-    """The number after "rank" in a file's name, unless it counts within a host (local_rank) or a kind of parallelism
-    (pp_rank)."""
+    """The number after "rank" in a file's name, unless it counts within a host (local_rank), hosts (node_rank) or a
+    kind of parallelism (pp_rank)."""
     match = _RANK.search(file_name)
     return int(match[1]) if match else None
+
+
+def rank_of(path: Path, host: str) -> int | None:
+    """The number after "rank" in the name of a file, or else in that of its folder below the one that was given, after
+    which its host is called."""
+    return next((rank for name in (path.stem, Path(host).name) if (rank := rank_in(name)) is not None), None)
+
+
+def rank_in_folders(root: Path, folder: Path) -> int | None:
+    """The same of the nearest folder that names a rank, from `folder` up to but without `root`."""
+    inside = folder.relative_to(root).parts if folder.is_relative_to(root) else (folder.name,)
+    return next((rank for name in reversed(inside) if (rank := rank_in(name)) is not None), None)
 
 
 def is_host(name: str) -> bool:

@@ -1,0 +1,140 @@
+"""Where the files of a capture lie, by version of the profiler and by what users make of them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import trace_export
+from samples.generators.ascend import Job, record
+from tests.conftest import AscendRun, Cli
+from tests.sources.ascend.test_reader import load, rows, truth_rows, understood
+from trace_export.sources.find import find
+from trace_export.sources.input_files import files_of
+
+BESIDE = ("mindspore text of 2.4", "mindspore text of 2.3", "mindspore text of 2.3, rank folders")
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_the_number_of_a_rank_is_recorded_by_its_folder_and_beside_it(
+    ascend_run: AscendRun, tmp_path: Path, name: str
+) -> None:
+    """Of ranks 0 to 3 rank 2 was lost: rank 3 keeps its number."""
+    folder, truth = ascend_run(name)
+    shutil.copytree(folder, tmp_path / "logs")
+    lost = next((tmp_path / "logs").glob("*/profiler/rank-2_*"))
+    shutil.rmtree(lost)
+    shutil.rmtree(lost.parent / "PROF_000002_20240820123456_ABC")
+    for path in lost.parent.glob("*_2.*"):
+        path.unlink()
+    profile = load(tmp_path / "logs")
+    assert profile.ranks.select("rank", "rank_origin").rows() == [(r, "recorded") for r in (0, 1, 3)]
+    assert [row[:1] + row[3:5] for row in rows(profile)] == [
+        row[:1] + row[3:5] for row in truth_rows(truth) if row[0] != 2
+    ]
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_lies_beside_a_capture_is_no_other_profile(ascend_run: AscendRun, name: str, run_cli: Cli) -> None:
+    folder, truth = ascend_run(name)
+    ended = run_cli("inspect", folder)
+    assert ended.returncode == 0, ended.stderr
+    assert "cannot be read" not in ended.stderr
+    hosts = understood(folder).hosts["host"].unique().sort().to_list()
+    assert len(hosts) == truth.job.hosts
+    assert not any("rank" in host for host in hosts)
+
+
+def test_what_beside_a_capture_belongs_to_another_rank_is_named(ascend_run: AscendRun, tmp_path: Path) -> None:
+    folder, _ = ascend_run("mindspore text of 2.3")
+    shutil.copytree(folder, tmp_path / "logs")
+    shutil.rmtree(next((tmp_path / "logs").glob("*/profiler/rank-2_*")))
+    (note,) = [n for n in find(tmp_path / "logs").notes if n.code == "capture-not-exported"]
+    assert "is output of MindSpore before 2.3" in note.text or "is raw data" in note.text
+
+
+def test_the_sizes_are_read_from_the_description_beside(ascend_run: AscendRun, tmp_path: Path) -> None:
+    """MindSpore before 2.5 records the number of stages there; the script has recorded nothing of itself."""
+    folder, truth = ascend_run("mindspore text of 2.4")
+    shutil.copytree(folder, tmp_path / "logs")
+    for path in (tmp_path / "logs").rglob("profiler_metadata.json"):
+        path.unlink()
+    assert load(tmp_path / "logs").declared.pp == truth.job.stages
+
+
+def test_the_description_beside_is_an_input(ascend_run: AscendRun) -> None:
+    folder, _ = ascend_run("mindspore text of 2.4")
+    inputs = set(files_of(find(folder).sources))
+    assert set(folder.rglob("profiler_info_*.json")) <= inputs
+
+
+def test_a_rank_that_only_the_metadata_or_the_folders_name(ascend_run: AscendRun, tmp_path: Path) -> None:
+    folder, _ = ascend_run("mindspore text")
+    capture = next(folder.glob("*_4003_*"))
+    for name in ("told", "rank_7"):
+        shutil.copytree(capture, tmp_path / "logs" / name / "run" / "ASCEND_PROFILER_OUTPUT" / "..", dirs_exist_ok=True)
+        next((tmp_path / "logs" / name).rglob("profiler_info_3.json")).unlink()
+    told = tmp_path / "logs" / "told" / "run" / "profiler_metadata.json"
+    told.write_text(told.read_text().replace('{"distributed_args": {', '{"distributed_args": {"rank": 5, '))
+    ranks = {source.rank: source.rank_origin for source in find(tmp_path / "logs").sources}
+    assert ranks == {5: "recorded", 7: "assumed"}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("text, loose", "is a trace of an Ascend rank outside its folder: give the folder *_ascend_pt"),
+        ("text, merged", "merged.json is a merge of the traces of several Ascend ranks: give the folders *_ascend_pt"),
+    ],
+)
+def test_traces_outside_their_folders_say_what_to_give(
+    ascend_run: AscendRun, run_cli: Cli, tmp_path: Path, name: str, words: str
+) -> None:
+    folder, _ = ascend_run(name)
+    for command in ((), ("inspect",)):
+        ended = run_cli(*command, folder)
+        assert ended.returncode == 1
+        assert words in " ".join(ended.stderr.split())
+        assert "looked for" not in ended.stderr
+
+
+@pytest.mark.parametrize("stamps", ["text", "numbers", "relative"])
+def test_a_loose_trace_is_known_whatever_its_times_are(tmp_path: Path, run_cli: Cli, stamps: str) -> None:
+    record(tmp_path, Job(2, 2, 1, text=True, stamps=stamps, layout="loose"))  # type: ignore[arg-type]
+    for path in (tmp_path, tmp_path / "trace_view_rank0.json"):
+        assert "a trace of an Ascend rank outside its folder" in run_cli(path).stderr
+
+
+def test_the_layout_that_the_message_names_is_read(ascend_run: AscendRun, tmp_path: Path) -> None:
+    loose, truth = ascend_run("text, loose")
+    for rank in range(truth.job.ranks):
+        output = tmp_path / f"rank_{rank}_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
+        output.mkdir(parents=True)
+        shutil.copy(loose / f"trace_view_rank{rank}.json", output / "trace_view.json")
+    profile = trace_export.load(tmp_path).profile
+    assert [(row[0], *row[2:5]) for row in rows(profile)] == [(row[0], *row[2:5]) for row in truth_rows(truth)]
+
+
+@pytest.mark.parametrize("name", ["kernel_details.csv", "analysis.db", "msprof_0.db", "step_trace_time.csv"])
+def test_a_file_without_its_folder_says_what_to_give(
+    ascend_run: AscendRun, tmp_path: Path, run_cli: Cli, name: str
+) -> None:
+    folder, _ = ascend_run("text")
+    table = next(folder.rglob("kernel_details.csv"))
+    if name.endswith(".db"):
+        (tmp_path / name).write_bytes(b"SQLite format 3\0")
+    else:
+        shutil.copy(table, tmp_path / name)
+    assert "a file of an Ascend rank outside its folder: give the folder" in run_cli("inspect", tmp_path).stderr
+    said = run_cli(tmp_path / name).stderr
+    assert "give the folder" in said
+
+
+def test_a_table_given_alone_names_its_folder(ascend_run: AscendRun, run_cli: Cli) -> None:
+    folder, _ = ascend_run("text")
+    table = next(folder.rglob("kernel_details.csv"))
+    said = run_cli(table)
+    assert said.returncode == 1
+    assert f"give the folder that the profiler wrote, {table.parent} or above" in said.stderr

@@ -1,0 +1,97 @@
+"""Profiles that lie there as nobody can read them: packed, in an archive, rotated, or left on a server by Git LFS."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+
+import pytest
+
+from samples.generators.paddle import Job, write_logs
+from tests.conftest import Cli
+from tests.sources.spans.test_other_tools import primus
+
+POINTER = (
+    "version https://git-lfs.github.com/spec/v1\n"
+    "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n"
+)
+CAPTURE = "node0_4000_20251127120000000_ascend_pt/ASCEND_PROFILER_OUTPUT"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "workerlog.0", "profile_record_tmp_file_for_rank_0", "node0.sqlite", "700_results.db", "rank0.json",
+        "node0_700.1760000000000000000.pt.trace.json.gz", "rank0.blocks", "a.spans.parquet", "trace-a.parquet",
+        f"{CAPTURE}/ascend_pytorch_profiler_0.db", f"{CAPTURE}/trace_view.json", f"{CAPTURE}/kernel_details.csv",
+    ],
+)  # fmt: skip
+def test_a_pointer_of_git_lfs_is_called_one(tmp_path: Path, run_cli: Cli, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(POINTER)
+    for command in ((), ("inspect",)):
+        ended = run_cli(*command, tmp_path)
+        assert ended.returncode == 1
+        assert f"{path}: is a Git LFS pointer" in ended.stderr or f"{path} is a Git LFS pointer" in ended.stderr
+        assert "git lfs pull" in ended.stderr
+
+
+def test_a_table_that_is_a_pointer(tmp_path: Path, run_cli: Cli) -> None:
+    (tmp_path / "run.spans.parquet").write_text(POINTER)
+    assert "is a Git LFS pointer" in run_cli(tmp_path / "run.spans.parquet").stderr
+
+
+def test_a_pointer_beside_profiles_is_a_warning(samples: Path, tmp_path: Path, run_cli: Cli) -> None:
+    shutil.copytree(samples / "kineto" / "two_hosts", tmp_path / "logs")
+    (tmp_path / "logs" / "rank4.json").write_text(POINTER)
+    ended = run_cli(tmp_path / "logs", "--out", tmp_path / "out")
+    assert ended.returncode == 0
+    assert "[source-not-fetched]" in ended.stderr
+
+
+@pytest.mark.parametrize(("ending", "command"), [(".gz", "gunzip"), (".zst", "zstd -d"), (".xz", "unxz")])
+def test_a_packed_log_beside_others_is_a_warning(
+    samples: Path, tmp_path: Path, run_cli: Cli, ending: str, command: str
+) -> None:
+    logs = tmp_path / "logs"
+    shutil.copytree(samples / "paddle" / "single", logs)
+    (logs / "workerlog.3").rename(logs / f"workerlog.3{ending}")
+    shutil.copy(logs / "workerlog.0", logs / f"workerlog.0{ending}")  # the plain one is read
+    ended = run_cli(logs, "--out", tmp_path / "out")
+    said = f"warning: packed: unpack it with {command} ({logs / 'workerlog.3'}{ending}) [source-packed]"
+    assert said in ended.stderr
+    assert ended.stderr.count("[source-packed]") == 1
+
+
+def test_an_archive_says_how_to_unpack_it(tmp_path: Path, run_cli: Cli) -> None:
+    (tmp_path / "profiles.tar.gz").write_bytes(gzip.compress(b""))
+    assert "profiles.tar.gz is an archive: unpack it with tar -xf" in run_cli(tmp_path).stderr
+
+
+def test_the_parts_of_a_rotated_log_are_named(tmp_path: Path, run_cli: Cli) -> None:
+    write_logs(tmp_path / "logs", Job(2, 4, rotated=True))
+    ended = run_cli(tmp_path / "logs", "--out", tmp_path / "out")
+    assert "2 × earlier parts of logs that were rotated, left out" in ended.stderr
+    for number in range(2):
+        (tmp_path / "logs" / f"workerlog.{number}").unlink()
+    ended = run_cli(tmp_path / "logs")
+    assert ended.returncode == 1
+    assert "workerlog.0.1 is an earlier part of a log that was rotated" in ended.stderr
+
+
+def test_timings_of_primus_without_what_they_need(tmp_path: Path, run_cli: Cli) -> None:
+    primus(tmp_path)
+    (tmp_path / "config.json").unlink()
+    assert "pp_rank_0.json is a file of Primus without config.json beside it" in run_cli(tmp_path).stderr
+    for path in tmp_path.glob("pp_rank_*.json"):
+        path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    assert "pp_rank_0.json.gz is packed: unpack it with gunzip" in run_cli(tmp_path).stderr
+
+
+def test_a_trace_of_megascan_that_is_packed(tmp_path: Path, run_cli: Cli) -> None:
+    event = b'[{"name": "forward", "ph": "B", "ts": 1, "args": {"pp_rank": 0, "model_chunk": 0}}]'
+    (tmp_path / "a-iter1.json.gz").write_bytes(gzip.compress(event))
+    assert "a-iter1.json.gz is packed: unpack it with gunzip" in run_cli(tmp_path).stderr

@@ -1,0 +1,41 @@
+"""The folders of a capture: which one a profile belongs to, and where the file is that describes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+OUTPUT = "ASCEND_PROFILER_OUTPUT"
+TRACES = ("trace_view.json", "trace_view.json.gz")
+TABLE = "kernel_details.csv"
+METADATA = "profiler_metadata.json"
+"""What the training script said of itself."""
+
+CAPTURE = re.compile(r"(?:(?:rank-(?P<rank>\d{1,9})|(?P<host>.+)_\d+)_)?(?P<time>\d{8,17})_ascend_(?P<framework>pt|ms)")
+"""The name of a capture; with a rank that of MindSpore 2.3 and 2.4."""
+MSPROF = re.compile(r"msprof_\d{14}\.db")
+INFO = re.compile(r"profiler_info(?:_(\d{1,9}))?\.json")
+
+
+def home_of(folder: Path, files: Iterable[str] = ()) -> Path:
+    """The capture that the profile in `folder` belongs to: the folder itself, unless it is one of those inside.
+    `files`: the names of those in it that are read; a database of msprof lies among the raw data."""
+    if folder.name == OUTPUT or any(MSPROF.fullmatch(name) for name in files):
+        return next((p for p in folder.parents if not p.name.startswith("PROF_")), folder.parent)
+    return folder
+
+
+def info_file(home: Path, names: Callable[[Path], Iterable[str]]) -> Path | None:
+    """The `profiler_info` of the capture `home`: in it, or as MindSpore 2.3 and 2.4 have it, beside it. `names`: of the
+    files in a folder."""
+    if own := next((name for name in names(home) if INFO.fullmatch(name)), None):
+        return home / own
+    match = CAPTURE.fullmatch(home.name)
+    beside = f"profiler_info_{int(match['rank'])}.json" if match and match["rank"] else None
+    return home.parent / beside if beside is not None and beside in names(home.parent) else None
+
+
+def names_in(folder: Path) -> list[str]:
+    """The names of all that is in a folder, in order."""
+    return sorted(path.name for path in folder.iterdir())
