@@ -115,7 +115,8 @@ class Job:
     with `pipelines_first` tp, cp, pp, dp. `clip`: so many blocks late does the capture of a rank begin. `level`: none
     (marks only), 0 (no kernel types, no peers) or 1. `batched`: transfers are called batchSendRecv. `nested`: a
     WeightGradStore.pop inside each B and FB. `kernels`: the least number of kernels in a forward or backward.
-    `calls`, `stamps`, `packed`: see ascend_export.Recording; `layout`: see there. `host_only`: marks without a stream, on no device. `wrong`:
+    `calls`, `stamps`, `packed`: see ascend_export.Recording; `layout`: see there. `host_only`: marks without a
+    stream, on no device. `wrong`:
     wrong times on the device (see pipeline.WrongTimes), of the marks of blocks or, where these have none, of kernels.
     """
 
