@@ -137,6 +137,11 @@ NOTES: dict[str, Explanation] = {
         "consecutive ranks.",
         "Choose by `--ranks` where machines are numbered in another way.",
     ),
+    "evaluation-forwards": Explanation(
+        "Between two training steps all ranks run forwards that no backward follows: an evaluation. They are drawn, "
+        "belong to no step, and are in no figure; a time from step to step that contains them is left out.",
+        "Nothing.",
+    ),
     "events-malformed": Explanation(
         "Some events could not be parsed and were left out.",
         "Collect or copy the file again if the count is high.",
@@ -148,6 +153,11 @@ NOTES: dict[str, Explanation] = {
     "formats-mixed": Explanation(
         "PyTorch and MindSpore profiles lie in one folder and were read as one run.",
         "Export each run from a folder of its own.",
+    ),
+    "forward-only": Explanation(
+        "No rank has a backward, as in an inference. The k-th forward of each rank counts as micro-batch k, and all of "
+        "them as one step where no steps were recorded.",
+        "Nothing for an inference. If backwards were run, name them too ([how](collect/instrument.md)).",
     ),
     "forwards-unknown": Explanation(
         "In a capture without named passes the forwards of a step could not be distinguished from its other work, "

@@ -134,8 +134,8 @@ STEPS: Schema = {"run": INT, "step": INT, "whole": pl.Boolean()}
 means are taken over whole steps. Empty where that was not checked: then all steps count."""
 
 TABLES: dict[str, Schema] = {
-    "hosts": HOSTS, "ranks": RANKS, "spans": SPANS, "p2p": P2P, "members": MEMBERS, "messages": MESSAGES,
-    "collectives": COLLECTIVES, "counters": COUNTERS, "clocks": CLOCKS, "steps": STEPS,
+    "hosts": HOSTS, "ranks": RANKS, "spans": SPANS, "evaluations": SPANS, "p2p": P2P, "members": MEMBERS,
+    "messages": MESSAGES, "collectives": COLLECTIVES, "counters": COUNTERS, "clocks": CLOCKS, "steps": STEPS,
 }  # fmt: skip
 
 
@@ -294,6 +294,7 @@ def _table(schema: Schema) -> pl.DataFrame:
 class Profile:
     """All tables of a run. Each frame has exactly the columns of its schema above (`validate` checks).
 
+    `evaluations`: blocks that are of no training step, which are drawn and count nowhere (`pipeline.evaluations`).
     `window_ns`: the part of the corrected time that the user asked for; the frames are cut to it, kernels as they are
     fetched. `recorded_until`: the sources of which only the beginning was read, and when their recording ended, in the
     time of its blocks, where that is known. `interpretation` is None until `pipeline.interpret` has been through it.
@@ -309,6 +310,7 @@ class Profile:
     counters: pl.DataFrame = _table(COUNTERS)
     clocks: pl.DataFrame = _table(CLOCKS)
     steps: pl.DataFrame = _table(STEPS)
+    evaluations: pl.DataFrame = _table(SPANS)
     kernels: tuple[KernelFile, ...] = ()
     declared: Declared = Declared()
     notes: tuple[Note, ...] = ()
@@ -331,6 +333,15 @@ class Profile:
         if row.has_nulls():
             passes, row = passes.filter(row.is_not_null()), row.drop_nulls()
         return passes.with_columns(self.spans[name].gather(row) for name in ("start_ns", "end_ns"))
+
+    @property
+    def blocks(self) -> pl.DataFrame:
+        """All that is drawn: `spans`, and then `evaluations`, whose `id` counts on."""
+        if self.evaluations.is_empty():
+            return self.spans
+        first = int(self.spans["id"].max() or 0) + 1  # type: ignore[arg-type]
+        numbers = pl.int_range(first, first + pl.len(), dtype=SPAN_ID).alias("id")
+        return pl.concat([self.spans, self.evaluations.with_columns(numbers)])
 
     def edge_rows(self) -> pl.DataFrame:
         """The edges as src and dst, row numbers of `spans` (UInt32), and direction, with the ids of both passes as

@@ -13,7 +13,13 @@ from trace_export.errors import UsageError
 from trace_export.model import STEP_KEY, WORK_KINDS, Note, Profile
 from trace_export.units import duration, nanoseconds
 
-TIMES = {"p2p": "start_ns", "messages": "send_start_ns", "collectives": "start_ns", "counters": "ts_ns"}
+TIMES = {
+    "evaluations": "start_ns",
+    "p2p": "start_ns",
+    "messages": "send_start_ns",
+    "collectives": "start_ns",
+    "counters": "ts_ns",
+}
 """The table's column that decides whether a row lies in the window."""
 LARGEST = 999_999_999
 """Of the numbers that users may give; their columns are Int32."""
@@ -147,7 +153,7 @@ def select(profile: Profile, wanted: Selection) -> Profile:
     start, end = int(spans["start_ns"].min()), int(spans["end_ns"].max())  # type: ignore[arg-type]
     rows = {name: frame for name in TIMES if not (frame := getattr(profile, name)).is_empty()}
     frames = {name: frame.filter(pl.col(TIMES[name]).is_between(start, end)) for name, frame in rows.items()}
-    for name in frames.keys() & {"p2p", "collectives", "counters"}:
+    for name in frames.keys() & {"evaluations", "p2p", "collectives", "counters"}:
         frames[name] = frames[name].join(ranks, on="rank", how="semi", maintain_order="left")
     kernels = tuple(k for k in profile.kernels if k.rank in set(ranks["rank"]))
     return replace(profile, spans=spans, ranks=ranks, kernels=kernels, window_ns=(start, end), **frames)

@@ -204,7 +204,7 @@ class Rank:
         self.export.kernel(self.process, start, end, call, name="ncclDevKernel_SendRecv", stream=stream)
 
     def steps(self, blocks: list[Block]) -> None:
-        for step in sorted({b.step for b in blocks}) if self.dialect.steps else ():
+        for step in sorted({b.step for b in blocks if b.step >= 0}) if self.dialect.steps else ():
             mine = [b for b in blocks if b.step == step]
             start, end = mine[0].start_ns - 2 * LEAD, mine[-1].end_ns
             self.export.range(self.process, start + self.clock_ns, end + self.clock_ns, f"iter_{self.rank}_{step}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 US, MS = 1_000, 1_000_000
@@ -48,7 +48,8 @@ Order = Sequence[Operation]
 
 @dataclass(frozen=True)
 class Block:
-    """An operation as it really ran on a rank, from `start_ns` to `end_ns`. An optimizer (OPT) has no micro-batch."""
+    """An operation as it really ran on a rank, from `start_ns` to `end_ns`. An optimizer (OPT) has no micro-batch. The
+    step of an evaluation is negative: it is none."""
 
     rank: int
     step: int
@@ -254,6 +255,25 @@ class Replica:
             self.found.blocks.append(Block(rank, step, "OPT", None, start, start + timing.lengths["OPT"]))
         self.free = [reduced + timing.lead + timing.lengths["OPT"] + timing.gap] * self.stages
         self.ends.clear()
+
+
+def with_evaluations(blocks: Sequence[Block], before: Sequence[int], forwards: int, timing: Timing) -> list[Block]:
+    """The blocks of a run, with an evaluation of so many forwards before each of some steps (that after the last one is
+    one more): all ranks finish the step, run the forwards, and go on when the last rank has."""
+    stages, steps = 1 + max(b.rank for b in blocks), sorted({b.step for b in blocks})
+    begins = {step: min(b.start_ns for b in blocks if b.step == step) for step in steps}
+    end = max(b.end_ns for b in blocks)
+    length, found, late = timing.lengths["F"] // 2, [], 0
+    for step in [*steps, steps[-1] + 1]:
+        if step in before:
+            start = begins.get(step, end + 2 * timing.hop) + late
+            late += timing.hop * (stages + 2) + length * (stages + forwards) + forwards * timing.lead
+            for rank in range(stages):
+                for number in range(forwards):
+                    at = start + rank * (length + timing.hop) + number * (length + timing.lead)
+                    found.append(Block(rank, -1 - step, "F", number, at, at + length))
+        found += [replace(b, start_ns=b.start_ns + late, end_ns=b.end_ns + late) for b in blocks if b.step == step]
+    return found
 
 
 def _drawn(microseconds: range, chance: random.Random) -> int:

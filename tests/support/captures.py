@@ -37,10 +37,11 @@ BLOCK = ("rank", "step", "kind", "microbatch", "start_ns", "end_ns")
 
 def drawn(profile: Profile) -> list[tuple[object, ...]]:
     """The blocks, in an order that says nothing."""
-    return sorted(profile.spans.select(BLOCK).rows(), key=str)
+    return sorted(profile.blocks.select(BLOCK).rows(), key=str)
 
 
 def truth(blocks: list[Block], epoch_ns: int) -> list[tuple[object, ...]]:
     """What `drawn` gives of a profile with these blocks."""
-    rows = [(b.rank, b.step, b.kind, b.microbatch, b.start_ns + epoch_ns, b.end_ns + epoch_ns) for b in blocks]
+    step = {b.step: b.step if b.step >= 0 else None for b in blocks}
+    rows = [(b.rank, step[b.step], b.kind, b.microbatch, b.start_ns + epoch_ns, b.end_ns + epoch_ns) for b in blocks]
     return sorted(rows, key=str)

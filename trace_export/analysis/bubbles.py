@@ -27,6 +27,7 @@ from trace_export.analysis.idle_causes import (
 )
 from trace_export.model import RANK_STEP_KEY, STEP_KEY, WORK_KINDS, Profile
 from trace_export.ordering import ordered
+from trace_export.pipeline.evaluations import uninterrupted
 from trace_export.pipeline.step_groups import step_groups
 
 _NEXT = pl.col("step").shift(-1).over("run")
@@ -85,7 +86,7 @@ class Bubbles:
         The bubbles are the shares (0 … 1) of `pipeline_ns`, from start_ns to end_ns, in which the ranks are idle, by
         the global and by the own-window definition. `step_ns` is the time from the start to that of the step with the
         next number, as a training log counts it: with the optimizer and what else lies between; null where that step is
-        absent.
+        absent, or an evaluation lies between.
         """
         own_window = pl.col("last_ns") - pl.col("first_ns")
         length = pl.col("step_end_ns") - pl.col("step_start_ns")
@@ -101,6 +102,7 @@ class Bubbles:
             )
             .sort(STEP_KEY)
             .with_columns(pipeline_ns=pl.col("end_ns") - pl.col("start_ns"), step_ns=_TO_NEXT)
+            .with_columns(uninterrupted(self.profile, "start_ns", "step_ns"))
         )
 
     @cached_property

@@ -8,7 +8,7 @@ import polars as pl
 
 from trace_export.chart.block_names import block_name, has_chunks
 from trace_export.chart.layout import Overlay
-from trace_export.model import COLLECTIVES, COUNTERS, MESSAGES, P2P, STEP_KEY, Profile, empty
+from trace_export.model import COLLECTIVES, COUNTERS, MESSAGES, P2P, SPANS, STEP_KEY, Profile, empty
 
 OTHER = "of_run"
 """The argument of a slice that is another run's: the name of that run."""
@@ -51,8 +51,8 @@ def _moved(profile: Profile, moves: pl.DataFrame) -> Profile:
     spans = profile.spans.join(moves.drop_nulls("move_ns"), on=STEP_KEY, nulls_equal=True, maintain_order="left")
     spans = spans.with_columns(pl.col("start_ns", "end_ns") + pl.col("move_ns")).drop("move_ns")
     return replace(
-        profile, spans=spans, p2p=empty(P2P), messages=empty(MESSAGES), collectives=empty(COLLECTIVES),
-        counters=empty(COUNTERS),
+        profile, spans=spans, evaluations=empty(SPANS), p2p=empty(P2P), messages=empty(MESSAGES),
+        collectives=empty(COLLECTIVES), counters=empty(COUNTERS),
     )  # fmt: skip
 
 

@@ -94,7 +94,7 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     """The chart of `profile`; without options the blocks of one rank per stage, coloured by kind."""
     options = options or ChartOptions()
     builder = Builder()
-    spans = profile.spans.drop_nulls(["rank", "start_ns", "end_ns"])
+    spans = profile.blocks.drop_nulls(["rank", "start_ns", "end_ns"])
     ranks = _ranks(profile, spans, options)
     drawn = [r for r in ranks if r["first"] or options.tracks == "rank"]
     blocks = _blocks(spans, ranks, options.color_by, builder.texts)
@@ -103,6 +103,8 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     tracks = _add_tracks(builder, drawn, f" ({options.runs[0]})" if options.runs else "")
     edges = None if options.for_picture else options.edges
     _add_blocks(builder, _without_lone_run(profile, blocks), tracks, edges)
+    if profile.evaluations.height:
+        blocks = blocks.filter(pl.col("id") < profile.blocks["id"][profile.spans.height])
     if not options.for_picture:
         step_tracks.add_steps(builder, blocks, options.step_arguments, STEPS)
     if options.path is not None:

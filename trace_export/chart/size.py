@@ -55,4 +55,4 @@ def pieces(
 
 def _drawn(profile: Profile, tracks: Tracks) -> pl.DataFrame:
     """The blocks of the ranks that get a track."""
-    return profile.spans.filter(pl.col("rank").is_in(drawn_ranks(profile, tracks)))
+    return profile.blocks.filter(pl.col("rank").is_in(drawn_ranks(profile, tracks)))

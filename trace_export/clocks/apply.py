@@ -59,6 +59,7 @@ def correct(profile: Profile, clocks: pl.DataFrame) -> Profile:
     return replace(
         profile,
         spans=_correct(profile.spans, profile.ranks, clocks, one),
+        evaluations=_correct(profile.evaluations, profile.ranks, clocks, one),
         p2p=_correct(profile.p2p, profile.ranks, clocks, one),
         collectives=_correct(profile.collectives, profile.ranks, clocks, one),
         counters=_correct(profile.counters, profile.ranks, clocks, [("rank", ["ts_ns"])]),

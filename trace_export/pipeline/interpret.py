@@ -9,6 +9,7 @@ import polars as pl
 from trace_export.model import SPAN_ID, Declared, Interpretation, Plan, Profile, Recognition
 from trace_export.pipeline import (
     edges,
+    evaluations,
     fused_transfers,
     labels,
     message_labels,
@@ -47,6 +48,7 @@ def interpret_blocks(profile: Profile, user: Declared) -> Profile:
 def prepared(profile: Profile) -> Profile:
     """The first steps of `interpret`, which need no place of a rank."""
     profile = without_doubles(profile)  # what was recorded twice counts once
+    profile = evaluations.set_apart(profile)  # forwards that are of no training step
     profile = with_ids(without_merged(profile))  # inferred passes that may be two each are left out
     return transfers.name_peers(profile)  # ranks for numbers in communicators
 
@@ -54,7 +56,7 @@ def prepared(profile: Profile) -> Profile:
 def interpret_further(profile: Profile, known: Profile) -> Profile:
     """`interpret` for further steps of a run, whose earlier steps were interpreted as `known`: its ranks keep their
     stages, and its schedule is the same."""
-    profile = with_ids(without_merged(without_doubles(profile)))
+    profile = with_ids(without_merged(evaluations.set_apart(without_doubles(profile))))
     profile = transfers.name_peers(replace(profile, hosts=known.hosts, ranks=known.ranks, declared=known.declared))
     profile, undetermined = steps.number(profile)
     profile = transfers.label(fused_transfers.split(labels.label(profile, undetermined)))
@@ -68,7 +70,8 @@ def with_messages(profile: Profile) -> Profile:
 
 
 def interpret_table(profile: Profile, user: Declared) -> Profile:
-    """The same for the blocks of a span table: they have their labels already."""
+    """The same for the blocks of a span table: they have their labels already, those of evaluations no step."""
+    profile = evaluations.of_no_step(profile)
     return conclude(stages.resolve(with_ids(profile), user))
 
 

@@ -17,6 +17,7 @@ from trace_export.model import INT, RANK_STEP_KEY, SPANS, WORK_KINDS, Declared, 
 from trace_export.pipeline import labels_by_number, labels_by_position, labels_by_time
 from trace_export.pipeline.schedule_match import Numbering, borne_out, exact_plan
 from trace_export.pipeline.stages import depth
+from trace_export.pipeline.steps import forward_only
 from trace_export.schedules.passes import BACKWARDS, FORWARDS
 from trace_export.schedules.recorded import OVERLAPPED, PLAIN
 from trace_export.schedules.words import LETTER, profile_blocks
@@ -118,6 +119,10 @@ def _of_pipeline(
     folded = (declared.schedule or "").startswith("dualpipe") or bool(declared.numbers_continue)
     if folded or (work["kind"] == "FB").any():
         return _of_vee(work, ends, stages, declared)
+    if forward_only(work) and work["microbatch"].null_count() == work.height:
+        nth = pl.int_range(pl.len(), dtype=INT).over([*RANK_STEP_KEY, "chunk"])
+        text = "no rank runs a backward: the forwards of each rank are numbered in order, as micro-batches of one step"
+        return conform(work.select("row", "chunk", microbatch=nth), _FOUND), [Note("forward-only", "note", text)]
     return _of_loop(work, ends, stages, declared)
 
 

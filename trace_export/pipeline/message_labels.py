@@ -25,6 +25,8 @@ def label(profile: Profile) -> Profile:
         profile.messages.lazy().with_row_index("row").filter(pl.col("microbatch").is_null())
         .select("row", *CHANNEL, "send_start_ns", "recv_end_ns", known="direction").collect()
     )  # fmt: skip
+    if profile.evaluations.height:
+        met = _of_steps(met, profile)
     if met.is_empty():
         return profile
     pairs = _pairs(profile)
@@ -48,6 +50,17 @@ def label(profile: Profile) -> Profile:
     text = "messages: micro-batch and direction inferred from the blocks before the send and after the receive"
     note = Note("message-labels-inferred", "detail", text, count=found.height)
     return replace(profile, messages=conform(filled, MESSAGES)).with_notes([note])
+
+
+def _of_steps(messages: pl.DataFrame, profile: Profile) -> pl.DataFrame:
+    """The `messages` before which the sender's last forward or backward is of a step and not of an evaluation."""
+    last = profile.blocks.filter(pl.col("kind") != "OPT").select(
+        src_rank="rank", send_start_ns=pl.col("end_ns") - GRID_NS, step="step"
+    )  # fmt: skip
+    made = messages.sort("send_start_ns").join_asof(
+        last.sort("send_start_ns"), on="send_start_ns", by="src_rank", check_sortedness=False
+    )
+    return made.filter(pl.col("step").is_not_null()).drop("step")
 
 
 def _pairs(profile: Profile) -> pl.DataFrame:

@@ -38,12 +38,21 @@ def number(profile: Profile) -> tuple[Profile, pl.Series]:
     )
     found = _of_replicas(found, profile.ranks)
     unknown = found.filter(FORWARDS & pl.col("step").is_null()).group_by("rank").len().filter(pl.col("len") > 1)
+    if forward_only(spans):  # a pass after the other, which no step ends
+        unknown = unknown.clear()
     text = "ranks whose step boundaries are unknown; all their blocks count as one step; include an earlier stage"
     notes = [Note("step-ends-unknown", "warning", text, count=unknown.height)] if unknown.height else []
     filled = spans.join(found.select("row", found="step"), on="row", how="left", maintain_order="left")
     one = pl.when(pl.col("row").is_in(found["row"].implode())).then(0)
     filled = filled.with_columns(pl.coalesce("step", "found", one).alias("step")).drop("row", "found")
     return replace(profile, spans=conform(filled, SPANS)).with_notes(notes), unknown["rank"]
+
+
+def forward_only(spans: pl.DataFrame) -> bool:
+    """Whether there are forwards and no backward of any, as in an inference."""
+    return not spans.select((BACKWARDS | (pl.col("kind") == "W")).any()).item() and bool(
+        spans.select(FORWARDS.any()).item()
+    )
 
 
 def counted(spans: pl.DataFrame) -> pl.DataFrame:

@@ -12,7 +12,9 @@ from trace_export import one_processor
 from trace_export.errors import TraceExportError, path_text
 from trace_export.model import RANK_STEP_KEY, WORK_KINDS, Note, Profile
 from trace_export.pipeline import completeness
+from trace_export.pipeline.evaluations import uninterrupted
 from trace_export.pipeline.interpret import interpret
+from trace_export.pipeline.steps import forward_only
 from trace_export.schedules.catalogue import TITLES
 from trace_export.sources import choose, cost, formats, span_table
 from trace_export.sources.find import find
@@ -152,7 +154,11 @@ def _by_step(profile: Profile) -> pl.DataFrame:
         .group_by(RANK_STEP_KEY)
         .agg(pl.col("start_ns").min(), microbatches=forward.sum() // pl.col("chunk").n_unique())
         .sort(RANK_STEP_KEY)
-        .with_columns(step_ns=pl.col("start_ns").diff().over("rank", "run"))
+        .with_columns(
+            step_ns=pl.col("start_ns").diff().over("rank", "run"),
+            before_ns=pl.col("start_ns").shift().over("rank", "run"),
+        )
+        .with_columns(uninterrupted(profile, "before_ns", "step_ns"))
     )
     return steps.group_by("rank").agg(
         pl.col("microbatches").median().cast(pl.Int64),
@@ -183,6 +189,7 @@ def _facts(profile: Profile, ranks: pl.DataFrame, size: int, *, all_ranks: bool)
         "schedule": found.named.name if found.named else None,
         "certainty": found.certainty,
         "deeper": bool(profile.declared.deeper),
+        "forward_only": forward_only(profile.spans),
         "ranks": drawn.height,
         "stages": drawn["stage"].n_unique(),
         "missing_ranks": str(lacks.ranks) if all_ranks else "",
@@ -217,6 +224,8 @@ def _verdict(facts: dict[str, Any], sources: int, failed: int) -> str:
 def _what(facts: dict[str, Any]) -> Iterator[str]:
     likely = "probably " if facts["certainty"] == "likely" else ""
     order = f"{likely}{TITLES[facts['schedule']]}" if facts["schedule"] else "an order of no known schedule"
+    if facts["forward_only"]:
+        order = "forwards only"
     if facts["deeper"]:
         order = "part of a pipeline of unknown depth (give --pp)"
     steps = _counted(facts["steps"], "step")

@@ -116,7 +116,7 @@ class Run:
 
     @property
     def spans(self) -> pl.DataFrame:
-        return self.profile.spans
+        return self.profile.blocks
 
     @property
     def ranks(self) -> pl.DataFrame:

@@ -29,7 +29,7 @@ def span_table(profile: Profile, beside: Profile | None = None) -> pl.DataFrame:
     if beside is not None:
         return sides(span_table(profile), span_table(beside))
     ranks = profile.ranks.select("rank", "host", "device", "stage")
-    spans = profile.spans.join(ranks, on="rank", how="left", maintain_order="left")
+    spans = profile.blocks.join(ranks, on="rank", how="left", maintain_order="left")
     return spans.select(COLUMNS).sort("start_ns", "rank", maintain_order=True)
 
 
