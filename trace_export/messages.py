@@ -126,6 +126,11 @@ NOTES: dict[str, Explanation] = {
         "communication.json is not a JSON object. Transfers and collectives of this rank are missing.",
         "Export the profile again.",
     ),
+    "compute-outside-blocks": Explanation(
+        "Devices compute for 5 % of their time or more outside all blocks: work that no range names. The bubble, the "
+        "step's parts and all causes count this time as idle.",
+        "Mark the rest of the step, too ([how](collect/instrument.md)), or read the bubble as an upper bound.",
+    ),
     "dependencies-back-in-time": Explanation(
         "Some blocks begin before the block on which they depend has ended, by clock error or because the times are "
         "CPU times. These dependencies are drawn without an arrow.",

@@ -37,13 +37,18 @@ has no wall clock, and its times mean nothing beside those of another host until
 
 RANKS: Schema = {
     "rank": INT, "host": TEXT, "device": INT, "stage": INT, "dp": INT, "tp": INT, "cp": INT, "replica": INT,
-    "source": TEXT, "process": TIME, "kind": TEXT, "rank_origin": TEXT, "stage_origin": TEXT,
+    "source": TEXT, "process": TIME, "kind": TEXT, "rank_origin": TEXT, "stage_origin": TEXT, "outside": REAL,
 }  # fmt: skip
 """A device's process. `stage` is the rank's place in its pipeline (0 … P-1, whatever the chunks' placement), `replica`
 the number of that pipeline (0, 1, …; null until `pipeline.stages` has numbered them), `source` the path read, `process`
 which of the source's processes it is (null where a source is one), `kind` its format; `rank_origin` and `stage_origin`
 are the evidence for the number: `recorded` in the profile, `user-specified`, `assumed` (from names or order of
-files), `inferred` (from the shape of the work)."""
+files), `inferred` (from the shape of the work). `outside`: the share of the time in which the device computed that lies
+outside all blocks, null where it is unknown; figures count it as idle."""
+
+OUTSIDE = 0.05
+"""From this share of a device's computing on, what lies outside all blocks is said beside the bubble. Less is what any
+run has: norms of gradients, logging, sums of tokens."""
 
 SPAN_ID = pl.UInt32()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from samples.generators import nsys
@@ -36,8 +36,9 @@ class Rank:
     """One rank's trace, in its host's clock."""
 
     def __init__(self, rank: int, clock_ns: int, stage: int | None = None, world: int = STAGES,
-                 wrong: WrongTimes | None = None) -> None:  # fmt: skip
-        """`stage`: where the rank is none of a pipeline by itself."""
+                 wrong: WrongTimes | None = None, unnamed: Collection[str] = ()) -> None:  # fmt: skip
+        """`stage`: where the rank is none of a pipeline by itself; `unnamed`: kinds of blocks without a range."""
+        self.unnamed = unnamed
         self.wrong = wrong or {}
         self.rank, self.clock_ns, self.stage = rank, clock_ns, rank if stage is None else stage
         self.trace = Trace(rank=rank, world=world, host=f"node{rank // 2}")
@@ -47,7 +48,8 @@ class Rank:
         launch = start - 60 * US
         kind = "Optimizer" if block.kind == "OPT" else f"{block.kind}{block.microbatch}.{block.chunk or 0}"
         mark = f"te:{kind} stage={self.stage} step={block.step} rank={self.rank}"
-        self.trace.range(launch - 4 * US, launch + KERNELS * 5 * US, mark, cat="cpu_op")
+        if block.kind not in self.unnamed:
+            self.trace.range(launch - 4 * US, launch + KERNELS * 5 * US, mark, cat="cpu_op")
         cuts = sorted(chance.sample(range(start + US, end - US), KERNELS - 1))
         thread = AUTOGRAD if block.kind == "B" else MAIN
         for i, (begin, until) in enumerate(zip([start, *cuts], [*cuts, end], strict=True)):
@@ -142,11 +144,11 @@ def write_planted(folder: Path, timing: Timing) -> list[Block]:
     return run.blocks
 
 
-def write(folder: Path, seed: int = 1, wrong: WrongTimes | None = None) -> list[Block]:
+def write(folder: Path, seed: int = 1, wrong: WrongTimes | None = None, unnamed: Collection[str] = ()) -> list[Block]:
     """A trace per rank in `folder`, and truth.csv. Returns the truth."""
     chance = random.Random(seed)
     blocks = blocks_of(STAGES, MICROBATCHES, STEPS, chance)
-    ranks = [Rank(r, CLOCK_ERRORS_NS[r], wrong=wrong) for r in range(STAGES)]
+    ranks = [Rank(r, CLOCK_ERRORS_NS[r], wrong=wrong, unnamed=unnamed) for r in range(STAGES)]
     for block in blocks:
         ranks[block.rank].block(block, chance)
     transfers(ranks, blocks, chance)

@@ -73,6 +73,16 @@ class Dialect:
         return f"{what}_{direction}.{block.microbatch}.0.0"
 
 
+class Unnamed(Dialect):
+    """The same without ranges around blocks of some `kinds`."""
+
+    def __init__(self, *kinds: str) -> None:
+        self.kinds = kinds
+
+    def names(self, block: Block, stage: int) -> list[str]:
+        return [] if block.kind in self.kinds else super().names(block, stage)
+
+
 class Torch(Dialect):
     """torch.distributed.pipelining below emit_nvtx, which numbers every operation."""
 

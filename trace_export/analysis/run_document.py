@@ -36,7 +36,8 @@ class ClockRow(TypedDict):
 
 class ExportDocument(TypedDict):
     """`trace-export export --json`: the run in a few facts, and the files that were written. `blocks` counts the blocks
-    of each kind; `host_times` is the share of the work whose times are those of the host; `step_ns`, `pipeline_ns`
+    of each kind; `host_times` is the share of the work whose times are those of the host, `outside`
+    the largest share of a device's computing outside all blocks, null where that is little; `step_ns`, `pipeline_ns`
     (medians) and `bubble` are of the whole steps where there are any; `failures` are the sources that could not be
     read."""
 
@@ -56,6 +57,7 @@ class ExportDocument(TypedDict):
     blocks: dict[str, int]
     bubble: Share | None
     host_times: Share
+    outside: Share | None
     clocks: list[ClockRow]
     notes: list[NoteRow]
     failures: list[str]

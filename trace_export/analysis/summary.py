@@ -10,7 +10,7 @@ import polars as pl
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.whole_steps import counted
 from trace_export.errors import TraceExportError
-from trace_export.model import WORK_KINDS, Note, Profile
+from trace_export.model import OUTSIDE, WORK_KINDS, Note, Profile
 from trace_export.schedules.catalogue import TITLES
 
 
@@ -22,7 +22,8 @@ class Summary:
     median time from the start of a step to that of the next (None where there are no two in a row), `pipeline_ns` that
     to the end of its last forward, backward or weight block, and `bubble` the mean share of idle time in the latter
     (global definition; None without steps), all of the `whole_steps` (on all ranks), or where there is none, of all.
-    `host_times` is the share of the work whose times are those of the host and not of the device. `clocks` has the
+    `host_times` is the share of the work whose times are those of the host and not of the device, `outside` the
+    largest share of a device's computing that lies outside all blocks, None where that is little. `clocks` has the
     columns of `model.CLOCKS` and the label of the host, in the order of the machines."""
 
     hosts: list[str]
@@ -39,6 +40,7 @@ class Summary:
     blocks: dict[str, int]
     bubble: float | None
     host_times: float
+    outside: float | None
     clocks: pl.DataFrame
     notes: tuple[Note, ...]
     failures: tuple[TraceExportError, ...]
@@ -69,6 +71,7 @@ def summarise(measured: Bubbles, notes: tuple[Note, ...], failures: Sequence[Tra
         blocks=dict(counts.iter_rows()),
         bubble=float(value) if isinstance(value := steps["bubble"].mean(), float) else None,
         host_times=host_share(profile),
+        outside=outside_share(profile),
         clocks=_clocks(profile),
         notes=notes,
         failures=tuple(failures),
@@ -79,6 +82,13 @@ def host_share(profile: Profile) -> float:
     """The share of the blocks of work whose times are those of the host, which issued them, and not of the device."""
     work = profile.spans.filter(pl.col("kind").is_in(WORK_KINDS))
     return int((work["origin"] == "host").sum()) / work.height if work.height else 0.0
+
+
+def outside_share(profile: Profile) -> float | None:
+    """The largest share of a device's computing that lies outside all blocks; None where it is too little to say."""
+    shares = profile.ranks.join(profile.spans, on="rank", how="semi")["outside"].drop_nulls().to_list()
+    most = max(shares, default=0.0)
+    return most if most >= OUTSIDE else None
 
 
 def _clocks(profile: Profile) -> pl.DataFrame:

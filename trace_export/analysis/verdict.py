@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from trace_export.analysis.findings import Evidence, Finding, findings, middle, numbers
-from trace_export.analysis.summary import host_share
+from trace_export.analysis.summary import host_share, outside_share
 from trace_export.analysis.theory import why_unknown
 from trace_export.analysis.whole_steps import counted
 from trace_export.model import WORK_KINDS, Profile, Recognition
@@ -213,6 +213,7 @@ def _certainty(evidence: Evidence, profile: Profile, *, with_causes: bool) -> Se
         "labels_inferred": float((work["labels"] == "inferred").fill_null(False).mean() or 0),  # type: ignore[arg-type]
         "blocks_inferred": float((work["origin"] == "inferred").fill_null(False).mean() or 0),  # type: ignore[arg-type]
         "blocks_host": host_share(profile),
+        "outside": outside_share(profile),
         "whole_steps": int(evidence.steps["whole"].sum()),
         "steps": int(profile.steps.height or evidence.steps.height),
         "unexplained": evidence.unexplained,
@@ -245,6 +246,8 @@ def _sure(facts: dict[str, Any], *, with_causes: bool) -> Iterator[str]:
     yield f"inferred and not recorded: {words}" if words else "nothing is inferred"
     if facts["blocks_host"]:
         yield f"{_blocks(facts['blocks_host'])} have times of the host, which issued their work, not of the device"
+    if facts["outside"]:
+        yield f"GPUs compute for up to {facts['outside']:.0%} of their time outside all blocks, which counts as idle"
     if facts["whole_steps"] < facts["steps"]:
         yield f"{facts['whole_steps']} of {facts['steps']} steps are whole"
     if facts["unexplained"] is not None and with_causes:

@@ -29,7 +29,8 @@ def run_rows(run: Summary) -> list[tuple[str, str]]:
     ]
     if run.bubble is not None:
         which = "whole steps" if 0 < run.whole_steps < run.steps else "steps"
-        rows.append(("bubble", f"{run.bubble:.1%} of the pipeline time of the {which}{_whose(run)}"))
+        outside = f"; up to {run.outside:.0%} of a GPU's computing is outside all blocks" if run.outside else ""
+        rows.append(("bubble", f"{run.bubble:.1%} of the pipeline time of the {which}{_whose(run)}{outside}"))
     rows += [("clock", _clock(clock)) for clock in run.clocks.head(HOSTS_SHOWN).iter_rows(named=True)]
     if len(run.clocks) > HOSTS_SHOWN:
         rows.append(("clock", f"… and {len(run.clocks) - HOSTS_SHOWN} more hosts; --json lists them all"))

@@ -404,7 +404,7 @@ def test_host_ranges(tmp_path: Path) -> None:
     profile = loaded(path, host_ranges=True)
     assert times(profile) == [("F0.0.0", 1_000, 9_000)]
     assert profile.spans["origin"].to_list() == ["host"]
-    with pytest.raises(SourceError, match=r"no GPU work in the trace: .*\.CUDA; record with it, or draw"):
+    with pytest.raises(SourceError, match=r"no GPU work in the file: .*\.CUDA; record with it, or draw"):
         loaded(path)
 
 

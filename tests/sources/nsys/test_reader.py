@@ -115,6 +115,7 @@ def test_one_block_may_hold_the_last_weight_gradients(tmp_path: Path, lost: bool
     assert run.profile.declared.schedule == "ZB-H1"
     assert run.profile.spans.filter(kind="W")["microbatch"].null_count() == 3 * 3
     warnings = {note.code: note.text for note in run.notes if note.level == "warning"}
+    warnings.pop("compute-outside-blocks", None)  # that of the blocks whose ranges were deleted
     assert warnings.keys() == ({"blocks-missing"} if lost else set())
     if lost:
         assert "stage 2 (rank 2): step 2 has 16 of 17 blocks" in warnings["blocks-missing"]

@@ -111,7 +111,7 @@ class GpuWork:
         for part in self._rows.parts():
             launches = _joined(part, layers, threads, elsewhere)
             for tasks in part[_KERNELS]:
-                activity.take(launches, {column: tasks[column].to_numpy() for column in KERNELS})
+                activity.take(0, launches, {column: tasks[column].to_numpy() for column in KERNELS})
             for tasks in part[_COPIES]:
                 correlation, start, end = (tasks[c].to_numpy() for c in ("correlation", "start", "end"))
                 copies.add(launches.pipeline[launches.of(correlation)], start, end)

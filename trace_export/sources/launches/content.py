@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from trace_export.model import Declared, Note
-from trace_export.sources.ranges.notes import impossible_times, without_launch, without_times
+from trace_export.sources.ranges.notes import counted_as_idle, impossible_times, without_launch, without_times
 from trace_export.sources.ranges.profile import Content
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def content(path: Path, found: Mapping[int, Inferred]) -> Content:
         pl.DataFrame(schema={"process": pl.Int64, "start": pl.Int64, "end": pl.Int64}),
         Declared(),
         tuple(_notes(path, found, blocks.height)),
+        {process: one.outside for process, one in with_blocks.items()},
     )
 
 
@@ -62,6 +63,7 @@ def _notes(path: Path, found: Mapping[int, Inferred], blocks: int) -> list[Note]
     notes += impossible_times(path, early, cut)
     if untimed := sum(one.untimed for one in drawn):
         notes.append(without_times(path, untimed))
+    notes += counted_as_idle(path, (one.outside for one in drawn))
     if impossible := sum(bool(one.impossible) for one in found.values()):
         text = f"processes without named passes, left out: {most_frequent_reason(found.values())}"
         notes.append(Note("process-without-blocks", "note", text, str(path), impossible))

@@ -13,7 +13,7 @@ from trace_export.sources.launches.infer import Passes, Refusal, infer
 from trace_export.sources.launches.pieces import Evidence, cut_sets
 from trace_export.sources.launches.sequence_numbers import OPERATORS, Numbered, by_numbers
 from trace_export.sources.launches.threads import Threads, calling_thread, engine_threads, find_threads
-from trace_export.sources.launches.work import Counts, Ints, Timeline, Work, pipeline_transfers
+from trace_export.sources.launches.work import COMPUTE, Counts, Ints, Timeline, Work, pipeline_transfers
 
 BLOCKS = {
     "kind": pl.String(), "start": pl.Int64(), "end": pl.Int64(), "launched": pl.Int64(), "step": pl.Int32(),
@@ -51,7 +51,8 @@ SECOND_DEVICE = 0.1
 class Inferred(NamedTuple):
     """The `blocks` and `transfers` of a process, and its `device`, the first of several, None where nothing shows that
     it trains. `refused`: the steps whose forwards are unknown; `impossible`: why nothing was found ("" where something
-    was). `numbered`: the passes are known by sequence numbers. `counts`: see `work.Counts`; `untimed`: see
+    was). `numbered`: the passes are known by sequence numbers. `counts`: see `work.Counts`; `outside`: see
+    model.RANKS; `untimed`: see
     `Process`."""
 
     blocks: pl.DataFrame
@@ -62,6 +63,7 @@ class Inferred(NamedTuple):
     evidence: Evidence | None = None
     device: int | None = None
     counts: Counts = Counts()
+    outside: float = 0.0
     untimed: int = 0
 
 
@@ -96,6 +98,7 @@ def find_blocks(process: Process) -> Inferred:
         evidence=found.evidence if numbered is None else None,
         device=device,
         counts=work.counts,
+        outside=outside_share(work, blocks),
         untimed=process.untimed,
     )
 
@@ -119,6 +122,15 @@ def agreed(found: Passes, blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[Refu
     step = np.maximum(np.searchsorted(begins, blocks["launched"].to_numpy(), side="right") - 1, 0)
     left_out = pl.Series(differing[step], dtype=pl.Boolean) & (blocks["kind"] == "F")
     return blocks.filter(~left_out), refused
+
+
+def outside_share(work: Work, blocks: pl.DataFrame) -> float:
+    """The share of the time of computing that begins in none of the `blocks` (start, end)."""
+    rows = work.role == COMPUTE
+    start, length = work.start[rows], (work.end - work.start)[rows]
+    begins, ends = (np.sort(blocks[column].to_numpy()) for column in ("start", "end"))
+    inside = np.searchsorted(begins, start, side="right") > np.searchsorted(ends, start, side="right")
+    return float(length[~inside].sum() / length.sum()) if len(length) and length.sum() else 0.0
 
 
 def _in_steps(begins: Ints, launched: Ints) -> Ints:
@@ -145,6 +157,7 @@ def _on_one_thread(process: Process, why: str) -> Inferred:
         numbered=True,
         device=min(process.devices, default=None),
         counts=work.counts,
+        outside=outside_share(work, blocks),
         untimed=process.untimed,
     )
 

@@ -151,7 +151,8 @@ class GpuActivity:
     `untimed` have invalid times, or lie more than a day from the range in which they were launched, `early` begin
     before that range, and `cut` ended after the next kernel of their stream had begun, which is now their end;
     `every_call`: whether all calls were read. `lost`: how many of the kernels launched in each range are not in the
-    file (see lost_kernels.count). `begins`: the start of each range, and a last one that stands for none."""
+    file (see lost_kernels.count). `begins`: the start of each range, and a last one that stands for none; `blocks`:
+    whether each is a block. `times`: by process, how long kernels computed outside all blocks, and at all."""
 
     compute: GpuExtent
     communication: GpuExtent
@@ -164,17 +165,21 @@ class GpuActivity:
     every_call: bool
     lost: Ints
     begins: Ints
+    blocks: npt.NDArray[np.bool_]
+    times: dict[int, tuple[int, int]]
 
     @staticmethod
     def none(ranges: pl.DataFrame) -> GpuActivity:
-        """No work for `ranges` (start)."""
+        """No work for `ranges` (start, role)."""
         size = ranges.height
         extents, begins = (GpuExtent.none(size), GpuExtent.none(size)), np.append(ranges["start"].to_numpy(), 0)
-        return GpuActivity(*extents, 0, 0, 0, 0, 0, 0, every_call=False, lost=np.zeros(size, np.int64), begins=begins)
+        blocks = np.append((ranges["role"] == "block").fill_null(False).to_numpy(), False)
+        nothing = np.zeros(size, np.int64)
+        return GpuActivity(*extents, 0, 0, 0, 0, 0, 0, False, lost=nothing, begins=begins, blocks=blocks, times={})
 
-    def take(self, launches: Launches, tasks: Mapping[str, Ints]) -> None:
-        """Takes in GPU tasks of the process of `launches`: correlation, start, end, nccl (whether they are kernels of
-        NCCL) and stream, any number of it."""
+    def take(self, process: int, launches: Launches, tasks: Mapping[str, Ints]) -> None:
+        """Takes in GPU tasks of the process, whose `launches` are known: correlation, start, end, nccl (whether they
+        are kernels of NCCL) and stream, any number of it."""
         correlation, start, end, stream = (tasks[c] for c in ("correlation", "start", "end", "stream"))
         nccl = tasks["nccl"] != 0
         at = launches.of(correlation)
@@ -187,13 +192,25 @@ class GpuActivity:
                 column[possible] for column in (at, nccl, correlation, start, end, stream)
             )
         known, pipeline, call = at != UNKNOWN, launches.pipeline[at], launches.call[at]
-        end = self._in_order(known & ~nccl, stream, correlation, start, end)
+        computing = known & ~nccl
+        end = self._in_order(computing, stream, correlation, start, end)
+        self._spend(process, np.where(computing, end - start, 0), self.blocks[pipeline])
         self.compute.add(np.where(nccl, NONE, pipeline), start, end)
         self.communication.add(np.where(nccl, pipeline, NONE), start, end)
         self.communication.add(np.where(nccl, call, NONE), start, end)
         self.tasks += len(start)
         self.orphans += int(np.count_nonzero(~known))
-        self.outside += int(np.count_nonzero(known & (pipeline == NONE) & ~nccl))
+        self.outside += int(np.count_nonzero(computing & (pipeline == NONE)))
+
+    def _spend(self, process: int, computed: Ints, inside: npt.NDArray[np.bool_]) -> None:
+        """Counts the time that tasks `computed`, those `inside` blocks and the others."""
+        outside, every = self.times.get(process, (0, 0))
+        total = int(computed.sum())
+        self.times[process] = outside + total - int(computed[inside].sum()), every + total
+
+    def outside_shares(self) -> dict[int, float]:
+        """By process, the share of the time of computing that lies outside all blocks."""
+        return {process: outside / every for process, (outside, every) in self.times.items() if every}
 
     def _after_launch(
         self, launches: Launches, at: Ints, start: Ints, timed: npt.NDArray[np.bool_]

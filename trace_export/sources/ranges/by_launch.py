@@ -46,7 +46,7 @@ def _attributed(
     launches = _launches(ranges, calls)
     activity = GpuActivity.none(ranges)
     for process, chunk in tasks:
-        activity.take(launches[process], chunk)
+        activity.take(process, launches[process], chunk)
     return launches, activity
 
 

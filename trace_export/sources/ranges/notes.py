@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.model import Note
+from trace_export.model import OUTSIDE, Note
 from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.by_launch import ORPHANS
 from trace_export.sources.ranges.dialects import OPERATION_SUFFIX
@@ -163,7 +164,16 @@ def _of_activity(path: Path, activity: GpuActivity) -> list[Note]:
         share = f"{part:.1%}" if part >= 0.001 else "less than 0.1%"
         text = f"GPU tasks launched outside all blocks ({share})"
         notes.append(Note("tasks-outside-blocks", "detail" if part < FEW else "note", text, where, activity.outside))
-    return notes
+    return notes + counted_as_idle(path, activity.outside_shares().values())
+
+
+def counted_as_idle(path: Path, outside: Iterable[float]) -> list[Note]:
+    """A warning where processes compute much `outside` all blocks: these are their shares, see model.RANKS."""
+    many = [share for share in outside if share >= OUTSIDE]
+    if not many:
+        return []
+    text = f"GPUs compute outside all blocks, up to {max(many):.1%} of their time, which the bubble counts as idle"
+    return [Note("compute-outside-blocks", "warning", text, str(path), len(many))]
 
 
 def _escaped() -> pl.Expr:

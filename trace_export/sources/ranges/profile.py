@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import polars as pl
@@ -20,13 +20,15 @@ from trace_export.sources.source import Source
 @dataclass(frozen=True)
 class Content:
     """What is in a source, or in some of its processes: `blocks`, `p2p` and `collectives` have process, start and end
-    in session time, and otherwise columns of SPANS, P2P and COLLECTIVES."""
+    in session time, and otherwise columns of SPANS, P2P and COLLECTIVES. `outside`: by process, as far as that is
+    known, see `outside` in model.RANKS."""
 
     blocks: pl.DataFrame
     p2p: pl.DataFrame
     collectives: pl.DataFrame
     declared: Declared
     notes: tuple[Note, ...]
+    outside: Mapping[int, float] = field(default_factory=dict)
 
 
 def with_activity(ranges: Ranges, activity: GpuActivity | None) -> pl.DataFrame:
@@ -57,7 +59,14 @@ def marked(
         *range_notes.of_transfers(source.path, p2p),
     )
     moved = p2p.filter(~pl.col("exchange")) if "exchange" in p2p.columns else p2p
-    return Content(found.drop("id"), moved, collectives, declared(ranges, found), notes)
+    return Content(
+        found.drop("id"),
+        moved,
+        collectives,
+        declared(ranges, found),
+        notes,
+        {} if activity is None else activity.outside_shares(),
+    )
 
 
 def profile(
@@ -76,6 +85,12 @@ def profile(
     `ranks`: process, rank, rank_origin, stage, stage_origin, device. `host` and `label` are those of the one host,
     whose session time `offset_ns` turns into unix time, or into that of its `epoch` (see model.HOSTS).
     """
+    outside = pl.DataFrame(
+        [row for content in contents for row in content.outside.items()],
+        {"process": pl.Int64, "outside": pl.Float64},
+        orient="row",
+    )
+    ranks = ranks.join(outside, on="process", how="left", maintain_order="left")
     hosts, described_ranks = described(source, ranks, host, label, epoch)
     numbers = ranks.select("process", "rank", offset_ns=pl.lit(offset_ns, pl.Int64))
     found, p2p, collectives = (
