@@ -374,6 +374,11 @@ NOTES: dict[str, Explanation] = {
         "The file has a newer schema than those this version was tested with.",
         "Compare the result with the profiler's own view, or update trace-export.",
     ),
+    "script-chart-left": Explanation(
+        "Beside the new chart lies `pipeline_profile_perfetto.json`, which PaddlePaddle's script wrote before. It is "
+        "no output of this program, so it was neither replaced nor removed.",
+        "Nothing. Remove it, if it might be taken for the new chart.",
+    ),
     "selection-absent": Explanation(
         "Some of the ranks, steps or stages that were asked for are not in the data. The text has what there is. A "
         "warning for ranks, which are parts of the pipeline that the figures lack.",

@@ -37,6 +37,7 @@ from trace_export.workflow.render import WriteOptions
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.paths import heat_map_path, report_page
 from trace_export.writers.pictures.style import FigureStyle
+from trace_export.writers.predecessors import copy_beside
 from trace_export.writers.tables import sides
 
 if TYPE_CHECKING:
@@ -433,6 +434,9 @@ def drawn(
     if failures and (replaced := outputs.replaced):
         text = "lacks what could not be read, and replaced a file of an earlier run"
         notes.append(Note("incomplete-replaced", "warning", text, path_text(replaced[0]), len(replaced)))
+    if copies := {copy for path in outputs.written if (copy := copy_beside(path))}:
+        text = "a script's chart from before, which is left as it is: its threads are numbered for Perfetto"
+        notes.append(Note("script-chart-left", "note", text, path_text(min(copies)), len(copies)))
     return replace(run, _recorded=run._recorded.with_notes(notes), failures=failures, _measured=run._bubbles)
 
 

@@ -12,6 +12,7 @@ from typing import Self
 from trace_export.errors import OutputError, TraceExportError, UsageError
 from trace_export.writers.atomic import replacing
 from trace_export.writers.mark import is_marked
+from trace_export.writers.predecessors import is_chart
 
 _ELSEWHERE = "name another place with --out"
 
@@ -20,7 +21,8 @@ class Outputs:
     """The outputs of one run.
 
     `inputs` are all files that the run reads, `written` those that it has written. A file that exists is replaced only
-    if it carries the mark of this program (`mark`), or with `force`. An input is never replaced, whatever name or link
+    if it carries the mark of this program (`mark`), is the chart of a script that this program takes the place of
+    (`predecessors`), or with `force`. An input is never replaced, whatever name or link
     leads to it: files are compared by device and inode. `replaced` are those of `written` that were there
     before.
     """
@@ -73,8 +75,8 @@ class Outputs:
         if status and not stat.S_ISREG(status.st_mode):
             what = "it is a folder" if stat.S_ISDIR(status.st_mode) else "it is not a regular file"
             raise OutputError(path, f"cannot be written: {what}", _ELSEWHERE)
-        if not self._force and not is_marked(path):
-            what = "exists and is not known to be an output of trace-export (files of version 0.1.0 carry no mark)"
+        if not (self._force or is_marked(path) or is_chart(path)):
+            what = "exists and is not known to be an output of trace-export"
             raise UsageError(f"{path}: {what}", f"replace it with --force, or {_ELSEWHERE}")
 
     def _check_folder(self, path: Path) -> None:
