@@ -17,8 +17,7 @@ COSTS = {"forward": 1000, "backward": 2000, "weight": 1000}
 
 
 def counted(run: trace_export.Run | trace_export.Simulation) -> pl.DataFrame:
-    blocks = run.profile.spans.join(run.profile.ranks.select("rank", "stage"), on="rank")
-    found = in_flight(blocks, run.profile.interpreted.placement)
+    found = in_flight(run.profile.passes(), run.profile.interpreted.placement)
     return pl.concat(counts.with_columns(stage=pl.lit(stage), rank=pl.lit(rank)) for stage, rank, counts in found)
 
 

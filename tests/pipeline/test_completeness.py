@@ -8,8 +8,10 @@ import polars as pl
 import pytest
 
 from tests.support.clock_runs import Clocks, make
-from trace_export.model import Declared, Profile
+from tests.support.profiles import placed
+from trace_export.model import Declared, Profile, Recognition
 from trace_export.pipeline import completeness
+from trace_export.pipeline.interpret import conclude
 
 STEPS, STAGES, MICROBATCHES = 3, 4, 6
 PARTS = 2 * MICROBATCHES
@@ -22,8 +24,9 @@ def whole(**more: object) -> Profile:
     return replace(run.profile, spans=spans)
 
 
-def check(profile: Profile) -> Profile:
-    return completeness.check(profile, one_clock=True, all_ranks=True)
+def check(profile: Profile, *, one_clock: bool = True, all_ranks: bool = True) -> Profile:
+    interpreted = profile if profile.interpretation else conclude(placed(profile), Recognition())
+    return completeness.check(interpreted, one_clock=one_clock, all_ranks=all_ranks)
 
 
 def without(profile: Profile, gone: pl.Expr) -> Profile:
@@ -168,7 +171,7 @@ def test_stages_and_ranks_that_are_missing_are_named() -> None:
     assert noted(done) == {"stages-missing": ("warning", 3), "ranks-missing": ("warning", 3)}
     assert "no rank of stages 1,4-5 of 6 is in the data" in text(done, "stages-missing")
     assert "no profile of ranks 1,4-5 of the 6 ranks of the job is in the data" in text(done, "ranks-missing")
-    assert not completeness.check(replace(made, declared=sizes), one_clock=True, all_ranks=False).notes
+    assert not check(replace(made, declared=sizes), all_ranks=False).notes
 
 
 def test_ranks_that_are_replicas_of_others_may_be_missing() -> None:
@@ -184,6 +187,6 @@ def test_a_stage_with_fewer_ranks_than_the_others() -> None:
 
 def test_times_of_clocks_that_are_not_aligned_are_not_compared() -> None:
     run = make(Clocks(steps=STEPS, stages=STAGES, microbatches=MICROBATCHES, ranks_per_host=2, offset_us=3e7))
-    apart = completeness.check(run.profile, one_clock=True, all_ranks=True)
+    apart = check(run.profile)
     assert "steps-apart" in noted(apart)
-    assert not completeness.check(run.profile, one_clock=False, all_ranks=True).notes
+    assert not check(run.profile, one_clock=False).notes

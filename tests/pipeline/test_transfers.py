@@ -11,16 +11,16 @@ from tests.support.profiles import concluded
 from trace_export.model import P2P, RANKS, SPANS, Declared, Profile, conform, empty
 from trace_export.pipeline.transfers import find_peers, label
 
-F0 = {"kind": "F", "microbatch": 0, "start_ns": 20, "end_ns": 30}
-B0 = {"kind": "B", "microbatch": 0, "start_ns": 50, "end_ns": 70}
-F1 = {"kind": "F", "microbatch": 1, "start_ns": 90, "end_ns": 100}
-B1 = {"kind": "B", "microbatch": 1, "start_ns": 120, "end_ns": 140}
+F0 = {"kind": "F", "microbatch": 0, "start_ns": 20_000, "end_ns": 30_000}
+B0 = {"kind": "B", "microbatch": 0, "start_ns": 50_000, "end_ns": 70_000}
+F1 = {"kind": "F", "microbatch": 1, "start_ns": 90_000, "end_ns": 100_000}
+B1 = {"kind": "B", "microbatch": 1, "start_ns": 120_000, "end_ns": 140_000}
 
 
 def directions(received: list[int], sent: list[int], stage: int, pp: int | None) -> list[str]:
-    """What the rank received and sent at these times, in their order; each lasts for 5 ns."""
+    """What the rank received and sent at these times (µs), in their order; each lasts for 5 µs."""
     sides: list[dict[str, Any]] = [
-        {"rank": 5, "role": role, "start_ns": time, "end_ns": time + 5}
+        {"rank": 5, "role": role, "start_ns": 1000 * time, "end_ns": 1000 * (time + 5)}
         for role, times in (("recv", received), ("send", sent))
         for time in times
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from trace_export.model import RANK_STEP_KEY, TEXT, WORK_KINDS, Profile
+from trace_export.schedules.passes import FORWARDS
 
 SLOW = 1.1
 """A stage or rank is slow above this multiple of its peers' median (the threshold of MegaScan, arXiv 2507.19845)."""
@@ -21,13 +22,13 @@ _LENGTH = pl.col("end_ns") - pl.col("start_ns")
 def step_work(profile: Profile) -> pl.DataFrame:
     """rank, stage (null where it is not known), run, step, microbatch_ns and microbatches: the work of a rank per
     micro-batch (all its chunks), and how many micro-batches it has in the step; null where it has no forward."""
-    forward, forwards = pl.col("kind").is_in(["F", "FB"]), pl.col("forwards").sum()
+    forwards = pl.col("forwards").sum()
     some = pl.when(forwards > 0)
     return (
         profile.spans.lazy()
         .filter(pl.col("kind").is_in(WORK_KINDS))
         .group_by(*RANK_STEP_KEY, pl.col("chunk").fill_null(0))
-        .agg(ns=_LENGTH.sum(), forwards=forward.sum())
+        .agg(ns=_LENGTH.sum(), forwards=FORWARDS.sum())
         .group_by(RANK_STEP_KEY)
         .agg(
             microbatch_ns=some.then(pl.col("ns").sum() * pl.len() / forwards),

@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 
 from trace_export.chart.builder import Builder
 from trace_export.chart.running_counts import running_count
-from trace_export.model import RANK_STEP_KEY, WORK_KINDS, Placement
+from trace_export.model import PASS_KINDS, RANK_STEP_KEY, Placement
 from trace_export.ordering import run_number
 
-WORK = [*RANK_STEP_KEY, "stage", "kind", "microbatch", "chunk", "microbatch_b", "chunk_b", "start_ns", "end_ns"]
-"""What is looked at of the blocks."""
 KEY = [*RANK_STEP_KEY, "microbatch", "chunk"]
 TEXT = (
     "Micro-batches whose activations the stage holds, of a part of its model chunks a part. Derived from the blocks:"
@@ -26,15 +24,14 @@ TEXT = (
 )
 NO_TIME = np.empty(0, np.int64)
 ONE = 1 << 40
-"""One block, in a sum to which its micro-batch adds a number far below."""
-OPENS, BACKS = pl.col("kind").is_in(["F", "FB"]), pl.col("kind").is_in(["B", "FB"])
-WEIGHTS = pl.col("kind") == "W"
+"""One pass, in a sum to which its micro-batch adds a number far below."""
+OPENS, BACKS, WEIGHTS = (pl.col("kind") == kind for kind in PASS_KINDS)
 
 
-def add_in_flight(builder: Builder, blocks: pl.DataFrame, placement: Placement, order: int) -> None:
-    """A group with a counter for each rank of `blocks`, which are of one rank per stage. None for a rank whose blocks
-    have no backward."""
-    held = [found for found in in_flight(blocks, placement) if not found[2].is_empty()]
+def add_in_flight(builder: Builder, passes: pl.DataFrame, placement: Placement, order: int) -> None:
+    """A group with a counter for each rank of `passes` (`PASSES`), which are of one rank per stage. None for a rank
+    that has no backward."""
+    held = [found for found in in_flight(passes, placement) if not found[2].is_empty()]
     if not held:
         return
     group = builder.track("Activations in flight", order, kind="group", description=TEXT)
@@ -44,14 +41,14 @@ def add_in_flight(builder: Builder, blocks: pl.DataFrame, placement: Placement, 
         builder.samples(samples, track)
 
 
-def in_flight(blocks: pl.DataFrame, placement: Placement) -> Iterator[tuple[int, int, pl.DataFrame]]:
-    """For each rank, by stage: its stage, itself, and the micro-batches in flight from each moment on at which they
-    change (ts_ns, value).
+def in_flight(passes: pl.DataFrame, placement: Placement) -> Iterator[tuple[int, int, pl.DataFrame]]:
+    """For each rank of `passes` (`PASSES`), by stage: its stage, itself, and the micro-batches in flight from each
+    moment on at which they change (ts_ns, value).
 
     In a step whose forwards and backwards are of the same micro-batches they are counted. Otherwise it was recorded in
     part: those of the same micro-batch are matched, and the others hold from its first block or to its last one.
     """
-    work = blocks.select(WORK).filter(pl.col("stage").is_not_null(), pl.col("kind").is_in(WORK_KINDS))
+    work = passes.drop_nulls(["stage", "start_ns", "end_ns"])
     if work.is_empty():
         return
     begun, ended = (_by_rank(pl.concat(times)) for times in zip(*_ends(work), strict=True))
@@ -79,14 +76,12 @@ def _ends(work: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
 
 
 def _by_what_frees(work: pl.DataFrame) -> list[tuple[str | None, pl.DataFrame]]:
-    """The blocks of the steps in which each forward's activations are freed by a backward (B), or by a weight gradient
+    """The passes of the steps in which each forward's activations are freed by a backward (B), or by a weight gradient
     (W); of those in which some are not (None)."""
     microbatch = pl.col("microbatch").cast(pl.Int64)
-    of_pair = pl.when(pl.col("kind") == "FB").then(pl.col("microbatch_b").cast(pl.Int64)).otherwise(microbatch)
-    sets = {"opens": (OPENS, microbatch), "B": (BACKS, of_pair), "W": (WEIGHTS, microbatch)}
+    sign = ONE + ((microbatch + 1) * (microbatch + 1)).fill_null(0)
     signs = {  # their sum is one that hardly two sets of micro-batches share
-        name: pl.when(which).then(ONE + ((number + 1) * (number + 1)).fill_null(0))
-        for name, (which, number) in sets.items()
+        name: pl.when(which).then(sign) for name, which in (("opens", OPENS), ("B", BACKS), ("W", WEIGHTS))
     }
     sums = (
         work.select(*RANK_STEP_KEY, **signs)
@@ -108,12 +103,10 @@ def _by_what_frees(work: pl.DataFrame) -> list[tuple[str | None, pl.DataFrame]]:
 
 def _matched(work: pl.DataFrame) -> pl.DataFrame:
     """rank, start_ns, end_ns: of each forward, from its start to the end of its backward."""
-    placed = work.with_columns(pl.col("chunk", "chunk_b").fill_null(0))
-    pairs = placed.filter(pl.col("kind") == "FB").with_columns(microbatch="microbatch_b", chunk="chunk_b")
-    back = pl.concat([placed.filter(pl.col("kind").is_in(["B", "W"])), pairs])
-    forwards = placed.filter(OPENS).group_by(KEY).agg(pl.col("start_ns").min())
+    back = work.filter(~OPENS)
+    forwards = work.filter(OPENS).group_by(KEY).agg(pl.col("start_ns").min())
     backwards = back.group_by(KEY).agg(pl.col("end_ns").max(), weight=WEIGHTS.any())
-    within = placed.group_by(RANK_STEP_KEY).agg(first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max())
+    within = work.group_by(RANK_STEP_KEY).agg(first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max())
     later = (  # weight gradients of no micro-batch, which are those of all that have none of their own
         back.filter(WEIGHTS, pl.col("microbatch").is_null())
         .group_by(RANK_STEP_KEY).agg(cleared_ns=pl.col("end_ns").max())

@@ -231,7 +231,8 @@ def _add_counters(
     if states is not None:
         add_states(builder, of_firsts, states, STEPS + 2)
     if profile.interpretation is not None:
-        add_in_flight(builder, of_firsts, profile.interpretation.placement, COUNTERS + 1)
+        passes = profile.passes().filter(pl.col("rank").is_in(firsts))
+        add_in_flight(builder, passes, profile.interpretation.placement, COUNTERS + 1)
     step_tracks.add_counters(builder, profile.counters, {r["rank"]: _called(r) for r in drawn}, COUNTERS + 2)
 
 

@@ -14,15 +14,27 @@ from math import prod
 
 import polars as pl
 
-from trace_export.model import INT, RANK_STEP_KEY, STEP_KEY, STEPS, WORK_KINDS, Note, Profile, Recognition, conform
+from trace_export.model import (
+    INT,
+    PASS_KINDS,
+    RANK_STEP_KEY,
+    STEP_KEY,
+    STEPS,
+    WORK_KINDS,
+    Note,
+    Profile,
+    Recognition,
+    conform,
+)
 from trace_export.ordering import run_number
 from trace_export.pipeline.counterparts import against_counterparts
+from trace_export.schedules.passes import FORWARDS
 from trace_export.schedules.schedule import blocks
 from trace_export.selection import Numbers
 from trace_export.units import duration, finer_than_ms
 
 RANK_RUN = ["rank", "run"]
-WORK = [*RANK_STEP_KEY, "kind", "microbatch", "chunk", "microbatch_b", "chunk_b", "start_ns", "end_ns"]
+WORK = [*RANK_STEP_KEY, "kind", "microbatch", "chunk", "start_ns", "end_ns"]
 """What is looked at of the blocks."""
 MOST_PARTS = 100_000
 """Ranks times steps that are looked at one by one, 0.4 kB each, where most of them have no block at all."""
@@ -38,8 +50,9 @@ def check(profile: Profile, *, one_clock: bool, all_ranks: bool) -> Profile:
     if work.is_empty():
         return profile
     clock = pl.lit("") if one_clock else pl.col("host")
-    parts = _parts(work, profile.ranks.with_columns(clock=clock))
-    parts = against_counterparts(_against_wanted(parts, _scheduled_weights(profile)), work)
+    passes = profile.passes()
+    parts = _parts(passes, profile.ranks.with_columns(clock=clock))
+    parts = against_counterparts(_against_wanted(parts, _scheduled_weights(profile)), passes)
     parts = _at_the_edges(parts, work, may_be_truncated=profile.declared.steps is None)
     parts = _apart(parts)
     flawed = pl.any_horizontal(pl.col("missing", "excess", "apart_ns") > 0)
@@ -49,15 +62,15 @@ def check(profile: Profile, *, one_clock: bool, all_ranks: bool) -> Profile:
     return replace(profile, steps=conform(steps, STEPS)).with_notes([*_on_copies(profile, work), *absent, *notes])
 
 
-def _parts(work: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
-    """A row for each rank and step, also where the rank has no block of it: rank, stage, replica, clock, run, step, F,
-    B, W (numbers of blocks; a fused one counts as forward and as backward), several (whether one of its W may be that
-    of several micro-batches, as it has no number), first_ns, last_ns."""
+def _parts(passes: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
+    """A row for each rank and step, also where the rank has no pass of it: rank, stage, replica, clock, run, step, F,
+    B, W (numbers of passes), several (whether one of its W may be that of several micro-batches, as it has no number),
+    first_ns, last_ns."""
     kind = pl.col("kind")
-    flags = {"F": kind.is_in(["F", "FB"]), "B": kind.is_in(["B", "FB"]), "W": kind == "W"}
+    flags = {name: kind == name for name in PASS_KINDS}
     several = (kind == "W") & pl.col("microbatch").is_null()
     counted = (
-        work.select(*RANK_STEP_KEY, "start_ns", "end_ns", several=several, **flags)
+        passes.select(*RANK_STEP_KEY, "start_ns", "end_ns", several=several, **flags)
         .group_by(run_number(*RANK_STEP_KEY))
         .agg(
             pl.col(RANK_STEP_KEY).first(),
@@ -95,7 +108,7 @@ def _scheduled_weights(profile: Profile) -> pl.DataFrame:
         blocks(found.named, range(found.named.stages))
         .group_by(pl.col("stage").cast(INT))
         .agg(
-            forwards=kind.is_in(["F", "FB"]).sum().cast(pl.Int64), weights=(kind == "W").sum().cast(pl.Int64)
+            forwards=FORWARDS.sum().cast(pl.Int64), weights=(kind == "W").sum().cast(pl.Int64)
         )
     )  # fmt: skip
 

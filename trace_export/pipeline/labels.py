@@ -18,7 +18,7 @@ from trace_export.pipeline import labels_by_number, labels_by_position, labels_b
 from trace_export.pipeline.schedule_match import Numbering, borne_out, exact_plan
 from trace_export.pipeline.stages import depth
 from trace_export.pipeline.steps import forward_only
-from trace_export.schedules.passes import BACKWARDS, FORWARDS
+from trace_export.schedules.passes import BACKWARDS, FORWARDS, PAIRS
 from trace_export.schedules.recorded import OVERLAPPED, PLAIN
 from trace_export.schedules.words import LETTER, profile_blocks
 
@@ -62,7 +62,7 @@ def label(profile: Profile, undetermined: pl.Series) -> Profile:
 def _unlabelled(profile: Profile) -> pl.DataFrame:
     """The blocks of all ranks that lack numbers, by time, with their stage, replica and position in their step."""
     lacking = (pl.col("kind").is_in(["F", "B"]) & pl.col("microbatch").is_null()) | (
-        (pl.col("kind") == "FB") & pl.col("microbatch_b").is_null()
+        PAIRS & pl.col("microbatch_b").is_null()
     )
     if profile.declared.numbers_continue:
         lacking |= (pl.col("kind") == "F") & pl.col("chunk").is_null()
@@ -82,7 +82,7 @@ def _filled(spans: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
     """`spans` with the numbers in `found` (by row); those replace what markers said, for they count otherwise."""
     joined = spans.with_row_index("row").join(found, on="row", how="left", suffix="_found", maintain_order="left")
     labelled = pl.col("microbatch_found").is_not_null()
-    by_order = labelled & (pl.col("microbatch").is_null() | (pl.col("kind") == "FB"))
+    by_order = labelled & (pl.col("microbatch").is_null() | PAIRS)
     return joined.with_columns(
         *(pl.coalesce(f"{c}_found", c).alias(c) for c in [*NUMBERS, "phase"]),
         labels=pl.when(by_order).then(pl.lit("inferred")).otherwise("labels"),
@@ -117,7 +117,7 @@ def _of_pipeline(
     """(row and numbers, notes) for the blocks of one pipeline. DualPipeV's are those of a run that declares it, or has
     the fused blocks or the numbers that only DualPipeV has."""
     folded = (declared.schedule or "").startswith("dualpipe") or bool(declared.numbers_continue)
-    if folded or (work["kind"] == "FB").any():
+    if folded or work.select(PAIRS.any()).item():
         return _of_vee(work, ends, stages, declared)
     if forward_only(work) and work["microbatch"].null_count() == work.height:
         nth = pl.int_range(pl.len(), dtype=INT).over([*RANK_STEP_KEY, "chunk"])
@@ -147,7 +147,7 @@ def _of_vee(work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Decla
     if microbatches < 2 * stages:
         text = f"DualPipeV on {stages} stages needs {2 * stages} micro-batches, the data have {microbatches}"
         return own, [Note("microbatches-too-few", "warning", f"{text}; backward blocks have no number")]
-    overlapped = bool(declared.overlapped) or bool((work["kind"] == "FB").any())
+    overlapped = bool(declared.overlapped) or bool(work.select(PAIRS.any()).item())
     plan = replace(plan, name=OVERLAPPED if overlapped else PLAIN)
     placed = labels_by_number.places(work, profile_blocks(plan, _stages(work)), microbatches)
     left = work.join(placed.select(RANK_STEP_KEY), on=RANK_STEP_KEY, how="anti", nulls_equal=True)

@@ -12,9 +12,9 @@ import polars as pl
 
 from trace_export.model import WORK_KINDS, Declared, Note, Profile
 from trace_export.pipeline.steps import counted
+from trace_export.schedules.passes import BACKWARDS, FORWARDS
 from trace_export.selection import Numbers
 
-_FORWARD, _BACKWARD = (pl.col("kind").is_in([kind, "FB"]) for kind in "FB")
 _OPTIMIZER = pl.col("kind") == "OPT"
 
 
@@ -55,7 +55,7 @@ def _backwards(spans: pl.DataFrame) -> pl.DataFrame:
     A step is whole that has as many forwards as backwards, or lies between two optimizers.
     """
     steps = counted(spans).group_by("rank", "run", "step").agg(
-        forwards=_FORWARD.sum(), backwards=_BACKWARD.sum(), optimizers=_OPTIMIZER.sum(),
+        forwards=FORWARDS.sum(), backwards=BACKWARDS.sum(), optimizers=_OPTIMIZER.sum(),
     )  # fmt: skip
     first = pl.col("step") == pl.col("step").min().over("rank", "run")
     whole = (pl.col("forwards") == pl.col("backwards")) | (pl.col("optimizers") > 0) & ~first

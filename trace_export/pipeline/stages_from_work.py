@@ -22,6 +22,7 @@ import polars as pl
 from trace_export.model import RANK_STEP_KEY, STEP_KEY, Profile
 from trace_export.ordering import group_number
 from trace_export.pipeline.steps import counted, in_fullest
+from trace_export.schedules.passes import FORWARDS
 
 STEPS = 5
 """So many steps are looked at, those with the most blocks: a cut step has fewer."""
@@ -38,7 +39,6 @@ BY_WAIT = "how long each rank waits for its first backward"
 Neighbours = dict[int, set[int]]
 """The ranks that each rank exchanges data with."""
 
-_FORWARD = pl.col("kind").is_in(["F", "FB"])
 _BACKWARD = pl.col("kind") != "F"
 
 
@@ -109,7 +109,7 @@ def measure(spans: pl.DataFrame) -> pl.DataFrame:
     each = blocks.group_by(group_number(blocks, *RANK_STEP_KEY)).agg(
         pl.col("rank").first(),
         lead=pl.when(first_back.is_not_null()).then(leading.sum()),
-        forwards=_FORWARD.sum(),
+        forwards=FORWARDS.sum(),
         wait_ns=first_back - pl.col("end_ns").filter(leading).max(),
         chunks=pl.col("chunk").max() + 1,
         unit_ns=(pl.col("end_ns") - pl.col("start_ns")).filter(pl.col("kind") == "F").median(),
@@ -123,8 +123,8 @@ def _of_chunks(*, several: bool) -> dict[str, pl.Expr]:
     """`turn`, `first` and `away_ns` of `measure`, null unless there are `several` chunks."""
     if not several:
         return dict.fromkeys(("turn", "first", "away_ns"), pl.lit(None, pl.Int64))
-    first = [pl.col("start_ns").filter(_FORWARD & (pl.col("chunk") == c)).min() for c in (0, 1)]
-    of_first = _FORWARD & (pl.col("chunk") == 0)
+    first = [pl.col("start_ns").filter(FORWARDS & (pl.col("chunk") == c)).min() for c in (0, 1)]
+    of_first = FORWARDS & (pl.col("chunk") == 0)
     before = of_first & (pl.col("start_ns") < first[1])
     return {
         "turn": pl.when(first[1].is_not_null()).then(_up_to(before)),
@@ -140,7 +140,7 @@ def _up_to(which: pl.Expr) -> pl.Expr:
 
 def _with_chunks(spans: pl.DataFrame) -> pl.DataFrame:
     """With the chunk of each forward and its micro-batch in it, where they count on over two chunks."""
-    counted = _FORWARD & pl.col("chunk").is_null()
+    counted = FORWARDS & pl.col("chunk").is_null()
     microbatches = pl.col("microbatch").filter(counted).max() // 2 + 1
     return spans.with_columns(
         chunk=pl.when(counted).then(pl.col("microbatch") // microbatches).otherwise("chunk"),

@@ -29,6 +29,7 @@ from trace_export.pipeline.interpret import interpret
 from trace_export.scale import slowdown
 from trace_export.scale.parts import Part
 from trace_export.scale.summary import FAILURES, HOSTS, LINKS, RANK_STEPS, RANKS, REPLICAS, Summary, by_code
+from trace_export.schedules.passes import FORWARDS
 from trace_export.selection import Selection, select
 from trace_export.sources.merge import merge
 from trace_export.sources.read import read
@@ -149,7 +150,6 @@ def _ranks(profile: Profile, axis: pl.DataFrame) -> pl.DataFrame:
     )
     kind, length = pl.col("kind"), (pl.col("end_ns") - pl.col("start_ns")).cast(REAL)
     chunks = pl.col("chunk").fill_null(0)
-    forwards = pl.col("kind").is_in(["F", "FB"])
     blocks = work.group_by("rank").agg(
         pl.len().alias("blocks"),
         forward_ns=length.filter(kind == "F").median(),
@@ -158,7 +158,7 @@ def _ranks(profile: Profile, axis: pl.DataFrame) -> pl.DataFrame:
     )
     steps = work.group_by(RANK_STEP_KEY, maintain_order=True).agg(
         count=pl.len(),
-        microbatches=forwards.sum() / chunks.n_unique(),
+        microbatches=FORWARDS.sum() / chunks.n_unique(),
         order=pl.struct("kind", chunks).implode().hash(),
     )
     fullest = steps.sort("rank", "count", descending=[False, True], maintain_order=True).unique("rank", keep="first")

@@ -12,9 +12,10 @@ import polars as pl
 
 from trace_export.model import Plan
 from trace_export.schedules import schedule
+from trace_export.schedules.passes import PAIRS
 from trace_export.schedules.recorded import DUALPIPEV_FORMS, recorded_dualpipev
 
-LETTER = pl.when(pl.col("kind") == "FB").then(pl.lit("X")).otherwise("kind")
+LETTER = pl.when(PAIRS).then(pl.lit("X")).otherwise("kind")
 """The letter of a row's `kind`."""
 
 

@@ -16,6 +16,7 @@ from trace_export.pipeline.evaluations import uninterrupted
 from trace_export.pipeline.interpret import interpret
 from trace_export.pipeline.steps import forward_only
 from trace_export.schedules.catalogue import TITLES
+from trace_export.schedules.passes import FORWARDS
 from trace_export.sources import choose, cost, formats, span_table
 from trace_export.sources.find import find
 from trace_export.sources.input_files import files_of
@@ -147,12 +148,11 @@ def _ranks(profile: Profile) -> pl.DataFrame:
 def _by_step(profile: Profile) -> pl.DataFrame:
     """rank, and of its steps: microbatches (in a step) and step_ns (from start to start), which are medians, and
     mean_step_ns."""
-    forward = pl.col("kind").is_in(["F", "FB"])
     steps = (
         profile.spans.filter(pl.col("kind").is_in(WORK_KINDS))
         .with_columns(pl.col("chunk").fill_null(0))
         .group_by(RANK_STEP_KEY)
-        .agg(pl.col("start_ns").min(), microbatches=forward.sum() // pl.col("chunk").n_unique())
+        .agg(pl.col("start_ns").min(), microbatches=FORWARDS.sum() // pl.col("chunk").n_unique())
         .sort(RANK_STEP_KEY)
         .with_columns(
             step_ns=pl.col("start_ns").diff().over("rank", "run"),
