@@ -213,6 +213,8 @@ class Nsight:
 class Kineto:
     """A trace of torch.profiler."""
 
+    layout = "kineto"
+
     def __init__(self, trace: Trace, *, threads: bool) -> None:
         self.trace = trace
         if threads:
@@ -240,6 +242,16 @@ class Kineto:
         name = "autograd::engine::evaluate_function: MmBackward0" if node else "aten::linear"
         thread = MAIN + AUTOGRAD if node and engine else MAIN
         self.trace.add("cpu_op", name, start, end, thread, **{"Sequence number": number, "Fwd thread id": int(node)})
+
+
+class Kineto2021(Kineto):
+    """One of early 2021, whose operators have no numbers and whose threads have no names."""
+
+    layout = "kineto_2021"
+
+    def operator(self, start: int, end: int, number: int, *, node: bool, engine: bool = True) -> None:
+        name, thread = ("MmBackward", MAIN + AUTOGRAD) if node and engine else ("aten::linear", MAIN)
+        self.trace.add("cpu_op", name, start, end, thread)
 
 
 class Rocm(Kineto):
@@ -520,14 +532,14 @@ def write(
     *,
     seed: int = 1,
     threads: bool = True,
-    kineto: bool = False,
+    kineto: bool | Literal["2021"] = False,
     rocm: bool = False,
     rocpd: Literal["", "db", "json"] = "",
     schema: int = 3,
 ) -> list[Block]:
-    """A capture of the program in `folder`: one export, or with `kineto` or `rocm` a trace for each rank, or with
-    `rocpd` a database of this `schema`, or its JSON. `threads`: the names of threads are in it. Returns the truth, in
-    the session's time."""
+    """A capture of the program in `folder`: one export, or with `kineto` (2021: of then) or `rocm` a trace for each
+    rank, or with `rocpd` a database of this `schema`, or its JSON. `threads`: the names of threads are in it. Returns
+    the truth, in the session's time."""
     chance = random.Random(seed)
     blocks = blocks_of(program, chance)
     folder.mkdir(parents=True, exist_ok=True)
@@ -543,11 +555,11 @@ def write(
             written(folder / f"{records.pid}_results.{rocpd}")
             continue
         trace = Trace(rank=stage, world=program.stages)
-        traced = Rocm if rocm else Kineto
+        traced = Rocm if rocm else Kineto2021 if kineto == "2021" else Kineto
         recorder = traced(trace, threads=threads) if kineto or rocm else Nsight(export, stage, threads=threads)
         Rank(program, stage, recorder, chance, arrived).run(own)
         if kineto or rocm:
-            trace.write(folder / f"node0_{700 + stage}.1760000000000000000.pt.trace.json.gz")
+            trace.write(folder / f"node0_{700 + stage}.1760000000000000000.pt.trace.json.gz", traced.layout)
     if not (kineto or rocm or rocpd):
         export.write(folder / "node0.sqlite")
     return blocks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import pkgutil
 import re
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -171,6 +172,27 @@ def test_the_same_error_of_several_sources_is_one_sentence(run_cli: Cli, tmp_pat
     assert result.stdout.startswith("cannot be drawn")
     assert result.stderr.count("error: ") == 1
     assert "the same for 9 more: " in result.stderr
+
+
+def test_errors_that_differ_in_their_paths_and_numbers_are_one_sentence(
+    run_cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # without nsys
+    for rank in range(4):
+        (tmp_path / f"node {rank}.nsys-rep").write_bytes(b"x")
+    result = run_cli("inspect", tmp_path)
+    assert result.stderr.count("error: ") == 1
+    assert f"run nsys export --type sqlite '{tmp_path}/node 0.nsys-rep'" in result.stderr
+    assert "the same for 3 more: " in result.stderr
+
+
+def test_the_command_that_opens_a_trace_can_be_pasted(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    """Whatever blanks are in the path, and also where a word of it is that of the alignment."""
+    for name in ("my charts/run 1", "clock"):
+        out = tmp_path / name
+        result = run_cli(samples / "paddle" / "single", "--format", "perfetto", "--out", out / "my_clock.pftrace")
+        (line,) = [line for line in result.stdout.splitlines() if line.startswith("open it:")]
+        assert shlex.split(line)[2:] == ["trace-export", "open", str(out / "my_clock.pftrace")]
 
 
 def test_one_file_as_output(run_cli: Cli, samples: Path, tmp_path: Path) -> None:

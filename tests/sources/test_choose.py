@@ -27,12 +27,24 @@ def numbers(text: str) -> Numbers | None:
     return Numbers.parse(text, "--devices")
 
 
-def test_devices_that_are_not_there_are_one_bounded_sentence_a_host() -> None:
-    chosen, missing, _ = choose(logs("a", "b"), Path("logs"), devices=numbers("2,3,0-9999999"))
-    assert len(chosen) == 8
+def test_devices_that_are_not_there_are_one_bounded_sentence() -> None:
+    """One for all hosts that lack the same of the same."""
+    found = logs("a", "b")
+    found = Found((*found.sources, *logs("c", workers=2).sources))
+    chosen, missing, _ = choose(found, Path("logs"), devices=numbers("2,3,0-9999999"))
+    assert len(chosen) == 10
     assert [str(e) for e in missing] == [
-        f"logs: no profile of devices 4-9999999 of {host}; choose from devices 0-3" for host in "ab"
+        "logs: no profile of devices 4-9999999 of a, b; choose from devices 0-3",
+        "logs: no profile of devices 2-9999999 of c; choose from devices 0-1",
     ]
+
+
+def test_what_is_wrong_with_the_logs_is_said_before_what_is_missing(run_cli: Cli, tmp_path: Path) -> None:
+    for number in range(2):
+        (tmp_path / f"workerlog.{number}").write_text("INFO: nothing was profiled\n")
+    alone, with_others = (run_cli(tmp_path, "--devices", devices).stderr for devices in ("0", "0-3"))
+    reason = alone.split("workerlog.0: ")[1]
+    assert f"none of the 2 sources gave a block; the first: {tmp_path}/workerlog.0: {reason}" in with_others
 
 
 def test_one_device_that_is_not_there() -> None:
@@ -67,8 +79,7 @@ def test_a_host_without_one_of_the_devices_is_named(samples: Path, run_cli: Cli,
     done = run_cli(folder, "--devices", "1-9999999", "--out", tmp_path, "--format", "parquet", "--quiet")
     assert done.returncode == 3
     assert done.stderr.splitlines() == [
-        f"error: {folder}: no profile of devices 2-9999999 of {host}; choose from devices 0-1"
-        for host in ("node0", "node1")
+        f"error: {folder}: no profile of devices 2-9999999 of node0, node1; choose from devices 0-1"
     ]
     ranks = pl.read_parquet(tmp_path / "pipeline_profile.parquet")["rank"].unique().sort()
     assert ranks.to_list() == [1, 3]

@@ -93,8 +93,8 @@ def _show_ranks(ranks: pl.DataFrame) -> None:
         common.append("device tasks with --detail kernels")
     where = " in the beginning" if ranks["beginning"].any() else ""
     terminal.paragraph(terminal.output(), f"on every rank{where}: " + ", ".join(common), style="dim")
-    usual = ranks["blocks"].mode().max()
-    odd = ranks.select((pl.col("blocks") != usual).fill_null(True).arg_true()).to_series()
+    usual = ranks["blocks"].drop_nulls().mode().max()  # null: no rank has any
+    odd = ranks.select((pl.col("blocks").ne_missing(pl.lit(usual)) & pl.lit(usual is not None)).arg_true()).to_series()
     ms = (pl.col("step_ns") / 1e6).round(3)
     columns = [
         name for name in SHOWN if name not in same and not (name != "rank" and ranks[name].null_count() == ranks.height)

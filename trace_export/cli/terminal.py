@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from textwrap import wrap
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
@@ -280,9 +281,15 @@ def _by_reason(items: Sequence[TraceExportError]) -> list[list[TraceExportError]
     """Errors that say the same of several sources together."""
     groups: dict[object, list[TraceExportError]] = {}
     for error in items:
-        reason = error.args[1:] if isinstance(error, SourceError) else id(error)
+        reason = _reason(error) if isinstance(error, SourceError) else id(error)
         groups.setdefault(reason, []).append(error)
     return list(groups.values())
+
+
+def _reason(error: SourceError) -> tuple[str, ...]:
+    """What an error says, whichever file it says it of and whatever numbers are in it."""
+    named = (str(text).replace(str(error.path), "").replace(error.path.name, "") for text in error.args[1:])
+    return tuple(re.sub(r"[0-9.]+", "0", text) for text in named)
 
 
 def conclude(runs: Sequence[Run], printing: Printing) -> int:
@@ -298,11 +305,10 @@ def files(paths: Sequence[Path]) -> None:
     out = output()
     for path in paths:
         out.print(f"wrote {printable(path)} ({size(path)})")
-    viewable = [
-        p for p in paths if p.name.endswith((".pftrace", ".pftrace.gz", ".json", ".json.gz")) and "clock" not in p.name
-    ]
+    traces = (".pftrace", ".pftrace.gz", ".json", ".json.gz")
+    viewable = [p for p in paths if p.name.endswith(traces) and p.name != "clock_alignment.json"]
     if viewable:
-        out.print(f"open it:  trace-export open {printable(viewable[0])}")
+        out.print(f"open it:  trace-export open {printable(quote(str(viewable[0])))}")
         out.print("          (or drop it on ui.perfetto.dev)")
 
 

@@ -18,7 +18,9 @@ from trace_export.sources.source import Source
 
 NAMED_REASONS = 3
 """Of files that are no source, an error names one for so many reasons."""
+NAMED_HOSTS = 4
 SEE = "see what is there with trace-export inspect"
+MARK = "mark the passes (trace-export howto says how), or say which ranges are passes with --marker 'REGEX=>F'"
 
 
 def choose(
@@ -52,9 +54,7 @@ def choose(
             there.setdefault(source.host, []).append(source.local_rank)
         if source.local_rank is not None and source.local_rank_origin == "inferred":
             inferred.setdefault(source.host, []).append(source.local_rank)
-    missing: list[TraceExportError] = []
-    for host in sorted(there):
-        missing += _missing(log_dir, host, devices, there[host])
+    missing = _missing(log_dir, devices, there)
     kept = [s for s in chosen if s.local_rank is None or s.local_rank in devices]
     return kept, missing, _with_gaps(log_dir, inferred)
 
@@ -75,7 +75,7 @@ def on_devices(
         for name in ("spans", "p2p", "collectives", "counters")
     }
     there = dict(counted.filter(undecided).group_by("host").agg("device_of_host").sort("host").iter_rows())
-    missing = [error for host, places in there.items() for error in _missing(log_dir, host, devices, places)]
+    missing = _missing(log_dir, devices, there)
     return replace(profile, ranks=kept, **tables).with_notes(_with_gaps(log_dir, there)), missing
 
 
@@ -155,11 +155,18 @@ def _clause(path: str, what: str, others: int) -> str:
     return f"{path} is {what}{also}"
 
 
-def _missing(log_dir: Path, host: str, devices: Numbers, there: Iterable[int]) -> list[TraceExportError]:
-    """The error of a host that does not have all `devices`, or none. Its length does not grow with their number."""
-    has = Numbers.of(there)
-    lacks = devices.without(has)
-    if not lacks.ranges:
-        return []
-    number = "device" if str(lacks).isdecimal() else "devices"
-    return [SourceError(log_dir, f"no profile of {number} {lacks} of {host}", f"choose from devices {has}")]
+def _missing(log_dir: Path, devices: Numbers, there: Mapping[str, Iterable[int]]) -> list[TraceExportError]:
+    """An error for the hosts that lack the same of the `devices`, of those that each has. Its length grows neither with
+    their number nor with that of the hosts."""
+    lacking: dict[tuple[str, str], list[str]] = {}
+    for host in sorted(there):
+        has = Numbers.of(there[host])
+        if (lacks := devices.without(has)).ranges:
+            lacking.setdefault((str(lacks), str(has)), []).append(host)
+    errors: list[TraceExportError] = []
+    for (absent, present), hosts in lacking.items():
+        number = "device" if absent.isdecimal() else "devices"
+        others = f" and {len(hosts) - NAMED_HOSTS} more hosts" if len(hosts) > NAMED_HOSTS else ""
+        what = f"no profile of {number} {absent} of {', '.join(hosts[:NAMED_HOSTS])}{others}"
+        errors.append(SourceError(log_dir, what, f"choose from devices {present}"))
+    return errors

@@ -144,24 +144,28 @@ def read_profile(located: Located, options: LoadOptions, progress: Progress) -> 
         profile, lacking = choose.on_devices(profile, options.log_dir, options.devices, located.sources)
         if profile.spans.is_empty():
             raise choose.no_device(options.log_dir, options.devices)
-    failures = [*located.failures, *lacking, *lost]
     profile = replace(profile, notes=located.notes + profile.notes)
     if profile.spans.is_empty():
-        raise _no_block(options, failures, profile)
-    return profile, failures
+        raise _no_block(options, lost or [*located.failures, *lacking], profile, len(located.sources))
+    return profile, [*located.failures, *lacking, *lost]
 
 
-def _no_block(options: LoadOptions, failures: list[TraceExportError], profile: Profile) -> TraceExportError:
+def _no_block(
+    options: LoadOptions, failures: Sequence[TraceExportError], profile: Profile, sources: int
+) -> TraceExportError:
+    """Why there is no block: what is wrong with the first source, or else what is missing."""
     if not failures and profile.ranks.is_empty() and options.read.ranks is not None:
         return choose.no_rank(options.log_dir, options.read.ranks)
     if len(failures) == 1:
         return failures[0]
     if failures:
-        return NothingToExportError(
-            f"{options.log_dir}: none of the {len(failures)} sources gave a block; the first: {failures[0]}"
-        )
-    why = next((n.text for n in profile.notes if n.level == "warning"), "no pipeline block in any source")
-    return NothingToExportError(f"{options.log_dir}: {why}", choose.SEE)
+        what = f"{options.log_dir}: none of the {max(sources, len(failures))} sources gave a block"
+        return NothingToExportError(f"{what}; the first: {failures[0]}")
+    reasons = [note for note in profile.notes if note.code == "blocks-not-found"]
+    if not reasons:
+        return NothingToExportError(f"{options.log_dir}: no pipeline block in any source", choose.SEE)
+    also = f" (the same for {len(reasons) - 1} more of {sources} sources)" if len(reasons) > 1 else ""
+    return NothingToExportError(f"{options.log_dir}: {reasons[0].text}{also}", choose.MARK)
 
 
 def read_all(

@@ -710,8 +710,45 @@ def test_merged_traces_of_several_processes_are_refused(tmp_path: Path, layout: 
     for event in other.events:
         event["pid"] = 2 * MAIN if event["pid"] == MAIN else 1
     one.events += other.events
-    with pytest.raises(SourceError, match=r"launches of several processes \(pid 4001 and 8002\)"):
+    with pytest.raises(SourceError, match=r"work of several processes \(pid 4001 and 8002\)"):
         loaded(one.write(tmp_path / "merged.json", layout))
+
+
+def test_merged_kernels_without_their_launches_are_of_several_processes(tmp_path: Path) -> None:
+    """Where only kernels were kept the processes of their devices tell it: in a trace of one process these are called
+    after the devices."""
+    trace = one_block()
+    for number in (1, 2):
+        trace.kernel(40_000, 50_000, trace.correlation, device=number)
+        trace.events[-1]["pid"] = number
+    assert len(times(loaded(trace.write(tmp_path / "one.json")))) == 1
+    trace.events[-1]["pid"] = 100_000_003
+    with pytest.raises(SourceError, match=r"work of several processes .* draw the traces that were merged"):
+        loaded(trace.write(tmp_path / "merged.json"))
+
+
+@pytest.mark.parametrize(
+    ("header", "marks", "said"),
+    [
+        (0, (0, 2), "holds marks of rank 0, 2: several processes wrote it"),
+        (None, (0, 2), "holds marks of rank 0, 2: several processes wrote it"),
+        (0, (1,), "holds marks of rank 1 and was recorded by rank 0: several processes wrote it"),
+        (1, (1,), None),
+    ],
+)
+def test_a_trace_that_two_ranks_wrote_is_refused(
+    tmp_path: Path, header: int | None, marks: tuple[int, ...], said: str | None
+) -> None:
+    trace = Trace(rank=header)
+    for rank in marks:
+        trace.range(1_000 + rank, 9_000 + rank, f"te:F{rank}.0 stage={rank} step=0 rank={rank}", cat="cpu_op")
+        trace.kernel(20_000 + 20_000 * rank, 30_000 + 20_000 * rank, trace.call(5_000 + rank))
+    path = trace.write(tmp_path / "t.json")
+    if said is None:
+        assert loaded(path).ranks["rank"].to_list() == [1]
+        return
+    with pytest.raises(SourceError, match=said):
+        loaded(path)
 
 
 def test_calls_of_other_devices_may_have_any_number(tmp_path: Path) -> None:

@@ -11,11 +11,13 @@ import polars as pl
 import pytest
 
 import trace_export
-from samples.generators.kineto_trace import Trace
+from samples.generators.kineto_trace import MAIN, Trace
 from samples.generators.pipeline import Block
-from samples.generators.unmarked import Program, write
+from samples.generators.unmarked import AUTOGRAD, Program, write
 from trace_export.errors import SourceError
 from trace_export.model import Profile
+from trace_export.sources.kineto import unmarked
+from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions, Source
 
@@ -52,6 +54,15 @@ def test_blocks_of_an_unmarked_trace_are_exact(tmp_path: Path, name: str, thread
         assert spans(profile) == truth(blocks, rank), rank
         assert set(profile.spans["origin"]) == {"inferred"}
         assert profile.spans["marker"].null_count() == profile.spans.height
+
+
+def test_in_traces_of_2021_the_nodes_name_the_thread_of_autograd(tmp_path: Path) -> None:
+    """They name no thread, and number no operator."""
+    blocks = write(tmp_path, replace(SMALL, operators=True), kineto="2021", threads=False)
+    for rank in range(SMALL.stages):
+        path = next(tmp_path.glob(f"node0_{700 + rank}.*.json.gz"))
+        assert unmarked.read_process(path, Ranges.none()).named == {MAIN + AUTOGRAD}
+        assert spans(of(tmp_path, rank)) == truth(blocks, rank)
 
 
 def test_a_kernel_that_lasts_for_years_is_left_out_with_a_warning(tmp_path: Path) -> None:

@@ -69,6 +69,15 @@ def spans(kernels: pl.DataFrame, transfers: Times, collectives: Times, rank: int
     )
 
 
+def why(kernels: pl.DataFrame) -> str:
+    """Why `spans` finds nothing in the compute kernels (`WORKED`)."""
+    if kernels.is_empty():
+        return "no kernels of the device are recorded"
+    if _voting(kernels).is_empty():
+        return f"none of the types of its {kernels.height} kernels is of a forward or a backward alone"
+    return f"its kernels show fewer than {LEAST} forwards or fewer than {LEAST} backwards"
+
+
 def possible(kernels: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     """The `kernels` (`WORKED`) with ends that their streams allow (see stream_order), and how many were cut. They were
     launched in the order of their starts: nothing else says when."""

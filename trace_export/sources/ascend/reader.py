@@ -19,6 +19,7 @@ from trace_export.sources.ascend import database, device_tasks, hccl, marker_blo
 from trace_export.sources.ascend.layout import TRACES, home_of
 from trace_export.sources.ascend.metadata import MAX_JSON, META_NAMES, Metadata, metadata
 from trace_export.sources.ranges.dialects import Dialects, run_facts
+from trace_export.sources.ranges.frequent import NameCounts
 from trace_export.sources.ranges.notes import impossible_times
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
@@ -27,8 +28,6 @@ from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 LARGEST = 2**31
 """Ranks and devices are numbered below this; `database.NOT_AVAILABLE` lies above."""
-
-NO_BLOCKS = "no pipeline blocks: no forward or backward markers, and no kernel types that identify them"
 
 
 def read(source: Source, options: ReadOptions) -> Profile:
@@ -94,7 +93,8 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
         inferred = kernel_inference.spans(kernels, transfers, others, found.rank)
         if inferred.height or origins.is_empty():
             spans = inferred
-            notes += [_inferred_note(spans, marked=len(origins) > 0), *impossible_times(source.path, 0, cut)]
+            why = _no_blocks(marks["text"], kernels) if spans.is_empty() else ""
+            notes += [_inferred_note(why, marked=len(origins) > 0), *impossible_times(source.path, 0, cut)]
     elif options.optimizer:
         from trace_export.sources.ascend import kernel_inference
 
@@ -132,10 +132,24 @@ def rank_row(
     }  # fmt: skip
 
 
-def _inferred_note(spans: pl.DataFrame, *, marked: bool) -> Note:
-    """What is said of the inferred `spans`; `marked`: the host has markers of passes, and the device none."""
-    if spans.is_empty():
-        return Note("blocks-not-found", "warning", NO_BLOCKS)
+def _no_blocks(texts: pl.Series, kernels: pl.DataFrame) -> str:
+    """Why a rank has no block: what of its ranges (`texts`) and of its compute kernels (`WORKED`)."""
+    from trace_export.sources.ascend import kernel_inference
+
+    counts = NameCounts()
+    counts.add(texts)
+    frequent = ", ".join(counts.most_frequent())
+    named = f" (the most frequent names: {frequent})" if frequent else ""
+    return (
+        f"no pipeline blocks: no range is marked as a forward or a backward{named}, and {kernel_inference.why(kernels)}"
+    )
+
+
+def _inferred_note(nothing: str, *, marked: bool) -> Note:
+    """What is said of blocks that were inferred, or why there is `nothing`. `marked`: the host has markers of passes,
+    and the device none."""
+    if nothing:
+        return Note("blocks-not-found", "warning", nothing)
     why = "no marker is on the device (they were made without a stream)" if marked else "no markers"
     text = f"{why}; blocks were inferred from kernel types, with the loss as forward"
     return Note("blocks-inferred", "note", text)

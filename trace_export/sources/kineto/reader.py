@@ -85,6 +85,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
         content = _Content(work)
         _gather(content, trace, dialects, KeptTasks(options.keep_tasks, source.path, trace.offset_ns))
         ranges = Ranges.none() if options.infer == "only" else gather(content.named, (), dialects)
+        _check_writers(trace, ranges)
         if content.annotated.kernels:
             ranges = _with_replays(content, ranges, dialects, named=options.infer != "only" and not options.host_ranges)
         if trace.shortened and not ranges.marked:
@@ -191,6 +192,8 @@ def clock_notes(trace: Trace, first_ns: int) -> list[Note]:
 
 def _gather(content: _Content, trace: Trace, dialects: Dialects, tasks: KeptTasks) -> None:
     rows, callers = 0, set[str]()
+    processes, devices = set[str](), set[str]()
+    """Of kernels: Kineto files those of a device under a process of its number."""
     for events in trace.events():
         callers.update(events.select(CALLERS).to_series())
         if len(callers) > 1:
@@ -205,6 +208,8 @@ def _gather(content: _Content, trace: Trace, dialects: Dialects, tasks: KeptTask
         content.names.add(ranges["text"])
         content.work.add(events)
         kernels = events.filter(pl.col("cat") == "kernel")
+        processes.update(kernels["pid"].drop_nulls().unique())
+        devices.update(kernels["device"].drop_nulls().unique())
         others = content.annotated.take(kernels, task_id(), nccl.IS_NCCL, dialects)
         content.work.add_kernels(others.select(task_id(), "start", "end", STREAM, nccl=nccl.IS_NCCL))
         append(content.calls, nccl.calls(kernels.filter(TIMED)))
@@ -212,12 +217,12 @@ def _gather(content: _Content, trace: Trace, dialects: Dialects, tasks: KeptTask
             content.device = kernels.select(DEVICE).item(0, 0)
         tasks.add(events)
     tasks.close()
+    if len(processes) > 1 and not processes <= devices:
+        raise _of_several_processes(trace.path, processes)
 
 
 def _of_several_processes(path: Path, processes: Collection[str]) -> SourceError:
-    what = (
-        f"holds the launches of several processes (pid {' and '.join(sorted(processes))}), which have the same numbers"
-    )
+    what = f"holds the work of several processes (pid {' and '.join(sorted(processes))}), whose numbers are the same"
     return SourceError(path, what, "draw the traces that were merged, one of each rank")
 
 
@@ -229,6 +234,17 @@ def cpu_ranges(events: pl.DataFrame, first: int = 0) -> pl.DataFrame:
     return ranges.select(
         number, "process", thread(), "start", "end", external=pl.col("External id"), text=pl.col("name")
     )
+
+
+def _check_writers(trace: Trace, ranges: Ranges) -> None:
+    """Raises SourceError where the marks in the trace are of several ranks, or of another one than it says it is."""
+    marked = ranges.frame["rank"].drop_nulls().unique().sort().to_list()
+    recorded = job(trace, "rank")
+    if not marked or marked == [marked[0] if recorded is None else recorded]:
+        return
+    other = f" and was recorded by rank {recorded}" if len(marked) == 1 else ""
+    what = f"holds marks of rank {', '.join(map(str, marked))}{other}: several processes wrote it"
+    raise SourceError(trace.path, what, "let each rank write a file of its own")
 
 
 def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> None:

@@ -22,13 +22,16 @@ from trace_export.sources.launches.sequence_numbers import OPERATORS
 from trace_export.sources.launches.work import CALLS, COMPUTE, COPY, OTHER, TASKS, TRANSFER, join
 from trace_export.sources.ranges.ranges import Ranges
 
-WANTED = Wanted(rf"\w+_runtime|Runtime|\w+_driver|cpu_op|Operator|{DEVICE_CATEGORIES}", threads=True)
+WANTED = Wanted(rf"\w+_runtime|Runtime|\w+_driver|cpu_op|user_annotation|Operator|{DEVICE_CATEGORIES}", threads=True)
 
 _COMMUNICATION = r"^(?:void )?(?:nccl|rccl|msccl)"
 _SENDS = r"(?i)SendRecv|(?:dev)?kernel_?Send"
 _GENERIC = r"(?i)Kernel_?Generic"
 """RCCL's kernel for most operations, which only PyTorch's name of the operation tells apart."""
 _POINT_TO_POINT = "^(?i:send|recv|sendrecv|coalesced|batch_isend_irecv)$"
+_NODE = r"^\w*Backward\d*$|^torch::autograd::"
+"""The operators that execute the nodes of autograd, as PyTorch names them."""
+ANNOTATIONS = {"thread": pl.Int64(), "nodes": pl.UInt32(), "others": pl.UInt32()}
 _HOST_COPY = r"HtoD|DtoH|HostToDevice|DeviceToHost"
 _BETWEEN_GPUS = "DtoD"
 
@@ -36,13 +39,15 @@ _BETWEEN_GPUS = "DtoD"
 @dataclass
 class _Content:
     """Pieces of `calls` (see CALLS), `tasks` (TASKS, `name` as text), and of operators: thread, start, end, name and
-    seq, their sequence number; the threads named like the autograd engine's; how many kernels ran on each device;
-    how many tasks have invalid times."""
+    seq, their sequence number; the threads named like the autograd engine's; of annotations (which in 2021 the
+    operators are, too) how many of each thread are nodes of autograd (ANNOTATIONS); how many kernels ran on each
+    device; how many tasks have invalid times."""
 
     calls: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=CALLS)])
     tasks: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema={**TASKS, "name": pl.String()})])
     operators: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=OPERATORS)])
     named: set[int] = field(default_factory=set)
+    annotations: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=ANNOTATIONS)])
     devices: Counter[int] = field(default_factory=Counter)
     untimed: int = 0
 
@@ -53,7 +58,8 @@ def read_process(path: Path, ranges: Ranges) -> Process:
     with open_trace(path, WANTED, operators=True) as trace:
         for events in trace.events():
             _gather(content, events)
-    calls, tasks = pl.concat(content.calls), pl.concat(content.tasks)
+    calls, tasks, operators = pl.concat(content.calls), pl.concat(content.tasks), pl.concat(content.operators)
+    named = content.named or (_engine(pl.concat(content.annotations)) if operators.is_empty() else set())
     names = tasks["name"].unique().sort()
     codes = names.search_sorted(tasks["name"]).cast(pl.Int32) if len(names) else pl.Series([], dtype=pl.Int32)
     work = join(calls, tasks.with_columns(name=codes).select(TASKS.keys()), KernelNames(names))
@@ -62,11 +68,11 @@ def read_process(path: Path, ranges: Ranges) -> Process:
     return Process(
         work,
         devices=content.devices,
-        named=frozenset(content.named),
+        named=frozenset(named),
         first_thread=int(launching[0]) if len(launching) else None,
         optimizer=beside.filter(pl.col("kind") == "OPT").select("start", "end").to_numpy(),
         steps=beside.filter(pl.col("role") == "step").select("start", "step"),
-        operators=pl.concat(content.operators),
+        operators=operators,
         untimed=content.untimed,
     )
 
@@ -87,10 +93,20 @@ def _gather(content: _Content, events: pl.DataFrame) -> None:
         _number("correlation", -2), "start", "end", STREAM, "name", _role().cast(pl.Int8).alias("role")
     ).filter(pl.col("role") != OTHER)
     content.tasks.append(tasks)
+    node = pl.col("name").str.contains(_NODE).fill_null(False)
+    annotations = events.filter(kind == "user_annotation").group_by(thread())
+    content.annotations.append(annotations.agg(nodes=node.sum(), others=(~node).sum()))
     operators = events.filter(kind == "cpu_op")
     content.operators.append(
         operators.select(thread(), "start", "end", "name", _number("Sequence number").alias("seq"))
     )
+
+
+def _engine(annotations: pl.DataFrame) -> set[int]:
+    """The threads of the autograd engine by the names of its nodes, in a trace that names no thread: all that executed
+    some but the one with most other operators, on which some run, too."""
+    threads = annotations.group_by("thread").sum().sort("others", "thread")
+    return set(threads.filter(pl.col("nodes") > 0)["thread"]) - set(threads["thread"].tail(1))
 
 
 def _number(name: str, none: int | None = None) -> pl.Expr:

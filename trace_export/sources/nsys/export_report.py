@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 
 from trace_export.errors import SourceError
 from trace_export.model import Note
@@ -57,7 +58,7 @@ def _exported(path: Path) -> Iterator[Path]:
     if path.suffix not in SUFFIXES:
         yield path
         return
-    by_hand = f"nsys export --type sqlite {path.name}"
+    by_hand = f"nsys export --type sqlite {quote(str(path))}"
     program = shutil.which("nsys")
     if program is None:
         raise SourceError(path, "is a report that only nsys can read, and nsys is not installed", f"run {by_hand}")

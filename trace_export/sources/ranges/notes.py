@@ -152,7 +152,7 @@ def impossible_times(path: Path, early: int, cut: int) -> list[Note]:
 def _of_activity(path: Path, activity: GpuActivity) -> list[Note]:
     notes, where = [], str(path)
     if activity.every_call:
-        text = "kernels launched by uncommon CUDA calls; all calls were read"
+        text = "kernels launched by uncommon calls; all calls were read"
         notes.append(Note("launch-calls-unusual", "note", text, where))
     if activity.untimed:
         notes.append(without_times(path, activity.untimed))
