@@ -6,8 +6,8 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.profiles import profile, span
-from trace_export.model import STEPS, conform
+from tests.support.profiles import ORIGIN, profile, span, table
+from trace_export.model import COLLECTIVES, P2P, STEPS, conform
 from trace_export.selection import Numbers, Selection, Window, select
 
 SETS = st.frozensets(st.integers(0, 30), max_size=12)
@@ -41,6 +41,19 @@ def test_a_window_of_time_leaves_no_step_whole_that_it_cuts() -> None:
     steps = conform(pl.DataFrame({"run": [0, 0], "step": [0, 1], "whole": [True, True]}), STEPS)
     chosen = select(profile(blocks, {0: 0}, steps=steps), Selection(window=Window(15, 100)))
     assert chosen.steps.rows() == [(0, 0, False), (0, 1, True)]
+
+
+def test_what_reaches_into_the_time_of_the_blocks_is_kept() -> None:
+    """A receive begins before the block that waits for it."""
+    times = {"before": (60, 99), "first": (80, 100), "last": (130, 170), "open": (90, None), "after": (131, 140)}
+    rows = [
+        {"rank": 0, "op": op, "start_ns": ORIGIN + start, "end_ns": end and ORIGIN + end}
+        for op, (start, end) in times.items()
+    ]
+    tables = {"p2p": table(rows, P2P), "collectives": table(rows, COLLECTIVES)}
+    run = profile([span(0, "F", 0, 100, 130, step=1)], {0: 0}, **tables)
+    chosen = select(run, Selection(steps=Numbers.parse("1", "steps")))
+    assert chosen.p2p["op"].to_list() == chosen.collectives["op"].to_list() == ["first", "last"]
 
 
 def test_a_message_names_some_of_very_many_numbers() -> None:

@@ -14,13 +14,14 @@ from trace_export.model import STEP_KEY, WORK_KINDS, Note, Profile
 from trace_export.units import duration, nanoseconds
 
 TIMES = {
-    "evaluations": "start_ns",
-    "p2p": "start_ns",
-    "messages": "send_start_ns",
-    "collectives": "start_ns",
-    "counters": "ts_ns",
+    "evaluations": ("start_ns", "start_ns"),
+    "p2p": ("start_ns", "end_ns"),
+    "messages": ("send_start_ns", "send_start_ns"),
+    "collectives": ("start_ns", "end_ns"),
+    "counters": ("ts_ns", "ts_ns"),
 }
-"""The table's column that decides whether a row lies in the window."""
+"""The table's columns that decide whether a row lies in the window: the times between which it reaches into it. A
+receive that waits for the first block begins before it, and is drawn with the device tasks of that time."""
 LARGEST = 999_999_999
 """Of the numbers that users may give; their columns are Int32."""
 SHOWN = 32
@@ -152,11 +153,16 @@ def select(profile: Profile, wanted: Selection) -> Profile:
         return replace(profile, spans=spans, ranks=ranks)
     start, end = int(spans["start_ns"].min()), int(spans["end_ns"].max())  # type: ignore[arg-type]
     rows = {name: frame for name in TIMES if not (frame := getattr(profile, name)).is_empty()}
-    frames = {name: frame.filter(pl.col(TIMES[name]).is_between(start, end)) for name, frame in rows.items()}
+    frames = {name: frame.filter(_reaching(*TIMES[name], start, end)) for name, frame in rows.items()}
     for name in frames.keys() & {"evaluations", "p2p", "collectives", "counters"}:
         frames[name] = frames[name].join(ranks, on="rank", how="semi", maintain_order="left")
     kernels = tuple(k for k in profile.kernels if k.rank in set(ranks["rank"]))
     return replace(profile, spans=spans, ranks=ranks, kernels=kernels, window_ns=(start, end), **frames)
+
+
+def _reaching(first: str, last: str, start: int, end: int) -> pl.Expr:
+    """Whether the time from the column `first` to `last`, which may be null, reaches into that between the two."""
+    return (pl.col(first) <= end) & (pl.coalesce(last, first) >= start)
 
 
 def absent(profile: Profile, wanted: Selection) -> list[Note]:

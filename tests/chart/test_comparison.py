@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.profiles import profile, span
 from trace_export.chart.comparison import beside, paired
+from trace_export.chart.layout import ChartOptions, lay_out
 from trace_export.model import STEP_KEY, Profile
 
 
@@ -55,6 +56,22 @@ def test_every_step_begins_together_and_none_overlaps(a: list[int], b: list[int]
     assert (both["end_ns"].shift(1) <= both["start_ns"]).all()
     for made, lengths in ((one, a), (other, b)):
         assert (made.spans["end_ns"] - made.spans["start_ns"]).to_list() == lengths
+
+
+def test_stages_that_only_the_other_run_has_are_drawn_below() -> None:
+    """Two stages beside four."""
+    few, many = (
+        profile([span(rank, "F", 0, 10 * rank, 10 * rank + 5) for rank in range(n)], {rank: rank for rank in range(n)})
+        for n in (2, 4)
+    )
+    chart = lay_out(few, ChartOptions(runs=("a", "b"), overlays=(beside(many, "b"),)))
+    names = {track.id: track.name for track in chart.main.tracks}
+    drawn = chart.main.slices.filter(pl.col("of_run") == "b")["track"].replace_strict(names, return_dtype=pl.String)
+    assert drawn.to_list() == [f"stage {stage} (b)" for stage in range(4)]
+    order = [name for name in names.values() if name.startswith("stage ")]
+    assert order == [
+        "stage 0 · rank 0 (a)", "stage 0 (b)", "stage 1 · rank 1 (a)", "stage 1 (b)", "stage 2 (b)", "stage 3 (b)",
+    ]  # fmt: skip
 
 
 def test_names_may_hold_braces() -> None:

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from tests.analysis.test_gate import run_of
-from tests.conftest import Cli
+from tests.conftest import AscendRun, Cli
 from tests.support import schemas
 
 
@@ -66,6 +66,15 @@ def test_what_a_command_prints_is_what_the_schema_says(
     out = () if command in ("inspect", "report") else ("--out", tmp_path)
     result = run_cli(command, samples / sample, "--json", *out)
     assert list(checker(command).iter_errors(json.loads(result.stdout))) == [], result.stderr
+
+
+@pytest.mark.parametrize("name", ["dualpipev", "dualpipev not fused", "batched transfers", "clipped", "level none"])
+def test_a_report_of_transfers_both_ways_is_what_the_schema_says(
+    name: str, ascend_run: AscendRun, run_cli: Cli
+) -> None:
+    """Where two ranks send to each other at once, a transfer has no direction."""
+    result = run_cli("report", ascend_run(name)[0], "--json")
+    assert list(checker("report").iter_errors(json.loads(result.stdout))) == [], result.stderr
 
 
 @pytest.mark.parametrize(

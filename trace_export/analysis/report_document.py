@@ -86,7 +86,7 @@ class SlowLinkRow(TypedDict):
 
     src_rank: int
     dst_rank: int
-    direction: str
+    direction: str | None
     transfers: int
     median_ns: MeanNs
     peers_ns: MeanNs | None

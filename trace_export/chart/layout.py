@@ -51,7 +51,7 @@ ARGUMENTS = (
 @dataclass(frozen=True)
 class Overlay:
     """Slices on tracks of their own, each below the track of its stage; those of stages that are not drawn are left
-    out.
+    out, or with `complete` below all others.
 
     `slices`: stage, start_ns, end_ns, name, and perhaps category, kind, microbatch, rank and seed, as in `chart.SLICES`
     and `model.SPANS`; all further columns are arguments. `track`: the name of the tracks, in which {} is the stage.
@@ -59,6 +59,7 @@ class Overlay:
 
     track: str
     slices: pl.DataFrame
+    complete: bool = False
 
 
 @dataclass(frozen=True)
@@ -243,6 +244,9 @@ def _add_overlays(builder: Builder, overlays: Sequence[Overlay], own: dict[int, 
     for overlay in overlays:
         slices = pl.concat([pl.DataFrame(schema=columns), overlay.slices], how="diagonal_relaxed")
         coloured = slices.with_columns(pl.coalesce("seed", seed(color_by)))
+        further = coloured["stage"].drop_nulls().unique().sort().to_list() if overlay.complete else []
+        for stage in further:
+            order.setdefault(stage, STAGES + ROOM * len(order) + 1)
         for (stage,), group in coloured.group_by("stage", maintain_order=True):
             if stage in order:
                 builder.slices(group, builder.track(overlay.track.format(stage), order[stage]))
