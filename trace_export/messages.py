@@ -249,6 +249,11 @@ NOTES: dict[str, Explanation] = {
         "The schedule needs more micro-batches than the data have, so backward blocks have no number.",
         "Check the number of micro-batches, or record whole steps.",
     ),
+    "names-partial": Explanation(
+        "Names say only some of the passes of these processes, as DeepSpeed's pipeline engine names the backwards of "
+        "its last stage only. The others would be inferred from launches, but these show other passes than the names.",
+        "Compare with `--infer only`, or name all passes ([how](collect/instrument.md)).",
+    ),
     "names-unused": Explanation(
         "Ranges have names of passes that are understood, but the process names passes of that kind in another way, "
         "and "

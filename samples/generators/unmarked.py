@@ -78,7 +78,8 @@ class Program:
     `varying`: the experts launch as many kernels as their load asks for. `graphs`: each layer is a graph.
     `operators`: they are recorded, with their sequence numbers (emit_nvtx, cpu_op).
     `one_thread`: the calling thread launches the backwards too. `marked`: stages whose passes have ranges around their
-    launches after all."""
+    launches after all. `named`: who names some of the passes: the engine of DeepSpeed all forwards and the backwards of
+    the last stage, or a program of its own all forwards or all backwards."""
 
     schedule: str = "1f1b"
     stages: int = 4
@@ -95,6 +96,14 @@ class Program:
     one_thread: bool = False
     operators: bool = False
     marked: frozenset[int] = frozenset()
+    named: Literal["", "deepspeed", "forwards", "backwards"] = ""
+
+    def name(self, kind: str, *, last: bool) -> str | None:
+        """That of a pass of a program that names some; `last`: of the last stage."""
+        word = {"F": "forward", "B": "backward"}.get(kind, "")
+        if self.named == "deepspeed" and (kind == "F" or (kind == "B" and last)):
+            return f"DeepSpeedEngine.{word}"
+        return f"{word}_step" if word and self.named == f"{word}s" else None
 
     @property
     def chunks(self) -> int:
@@ -417,6 +426,8 @@ class Rank:
         if self.stage in self.program.marked:
             name = "Optimizer" if block.kind == "OPT" else f"{block.kind}{block.microbatch}.{block.chunk or 0}.0"
             self.recorder.range(block.start_ns - 19 * US, launch + LAUNCH // 2, name)
+        if part := self.program.name(block.kind, last=self.last(block.chunk or 0)):
+            self.recorder.range(block.start_ns - 19 * US, launch + LAUNCH // 2, part)
         return launch
 
     def numbered(self, block: Block, kernels: int, place: int) -> int:

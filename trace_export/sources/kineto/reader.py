@@ -96,6 +96,8 @@ def read(source: Source, options: ReadOptions) -> Profile:
             unseen = not trace.has_end or (trace.shortened and work.launches > 0)
             _check(source, ranges, content, options.host_ranges or unseen)
             blocks = _marked(source, ranges, content, options.host_ranges or trace.shortened)
+            if ranges.partial and not trace.shortened:
+                blocks = _completed(source, options, blocks, content, dialects)
         host = host_of(trace, source)
         clock = clock_notes(trace, trace.offset_ns + int(blocks.blocks["start"].to_numpy().min()))
         profiled = profile(
@@ -162,6 +164,18 @@ def _inferred(
     if found.impossible:
         raise range_notes.no_names(source.path, "annotation", content.names, REMEDY, launches=found.impossible)
     return found
+
+
+def _completed(source: Source, options: ReadOptions, named: Content, content: _Content, dialects: Dialects) -> Content:
+    """The content of a trace whose names say only some of its passes, with the others."""
+    if options.infer == "off" or options.host_ranges or not content.work.kernels:
+        return named
+    from trace_export.sources.kineto.unmarked import read_process
+    from trace_export.sources.launches import content as launches
+    from trace_export.sources.launches.process import find_blocks
+
+    beside = beside_passes(content.named, dialects, only=False)
+    return launches.completed(source.path, named, {0: find_blocks(read_process(source.path, beside))})
 
 
 def _launched(source: Source, found: Inferred, content: _Content) -> Content:

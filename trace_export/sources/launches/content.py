@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from trace_export.model import Declared, Note
+from trace_export.model import WORK_KINDS, Declared, Note
 from trace_export.sources.ranges.notes import counted_as_idle, impossible_times, without_launch, without_times
 from trace_export.sources.ranges.profile import Content
+from trace_export.sources.ranges.ranges import Ranges
 
 if TYPE_CHECKING:
     from trace_export.sources.launches.process import Inferred
@@ -41,6 +43,59 @@ def content(path: Path, found: Mapping[int, Inferred]) -> Content:
         tuple(_notes(path, found, blocks.height)),
         {process: one.outside for process, one in with_blocks.items()},
     )
+
+
+def by_names(found: Mapping[int, Inferred], ranges: Ranges) -> tuple[dict[int, Inferred], dict[int, Inferred]]:
+    """What was found in the processes without named passes, and in those that name some."""
+    return (
+        {process: one for process, one in found.items() if process not in ranges.marked},
+        {process: one for process, one in found.items() if process in ranges.marked},
+    )
+
+
+def completed(path: Path, named: Content, found: Mapping[int, Inferred]) -> Content:
+    """The content of processes whose passes are `named` in part, as those of DeepSpeed's pipeline engine, with the
+    kinds that no name says from what was found by launches (process → what was found), where both agree on the others.
+
+    Example: four ranges name forwards, and the launches show four forwards at these times and four backwards. The
+    backwards are taken. If they show three forwards, nothing is, for then they may be wrong about the backwards, too.
+    """
+    blocks, p2p = [named.blocks], [named.p2p]
+    taken, refused = 0, []
+    for process, one in found.items():
+        own = named.blocks.filter(pl.col("process") == process)
+        kinds = set(own["kind"].drop_nulls())
+        if one.impossible or own.is_empty():
+            continue
+        if not all(_alike(own, one.blocks, kind) for kind in kinds & set(WORK_KINDS)):
+            refused.append(process)
+            continue
+        number = pl.lit(process, pl.Int64).alias("process")
+        more = one.blocks.filter(~pl.col("kind").is_in(list(kinds))).drop("launched")
+        blocks.append(more.with_columns(number, run=0, origin=pl.lit("inferred")))
+        taken += more.height
+        if named.p2p.filter(pl.col("process") == process).is_empty():
+            p2p.append(one.transfers.with_columns(number))
+    notes = []
+    if taken:
+        text = "blocks inferred from the threads that launched their kernels, because names say only some of the passes"
+        notes.append(Note("blocks-inferred", "note", text, str(path), taken))
+    if refused:
+        text = (
+            "processes whose names say only some of the passes, and whose launches do not agree with them; to draw "
+            "what the launches show give --infer only"
+        )
+        notes.append(Note("names-partial", "warning", text, str(path), len(refused)))
+    return replace(
+        named, blocks=pl.concat(blocks, how="diagonal_relaxed"), p2p=pl.concat(p2p, how="diagonal_relaxed"),
+        notes=(*(n for n in named.notes if not taken or n.code != "tasks-outside-blocks"), *notes),
+    )  # fmt: skip
+
+
+def _alike(named: pl.DataFrame, found: pl.DataFrame, kind: str) -> bool:
+    """Whether the blocks of a kind are as many, and the k-th of both overlap."""
+    one, other = (blocks.filter(pl.col("kind") == kind).sort("start") for blocks in (named, found))
+    return one.height == other.height and bool(((one["start"] < other["end"]) & (other["start"] < one["end"])).all())
 
 
 def _notes(path: Path, found: Mapping[int, Inferred], blocks: int) -> list[Note]:

@@ -97,10 +97,11 @@ def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
 
 def _inferred(db: Database, named: nvtx.Named, ranges: Ranges, options: ReadOptions) -> dict[int, Inferred]:
     """What is found in the processes without named passes: all of them, or beside processes with named ones those that
-    have a thread of the autograd engine."""
+    have a thread of the autograd engine; and in those whose names say only some of their passes."""
     if options.infer == "off" or options.host_ranges or not has_work(db):
         return {}
-    wanted = autograd_threads(db).keys() - ranges.marked if ranges.marked else None
+    named_in_part = frozenset[int]() if db.shortened else ranges.partial
+    wanted = (autograd_threads(db).keys() - ranges.marked) | named_in_part if ranges.marked else None
     if wanted is not None and not wanted:
         return {}
     from trace_export.sources.launches.process import find_blocks  # with what it needs 30 ms
@@ -116,15 +117,17 @@ def _contents(
 ) -> tuple[list[Content], dict[int, int]]:
     """The content of the processes with named passes and that of those without; and the GPU of each process."""
     contents = []
-    if any(not one.impossible for one in found.values()):
-        contents.append(launches.content(source.path, found))
+    unnamed, in_part = launches.by_names(found, ranges)
+    if any(not one.impossible for one in unnamed.values()):
+        contents.append(launches.content(source.path, unnamed))
     inferred = {process: one.device for process, one in found.items() if one.device is not None}
     if not ranges.marked:
         return contents, inferred
     activity, devices = (None, devices_of(db)) if host_ranges else attribute(db, ranges.frame)
     worked = with_activity(ranges, activity)
     p2p = transfers(ranges, worked, None if db.shortened else partial(last_copies, db, ranges))
-    contents.append(marked(source, ranges, worked, activity, p2p=p2p, collectives=collectives(worked)))
+    content = marked(source, ranges, worked, activity, p2p=p2p, collectives=collectives(worked))
+    contents.append(launches.completed(source.path, content, in_part))
     return contents, inferred | devices
 
 
@@ -143,7 +146,7 @@ def launches_kernels(db: Database) -> bool:
 
 def _check(db: Database, ranges: Ranges, found: dict[int, Inferred], host_ranges: bool) -> None:
     """Raises SourceError when there is no block, or no GPU work for any."""
-    processes = len(ranges.marked) + len(found)
+    processes = len(ranges.marked | found.keys())
     if processes > MOST_PROCESSES:
         raise SourceError(db.path, f"pipeline ranges of {processes} processes, more than a machine has GPUs")
     if any(not one.impossible for one in found.values()):

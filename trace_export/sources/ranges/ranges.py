@@ -13,7 +13,7 @@ import polars as pl
 
 from trace_export.model import TEXT, WORK_KINDS
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.ranges.rules import MINDSPEED, OWN, PIPELINING, PLAIN, STAGE, USER
+from trace_export.sources.ranges.rules import DEEPSPEED, MINDSPEED, OWN, PIPELINING, PLAIN, STAGE, USER
 from trace_export.sources.shared.timestamps import LATEST_NS, NO_TIME_NS
 
 COMMUNICATION = "communication"
@@ -71,6 +71,15 @@ class Ranges:
     def marked(self) -> frozenset[int]:
         """The processes with blocks."""
         return frozenset(self.of("block")["process"])
+
+    @cached_property
+    def partial(self) -> frozenset[int]:
+        """The processes whose names may say only some of their passes: no forward, no backward, or none of the
+        optimizer where the runtime does not name it."""
+        names = {kind: pl.col("kind").is_in([kind, "FB"]).any() for kind in ("F", "B")}
+        unnamed = (pl.col("dialect") == DEEPSPEED).any() & (pl.col("kind") != "OPT").all()
+        kinds = self.of("block").drop_nulls("kind").group_by("process").agg(**names, unnamed=unnamed)
+        return frozenset(kinds.filter(~(pl.col("F") & pl.col("B")) | pl.col("unnamed"))["process"])
 
 
 def gather(

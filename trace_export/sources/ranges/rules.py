@@ -24,6 +24,9 @@ MINDSPEED = "mindspeed"
 """The dialect of MindSpeed, which calls some of its passes by the plain names of Megatron's functions."""
 PIPELINING = "torch-pipelining"
 """The dialect of the runtime of torch.distributed.pipelining."""
+DEEPSPEED = "deepspeed"
+"""The dialect of DeepSpeed, whose pipeline engine runs backwards and the optimizer without the functions that have
+names: only the last stage names its backwards, none its optimizer (deepspeed/runtime/pipe/engine.py)."""
 PITHTRAIN = "pithtrain"
 """The dialect of PithTrain, whose two chunks lie in a V."""
 STAGE = "torch-stage"
@@ -123,9 +126,9 @@ RULES = (
         "p2p",
     ),
     Rule("megatron", rf"training_step_(?P<step>{N})", "step"),
-    Rule("deepspeed", r"DeepSpeedEngine\.forward", kind="F"),
-    Rule("deepspeed", r"DeepSpeedEngine\.backward", kind="B"),
-    Rule("deepspeed", r"DeepSpeedEngine\.step", kind="OPT"),
+    Rule(DEEPSPEED, r"DeepSpeedEngine\.forward", kind="F"),
+    Rule(DEEPSPEED, r"DeepSpeedEngine\.backward", kind="B"),
+    Rule(DEEPSPEED, r"DeepSpeedEngine\.step", kind="OPT"),
     Rule(PLAIN, "forward_step|Forward|## forward ##", kind="F"),
     Rule(PLAIN, "backward_step|Backward|## backward ##", kind="B"),
     Rule(PLAIN, "optimizer_step", kind="OPT"),

@@ -85,14 +85,15 @@ def _of_host(source: Source, options: ReadOptions, processes: list[Tables], fact
     found = _inferred(processes, named, ranges, options)
     _check(source, processes, ranges, found, options)
     short = is_short(processes)
-    content, devices = _content(source, processes, ranges, found, options.host_ranges or short)
+    contents, devices = _contents(source, processes, ranges, found, options.host_ranges or short)
     trained = {process for process, one in found.items() if one.device is not None}
     ranks, notes = ranks_of(source, ranges, sorted(trained | ranges.marked), facts, devices)
-    ranks = ranks.filter(pl.col("process").is_in(content.blocks["process"].implode()))
+    drawn = pl.concat([content.blocks["process"] for content in contents])
+    ranks = ranks.filter(pl.col("process").is_in(drawn.implode()))
     fact = facts[processes[0].process]
     made = profile(
         source,
-        [content],
+        contents,
         ranks=ranks if options.ranks is None else ranks.filter(options.ranks.holds("rank")),
         host=fact.host or source.host,
         label=fact.label or source.host,
@@ -135,8 +136,10 @@ def ranks_of(
 
 
 def _inferred(processes: list[Tables], named: roctx.Named, ranges: Ranges, options: ReadOptions) -> dict[int, Inferred]:
-    """What is found in the processes with kernels, where no process has a named pass."""
-    if options.infer == "off" or options.host_ranges or ranges.marked:
+    """What is found in the processes with kernels without named passes, and in those whose names say only some of
+    them."""
+    named_in_full = ranges.marked if is_short(processes) else ranges.marked - ranges.partial
+    if options.infer == "off" or options.host_ranges or named_in_full.issuperset(one.process for one in processes):
         return {}
     from trace_export.sources.launches.process import find_blocks  # with what it needs 30 ms
     from trace_export.sources.rocpd.unmarked import read_process as read_launches
@@ -145,21 +148,25 @@ def _inferred(processes: list[Tables], named: roctx.Named, ranges: Ranges, optio
     return {
         tables.process: find_blocks(read_launches(tables, beside, operators=named.operators))
         for tables in processes
-        if has_kernels(tables)
+        if tables.process not in named_in_full and has_kernels(tables)
     }
 
 
-def _content(
+def _contents(
     source: Source, processes: list[Tables], ranges: Ranges, found: dict[int, Inferred], host_ranges: bool
-) -> tuple[Content, dict[int, int]]:
-    """What is in the processes, and the GPU of each."""
-    if found:
-        devices = {process: one.device for process, one in found.items() if one.device is not None}
-        return launches.content(source.path, found), devices
+) -> tuple[list[Content], dict[int, int]]:
+    """What is in the processes without named passes and in those with them, and the GPU of each."""
+    contents = []
+    unnamed, in_part = launches.by_names(found, ranges)
+    if any(not one.impossible for one in unnamed.values()):
+        contents.append(launches.content(source.path, unnamed))
+    inferred = {process: one.device for process, one in found.items() if one.device is not None}
+    if not ranges.marked:
+        return contents, inferred
     activity, devices = (None, {}) if host_ranges else hip.attribute(processes, ranges.frame)
     worked = with_activity(ranges, activity)
-    p2p = transfers(ranges, worked)
-    return marked(source, ranges, worked, activity, p2p=p2p, collectives=collectives(worked)), devices
+    content = marked(source, ranges, worked, activity, p2p=transfers(ranges, worked), collectives=collectives(worked))
+    return [*contents, launches.completed(source.path, content, in_part)], inferred | devices
 
 
 def has_kernels(tables: Tables) -> bool:

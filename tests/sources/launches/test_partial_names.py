@@ -1,0 +1,71 @@
+"""Captures in which names say only some of the passes, in every format with launches: the others are inferred where
+the launches show those that are named, too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import trace_export
+from samples.generators.nsys_export import Export
+from samples.generators.pipeline import Block
+from samples.generators.unmarked import Program, write
+from tests.support.databases import changing
+from trace_export.model import Profile
+
+SMALL = Program(stages=3, microbatches=6, layers=1)
+FORMATS: dict[str, dict[str, Any]] = {"nsys": {}, "kineto": {"kineto": True}, "rocpd": {"rocpd": "db"}}
+
+
+def truth(blocks: list[Block], epoch: int) -> list[tuple[object, ...]]:
+    rows = [(b.rank, b.step, b.kind, b.microbatch, b.start_ns + epoch, b.end_ns + epoch) for b in blocks]
+    return sorted(rows, key=str)
+
+
+def drawn(profile: Profile) -> list[tuple[object, ...]]:
+    columns = ["rank", "step", "kind", "microbatch", "start_ns", "end_ns"]
+    return sorted(profile.spans.select(columns).rows(), key=str)
+
+
+@pytest.mark.parametrize("capture", FORMATS)
+@pytest.mark.parametrize("named", ["deepspeed", "forwards", "backwards"])
+@pytest.mark.parametrize("experts", [False, True])
+def test_passes_without_a_name_are_those_of_the_truth(tmp_path: Path, named: Any, experts: bool, capture: str) -> None:
+    program = replace(SMALL, named=named, experts=experts)
+    blocks = write(tmp_path, program, **FORMATS[capture])
+    run = trace_export.load(tmp_path)
+    epoch = 0 if capture == "rocpd" else Export.epoch_ns
+    assert drawn(run.profile) == truth(blocks, epoch)
+    names = {b.kind: program.name(b.kind, last=b.rank == 2) for b in blocks if b.rank == 2}
+    last = run.spans.filter(pl.col("rank") == 2).group_by("kind").agg(pl.col("origin").unique()).rows()
+    assert dict(last) == {kind: ["device" if name else "inferred"] for kind, name in names.items()}
+    notes = {note.code: note for note in run.notes}
+    assert "names say only some" in notes["blocks-inferred"].text
+    assert not {"tasks-outside-blocks", "names-partial"} & notes.keys()
+    if capture != "rocpd":  # whose generator calls all that RCCL transfers a send
+        assert not [note for note in run.notes if note.level == "warning"]
+
+
+@pytest.mark.parametrize("capture", FORMATS)
+def test_nothing_is_inferred_where_the_user_says_so(tmp_path: Path, capture: str) -> None:
+    blocks = write(tmp_path, replace(SMALL, named="deepspeed"), **FORMATS[capture])
+    run = trace_export.load(tmp_path, infer="off")
+    assert run.spans.height == sum(b.kind == "F" or (b.kind == "B" and b.rank == 2) for b in blocks)
+
+
+def test_launches_that_contradict_the_names_are_not_believed(tmp_path: Path) -> None:
+    """A forward without a name leaves one less by names than by launches: the option that draws these is named."""
+    blocks = write(tmp_path, replace(SMALL, named="deepspeed"))
+    with changing(tmp_path / "node0.sqlite") as db:
+        db.execute("DELETE FROM NVTX_EVENTS WHERE start = (SELECT min(start) FROM NVTX_EVENTS)")
+        db.commit()
+    (note,) = [note for note in trace_export.load(tmp_path).notes if note.code == "names-partial"]
+    assert note.level == "warning"
+    assert note.count == 1
+    assert "--infer only" in note.text
+    inferred = trace_export.load(tmp_path, infer="only")
+    assert drawn(inferred.profile) == truth(blocks, Export.epoch_ns)
