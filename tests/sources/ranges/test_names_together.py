@@ -140,10 +140,12 @@ def test_pithtrain(tmp_path: Path, capture: str) -> None:
     orders = [dualpipev(stage, stages, microbatches) for stage in range(stages)]
     blocks = simulate(orders, timing, range(1), random.Random(1), chunks=2, vee=True).blocks
 
+    ranks = [0, 1] if capture == "kineto" else [1, 3]  # torch.profiler records them itself
+
     class Setup(nsys.PithTrain):
         def names(self, block: Block, stage: int) -> list[str]:
             own = [b for b in blocks if b.rank == block.rank]
-            setup = f"rank={2 * stage + 1}; pp={stage}/2 dp=1/2 cp=0/1 ep=0/1; mbs=1 seq=2048"
+            setup = f"rank={ranks[stage]}; pp={stage}/2 dp=1/2 cp=0/1 ep=0/1; mbs=1 seq=2048"
             return [*([setup] if block is own[0] else []), *super().names(block, stage)]
 
     epoch = CAPTURES[capture](tmp_path, blocks, Setup())
@@ -160,5 +162,4 @@ def test_pithtrain(tmp_path: Path, capture: str) -> None:
     assert run.profile.interpreted.placement == "vee"
     assert run.profile.interpreted.recognition.plan is not None
     assert run.profile.interpreted.recognition.plan.name.startswith("dualpipev")
-    ranks = [0, 1] if capture == "kineto" else [1, 3]  # torch.profiler records them itself
     assert run.ranks.sort("rank").select("rank", "rank_origin").rows() == [(rank, "recorded") for rank in ranks]

@@ -61,7 +61,7 @@ def completed(path: Path, named: Content, found: Mapping[int, Inferred]) -> Cont
     backwards are taken. If they show three forwards, nothing is, for then they may be wrong about the backwards, too.
     """
     blocks, p2p = [named.blocks], [named.p2p]
-    taken, refused = 0, []
+    taken, refused, outside = 0, [], dict(named.outside)
     for process, one in found.items():
         own = named.blocks.filter(pl.col("process") == process)
         kinds = set(own["kind"].drop_nulls())
@@ -74,12 +74,14 @@ def completed(path: Path, named: Content, found: Mapping[int, Inferred]) -> Cont
         more = one.blocks.filter(~pl.col("kind").is_in(list(kinds))).drop("launched")
         blocks.append(more.with_columns(number, run=0, origin=pl.lit("inferred")))
         taken += more.height
+        outside[process] = one.outside
         if named.p2p.filter(pl.col("process") == process).is_empty():
             p2p.append(one.transfers.with_columns(number))
-    notes = []
+    notes, of_all = [], ("tasks-outside-blocks", "compute-outside-blocks")
     if taken:
         text = "blocks inferred from the threads that launched their kernels, because names say only some of the passes"
         notes.append(Note("blocks-inferred", "note", text, str(path), taken))
+        notes += counted_as_idle(path, outside.values())
     if refused:
         text = (
             "processes whose names say only some of the passes, and whose launches do not agree with them; to draw "
@@ -88,7 +90,8 @@ def completed(path: Path, named: Content, found: Mapping[int, Inferred]) -> Cont
         notes.append(Note("names-partial", "warning", text, str(path), len(refused)))
     return replace(
         named, blocks=pl.concat(blocks, how="diagonal_relaxed"), p2p=pl.concat(p2p, how="diagonal_relaxed"),
-        notes=(*(n for n in named.notes if not taken or n.code != "tasks-outside-blocks"), *notes),
+        notes=(*(n for n in named.notes if not taken or n.code not in of_all), *notes),
+        outside=outside,
     )  # fmt: skip
 
 
