@@ -51,6 +51,11 @@ NOTES: dict[str, Explanation] = {
         "Ranges during which the device did nothing were left out, for example the input gradient of the first stage.",
         "Nothing. If blocks with work are missing, check that the profile was taken with device activity.",
     ),
+    "cache-unused": Explanation(
+        "`--cache` keeps where the ranks of a run are, and this could not be told. The text has the reason. The result "
+        "is that without a cache.",
+        "Give `--pp`, `--tp` and `--dp` if the number of stages is the reason, else leave `--cache` out.",
+    ),
     "capture-not-exported": Explanation(
         "The folder also has raw data of a profiler, or output without device tasks. The text has the first place and "
         "what makes a profile of it; its ranks are missing from the chart.",

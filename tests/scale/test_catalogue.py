@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
@@ -101,6 +102,41 @@ def test_what_is_in_no_cache_of_a_replica_is_still_an_input(logs: Path, tmp_path
         (tmp_path / "link.csv").unlink()
         (tmp_path / "link.csv").symlink_to(logs / "machine0" / "workerlog.0")
     assert "is the same file as the input" in done.stderr
+
+
+def empty_log(folder: Path) -> tuple[object, ...]:
+    """One of two logs holds nothing."""
+    write_logs(folder, Job(2, 4, steps=range(2, 4)))
+    (folder / "workerlog.1").write_text("started\n")
+    return "--devices", "0,1"
+
+
+def some_devices(folder: Path) -> tuple[object, ...]:
+    write_logs(folder, Job(2, 4, steps=range(2, 4)))
+    return "--devices", "0"
+
+
+def a_table(folder: Path) -> tuple[object, ...]:
+    write_logs(folder, Job(2, 4, steps=range(2, 4)))
+    command("export", folder, "--format", "csv", "--out", folder / "run" / "spans.csv")
+    for log in folder.glob("workerlog.*"):
+        log.unlink()
+    return ()
+
+
+@pytest.mark.parametrize("make", [empty_log, some_devices, a_table])
+def test_a_command_that_works_without_a_cache_works_with_one(
+    make: Callable[[Path], tuple[object, ...]], tmp_path: Path
+) -> None:
+    options = make(tmp_path / "logs")
+    place = next((tmp_path / "logs").glob("run/*.csv"), tmp_path / "logs")
+    written = []
+    for more in ((), ("--cache", tmp_path / "cache")):
+        out = tmp_path / f"out{len(more)}"
+        ended = command("export", place, *options, "--steps", "3", *more, "--format", "csv", "--out", out)
+        written.append((ended.returncode, next(out.glob("*.csv")).read_bytes()))
+        assert ("[cache-unused]" in ended.stderr) == bool(more)
+    assert written[0] == written[1]
 
 
 def test_a_cache_beside_the_profiles_is_refused(logs: Path) -> None:

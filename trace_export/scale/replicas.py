@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import polars as pl
 
-from trace_export.errors import TraceExportError, UsageError
-from trace_export.model import Profile, empty
+from trace_export.errors import OutputError, TraceExportError, UsageError
+from trace_export.model import Note, Profile, empty
 from trace_export.pipeline.rank_order import SIZES
 from trace_export.scale import catalogue
 from trace_export.scale.places import Places, find_places, ranks_of
@@ -111,9 +111,23 @@ def of_ranks(wanted: Request, placed: Placed) -> Request:
 def narrowed_request(
     wanted: Request, replicas: Numbers | None, cache: Path | None = None, progress: Progress = silent
 ) -> Request:
-    """The request for some replicas alone, or for what its ranks and steps need. `cache` as for `look`."""
-    placed = look(wanted.source, cache, progress)
-    return of_ranks(wanted, placed) if replicas is None else of_replicas(wanted, replicas, placed)
+    """The request for some replicas alone, or for what its ranks and steps need. `cache` as for `look`.
+
+    Without replicas the places of ranks are wanted for the cache alone: where they cannot be told, all is read, and a
+    note says so.
+    """
+    if replicas is not None:
+        return of_replicas(wanted, replicas, look(wanted.source, cache, progress))
+    if cache is not None:
+        catalogue.check(cache, all_ranks(wanted.source))
+    try:
+        return of_ranks(wanted, look(wanted.source, cache, progress))
+    except OutputError:
+        raise
+    except TraceExportError as error:
+        located = locate(wanted.source)
+        note = Note("cache-unused", "note", f"everything was read, and nothing was kept in the cache: {error.what}")
+        return replace(wanted, located=replace(located, notes=(*located.notes, note)))
 
 
 def look(options: LoadOptions, cache: Path | None, progress: Progress = silent) -> Placed:

@@ -62,9 +62,10 @@ def load(options: LoadOptions, progress: Progress = silent, located: Located | N
         foreign = span_table.read_foreign(options.log_dir, options.columns, options.read)
         if foreign is not None:
             _stay_with_few(foreign, options)
-            return Run(interpret(foreign, options.declared), options, _inputs=located.inputs)
+            foreign = interpret(foreign.with_notes(located.notes), options.declared)
+            return Run(foreign, options, _inputs=located.inputs)
         _refuse_sources(options)
-        table = span_table.read(options.log_dir)
+        table = span_table.read(options.log_dir).with_notes(located.notes)
         _stay_with_few(table, options)
         table = interpret_table(table, options.declared)
         table = completeness.check(table, one_clock=True, all_ranks=False)  # a table may hold a part that was selected
