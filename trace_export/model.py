@@ -102,9 +102,15 @@ MEMBERS: Schema = {"rank": INT, "group": TEXT, "member": INT}
 
 MESSAGES: Schema = {
     "src_rank": INT, "dst_rank": INT, "direction": WORD, "microbatch": INT, "chunk": INT, "send_start_ns": TIME,
-    "send_end_ns": TIME, "recv_start_ns": TIME, "recv_end_ns": TIME, "bytes": TIME,
+    "send_end_ns": TIME, "recv_start_ns": TIME, "recv_end_ns": TIME, "bytes": TIME, "src_pass": PASS_ID,
+    "dst_pass": PASS_ID, "ready_ns": TIME, "wire_ns": TIME,
 }  # fmt: skip
-"""One transfer, both sides paired."""
+"""One transfer, both sides paired. `chunk` is the receiver's. `src_pass` is the pass whose result it brings,
+`dst_pass` the one that takes it (`PASSES.id`); null where unknown. `ready_ns` is when the transfer could begin: the end
+of `src_pass`. `wire_ns` is `WIRE_NS`."""
+
+WIRE_NS = pl.col("recv_end_ns") - pl.max_horizontal("send_start_ns", "recv_start_ns")
+"""How long a message took from when both sides were there to the end of the receive."""
 
 COLLECTIVES: Schema = {
     "rank": INT, "group": TEXT, "sequence": TIME, "op": TEXT, "start_ns": TIME, "end_ns": TIME, "bytes": TIME,
@@ -356,6 +362,13 @@ class Profile:
         rows = [self._rows_of(span.gather(edges[end])).alias(end) for end in ("src", "dst")]
         named = edges.select(*rows, "direction", src_pass="src", dst_pass="dst")
         return named.drop_nulls(["src", "dst"])
+
+    def message_rows(self) -> pl.DataFrame:
+        """The messages whose passes are known, with src and dst, the row numbers of their blocks in `spans` (UInt32);
+        without those of which a block was filtered out. Raises ValueError where the profile was not interpreted."""
+        span, messages = self.interpreted.passes["span"], self.messages.drop_nulls(["src_pass", "dst_pass"])
+        rows = [self._rows_of(span.gather(messages[f"{end}_pass"])).alias(end) for end in ("src", "dst")]
+        return messages.with_columns(rows).drop_nulls(["src", "dst"])
 
     def _rows_of(self, ids: pl.Series) -> pl.Series:
         """The row in `spans` (UInt32) of each of the blocks `ids`; null where it was filtered out."""

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.schedules.test_schedule import planned
-from tests.support.profiles import concluded
+from tests.support.profiles import concluded, with_messages
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.idle_causes import CAUSES
-from trace_export.model import MESSAGES, RANKS, SPANS, Declared, Profile, conform
+from trace_export.model import RANKS, SPANS, Declared, Profile, conform
 from trace_export.schedules.schedule import schedule
 from trace_export.schedules.simulate import Costs, as_profile, durations, simulate, start_and_end
 
@@ -88,9 +88,9 @@ def test_a_recorded_receive_says_when_the_data_are_here() -> None:
     F0 lies before the idle time, and says nothing."""
     blocks = [(0, "F", 0, 0, 4), (0, "F", 1, 4, 10), (1, "F", 0, 10, 20), (1, "F", 1, 40, 50)]
     made = profile_of(blocks)
-    receives = {"microbatch": [0, 1], "recv_start_ns": [4, 23], "recv_end_ns": [9, 37]}
+    receives = {"microbatch": [0, 1], "send_end_ns": [9, 37], "recv_start_ns": [4, 23], "recv_end_ns": [9, 37]}
     messages = pl.DataFrame(receives).with_columns(src_rank=0, dst_rank=1, direction=pl.lit("F"))
-    bubbles = Bubbles(replace(made, messages=conform(messages, MESSAGES)))
+    bubbles = Bubbles(with_messages(made, messages))
     of_rank = pl.col("rank") == 1
     assert bubbles.ranks.filter(of_rank).select("transfer_ns", "late_ns", "forward_ns").row(0) == (14, 6, 0)
     rows = bubbles.slices.filter(of_rank).select("start_ns", "end_ns", "name").rows()

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from samples.generators.operation_table import Job, usual
-from tests.support.profiles import ORIGIN, concluded, span, table
+from tests.support.profiles import ORIGIN, concluded, span, table, with_messages
 from trace_export import load
 from trace_export.analysis.causes import causes
 from trace_export.analysis.critical_path import CriticalPath, Timed, critical_path
@@ -35,7 +35,7 @@ def profile(spans: list[dict[str, object]], stages: dict[int, int], messages: li
     ranks = pl.DataFrame({"rank": list(stages), "stage": list(stages.values())}).with_columns(host=pl.lit("a"))
     hosts = pl.DataFrame({"host": ["a"], "machine": [0], "label": ["a"]})
     made = Profile(hosts=conform(hosts, HOSTS), ranks=conform(ranks, RANKS), spans=table(spans, SPANS))
-    return concluded(replace(made, messages=table(messages, MESSAGES)))
+    return with_messages(concluded(made), table(messages, MESSAGES))
 
 
 def worked_example() -> Profile:

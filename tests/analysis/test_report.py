@@ -19,7 +19,7 @@ from trace_export.analysis.report_tables import PARTS
 from trace_export.analysis.run_figures import run_figures
 from trace_export.analysis.stragglers import slow_links, slow_ranks, slow_stages, step_work
 from trace_export.analysis.theory import modelled_blocks
-from trace_export.model import MESSAGES, RANKS, SPANS, Declared, Profile, conform
+from trace_export.model import MESSAGES, RANKS, SPANS, WIRE_NS, Declared, Profile, conform
 from trace_export.pipeline.interpret import conclude, with_ids
 from trace_export.pipeline.stages import resolve
 from trace_export.schedules.schedule import schedule
@@ -149,7 +149,9 @@ def test_slow_link_from_messages() -> None:
         for replica in range(3) for m in range(4)
     ]  # fmt: skip
     ranks = pl.DataFrame({"rank": range(6), "stage": [0, 1] * 3, "dp": [0, 0, 1, 1, 2, 2]})
-    profile = Profile(ranks=conform(ranks, RANKS), messages=conform(pl.DataFrame(rows), MESSAGES))
+    profile = Profile(
+        ranks=conform(ranks, RANKS), messages=conform(pl.DataFrame(rows).with_columns(wire_ns=WIRE_NS), MESSAGES)
+    )
     links = slow_links(profile, pl.DataFrame())
     slow = links.filter("slow").row(0, named=True)
     assert (slow["src_rank"], slow["dst_rank"], slow["transfers"], slow["ratio"]) == (2, 3, 4, 3.0)

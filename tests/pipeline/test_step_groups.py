@@ -57,6 +57,7 @@ def _messages(profile: Profile, rng: np.random.Generator) -> pl.DataFrame:
                 "direction": edges["direction"], "microbatch": taken["microbatch"], "chunk": taken["chunk"],
                 "recv_start_ns": begun,
                 "recv_end_ns": taken["start_ns"] - pl.Series(rng.integers(-5, 30, len(edges))),
+                "src_pass": edges["src_pass"], "dst_pass": edges["dst_pass"],
             }
         ),
         MESSAGES,

@@ -18,9 +18,11 @@ from trace_export.model import (
     COUNTERS,
     HOSTS,
     KERNELS,
+    MESSAGES,
     P2P,
     RANKS,
     SPANS,
+    WIRE_NS,
     Declared,
     KernelFile,
     Profile,
@@ -29,6 +31,7 @@ from trace_export.model import (
     conform,
 )
 from trace_export.pipeline.interpret import conclude, with_ids
+from trace_export.pipeline.messages import link
 from trace_export.pipeline.passes import passes_of
 from trace_export.pipeline.replicas import number_replicas
 from trace_export.pipeline.schedule_match import recognise
@@ -72,6 +75,11 @@ def recognised(made: Profile) -> Recognition:
 def concluded(made: Profile) -> Profile:
     """`made` with the interpretation of its blocks, which have all their labels."""
     return conclude(placed(made))
+
+
+def with_messages(made: Profile, messages: pl.DataFrame) -> Profile:
+    """`made`, which is interpreted, with these messages and the passes that each lies between."""
+    return link(replace(made, messages=conform(conform(messages, MESSAGES).with_columns(wire_ns=WIRE_NS), MESSAGES)))
 
 
 def two_stages(**more: Any) -> Profile:

@@ -52,33 +52,26 @@ def producers_of(profile: Profile) -> pl.DataFrame:
 
 def ended_by(gaps: pl.DataFrame, profile: Profile, producers: pl.DataFrame) -> pl.DataFrame:
     """`gaps` with the block that ends each, and when its input was made, and where."""
-    columns = [*RANK_STEP_KEY, "kind", "microbatch", "chunk", "chunk_b", "start_ns"]
+    columns = [*RANK_STEP_KEY, "kind", "chunk", "chunk_b", "start_ns"]
     return pl.concat([gaps, profile.spans.select(columns)[gaps["row"]], producers[gaps["row"]]], how="horizontal")
 
 
 def receives_before(parts: list[pl.DataFrame], profile: Profile, producers: pl.DataFrame) -> pl.DataFrame:
-    """row, recv_start_ns, recv_end_ns: for the gaps of all `parts` the last receive, begun before the gap ends, of such
-    data as the block needs, in whatever step it began; not of gaps before which the data were not made."""
+    """row, recv_start_ns, recv_end_ns: for the gaps of all `parts` the last receive of the data that the block needs,
+    begun before the gap ends; not of gaps before which the data were not made."""
     if profile.messages.is_empty():
         return pl.DataFrame(schema={"row": pl.UInt32(), "recv_start_ns": TIME, "recv_end_ns": TIME})
-    of = ["rank", "producer", "direction", "microbatch", "chunk"]
-    numbers = {name: pl.col(name).fill_null(0) for name in ("microbatch", "chunk")}
-    chunk = pl.when(pl.col("direction") == "B").then(pl.coalesce("chunk_b", "chunk")).otherwise("chunk")
+    of = ["row", "producer", "direction"]
     wanted = pl.concat([
-        ended_by(gaps, profile, producers)
-        .filter(pl.col("made_ns") <= pl.col("idle_ns"))
-        .select("row", *of[:-1], "start_ns", chunk=chunk)
-        .with_columns(**numbers)
+        ended_by(gaps, profile, producers).filter(pl.col("made_ns") <= pl.col("idle_ns")).select(*of, "start_ns")
         for gaps in parts
     ])  # fmt: skip
-    receives = profile.messages.select(
-        "direction", "recv_start_ns", "recv_end_ns", rank="dst_rank", producer="src_rank", **numbers
-    ).join(wanted, on=of, how="semi")  # fmt: skip
-    found = wanted.sort("start_ns").join_asof(
-        receives.sort("recv_start_ns"),
-        left_on="start_ns", right_on="recv_start_ns", by=of, check_sortedness=False,
-    )  # fmt: skip
-    return found.select("row", "recv_start_ns", "recv_end_ns").drop_nulls("recv_start_ns")
+    received = profile.message_rows().select(
+        "recv_start_ns", "recv_end_ns", "direction", row="dst", producer="src_rank"
+    )
+    found = received.join(wanted, on=of).filter(pl.col("recv_start_ns") <= pl.col("start_ns"))
+    last = found.sort("recv_start_ns").unique("row", keep="last", maintain_order=True)
+    return last.select("row", "recv_start_ns", "recv_end_ns")
 
 
 def split_by_cause(gaps: pl.DataFrame, profile: Profile) -> pl.DataFrame:

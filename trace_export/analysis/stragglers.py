@@ -90,8 +90,7 @@ def slow_links(profile: Profile, waits: pl.DataFrame) -> pl.DataFrame:
     the links between the same stages, or where there is one only, all of that direction.
     """
     seconds = pl.col("length_ns") / 1e9
-    both = pl.col("recv_end_ns") - pl.max_horizontal("send_start_ns", "recv_start_ns")
-    transfers = profile.messages.with_columns(length_ns=both).filter(pl.col("length_ns") > 0)
+    transfers = profile.messages.with_columns(length_ns="wire_ns").filter(pl.col("length_ns") > 0)
     if transfers.is_empty():
         transfers = waits.with_columns(bytes=pl.lit(None, pl.Int64))
     stages = profile.ranks.lazy().select("rank", "stage")

@@ -12,10 +12,10 @@ from trace_export.pipeline.step_operations import StepOperations
 from trace_export.schedules.operation_types import TRANSFERS
 
 SPLIT: Schema = {
-    **MESSAGES, "direction": TEXT, "sender_late_ns": TIME, "receiver_late_ns": TIME, "wire_ns": TIME, "late": TEXT,
+    **MESSAGES, "direction": TEXT, "sender_late_ns": TIME, "receiver_late_ns": TIME, "late": TEXT,
 }  # fmt: skip
-"""A message (`model.MESSAGES`) with the parts of its time: `sender_late_ns`, in which only the receiver was there;
-`receiver_late_ns`, in which only the sender was; `wire_ns`, from when both were there to the end of the receive.
+"""A message (`model.MESSAGES`) with the other parts of its time: `sender_late_ns`, in which only the receiver was
+there; `receiver_late_ns`, in which only the sender was; `wire_ns`, from when both were there to the end of the receive.
 `late`: the longest of them, `sender`, `receiver` or `wire`. In 1F1B a receiver is usually late because it computes;
 only the wire time is that of the link."""
 
@@ -24,8 +24,7 @@ def split_messages(messages: pl.DataFrame) -> pl.DataFrame:
     """`messages` with their parts; null where a time was not recorded."""
     sent, posted = pl.col("send_start_ns"), pl.col("recv_start_ns")
     parts = messages.with_columns(
-        sender_late_ns=(sent - posted).clip(0), receiver_late_ns=(posted - sent).clip(0),
-        wire_ns=pl.col("recv_end_ns") - pl.max_horizontal(sent, posted),
+        sender_late_ns=(sent - posted).clip(0), receiver_late_ns=(posted - sent).clip(0)
     )  # fmt: skip
     sender, receiver, wire = (pl.col(f"{part}_ns") for part in ("sender_late", "receiver_late", "wire"))
     longest = (

@@ -17,7 +17,7 @@ import polars as pl
 
 from trace_export.clocks.observations import hosts_of_ranks
 from trace_export.errors import AlignmentError
-from trace_export.model import CLOCKS, TIME, Profile, conform
+from trace_export.model import CLOCKS, TIME, WIRE_NS, Profile, conform
 
 LAST_NS = 2**63 - 2**13
 """Times are Int64; the margin is what a float64 of that size rounds away."""
@@ -69,8 +69,9 @@ def correct(profile: Profile, clocks: pl.DataFrame) -> Profile:
 
 def correct_messages(messages: pl.DataFrame, ranks: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
     """`messages` (schema `MESSAGES`) with each side on the corrected clock of its own rank. Raises AlignmentError."""
-    sides = [("src_rank", ["send_start_ns", "send_end_ns"]), ("dst_rank", ["recv_start_ns", "recv_end_ns"])]
-    return _correct(messages, ranks, clocks, sides)
+    sides = [("src_rank", ["send_start_ns", "send_end_ns", "ready_ns"]), ("dst_rank", ["recv_start_ns", "recv_end_ns"])]
+    moved = _correct(messages, ranks, clocks, sides)
+    return messages if moved is messages else moved.with_columns(wire_ns=WIRE_NS)
 
 
 def _correct(frame: pl.DataFrame, ranks: pl.DataFrame, clocks: pl.DataFrame, sides: Sides) -> pl.DataFrame:

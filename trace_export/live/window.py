@@ -19,7 +19,8 @@ from trace_export.clocks.apply import correct
 from trace_export.errors import TraceExportError
 from trace_export.live.growth import Growth
 from trace_export.live.steady_clocks import steadied
-from trace_export.model import SPAN_ID, STEP_KEY, Note, Profile, concat
+from trace_export.model import MESSAGES, SPAN_ID, STEP_KEY, Note, Profile, concat, conform
+from trace_export.pipeline import messages
 from trace_export.pipeline.interpret import conclude, interpret, interpret_further
 from trace_export.selection import TIMES, Numbers, Selection, select
 from trace_export.workflow.requests import Request
@@ -198,8 +199,10 @@ def joined(steps: Iterable[Step], notes: Iterable[Note]) -> Profile:
         concat(parts), hosts=last.hosts, ranks=last.ranks, members=last.members, clocks=last.clocks,
         declared=last.declared, notes=tuple(notes),
     )  # fmt: skip
+    unlinked = whole.messages.with_columns(pl.lit(None).alias(c) for c in ("src_pass", "dst_pass", "ready_ns"))
+    whole = replace(whole, messages=conform(unlinked, MESSAGES))
     events = {name: getattr(whole, name).unique(maintain_order=True) for name in TIMES}  # steps overlap in time
-    return conclude(replace(whole, **events), last.interpreted.recognition)
+    return messages.link(conclude(replace(whole, **events), last.interpreted.recognition))
 
 
 def _steps(profile: Profile) -> list[Step]:

@@ -136,7 +136,7 @@ def _operations(
     profile: Profile, lanes: Lanes, blocks: Blocks, steps: list[Step], edges: list[Edge], shared: Collectives
 ) -> Operations:
     streams = blocks.streams()
-    moved = transfers(profile, lanes.places, blocks, streams, edges)
+    moved = transfers(profile, blocks, streams, edges)
     waits = Waits()
     for stream in streams:
         waits.chain(stream)

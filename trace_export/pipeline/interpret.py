@@ -12,7 +12,6 @@ from trace_export.pipeline import (
     evaluations,
     fused_transfers,
     labels,
-    message_labels,
     messages,
     passes,
     schedule_match,
@@ -66,7 +65,7 @@ def interpret_further(profile: Profile, known: Profile) -> Profile:
 def with_messages(profile: Profile) -> Profile:
     """The last steps of `interpret`, which nothing but messages depends on."""
     profile = messages.pair(profile)  # sends and receives as messages
-    return message_labels.label(profile)  # micro-batch of each message
+    return messages.link(profile)  # the passes of each message, and its micro-batch
 
 
 def interpret_table(profile: Profile, user: Declared) -> Profile:

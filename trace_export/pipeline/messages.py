@@ -1,9 +1,12 @@
-"""Pairs the two sides of each point-to-point transfer: `pair(profile) -> Profile` with the table `messages` filled.
+"""Messages: the two sides of each point-to-point transfer, paired, with the passes that it lies between.
 
 The transfers of a channel (group, sender, receiver, direction) are first in, first out. Where pairing by the recorded
 sequence numbers makes the ends agree, they decide: in a group of two ranks both sides may count alike. Elsewhere the
 i-th send belongs to the (i + k)-th receive, with one window offset k per channel, because a profiler may start later on
 one rank than on the other. The k is found by search: under the right one the ends agree, and no round trip is negative.
+
+A message then belongs to a dependency between two passes. Its labels name it, and where it has none, the pass before
+the send and the pass after the receive do. No time of one rank is compared with one of the other.
 """
 
 from __future__ import annotations
@@ -12,17 +15,18 @@ from dataclasses import replace
 
 import polars as pl
 
-from trace_export.model import MESSAGES, Note, Profile, conform
-from trace_export.tolerances import MESSAGE_ENDS_NS, ROUND_TRIP_NS
+from trace_export.model import MESSAGES, WIRE_NS, Note, Profile, conform
+from trace_export.tolerances import GRID_NS, MESSAGE_ENDS_NS, ROUND_TRIP_NS
 from trace_export.window_offsets import CLEARLY, candidates, paired
 
 CONTRADICTION = 50
 """Cost of a negative round trip, relative to that of scatter. With 0, 96.1 % of the pairs of cut windows are found and
 0.9 % of them are wrong; from 10 on, 99.5 % and 0.3 % (tests/benchmarks/calibrate_clocks.py offsets)."""
 
-LABELS = ("direction", "microbatch", "chunk", "bytes")
-
-ENDS = ["group", "src_rank", "dst_rank"]
+LABELS = ("direction", "microbatch", "chunk")
+ENDS_OF = ["src_rank", "dst_rank"]
+ENDS = ["group", *ENDS_OF]
+PASSES_OF = ["src_pass", "dst_pass"]
 
 
 def pair(profile: Profile) -> Profile:
@@ -47,7 +51,94 @@ def pair(profile: Profile) -> Profile:
     )
     notes = _notes(channels, offsets)
     notes += _unpaired(sent - len(found), received - len(found), profile.p2p["peer"].null_count())
-    return replace(profile, messages=conform(found, MESSAGES)).with_notes(notes)
+    return replace(profile, messages=conform(found.with_columns(wire_ns=WIRE_NS), MESSAGES)).with_notes(notes)
+
+
+def link(profile: Profile) -> Profile:
+    """`profile` with src_pass, dst_pass and ready_ns of its messages, and with direction, microbatch and chunk of those
+    that lack the micro-batch; a note counts these.
+
+    A message with a micro-batch and a direction is of the dependency between its ranks with these labels whose producer
+    began last before the send ended. Of another message each end names a dependency between its ranks: the send the one
+    whose producer ended last before it, the receive the one whose consumer starts next after it. It gets its labels
+    only where both ends name the same dependency, no other message does, and the direction, where it is known, is the
+    same. Needs `interpretation`, and the blocks that it was made of.
+    """
+    messages = profile.messages.with_row_index("message")
+    if messages.is_empty():
+        return profile
+    links = _links(profile)
+    named = pl.all_horizontal(pl.col("microbatch", "direction").is_not_null())
+    by_labels = _by_labels(messages.filter(named), links)
+    by_ends = _by_ends(_of_steps(messages.filter(pl.col("microbatch").is_null()), profile), links)
+    chunk = pl.when("has_chunk").then("chunk")
+    linked = links.select("link", "direction", "microbatch", chunk, *PASSES_OF, "ready_ns")
+    found = pl.concat([by_labels, by_ends]).join(linked, on="link")
+    joined = profile.messages.drop(*PASSES_OF, "ready_ns").with_row_index("message").join(
+        found, on="message", how="left", suffix="_found", maintain_order="left"
+    )  # fmt: skip
+    filled = joined.with_columns(
+        pl.when(pl.col("microbatch").is_null()).then(pl.coalesce(c, f"{c}_found")).otherwise(c).alias(c) for c in LABELS
+    )
+    text = "messages: micro-batch and direction inferred from the blocks before the send and after the receive"
+    notes = [Note("message-labels-inferred", "detail", text, count=by_ends.height)] if by_ends.height else []
+    return replace(profile, messages=conform(filled, MESSAGES)).with_notes(notes)
+
+
+def _links(profile: Profile) -> pl.DataFrame:
+    """A row per dependency between two ranks: link (its number), src_rank, dst_rank, direction, src_pass, dst_pass, the
+    latter's microbatch and chunk (and has_chunk, whether its block has one), begun_ns and ready_ns (start and end of
+    the producer), taken_ns and done_ns (start and end of the consumer)."""
+    edges, blocks, passes = profile.edge_rows(), profile.spans, profile.interpreted.passes
+    ends = {
+        "src": {"rank": "src_rank", "start_ns": "begun_ns", "end_ns": "ready_ns"},
+        "dst": {"rank": "dst_rank", "start_ns": "taken_ns", "end_ns": "done_ns"},
+    }
+    times = [
+        blocks[name].gather(edges[end]).alias(shown) for end, names in ends.items() for name, shown in names.items()
+    ]
+    labels = [passes[name].gather(edges["dst_pass"]) for name in ("microbatch", "chunk")]
+    has_chunk = blocks["chunk"].is_not_null().gather(edges["dst"]).alias("has_chunk")
+    linked = edges.drop("src", "dst").with_columns(*times, *labels, has_chunk)
+    return linked.filter(pl.col("src_rank") != pl.col("dst_rank")).with_row_index("link")
+
+
+def _by_labels(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
+    """message, link: of `messages` with labels. The receive began before the consumer ended."""
+    key = [*ENDS_OF, *LABELS]
+    sent = messages.with_columns(pl.col("chunk").fill_null(0)).sort("send_end_ns")
+    met = sent.join_asof(
+        links.select("link", *key, "begun_ns", "done_ns").sort("begun_ns"), left_on="send_end_ns",
+        right_on="begun_ns", by=key, strategy="backward", check_sortedness=False,
+    )  # fmt: skip
+    return met.filter(pl.col("recv_start_ns") <= pl.col("done_ns")).select("message", "link")
+
+
+def _by_ends(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
+    """message, link: of those of `messages` of which both ends name the same dependency, and no other message does."""
+    met = messages
+    for name, own, theirs, strategy in (
+        ("sent", "send_start_ns", pl.col("ready_ns") - GRID_NS, "backward"),
+        ("received", "recv_end_ns", pl.col("taken_ns") + GRID_NS, "forward"),
+    ):
+        side = links.select(*ENDS_OF, pl.col("link").alias(name), theirs.alias(own)).sort(own)
+        met = met.sort(own).join_asof(side, on=own, by=ENDS_OF, strategy=strategy, check_sortedness=False)  # type: ignore[arg-type]
+    sure = met.filter((pl.col("sent") == pl.col("received")) & ~pl.col("sent").is_duplicated())
+    both = sure.select("message", "direction", link="sent").join(links.select("link", of="direction"), on="link")
+    return both.filter((pl.col("direction") == pl.col("of")).fill_null(True)).select("message", "link")
+
+
+def _of_steps(messages: pl.DataFrame, profile: Profile) -> pl.DataFrame:
+    """The `messages` before which the sender's last forward or backward is of a step and not of an evaluation."""
+    if profile.evaluations.is_empty():
+        return messages
+    last = profile.blocks.filter(pl.col("kind") != "OPT").select(
+        src_rank="rank", send_start_ns=pl.col("end_ns") - GRID_NS, step="step"
+    )  # fmt: skip
+    made = messages.sort("send_start_ns").join_asof(
+        last.sort("send_start_ns"), on="send_start_ns", by="src_rank", check_sortedness=False
+    )
+    return made.filter(pl.col("step").is_not_null()).drop("step")
 
 
 def _by_number(
@@ -255,7 +346,10 @@ def _joined(sends: pl.DataFrame, receives: pl.DataFrame, offsets: pl.DataFrame) 
     return pl.DataFrame(
         [
             *(sends[c].gather(sent) for c in ("src_rank", "dst_rank")),
-            *(pl.select(pl.coalesce(sends[c].gather(sent), receives[c].gather(received)))[c] for c in LABELS),
+            *(
+                pl.select(pl.coalesce(sends[c].gather(sent), receives[c].gather(received)))[c]
+                for c in (*LABELS, "bytes")
+            ),
             *(
                 side[f"{end}_ns"].gather(rows).alias(f"{name}_{end}_ns")
                 for name, side, rows in (("send", sends, sent), ("recv", receives, received))

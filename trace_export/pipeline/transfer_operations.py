@@ -61,13 +61,11 @@ class Edge(NamedTuple):
     direction: str
 
 
-def transfers(
-    profile: Profile, places: pl.DataFrame, blocks: Blocks, streams: list[list[int]], edges: list[Edge]
-) -> Transfers:
+def transfers(profile: Profile, blocks: Blocks, streams: list[list[int]], edges: list[Edge]) -> Transfers:
     """The transfers along `edges`. `streams`: the blocks of each stage in order."""
     direct = [(dst, src) for src, dst, _ in edges if blocks.stage[src] == blocks.stage[dst]]
     crossing = [edge for edge in edges if blocks.stage[edge[0]] != blocks.stage[edge[1]]]
-    times = _message_times(profile, places, blocks, crossing)
+    times = _message_times(profile, blocks, crossing)
     recorded = [n for n in range(len(times)) if (times[n] != _NO_TIME).all()]
     known = set(recorded)
     estimated = _estimates(blocks, streams, crossing, [n for n in range(len(crossing)) if n not in known])
@@ -97,42 +95,29 @@ def block_edges(profile: Profile, blocks: Blocks) -> list[Edge]:
     return sorted((Edge(*edge) for edge in found), key=lambda edge: (edge.consumer, edge.producer))
 
 
-def _message_times(profile: Profile, places: pl.DataFrame, blocks: Blocks, edges: list[Edge]) -> Ints:
+def _message_times(profile: Profile, blocks: Blocks, edges: list[Edge]) -> Ints:
     """Edge × 4 (start and end of send and receive) × replica × step; `_NO_TIME` where there is no message, and no edge
     where there are no messages at all.
 
-    The message of an edge is the last one of its ranks and numbers to end before the consumer starts.
+    The message of an edge is the last of those between its blocks to end before the consumer starts.
     """
     _, replicas, steps = blocks.start.shape
     columns = ["send_start_ns", "send_end_ns", "recv_start_ns", "recv_end_ns"]
-    messages = profile.messages.drop_nulls([*columns, "microbatch", "direction"])
+    messages = profile.message_rows().drop_nulls(columns)
     if messages.is_empty() or not edges:
         return np.zeros((0, 4, replicas, steps), np.int64)
     times = np.full((len(edges), 4, replicas, steps), _NO_TIME, np.int64)
-    ranks = places.sort("replica", "stage")["rank"].to_numpy().reshape(replicas, -1)
     src, dst = (np.array([e[n] for e in edges]) for n in (0, 1))
-    pair = [d == "B" and blocks.types[c] == "forward-backward-compute" for _, c, d in edges]
-    numbers = {"microbatch": blocks.microbatch[dst] - 1, "chunk": blocks.chunk[dst] - 1}
-    spans = profile.spans[blocks.span[dst, 0, 0]]
-    for name, own in numbers.items():
-        numbers[name] = np.where(pair, spans[f"{name}_b"].fill_null(-1).to_numpy(), own)
     cells = np.indices((len(edges), replicas, steps)).reshape(3, -1)
     edge, replica, step = cells
     wanted = pl.DataFrame({
-        "cell": np.arange(len(edge)), "src_rank": ranks[replica, blocks.stage[src][edge]],
-        "dst_rank": ranks[replica, blocks.stage[dst][edge]],
+        "cell": np.arange(len(edge)), "src": blocks.span[src[edge], replica, step],
+        "dst": blocks.span[dst[edge], replica, step],
         "direction": pl.Series([e[2] for e in edges], dtype=WORD).gather(edge),
-        "microbatch": numbers["microbatch"][edge], "chunk": np.maximum(numbers["chunk"], 0)[edge],
-        "due": blocks.start[dst[edge], replica, step] + POSTED_NS, "made": blocks.start[src[edge], replica, step],
-    }).with_columns(pl.col("src_rank", "dst_rank", "microbatch", "chunk").cast(pl.Int64)).sort("due")  # fmt: skip
-    key = ["src_rank", "dst_rank", "direction", "microbatch", "chunk"]
-    sent = (
-        messages.with_row_index("message").with_columns(pl.col("chunk").fill_null(0))
-        .with_columns(pl.col("src_rank", "dst_rank", "microbatch", "chunk").cast(pl.Int64))
-        .select("message", *key, *columns, due="recv_end_ns").sort("due")
-    )  # fmt: skip
-    met = wanted.join_asof(sent, on="due", by=key, strategy="backward", check_sortedness=False).drop_nulls("message")
-    met = met.filter(~pl.col("message").is_duplicated() & (pl.col("send_end_ns") >= pl.col("made")))
+        "due": blocks.start[dst[edge], replica, step] + POSTED_NS,
+    }).with_columns(pl.col("src", "dst").cast(pl.UInt32))  # fmt: skip
+    met = wanted.join(messages.select("src", "dst", "direction", *columns), on=["src", "dst", "direction"])
+    met = met.filter(pl.col("recv_end_ns") <= pl.col("due")).sort("recv_end_ns").unique("cell", keep="last")
     edge, replica, step = cells[:, met["cell"].to_numpy()]
     times[edge, :, replica, step] = met.select(columns).to_numpy()
     return times
