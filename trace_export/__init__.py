@@ -20,15 +20,18 @@ if TYPE_CHECKING:
 
     from trace_export.analysis.baseline import Baseline
     from trace_export.analysis.compare import Comparison
+    from trace_export.analysis.critical_path import CriticalPath
     from trace_export.analysis.formulas import ClosedForm
     from trace_export.analysis.gate import Gate
     from trace_export.analysis.model_summary import ModelSummary
     from trace_export.analysis.report import Report
     from trace_export.analysis.report_tables import Place, ReportTable
     from trace_export.analysis.run_figures import RunFigures
+    from trace_export.analysis.step_time import StepTime
     from trace_export.analysis.summary import Summary
     from trace_export.analysis.theory import Theory
     from trace_export.analysis.verdict import Sentence
+    from trace_export.analysis.what_if import Slowdown
     from trace_export.api import (
         Compared,
         Exported,
@@ -53,8 +56,10 @@ if TYPE_CHECKING:
         Detail,
         Format,
         HeatMapFormat,
+        Infer,
         Legend,
         OverviewFormat,
+        Table,
         Theme,
         Tracks,
     )  # fmt: skip
@@ -105,8 +110,8 @@ _HOMES = {
     "scale.build": ("Overview",),
     "workflow.arguments": ("Inputs", "NumberSet"),
     "choices": (
-        "Align", "ColorBy", "CostName", "Detail", "Format", "HeatMapFormat", "Legend", "OverviewFormat", "Table",
-        "Theme", "Tracks",
+        "Align", "ColorBy", "CostName", "Detail", "Format", "HeatMapFormat", "Infer", "Legend", "OverviewFormat",
+        "Table", "Theme", "Tracks",
     ),
     "analysis.critical_path": ("CriticalPath",),
     "analysis.step_time": ("StepTime",),
@@ -148,6 +153,7 @@ __all__ = [
     "Format",
     "Gate",
     "HeatMapFormat",
+    "Infer",
     "Inputs",
     "Inspection",
     "Interpretation",

@@ -213,7 +213,7 @@ def export(
 def _step_table(step_task_info: object, in_place: object, source: LoadOptions) -> Literal["copies", "in place"] | None:
     wanted, inside = arguments.flag(step_task_info, "step_task_info"), arguments.flag(in_place, "in_place")
     if inside and not wanted:
-        raise UsageError("has nothing to write", "give it together with step_task_info", parameter="in_place")
+        raise UsageError("has nothing to write", "give it together with `step_task_info`", parameter="in_place")
     if wanted and source.cluster is not None and source.cluster.folders:
         what = "writes into databases on this machine, and these profiles are on others"
         raise UsageError(what, "run it on each of them, or with a log_dir that all share", parameter="step_task_info")
@@ -426,7 +426,7 @@ def compare(
     if is_baseline(first):
         if b is None or path is not None or steps_a is not None:
             what = "a baseline has no blocks: it is compared with a run, without a chart and without steps of its own"
-            raise UsageError(what, "name the run too, and leave out path and steps_a", parameter="a")
+            raise UsageError(what, "name the run too, and leave out `path` and `steps_a`")
         return Compared(*requests.compare_with_baseline(first, other, gate, progress=report), files=())
     output = write_options(path, formats, gzip=gzip) if path is not None else None
     one_run, other_run, comparison, files = requests.compare(

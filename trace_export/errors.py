@@ -43,7 +43,8 @@ _NAMED = 8
 
 
 class TraceExportError(Exception):
-    """An error with a sentence for the user, and a remedy where there is one."""
+    """An error with a sentence for the user, and a remedy where there is one. What it says of other parameters of the
+    API has their names in backquotes; the command line puts its options in their places."""
 
     exit_code = 1
     written: tuple[Path, ...] = ()

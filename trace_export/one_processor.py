@@ -1,7 +1,8 @@
 """Keeps the threads of a small run on one processor.
 
 Polars computes on threads of its own and wakes one for each operation. On another processor, which sleeps in between,
-that takes longer than most operations on small tables: on one processor an export of a sample takes a quarter less.
+that takes longer than most operations on small tables. What it saves depends on the machine: between nothing and a
+fourteenth of an export of a sample where it was measured.
 Threads that each compute for long and say so (`leave`) have all processors.
 """
 

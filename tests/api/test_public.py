@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import inspect
 import subprocess
 import sys
 import typing
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -29,6 +31,14 @@ def test_the_public_names_are_sorted_and_documented() -> None:
     assert [item for item in (*CLASSES, *FUNCTIONS) if not item.__doc__] == []
     with pytest.raises(AttributeError):
         trace_export.nothing  # noqa: B018
+
+
+def test_a_type_checker_knows_every_public_name() -> None:
+    """Each is imported where only type checkers look; else it would be Any for them."""
+    tree = ast.parse(Path(trace_export.__file__).read_text(encoding="utf-8"))
+    (block,) = (n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")
+    known = {alias.asname or alias.name for n in ast.walk(block) if isinstance(n, ast.ImportFrom) for alias in n.names}
+    assert set(NAMES) - known == set()
 
 
 def test_the_version_is_that_of_the_package() -> None:

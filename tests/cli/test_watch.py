@@ -166,7 +166,7 @@ def test_a_line_says_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
     for figures in (FIGURES, KNOWN):
         _print_steps(Look((figures,)))
     plain, whole = capsys.readouterr().out.splitlines()
-    assert plain == "step 7, step time 1.5 s, pipeline time 1.2 s, bubble 25.0%, slowest stage 1, slowest rank 3"
+    assert plain == "step 7, since previous 1.5 s, pipeline time 1.2 s, bubble 25.0%, slowest stage 1, slowest rank 3"
     assert whole == f"{plain}, worst link 2→3 (1.75×), slowdown 1.25, clock error 2.5 µs"
 
 

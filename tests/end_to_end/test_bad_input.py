@@ -31,7 +31,7 @@ def test_a_missing_folder(run_cli: Cli, tmp_path: Path) -> None:
     assert result.returncode == 2
     folder = tmp_path / "nowhere"
     assert sentence(result) == (
-        f"trace-export: {folder}: no such file or folder; give the folder that holds the profiles as --log_dir"
+        f"trace-export: {folder}: no such file or folder; give the folder that holds the profiles"
     )
 
 

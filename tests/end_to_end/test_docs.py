@@ -48,6 +48,7 @@ def workplace(tmp_path: Path, samples: Path) -> Path:
     shutil.copytree(samples / "paddle" / "single", tmp_path / "logs")
     shutil.copytree(samples / "paddle" / "single", tmp_path / "other_logs")
     shutil.copytree(samples / "paddle" / "two_machines", tmp_path / "multi_machine_logs")
+    shutil.copytree(samples / "ascend", tmp_path / "ascend_logs")
     return tmp_path
 
 

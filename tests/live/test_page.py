@@ -142,6 +142,6 @@ def test_times_have_three_digits(browser: Browser, found: list[Look], board: Boa
         for ns, text in TIMES.items():
             figures = replace(found[-1].steps[-1], since_previous_ns=ns, slowdown=None, clock_error_ns=None)
             server.publish(board.put(replace(found[-1], steps=(figures,))))
-            expect(page.locator("#figures")).to_contain_text(f"step time{text}")
+            expect(page.locator("#figures")).to_contain_text(f"since previous{text}")
             expect(page.locator("#figures")).not_to_contain_text("–")
             expect(page.locator("#figures")).not_to_contain_text("slowdown")

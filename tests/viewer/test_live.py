@@ -64,6 +64,17 @@ def test_others_get_nothing(path: str, headers: dict[str, str]) -> None:
         assert ask(server, path, **headers).status == 403
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LOCALHOST", "[::1]"])
+@pytest.mark.parametrize("port", ["", ":9000", ":{}"])
+def test_every_name_of_this_machine_and_every_port_that_is_forwarded_to_it(host: str, port: str) -> None:
+    """As a browser asks after `ssh -L 9000:127.0.0.1:8123`; a page from there may ask for the rest, others may not."""
+    with LiveServer(RESOURCES, 0) as server:
+        name = host + port.format(server.server_address[1])
+        assert ask(server, "/", Host=name).status == 200
+        assert ask(server, "/events", Host=name, Origin=f"http://{name}").status == 200
+        assert ask(server, "/events", Host=name, Origin="http://localhost:1").status == 403
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
 def test_nothing_can_be_sent_to_it(method: str) -> None:
     with LiveServer(RESOURCES, 0) as server:

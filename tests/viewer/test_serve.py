@@ -115,7 +115,8 @@ def test_other_origins_are_refused(trace: Path, origin: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", [None, "evil.example", "evil.example:{port}", "127.0.0.1", "localhost:{port}", "127.0.0.1:1"]
+    "host",
+    [None, "evil.example", "evil.example:{port}", "127.0.0.1.evil.example:{port}", "localhost.example", "127.0.0.1:x"],
 )
 def test_a_rebound_name_is_refused(trace: Path, host: str | None) -> None:
     with running(public(trace)) as server:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import re
 import sys
 from signal import SIGINT
 
@@ -39,6 +40,9 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(128 + number)
         if isinstance(error, SystemExit) or "--debug" in arguments:
             raise
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.ctx.get_help())  # type: ignore[attr-defined]
+            sys.exit(2)
         streams.say(f"trace-export: {_sentence(error)}")
         sys.exit(getattr(error, "exit_code", 1))
     finally:
@@ -57,9 +61,10 @@ def _run(arguments: list[str]) -> None:
         hidden = "--debug" not in arguments and not limits.memory_is_limited()
     with streams.foreign_text(hidden):
         try:
-            app(arguments, prog_name="trace-export")
+            code = app(arguments, prog_name="trace-export", standalone_mode=False)
         finally:
             sys.stdout.flush()
+    sys.exit(code)
 
 
 def _tune() -> None:
@@ -70,13 +75,16 @@ def _tune() -> None:
 
 
 def _sentence(error: BaseException) -> str:
+    from trace_export.cli import wrong_words
     from trace_export.cli.options import spelled
     from trace_export.errors import TraceExportError, UsageError, printable
 
+    if wrong := wrong_words.sentence(error):
+        return wrong
     if isinstance(error, UsageError) and error.parameter:
         error.parameter = spelled(error.parameter)
     if isinstance(error, TraceExportError):
-        return str(error)
+        return re.sub("`([a-z_]+)`", lambda name: spelled(name[1]), str(error))
     if isinstance(error, MemoryError):
         return "there is not enough memory; choose --ranks or --steps, or read one at a time with --jobs 1"
     return f"internal error, {type(error).__name__}: {printable(error)} (--debug shows where)"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
 
+from trace_export.cli import wrong_words
 from trace_export.cli.commands import Commands
 from trace_export.cli.values import convert_plainly
 from trace_export.errors import UsageError
@@ -33,24 +33,31 @@ class _DefaultGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
     def _with_command(self, args: list[str]) -> list[str]:
-        """Arguments that do not begin with a command: it comes after flags, or is `export`. Raises UsageError."""
-        before = list(takewhile(self._flags().__contains__, args))
-        after = args[len(before) :]
+        """Arguments that do not begin with a command: it comes after options, or is `export`. Raises UsageError."""
+        place = self._after_options(args)
+        after = args[place:]
         if after and after[0] in self.commands:
-            return [after[0], *before, *after[1:]]
+            return [after[0], *args[:place], *after[1:]]
+        if after[:1] == ["cluster"] and not Path(after[0]).exists():
+            raise UsageError('there is no command "cluster"', wrong_words.STEP_TASKS)
         meant = get_close_matches(after[0], self.commands, n=1, cutoff=0.75) if after else []
         if meant and not Path(after[0]).exists():
             raise UsageError(f'there is no command "{after[0]}"', f"did you mean {meant[0]}?")
         return ["export", *args]
 
-    def _flags(self) -> set[str]:
-        """The options without a value that may stand before the command, too: `trace-export --debug report logs`."""
-        return {
-            name
+    def _after_options(self, args: list[str]) -> int:
+        """Where the first word is that is neither an option nor its value: `trace-export --jobs 1 report logs`."""
+        valued = {
+            _normal(name)
             for option in self.commands["export"].params
-            if getattr(option, "is_flag", False)
+            if not getattr(option, "is_flag", False)
             for name in option.opts
         }
+        place = 0
+        while place < len(args) and args[place].startswith("-") and args[place] != "--":
+            name, value, _ = args[place].partition("=")
+            place += 2 if not value and _normal(name) in valued else 1
+        return min(place, len(args))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command, whose flags show no type in its help: a flag takes no value."""
@@ -60,6 +67,11 @@ class _DefaultGroup(TyperGroup):
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""
         return command
+
+
+def _normal(option: str) -> str:
+    """An option in the one of its spellings."""
+    return option.replace("_", "-")
 
 
 EXAMPLES = """`trace-export logs` is short for `trace-export export logs`.
@@ -75,7 +87,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={
         "help_option_names": ["--help", "-h"],
-        "token_normalize_func": lambda token: token.replace("_", "-"),
+        "token_normalize_func": _normal,
     },
     epilog=EXAMPLES,
 )

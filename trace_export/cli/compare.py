@@ -116,15 +116,22 @@ def compare(
     if (save and (baseline is None or fail_above)) or (b is not None and (save or baseline is not None)):
         what = "--baseline FILE takes the place of A, and --save writes it from the only run"
         raise UsageError(what, "give one run, and no --fail-above with --save")
+    if save and (path is not None or formats is not None or output == "markdown"):
+        raise UsageError("--save keeps figures and draws nothing", "leave out --out, and --format but json")
     if baseline is not None:
         if not save:
             kept.read(baseline)  # a file that is none is refused as such, not as a folder without profiles
-        own = steps_b if steps_a == "all" else steps_a
-        steps_a, steps_b = "all", steps if own == "all" else own
+        given = [own for own in (steps, steps_a, steps_b) if own != "all"]
+        if len(given) > 1:
+            what = "there is one run beside a baseline, and its steps are given more than once"
+            raise UsageError(what, "give --steps, and neither --steps-a nor --steps-b")
+        steps_b = given[0] if given else "all"
     with terminal.progress(printing) as progress:
         if baseline is not None and save:
             run = api.save_baseline(a, baseline, steps=steps_b, progress=progress, **reading)
-            if not printing.quiet:
+            if printing.json or output == "json":
+                terminal.json(baseline.read_text(encoding="utf-8"))
+            elif not printing.quiet:
                 terminal.hint(f"kept the figures of {run.name}; hold a run against them with --baseline {baseline}")
             raise typer.Exit(terminal.conclude([run], printing))
         first, second = (a, b) if baseline is None else (baseline, a)

@@ -11,6 +11,9 @@ from trace_export.cli import memory, terminal
 from trace_export.cli import options as opt
 from trace_export.errors import UsageError
 
+OF_NAME: dict[str, Literal["html", "svg", "png"]] = {".html": "html", ".svg": "svg", ".png": "png"}
+"""The format that the name of a file asks for."""
+
 
 @opt.with_groups
 def report(
@@ -32,8 +35,8 @@ def report(
         Path | None,
         typer.Option(
             "--out",
-            help="The page or heat map, or its folder; default: pipeline_report.html or pipeline_slowdown.svg in the"
-            " log_dir.",
+            help="The page or heat map, whose name says the format, or its folder; default: pipeline_report.html or"
+            " pipeline_slowdown.svg in the log_dir.",
             show_default=False,
             rich_help_panel=opt.OUTPUT,
         ),
@@ -52,10 +55,16 @@ def report(
 
     if workers.jobs is None:
         one_processor.allow()
+    if format == "text" and path is not None and path.suffix in OF_NAME:
+        format = OF_NAME[path.suffix]
     html = format == "html"
     heat_map = format if format in ("svg", "png") else None
     if path is not None and not html and heat_map is None:
-        raise UsageError(f"names a place for the page, and --format is {format}", "add --format html", parameter="path")
+        raise UsageError(
+            f"names a place for the page, and --format is {format}",
+            "add --format html, svg or png, or let it end so",
+            parameter="path",
+        )
     with terminal.progress(printing) as progress:
         done = api.report(
             **source.arguments(),

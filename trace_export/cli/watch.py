@@ -210,7 +210,7 @@ def _cells(step: StepFigures) -> dict[str, str]:
     link, ratio = step.worst_link, step.worst_link_ratio
     return {
         "step": "" if step.step is None else str(step.step),
-        "step time": "" if time is None else duration(time),
+        "since previous": "" if time is None else duration(time),
         "pipeline time": duration(step.pipeline_ns),
         "bubble": "" if step.bubble is None else f"{step.bubble:.1%}",
         "slowest stage": "" if step.slowest_stage is None else str(step.slowest_stage),

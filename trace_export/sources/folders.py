@@ -64,13 +64,11 @@ def walk(root: Path, *, follow_links: bool = False) -> tuple[list[Folder], list[
     try:
         status = root.stat()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise UsageError(
-            f"{root}: no such file or folder", "give the folder that holds the profiles as --log_dir"
-        ) from error
+        raise UsageError(f"{root}: no such file or folder", "give the folder that holds the profiles") from error
     except OSError as error:
         raise TraceExportError(f"{root}: {error.strerror}", "check the path and its permissions") from error
     if not stat.S_ISDIR(status.st_mode):
-        raise UsageError(f"{root}: is no folder", "give the folder that holds the profiles as --log_dir")
+        raise UsageError(f"{root}: is no folder", "give the folder that holds the profiles")
     folders: list[Folder] = []
     links: list[Path] = []
     seen: set[tuple[int, int]] = set()

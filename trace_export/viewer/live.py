@@ -102,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        if why := refusal(self.headers, self.server.host, None):
+        if why := refusal(self.headers, None):
             self.send_error(HTTPStatus.FORBIDDEN, why)
             return
         path, _, query = self.path.partition("?")

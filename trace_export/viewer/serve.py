@@ -120,7 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refused(self) -> bool:
         """Whether the request comes from a page that may not read the files; then it has its answer."""
-        refusal = loopback.refusal(self.headers, self.server.host, self.server.origin)
+        refusal = loopback.refusal(self.headers, self.server.origin)
         if not refusal:
             return False
         self.send_error(HTTPStatus.FORBIDDEN, refusal)

@@ -180,7 +180,7 @@ def compare(
     places = [(real_path(wish.source.log_dir), wish.source.files) for wish in wanted]
     if places[0] == places[1] and one.part == other.part:
         what = f"{one.source.log_dir} would be compared with itself"
-        raise UsageError(what, "name another folder, or other steps of each with steps_a and steps_b")
+        raise UsageError(what, "name another folder, or other steps of each with `steps_a` and `steps_b`")
     if output and output.with_originals:
         what = "perfetto-archive holds the traces of one run"
         raise UsageError(what, "choose perfetto for a chart of both", parameter="formats")

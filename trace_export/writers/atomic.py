@@ -52,7 +52,7 @@ def blamed(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise OutputError(path, f"cannot be written: {reason}", "name another place with --out") from error
+        raise OutputError(path, f"cannot be written: {reason}", "name another place with `path`") from error
 
 
 def _unnamed(folder: Path) -> int | None:

@@ -14,7 +14,8 @@ from trace_export.writers.atomic import replacing
 from trace_export.writers.mark import is_marked
 from trace_export.writers.predecessors import is_chart
 
-_ELSEWHERE = "name another place with --out"
+ELSEWHERE = "name another place with `path`"
+"""Parameters in backquotes: the command line puts its options there (cli/__init__)."""
 
 
 class Outputs:
@@ -67,23 +68,23 @@ class Outputs:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise OutputError(path, f"cannot be written: {error.strerror}", _ELSEWHERE) from error
+            raise OutputError(path, f"cannot be written: {error.strerror}", ELSEWHERE) from error
         status = _status(path)  # None for a link that leads nowhere
         if status and (source := self._inputs.get(_identity(status))):
             same = "is an input" if source == path else f"is the same file as the input {source}"
-            raise UsageError(f"{path}: {same}, and inputs are never replaced", _ELSEWHERE)
+            raise UsageError(f"{path}: {same}, and inputs are never replaced", ELSEWHERE)
         if status and not stat.S_ISREG(status.st_mode):
             what = "it is a folder" if stat.S_ISDIR(status.st_mode) else "it is not a regular file"
-            raise OutputError(path, f"cannot be written: {what}", _ELSEWHERE)
+            raise OutputError(path, f"cannot be written: {what}", ELSEWHERE)
         if not (self._force or is_marked(path) or is_chart(path)):
             what = "exists and is not known to be an output of trace-export"
-            raise UsageError(f"{path}: {what}", f"replace it with --force, or {_ELSEWHERE}")
+            raise UsageError(f"{path}: {what}", f"replace it with `force`, or {ELSEWHERE}")
 
     def _check_folder(self, path: Path) -> None:
         """Raises OutputError if the folder of `path`, or the one in which it would be created, is not writable."""
         folder = next(parent for parent in path.absolute().parents if _status(parent))
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise OutputError(path, "cannot be written: Permission denied", _ELSEWHERE)
+            raise OutputError(path, "cannot be written: Permission denied", ELSEWHERE)
 
 
 def _status(path: Path) -> os.stat_result | None:

@@ -1,0 +1,96 @@
+"""What is said of words that are wrong: one sentence of one kind, with the word that was meant where there is one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Cli
+
+TABLE = "trace-export export DIR --step-task-info writes the table that pp_chart writes"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-d", "logs"), "there is no option -d; the folder is given as it is, or as --log_dir DIR"),
+        (("export", "logs", "-m", "pp_chart"), f"there is no option -m; {TABLE}"),
+        (("cluster", "-m", "pp_chart", "-d", "logs"), f'there is no command "cluster"; {TABLE}'),
+        (("export", "logs", "--foce"), "there is no option --foce; did you mean --force?"),
+        (("export", "logs", "--output", "x"), "there is no option --output; did you mean --out?"),
+        (("simulate", "--pp", "4"), "there is no option --pp; see trace-export simulate --help"),
+        (("report", "logs", "--jobs", "x"), "--jobs: it should be a valid integer"),
+        (("report", "logs", "--format", "pdf"), "--format: 'pdf' is not one of 'text', 'html'"),
+        (("export", "logs", "--format", "foo"), '--format: "foo" is unknown; choose from perfetto'),
+        (("export", "logs", "--align"), "option '--align' requires an argument"),
+        (("export", "logs", "--in-place"), "--in-place: has nothing to write; give it together with --step-task-info"),
+        (("compare", "nowhere", "here"), "nowhere: no such file or folder; give the folder that holds the profiles\n"),
+    ],
+)
+def test_a_wrong_word_is_one_sentence(run_cli: Cli, words: tuple[str, ...], said: str) -> None:
+    ended = run_cli(*words)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"trace-export: {said}")
+    assert ended.stderr.count("\n") == 1
+    assert "╭" not in ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("before", [("--jobs", "1"), ("--jobs=1",), ("--log_dir", "{logs}"), ("--pp", "4", "--debug")])
+def test_options_and_their_values_may_stand_before_the_command(
+    run_cli: Cli, samples: Path, before: tuple[str, ...]
+) -> None:
+    logs = samples / "paddle" / "single"
+    given = [word.format(logs=logs) for word in before]
+    after = [] if "--log_dir" in before else [logs]
+    ended = run_cli(*given, "report", *after, "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["document"] == "report"
+
+
+def test_a_page_is_asked_for_by_the_name_of_its_file(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    for name, begin in (("why.html", "<!doctype html>"), ("map.svg", "<svg")):
+        ended = run_cli("report", samples / "paddle" / "single", "--out", tmp_path / name)
+        assert ended.returncode == 0, ended.stderr
+        assert (tmp_path / name).read_text().startswith(begin)
+    ended = run_cli("report", samples / "paddle" / "single", "--out", tmp_path / "why.txt")
+    assert ended.returncode == 2
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [("--steps-a", "2", "--steps-b", "3"), ("--steps", "4", "--steps-b", "3"), ("--steps", "4", "--steps-a", "3")],
+)
+def test_the_steps_beside_a_baseline_are_given_once(
+    run_cli: Cli, samples: Path, tmp_path: Path, steps: tuple[str, ...]
+) -> None:
+    logs, kept = samples / "paddle" / "single", tmp_path / "kept.json"
+    assert run_cli("compare", logs, "--baseline", kept, "--save").returncode == 0
+    ended = run_cli("compare", logs, "--baseline", kept, *steps)
+    assert ended.returncode == 2
+    assert "its steps are given more than once; give --steps, and neither --steps-a nor --steps-b" in ended.stderr
+    alone = run_cli("compare", logs, "--baseline", kept, *steps[2:])
+    assert alone.returncode == 0, alone.stderr
+
+
+def test_what_is_kept_is_json_where_that_is_asked_for(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    logs, kept = samples / "paddle" / "single", tmp_path / "kept.json"
+    for words in (("--json",), ("--format", "json")):
+        ended = run_cli("compare", logs, "--baseline", kept, "--save", "--force", *words)
+        assert ended.returncode == 0, ended.stderr
+        assert json.loads(ended.stdout) == json.loads(kept.read_text())
+    for words in (("--format", "markdown"), ("--out", str(tmp_path))):
+        ended = run_cli("compare", logs, "--baseline", kept, "--save", "--force", *words)
+        assert ended.returncode == 2
+        assert "--save keeps figures and draws nothing" in ended.stderr
+
+
+def test_a_chart_beside_a_baseline_is_refused_in_the_words_of_the_command(
+    run_cli: Cli, samples: Path, tmp_path: Path
+) -> None:
+    logs, kept = samples / "paddle" / "single", tmp_path / "kept.json"
+    run_cli("compare", logs, "--baseline", kept, "--save")
+    said = run_cli("compare", logs, "--baseline", kept, "--out", tmp_path / "x.svg").stderr
+    assert said.startswith("trace-export: a baseline has no blocks")
+    assert "leave out --out and --steps-a" in said

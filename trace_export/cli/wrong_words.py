@@ -1,0 +1,50 @@
+"""What is wrong with the words of a command line, as one sentence, like every other error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+STEP_TASKS = "trace-export export DIR --step-task-info writes the table that pp_chart writes"
+HINTS = {
+    "-d": "the folder is given as it is, or as --log_dir DIR", "-m": STEP_TASKS, "--mode": STEP_TASKS,
+    "-o": "did you mean --out?", "--output": "did you mean --out?", "--output-path": "did you mean --out?",
+}  # fmt: skip
+"""What those mean who use the words of other programs for the same."""
+ALIKE = 0.7
+_TYPER = {"Value error, ": "", "Input should be ": "it should be "}
+
+
+def sentence(error: Any) -> str | None:
+    """The sentence of an error of the parser; None for any other error."""
+    if not hasattr(error, "format_message"):
+        return None
+    what, remedy = _of_option(error) if hasattr(error, "option_name") else ("", "")
+    option = next(iter(getattr(getattr(error, "param", None), "opts", ())), "")
+    if not what and option and error.message:
+        what = f"{option}: {_plain(error.message)}"
+    elif not what and option:
+        what = f"{option} is missing"
+    what = what or _plain(error.format_message())
+    command = getattr(getattr(error, "ctx", None), "command_path", "trace-export")
+    return f"{what}; {remedy or f'see {command} --help'}"
+
+
+def _of_option(error: Any) -> tuple[str, str]:
+    """What is wrong with an option and what to do, where it is one that does not exist."""
+    possible: Sequence[str] | None = getattr(error, "possibilities", None)
+    if possible is None and "No such option" not in error.format_message():
+        return "", ""
+    name = error.option_name
+    meant = get_close_matches(name, possible or (), n=1, cutoff=ALIKE)
+    return f"there is no option {name}", HINTS.get(name) or (f"did you mean {meant[0]}?" if meant else "")
+
+
+def _plain(message: str) -> str:
+    """A message of the parser without its own manners."""
+    for begin, ours in _TYPER.items():
+        if message.startswith(begin):
+            message = ours + message.removeprefix(begin)
+    text = message.strip().rstrip(".")
+    return text[:1].lower() + text[1:]
