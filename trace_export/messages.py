@@ -222,6 +222,12 @@ NOTES: dict[str, Explanation] = {
         "after the receive.",
         "Nothing.",
     ),
+    "marker-unmatched": Explanation(
+        "A rule given with `--marker` matches no name in any source. A rule must match the whole name of a range: an "
+        "NVTX, ROCTx or mstx range, an annotation of PyTorch, or with `with_stack` a frame of Python "
+        "(`train.py(57): forward`).",
+        "Compare the pattern with the names in the profile; begin it with `.*` to leave out what comes before.",
+    ),
     "messages-ambiguous": Explanation(
         "Sends and receives between two ranks can be paired in more than one way. They were left out.",
         "Start and stop the profiler at the same step on all ranks.",

@@ -232,6 +232,10 @@ def merged(
 ) -> tuple[Profile, list[TraceExportError]]:
     """The tables of several sources together, and the errors: of sources, and of those that do not fit together."""
     profile, refused = merge(r for r in results if isinstance(r, Profile))
+    if options.read.markers:
+        from trace_export.sources.ranges.notes import of_no_source  # and numpy
+
+        profile = of_no_source(profile)
     if lacking := not_in_data("rank", options.read.ranks, profile.ranks["rank"]):
         profile = profile.with_notes([Note("selection-absent", "warning", lacking)])
     return profile, [r for r in results if isinstance(r, TraceExportError)] + list(refused)

@@ -16,8 +16,9 @@ import polars as pl
 
 from trace_export.model import COUNTERS, INT, TEXT, TIME, conform, empty
 from trace_export.sources.ascend.hccl import COPIES, OPERATORS
-from trace_export.sources.ascend.marker_blocks import CAPTURE, MARKS, STEPS, WORKED
+from trace_export.sources.ascend.marker_blocks import CAPTURE, STEPS, WORKED
 from trace_export.sources.ascend.metadata import group_hash
+from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.shared.timestamps import valid_unix_times
@@ -32,6 +33,8 @@ PARTS = {_TASKS.lower(): "opid"}
 
 _NO_STEPS = pl.DataFrame(schema=dict.fromkeys(STEPS, TIME))
 NOT_ON_DEVICE = pl.DataFrame(schema=dict.fromkeys(("start_ns", "end_ns", "mark", "stream"), TIME))
+_HOST_MARKS = {"host_start_ns": TIME, "host_end_ns": TIME, "text": TEXT, "mark": TIME, "domain": TEXT}
+_NO_HOST_MARKS = pl.DataFrame(schema=_HOST_MARKS)
 _NO_COPYING = pl.DataFrame(schema=dict.fromkeys(("opId", "src", "dst", "task", "moved"), TIME))
 
 ON_DEVICE = f"connectionId > {HOST_ONLY} AND connectionId < {NOT_AVAILABLE}"
@@ -90,14 +93,15 @@ def named(db: Database, frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
     )
 
 
-def marks(db: Database, *, on_device: bool = True) -> tuple[pl.DataFrame, int]:
-    """The marker ranges as `MARKS`, and how many were dropped because the device never reached their end. Without
-    `on_device` all as the host saw them."""
-    if not db.has("MSTX_EVENTS"):
-        return empty(MARKS), 0
+def marks(db: Database, dialects: Dialects, *, on_device: bool = True) -> tuple[pl.DataFrame, int]:
+    """The marker ranges as `MARKS`, with those of PyTorch that rules of the user name; and how many were dropped as the
+    device never reached their end. Without `on_device` all as the host saw them."""
     alone = pl.lit(0, INT).alias("capture")
+    calls = api_marks(db, dialects.of_user) if dialects.of_user.rules else _NO_HOST_MARKS
+    if not db.has("MSTX_EVENTS"):
+        return placed(matched(calls.with_columns(alone), NOT_ON_DEVICE.with_columns(alone))[0].drop("capture")), 0
     device = device_marks(db) if on_device else NOT_ON_DEVICE
-    host = named(db, host_marks(db), "text", "domain").with_columns(alone)
+    host = pl.concat([named(db, host_marks(db), "text", "domain"), calls]).with_columns(alone)
     found, unreached = matched(host, device.with_columns(alone))
     return placed(found.drop("capture")), unreached.height
 
@@ -126,6 +130,23 @@ def host_marks(db: Database) -> pl.DataFrame:
         "SELECT startNs AS host_start_ns, endNs AS host_end_ns, message AS text, connectionId AS mark,"
         " domainId AS domain FROM MSTX_EVENTS WHERE eventType IN (1, 2)"
     )
+
+
+def api_marks(db: Database, dialects: Dialects) -> pl.DataFrame:
+    """The ranges of PyTorch on the host (operators, annotations) whose names `dialects` may know, as from `host_marks`
+    with texts for ids. Their times are texts (msprof's schema)."""
+    if not db.has("PYTORCH_API", "startNs", "endNs", "name"):
+        return _NO_HOST_MARKS
+    names = texts(db, db.frame("SELECT DISTINCT name AS name FROM PYTORCH_API")["name"].drop_nulls())
+    known = pl.DataFrame({"id": list(names), "text": list(names.values())}, {"id": TIME, "text": TEXT})
+    known = known.filter(dialects.may_know("text"))
+    if known.is_empty():
+        return _NO_HOST_MARKS
+    rows = db.frame(
+        "SELECT CAST(startNs AS INTEGER) AS host_start_ns, CAST(endNs AS INTEGER) AS host_end_ns, name AS id"
+        f" FROM PYTORCH_API WHERE name IN (SELECT value FROM json_each('{json.dumps(known['id'].to_list())}'))"
+    )
+    return conform(rows.join(known, on="id").with_columns(mark=pl.lit(HOST_ONLY, TIME)), _HOST_MARKS)
 
 
 def placed(marks: pl.DataFrame) -> pl.DataFrame:

@@ -20,7 +20,7 @@ from trace_export.sources.ascend.layout import TRACES, home_of
 from trace_export.sources.ascend.metadata import MAX_JSON, META_NAMES, Metadata, metadata
 from trace_export.sources.ranges.dialects import Dialects, run_facts
 from trace_export.sources.ranges.frequent import NameCounts
-from trace_export.sources.ranges.notes import impossible_times
+from trace_export.sources.ranges.notes import impossible_times, unmatched
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
 from trace_export.sources.shared.timestamps import ZERO_NS
@@ -171,7 +171,8 @@ def _from_database(db: Database, source: Source, options: ReadOptions) -> Profil
         raise SourceError(source.path, "holds no device tasks (table TASK)", "export the profile again")
     rank, device, origin = identity(db, source)
     all_tasks = "task" not in db.shortened
-    marks, lost = database.marks(db, on_device=all_tasks)
+    dialects = Dialects.of(options.markers)
+    marks, lost = database.marks(db, dialects, on_device=all_tasks)
     operators, copies = database.operators(db, marks)
     host, label = host_of(db, source)
     found = _Recorded(
@@ -181,7 +182,10 @@ def _from_database(db: Database, source: Source, options: ReadOptions) -> Profil
         counters=database.counters(db, rank), kernels=lambda: database.kernels(db),
         busy=(lambda ranges: database.busy(db, ranges)) if all_tasks and db.has("COMPUTE_TASK_INFO") else None,
         optimizing=lambda: database.kernels_called(db, marker_blocks.OPTIMIZER),
-        notes=(replace(unclosed_note(lost), where=str(source.path)),) if lost else (),
+        notes=(
+            *((replace(unclosed_note(lost), where=str(source.path)),) if lost else ()),
+            *unmatched(source.path, dialects.unmatched(marks["text"])),
+        ),
         whole=all_tasks,
     )  # fmt: skip
     return _profile(found, source, options)
@@ -292,7 +296,11 @@ def _on_one_clock(
 
 def _trace(folder: Path, dialects: Dialects) -> trace_view.TraceView:
     path = _trace_in(folder)
-    return trace_view.read(path, dialects) if path.is_file() else trace_view.NOTHING
+    if path.is_file():
+        return trace_view.read(path, dialects)
+    return replace(
+        trace_view.NOTHING, notes=tuple(unmatched(folder, dialects.unmatched(pl.Series([], dtype=pl.String))))
+    )
 
 
 def _trace_in(folder: Path) -> Path:

@@ -43,8 +43,9 @@ class _Seen:
 
 def read(sources: Sequence[Source], options: ReadOptions) -> list[Profile | None]:
     """The profile of each database; None of those that `reader.read` must look at: they cannot be read, are no database
-    or one that is read whole where only beginnings are, or lack a usual table or, on the device, markers of passes."""
-    if options.host_ranges or options.optimizer:
+    or one that is read whole where only beginnings are, or lack a usual table or, on the device, markers of passes; and
+    all where the user has rules, which may name other ranges than markers."""
+    if options.host_ranges or options.optimizer or options.markers:
         return [None] * len(sources)
     dialects = Dialects.of(options.markers)
     return read_opened(

@@ -24,6 +24,7 @@ from trace_export.files import Unpacked
 from trace_export.model import COUNTERS, INT, TEXT, TIME, Note, Schema, conform, empty
 from trace_export.sources.ascend.marker_blocks import MARKS, STEPS
 from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.ranges.notes import unmatched
 from trace_export.units import EPOCH_NS, thousandths
 
 PIECE_BYTES = 8 << 20
@@ -97,6 +98,7 @@ def read(path: Path, dialects: Dialects) -> TraceView:
     ranges = ranges.join(threads, on=["pid", "tid"], how="left")
     roles = dialects.parse(ranges["name"]).names.select("role", name="text")
     ranges = ranges.join(roles, on="name", how="left", maintain_order="left")
+    notes += unmatched(path.parent, dialects.unmatched(ranges["name"]))
     steps = ranges.filter(pl.col("name").str.contains(STEP_NAME)).with_columns(
         step=pl.col("name").str.extract(STEP_NAME).cast(INT)
     )

@@ -42,16 +42,16 @@ def read(sources: Sequence[Source], options: ReadOptions) -> list[Profile | None
     dialects = Dialects.of(options.markers)
     return read_opened(
         sources,
-        lambda source, _: _seen(source, options),
+        lambda source, _: _seen(source, options, dialects),
         lambda some: _profiles(some, dialects, options),
     )
 
 
-def _seen(source: Source, options: ReadOptions) -> _Seen | None:
+def _seen(source: Source, options: ReadOptions, dialects: Dialects) -> _Seen | None:
     if is_perfetto(source.path.name):
         return None
     try:
-        with Trace(source.path, reader.WANTED, options.beginning) as trace:
+        with Trace(source.path, reader.wanted(dialects), options.beginning) as trace:
             rank = reader.job(trace, "rank")
             if rank is not None and options.ranks is not None and rank not in options.ranks:
                 return None
@@ -64,7 +64,7 @@ def _seen(source: Source, options: ReadOptions) -> _Seen | None:
 def _profiles(seen: Sequence[_Seen], dialects: Dialects, options: ReadOptions) -> list[Profile | None] | None:
     """The profiles of these traces; None where there is something to say of the ranges of any of them."""
     events = _events(seen)
-    named = reader.cpu_ranges(events).drop("external").filter(dialects.may_know("text"))
+    named = reader.cpu_ranges(events, dialects).drop("external").filter(dialects.may_know("text"))
     ranges = gather([named], (), dialects)
     if not together.is_plain(ranges):
         return None

@@ -36,6 +36,8 @@ SCHEMA = (
 """The columns of events. Times are ns, both NO_TIME_NS where they cannot be read."""
 THREAD_NAME = "thread_name"
 """The name of the events that name threads, and their category in a frame."""
+FRAME = "python_function"
+"""The category of the frames of Python (`with_stack`), which only rules of the user call passes."""
 COMMON_CATEGORIES = {
     "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset", "Runtime": "cuda_runtime",
     "Operator": "user_annotation", "mtia_ccp_events": "kernel", "mlu_memcpy": "gpu_memcpy", "mlu_memset": "gpu_memset",

@@ -19,7 +19,7 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.sources.kineto import wire
-from trace_export.sources.kineto.json_events import NUMBERS, SCHEMA, TEXTS, THREAD_NAME
+from trace_export.sources.kineto.json_events import FRAME, NUMBERS, SCHEMA, TEXTS, THREAD_NAME
 from trace_export.sources.kineto.slices import SliceEnds
 from trace_export.sources.kineto.trace_file import TraceFile
 
@@ -58,10 +58,12 @@ class PerfettoTrace(TraceFile):
     header: dict[str, Any]
     offset_ns: Final = 0
 
-    def __init__(self, path: Path, *, operators: bool = False) -> None:
-        """`operators`: whether all are wanted, not only our marks. Raises SourceError."""
+    def __init__(self, path: Path, *, operators: bool = False, frames: bool = False) -> None:
+        """`operators`: whether all are wanted, not only our marks; `frames`: whether those of Python are. Raises
+        SourceError."""
         super().__init__(path)
         self._operators = operators
+        self._host = (*_HOST, FRAME) if frames else _HOST
         self.header = {"baseTimeNanoseconds": 0}
         self._names = pl.Series(dtype=pl.String)
         self._categories = pl.Series(dtype=pl.String)
@@ -164,7 +166,7 @@ class PerfettoTrace(TraceFile):
     def _wanted(self, name: wire.Ints, category: wire.Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Whether a slice of that name and category, by their numbers, is one that readers look at: annotations, calls
         of CUDA, and the marks of trace_export.instrument, which PyTorch files among its operators."""
-        host = np.flatnonzero(self._categories.is_in(_HOST).to_numpy())
+        host = np.flatnonzero(self._categories.is_in(self._host).to_numpy())
         operator = np.flatnonzero((self._categories == "cpu_op").to_numpy())
         marks = np.flatnonzero(self._names.str.starts_with("te:").fill_null(False).to_numpy())
         wanted: np.ndarray[Any, np.dtype[np.bool_]]

@@ -21,7 +21,7 @@ from trace_export.sources.kineto.event_stream import whole_number
 from trace_export.sources.kineto.gpu_annotations import GpuAnnotations
 from trace_export.sources.kineto.gpu_work import CALLERS, STREAM, GpuWork, task_id
 from trace_export.sources.kineto.graph_annotations import GraphAnnotations
-from trace_export.sources.kineto.json_events import Wanted, thread
+from trace_export.sources.kineto.json_events import FRAME, Wanted, thread
 from trace_export.sources.kineto.trace import Trace, open_trace
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.attribution import GpuActivity
@@ -78,7 +78,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
     the ranges themselves).
     """
     dialects = Dialects.of(options.markers)
-    with open_trace(source.path, WANTED, beginning=options.beginning) as trace, GpuWork() as work:
+    with open_trace(source.path, wanted(dialects), beginning=options.beginning) as trace, GpuWork() as work:
         recorded = job(trace, "rank")
         if recorded is not None and options.ranks is not None and recorded not in options.ranks:
             return Profile()
@@ -107,7 +107,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
             host=host,
             label=host,
             offset_ns=trace.offset_ns,
-            notes=(*clock, *losses(trace)),
+            notes=(*clock, *losses(trace), *range_notes.unmatched(source.path, ranges.unmatched)),
         )
         made = replace(profiled, declared=replace(profiled.declared, world=job(trace, "world_size") or None))
         if not trace.shortened:
@@ -162,7 +162,9 @@ def _inferred(
     beside = beside_passes(content.named, dialects, only=options.infer == "only")
     found = find_blocks(read_process(source.path, beside))
     if found.impossible:
-        raise range_notes.no_names(source.path, "annotation", content.names, REMEDY, launches=found.impossible)
+        raise range_notes.no_names(
+            source.path, "annotation", content.names, REMEDY, launches=found.impossible, rules=ranges.unmatched
+        )
     return found
 
 
@@ -214,7 +216,7 @@ def _gather(content: _Content, trace: Trace, dialects: Dialects, tasks: KeptTask
             raise _of_several_processes(trace.path, callers)
         content.end = max((end for end in (content.end, events["end"].max()) if isinstance(end, int)), default=None)
         events = events.with_columns(PROCESS)
-        ranges = cpu_ranges(events, rows)
+        ranges = cpu_ranges(events, dialects, rows)
         rows += ranges.height
         named = ranges.filter(dialects.may_know("text"))
         append(content.named, named.drop("external"))
@@ -240,10 +242,19 @@ def _of_several_processes(path: Path, processes: Collection[str]) -> SourceError
     return SourceError(path, what, "draw the traces that were merged, one of each rank")
 
 
-def cpu_ranges(events: pl.DataFrame, first: int = 0) -> pl.DataFrame:
+def wanted(dialects: Dialects) -> Wanted:
+    """The events that are read: with rules of the user also the frames of Python."""
+    return Wanted(f"{WANTED.categories}|{FRAME}", WANTED.marks) if dialects.of_user.rules else WANTED
+
+
+def cpu_ranges(events: pl.DataFrame, dialects: Dialects, first: int = 0) -> pl.DataFrame:
     """The ranges on the CPU among `events` and their process: row, numbered from `first`, process, thread, start, end,
-    external (the External id), text."""
-    ranges = events.filter((pl.col("cat") == "user_annotation") | ((pl.col("cat") == "cpu_op") & _MARKS))
+    external (the External id), text. Of the frames of Python those that rules of the user name."""
+    kind = pl.col("cat")
+    counts = (kind == "user_annotation") | ((kind == "cpu_op") & _MARKS)
+    if dialects.of_user.rules:
+        counts |= (kind == FRAME) & dialects.of_user.may_know("name")
+    ranges = events.filter(counts)
     number = pl.int_range(first, first + pl.len(), dtype=pl.Int64).alias("row")
     return ranges.select(
         number, "process", thread(), "start", "end", external=pl.col("External id"), text=pl.col("name")
@@ -271,6 +282,7 @@ def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> Non
             "annotation",
             content.names,
             REMEDY,
+            rules=ranges.unmatched,
         )
     if not host and not content.work.kernels:
         without = "recorded without ProfilerActivity.CUDA"

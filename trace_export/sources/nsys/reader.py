@@ -80,7 +80,12 @@ def read(source: Source, options: ReadOptions) -> Profile:
             host=session.host or source.host,
             label=session.label or source.host,
             offset_ns=session.offset_ns,
-            notes=(*export_notes(source.path), *session.notes, *notes),
+            notes=(
+                *export_notes(source.path),
+                *session.notes,
+                *notes,
+                *range_notes.unmatched(source.path, ranges.unmatched),
+            ),
         )
         of_ranks = members.join(made.ranks.select("rank", "process"), on="process").rename({"own": "member"})
         made = replace(made, members=conform(of_ranks.sort("rank", "group"), MEMBERS))
@@ -156,8 +161,9 @@ def _check(db: Database, ranges: Ranges, found: dict[int, Inferred], host_ranges
             raise range_notes.no_times(db.path)
         if found:
             why = launches.most_frequent_reason(found.values())
-            raise range_notes.no_names(db.path, "NVTX range", nvtx.counted_names(db), REMEDY, launches=why)
-        raise _no_names(db)
+            counts = nvtx.counted_names(db)
+            raise range_notes.no_names(db.path, "NVTX range", counts, REMEDY, launches=why, rules=ranges.unmatched)
+        raise _no_names(db, ranges)
     if host_ranges:
         return
     if not (db.has(KERNEL_TABLE) or db.has(GRAPH_TABLE)):
@@ -172,7 +178,7 @@ def _check(db: Database, ranges: Ranges, found: dict[int, Inferred], host_ranges
         )
 
 
-def _no_names(db: Database) -> SourceError:
+def _no_names(db: Database, ranges: Ranges) -> SourceError:
     """Why none of the file's ranges is a block."""
     counts = nvtx.counted_names(db)
     if not counts.total:
@@ -181,4 +187,4 @@ def _no_names(db: Database) -> SourceError:
             "no NVTX ranges in the file: it was captured without NVTX, or the program has no ranges",
             "capture with nsys profile -t cuda,nvtx and the passes marked by trace-export run",
         )
-    return range_notes.no_names(db.path, "NVTX range", counts, REMEDY)
+    return range_notes.no_names(db.path, "NVTX range", counts, REMEDY, rules=ranges.unmatched)

@@ -17,7 +17,19 @@ import polars as pl
 
 from trace_export.errors import UsageError
 from trace_export.model import INT, TEXT, Declared, Schema, empty
-from trace_export.sources.ranges.rules import GROUP, LETTERS, MINDSPEED, NUMBERS, PLAIN, RULES, N, Rule, user_rules
+from trace_export.sources.ranges.rules import (
+    GROUP,
+    LETTERS,
+    MINDSPEED,
+    NUMBERS,
+    PLAIN,
+    RULES,
+    USER,
+    N,
+    Rule,
+    as_given,
+    user_rules,
+)
 
 NAMES: Schema = {
     "text": TEXT, "dialect": TEXT, "role": TEXT, "kind": TEXT, "microbatch": INT, "chunk": INT, "stage": INT,
@@ -100,6 +112,16 @@ class Dialects:
     def may_know(self, texts: str) -> pl.Expr:
         """Whether some rule may know the text in the column `texts`: much cheaper than to parse it."""
         return pl.col(texts).str.contains(self._any)
+
+    @cached_property
+    def of_user(self) -> Dialects:
+        """The user's rules alone."""
+        return Dialects(tuple(rule for rule in self.rules if rule.dialect == USER))
+
+    def unmatched(self, texts: pl.Series) -> tuple[str, ...]:
+        """The user's rules, as they are given, that match none of the `texts`."""
+        alone = ((rule, Dialects((rule._replace(role="block"),))) for rule in self.of_user.rules)
+        return tuple(as_given(rule) for rule, dialects in alone if dialects.parse(texts).names.is_empty())
 
     @cached_property
     def _any(self) -> str:

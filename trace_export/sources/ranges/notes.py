@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.model import OUTSIDE, Note
+from trace_export.model import OUTSIDE, Note, Profile
 from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.by_launch import ORPHANS
 from trace_export.sources.ranges.dialects import OPERATION_SUFFIX
@@ -19,12 +20,35 @@ from trace_export.sources.shared.timestamps import CLOCK_NOISE_NS, UNTIMED
 
 FEW = 0.01
 """A smaller part of the GPU tasks outside all blocks is what any run has: copies of the data loader, the optimizer."""
+UNMATCHED = "marker-unmatched"
 HOST = "draw the CPU ranges with --host"
 
 
-def no_names(path: Path, kind: str, counts: NameCounts, remedy: str, launches: str = "") -> SourceError:
+def unmatched(path: Path, rules: Sequence[str]) -> list[Note]:
+    """A warning for each of the user's `rules` that matches no name in a source; `of_no_source` takes back those that
+    match one in another source."""
+    return [Note(UNMATCHED, "warning", f"--marker '{rule}' matches no name of a range", str(path)) for rule in rules]
+
+
+def of_no_source(profile: Profile) -> Profile:
+    """`profile` without the notes on rules that match a name in another of its sources with names."""
+    said = [note for note in profile.notes if note.code == UNMATCHED]
+    if not said:
+        return profile
+    ranks = profile.ranks.select("source", "kind").unique()
+    kinds = ranks.filter(pl.col("source").is_in([note.where for note in said]))["kind"]
+    sources = ranks.filter(pl.col("kind").is_in(kinds.implode())).height
+    counts = Counter(note.text for note in said)
+    kept = (note for note in profile.notes if note.code != UNMATCHED or counts[note.text] >= sources)
+    return replace(profile, notes=tuple(kept))
+
+
+def no_names(
+    path: Path, kind: str, counts: NameCounts, remedy: str, launches: str = "", rules: Sequence[str] = ()
+) -> SourceError:
     """For a capture whose runtime does not name its passes; `kind` is what the profiler calls its ranges, `counts` are
-    their names, and `remedy` is how to collect a better one. `launches`: why they cannot be found without names."""
+    their names, and `remedy` is how to collect a better one. `launches`: why they cannot be found without names;
+    `rules`: those of the user that match no name."""
     looked_for = (
         "looked for names such as F3.0.0, PP:0F3, Forward 3, forward_step, forward-0 and DeepSpeedEngine.forward"
     )
@@ -38,6 +62,8 @@ def no_names(path: Path, kind: str, counts: NameCounts, remedy: str, launches: s
         what = f"no pass is named, and they cannot be found from the launches: {launches}"
     if frequent or not launches:
         what += f"; {found}"
+    if rules:
+        what += f"; no name is matched by --marker {', '.join(map(repr, rules))}"
     return SourceError(path, what, remedy)
 
 

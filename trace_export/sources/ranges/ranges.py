@@ -38,13 +38,14 @@ class Ranges:
     setup that was open at the end of the capture ends where it starts; all other open ranges are only in `unclosed`,
     which has the same columns less the last. `unused`: ranges with names of passes that do not count beside other names
     and share no time with what those name; the columns of `unclosed`. `transfers`: see dialects.TRANSFERS. `untimed`:
-    how many ranges were left out for their invalid times."""
+    how many ranges were left out for their invalid times; `unmatched`: the user's rules that match no name."""
 
     frame: pl.DataFrame
     transfers: pl.DataFrame
     unclosed: pl.DataFrame
     unused: pl.DataFrame
     untimed: int
+    unmatched: tuple[str, ...] = ()
 
     @staticmethod
     def none() -> Ranges:
@@ -116,6 +117,7 @@ def gather(
         unclosed,
         _apart(weak.filter(_timed() & ~opened), frame),
         untimed,
+        dialects.unmatched(whole["text"]),
     )
 
 

@@ -173,3 +173,9 @@ def _user_rule(pattern: str, kind: str) -> Rule:
         what = f'"{pattern[:100]}": unknown group {", ".join(sorted(unknown))}'
         raise UsageError(what, f"use {', '.join(NUMBERS)}", parameter="markers")
     return rule
+
+
+def as_given(rule: Rule) -> str:
+    """A rule of the user as --marker takes it."""
+    kind = next(name for name, value in _USER_KINDS.items() if value == (rule.role, rule.kind))
+    return f"{rule.pattern}=>{kind}"

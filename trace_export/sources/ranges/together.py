@@ -68,7 +68,7 @@ def split(ranges: Ranges, count: int) -> list[Ranges]:
 
 def is_plain(ranges: Ranges) -> bool:
     """Whether there is nothing to say of the ranges of any source: `notes.of_ranges` has no note."""
-    left_out = ranges.untimed + ranges.unclosed.height + ranges.unused.height
+    left_out = ranges.untimed + ranges.unclosed.height + ranges.unused.height + len(ranges.unmatched)
     return not left_out and not ranges.frame["repaired"].any()
 
 

@@ -98,7 +98,7 @@ def _of_host(source: Source, options: ReadOptions, processes: list[Tables], fact
         host=fact.host or source.host,
         label=fact.label or source.host,
         offset_ns=0,
-        notes=notes,
+        notes=[*notes, *range_notes.unmatched(source.path, ranges.unmatched)],
         epoch=EPOCH,
     )
     made = replace(made, declared=replace(made.declared, world=fact.world))
@@ -182,18 +182,23 @@ def _check(
         return
     if not ranges.marked:
         why = launches.most_frequent_reason(found.values()) if found else ""
-        raise range_notes.no_times(source.path) if ranges.untimed else _no_names(source, processes, why)
+        raise range_notes.no_times(source.path) if ranges.untimed else _no_names(source, processes, why, ranges)
     if not options.host_ranges and not any(map(has_kernels, processes)):
         without, launched = "recorded without --kernel-trace", any(map(hip.launches_kernels, processes))
         raise range_notes.no_kernels(source.path, without, _RECORD, launched=launched)
 
 
-def _no_names(source: Source, processes: list[Tables], launched: str) -> SourceError:
+def _no_names(source: Source, processes: list[Tables], launched: str, ranges: Ranges) -> SourceError:
     """Why none of the ranges is a block; `launched`: why the launches show none either."""
     counts = roctx.counted_names(processes)
     if not counts.total and not launched:
         what = "no ROCTx ranges in the database: it was recorded without --marker-trace, or the program has no ranges"
         return SourceError(source.path, what, f"{_RECORD} and the passes marked by trace-export run")
     return range_notes.no_names(
-        source.path, "ROCTx range", counts, "record again with the passes marked by trace-export run", launches=launched
+        source.path,
+        "ROCTx range",
+        counts,
+        "record again with the passes marked by trace-export run",
+        launches=launched,
+        rules=ranges.unmatched,
     )
