@@ -13,6 +13,7 @@ import polars as pl
 
 from trace_export.analysis.durations import ALIKE, Measured, measure
 from trace_export.analysis.formulas import ClosedForm, closed_form
+from trace_export.analysis.whole_steps import only_whole
 from trace_export.errors import UsageError
 from trace_export.model import INT, STEP_KEY, TEXT, TIME, WORK_KINDS, Profile, Recognition, Schema, conform, empty
 from trace_export.pipeline.block_order import sequences
@@ -63,7 +64,7 @@ def explain(profile: Profile, steps: pl.DataFrame) -> Theory:
     Where the order fits no schedule, only the recognition is filled.
     """
     found = profile.interpreted.recognition
-    passes = profile.passes()
+    passes = only_whole(profile).passes()
     orders = sequences(passes)
     plan = None if found.named is None else of_steps(found.named, orders)
     if plan is None:
@@ -84,6 +85,8 @@ def explain(profile: Profile, steps: pl.DataFrame) -> Theory:
 
 def why_unknown(found: Recognition, stages: int) -> str:
     """Why no schedule is named, as a clause, of a run in which so many `stages` have blocks."""
+    if found.named is not None:
+        return "no step has all its blocks"
     if found.plan is not None and not found.distance:
         alike = " and ".join(TITLES[name] for name in (found.plan.name, *found.twins))
         return f"the order of the blocks that were read is that of {alike}"
@@ -102,11 +105,11 @@ MODEL: Schema = {
 def modelled_blocks(profile: Profile) -> pl.DataFrame:
     """The blocks as the recognised schedule would have run them with the median measured durations, without transfers.
 
-    Each step's model starts when the step does. Columns `MODEL`: origin is `model`. Empty when the order of the run is
-    that of no schedule. Needs `Profile.interpretation`.
+    Each step's model starts when the step does; a step that is not whole has none. Columns `MODEL`: origin is `model`.
+    Empty when the order of the run is that of no schedule. Needs `Profile.interpretation`.
     """
     found = profile.interpreted.recognition.named
-    passes = profile.passes()
+    passes = only_whole(profile).passes()
     orders = sequences(passes)
     plan = None if found is None else of_steps(found, orders)
     if plan is None:

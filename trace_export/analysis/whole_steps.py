@@ -11,9 +11,14 @@ from trace_export.model import STEP_KEY, Profile
 
 def of_whole_steps(profile: Profile) -> Profile:
     """`profile` with the blocks of whole steps only; as it is where all are whole, or none."""
-    whole = profile.steps.filter("whole")
-    if len(whole) in (0, len(profile.steps)):
+    return only_whole(profile) if profile.steps["whole"].any() else profile
+
+
+def only_whole(profile: Profile) -> Profile:
+    """`profile` with the blocks of whole steps; none where none is whole. As it is where that was not checked."""
+    if profile.steps.is_empty() or profile.steps["whole"].all():
         return profile
+    whole = profile.steps.filter("whole")
     spans = profile.spans.join(whole, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
     return replace(profile, spans=spans)
 
