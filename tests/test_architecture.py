@@ -8,7 +8,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "files", "messages", "choices", "names", "instrument"}),
     frozenset({
         "model", "units", "selection", "ordering", "tolerances", "window_offsets", "cells", "scratch", "documents",
-        "one_processor",
+        "one_processor", "segments",
     }),
     frozenset({"schedules"}),
     frozenset({"sources", "pipeline", "clocks", "analysis", "chart", "writers", "workers", "viewer"}),
@@ -22,6 +22,7 @@ LAYERS: tuple[frozenset[str], ...] = (
 """From the bottom to the top: a part imports itself and the layers below it."""
 NEIGHBOURS = {
     ("analysis", "pipeline"), ("writers", "chart"), ("viewer", "chart"), ("selection", "units"), ("selection", "model"),
+    ("segments", "model"),
 }  # fmt: skip
 """Imports within a layer."""
 ALONE = {"errors", "files", "messages", "choices", "names", "instrument"}

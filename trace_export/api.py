@@ -14,7 +14,17 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trace_export.choices import Align, ColorBy, Detail, Format, HeatMapFormat, Infer, OverviewFormat, Table, Tracks
+from trace_export.choices import (
+    Align,
+    ColorBy,
+    Detail,
+    Format,
+    HeatMapFormat,
+    Infer,
+    OverviewFormat,
+    Table,
+    Tracks,
+)
 from trace_export.errors import UsageError
 from trace_export.model import Declared
 from trace_export.selection import Window
@@ -64,6 +74,7 @@ def load(
     multi_machine: bool = False,
     follow_links: bool = False,
     ranks: NumberSet = None,
+    run: int | str = "latest",
     replica: NumberSet = None,
     cache: str | PathLike[str] | None = None,
     steps: NumberSet = None,
@@ -89,9 +100,11 @@ def load(
 
     What to read: `family` is one format, called as its command is (None: whatever is there), `devices` the
     local worker indexes on each machine, `ranks` global ranks, `replica` data-parallel copies of the pipeline, whose
-    sources alone are read (`cache`: a folder that keeps where ranks and steps are, for the next time); `multi_machine`
-    demands a folder for each machine. `follow_links` also searches folders outside `log_dir` that links in it lead to.
-    `steps`, `stages`, `window` as in `Run.select`. Sets of numbers are "2-4,7", a number, a range or a list.
+    sources alone are read (`cache`: a folder that keeps where ranks and steps are, for the next time); `run` which of
+    several runs of the job is read, by its number (1 is the oldest), "latest" (the newest complete one) or "all";
+    `multi_machine` demands a folder for each machine. `follow_links` also searches folders outside `log_dir` that
+    links in it lead to. `steps`, `stages`, `window` as in `Run.select`. Sets of numbers are "2-4,7", a number, a range
+    or a list.
     How to read it: `pp`, `tp`, `dp`, `cp` are the sizes of the run where the data do not have them, `declared` what
     else is known of it. `host_ranges` takes CPU-side ranges where the default is device time. `markers` are rules
     for range names, 'REGEX=>kind' or TOML files. `columns` says what the columns of another tool's table mean,
@@ -109,7 +122,7 @@ def load(
     part = selection(steps, stages, window)
     source = load_options(
         log_dir, family=family, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks,
-        pp=pp, tp=tp, dp=dp, cp=cp,
+        run=run, pp=pp, tp=tp, dp=dp, cp=cp,
         declared=declared, host_ranges=host_ranges, markers=markers, columns=columns, infer=infer, detail=detail,
         jobs=jobs, scheduler=scheduler, at=at,
     )  # fmt: skip
@@ -149,6 +162,7 @@ def export(
     multi_machine: bool = False,
     follow_links: bool = False,
     ranks: NumberSet = None,
+    run: int | str = "latest",
     replica: NumberSet = None,
     cache: str | PathLike[str] | None = None,
     steps: NumberSet = None,
@@ -199,15 +213,15 @@ def export(
     )  # fmt: skip
     source = load_options(
         log_dir, family=family, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks,
-        pp=pp, tp=tp, dp=dp, cp=cp,
+        run=run, pp=pp, tp=tp, dp=dp, cp=cp,
         declared=declared, host_ranges=host_ranges, markers=markers, columns=columns, infer=infer, detail=detail,
         jobs=jobs, scheduler=scheduler, at=at,
     )  # fmt: skip
     step_table, tick = _step_table(step_task_info, in_place, source), arguments.progress(progress, "progress", silent)
     wanted = requests.Request(source, align_options(align, offsets_ns, max_error_ns), selection(steps, stages, window))
     wanted = _narrowed(wanted, replica, cache, tick)
-    run, files = requests.export(wanted, output, step_table, force=arguments.flag(force, "force"), progress=tick)
-    return Exported(run, tuple(files))
+    read, files = requests.export(wanted, output, step_table, force=arguments.flag(force, "force"), progress=tick)
+    return Exported(read, tuple(files))
 
 
 def _step_table(step_task_info: object, in_place: object, source: LoadOptions) -> Literal["copies", "in place"] | None:
@@ -241,6 +255,7 @@ def report(
     multi_machine: bool = False,
     follow_links: bool = False,
     ranks: NumberSet = None,
+    run: int | str = "latest",
     replica: NumberSet = None,
     cache: str | PathLike[str] | None = None,
     steps: NumberSet = None,
@@ -273,7 +288,7 @@ def report(
 
     source = load_options(
         log_dir, family=family, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks,
-        pp=pp, tp=tp, dp=dp, cp=cp,
+        run=run, pp=pp, tp=tp, dp=dp, cp=cp,
         declared=declared, host_ranges=host_ranges, markers=markers, columns=columns, infer=infer, detail="spans",
         jobs=jobs, scheduler=scheduler, at=at,
     )  # fmt: skip
@@ -287,8 +302,8 @@ def report(
     wanted = _narrowed(wanted, replica, cache, tick)
     from trace_export.scale.requests import BesideReport
 
-    run, files = requests.report(wanted, page, BesideReport(), force=arguments.flag(force, "force"), progress=tick)
-    return Reported(run, run.report(), tuple(files))
+    read, files = requests.report(wanted, page, BesideReport(), force=arguments.flag(force, "force"), progress=tick)
+    return Reported(read, read.report(), tuple(files))
 
 
 @dataclass(frozen=True)
@@ -310,6 +325,7 @@ def overview(
     family: str | None = None,
     follow_links: bool = False,
     ranks: NumberSet = None,
+    run: int | str = "latest",
     steps: NumberSet = None,
     pp: int | None = None,
     tp: int | None = None,
@@ -336,7 +352,7 @@ def overview(
     from trace_export.workflow import requests
 
     options = load_options(
-        log_dir, family=family, follow_links=follow_links, ranks=ranks, pp=pp, tp=tp, dp=dp, cp=cp,
+        log_dir, family=family, follow_links=follow_links, ranks=ranks, run=run, pp=pp, tp=tp, dp=dp, cp=cp,
         host_ranges=host_ranges, markers=markers, infer=infer, jobs=jobs, scheduler=scheduler,
     )  # fmt: skip
     wanted = requests.Request(options, align_options(align, None, None), selection(steps, None, None))
@@ -374,6 +390,9 @@ def compare(
     steps: NumberSet = None,
     steps_a: NumberSet = None,
     steps_b: NumberSet = None,
+    run: int | str = "latest",
+    run_a: int | str | None = None,
+    run_b: int | str | None = None,
     devices: NumberSet = None,
     multi_machine: bool = False,
     ranks: NumberSet = None,
@@ -400,8 +419,8 @@ def compare(
 
     `a` may also be a baseline, the file that `save_baseline` wrote. `path`: the file or folder of a chart with both, B
     below A; None: no chart. `steps_a` and `steps_b` are the steps of each to compare, `steps` those of a run for which
-    these name none; `fail_above` and `on` as in `Run.compare`; all else, as in `load`, `Run.align` and `Run.write`,
-    holds for both. Raises as these do, and UsageError for a run beside itself.
+    these name none, and likewise `run_a`, `run_b` and `run`; `fail_above` and `on` as in `Run.compare`; all else, as in
+    `load`, `Run.align` and `Run.write`, holds for both. Raises as these do, and UsageError for a run beside itself.
     """
     from trace_export.workflow import requests
 
@@ -411,14 +430,15 @@ def compare(
     one, other = (
         requests.Request(
             load_options(
-                log_dir, devices=devices, multi_machine=multi_machine, ranks=ranks, pp=pp, tp=tp, dp=dp, cp=cp,
+                log_dir, devices=devices, multi_machine=multi_machine, ranks=ranks, run=run if its is None else its,
+                pp=pp, tp=tp, dp=dp, cp=cp,
                 host_ranges=host_ranges, markers=markers, columns=columns, infer=infer, follow_links=follow_links,
                 jobs=jobs,
             ),
             clocks,
             replace(shown, steps=arguments.numbers(own, name) or shown.steps),
         )
-        for log_dir, own, name in ((first, steps_a, "steps_a"), (second, steps_b, "steps_b"))
+        for log_dir, own, name, its in ((first, steps_a, "steps_a", run_a), (second, steps_b, "steps_b", run_b))
     )  # fmt: skip
     report = arguments.progress(progress, "progress", silent)
     from trace_export.analysis.baseline import is_baseline
@@ -442,6 +462,7 @@ def save_baseline(
     devices: NumberSet = None,
     multi_machine: bool = False,
     ranks: NumberSet = None,
+    run: int | str = "latest",
     steps: NumberSet = None,
     stages: NumberSet = None,
     window: str | Window | None = None,
@@ -464,7 +485,7 @@ def save_baseline(
     from trace_export.workflow import requests
 
     source = load_options(
-        log_dir, devices=devices, multi_machine=multi_machine, ranks=ranks, pp=pp, tp=tp, dp=dp, cp=cp,
+        log_dir, devices=devices, multi_machine=multi_machine, ranks=ranks, run=run, pp=pp, tp=tp, dp=dp, cp=cp,
         host_ranges=host_ranges, markers=markers, columns=columns, infer=infer, follow_links=follow_links, jobs=jobs,
     )  # fmt: skip
     return requests.save_baseline(
@@ -480,6 +501,7 @@ def inspect(
     *,
     follow_links: bool = False,
     ranks: NumberSet = None,
+    run: int | str = "latest",
     pp: int | None = None,
     tp: int | None = None,
     dp: int | None = None,
@@ -503,7 +525,7 @@ def inspect(
     from trace_export.workflow import inspection
 
     options = load_options(
-        log_dir, follow_links=follow_links, ranks=ranks, pp=pp, tp=tp, dp=dp, cp=cp, declared=declared,
+        log_dir, follow_links=follow_links, ranks=ranks, run=run, pp=pp, tp=tp, dp=dp, cp=cp, declared=declared,
         host_ranges=host_ranges, markers=markers, infer=infer, jobs=jobs,
     )  # fmt: skip
     return inspection.inspect(

@@ -28,3 +28,5 @@ Legend = Literal["above", "below", "none"]
 """Where a picture says what its colours mean."""
 OverviewFormat = Literal["html", "parquet"]
 """What an overview is written as: one page, or its tables."""
+RunChoice = int | Literal["latest", "all"]
+"""A run by its number (1 is the oldest), the newest complete one, or all."""

@@ -312,8 +312,8 @@ NOTES: dict[str, Explanation] = {
         "Nothing. Stop the profiler after a step has ended to keep them.",
     ),
     "rank-captured-twice": Explanation(
-        "The folder has several captures of one rank. The latest one was read; the text names it.",
-        "Remove the other captures, or export them from a folder of their own.",
+        "A folder of a capture holds two profiles of one rank, which say the same. The first was read.",
+        "Nothing, or remove the one that is not wanted.",
     ),
     "rank-duplicate": Explanation(
         "Two processes in one file name the same rank. The second one was left out.",
@@ -372,6 +372,17 @@ NOTES: dict[str, Explanation] = {
         "The source is a report (`.nsys-rep`), which only `nsys` can read: `nsys export` was run on it, and its result "
         "removed afterwards.",
         "Export it once with `nsys export --type sqlite` and keep the result, to save that time in every run.",
+    ),
+    "run-incomplete": Explanation(
+        "The job was started several times, and in no run are all of its ranks. The newest of the runs with most ranks "
+        "was read.",
+        "Check whether files of ranks are missing, or choose a run with `--run`.",
+    ),
+    "runs-not-read": Explanation(
+        "The folder holds several runs of a job, or several jobs. The newest complete run was read. The text names the "
+        "others.",
+        "Choose another with `--run N`, all with `--run all`, or give the folder of one job "
+        "([how runs are told apart](runs.md)).",
     ),
     "samples-unplaced": Explanation(
         "The times of the blocks count from the start of the rank's recording and those of its memory samples from the "
@@ -562,10 +573,6 @@ NOTES: dict[str, Explanation] = {
         "Sends and receives in turns while one block was open: an exchange such as the all-to-all of experts. They are "
         "no messages between stages; `--detail comm` draws their kernels.",
         "Nothing.",
-    ),
-    "window-superseded": Explanation(
-        "A worker has traces of several profiling windows. The latest was read.",
-        "Export another window from a folder that holds only that one.",
     ),
 }
 """By code."""

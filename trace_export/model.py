@@ -38,13 +38,16 @@ has no wall clock, and its times mean nothing beside those of another host until
 RANKS: Schema = {
     "rank": INT, "host": TEXT, "device": INT, "stage": INT, "dp": INT, "tp": INT, "cp": INT, "replica": INT,
     "source": TEXT, "process": TIME, "kind": TEXT, "rank_origin": TEXT, "stage_origin": TEXT, "outside": REAL,
+    "pid": TIME, "begun_ns": TIME,
 }  # fmt: skip
 """A device's process. `stage` is the rank's place in its pipeline (0 … P-1, whatever the chunks' placement), `replica`
 the number of that pipeline (0, 1, …; null until `pipeline.stages` has numbered them), `source` the path read, `process`
 which of the source's processes it is (null where a source is one), `kind` its format; `rank_origin` and `stage_origin`
 are the evidence for the number: `recorded` in the profile, `user-specified`, `assumed` (from names or order of
 files), `inferred` (from the shape of the work). `outside`: the share of the time in which the device computed that lies
-outside all blocks, null where it is unknown; figures count it as idle."""
+outside all blocks, null where it is unknown; figures count it as idle. `pid`: the
+number of the process on its host, and `begun_ns` when it or the profiler's session around it began, in the time of that
+host; null where the source does not say."""
 
 OUTSIDE = 0.05
 """From this share of a device's computing on, what lies outside all blocks is said beside the bubble. Less is what any
@@ -53,7 +56,7 @@ run has: norms of gradients, logging, sums of tokens."""
 SPAN_ID = pl.UInt32()
 
 SPANS: Schema = {
-    "id": SPAN_ID, "rank": INT, "run": INT, "step": INT, "kind": TEXT, "microbatch": INT, "chunk": INT,
+    "id": SPAN_ID, "rank": INT, "run": INT, "window": INT, "step": INT, "kind": TEXT, "microbatch": INT, "chunk": INT,
     "microbatch_b": INT, "chunk_b": INT, "phase": TEXT, "start_ns": TIME, "end_ns": TIME, "marker": TEXT,
     "origin": TEXT, "labels": TEXT, "pair": INT,
 }  # fmt: skip
@@ -64,7 +67,9 @@ optimizer; null for named work that is none of these. `chunk` is the model chunk
 original text. `origin` says whose time it is: `device`, `host`, or `inferred` (the block itself was found from other
 signs). `labels` is `inferred` where microbatch or chunk come from order or schedule and not from the data. `pair`:
 blocks of a rank with the same number are of one micro-batch in one chunk, as sequence numbers say; null where there
-are none."""
+are none. `run` is the number of the run as `--run` takes it where the folder holds several, else any one number;
+`window` is the number of the recording within it, from 1 (null where it is the only one): no step reaches from one
+window into another."""
 
 WORK_KINDS = ("F", "B", "W", "FB")
 """The kinds of span that are work on a micro-batch: what a pipeline schedule orders and what makes a rank busy."""
@@ -72,6 +77,8 @@ WORK_KINDS = ("F", "B", "W", "FB")
 STEP_KEY = ["run", "step"]
 RANK_STEP_KEY = ["rank", *STEP_KEY]
 """The columns that name a training step, and one rank's part of it."""
+SEGMENT = ["run", "window"]
+"""The columns that name one contiguous recording of a job: its steps follow each other."""
 
 PASS_ID = pl.UInt32()
 PASS_KINDS = ("F", "B", "W")
@@ -112,6 +119,11 @@ of `src_pass`. `wire_ns` is `WIRE_NS`."""
 WIRE_NS = pl.col("recv_end_ns") - pl.max_horizontal("send_start_ns", "recv_start_ns")
 """How long a message took from when both sides were there to the end of the receive."""
 
+RECORDINGS: Schema = {
+    "rank": INT, "run": INT, "window": INT, "source": TEXT, "process": TIME, "kind": TEXT, "host": TEXT,
+}  # fmt: skip
+"""Where each rank's part of a window was read; the columns are those of `RANKS` and `SPANS`."""
+
 COLLECTIVES: Schema = {
     "rank": INT, "group": TEXT, "sequence": TIME, "op": TEXT, "start_ns": TIME, "end_ns": TIME, "bytes": TIME,
 }  # fmt: skip
@@ -147,6 +159,7 @@ means are taken over whole steps. Empty where that was not checked: then all ste
 TABLES: dict[str, Schema] = {
     "hosts": HOSTS, "ranks": RANKS, "spans": SPANS, "evaluations": SPANS, "p2p": P2P, "members": MEMBERS,
     "messages": MESSAGES, "collectives": COLLECTIVES, "counters": COUNTERS, "clocks": CLOCKS, "steps": STEPS,
+    "recordings": RECORDINGS,
 }  # fmt: skip
 
 
@@ -322,6 +335,7 @@ class Profile:
     clocks: pl.DataFrame = _table(CLOCKS)
     steps: pl.DataFrame = _table(STEPS)
     evaluations: pl.DataFrame = _table(SPANS)
+    recordings: pl.DataFrame = _table(RECORDINGS)
     kernels: tuple[KernelFile, ...] = ()
     declared: Declared = Declared()
     notes: tuple[Note, ...] = ()

@@ -14,6 +14,7 @@ import csv
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -44,6 +45,8 @@ from samples.generators.pipeline import (
 )
 
 EPOCH_NS = 1_764_246_877_000_000_000
+STARTED = datetime(2025, 11, 27, 12, 0, 0)
+"""When the profiler says that a recording began."""
 LAUNCH = 5 * US
 TIMING = Timing(
     lengths={"F": 4 * MS, "B": 8 * MS, "W": 3 * MS, "FB": 10 * MS, "L": 600 * US, "OPT": 3 * MS - LAUNCH},
@@ -187,32 +190,38 @@ class Truth:
         return self.job.place(rank)[0]
 
 
-def record(folder: Path, job: Job) -> Truth:
-    """Writes one capture per rank below `folder` and returns what they hold."""
+def record(
+    folder: Path, job: Job, *, at_ns: int = 0, ranks: Sequence[int] | None = None, first_step: int = 0, pid: int = 4000
+) -> Truth:
+    """Writes one capture per rank below `folder` and returns what they hold. The recording of these `ranks` (None: of
+    all) begins at `at_ns` with the step `first_step`; `pid` is the process of rank 0."""
     chance = random.Random(job.seed)
     orders = job.orders or [one_f_one_b(stage, job.stages, job.microbatches) for stage in range(job.stages)]
-    run = simulate(orders, TIMING, range(job.steps), chance, chunks=job.chunks, vee=job.vee)
+    steps = range(first_step, first_step + job.steps)
+    run = simulate(orders, TIMING, steps, chance, chunks=job.chunks, vee=job.vee)
     if job.vee:  # there two ranks send to each other at the same time
         run.transfers = _in_issue_order(run.transfers)
     truth, sides = Truth(job), Sides()
     per_host = -(-job.ranks // job.hosts)
-    for rank in range(job.ranks):
+    for rank in range(job.ranks) if ranks is None else ranks:
         host, device = divmod(rank, per_host)
         rec = Recording(rank, device, f"node{host}", metadata(job, rank), job.framework, job.level, job.calls)
         rec.stamps, rec.packed = job.stamps, job.packed
-        ahead = EPOCH_NS + host * job.skew_ns
+        ahead = EPOCH_NS + at_ns + host * job.skew_ns
         truth.blocks += fill(rec, job, run, ahead)
         transfer(rec, job, run, ahead, chance, sides)
         _reduce(rec, job, run, ahead, chance)
-        save(rec, job, folder)
+        save(rec, job, folder, at_ns // MS, pid + rank)
     truth.messages = sides.complete()
     return truth
 
 
-def save(rec: Recording, job: Job, folder: Path) -> None:
-    """Writes a capture below `folder`, where the profiler puts it and named as it names it."""
+def save(rec: Recording, job: Job, folder: Path, at_ms: int = 0, pid: int | None = None) -> None:
+    """Writes a capture below `folder`, where the profiler puts it and named as it names it: by process and time."""
     framework = "ms" if rec.framework == "mindspore" else "pt"
-    name = f"{rec.host}_{4000 + rec.rank}_20251127120000{rec.rank:03d}_ascend_{framework}"
+    began = STARTED + timedelta(milliseconds=at_ms + rec.rank)
+    stamp = f"{began:%Y%m%d%H%M%S}{began.microsecond // 1000:03d}"
+    name = f"{rec.host}_{4000 + rec.rank if pid is None else pid}_{stamp}_ascend_{framework}"
     if of_old := job.layout in ("beside", "timeline beside", "rank folders"):
         name = f"rank-{rec.rank}_20240820123456{rec.rank:03d}_ascend_ms"
         folder = folder / (f"rank_{rec.rank}" if job.layout == "rank folders" else rec.host) / "profiler"
@@ -389,7 +398,7 @@ def transfer(rec: Recording, job: Job, run: Simulation, ahead: int, chance: rand
 def _reduce(rec: Recording, job: Job, run: Simulation, ahead: int, chance: random.Random) -> None:
     """One all-reduce of all ranks a step."""
     stage, _ = job.place(rec.rank)
-    for step, done in enumerate(run.reduced):
+    for step, done in zip(sorted({b.step for b in run.blocks}), run.reduced, strict=True):
         last = max(b.end_ns for b in run.blocks if b.rank == stage and b.step == step and b.kind != "OPT")
         end = done - chance.randrange(20) * US
         if job.level is not None:

@@ -36,12 +36,12 @@ class Rank:
     """One rank's trace, in its host's clock."""
 
     def __init__(self, rank: int, clock_ns: int, stage: int | None = None, world: int = STAGES,
-                 wrong: WrongTimes | None = None, unnamed: Collection[str] = ()) -> None:  # fmt: skip
+                 wrong: WrongTimes | None = None, unnamed: Collection[str] = (), pid: int = MAIN) -> None:  # fmt: skip
         """`stage`: where the rank is none of a pipeline by itself; `unnamed`: kinds of blocks without a range."""
         self.unnamed = unnamed
         self.wrong = wrong or {}
         self.rank, self.clock_ns, self.stage = rank, clock_ns, rank if stage is None else stage
-        self.trace = Trace(rank=rank, world=world, host=f"node{rank // 2}")
+        self.trace = Trace(rank=rank, world=world, host=f"node{rank // 2}", pid=pid)
 
     def block(self, block: Block, chance: random.Random) -> None:
         start, end = block.start_ns + self.clock_ns, block.end_ns + self.clock_ns

@@ -40,11 +40,12 @@ class Trace:
     world: int = 1
     base_ns: int | None = 1_760_000_000_000_000_000
     host: str | None = "node0"
+    pid: int = MAIN
     events: list[dict[str, Any]] = field(default_factory=list)
     correlation: int = 100
 
     def add(self, cat: str, name: str, start: int, end: int, tid: object, **args: Any) -> None:
-        pid = 0 if cat in ("kernel", "gpu_memcpy", "gpu_memset") else MAIN
+        pid = 0 if cat in ("kernel", "gpu_memcpy", "gpu_memset") else self.pid
         event = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid}
         self.events.append({**event, "ts": Micro(start), "dur": Micro(end - start), "args": args})
 
@@ -67,7 +68,7 @@ class Trace:
         self.add("gpu_memcpy", name, start, end, 7, device=0, stream=7, correlation=call)
 
     def name_thread(self, thread: int, name: str) -> None:
-        event = {"name": "thread_name", "ph": "M", "pid": MAIN, "tid": thread}
+        event = {"name": "thread_name", "ph": "M", "pid": self.pid, "tid": thread}
         self.events.append({**event, "ts": Micro(0), "dur": Micro(0), "args": {"name": name}})
 
     def header(self) -> dict[str, Any]:

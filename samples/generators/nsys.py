@@ -182,12 +182,12 @@ class Rank:
     """Puts the ranges, launches and kernels of one rank into its host's export."""
 
     def __init__(self, export: Recorder, rank: int, clock_ns: int, kernels: int = 4, dialect: Dialect | None = None,
-                 wrong: WrongTimes | None = None):  # fmt: skip
+                 wrong: WrongTimes | None = None, process: int | None = None):  # fmt: skip
         """`kernels`: how many in each block."""
         self.wrong = wrong or {}
         self.export, self.rank, self.clock_ns, self.kernels = export, rank, clock_ns, kernels
         self.dialect = dialect or Dialect()
-        self.process = 4_000 + 11 * rank
+        self.process = 4_000 + 11 * rank if process is None else process
 
     def range(self, start: int, end: int, name: str) -> None:
         registered, domain = self.dialect.registered, self.dialect.domain

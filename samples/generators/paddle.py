@@ -128,8 +128,8 @@ def _records(job: Job, block: Block, thread: int) -> list[str]:
     return [own]
 
 
-def log(job: Job, blocks: Sequence[Block], rank: int) -> str:
-    """The whole worker log of a rank."""
+def log(job: Job, blocks: Sequence[Block], rank: int, thread: int = 22300) -> str:
+    """The whole worker log of a rank; `thread` is that of rank 0."""
     lines = ["LAUNCH INFO -----------  Configuration  ----------------------\n", "loading checkpoint shards\n"]
     first, end = job.steps.start, job.steps.stop
     for step in job.steps:
@@ -138,7 +138,7 @@ def log(job: Job, blocks: Sequence[Block], rank: int) -> str:
             lines.append(f"{bar}INFO:root:Schedule Profiler start at step {first} and end at step {end}\n")
         for block in blocks:
             if (block.rank, block.step) == (rank, step):
-                lines += _records(job, block, 22300 + rank)
+                lines += _records(job, block, thread + rank)
         lines.append(f"[INFO] loss: {10 / (step + 1):.6f}, learning_rate: 3e-05, global_step: {step}\n")
     return "".join(lines)
 
@@ -169,18 +169,22 @@ def write_records(folder: Path, job: Job) -> list[Block]:
         if b.kind != "OPT"
     ]
     for rank in range(job.ranks):
-        category = "virtual pipeline timeline" if job.chunks > 1 else "pipeline timeline"
-        thread = {"pid": 0, "tid": job.stage(rank) + 1}
-        events = [
-            {"name": name, "cat": category, "ph": phase, **thread, "ts": time // MS, "cname": "thread_state_running"}
-            for b in blocks
-            if b.rank == rank
-            for name in (f"{b.kind}{b.microbatch}" + (f"_VP{b.chunk}" if job.chunks > 1 else ""),)
-            for phase, time in (("B", b.start_ns), ("E", b.end_ns))
-        ]
-        text = "".join(json.dumps(event) + "\n" for event in events)
-        (folder / f"profile_record_tmp_file_for_rank_{rank}").write_text(text)
+        (folder / f"profile_record_tmp_file_for_rank_{rank}").write_text(records(job, blocks, rank))
     return blocks
+
+
+def records(job: Job, blocks: Sequence[Block], rank: int) -> str:
+    """The file of a rank's dynamic-graph training."""
+    category = "virtual pipeline timeline" if job.chunks > 1 else "pipeline timeline"
+    common = {"cat": category, "pid": 0, "tid": job.stage(rank) + 1}
+    events = [
+        {"name": name, **common, "ph": phase, "ts": time // MS, "cname": "thread_state_running"}
+        for b in blocks
+        if b.rank == rank
+        for name in (f"{b.kind}{b.microbatch}" + (f"_VP{b.chunk}" if job.chunks > 1 else ""),)
+        for phase, time in (("B", b.start_ns), ("E", b.end_ns))
+    ]
+    return "".join(json.dumps(event) + "\n" for event in events)
 
 
 def write(

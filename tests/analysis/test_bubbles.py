@@ -53,7 +53,7 @@ def test_shares_by_hand() -> None:
     steps = Bubbles(BY_HAND).steps.to_dicts()
     assert steps == [
         {
-            "run": 0, "step": 0, "start_ns": 100, "end_ns": 225, "ranks": 2, "whole": True,
+            "run": 0, "window": None, "step": 0, "start_ns": 100, "end_ns": 225, "ranks": 2, "whole": True,
             "bubble": (65 + 53) / 250, "bubble_own": (65 + 5) / (125 + 77), "pipeline_ns": 125, "step_ns": None,
         }
     ]  # fmt: skip

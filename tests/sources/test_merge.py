@@ -80,33 +80,38 @@ def named(made: Profile, source: str) -> Profile:
 
 
 @pytest.mark.parametrize(
-    ("name", "begin", "drawn"),
+    ("name", "begin", "runs", "windows"),
     [
-        ("trace_8_rank0.json", 30, "trace_8_rank0.json"),
-        ("trace_8_rank0.json", 0, "trace_12_rank0.json"),
-        ("trace_8_rank0.json", 15, None),
-        ("trace_8_rank1.json", 30, None),
-        ("other_8_rank0.json", 30, None),
-        ("trace_12_rank0-PP-1.json", 30, None),
+        ("trace_8_rank0.json", 30, [0], [1, 2]),
+        ("trace_8_rank0.json", 0, [0], [1, 2]),
+        ("trace_8_rank1.json", 30, [], []),
+        ("trace_12_rank0-PP-1.json", 30, [2], [None]),
+        ("other_8_rank0.json", 30, [2], [None]),
+        ("trace_8_rank0.json", 15, [], []),
     ],
-    ids=["later", "earlier", "at the same time", "of another rank by its name", "of another name", "with a place"],
+    ids=["later", "earlier", "of another rank by its name", "with a place", "of another name", "at the same time"],
 )
-def test_of_the_windows_of_a_recorded_rank_the_last_counts(name: str, begin: int, drawn: str | None) -> None:
+def test_a_recorded_rank_that_comes_again(name: str, begin: int, runs: list[int], windows: list[int | None]) -> None:
+    """By the names of files; no process is recorded."""
     one = named(at(part(0, "recorded"), 12, 20), "d/trace_12_rank0.json")
     other = named(at(part(0, "recorded"), begin, begin + 10), f"d/{name}")
     for parts in ([one, other], [other, one]):
         whole, refused = merge(parts)
-        codes = [note.code for note in whole.notes]
-        if drawn is None:
-            assert (len(refused), codes) == (1, [])
-        else:
-            assert (refused, codes) == ([], ["window-superseded"])
-            assert whole.ranks["source"].to_list() == [f"d/{drawn}"]
+        assert len(refused) == (0 if runs else 1)
+        if runs:
+            assert whole.spans["run"].fill_null(0).unique().to_list() == runs
+            assert whole.spans["window"].to_list() == windows
+            assert whole.recordings.select("window").to_series().to_list() == windows
+            assert whole.ranks["rank"].to_list() == [0]
 
 
-def test_windows_in_several_folders_are_refused() -> None:
+def test_runs_in_several_folders() -> None:
     parts = [named(at(part(0, "recorded"), 10 * i, 10 * i + 5), f"run{i}/rank0.json") for i in range(2)]
-    assert len(merge(parts)[1]) == 1
+    whole, refused = merge(parts)
+    assert refused == []
+    assert whole.ranks["source"].to_list() == ["run1/rank0.json"]
+    (note,) = whole.notes
+    assert note.text.startswith("run0 and run1 hold different jobs")
 
 
 @pytest.mark.parametrize(
@@ -121,4 +126,6 @@ def test_windows_in_several_folders_are_refused() -> None:
 def test_numbers_of_places_are_none_of_windows(names: tuple[str, str], windows: bool) -> None:
     """A stage that has done its work may end before the next begins."""
     parts = [named(at(part(0, "recorded"), 10 * i, 10 * i + 5), f"d/{name}") for i, name in enumerate(names)]
-    assert len(merge(parts)[1]) == (0 if windows else 1)
+    whole, refused = merge(parts)
+    assert len(refused) == (0 if windows else 1)
+    assert whole.spans["window"].to_list() == ([1, 2] if windows else [None])

@@ -93,6 +93,16 @@ RUNS: dict[str, GoldenRun] = {
             "report logs --devices 0-1 --time 0.1s-400ms",
         ],
     ),
+    "one_of_several_runs": GoldenRun(
+        {"logs": "paddle/single", "more": "paddle/single"},
+        [
+            "export logs --run 1 --format csv --out out",
+            "report logs --run all",
+            "overview logs --run latest --out overview",
+            "inspect logs --run 1",
+            "compare logs more --run 1 --run-a all --run-b latest",
+        ],
+    ),
     "several_files": GoldenRun(
         {"logs": "paddle/single"},
         ["export logs --max-slices 80 --gzip --out out"],

@@ -10,7 +10,9 @@ import pytest
 from trace_export.model import HOSTS, RANKS, SPANS, Profile, conform
 from trace_export.writers import tables
 
-HEADER = '"rank",host,device,stage,step,kind,microbatch,chunk,microbatch_b,chunk_b,start_ns,end_ns,origin,marker,run'
+HEADER = (
+    '"rank",host,device,stage,step,kind,microbatch,chunk,microbatch_b,chunk_b,start_ns,end_ns,origin,marker,run,window'
+)
 
 
 @pytest.fixture
@@ -27,6 +29,7 @@ def profile() -> Profile:
         "end_ns": [1763682000123456790, 1763682000123456791, 8],
         "marker": ["F2", 'say "F5+B2", please', "Recv"],
         "origin": ["device", "host", "host"],
+        "window": [2, None, None],
     }
     hosts = conform(pl.DataFrame({"host": ["a", "b"]}), HOSTS)
     return Profile(hosts=hosts, ranks=conform(pl.DataFrame(ranks), RANKS), spans=conform(pl.DataFrame(spans), SPANS))
@@ -36,9 +39,9 @@ def test_csv_text(profile: Profile, tmp_path: Path) -> None:
     tables.write_csv(profile, tmp_path / "spans.csv")
     assert (tmp_path / "spans.csv").read_text().splitlines() == [
         HEADER,
-        "1,b,,1,,,,,,,7,8,host,Recv,",
-        '0,a,4,0,3,FB,5,,2,,1763682000123456789,1763682000123456791,host,"say ""F5+B2"", please",1',
-        "1,b,,1,3,F,2,,,,1763682000123456789,1763682000123456790,device,F2,0",
+        "1,b,,1,,,,,,,7,8,host,Recv,,",
+        '0,a,4,0,3,FB,5,,2,,1763682000123456789,1763682000123456791,host,"say ""F5+B2"", please",1,',
+        "1,b,,1,3,F,2,,,,1763682000123456789,1763682000123456790,device,F2,0,2",
     ]
 
 

@@ -25,13 +25,15 @@ from trace_export.analysis.idle_causes import (
     receives_before,
     split_by_cause,
 )
-from trace_export.model import RANK_STEP_KEY, STEP_KEY, WORK_KINDS, Profile
+from trace_export.model import RANK_STEP_KEY, SEGMENT, STEP_KEY, WORK_KINDS, Profile
 from trace_export.ordering import ordered
 from trace_export.pipeline.evaluations import uninterrupted
 from trace_export.pipeline.step_groups import step_groups
+from trace_export.segments import with_window
 
-_NEXT = pl.col("step").shift(-1).over("run")
-_TO_NEXT = pl.when(pl.col("step") + 1 == _NEXT).then(pl.col("start_ns").shift(-1).over("run") - pl.col("start_ns"))
+_TO_NEXT = pl.when(pl.col("step") + 1 == pl.col("step").shift(-1).over(SEGMENT)).then(
+    pl.col("start_ns").shift(-1).over(SEGMENT) - pl.col("start_ns")
+)
 
 
 class Bubbles:
@@ -81,16 +83,17 @@ class Bubbles:
 
     @cached_property
     def steps(self) -> pl.DataFrame:
-        """run, step, start_ns, end_ns, ranks, whole, bubble, bubble_own, pipeline_ns, step_ns; sorted by (run, step).
+        """run, window, step, start_ns, end_ns, ranks, whole, bubble, bubble_own, pipeline_ns, step_ns; sorted by (run,
+        step).
 
         The bubbles are the shares (0 … 1) of `pipeline_ns`, from start_ns to end_ns, in which the ranks are idle, by
         the global and by the own-window definition. `step_ns` is the time from the start to that of the step with the
         next number, as a training log counts it: with the optimizer and what else lies between; null where that step is
-        absent, or an evaluation lies between.
+        absent, in another window, or an evaluation lies between.
         """
         own_window = pl.col("last_ns") - pl.col("first_ns")
         length = pl.col("step_end_ns") - pl.col("step_start_ns")
-        return (
+        found = (
             self.windows.group_by(STEP_KEY)
             .agg(
                 start_ns=pl.col("step_start_ns").first(),
@@ -101,9 +104,10 @@ class Bubbles:
                 bubble_own=pl.when(own_window.sum() > 0).then(pl.col("own_ns").sum() / own_window.sum()),
             )
             .sort(STEP_KEY)
-            .with_columns(pipeline_ns=pl.col("end_ns") - pl.col("start_ns"), step_ns=_TO_NEXT)
-            .with_columns(uninterrupted(self.profile, "start_ns", "step_ns"))
         )
+        found = with_window(found, self.profile.spans).select(*SEGMENT, pl.exclude(SEGMENT))
+        found = found.with_columns(pipeline_ns=pl.col("end_ns") - pl.col("start_ns"), step_ns=_TO_NEXT)
+        return found.with_columns(uninterrupted(self.profile, "start_ns", "step_ns"))
 
     @cached_property
     def waits(self) -> pl.DataFrame:

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 class StepRow(TypedDict):
     """A step. `pipeline_ns` is from its first block to its last of forward, backward or weight gradient; `step_ns` to
-    the first block of the next step. `whole`: all its blocks were recorded on all ranks."""
+    the first block of the next step. `whole`: all its blocks were recorded on all ranks. `window`: the number of the
+    recording within its run, null where there is one."""
 
     run: int | None
+    window: int | None
     step: int | None
     start_ns: Time
     end_ns: Time

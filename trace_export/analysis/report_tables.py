@@ -12,7 +12,7 @@ from trace_export.analysis import stragglers
 from trace_export.analysis.idle_causes import CAUSES
 from trace_export.analysis.theory import why_unknown
 from trace_export.analysis.whole_steps import counted
-from trace_export.model import STEP_KEY
+from trace_export.model import SEGMENT, STEP_KEY
 from trace_export.schedules.catalogue import TITLES
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def tables(report: Report) -> list[ReportTable]:
 
 def _steps(report: Report) -> ReportTable:
     frame = report.steps.select(
-        *(["run"] if report.steps["run"].n_unique() > 1 else []), "step",
+        *(name for name in SEGMENT if report.steps[name].n_unique() > 1), "step",
         *([] if report.steps["whole"].all() else ["whole"]), "step_ns", "pipeline_ns",
         "bubble", pl.col("bubble_own").alias("own"),
     )  # fmt: skip

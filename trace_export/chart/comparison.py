@@ -8,7 +8,7 @@ import polars as pl
 
 from trace_export.chart.block_names import block_name, has_chunks
 from trace_export.chart.layout import Overlay
-from trace_export.model import COLLECTIVES, COUNTERS, MESSAGES, P2P, SPANS, STEP_KEY, Profile, empty
+from trace_export.model import COLLECTIVES, COUNTERS, MESSAGES, P2P, SEGMENT, SPANS, STEP_KEY, Profile, empty
 
 OTHER = "of_run"
 """The argument of a slice that is another run's: the name of that run."""
@@ -35,10 +35,10 @@ def _windows(profile: Profile) -> pl.DataFrame:
     spans = profile.spans
     if spans["step"].null_count() < spans.height:
         spans = spans.filter(pl.col("step").is_not_null())
-    following = pl.col("start_ns").shift(-1).over("run") - pl.col("start_ns")
+    following = pl.col("start_ns").shift(-1).over(SEGMENT) - pl.col("start_ns")
     return (
         spans.group_by(STEP_KEY)
-        .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+        .agg(pl.col("window").first(), pl.col("start_ns").min(), pl.col("end_ns").max())
         .sort("start_ns", *STEP_KEY)
         .select(
             *STEP_KEY, "start_ns", pair=pl.int_range(pl.len()),

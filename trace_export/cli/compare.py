@@ -23,6 +23,15 @@ Own = Annotated[
         help="Steps of this run, where --steps are not those of both.", metavar="LIST", rich_help_panel=opt.SELECTION
     ),
 ]
+OwnRun = Annotated[
+    str | None,
+    typer.Option(
+        help="The run of this folder, where --run is not that of both.",
+        metavar="N|latest|all",
+        show_default=False,
+        rich_help_panel=opt.SELECTION,
+    ),
+]
 
 
 @opt.with_groups
@@ -40,6 +49,9 @@ def compare(
     steps: opt.Steps = "all",
     steps_a: Own = "all",
     steps_b: Own = "all",
+    run: opt.RunNumber = "latest",
+    run_a: OwnRun = None,
+    run_b: OwnRun = None,
     devices: opt.Devices = "all",
     ranks: opt.Ranks = "all",
     stages: opt.Stages = "all",
@@ -128,16 +140,18 @@ def compare(
         steps_b = given[0] if given else "all"
     with terminal.progress(printing) as progress:
         if baseline is not None and save:
-            run = api.save_baseline(a, baseline, steps=steps_b, progress=progress, **reading)
+            saved = api.save_baseline(
+                a, baseline, steps=steps_b, run=run_b or run_a or run, progress=progress, **reading
+            )
             if printing.json or output == "json":
                 terminal.json(baseline.read_text(encoding="utf-8"))
             elif not printing.quiet:
-                terminal.hint(f"kept the figures of {run.name}; hold a run against them with --baseline {baseline}")
-            raise typer.Exit(terminal.conclude([run], printing))
+                terminal.hint(f"kept the figures of {saved.name}; hold a run against them with --baseline {baseline}")
+            raise typer.Exit(terminal.conclude([saved], printing))
         first, second = (a, b) if baseline is None else (baseline, a)
         done = api.compare(
             first, second, path, formats, steps=steps, steps_a=None if baseline else steps_a, steps_b=steps_b,
-            fail_above=fail_above, on=on, gzip=gzip, progress=progress, **reading,
+            run=run, run_a=run_a, run_b=run_b, fail_above=fail_above, on=on, gzip=gzip, progress=progress, **reading,
         )  # fmt: skip
     runs = [run for run in (done.a, done.b) if isinstance(run, api.Run)]
     if printing.json or output == "json":

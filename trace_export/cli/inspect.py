@@ -38,6 +38,7 @@ def inspect(
         typer.Option("--full", help="Read large sources whole, not only their beginning.", rich_help_panel=opt.INPUT),
     ] = False,
     ranks: opt.Ranks = "all",
+    run: opt.RunNumber = "latest",
     jobs: opt.Jobs = None,
     verbose: opt.Verbose = False,
     json: opt.Json = False,
@@ -54,7 +55,7 @@ def inspect(
     printing = opt.Printing(json=json, debug=debug)
     given: dict[str, Any] = {**place.arguments(), **passes.arguments(), **sizes.arguments()}
     with terminal.progress(printing) as progress:
-        result = api.inspect(ranks=ranks, jobs=jobs, full=full, progress=progress, **given)
+        result = api.inspect(ranks=ranks, run=run, jobs=jobs, full=full, progress=progress, **given)
     if json:
         terminal.json(result.json())
     else:

@@ -25,6 +25,7 @@ def overview(
             help="Read the replicas of these ranks only: 0,8-15 or all.", metavar="LIST", rich_help_panel=opt.SELECTION
         ),
     ] = "all",
+    run: opt.RunNumber = "latest",
     steps: Annotated[
         str, typer.Option(help="Steps to measure: 2-4 or all.", metavar="LIST", rich_help_panel=opt.SELECTION)
     ] = "all",
@@ -75,6 +76,7 @@ def overview(
             cache=cache,
             force=force,
             ranks=ranks,
+            run=run,
             steps=steps,
             align=align,
             jobs=jobs,

@@ -33,6 +33,7 @@ NOT_LIVE = {
     "--steps": ("a watch shows the last steps", "give their number with --last"),
     "--time": ("a watch shows the last steps", "give their number with --last"),
     "--stages": ("a watch measures whole steps, with all their stages", "export the stages of a finished run"),
+    "--run": ("a watch follows the latest run", "export another one"),
     "--replica": ("a watch reads all that grows", "choose with --ranks or --devices"),
     "--cache": ("a watch keeps what it knows while it runs", "leave it out"),
     "--max-slices": ("a watch keeps the last steps only", "give their number with --last"),

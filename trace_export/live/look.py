@@ -75,7 +75,7 @@ class Watch:
         figures = []
         for step in new:
             if step.whole and (not first or step in window.steps):
-                since_ns = before.start_ns if before is not None and before.run == step.run else None
+                since_ns = before.start_ns if before is not None and before.segment == step.segment else None
                 lag_s = self._growth.lag_s
                 figures.append(step_figures(step, since_ns, link, lag_s, slowdown=self._slowdown))
             before = step

@@ -19,7 +19,7 @@ from trace_export.clocks.apply import correct
 from trace_export.errors import TraceExportError
 from trace_export.live.growth import Growth
 from trace_export.live.steady_clocks import steadied
-from trace_export.model import MESSAGES, SPAN_ID, STEP_KEY, Note, Profile, concat, conform
+from trace_export.model import MESSAGES, SEGMENT, SPAN_ID, STEP_KEY, Note, Profile, concat, conform
 from trace_export.pipeline import messages
 from trace_export.pipeline.interpret import conclude, interpret, interpret_further
 from trace_export.selection import TIMES, Numbers, Selection, select
@@ -48,6 +48,11 @@ class Step:
     @property
     def start_ns(self) -> int:
         return int(self.profile.spans["start_ns"].min())  # type: ignore[arg-type]
+
+    @property
+    def segment(self) -> tuple[int | None, ...]:
+        """Its run and window."""
+        return self.profile.spans.select(SEGMENT).row(0)
 
     @property
     def middle_ns(self) -> int:

@@ -18,6 +18,7 @@ from trace_export.model import (
     INT,
     PASS_KINDS,
     RANK_STEP_KEY,
+    SEGMENT,
     STEP_KEY,
     STEPS,
     WORK_KINDS,
@@ -30,11 +31,12 @@ from trace_export.ordering import run_number
 from trace_export.pipeline.counterparts import against_counterparts
 from trace_export.schedules.passes import FORWARDS
 from trace_export.schedules.schedule import blocks
+from trace_export.segments import with_window
 from trace_export.selection import Numbers
 from trace_export.units import duration, finer_than_ms
 
-RANK_RUN = ["rank", "run"]
-WORK = [*RANK_STEP_KEY, "kind", "microbatch", "chunk", "start_ns", "end_ns"]
+RANK_SEGMENT = ["rank", *SEGMENT]
+WORK = [*RANK_STEP_KEY, "window", "kind", "microbatch", "chunk", "start_ns", "end_ns"]
 """What is looked at of the blocks."""
 MOST_PARTS = 100_000
 """Ranks times steps that are looked at one by one, 0.4 kB each, where most of them have no block at all."""
@@ -51,7 +53,7 @@ def check(profile: Profile, *, one_clock: bool, all_ranks: bool) -> Profile:
         return profile
     clock = pl.lit("") if one_clock else pl.col("host")
     passes = profile.passes()
-    parts = _parts(passes, profile.ranks.with_columns(clock=clock))
+    parts = with_window(_parts(passes, profile.ranks.with_columns(clock=clock)), work)
     parts = against_counterparts(_against_wanted(parts, _scheduled_weights(profile)), passes)
     parts = _at_the_edges(parts, work, may_be_truncated=profile.declared.steps is None)
     parts = _apart(parts)
@@ -116,11 +118,11 @@ def _scheduled_weights(profile: Profile) -> pl.DataFrame:
 def _against_wanted(parts: pl.DataFrame, scheduled: pl.DataFrame) -> pl.DataFrame:
     """`parts` with have, want, missing and excess: numbers of blocks. `scheduled` as from `_scheduled_weights`.
 
-    A step without any backward, unless it is the last one of its run, runs forward only.
+    A step without any backward, unless it is the last one of its window, runs forward only.
     """
     parts = parts.join(_wanted(parts), on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
     parts = parts.join(scheduled, on="stage", how="left", maintain_order="left")
-    last = pl.col("step") == pl.col("step").max().over("run")
+    last = pl.col("step") == pl.col("step").max().over(SEGMENT)
     backward = ((pl.col("B") > 0).any().over(STEP_KEY) | last) & (pl.col("B") > 0).any()
     no_input_gradient = (pl.col("W") > 0).any() & (pl.col("stage") == pl.col("stage").min())
     want = {
@@ -161,27 +163,27 @@ def _wanted(parts: pl.DataFrame) -> pl.DataFrame:
 def _at_the_edges(parts: pl.DataFrame, work: pl.DataFrame, *, may_be_truncated: bool) -> pl.DataFrame:
     """`parts` with `truncated`: blocks are missing because the capture began or ended inside the step.
 
-    Only of the first and the last step of a run; only where the rank's data begin or end with those of all ranks on its
-    clock, within the longest time between two of its blocks; and not where it has the block with which its steps begin
-    or end.
+    Only of the first and the last step of a window; only where the rank's data begin or end with those of all ranks on
+    its clock, within the longest time between two of its blocks; and not where it has the block with which its steps
+    begin or end.
     """
     if not (parts["missing"] > 0).any():
         return parts.with_columns(truncated=pl.lit(False))
-    ordered = work.sort("rank", "run", "start_ns", maintain_order=True)
-    gap = pl.max_horizontal(pl.col("start_ns", "end_ns").diff().over(RANK_RUN))
-    reach = ordered.with_columns(gap=gap).group_by(RANK_RUN).agg(
+    ordered = work.sort(*RANK_SEGMENT, "start_ns", maintain_order=True)
+    gap = pl.max_horizontal(pl.col("start_ns", "end_ns").diff().over(RANK_SEGMENT))
+    reach = ordered.with_columns(gap=gap).group_by(RANK_SEGMENT).agg(
         begin=pl.col("start_ns").min(), end=pl.col("end_ns").max(), gap=pl.col("gap").max().fill_null(0)
     ).join(parts.select("rank", "clock").unique(), on="rank")  # fmt: skip
-    late = pl.col("begin") - pl.col("begin").min().over("run", "clock")
-    early = pl.col("end").max().over("run", "clock") - pl.col("end")
-    reach = reach.select(*RANK_RUN, from_begin=late <= pl.col("gap"), to_end=early <= pl.col("gap"))
+    late = pl.col("begin") - pl.col("begin").min().over(*SEGMENT, "clock")
+    early = pl.col("end").max().over(*SEGMENT, "clock") - pl.col("end")
+    reach = reach.select(*RANK_SEGMENT, from_begin=late <= pl.col("gap"), to_end=early <= pl.col("gap"))
     step = pl.col("step")
-    begins = (step == step.min().over("run")) & pl.col("from_begin") & ~pl.col("has_first")
-    ends = (step == step.max().over("run")) & pl.col("to_end") & ~pl.col("has_last")
+    begins = (step == step.min().over(SEGMENT)) & pl.col("from_begin") & ~pl.col("has_first")
+    ends = (step == step.max().over(SEGMENT)) & pl.col("to_end") & ~pl.col("has_last")
     lacks = (pl.col("missing") > 0) & (pl.col("excess") == 0)
     begun = (pl.col("have") > 0) | (pl.col("missing") > 0).all().over(STEP_KEY)
     return (
-        parts.join(reach, on=RANK_RUN, how="left", nulls_equal=True, maintain_order="left")
+        parts.join(reach, on=RANK_SEGMENT, how="left", nulls_equal=True, maintain_order="left")
         .join(_outermost(parts, ordered), on=RANK_STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
         .with_columns(truncated=((begins | ends).fill_null(False) & lacks & begun) & may_be_truncated)
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import polars as pl
 
+from trace_export import segments
 from trace_export.model import SPAN_ID, Declared, Interpretation, Plan, Profile, Recognition
 from trace_export.pipeline import (
     edges,
@@ -34,14 +36,24 @@ def interpret(profile: Profile, user: Declared) -> Profile:
 
 def interpret_blocks(profile: Profile, user: Declared) -> Profile:
     """The steps of `interpret` up to the pairing of sends and receives. Raises UsageError as it does."""
+    profile, windows = segments.apart(profile)
     profile = prepared(profile)
     profile = stages.resolve(profile, user)  # stage and replica of each rank
+    profile = segments.restored(_by_segment(_labelled, profile), windows)
+    profile = conclude(profile)  # passes, schedule, placement of the chunks, dependencies between passes
+    return transfers.find_peers(profile)  # the other side of each send and receive
+
+
+def _labelled(profile: Profile) -> Profile:
     profile, undetermined = steps.number(profile)  # training step of each block
     profile = labels.label(profile, undetermined)  # micro-batch, chunk and phase of each block
     profile = fused_transfers.split(profile)  # kernels that may send, receive or do both
-    profile = transfers.label(profile)  # the block that each send and receive belongs to
-    profile = conclude(profile)  # passes, schedule, placement of the chunks, dependencies between passes
-    return transfers.find_peers(profile)  # the other side of each send and receive
+    return transfers.label(profile)  # the block that each send and receive belongs to
+
+
+def _by_segment(change: Callable[[Profile], Profile], profile: Profile) -> Profile:
+    """`profile` changed segment by segment: what follows from the order of blocks holds within a recording."""
+    return segments.joined([change(part) for part in segments.cut(profile)], profile)
 
 
 def prepared(profile: Profile) -> Profile:
@@ -57,13 +69,15 @@ def interpret_further(profile: Profile, known: Profile) -> Profile:
     stages, and its schedule is the same."""
     profile = with_ids(without_merged(evaluations.set_apart(without_doubles(profile))))
     profile = transfers.name_peers(replace(profile, hosts=known.hosts, ranks=known.ranks, declared=known.declared))
-    profile, undetermined = steps.number(profile)
-    profile = transfers.label(fused_transfers.split(labels.label(profile, undetermined)))
-    return with_messages(transfers.find_peers(conclude(profile, known.interpreted.recognition)))
+    return with_messages(transfers.find_peers(conclude(_labelled(profile), known.interpreted.recognition)))
 
 
 def with_messages(profile: Profile) -> Profile:
     """The last steps of `interpret`, which nothing but messages depends on."""
+    return _by_segment(_with_messages, profile)
+
+
+def _with_messages(profile: Profile) -> Profile:
     profile = messages.pair(profile)  # sends and receives as messages
     return messages.link(profile)  # the passes of each message, and its micro-batch
 

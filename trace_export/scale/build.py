@@ -77,7 +77,7 @@ def overview(
         table = table.filter(pl.col("dp").is_in(table.filter(options.read.ranks.holds("rank"))["dp"].implode()))
         read = replace(read, ranks=Numbers.of(table["rank"]))  # a source may hold ranks of other replicas too
     parts = split(placed.located.sources, table)
-    task = Task(read, clocks.method, selection, table["dp"].n_unique())
+    task = Task(read, clocks.method, selection, table["dp"].n_unique(), options.run)
     tick = counted(progress, "reading replicas", len(parts))
     times = [_seconds(part) for part in parts]
     summary = reduce_everywhere(partial(summarise, task=task), parts, times, options, merge, failed, tick)

@@ -10,7 +10,7 @@ import polars as pl
 
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.stragglers import rank_work, slow_links, step_work
-from trace_export.choices import Align
+from trace_export.choices import Align, RunChoice
 from trace_export.clocks import align, two_levels
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError
 from trace_export.model import (
@@ -30,6 +30,7 @@ from trace_export.scale import slowdown
 from trace_export.scale.parts import Part
 from trace_export.scale.summary import FAILURES, HOSTS, LINKS, RANK_STEPS, RANKS, REPLICAS, Summary, by_code
 from trace_export.schedules.passes import FORWARDS
+from trace_export.segments import with_window
 from trace_export.selection import Selection, select
 from trace_export.sources.merge import merge
 from trace_export.sources.read import read
@@ -45,6 +46,7 @@ class Task:
     align: Align | Path
     selection: Selection
     replicas: int = 1
+    run: RunChoice = "latest"
 
 
 def read_part(part: Part, task: Task) -> tuple[Profile, list[TraceExportError]]:
@@ -53,7 +55,8 @@ def read_part(part: Part, task: Task) -> tuple[Profile, list[TraceExportError]]:
     Raises the error of a source where none has a block, AlignmentError.
     """
     results = [attempt(lambda source: read(source, task.options), source) for source in part.sources]
-    profile, refused = merge(result for result in results if isinstance(result, Profile))
+    found = (result for result in results if isinstance(result, Profile))
+    profile, refused = merge(found, task.run, all_ranks=False)
     profile, strange = _expected(profile, part)
     failures = [*(r for r in results if isinstance(r, TraceExportError)), *refused, *strange]
     if profile.spans.is_empty():
@@ -140,7 +143,8 @@ def _of_replica(profile: Profile, dp: int) -> tuple[int, Profile]:
 
 def _rank_steps(bubbles: Bubbles, runs: pl.DataFrame) -> pl.DataFrame:
     original = runs.select("run", own_run="own_run")
-    found = bubbles.ranks.rename({"run": "own_run"}).join(original, on="own_run", how="left", maintain_order="left")
+    steps = with_window(bubbles.ranks, bubbles.profile.spans)
+    found = steps.rename({"run": "own_run"}).join(original, on="own_run", how="left", maintain_order="left")
     return conform(found, RANK_STEPS)
 
 

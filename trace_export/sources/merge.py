@@ -1,18 +1,22 @@
-"""Several profiles → one: ranks get their global numbers, hosts that are the same become one."""
+"""Several profiles → one, of the run that is wanted: ranks get their global numbers, hosts that are the same become
+one."""
 
 from __future__ import annotations
 
 import filecmp
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
+from trace_export.choices import RunChoice
 from trace_export.errors import SourceError
-from trace_export.model import INT, Note, Profile, concat
-from trace_export.sources import windows
+from trace_export.model import INT, RECORDINGS, SEGMENT, Note, Profile, concat, conform
+from trace_export.segments import cut
+from trace_export.sources import runs
 from trace_export.sources.formats import of_kind
+from trace_export.sources.runs import JobRun, Recording
 from trace_export.sources.shared.names import rank_in
 from trace_export.units import finer_than_ms
 
@@ -22,51 +26,160 @@ RANK_COLUMNS = {
 }  # fmt: skip
 
 
-def merge(profiles: Iterable[Profile]) -> tuple[Profile, list[SourceError]]:
-    """All profiles as one, and an error for each that repeats a recorded rank of an earlier one. Of files with the same
-    content the first counts where they have the same ranks or lie in one folder; of windows of one rank the last.
+def merge(
+    profiles: Iterable[Profile], run: RunChoice = "latest", *, all_ranks: bool = True
+) -> tuple[Profile, list[SourceError]]:
+    """The profiles of the `run` that is wanted as one, and an error for each that repeats a recorded rank of an earlier
+    one in its window. Of files with the same content the first counts where they have the same ranks or lie in one
+    folder. `all_ranks`: no ranks were left out on purpose.
 
-    An assumed number that is recorded for another rank becomes the next free one, in the order given.
+    An assumed number that is recorded for another rank becomes the next free one, in the order given. Raises UsageError
+    where there is no such run.
     """
-    given = list(profiles)
-    older = windows.superseded(given)
-    left_out = set(map(id, older))
-    parts = [(profile, *_ranks(profile)) for profile in given if id(profile) not in left_out]
-    taken = {rank for _, recorded, _ in parts for rank in recorded}
-    kept: list[Profile] = []
-    refused: list[SourceError] = []
-    assumed: list[Note] = []
-    copies: list[Note] = []
-    alike: dict[tuple[object, ...], Profile] = {}
-    owner: dict[int, Profile] = {}
-    last_free: dict[int, int] = {}
-    for part, recorded, numbered in parts:
-        originals = [alike.setdefault(claim, part) for claim in _claims(part)]
-        original = next((o for o in originals if o is not part and _same_file(part, o)), None)
-        if original is not None:
-            copies.append(_copy(part, original))
-            continue
-        twice = next((rank for rank in recorded if rank in owner), None)
+    given, copies = _without_copies(list(profiles))
+    found = runs.arrange(runs.recordings_of(given), all_ranks=all_ranks)
+    wanted, notes = runs.chosen(found, run)
+    numbers = _Numbers(given)
+    kept = [
+        _labelled(part, one if len(found) > 1 else None, window)
+        for one in wanted
+        for window, parts in _windows(one, given)
+        for part in numbers.of_window(parts)
+    ]
+    read = {recording.part for one in found for recording in one.recordings}
+    kept += numbers.without_blocks(part for place, part in enumerate(given) if place not in read)
+    whole = _with_recordings(concat(kept), kept)
+    whole = whole.with_notes([*copies, *notes, *_one_after_another(wanted), *numbers.notes()])
+    return _by_label(replace(whole, hosts=_hosts(whole.hosts))), numbers.refused
+
+
+def _windows(run: JobRun, given: Sequence[Profile]) -> Iterator[tuple[int | None, list[Profile]]]:
+    """The windows of a run by number, None where it has one only, and the profiles of each, in the order given."""
+    for number in range(1, run.windows + 1):
+        own = sorted((one for one in run.recordings if one.window == number), key=lambda one: one.part)
+        yield number if run.windows > 1 else None, [_of_recording(given[one.part], one) for one in own]
+
+
+def _of_recording(part: Profile, recording: Recording) -> Profile:
+    """A profile without what its source holds of other runs."""
+    for piece in cut(part, ["run"]):
+        if piece.spans["run"][0] == recording.counted:
+            return piece
+    return part
+
+
+def _labelled(part: Profile, run: JobRun | None, window: int | None) -> Profile:
+    """A profile whose blocks say their run, where there are several, and window."""
+    columns = {
+        name: pl.lit(number, INT)
+        for name, number in (("run", run and run.number), ("window", window))
+        if number is not None
+    }
+    return replace(part, spans=part.spans.with_columns(**columns)) if columns else part
+
+
+class _Numbers:
+    """The numbers of the ranks of all profiles. Recorded ones are kept; assumed ones are alike in all recordings of a
+    process, and no two ranks of a window have the same. `refused`: an error for each profile that cannot have one."""
+
+    def __init__(self, given: Sequence[Profile]) -> None:
+        self.refused: list[SourceError] = []
+        self._recorded = {rank for part in given for rank in _ranks(part)[0]}
+        self._known: dict[runs.Identity, int] = {}
+        self._assumed: list[Note] = []
+        self._owner: dict[int, Profile] = {}
+        self._last_free: dict[int, int] = {}
+
+    def of_window(self, parts: Iterable[Profile]) -> Iterator[Profile]:
+        """The profiles of one window that have ranks of their own, numbered."""
+        self._owner, self._last_free = {}, {}
+        for part in parts:
+            if (numbered := self._numbered(part)) is not None:
+                yield numbered
+
+    def without_blocks(self, parts: Iterable[Profile]) -> Iterator[Profile]:
+        """Profiles without a block, in whatever window: those of ranks that others have say only their notes."""
+        for part in parts:
+            twice = not self._owner.keys().isdisjoint(_ranks(part)[0])
+            yield Profile(notes=part.notes) if twice else self._numbered(part) or part
+
+    def notes(self) -> list[Note]:
+        return [replace(self._assumed[0], count=len(self._assumed))] if self._assumed else []
+
+    def _numbered(self, part: Profile) -> Profile | None:
+        recorded, assumed = _ranks(part)
+        twice = next((rank for rank in recorded if rank in self._owner), None)
         if twice is not None:
-            refused.append(_refusal(part, twice, owner[twice]))
-            continue
+            self.refused.append(_refusal(part, twice, self._owner[twice]))
+            return None
         numbers = {}
-        for rank, path in numbered.items():
-            free = last_free.get(rank, rank)
-            while free in owner or free in taken:
+        names = runs.identities(part) if assumed else {}
+        for rank, path in assumed.items():
+            free = self._known.get(names[rank], self._last_free.get(rank, rank))
+            while free in self._owner or free in self._recorded:
                 free += 1
-            owner[free], last_free[rank] = part, free
+            self._owner[free], self._last_free[rank] = part, free
             if free != rank:
                 numbers[rank] = free
-            if free not in map(rank_in, Path(path).parts):
-                text = "rank numbers assumed from the order of files and processes"
-                assumed.append(Note("rank-numbers-assumed", "note", text, path))
-        owner |= dict.fromkeys(recorded, part)
-        kept.append(_renumbered(part, numbers) if numbers else part)
-    whole = concat(kept).with_notes([*copies, *windows.superseded_note(older), *windows.one_after_another(kept)])
-    if assumed:
-        whole = whole.with_notes([replace(assumed[0], count=len(assumed))])
-    return _by_label(replace(whole, hosts=_hosts(whole.hosts))), refused
+            if names[rank] not in self._known:
+                self._known[names[rank]] = free
+                if free not in map(rank_in, Path(path).parts):
+                    text = "rank numbers assumed from the order of files and processes"
+                    self._assumed.append(Note("rank-numbers-assumed", "note", text, path))
+        self._owner |= dict.fromkeys(recorded, part)
+        return _renumbered(part, numbers) if numbers else part
+
+
+def _without_copies(given: Sequence[Profile]) -> tuple[list[Profile], list[Note]]:
+    """The profiles without those of files that are copies of earlier ones, and a note on each of these."""
+    alike: dict[tuple[object, ...], Profile] = {}
+    kept, copies = [], []
+    for part in given:
+        originals = [alike.setdefault(claim, part) for claim in _claims(part)]
+        original = next((o for o in originals if o is not part and _same_file(part, o)), None)
+        if original is None:
+            kept.append(part)
+        else:
+            copies.append(_copy(part, original))
+    return kept, copies
+
+
+def _with_recordings(whole: Profile, parts: Sequence[Profile]) -> Profile:
+    """`whole`, made of these `parts`, with the table of its recordings; each rank once."""
+    segments = pl.concat([part.spans.select(SEGMENT).head(1) for part in parts]) if parts else whole.spans
+    several = segments.select(SEGMENT).unique().height > 1
+    rows = whole.ranks
+    if several:
+        labels = [(part.spans.select(SEGMENT).row(0) if part.spans.height else (None, None)) for part in parts]
+        of_row = [label for part, label in zip(parts, labels, strict=True) for _ in range(part.ranks.height)]
+        rows = rows.hstack(pl.DataFrame(of_row, {"run": INT, "window": INT}, orient="row"))
+        whole = replace(
+            whole,
+            ranks=whole.ranks.unique("rank", keep="first", maintain_order=True),
+            members=whole.members.unique(maintain_order=True),
+        )
+    elif segments.height:
+        rows = rows.with_columns(run=pl.lit(segments["run"][0], INT), window=pl.lit(segments["window"][0], INT))
+    return replace(whole, recordings=conform(rows, RECORDINGS))
+
+
+def _one_after_another(wanted: Sequence[JobRun]) -> list[Note]:
+    """A warning where files of one folder, host and stage whose ranks are assumed were recorded one after the other, as
+    windows of one rank are."""
+    later: list[Path] = []
+    for run in wanted:
+        alike: dict[tuple[object, ...], list[Recording]] = {}
+        for one in run.recordings:
+            if not one.recorded:
+                stages = tuple(sorted(str(stage) for _, stage in one.ranks))
+                alike.setdefault((one.path.parent, one.host, one.window, stages), []).append(one)
+        for files in alike.values():
+            first = min(one.end_ns for one in files)
+            later += [one.path for one in files if one.clock is not None and one.start_ns > first]
+    if not later:
+        return []
+    text = "drawn as another rank, but recorded after a file beside it had ended: it may be a window of the same rank"
+    return [Note("ranks-one-after-another", "warning", text, str(later[0]), len(later))]
 
 
 def _claims(part: Profile) -> list[tuple[object, ...]]:
@@ -123,7 +236,8 @@ def _by_label(whole: Profile) -> Profile:
     alone = whole.hosts.filter(~pl.col("label").is_in(taken.filter(taken.is_duplicated()).implode()))
     names = dict(alone.select("host", "label").drop_nulls().iter_rows())
     called = pl.col("host").replace(names)
-    return replace(whole, hosts=whole.hosts.with_columns(called), ranks=whole.ranks.with_columns(called))
+    tables = {name: getattr(whole, name).with_columns(called) for name in ("hosts", "ranks", "recordings")}
+    return replace(whole, **tables)
 
 
 def _hosts(hosts: pl.DataFrame) -> pl.DataFrame:

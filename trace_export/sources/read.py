@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.errors import SourceError, in_column, path_text
-from trace_export.model import KernelFile, Note, Profile
+from trace_export.model import TIME, KernelFile, Note, Profile
 from trace_export.sources.cost import size
 from trace_export.sources.formats import of_kind
 from trace_export.sources.not_here import FETCH, POINTER, is_pointer
@@ -36,6 +36,8 @@ def read_together(group: Group, options: ReadOptions) -> list[Profile | None]:
 
 def _usable(profile: Profile, source: Source) -> Profile:
     profile = without_invalid_times(profile, source.path)
+    if source.pid is not None:
+        profile = replace(profile, ranks=profile.ranks.with_columns(pid=pl.lit(source.pid, TIME)))
     notes = tuple(replace(note, where=path_text(note.where)) for note in profile.notes)
     return replace(profile, notes=(*notes, *_host_times(profile, source)))
 

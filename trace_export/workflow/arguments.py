@@ -15,6 +15,7 @@ from reprlib import Repr
 from typing import Any, get_args
 
 from trace_export import units
+from trace_export.choices import RunChoice
 from trace_export.errors import UsageError
 from trace_export.files import is_file, is_folder
 from trace_export.selection import LARGEST, Numbers, Window
@@ -85,6 +86,18 @@ def whole(value: object, parameter: str, least: int = 1) -> int:
     if isinstance(value, bool) or not least <= number <= LARGEST:
         raise wrong(parameter, value, f"a whole number from {least} to {LARGEST}")
     return number
+
+
+def run_choice(value: object, parameter: str) -> RunChoice:
+    """A run: its number from 1, "latest" or "all"."""
+    if isinstance(value, str):
+        text = value.strip()
+        if text in ("latest", "all"):
+            return text  # type: ignore[return-value]
+        if not re.fullmatch(r"0*[1-9]\d{0,8}", text):
+            raise UsageError(f"{shown(value)} is no run", "give its number, latest or all", parameter=parameter)
+        return int(text)
+    return whole(value, parameter)
 
 
 def whole_or_none(value: object, parameter: str) -> int | None:

@@ -10,7 +10,7 @@ import polars as pl
 
 from trace_export import one_processor
 from trace_export.errors import TraceExportError, path_text
-from trace_export.model import RANK_STEP_KEY, WORK_KINDS, Note, Profile
+from trace_export.model import RANK_STEP_KEY, SEGMENT, WORK_KINDS, Note, Profile
 from trace_export.pipeline import completeness
 from trace_export.pipeline.evaluations import uninterrupted
 from trace_export.pipeline.interpret import interpret
@@ -90,7 +90,7 @@ def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> 
         profile = interpret(profile, options.declared)
     else:
         profile, failures = read_beginnings(chosen, options, progress)
-    all_ranks = ranks is None and not options.files
+    all_ranks = options.all_ranks
     profile = completeness.check(profile, one_clock=False, all_ranks=all_ranks)
     if profile.recorded_until:
         profile = replace(profile, notes=of_the_whole(profile.notes))
@@ -152,11 +152,15 @@ def _by_step(profile: Profile) -> pl.DataFrame:
         profile.spans.filter(pl.col("kind").is_in(WORK_KINDS))
         .with_columns(pl.col("chunk").fill_null(0))
         .group_by(RANK_STEP_KEY)
-        .agg(pl.col("start_ns").min(), microbatches=FORWARDS.sum() // pl.col("chunk").n_unique())
+        .agg(
+            pl.col("window").first(),
+            pl.col("start_ns").min(),
+            microbatches=FORWARDS.sum() // pl.col("chunk").n_unique(),
+        )
         .sort(RANK_STEP_KEY)
         .with_columns(
-            step_ns=pl.col("start_ns").diff().over("rank", "run"),
-            before_ns=pl.col("start_ns").shift().over("rank", "run"),
+            step_ns=pl.col("start_ns").diff().over("rank", *SEGMENT),
+            before_ns=pl.col("start_ns").shift().over("rank", *SEGMENT),
         )
         .with_columns(uninterrupted(profile, "before_ns", "step_ns"))
     )

@@ -69,6 +69,7 @@ def load_options(
     multi_machine: object = False,
     follow_links: object = False,
     ranks: object = None,
+    run: object = "latest",
     pp: object = None,
     tp: object = None,
     dp: object = None,
@@ -103,6 +104,7 @@ def load_options(
         devices=arguments.numbers(devices, "devices"),
         multi_machine=arguments.flag(multi_machine, "multi_machine"),
         follow_links=arguments.flag(follow_links, "follow_links"),
+        run=arguments.run_choice(run, "run"),
         read=ReadOptions(
             host_ranges=arguments.flag(host_ranges, "host_ranges"),
             ranks=arguments.numbers(ranks, "ranks"),

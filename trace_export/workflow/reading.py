@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from trace_export import one_processor
-from trace_export.choices import Detail
+from trace_export.choices import Detail, RunChoice
 from trace_export.clocks.apply import clock_of, recorded_window
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError, path_text
 from trace_export.model import Declared, KernelFile, Note, Profile
@@ -56,6 +56,7 @@ class LoadOptions:
     devices: Numbers | None = None
     multi_machine: bool = False
     follow_links: bool = False
+    run: RunChoice = "latest"
     read: ReadOptions = field(default_factory=ReadOptions)
     columns: Columns | None = None
     places: pl.DataFrame | None = field(default=None, compare=False)
@@ -63,6 +64,11 @@ class LoadOptions:
     detail: Detail = "spans"
     jobs: int | None = None
     cluster: Cluster | None = None
+
+    @property
+    def all_ranks(self) -> bool:
+        """Whether all ranks that lie there are read, so that one which is absent is missing."""
+        return self.devices is None and self.read.ranks is None and not self.files
 
 
 @dataclass(frozen=True)
@@ -231,7 +237,7 @@ def merged(
     results: Sequence[Profile | TraceExportError], options: LoadOptions
 ) -> tuple[Profile, list[TraceExportError]]:
     """The tables of several sources together, and the errors: of sources, and of those that do not fit together."""
-    profile, refused = merge(r for r in results if isinstance(r, Profile))
+    profile, refused = merge((r for r in results if isinstance(r, Profile)), options.run, all_ranks=options.all_ranks)
     if options.read.markers:
         from trace_export.sources.ranges.notes import of_no_source  # and numpy
 
@@ -268,7 +274,9 @@ def read_device_tasks(
     """The device tasks of `ranks` that `options.detail` asks for, in files below `folder`, and the errors of sources
     that cannot be read any more. Only those within `profile.window_ns` are read. `size_of` as `sizes` gave it."""
     with_device_tasks = [row.kind for row in formats.FORMATS if row.has_device_tasks]
-    rows = profile.ranks.filter(pl.col("rank").is_in(ranks) & pl.col("kind").is_in(with_device_tasks))
+    wished = pl.col("rank").is_in(ranks) & pl.col("kind").is_in(with_device_tasks)
+    rows = profile.recordings.filter(wished).join(profile.ranks, on="rank", how="semi", maintain_order="left")
+    rows = rows.unique(["rank", "source", "process"], keep="first", maintain_order=True)
     paths = {path_text(path): path for path in size_of}
     wanted = []
     for (name, kind, host), group in rows.group_by("source", "kind", "host", maintain_order=True):

@@ -21,6 +21,7 @@ from trace_export.pipeline.interpret import interpret, interpret_table
 from trace_export.scratch import scratch_folder
 from trace_export.selection import Selection
 from trace_export.sources import span_table
+from trace_export.sources.merge import merge
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.workflow import render
 from trace_export.workflow.options import AlignOptions, GateOptions
@@ -65,7 +66,7 @@ def load(options: LoadOptions, progress: Progress = silent, located: Located | N
             foreign = interpret(foreign.with_notes(located.notes), options.declared)
             return Run(foreign, options, _inputs=located.inputs)
         _refuse_sources(options)
-        table = span_table.read(options.log_dir).with_notes(located.notes)
+        table, _ = merge([span_table.read(options.log_dir).with_notes(located.notes)], options.run)
         _stay_with_few(table, options)
         table = interpret_table(table, options.declared)
         table = completeness.check(table, one_clock=True, all_ranks=False)  # a table may hold a part that was selected
@@ -178,9 +179,10 @@ def compare(
     and UsageError for a run beside itself or one that `gate` cannot judge."""
     one, other = wanted
     places = [(real_path(wish.source.log_dir), wish.source.files) for wish in wanted]
-    if places[0] == places[1] and one.part == other.part:
+    if places[0] == places[1] and one.part == other.part and one.source.run == other.source.run:
         what = f"{one.source.log_dir} would be compared with itself"
-        raise UsageError(what, "name another folder, or other steps of each with `steps_a` and `steps_b`")
+        remedy = "name another folder, or other steps or runs with `steps_a` and `steps_b`, `run_a` and `run_b`"
+        raise UsageError(what, remedy)
     if output and output.with_originals:
         what = "perfetto-archive holds the traces of one run"
         raise UsageError(what, "choose perfetto for a chart of both", parameter="formats")

@@ -377,9 +377,11 @@ def compared(a: Run | Baseline, b: Run, gate: GateOptions) -> Comparison:
 
 def names_of(a: Run, b: Run) -> tuple[str, str]:
     """What two runs are called beside each other: their folders; where these have one name, with more of their paths,
-    and where they are one, with their steps."""
+    and where they are one, with their runs or steps."""
     first, second = a.place, b.place
     if first == second:
+        if a._options.run != b._options.run:
+            return f"{a.name} run {a._options.run}", f"{b.name} run {b._options.run}"
         one, other = (f"{run.name} step {run._selection.steps or 'all'}" for run in (a, b))
         return one, other
     for parts in range(1, max(len(first.parts), len(second.parts)) + 1):
@@ -410,8 +412,7 @@ def aligned(run: Run, options: AlignOptions, progress: Progress = silent) -> Run
 
 def checked(profile: Profile, options: LoadOptions, *, one_clock: bool) -> Profile:
     """`profile` with what is known of its completeness, see `pipeline.completeness`."""
-    all_ranks = options.devices is None and options.read.ranks is None and not options.files
-    return completeness.check(profile, one_clock=one_clock, all_ranks=all_ranks)
+    return completeness.check(profile, one_clock=one_clock, all_ranks=options.all_ranks)
 
 
 def drawn(

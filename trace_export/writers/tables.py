@@ -13,7 +13,7 @@ from trace_export.writers import mark
 
 COLUMNS = (
     "rank", "host", "device", "stage", "step", "kind", "microbatch", "chunk", "microbatch_b", "chunk_b", "start_ns",
-    "end_ns", "origin", "marker", "run",
+    "end_ns", "origin", "marker", "run", "window",
 )  # fmt: skip
 
 

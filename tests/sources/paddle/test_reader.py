@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -13,7 +12,7 @@ import pytest
 
 from samples.generators import paddle as generate_paddle
 from samples.generators.paddle import Job, line, log, write_logs, write_records
-from samples.generators.pipeline import US, Block, Operation
+from samples.generators.pipeline import US, Block
 from tests.conftest import Cli
 from tests.support.paddle_jobs import JOBS, RECORDS
 from tests.support.trace_processor import TraceProcessor
@@ -69,19 +68,6 @@ def test_every_block_of_a_dynamic_graph(name: str, run_cli: Cli, tmp_path: Path)
     job, logs = RECORDS[name], tmp_path / "logs"
     blocks = write_records(logs, job)
     assert exported(run_cli, logs, tmp_path / "out") == truth(job, blocks)
-
-
-def test_runs_that_were_appended_to_one_log(run_cli: Cli, tmp_path: Path) -> None:
-    first = Job(
-        2, 4, range(1, 3), orders=[[Operation("F", m) for m in range(4)] + [Operation("B", m) for m in range(4)]] * 2
-    )
-    later = Job(2, 4, range(5, 7))
-    blocks = first.blocks()
-    after = [replace(b, start_ns=b.start_ns + 600 * 10**9, end_ns=b.end_ns + 600 * 10**9) for b in later.blocks()]
-    for rank in range(2):
-        second = log(later, after, rank).replace(f" {22300 + rank} ", f" {22400 + rank} ")
-        (tmp_path / f"workerlog.{rank}").write_text(log(first, blocks, rank) + second)
-    assert exported(run_cli, tmp_path, tmp_path / "out") == truth(first, blocks + after)
 
 
 def test_ranks_that_wrote_into_one_log(run_cli: Cli, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from trace_export.cli.options.input import (
 from trace_export.cli.options.output import Charting, Drawing, Force, Formats, Gzip, Tables
 from trace_export.cli.options.pictures import Figures
 from trace_export.cli.options.printing import Debug, Json, Printing, Quiet, Verbose
-from trace_export.cli.options.selection import Cache, Devices, Ranks, Selection, Stages, Steps, Time
+from trace_export.cli.options.selection import Cache, Devices, Ranks, RunNumber, Selection, Stages, Steps, Time
 from trace_export.cli.options.words import CLOCKS, INPUT, OUTPUT, PICTURES, SELECTION, TERMINAL, WORKERS
 from trace_export.cli.options.workers import Jobs, Scheduler, Workers
 
@@ -51,6 +51,7 @@ __all__ = [
     "Printing",
     "Quiet",
     "Ranks",
+    "RunNumber",
     "Scheduler",
     "Selection",
     "Sizes",

@@ -14,6 +14,12 @@ from trace_export.cli.options.words import SELECTION
 _option = partial(typer.Option, rich_help_panel=SELECTION)
 
 Devices = Annotated[str, _option(help="Local worker indexes on each machine: 0,1,2,3 or 0-3 or all.", metavar="LIST")]
+RunNumber = Annotated[
+    str,
+    _option(
+        "--run", help="Of several runs: a number (1 is the oldest), latest (complete) or all.", metavar="N|latest|all"
+    ),
+]
 Ranks = Annotated[str, _option(help="Global ranks to read: 0,8-15 or all.", metavar="LIST")]
 Steps = Annotated[str, _option(help="Steps to draw: 2-4 or all.", metavar="LIST")]
 Stages = Annotated[str, _option(help="Stages to draw: 0-3 or all.", metavar="LIST")]
@@ -42,6 +48,7 @@ class Selection:
 
     devices: Devices = "all"
     ranks: Ranks = "all"
+    run: RunNumber = "latest"
     replica: Annotated[
         str,
         _option(help="Data-parallel copies of the pipeline, of which only the sources are opened.", metavar="LIST"),

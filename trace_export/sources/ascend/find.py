@@ -82,21 +82,20 @@ class _Capture:
         return match["host"] if match else None
 
     @property
-    def started(self) -> str:
-        """When the capture began, from the folder's name; sorts by time."""
+    def pid(self) -> int | None:
         match = CAPTURE.fullmatch(self.folder.name)
-        return match["time"] if match else ""
+        return int(match["pid"]) if match and match["pid"] else None
 
 
 def captures(root: Path, folders: list[Folder]) -> Found:
-    """The newest capture of every rank under `root`; notes name older ones and tables that cannot be drawn."""
+    """The captures under `root`; notes name tables that cannot be drawn."""
     folders = [f for f in folders if not any(part in _NOT_RANKS for part in f.path.relative_to(root).parts)]
     files = {folder.path: folder.files for folder in folders}
     found = [c for folder in folders for c in _captures(root, folder, files)]
     complete = {c.folder for c in found if MSPROF.fullmatch(c.path.name) is None}
     found = [c for c in found if c.folder not in complete or MSPROF.fullmatch(c.path.name) is None]
-    newest, notes = _newest(found)
-    if len({c.kind for c in newest}) > 1:
+    single, notes = _one_of_folder(found)
+    if len({c.kind for c in single}) > 1:
         notes.append(
             Note(
                 "formats-mixed",
@@ -105,7 +104,7 @@ def captures(root: Path, folders: list[Folder]) -> Found:
                 str(root),
             )
         )
-    sources = _placed(root, newest)
+    sources = _placed(root, single)
     lost = _not_exported(folders, found)
     if sources and lost:
         text = f"profiles that cannot be read: {lost[0].path} is {lost[0].what}"
@@ -247,47 +246,50 @@ def _rank_in(name: str, info: dict[str, object]) -> int | None:
     return whole(info.get("rank_id", inner.get("rank_id") if isinstance(inner, dict) else None), least=0)
 
 
-def _newest(captures: Sequence[_Capture]) -> tuple[list[_Capture], list[Note]]:
-    """One capture a rank, the latest; captures of unknown rank all stay."""
+def _one_of_folder(captures: Sequence[_Capture]) -> tuple[list[_Capture], list[Note]]:
+    """The captures without further profiles of the same rank in one folder, which hold the same."""
     kept: dict[object, _Capture] = {}
     notes: list[Note] = []
     for capture in captures:
-        key: object = capture.path if capture.rank is None else capture.rank
-        other = kept.get(key)
-        if other is None:
-            kept[key] = capture
-            continue
-        old, new = sorted((other, capture), key=lambda c: c.started)
-        kept[key] = new
-        notes.append(
-            Note(
-                "rank-captured-twice",
-                "warning",
-                f"several captures of rank {new.rank}; the latest is read ({new.folder.name})",
-                str(old.path),
-            )
-        )
+        key: object = capture.path if capture.rank is None else (capture.folder, capture.rank)
+        if (other := kept.setdefault(key, capture)) is not capture:
+            text = f"a second profile of rank {capture.rank} in its folder, left out: {other.path.name} is read"
+            notes.append(Note("rank-captured-twice", "warning", text, str(capture.path)))
     return list(kept.values()), notes
 
 
 def _placed(root: Path, captures: Sequence[_Capture]) -> tuple[Source, ...]:
     """`captures` as sources with their hosts: by boot time, else the name in the folder's name, else the top folder."""
     hosts: dict[str, int] = {}
+    workers: dict[tuple[str, int, int], str] = {}  # the host of each process, whose clock may be set between windows
     boots: dict[int, list[tuple[int, int, str]]] = {}  # multiple of SAME_BOOT_NS → (which capture, boot, host)
     named: dict[str, int] = {}
     sources: list[Source] = []
     for capture in captures:
         inside = capture.folder.relative_to(root).parts if capture.folder.is_relative_to(root) else ()
         name = capture.hostname or (inside[0] if len(inside) > 1 and rank_in(inside[0]) is None else "host")
-        if (boot := capture.boot_ns) is not None:
+        worker = (name, capture.pid, capture.rank) if capture.pid is not None and capture.rank is not None else None
+        if worker in workers:
+            name = workers[worker]
+        elif (boot := capture.boot_ns) is not None:
             about = boot // SAME_BOOT_NS
             around = [known for multiple in (about - 1, about, about + 1) for known in boots.get(multiple, ())]
             near = [(number, host) for number, other, host in around if abs(other - boot) <= SAME_BOOT_NS]
             name = min(near)[1] if near else _unlike(name, named)
             boots.setdefault(about, []).append((len(sources), boot, name))
+        if worker is not None:
+            workers[worker] = name
         machine = hosts.setdefault(name, len(hosts))
         sources.append(
-            Source(capture.kind, capture.path, name, machine, rank=capture.rank, rank_origin=capture.rank_origin)
+            Source(
+                capture.kind,
+                capture.path,
+                name,
+                machine,
+                rank=capture.rank,
+                rank_origin=capture.rank_origin,
+                pid=capture.pid,
+            )
         )
     places = local_ranks([source.host for source in sources], [source.rank for source in sources])
     return tuple(

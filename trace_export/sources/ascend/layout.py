@@ -12,7 +12,9 @@ TABLE = "kernel_details.csv"
 METADATA = "profiler_metadata.json"
 """What the training script said of itself."""
 
-CAPTURE = re.compile(r"(?:(?:rank-(?P<rank>\d{1,9})|(?P<host>.+)_\d+)_)?(?P<time>\d{8,17})_ascend_(?P<framework>pt|ms)")
+CAPTURE = re.compile(
+    r"(?:(?:rank-(?P<rank>\d{1,9})|(?P<host>.+)_(?P<pid>\d{1,10}))_)?(?P<time>\d{8,17})_ascend_(?P<framework>pt|ms)"
+)
 """The name of a capture; with a rank that of MindSpore 2.3 and 2.4."""
 MSPROF = re.compile(r"msprof_\d{14}\.db")
 INFO = re.compile(r"profiler_info(?:_(\d{1,9}))?\.json")

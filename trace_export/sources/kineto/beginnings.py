@@ -72,9 +72,14 @@ def _profiles(seen: Sequence[_Seen], dialects: Dialects, options: ReadOptions) -
     kernels = events.filter(cat="kernel")
     devices = dict(kernels.group_by("process", maintain_order=True).agg(reader.DEVICE.first()).iter_rows())
     working = {*devices, *events.filter(IS_CALL)["process"].unique()}
-    parts = [_part(one, own[place], devices.get(together.shift(place))) for place, one in enumerate(seen)]
+    callers = dict(events.group_by("process").agg(CALLERS).iter_rows())
+    parts = [
+        _part(one, own[place], devices.get(process), callers.get(process, []))
+        for place, one in enumerate(seen)
+        for process in (together.shift(place),)
+    ]
     odd = set(kernels.filter(pl.any_horizontal(pl.col(ANNOTATIONS).is_not_null()))["process"].unique())
-    odd |= set(events.group_by("process").agg(CALLERS.len().alias("pids")).filter(pl.col("pids") > 1)["process"])
+    odd |= {process for process, pids in callers.items() if len(pids) > 1}
     found = nccl.calls(kernels.filter(TIMED))
     odd |= _with_far(found, ranges.frame)
     calls = together.Calls(nccl.transfers(found), nccl.collectives(found))
@@ -102,10 +107,10 @@ def _events(seen: Sequence[_Seen]) -> pl.DataFrame:
     return columns_of(list(chain.from_iterable(rows))).with_columns(process.alias("process"))
 
 
-def _part(one: _Seen, ranges: Ranges, device: int | None) -> together.Part:
+def _part(one: _Seen, ranges: Ranges, device: int | None, callers: Sequence[str]) -> together.Part:
     """Rank, host and clock of a trace, as in `reader.read`."""
     host = reader.host_of(one.trace, one.source)
-    ranks = reader.ranks_of(one.trace, one.source, ranges, device)
+    ranks = reader.ranks_of(one.trace, one.source, ranges, device, reader.pid_of(callers))
     return together.Part(one.source, ranks, host, host, one.trace.offset_ns, ())
 
 

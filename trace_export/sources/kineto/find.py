@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 from trace_export.files import Unpacked
-from trace_export.model import Note
 from trace_export.sources.folders import Folder, Found, Unrecognised, host_of
 from trace_export.sources.kineto.trace_file import MAX_HEADER
 from trace_export.sources.not_here import NOT_FETCHED, starts_pointer
@@ -22,12 +21,9 @@ PERFETTO = (".pftrace", ".pftrace.gz")
 _ENDINGS = (*(".json" + packed for packed in PACKED), ".zip", *PERFETTO)
 
 _HANDLER = re.compile(r"(?P<worker>.+)\.(?P<time>\d{10,20})\.pt\.trace\.json(?:\.gz|\.zip|\.zst)?")
-_WORKER = re.compile(r"(?P<host>.+)_\d+")
-_NUMBER = r"(?:iteration|iter|global_step|step)[_-]?(?P<number>\d{1,12})"
-_WINDOW = re.compile(_NUMBER, re.IGNORECASE)
+_WORKER = re.compile(r"(?P<host>.+)_(?P<pid>\d{1,10})")
+_WINDOW = re.compile(r"(?:iteration|iter|global_step|step)[_-]?\d{1,12}", re.IGNORECASE)
 """Folders of the windows of one run, as torchtitan writes them; their files have the same names."""
-_WINDOW_IN_NAME = re.compile(rf"(?<![A-Za-z]){_NUMBER}(?!\d)", re.IGNORECASE)
-"""What tells the files of the windows of one rank apart that are in one folder."""
 _HEADER = re.compile(rb'"(?:baseTimeNanoseconds|distributedInfo|deviceProperties)"\s*:')
 _EVENTS = b'"traceEvents"'
 _EVENT = re.compile(
@@ -40,58 +36,17 @@ all inside an object before that list, as the metadata of a job can be."""
 
 
 def traces(root: Path, folders: list[Folder]) -> Found:
-    """All traces; of several windows of one worker the latest."""
+    """All traces."""
     sources: list[Source] = []
-    notes: list[Note] = []
     unrecognised: list[Unrecognised] = []
-    superseded = _superseded(folders)
     for folder in folders:
         looks = {name: _no_trace(folder.path / name) for name in folder.files if name.endswith(_ENDINGS)}
         unrecognised += [look for look in looks.values() if look]
         files = [name for name, look in looks.items() if not look]
-        latest, older = _latest([name for name in files if folder.path / name not in superseded])
-        older += [name for name in files if folder.path / name in superseded]
-        alone = rank_in_folders(root, folder.path) if len(latest) == 1 else None
-        sources += [_source(root, folder.path, name, alone) for name in latest]
-        if older:
-            text = "traces of earlier windows of the same worker, left out; to export one, give it a folder of its own"
-            notes.append(Note("window-superseded", "note", text, str(folder.path / older[0]), len(older)))
-    return Found(tuple(sources), tuple(notes), tuple(unrecognised))
-
-
-def _superseded(folders: list[Folder]) -> set[Path]:
-    """The files in folders of windows of whose worker or, where they name none, by whose name there is a file in the
-    folder of a later window."""
-    latest: dict[tuple[Path, str], int] = {}
-    files: list[tuple[tuple[Path, str], int, Path]] = []
-    for folder in folders[1:]:
-        if match := _WINDOW.fullmatch(folder.path.name):
-            number = int(match["number"])
-            for name in folder.files:
-                handler = _HANDLER.fullmatch(name)
-                key = (folder.path.parent, handler["worker"] if handler else name)
-                latest[key] = max(latest.get(key, 0), number)
-                files.append((key, number, folder.path / name))
-    return {path for key, number, path in files if number < latest[key]}
-
-
-def _latest(files: list[str]) -> tuple[list[str], list[str]]:
-    """The files of the latest window of each worker and those whose names tell no window; and the rest."""
-    named = {name: window for name in files if (window := _window(name))}
-    newest: dict[str, int] = {}
-    for worker, number in named.values():
-        newest[worker] = max(newest.get(worker, 0), number)
-    older = [name for name, (worker, number) in named.items() if number < newest[worker]]
-    return [name for name in files if name not in older], older
-
-
-def _window(name: str) -> tuple[str, int] | None:
-    """The worker that a file's name tells, and a number that grows with its windows."""
-    if handler := _HANDLER.fullmatch(name):
-        return handler["worker"], int(handler["time"])
-    if step := _WINDOW_IN_NAME.search(name):
-        return name[: step.start()] + name[step.end() :], int(step["number"])
-    return None
+        of_one = len({re.sub(r"\d+", "", name) for name in files}) == 1  # perhaps its windows
+        alone = rank_in_folders(root, folder.path) if of_one else None
+        sources += [_source(root, folder.path, name, alone) for name in files]
+    return Found(tuple(sources), unrecognised=tuple(unrecognised))
 
 
 def _source(root: Path, folder: Path, name: str, alone: int | None) -> Source:
@@ -101,8 +56,10 @@ def _source(root: Path, folder: Path, name: str, alone: int | None) -> Source:
     worker = _WORKER.fullmatch(handler["worker"]) if handler else None
     number = rank_in(name)
     place = folder.parent if folder != root and _WINDOW.fullmatch(folder.name) else folder
-    host = worker["host"] if worker and number is None else host_of(root, place)
-    return Source("kineto", folder / name, host, rank=alone if number is None else number, rank_origin="assumed")
+    if worker is None or number is not None:
+        number = alone if number is None else number
+        return Source("kineto", folder / name, host_of(root, place), rank=number, rank_origin="assumed")
+    return Source("kineto", folder / name, worker["host"], rank=alone, rank_origin="assumed", pid=int(worker["pid"]))
 
 
 def _no_trace(path: Path) -> Unrecognised | None:

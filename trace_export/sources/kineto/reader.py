@@ -64,6 +64,7 @@ class _Content:
     named: list[pl.DataFrame] = field(default_factory=list)
     calls: list[pl.DataFrame] = field(default_factory=lambda: [nccl.NONE])
     device: int | None = None
+    pid: int | None = None
     end: int | None = None
     names: NameCounts = field(default_factory=NameCounts)
     on_device: GpuAnnotations = field(default_factory=GpuAnnotations)
@@ -103,7 +104,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
         profiled = profile(
             source,
             [blocks],
-            ranks=ranks_of(trace, source, ranges, content.device),
+            ranks=ranks_of(trace, source, ranges, content.device, content.pid),
             host=host,
             label=host,
             offset_ns=trace.offset_ns,
@@ -214,6 +215,7 @@ def _gather(content: _Content, trace: Trace, dialects: Dialects, tasks: KeptTask
         callers.update(events.select(CALLERS).to_series())
         if len(callers) > 1:
             raise _of_several_processes(trace.path, callers)
+        content.pid = pid_of(callers)
         content.end = max((end for end in (content.end, events["end"].max()) if isinstance(end, int)), default=None)
         events = events.with_columns(PROCESS)
         ranges = cpu_ranges(events, dialects, rows)
@@ -235,6 +237,12 @@ def _gather(content: _Content, trace: Trace, dialects: Dialects, tasks: KeptTask
     tasks.close()
     if len(processes) > 1 and not processes <= devices:
         raise _of_several_processes(trace.path, processes)
+
+
+def pid_of(callers: Collection[str]) -> int | None:
+    """The number of the process that launches, of `CALLERS`."""
+    number = whole_number(next(iter(callers), None))
+    return number if number is not None and number < 1 << 31 else None
 
 
 def _of_several_processes(path: Path, processes: Collection[str]) -> SourceError:
@@ -307,7 +315,7 @@ def host_of(trace: Trace, source: Source) -> str:
     return name[:LONGEST_NAME] if isinstance(name, str) and is_host(name) else source.host
 
 
-def ranks_of(trace: Trace, source: Source, ranges: Ranges, device: int | None) -> pl.DataFrame:
+def ranks_of(trace: Trace, source: Source, ranges: Ranges, device: int | None, pid: int | None) -> pl.DataFrame:
     """The one rank, as `ranges.profile` takes it. Its number is that of distributedInfo, our marks, the file's name or
     the stages."""
     names = {c: ranges.frame[c].drop_nulls() for c in ("rank", "place")}
@@ -331,8 +339,15 @@ def ranks_of(trace: Trace, source: Source, ranges: Ranges, device: int | None) -
             "stage": [stage],
             "stage_origin": ["recorded" if stage is not None else None],
             "device": [device],
+            "pid": [pid],
         },
-        schema_overrides={"process": pl.Int64, "stage": pl.Int32, "stage_origin": pl.String, "device": pl.Int32},
+        schema_overrides={
+            "process": pl.Int64,
+            "pid": pl.Int64,
+            "stage": pl.Int32,
+            "stage_origin": pl.String,
+            "device": pl.Int32,
+        },
     )
 
 

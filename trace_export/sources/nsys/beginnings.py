@@ -97,7 +97,9 @@ def _ranges(opened: Sequence[_Open], dialects: Dialects) -> Ranges:
 def _part(one: _Open, ranges: Ranges, options: ReadOptions) -> together.Part:
     """Rank, host and clock of an export, as in `reader.read`."""
     processes = sorted(ranges.marked)
-    ranks, notes = read_ranks(one.db, ranges, processes, one.source, devices_of(one.db), nccl.Calls({}).members())
+    ranks, notes = read_ranks(
+        one.db, ranges, processes, one.source, devices_of(one.db), nccl.Calls({}).members(), one.session.begun_ns
+    )
     return together.Part(
         one.source,
         ranks=ranks if options.ranks is None else ranks.filter(options.ranks.holds("rank")),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from trace_export.model import Note
+from trace_export.model import TIME, Note
 from trace_export.sources.nsys import nccl
 from trace_export.sources.nsys.session import environment_rank
 from trace_export.sources.ranges.ranges import Ranges
@@ -20,10 +20,16 @@ from trace_export.sources.source import Source
 
 
 def read_ranks(
-    db: Database, ranges: Ranges, processes: list[int], source: Source, devices_of: ByProcess, members: pl.DataFrame
+    db: Database,
+    ranges: Ranges,
+    processes: list[int],
+    source: Source,
+    devices_of: ByProcess,
+    members: pl.DataFrame,
+    begun_ns: int | None,
 ) -> tuple[pl.DataFrame, list[Note]]:
-    """The ranks of the `processes` (see ranks.assigned). `devices_of`: process → its own number of its GPU; `members`:
-    those of communicators, see nccl.MEMBERS."""
+    """The ranks of the `processes` (see ranks.assigned), with pid and begun_ns. `devices_of`: process → its own number
+    of its GPU; `members`: those of communicators, see nccl.MEMBERS."""
     devices = _physical(db, {process: devices_of.get(process, -1) for process in processes})
     alone = processes[0] if len(processes) == 1 else None
     evidence = (
@@ -35,7 +41,10 @@ def read_ranks(
         ("assumed", lambda: _of(alone, rank_of(source.path, source.host))),
         ("assumed", lambda: {p: i for i, p in enumerate(sorted(processes, key=lambda p: (devices[p], p)))}),
     )
-    return assigned(ranges, processes, source, evidence, {process: gpu for process, (gpu, _) in devices.items()})
+    ranks, notes = assigned(
+        ranges, processes, source, evidence, {process: gpu for process, (gpu, _) in devices.items()}
+    )
+    return ranks.with_columns(pid=pl.col("process") & 0xFFFFFF, begun_ns=pl.lit(begun_ns, TIME)), notes
 
 
 def _of(process: int | None, rank: int | None) -> ByProcess:

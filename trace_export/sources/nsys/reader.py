@@ -71,7 +71,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
         processes = sorted(inferred | ranges.marked)
         members = named.calls.members()
         trained = sorted({*processes, *(process for process, one in found.items() if one.device is not None)})
-        ranks, notes = read_ranks(db, ranges, trained, source, devices, members)
+        ranks, notes = read_ranks(db, ranges, trained, source, devices, members, session.begun_ns)
         ranks = ranks.filter(pl.col("process").is_in(processes))
         made = profile(
             source,

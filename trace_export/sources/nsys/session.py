@@ -35,12 +35,13 @@ _WARNING = 2
 @dataclass(frozen=True)
 class Session:
     """`offset_ns` turns session time into unix time; `host` and `label` (see model.HOSTS) are None where the host has
-    no telling name."""
+    no telling name. `begun_ns`: when the session began, of which a recording may be one of several windows."""
 
     offset_ns: int
     host: str | None
     label: str | None
     notes: tuple[Note, ...]
+    begun_ns: int | None = None
 
 
 def is_export(tables: frozenset[str]) -> bool:
@@ -93,7 +94,17 @@ def read_session(db: Database, path: Path) -> Session:
                 for text, count in _diagnostics(db).items()
             ),
         ),
+        _begun_ns(db, epoch),
     )
+
+
+def _begun_ns(db: Database, epoch_ns: int | None) -> int | None:
+    """When the session began: `startTime` is from there to the zero of the recording's times."""
+    if epoch_ns is None or not db.has("ANALYSIS_DETAILS", "startTime"):
+        return None
+    rows = db.texts("SELECT startTime FROM ANALYSIS_DETAILS LIMIT 1")
+    known = rows[0][0] if rows else None
+    return epoch_ns - known if isinstance(known, int) and 0 <= known < epoch_ns else None
 
 
 def environment_rank(db: Database) -> int | None:

@@ -1,7 +1,8 @@
 """Paddle's dynamic-graph pipeline profiler: `profile_record_tmp_file_for_rank_R`, one JSON object per line.
 
 A line is the begin ("ph": "B") or the end ("E") of a forward or backward, with times in whole milliseconds, the stage
-in `tid` - 1, and the micro-batch and chunk in the name (`F3`, `B3_VP1`). Steps follow from names that come again.
+in `tid` - 1, and the micro-batch and chunk in the name (`F3`, `B3_VP1`). Steps follow from names that come again, runs
+from pauses.
 Format: PaddlePaddle/Paddle, python/paddle/distributed/fleet/meta_parallel/pipeline_parallel.py.
 """
 
@@ -25,6 +26,10 @@ BLOCK = ["kind", "microbatch", "chunk"]
 """What names a block; it comes again in every step."""
 MILLISECOND = 1_000_000
 LATEST_MS = 2**63 // MILLISECOND
+RESTART_GAPS = 10
+"""A pause between two steps that is so many times as long as the longest inside a step is a restart of the job."""
+RESTART_MS = 10_000
+"""No job is started again within this."""
 
 
 def read(source: Source, options: ReadOptions) -> Profile:
@@ -58,13 +63,14 @@ def _spans(events: pl.DataFrame, rank: int) -> pl.DataFrame:
     following = pl.col("ts").shift(-1).over(BLOCK)
     ended = ((pl.col("ph").shift(-1) == "E") & (pl.col("ts").shift(-1) >= pl.col("ts"))).over(BLOCK)
     blocks = events.with_columns(end=following).filter((pl.col("ph") == "B") & ended)
-    step = pl.int_range(pl.len()).over(BLOCK).cum_max() + 1  # the file has no number; the trainers count from 1
+    step = pl.int_range(pl.len()).over(BLOCK).cum_max()
+    numbered = _runs(blocks.with_columns(step=step))
     return conform(
-        blocks.select(
+        numbered.select(
             *BLOCK,
             pl.lit(rank).alias("rank"),
-            pl.lit(0).alias("run"),
-            step.alias("step"),
+            "run",
+            (pl.col("step") - pl.col("step").min().over("run") + 1).alias("step"),  # the trainers count from 1
             (pl.col("ts") * MILLISECOND).alias("start_ns"),
             (pl.col("end") * MILLISECOND).alias("end_ns"),
             pl.col("marker"),
@@ -72,6 +78,17 @@ def _spans(events: pl.DataFrame, rank: int) -> pl.DataFrame:
         ),
         SPANS,
     )
+
+
+def _runs(blocks: pl.DataFrame) -> pl.DataFrame:
+    """`blocks` in the order of the file, with a `step` that counts on, and their `run`. The file is appended to and
+    does not tell a restart, but that takes far longer than anything inside a step, or sets the time back."""
+    gap = pl.col("ts") - pl.col("end").shift()
+    begins = pl.col("step") != pl.col("step").shift()
+    inside = blocks.select(gap.filter(~begins).max()).item() or 0
+    limit = max(RESTART_GAPS * inside, RESTART_MS)
+    restarted = begins & ((gap > limit) | (pl.col("ts") < pl.col("ts").shift()))
+    return blocks.with_columns(run=restarted.fill_null(False).cum_sum())
 
 
 def _rank(source: Source, stage: int | None) -> pl.DataFrame:

@@ -97,6 +97,7 @@ def _rank(source: Source, header: Header) -> dict[str, object]:
         "source": path_text(source.path),
         "kind": source.kind,
         "rank_origin": source.rank_origin if unnamed else "recorded",
+        "pid": header.pid,
         "stage_origin": None if header.stage is None else "recorded",
         **{name: getattr(header, name) for name in ("device", "stage", "dp", "tp", "cp")},
     }

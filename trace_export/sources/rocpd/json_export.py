@@ -36,7 +36,9 @@ _DISPATCH: Schema = {
     "dispatch_info": pl.Struct({"kernel_id": _INT, "agent_id": _HANDLE, "queue_id": _HANDLE}), "stream_id": _HANDLE,
 }  # fmt: skip
 _PROCESS: Schema = {
-    "metadata": pl.Struct({"node": pl.Struct({"hostname": _TEXT, "machine_id": _TEXT}), "pid": _INT}),
+    "metadata": pl.Struct({
+        "node": pl.Struct({"hostname": _TEXT, "machine_id": _TEXT}), "pid": _INT, "init_time": _INT,
+    }),
     "agents": pl.List(pl.Struct({"id": _HANDLE, "type": _INT, "logical_node_type_id": _INT})),
     "strings": pl.Struct({
         "buffer_records": pl.List(pl.Struct({"kind": _TEXT, "operations": pl.List(_TEXT)})),
@@ -52,8 +54,8 @@ _PROCESS: Schema = {
 """What is read of a process; whatever else there is, is passed over."""
 _GPU = 2
 _TABLES = {
-    "metadata": "tag, value", "info_node": "hostname, machine_id", "info_agent": "type, type_index",
-    "info_kernel_symbol": "display_name", "string": "string",
+    "metadata": "tag, value", "info_node": "hostname, machine_id", "info_process": "pid, init",
+    "info_agent": "type, type_index", "info_kernel_symbol": "display_name", "string": "string",
     "event": "category_id, stack_id, extdata", "region": 'tid, start, "end", name_id, event_id',
     "kernel_dispatch": 'tid, agent_id, kernel_id, queue_id, stream_id, start, "end", event_id',
     "memory_copy": 'stream_id, start, "end", name_id, event_id',
@@ -122,6 +124,8 @@ def _tables(process: pl.DataFrame) -> dict[str, pl.DataFrame]:
     node = (
         process.select(pl.col("metadata").struct.field("node")).unnest("node").select(pl.lit(1).alias("id"), pl.all())
     )
+    facts = process.select(pl.col("metadata").struct.unnest())
+    started = facts.select("pid", id=pl.lit(1), init="init_time")
     agents = _list(process, "agents").select(
         id=pl.col("id").struct.field("handle"),
         type=pl.when(pl.col("type") == _GPU).then(pl.lit("GPU")).otherwise(pl.lit("CPU")),
@@ -150,8 +154,8 @@ def _tables(process: pl.DataFrame) -> dict[str, pl.DataFrame]:
             numbered = numbered.join(known, on=column, how="left", maintain_order="left")
         events.append(numbered.select("category_id", "stack_id", id="event_id", extdata=pl.lit("{}")))
         timed[table] = numbered.select(c.strip(' "') for c in _TABLES[table].split(","))
-    return {"info_node": node, "info_agent": _keyed(agents), "info_kernel_symbol": _keyed(symbols), "string": strings,
-            "event": pl.concat(events), **timed}  # fmt: skip
+    return {"info_node": node, "info_process": started, "info_agent": _keyed(agents),
+            "info_kernel_symbol": _keyed(symbols), "string": strings, "event": pl.concat(events), **timed}  # fmt: skip
 
 
 def _keyed(rows: pl.DataFrame) -> pl.DataFrame:

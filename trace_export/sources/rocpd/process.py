@@ -19,18 +19,29 @@ _LARGEST = 10**9
 @dataclass(frozen=True)
 class Process:
     """`host` is the key of the clock domain, which distinguishes machines of one name, and `label` its name; None where
-    the host has no telling name. `rank` and `world`: of the environment, None where it does not say."""
+    the host has no telling name. `rank` and `world`: of the environment, None where it does not say. `begun_ns`: when
+    the process began, in the time of its recording."""
 
     host: str | None
     label: str | None
     rank: int | None
     world: int | None
+    pid: int | None = None
+    begun_ns: int | None = None
 
 
 def read_process(tables: Tables) -> Process:
     host, label = _host(tables)
     numbers = [number for name in RANK_VARIABLES if (number := _variable(tables, name)) is not None]
-    return Process(host, label, numbers[0] if numbers else None, _variable(tables, "WORLD_SIZE"))
+    pid, begun = _number(tables, "pid"), _number(tables, "init")
+    return Process(host, label, numbers[0] if numbers else None, _variable(tables, "WORLD_SIZE"), pid, begun)
+
+
+def _number(tables: Tables, column: str) -> int | None:
+    if not tables.has("info_process", column):
+        return None
+    rows = tables.db.texts(f"SELECT {column} FROM {tables.name('info_process')} ORDER BY id LIMIT 1")
+    return rows[0][0] if rows and isinstance(rows[0][0], int) and rows[0][0] >= 0 else None
 
 
 def _host(tables: Tables) -> tuple[str | None, str | None]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.model import KernelFile, Note, Profile, concat
+from trace_export.model import TIME, KernelFile, Note, Profile, concat
 from trace_export.sources.launches import content as launches
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.dialects import Dialects
@@ -120,7 +120,7 @@ def ranks_of(
     source: Source, ranges: Ranges, processes: list[int], facts: Mapping[int, Process], devices: Mapping[int, int]
 ) -> tuple[pl.DataFrame, list[Note]]:
     """The ranks of `processes`, as `ranges.ranks.assigned` gives them; `facts`: of all processes of the file."""
-    return assigned(
+    ranks, notes = assigned(
         ranges,
         processes,
         source,
@@ -133,6 +133,12 @@ def ranks_of(
         ),
         devices,
     )
+    known = [facts.get(process) for process in ranks["process"]]
+    identity = pl.DataFrame(
+        {name: [fact and getattr(fact, name) for fact in known] for name in ("pid", "begun_ns")},
+        {"pid": TIME, "begun_ns": TIME},
+    )
+    return ranks.hstack(identity), notes
 
 
 def _inferred(processes: list[Tables], named: roctx.Named, ranges: Ranges, options: ReadOptions) -> dict[int, Inferred]:

@@ -1,0 +1,137 @@
+"""Several runs of a job, windows of one, and jobs side by side, as each profiler leaves them in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from samples.generators.job_runs import APPENDED, OVERWRITTEN, WRITERS, Plan, Recorded
+from samples.generators.pipeline import Block
+from trace_export import Run, UsageError, load
+
+WINDOWED = [name for name in WRITERS if name not in (*APPENDED, "rocpd")]
+"""rocprofv3 writes one database for each process."""
+RESTARTED = [name for name in WRITERS if name not in OVERWRITTEN]
+
+WINDOWS = (Recorded(0, 0), Recorded(0, 30, first_step=10), Recorded(0, 75, first_step=20))
+STARTS = (Recorded(0, 0), Recorded(1, 2700), Recorded(2, 5400))
+CRASHED = (Recorded(0, 0), Recorded(1, 2700, ranks=[0]))
+
+
+def blocks_in(run: Run, number: int | None = None) -> list[tuple[int, str | None, int]]:
+    """Rank, kind and start of the passes, in the run of this number."""
+    spans = run.spans if number is None else run.spans.filter(run=number)
+    passes = spans.filter(spans["kind"].is_in(["F", "B"]))
+    return sorted(passes.select("rank", "kind", "start_ns").iter_rows())
+
+
+def passes(*recorded: Sequence[Block]) -> list[tuple[int, str, int]]:
+    return sorted((b.rank, b.kind, b.start_ns) for blocks in recorded for b in blocks if b.kind in "FB")
+
+
+def notes(run: Run) -> list[str]:
+    return [note.code for note in run.notes if note.code.startswith("run")]
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_windows_are_segments_of_their_run(name: str, tmp_path: Path) -> None:
+    """Their steps are further steps of the ranks, and none lasts until the next window."""
+    truth = WRITERS[name](tmp_path, WINDOWS)
+    run = load(tmp_path)
+    assert blocks_in(run) == passes(*truth)
+    assert notes(run) == []
+    steps = run.report().steps
+    assert steps.select("window").to_series().to_list() == [1, 1, 2, 2, 3, 3]
+    assert steps["step"].is_unique().all()
+    assert steps["step"].is_sorted()
+    assert [time is None for time in steps["step_ns"]] == [False, True] * 3
+    assert steps["whole"].all()
+    assert run.profile.recordings["source"].n_unique() == 6
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_a_rank_that_lacks_a_window_keeps_its_place_in_the_others(name: str, tmp_path: Path) -> None:
+    plan = [WINDOWS[0], Recorded(0, 30, ranks=[0], first_step=10), WINDOWS[2]]
+    truth = WRITERS[name](tmp_path, plan)
+    run = load(tmp_path)
+    assert blocks_in(run) == passes(*truth)
+    assert run.spans.select("rank", "window").unique().sort("rank", "window").rows() == [
+        (0, 1), (0, 2), (0, 3), (1, 1), (1, 3),
+    ]  # fmt: skip
+    steps = run.report().steps
+    assert steps.filter("whole")["window"].to_list() == [1, 1, 3, 3]
+
+
+@pytest.mark.parametrize("name", RESTARTED)
+def test_of_several_starts_the_newest_complete_one_is_read(name: str, tmp_path: Path) -> None:
+    truth = WRITERS[name](tmp_path, STARTS)
+    run = load(tmp_path)
+    assert blocks_in(run) == passes(truth[2])
+    assert notes(run) == ["runs-not-read"]
+    for number, blocks in enumerate(truth, 1):
+        assert blocks_in(load(tmp_path, run=number)) == passes(blocks)
+        assert notes(load(tmp_path, run=str(number))) == []
+    whole = load(tmp_path, run="all")
+    for number, blocks in enumerate(truth, 1):
+        assert blocks_in(whole, number) == passes(blocks)
+    assert [time is None for time in whole.report().steps["step_ns"]] == [False, True] * 3
+
+
+@pytest.mark.parametrize("name", RESTARTED)
+def test_a_start_that_died_before_all_ranks_were_recorded_is_not_mixed_with_another(name: str, tmp_path: Path) -> None:
+    truth = WRITERS[name](tmp_path, CRASHED)
+    run = load(tmp_path)
+    assert blocks_in(run) == passes(truth[0])
+    assert notes(run) == ["runs-not-read"]
+    assert blocks_in(load(tmp_path, run=2)) == passes(truth[1])
+
+
+@pytest.mark.parametrize("name", [name for name in RESTARTED if name in WINDOWED])
+def test_windows_of_two_starts(name: str, tmp_path: Path) -> None:
+    plan = [Recorded(run, 2700 * run + 40 * n, first_step=10 * n) for run in range(2) for n in range(2)]
+    truth = WRITERS[name](tmp_path, plan)
+    assert blocks_in(load(tmp_path)) == passes(*truth[2:])
+    whole = load(tmp_path, run="all")
+    assert blocks_in(whole, 1) == passes(*truth[:2])
+    assert whole.report().steps.select("run", "window").rows() == [(run, n) for run in (1, 2) for n in (1, 1, 2, 2)]
+
+
+@pytest.mark.parametrize("name", OVERWRITTEN)
+def test_a_rank_that_was_left_over_is_no_part_of_the_newest_run(name: str, tmp_path: Path) -> None:
+    """Files with fixed names: the second start has replaced that of its one rank."""
+    truth = WRITERS[name](tmp_path, CRASHED)
+    run = load(tmp_path)
+    assert blocks_in(run) == passes(truth[1])
+    assert notes(run) == ["runs-not-read", "run-incomplete"]
+
+
+JOBS: Plan = [Recorded(0, 0, folder="control"), Recorded(1, 8 * 86_400, folder="test")]
+AT_ONCE: Plan = [Recorded(0, 0, folder="control"), Recorded(1, 0.01, folder="test")]
+
+
+@pytest.mark.parametrize("name", RESTARTED)
+def test_jobs_in_sibling_folders_are_told_and_not_merged(name: str, tmp_path: Path) -> None:
+    truth = WRITERS[name](tmp_path, JOBS)
+    run = load(tmp_path)
+    assert sorted(start for _, _, start in blocks_in(run)) == sorted(start for _, _, start in passes(truth[1]))
+    (note,) = [note for note in run.notes if note.code == "runs-not-read"]
+    assert "control and test hold different jobs" in note.text
+
+
+@pytest.mark.parametrize("name", ["nsys", "rocpd", "torch: handler", "ascend"])
+def test_jobs_that_ran_at_one_time_are_not_merged(name: str, tmp_path: Path) -> None:
+    truth = WRITERS[name](tmp_path, AT_ONCE)
+    run = load(tmp_path)
+    assert blocks_in(run) in [passes(blocks) for blocks in truth]
+    assert notes(run) == ["runs-not-read"]
+
+
+def test_a_run_that_is_not_there(tmp_path: Path) -> None:
+    WRITERS["paddle"](tmp_path, STARTS)
+    with pytest.raises(UsageError, match="run: there is no run 4; choose from 1 to 3, or all"):
+        load(tmp_path, run=4)
+    for wrong in ("newest", "0", "-1", 0, 1.5):
+        with pytest.raises(UsageError, match=r"^run: "):
+            load(tmp_path, run=wrong)  # type: ignore[arg-type]

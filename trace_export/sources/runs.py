@@ -1,0 +1,452 @@
+"""Which recordings belong to one run of a job, and to one window of it.
+
+A **run** is one start of the job, a **window** one recording within it. The recordings of one process are windows of
+its run; those of several processes are of one run where they are of different ranks and lie together in time. Example,
+of a job of two ranks that was recorded twice, died and was started again (time runs to the right):
+
+    rank 0   ──a──    ──c──                 ──e──
+    rank 1    ──b──    ──d──
+              window 1 window 2
+             └───── run 1 ─────┘           └ run 2 ┘
+
+a and c have one process id, e has another. Run 2 lacks rank 1, so that run 1 is the newest complete one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import polars as pl
+
+from trace_export.choices import RunChoice
+from trace_export.errors import UsageError
+from trace_export.model import Note, Profile
+from trace_export.units import EPOCH_NS, utc
+
+SAME_HOST_NS = 60 * 10**9
+"""Recordings on one clock that lie further apart are not of one run unless a process has both: nothing of one can be
+seen in the other."""
+OTHER_HOST_NS = 600 * 10**9
+"""The same on two clocks, which may be minutes apart where nobody sets them."""
+ONE_START_NS = 10**9
+"""The recordings of one process name its start alike within this."""
+SHOWN = 4
+"""So many other runs are named in a note."""
+
+_NUMBER = re.compile(
+    r"(?<![a-z])(?P<place>(rank|stage|pp|tp|dp|cp|ep|gpu|device|node|host|worker|replica)[_-]?(\d+))|\d+",
+    re.IGNORECASE,
+)
+"""A number in a file's name; `place` where it counts parts of a job and no windows."""
+_WINDOW_FOLDER = re.compile(r"(?:iteration|iter|global_step|step)[_-]?\d{1,12}", re.IGNORECASE)
+"""A folder of one window, as torchtitan makes them; the files in each have the same names."""
+_CAPTURE = re.compile(r"_\d{17}(?:_|$)")
+"""In the name of a folder that a profiler made for one recording: when it began, in 17 digits."""
+
+Identity = tuple[object, ...]
+Rank = tuple[int, int | None]
+"""The number of a rank, and its stage where that is recorded and the number is not."""
+
+
+@dataclass(eq=False)
+class Recording:
+    """What one source holds of one run, as the source counts its runs (`counted`). `part`: the place of its profile
+    among those given. `ranks` of its processes, and `identities`, which their further recordings share; `recorded`:
+    the numbers of the ranks are; `place`: what the file's name says of it. `clock`: "" where its times are those of a
+    wall clock, else the host; None where it has no times. `steps`: the first and the last that are recorded. `run` and
+    `window` are what is found here, from 1."""
+
+    part: int
+    counted: int | None
+    path: Path
+    kind: str
+    host: str
+    ranks: frozenset[Rank]
+    recorded: bool
+    place: dict[str, int]
+    identities: frozenset[Identity]
+    begun_ns: int | None
+    start_ns: int
+    end_ns: int
+    clock: str | None
+    steps: tuple[int, int] | None
+    world: int | None
+    run: int = 0
+    window: int = 1
+
+
+@dataclass(frozen=True)
+class JobRun:
+    """One run: its `number` (1 is the oldest), its recordings by time, how many ranks it has and should have."""
+
+    number: int
+    recordings: tuple[Recording, ...]
+    size: int
+    world: int
+
+    @property
+    def is_complete(self) -> bool:
+        return self.size >= self.world
+
+    @property
+    def start_ns(self) -> int:
+        return min(one.start_ns for one in self.recordings)
+
+    @property
+    def windows(self) -> int:
+        return max(one.window for one in self.recordings)
+
+    def __str__(self) -> str:
+        when = f"{utc(self.start_ns)[:19].replace('T', ' ')} UTC, " if self.start_ns >= EPOCH_NS else ""
+        ranks = f"{self.size} rank{'' if self.size == 1 else 's'}"
+        return f"run {self.number} ({when}{ranks})"
+
+
+class _Process:
+    """The recordings of one start of one or more processes, by time."""
+
+    def __init__(self, recordings: Sequence[Recording]) -> None:
+        self.recordings = sorted(recordings, key=lambda one: (one.start_ns, one.end_ns))
+        self.ranks = {rank for one in recordings for rank in one.ranks}
+        self.hosts = {one.host for one in recordings}
+        self.start_ns = min(one.start_ns for one in recordings)
+        self.end_ns = max(one.end_ns for one in recordings)
+        self.recorded = all(one.recorded for one in recordings)
+        self.world = max((one.world for one in recordings if one.world), default=None)
+
+    def claims(self, other: _Process) -> bool:
+        """Whether both are the same rank, as far as can be known: numbers that are assumed may count from 0 on each
+        host, and where the names of files say different places of the job, a number that both record is wrong."""
+        if self.ranks.isdisjoint(other.ranks):
+            return False
+        one, two = self.recordings[0].place, other.recordings[0].place
+        if any(one[what] != two[what] for what in one.keys() & two.keys()):
+            return False
+        return (self.recorded and other.recorded) or not self.hosts.isdisjoint(other.hosts)
+
+
+class _Group:
+    """Processes that lie together in time."""
+
+    def __init__(self, processes: Iterable[_Process] = ()) -> None:
+        self.processes: list[_Process] = []
+        self.end_ns = 0
+        self._of_rank: dict[Rank, list[_Process]] = defaultdict(list)
+        for process in processes:
+            self.add(process)
+
+    def add(self, process: _Process) -> None:
+        self.processes.append(process)
+        self.end_ns = max(self.end_ns, process.end_ns)
+        for rank in process.ranks:
+            self._of_rank[rank].append(process)
+
+    def extend(self, group: _Group) -> None:
+        for process in group.processes:
+            self.add(process)
+
+    def rivals(self, process: _Process) -> list[_Process]:
+        """The processes of the group that claim a rank of this one."""
+        same = {id(other): other for rank in process.ranks for other in self._of_rank.get(rank, ())}
+        return [other for other in same.values() if other.claims(process)]
+
+
+def recordings_of(parts: Sequence[Profile]) -> list[Recording]:
+    """The recordings in some profiles, each of one source; of one without a block none."""
+    return [one for place, part in enumerate(parts) for one in _of_part(place, part)]
+
+
+def arrange(recordings: Sequence[Recording], *, all_ranks: bool = True) -> tuple[JobRun, ...]:
+    """The runs that `recordings` belong to, by time; each recording is given its run and window.
+
+    `all_ranks`: no ranks were left out on purpose, so that a run which has fewer than the job says is not complete.
+    """
+    groups = [group.processes for group in _runs(_processes(recordings))]
+    sizes = [sum(len(process.ranks) for process in processes) for processes in groups]
+    found = []
+    for number, (processes, size) in enumerate(zip(groups, sizes, strict=True), 1):
+        own = sorted((one for process in processes for one in process.recordings), key=lambda one: one.start_ns)
+        for one in own:
+            one.run = number
+        _number_windows(processes)
+        world = max(process.world or 0 for process in processes) if all_ranks else 0
+        found.append(JobRun(number, tuple(own), size, world or max(sizes)))
+    return tuple(found)
+
+
+def chosen(runs: Sequence[JobRun], wanted: RunChoice) -> tuple[tuple[JobRun, ...], list[Note]]:
+    """Those of `runs` that are `wanted`, and notes on the others. Raises UsageError where there is no such run."""
+    if len(runs) < 2 or wanted == "all":
+        if isinstance(wanted, int) and runs and wanted != 1:
+            raise UsageError(f"there is no run {wanted}", "there is one run only: leave it out", parameter="run")
+        return tuple(runs), []
+    if isinstance(wanted, int):
+        if wanted > len(runs):
+            raise UsageError(f"there is no run {wanted}", f"choose from 1 to {len(runs)}, or all", parameter="run")
+        return (runs[wanted - 1],), []
+    complete = [run for run in runs if run.is_complete]
+    most = max(run.size for run in runs)
+    run = (complete or [run for run in runs if run.size == most])[-1]
+    others = [other for other in runs if other is not run]
+    named = ", ".join(map(str, others[-SHOWN:])) + (f" and {len(others) - SHOWN} older" if len(others) > SHOWN else "")
+    jobs = _jobs(runs)
+    what = f"{' and '.join(jobs[:SHOWN])} hold different jobs: give one of these folders; " if jobs else ""
+    text = f"{what}{run} is read, not {named}; --run N chooses another, --run all takes all"
+    notes = [Note("runs-not-read", "note", text, str(run.recordings[0].path), len(others))]
+    if not complete:
+        text = f"no run is complete: {run} is the newest of those with most of the {run.world} ranks"
+        notes.append(Note("run-incomplete", "warning", text, str(run.recordings[0].path)))
+    return (run,), notes
+
+
+def _jobs(runs: Sequence[JobRun]) -> list[str]:
+    """The folders of the runs, where each run has one of its own beside those of the others: these are different
+    jobs."""
+    folders = [{one.path.parent for one in run.recordings} for run in runs]
+    common = _common([folder for own in folders for folder in own])
+    tops = [{folder.relative_to(common).parts[:1] for folder in own} for own in folders]
+    if any(len(own) != 1 or () in own for own in tops):
+        return []
+    names = [next(iter(own))[0] for own in tops]
+    made = any(_WINDOW_FOLDER.fullmatch(name) or _CAPTURE.search(name) for name in names)
+    return names if len(set(names)) == len(names) and not made else []
+
+
+def _common(folders: Sequence[Path]) -> Path:
+    common = folders[0]
+    while not all(folder.is_relative_to(common) for folder in folders):
+        common = common.parent
+    return common
+
+
+def _of_part(place: int, part: Profile) -> list[Recording]:
+    """The recordings of one source. One that counts no runs has one run."""
+    spans = part.spans
+    if spans.is_empty() or part.ranks.is_empty():
+        return []
+    first, last = spans["run"].min(), spans["run"].max()
+    if first == last:
+        return [_recording(place, part, first, spans, None)]
+    own = spans.partition_by("run", maintain_order=True, as_dict=True)
+    return [_recording(place, part, run, own[run,], set(own[run,]["rank"])) for (run,) in sorted(own)]
+
+
+def identities(part: Profile) -> dict[int, Identity]:
+    """What names the process of each rank of a source, alike in all of its recordings: its number on its host, or where
+    that is not recorded, the source without what tells windows apart."""
+    columns = (part.ranks[column].to_list() for column in ("rank", "host", "pid", "stage", "source"))
+    return {
+        rank: (host, _without_window(Path(source or ""))[0], rank, stage) if pid is None else (host, pid, rank)
+        for rank, host, pid, stage, source in zip(*columns, strict=True)
+    }
+
+
+def _recording(place: int, part: Profile, counted: Any, spans: pl.DataFrame, own: set[int] | None) -> Recording:
+    """The recording of the blocks `spans`; `own`: their ranks, where the source has others too."""
+    columns = (part.ranks[column].to_list() for column in ("rank", "stage", "rank_origin"))
+    rows = [row for row in zip(*columns, strict=True) if own is None or row[0] in own]
+    names = identities(part)
+    path = Path(part.ranks["source"][0] or "")
+    start, end, first, last = cast(
+        "tuple[int | None, ...]",
+        (spans["start_ns"].min(), spans["end_ns"].max(), spans["step"].min(), spans["step"].max()),
+    )
+    return Recording(
+        place, counted, path, str(part.ranks["kind"][0]), str(part.ranks["host"][0]),
+        ranks=frozenset((rank, stage if origin == "assumed" else None) for rank, stage, origin in rows),
+        recorded=all(origin != "assumed" for *_, origin in rows),
+        place=_without_window(path)[1],
+        identities=frozenset((counted, *names[rank]) for rank, *_ in rows),
+        begun_ns=part.ranks["begun_ns"][0],
+        start_ns=start or 0, end_ns=end or 0, clock=_clock(part, start),
+        steps=None if first is None or last is None else (first, last), world=part.declared.world,
+    )  # fmt: skip
+
+
+def _clock(part: Profile, start_ns: int | None) -> str | None:
+    if start_ns is None:
+        return None
+    return part.ranks["host"][0] if part.hosts["epoch"].count() or start_ns < EPOCH_NS else ""
+
+
+def _without_window(path: Path) -> tuple[str, dict[str, int]]:
+    """A path that the windows of one process have in common, without the numbers that may be those of a window; and
+    what its name says of the place in the job: {"rank": 3}."""
+    name = _NUMBER.sub(lambda found: found["place"] or "0", path.name)
+    folder = path.parent
+    while _WINDOW_FOLDER.fullmatch(folder.name):
+        folder = folder.parent
+    places = {found[2].lower(): int(found[3]) for found in _NUMBER.finditer(path.name) if found["place"]}
+    return f"{folder}/{name}", places
+
+
+def _processes(recordings: Sequence[Recording]) -> list[_Process]:
+    """The recordings by the start of the process that they are of."""
+    joined = _Joined(len(recordings))
+    alike: dict[Identity, list[int]] = defaultdict(list)
+    for place, one in enumerate(recordings):
+        for identity in one.identities:
+            alike[identity].append(place)
+    for places in alike.values():
+        places.sort(key=lambda place: recordings[place].start_ns)
+        for before, after in pairwise(places):
+            if _goes_on(recordings[before], recordings[after]):
+                joined.join(before, after)
+    return [_Process([recordings[place] for place in group]) for group in joined.groups()]
+
+
+def _goes_on(before: Recording, after: Recording) -> bool:
+    """Whether a process that both recordings name was not started anew between them: its steps go on, and it says that
+    it began at the same time."""
+    if before.begun_ns is not None and after.begun_ns is not None:
+        return abs(before.begun_ns - after.begun_ns) <= ONE_START_NS
+    if before.end_ns > after.start_ns or before.steps is None or after.steps is None:
+        return True
+    return before.steps[1] < after.steps[0]
+
+
+def _runs(processes: Sequence[_Process]) -> list[_Group]:
+    """The processes by run, the oldest first."""
+    of_clock: dict[str | None, list[_Process]] = defaultdict(list)
+    for process in processes:
+        of_clock[process.recordings[0].clock].append(process)
+    runs: list[_Group] = []
+    for clock in sorted(of_clock, key=lambda clock: (clock is None, clock)):  # "" is the wall clock, None no time
+        found = _in_turn(of_clock[clock]) or _by_time(of_clock[clock])
+        if clock is None:
+            found = [_Group(of_clock[clock])]
+        for back, group in enumerate(reversed(found), 1):  # on clocks of their own the newest are of one run
+            near = runs[-back] if back <= len(runs) else None
+            if near is not None and (clock is None or not any(map(near.rivals, group.processes))):
+                near.extend(group)
+            else:
+                runs.insert(max(len(runs) - back + 1, 0), group)
+    return runs
+
+
+def _in_turn(processes: Sequence[_Process]) -> list[_Group] | None:
+    """The n-th process of each rank, where all ranks have equally many, and the n-th ones start closer together than
+    any rank is started again: also where the clocks of hosts are far apart."""
+    of_ranks: dict[frozenset[Rank], list[_Process]] = defaultdict(list)
+    for process in _by_start(processes):
+        own = of_ranks[frozenset(process.ranks)]
+        if not process.recorded or (own and not own[-1].claims(process)):
+            return None
+        own.append(process)
+    counts = {len(own) for own in of_ranks.values()}
+    ranks = [rank for own in of_ranks for rank in own]
+    if len(counts) != 1 or counts == {1} or len(set(ranks)) < len(ranks):
+        return None
+    runs = list(zip(*of_ranks.values(), strict=True))
+    spread = max(run[-1].start_ns - run[0].start_ns for run in map(_by_start, runs))
+    again = min(b.start_ns - a.end_ns for own in of_ranks.values() for a, b in pairwise(own))
+    return [_Group(run) for run in runs] if spread < again else None
+
+
+def _by_start(processes: Iterable[_Process]) -> list[_Process]:
+    return sorted(processes, key=lambda one: (one.start_ns, one.end_ns))
+
+
+def _by_time(processes: Sequence[_Process]) -> list[_Group]:
+    """The processes that lie together in time, and of these those of different ranks."""
+    runs: list[_Group] = []
+    for cluster in _clusters(processes):
+        for group in _jobs_at_once(cluster):
+            if runs and _belongs(runs[-1], group):
+                runs[-1].extend(group)
+            else:
+                runs.append(group)
+    return runs
+
+
+def _clusters(processes: Sequence[_Process]) -> list[_Group]:
+    """Processes whose recordings overlap, or are bridged by others that do; by time. A rank that is started again while
+    another one still runs begins the next cluster."""
+    clusters: list[_Group] = []
+    for process in _by_start(processes):
+        near = bool(clusters) and process.start_ns <= clusters[-1].end_ns
+        if near and all(rival.end_ns > process.start_ns for rival in clusters[-1].rivals(process)):
+            clusters[-1].add(process)
+        else:
+            clusters.append(_Group([process]))
+    return clusters
+
+
+def _jobs_at_once(cluster: _Group) -> list[_Group]:
+    """The cluster, or where recorded ranks of one format are there twice, each folder of its own: jobs that run at the
+    same time."""
+    twice = any(len(cluster.rivals(process)) > 1 for process in cluster.processes)  # itself and another
+    if not twice or len({one.kind for process in cluster.processes for one in process.recordings}) > 1:
+        return [cluster]
+    common = _common([process.recordings[0].path.parent for process in cluster.processes])
+    of_folder: dict[tuple[str, ...], _Group] = defaultdict(_Group)
+    for process in cluster.processes:
+        of_folder[process.recordings[0].path.parent.relative_to(common).parts[:1]].add(process)
+    groups = list(of_folder.values())
+    apart = all(
+        len(group.processes) > 1 and not any(len(group.rivals(process)) > 1 for process in group.processes)
+        for group in groups
+    )
+    return groups if len(groups) > 1 and apart else [cluster]
+
+
+def _belongs(run: _Group, group: _Group) -> bool:
+    """Whether a group of processes that begins after a run had ended is still of it: other ranks of a job of the same
+    size, close in time."""
+    if any(run.rivals(process) for process in group.processes):
+        return False
+    worlds = {process.world for process in (*run.processes, *group.processes) if process.world}
+    hosts = [{host for process in side.processes for host in process.hosts} for side in (run, group)]
+    gap = min(process.start_ns for process in group.processes) - run.end_ns
+    return len(worlds) < 2 and gap <= (OTHER_HOST_NS if hosts[0].isdisjoint(hosts[1]) else SAME_HOST_NS)
+
+
+def _number_windows(processes: Sequence[_Process]) -> None:
+    """Gives the recordings of a run their windows: by the steps that they record, else by their turn where all
+    processes have equally many, else by time."""
+    recordings = [one for process in processes for one in process.recordings]
+    if len(recordings) == len(processes):
+        return
+    if all(one.steps for one in recordings):
+        _number_by(recordings, [one.steps for one in recordings if one.steps])
+        return
+    for process in processes:
+        _number_by(process.recordings, [(one.start_ns, one.end_ns - 1) for one in process.recordings])
+    if len({max(one.window for one in process.recordings) for process in processes}) > 1:
+        _number_by(recordings, [(one.start_ns, one.end_ns - 1) for one in recordings])
+
+
+def _number_by(recordings: Sequence[Recording], extents: Sequence[tuple[int, int]]) -> None:
+    """Numbers the groups of recordings whose extents (the first and the last number) overlap, in their order."""
+    number, reached = 0, None
+    for (first, last), one in sorted(zip(extents, recordings, strict=True), key=lambda pair: pair[0]):
+        if reached is None or first > reached:
+            number, reached = number + 1, last
+        reached = max(reached, last)
+        one.window = number
+
+
+class _Joined:
+    """Places that are joined into groups."""
+
+    def __init__(self, count: int) -> None:
+        self._above = list(range(count))
+
+    def join(self, one: int, other: int) -> None:
+        self._above[self._top(one)] = self._top(other)
+
+    def groups(self) -> list[list[int]]:
+        tops = sorted(range(len(self._above)), key=self._top)
+        return [list(group) for _, group in groupby(tops, key=self._top)]
+
+    def _top(self, place: int) -> int:
+        while self._above[place] != place:
+            self._above[place] = self._above[self._above[place]]
+            place = self._above[place]
+        return place
