@@ -217,16 +217,16 @@ NOTES: dict[str, Explanation] = {
         "steps that the others hold are missing.",
         "Put the parts together into one file, the oldest first, in another folder.",
     ),
-    "message-labels-inferred": Explanation(
-        "The micro-batch and direction of these messages were inferred from the block before the send and the block "
-        "after the receive.",
-        "Nothing.",
-    ),
     "marker-unmatched": Explanation(
         "A rule given with `--marker` matches no name in any source. A rule must match the whole name of a range: an "
         "NVTX, ROCTx or mstx range, an annotation of PyTorch, or with `with_stack` a frame of Python "
         "(`train.py(57): forward`).",
         "Compare the pattern with the names in the profile; begin it with `.*` to leave out what comes before.",
+    ),
+    "message-labels-inferred": Explanation(
+        "The micro-batch and direction of these messages were inferred from the block before the send and the block "
+        "after the receive.",
+        "Nothing.",
     ),
     "messages-ambiguous": Explanation(
         "Sends and receives between two ranks can be paired in more than one way. They were left out.",
@@ -347,6 +347,12 @@ NOTES: dict[str, Explanation] = {
     "ranks-not-drawn": Explanation(
         "One rank per stage is drawn, the first of each.",
         "Use `--tracks rank` to draw all.",
+    ),
+    "ranks-of-devices": Explanation(
+        "One process runs several devices, and each is drawn as a rank of its own: its blocks are the ranges whose "
+        "work ran there. The rank is the number of the device, or with several processes that of the process times "
+        "their devices and the place of the device (`inferred`).",
+        "Check the stages; give `--pp`, `--tp` and `--dp` if they are wrong.",
     ),
     "ranks-one-after-another": Explanation(
         "Files of one folder and stage without a recorded rank were drawn as different ranks, but some begin when "
@@ -573,6 +579,11 @@ NOTES: dict[str, Explanation] = {
         "Sends and receives in turns while one block was open: an exchange such as the all-to-all of experts. They are "
         "no messages between stages; `--detail comm` draws their kernels.",
         "Nothing.",
+    ),
+    "transfers-without-device": Explanation(
+        "Ranges of sends, receives or collectives of a process with several devices launched nothing, and neither a "
+        "stage in their name nor their thread says which device they are of. They were left out.",
+        "Nothing for blocks. To see them, name their stage.",
     ),
 }
 """By code."""

@@ -83,9 +83,9 @@ class Recorder:
         return self.trace.call(start, thread=thread or MAIN, name=name.split("_v")[0])
 
     def kernel(self, process: int, start: int, end: int, correlation: int | None, *, name: str = "gemm",
-               stream: int = 7) -> None:  # fmt: skip
+               stream: int = 7, device: int = 0) -> None:  # fmt: skip
         assert correlation is not None
-        self.trace.kernel(start, end, correlation, name=name, stream=stream)
+        self.trace.kernel(start, end, correlation, name=name, stream=stream, device=device)
 
     def write(self, path: Path) -> Path:
         return self.trace.write(path)

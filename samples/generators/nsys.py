@@ -174,7 +174,7 @@ class Recorder(Protocol):
               registered: bool = False, domain: int = 0) -> None: ...  # fmt: skip
     def call(self, process: int, start: int, *, thread: int | None = None, name: str = ...) -> int: ...
     def kernel(self, process: int, start: int, end: int, correlation: int | None, *, name: str = ...,
-               stream: int = ...) -> None: ...  # fmt: skip
+               stream: int = ..., device: int = ...) -> None: ...  # fmt: skip
     def write(self, path: Path) -> Path: ...
 
 
@@ -182,21 +182,25 @@ class Rank:
     """Puts the ranges, launches and kernels of one rank into its host's export."""
 
     def __init__(self, export: Recorder, rank: int, clock_ns: int, kernels: int = 4, dialect: Dialect | None = None,
-                 wrong: WrongTimes | None = None, process: int | None = None):  # fmt: skip
-        """`kernels`: how many in each block."""
+                 wrong: WrongTimes | None = None, process: int | None = None, devices: int = 1,
+                 threads: bool = True):  # fmt: skip
+        """`kernels`: how many in each block; `devices`: so many ranks are devices of one process, each with `threads`
+        of its own or all with one."""
         self.wrong = wrong or {}
         self.export, self.rank, self.clock_ns, self.kernels = export, rank, clock_ns, kernels
         self.dialect = dialect or Dialect()
-        self.process = 4_000 + 11 * rank if process is None else process
+        self.job, self.device = divmod(rank, devices)
+        self.process = 4_000 + 11 * self.job if process is None else process
+        self.thread = self.process + (100 * self.device if threads else 0)
 
     def range(self, start: int, end: int, name: str) -> None:
         registered, domain = self.dialect.registered, self.dialect.domain
-        self.export.range(self.process, start, end, name, registered=registered, domain=domain)
+        self.export.range(self.process, start, end, name, thread=self.thread, registered=registered, domain=domain)
 
     def block(self, block: Block, chance: random.Random) -> None:
         """The range stands LEAD before the first kernel, when the launches are made."""
         start, end = block.start_ns + self.clock_ns, block.end_ns + self.clock_ns
-        thread = self.process + AUTOGRAD if block.kind == "B" else None
+        thread = self.thread + AUTOGRAD * (block.kind == "B")
         cuts = sorted(chance.sample(range(start + US, end - US), self.kernels - 1))
         launch = start - 60 * US
         for depth, name in enumerate(self.dialect.names(block, self.rank)):
@@ -205,19 +209,22 @@ class Rank:
             name = "cuLaunchKernelEx" if i % 2 else "cudaLaunchKernel_v7000"
             call = self.export.call(self.process, launch + i * 5 * US, thread=thread, name=name)
             times = recorded(block, i, begin, until, self.wrong)
-            self.export.kernel(self.process, *times, call, name=f"{block.kind.lower()}_kernel_{i}")
+            name = f"{block.kind.lower()}_kernel_{i}"
+            self.export.kernel(self.process, *times, call, name=name, device=self.device)
 
     def transfer(self, kind: str, block: Block, launch_ns: int, start_ns: int, end_ns: int, stream: int) -> None:
         launch, start, end = (t + self.clock_ns for t in (launch_ns, start_ns, end_ns))
         self.range(launch - 2 * US, launch + 4 * US, self.dialect.transfer(kind, block, self.rank))
-        call = self.export.call(self.process, launch)
-        self.export.kernel(self.process, start, end, call, name="ncclDevKernel_SendRecv", stream=stream)
+        call = self.export.call(self.process, launch, thread=self.thread)
+        name = "ncclDevKernel_SendRecv"
+        self.export.kernel(self.process, start, end, call, name=name, stream=stream, device=self.device)
 
     def steps(self, blocks: list[Block]) -> None:
-        for step in sorted({b.step for b in blocks if b.step >= 0}) if self.dialect.steps else ():
+        steps = {b.step for b in blocks if b.step >= 0 and self.dialect.steps and self.device == 0}
+        for step in sorted(steps):
             mine = [b for b in blocks if b.step == step]
             start, end = mine[0].start_ns - 2 * LEAD, mine[-1].end_ns
-            self.export.range(self.process, start + self.clock_ns, end + self.clock_ns, f"iter_{self.rank}_{step}")
+            self.export.range(self.process, start + self.clock_ns, end + self.clock_ns, f"iter_{self.job}_{step}")
 
 
 def record(folder: Path, blocks: list[Block], hosts: int, clock_errors_ns: tuple[int, ...], chance: random.Random,

@@ -112,7 +112,7 @@ class _Numbers:
         if twice is not None:
             self.refused.append(_refusal(part, twice, self._owner[twice]))
             return None
-        numbers = {}
+        numbers, inferred = {}, _inferred(part)
         names = runs.identities(part) if assumed else {}
         for rank, path in assumed.items():
             free = self._known.get(names[rank], self._last_free.get(rank, rank))
@@ -123,7 +123,7 @@ class _Numbers:
                 numbers[rank] = free
             if names[rank] not in self._known:
                 self._known[names[rank]] = free
-                if free not in map(rank_in, Path(path).parts):
+                if rank not in inferred and free not in map(rank_in, Path(path).parts):
                     text = "rank numbers assumed from the order of files and processes"
                     self._assumed.append(Note("rank-numbers-assumed", "note", text, path))
         self._owner |= dict.fromkeys(recorded, part)
@@ -214,12 +214,17 @@ def _refusal(part: Profile, rank: int, kept: Profile) -> SourceError:
 
 
 def _ranks(profile: Profile) -> tuple[dict[int, str], dict[int, str]]:
-    """Rank → source, of the ranks whose number is recorded, and of those whose number is assumed."""
+    """Rank → source, of the ranks whose number is recorded, and of those whose number is assumed or inferred."""
     recorded: dict[int, str] = {}
     numbered: dict[int, str] = {}
     for rank, path, origin in zip(*(profile.ranks[c] for c in ("rank", "source", "rank_origin")), strict=True):
-        (numbered if origin == "assumed" else recorded)[rank] = path
+        (numbered if origin in ("assumed", "inferred") else recorded)[rank] = path
     return recorded, numbered
+
+
+def _inferred(profile: Profile) -> set[int]:
+    """The ranks whose numbers a reader inferred, and said so."""
+    return set(profile.ranks.filter(pl.col("rank_origin") == "inferred")["rank"])
 
 
 def _renumbered(profile: Profile, numbers: dict[int, int]) -> Profile:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trace_export.choices import Detail, Infer
@@ -63,7 +64,8 @@ class TaskRequest:
     """Which device tasks to read of one source: those of its processes `ranks` (process → rank; the process is None
     where the source is one) that touch `window_ns`, in the clock of its host (None: all). They go to files below
     `folder`. `size`: the bytes that the source had when its blocks were read. `kept`: `ReadOptions.keep_tasks` of
-    then."""
+    then. `devices`: of a process whose devices are ranks of their own the device of each, rank → device; of such
+    a process `ranks` has one of them."""
 
     source: Source
     detail: Detail
@@ -72,6 +74,7 @@ class TaskRequest:
     folder: Path
     size: int = 0
     kept: Path | None = None
+    devices: Mapping[int | None, Mapping[int, int | None]] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:

@@ -275,16 +275,21 @@ def read_device_tasks(
     that cannot be read any more. Only those within `profile.window_ns` are read. `size_of` as `sizes` gave it."""
     with_device_tasks = [row.kind for row in formats.FORMATS if row.has_device_tasks]
     wished = pl.col("rank").is_in(ranks) & pl.col("kind").is_in(with_device_tasks)
-    rows = profile.recordings.filter(wished).join(profile.ranks, on="rank", how="semi", maintain_order="left")
+    devices_of = profile.ranks.select("rank", "device")
+    rows = profile.recordings.filter(wished).join(devices_of, on="rank", maintain_order="left")
     rows = rows.unique(["rank", "source", "process"], keep="first", maintain_order=True)
     paths = {path_text(path): path for path in size_of}
+    owners = profile.recordings.drop_nulls("process").group_by("source", "process").agg(pl.col("rank").n_unique())
+    shared = owners.filter(pl.col("rank") > 1)
     wanted = []
     for (name, kind, host), group in rows.group_by("source", "kind", "host", maintain_order=True):
         window = profile.window_ns and recorded_window(profile.window_ns, clock_of(profile, group["rank"][0]))
         source = Source(kind, paths.get(name, Path(name)), host)
         numbers = dict(group.select("process", "rank").iter_rows())
+        several = group.join(shared, on=["source", "process"], how="semi").group_by("process", maintain_order=True)
+        devices = {process: dict(part.select("rank", "device").iter_rows()) for (process,), part in several}
         size, kept = size_of.get(source.path, 0), options.read.keep_tasks
-        wanted.append(TaskRequest(source, options.detail, numbers, window, folder, size, kept))
+        wanted.append(TaskRequest(source, options.detail, numbers, window, folder, size, kept, devices))
     workers = _workers(options, [w.source for w in wanted if not are_kept(w)], tasks=True)
     results = local.run(read_tasks, wanted, workers, counted(progress, "reading device tasks", len(wanted)))
     files = tuple(file for r in results if isinstance(r, tuple) for file in r)

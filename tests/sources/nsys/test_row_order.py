@@ -56,7 +56,7 @@ def test_the_order_of_rows_does_not_matter(
 @settings(max_examples=3, suppress_health_check=[*UNTIMED, HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1 << 30))
 def test_rows_of_equal_times_do_not_matter_either(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Ranges and tasks of equal start and end, a correlation id that occurs twice, a process with two GPUs."""
+    """Ranges and tasks of equal start and end, an id that occurs twice, a process with kernels on two GPUs."""
     export = Export(epoch_ns=1_000)
     for process in (A, B):
         for text in ("F0.0.0", "B0.0.0", "W0.0.0"):
@@ -64,14 +64,14 @@ def test_rows_of_equal_times_do_not_matter_either(seed: int, tmp_path_factory: p
         export.range(process, 100, 200, "F1.0.0", thread=process + 1)
         export.range(process, 210, None, "F2.0.0")
         export.range(process, 210, None, "B2.0.0")
-        for device, name in ((3 - process % 2, "gemm"), (1, "add"), (1, "copy")):
+        for device, name in ((3 - process % 2, "ncclDevKernel_SendRecv"), (1, "add"), (1, "copy")):
             call = export.call(process, 110)
             export.kernel(process, 300, 400, call, name=name, device=device, stream=device)
         export.range(process, 150, 160, "F3.0.0")
         call = export.call(process, 155)
         export.calls[process] -= 1
         assert export.call(process, 120) == call  # once inside F3.0.0 and once outside
-        export.kernel(process, 500, 600, call)
+        export.kernel(process, 500, 600, call, device=1)
     folder = tmp_path_factory.mktemp("order")
     (folder / "in").mkdir()
     path = export.write(folder / "in" / "x.sqlite")

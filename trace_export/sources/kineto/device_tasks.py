@@ -115,13 +115,18 @@ class KeptTasks:
 
 def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
     """The device tasks of a trace. Raises SourceError when the file is no trace."""
-    if (kept := kept_tasks.taken(request)) is not None:
+    if not request.devices and (kept := kept_tasks.taken(request)) is not None:
         return kept
+    devices = next(iter(request.devices.values()), {request.rank: None})
     with open_trace(request.path, TASKS) as trace:
-        tasks = DeviceTasks(request.folder, request.rank, trace.offset_ns, request.detail, request.window_ns)
+        found = {
+            device: DeviceTasks(request.folder, rank, trace.offset_ns, request.detail, request.window_ns)
+            for rank, device in devices.items()
+        }
         for events in trace.events():
-            tasks.add(events)
-    return tasks.files()
+            for device, tasks in found.items():
+                tasks.add(events if device is None else events.filter(pl.col("device") == f"{device}"))
+    return tuple(file for tasks in found.values() for file in tasks.files())
 
 
 def _with_device(file: KernelFile, device: str | None) -> KernelFile:

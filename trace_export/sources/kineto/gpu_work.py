@@ -17,6 +17,7 @@ from trace_export.sources.kineto.device_tasks import TIMED
 from trace_export.sources.kineto.json_events import thread
 from trace_export.sources.ranges import lost_kernels
 from trace_export.sources.ranges.attribution import NONE, GpuActivity, GpuExtent, Launches, RangeIndex
+from trace_export.sources.ranges.by_launch import WHOLE, Parts, by_part, of_parts, together
 from trace_export.sources.shared.parted_rows import PartedRows, append
 
 IS_CALL = pl.col("cat").str.contains("_(?:runtime|driver)$")
@@ -104,27 +105,34 @@ class GpuWork:
         for part in self._rows.parts():
             yield from (calls.select(_LAUNCH.keys()) for calls in part[_LAUNCHES])
 
-    def attributed(self, ranges: pl.DataFrame) -> Attributed:
-        """The work of `ranges` (id, role, thread, start, end)."""
-        layers, threads, size = RangeIndex.both(ranges), ranges["thread"].to_numpy(), ranges.height
+    def attributed(self, ranges: pl.DataFrame, parts: Parts = WHOLE) -> Attributed:
+        """The work of `ranges` (id, process, role, thread, start, end), which are those of the `parts` of the process
+        where it has some; copies are then of none."""
+        processes = list(parts[0].values()) if parts else [0]
+        layers = [RangeIndex.both(ranges.filter(pl.col("process") == process)) for process in processes]
+        threads, size = ranges["thread"].to_numpy(), ranges.height
         activity, copies, elsewhere = GpuActivity.none(ranges), GpuExtent.none(size), np.zeros(size, bool)
         for part in self._rows.parts():
-            launches = _joined(part, layers, threads, elsewhere)
+            launches = {p: _joined(part, own, threads, elsewhere) for p, own in zip(processes, layers, strict=True)}
+            together(launches, parts)
             for tasks in part[_KERNELS]:
-                activity.take(0, launches, {column: tasks[column].to_numpy() for column in KERNELS})
-            for tasks in part[_COPIES]:
+                columns = {column: tasks[column].to_numpy() for column in KERNELS}
+                for process, piece in by_part([(0, columns)], parts):
+                    activity.take(process, launches[process], piece)
+            for tasks in () if parts else part[_COPIES]:
                 correlation, start, end = (tasks[c].to_numpy() for c in ("correlation", "start", "end"))
-                copies.add(launches.pipeline[launches.of(correlation)], start, end)
-            activity.lost += lost_kernels.count({0: launches}, size, self._calls(part))
+                copies.add(launches[0].pipeline[launches[0].of(correlation)], start, end)
+            activity.lost += lost_kernels.count(launches, size, self._calls(part, parts))
         return Attributed(activity, copies, elsewhere)
 
-    def _calls(self, part: _Part) -> Callable[[str], Iterator[lost_kernels.Piece]]:
+    def _calls(self, part: _Part, parts: Parts) -> Callable[[str], Iterator[lost_kernels.Piece]]:
         """The calls that fit a pattern of `CALLS`: of the part those that launch kernels, of the trace all others."""
 
         def fitting(pattern: str) -> Iterator[lost_kernels.Piece]:
             for calls in part[_LAUNCHES] if pattern == lost_kernels.KERNELS else self._captures:
                 found = calls.filter(pl.col("call") == pattern)
-                yield 0, {column: found[column].to_numpy() for column in ("start", "correlation")}
+                columns = {column: found[column].to_numpy() for column in ("start", "correlation")}
+                yield from of_parts([(0, columns)], parts)
 
         return fitting
 

@@ -20,7 +20,7 @@ _KERNEL = r"^(?:void )?(?:nccl|rccl|msccl)(?:Dev)?Kernel_?([A-Za-z]+?)(?:_|RING|
 
 NONE = pl.DataFrame(
     schema={"process": pl.Int64, "op": pl.String, "group": pl.String, "peer": pl.Int64, "seq": pl.Int64}
-    | {"bytes": pl.Int64, "start": pl.Int64, "end": pl.Int64}
+    | {"bytes": pl.Int64, "start": pl.Int64, "end": pl.Int64, "device": pl.Int64}
 )
 """No calls."""
 
@@ -39,6 +39,7 @@ def calls(kernels: pl.DataFrame) -> pl.DataFrame:
         bytes=elements * pl.col("dtype").replace_strict(_SIZES, default=None, return_dtype=pl.Int64),
         start="start",
         end="end",
+        device=pl.col("device").cast(pl.Int64, strict=False),
     )
 
 

@@ -15,7 +15,7 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.model import Note, Profile
-from trace_export.sources.kineto import nccl
+from trace_export.sources.kineto import gpu_work, nccl
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED, KeptTasks, read_tasks
 from trace_export.sources.kineto.event_stream import whole_number
 from trace_export.sources.kineto.gpu_annotations import GpuAnnotations
@@ -25,10 +25,13 @@ from trace_export.sources.kineto.json_events import FRAME, Wanted, thread
 from trace_export.sources.kineto.trace import Trace, open_trace
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.attribution import GpuActivity
+from trace_export.sources.ranges.by_launch import Parts
+from trace_export.sources.ranges.devices import Attributed, attributed
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.frequent import NameCounts
-from trace_export.sources.ranges.profile import Content, marked, of_beginning, profile, with_activity
+from trace_export.sources.ranges.profile import Content, marked, of_beginning, profile
 from trace_export.sources.ranges.ranges import Ranges, beside_passes, gather
+from trace_export.sources.ranges.ranks import check_names
 from trace_export.sources.ranges.transfers import transfers
 from trace_export.sources.shared.names import LONGEST_NAME, is_host
 from trace_export.sources.shared.parted_rows import append
@@ -79,24 +82,24 @@ def read(source: Source, options: ReadOptions) -> Profile:
     the ranges themselves).
     """
     dialects = Dialects.of(options.markers)
-    with open_trace(source.path, wanted(dialects), beginning=options.beginning) as trace, GpuWork() as work:
+    with open_trace(source.path, wanted(dialects), beginning=options.beginning) as trace, GpuWork() as gpu:
         recorded = job(trace, "rank")
         if recorded is not None and options.ranks is not None and recorded not in options.ranks:
             return Profile()
-        content = _Content(work)
+        content = _Content(gpu)
         _gather(content, trace, dialects, KeptTasks(options.keep_tasks, source.path, trace.offset_ns))
         ranges = Ranges.none() if options.infer == "only" else gather(content.named, (), dialects)
-        _check_writers(trace, ranges)
         if content.annotated.kernels:
             ranges = _with_replays(content, ranges, dialects, named=options.infer != "only" and not options.host_ranges)
         if trace.shortened and not ranges.marked:
             raise SourceError(source.path, "no pass is named", "look at all of it with --full")
+        work = Attributed.none(ranges)
         if found := _inferred(source, options, ranges, content, dialects):
             blocks = _launched(source, found, content)
         else:
-            unseen = not trace.has_end or (trace.shortened and work.launches > 0)
+            unseen = not trace.has_end or (trace.shortened and gpu.launches > 0)
             _check(source, ranges, content, options.host_ranges or unseen)
-            blocks = _marked(source, ranges, content, options.host_ranges or trace.shortened)
+            blocks, work = _marked(source, ranges, content, options.host_ranges or trace.shortened)
             if ranges.partial and not trace.shortened:
                 blocks = _completed(source, options, blocks, content, dialects)
         host = host_of(trace, source)
@@ -104,12 +107,13 @@ def read(source: Source, options: ReadOptions) -> Profile:
         profiled = profile(
             source,
             [blocks],
-            ranks=ranks_of(trace, source, ranges, content.device, content.pid),
+            ranks=work.devices.ranks(ranks_of(trace, source, ranges, content.device, content.pid), work.ranges),
             host=host,
             label=host,
             offset_ns=trace.offset_ns,
             notes=(*clock, *losses(trace), *range_notes.unmatched(source.path, ranges.unmatched)),
         )
+        profiled = work.devices.restored(profiled, source.path)
         made = replace(profiled, declared=replace(profiled.declared, world=job(trace, "world_size") or None))
         if not trace.shortened:
             return made
@@ -129,20 +133,19 @@ def _with_replays(content: _Content, ranges: Ranges, dialects: Dialects, *, name
     return gather([*content.named, replayed.named], (), dialects)
 
 
-def _marked(source: Source, ranges: Ranges, content: _Content, host_ranges: bool) -> Content:
-    """The content of a trace whose passes are named."""
-    activity, differences = (None, []) if host_ranges else _attributed(source.path, ranges, content)
-    worked = with_activity(ranges, activity)
-    named, calls = transfers(ranges, worked), pl.concat(content.calls)
+def _marked(source: Source, ranges: Ranges, content: _Content, host_ranges: bool) -> tuple[Content, Attributed]:
+    """The content of a trace whose passes are named, and the work in its ranges."""
+    work, notes = (Attributed.none(ranges), []) if host_ranges else _attributed(source.path, ranges, content)
+    named, calls = transfers(work.ranges, work.worked), pl.concat(content.calls)
     begin, end = ranges.frame.select(pl.col("start").min(), pl.col("end").max()).row(0)
     kept = calls.filter(near(pl.col("start"), pl.lit(begin), pl.lit(end)))
     if far := calls.height - kept.height:
         text = f"sends, receives and collectives {UNTIMED}"
-        differences = [*differences, Note("times-unusable", "warning", text, str(source.path), far)]
-    calls = kept
+        notes = [*notes, Note("times-unusable", "warning", text, str(source.path), far)]
+    calls = work.devices.placed(kept)
     p2p = named if named.height else nccl.transfers(calls)
-    found = marked(source, ranges, worked, activity, p2p=p2p, collectives=nccl.collectives(calls))
-    return replace(found, notes=(*found.notes, *differences))
+    found = marked(source, work, p2p=p2p, collectives=nccl.collectives(calls))
+    return replace(found, notes=(*found.notes, *notes)), work
 
 
 def near(times: pl.Expr, begin: pl.Expr, end: pl.Expr) -> pl.Expr:
@@ -269,17 +272,6 @@ def cpu_ranges(events: pl.DataFrame, dialects: Dialects, first: int = 0) -> pl.D
     )
 
 
-def _check_writers(trace: Trace, ranges: Ranges) -> None:
-    """Raises SourceError where the marks in the trace are of several ranks, or of another one than it says it is."""
-    marked = ranges.frame["rank"].drop_nulls().unique().sort().to_list()
-    recorded = job(trace, "rank")
-    if not marked or marked == [marked[0] if recorded is None else recorded]:
-        return
-    other = f" and was recorded by rank {recorded}" if len(marked) == 1 else ""
-    what = f"holds marks of rank {', '.join(map(str, marked))}{other}: several processes wrote it"
-    raise SourceError(trace.path, what, "let each rank write a file of its own")
-
-
 def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> None:
     """Raises SourceError when there is nothing to draw."""
     if not ranges.marked and ranges.untimed:
@@ -297,10 +289,16 @@ def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> Non
         raise range_notes.no_kernels(source.path, without, "record with it", launched=content.work.launched)
 
 
-def _attributed(path: Path, ranges: Ranges, content: _Content) -> tuple[GpuActivity, list[Note]]:
+def _attributed(path: Path, ranges: Ranges, content: _Content) -> tuple[Attributed, list[Note]]:
     """The kernels of the trace by range, and a note where torch.profiler attributes them otherwise."""
-    found = content.work.attributed(ranges.frame)
-    return found.activity, content.on_device.note(path, ranges.frame, found)
+    found: list[gpu_work.Attributed] = []
+
+    def activity(frame: pl.DataFrame, parts: Parts) -> GpuActivity:
+        found.append(content.work.attributed(frame, parts))
+        return found[-1].activity
+
+    work = attributed(path, ranges, activity)
+    return work, [] if work.devices.parts else content.on_device.note(path, ranges.frame, found[0])
 
 
 def job(trace: Trace, name: str) -> int | None:
@@ -317,7 +315,8 @@ def host_of(trace: Trace, source: Source) -> str:
 
 def ranks_of(trace: Trace, source: Source, ranges: Ranges, device: int | None, pid: int | None) -> pl.DataFrame:
     """The one rank, as `ranges.profile` takes it. Its number is that of distributedInfo, our marks, the file's name or
-    the stages."""
+    the stages. Raises SourceError where the marks are of several ranks."""
+    check_names(source.path, ranges, job(trace, "rank"))
     names = {c: ranges.frame[c].drop_nulls() for c in ("rank", "place")}
     own = ranges.stages.get(0, [])
     rank, origin = next(

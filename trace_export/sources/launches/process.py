@@ -14,6 +14,7 @@ from trace_export.sources.launches.pieces import Evidence, cut_sets
 from trace_export.sources.launches.sequence_numbers import OPERATORS, Numbered, by_numbers
 from trace_export.sources.launches.threads import Threads, calling_thread, engine_threads, find_threads
 from trace_export.sources.launches.work import COMPUTE, Counts, Ints, Timeline, Work, pipeline_transfers
+from trace_export.sources.ranges.devices import SEVERAL, runs_several
 
 BLOCKS = {
     "kind": pl.String(), "start": pl.Int64(), "end": pl.Int64(), "launched": pl.Int64(), "step": pl.Int32(),
@@ -44,10 +45,6 @@ class Process:
     untimed: int = 0
 
 
-SECOND_DEVICE = 0.1
-"""The part of the kernels of its main GPU from which on a process runs a second one, too."""
-
-
 class Inferred(NamedTuple):
     """The `blocks` and `transfers` of a process, and its `device`, the first of several, None where nothing shows that
     it trains. `refused`: the steps whose forwards are unknown; `impossible`: why nothing was found ("" where something
@@ -71,9 +68,8 @@ def find_blocks(process: Process) -> Inferred:
     """The blocks of a process: by the sequence numbers of its operators where they were recorded, else by its launches
     alone."""
     work, operators = process.work, process.operators
-    most, second = (*sorted(process.devices.values(), reverse=True), 0, 0)[:2]
-    if second > SECOND_DEVICE * most:
-        return _nothing("one process runs several GPUs")
+    if runs_several(process.devices):
+        return _nothing(SEVERAL)
     threads = find_threads(work, process.named, engine_threads(operators), process.first_thread)
     if isinstance(threads, str):
         return _on_one_thread(process, threads)

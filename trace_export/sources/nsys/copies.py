@@ -13,5 +13,5 @@ def last_copies(db: Database, ranges: Ranges, named: pl.DataFrame) -> pl.Series:
     """The end of the last copy launched in each of the `named` ranges that receive."""
     receives = pl.col("text").is_in(ranges.transfers.filter(pl.col("role") == "recv")["text"].implode())
     wanted = named.select("id", "process", "thread", "start", "end", "role", receives=receives)
-    copies = attribute(db, wanted.with_columns(id=pl.int_range(pl.len())), "*emcpy*", [COPY_TABLE])[0].frame()
+    copies = attribute(db, wanted.with_columns(id=pl.int_range(pl.len())), "*emcpy*", [COPY_TABLE]).frame()
     return wanted.select(last=pl.when("receives").then(copies["work_end"]))["last"]

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.sources.ranges import by_launch
-from trace_export.sources.ranges.attribution import GpuActivity
+from trace_export.sources.ranges.attribution import DEVICE_SHIFT, GpuActivity
 from trace_export.sources.ranges.lost_kernels import LAUNCHES, Piece
 from trace_export.sources.shared.sqlite import Database
 
@@ -17,8 +17,6 @@ KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 GRAPH_TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 COPY_TABLE = "CUPTI_ACTIVITY_KIND_MEMCPY"
 DEVICE = "COALESCE(deviceId, -1)"
-STREAMS = 1 << 32
-"""Numbers of streams, which differ by as much from one device to the next."""
 MOST_LISTED = 64
 """Names that a condition lists by their ids."""
 
@@ -46,25 +44,27 @@ def is_nccl(db: Database, table: str) -> str:
 def stream_of(db: Database, table: str) -> str:
     """One number for the stream of a task in `table`; every context of a device numbers its own streams."""
     context = "COALESCE(contextId, 0) % 65536" if db.has(table, "contextId") else "0"
-    return f"({DEVICE} * {STREAMS} + {context} * 65536 + COALESCE(streamId, 0) % 65536)"
+    return f"({DEVICE} * {1 << DEVICE_SHIFT} + {context} * 65536 + COALESCE(streamId, 0) % 65536)"
 
 
 def attribute(
-    db: Database, ranges: pl.DataFrame, calls: str = LAUNCHES, tables: Iterable[str] = (KERNEL_TABLE, GRAPH_TABLE)
-) -> tuple[GpuActivity, dict[int, int]]:
-    """The tasks in `tables` that calls named like `calls` launched, by range (see by_launch.attribute); and of each
-    process with tasks the number of its GPU, of several the smallest."""
-    processes = ranges["process"].unique().sort().to_list()
-    devices: dict[int, int] = {}
+    db: Database,
+    ranges: pl.DataFrame,
+    calls: str = LAUNCHES,
+    tables: Iterable[str] = (KERNEL_TABLE, GRAPH_TABLE),
+    parts: by_launch.Parts = by_launch.WHOLE,
+) -> GpuActivity:
+    """The tasks in `tables` that calls named like `calls` launched, by range; see by_launch.attribute."""
+    numbers = {part for devices in parts.values() for part in devices.values()}
+    processes = sorted({*ranges["process"].unique()} - numbers | parts.keys())
 
     def tasks() -> Iterator[Piece]:
         for table in tables:
             for process, chunk in _tasks(db, table, processes):
-                device = int(chunk["stream_and_nccl"].min()) // (2 * STREAMS)
-                devices[process] = min(device, devices.get(process, device))
-                yield process, {**chunk, "stream": chunk["stream_and_nccl"] >> 1, "nccl": chunk["stream_and_nccl"] & 1}
+                packed = chunk["stream_and_nccl"]
+                yield process, {**chunk, "stream": packed >> 1, "nccl": packed & 1}
 
-    return by_launch.attribute(ranges, lambda pattern: _calls(db, processes, pattern), tasks, calls), devices
+    return by_launch.attribute(ranges, lambda pattern: _calls(db, processes, pattern), tasks, calls, parts)
 
 
 def devices_of(db: Database) -> dict[int, int]:

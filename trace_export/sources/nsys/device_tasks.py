@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from trace_export.model import KernelFile
-from trace_export.sources.nsys.cupti import COPY_TABLE, GRAPH_TABLE, KERNEL_TABLE, is_nccl
+from trace_export.sources.nsys.cupti import COPY_TABLE, DEVICE, GRAPH_TABLE, KERNEL_TABLE, is_nccl
 from trace_export.sources.shared.external_sort import ExternalSort
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import Database, overlapping
@@ -28,11 +28,18 @@ def write_tasks(db: Database, offset_ns: int, request: TaskRequest) -> tuple[Ker
     `offset_ns` is what turns session time into unix time.
     """
     sorter = ExternalSort(request.folder)
-    ranks = pl.DataFrame(list(request.ranks.items()), {"process": pl.Int64, "rank": pl.Int32}, orient="row")
+    numbers = [
+        (process, rank, device)
+        for process, only in request.ranks.items()
+        for rank, device in request.devices.get(process, {only: None}).items()
+    ]
+    ranks = pl.DataFrame(numbers, {"process": pl.Int64, "rank": pl.Int32, "only": pl.Int64}, orient="row")
     names: dict[int, str] = {}
     for table in (KERNEL_TABLE,) if request.detail == "comm" else NAME_COLUMN:
         for chunk in _chunks(db, table, offset_ns, request):
             tasks = chunk.filter(valid_session_times(pl.col("start"), pl.col("end"))).join(ranks, on="process")
+            if request.devices:
+                tasks = tasks.filter(pl.col("only").is_null() | (pl.col("only") == pl.col("device")))
             tasks = tasks.with_columns(
                 _name(db, table, tasks["what"], names),
                 stream=pl.format("stream {}", pl.col("stream")),
@@ -46,7 +53,7 @@ def write_tasks(db: Database, offset_ns: int, request: TaskRequest) -> tuple[Ker
 
 
 def _chunks(db: Database, table: str, offset_ns: int, request: TaskRequest) -> Iterator[pl.DataFrame]:
-    """process, stream, start, end, what (the number behind the task's name) and nccl (0 or 1)."""
+    """process, stream, start, end, what (the number behind the task's name), nccl (0 or 1), device, if it counts."""
     if not db.has(table):
         return iter(())
     nccl = is_nccl(db, table)
@@ -55,8 +62,9 @@ def _chunks(db: Database, table: str, offset_ns: int, request: TaskRequest) -> I
     processes = [process for process in request.ranks if process is not None]
     owners = min(processes) << 24, (max(processes) + 1 << 24) - 1  # a list of many makes SQLite's expression too deep
     only += f" AND COALESCE(globalPid, 0) BETWEEN {owners[0]} AND {owners[1]}"
+    device = f", {DEVICE} AS device" if request.devices else ""
     sql = f"""SELECT COALESCE(globalPid, 0) AS owner, COALESCE(streamId, 0) AS stream, start AS start, "end" AS "end",
-        COALESCE({NAME_COLUMN[table]}, 0) AS what, CAST({nccl} AS INTEGER) AS nccl
+        COALESCE({NAME_COLUMN[table]}, 0) AS what, CAST({nccl} AS INTEGER) AS nccl{device}
         FROM {table} WHERE {{where}}{only}"""
     return (chunk.with_columns(process=pl.col("owner") // (1 << 24)) for chunk in db.frames(table, sql))
 

@@ -32,9 +32,10 @@ from trace_export.sources.nsys.ranks import read_ranks
 from trace_export.sources.nsys.session import is_export, read_session
 from trace_export.sources.nsys.threads import autograd_threads
 from trace_export.sources.ranges import notes as range_notes
+from trace_export.sources.ranges.devices import Attributed, attributed
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.lost_kernels import KERNELS
-from trace_export.sources.ranges.profile import Content, marked, of_beginning, profile, with_activity
+from trace_export.sources.ranges.profile import Content, marked, of_beginning, profile
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.transfers import collectives, transfers
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
@@ -66,13 +67,13 @@ def read(source: Source, options: ReadOptions) -> Profile:
         found = _inferred(db, named, ranges, options)
         _check(db, ranges, found, options.host_ranges)
         short = not db.shortened.isdisjoint(table.lower() for table in EVENTS)
-        contents, devices = _contents(db, source, ranges, found, options.host_ranges or short)
+        contents, devices, work = _contents(db, source, ranges, found, options.host_ranges or short)
         inferred = {process for process, one in found.items() if not one.impossible}
-        processes = sorted(inferred | ranges.marked)
         members = named.calls.members()
-        trained = sorted({*processes, *(process for process, one in found.items() if one.device is not None)})
+        trained = sorted({*inferred, *ranges.marked, *(p for p, one in found.items() if one.device is not None)})
         ranks, notes = read_ranks(db, ranges, trained, source, devices, members, session.begun_ns)
-        ranks = ranks.filter(pl.col("process").is_in(processes))
+        ranks, ranges = work.devices.ranks(ranks, work.ranges), work.ranges
+        ranks = ranks.filter(pl.col("process").is_in(sorted(inferred | ranges.marked)))
         made = profile(
             source,
             contents,
@@ -87,6 +88,7 @@ def read(source: Source, options: ReadOptions) -> Profile:
                 *range_notes.unmatched(source.path, ranges.unmatched),
             ),
         )
+        made = work.devices.restored(made, source.path)
         of_ranks = members.join(made.ranks.select("rank", "process"), on="process").rename({"own": "member"})
         made = replace(made, members=conform(of_ranks.sort("rank", "group"), MEMBERS))
         if not short:
@@ -119,21 +121,27 @@ def _inferred(db: Database, named: nvtx.Named, ranges: Ranges, options: ReadOpti
 
 def _contents(
     db: Database, source: Source, ranges: Ranges, found: dict[int, Inferred], host_ranges: bool
-) -> tuple[list[Content], dict[int, int]]:
-    """The content of the processes with named passes and that of those without; and the GPU of each process."""
+) -> tuple[list[Content], dict[int, int], Attributed]:
+    """The content of the processes with named passes and that of those without; the GPU of each process; and the work
+    in the ranges."""
     contents = []
     unnamed, in_part = launches.by_names(found, ranges)
     if any(not one.impossible for one in unnamed.values()):
         contents.append(launches.content(source.path, unnamed))
-    inferred = {process: one.device for process, one in found.items() if one.device is not None}
+    devices = {process: one.device for process, one in found.items() if one.device is not None}
+    work = Attributed.none(ranges)
     if not ranges.marked:
-        return contents, inferred
-    activity, devices = (None, devices_of(db)) if host_ranges else attribute(db, ranges.frame)
-    worked = with_activity(ranges, activity)
-    p2p = transfers(ranges, worked, None if db.shortened else partial(last_copies, db, ranges))
-    content = marked(source, ranges, worked, activity, p2p=p2p, collectives=collectives(worked))
+        return contents, devices, work
+    if host_ranges:
+        devices |= devices_of(db)
+    else:
+        work = attributed(source.path, ranges, lambda frame, parts: attribute(db, frame, parts=parts))
+        devices |= work.gpus
+    copies = None if db.shortened or work.devices.parts else partial(last_copies, db, ranges)
+    p2p = transfers(work.ranges, work.worked, copies)
+    content = marked(source, work, p2p=p2p, collectives=collectives(work.worked))
     contents.append(launches.completed(source.path, content, in_part))
-    return contents, inferred | devices
+    return contents, devices, work
 
 
 def has_work(db: Database) -> bool:

@@ -8,6 +8,7 @@ backward kernels from autograd's threads while the range is open on the main thr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ from trace_export.sources.shared.timestamps import CLOCK_NOISE_NS, LONGEST_TASK_
 
 NONE = -1
 """No range: numpy's integers have no null."""
+DEVICE_SHIFT = 32
+"""The number of a stream has that of its device above so many bits."""
 UNKNOWN = 0
 """The place of a launch that is not in the file."""
 
@@ -152,7 +155,8 @@ class GpuActivity:
     before that range, and `cut` ended after the next kernel of their stream had begun, which is now their end;
     `every_call`: whether all calls were read. `lost`: how many of the kernels launched in each range are not in the
     file (see lost_kernels.count). `begins`: the start of each range, and a last one that stands for none; `blocks`:
-    whether each is a block. `times`: by process, how long kernels computed outside all blocks, and at all."""
+    whether each is a block. By process, `times` is how long kernels computed outside all blocks, and at all, and
+    `devices` how many kernels of blocks ran on each device."""
 
     compute: GpuExtent
     communication: GpuExtent
@@ -167,6 +171,7 @@ class GpuActivity:
     begins: Ints
     blocks: npt.NDArray[np.bool_]
     times: dict[int, tuple[int, int]]
+    devices: dict[int, Counter[int]]
 
     @staticmethod
     def none(ranges: pl.DataFrame) -> GpuActivity:
@@ -175,11 +180,13 @@ class GpuActivity:
         extents, begins = (GpuExtent.none(size), GpuExtent.none(size)), np.append(ranges["start"].to_numpy(), 0)
         blocks = np.append((ranges["role"] == "block").fill_null(False).to_numpy(), False)
         nothing = np.zeros(size, np.int64)
-        return GpuActivity(*extents, 0, 0, 0, 0, 0, 0, False, lost=nothing, begins=begins, blocks=blocks, times={})
+        return GpuActivity(
+            *extents, 0, 0, 0, 0, 0, 0, False, lost=nothing, begins=begins, blocks=blocks, times={}, devices={}
+        )
 
     def take(self, process: int, launches: Launches, tasks: Mapping[str, Ints]) -> None:
         """Takes in GPU tasks of the process, whose `launches` are known: correlation, start, end, nccl (whether they
-        are kernels of NCCL) and stream, any number of it."""
+        are kernels of NCCL) and stream, any number of it with that of the device above `DEVICE_SHIFT`."""
         correlation, start, end, stream = (tasks[c] for c in ("correlation", "start", "end", "stream"))
         nccl = tasks["nccl"] != 0
         at = launches.of(correlation)
@@ -194,7 +201,9 @@ class GpuActivity:
         known, pipeline, call = at != UNKNOWN, launches.pipeline[at], launches.call[at]
         computing = known & ~nccl
         end = self._in_order(computing, stream, correlation, start, end)
-        self._spend(process, np.where(computing, end - start, 0), self.blocks[pipeline])
+        inside = self.blocks[pipeline]
+        self._spend(process, np.where(computing, end - start, 0), inside)
+        self._count_devices(process, stream[computing & inside] >> DEVICE_SHIFT)
         self.compute.add(np.where(nccl, NONE, pipeline), start, end)
         self.communication.add(np.where(nccl, pipeline, NONE), start, end)
         self.communication.add(np.where(nccl, call, NONE), start, end)
@@ -207,6 +216,15 @@ class GpuActivity:
         outside, every = self.times.get(process, (0, 0))
         total = int(computed.sum())
         self.times[process] = outside + total - int(computed[inside].sum()), every + total
+
+    def _count_devices(self, process: int, devices: Ints) -> None:
+        if not len(devices):
+            return
+        counts = self.devices.setdefault(process, Counter())
+        if devices.min() == devices.max():  # nearly always
+            counts[int(devices[0])] += len(devices)
+        else:
+            counts.update(devices.tolist())
 
     def outside_shares(self) -> dict[int, float]:
         """By process, the share of the time of computing that lies outside all blocks."""

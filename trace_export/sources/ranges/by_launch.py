@@ -5,16 +5,21 @@ Read in chunks of rows; memory holds 16 bytes per launch and one row per range.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import polars as pl
 
 from trace_export.sources.ranges import lost_kernels
-from trace_export.sources.ranges.attribution import GpuActivity, Ints, Launches, RangeIndex
+from trace_export.sources.ranges.attribution import DEVICE_SHIFT, GpuActivity, Ints, Launches, RangeIndex
 from trace_export.sources.ranges.lost_kernels import LAUNCHES, Piece
 
+Parts = Mapping[int, Mapping[int, int]]
+"""Process → device → the number of that part of the process, of processes whose devices count as processes."""
+WHOLE: Parts = MappingProxyType({})
+"""No process has parts."""
 ORPHANS = 0.003
 """The share of GPU tasks without a launch call above which the names of the calls are doubted."""
 
@@ -24,26 +29,57 @@ def attribute(
     calls: Callable[[str | None], Iterable[Piece]],
     tasks: Callable[[], Iterable[Piece]],
     pattern: str = LAUNCHES,
+    parts: Parts = WHOLE,
 ) -> GpuActivity:
     """The GPU tasks by range.
 
     `ranges`: id (0, 1, …), process, thread, start, end, role; blocks and transfers compete, and NCCL calls among
     themselves. `calls(pattern)`: start, thread and correlation of the calls with such names (see lost_kernels), or of
     all. `tasks()`: see GpuActivity.take. Reads all calls when more than a few per mille of the
-    tasks have none of those whose names fit `pattern`.
+    tasks have none of those whose names fit `pattern`. Where a process has `parts`, its ranges have their numbers.
     """
-    launches, activity = _attributed(ranges, calls(pattern), tasks())
+    plain_calls, plain_tasks = calls, tasks
+    if parts:
+        calls, tasks = (lambda pattern: of_parts(plain_calls(pattern), parts)), lambda: by_part(plain_tasks(), parts)
+    launches, activity = _attributed(ranges, calls(pattern), tasks(), parts)
     if activity.orphans > activity.tasks * ORPHANS:
-        return replace(_attributed(ranges, calls(None), tasks())[1], every_call=True)
+        return replace(_attributed(ranges, calls(None), tasks(), parts)[1], every_call=True)
     if pattern != LAUNCHES:
         return activity
     return replace(activity, lost=lost_kernels.count(launches, ranges.height, calls))
 
 
+def of_parts(calls: Iterable[Piece], parts: Parts) -> Iterator[Piece]:
+    """The calls of a process for each of its parts: nothing says which device a call is for."""
+    for process, piece in calls:
+        for part in parts.get(process, {0: process}).values():
+            yield part, piece
+
+
+def by_part(tasks: Iterable[Piece], parts: Parts) -> Iterator[Piece]:
+    """The tasks of a process by its parts."""
+    for process, piece in tasks:
+        if process not in parts:
+            yield process, piece
+            continue
+        device = piece["stream"] >> DEVICE_SHIFT
+        for number, part in parts[process].items():
+            rows = device == number
+            yield part, {name: column[rows] for name, column in piece.items()}
+
+
+def together(launches: dict[int, Launches], parts: Parts) -> None:
+    """Lets the parts of a process know which of its launches ran on any of its devices: these are not lost."""
+    for first, *others in (list(devices.values()) for devices in parts.values()):
+        for other in others:
+            launches[other] = replace(launches[other], ran=launches[first].ran)
+
+
 def _attributed(
-    ranges: pl.DataFrame, calls: Iterable[Piece], tasks: Iterable[Piece]
+    ranges: pl.DataFrame, calls: Iterable[Piece], tasks: Iterable[Piece], parts: Parts
 ) -> tuple[dict[int, Launches], GpuActivity]:
     launches = _launches(ranges, calls)
+    together(launches, parts)
     activity = GpuActivity.none(ranges)
     for process, chunk in tasks:
         activity.take(process, launches[process], chunk)

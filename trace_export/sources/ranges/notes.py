@@ -27,7 +27,10 @@ HOST = "draw the CPU ranges with --host"
 def unmatched(path: Path, rules: Sequence[str]) -> list[Note]:
     """A warning for each of the user's `rules` that matches no name in a source; `of_no_source` takes back those that
     match one in another source."""
-    return [Note(UNMATCHED, "warning", f"--marker '{rule}' matches no name of a range", str(path)) for rule in rules]
+    return [
+        Note("marker-unmatched", "warning", f"--marker '{rule}' matches no name of a range", str(path))
+        for rule in rules
+    ]
 
 
 def of_no_source(profile: Profile) -> Profile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -15,6 +16,9 @@ from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.blocks import blocks, declared
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.source import Source
+
+if TYPE_CHECKING:
+    from trace_export.sources.ranges.devices import Attributed
 
 
 @dataclass(frozen=True)
@@ -37,36 +41,20 @@ def with_activity(ranges: Ranges, activity: GpuActivity | None) -> pl.DataFrame:
     return ranges.frame.join(by_range.frame(), on="id", maintain_order="left")
 
 
-def marked(
-    source: Source,
-    ranges: Ranges,
-    worked: pl.DataFrame,
-    activity: GpuActivity | None,
-    *,
-    p2p: pl.DataFrame,
-    collectives: pl.DataFrame,
-) -> Content:
-    """The content of the processes whose passes are named.
-
-    `activity` is the GPU work by range (None: the ranges themselves are drawn), `worked` what `with_activity` made of
-    it. Raises SourceError when no GPU work was launched in a block.
-    """
-    found = blocks(worked, ranges, host=activity is None)
+def marked(source: Source, work: Attributed, *, p2p: pl.DataFrame, collectives: pl.DataFrame) -> Content:
+    """The content of the processes whose passes are named, by the `work` in their ranges; where that has no activity
+    the ranges themselves are drawn. Raises SourceError when no GPU work was launched in a block."""
+    ranges, activity = work.ranges, work.activity
+    found = blocks(work.worked, ranges, host=activity is None)
     if found.is_empty():
         raise range_notes.no_work(source.path, activity)
     notes = (
-        *range_notes.of_ranges(source.path, ranges, worked, activity),
+        *range_notes.of_ranges(source.path, ranges, work.worked, activity),
         *range_notes.of_transfers(source.path, p2p),
     )
     moved = p2p.filter(~pl.col("exchange")) if "exchange" in p2p.columns else p2p
-    return Content(
-        found.drop("id"),
-        moved,
-        collectives,
-        declared(ranges, found),
-        notes,
-        {} if activity is None else activity.outside_shares(),
-    )
+    shares = {} if activity is None else activity.outside_shares()
+    return Content(found.drop("id"), moved, collectives, declared(ranges, found), notes, shares)
 
 
 def profile(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
+from pathlib import Path
 
 import polars as pl
 
+from trace_export.errors import SourceError
 from trace_export.model import Note
 from trace_export.sources.ranges.ranges import Ranges
+from trace_export.sources.ranges.rules import OWN
 from trace_export.sources.source import Source
 
 ByProcess = dict[int, int]
@@ -25,7 +28,9 @@ def assigned(
     and notes on it.
 
     A process whose recorded rank another one has too is left out. `devices`: process → its GPU, negative where unknown.
+    Raises SourceError where the names of one process are of several ranks.
     """
+    check_names(source.path, ranges)
     places = {**{p: min(own) for p, own in ranges.stages.items()}, **from_names(ranges, "place")}
     numbers, origins = _first_known(processes, *evidence)
     kept, twice = _unique(numbers, ranges)
@@ -58,6 +63,19 @@ def _first_known(processes: list[int], *evidence: Evidence) -> tuple[ByProcess, 
             numbers[process] = next(number for number in count(rank) if number not in taken)
             origins[process] = origin
     return numbers, origins
+
+
+def check_names(path: Path, ranges: Ranges, recorded: int | None = None) -> None:
+    """Raises SourceError where the names of one process are of several ranks, or our marks of another one than was
+    `recorded`: several processes wrote one file."""
+    named = ranges.frame.select("process", "rank", own=pl.col("dialect") == OWN).drop_nulls("rank").unique()
+    for (_,), of_process in named.sort("process", "rank").group_by("process", maintain_order=True):
+        marked = of_process["rank"].unique().sort().to_list()
+        other = recorded is not None and of_process["own"].any() and recorded not in marked
+        if len(marked) > 1 or other:
+            by = f" and was recorded by rank {recorded}" if other else ""
+            what = f"holds marks of rank {', '.join(map(str, marked))}{by}: several processes wrote it"
+            raise SourceError(path, what, "let each rank write a file of its own")
 
 
 def from_names(ranges: Ranges, number: str = "rank") -> ByProcess:

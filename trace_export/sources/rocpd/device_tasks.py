@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from trace_export.model import KernelFile
-from trace_export.sources.rocpd.hip import is_nccl
+from trace_export.sources.rocpd.hip import gpus, is_nccl
 from trace_export.sources.rocpd.tables import Tables
 from trace_export.sources.shared.external_sort import ExternalSort
 from trace_export.sources.shared.names import LONGEST_NAME
@@ -23,22 +23,28 @@ def write_tasks(processes: list[Tables], request: TaskRequest) -> tuple[KernelFi
             continue
         for table in ("kernel_dispatch",) if request.detail == "comm" else ("kernel_dispatch", "memory_copy"):
             names = _names(tables, table)
+            agents = {gpu: agent for agent, gpu in gpus(tables).items()}
             for chunk in _chunks(tables, table, request):
                 numbers = chunk["what"].unique()
                 texts = pl.Series([names.get(n, "unnamed") for n in numbers], dtype=pl.Categorical)
                 named = chunk["what"].replace_strict(numbers, texts, return_dtype=pl.Categorical).alias("name")
-                sorter.add(rank, chunk.with_columns(named, _category(table), pl.format("stream {}", "stream")))
+                tasks = chunk.with_columns(named, _category(table), pl.format("stream {}", "stream"))
+                devices = request.devices.get(tables.process, {rank: None})
+                for one, device in devices.items():
+                    sorter.add(one, tasks if device is None else tasks.filter(pl.col("device") == agents.get(device)))
     return sorter.files()
 
 
 def _chunks(tables: Tables, table: str, request: TaskRequest) -> Iterator[pl.DataFrame]:
-    """stream, start_ns, end_ns, what (the number of the task's name), nccl (0 or 1)."""
+    """stream, start_ns, end_ns, what (the number of the task's name), nccl (0 or 1), and if it counts device
+    (the agent; of a copy the one that it goes to)."""
     kernels = table == "kernel_dispatch"
     nccl = f"COALESCE({is_nccl(tables)}, 0)" if kernels else "0"
     only = f" AND {nccl}" if request.detail == "comm" else ""
+    device = f", COALESCE(R.{'agent_id' if kernels else 'dst_agent_id'}, -1) AS device" if request.devices else ""
     sql = f"""SELECT COALESCE(R.stream_id, 0) AS stream, R.start AS start_ns, R."end" AS end_ns,
-        COALESCE(R.{"kernel_id" if kernels else "name_id"}, -1) AS what, {nccl} AS nccl
-        FROM {tables.rows(table, "stream_id")}
+        COALESCE(R.{"kernel_id" if kernels else "name_id"}, -1) AS what, {nccl} AS nccl{device}
+        FROM {tables.rows(table, "stream_id", *(["agent_id"] if device and kernels else []))}
         WHERE {overlapping(request.window_ns, "R.start", 'R."end"')}{only}"""
     return tables.db.frames(tables.name(table), sql)
 

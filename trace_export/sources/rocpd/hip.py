@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from trace_export.sources.ranges import by_launch
-from trace_export.sources.ranges.attribution import GpuActivity
+from trace_export.sources.ranges.attribution import DEVICE_SHIFT, GpuActivity
 from trace_export.sources.ranges.lost_kernels import KERNELS, Piece
 from trace_export.sources.rocpd.tables import MARKERS, RCCL, Tables
 
@@ -22,22 +22,21 @@ STREAM = """((COALESCE(R.agent_id, -1) * 65536 + COALESCE(R.queue_id, 0) % 65536
 """One number for that. Where the stream was not recorded, its number is that of all, and the queue tells them apart."""
 
 
-def attribute(processes: list[Tables], ranges: pl.DataFrame) -> tuple[GpuActivity, dict[int, int]]:
-    """The kernels by range (see by_launch.attribute); and of each process with kernels its first GPU."""
-    wanted = set(ranges["process"].unique())
+def attribute(processes: list[Tables], ranges: pl.DataFrame, parts: by_launch.Parts = by_launch.WHOLE) -> GpuActivity:
+    """The kernels by range; see by_launch.attribute."""
+    wanted = {*ranges["process"].unique(), *parts}
     trained = [tables for tables in processes if tables.process in wanted]
-    devices: dict[int, int] = {}
 
     def tasks() -> Iterator[Piece]:
         for tables in trained:
             numbers = gpus(tables)
             for chunk in tables.db.frames(tables.name("kernel_dispatch"), _kernels(tables)):
-                used = [gpu for agent in chunk["device"].unique() if (gpu := numbers.get(agent)) is not None]
-                devices[tables.process] = min([*used, devices.get(tables.process, 1 << 31)])
-                yield tables.process, {name: chunk[name].to_numpy() for name in chunk.columns}
+                device = pl.col("stream") // (1 << DEVICE_SHIFT)
+                number = device.replace(list(numbers), list(numbers.values()))
+                placed = chunk.with_columns(pl.col("stream") + (number - device) * (1 << DEVICE_SHIFT))
+                yield tables.process, {name: placed[name].to_numpy() for name in placed.columns}
 
-    activity = by_launch.attribute(ranges, lambda pattern: _calls(trained, pattern), tasks)
-    return activity, devices
+    return by_launch.attribute(ranges, lambda pattern: _calls(trained, pattern), tasks, parts=parts)
 
 
 def launches_kernels(tables: Tables) -> bool:
@@ -64,9 +63,9 @@ def _calls(processes: list[Tables], pattern: str | None) -> Iterator[Piece]:
 
 
 def _kernels(tables: Tables) -> str:
-    """start, end, correlation, device (its agent), stream (of all queues of all agents), nccl (0 or 1)."""
+    """start, end, correlation, stream (of all queues of all agents), nccl (0 or 1)."""
     return f"""SELECT R.start AS start, R."end" AS "end", COALESCE(NULLIF(E.stack_id, 0), -2) AS correlation,
-        COALESCE(R.agent_id, -1) AS device, COALESCE({is_nccl(tables)}, 0) AS nccl,
+        COALESCE({is_nccl(tables)}, 0) AS nccl,
         {STREAM} AS stream FROM {tables.rows("kernel_dispatch", *PLACE)} {tables.event()}"""
 
 

@@ -16,8 +16,9 @@ from trace_export.errors import SourceError
 from trace_export.model import TIME, KernelFile, Note, Profile, concat
 from trace_export.sources.launches import content as launches
 from trace_export.sources.ranges import notes as range_notes
+from trace_export.sources.ranges.devices import Attributed, attributed
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.ranges.profile import Content, marked, of_beginning, profile, with_activity
+from trace_export.sources.ranges.profile import Content, marked, of_beginning, profile
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.ranks import assigned, from_names, from_stages
 from trace_export.sources.ranges.transfers import collectives, transfers
@@ -85,9 +86,10 @@ def _of_host(source: Source, options: ReadOptions, processes: list[Tables], fact
     found = _inferred(processes, named, ranges, options)
     _check(source, processes, ranges, found, options)
     short = is_short(processes)
-    contents, devices = _contents(source, processes, ranges, found, options.host_ranges or short)
+    contents, gpus, work = _contents(source, processes, ranges, found, options.host_ranges or short)
     trained = {process for process, one in found.items() if one.device is not None}
-    ranks, notes = ranks_of(source, ranges, sorted(trained | ranges.marked), facts, devices)
+    ranks, notes = ranks_of(source, ranges, sorted(trained | ranges.marked), facts, gpus)
+    ranks = work.devices.ranks(ranks, work.ranges)
     drawn = pl.concat([content.blocks["process"] for content in contents])
     ranks = ranks.filter(pl.col("process").is_in(drawn.implode()))
     fact = facts[processes[0].process]
@@ -101,6 +103,7 @@ def _of_host(source: Source, options: ReadOptions, processes: list[Tables], fact
         notes=[*notes, *range_notes.unmatched(source.path, ranges.unmatched)],
         epoch=EPOCH,
     )
+    made = work.devices.restored(made, source.path)
     made = replace(made, declared=replace(made.declared, world=fact.world))
     return of_beginning(made, source, end_of(processes[0])) if short else made
 
@@ -160,19 +163,21 @@ def _inferred(processes: list[Tables], named: roctx.Named, ranges: Ranges, optio
 
 def _contents(
     source: Source, processes: list[Tables], ranges: Ranges, found: dict[int, Inferred], host_ranges: bool
-) -> tuple[list[Content], dict[int, int]]:
-    """What is in the processes without named passes and in those with them, and the GPU of each."""
+) -> tuple[list[Content], Mapping[int, int], Attributed]:
+    """What is in the processes without named passes and in those with them, the GPU of each, and the work in the
+    ranges."""
     contents = []
     unnamed, in_part = launches.by_names(found, ranges)
     if any(not one.impossible for one in unnamed.values()):
         contents.append(launches.content(source.path, unnamed))
     inferred = {process: one.device for process, one in found.items() if one.device is not None}
+    work = Attributed.none(ranges)
     if not ranges.marked:
-        return contents, inferred
-    activity, devices = (None, {}) if host_ranges else hip.attribute(processes, ranges.frame)
-    worked = with_activity(ranges, activity)
-    content = marked(source, ranges, worked, activity, p2p=transfers(ranges, worked), collectives=collectives(worked))
-    return [*contents, launches.completed(source.path, content, in_part)], inferred | devices
+        return contents, inferred, work
+    if not host_ranges:
+        work = attributed(source.path, ranges, lambda frame, parts: hip.attribute(processes, frame, parts))
+    content = marked(source, work, p2p=transfers(work.ranges, work.worked), collectives=collectives(work.worked))
+    return [*contents, launches.completed(source.path, content, in_part)], inferred | dict(work.gpus), work
 
 
 def has_kernels(tables: Tables) -> bool:

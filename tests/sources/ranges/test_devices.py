@@ -1,0 +1,175 @@
+"""Several devices of one process: a rank for each where names or devices tell them apart, else a refusal."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import trace_export
+from samples.generators import kineto, nsys
+from samples.generators.kineto_trace import Trace
+from samples.generators.nsys import Dialect, Plain, Torch
+from samples.generators.nsys_export import Export as Nsys
+from samples.generators.pipeline import Block
+from samples.generators.rocpd_export import Export as Rocpd
+from trace_export import Run
+from trace_export.clocks.apply import task_batches
+from trace_export.errors import TraceExportError
+from trace_export.workflow.run import with_device_tasks
+
+FORMATS: dict[str, tuple[Callable[[str, int], nsys.Recorder], str]] = {
+    "nsys": (lambda host, job: Nsys(host=host), ".sqlite"),
+    "rocpd": (lambda host, job: Rocpd(host=host, pid=4_000 + 11 * job), "_results.db"),
+    "kineto": (lambda host, job: kineto.Recorder(Trace(rank=None, host=host)), ".1760000000000000000.pt.trace.json"),
+}
+EVERY = pytest.mark.parametrize("form", FORMATS)
+
+
+class Numbered(Dialect):
+    """F3 and B3, and nothing about steps or stages."""
+
+    steps = False
+
+    def block(self, block: Block, stage: int) -> str:
+        return "Optimizer" if block.kind == "OPT" else f"{block.kind}{block.microbatch}"
+
+
+def write(
+    folder: Path, form: str, blocks: list[Block], dialect: Dialect, *, devices: int = 4, threads: bool = True
+) -> None:
+    """A file for each process, which is alone on its host and runs so many devices."""
+    stages, chance = 1 + max(block.rank for block in blocks), random.Random(2)
+    new, ending = FORMATS[form]
+    recorders = [new(f"node{job}", job) for job in range(stages // devices)]
+    ranks = [
+        nsys.Rank(recorders[rank // devices], rank, 0, dialect=dialect, devices=devices, threads=threads)
+        for rank in range(stages)
+    ]
+    nsys.fill(ranks, blocks, chance)
+    for job, recorder in enumerate(recorders):
+        (folder / recorder.host).mkdir(parents=True, exist_ok=True)
+        recorder.write(folder / recorder.host / f"{recorder.host}_{700 + job}{ending}")
+
+
+def drawn(run: Run, rank: int) -> list[tuple[str, int, int]]:
+    spans = run.spans.filter(rank=rank).sort("start_ns")
+    first = run.spans["start_ns"].min()
+    return [
+        (kind, start - first, end - first) for kind, start, end in spans.select("kind", "start_ns", "end_ns").rows()
+    ]
+
+
+def true(blocks: list[Block], rank: int) -> list[tuple[str, int, int]]:
+    first = min(block.start_ns for block in blocks)
+    own = sorted((b for b in blocks if b.rank == rank), key=lambda b: b.start_ns)
+    return [(b.kind, b.start_ns - first, b.end_ns - first) for b in own]
+
+
+@EVERY
+@pytest.mark.parametrize("dialect", [Dialect(), Torch(), Numbered()], ids=["steps", "stages", "numbers"])
+def test_each_device_is_a_rank(form: str, dialect: Dialect, tmp_path: Path) -> None:
+    """Backwards are launched by a thread of the device's autograd engine, while ranges of other threads are open."""
+    blocks = nsys.blocks_of(4, 6, 2, random.Random(1))
+    write(tmp_path, form, blocks, dialect)
+    run = trace_export.load(tmp_path, jobs=1)
+    assert run.ranks.select("rank", "rank_origin", "device", "stage").rows() == [
+        (n, "inferred", n, n) for n in range(4)
+    ]
+    for rank in range(4):
+        assert drawn(run, rank) == true(blocks, rank)
+    assert "each of its 4 devices is drawn as a rank" in " ".join(note.text for note in run.notes)
+    assert run.profile.p2p.height == 2 * 6 * 2 * 3 * 2
+    assert not {note.code for note in run.notes if note.level == "warning"}
+
+
+@EVERY
+def test_one_thread_that_launches_the_work_of_all_devices(form: str, tmp_path: Path) -> None:
+    """Without overlap, as in a model that is split over devices: each range is of the device of its kernels."""
+    blocks = nsys.blocks_of(4, 1, 3, random.Random(1), split=False)
+    write(tmp_path, form, blocks, Plain(), threads=False)
+    run = trace_export.load(tmp_path, jobs=1)
+    assert run.ranks.select("rank", "device").rows() == [(n, n) for n in range(4)]
+    for rank in range(4):  # the optimizers of all devices are launched at once
+        found, wanted = ([row for row in rows if row[0] != "OPT"] for rows in (drawn(run, rank), true(blocks, rank)))
+        assert found == wanted
+
+
+@EVERY
+@pytest.mark.parametrize("ranks", [range(4), [2]])
+def test_device_tasks_are_those_of_the_device(form: str, ranks: Sequence[int], tmp_path: Path) -> None:
+    blocks = nsys.blocks_of(4, 6, 2, random.Random(1))
+    write(tmp_path / "in", form, blocks, Dialect())
+    run = trace_export.load(tmp_path / "in", jobs=1, detail="kernels").align()
+    profile, failures = with_device_tasks(run, list(ranks), tmp_path)
+    assert failures == []
+    for rank in ranks:
+        tasks = pl.concat(task_batches(profile, rank)).filter(pl.col("category") == "compute").sort("start_ns")
+        wanted = [time for b in blocks if b.rank == rank for time in (b.start_ns, b.end_ns)]
+        first = min(b.start_ns for b in blocks)
+        zero = run.spans["start_ns"].min()
+        assert (tasks["start_ns"].min() - zero, tasks["end_ns"].max() - zero) == (
+            min(wanted) - first,
+            max(wanted) - first,
+        )
+        assert tasks.height == 4 * sum(b.rank == rank for b in blocks)
+
+
+@EVERY
+def test_two_processes_of_two_devices_each(form: str, tmp_path: Path) -> None:
+    blocks = nsys.blocks_of(4, 6, 2, random.Random(1))
+    write(tmp_path, form, blocks, Dialect() if form == "nsys" else Numbered(), devices=2)
+    run = trace_export.load(tmp_path, jobs=1)
+    assert run.ranks.select("rank", "device").rows() == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    for rank in range(4):
+        assert drawn(run, rank) == true(blocks, rank)
+
+
+@EVERY
+def test_blocks_that_work_on_all_devices_are_refused(form: str, tmp_path: Path) -> None:
+    """As with nn.DataParallel: nothing tells whose a block is."""
+    new, ending = FORMATS[form]
+    recorder = new("node0", 0)
+    for number in range(6):
+        for kind in "FB":
+            at = 1_000_000 * (2 * number + (kind == "B") + 1)
+            recorder.range(4_000, at, at + 500_000, f"{kind}{number}.0.0", thread=4_000)
+            for device in range(4):
+                call = recorder.call(4_000, at + 1_000 * (device + 1), thread=4_000)
+                recorder.kernel(4_000, at + 100_000, at + 300_000, call, device=device)
+    recorder.write(tmp_path / f"node0_700{ending}")
+    with pytest.raises(TraceExportError, match="one process runs several GPUs, and its blocks work on more than one"):
+        trace_export.load(tmp_path, jobs=1)
+
+
+@EVERY
+def test_a_few_kernels_on_another_device_change_nothing(form: str, tmp_path: Path) -> None:
+    new, ending = FORMATS[form]
+    recorder = new("node0", 0)
+    for number in range(30):
+        at = 1_000_000 * (number + 1)
+        recorder.range(4_000, at, at + 500_000, f"{'FB'[number % 2]}{number // 2}.0.0", thread=4_000)
+        call = recorder.call(4_000, at + 1_000, thread=4_000)
+        recorder.kernel(4_000, at + 100_000, at + 300_000, call, device=int(number == 7))
+    recorder.write(tmp_path / f"node0_700{ending}")
+    run = trace_export.load(tmp_path, jobs=1)
+    assert run.ranks["rank"].to_list() == [0]
+    assert run.spans.height == 30
+
+
+@EVERY
+def test_a_file_that_two_ranks_wrote_is_refused(form: str, tmp_path: Path) -> None:
+    new, ending = FORMATS[form]
+    recorder = new("node0", 0)
+    for number in range(6):
+        at = 1_000_000 * (number + 1)
+        rank = 2 if number > 3 else 0
+        recorder.range(4_000, at, at + 500_000, f"te:F{number}.0 stage={rank} step=0 rank={rank}", thread=4_000)
+        call = recorder.call(4_000, at + 1_000, thread=4_000)
+        recorder.kernel(4_000, at + 100_000, at + 300_000, call)
+    recorder.write(tmp_path / f"node0_700{ending}")
+    with pytest.raises(TraceExportError, match="holds marks of rank 0, 2: several processes wrote it"):
+        trace_export.load(tmp_path, jobs=1)

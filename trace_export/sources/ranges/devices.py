@@ -1,0 +1,201 @@
+"""Several devices of one process: each becomes a rank of its own, where its blocks ran on one device each.
+
+The ranges of such a process are taken once for each device, as if a process of its own had recorded them (a part), and
+the work of a device is attributed to its part. Then each part keeps the ranges in which its device worked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import polars as pl
+
+from trace_export.errors import SourceError
+from trace_export.model import Note, Profile
+from trace_export.sources.ranges.attribution import GpuActivity
+from trace_export.sources.ranges.by_launch import WHOLE, Parts
+from trace_export.sources.ranges.profile import with_activity
+from trace_export.sources.ranges.ranges import COMMUNICATION, Ranges
+
+SECOND_DEVICE = 0.1
+"""The part of the kernels of its main device from which on a process runs a second one, too."""
+SPREAD = 0.1
+"""So large a part of the blocks may have work on several devices; above it devices do not tell the blocks apart."""
+SEVERAL = "one process runs several GPUs"
+
+
+def runs_several(kernels: Mapping[int, int]) -> list[int]:
+    """The devices that a process runs, in order, where they are several; `kernels`: how many ran on each device."""
+    most = max(kernels.values(), default=0)
+    used = sorted(device for device, count in kernels.items() if count > SECOND_DEVICE * most)
+    return used if len(used) > 1 else []
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The `parts` of the processes of a source that run several devices: process → device → part. `left_out`: how many
+    sends and receives of them are of no known device."""
+
+    parts: Parts = field(default_factory=dict)
+    left_out: int = 0
+
+    def ranks(self, ranks: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
+        """`ranks` (see ranks.assigned) with a row for each part in place of its process. Its rank is that of its
+        process times the most devices of one, and its place among the devices; that of a lone process the number of the
+        device."""
+        if not self.parts:
+            return ranks
+        rows = ranks.to_dicts()
+        most = max(len(devices) for devices in self.parts.values())
+        recorded = all(row["rank_origin"] == "recorded" for row in rows)
+        numbers = {row["process"]: row["rank"] if recorded else place for place, row in enumerate(rows)}
+        made = []
+        for row in rows:
+            base = numbers[row["process"]] * most
+            for place, (device, part) in enumerate(self.parts.get(row["process"], {-1: row["process"]}).items()):
+                lone = base == 0 and len(rows) == 1 and device >= 0
+                stage = min(ranges.stages.get(part, []), default=None)
+                found = {"process": part, "rank": device if lone else base + place, "rank_origin": "inferred"}
+                if device >= 0:
+                    found |= {"device": device, "stage": stage, "stage_origin": None if stage is None else "recorded"}
+                made.append(row | found)
+        return pl.DataFrame(made, ranks.schema).sort("rank")
+
+    def placed(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """`rows` (process, device) with the part of their device as their process; those of other devices go."""
+        if not self.parts:
+            return rows
+        parts = [(p, device, part) for p, devices in self.parts.items() for device, part in devices.items()]
+        schema = {"process": pl.Int64, "device": pl.Int64, "part": pl.Int64}
+        found = rows.with_columns(pl.col("device").cast(pl.Int64)).join(
+            pl.DataFrame(parts, schema, orient="row"), on=["process", "device"], how="left", maintain_order="left"
+        )
+        own = pl.col("process").is_in(list(self.parts))
+        return (
+            found.with_columns(process=pl.when(own).then("part").otherwise("process"))
+            .drop("part")
+            .drop_nulls("process")
+        )
+
+    def restored(self, profile: Profile, path: Path) -> Profile:
+        """The profile with the source's own numbers of processes, and what is to be said of the parts."""
+        if not self.parts:
+            return profile
+        numbers = self._real()
+        ranks = profile.ranks.with_columns(pl.col("process").replace(list(numbers), list(numbers.values())))
+        devices = sum(len(parts) for parts in self.parts.values())
+        text = f"{SEVERAL}; each of its {devices} devices is drawn as a rank of its own, numbered by its place"
+        notes = [Note("ranks-of-devices", "note", text, str(path), len(self.parts))]
+        if self.left_out:
+            what = "sends, receives and collectives of a process with several devices, left out: no device is known"
+            notes.append(Note("transfers-without-device", "note", what, str(path), self.left_out))
+        return replace(profile, ranks=ranks, notes=(*profile.notes, *notes))
+
+    def _real(self) -> dict[int, int]:
+        return {part: process for process, devices in self.parts.items() for part in devices.values()}
+
+
+@dataclass(frozen=True)
+class Attributed:
+    """Ranges with the work in them: the `ranges`, of parts where processes run several `devices`; `worked` what
+    `with_activity` makes of them and the `activity`. `gpus`: the device of each process, of several the first."""
+
+    ranges: Ranges
+    worked: pl.DataFrame
+    activity: GpuActivity | None = None
+    devices: Devices = Devices()
+    gpus: Mapping[int, int] = field(default_factory=dict)
+
+    @staticmethod
+    def none(ranges: Ranges) -> Attributed:
+        """No work in the ranges, which are drawn themselves."""
+        return Attributed(ranges, with_activity(ranges, None))
+
+
+def attributed(path: Path, ranges: Ranges, attribute: Callable[[pl.DataFrame, Parts], GpuActivity]) -> Attributed:
+    """The work in `ranges`, as `attribute` finds it for their frame, whose processes may be parts of others. Raises
+    SourceError where a process runs several devices and its blocks are not of one each."""
+    activity = attribute(ranges.frame, WHOLE)
+    gpus = {process: min(kernels) for process, kernels in activity.devices.items()}
+    several = {process: used for process, kernels in activity.devices.items() if (used := runs_several(kernels))}
+    if not several:
+        return Attributed(ranges, with_activity(ranges, activity), activity, gpus=gpus)
+    parts = _parts(ranges.frame, several)
+    split = _split(ranges.frame, parts)
+    worked = with_activity(replace(ranges, frame=split), attribute(split, parts))
+    blocks = _placed_blocks(path, worked)
+    kept, left_out = _kept(worked, blocks)
+    own = replace(ranges, frame=kept.select(ranges.frame.columns).sort("process", "id").with_columns(id=_number()))
+    activity = attribute(own.frame, parts)
+    return Attributed(own, with_activity(own, activity), activity, Devices(parts, left_out), gpus)
+
+
+def _number() -> pl.Expr:
+    return pl.int_range(pl.len(), dtype=pl.Int64)
+
+
+def _parts(frame: pl.DataFrame, several: Mapping[int, list[int]]) -> Parts:
+    """A number for each device of a process, which no process in `frame` has."""
+    number = min(0, *frame["process"].unique().to_list())
+    parts: dict[int, dict[int, int]] = {}
+    for process, devices in sorted(several.items()):
+        for device in devices:
+            number -= 1
+            parts.setdefault(process, {})[device] = number
+    return parts
+
+
+def _split(frame: pl.DataFrame, parts: Parts) -> pl.DataFrame:
+    """The ranges once for each part of their process; `whole` is the id that they had."""
+    rows = [(process, part) for process, devices in parts.items() for part in devices.values()]
+    numbers = pl.DataFrame(rows, {"process": pl.Int64, "part": pl.Int64}, orient="row")
+    both = frame.join(numbers, on="process", how="left", maintain_order="left_right")
+    placed = both.with_columns(pl.coalesce("part", "process").alias("process"), whole="id").drop("part")
+    return placed.sort("process", maintain_order=True).with_columns(id=_number())
+
+
+def _placed_blocks(path: Path, worked: pl.DataFrame) -> pl.DataFrame:
+    """The blocks, each in the part where most of the work of its thread ran, if threads are of one device each; else
+    where nearly all of its own ran, those without work in any. Raises SourceError where there is no such part for many.
+
+    While ranges of several threads are open, a launch of another thread (autograd's) may be given to any of them: what
+    a thread does as a whole tells its device all the same.
+    """
+    every = worked.filter(pl.col("role") == "block")
+    blocks = every.filter(pl.col("work_count") > 0)
+    threads = blocks.group_by("thread", "process").agg(pl.col("work_count").sum())
+    main = threads.filter(pl.col("work_count") > 0.5 * pl.col("work_count").sum().over("thread"))
+    if main["process"].n_unique() > 1 and main["thread"].n_unique() == threads["thread"].n_unique():
+        return every.join(main.select("thread", "process"), on=["thread", "process"], how="semi")
+    share = pl.col("work_count") / pl.col("work_count").sum().over("whole")
+    placed = blocks.filter(share >= 1 - SECOND_DEVICE)
+    if placed.height < (1 - SPREAD) * blocks["whole"].n_unique():
+        what = f"{SEVERAL}, and its blocks work on more than one of them"
+        raise SourceError(path, what, "name the passes of each GPU by itself, or run a process for each")
+    empty = every.join(blocks, on="whole", how="anti").unique("whole", keep="first", maintain_order=True)
+    return pl.concat([placed, empty])
+
+
+def _kept(worked: pl.DataFrame, blocks: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """The ranges of each part, where its `blocks` are known, and how many sends, receives and collectives are of none.
+
+    One with kernels of NCCL belongs to the part where these ran, one without to the part whose blocks have its stage,
+    or else whose blocks alone its thread launches. Steps belong to all.
+    """
+    stages = blocks.select("process", "stage").drop_nulls().unique()
+    threads = blocks.select("process", "thread").unique()
+    alone = threads.filter(pl.col("thread").is_unique())
+    found = worked.join(stages.with_columns(of_stage=True), on=["process", "stage"], how="left", maintain_order="left")
+    found = found.join(alone.with_columns(of_thread=True), on=["process", "thread"], how="left", maintain_order="left")
+    block, transfer = pl.col("role") == "block", pl.col("role").is_in(["p2p", COMMUNICATION])
+    moved = pl.col("comm_count") > 0
+    empty = pl.when(pl.col("stage").is_not_null()).then("of_stage").otherwise("of_thread").fill_null(False)
+    place = pl.when(moved.any().over("whole")).then(moved).otherwise(empty)
+    of_block = pl.col("id").is_in(blocks["id"].implode())
+    alone_in = pl.len().over("whole") == 1
+    keep = pl.when(alone_in).then(True).when(block).then(of_block).when(transfer).then(place).otherwise(True)
+    found = found.with_columns(keep=keep)
+    lost = found.filter(transfer, ~pl.col("keep").any().over("whole"))["whole"].n_unique()
+    return found.filter("keep"), lost
