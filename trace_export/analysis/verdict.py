@@ -204,7 +204,8 @@ def _nothing_else(evidence: Evidence, first: list[Sentence]) -> Iterator[Sentenc
 
 def _certainty(evidence: Evidence, profile: Profile, *, with_causes: bool) -> Sentence:
     drawn = profile.ranks.join(profile.spans.select("rank"), on="rank", how="semi")
-    hosts, errors = drawn["host"].n_unique(), profile.clocks["sd_ns"].drop_nulls().to_list()
+    errors, statuses = profile.clocks["sd_ns"].drop_nulls().to_list(), set(profile.clocks["status"])
+    hosts = 1 if statuses == {"single-host"} else drawn["host"].n_unique()  # so of a table, whatever hosts it names
     work = profile.spans.lazy().filter(pl.col("kind").is_in(WORK_KINDS)).select("labels", "origin").collect()
     facts = {
         "hosts": hosts,

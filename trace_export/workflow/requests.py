@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from trace_export import one_processor
+from trace_export.clocks.apply import uncorrected
 from trace_export.errors import UsageError
 from trace_export.files import real_path
 from trace_export.model import Profile
@@ -28,7 +29,7 @@ from trace_export.workflow.options import AlignOptions, GateOptions
 from trace_export.workflow.progress import Progress, silent
 from trace_export.workflow.reading import LoadOptions, Located, locate, read_profile, sizes
 from trace_export.workflow.render import WriteOptions
-from trace_export.workflow.run import Run, aligned, compared, drawn
+from trace_export.workflow.run import Run, aligned, checked, compared, drawn
 from trace_export.writers.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -64,7 +65,11 @@ def load(options: LoadOptions, progress: Progress = silent, located: Located | N
         if foreign is not None:
             _stay_with_few(foreign, options)
             foreign = interpret(foreign.with_notes(located.notes), options.declared)
-            return Run(foreign, options, _inputs=located.inputs)
+            if foreign.hosts.height < 2:
+                return Run(foreign, options, _inputs=located.inputs)
+            clocks = uncorrected(foreign.ranks, "single-host")  # a table has one clock, whatever hosts it names
+            foreign = checked(replace(foreign, clocks=clocks), options, one_clock=True)
+            return Run(foreign, options, _clocks="one", _inputs=located.inputs)
         _refuse_sources(options)
         table, _ = merge([span_table.read(options.log_dir).with_notes(located.notes)], options.run)
         _stay_with_few(table, options)

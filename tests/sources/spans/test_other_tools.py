@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from samples.generators.pipeline import one_f_one_b
+from samples.generators.pipeline import Block, Timing, one_f_one_b, simulate
 from tests.conftest import Cli
 from trace_export import api
 from trace_export.errors import SourceError, TraceExportError, UsageError
@@ -400,3 +402,64 @@ def test_names_of_the_users_are_short_in_messages(tmp_path: Path) -> None:
     with pytest.raises(TraceExportError, match="names no forward or backward") as caught:
         api.load(tmp_path, jobs=1)
     assert len(str(caught.value)) < len(str(place)) + 300
+
+
+COLUMNS = "rank=rank,kind=kind,start=start,end=end,stage=stage,dp=dp,microbatch=microbatch,host=host,step=step"
+
+
+def run_of_replicas(*, own_zeros: bool, early_ns: int = 0) -> tuple[pl.DataFrame, list[Block]]:
+    """The table of a simulated run of two replicas on two hosts, with transfers and the collectives of each stage, and
+    its blocks, with the rank in place of the stage. `own_zeros`: each step counts from its start; `early_ns`: how long
+    before the step a stage posts its first receive, while other ranks still run the step before."""
+    replicas, stages, steps = 2, 3, 3
+    timing = Timing({"F": 10**7, "B": 2 * 10**7, "OPT": 10**6}, 10**6, gap=10**6, first=10**9, length_jitter=range(900))
+    rows: list[dict[str, Any]] = []
+    found: list[Block] = []
+    for dp in range(replicas):
+        orders = [one_f_one_b(stage, stages, 4) for stage in range(stages)]
+        run = simulate(orders, timing, range(steps), random.Random(dp))
+        for b in run.blocks:
+            place = {"rank": b.rank * replicas + dp, "stage": b.rank, "dp": dp, "host": f"node{b.rank % 2}"}
+            kind = {"F": "forward-compute", "B": "backward-compute", "OPT": "optimizer"}[b.kind]
+            found.append(replace(b, rank=place["rank"]))
+            row = {**place, "kind": kind, "step": b.step, "microbatch": b.microbatch, "start": b.start_ns}
+            rows.append({**row, "end": b.end_ns})
+            if b.kind == "OPT":
+                rows.append({**row, "kind": "grads-reduce-scatter", "start": b.start_ns - 3 * 10**6 * (1 + b.rank),
+                             "end": b.start_ns - 10**5 * (1 + b.rank)})  # fmt: skip
+            if (b.kind, b.microbatch) == ("F", 0) and b.rank:
+                start = b.start_ns - early_ns - 10**5
+                rows.append({**row, "kind": "forward-recv", "start": start, "end": b.start_ns})
+    table = pl.DataFrame(rows)
+    if own_zeros:
+        zero = pl.col("start").min().over("step")
+        table = table.with_columns(start=pl.col("start") - zero, end=pl.col("end") - zero)
+    return table, found
+
+
+@pytest.mark.parametrize("early_ns", [0, 5 * 10**6, 4 * 10**7])
+def test_a_table_on_one_clock_keeps_its_times(tmp_path: Path, early_ns: int) -> None:
+    """Whatever hosts it names, and however early a receive for a step is posted; each stage has collectives of its
+    own."""
+    table, blocks = run_of_replicas(own_zeros=False, early_ns=early_ns)
+    table.write_csv(tmp_path / "ops.csv")
+    run = api.load(tmp_path / "ops.csv", columns=COLUMNS).align()
+    columns = ["rank", "step", "start_ns", "end_ns"]
+    wanted = sorted((b.rank, b.step, b.start_ns, b.end_ns) for b in blocks)
+    moved = run.spans["start_ns"].min() - min(b.start_ns for b in blocks)  # type: ignore[operator]
+    assert sorted((rank, step, a - moved, b - moved) for rank, step, a, b in run.spans.select(columns).rows()) == wanted
+    assert not [note for note in run.notes if note.code.startswith("clock")]
+    groups = run.profile.collectives.group_by("group").agg(pl.col("rank").unique().sort()).sort("group")
+    assert groups.rows() == [(f"stage {s} chunk 000", [2 * s, 2 * s + 1]) for s in range(3)]
+    assert "all ranks are on one clock" in run.report().verdict[-1].text
+
+
+def test_a_table_whose_steps_count_from_zeros_of_their_own(tmp_path: Path) -> None:
+    table, blocks = run_of_replicas(own_zeros=True)
+    table.write_csv(tmp_path / "ops.csv")
+    run = api.load(tmp_path / "ops.csv", columns=COLUMNS).align()
+    bounds = run.spans.group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).sort("step")
+    assert (bounds["start_ns"][1:] > bounds["end_ns"][:-1]).all()
+    length = {step: max(b.end_ns for b in blocks if b.step == step) - min(b.start_ns for b in blocks if b.step == step)
+              for step in range(3)}  # fmt: skip
+    assert (bounds["end_ns"] - bounds["start_ns"]).to_list() == list(length.values())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import polars as pl
 
 from trace_export.errors import path_text
-from trace_export.model import COLLECTIVES, HOSTS, INT, P2P, RANKS, SPANS, Declared, Profile, conform
+from trace_export.model import COLLECTIVES, HOSTS, INT, P2P, RANKS, SPANS, WORK_KINDS, Declared, Profile, conform
 from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, TRANSFERS
 from trace_export.sources.shared.timestamps import ZERO_NS
 from trace_export.sources.source import Source
@@ -21,6 +23,10 @@ KINDS = {
     }.items() for name in names},
 }  # fmt: skip
 """What a block may be called, in lower case, and its kind."""
+
+
+MOST = 0.5
+"""Part of the steps of ranks that begin before the one before has ended, above which each has a zero of its own."""
 
 
 def kind_of(column: str) -> pl.Expr:
@@ -78,18 +84,35 @@ def _transfers(others: pl.DataFrame) -> pl.DataFrame:
 def _collectives(others: pl.DataFrame) -> pl.DataFrame:
     if others.is_empty():
         return others
-    return others.filter(pl.col("op").is_in(list(COLLECTIVE))).with_columns(
-        group="op", sequence=pl.int_range(pl.len(), dtype=pl.Int64).over("rank", "op", order_by="start_ns")
+    scope = pl.col("op").replace_strict(COLLECTIVE, default=None, return_dtype=pl.String)
+    return (
+        others.filter(scope.is_not_null())
+        .with_columns(group=group_of(scope, others.columns))
+        .with_columns(sequence=pl.int_range(pl.len(), dtype=pl.Int64).over("rank", "op", "group", order_by="start_ns"))
     )
 
 
+def group_of(scope: pl.Expr, columns: Collection[str]) -> pl.Expr:
+    """Whose collective a row is (stage, dp, chunk, as far as there are such `columns`), by the scope of
+    `operation_types.COLLECTIVE`: of a stage and chunk, of a replica, or of all; null where the number is unknown."""
+    number = {name: pl.col(name) if name in columns else pl.lit(None, INT) for name in ("stage", "dp", "chunk")}
+    chunk = number["chunk"].fill_null(0).clip(0).cast(pl.String).str.zfill(3)
+    stage, replica = pl.format("stage {} chunk {}", number["stage"], chunk), pl.format("dp {}", number["dp"])
+    return pl.when(scope == "stage").then(stage).when(scope == "replica").then(replica).otherwise(pl.lit("world"))
+
+
 def one_after_another(rows: pl.DataFrame) -> pl.DataFrame:
-    """`rows` (start_ns, end_ns) as they are; where they have steps whose times overlap, because each step counts from a
-    zero of its own, `in_sequence`."""
+    """`rows` (rank, kind, start_ns, end_ns) as they are; where each step counts from a zero of its own, `in_sequence`.
+
+    Then most ranks seem to work on several steps at once. On one clock a rank does not, though its receives for a step
+    may begin before the one before has ended, and so do its blocks before those of other ranks.
+    """
     if "step" not in rows.columns:
         return rows
-    steps = rows.group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).sort("start_ns")
-    overlap = steps.select((pl.col("start_ns") < pl.col("end_ns").shift(1)).any()).item()
+    work = rows.filter(pl.col("op").is_null() & pl.col("kind").is_in(WORK_KINDS))
+    steps = work.group_by("rank", "step").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    begins = pl.col("start_ns") < pl.col("end_ns").shift(1).over("rank")
+    overlap = steps.sort("rank", "start_ns").select((begins.mean() > MOST).fill_null(False)).item()
     return in_sequence(rows, rows.filter(pl.col("op").is_null())) if overlap else rows
 
 

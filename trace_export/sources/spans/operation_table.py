@@ -19,7 +19,7 @@ from trace_export.model import COLLECTIVES, HOSTS, INT, P2P, RANKS, SPANS, TIME,
 from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, GC, TRANSFERS
 from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.source import ReadOptions, Source
-from trace_export.sources.spans.blocks import step_zeros
+from trace_export.sources.spans.blocks import group_of, step_zeros
 
 TYPES = (*BLOCKS, GC, *TRANSFERS, *COLLECTIVE)
 COLUMNS = {
@@ -200,7 +200,5 @@ def _transfers(rows: pl.DataFrame, workers: pl.DataFrame) -> pl.DataFrame:
 
 def _collectives(rows: pl.DataFrame) -> pl.DataFrame:
     scope = pl.col("optype").replace_strict(COLLECTIVE, return_dtype=pl.String)
-    chunk = pl.col("mc").clip(0).cast(pl.String).str.zfill(3)
-    stage, replica = pl.format("stage {} chunk {}", "stage", chunk), pl.format("dp {}", "dp_rank")
-    group = pl.when(scope == "stage").then(stage).when(scope == "replica").then(replica).otherwise(pl.lit("world"))
-    return rows.with_columns(group=group, sequence="nth", op="optype")
+    named = rows.rename({"dp_rank": "dp", "mc": "chunk"})
+    return named.with_columns(group=group_of(scope, named.columns), sequence="nth", op="optype")
