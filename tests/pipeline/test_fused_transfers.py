@@ -10,14 +10,14 @@ import pytest
 
 from samples.generators.unmarked import Program, write
 from trace_export.model import P2P, RANKS, SPANS, Declared, Profile, conform
-from trace_export.pipeline.fused_transfers import split
 from trace_export.pipeline.interpret import interpret
+from trace_export.pipeline.transfers import split
 from trace_export.sources.read import read as read_source
 from trace_export.sources.source import ReadOptions, Source
 
 
-def profile(blocks: str, kernels: list[tuple[int, int]], stage: int, chunk: int = 0) -> Profile:
-    """A rank of three with blocks such as `F3 B0`, each 10 long with 20 between, from 100 on."""
+def profile(blocks: str, kernels: list[tuple[float, float]], stage: int, chunk: int = 0) -> Profile:
+    """A rank of three with blocks such as `F3 B0`, each 10 µs long with 20 between, from 100 on; `kernels` in µs."""
     rows = [
         {"rank": stage, "kind": text[0], "microbatch": int(text[1:]), "chunk": chunk, "start_ns": 100 + 30 * n}
         for n, text in enumerate(blocks.split())
@@ -25,6 +25,7 @@ def profile(blocks: str, kernels: list[tuple[int, int]], stage: int, chunk: int 
     spans = pl.DataFrame(rows).with_columns(end_ns=pl.col("start_ns") + 10)
     others = pl.DataFrame({"rank": [0, 1, 2], "stage": [0, 1, 2], "replica": 0})
     p2p = pl.DataFrame(kernels, ["start_ns", "end_ns"], orient="row").with_columns(rank=stage, role=pl.lit("both"))
+    spans, p2p = (frame.with_columns(pl.col("start_ns", "end_ns") * 1000) for frame in (spans, p2p))
     return Profile(spans=conform(spans, SPANS), ranks=conform(others, RANKS), p2p=conform(p2p, P2P))
 
 
@@ -43,11 +44,12 @@ def found(one: Profile) -> list[tuple[str, str | None, int | None]]:
         ("F3 F4", [(90, 99)], 1, [("recv", "F", 3)]),
         ("F3 F4", [(145, 150)], 1, [("send", "F", 4)]),
         ("F3 B0", [(105, 128)], 1, [("both", None, None)]),  # begins inside a block
+        ("F3 B0", [(109.5, 130.5)], 1, [("send", "F", 3), ("recv", "B", 0)]),  # as far as times may be rounded
         ("F3 B0", [(112, 114), (115, 117), (118, 128)], 1, [("both", None, None)] * 3),
     ],
 )
 def test_a_kernel_between_two_blocks_sends_the_one_and_receives_the_other(
-    blocks: str, kernels: list[tuple[int, int]], stage: int, expected: list[tuple[str, str | None, int | None]]
+    blocks: str, kernels: list[tuple[float, float]], stage: int, expected: list[tuple[str, str | None, int | None]]
 ) -> None:
     assert found(profile(blocks, kernels, stage)) == expected
 
@@ -56,7 +58,7 @@ def test_with_several_chunks_a_kernel_among_forwards_alone_has_their_direction()
     blocks = "F0 F1 F2 F3 B0 F4 B1 B2 B3 B4"
     kernels = [(112 + 30 * n, 128 + 30 * n) for n in range(9)]
     whole = split(profile(blocks, kernels, 1, chunk=1)).p2p
-    assert whole.select("role", "end_ns").rows() == [("both", end) for _, end in kernels]
+    assert whole.select("role", "end_ns").rows() == [("both", round(1000 * end)) for _, end in kernels]
     assert whole["direction"].to_list() == ["F", "F", None, None, None, None, None, "B", "B"]
     assert found(profile("F3 B0", [(112, 128)], 1, chunk=1)) == [("both", None, None)]
     assert found(profile("F0 F1 F2 F3", [(135, 145)], 1, chunk=1)) == [("both", None, None)]  # overlaps a block
@@ -80,7 +82,7 @@ def test_where_a_kernel_does_both_the_ends_of_transfers_are_unknown() -> None:
     both = split(profile("F3 B0", [(112, 128), (142, 149)], 1)).p2p
     assert both["end_ns"].to_list() == [None, None, None]
     one = split(profile("F3 F4", [(112, 128)], 0)).p2p
-    assert one["end_ns"].to_list() == [128]
+    assert one["end_ns"].to_list() == [128_000]
 
 
 @pytest.mark.parametrize(
@@ -92,12 +94,12 @@ def test_where_a_kernel_does_both_the_ends_of_transfers_are_unknown() -> None:
     ],
 )
 def test_of_two_ranks_that_exchange_with_each_other_the_ends_are_known(
-    kernels: list[tuple[int, int]], ends: list[int | None]
+    kernels: list[tuple[float, float]], ends: list[int | None]
 ) -> None:
     one, other = profile("F3 B0", [(112, 128)], 1), profile("B0 F3", kernels, 2) if kernels else None
     if other is not None:
         one = replace(one, spans=pl.concat([one.spans, other.spans]), p2p=pl.concat([one.p2p, other.p2p]))
-    assert split(one).p2p["end_ns"].to_list() == ends
+    assert (split(one).p2p["end_ns"] // 1000).to_list() == ends
 
 
 def test_a_kernel_that_sends_to_one_rank_and_receives_from_another_ends_with_the_later_one() -> None:

@@ -12,7 +12,6 @@ from trace_export.model import SPAN_ID, Declared, Interpretation, Plan, Profile,
 from trace_export.pipeline import (
     edges,
     evaluations,
-    fused_transfers,
     labels,
     messages,
     passes,
@@ -47,7 +46,7 @@ def interpret_blocks(profile: Profile, user: Declared) -> Profile:
 def _labelled(profile: Profile) -> Profile:
     profile, undetermined = steps.number(profile)  # training step of each block
     profile = labels.label(profile, undetermined)  # micro-batch, chunk and phase of each block
-    profile = fused_transfers.split(profile)  # kernels that may send, receive or do both
+    profile = transfers.split(profile)  # kernels that may send, receive or do both
     return transfers.label(profile)  # the block that each send and receive belongs to
 
 

@@ -1,4 +1,11 @@
-"""What the source of a point-to-point transfer leaves out: which block it belongs to, and who is on its other side."""
+"""What the source of a point-to-point transfer leaves out, in four steps: the ranks that its numbers mean
+(`name_peers`), whether a kernel sends, receives or does both (`split`), the block that each side belongs to (`label`),
+and who is on its other side (`find_peers`).
+
+What a rank sends is the result of the block before, what it receives the input of the block after, of those that give
+or take anything: `F3 send recv B0` on a middle stage sends the result of F3 and receives the gradients for B0. On the
+last stage `F3 B3` passes nothing on, so that a send after B3 is of B3.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +14,14 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.model import INT, P2P, Profile, conform
+from trace_export.pipeline.stages import depth
+from trace_export.schedules.passes import PAIRS
 from trace_export.schedules.schedule import virtual_stage
 from trace_export.tolerances import GRID_NS
 
 LABELS = ("direction", "microbatch", "chunk")
+_NUMBERS = ["kind", "microbatch", "chunk"]
+_SILENT = (pl.col("role") == "both") & pl.col("peer").is_null() & pl.col("direction").is_null()
 
 
 def name_peers(profile: Profile) -> Profile:
@@ -23,40 +34,60 @@ def name_peers(profile: Profile) -> Profile:
     return replace(profile, p2p=conform(found.with_columns(peer=pl.coalesce("peer", "named")), P2P))
 
 
+def split(profile: Profile) -> Profile:
+    """`profile`, where kernels of `p2p` that name nothing become sends and receives with direction and micro-batch.
+
+    Between two blocks of a rank the result of the first is sent and the input of the second received: by one kernel, or
+    by one each in this order. A kernel that does both ends with the later one. That is also when the kernel of the
+    other rank ends, if both exchange with each other; where some kernel does something else, no transfer has an end,
+    and none is paired as a message. A gap with more kernels than that stays as it is, as does a kernel that
+    overlaps a block. In a pipeline with several chunks a kernel stays one, too, and has a direction at most (see
+    `_directed`). Needs the blocks' micro-batches and the stage of `ranks`.
+
+    Example: on a middle stage `F3 kernel B0` is the send of F3 and the receive of B0; on the last stage `F3 B3` has
+    none, and `B3 kernel F4` sends B3 and receives F4.
+    """
+    rows = profile.p2p.with_row_index("row")
+    silent = rows.filter(_SILENT)
+    if silent.is_empty() or profile.spans.select(PAIRS.any()).item():
+        return profile
+    if (profile.spans["chunk"].fill_null(0) != 0).any() or profile.declared.placement == "vee":
+        return _directed(profile, silent)
+    gaps = _gaps(silent, _blocks(profile).join(profile.ranks.drop_nulls("stage"), on="rank", how="semi"))
+    parts = [
+        gaps.filter(wanted).select("row", role=pl.lit(role), direction=f"kind_{side}", microbatch=f"microbatch_{side}",
+                                   chunk=f"chunk_{side}")
+        for role, side, wanted in (("send", "before", "sends"), ("recv", "after", "receives"))
+    ]  # fmt: skip
+    sides = pl.concat(parts)
+    known = _exchanged(sides.join(rows.select("row", "rank"), on="row"), profile.ranks)
+    end = pl.col("end_ns") if known else pl.lit(None, P2P["end_ns"])
+    named = (
+        rows.drop("role", "direction", "microbatch", "chunk").join(sides, on="row").with_columns(end.alias("end_ns"))
+    )
+    rest = rows.join(sides, on="row", how="anti")
+    both = pl.concat([rest, named], how="diagonal_relaxed").sort("row", "role", descending=[False, True])
+    return replace(profile, p2p=conform(both, P2P))
+
+
 def label(profile: Profile) -> Profile:
     """`profile` with `p2p.direction`, microbatch and chunk for transfers that lack both direction and peer.
 
-    What a rank sends is the result of the forward or backward that ended last before; what it receives is the input of
-    the one that starts next, of those that give or take anything. Transfers that do both, and ranks with overlapped
-    pairs, are left as they are.
+    Transfers that do both, and ranks with overlapped pairs, are left as they are. Needs the stage of `ranks`.
     """
     rows = profile.p2p.with_row_index("row")
-    pairs = profile.spans.filter(pl.col("kind") == "FB").select("rank").unique()
+    pairs = profile.spans.filter(PAIRS).select("rank").unique()
     silent = rows.filter(pl.col("peer").is_null() & pl.col("direction").is_null()).join(pairs, on="rank", how="anti")
     if silent.is_empty():
         return profile
-    blocks = profile.spans.filter(pl.col("kind").is_in(["F", "B"])).join(
-        profile.ranks.select("rank", "stage"), on="rank", how="left"
-    )
-    stages = pl.col("stage").max() + 1 if profile.declared.pp is None else pl.lit(profile.declared.pp)
-    first, last = pl.col("stage") == 0, pl.col("stage") == stages - 1
-    ends = first | last if (blocks["chunk"].fill_null(0) == 0).all() else pl.lit(False)
-    # The ends of a pipeline of one chunk: no activations come to the first stage, no gradients to the last.
-    takes = pl.when(ends & first).then(pl.col("kind") == "B").when(ends & last).then(pl.col("kind") == "F")
-    gives = pl.when(ends & last).then(pl.col("kind") == "B").when(ends & first).then(pl.col("kind") == "F")
-    parts = []
-    for role, own, theirs, strategy, passes in (
-        ("send", "start_ns", pl.col("end_ns") - GRID_NS, "backward", gives),
-        ("recv", "end_ns", pl.col("start_ns") + GRID_NS, "forward", takes),
-    ):
-        at = blocks.filter(passes.otherwise(True)).select(
-            "rank", "microbatch", "chunk", direction="kind", at=theirs
-        ).sort("at")  # fmt: skip
-        side = silent.filter(pl.col("role") == role).select("row", "rank", at=own).sort("at")
-        met = side.join_asof(at, on="at", by="rank", strategy=strategy, check_sortedness=False)  # type: ignore[arg-type]
-        parts.append(met.select("row", *LABELS))
-    found = rows.join(pl.concat(parts), on="row", how="left", suffix="_found", maintain_order="left")
-    filled = found.with_columns(pl.coalesce(name, f"{name}_found").alias(name) for name in LABELS)
+    blocks = _blocks(profile)
+    found = pl.concat([
+        _beside(silent.filter(pl.col("role") == role), blocks.filter(passes), side)
+        .select("row", direction=f"kind_{side}", microbatch=f"microbatch_{side}", chunk=f"chunk_{side}")
+        for role, passes, side in (("send", "gives", BEFORE), ("recv", "takes", AFTER))
+    ])  # fmt: skip
+    joined = rows.join(found, on="row", how="left", suffix="_found", maintain_order="left")
+    filled = joined.with_columns(pl.coalesce(name, f"{name}_found").alias(name) for name in LABELS)
     return replace(profile, p2p=conform(filled, P2P))
 
 
@@ -104,3 +135,103 @@ def _virtual_stages(profile: Profile) -> pl.DataFrame:
             copy=pl.col("chunk") if placement == "both" else pl.lit(0, pl.Int32),
         )
     )
+
+
+BEFORE, AFTER = "before", "after"
+
+
+def _beside(rows: pl.DataFrame, blocks: pl.DataFrame, side: str) -> pl.DataFrame:
+    """`rows` of `p2p` with what is known of the last of `blocks` on the rank to end before each, or of the first to
+    start after it, as `n_before`, `kind_before` and so on."""
+    at, time, strategy = {
+        BEFORE: ("start_ns", pl.col("end_ns") - GRID_NS, "backward"),
+        AFTER: ("end_ns", pl.col("start_ns") + GRID_NS, "forward"),
+    }[side]
+    facts = [pl.col(name).alias(f"{name}_{side}") for name in ("n", *_NUMBERS, "gives", "takes")]
+    near = blocks.select("rank", time.alias("at"), *facts).sort("at")
+    return rows.sort(at).join_asof(
+        near, left_on=at, right_on="at", by="rank", strategy=strategy, check_sortedness=False  # type: ignore[arg-type]
+    ).drop("at", strict=False)  # fmt: skip
+
+
+def _blocks(profile: Profile) -> pl.DataFrame:
+    """The forwards and backwards by rank and time: `n` (their number on the rank), and whether each `gives` something
+    to another rank and `takes` something from one. In a pipeline of several chunks, and on a rank whose stage is
+    unknown, each may do both."""
+    placed = profile.spans.filter(pl.col("kind").is_in(["F", "B"])).join(
+        profile.ranks.select("rank", "stage"), on="rank", how="left"
+    )
+    forward, first = pl.col("kind") == "F", pl.col("stage") == 0
+    final = pl.col("stage") == depth(profile.ranks, profile.declared) - 1
+    onward, back = ~(final & (not profile.declared.deeper)), ~first
+    several = (placed["chunk"].fill_null(0) != 0).any()
+    return placed.sort("rank", "start_ns", "end_ns", maintain_order=True).select(
+        "rank", "start_ns", "end_ns", *_NUMBERS,
+        n=pl.int_range(pl.len()).over("rank"),
+        gives=pl.when(forward).then(onward).otherwise(back).fill_null(True) | several,
+        takes=pl.when(forward).then(back).otherwise(onward).fill_null(True) | several,
+    )  # fmt: skip
+
+
+def _gaps(silent: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
+    """The kernels that lie between two blocks that follow each other, with what is known of both (`*_before`,
+    `*_after`), and whether each `sends` and `receives`."""
+    found = silent.select("row", "rank", "start_ns", "end_ns")
+    for side in (BEFORE, AFTER):
+        found = _beside(found, blocks, side)
+    counts = blocks.group_by("rank").agg(blocks=pl.len())
+    follows = pl.col("n_after").fill_null(pl.col("blocks")) == pl.col("n_before").fill_null(-1) + 1
+    gap = ["rank", pl.col("n_before").fill_null(-1)]
+    gives, takes = pl.col("gives_before").fill_null(False), pl.col("takes_after").fill_null(False)
+    size, place = pl.len().over(gap), pl.int_range(pl.len()).over(gap)
+    pair = (size == 2) & gives & takes
+    return (
+        found.join(counts, on="rank")
+        .filter(follows)
+        .sort("rank", "start_ns", "row")
+        .with_columns(
+            sends=gives & ((size == 1) | (pair & (place == 0))), receives=takes & ((size == 1) | (pair & (place == 1)))
+        )
+    )
+
+
+def _directed(profile: Profile, silent: pl.DataFrame) -> Profile:
+    """`profile`, where the `silent` rows of `p2p` have the direction F or B if the two blocks before and the two after
+    are all of that kind, fewer where the rank has no more: whatever is sent and received there goes one way.
+
+    With several chunks one kernel may do all that two blocks need, for both neighbours, and a receive may be for the
+    block after the next; so among forwards and backwards a kernel moves activations and gradients.
+
+    Example: of `F0 k F1 k F2 k F3 k B0` the first two kernels move activations alone.
+    """
+    blocks = profile.spans.filter(pl.col("kind").is_in(["F", "B"])).sort(
+        "rank", "start_ns", "end_ns", maintain_order=True
+    )
+    near = [pl.col("kind").shift(distance).over("rank") for distance in (1, 0, -1, -2)]
+    around = blocks.select("rank", n=pl.int_range(pl.len()).over("rank"), forward=near[1], alike=pl.concat_list(near))
+    alike = pl.col("alike").list.drop_nulls().list.n_unique() == 1
+    gaps = _gaps(silent, _blocks(profile)).select("row", "rank", n="n_before")
+    known = gaps.join(around.filter(alike), on=["rank", "n"]).select("row", one_way="forward")
+    rows = profile.p2p.with_row_index("row").join(known, on="row", how="left", maintain_order="left")
+    found = rows.with_columns(direction=pl.coalesce("direction", "one_way"))
+    return replace(profile, p2p=conform(found, P2P))
+
+
+def _exchanged(sides: pl.DataFrame, ranks: pl.DataFrame) -> bool:
+    """Whether every kernel that sends and receives does both with one rank, whose kernels do so, too.
+
+    `sides`: rank, row (of the kernel), role and direction of each send and receive.
+
+    Example: stage 1 sends F3 to stage 2 and receives B0 from it, stage 2 sends B0 and receives F3. Not so where stage 1
+    sends F3 to stage 2 and receives F4 from stage 0, or where stage 2 first sends B0 and then receives F3.
+    """
+    onward = (pl.col("role") == "send") == (pl.col("direction") == "F")
+    both = sides.filter(pl.len().over("row") > 1).group_by("row", "rank").agg(all=onward.all(), any=onward.any())
+    if both.filter(pl.col("all") != pl.col("any")).height:
+        return False
+    placed = both.join(ranks.select("rank", "stage", "replica"), on="rank")
+    link = pl.when("all").then("stage").otherwise(pl.col("stage") - 1).alias("link")
+    there = ranks.select("replica", "stage").unique().drop_nulls()
+    whole = there.join(there.with_columns(stage=pl.col("stage") - 1), on=["replica", "stage"]).rename({"stage": "link"})
+    links = placed.group_by("replica", link).agg(sides=pl.col("all").n_unique())
+    return bool((links.join(whole, on=["replica", "link"])["sides"] == 2).all())
