@@ -79,6 +79,28 @@ def numbers(labelled: Profile, rank: int, kind: str, step: int = 0) -> list[Labe
     return rows.sort("start_ns").select("microbatch", "chunk").rows()
 
 
+FIRST, LAST = "FFBFBFBB", "FBFBFBFB"
+"""The orders of 1F1B on two stages with four micro-batches."""
+
+
+@pytest.mark.parametrize(
+    ("steps_of_first", "steps_of_last", "at", "expected"),
+    [
+        ([FIRST], [LAST], 0, "F0 F1 B0 F2 B1 F3 B2 B3"),
+        ([FIRST, "FBFBB"], [LAST, LAST], 1, "F2 B1 F3 B2 B3"),
+        ([FIRST, "F"], [LAST, LAST], 1, "F0"),
+        ([FIRST, "FFBFFBB", FIRST], [LAST] * 3, 1, "F0 F1 B0 F2 F3 B2 B3"),
+        ([FIRST + "W"], [LAST], 0, "F0 F1 B0 F2 B1 F3 B2 B3 W?"),
+        (["FBFFFBBB"], ["FBFFFBBB"], 0, "F0 B0 F1 F2 F3 B1 B2 B3"),
+    ],
+    ids=["whole", "one place", "whole end", "gap", "order of each kind", "order of appearance"],
+)
+def test_each_rule_on_its_example(steps_of_first: list[str], steps_of_last: list[str], at: int, expected: str) -> None:
+    found = label(profile([steps_of_first, steps_of_last])).spans.filter(rank=0, step=at).sort("start_ns")
+    named = found.select(pl.format("{}{}", "kind", pl.col("microbatch").cast(pl.String).fill_null("?")))
+    assert " ".join(named.to_series()) == expected
+
+
 @pytest.mark.parametrize(("stages", "microbatches"), [(1, 3), (2, 2), (4, 8), (4, 2), (3, 7)])
 def test_one_f_one_b_counts_both_kinds(stages: int, microbatches: int) -> None:
     words = [[one_f_one_b(stages, s, microbatches)] for s in range(stages)]

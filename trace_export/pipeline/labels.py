@@ -1,10 +1,22 @@
 """Micro-batch, chunk and phase of the blocks whose source does not say them.
 
 Most training scripts mark a forward or a backward without a number. But a schedule runs them in a fixed order, so the
-position of a block in its step gives its number. Of a step that the capture has truncated, the position is known, in
-order of precedence, from numbers that some blocks do carry (`labels_by_number`), from an end that is whole
-(`labels_by_position`), or from the adjacent stages on the same host (`labels_by_time`); where it is not known, nothing
-is filled in.
+position of a block in its step gives its number. The first rule that holds decides; where none does, nothing is filled
+in. The examples are of the first stage of 1F1B on two stages with four micro-batches, whose order is F F B F B F B B.
+
+- Numbers that some forwards carry (`labels_by_number`): in DualPipeV a forward 5 of four micro-batches is micro-batch 1
+  of chunk 1, and the blocks on both sides of it have the positions beside it.
+- A whole step (`labels_by_position`): F F B F B F B B is F0 F1 B0 F2 B1 F3 B2 B3.
+- The only place where a part fits: F B F B B is F2 B1 F3 B2 B3.
+- An end that is surely whole, as after another step: F fits at four places, but after a step that ended it is F0.
+- Both ends of a step inside which a block is missing: F F B F F B B is F0 F1 B0 F2 F3 B2 B3.
+- The blocks of the adjacent stages on the same host (`labels_by_time`): of the places where F B fits, those are left
+  where the other stage's forward of that micro-batch has ended, and its backward has not begun.
+- The order of each kind, where only that is the plan's, as where weight gradients came out merged: F F B F B F B B W is
+  F0 F1 B0 F2 B1 F3 B2 B3, and the W has no number.
+- The order of appearance, where the step fits no schedule, with a warning: F B F F F B B B is F0 B0 F1 F2 F3 B1 B2 B3.
+
+A backward that a sequence number pairs with a forward has the numbers of that forward, whatever its position.
 """
 
 from __future__ import annotations
