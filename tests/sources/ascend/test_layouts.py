@@ -70,6 +70,19 @@ def test_the_description_beside_is_an_input(ascend_run: AscendRun) -> None:
     assert set(folder.rglob("profiler_info_*.json")) <= inputs
 
 
+def test_a_flattened_capture_keeps_what_describes_it(ascend_run: AscendRun, tmp_path: Path) -> None:
+    """The files of ASCEND_PROFILER_OUTPUT beside what describes the capture: MindSpore has its sizes nowhere else."""
+    folder, truth = ascend_run("mindspore text")
+    for capture in folder.iterdir():
+        flat = shutil.copytree(capture, tmp_path / capture.name)
+        for path in list((flat / "ASCEND_PROFILER_OUTPUT").iterdir()):
+            path.rename(flat / path.name)
+        (flat / "ASCEND_PROFILER_OUTPUT").rmdir()
+    profile = load(tmp_path)
+    assert profile.declared.pp == truth.job.stages
+    assert [row[0] for row in rows(profile)] == [row[0] for row in truth_rows(truth)]
+
+
 def test_a_rank_that_only_the_metadata_or_the_folders_name(ascend_run: AscendRun, tmp_path: Path) -> None:
     folder, _ = ascend_run("mindspore text")
     capture = next(folder.glob("*_4003_*"))

@@ -145,6 +145,24 @@ def test_trace_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, betwee
         assert seen.notes == ()
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('{"traceEvents": ', "}"),
+        ('{"displayTimeUnit": "ms",\n "traceEvents":', ', "otherData": "x"}\n'),
+        ('{"traceEvents":', "}"),
+    ],
+)
+def test_an_object_around_the_list_is_read_too(tmp_path: Path, before: str, after: str) -> None:
+    path = tmp_path / "trace_view.json"
+    path.write_text(f"{before}[{','.join(EVENTS)}]{after}")
+    seen = trace_view.read(path, Dialects())
+    assert (seen.marks.height, seen.counters.height, seen.notes) == (1, 1, ())
+    path.write_text(f"{before}[{','.join(EVENTS)}"[:-20])
+    seen = trace_view.read(path, Dialects())
+    assert (seen.marks.height, [note.code for note in seen.notes]) == (1, ["trace-truncated"])
+
+
 def test_cut_trace_is_used_up_to_the_cut(tmp_path: Path) -> None:
     path = tmp_path / "trace_view.json"
     path.write_text("[" + ",".join(EVENTS)[:-20])
@@ -153,7 +171,7 @@ def test_cut_trace_is_used_up_to_the_cut(tmp_path: Path) -> None:
     assert [note.code for note in seen.notes] == ["trace-truncated"]
 
 
-@pytest.mark.parametrize("text", ["", '{"traceEvents": []}', "[{]", "[nothing]"])
+@pytest.mark.parametrize("text", ["", '{"others": []}', '{"traceEvents": {}}', "[{]", "[nothing]"])
 def test_what_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "trace_view.json"
     path.write_text(text)

@@ -1,6 +1,6 @@
 """`trace_view.json` of torch_npu and MindSpore: markers, steps and counters, read in pieces.
 
-The file is a bare JSON array of Chrome trace events, hundreds of MB for a large step. It is split between events into
+The file is a bare JSON array of Chrome trace events (or an object with one), hundreds of MB for a large step. It is split between events into
 pieces of some MB, which Polars reads as lines of JSON; of each piece only the rows are kept that mean something here.
 `ts` is a text of unix µs with three decimals, because a float would lose the last of them. Other versions and scripts
 write a number, or count from the first event of the rank.
@@ -37,6 +37,8 @@ MOST_EVENTS = 1 << 16
 _BETWEEN = re.compile(rb'\}\s*,\s*\{(?=\s*")')
 """The end of an event and the start of the next. Inside a JSON string the quote would be escaped."""
 
+_LIST = re.compile(rb'(?:\{(?:[^\[\]{}]*,)?\s*"traceEvents"\s*:\s*)?\[')
+"""What the events follow: the profilers write a bare list, scripts an object around it, perhaps with plain fields."""
 _TIME = re.compile(rb'(?<!\\)"ts"\s*:\s*("?)(-?\d+(?:\.\d+)?)')
 """A time: its quote, which a number does not have, and its digits."""
 
@@ -159,9 +161,9 @@ def _pieces(path: Path, notes: list[Note]) -> Iterator[bytes]:
     """The events of the file, some MB at a time, one a line. Appends a note when the file ends inside an event."""
     with Unpacked(path) as file:
         rest = file.read(PIECE_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
-        if not rest.startswith(b"["):
+        if (begin := _LIST.match(rest)) is None:
             raise SourceError(path, "is not a list of trace events", "collect or copy it again")
-        rest = rest[1:]
+        rest = rest[begin.end() :]
         while chunk := file.read(PIECE_BYTES):
             rest += chunk
             if cut := _last_end(rest):
@@ -170,6 +172,8 @@ def _pieces(path: Path, notes: list[Note]) -> Iterator[bytes]:
             elif len(rest) > MAX_EVENT_BYTES:
                 raise SourceError(path, "is not a list of trace events", "collect or copy it again")
     whole = rest.rstrip()
+    if begin[0].startswith(b"{") and whole.endswith(b"}"):
+        whole = whole[: whole.rfind(b"]") + 1]
     if whole.endswith(b"]") and not file.damaged:
         whole = whole[:-1].rstrip()
     else:
