@@ -130,7 +130,9 @@ def test_the_layout_that_the_message_names_is_read(ascend_run: AscendRun, tmp_pa
     assert [(row[0], *row[2:5]) for row in rows(profile)] == [(row[0], *row[2:5]) for row in truth_rows(truth)]
 
 
-@pytest.mark.parametrize("name", ["kernel_details.csv", "analysis.db", "msprof_0.db", "step_trace_time.csv"])
+@pytest.mark.parametrize(
+    "name", ["kernel_details.csv", "communication.json", "analysis.db", "msprof_0.db", "step_trace_time.csv"]
+)
 def test_a_file_without_its_folder_says_what_to_give(
     ascend_run: AscendRun, tmp_path: Path, run_cli: Cli, name: str
 ) -> None:

@@ -56,7 +56,7 @@ _BEFORE_2_3 = re.compile(
 """Files of a rank in the folder of all ranks. MindSpore 2.3 writes some of them beside its captures, too."""
 _LOOSE = re.compile(
     r"kernel_details\.csv|(?:step_trace_time|op_statistic|api_statistic|op_summary_\d+|task_time_\d+)\.csv"
-    r"|analysis\.db|communication_analyzer\.db|msprof_\d+\.db"
+    r"|communication(?:_matrix)?\.json|analysis\.db|communication_analyzer\.db|msprof_\d+\.db"
 )
 """Files that say whose they are by their names, but not of which rank."""
 _NOT_RANKS = ("cluster_analysis_output", COPIES_FOLDER)

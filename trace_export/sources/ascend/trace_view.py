@@ -1,9 +1,9 @@
 """`trace_view.json` of torch_npu and MindSpore: markers, steps and counters, read in pieces.
 
-The file is a bare JSON array of Chrome trace events (or an object with one), hundreds of MB for a large step. It is split between events into
-pieces of some MB, which Polars reads as lines of JSON; of each piece only the rows are kept that mean something here.
-`ts` is a text of unix µs with three decimals, because a float would lose the last of them. Other versions and scripts
-write a number, or count from the first event of the rank.
+The file is a bare JSON array of Chrome trace events (or an object with one), hundreds of MB for a large step. It is
+split between events into pieces of some MB, which Polars reads as lines of JSON; of each piece only the rows are kept
+that mean something here. `ts` is a text of unix µs with three decimals, because a float would lose the last of them.
+Other versions and scripts write a number, or count from the first event of the rank.
 """
 
 from __future__ import annotations
