@@ -125,7 +125,7 @@ def test_a_trace_without_gpu_work_is_refused_from_its_beginning(tmp_path: Path) 
         assert tail
     found = trace_export.inspect(tmp_path, jobs=1)
     assert found.verdict == "cannot be drawn: no source has a pipeline block"
-    assert all("no GPU work in the trace" in str(error) for error in found.failures)
+    assert all("no GPU work in the file" in str(error) for error in found.failures)
 
 
 @pytest.mark.usefixtures("nothing_is_small")

@@ -132,7 +132,9 @@ def test_steps_are_panels_and_can_be_chosen(tmp_path: Path) -> None:
 
 def test_blocks_of_no_step_do_not_squeeze_the_steps(tmp_path: Path) -> None:
     profile = run_of("gpipe", 2, 2)
-    stray = profile.spans.with_columns(pl.col("start_ns", "end_ns") - 3_600_000 * MS, step=pl.lit(None, pl.Int32))
+    stray = profile.spans.with_columns(
+        pl.col("start_ns", "end_ns") - 3_600_000 * MS, pl.col("id") + profile.spans.height, step=pl.lit(None, pl.Int32)
+    )
     both = lay_out(replace(profile, spans=pl.concat([stray, profile.spans])))
     texts = texts_of(drawn(both, tmp_path))
     assert [text for text in texts if text.startswith("step ")] == ["step 0 · 6 ms"]
@@ -150,7 +152,7 @@ def test_guesses_are_said(tmp_path: Path) -> None:
 
 def test_overlapping_blocks_lie_beside_each_other(tmp_path: Path) -> None:
     profile = run_of("gpipe", 1, 1)
-    twice = profile.spans.with_columns(pl.col("start_ns", "end_ns") + MS // 2)
+    twice = profile.spans.with_columns(pl.col("start_ns", "end_ns") + MS // 2, pl.col("id") + profile.spans.height)
     profile = replace(profile, spans=pl.concat([profile.spans, twice]))
     found = blocks_of(drawn(lay_out(profile), tmp_path))
     assert len(found) == 4
@@ -164,7 +166,7 @@ def test_overlapping_blocks_lie_beside_each_other(tmp_path: Path) -> None:
 def test_every_rank_has_its_row(tmp_path: Path) -> None:
     profile = run_of("gpipe", 2, 2)
     copies = profile.ranks.with_columns(pl.col("rank") + 2)
-    spans = profile.spans.with_columns(pl.col("rank") + 2)
+    spans = profile.spans.with_columns(pl.col("rank") + 2, pl.col("id") + profile.spans.height)
     profile = replace(profile, ranks=pl.concat([profile.ranks, copies]), spans=pl.concat([profile.spans, spans]))
     texts = texts_of(drawn(lay_out(profile, ChartOptions(tracks="rank")), tmp_path))
     rows = [text for text in texts if text.startswith("stage ")]

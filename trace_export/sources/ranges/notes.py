@@ -20,7 +20,7 @@ from trace_export.sources.shared.timestamps import CLOCK_NOISE_NS, UNTIMED
 
 FEW = 0.01
 """A smaller part of the GPU tasks outside all blocks is what any run has: copies of the data loader, the optimizer."""
-UNMATCHED = "marker-unmatched"
+
 HOST = "draw the CPU ranges with --host"
 
 
@@ -35,14 +35,14 @@ def unmatched(path: Path, rules: Sequence[str]) -> list[Note]:
 
 def of_no_source(profile: Profile) -> Profile:
     """`profile` without the notes on rules that match a name in another of its sources with names."""
-    said = [note for note in profile.notes if note.code == UNMATCHED]
+    said = [note for note in profile.notes if note.code == "marker-unmatched"]
     if not said:
         return profile
     ranks = profile.ranks.select("source", "kind").unique()
     kinds = ranks.filter(pl.col("source").is_in([note.where for note in said]))["kind"]
     sources = ranks.filter(pl.col("kind").is_in(kinds.implode())).height
     counts = Counter(note.text for note in said)
-    kept = (note for note in profile.notes if note.code != UNMATCHED or counts[note.text] >= sources)
+    kept = (note for note in profile.notes if note.code != "marker-unmatched" or counts[note.text] >= sources)
     return replace(profile, notes=tuple(kept))
 
 
