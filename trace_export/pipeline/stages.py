@@ -181,7 +181,7 @@ def _contradiction(believed: pl.DataFrame, other: pl.DataFrame, who: str, depth:
     was seen, or of a pipeline of so many stages (`depth`), from the last: the first may not be there."""
     both = believed.join(other, on="rank", suffix="_other")
     wrong = [both.filter(pl.col("stage") != pl.col("stage_other"))]
-    if depth is not None:
+    if depth is not None and depth >= _above(both["after"]):
         from_last = both.with_columns(stage_other=depth - 1 - pl.col("after"))
         wrong.append(from_last.filter(pl.col("stage") != pl.col("stage_other")))
     fewest = min(wrong, key=len)
