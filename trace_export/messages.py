@@ -98,6 +98,11 @@ NOTES: dict[str, Explanation] = {
         "All messages between two hosts go in one direction, so transfer time and clock offset cannot be separated.",
         "Record forward and backward passes. Treat times between these hosts with care.",
     ),
+    "clock-set": Explanation(
+        "The clock of a host was set while it was recorded, as messages with another host show. The times before and "
+        "after are aligned each by itself. Of two hosts nothing says which one's clock was set.",
+        "Record again, and let the time service slew the clocks and not step them.",
+    ),
     "clock-start-gap": Explanation(
         "By their own clocks the recordings of two hosts begin far apart.",
         "Check that all profiles are of one run, and the hosts' date and time.",

@@ -137,9 +137,12 @@ KERNELS: Schema = {
 }  # fmt: skip
 """One device task of the rank that its file belongs to. `category`: compute, communication, memory."""
 
+CLOCK_STEP = pl.Struct({"from_ns": TIME, "offset_ns": TIME, "drift": REAL, "reference_ns": TIME})
+"""How a clock is corrected from a time on that it shows, after it was set."""
 CLOCKS: Schema = {
     "host": TEXT, "status": TEXT, "evidence": TEXT, "component": INT, "user_offset_ns": TIME, "offset_ns": TIME,
     "drift": REAL, "reference_ns": TIME, "sd_ns": REAL, "bound_ns": REAL, "messages": TIME, "collectives": TIME,
+    "steps": pl.List(CLOCK_STEP),
 }  # fmt: skip
 """How a host's clock is corrected: t - offset_ns - round(drift * (t - reference_ns)) (`clocks.apply`).
 
@@ -150,7 +153,9 @@ the observations behind `fitted` and `confirmed`, of `p2p`, `blocks` and `collec
 "+"; null elsewhere. `component`: numbered from 1 where the hosts fall into groups that no observation connects, each on
 a time axis of its own; null where there is one. `user_offset_ns`: what the user added to the host's times, null where
 nothing; `offset_ns` contains it with the opposite sign. `sd_ns` and `bound_ns` are the standard deviation and the hard
-bound of the error that is left, null where unknown; `messages` and `collectives` count the observations."""
+bound of the error that is left, null where unknown; `messages` and `collectives` count the observations. `steps`: the
+corrections that hold from later times on (`from_ns`, as the clock shows it), each until the next one; null where the
+clock was not set."""
 
 STEPS: Schema = {"run": INT, "step": INT, "whole": pl.Boolean()}
 """A step of the training run that has blocks. `whole`: every rank has all its blocks of it (`pipeline.completeness`);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,8 @@ class Clocks:
     cut_ms: float = 0.0
     lags_us: tuple[float, float] = (12.0, 12.0)
     over_stages: bool = False
+    set_us: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Host → when its clock is set, as a share of the run, and by how much."""
 
 
 @dataclass
@@ -125,11 +128,15 @@ class _Watch:
         self.offset = {h: float(self.rng.uniform(-1, 1) * c.offset_us * US) for h in self.names}
         self.rate = {h: float(self.rng.uniform(-1, 1) * c.drift_ppm * 1e-6) for h in self.names}
         cut = c.cut_ms * MS
+        self.set = {h: (share * end, size * US) for h, (share, size) in c.set_us.items()}
         self.window = {r: (self.rng.uniform(-1, 1) * cut, end - self.rng.uniform(-1, 1) * cut) for r in self.ranks}
 
     def stamp(self, rank: int, time: float) -> int:
         host = self.host[rank]
-        return START_NS + round(time + self.offset[host] + self.rate[host] * time + self.rng.normal(0, 300))
+        at, size = self.set.get(host, (0.0, 0.0))
+        return START_NS + round(
+            (size if time >= at else 0.0) + time + self.offset[host] + self.rate[host] * time + self.rng.normal(0, 300)
+        )
 
     def seen(self, rank: int, start: float, end: float) -> Row | None:
         """The two stamps; None outside the rank's window."""

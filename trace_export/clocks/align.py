@@ -11,7 +11,7 @@ import polars as pl
 
 from trace_export.choices import Align
 from trace_export.clocks import alignment_file, apply, notes, split_hosts
-from trace_export.clocks.observations import block_messages, first_times
+from trace_export.clocks.observations import block_messages, first_times, gather
 from trace_export.errors import AlignmentError, UsageError
 from trace_export.model import TIME, Profile
 from trace_export.units import EPOCH_NS, LIMIT_NS, duration
@@ -55,11 +55,17 @@ def align(
             _refuse_without_wall_clock(profile, by_host, profile.ranks["host"].drop_nulls().unique().to_list())
         clocks = apply.uncorrected(profile.ranks, "none" if how == "none" else "single-host" if one_host else "wall")
     else:
-        from trace_export.clocks.fit import fit_clocks  # its solvers take longer to import than most runs to draw
+        from trace_export.clocks.clock_steps import find_steps
+        from trace_export.clocks.fit import fit_observations  # its solvers take longer to import than most runs to draw
 
         moved = apply.correct(profile, _with_offsets(apply.uncorrected(profile.ranks, "wall"), by_host))
         edges, own = block_messages(moved), set(moved.without_wall_clock) - set(by_host)
-        fit = fit_clocks(moved.messages, moved.collectives, moved.ranks, edges=edges, without_wall_clock=own)
+        observed = moved.messages, moved.collectives, moved.ranks, edges
+        known = gather(*observed)
+        steps = find_steps(known, moved)
+        if len(steps):
+            known = gather(*observed, steps.select("host", "from_ns").rows())
+        fit = fit_observations(known, moved.ranks, without_wall_clock=own, steps=steps)
         clocks = _checked(moved, fit, by_host, strict=how == "strict", max_error_ns=max_error_ns)
     clocks = _with_offsets(clocks, by_host)
     done = replace(apply.correct(profile, clocks), clocks=clocks)
@@ -96,8 +102,19 @@ def _with_offsets(clocks: pl.DataFrame, by_host: Mapping[str, int]) -> pl.DataFr
         return clocks
     user = pl.col("host").replace_strict(by_host, default=None, return_dtype=TIME)
     moved = user.fill_null(0)
-    return clocks.with_columns(
+    rows = clocks.with_columns(
         user_offset_ns=user, offset_ns=pl.col("offset_ns") - moved, reference_ns=pl.col("reference_ns") - moved
+    )
+    if not clocks["steps"].count():
+        return rows
+    times = ("from_ns", "offset_ns", "reference_ns")
+    return pl.concat(
+        one.with_columns(
+            pl.col("steps").list.eval(
+                pl.element().struct.with_fields(pl.field(name) - (one["user_offset_ns"][0] or 0) for name in times)
+            )
+        )
+        for one in rows.iter_slices(1)
     )
 
 

@@ -2,6 +2,7 @@
 
     {"t0_ns": T, "hosts": {NAME: {"offset_ns": a, "drift": b, ...}}}      corrected = t - a - b * (t - T)
 
+A host whose clock was set has `steps`: what holds from a time on that its clock shows, each until the next.
 A file that has only this (made by hand or by another tool) is as good. `reference_ns`, where given, is the time at
 which this program rounds; it makes the second use exact to the nanosecond.
 """
@@ -74,6 +75,7 @@ def _host(row: dict[str, Any], t0: int) -> dict[str, Any]:
         "bound_us": _us(row["bound_ns"]),
         "messages": row["messages"],
         "collectives": row["collectives"],
+        "steps": row["steps"] or [],
     }
 
 
@@ -123,7 +125,19 @@ def _clock(path: Path, host: str, entry: dict[str, Any], t0: int) -> dict[str, A
     for name in ("messages", "collectives"):
         if (value := entry.get(name)) is not None:
             clock[name] = _whole(path, named(name), value, "it must be a whole number")
+    if steps := entry.get("steps"):
+        clock["steps"] = [_step(path, named("steps"), step) for step in steps]
     return clock
+
+
+def _step(path: Path, name: str, step: Any) -> dict[str, Any]:
+    """What holds from a later time on."""
+    if not isinstance(step, dict) or not isinstance(step.get("drift"), int | float):
+        raise SourceError(path, f"{name} has {_shown(step)}", _REMEDY)
+    since, offset, reference = (
+        _whole(path, f"{key} in {name}", step.get(key)) for key in ("from_ns", "offset_ns", "reference_ns")
+    )
+    return {"from_ns": since, "offset_ns": offset, "drift": float(step["drift"]), "reference_ns": reference}
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ The product is taken of the distance to the reference only, so that a float neve
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import polars as pl
@@ -47,7 +47,19 @@ def uncorrected(ranks: pl.DataFrame, status: str) -> pl.DataFrame:
 
 def is_identity(clocks: pl.DataFrame) -> bool:
     """Whether `clocks` leave all times as they are."""
-    return clocks.filter((pl.col("offset_ns") != 0) | (pl.col("drift") != 0)).is_empty()
+    moved = (pl.col("offset_ns") != 0) | (pl.col("drift") != 0) | pl.col("steps").is_not_null()
+    return clocks.filter(moved).is_empty()
+
+
+def _clock_at(time: pl.Expr, clocks: pl.DataFrame, first: Sequence[pl.Expr]) -> list[pl.Expr]:
+    """offset, drift and reference for a `time` of the host in the column `host`: `first`, or where the host's clock was
+    set before, as `clocks` say from then on."""
+    clock = list(first)
+    later = clocks.drop_nulls("steps").select("host", "steps").explode("steps").unnest("steps")
+    for host, since, *values in later.sort("host", "from_ns").select("host", "from_ns", *CLOCK).iter_rows():
+        here = (pl.col("host") == host) & (time >= since)
+        clock = [pl.when(here).then(pl.lit(value)).otherwise(old) for value, old in zip(values, clock, strict=True)]
+    return clock
 
 
 def correct(profile: Profile, clocks: pl.DataFrame) -> Profile:
@@ -82,8 +94,10 @@ def _correct(frame: pl.DataFrame, ranks: pl.DataFrame, clocks: pl.DataFrame, sid
     for rank, times in sides:
         frame = frame.join(by_rank.rename({"rank": rank}), on=rank, how="left", maintain_order="left")
         _check_range(frame, times, clocks)
-        clock = [pl.col(c).fill_null(0) for c in CLOCK]
-        frame = frame.with_columns(corrected(pl.col(t), *clock) for t in times).select(columns)
+        first = [pl.col(c).fill_null(0) for c in CLOCK]
+        frame = frame.with_columns(corrected(pl.col(t), *_clock_at(pl.col(t), clocks, first)) for t in times).select(
+            columns
+        )
     return frame
 
 
@@ -129,8 +143,11 @@ def correct_tasks(tasks: pl.DataFrame, clock: pl.DataFrame) -> pl.DataFrame:
     if clock.is_empty() or is_identity(clock):
         return tasks
     times = ["start_ns", "end_ns"]
-    _check_range(tasks.with_columns(host=pl.lit(clock["host"][0])), times, clock)
-    return tasks.with_columns(corrected(pl.col(t), *clock.select(CLOCK).row(0)) for t in times)
+    here = tasks.with_columns(host=pl.lit(clock["host"][0]))
+    _check_range(here, times, clock)
+    first = [pl.lit(value) for value in clock.select(CLOCK).row(0)]
+    moved = here.with_columns(corrected(pl.col(t), *_clock_at(pl.col(t), clock, first)) for t in times)
+    return moved.select(tasks.columns)
 
 
 def task_batches(profile: Profile, rank: int, rows: int = 1 << 20) -> Iterator[pl.DataFrame]:
@@ -157,7 +174,11 @@ def recorded_window(window_ns: tuple[int, int], clock: pl.DataFrame) -> tuple[in
     """
     if clock.is_empty():
         return window_ns
-    offset, drift, reference = clock.select(CLOCK).row(0)
-    shifted = (time + offset - reference for time in window_ns)
-    first, last = (reference + v + round(v * drift / (1 - drift)) for v in shifted)
-    return first - 2, last + 2
+    later = clock.select(pl.col("steps").explode()).drop_nulls().unnest("steps") if clock["steps"].count() else clock
+    firsts, lasts = [], []
+    for offset, drift, reference in pl.concat([clock.select(CLOCK), later.select(CLOCK)]).iter_rows():
+        shifted = (time + offset - reference for time in window_ns)
+        first, last = (reference + v + round(v * drift / (1 - drift)) for v in shifted)
+        firsts.append(first)
+        lasts.append(last)
+    return min(firsts) - 2, max(lasts) + 2

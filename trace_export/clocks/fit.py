@@ -10,10 +10,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trace_export.clocks import apply, bounds, fit_tables, solve
+from trace_export.clocks.clock_steps import CLOCK_STEPS
 from trace_export.clocks.graph import components
 from trace_export.clocks.observations import Floats, Ints, Observations, gather
 from trace_export.clocks.problem import ClockSettings, Problem
 from trace_export.clocks.uncertainty import RESAMPLED, centred, drift_variation, uncertainty
+from trace_export.model import empty
 from trace_export.tolerances import CAUSALITY_NS
 
 FEW = 8
@@ -31,8 +33,8 @@ class ClockFit:
     `clocks` has the schema `model.CLOCKS`; `pairs` that of `fit_tables.PAIRS`. `holdout_ns` is how far the placements
     of two fits, each on half of the data, differ at most; `drift_variation_ns` how far the clocks depart from constant
     rates; `slack_ns` what the hard bounds had to allow for, `contradiction` the hosts around which the observations
-    contradict constant rates by more than that allows. `asymmetric`: the latencies of the two directions were found to
-    differ.
+    contradict constant rates by more than that allows. `steps` (`CLOCK_STEPS`): the clocks that were set. `asymmetric`:
+    the latencies of the two directions were found to differ.
     """
 
     clocks: pl.DataFrame
@@ -41,6 +43,7 @@ class ClockFit:
     drift_variation_ns: float = 0.0
     slack_ns: float = CAUSALITY_NS
     contradiction: tuple[str, ...] = ()
+    steps: pl.DataFrame = field(default_factory=lambda: empty(CLOCK_STEPS))
     asymmetric: bool = False
     settings: ClockSettings = field(default_factory=ClockSettings)
 
@@ -85,13 +88,27 @@ def fit_clocks(
     observations keeps its wall clock (status `wall`). The result does not depend on the order of rows, and shifting all
     times of one host changes nothing else.
     """
+    return fit_observations(
+        gather(messages, collectives, ranks, edges), ranks, settings=settings, without_wall_clock=without_wall_clock
+    )
+
+
+def fit_observations(
+    known: Observations,
+    ranks: pl.DataFrame,
+    *,
+    settings: ClockSettings | None = None,
+    without_wall_clock: Collection[str] = (),
+    steps: pl.DataFrame | None = None,
+) -> ClockFit:
+    """`fit_clocks` of what was gathered. `steps`: the times at which clocks were set (`clock_steps.CLOCK_STEPS`), with
+    which it was: what such a clock shows before and after is aligned each by itself."""
     settings = settings or ClockSettings()
-    known = gather(messages, collectives, ranks, edges)
     if not known.observed.any():
         status = "single-host" if len(known.hosts) == 1 else "wall"
         return ClockFit(apply.uncorrected(ranks, status), pl.DataFrame(schema=fit_tables.PAIRS), settings=settings)
     wall = np.array([host not in without_wall_clock for host in known.hosts])
-    return _fit(known, settings, wall)
+    return _fit(known, settings, wall, empty(CLOCK_STEPS) if steps is None else steps)
 
 
 def _components(known: Observations) -> Ints:
@@ -102,7 +119,7 @@ def _components(known: Observations) -> Ints:
     return np.unique(components(one, other, hosts + known.events)[:hosts], return_inverse=True)[1]
 
 
-def _fit(known: Observations, settings: ClockSettings, wall: NDArray[np.bool_]) -> ClockFit:
+def _fit(known: Observations, settings: ClockSettings, wall: NDArray[np.bool_], steps: pl.DataFrame) -> ClockFit:
     component = _components(known)
     anchors = np.unique(component, return_index=True)[1]
     problem, few = (Problem.of(some, anchors, settings) for some in (known, known.thinned(RESAMPLED)))
@@ -119,12 +136,13 @@ def _fit(known: Observations, settings: ClockSettings, wall: NDArray[np.bool_]) 
     variation = drift_variation(known, solution)
     sd = np.minimum(np.sqrt(certainty.mid**2 + certainty.drift**2 / 12 + variation**2), bound)
     return ClockFit(
-        clocks=fit_tables.clocks(known, solution, component, sd, bound, still=still, wall=wall),
+        clocks=fit_tables.clocks(known, solution, component, sd, bound, still=still, wall=wall, steps=steps),
         pairs=fit_tables.pairs(known, solution, settings.tau),
         holdout_ns=certainty.holdout * 1e3,
         drift_variation_ns=variation * 1e3,
         slack_ns=slack * 1e3,
-        contradiction=tuple(known.hosts[h] for h in cycle),
+        contradiction=tuple(dict.fromkeys(known.hosts[h] for h in cycle)),
+        steps=steps,
         asymmetric=asymmetry is not None,
         settings=settings,
     )

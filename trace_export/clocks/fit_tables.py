@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from trace_export.clocks.observations import BLOCKS, MESSAGE, Floats, Ints, Observations
 from trace_export.clocks.solve import Solution
-from trace_export.model import CLOCKS, conform
+from trace_export.model import CLOCKS, TIME, conform
 
 PAIRS = {
     "host_a": pl.String(), "host_b": pl.String(), "made_of": pl.String(), "messages_ab": pl.Int64(),
@@ -17,6 +17,9 @@ PAIRS = {
 }  # fmt: skip
 """How well the two hosts of a pair fit: messages in each direction, the fitted latency, quantiles of the residuals, and
 by how much the pair alone would move its two hosts against each other (about 0 where nothing else connects them)."""
+
+WORST, SUMMED = ["sd_ns", "bound_ns"], ["messages", "collectives"]
+"""What is said of the parts of a clock that was set: the largest of these, the sum of those."""
 
 
 def clocks(
@@ -28,6 +31,7 @@ def clocks(
     *,
     still: bool,
     wall: NDArray[np.bool_],
+    steps: pl.DataFrame,
 ) -> pl.DataFrame:
     """The corrections (schema `CLOCKS`), placed so that the median correction of those hosts of each component is 0
     that have a `wall` clock. Where none has, that of the host whose clock shows most is 0: its zero is the earliest, so
@@ -67,7 +71,23 @@ def clocks(
             "collectives": np.bincount(known.member, minlength=hosts),
         }
     )
-    return conform(frame.with_columns(pl.col("sd_ns", "bound_ns").fill_nan(None)), CLOCKS)
+    frame = frame.with_columns(pl.col("sd_ns", "bound_ns").fill_nan(None))
+    return conform(frame if steps.is_empty() else _by_host(frame, steps), CLOCKS)
+
+
+def _by_host(clocks: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """A row for each host: the rows after its first one, the last of `clocks`, which are those of `steps`, become its
+    `steps`. When exactly a clock was set is not known, so that a time between may be wrong by as much as it was set."""
+    set_by = steps.filter("between").group_by("host").agg(pl.col("step_ns").abs().max())
+    since = pl.concat([pl.Series([None] * (len(clocks) - len(steps)), dtype=TIME), steps["from_ns"]])
+    rows = clocks.with_columns(from_ns=since).sort("host", "from_ns")
+    following = pl.struct("from_ns", "offset_ns", "drift", "reference_ns").slice(1)
+    one = [pl.col(name).first() for name in clocks.columns if name not in ("host", *WORST, *SUMMED)]
+    merged = rows.group_by("host", maintain_order=True).agg(
+        *one, pl.col(WORST).max(), pl.col(SUMMED).sum(), steps=pl.when(pl.len() > 1).then(following.implode())
+    )
+    uncertain = merged.join(set_by, on="host", how="left", maintain_order="left")
+    return uncertain.with_columns(bound_ns=pl.col("bound_ns") + pl.col("step_ns").fill_null(0))
 
 
 def _evidence(known: Observations, component: Ints) -> tuple[list[str | None], list[int | None]]:

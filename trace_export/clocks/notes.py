@@ -11,7 +11,7 @@ from trace_export.clocks import apply
 from trace_export.clocks.bounds import violations
 from trace_export.clocks.observations import block_messages, first_times, hosts_of_ranks, with_hosts
 from trace_export.model import Note, Profile
-from trace_export.units import duration
+from trace_export.units import duration, utc
 
 if TYPE_CHECKING:
     from trace_export.clocks.fit import ClockFit
@@ -72,6 +72,12 @@ def _on_fit(fit: ClockFit) -> list[Note]:
     if fit.holdout_ns is not None:
         text = f"clocks: refitting on half of the data moves no clock by more than {duration(fit.holdout_ns)}"
         notes.append(Note("clock-holdout", "detail", text))
+    for step in fit.steps.iter_rows(named=True):
+        after, until = (utc(step[name]) for name in ("after_ns", "until_ns"))
+        other = f" (or that of {step['against']} by the opposite)" * (len(set(fit.clocks["host"])) == 2)
+        text = f"clock of {step['host']}{other}: was set by {duration(step['step_ns'], sign=True)} between {after}"
+        text += f" and {until} on its clock, as seen against {step['against']}; both sides are aligned, each by itself"
+        notes.append(Note("clock-set", "warning", f"{text}, and times between may be wrong by as much"))
     if fit.contradiction:
         text = f"clocks: no constant clock rates explain the observations of {names(fit.contradiction)}"
         notes.append(Note("clock-contradiction", "warning", f"{text}; they differ by up to {duration(fit.slack_ns)}"))

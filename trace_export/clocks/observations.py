@@ -6,6 +6,7 @@ so a host that is seconds off costs no precision, and shifting one host's input 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +27,8 @@ MESSAGE, BLOCKS = 0, 1
 @dataclass(frozen=True)
 class Observations:
     """All that is known between `hosts` (H), sorted so that the order of the input's rows does not matter.
+
+    A host whose clock was set is there again for each time after that.
 
     Messages: one row each, sorted by directed pair; `pair` is the row's index into the directed pairs (Q), whose ends
     are `source`, `target` (host indices) and whose `kind` is MESSAGE or BLOCKS; `first` is the first row of each pair.
@@ -119,9 +122,14 @@ def block_messages(profile: Profile) -> pl.DataFrame:
 
 
 def gather(
-    messages: pl.DataFrame, collectives: pl.DataFrame, ranks: pl.DataFrame, edges: pl.DataFrame | None = None
+    messages: pl.DataFrame,
+    collectives: pl.DataFrame,
+    ranks: pl.DataFrame,
+    edges: pl.DataFrame | None = None,
+    steps: Sequence[tuple[str, int]] = (),
 ) -> Observations:
-    """The observations in `messages`, `collectives` and `edges` (schemas of `model`; `edges` as MESSAGES).
+    """The observations in `messages`, `collectives` and `edges` (schemas of `model`; `edges` as MESSAGES). `steps`: the
+    hosts whose clocks were set, and since when each shows another time, sorted.
 
     `edges` count only between hosts that exchange no messages. What stays inside one host constrains nothing and is
     left out, and so are collectives without a group, unless all ranks are of one stage: equal names are not one
@@ -138,8 +146,16 @@ def gather(
             rows.select("lo", "hi").unique(), on=["lo", "hi"], how="anti"
         )
         rows = pl.concat([rows, extra])
-    rows = rows.sort("i", "j", "src_rank", "dst_rank", "sent", "received")
     members = _events(collectives, host_of_rank)
+    rows = rows.with_columns(i_0="i", j_0="j")
+    members = members.with_columns(host_0="host")
+    for number, (host, since) in enumerate(steps, len(hosts)):
+        here = hosts.index(host)
+        moved = _after_step("i", "sent", here, since, number), _after_step("j", "received", here, since, number)
+        rows = rows.with_columns(moved)
+        members = members.with_columns(_after_step("host", "end_ns", here, since, number))
+    hosts += [host for host, _ in steps]
+    rows = rows.sort("i", "j", "src_rank", "dst_rank", "sent", "received")
     base, observed = _bases(len(hosts), rows, members)
     i, j = rows["i"].to_numpy(), rows["j"].to_numpy()
     _, first, pair = np.unique(i * len(hosts) + j, return_index=True, return_inverse=True)
@@ -160,6 +176,11 @@ def gather(
         entered=(members["start_ns"].to_numpy() - base[member]) / 1e3,
         left=(members["end_ns"].to_numpy() - base[member]) / 1e3,
     )
+
+
+def _after_step(host: str, time: str, stepped: int, since: int, number: int) -> pl.Expr:
+    """The column `host` with `number` for `stepped` from the `time` on, in place of an earlier step's."""
+    return pl.when((pl.col(f"{host}_0") == stepped) & (pl.col(time) >= since)).then(number).otherwise(host).alias(host)
 
 
 def _between(messages: pl.DataFrame, host_of_rank: pl.DataFrame, kind: int) -> pl.DataFrame:

@@ -63,7 +63,8 @@ def fit_axes(ends: pl.DataFrame) -> pl.DataFrame:
 
 def combined(hosts: pl.DataFrame, placed: pl.DataFrame) -> pl.DataFrame:
     """`hosts` (`CLOCKS` and `axis`, each corrected to its axis) corrected to the axis that all share, by `placed`, the
-    corrections of the axes as `fit_axes` gives them. The errors of both levels add up."""
+    corrections of the axes as `fit_axes` gives them. The errors of both levels add up. Of a clock that was set only the
+    time before is kept; a note says when it was."""
     second = placed.select("offset_ns", "drift", "reference_ns", "sd_ns", "bound_ns", axis="host")
     both = hosts.join(second, on="axis", how="left", suffix="_2", maintain_order="left")
     on_axis = pl.col("reference_ns") - pl.col("offset_ns")
@@ -79,7 +80,7 @@ def combined(hosts: pl.DataFrame, placed: pl.DataFrame) -> pl.DataFrame:
         .otherwise("sd_ns"),
         bound_ns=pl.when(known).then(pl.col("bound_ns").fill_null(0) + pl.col("bound_ns_2")).otherwise("bound_ns"),
     )
-    return total.select(*CLOCKS, "axis")
+    return total.with_columns(steps=pl.lit(None, CLOCKS["steps"])).select(*CLOCKS, "axis")
 
 
 def on_shared_axis(times: pl.DataFrame, columns: list[str], placed: pl.DataFrame) -> pl.DataFrame:

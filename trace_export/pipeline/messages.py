@@ -261,7 +261,31 @@ def _agreeing(sent: pl.DataFrame, received: pl.DataFrame, channels: pl.DataFrame
         .join(tried.select(answer="channel", back="low"), on="answer", how="left")
     )
     close = (pl.col("low") + pl.col("back")).fill_null(0)
-    return both.filter("fits", pl.col("scatter") <= MESSAGE_ENDS_NS, pl.col("n") >= 3, close >= -ROUND_TRIP_NS)
+    agrees = (pl.col("scatter") <= MESSAGE_ENDS_NS) & (close >= -ROUND_TRIP_NS)
+    enough = both.filter("fits", pl.col("n") >= 3)
+    left = enough.filter(~agrees)
+    others = left if left.is_empty() else _agreeing_in_turn(sent, received, left)
+    return pl.concat([enough.filter(agrees), others])
+
+
+def _agreeing_in_turn(sent: pl.DataFrame, received: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:
+    """Those of `channels` (with their `answer`) of which each end agrees with the one before, and each round trip is
+    possible: the ends of all do not where a clock was set between."""
+    delay = pl.col("end_right") - pl.col("end")
+    here = sent.join(received.select("channel", "at", "end"), on=["channel", "at"], suffix="_right")
+    delays = here.select("channel", "at", delay=delay).sort("channel", "at")
+    change = pl.col("delay").diff()
+    steady = delays.group_by("channel").agg(change=change.quantile(0.75) - change.quantile(0.25))
+    trips = (
+        delays.join(channels.select("channel", "answer"), on="channel")
+        .join(delays.rename({"channel": "answer", "delay": "back"}), on=["answer", "at"])
+        .group_by("channel")
+        .agg(close=(pl.col("delay") + pl.col("back")).quantile(0.05))
+    )
+    agreeing = steady.filter(pl.col("change") <= MESSAGE_ENDS_NS).join(
+        trips.filter(pl.col("close").abs() <= ROUND_TRIP_NS), on="channel"
+    )
+    return channels.join(agreeing, on="channel", how="semi")
 
 
 def _all_met(agreeing: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:

@@ -1,0 +1,102 @@
+"""Clocks that were set while they were recorded, against the truth of the generator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tests.support.clock_runs import Clocks, Run, make
+from trace_export.clocks import alignment_file
+from trace_export.clocks.align import align
+from trace_export.clocks.apply import clock_of, correct_tasks, recorded_window
+from trace_export.model import KERNELS, Declared, Profile, conform
+from trace_export.pipeline.interpret import interpret
+
+BEFORE = Clocks(steps=4, seed=3)
+
+
+def aligned(run: Run) -> Profile:
+    return align(interpret(run.profile, Declared()))
+
+
+def errors_us(profile: Profile, clocks: Clocks) -> pl.DataFrame:
+    """host, error: how far each end of a block lies from its true time, less what all have in common."""
+    true = make(replace(clocks, offset_us=0.0, drift_ppm=0.0, set_us={})).profile
+    host = profile.ranks.select("rank", "host")
+    key = ["rank", "step", "kind", "microbatch"]
+    both = profile.spans.join(true.spans, on=key, suffix="_true").join(host, on="rank")
+    ends = pl.concat([
+        both.select("host", error=pl.col(f"{end}_ns") - pl.col(f"{end}_ns_true"))
+        for end in ("start", "end")
+    ])  # fmt: skip
+    means = ends.group_by("host").agg(pl.col("error").median())["error"]
+    return ends.with_columns(error=(pl.col("error") - round(float(means.mean()))) / 1e3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size_us", [300.0, -300.0, 5000.0, -5000.0])
+@pytest.mark.parametrize("host", ["host00", "host01", "host03"])
+def test_a_clock_that_is_set_between_two_steps(host: str, size_us: float) -> None:
+    clocks = replace(BEFORE, set_us={host: (0.5, size_us)})
+    run = make(clocks)
+    found = aligned(run)
+    (note,) = [note for note in found.notes if note.code == "clock-set"]
+    assert note.text.startswith(f"clock of {host}: was set by {'+' if size_us > 0 else '-'}")
+    bounds = dict(found.clocks.select("host", "bound_ns").iter_rows())
+    for name, error in errors_us(found, clocks).iter_rows():
+        assert abs(error) <= bounds[name] / 1e3
+    (steps,) = found.clocks.filter(host=host)["steps"].to_list()
+    assert len(steps) == 1
+    most = errors_us(found, clocks).group_by("host").agg(pl.col("error").abs().quantile(0.9))
+    assert most["error"].to_numpy().max() < 10
+    assert found.clocks.filter(pl.col("host") != host)["bound_ns"].to_numpy().max() < 40_000
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("eager", [0.0, 0.3])
+def test_clocks_that_drift_and_messages_that_wait_are_no_step(seed: int, eager: float) -> None:
+    found = aligned(
+        make(Clocks(seed=seed, steps=4, drift_ppm=30.0, jitter_us=80.0, eager=eager, cut_ms=20.0 * (seed % 2)))
+    )
+    assert "clock-set" not in [note.code for note in found.notes]
+    assert found.clocks["steps"].null_count() == len(found.clocks)
+
+
+def test_of_two_hosts_both_are_named() -> None:
+    found = aligned(make(Clocks(stages=2, steps=4, set_us={"host00": (0.5, 1000.0)})))
+    (note,) = [note for note in found.notes if note.code == "clock-set"]
+    assert "host01 (or that of host00 by the opposite)" in note.text
+
+
+def test_two_clocks_that_are_set_at_different_times() -> None:
+    clocks = Clocks(seed=5, steps=6, replicas=2, set_us={"host01": (0.3, 300.0), "host05": (0.7, -400.0)})
+    found = aligned(make(clocks))
+    assert found.clocks.drop_nulls("steps")["host"].to_list() == ["host01", "host05"]
+
+
+def test_device_tasks_follow_the_clock(tmp_path: Path) -> None:
+    """A task at the time of each block of the host is moved as the block is, and by an alignment file again."""
+    clocks = replace(BEFORE, set_us={"host01": (0.5, 5000.0)})
+    run = make(clocks)
+    found = aligned(run)
+    recorded = run.profile.spans.filter(rank=1).sort("start_ns")
+    clock = clock_of(found, 1)
+    moved = correct_tasks(conform(recorded.select("start_ns", "end_ns"), KERNELS), clock)
+    assert moved["start_ns"].to_list() == found.spans.filter(rank=1).sort("start_ns")["start_ns"].to_list()
+    first, last = recorded_window((moved["start_ns"][0], moved["end_ns"][-1]), clock)
+    assert first <= recorded["start_ns"][0]
+    assert last >= recorded["end_ns"][-1]
+    path = tmp_path / "clock_alignment.json"
+    alignment_file.write(found, path)
+    again = align(interpret(run.profile, Declared()), path)
+    assert again.spans.equals(found.spans)
+
+
+def test_an_offset_of_the_user_moves_both_sides() -> None:
+    run = make(replace(BEFORE, set_us={"host01": (0.5, 5000.0)}))
+    plain = aligned(run)
+    moved = align(interpret(run.profile, Declared()), offsets={"host01": 7_000_000})
+    apart = (moved.spans["start_ns"] - plain.spans["start_ns"]).to_numpy()
+    assert apart.max() - apart.min() < 10  # all hosts together may lie elsewhere
