@@ -2,24 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import polars as pl
 
 from trace_export.model import Profile
 from trace_export.units import duration
 
 
 def clock_method(clock: Mapping[str, Any]) -> str:
-    """How a host's clock (a row of `CLOCKS`) was corrected: user offset +3.2 ms, p2p+collective, component 2."""
+    """How a host's clock (a row of `CLOCKS`) was corrected: user offset +3.2 ms, p2p+collective, against node0."""
     parts = [] if clock["user_offset_ns"] is None else [f"user offset {duration(clock['user_offset_ns'], sign=True)}"]
     found = {
         "fitted": clock["evidence"], "confirmed": f"wall, confirmed by {clock['evidence']}",
         "single-host": "the only host, nothing to align", "none": "as recorded",
     }  # fmt: skip
     parts.append(found.get(clock["status"], clock["status"]) or "uncorrected")
+    if clock["status"] == "fitted" and clock["reference_host"] is not None:
+        parts.append(f"against {clock['reference_host']}")
     if clock["component"] is not None:
-        parts.append(f"component {clock['component']}")
+        parts.append("nothing connects its group of hosts to the others")
+    if clock["steps"]:
+        parts.append(f"set {len(clock['steps'])} ×")
     return ", ".join(parts)
+
+
+def clocks_line(clocks: pl.DataFrame) -> str:
+    """All clocks (`CLOCKS`, with the label of the host) in a line: 8 hosts aligned by p2p+collective, worst ±525 ns (1
+    sd), error at most 40 µs; farthest off is node1, +3.2 ms against node0."""
+    if len(clocks) < 2:
+        return "one host, nothing to align"
+    if (clocks["status"] == "none").all():
+        return f"{len(clocks)} hosts, as recorded"
+    return "; ".join(_clock_facts(clocks))
+
+
+def _clock_facts(clocks: pl.DataFrame) -> Iterator[str]:
+    aligned = clocks.filter(pl.col("status").is_in(["fitted", "confirmed", "file"]))
+    if len(aligned):
+        how = ", ".join(aligned["evidence"].drop_nulls().unique().sort()) or "a file"
+        confirmed = " that confirms the wall clocks" * bool((aligned["status"] == "confirmed").all())
+        errors = [
+            text.format(duration(float(worst)))
+            for name, text in (("sd_ns", "worst ±{} (1 sd)"), ("bound_ns", "error at most {}"))
+            if isinstance(worst := aligned[name].max(), float)
+        ]
+        yield ", ".join([f"{len(aligned)} hosts aligned by {how}{confirmed}", *errors])
+        moved = aligned.with_columns(shift=pl.col("offset_ns") + pl.col("user_offset_ns").fill_null(0))
+        far = moved.sort(pl.col("shift").abs(), descending=True).row(0, named=True)
+        if far["shift"]:
+            against = "" if far["reference_host"] is None else f" against {far['reference_host']}"
+            yield f"farthest off is {_name(far)}, {duration(far['shift'], sign=True)}{against}"
+    wall = clocks.filter(pl.col("status") == "wall")
+    if len(wall):
+        yield (
+            f"{len(wall)} hosts on their wall clocks"
+            if len(wall) > 1
+            else f"{_name(wall.row(0, named=True))} on its wall clock"
+        )
+    user = clocks.drop_nulls("user_offset_ns")
+    if len(user):
+        given = [f"{_name(c)} {duration(c['user_offset_ns'], sign=True)}" for c in user.iter_rows(named=True)]
+        yield f"moved by you: {', '.join(given[:SHOWN])}{', …' * (len(given) > SHOWN)}"
+    if (groups := clocks["component"].n_unique() - bool(clocks["component"].null_count())) > 1:
+        yield f"{groups} groups of hosts that nothing connects, each on a time axis of its own"
+    for clock in clocks.drop_nulls("steps").iter_rows(named=True):
+        yield f"the clock of {_name(clock)} was set"
+
+
+def _name(clock: Mapping[str, Any]) -> str:
+    return str(clock["label"] or clock["host"])
+
+
+SHOWN = 4
+"""So many hosts that the user moved are named."""
 
 
 def clock_texts(profile: Profile) -> dict[str, str]:

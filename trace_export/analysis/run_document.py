@@ -15,14 +15,25 @@ if TYPE_CHECKING:
     from trace_export.analysis.summary import Summary
 
 
+class ClockStepRow(TypedDict):
+    """How a clock that was set is corrected from `from_ns` on, as it shows it."""
+
+    from_ns: Time
+    offset_ns: Ns
+    drift: float
+    reference_ns: Time
+
+
 class ClockRow(TypedDict):
-    """How a host's clock was corrected: t - offset_ns - round(drift * (t - reference_ns)). docs/clocks.md explains the
-    rest."""
+    """How a host's clock was corrected: t - offset_ns - round(drift * (t - reference_ns)). `component`: which of several
+    groups of hosts that nothing connects; `reference_host`: whose offset is 0 in the middle; `steps`: where the clock
+    was set. docs/clocks.md explains the rest."""
 
     host: str
     status: Literal["fitted", "confirmed", "wall", "file", "single-host", "none"]
     evidence: str | None
     component: int | None
+    reference_host: str | None
     user_offset_ns: Ns | None
     offset_ns: Ns | None
     drift: float | None
@@ -31,6 +42,7 @@ class ClockRow(TypedDict):
     bound_ns: MeanNs | None
     messages: int | None
     collectives: int | None
+    steps: list[ClockStepRow] | None
     label: str | None
 
 

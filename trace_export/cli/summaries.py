@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from trace_export.analysis.clock_words import clock_method
+from trace_export.analysis.clock_words import clocks_line
 from trace_export.units import duration
 
 if TYPE_CHECKING:
     from trace_export.analysis.model_summary import ModelSummary
     from trace_export.analysis.summary import Summary
-
-HOSTS_SHOWN = 16
 
 
 def run_rows(run: Summary) -> list[tuple[str, str]]:
@@ -31,9 +28,7 @@ def run_rows(run: Summary) -> list[tuple[str, str]]:
         which = "whole steps" if 0 < run.whole_steps < run.steps else "steps"
         outside = f"; up to {run.outside:.0%} of a GPU's computing is outside all blocks" if run.outside else ""
         rows.append(("bubble", f"{run.bubble:.1%} of the pipeline time of the {which}{_whose(run)}{outside}"))
-    rows += [("clock", _clock(clock)) for clock in run.clocks.head(HOSTS_SHOWN).iter_rows(named=True)]
-    if len(run.clocks) > HOSTS_SHOWN:
-        rows.append(("clock", f"… and {len(run.clocks) - HOSTS_SHOWN} more hosts; --json lists them all"))
+    rows.append(("clocks", clocks_line(run.clocks)))
     warnings = sum(note.level == "warning" for note in run.notes)
     rows.append(("warnings", str(warnings + len(run.failures))))
     return rows
@@ -83,18 +78,3 @@ def _whose(run: Summary) -> str:
 
 def _few(names: list[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + (f", … {len(names) - most} more" if len(names) > most else "")
-
-
-def _clock(clock: Mapping[str, Any]) -> str:
-    """One host's correction, as in: node1: p2p, offset +3.2 ms, drift +12 ppm, ±1.2 µs (1 sd), error at most 40 µs."""
-    parts = [f"{clock['label'] or clock['host']}: {clock_method(clock)}"]
-    offset, drift, deviation, bound = (clock[k] for k in ("offset_ns", "drift", "sd_ns", "bound_ns"))
-    if isinstance(offset, int) and offset:
-        parts.append(f"offset {duration(offset, sign=True)}")
-    if isinstance(drift, float) and drift:
-        parts.append(f"drift {drift * 1e6:+.2f} ppm")
-    if isinstance(deviation, float):
-        parts.append(f"±{duration(deviation)} (1 sd)")
-    if isinstance(bound, float):
-        parts.append(f"error at most {duration(bound)}")
-    return ", ".join(parts)

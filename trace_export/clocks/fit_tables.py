@@ -45,10 +45,14 @@ def clocks(
     at_mid = at_base + np.round(drift * known.span_us * 500).astype(np.int64)
     sd, bound = sd.copy(), bound.copy()
     offset, kept = np.zeros(len(known.hosts), np.int64), np.zeros(len(known.hosts), bool)
+    reference: list[str | None] = [None] * len(known.hosts)
     for number in np.unique(component[known.observed]):
         members = (component == number) & known.observed
         walls = members & wall
-        offset[members] = at_base[members] - (_middle(at_mid[walls]) if walls.any() else at_mid[members].max())
+        zero = _middle(at_mid[walls]) if walls.any() else at_mid[members].max()
+        offset[members] = at_base[members] - zero
+        nearest = np.flatnonzero(members)[np.argmin(np.abs(at_mid[members] - zero))]
+        reference = [known.hosts[nearest] if here else name for here, name in zip(members, reference, strict=True)]
         kept[members] = still and bool(np.all(np.abs(offset[members]) < 2e3 * sd[members]))
         if kept[members].any():
             uncorrected = np.abs(offset[members] - offset[members].mean()) / 1e3
@@ -62,6 +66,7 @@ def clocks(
             "status": np.where(known.observed, np.where(kept, "confirmed", "fitted"), "wall"),
             "evidence": evidence,
             "component": numbers,
+            "reference_host": reference,
             "offset_ns": np.where(kept, 0, offset),
             "drift": drift,
             "reference_ns": np.where(known.observed, known.base_ns, 0),
