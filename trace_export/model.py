@@ -140,9 +140,9 @@ KERNELS: Schema = {
 CLOCK_STEP = pl.Struct({"from_ns": TIME, "offset_ns": TIME, "drift": REAL, "reference_ns": TIME})
 """How a clock is corrected from a time on that it shows, after it was set."""
 CLOCKS: Schema = {
-    "host": TEXT, "status": TEXT, "evidence": TEXT, "component": INT, "reference_host": TEXT, "user_offset_ns": TIME, "offset_ns": TIME,
-    "drift": REAL, "reference_ns": TIME, "sd_ns": REAL, "bound_ns": REAL, "messages": TIME, "collectives": TIME,
-    "steps": pl.List(CLOCK_STEP),
+    "host": TEXT, "status": TEXT, "evidence": TEXT, "component": INT, "reference_host": TEXT, "user_offset_ns": TIME,
+    "offset_ns": TIME, "drift": REAL, "reference_ns": TIME, "sd_ns": REAL, "bound_ns": REAL, "messages": TIME,
+    "collectives": TIME, "steps": pl.List(CLOCK_STEP),
 }  # fmt: skip
 """How a host's clock is corrected: t - offset_ns - round(drift * (t - reference_ns)) (`clocks.apply`).
 
@@ -151,10 +151,10 @@ CLOCKS: Schema = {
 as an alignment file says), `single-host` (there is nothing to align), `none` (alignment was not wanted). `evidence`:
 the observations behind `fitted` and `confirmed`, of `p2p`, `blocks` and `collective` those that there are, joined by
 "+"; null elsewhere. `component`: numbered from 1 where the hosts fall into groups that no observation connects, each on
-a time axis of its own; null where there is one. `reference_host`: the host with the median correction, against
-which the offsets of its component are; null where nothing was fitted. `user_offset_ns`: what the user added to the host's times, null where
-nothing; `offset_ns` contains it with the opposite sign. `sd_ns` and `bound_ns` are the standard deviation and the hard
-bound of the error that is left, null where unknown; `messages` and `collectives` count the observations. `steps`: the
+a time axis of its own; null where there is one. `reference_host`: the host with the median correction, against which
+the offsets of its component are; null where nothing was fitted. `user_offset_ns`: what the user added to the host's
+times, null where nothing; `offset_ns` contains it with the opposite sign. `sd_ns` and `bound_ns` are the standard
+deviation and the hard bound of the error that is left, null where unknown; `messages` and `collectives` count the observations. `steps`: the
 corrections that hold from later times on (`from_ns`, as the clock shows it), each until the next one; null where the
 clock was not set."""
 

@@ -56,11 +56,8 @@ def _clock_facts(clocks: pl.DataFrame) -> Iterator[str]:
             yield f"farthest off is {_name(far)}, {duration(far['shift'], sign=True)}{against}"
     wall = clocks.filter(pl.col("status") == "wall")
     if len(wall):
-        yield (
-            f"{len(wall)} hosts on their wall clocks"
-            if len(wall) > 1
-            else f"{_name(wall.row(0, named=True))} on its wall clock"
-        )
+        one = f"{_name(wall.row(0, named=True))} on its wall clock"
+        yield one if len(wall) == 1 else f"{len(wall)} hosts on their wall clocks"
     user = clocks.drop_nulls("user_offset_ns")
     if len(user):
         given = [f"{_name(c)} {duration(c['user_offset_ns'], sign=True)}" for c in user.iter_rows(named=True)]

@@ -25,9 +25,9 @@ class ClockStepRow(TypedDict):
 
 
 class ClockRow(TypedDict):
-    """How a host's clock was corrected: t - offset_ns - round(drift * (t - reference_ns)). `component`: which of several
-    groups of hosts that nothing connects; `reference_host`: whose offset is 0 in the middle; `steps`: where the clock
-    was set. docs/clocks.md explains the rest."""
+    """How a host's clock was corrected: t - offset_ns - round(drift * (t - reference_ns)). `component`: of which of
+    several groups of hosts that nothing connects; `reference_host`: the one whose offset is 0 in mid-window; `steps`:
+    where the clock was set. docs/clocks.md explains the rest."""
 
     host: str
     status: Literal["fitted", "confirmed", "wall", "file", "single-host", "none"]
