@@ -154,9 +154,9 @@ the observations behind `fitted` and `confirmed`, of `p2p`, `blocks` and `collec
 a time axis of its own; null where there is one. `reference_host`: the host with the median correction, against which
 the offsets of its component are; null where nothing was fitted. `user_offset_ns`: what the user added to the host's
 times, null where nothing; `offset_ns` contains it with the opposite sign. `sd_ns` and `bound_ns` are the standard
-deviation and the hard bound of the error that is left, null where unknown; `messages` and `collectives` count the observations. `steps`: the
-corrections that hold from later times on (`from_ns`, as the clock shows it), each until the next one; null where the
-clock was not set."""
+deviation and the hard bound of the error that is left, null where unknown; `messages` and `collectives` count the
+observations. `steps`: the corrections that hold from later times on (`from_ns`, as the clock shows it), each until the
+next one; null where the clock was not set."""
 
 STEPS: Schema = {"run": INT, "step": INT, "whole": pl.Boolean()}
 """A step of the training run that has blocks. `whole`: every rank has all its blocks of it (`pipeline.completeness`);
