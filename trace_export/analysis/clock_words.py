@@ -33,8 +33,6 @@ def clocks_line(clocks: pl.DataFrame) -> str:
     sd), error at most 40 µs; farthest off is node1, +3.2 ms against node0."""
     if len(clocks) < 2:
         return "one host, nothing to align"
-    if (clocks["status"] == "none").all():
-        return f"{len(clocks)} hosts, as recorded"
     return "; ".join(_clock_facts(clocks))
 
 
@@ -54,6 +52,8 @@ def _clock_facts(clocks: pl.DataFrame) -> Iterator[str]:
         if far["shift"]:
             against = "" if far["reference_host"] is None else f" against {far['reference_host']}"
             yield f"farthest off is {_name(far)}, {duration(far['shift'], sign=True)}{against}"
+    if kept := int((clocks["status"] == "none").sum()):
+        yield f"{kept} hosts, as recorded"
     wall = clocks.filter(pl.col("status") == "wall")
     if len(wall):
         one = f"{_name(wall.row(0, named=True))} on its wall clock"

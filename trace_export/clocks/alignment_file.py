@@ -75,7 +75,7 @@ def _host(row: dict[str, Any], t0: int) -> dict[str, Any]:
         "bound_us": _us(row["bound_ns"]),
         "messages": row["messages"],
         "collectives": row["collectives"],
-        "steps": row["steps"] or [],
+        **({"steps": row["steps"]} if row["steps"] else {}),
     }
 
 

@@ -1,0 +1,53 @@
+"""The one line on all clocks, from a few rows by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from trace_export.analysis.clock_words import clocks_line
+from trace_export.model import CLOCKS, conform
+
+FITTED = {
+    "status": "fitted", "evidence": "p2p", "reference_host": "a", "offset_ns": 0, "sd_ns": 500.0, "bound_ns": 9000.0,
+}  # fmt: skip
+WALL = {"status": "wall", "offset_ns": 0}
+SET = [{"from_ns": 1, "offset_ns": 2, "drift": 0.0, "reference_ns": 0}]
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        ([FITTED], "one host, nothing to align"),
+        (
+            [FITTED, {**FITTED, "offset_ns": -3_200_000, "sd_ns": 525.0}],
+            "2 hosts aligned by p2p, worst ±525 ns (1 sd), error at most 9 µs; farthest off is b, -3.2 ms against a",
+        ),
+        (
+            [{**FITTED, "status": "confirmed"}, {**FITTED, "status": "confirmed"}],
+            "2 hosts aligned by p2p that confirms the wall clocks, worst ±500 ns (1 sd), error at most 9 µs",
+        ),
+        (
+            [FITTED, {**FITTED, "offset_ns": 1000, "steps": SET}, WALL],
+            "2 hosts aligned by p2p, worst ±500 ns (1 sd), error at most 9 µs; farthest off is b, +1 µs against a;"
+            " c on its wall clock; the clock of b was set",
+        ),
+        (
+            [{**FITTED, "component": 1}, {**FITTED, "component": 2, "reference_host": "b"}],
+            "2 hosts aligned by p2p, worst ±500 ns (1 sd), error at most 9 µs; 2 groups of hosts that nothing connects,"
+            " each on a time axis of its own",
+        ),
+        (
+            [{"status": "none"}, {"status": "none", "user_offset_ns": 3000, "offset_ns": -3000}],
+            "2 hosts, as recorded; moved by you: b +3 µs",
+        ),
+    ],
+)  # fmt: skip
+def test_one_line_for_all_clocks(rows: list[dict[str, Any]], line: str) -> None:
+    table = pl.DataFrame(
+        [{"host": host, "offset_ns": 0, **row} for host, row in zip("abc", rows, strict=False)],
+        infer_schema_length=None,
+    )
+    assert clocks_line(conform(table, CLOCKS).with_columns(label="host")) == line
