@@ -119,8 +119,8 @@ class Job:
     (marks only), 0 (no kernel types, no peers) or 1. `batched`: transfers are called batchSendRecv. `nested`: a
     WeightGradStore.pop inside each B and FB. `kernels`: the least number of kernels in a forward or backward.
     `calls`, `stamps`, `packed`: see ascend_export.Recording; `layout`: see there. `host_only`: marks without a
-    stream, on no device. `wrong`:
-    wrong times on the device (see pipeline.WrongTimes), of the marks of blocks or, where these have none, of kernels.
+    stream, on no device. `wrong`: wrong times on the device (see pipeline.WrongTimes), of the marks of blocks or, where
+    these have none, of kernels. `together`: all ranks are devices of one process, which records no metadata.
     """
 
     stages: int = 4
@@ -146,6 +146,7 @@ class Job:
     calls: bool = False
     stamps: Stamps = "text"
     host_only: bool = False
+    together: bool = False
     wrong: WrongTimes = field(default_factory=dict)
     packed: bool = False
     layout: Layout = "capture"
@@ -202,6 +203,7 @@ def record(
     if job.vee:  # there two ranks send to each other at the same time
         run.transfers = _in_issue_order(run.transfers)
     truth, sides = Truth(job), Sides()
+    devices: list[Recording] = []
     per_host = -(-job.ranks // job.hosts)
     for rank in range(job.ranks) if ranks is None else ranks:
         host, device = divmod(rank, per_host)
@@ -211,7 +213,12 @@ def record(
         truth.blocks += fill(rec, job, run, ahead)
         transfer(rec, job, run, ahead, chance, sides)
         _reduce(rec, job, run, ahead, chance)
-        save(rec, job, folder, at_ns // MS, pid + rank)
+        if job.together:
+            devices.append(replace(rec, metadata={}))
+        else:
+            save(rec, job, folder, at_ns // MS, pid + rank)
+    if devices:
+        write_database(devices[0], folder / f"node0_{pid}_20251127120000000_ascend_pt", *devices[1:])
     truth.messages = sides.complete()
     return truth
 

@@ -19,6 +19,8 @@ from typing import Literal
 ABSENT = 4294967295
 FIRST_MARK = 4000000001
 STREAM, LINK_STREAM = 2, 5
+APART = 50_000_000
+"""How far apart the numbers are that a process gives to the work of two of its devices."""
 
 TABLES = {
     "STRING_IDS": "id INTEGER PRIMARY KEY, value TEXT",
@@ -133,12 +135,14 @@ def hash_of(group: str) -> str:
     return str((high << 32) + low)
 
 
-def write_database(rec: Recording, folder: Path) -> Path:
+def write_database(rec: Recording, folder: Path, *others: Recording) -> Path:
     """`ascend_pytorch_profiler_{rank}.db` or `ascend_mindspore_profiler_{rank}.db` in the capture folder `folder`.
 
-    MindSpore's has no steps and no metadata, and does not know its rank.
+    MindSpore's has no steps and no metadata, and does not know its rank. `others` are the further devices of the
+    process, which then has no rank.
     """
-    path = _output(folder) / f"ascend_{rec.framework}_profiler_{rec.rank}.db"
+    number = "" if others else f"_{rec.rank}"
+    path = _output(folder) / f"ascend_{rec.framework}_profiler{number}.db"
     path.unlink(missing_ok=True)
     strings: dict[str, int] = {}
 
@@ -146,65 +150,80 @@ def write_database(rec: Recording, folder: Path) -> Path:
         return strings.setdefault(value, len(strings))
 
     tables = TABLES | (CALLS if rec.calls else {})
+    if others:
+        tables = {**tables, "COMMUNICATION_OP": tables["COMMUNICATION_OP"] + ", deviceId INTEGER"}
     rows: dict[str, list[tuple[object, ...]]] = {name: [] for name in tables}
 
-    def task(start: int, end: int, connection: int, kind: str, stream: int) -> int:
+    def task(device: int, start: int, end: int, connection: int, kind: str, stream: int) -> int:
         number = len(rows["TASK"])
         rows["TASK"].append(
-            (start, end, rec.device, connection, number, 1, text(kind), ABSENT, stream, number % 65536, ABSENT)
+            (start, end, device, connection, number, 1, text(kind), ABSENT, stream, number % 65536, ABSENT)
         )
         return number
-
-    for number, mark in enumerate(rec.marks):
-        connection = FIRST_MARK + number if mark.on_device else ABSENT
-        if mark.on_device:
-            task(mark.start_ns, mark.end_ns, connection, "MsTx", STREAM)
-        rows["MSTX_EVENTS"].append(
-            (
-                mark.host_start_ns,
-                mark.host_end_ns,
-                2,
-                ABSENT,
-                ABSENT,
-                text(mark.text),
-                1,
-                1,
-                text("default"),
-                connection,
-            )
-        )
 
     def call(start: int, kind: int, connection: int, name: str) -> None:
         rows["CANN_API"].append((start, start + 5_000, kind, 1 << 32 | 1, connection, text(name)))
 
-    for place, (_, kernel) in enumerate(rec.kernels if rec.level is not None else ()):
-        connection = FIRST_CALL + 2 * place if rec.calls else ABSENT
-        if rec.calls:
-            call(kernel.start_ns - LEAD_NS, NODE, connection, "launch")
-            call(kernel.start_ns - LEAD_NS, ACL, connection + 1, f"aclnn{kernel.type}")
-        number = task(kernel.start_ns, kernel.end_ns, connection, "AI_CORE", STREAM)
-        name = text(f"aclnn{kernel.type}_{kernel.type}")
-        kinds = ("AI_CORE", kernel.type) if rec.level else ("N/A", "N/A")
-        rows["COMPUTE_TASK_INFO"].append((name, number, *map(text, kinds)))
-    for number, (_, op) in enumerate(rec.operators):
-        name, group = text(op.name), text(op.group)
-        if rec.calls:
-            call(op.start_ns - LEAD_NS, COMMUNICATION, number, op.type)
-        rows["COMMUNICATION_OP"].append(
-            (name, op.start_ns, op.end_ns, number, group, number, 11, op.bytes // 2, text(op.type))
-        )
-        if op.peer is None:
-            continue
-        over = op.peer if op.what == "receive" else op.place
-        for kind, to, size in (("Notify_Wait", op.peer, 0), ("Memcpy", over, op.bytes)):
-            small = task(op.start_ns, op.end_ns, number, "SDMA", LINK_STREAM)
-            known = (op.place, to, size) if rec.level else (ABSENT, ABSENT, -1)
-            rows["COMMUNICATION_TASK_INFO"].append((name, small, text(kind), group, *known, number))
+    for part, one in enumerate([rec, *others]):
+        for number, mark in enumerate(one.marks):
+            connection = FIRST_MARK + part * APART + number if mark.on_device else ABSENT
+            if mark.on_device:
+                task(one.device, mark.start_ns, mark.end_ns, connection, "MsTx", STREAM)
+            rows["MSTX_EVENTS"].append(
+                (
+                    mark.host_start_ns,
+                    mark.host_end_ns,
+                    2,
+                    ABSENT,
+                    ABSENT,
+                    text(mark.text),
+                    1,
+                    1,
+                    text("default"),
+                    connection,
+                )
+            )
+
+        for place, (_, kernel) in enumerate(one.kernels if rec.level is not None else ()):
+            connection = FIRST_CALL + part * APART + 2 * place if rec.calls else ABSENT
+            if rec.calls:
+                call(kernel.start_ns - LEAD_NS, NODE, connection, "launch")
+                call(kernel.start_ns - LEAD_NS, ACL, connection + 1, f"aclnn{kernel.type}")
+            number = task(one.device, kernel.start_ns, kernel.end_ns, connection, "AI_CORE", STREAM)
+            name = text(f"aclnn{kernel.type}_{kernel.type}")
+            kinds = ("AI_CORE", kernel.type) if rec.level else ("N/A", "N/A")
+            rows["COMPUTE_TASK_INFO"].append((name, number, *map(text, kinds)))
+        for number, (_, op) in enumerate(one.operators, part * APART):
+            name, group = text(op.name), text(op.group)
+            if rec.calls:
+                call(op.start_ns - LEAD_NS, COMMUNICATION, number, op.type)
+            rows["COMMUNICATION_OP"].append(
+                (
+                    name,
+                    op.start_ns,
+                    op.end_ns,
+                    number,
+                    group,
+                    number,
+                    11,
+                    op.bytes // 2,
+                    text(op.type),
+                    *([one.device] if others else []),
+                )
+            )
+            if op.peer is None:
+                continue
+            over = op.peer if op.what == "receive" else op.place
+            for kind, to, size in (("Notify_Wait", op.peer, 0), ("Memcpy", over, op.bytes)):
+                small = task(one.device, op.start_ns, op.end_ns, number, "SDMA", LINK_STREAM)
+                known = (op.place, to, size) if rec.level else (ABSENT, ABSENT, -1)
+                rows["COMMUNICATION_TASK_INFO"].append((name, small, text(kind), group, *known, number))
     if rec.calls:
         rows["TASK"].sort(key=itemgetter(0))  # as CANN writes them
     pytorch = rec.framework == "pytorch"
     rows["STEP_TIME"] = list(rec.steps)
-    rows["RANK_DEVICE_MAP"] = [(rec.rank if pytorch else -1, rec.device)]
+    known = pytorch and not others
+    rows["RANK_DEVICE_MAP"] = [(rec.rank if known else -1, one.device) for one in (rec, *others)]
     rows["HOST_INFO"] = [(hash_of(rec.host), rec.host)]
     rows["META_DATA"] = [("SCHEMA_VERSION", "1.2.0")]
     if pytorch:

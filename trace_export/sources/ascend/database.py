@@ -32,7 +32,7 @@ PARTS = {_TASKS.lower(): "opid"}
 """The table of the tasks that communication operators are made of (see sqlite_beginning.views)."""
 
 _NO_STEPS = pl.DataFrame(schema=dict.fromkeys(STEPS, TIME))
-NOT_ON_DEVICE = pl.DataFrame(schema=dict.fromkeys(("start_ns", "end_ns", "mark", "stream"), TIME))
+NOT_ON_DEVICE = pl.DataFrame(schema=dict.fromkeys(("start_ns", "end_ns", "mark", "stream", "device"), TIME))
 _HOST_MARKS = {"host_start_ns": TIME, "host_end_ns": TIME, "text": TEXT, "mark": TIME, "domain": TEXT}
 _NO_HOST_MARKS = pl.DataFrame(schema=_HOST_MARKS)
 _NO_COPYING = pl.DataFrame(schema=dict.fromkeys(("opId", "src", "dst", "task", "moved"), TIME))
@@ -107,11 +107,20 @@ def marks(db: Database, dialects: Dialects, *, on_device: bool = True) -> tuple[
 
 
 def device_marks(db: Database) -> pl.DataFrame:
-    """The marker ranges as the device saw them: start_ns, end_ns, mark, stream."""
+    """The marker ranges as the devices saw them: start_ns, end_ns, mark, stream, device."""
+    device = "deviceId" if db.has("TASK", "deviceId") else "0"
     return db.frame(
-        "SELECT startNs AS start_ns, endNs AS end_ns, connectionId AS mark, streamId AS stream FROM TASK"
-        f" WHERE {ON_DEVICE}"
+        "SELECT startNs AS start_ns, endNs AS end_ns, connectionId AS mark, streamId AS stream,"
+        f" {device} AS device FROM TASK WHERE {ON_DEVICE}"
     )
+
+
+def has_work_on(db: Database, devices: Iterable[int]) -> list[int]:
+    """Those of the `devices` on which kernels ran."""
+    if not db.has("COMPUTE_TASK_INFO", "globalTaskId") or not db.has("TASK", "deviceId"):
+        return []
+    work = "SELECT 1 FROM TASK t JOIN COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId WHERE t.deviceId"
+    return [device for device in devices if db.texts(f"{work} = {device} LIMIT 1")]
 
 
 def matched(host: pl.DataFrame, device: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -171,23 +180,29 @@ def steps(db: Database) -> pl.DataFrame:
     return db.frame("SELECT id AS step, startNs AS start_ns, endNs AS end_ns FROM STEP_TIME")
 
 
-def operators(db: Database, ranges: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """(`OPERATORS`, `COPIES`) of the communication tables, or else, at Level_none, of the marker `ranges`."""
+def operators(db: Database, ranges: pl.DataFrame, device: int | None = None) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """(`OPERATORS`, `COPIES`) of the communication tables, or else, at Level_none, of the marker `ranges`; with a
+    `device` those that ran there, none where the profiler does not say where they ran."""
+    if device is not None and not db.has("COMMUNICATION_OP", "deviceId"):
+        return empty(OPERATORS), empty(COPIES)
     if not db.has("COMMUNICATION_OP"):
         return _announced(ranges), empty(COPIES)
     alone = pl.lit(0, INT).alias("capture")
-    found = described(named(db, communication(db), "op", "group").with_columns(alone))
+    found = described(named(db, communication(db, device), "op", "group").with_columns(alone))
     tasks = named(db, copying(db), "task").with_columns(alone)
+    tasks = tasks.join(found, on="opId", how="semi", maintain_order="left") if device is not None else tasks
     return conform(found, OPERATORS), copies(tasks, found)
 
 
-def communication(db: Database) -> pl.DataFrame:
-    """The communication operators: op and group, which are ids, start_ns, end_ns, opId, count, item (its type)."""
+def communication(db: Database, device: int | None = None) -> pl.DataFrame:
+    """The communication operators, with a `device` those there: op and group, which are ids, start_ns, end_ns, opId,
+    count, item (its type)."""
     size = "CAST(count AS INTEGER)" if db.has("COMMUNICATION_OP", "count") else "-1"
     kind = "dataType" if db.has("COMMUNICATION_OP", "dataType") else "65535"
+    where = "" if device is None else f" WHERE deviceId = {device}"
     return db.frame(
         "SELECT opName AS op, groupName AS 'group', startNs AS start_ns, endNs AS end_ns, opId AS opId,"
-        f" COALESCE({size}, -1) AS count, COALESCE({kind}, 65535) AS item FROM COMMUNICATION_OP"
+        f" COALESCE({size}, -1) AS count, COALESCE({kind}, 65535) AS item FROM COMMUNICATION_OP{where}"
     )
 
 

@@ -42,15 +42,18 @@ def from_database(db: Database, request: TaskRequest) -> tuple[KernelFile, ...]:
     kernel, task = "c.name" if computes else "NULL", "t.globalTaskId" if communicates else "NULL"
     untimed, names, sorter = 0, _Names(db, small=communicates), ExternalSort(request.folder)
     inside = overlapping(request.window_ns, "t.startNs", "t.endNs")
+    several = len(request.ranks) > 1 or None not in request.ranks  # then they are by device
+    device = ", t.deviceId AS device" if several else ""
     for where in db.chunks("TASK", PIECE_ROWS):
         rows = db.frame(
             f"SELECT t.startNs AS start_ns, t.endNs AS end_ns, t.streamId AS stream, t.taskType AS type,"
-            f" COALESCE({kernel}, {_UNNAMED - 1} - {task}, {_UNNAMED}) AS what"
+            f" COALESCE({kernel}, {_UNNAMED - 1} - {task}, {_UNNAMED}) AS what{device}"
             f" FROM TASK t {joins} WHERE t.{where} AND {inside} AND NOT ({ON_DEVICE})"
         )
         valid = rows.filter(valid_tasks())
         untimed += len(rows) - len(valid)
-        sorter.add(request.rank, names.named(valid))
+        for number, rank in request.ranks.items():
+            sorter.add(rank, names.named(valid.filter(device=number) if several else valid))
     files = sorter.files()
     if untimed and not files:
         raise SourceError(db.path, "none of its device tasks has a valid time", "export the profile again")

@@ -14,10 +14,11 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.errors import SourceError, path_text
-from trace_export.model import HOSTS, INT, RANKS, KernelFile, Note, Profile, conform
+from trace_export.model import HOSTS, INT, RANKS, TIME, KernelFile, Note, Profile, concat, conform
 from trace_export.sources.ascend import database, device_tasks, hccl, marker_blocks, text_export, trace_view
 from trace_export.sources.ascend.layout import TRACES, home_of
 from trace_export.sources.ascend.metadata import MAX_JSON, META_NAMES, Metadata, metadata
+from trace_export.sources.ranges.devices import SEVERAL
 from trace_export.sources.ranges.dialects import Dialects, run_facts
 from trace_export.sources.ranges.frequent import NameCounts
 from trace_export.sources.ranges.notes import impossible_times, unmatched
@@ -188,7 +189,50 @@ def _from_database(db: Database, source: Source, options: ReadOptions) -> Profil
         ),
         whole=all_tasks,
     )  # fmt: skip
-    return _profile(found, source, options)
+    devices = devices_of(db, rank)
+    if len(devices) < 2 or not all_tasks:
+        return _profile(found, source, options)
+    return _of_devices(db, found, devices, source, options)
+
+
+def devices_of(db: Database, rank: int) -> list[int]:
+    """The devices of a process with this rank, where the profiler lists several with one rank."""
+    if not db.has("RANK_DEVICE_MAP", "rankId", "deviceId"):
+        return []
+    rows = db.texts("SELECT rankId, deviceId FROM RANK_DEVICE_MAP")
+    valid = [(r, d) for r, d in rows if isinstance(d, int) and 0 <= d < LARGEST]
+    owners = {r for r, _ in valid}
+    return sorted({d for r, d in valid if len(owners) == 1 or r == rank})
+
+
+def _of_devices(db: Database, found: _Recorded, listed: list[int], source: Source, options: ReadOptions) -> Profile:
+    """The profile of a process with several devices: a rank for each device on which markers are. Raises SourceError
+    where there are no markers and kernels ran on several."""
+    marked = sorted(found.marks["device"].drop_nulls().unique())
+    if len(marked) < 2:
+        if not marked and len(database.has_work_on(db, listed)) > 1:
+            what = f"{SEVERAL}, and no marker is on any of them"
+            raise SourceError(source.path, what, "mark the passes with mstx.range_start(message, stream)")
+        return _profile(found, source, options)
+    profiles = []
+    for place, device in enumerate(marked):
+        marks = found.marks.filter(device=device)
+        operators, copies = database.operators(db, marks, device)
+        rank = found.rank * len(marked) + place if found.rank else device
+        own = replace(
+            found, rank=rank, rank_origin="inferred", device=device, marks=marks, operators=operators,
+            meta=replace(found.meta, place={}), copies=copies,
+            counters=found.counters.clear(), notes=found.notes if place == 0 else (),
+        )  # fmt: skip
+        made = _profile(own, source, options)
+        profiles.append(replace(made, ranks=made.ranks.with_columns(process=pl.lit(device, TIME))))
+    whole = concat(profiles)
+    text = f"{SEVERAL}; each of its {len(marked)} devices is drawn as a rank of its own, numbered by its place"
+    return replace(
+        whole,
+        hosts=whole.hosts.unique("host", keep="first", maintain_order=True),
+        notes=(*whole.notes, Note("ranks-of-devices", "note", text, str(source.path))),
+    )
 
 
 def identity(db: Database, source: Source) -> tuple[int, int | None, str]:

@@ -65,7 +65,7 @@ def _seen(source: Source, options: ReadOptions, stack: ExitStack) -> _Seen | Non
         if not usual or short != bool(options.beginning):
             return None
         marks = database.host_marks(db)
-        if marks.is_empty():
+        if marks.is_empty() or len(reader.devices_of(db, reader.identity(db, source)[0])) > 1:
             return None
         rank, device, origin = reader.identity(db, source)
         tables = {

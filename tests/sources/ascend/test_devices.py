@@ -1,0 +1,40 @@
+"""Several devices of one Ascend process: a rank for each on which markers are, else a refusal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import trace_export
+from samples.generators.ascend import Job, no_marker, record
+from tests.sources.ascend.test_impossible_times import drawn, true
+from trace_export.clocks.apply import task_batches
+from trace_export.errors import TraceExportError
+from trace_export.workflow.run import with_device_tasks
+
+JOB = Job(stages=3, microbatches=4, steps=2, hosts=1, together=True)
+
+
+def test_each_device_is_a_rank_with_its_transfers_and_tasks(tmp_path: Path) -> None:
+    truth = record(tmp_path / "in", JOB)
+    run = trace_export.load(tmp_path / "in", jobs=1, detail="kernels").align()
+    assert run.ranks.select("rank", "rank_origin", "device").rows() == [(n, "inferred", n) for n in range(3)]
+    for rank in range(3):
+        assert drawn(run, rank) == true(truth.blocks, rank)
+    sides = run.profile.p2p.group_by("rank").len().sort("rank")["len"].to_list()
+    assert sides == [2 * 4 * 2, 2 * 4 * 4, 2 * 4 * 2]
+    profile, failures = with_device_tasks(run, [0, 1, 2], tmp_path)
+    assert failures == []
+    for rank in range(3):
+        tasks = pl.concat(task_batches(profile, rank)).filter(pl.col("category") == "compute")
+        own = [b for b in truth.blocks if b.rank == rank]
+        assert tasks.height == sum(3 if b.kind == "OPT" else 5 for b in own)
+
+
+def test_devices_without_markers_are_refused(tmp_path: Path) -> None:
+    record(tmp_path, replace(JOB, marker=no_marker))
+    with pytest.raises(TraceExportError, match="one process runs several GPUs, and no marker is on any of them"):
+        trace_export.load(tmp_path, jobs=1)
