@@ -11,7 +11,7 @@ LAYERS: tuple[frozenset[str], ...] = (
         "one_processor", "segments",
     }),
     frozenset({"schedules"}),
-    frozenset({"sources", "pipeline", "clocks", "analysis", "chart", "writers", "workers", "viewer"}),
+    frozenset({"sources", "pipeline", "clocks", "steps", "analysis", "chart", "writers", "workers", "viewer"}),
     frozenset({"workflow"}),
     frozenset({"scale", "live"}),
     frozenset({"api"}),
@@ -21,7 +21,8 @@ LAYERS: tuple[frozenset[str], ...] = (
 )  # fmt: skip
 """From the bottom to the top: a part imports itself and the layers below it."""
 NEIGHBOURS = {
-    ("analysis", "pipeline"), ("writers", "chart"), ("viewer", "chart"), ("selection", "units"), ("selection", "model"),
+    ("analysis", "pipeline"), ("analysis", "steps"), ("steps", "pipeline"),
+    ("writers", "chart"), ("viewer", "chart"), ("selection", "units"), ("selection", "model"),
     ("segments", "model"),
 }  # fmt: skip
 """Imports within a layer."""

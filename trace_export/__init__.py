@@ -20,18 +20,17 @@ if TYPE_CHECKING:
 
     from trace_export.analysis.baseline import Baseline
     from trace_export.analysis.compare import Comparison
-    from trace_export.analysis.critical_path import CriticalPath
+    from trace_export.analysis.explanation import Explanation, Trust
     from trace_export.analysis.formulas import ClosedForm
     from trace_export.analysis.gate import Gate
     from trace_export.analysis.model_summary import ModelSummary
     from trace_export.analysis.report import Report
     from trace_export.analysis.report_tables import Place, ReportTable
     from trace_export.analysis.run_figures import RunFigures
-    from trace_export.analysis.step_time import StepTime
+    from trace_export.analysis.slowdown import Slowdown
     from trace_export.analysis.summary import Summary
     from trace_export.analysis.theory import Theory
     from trace_export.analysis.verdict import Sentence
-    from trace_export.analysis.what_if import Slowdown
     from trace_export.api import (
         Compared,
         Exported,
@@ -76,10 +75,10 @@ if TYPE_CHECKING:
     from trace_export.live.look import Look
     from trace_export.live.step_figures import StepFigures
     from trace_export.model import Declared, Interpretation, KernelFile, Note, Plan, Profile, Recognition
-    from trace_export.pipeline.operations import LeftOut
     from trace_export.scale.build import Overview
     from trace_export.schedules.simulate import Costs
     from trace_export.selection import Window
+    from trace_export.steps.path import CriticalPath
     from trace_export.workflow.arguments import Inputs, NumberSet
     from trace_export.workflow.inspection import Inspection
     from trace_export.workflow.plot import Plot
@@ -113,9 +112,9 @@ _HOMES = {
         "Align", "ColorBy", "CostName", "Detail", "Format", "HeatMapFormat", "Infer", "Legend", "OverviewFormat",
         "Table", "Theme", "Tracks",
     ),
-    "analysis.critical_path": ("CriticalPath",),
-    "analysis.step_time": ("StepTime",),
-    "analysis.what_if": ("Slowdown",),
+    "analysis.explanation": ("Explanation", "Trust"),
+    "analysis.slowdown": ("Slowdown",),
+    "steps.path": ("CriticalPath",),
     "clocks.fit": ("ClockFit", "fit_clocks"),
     "clocks.problem": ("ClockSettings",),
     "errors": (
@@ -123,7 +122,6 @@ _HOMES = {
     ),
     "workflow.inspection": ("Inspection",),
     "model": ("Declared", "Interpretation", "KernelFile", "Note", "Plan", "Profile", "Recognition"),
-    "pipeline.operations": ("LeftOut",),
     "workflow.plot": ("Plot",),
     "workflow.progress": ("Progress",),
     "workflow.run": ("Run",),
@@ -148,6 +146,7 @@ __all__ = [
     "CriticalPath",
     "Declared",
     "Detail",
+    "Explanation",
     "Exported",
     "FigureStyle",
     "Format",
@@ -158,7 +157,6 @@ __all__ = [
     "Inspection",
     "Interpretation",
     "KernelFile",
-    "LeftOut",
     "Legend",
     "Look",
     "ModelSummary",
@@ -185,13 +183,13 @@ __all__ = [
     "Slowdown",
     "SourceError",
     "StepFigures",
-    "StepTime",
     "Summary",
     "Table",
     "Theme",
     "Theory",
     "TraceExportError",
     "Tracks",
+    "Trust",
     "UsageError",
     "Window",
     "__version__",

@@ -19,8 +19,9 @@ MeanNs = Annotated[float, Meta(description="nanoseconds, a mean or median")]
 Share = Annotated[float, Meta(description="a share, from 0 to 1")]
 Ratio = Annotated[float, Meta(description="a ratio: 1 is equal")]
 
+VERSION: Literal[2] = 2
 Version = Annotated[
-    Literal[1],
+    Literal[2],
     Meta(description="grows where a field is removed or its meaning changes; new fields may come without it"),
 ]
 

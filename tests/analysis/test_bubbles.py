@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tests.schedules.test_schedule import planned
 from tests.support.profiles import concluded, with_messages
 from trace_export.analysis.bubbles import Bubbles
-from trace_export.analysis.idle_causes import CAUSES
 from trace_export.model import RANKS, SPANS, Declared, Profile, conform
 from trace_export.schedules.schedule import schedule
 from trace_export.schedules.simulate import Costs, as_profile, durations, simulate, start_and_end
+from trace_export.steps.idle import CAUSES
 
 PARTS = [f"{cause}_ns" for cause in CAUSES]
 
@@ -44,9 +44,9 @@ Rank 1 starts 13 after rank 0. F1 starts at 160 though its data were made at 120
 
 def test_parts_by_hand() -> None:
     rows = Bubbles(BY_HAND).ranks.select("rank", "busy_ns", "global_ns", "own_ns", *PARTS).rows()
-    assert rows[0] == (0, 60, 65, 65, 0, 0, 35 + 5, 10 + 15, 0, 0, 0, 0)
+    assert rows[0] == (0, 60, 65, 65, 0, 0, 35 + 5, 10 + 15, 0, 0, 0, 0, 0, 0)
     # The transfer of F0 to rank 1 took no idle time between blocks of rank 1: no usual transfer is known.
-    assert rows[1] == (1, 72, 53, 5, 13, 0, 0, 0, 5, 0, 15, 20)
+    assert rows[1] == (1, 72, 53, 5, 13, 0, 0, 0, 0, 0, 5, 0, 15, 20)
 
 
 def test_shares_by_hand() -> None:

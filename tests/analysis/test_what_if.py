@@ -31,7 +31,7 @@ MS = 1_000_000
 def slowdown(job: Job) -> Slowdown:
     with TemporaryDirectory() as folder:
         job.write(Path(folder))
-        return api.load(folder).align().what_if()
+        return what_if(step_operations(api.load(folder).align().profile).usual)
 
 
 @cache
@@ -114,7 +114,7 @@ def test_a_slow_replica() -> None:
 def test_a_slow_step_is_seen_step_by_step_only() -> None:
     found = planted("step")
     assert found.total == pytest.approx(1, rel=CLOSE)
-    assert list(found.document()["steps"].values()) == pytest.approx([364 / 419, 364 / 419, 529 / 419], rel=CLOSE)
+    assert found.by_step == pytest.approx([364 / 419, 364 / 419, 529 / 419], rel=CLOSE)
 
 
 def test_a_slow_link_is_charged_to_its_receiver() -> None:
@@ -153,31 +153,6 @@ def test_delays_by_type_replica_and_stage() -> None:
     assert late["by_type"]["grads-reduce-scatter"] == pytest.approx(404 / 364, rel=CLOSE)
     assert list(late["by_dp"].values()) == pytest.approx([1, 404 / 364], rel=CLOSE)
     assert planted("nothing").launch is None
-
-
-def test_the_document_has_the_names_of_the_study() -> None:
-    document = planted("worker").document()
-    assert {"S", "fidelity", "by_type", "by_dp", "by_stage", "by_worker", "M_W", "M_S", "steps"} <= set(document)
-    assert set(document["by_type"]) >= {"forward-compute", "backward-compute", "forward-pp-comm", "optimizer"}
-    assert [(w["dp"], w["stage"]) for w in document["by_worker"]] == [(a, b) for a in (0, 1) for b in range(4)]
-    assert list(document["steps"]) == ["0", "1", "2"]
-
-
-def test_the_order_of_the_rows_does_not_matter(tmp_path: Path) -> None:
-    job = Job(length=lambda c: usual(c) * (1 + 0.1 * ((7 * c.seq + 3 * c.stage + 5 * c.dp + c.step) % 4)))
-    path = job.write(tmp_path)
-    before = api.load(tmp_path).align().what_if().document()
-    job.table().sample(fraction=1, shuffle=True, seed=1).write_parquet(path)
-    assert api.load(tmp_path).align().what_if().document() == before
-
-
-def test_selected_steps_only(tmp_path: Path) -> None:
-    """The ideal is that of the steps that are looked at."""
-    job = Job(length=lambda c: usual(c) * (1.5 if c.optype in COMPUTE and c.step == 2 else 1))
-    job.write(tmp_path)
-    found = api.load(tmp_path).align().select(steps=2).what_if()
-    assert found.steps == [(0, 2)]
-    assert found.total == pytest.approx(1, rel=CLOSE)
 
 
 def made(name: str, factor: float, stage: int, transfer: float = 0, weight: float = 0) -> Profile:

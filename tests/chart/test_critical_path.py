@@ -27,7 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_the_path_is_a_track_and_its_blocks_have_a_colour() -> None:
     run = simulate("1f1b", 4, 8, {"transfer": 1_000_000})
     path = run.critical_path()
-    options = replace(write_options(None, None, tracks="rank"), time=run._step_time)
+    options = replace(write_options(None, None, tracks="rank"), explanation=run.explain())
     chart = draw(run.profile, Bubbles(run.profile), options, "spans")
     (track,) = [t for t in chart.main.tracks if t.name == TRACK and not t.lane]
     slices = chart.main.slices.filter(pl.col("track") == track.id)
@@ -42,7 +42,8 @@ def test_the_path_is_a_track_and_its_blocks_have_a_colour() -> None:
 
 def test_the_end_of_an_arrow_says_who_was_late(run: Run) -> None:
     """A transfer takes 1 ms; in 1F1B a rank computes while its data come, so that receivers are late, too."""
-    chart = draw(run.profile, Bubbles(run.profile), replace(write_options(None, None), time=run._step_time), "spans")
+    options = replace(write_options(None, None), explanation=run.explain())
+    chart = draw(run.profile, Bubbles(run.profile), options, "spans")
     ends = chart.main.slices.filter(pl.col("wire ms").is_not_null())
     assert ends["wire ms"].to_list() == pytest.approx([1.0] * ends.height, abs=1e-4)
     first = ends.filter(pl.col("rank") == 2, pl.col("step") == 0).sort("start_ns").row(0, named=True)

@@ -114,7 +114,7 @@ def printed(samples: Path, run_cli: Cli) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "damage",
     [
-        {"version": 2},
+        {"version": 1},
         {"document": "export"},
         {"steps": [{"step": 1}]},
         {"notes": [{"code": "x", "level": "loud", "text": "", "where": "", "count": 1}]},

@@ -17,8 +17,8 @@ PAGES = sorted(page.stem for page in (ROOT / "trace_export" / "docs").glob("*.md
 def test_every_page_is_listed_and_shown(run_cli: Cli) -> None:
     listed = [line.split()[2] for line in run_cli("docs").stdout.splitlines()]
     assert listed == PAGES
-    page = run_cli("docs", "bubbles")
-    assert page.stdout == (ROOT / "trace_export" / "docs" / "bubbles.md").read_text("utf-8")
+    page = run_cli("docs", "slowdown")
+    assert page.stdout == (ROOT / "trace_export" / "docs" / "slowdown.md").read_text("utf-8")
     assert run_cli("docs", "clocks.md").stdout == (ROOT / "trace_export" / "docs" / "clocks.md").read_text("utf-8")
 
 

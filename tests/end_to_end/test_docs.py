@@ -149,8 +149,8 @@ def test_the_picture_is_what_the_program_draws(run_cli: Cli, samples: Path, tmp_
 
 
 def test_the_gate_of_the_workflow_passes_and_fails(tmp_path: Path, samples: Path) -> None:
-    """The last line of docs/gate.md's workflow, as a runner executes it."""
-    text = (DOCS / "gate.md").read_text("utf-8")
+    """The last line of docs/slowdown.md's workflow, as a runner executes it."""
+    text = (DOCS / "slowdown.md").read_text("utf-8")
     (line,) = re.findall(r"- run: (trace-export compare .*)", text)
     shutil.copytree(samples / "paddle" / "single", tmp_path / "logs")
     (tmp_path / "ci").mkdir()

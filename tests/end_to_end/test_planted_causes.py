@@ -15,9 +15,9 @@ CAUSES = {
     "slow-stage": (replace(nsys.TIMING, slow={5: 1.4}), "Stage 5 is slow (rank 5, node2)"),
     "slow-link": (
         replace(nsys.TIMING, slow_links={(3, 4): 6 * MS, (4, 3): 6 * MS}),
-        "The link from rank 3, node1 to rank 4, node2 is slow",
+        "The link from rank 3 to rank 4 and back is slow (node1, node2)",
     ),
-    "late-host": (replace(nsys.TIMING, late={4: 3 * MS, 5: 3 * MS}), "Host node2 (ranks 4-5) starts its blocks late"),
+    "late-host": (replace(nsys.TIMING, late={4: 3 * MS, 5: 3 * MS}), "Host node2 (ranks 4-5) starts late"),
     "long-optimizer": (
         replace(nsys.TIMING, lengths={**nsys.TIMING.lengths, "OPT": 40 * MS}),
         "The optimizer is long: it takes 40 ms",
@@ -47,7 +47,7 @@ def test_none_in_a_sound_run(tmp_path: Path) -> None:
 def test_a_slow_rank_in_logs_of_paddle(tmp_path: Path) -> None:
     paddle.write_logs(tmp_path, paddle.Job(data=3, machines=3, clock_errors_us=(0, 0, 0), slow={(2, 1): 1.3}))
     code, text = first(tmp_path)
-    assert (code, text.startswith("Rank 6 is slow (stage 2, machine1)")) == ("slow-rank", True)
+    assert (code, text.startswith("Rank 6 (stage 2, machine1) is slow")) == ("slow-rank", True)
 
 
 def test_missing_ranks_in_exports_of_nsight_systems(tmp_path: Path) -> None:

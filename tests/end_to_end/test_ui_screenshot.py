@@ -21,9 +21,9 @@ from tests.support.perfetto_ui import Ui, expand, hue_and_lightness, serving, ui
 from tests.support.profiles import profile, span
 from tests.writers.pictures.test_picture import run_of
 from tests.writers.traces.test_writers import full_chart
-from trace_export.analysis.idle_causes import CAUSES
 from trace_export.chart.colours import IDLE_FILLS, IDLE_SEEDS, SEEDS, TASK_SEEDS, task_seed
 from trace_export.chart.layout import lay_out
+from trace_export.steps.idle import CAUSES
 from trace_export.viewer import serve
 from trace_export.viewer.first_step import first_step, track_to_pin
 from trace_export.workflow.reading import LoadOptions

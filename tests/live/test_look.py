@@ -51,7 +51,7 @@ def test_each_step_is_reported_once_with_the_figures_of_a_report(logs: GrowingLo
     assert steps(found) == list(range(8))
     whole = load(logs.folder).align()
     table = {row["step"]: row for row in whole.report().steps.iter_rows(named=True)}
-    slowdown = {step: s for (_, step), s in zip(whole.what_if().steps, whole.what_if().by_step, strict=True)}
+    slowdown = dict(whole.what_if().steps.select("step", "slowdown").iter_rows())
     starts = [table[step]["start_ns"] for step in sorted(table)]
     for figures in (step for look in found for step in look.steps):
         number = cast("int", figures.step)
@@ -62,7 +62,8 @@ def test_each_step_is_reported_once_with_the_figures_of_a_report(logs: GrowingLo
         assert figures.since_previous_ns == (starts[number] - starts[number - 1] if number else None)
         assert figures.blocks == 3 * 9
         assert figures.slowdown is not None
-        assert slowdown[number] == pytest.approx(figures.slowdown, rel=0.02)  # the usual lengths are of fewer steps
+        if number in slowdown:  # the last has no length yet
+            assert slowdown[number] == pytest.approx(figures.slowdown, rel=0.02)  # the usual lengths are of fewer steps
     assert found[-1].run is not None
     assert found[-1].run.spans["step"].unique().sort().to_list() == [5, 6, 7]
 

@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 
 from tests.support.profiles import ORIGIN, concluded, span, table
-from trace_export.analysis.critical_path import critical_path
 from trace_export.analysis.what_if import Slowdown, what_if
 from trace_export.model import COLLECTIVES, HOSTS, RANKS, SPANS, Declared, Profile, conform
 from trace_export.pipeline.operations import Operations
@@ -92,25 +91,6 @@ def test_gradients_are_reduced_over_the_replicas_of_a_stage() -> None:
     assert waits(found, RS) == {("backward-compute", 0), ("backward-compute", 1)}
     assert {(RS, 0), (RS, 1)} <= waits(found, "optimizer") | waits(found, TAIL)
     assert found.without == ()
-
-
-def path(profile: Profile) -> list[tuple[str, str, int | None, int | None, float]]:
-    """part, kind, rank, from_rank, ms of the first step."""
-    found = critical_path(profile, step_operations(profile))
-    assert found.parts.group_by("run", "step").agg(pl.col("ns").sum()).sort("step")["ns"].to_list() == (
-        found.steps["length_ns"].to_list()
-    )
-    first = found.parts.filter(pl.col("step") == 0).sort("position")
-    return [(*row[:4], row[4] / MS) for row in first.select("part", "kind", "rank", "from_rank", "ns").rows()]
-
-
-def test_waiting_for_a_reduction_is_on_the_critical_path() -> None:
-    """The slow replica ends last; the optimizers wait for what they reduce with it."""
-    found = path(made(reductions(1.5), 1.5))
-    assert [part for part in found if part[4]] == [
-        ("work", "F", 2, None, 15), ("work", "F", 3, None, 15), ("work", "B", 3, None, 30), ("work", "B", 2, None, 30),
-        ("collective", RS, 0, 2, 6), ("work", "OPT", 0, None, 3),
-    ]  # fmt: skip
 
 
 def slowdown(profile: Profile) -> Slowdown:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from tests.support.command import command
-from trace_export.analysis import bubbles, idle_causes
+from trace_export.analysis import bubbles
 from trace_export.pipeline import edges, passes, replicas, schedule_match, stages
+from trace_export.steps import build, idle
 
 FACTS = {
     "passes": passes.passes_of,
@@ -22,7 +23,8 @@ FACTS = {
     "replicas": replicas.number_replicas,
     "schedule": schedule_match.recognise,
     "windows of ranks": bubbles._windows,
-    "causes of gaps": idle_causes.split_by_cause,
+    "measured graph": build.build,
+    "causes of gaps": idle.idle,
 }
 
 

@@ -16,6 +16,7 @@ from trace_export.pipeline.passes import passes_of
 from trace_export.pipeline.rank_order import Arrangement, arrangements
 from trace_export.schedules.schedule import schedule
 from trace_export.sources.ascend import kernel_inference
+from trace_export.steps.idle import idle
 
 
 def test_arrangements_of_sizes() -> None:
@@ -124,7 +125,7 @@ def test_durations_with_op() -> None:
 
 
 def test_bubbles_split() -> None:
-    """`analysis.idle_causes.split_by_cause`, of the three gaps of rank 1, which gets its forwards from rank 0.
+    """`steps.idle.idle`, of the three gaps of rank 1, which gets its forwards from rank 0.
 
     20-23: F1 is made at 21, so 1 is waiting for the stage before, and 2 is its transfer. 31-35: F2 was made at 25 and a
     transfer takes 2, so it was here before the gap: all is late. 40-44: rank 0 has no F3, so nothing is known.
@@ -137,10 +138,8 @@ def test_bubbles_split() -> None:
     spans = pl.DataFrame(rows, columns, orient="row").with_columns(run=0, step=0, chunk=0)
     ranks = pl.DataFrame({"rank": [0, 1], "stage": [0, 1]})
     profile = concluded(Profile(ranks=conform(ranks, RANKS), spans=conform(spans, SPANS)))
-    (gaps,) = bubbles.Bubbles(profile)._causes
-    gaps = gaps.sort("idle_ns")
-    parts = ["idle_ns", "start_ns", "forward_ns", "transfer_ns", "late_ns", "unknown_ns"]
-    assert gaps.select(parts).rows() == [(20, 23, 1, 2, 0, 0), (31, 35, 0, 0, 4, 0), (40, 44, 0, 0, 0, 4)]
+    found = idle(bubbles.Bubbles(profile).graph).select("start_ns", "end_ns", "cause").rows()
+    assert found == [(20, 21, "forward"), (21, 23, "transfer"), (31, 35, "late"), (40, 44, "unknown")]
 
 
 def runs(*rows: tuple[str, int, int]) -> tuple[pl.DataFrame, pl.DataFrame]:

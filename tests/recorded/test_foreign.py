@@ -5,52 +5,70 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
 from trace_export import api
+from trace_export.analysis.typical import Typical
+from trace_export.steps.replay import Replay
 
-ONE_PART_IN_A_MILLION = 1e-6
+CLOSE = 2e-3
+"""The graph infers what the study's own program is told, so that its figures are near and not the same."""
+
+BLOCKS = {"F": "forward-compute", "B": "backward-compute", "OPT": "optimizer"}
+"""The study's names of what is named otherwise here."""
 
 
-@pytest.mark.parametrize("job", ["ST"])
-def test_the_numbers_of_the_study(recorded: Path, job: str) -> None:
+def test_the_numbers_of_the_study(recorded: Path) -> None:
     folder = recorded / "foreign" / "straggler"
-    result, workers, last = (json.loads((folder / f"{name}-{job}.json").read_text()) for name in ("result", "mw", "ms"))
-    run = api.load(folder).align()
-    found = run.what_if()
-    got = found.document()
-    pairs = [(got["S"], result["blocking_slowdown"]), (got["fidelity"], result["launch_slowdown"])]
-    for ours, theirs in (("by_type", "optype"), ("by_dp", "dp_rank"), ("by_stage", "stage")):
-        assert set(got[ours]) == set(result[f"blocking_decompose_by_{theirs}"])
-        pairs += [(got[ours][name], value) for name, value in result[f"blocking_decompose_by_{theirs}"].items()]
-        for n, (_, step) in enumerate(found.steps):
-            each = {str(k): v[n] / found.ideal_to_optimizer_ns[n] for k, v in getattr(found, ours).items()}
-            published = result[f"blocking_decompose_by_{theirs}_per_step"][str(step)]
-            pairs += [(each[name], value) for name, value in published.items()]
-    for ours, theirs in (("steps", "blocking_step_slowdown"), ("fidelity_steps", "launch_step_slowdown")):
-        pairs += [(got[ours][step], value) for step, value in result[theirs].items()]
-    pairs += [(got["M_W"], workers["Mw"]), (got["M_S"], last["Ms"])]
-    for key, times in (("tori", found.simulated_ns), ("tideal", found.ideal_ns)):
-        pairs += [(times.mean() / 1e9, workers[key]), (times.mean() / 1e9, last[key])]
-    for times, theirs, key in (
-        (found.without_slowest_ns, workers, "trem"), (found.only_slowest_ns, workers, "tadd"),
-        (found.without_last_stage_ns, last, "trem"), (found.only_last_stage_ns, last, "tadd"),
-    ):  # fmt: skip
-        pairs.append((times.mean() / 1e9, theirs[key]))
-    assert len(pairs) > 600
+    result, workers, last = (json.loads((folder / f"{name}-ST.json").read_text()) for name in ("result", "mw", "ms"))
+    found = api.load(folder).align().what_if()
+    pairs = [(found.total, result["blocking_slowdown"])]
+    pairs += [(found.last_stage, last["Ms"]), (found.slowest_ranks, workers["Mw"])]
+    for part, theirs in (("replica", "dp_rank"), ("stage", "stage"), ("type", "optype")):
+        published = result[f"blocking_decompose_by_{theirs}"]
+        ours = dict(found.parts.filter(part=part).select("name", "slowdown").iter_rows())
+        named = {BLOCKS.get(name, name.removeprefix("C:")): value for name, value in ours.items()}
+        pairs += [(named[name], value) for name, value in published.items() if name in named]
+    assert len(pairs) == 3 + 2 + 4 + 8
     for ours, theirs in pairs:
-        assert ours == pytest.approx(theirs, rel=ONE_PART_IN_A_MILLION)
+        assert ours == pytest.approx(theirs, rel=CLOSE)
+
+
+def test_the_slow_stage_of_the_study(recorded: Path) -> None:
+    """As the other stages, 526 ms; with its surplus spread over all, 295 ms; and by the study's definition, the stage
+    alone brought to the mean of all, itself among them, the published 402 ms."""
+    folder = recorded / "foreign" / "straggler"
+    found = api.load(folder).align().explain()
+    first = found.causes.row(0, named=True)
+    assert (first["code"], first["stage"]) == ("slow-stage", 3)
+    assert first["gain_ns"] == pytest.approx(526e6, rel=0.1)
+    assert first["even_ns"] == pytest.approx(295e6, rel=0.1)
+    published = json.loads((folder / "ms-ST.json").read_text())
+    typical = Typical(found._graph)
+    mean = np.where(typical.is_block & (typical.stage == 3), typical.means(), typical.length)
+    before, after = Replay(found._graph).means([(each, typical.usual_delay) for each in (typical.length, mean)])
+    assert before - after == pytest.approx((published["tori"] - published["trem"]) * 1e9, rel=0.1)
 
 
 def test_the_critical_path_of_a_real_step(recorded: Path) -> None:
-    """Its parts, in nanoseconds, as an independent program found them."""
+    """It adds up, and lies mostly on the slow stage."""
     path = api.load(recorded / "foreign" / "straggler").align().critical_path()
-    first = path.parts.filter(pl.col("step") == 23).group_by("part").agg(pl.col("ns").sum())
-    assert dict(first.iter_rows()) == {
-        "work": 1973519205, "wire": 5031573, "collective": 363416903, "launch": 39684436,
-    }  # fmt: skip
-    assert path.steps["length_ns"][0] == 2381652117
+    lengths = path.parts.group_by("step").agg(pl.col("ns").sum()).sort("step")["ns"]
+    assert lengths.to_list() == path.steps.sort("step")["length_ns"].to_list()
+    of_stage = path.parts.filter(pl.col("part") == "work").group_by("stage").agg(pl.col("ns").sum()).sort("ns")
+    assert of_stage["stage"][-1] == 3
+
+
+PRIMUS = (36.41, 37.04, 36.37, 35.61, 35.64, 34.99, 37.40, 30.02)
+"""The published bubble of each rank in iteration 7, in percent."""
+
+
+def test_the_bubbles_of_primus(recorded: Path) -> None:
+    ranks = api.load(recorded / "foreign" / "primus_pp8").align().report().ranks.filter(step=7).sort("rank")
+    found = 100 * ranks["global_ns"] / (ranks["step_end_ns"] - ranks["step_start_ns"])
+    assert found.to_list() == pytest.approx(PRIMUS, abs=0.05)
 
 
 def test_primus(recorded: Path) -> None:

@@ -19,7 +19,8 @@ import polars as pl
 import trace_export
 from tests.conftest import ROOT
 from trace_export import model
-from trace_export.analysis import causes, critical_path, transfer_split
+from trace_export.analysis import explanation, slowdown, transfer_split
+from trace_export.steps import path
 
 PAGE = ROOT / "trace_export" / "docs" / "library.md"
 FUNCTIONS = (
@@ -29,7 +30,7 @@ FUNCTIONS = (
 RESULTS = (
     "Exported", "Reported", "Overviewed", "Overview", "Compared", "Look", "StepFigures",
     "Simulation", "Summary", "ModelSummary", "Report", "Theory",
-    "ClosedForm", "Slowdown", "LeftOut", "CriticalPath", "StepTime", "Comparison", "Gate", "RunFigures", "Baseline",
+    "ClosedForm", "Explanation", "Trust", "Slowdown", "CriticalPath", "Comparison", "Gate", "RunFigures", "Baseline",
     "Sentence", "ReportTable", "Place",
     "Inspection", "Profile", "Interpretation", "Recognition", "Plan", "Declared", "Note", "KernelFile", "Costs",
     "FigureStyle", "Plot", "Window", "ClockFit", "ClockSettings",
@@ -44,9 +45,10 @@ TABLES = {
 }  # fmt: skip
 """What the user meets → its schema in model.py."""
 FRAMES: dict[str, tuple[ModuleType, str]] = {
-    "Run.messages": (transfer_split, "SPLIT"), "StepTime.inputs": (transfer_split, "INPUTS"),
-    "CriticalPath.parts": (critical_path, "PARTS"), "CriticalPath.steps": (critical_path, "STEPS"),
-    "CriticalPath.slack": (critical_path, "SLACK"), "StepTime.causes": (causes, "CAUSES"),
+    "Run.messages": (transfer_split, "SPLIT"), "Explanation.causes": (explanation, "CAUSES"),
+    "Explanation.levels": (explanation, "LEVELS"), "CriticalPath.parts": (path, "PARTS"),
+    "CriticalPath.steps": (path, "STEPS"), "CriticalPath.slack": (path, "SLACK"),
+    "Slowdown.parts": (slowdown, "PARTS"),
 }  # fmt: skip
 """Frames of results → the module and the name of their schemas."""
 

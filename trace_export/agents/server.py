@@ -91,19 +91,23 @@ class Answers:
 
     def report(self, run: str, steps: str = "all", sections: list[str] | None = None) -> dict[str, Any]:
         """Why steps take as long as they do. Without `sections` the verdict (sentences with their figures), the
-        schedule, steps, stages and notes; `sections` names others, such as slow_ranks, slow_links, causes, theory,
-        what_if, definitions, clocks; a wrong one is answered by their list."""
-        return _chosen(self._report(run, steps), sections or ["verdict", "schedule", "steps", "stages", "notes"])
+        causes, schedule, steps, stages and notes; `sections` names others, such as levels, trust, idle, links, what_if,
+        definitions, clocks; a wrong one is answered by their list."""
+        usual = ["verdict", "causes", "schedule", "steps", "stages", "notes"]
+        return _chosen(self._report(run, steps), sections or usual)
 
-    def slowdown(self, run: str, steps: str = "all") -> dict[str, Any]:
+    def slowdown(self, run: str) -> dict[str, Any]:
         """How many times slower the steps are than without stragglers (S), by type of operation, replica, stage and
-        worker (arXiv 2505.05713), and how far the simulation is from what was measured (fidelity)."""
-        return _chosen(self._report(run, steps), ["slowdown"])
+        rank (arXiv 2505.05713); M_S and M_W: the share of the lost time that is won back with the last stage, with the
+        slowest ranks, of usual speed."""
+        found = self._runs.run(run).what_if()
+        parts, steps = found.parts.to_dicts(), found.steps.to_dicts()
+        return {"S": found.total, "parts": parts, "M_S": found.last_stage, "M_W": found.slowest_ranks, "steps": steps}
 
     def critical_path(self, run: str, steps: str = "all") -> dict[str, Any]:
-        """For each step the parts of its longest chain, which add up to its length, and what to shorten first with the
-        gain that a replay predicts."""
-        return _chosen(self._report(run, steps), ["critical_path", "shorten_first"])
+        """For each step the parts of its longest chain, which add up to its length, and the causes with the gain that a
+        replay predicts."""
+        return _chosen(self._report(run, steps), ["critical_path", "causes"])
 
     def compare(self, a: str, b: str) -> dict[str, Any]:
         """How run B differs from run A: step time, bubble and its causes, every kind of block on every stage."""

@@ -3,44 +3,84 @@
 Busy is the union of a rank's F, B, W and FB blocks; the optimizer and other work do not count. Two definitions of the
 bubble, which papers and users mix up:
 
-- **global**: (last end - first start over all ranks of the step) - busy. What the step costs.
+- **global**: (last end - first start over all ranks of the replica in the step) - busy. What the step costs.
 - **own window**: (last end - first start on the rank itself) - busy. What the zero-bubble papers count; the skew at
   both ends of a rank's window is left out.
 
-The global bubble of a rank is split by cause (`idle_causes.CAUSES`); the parts add up to it exactly.
+As a share they are sums over ranks: of a step over its ranks, of a run over its whole steps. The global bubble of a
+rank is split by cause (`steps.idle.CAUSES`); the parts add up to it exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 
 import polars as pl
 
-from trace_export.analysis.idle_causes import (
-    CAUSES,
-    INNER,
-    ended_by,
-    producers_of,
-    receives_before,
-    split_by_cause,
-)
+from trace_export.analysis.whole_steps import counted
 from trace_export.model import RANK_STEP_KEY, SEGMENT, STEP_KEY, WORK_KINDS, Profile
 from trace_export.ordering import ordered
 from trace_export.pipeline.evaluations import uninterrupted
-from trace_export.pipeline.step_groups import step_groups
+from trace_export.pipeline.replicas import data_parallel
 from trace_export.segments import with_window
+from trace_export.steps.build import build
+from trace_export.steps.graph import Graph
+from trace_export.steps.idle import CAUSES, INNER, idle
+from trace_export.steps.recorded import recorded
 
 _TO_NEXT = pl.when(pl.col("step") + 1 == pl.col("step").shift(-1).over(SEGMENT)).then(
     pl.col("start_ns").shift(-1).over(SEGMENT) - pl.col("start_ns")
 )
 
 
-class Bubbles:
-    """The bubbles of all ranks and steps of a profile. Each table is worked out once, when it is first asked for."""
+class _Whole:
+    """What is worked out of a whole run, whatever is shown of it."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
+
+    @cached_property
+    def graph(self) -> Graph:
+        return build(recorded(self.profile))
+
+    @cached_property
+    def idle(self) -> pl.DataFrame:
+        return idle(self.graph)
+
+    @cached_property
+    def windows(self) -> pl.DataFrame:
+        ranks = self.profile.ranks
+        places = ranks.select("rank", "stage").join(data_parallel(ranks), on="rank", how="left")
+        return _windows(self.profile.spans, self.profile.steps, places)
+
+    @cached_property
+    def steps(self) -> pl.DataFrame:
+        return _steps(self.profile, self.windows)
+
+
+class Bubbles:
+    """The bubbles of all ranks and steps of a profile, or of a part of it: their figures are those of the whole. Each
+    table is worked out once, when it is first asked for."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self._whole = _Whole(profile)
+
+    def of(self, part: Profile) -> Bubbles:
+        """The bubbles of the steps and ranks that a part of the profile still has."""
+        found = Bubbles(part)
+        found._whole = self._whole
+        return found
+
+    @property
+    def whole(self) -> Profile:
+        """The whole profile."""
+        return self._whole.profile
+
+    @property
+    def graph(self) -> Graph:
+        """The measured graph of the whole profile. Needs `Profile.interpretation`."""
+        return self._whole.graph
 
     @cached_property
     def ranks(self) -> pl.DataFrame:
@@ -48,17 +88,22 @@ class Bubbles:
 
         Columns: those of `windows`, and a column per cause, `warm_up_ns` … `cool_down_ns`, whose sum is global_ns.
         """
-        tail = _optimizer_tail(self.profile.spans, self.windows)
-        gaps = pl.concat([part.group_by(RANK_STEP_KEY).agg(pl.col(INNER).sum()) for part in self._causes])
+        windows = self.windows
+        tail = _optimizer_tail(self.whole.spans, windows)
+        length = (pl.col("end_ns") - pl.col("start_ns")).filter
+        gaps = self._whole.idle.group_by(RANK_STEP_KEY).agg(
+            length(pl.col("cause") == cause).sum().alias(f"{cause}_ns") for cause in INNER
+        )
+        inner = [f"{cause}_ns" for cause in INNER]
         return (
-            self.windows.join(tail, on=RANK_STEP_KEY, how="left", nulls_equal=True)
+            windows.join(tail, on=RANK_STEP_KEY, how="left", nulls_equal=True)
             .join(gaps, on=RANK_STEP_KEY, how="left", nulls_equal=True)
-            .with_columns(pl.col(*INNER, "optimizer_ns").fill_null(0))
+            .with_columns(pl.col(*inner, "optimizer_ns").fill_null(0))
             .with_columns(
                 warm_up_ns=pl.col("first_ns") - pl.col("step_start_ns"),
                 cool_down_ns=pl.col("step_end_ns") - pl.col("last_ns") - pl.col("optimizer_ns"),
             )
-            .select(*self.windows.columns, *(f"{cause}_ns" for cause in CAUSES))
+            .select(*windows.columns, *(f"{cause}_ns" for cause in CAUSES))
             .sort(*STEP_KEY, "rank")
         )
 
@@ -66,61 +111,66 @@ class Bubbles:
     def windows(self) -> pl.DataFrame:
         """A row per (run, step, rank) that has blocks, sorted so; what `ranks` says without the causes.
 
-        Columns: run, step, rank, stage, whole (whether every rank has the whole step), first_ns, last_ns (of the rank's
-        blocks), step_start_ns, step_end_ns (of all ranks'), busy_ns, global_ns and own_ns (the two bubbles).
+        Columns: run, step, rank, stage, replica, whole (whether every rank has the whole step), first_ns, last_ns (of
+        the rank's blocks), step_start_ns, step_end_ns (of all ranks' of its replica), busy_ns, global_ns and own_ns
+        (the two bubbles).
         """
-        return (
-            self._busy[0]
-            .lazy()
-            .join(self.profile.ranks.lazy().select("rank", "stage"), on="rank", how="left")
-            .select(
-                *STEP_KEY, "rank", "stage", "whole", "first_ns", "last_ns", "step_start_ns", "step_end_ns", "busy_ns",
-                "global_ns", "own_ns",
-            )
-            .sort(*STEP_KEY, "rank")
-            .collect()
-        )  # fmt: skip
+        if self.whole is self.profile:
+            return self._whole.windows
+        shown = self.profile.spans.filter(pl.col("kind").is_in(WORK_KINDS)).select(RANK_STEP_KEY).unique()
+        return self._whole.windows.join(shown, on=RANK_STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
 
     @cached_property
     def steps(self) -> pl.DataFrame:
         """run, window, step, start_ns, end_ns, ranks, whole, bubble, bubble_own, pipeline_ns, step_ns; sorted by (run,
         step).
 
-        The bubbles are the shares (0 … 1) of `pipeline_ns`, from start_ns to end_ns, in which the ranks are idle, by
-        the global and by the own-window definition. `step_ns` is the time from the start to that of the step with the
-        next number, as a training log counts it: with the optimizer and what else lies between; null where that step is
-        absent, in another window, or an evaluation lies between.
+        The bubbles are the shares (0 … 1) of the ranks' pipeline time in which they are idle, by the global and by the
+        own-window definition. `pipeline_ns`: from the first start to the last end of a replica, the mean over the
+        ranks. `step_ns` is the time from the start to that of the step with the next number, as a training log counts
+        it: with the optimizer and what else lies between; null where that step is absent, in another window, or an
+        evaluation lies between.
         """
-        own_window = pl.col("last_ns") - pl.col("first_ns")
-        length = pl.col("step_end_ns") - pl.col("step_start_ns")
-        found = (
-            self.windows.group_by(STEP_KEY)
-            .agg(
-                start_ns=pl.col("step_start_ns").first(),
-                end_ns=pl.col("step_end_ns").first(),
-                ranks=pl.len(),
-                whole=pl.col("whole").first(),
-                bubble=pl.when(length.sum() > 0).then(pl.col("global_ns").sum() / length.sum()),
-                bubble_own=pl.when(own_window.sum() > 0).then(pl.col("own_ns").sum() / own_window.sum()),
-            )
-            .sort(STEP_KEY)
-        )
-        found = with_window(found, self.profile.spans).select(*SEGMENT, pl.exclude(SEGMENT))
-        found = found.with_columns(pipeline_ns=pl.col("end_ns") - pl.col("start_ns"), step_ns=_TO_NEXT)
-        return found.with_columns(uninterrupted(self.profile, "start_ns", "step_ns"))
+        found = self._whole.steps
+        if self.whole is self.profile:
+            return found
+        shown = self.windows.select(STEP_KEY).unique()
+        return found.join(shown, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
+
+    @cached_property
+    def bubble(self) -> float | None:
+        """The bubble of the run: of its whole steps, where it has any; None where no block has a length."""
+        windows = counted(self.windows)
+        length = int((windows["step_end_ns"] - windows["step_start_ns"]).sum())
+        return int(windows["global_ns"].sum()) / length if length else None
+
+    @cached_property
+    def bubble_own(self) -> float | None:
+        """The same by the own-window definition."""
+        windows = counted(self.windows)
+        length = int((windows["last_ns"] - windows["first_ns"]).sum())
+        return int(windows["own_ns"].sum()) / length if length else None
+
+    @cached_property
+    def step_ns(self) -> float | None:
+        """The mean time from the start of a whole step to that of the next; None where no two are in a row."""
+        return _mean(counted(self.steps)["step_ns"])
+
+    @cached_property
+    def pipeline_ns(self) -> float | None:
+        """The mean pipeline time of a whole step; None without steps."""
+        return _mean(counted(self.steps)["pipeline_ns"])
 
     @cached_property
     def waits(self) -> pl.DataFrame:
-        """The waits between blocks that ended with data from another rank which was made meanwhile: src_rank, dst_rank,
-        direction (F, B), length_ns from the data's making to the start."""
-        made, start = pl.col("made_ns"), pl.col("start_ns")
-        parts = [
-            ended_by(gaps, self.profile, self._producers)
-            .filter(made > pl.col("idle_ns"), made <= start)
-            .select(src_rank="producer", dst_rank="rank", direction="direction", length_ns=start - made)
-            for gaps in self._gaps
-        ]
-        return pl.concat(parts)
+        """The transfers without a message whose time was guessed from the gap that they leave: src_rank, dst_rank,
+        direction (F, B), length_ns."""
+        graph = self.graph
+        rows = (graph.guessed & (graph.length > 0)).nonzero()[0]
+        names = pl.Series(graph.kinds, dtype=pl.String).str.slice(-1)
+        return pl.DataFrame(
+            {"src_rank": graph.src[rows], "dst_rank": graph.dst[rows], "direction": names[graph.kind[rows]]}
+        ).with_columns(pl.col("src_rank", "dst_rank").cast(pl.Int32), length_ns=pl.Series(graph.length[rows]))
 
     @cached_property
     def slices(self) -> pl.DataFrame:
@@ -129,23 +179,21 @@ class Bubbles:
         Columns: rank, stage, run, step, start_ns, end_ns, name (the cause, and the stage that is waited for), cause (a
         value of `CAUSES`), waits_for (the rank whose block is missing, where it is known), category (`bubble`).
         """
-        windows, gaps = self.windows, pl.concat(self._causes)
-        ends = pl.col("idle_ns") + pl.col("forward_ns") + pl.col("backward_ns")
-        moving = pl.coalesce("moving_ns", ends)
+        windows = self.windows
+        shown = windows.select(RANK_STEP_KEY)
+        between = self._whole.idle.join(shown, on=RANK_STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
+        between = between.select(
+            *RANK_STEP_KEY,
+            "start_ns",
+            "end_ns",
+            pl.col("cause").replace_strict(CAUSES, return_dtype=pl.String),
+            "waits_for",
+        )
         parts = [
-            _slice(windows, "warm_up", "step_start_ns", "first_ns"),
-            *(
-                _slice(gaps.filter(pl.col("direction") == way), cause, "idle_ns", ends, waits_for=pl.col("producer"))
-                for way, cause in (("F", "forward"), ("B", "backward"))
-            ),
-            _slice(gaps, "transfer", moving, moving + pl.col("transfer_ns"), waits_for=pl.col("producer")),
-            _slice(gaps.filter(pl.col("late_ns") > 0), "late", ends, moving),
-            _slice(gaps.filter(pl.col("late_ns") > 0), "late", moving + pl.col("transfer_ns"), "start_ns"),
-            _slice(gaps.filter(pl.col("unknown_ns") > 0), "unknown", "idle_ns", "start_ns"),
-            *_tail_slices(self.profile.spans, windows),
-        ]
+            _slice(windows, "warm_up", "step_start_ns", "first_ns"), between, *_tail_slices(self.whole.spans, windows)
+        ]  # fmt: skip
         slices = pl.concat(parts).filter(pl.col("end_ns") > pl.col("start_ns"))
-        places = self.profile.ranks.select("rank", "stage")
+        places = self.whole.ranks.select("rank", "stage")
         waited = pl.format("{} of stage {}", "cause", "of_stage")
         for_block = pl.col("cause").is_in([CAUSES["forward"], CAUSES["backward"]])
         return (
@@ -159,83 +207,59 @@ class Bubbles:
             .sort("rank", "start_ns")
         )  # fmt: skip
 
-    def release(self) -> None:
-        """Lets go of what is as large as the blocks, once `ranks` and `waits` have been made of it; `slices` and
-        whatever else was not asked for yet works it out again."""
-        for name in ("_busy", "_producers", "_causes"):
-            self.__dict__.pop(name, None)
 
-    @property
-    def _gaps(self) -> list[pl.DataFrame]:
-        return self._busy[1]
-
-    @cached_property
-    def _busy(self) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
-        """The `_windows` of all steps, and the `_gaps` of each group of them."""
-        groups = [(_windows(work, self.profile.steps), _gaps(work)) for work in _busy_blocks(self.profile.spans)]
-        return pl.concat([windows for windows, _ in groups]), [gaps for _, gaps in groups]
-
-    @cached_property
-    def _producers(self) -> pl.DataFrame:
-        return producers_of(self.profile)
-
-    @cached_property
-    def _causes(self) -> list[pl.DataFrame]:
-        """The gaps of each group of steps by cause, see `split_by_cause`."""
-        usual = self.waits.group_by(producer="src_rank", rank="dst_rank").agg(
-            usual_ns=pl.col("length_ns").median().round().cast(pl.Int64)
+def _steps(profile: Profile, windows: pl.DataFrame) -> pl.DataFrame:
+    """The table `Bubbles.steps` of all steps."""
+    own_window, length = pl.col("last_ns") - pl.col("first_ns"), pl.col("step_end_ns") - pl.col("step_start_ns")
+    found = (
+        windows.group_by(STEP_KEY)
+        .agg(
+            start_ns=pl.col("step_start_ns").min(),
+            end_ns=pl.col("step_end_ns").max(),
+            ranks=pl.len(),
+            whole=pl.col("whole").first(),
+            bubble=pl.when(length.sum() > 0).then(pl.col("global_ns").sum() / length.sum()),
+            bubble_own=pl.when(own_window.sum() > 0).then(pl.col("own_ns").sum() / own_window.sum()),
+            pipeline_ns=length.mean().round().cast(pl.Int64),
         )
-        receives = receives_before(self._gaps, self.profile, self._producers)
-        found = []
-        for part in self._gaps:
-            gaps = ended_by(part, self.profile, self._producers)
-            gaps = gaps.join(usual, on=["producer", "rank"], how="left", maintain_order="left")
-            gaps = split_by_cause(gaps.join(receives, on="row", how="left", maintain_order="left"), self.profile)
-            found.append(
-                gaps.select(*RANK_STEP_KEY, "idle_ns", "start_ns", "moving_ns", "producer", "direction", *INNER)
-            )
-        return found
-
-
-def _busy_blocks(spans: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """The blocks that count as busy, by groups of steps: row (in `spans`), rank, run, step, start_ns, end_ns, sorted by
-    (rank, run, step, start), and before_ns, when all blocks before in the step have ended."""
-    work = (
-        spans.lazy()
-        .with_row_index("row")
-        .filter(pl.col("kind").is_in(WORK_KINDS))
-        .select("row", *RANK_STEP_KEY, "start_ns", "end_ns")
-        .collect()
+        .sort(STEP_KEY)
     )
-    for part in step_groups(work):
-        rows = ordered(part, *RANK_STEP_KEY, "start_ns", "end_ns", "row")
-        yield rows.with_columns(before_ns=pl.col("end_ns").cum_max().shift(1).over(RANK_STEP_KEY))
+    found = with_window(found, profile.spans).select(*SEGMENT, pl.exclude(SEGMENT)).with_columns(step_ns=_TO_NEXT)
+    return found.with_columns(uninterrupted(profile, "start_ns", "step_ns"))
 
 
-def _windows(work: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
-    """run, step, rank, first_ns, last_ns, step_start_ns, step_end_ns, busy_ns, global_ns, own_ns, whole (as `known`,
-    of schema `STEPS`, has it; else true)."""
+def _mean(values: pl.Series) -> float | None:
+    mean = values.mean()
+    return float(mean) if isinstance(mean, float | int) else None
+
+
+def _windows(spans: pl.DataFrame, known: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
+    """The table `Bubbles.windows`; `whole` as `known` (of schema `STEPS`) has it, else true."""
+    columns = [*RANK_STEP_KEY, "start_ns", "end_ns"]
+    work = ordered(spans.lazy().filter(pl.col("kind").is_in(WORK_KINDS)).select(columns).collect(), *columns)
+    work = work.with_columns(before_ns=pl.col("end_ns").cum_max().shift(1).over(RANK_STEP_KEY))
     gap = (pl.col("start_ns") - pl.col("before_ns")).clip(0)
-    ranks = (
-        work.group_by(RANK_STEP_KEY)
-        .agg(first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max(), own_ns=gap.sum())
-        .lazy()
-    )
-    steps = ranks.group_by(STEP_KEY).agg(step_start_ns=pl.col("first_ns").min(), step_end_ns=pl.col("last_ns").max())
     busy = pl.col("last_ns") - pl.col("first_ns") - pl.col("own_ns")
+    replica = [*STEP_KEY, "replica"]
     return (
-        ranks.join(steps, on=STEP_KEY, how="left", nulls_equal=True)
+        work.lazy()
+        .group_by(RANK_STEP_KEY)
+        .agg(first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max(), own_ns=gap.sum())
+        .join(places.lazy(), on="rank", how="left")
+        .with_columns(
+            step_start_ns=pl.col("first_ns").min().over(replica), step_end_ns=pl.col("last_ns").max().over(replica)
+        )
         .with_columns(busy_ns=busy)
         .with_columns(global_ns=pl.col("step_end_ns") - pl.col("step_start_ns") - pl.col("busy_ns"))
         .join(known.lazy(), on=STEP_KEY, how="left", nulls_equal=True)
         .with_columns(pl.col("whole").fill_null(True))
+        .select(
+            *STEP_KEY, "rank", "stage", "replica", "whole", "first_ns", "last_ns", "step_start_ns", "step_end_ns",
+            "busy_ns", "global_ns", "own_ns",
+        )
+        .sort(*STEP_KEY, "rank")
         .collect()
-    )
-
-
-def _gaps(work: pl.DataFrame) -> pl.DataFrame:
-    """The idle stretches between blocks: the row of the block that ends each, and idle_ns, when the stretch begins."""
-    return work.filter(pl.col("start_ns") > pl.col("before_ns")).select("row", idle_ns="before_ns")
+    )  # fmt: skip
 
 
 def _tail(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
@@ -272,12 +296,9 @@ def _tail_slices(spans: pl.DataFrame, windows: pl.DataFrame) -> list[pl.DataFram
     ]
 
 
-def _slice(
-    frame: pl.DataFrame, cause: str, start: str | pl.Expr, end: str | pl.Expr, waits_for: pl.Expr | None = None
-) -> pl.DataFrame:
+def _slice(frame: pl.DataFrame, cause: str, start: str | pl.Expr, end: str | pl.Expr) -> pl.DataFrame:
     start = pl.col(start) if isinstance(start, str) else start
     end = pl.col(end) if isinstance(end, str) else end
     return frame.select(
-        *RANK_STEP_KEY, start_ns=start, end_ns=end, cause=pl.lit(CAUSES[cause]),
-        waits_for=pl.lit(None, pl.Int32) if waits_for is None else waits_for,
-    )  # fmt: skip
+        *RANK_STEP_KEY, start_ns=start, end_ns=end, cause=pl.lit(CAUSES[cause]), waits_for=pl.lit(None, pl.Int32)
+    )

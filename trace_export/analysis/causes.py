@@ -1,281 +1,346 @@
-"""What to shorten first: the workers, stages, links and hosts that are slower than their peers, and what each costs.
-
-Each step is replayed with everything as measured but one cause, which is made as fast as its peers. The replay keeps
-all that depends on it, so a gain is never larger than the slack of the rest allows.
-"""
+"""What may be a cause of slow steps: each search of `peers`, and the two scenarios whose difference is its gain."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
-from trace_export.analysis.step_simulation import replay, split
-from trace_export.analysis.stragglers import SLOW_LINK
-from trace_export.model import INT, REAL, TEXT, Profile, Schema
-from trace_export.pipeline.operations import Operations
-from trace_export.schedules.longest_path import Array
-from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, OPT, TRANSFERS
+from trace_export.analysis.peers import Group, Items, Slow, slow_groups
+from trace_export.analysis.typical import ALIKE, Typical
+from trace_export.steps.graph import COLLECTIVE, OPTIMIZER, WORK, Flags, Floats, Ints
+from trace_export.steps.replay import Scenario, Windows
 
-CAUSES: Schema = {
-    "cause": TEXT, "kind": TEXT, "dp": INT, "stage": INT, "rank": INT, "to_stage": INT, "to_rank": INT,
-    "direction": TEXT, "ratio": REAL, "excess_ns": REAL, "step_ns": REAL, "gain_ns": REAL, "gain": REAL,
-}  # fmt: skip
-"""`cause` in words; `kind`: `worker` (one rank's blocks are slow beside its stage's other replicas), `stage` (a stage's
-blocks beside the other stages'), `link` (transfers beside other links of the direction; both ways where `direction` is
-null), `collective` (that of a stage's replicas takes long beside the other stages', or one rank's part of it starts
-late), `host` (blocks start late although nothing is missing). `dp`, `rank` where it is one replica; `to_*` the
-receiver of a link. `ratio`: its mean length by that of its peers (null where it starts late); `excess_ns`: mean extra
-length of an operation. `step_ns`: the mean step without the cause, from its first start to its last end, `gain_ns` what
-that saves, `gain` its share of that time, and in a report (`StepTime.of_steps`) of the time from start to start. Best
-gain first."""
-
-MOST = 12
-"""Causes of a kind that are replayed: those with the largest excess in a step."""
-NOTABLE = 1.02
-"""A smaller ratio to the peers is no cause."""
-LEAST_GAIN = 0.002
-"""Causes that save a smaller share of the step are left out."""
+COARSE = {"replica": 0, "stage": 1, "host": 2, "lane": 3, "rank": 4}
 
 
 @dataclass(frozen=True)
-class _Candidate:
-    """`rows`: operations; `replica`: one, or all; `factor`: on their lengths, and on those of the other sides of
-    transfers; `earlier`: less launch delay, in ns."""
+class Candidate:
+    """A cause before its gain is known. `code` says what is slow or late; `place` where, by the columns of
+    `explanation.CAUSES`. `without` and `base`: a step with this cause taken away, and as it is; `even`: with the
+    surplus of a slow stage spread over all. `members`: its operations. `late`: whether these start late, by `excess`
+    nanoseconds of a step; else they are slow, by this share."""
 
-    kind: str
-    replica: slice
-    rows: list[int]
-    factor: dict[int, float]
-    earlier: float
-    ratio: float | None
+    code: str
+    place: dict[str, object]
     excess: float
-    total: float
+    sigmas: float | None
+    base: Scenario
+    without: Scenario
+    members: Ints
+    even: Scenario | None = None
+    late: bool = False
 
 
-def causes(operations: Operations, profile: Profile) -> pl.DataFrame:
-    """The table `CAUSES` of the steps in `operations`."""
-    start, end = operations.start_ns, operations.end_ns
-    length, launch = (times.astype(np.float64) for times in split(operations.graph, start, end, end - start))
-    found = _Search(operations, length, launch).candidates()
-    if not found:
-        return pl.DataFrame(schema=CAUSES)
-    final = np.flatnonzero(operations.span[:, 0, 0] >= 0) if operations.level != "operations" else np.arange(len(start))
-    changes: list[dict[int, tuple[Array, Array]]] = [{}]
-    for candidate in found:
-        change = {}
-        for i in {*candidate.rows, *candidate.factor}:
-            new, earlier = length[i].copy(), launch[i].copy()
-            new[candidate.replica] *= candidate.factor.get(i, 1.0)
-            part = earlier[candidate.replica]
-            earlier[candidate.replica] = np.where(part > 0, np.maximum(part - candidate.earlier, 0), part)
-            change[i] = new, earlier
-        changes.append(change)
-    times = replay(operations.graph, length, launch, changes, final).mean(axis=1)
-    rows = [_row(operations, c, times[0], time) for c, time in zip(found, times[1:], strict=True)]
-    frame = pl.DataFrame(rows, schema=CAUSES, orient="row")
-    return frame.filter(pl.col("gain") >= LEAST_GAIN).sort("gain_ns", descending=True, maintain_order=True)
+class Candidates:
+    """The searches over one graph."""
 
+    def __init__(self, typical: Typical, windows: Windows, step_ns: float) -> None:
+        self.typical, self.graph, self.windows, self.step_ns = typical, typical.graph, windows, step_ns
+        self.ranks = self.graph.recorded.ranks
+        self.number = {rank: n for n, rank in enumerate(self.ranks["rank"].to_list())}
+        lookup = np.full(int(self.ranks["rank"].max() or 0) + 2, -1, np.int64)  # type: ignore[arg-type]
+        lookup[self.ranks["rank"].to_numpy()] = np.arange(len(self.ranks))
+        self.row = lookup[np.maximum(self.graph.rank, -1)]
+        self.row[self.graph.rank < 0] = -1
+        self.stage, self.replica = (self.ranks[c].to_numpy().astype(np.int64) for c in ("stage", "replica"))
+        self.host = self.ranks["host"].to_list()
+        self.usual = (self.typical.length, self.typical.usual_delay)
 
-class _Search:
-    """Looks for what is slower than its peers."""
-
-    def __init__(self, operations: Operations, length: Array, launch: Array) -> None:
-        self.operations, self.length, self.launch = operations, length, launch
-        self.blocks: dict[tuple[str, int], dict[int, list[int]]] = {}
-        self.links: dict[str, dict[tuple[int, int], list[int]]] = {}
-        self.shared: dict[tuple[str, int], dict[int, list[int]]] = {}
-        self.on_stage: list[list[int]] = [[] for _ in range(operations.stages)]
-        for i, name in enumerate(operations.types):
-            stage = int(operations.stage[i])
-            if name in BLOCKS:
-                self.on_stage[stage].append(i)
-                if name != OPT:
-                    self.blocks.setdefault((name, int(operations.chunk[i])), {}).setdefault(stage, []).append(i)
-            elif name in TRANSFERS and TRANSFERS[name][0] == "recv":
-                link = int(operations.peer[i]), stage
-                self.links.setdefault(TRANSFERS[name][1], {}).setdefault(link, []).append(i)
-            elif COLLECTIVE.get(name) == "stage" and self.length.shape[1] > 1:
-                self.shared.setdefault((name, int(operations.sequence[i])), {}).setdefault(stage, []).append(i)
-
-    def candidates(self) -> list[_Candidate]:
-        """The largest of each kind."""
-        found = []
-        for kind in (self.workers(), self.stages(), self.slow_links(), self.collectives(), self.hosts()):
-            found += sorted(kind, key=lambda c: -c.total)[:MOST]
+    def all(self) -> list[Candidate]:
+        """Every cause that may be one."""
+        slow = list(self.slow_ranks((WORK,)))
+        named = [set(each.place["ranks"]) for each in slow]  # type: ignore[call-overload]
+        optimizers = [c for c in self.slow_ranks((OPTIMIZER,)) if set(c.place["ranks"]) not in named]  # type: ignore[call-overload]
+        found = [
+            *slow,
+            *optimizers,
+            *self.slow_links(),
+            *self.slow_collectives(),
+            *self.late(),
+            *self.microbatches(slow),
+        ]
         return found
 
-    def workers(self) -> Iterator[_Candidate]:
-        """Replicas of a stage beside the other replicas."""
-        replicas = self.length.shape[1]
-        for stage in range(self.operations.stages if replicas > 1 else 0):
-            groups = [by_stage[stage] for by_stage in self.blocks.values() if stage in by_stage]
-            means = np.array([self.length[rows].mean(axis=(0, 2)) for rows in groups])  # group × replica
-            peers = medians_of_others(means)
-            for a in range(replicas):
-                yield from self._slower("worker", groups, means[:, a], peers[:, a], slice(a, a + 1))
+    def groups(self, there: Ints) -> list[Group]:
+        """Replicas, stages, hosts, lanes of peers that work in step, ranks; items are numbers in `there` (rows)."""
+        place = {int(row): n for n, row in enumerate(there)}
+        keys: dict[tuple[str, object], list[int]] = {}
+        for row in there.tolist():
+            stage, replica, rank = int(self.stage[row]), int(self.replica[row]), int(self.ranks["rank"][row])
+            of = {
+                "replica": replica,
+                "stage": stage,
+                "host": self.host[row] or None,
+                "lane": (stage, replica),
+                "rank": rank,
+            }
+            for kind, name in of.items():
+                if name is not None:
+                    keys.setdefault((kind, name), []).append(place[row])
+        ordered = sorted(keys.items(), key=lambda each: (COARSE[each[0][0]], str(each[0][1]).zfill(12)))
+        found = [Group(kind, str(name), np.array(items)) for (kind, name), items in ordered]
+        return [g for g in found if g.kind != "lane" or len(g.items) > 1]
 
-    def stages(self) -> Iterator[_Candidate]:
-        """Stages beside the other stages, by the replica that is slower than half of them, so that one slow replica
-        alone makes no slow stage."""
-        stages = self.operations.stages
-        means = {
-            key: np.array([_of_replicas(self.length[by_stage[s]]) if s in by_stage else np.nan for s in range(stages)])
-            for key, by_stage in self.blocks.items()
-        }
-        for stage in range(stages if stages > 1 else 0):
-            keys = [k for k, by_stage in self.blocks.items() if stage in by_stage and len(by_stage) > 1]
-            if not keys:
-                continue
-            peers = np.array([np.nanmedian(np.delete(means[k], stage)) for k in keys])
-            own = np.array([means[k][stage] for k in keys])
-            yield from self._slower("stage", [self.blocks[k][stage] for k in keys], own, peers, slice(None))
+    def place(self, slow: Slow, there: Ints) -> dict[str, object]:
+        """Where it is, by all names that the same ranks have."""
+        rows = there[slow.items]
+        hosts = sorted({self.host[row] for row in rows.tolist()} - {""})
+        return {
+            "stage": int(self.stage[rows[0]]) if len(set(self.stage[rows].tolist())) == 1 else None,
+            "replica": int(self.replica[rows[0]]) if len(set(self.replica[rows].tolist())) == 1 else None,
+            "ranks": sorted(self.ranks["rank"][rows.tolist()].to_list()), "hosts": hosts,
+        }  # fmt: skip
 
-    def slow_links(self) -> list[_Candidate]:
-        """Links beside the others of their direction, and those that are slow both ways as one."""
-        found = list(self._one_way())
-        slow: dict[tuple[int, int, int], _Candidate] = {}
-        for one in (each for each in found if each.ratio is not None and each.ratio >= SLOW_LINK):
-            sender, receiver = int(self.operations.peer[one.rows[0]]), int(self.operations.stage[one.rows[0]])
-            slow[sender, receiver, -1 if one.replica == slice(None) else one.replica.start] = one
-        both = [(slow[a, b, n], slow[b, a, n]) for a, b, n in slow if a < b and (b, a, n) in slow]
-        return [*found, *(_together(*pair) for pair in both)]
+    def _members(self, slow: Slow, there: Ints, of: Flags) -> Ints:
+        chosen = np.zeros(len(self.ranks) + 1, np.bool_)
+        chosen[there[slow.items]] = True
+        return np.flatnonzero(of & chosen[self.row])
 
-    def _one_way(self) -> Iterator[_Candidate]:
-        """The links of each direction: of one replica where it differs from its peers, else of all."""
-        for links in self.links.values():
-            usual_of = {link: np.median(self.length[rows]) for link, rows in links.items()}
-            for link, rows in links.items():
-                values = np.median(self.length[rows], axis=(0, 2))  # per replica
-                middle = float(np.sort(values)[(len(values) - 1) // 2])
-                others = [usual for other, usual in usual_of.items() if other != link]
-                if len(values) + len(others) > 1:
-                    peers = medians_of_others(np.array([*values, *others]))
-                    for a in range(len(values)):
-                        yield from self._slow_link(rows, values[a : a + 1], peers[a : a + 1], slice(a, a + 1))
-                if len(values) > 1 and others:
-                    own, usual = np.array([middle]), np.array([np.median(others)])
-                    yield from self._slow_link(rows, own, usual, slice(None))
-
-    def _slow_link(self, rows: list[int], own: Array, usual: Array, replica: slice) -> Iterator[_Candidate]:
-        """The link of these receives, whose sends end with them: the next send may wait for that."""
-        graph = self.operations.graph
-        for found in self._slower("link", [rows], own, usual, replica):
-            paired = [i for i in rows if graph.group_of[i] >= 0]
-            sides = {k: found.factor[i] for i in paired for k in graph.groups[graph.group_of[i]]}
-            yield replace(found, factor=found.factor | sides)
-
-    def collectives(self) -> Iterator[_Candidate]:
-        """Collectives of a stage's replicas beside those of the other stages, and ranks that start theirs late."""
-        for by_stage in self.shared.values():
-            means = {stage: float(self.length[rows].mean()) for stage, rows in by_stage.items()}
-            for stage, rows in by_stage.items():
-                others = [mean for other, mean in means.items() if other != stage]
-                if others:
-                    own, usual = np.array([means[stage]]), np.array([np.median(others)])
-                    yield from self._slower("collective", [rows], own, usual, slice(None))
-            yield from self._late("collective", [by_stage.get(stage, []) for stage in range(self.operations.stages)])
-
-    def hosts(self) -> Iterator[_Candidate]:
-        """Ranks whose blocks start late, beside all others."""
-        yield from self._late("host", [self._launched(stage) for stage in range(self.operations.stages)])
-
-    def _late(self, kind: str, on_stage: list[list[int]]) -> Iterator[_Candidate]:
-        """Ranks that start their operations, of each stage those of `on_stage`, late beside the others."""
-        nowhere = np.full(self.launch.shape[1], np.nan)
-        late = np.array([
-            np.maximum(np.median(self.launch[rows], axis=(0, 2)), 0) if rows else nowhere for rows in on_stage
-        ])  # fmt: skip
-        known = ~np.isnan(late)
-        excesses = late[known] - (medians_of_others(late[known]) if known.sum() > 1 else 0.0)
-        for (stage, a), excess in zip(np.argwhere(known).tolist(), excesses.tolist(), strict=True):
-            if excess > 0:
-                rows = on_stage[stage]
-                yield _Candidate(kind, slice(a, a + 1), rows, {}, excess, None, excess, excess * len(rows))
-
-    def _launched(self, stage: int) -> list[int]:
-        """The blocks of a stage without the optimizer."""
-        return [i for i in self.on_stage[stage] if self.operations.types[i] != OPT]
-
-    def _slower(
-        self, kind: str, groups: list[list[int]], own: Array, peers: Array, replica: slice
-    ) -> Iterator[_Candidate]:
-        sizes = np.array([len(rows) for rows in groups])
-        usual = float((peers * sizes).sum())
-        if usual <= 0:
+    def slow_ranks(self, sorts: tuple[int, ...]) -> Iterator[Candidate]:
+        """Slow blocks: the work of each rank over that of its peers, each kind weighted by its time."""
+        typical, graph = self.typical, self.graph
+        of = np.isin(graph.sort, sorts) & graph.counted
+        rows = np.flatnonzero(of)
+        if not len(rows):
             return
-        ratio = float((own * sizes).sum()) / usual
-        if ratio < NOTABLE:
-            return
-        factor = {i: float(peers[n] / own[n]) if own[n] > 0 else 1.0 for n, rows in enumerate(groups) for i in rows}
-        excess = (ratio - 1) * usual
-        shared = replica == slice(None)
-        total = excess * (self.length.shape[1] if shared else 1)
-        yield _Candidate(
-            kind, replica, [i for rows in groups for i in rows], factor, 0.0, ratio, excess / int(sizes.sum()), total
+        row, step, unit, length = self.row[rows], graph.step[rows], typical.unit[rows], typical.length[rows]
+        shape = len(self.ranks), int(typical.unit.max()) + 1
+        cell = row * shape[1] + unit
+        count = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.bincount(cell, length, shape[0] * shape[1]).reshape(shape) / count
+        units = count.any(axis=0)
+        usual = np.zeros(shape[1])
+        usual[units] = np.nanmedian(mean[:, units], axis=0)
+        steps = len(graph.recorded.steps)
+        took, ought = (
+            np.bincount(row * steps + step, w, shape[0] * steps).reshape(shape[0], steps) for w in (length, usual[unit])
         )
+        there = np.flatnonzero((ought > 0).any(axis=1))
+        ratio = np.where(ought > 0, took / np.where(ought > 0, ought, 1), np.nan)[there]
+        value = np.nanmean(ratio, axis=1)
+        residual = np.bincount(row, (length - mean.reshape(-1)[cell]) ** 2, shape[0])[there]
+        noise = np.sqrt(residual) / ought.sum(axis=1)[there]
+        several = (~np.isnan(ratio)).sum(axis=1)
+        with np.errstate(invalid="ignore"):
+            scatter = np.nanstd(ratio, axis=1) * np.sqrt(1 / np.maximum(several - 1, 1))
+        noise = np.where(several > 2, np.maximum(noise, scatter), noise)
+        items = Items(value, noise, self.stage[there])
+        work = sorts == (WORK,)
+        blocks = typical.is_block if work else of
+        for slow in slow_groups(items, self.groups(there)):
+            members = self._members(slow, there, blocks)
+            lengths, even = self._as_peers(members, there[slow.items])
+            place, kind = self.place(slow, there), slow.groups[0].kind
+            code = f"slow-{'rank' if kind == 'lane' else kind}" if work else "slow-optimizer"
+            delay = typical.usual_delay
+            yield Candidate(
+                code, place, slow.excess, slow.sigmas, self.usual, (lengths, delay), members,
+                even=(even, delay) if kind == "stage" and work else None,
+            )  # fmt: skip
+
+    def _as_peers(self, members: Ints, own: Ints) -> tuple[Floats, Floats]:
+        """Lengths in which the members are scaled to the rank means of their peers, unit by unit; their own jitter
+        stays. And lengths in which their surplus is spread evenly over all stages."""
+        typical = self.typical
+        blocks = np.flatnonzero(typical.is_block)
+        units, at = np.unique(typical.unit[blocks], return_inverse=True)
+        shape = len(self.ranks), len(units)
+        means = np.full(shape, np.nan)
+        means[self.row[blocks], at] = typical.rank_means[blocks]
+        outside = np.ones(len(self.ranks), np.bool_)
+        outside[own] = False
+        usual = np.full(shape, np.nan)
+        for stage in np.unique(self.stage[own]):
+            near = outside & (self.stage == stage)
+            for unit in range(len(units)):
+                values = means[near, unit]
+                values = values[~np.isnan(values)]
+                if not len(values):
+                    values = means[outside, unit][~np.isnan(means[outside, unit])]
+                if len(values):
+                    values = np.sort(values)
+                    middle = values[0] if len(values) == 2 else np.median(values) if len(values) > 3 else values.mean()
+                    usual[np.isin(np.arange(shape[0]), own) & (self.stage == stage), unit] = middle
+        number = np.full(len(self.graph), -1)
+        number[blocks] = at
+        peers = usual[self.row[members], number[members]]
+        mean = np.maximum(typical.rank_means[members], 1.0)
+        factor = np.where(np.isnan(peers), 1.0, peers / mean)
+        lengths = typical.length.copy()
+        lengths[members] *= factor
+        above = np.nan_to_num(means - usual)
+        surplus = above.sum(axis=0) / np.maximum((~np.isnan(usual)).sum(axis=0), 1) / len(np.unique(self.stage))
+        even = lengths.copy()
+        now = typical.rank_means.copy()
+        now[members] = np.where(np.isnan(peers), mean, peers)
+        even[blocks] *= 1 + surplus[at] / np.maximum(now[blocks], 1.0)
+        return lengths, even
+
+    def _beside(self, rows: Ints, key: Ints, alike: Ints, groups: list[Group]) -> Iterator[tuple[Slow, Ints, Floats]]:
+        """Slow ones among the operations `rows`, whose lengths are compared by the item `key`: with their members and
+        the lengths in which these are as long as their peers."""
+        length, count = self.typical.length[rows], np.bincount(key)
+        mean = np.bincount(key, length) / np.maximum(count, 1)
+        variance = np.bincount(key, (length - mean[key]) ** 2) / np.maximum(count - 1, 1)
+        noise = np.where(count > 2, np.sqrt(variance / np.maximum(count, 1)), np.inf)
+        for slow in slow_groups(Items(mean, noise, alike), groups):
+            base = np.full(len(mean), np.nan)
+            base[slow.items] = slow.base
+            chosen = ~np.isnan(base[key])
+            lengths = self.typical.length.copy()
+            lengths[rows[chosen]] *= base[key[chosen]] / np.maximum(mean[key[chosen]], 1.0)
+            yield slow, rows[chosen], lengths
+
+    def slow_links(self) -> Iterator[Candidate]:
+        """The peers of a link are those of its direction between the same stages, else all of its direction."""
+        graph = self.graph
+        rows = np.flatnonzero(self.typical.transfer)
+        if not len(rows):
+            return
+        links, key = np.unique(
+            np.stack([graph.src[rows], graph.dst[rows], graph.kind[rows]]), axis=1, return_inverse=True
+        )
+        key = key.reshape(-1)
+        ends = [np.array([self.number[int(rank)] for rank in end]) for end in links[:2]]
+        _, alike = np.unique(
+            np.stack([links[2], self.stage[ends[0]], self.stage[ends[1]]]), axis=1, return_inverse=True
+        )
+        names: dict[tuple[int, tuple[object, ...]], list[int]] = {}
+        for n, (src, dst, kind) in enumerate(links.T.tolist()):
+            a, b = int(ends[0][n]), int(ends[1][n])
+            stages, hosts = sorted((int(self.stage[a]), int(self.stage[b]))), sorted((self.host[a], self.host[b]))
+            lane = int(self.replica[a]), int(self.stage[a]), int(self.stage[b])
+            of = (
+                (lane[0],), tuple(stages), tuple(hosts), (lane[0], *stages), (*lane, kind), tuple(sorted((src, dst))),
+                (src, dst, kind),
+            )  # fmt: skip
+            for coarse, name in enumerate(of):
+                names.setdefault((coarse, name), []).append(n)
+        kinds = ("replica", "stages", "hosts", "lanes", "lane", "ranks", "link")
+        ordered = sorted(names.items(), key=lambda each: (each[0][0], str(each[0][1])))
+        groups = [Group(kinds[coarse], str(name), np.array(items)) for (coarse, name), items in ordered]
+        for slow, members, lengths in self._beside(rows, key, alike.reshape(-1), groups):
+            place = self._link_place(links[:, slow.items])
+            yield Candidate("slow-link", place, slow.excess, slow.sigmas, self.usual, (lengths, self.usual[1]), members)
+
+    def _link_place(self, links: Ints) -> dict[str, object]:
+        """Where links (source, target and kind of each) are; the ends, of the first, where all are between the same two
+        stages of a replica: the links of tensor-parallel peers work in step."""
+        src, dst = links[0].tolist(), links[1].tolist()
+        between = sorted({*src, *dst})
+        directions = {self.graph.kinds[int(kind)][-1] for kind in links[2]}
+        at = [self.number[rank] for rank in between]
+        replicas = {int(self.replica[a]) for a in at}
+        one = len(replicas) == 1 and len({int(self.stage[a]) for a in at}) == 2
+        return {
+            "src_rank": src[0] if one else None, "dst_rank": dst[0] if one else None,
+            "direction": directions.pop() if len(directions) == 1 else None, "ranks": between,
+            "hosts": sorted({self.host[a] for a in at} - {""}),
+            "replica": replicas.pop() if len(replicas) == 1 else None,
+        }  # fmt: skip
+
+    def slow_collectives(self) -> Iterator[Candidate]:
+        """A group's collective beside the same operation of other groups; one that only one group has, has no peers."""
+        graph = self.graph
+        for kind in np.unique(graph.kind[self.typical.collective]):
+            rows = np.flatnonzero(self.typical.collective & (graph.kind == kind))
+            found, key = np.unique(graph.group[rows], return_inverse=True)
+            names = [graph.groups[int(g)] for g in found]
+            parts = graph.recorded.parts.filter(pl.col("op") == graph.kinds[int(kind)][2:])
+            ranks_of = {
+                str(name): sorted(set(ranks)) for name, ranks in parts.group_by("group").agg("rank").iter_rows()
+            }  # fmt: skip
+            of_stage: dict[int, list[int]] = {}
+            for n, name in enumerate(names):
+                for stage in {int(self.stage[self.number[rank]]) for rank in ranks_of[name]}:
+                    of_stage.setdefault(stage, []).append(n)
+            groups = [Group("stage", str(stage), np.array(items)) for stage, items in of_stage.items()]
+            groups += [Group("group", name, np.array([n])) for n, name in enumerate(names)]
+            for slow, members, lengths in self._beside(rows, key, np.zeros(len(found), np.int64), groups):
+                slow_ones = [names[n] for n in slow.items.tolist()]
+                ranks = sorted({rank for name in slow_ones for rank in ranks_of[name]})
+                at = [self.number[rank] for rank in ranks]
+                stages = {int(self.stage[a]) for a in at}
+                place: dict[str, object] = {
+                    "group": ", ".join(slow_ones), "ranks": ranks, "hosts": sorted({self.host[a] for a in at} - {""}),
+                    "stage": stages.pop() if len(stages) == 1 else None,
+                }  # fmt: skip
+                yield Candidate(
+                    "slow-collective", place, slow.excess, slow.sigmas, self.usual, (lengths, self.usual[1]), members
+                )
+
+    def late(self) -> Iterator[Candidate]:
+        """Late starts: delays beyond the typical one, charged to the member that started last. The gain is that of
+        taking them away from a run in which only they are kept: what else is delayed may wait for what nobody
+        recorded."""
+        typical, graph = self.typical, self.graph
+        late = typical.delay - typical.usual_delay
+        steps = {step: n for n, step in enumerate(np.unique(self.windows.step).tolist())}
+        at = np.full(len(graph.recorded.steps) + 1, -1)
+        for step, n in steps.items():
+            at[step] = n
+        counted = np.where(graph.step >= 0, at[graph.step], -1)
+        which = (late > 0) & (self.row >= 0) & (counted >= 0)
+        if not which.any():
+            return
+        rows, count = np.flatnonzero(which), len(steps)
+        table = np.bincount(self.row[rows] * count + counted[rows], late[rows], len(self.ranks) * count)
+        table = table.reshape(len(self.ranks), count)
+        several = count > 2
+        noise = table.std(axis=1, ddof=1) / np.sqrt(count) if several else self._scatter(late, counted >= 0) / count
+        if count == 2:  # late by about as much in both
+            noise = np.minimum(noise, np.maximum(np.ptp(table, axis=1) / 2, FEW * table.mean(axis=1)))
+        there = np.arange(len(self.ranks))
+        items = Items(
+            table.mean(axis=1), noise, np.zeros(len(there), np.int64), relative=False, least=WORTH * self.step_ns
+        )
+        for slow in slow_groups(items, self.groups(there)):
+            members = self._members(slow, there, which)
+            kept = typical.usual_delay.copy()
+            kept[members] = typical.delay[members]
+            place, kind = self.place(slow, there), slow.groups[0].kind
+            parts = graph.pause, graph.sort == COLLECTIVE
+            paused, joint = (float(late[members[part[members]]].sum()) for part in parts)
+            half = float(late[members].sum()) / 2
+            host = "late-host" if kind == "host" else "late-rank"
+            code = "data-loading" if paused > half else "late-collective" if joint > half else host
+            base = typical.length, kept
+            yield Candidate(code, place, slow.excess, slow.sigmas, base, self.usual, members, late=True)
+
+    def _scatter(self, late: Floats, counted: Flags) -> Floats:
+        """The standard error of the sum of a rank's late starts, from how these differ: for runs of few steps."""
+        rows = np.flatnonzero(counted & (self.row >= 0) & self.typical.is_block)
+        row, count = self.row[rows], len(self.ranks)
+        sizes = np.maximum(np.bincount(row, minlength=count), 1)
+        mean = np.bincount(row, late[rows], count) / sizes
+        scatter: Floats = np.sqrt(np.bincount(row, (late[rows] - mean[row]) ** 2, count))
+        return scatter
+
+    def microbatches(self, slow: list[Candidate]) -> Iterator[Candidate]:
+        """Micro-batches of unequal length, where forwards and backwards of one are long together."""
+        typical = self.typical
+        if typical.correlation < ALIKE:
+            return
+        named = np.zeros(len(self.ranks) + 1, np.bool_)
+        for each in slow:
+            named[[self.number[rank] for rank in each.place["ranks"]]] = True  # type: ignore[attr-defined]
+        own = np.where(named[self.row], self.row, -1 - typical.stage)  # else replicas differ by their micro-batches
+        factor = typical.factor(typical.means(own))
+        members = np.flatnonzero(factor != 1.0)
+        if not len(members):
+            return
+        spread = float(factor[members].std())
+        yield Candidate(
+            "unequal-microbatches", {"ranks": [], "hosts": []}, spread, None, self.usual,
+            (typical.length / factor, typical.usual_delay), members,
+        )  # fmt: skip
 
 
-def medians_of_others(values: Array) -> Array:
-    """For each of two or more values along the last axis the median of the others."""
-    order = np.argsort(values, axis=-1)
-    place = np.argsort(order, axis=-1)
-    ascending = np.take_along_axis(values, order, axis=-1)
-    others = values.shape[-1] - 1
-    # Without a value, those after it move up by one place.
-    lower, upper = (
-        np.take_along_axis(ascending, middle + (place <= middle), axis=-1)
-        for middle in ((others - 1) // 2, others // 2)
-    )
-    return np.asarray((lower + upper) / 2)
-
-
-def _together(one: _Candidate, other: _Candidate) -> _Candidate:
-    """Two causes as one; its ratio is that of their lengths together."""
-    usual = sum(c.excess * len(c.rows) / (c.ratio - 1) for c in (one, other) if c.ratio)
-    added = one.excess * len(one.rows) + other.excess * len(other.rows)
-    rows = [*one.rows, *other.rows]
-    return _Candidate(
-        one.kind, one.replica, rows, one.factor | other.factor, 0.0, 1 + added / usual, added / len(rows),
-        one.total + other.total,
-    )  # fmt: skip
-
-
-def _of_replicas(length: Array) -> float:
-    """The mean length in the replica that is slower than half of them, or just less."""
-    means = np.sort(length.mean(axis=(0, 2)))
-    return float(means[(len(means) - 1) // 2])
-
-
-def _row(operations: Operations, candidate: _Candidate, before: float, after: float) -> tuple[object, ...]:
-    first = candidate.rows[0]
-    name = operations.types[first]
-    stage, peer = int(operations.stage[first]), int(operations.peer[first])
-    single = candidate.replica != slice(None)
-    a = candidate.replica.start if single else 0
-    only = single or len(operations.replicas) == 1
-    dp = operations.replicas[a] if only else None
-    link = candidate.kind == "link"
-    sender, receiver = (peer, stage) if link else (stage, None)
-    ranks = operations.ranks[a]
-    ways = {TRANSFERS[operations.types[i]][1] for i in candidate.rows} if link else set()
-    direction = ways.pop() if len(ways) == 1 else None
-    of = f" of dp {dp}" if only and len(operations.replicas) > 1 else ""
-    words = {
-        "worker": f"stage {stage}{of} (rank {ranks[stage]}) computes slowly",
-        "stage": f"stage {stage} has more work than the others",
-        "link": f"transfers ({direction}) from stage {sender} to {receiver}{of} are slow"
-        if direction
-        else f"transfers between stages {sender} and {receiver}{of} are slow, both ways",
-        "collective": f"{name} of stage {stage} takes long"
-        if candidate.ratio
-        else f"{name} of stage {stage}{of} (rank {ranks[stage]}) starts late",
-        "host": f"blocks of stage {stage}{of} (rank {ranks[stage]}) start late",
-    }
-    return (
-        words[candidate.kind], candidate.kind, dp, sender, int(ranks[sender]) if only else None, receiver,
-        int(ranks[receiver]) if only and receiver is not None else None, direction, candidate.ratio, candidate.excess,
-        float(after), float(before - after), float((before - after) / before) if before else 0.0,
-    )  # fmt: skip
+WORTH = 0.005
+"""A cause gains at least this share of a step."""
+FEW = 0.2
+"""What two steps have in common is uncertain by this share of it."""

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 import polars as pl
 
 from trace_export.analysis.gate import Gate, judge
-from trace_export.analysis.idle_causes import CAUSES
 from trace_export.analysis.markdown import document
 from trace_export.analysis.report_tables import Place, ReportTable
 from trace_export.analysis.run_figures import RunFigures
 from trace_export.analysis.verdict import Sentence
+from trace_export.steps.idle import CAUSES
 from trace_export.units import duration
 
 ALIKE = 0.005

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal, TypedDict, cast
 
-from trace_export.documents import MeanNs, SentenceRow, Version, rows
+from trace_export.documents import VERSION, MeanNs, SentenceRow, Version, rows
 
 if TYPE_CHECKING:
     from trace_export.analysis.compare import Comparison
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 class GateDocument(TypedDict):
     """Whether B is worse than A by more than was allowed: the change of the mean over the steps, what it exceeds with
-    99 % confidence (`at_least`), and from how many steps of A and B. docs/gate.md explains it."""
+    99 % confidence (`at_least`), and from how many steps of A and B. docs/slowdown.md explains it."""
 
     on: str
     limit: float
@@ -65,7 +65,7 @@ def compare_document(comparison: Comparison) -> CompareDocument:
     gate = comparison.gate
     return {
         "document": "compare",
-        "version": 1,
+        "version": VERSION,
         "names": comparison.names,
         "gate": None if gate is None else cast(GateDocument, asdict(gate)),
         "verdict": [cast(SentenceRow, asdict(sentence)) for sentence in comparison.verdict],

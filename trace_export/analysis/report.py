@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import polars as pl
 
-from trace_export.analysis import stragglers
 from trace_export.analysis.bubbles import Bubbles
-from trace_export.analysis.findings import Evidence
-from trace_export.analysis.idle_causes import CAUSES
+from trace_export.analysis.explanation import Explanation, explain
 from trace_export.analysis.markdown import document
 from trace_export.analysis.report_tables import PARTS, ReportTable, tables
-from trace_export.analysis.step_time import StepTime, step_time
-from trace_export.analysis.step_time_tables import step_time_tables
-from trace_export.analysis.theory import Theory, explain
+from trace_export.analysis.theory import Overhead, Theory
+from trace_export.analysis.theory import explain as theory_of
+from trace_export.analysis.transfer_split import links, split_messages
+from trace_export.analysis.typical import Typical
 from trace_export.analysis.verdict import Sentence, verdict
 from trace_export.analysis.whole_steps import counted, of_whole_steps
 from trace_export.model import STEP_KEY, Note, Profile
-from trace_export.pipeline.step_operations import step_operations
+from trace_export.steps.graph import WORK, Graph
+from trace_export.steps.idle import CAUSES
 from trace_export.units import utc
 
 HOSTS_SHOWN = 8
@@ -29,30 +28,40 @@ HOSTS_SHOWN = 8
 class Report:
     """A run's analysis; times in nanoseconds, shares from 0 to 1.
 
-    `steps` as `Bubbles.steps`. All that is a mean over steps is one over whole steps, where there are any.
-    `ranks` as `Bubbles.ranks` (not in the JSON document: it has a row for each rank and step).
-    `stages`: run, step, stage, ranks and, as means over the ranks, busy_ns, global_ns, own_ns and a column per cause.
-    `causes`: cause, idle_ns (mean per rank and step), share (of the step). `slow_stages`, `slow_ranks`, `slow_links`
-    as in `stragglers`. `theory` as in `theory.explain`. `time`: where the time of the steps went, by stragglers and
-    along the critical path. `clocks` says how sure waits across hosts are, and `verdict` has the answer in a few
-    sentences, the most important first. `hosts` are those of ranks with blocks, and `started_ns` is the first start
-    (None without wall clocks).
+    The causes, levels and theory are those of the whole run; `steps`, `ranks`, `stages`, `idle` and the critical path
+    those of what was selected, as they are in the whole run. All that is a mean over steps is one over whole steps,
+    where there are any.
+
+    `steps` as `Bubbles.steps`. `ranks` as `Bubbles.ranks` (not in the JSON document: it has a row for each rank and
+    step). `stages`: run, step, stage, ranks and, as means over the ranks, busy_ns, global_ns, own_ns and a column per
+    cause. `idle`: cause, idle_ns (mean per rank and step), share (of the pipeline time). `found` has causes, levels,
+    trust and path (`Explanation`). `links` as `transfer_split.links`. `theory` as in `theory.explain`. `clocks` says
+    how sure waits across hosts are, and `verdict` has the answer in a few sentences, the most important first. `hosts`
+    are those of ranks with blocks, and `started_ns` is the first start (None without wall clocks).
     """
 
     steps: pl.DataFrame
     ranks: pl.DataFrame
     stages: pl.DataFrame
-    causes: pl.DataFrame
-    slow_stages: pl.DataFrame
-    slow_ranks: pl.DataFrame
-    slow_links: pl.DataFrame
+    idle: pl.DataFrame
+    found: Explanation
+    links: pl.DataFrame
     theory: Theory
-    time: StepTime
     clocks: str
     verdict: tuple[Sentence, ...]
     hosts: tuple[str, ...]
     started_ns: int | None
     notes: tuple[Note, ...]
+
+    @property
+    def causes(self) -> pl.DataFrame:
+        """What makes the steps longer than they need be, as `explanation.CAUSES`."""
+        return self.found.causes
+
+    @property
+    def path(self) -> pl.DataFrame:
+        """The critical path of the steps that are shown, as `steps.path.PARTS`."""
+        return self.found.path.parts.join(self.steps, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
 
     def json(self) -> str:
         """Everything, as one JSON document."""
@@ -63,9 +72,7 @@ class Report:
 
     def tables(self) -> list[ReportTable]:
         """The report as people read it, worst rows first."""
-        made = tables(self)
-        sections = [*made[:2], *step_time_tables(self.time), *made[2:]] if made else []
-        return [_marked(table, self._share("inferred"), self._share("host")) for table in sections]
+        return [_marked(table, self._share("inferred"), self._share("host")) for table in tables(self)]
 
     def _share(self, of: str) -> float:
         """The share of the blocks, and so of what rests on them, that was `inferred` and not recorded, or whose times
@@ -86,47 +93,54 @@ class Report:
         return f"{ranks} rank{'s' * (ranks != 1)} on {hosts}{when}"
 
 
-def report(profile: Profile, time_of: Callable[[], StepTime] | None = None, measured: Bubbles | None = None) -> Report:
-    """The whole analysis of a profile that has been interpreted and aligned. `time_of` says where its time went
-    where that is known of the whole run of which this is a part; it is asked last, for what it keeps is large.
-    `measured`: its bubbles, where they have been measured."""
-    measured = measured or Bubbles(profile)
-    steps = measured.steps
-    whole = of_whole_steps(profile)
-    usual = measured if whole is profile else Bubbles(whole)
+def report(measured: Bubbles, found: Explanation) -> Report:
+    """The whole analysis of a run that has been interpreted and aligned: its bubbles, of the part that is shown, and
+    the explanation of all its steps."""
+    steps, ranks, whole = measured.steps, measured.ranks, measured.whole
     stages = (
-        measured.ranks.group_by(*STEP_KEY, "stage")
+        ranks.group_by(*STEP_KEY, "stage")
         .agg(pl.len().alias("ranks"), pl.col("busy_ns", "global_ns", "own_ns", *PARTS).mean())
         .sort(*STEP_KEY, "stage")
     )
-    length = (usual.ranks["step_end_ns"] - usual.ranks["step_start_ns"]).mean()
-    causes = pl.DataFrame(
-        [(name, usual.ranks[f"{cause}_ns"].mean()) for cause, name in CAUSES.items()],
-        schema={"cause": pl.String, "idle_ns": pl.Float64},
-        orient="row",
-    ).with_columns(share=pl.col("idle_ns") / pl.lit(length, pl.Float64))
-    links = stragglers.slow_links(whole, usual.waits)
-    for each in (measured, usual):
-        each.release()
-    theory = explain(whole, counted(steps))
-    time = step_time(profile, step_operations(profile)) if time_of is None else time_of()
-    evidence = Evidence(whole, steps, usual.ranks, links, theory, time.trusted_causes, time.unexplained)
+    theory = theory_of(of_whole_steps(whole), overhead(found._graph))
     return Report(
         steps=steps,
-        ranks=measured.ranks,
+        ranks=ranks,
         stages=stages,
-        causes=causes.filter(pl.col("idle_ns") > 0),
-        slow_stages=stragglers.slow_stages(evidence.work),
-        slow_ranks=stragglers.slow_ranks(whole),
-        slow_links=links,
+        idle=idle_of(ranks),
+        found=found,
+        links=links(measured.profile, split_messages(measured.profile.messages)),
         theory=theory,
-        time=time.of_steps(evidence.step_ns),
-        clocks=_clocks(profile),
-        verdict=verdict(evidence, profile),
-        hosts=tuple(_hosts(profile)),
-        started_ns=_started(profile, steps),
-        notes=profile.notes,
+        clocks=_clocks(whole),
+        verdict=verdict(found, measured, theory),
+        hosts=tuple(_hosts(measured.profile)),
+        started_ns=_started(whole, steps),
+        notes=measured.profile.notes,
     )
+
+
+def report_of(profile: Profile) -> Report:
+    """The analysis of all of a profile."""
+    measured = Bubbles(profile)
+    return report(measured, explain(measured.graph))
+
+
+def idle_of(ranks: pl.DataFrame) -> pl.DataFrame:
+    """cause, idle_ns, share: idle time by cause, of `Bubbles.ranks`, means per rank over the whole steps."""
+    usual = counted(ranks)
+    length = (usual["step_end_ns"] - usual["step_start_ns"]).mean()
+    rows = [(name, usual[f"{cause}_ns"].mean()) for cause, name in CAUSES.items()]
+    frame = pl.DataFrame(rows, schema={"cause": pl.String, "idle_ns": pl.Float64}, orient="row")
+    return frame.with_columns(share=pl.col("idle_ns") / pl.lit(length, pl.Float64)).filter(pl.col("idle_ns") > 0)
+
+
+def overhead(graph: Graph) -> Overhead:
+    """What the blocks and transfers of a run take besides their work, as a mean."""
+    typical = Typical(graph)
+    block = (graph.sort == WORK) & graph.counted & ~graph.pause & ~graph.blind
+    delays = [float(typical.usual_delay[of].mean()) if of.any() else 0.0 for of in (block, typical.transfer)]
+    length = float(typical.length[typical.transfer].mean()) if typical.transfer.any() else 0.0
+    return Overhead(delays[0], delays[1] + length)
 
 
 def _marked(table: ReportTable, inferred: float, host: float) -> ReportTable:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal, TypedDict, cast
 
+import polars as pl
+
 from trace_export.analysis.report_tables import DEFINITIONS
-from trace_export.documents import MeanNs, NoteRow, Ns, Ratio, SentenceRow, Share, Time, Version, rows
+from trace_export.documents import VERSION, MeanNs, NoteRow, Ns, Ratio, SentenceRow, Share, Time, Version, rows
+from trace_export.model import STEP_KEY
 
 if TYPE_CHECKING:
     from trace_export.analysis.report import Report
@@ -14,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class StepRow(TypedDict):
-    """A step. `pipeline_ns` is from its first block to its last of forward, backward or weight gradient; `step_ns` to
-    the first block of the next step. `whole`: all its blocks were recorded on all ranks. `window`: the number of the
-    recording within its run, null where there is one."""
+    """A step. `pipeline_ns` is from the first block of a replica to its last of forward, backward or weight gradient, a
+    mean over the ranks; `step_ns` from the first block of the step to that of the next. `whole`: all its blocks were
+    recorded on all ranks. `window`: the number of the recording within its run, null where there is one."""
 
     run: int | None
     window: int | None
@@ -45,56 +48,66 @@ class StageRow(TypedDict):
     forward_ns: MeanNs
     backward_ns: MeanNs
     transfer_ns: MeanNs
+    collective_ns: MeanNs
+    others_ns: MeanNs
     late_ns: MeanNs
     unknown_ns: MeanNs
     optimizer_ns: MeanNs
     cool_down_ns: MeanNs
 
 
-class CauseRow(TypedDict):
-    """A cause of idle time: the mean per rank and step, and its share of the step."""
+class IdleRow(TypedDict):
+    """Idle time by cause: the mean per rank and step, and its share of the pipeline time."""
 
     cause: str
     idle_ns: MeanNs
     share: Share | None
 
 
-class SlowStageRow(TypedDict):
-    """A stage's work per micro-batch beside the median of all stages."""
+class CauseRow(TypedDict):
+    """What makes a step longer than it need be. `code` as in `verdict`. The place: `stage`, `replica` where it is one,
+    `ranks`, `hosts`; of a link its ends and direction (null: both ways), of a collective its `group`. `ratio`: by that
+    of its peers; or `late_ns` of a step. `gain_ns` and `gain`: what a step takes less without it, in a replay; null
+    where the replay is not to be trusted. `even_ns`: with the surplus of a slow stage spread over all stages. `band`:
+    the true gain lies within this share. `sentence`: whether `verdict` says it."""
 
-    stage: int
-    ranks: int
-    microbatch_ns: MeanNs | None
-    ratio: Ratio | None
-    slow: bool
-
-
-class SlowRankRow(TypedDict):
-    """A rank's blocks beside those of the other ranks of its stage."""
-
-    rank: int
-    stage: int
-    kind: str
-    chunk: int
-    blocks: int
-    median_ns: MeanNs
-    peers_ns: MeanNs
-    ratio: Ratio | None
-    slow: bool | None
-
-
-class SlowLinkRow(TypedDict):
-    """A link's median wait for data that was made already, beside that of the links between the same stages."""
-
-    src_rank: int
-    dst_rank: int
+    code: str
+    stage: int | None
+    replica: int | None
+    ranks: list[int]
+    hosts: list[str]
+    src_rank: int | None
+    dst_rank: int | None
     direction: str | None
-    transfers: int
-    median_ns: MeanNs
-    peers_ns: MeanNs | None
+    group: str | None
     ratio: Ratio | None
-    gbit_s: float | None
-    slow: bool | None
+    late_ns: MeanNs | None
+    gain_ns: MeanNs | None
+    gain: Share | None
+    even_ns: MeanNs | None
+    band: Share
+    sentence: bool
+
+
+class LevelRow(TypedDict):
+    """The step with one thing more as it was measured; what that adds, and its share of the step. The additions sum up
+    to the measured step."""
+
+    level: str
+    step_ns: MeanNs
+    adds_ns: MeanNs
+    share: float
+
+
+class TrustDocument(TypedDict):
+    """How far gains can be believed: the step with ordinary delays and the late starts of `causes`, by the measured
+    one; the share of the work that began before its input was there; that of the time in which ranks wait for what was
+    not recorded. `gains`: whether they are given."""
+
+    replayed_by_measured: Ratio
+    overlap: Share
+    unknown_waits: Share
+    gains: bool
 
 
 class DeviationRow(TypedDict):
@@ -124,72 +137,9 @@ class Schedule(TypedDict):
     deviations: list[DeviationRow]
 
 
-class WorkerSlowdown(TypedDict):
-    """The slowdown of a stage's ranks in a data-parallel replica."""
-
-    dp: int | None
-    stage: int
-    S: Ratio | None
-
-
-class Worker(TypedDict):
-    """A stage's ranks in a data-parallel replica."""
-
-    dp: int | None
-    stage: int
-
-
-class StepLeftOut(TypedDict):
-    """A step that is not part of the slowdown, and why."""
-
-    run: int | None
-    step: int | None
-    reason: str
-
-
-class CollectiveLeftOut(TypedDict):
-    """Recorded parts of a collective that are not part of the slowdown, and why."""
-
-    op: str
-    parts: int
-    reason: str
-
-
-class LaunchSlowdown(TypedDict):
-    """What the delays between operations cost, by where they lie."""
-
-    by_type: dict[str, Ratio | None]
-    by_dp: dict[str, Ratio | None]
-    by_stage: dict[str, Ratio | None]
-
-
-class SlowdownDocument(TypedDict):
-    """The metrics of arXiv 2505.05713 by their names there; docs/slowdown.md explains them. Keys of `steps` are step
-    numbers, with the run before them where there are several. `level`: what the operations are made of, `operations`,
-    `messages` or `blocks`. `not_recorded`: what a source that records every
-    operation left out."""
-
-    S: Ratio
-    fidelity: Ratio | None
-    level: str
-    by_type: dict[str, Ratio | None]
-    by_dp: dict[str, Ratio | None]
-    by_stage: dict[str, Ratio | None]
-    by_worker: list[WorkerSlowdown]
-    M_W: float | None
-    M_S: float | None
-    slowest_workers: list[Worker]
-    steps: dict[str, Ratio | None]
-    fidelity_steps: dict[str, Ratio | None]
-    launch: LaunchSlowdown | None
-    left_out: list[StepLeftOut]
-    collectives_left_out: list[CollectiveLeftOut]
-    not_recorded: list[str]
-
-
 class PathPart(TypedDict):
-    """What a step's longest chain spends: `kind` of block, or wire, launch, collective; `of` the kind of block that
-    waits."""
+    """What a step's longest chain spends: `kind` of block, or wire, collective, delay, overlap; `of`: what is delayed
+    (`pause` before the first block of a rank), or goes over the wire."""
 
     kind: str
     stage: int | None
@@ -207,24 +157,6 @@ class CriticalPath(TypedDict):
     parts: list[PathPart]
 
 
-class ShortenRow(TypedDict):
-    """A cause that a replay took away: what a step then takes less (`gain_ns`, and as a share `gain`)."""
-
-    cause: str
-    kind: Literal["worker", "stage", "link", "collective", "host"]
-    dp: int | None
-    stage: int | None
-    rank: int | None
-    to_stage: int | None
-    to_rank: int | None
-    direction: str | None
-    ratio: Ratio | None
-    excess_ns: MeanNs
-    step_ns: MeanNs
-    gain_ns: MeanNs
-    gain: Share | None
-
-
 class LinkRow(TypedDict):
     """A link's transfers: means of the time in which only the receiver, only the sender, or both were there."""
 
@@ -238,17 +170,6 @@ class LinkRow(TypedDict):
     receiver_late_ns: MeanNs | None
     wire_ns: MeanNs | None
     median_wire_ns: MeanNs | None
-    peers_ns: MeanNs | None
-    ratio: Ratio | None
-    slow: bool | None
-
-
-class LevelRow(TypedDict):
-    """The pipeline time of the model with the durations of `level`."""
-
-    level: str
-    pipeline_ns: MeanNs
-    bubble: Share | None
 
 
 class ClosedForm(TypedDict):
@@ -269,8 +190,8 @@ class ChangeRow(TypedDict):
 
 
 class ReportDocument(TypedDict):
-    """`trace-export report --json`: how much bubble, where, and why. `slowdown` is null where `slowdown_reason` says
-    why; `clocks` says how sure waits across hosts are."""
+    """`trace-export report --json`: how much bubble, where, and why. `causes`, `levels` and `trust` are those of the
+    whole run, `idle` and what has steps those of the selection. `clocks` says how sure waits across hosts are."""
 
     document: Literal["report"]
     version: Version
@@ -278,19 +199,15 @@ class ReportDocument(TypedDict):
     started_ns: Time | None
     verdict: list[SentenceRow]
     definitions: str
+    causes: list[CauseRow]
+    levels: list[LevelRow]
+    trust: TrustDocument
+    idle: list[IdleRow]
     steps: list[StepRow]
     stages: list[StageRow]
-    causes: list[CauseRow]
-    slow_stages: list[SlowStageRow]
-    slow_ranks: list[SlowRankRow]
-    slow_links: list[SlowLinkRow]
-    schedule: Schedule
-    slowdown: SlowdownDocument | None
-    slowdown_reason: str | None
     critical_path: list[CriticalPath]
-    shorten_first: list[ShortenRow]
     links: list[LinkRow]
-    theory: list[LevelRow]
+    schedule: Schedule
     closed_form: ClosedForm | None
     what_if: list[ChangeRow]
     clocks: str
@@ -299,33 +216,46 @@ class ReportDocument(TypedDict):
 
 def report_document(report: Report) -> ReportDocument:
     """The document of `report`."""
-    theory, time, slowdown = report.theory, report.time, report.time.slowdown
+    theory, trust = report.theory, report.found.trust
     form = theory.closed_form
     return {
         "document": "report",
-        "version": 1,
+        "version": VERSION,
         "hosts": list(report.hosts),
         "started_ns": report.started_ns,
         "verdict": [cast(SentenceRow, asdict(sentence)) for sentence in report.verdict],
         "definitions": DEFINITIONS,
+        "causes": rows(report.causes, CauseRow),
+        "levels": rows(report.found.levels, LevelRow),
+        "trust": cast(TrustDocument, {**asdict(trust), "gains": trust.gains}),
+        "idle": rows(report.idle, IdleRow),
         "steps": rows(report.steps, StepRow),
         "stages": rows(report.stages, StageRow),
-        "causes": rows(report.causes, CauseRow),
-        "slow_stages": rows(report.slow_stages, SlowStageRow),
-        "slow_ranks": rows(report.slow_ranks, SlowRankRow),
-        "slow_links": rows(report.slow_links, SlowLinkRow),
+        "critical_path": _path(report),
+        "links": rows(report.links, LinkRow),
         "schedule": _schedule(theory),
-        "slowdown": None if slowdown is None else cast(SlowdownDocument, slowdown.document()),
-        "slowdown_reason": time.reason or None,
-        "critical_path": cast(list[CriticalPath], time.path.document()),
-        "shorten_first": rows(time.causes, ShortenRow),
-        "links": rows(time.links, LinkRow),
-        "theory": rows(theory.levels, LevelRow),
         "closed_form": None if form is None else {"formula": form.formula, "idle_ns": form.idle_ns},
         "what_if": rows(theory.changes, ChangeRow),
         "clocks": report.clocks.removeprefix("; "),
         "notes": [cast(NoteRow, asdict(note)) for note in report.notes],
     }
+
+
+def _path(report: Report) -> list[CriticalPath]:
+    """The path of each step, its parts added up by kind and stage, the longest first."""
+    part = pl.col("part").replace("pause", "delay")
+    of = pl.when(pl.col("part") == "pause").then(pl.lit("pause")).when(pl.col("part") != "work").then("kind")
+    named = report.path.select(
+        *STEP_KEY, "stage", "from_stage", "ns", kind=pl.when(part == "work").then("kind").otherwise(part), of=of
+    )
+    key = [*STEP_KEY, "kind", "stage", "from_stage", "of"]
+    sums = named.group_by(key, maintain_order=True).agg(pl.col("ns").sum()).filter(pl.col("ns") != 0)
+    order = sums.sort(*STEP_KEY, "ns", descending=[False, False, True])
+    parts = order.partition_by(STEP_KEY, as_dict=True, include_key=False, maintain_order=True)
+    return [
+        {"run": run, "step": step, "length_ns": int(each["ns"].sum()), "parts": rows(each, PathPart)}
+        for (run, step), each in parts.items()
+    ]
 
 
 def _schedule(theory: Theory) -> Schedule:

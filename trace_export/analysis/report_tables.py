@@ -8,23 +8,25 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from trace_export.analysis import stragglers
-from trace_export.analysis.idle_causes import CAUSES
+from trace_export.analysis import cause_words
+from trace_export.analysis.causes import WORTH
 from trace_export.analysis.theory import why_unknown
+from trace_export.analysis.verdict import LEVELS
 from trace_export.analysis.whole_steps import counted
 from trace_export.model import SEGMENT, STEP_KEY
 from trace_export.schedules.catalogue import TITLES
+from trace_export.steps.idle import CAUSES
 
 if TYPE_CHECKING:
     from trace_export.analysis.report import Report
 
 DEFINITIONS = (
-    "step: from its first block to that of the next step; pipeline: from its first block to the end of its last"
-    " forward, backward or weight block, over all stages; bubble: idle share of the pipeline time (global); own: the"
-    " same from each stage's own first start to its own last end, as the zero-bubble papers count"
+    "step: from its first block to that of the next step; pipeline: from the first block of a replica to the end of"
+    " its last forward, backward or weight block, over its stages; bubble: idle share of the pipeline time (global);"
+    " own: the same from each rank's first start to its last end, as the zero-bubble papers count"
 )
 WHAT_IF = (
-    "in the model, without transfers; saved: time per micro-batch; in flight: the most micro-batches whose activations"
+    "in the model with the measured transfers and ordinary delays; in flight: the most micro-batches whose activations"
     " one stage holds at once; W = B/2: the halves of a backward are taken as equal"
 )
 PARTS = [f"{cause}_ns" for cause in CAUSES]
@@ -35,7 +37,7 @@ ODD = 2
 SHOWN = 12
 """Rows of a long table on a terminal, besides those that are flagged."""
 
-SHARES = ("bubble", "own", "share", "saved", "gain")
+SHARES = ("bubble", "own", "share", "saved", "gain", "band")
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,7 @@ def _stages(report: Report) -> ReportTable:
     most = pl.max_horizontal(PARTS)
     waits = pl.coalesce(pl.when((pl.col(p) == most) & (most > 0)).then(pl.lit(CAUSES[p[:-3]])) for p in PARTS)
     frame = frame.with_columns(waits.alias("mostly idle for"), most.alias("of_it_ns"))
-    slow = report.slow_stages.filter("slow")["stage"].implode()
-    flagged = _flagged(frame, pl.col("stage").is_in(slow))
+    flagged = _flagged(frame, pl.col("stage").is_in(_stages_of(report.causes)))
     note = f"means over the {_steps_counted(report)} and the ranks of a stage; busiest first"
     named = readable(frame)
     details = tuple(c for c in named.columns if c.removesuffix(" ms") in CAUSES.values())
@@ -114,47 +115,84 @@ def _stages(report: Report) -> ReportTable:
 
 
 def _causes(report: Report) -> ReportTable:
-    causes = readable(report.causes.sort("idle_ns", descending=True))
-    return ReportTable("Idle time by cause", causes, f"means per rank over the {_steps_counted(report)}{report.clocks}")
+    """Each cause with its gain."""
+    causes, trust = report.causes, report.found.trust
+    if causes.is_empty():
+        text = "none: nothing is slow beside its peers or starts late, so that it costs"
+        return ReportTable("Causes", pl.DataFrame(), f"{text} {WORTH:.1%} of a step")
+    frame = causes.select(
+        pl.Series("cause", [cause_words.title(row) for row in causes.iter_rows(named=True)]),
+        "ratio", "late_ns", "gain_ns", "gain", "band", "even_ns",
+    )  # fmt: skip
+    note = (
+        "gain: what a step would take less without the cause, from a replay of the measured steps, within the band;"
+        " gains do not add up; even: the same with the surplus of a slow stage spread over all stages"
+    )
+    if trust.doubts:
+        note += f"; gains are {'rough' if trust.gains else 'not given'}: {', and '.join(trust.doubts)}"
+    empty = [name for name in ("ratio", "late_ns", "even_ns") if frame[name].null_count() == len(frame)]
+    flagged = {row: Place(stage) for row, (stage, said) in enumerate(causes.select("stage", "sentence").rows()) if said}
+    return ReportTable("Causes", readable(frame.drop(empty)), note, flagged, ("ratio", "late ms", "band %"))
 
 
-def _slow_stages(report: Report) -> ReportTable:
-    frame = report.slow_stages.sort("ratio", "stage", descending=[True, False], nulls_last=True)
-    flagged = _flagged(frame, pl.col("slow"))
-    note = f"time of a stage per micro-batch; slow: above {stragglers.SLOW} × the median stage; slowest first"
-    return ReportTable("Slow stages", readable(frame), note, flagged)
+def _stages_of(causes: pl.DataFrame) -> list[int]:
+    """The stages that a cause names."""
+    return causes.filter("sentence")["stage"].drop_nulls().unique().to_list()
 
 
-def _slow_ranks(report: Report) -> ReportTable:
-    frame = report.slow_ranks.filter("slow").drop("slow")
-    if report.slow_ranks.is_empty():
-        note = "cannot be found: no stage has two ranks here to compare"
-    elif frame.is_empty():
-        note = f"none: no rank takes more than {stragglers.SLOW} × as long as the other ranks of its stage"
-    else:
-        note = "compared with the other ranks of the stage; slowest first"
-    return ReportTable("Slow ranks", readable(frame), note, _flagged(frame, pl.lit(True)))
+def _levels(report: Report) -> ReportTable:
+    levels = report.found.levels
+    if levels.is_empty():
+        return ReportTable("What a step is made of", pl.DataFrame(), "cannot be said: no step is whole")
+    frame = levels.select(
+        level=pl.col("level").replace_strict(LEVELS), adds_ns="adds_ns", step_ns="step_ns", share="share"
+    )
+    note = (
+        "replays of the measured steps, each with one thing more as it was: first all blocks of a kind alike, without"
+        " transfers and delays; the last is the measured step. Parts may be negative, and depend on their order"
+    )
+    return ReportTable("What a step is made of", readable(frame), note)
 
 
-def _slow_links(report: Report) -> ReportTable:
-    frame = report.slow_links.filter("slow").drop("slow")
-    if report.slow_links.is_empty():
-        note = "cannot be found: no transfer between two ranks was recorded, and none could be seen from the blocks"
-    elif frame.is_empty():
-        note = f"none: no link takes more than {stragglers.SLOW_LINK} × as long as others like it"
-    else:
-        note = "compared with links between the same stages, else of the same direction; slowest first"
-    stage_of = dict(report.ranks.select("rank", "stage").unique().iter_rows())
-    flagged = {row: Place(stage_of.get(rank)) for row, rank in enumerate(frame["dst_rank"])}
-    named = frame.rename({"src_rank": "from", "dst_rank": "to"})
-    return ReportTable("Slow links", readable(named), note, flagged)
+def _path(report: Report) -> ReportTable:
+    parts = report.path
+    if parts.is_empty():
+        return ReportTable("Critical path", parts)
+    steps, total = parts.select(STEP_KEY).n_unique(), max(int(parts["ns"].sum()), 1)
+    key = ["part", "kind", "stage", "from_stage"]
+    sums = parts.group_by(key).agg(pl.col("ns").sum()).sort("ns", *key, descending=[True, *[False] * 4])
+    frame = sums.select(*key, step_ns=pl.col("ns") / steps, share=pl.col("ns") / total)
+    note = (
+        "the chain of operations that makes a step as long as it is, from its first block to that of the next; means of"
+        " a step. delay: an operation starts although nothing is missing; pause: the same before the first block"
+    )
+    return ReportTable("Critical path", readable(frame), note)
+
+
+def _links(report: Report) -> ReportTable:
+    if report.links.is_empty():
+        return ReportTable("Transfers", report.links)
+    frame = report.links.drop("src_stage", "dst_stage").rename({"src_rank": "from", "dst_rank": "to"})
+    slow = {tuple(row) for row in report.causes.select("src_rank", "dst_rank").drop_nulls().rows()}
+    ends = report.links.select("src_rank", "dst_rank").rows()
+    flagged = {row: Place() for row, (src, dst) in enumerate(ends) if {(src, dst), (dst, src)} & slow}
+    note = (
+        "means of a transfer: in sender late only the receiver was there, in receiver late only the sender, in wire"
+        " both"
+    )
+    return ReportTable("Transfers", readable(frame), note, flagged, ("transfers",))
+
+
+def _idle(report: Report) -> ReportTable:
+    idle = readable(report.idle.sort("idle_ns", descending=True))
+    return ReportTable("Idle time by cause", idle, f"means per rank over the {_steps_counted(report)}{report.clocks}")
 
 
 def _schedule(report: Report) -> ReportTable:
     found = report.theory.recognition
     if found.plan is None:
         why = why_unknown(found, report.stages["stage"].n_unique())
-        return ReportTable("Schedule", pl.DataFrame(), f"{why}, so theory and what-if cannot be given")
+        return ReportTable("Schedule", pl.DataFrame(), f"{why}, so what-if cannot be given")
     plan = found.plan
     whole = "others have the same order here" if found.twins else "not all of it was recorded"
     apart = f"{found.distance:.1%} of the blocks differ" if found.distance else whole
@@ -171,8 +209,12 @@ def _schedule(report: Report) -> ReportTable:
     )  # fmt: skip
     same = ", ".join(TITLES[name] for name in found.twins)
     ranks = report.theory.deviations
+    form = report.theory.closed_form
     notes = [
         f"indistinguishable here from {same}" if same else "",
+        f"published idle time of a rank: {form.formula}, {form.idle_ns / 1e6:.3f} ms with the mean durations"
+        if form
+        else "",
         f"{ranks['rank'].n_unique()} ranks deviate from it" if len(ranks) else "",
     ]
     return ReportTable("Schedule", frame, "; ".join(filter(None, notes)))
@@ -183,17 +225,6 @@ def _deviations(report: Report) -> ReportTable:
     if found.is_empty():
         return ReportTable("Deviations from the schedule", found)
     return ReportTable("Deviations from the schedule", found, "first deviation of each rank and step")
-
-
-def _theory(report: Report) -> ReportTable:
-    if report.theory.levels.is_empty():
-        return ReportTable("Theory and measurement", report.theory.levels, _no_theory(report))
-    form = report.theory.closed_form
-    note = "no published formula for the idle time of this schedule"
-    if form is not None:
-        idle = f"{form.idle_ns / 1e6:.3f} ms with the mean durations"
-        note = f"idle time per rank by the published formula {form.formula}: {idle}"
-    return ReportTable("Theory and measurement", readable(report.theory.levels), note)
 
 
 def _what_if(report: Report) -> ReportTable:
@@ -208,11 +239,13 @@ def _no_theory(report: Report) -> str:
     found = report.theory.recognition
     if found.named is None:
         return f"cannot be given: {why_unknown(found, report.stages['stage'].n_unique())}"
-    return "cannot be given: the steps differ in their number of micro-batches, or none is complete"
+    return (
+        "cannot be given: blocks of a stage are missing, the steps differ in their micro-batches, or none is complete"
+    )
 
 
 SECTIONS: tuple[Callable[[Report], ReportTable], ...] = (
-    _steps, _stages, _causes, _slow_stages, _slow_ranks, _slow_links, _schedule, _deviations, _theory, _what_if,
+    _steps, _causes, _levels, _stages, _idle, _path, _links, _schedule, _deviations, _what_if,
 )  # fmt: skip
 
 

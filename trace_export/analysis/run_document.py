@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict, cast
 
-from trace_export.documents import MeanNs, NoteRow, Ns, Share, Time, Version, rows
+from trace_export.documents import VERSION, MeanNs, NoteRow, Ns, Share, Time, Version, rows
 from trace_export.errors import path_text
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class ExportDocument(TypedDict):
     """`trace-export export --json`: the run in a few facts, and the files that were written. `blocks` counts the blocks
     of each kind; `host_times` is the share of the work whose times are those of the host, `outside`
     the largest share of a device's computing outside all blocks, null where that is little; `step_ns`, `pipeline_ns`
-    (medians) and `bubble` are of the whole steps where there are any; `failures` are the sources that could not be
+    (means) and `bubble` are of the whole steps where there are any; `failures` are the sources that could not be
     read."""
 
     document: Literal["export"]
@@ -110,7 +110,7 @@ def export_document(run: Summary, files: Sequence[Path]) -> ExportDocument:
         ExportDocument,
         {
             "document": "export",
-            "version": 1,
+            "version": VERSION,
             **facts,
             "clocks": rows(run.clocks, ClockRow),
             "notes": [asdict(note) for note in run.notes],
@@ -124,7 +124,7 @@ def simulate_document(models: Sequence[ModelSummary], files: Sequence[Path]) -> 
     """The document of simulated schedules and the files written of them."""
     return {
         "document": "simulate",
-        "version": 1,
+        "version": VERSION,
         "schedules": [cast(ModelDocument, asdict(model)) for model in models],
         "files": [path_text(path) for path in files],
     }

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from trace_export.analysis.bubbles import Bubbles
-from trace_export.analysis.idle_causes import CAUSES
 from trace_export.analysis.whole_steps import counted, of_whole_steps
 from trace_export.model import STEP_KEY, WORK_KINDS, Profile, Schema
 from trace_export.schedules.catalogue import TITLES
+from trace_export.steps.idle import CAUSES
 
 if TYPE_CHECKING:
-    from trace_export.analysis.what_if import Slowdown
+    from trace_export.analysis.slowdown import Slowdown
 
 WHOLE: Schema = {"what": pl.String(), "value": pl.Float64()}
 BLOCKS: Schema = {
@@ -45,10 +45,10 @@ class RunFigures:
     stages: pl.DataFrame
 
 
-def run_figures(profile: Profile, slowdown: Slowdown | None = None) -> RunFigures:
+def run_figures(measured: Bubbles, slowdown: Slowdown | None = None) -> RunFigures:
     """The figures of a profile that has been interpreted and aligned; `slowdown` where it is known."""
-    profile = of_whole_steps(profile)
-    measured = Bubbles(profile)
+    profile = of_whole_steps(measured.profile)
+    measured = measured.of(profile)
     steps = counted(measured.steps).select(*STEP_KEY, "step_ns", "pipeline_ns", "bubble")
     busy = measured.ranks.group_by(*STEP_KEY, "stage").agg(pl.col("busy_ns").mean())
     return RunFigures(
@@ -95,8 +95,6 @@ def _blocks(profile: Profile) -> pl.DataFrame:
 
 def _slowdown(slowdown: Slowdown | None) -> pl.DataFrame:
     """run, step, slowdown: the metric S of each step."""
-    keys = {"run": pl.Int32(), "step": pl.Int32()}
     if slowdown is None:
-        return pl.DataFrame(schema={**keys, "slowdown": pl.Float64()})
-    times = pl.Series("slowdown", slowdown.by_step, dtype=pl.Float64).fill_nan(None)
-    return pl.DataFrame(slowdown.steps, schema=keys, orient="row").with_columns(times)
+        return pl.DataFrame(schema={"run": pl.Int32(), "step": pl.Int32(), "slowdown": pl.Float64()})
+    return slowdown.steps.with_columns(pl.col("slowdown").fill_nan(None))

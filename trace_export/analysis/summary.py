@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import polars as pl
 
 from trace_export.analysis.bubbles import Bubbles
-from trace_export.analysis.whole_steps import counted
 from trace_export.errors import TraceExportError
 from trace_export.model import OUTSIDE, WORK_KINDS, Note, Profile
 from trace_export.schedules.catalogue import TITLES
@@ -19,9 +18,9 @@ class Summary:
     """The facts of a run. `hosts` are the names and `kinds` the formats of what has blocks; `stages` counts the
     pipeline stages, `stage_origin` says how they are known. `schedule` is the one that the order of the blocks follows
     (None: unknown), with `schedule_certainty` exact, likely or unknown. `blocks` counts them by kind. `step_ns` is the
-    median time from the start of a step to that of the next (None where there are no two in a row), `pipeline_ns` that
-    to the end of its last forward, backward or weight block, and `bubble` the mean share of idle time in the latter
-    (global definition; None without steps), all of the `whole_steps` (on all ranks), or where there is none, of all.
+    mean time from the start of a step to that of the next (None where there are no two in a row), `pipeline_ns` that
+    to the end of its last forward, backward or weight block, and `bubble` the share of idle time in the latter (global
+    definition; None without steps), all of the `whole_steps` (on all ranks), or where there is none, of all.
     `host_times` is the share of the work whose times are those of the host and not of the device, `outside` the
     largest share of a device's computing that lies outside all blocks, None where that is little. `clocks` has the
     columns of `model.CLOCKS` and the label of the host, in the order of the machines."""
@@ -52,7 +51,6 @@ def summarise(measured: Bubbles, notes: tuple[Note, ...], failures: Sequence[Tra
     profile, all_steps = measured.profile, measured.steps
     drawn = profile.ranks.join(profile.spans, on="rank", how="semi")
     found = profile.interpreted.recognition
-    steps = counted(all_steps)
     named = pl.when(pl.col("kind").is_null()).then(pl.lit("other")).otherwise("kind").alias("kind")
     counts = profile.spans.select(named).group_by("kind").len().sort("kind")
     hosts = profile.hosts.join(drawn, on="host", how="semi").sort("machine")
@@ -66,10 +64,10 @@ def summarise(measured: Bubbles, notes: tuple[Note, ...], failures: Sequence[Tra
         schedule_certainty=found.certainty,
         steps=all_steps.height,
         whole_steps=int(all_steps["whole"].sum()),
-        step_ns=_median(steps["step_ns"]),
-        pipeline_ns=_median(steps["pipeline_ns"]),
+        step_ns=None if measured.step_ns is None else round(measured.step_ns),
+        pipeline_ns=None if measured.pipeline_ns is None else round(measured.pipeline_ns),
         blocks=dict(counts.iter_rows()),
-        bubble=float(value) if isinstance(value := steps["bubble"].mean(), float) else None,
+        bubble=measured.bubble,
         host_times=host_share(profile),
         outside=outside_share(profile),
         clocks=_clocks(profile),
@@ -95,8 +93,3 @@ def _clocks(profile: Profile) -> pl.DataFrame:
     """The table `clocks` with the label of their host, in the order of the machines."""
     hosts = profile.hosts.select("host", "label", "machine")
     return profile.clocks.join(hosts, on="host", how="left").sort("machine", "host").drop("machine")
-
-
-def _median(values: pl.Series) -> int | None:
-    middle = values.median()
-    return round(middle) if isinstance(middle, float | int) else None

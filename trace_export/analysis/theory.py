@@ -1,17 +1,17 @@
-"""The recognised schedule beside the measurement: what it costs by itself, what the run adds, and what a change saves.
+"""The recognised schedule beside the measurement: its published idle time, and what another schedule would save.
 
-All theory here is the model of `schedules.simulate` with measured durations and without transfers.
+The model is that of `schedules.simulate` with the measured durations, transfers and ordinary delays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
-from trace_export.analysis.durations import ALIKE, Measured, measure
+from trace_export.analysis.durations import Measured, measure
 from trace_export.analysis.formulas import ClosedForm, closed_form
 from trace_export.analysis.whole_steps import only_whole
 from trace_export.errors import UsageError
@@ -19,20 +19,18 @@ from trace_export.model import INT, STEP_KEY, TEXT, TIME, WORK_KINDS, Profile, R
 from trace_export.pipeline.block_order import sequences
 from trace_export.pipeline.deviations import deviations
 from trace_export.pipeline.schedule_match import of_steps
+from trace_export.schedules import longest_path
 from trace_export.schedules.catalogue import CATALOGUE, TITLES
 from trace_export.schedules.schedule import Schedule, of_plan, schedule
 from trace_export.schedules.simulate import Times, start_and_end
-
-LEVELS: dict[str, pl.DataType] = {"level": pl.String(), "pipeline_ns": pl.Float64(), "bubble": pl.Float64()}
-"""How the pipeline time comes about: the schedule with one duration per kind of block; with each stage's own (adds the
-imbalance of the stages); with every block's own (adds jitter); as measured (adds transfers and the host)."""
+from trace_export.schedules.step_graph import CircleError
 
 CHANGES: dict[str, pl.DataType] = {
     "change": pl.String(), "pipeline_ns": pl.Float64(), "saved": pl.Float64(), "bubble": pl.Float64(),
     "in_flight": pl.Float64(),
 }  # fmt: skip
-"""What the model's pipeline time would be after one change. `saved` is the share of the time per micro-batch that is
-saved; `in_flight` the micro-batches whose activations the worst stage holds at once."""
+"""What the model's pipeline time would be with another schedule; the first row is the run as it is. `saved` is the
+share of the time that is saved; `in_flight` the micro-batches whose activations the worst stage holds at once."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,6 @@ class Theory:
 
     recognition: Recognition
     deviations: pl.DataFrame
-    levels: pl.DataFrame
     closed_form: ClosedForm | None
     changes: pl.DataFrame
 
@@ -58,29 +55,46 @@ class _StageWork:
     split: bool
 
 
-def explain(profile: Profile, steps: pl.DataFrame) -> Theory:
-    """The theory of the profile's schedule; `steps` are its `Bubbles.steps`. Needs `Profile.interpretation`.
+@dataclass(frozen=True)
+class Overhead:
+    """What a block and a transfer take besides their work, in nanoseconds: the ordinary delay of a block; the mean time
+    of a transfer, with its ordinary delay."""
 
-    Where the order fits no schedule, only the recognition is filled.
+    block_ns: float = 0.0
+    transfer_ns: float = 0.0
+
+
+def explain(profile: Profile, overhead: Overhead) -> Theory:
+    """The theory of the profile's schedule. Needs `Profile.interpretation`.
+
+    Where the order fits no schedule, only the recognition is filled; where a stage was not read, there is no model.
     """
     found = profile.interpreted.recognition
     passes = only_whole(profile).passes()
     orders = sequences(passes)
     plan = None if found.named is None else of_steps(found.named, orders)
     if plan is None:
-        return Theory(found, pl.DataFrame(), pl.DataFrame(schema=LEVELS), None, pl.DataFrame(schema=CHANGES))
+        return Theory(found, pl.DataFrame(), None, pl.DataFrame(schema=CHANGES))
     found = replace(found, plan=plan)
     measured = measure(passes, of_plan(plan), orders)
+    if measured.blocks.is_empty() or not _all_stages(measured):
+        return Theory(found, deviations(orders, found), None, pl.DataFrame(schema=CHANGES))
     work = _stage_work(measured)
+    changes = _changes(measured, work, overhead, found.twins)
     return Theory(
         recognition=found,
         deviations=deviations(orders, found),
-        levels=_levels(measured, steps),
         closed_form=closed_form(
             measured.schedule, *(float(w.mean()) for w in (work.forward, work.backward, work.inputs, work.weights))
         ),
-        changes=pl.DataFrame(list(_changes(measured, work)), schema=CHANGES, orient="row"),
+        changes=pl.DataFrame(list(changes), schema=CHANGES, orient="row"),
     )
+
+
+def _all_stages(measured: Measured) -> bool:
+    """Whether blocks of every stage were measured."""
+    stages = measured.schedule.ops["stage"].gather(measured.blocks["op"]).n_unique()
+    return bool(stages == measured.schedule.stages)
 
 
 def why_unknown(found: Recognition, stages: int) -> str:
@@ -129,27 +143,12 @@ def modelled_blocks(profile: Profile) -> pl.DataFrame:
     return conform(moved, MODEL)
 
 
-def _simulated(s: Schedule, durations: Times) -> tuple[float, float]:
-    """Step time and share of idle time of the model; medians over cases."""
-    end = start_and_end(s, durations)[1].reshape(len(s.ops), -1).max(axis=0)
-    busy = durations.reshape(len(s.ops), -1).sum(axis=0)
-    with np.errstate(invalid="ignore"):
-        bubble = 1 - busy / (end * s.stages)
-    return float(np.median(end)), float(np.median(bubble))
-
-
-def _levels(measured: Measured, steps: pl.DataFrame) -> pl.DataFrame:
-    s = measured.schedule
-    taken = steps.join(measured.cases, on=STEP_KEY, how="semi", nulls_equal=True)
-    length = (taken["end_ns"] - taken["start_ns"]).to_numpy()
-    kinds = ["kind", "full"] if s.chunks == 1 else ["kind", "full", "chunk", "chunk_b"]
-    rows = [
-        (f"{s.title}, one duration per kind", *_simulated(s, measured.typical(kinds, "mean"))),
-        ("with each stage's own durations", *_simulated(s, measured.means)),
-        ("with every block's own duration", *_simulated(s, measured.all())),
-        ("measured", float(np.median(length)), float(np.median(taken["bubble"].to_numpy()))),
-    ]
-    return pl.DataFrame(rows, schema=LEVELS, orient="row")
+def _simulated(s: Schedule, durations: Times, overhead: Overhead) -> tuple[float, float]:
+    """Step time and share of idle time of the model."""
+    transfers = np.full(len(s.with_transfers) - len(s.ops), overhead.transfer_ns)
+    lengths = np.concatenate([durations + overhead.block_ns, transfers])
+    end = float(longest_path.start_and_end(s.with_transfers, lengths)[1].max())
+    return end, 1 - float(durations.sum()) / (end * s.stages) if end else 0.0
 
 
 def _stage_work(measured: Measured) -> _StageWork:
@@ -181,53 +180,34 @@ def in_flight(s: Schedule) -> float:
     return float(chunks) / (1 if s.placement == "both" else s.chunks)
 
 
-def _changes(measured: Measured, work: _StageWork) -> Iterator[tuple[str, float, float, float, float]]:
-    """The rows of `CHANGES`; the first is the model of the run as it is."""
+def _changes(
+    measured: Measured, work: _StageWork, overhead: Overhead, twins: Sequence[str]
+) -> Iterator[tuple[str, float, float, float, float]]:
+    """The rows of `CHANGES`; schedules that the run may follow as well as its own are no change."""
     s = measured.schedule
-    durations = measured.means
-    now, bubble = _simulated(s, durations)
+    now, bubble = _simulated(s, measured.means, overhead)
     if now <= 0:
         return
     yield "as it is", now, 0.0, bubble, in_flight(s)
-
-    def rows(change: str, other: Schedule, times: Times) -> Iterator[tuple[str, float, float, float, float]]:
-        try:
-            step, share = _simulated(other, times)
-        except UsageError:  # its ranks would wait for each other for ever
-            return
-        yield change, step, 1 - (step / other.microbatches) / (now / s.microbatches), share, in_flight(other)
-
-    double = _fitting(s.name, s.stages, 2 * s.microbatches, s.chunks, s.group)
-    if double is not None:
-        change = f"{double.microbatches} micro-batches instead of {s.microbatches}"
-        yield from rows(change, double, _transferred(s, durations, double))
-    total = work.forward + work.backward
-    slowest = int(total.argmax())
-    if total[slowest] > np.median(total):
-        factor = np.where(s.ops["stage"].to_numpy() == slowest, np.median(total) / total[slowest], 1.0)
-        yield from rows(f"stage {slowest} as fast as the median stage", s, durations * factor)
     for name, row in CATALOGUE.items():
-        other = None if name == s.name or row.variant else _fitting(name, s.stages, s.microbatches)
-        if other is not None:
-            chunks = f", {other.chunks} chunks" if other.chunks > 1 else ""
-            assumed = "" if work.split or not other.splits else ", W = B/2"
-            yield from rows(f"{other.title}{chunks}{assumed}", other, _spread(work, other))
+        known = name == s.name or name in twins or row.variant
+        other = None if known else _fitting(name, s.stages, s.microbatches)
+        if other is None:
+            continue
+        try:
+            step, share = _simulated(other, _spread(work, other), overhead)
+        except CircleError:  # its ranks would wait for each other for ever
+            continue
+        chunks = f", {other.chunks} chunks" if other.chunks > 1 else ""
+        assumed = "" if work.split or not other.splits else ", W = B/2"
+        yield f"{other.title}{chunks}{assumed}", step, 1 - step / now, share, in_flight(other)
 
 
-def _fitting(
-    name: str, stages: int, microbatches: int, chunks: int | None = None, group: int | None = None
-) -> Schedule | None:
+def _fitting(name: str, stages: int, microbatches: int) -> Schedule | None:
     try:
-        return schedule(name, stages, microbatches, chunks, group)
+        return schedule(name, stages, microbatches)
     except UsageError:  # its rules do not allow these numbers
         return None
-
-
-def _transferred(s: Schedule, durations: Times, other: Schedule) -> Times:
-    """The durations of alike blocks of `s` for the ops of `other`, the same schedule of another length."""
-    known = s.ops.select(ALIKE).with_columns(length=pl.Series(durations)).group_by(ALIKE).agg(pl.col("length").mean())
-    joined = other.ops.select(ALIKE).join(known, on=ALIKE, how="left", nulls_equal=True, maintain_order="left")
-    return joined["length"].fill_null(0).to_numpy()
 
 
 def _spread(work: _StageWork, other: Schedule) -> Times:

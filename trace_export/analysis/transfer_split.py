@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 
-from trace_export.analysis.stragglers import ENOUGH, SLOW_LINK
 from trace_export.model import INT, MESSAGES, SPAN_ID, TEXT, TIME, Profile, Schema
-from trace_export.pipeline.operations import Operations
-from trace_export.pipeline.step_operations import StepOperations
-from trace_export.schedules.operation_types import TRANSFERS
+from trace_export.steps.recorded import Recorded
 
 SPLIT: Schema = {
     **MESSAGES, "direction": TEXT, "sender_late_ns": TIME, "receiver_late_ns": TIME, "late": TEXT,
@@ -37,11 +33,8 @@ def split_messages(messages: pl.DataFrame) -> pl.DataFrame:
 
 def links(profile: Profile, messages: pl.DataFrame) -> pl.DataFrame:
     """src_rank, dst_rank, src_stage, dst_stage, direction, transfers, sender_late_ns, receiver_late_ns, wire_ns (means
-    of a transfer), median_wire_ns, peers_ns (the median of the links between the same stages, else of the direction),
-    ratio, slow; the slowest first. `messages` as `split_messages` gives them."""
+    of a transfer), median_wire_ns; the slowest first. `messages` as `split_messages` gives them."""
     stages = profile.ranks.select("rank", "stage")
-    between = ["src_stage", "dst_stage", "direction"]
-    median = pl.col("median_wire_ns")
     return (
         messages.drop_nulls("wire_ns")
         .group_by("src_rank", "dst_rank", "direction")
@@ -51,18 +44,11 @@ def links(profile: Profile, messages: pl.DataFrame) -> pl.DataFrame:
         )
         .join(stages.rename({"rank": "src_rank", "stage": "src_stage"}), on="src_rank", how="left")
         .join(stages.rename({"rank": "dst_rank", "stage": "dst_stage"}), on="dst_rank", how="left")
-        .with_columns(
-            peers_ns=pl.when(pl.len().over(between) > 1)
-            .then(median.median().over(between))
-            .otherwise(median.median().over("direction"))
-        )
-        .with_columns(ratio=pl.when(pl.col("peers_ns") > 0).then(median / pl.col("peers_ns")))
-        .with_columns(slow=((pl.col("ratio") > SLOW_LINK) & (pl.col("transfers") >= ENOUGH)).fill_null(False))
         .select(
-            "src_rank", "dst_rank", *between, "transfers", "sender_late_ns", "receiver_late_ns", "wire_ns",
-            "median_wire_ns", "peers_ns", "ratio", "slow",
+            "src_rank", "dst_rank", "src_stage", "dst_stage", "direction", "transfers", "sender_late_ns",
+            "receiver_late_ns", "wire_ns", "median_wire_ns",
         )
-        .sort("ratio", "src_rank", "dst_rank", "direction", descending=[True, False, False, False], nulls_last=True)
+        .sort("median_wire_ns", "src_rank", "dst_rank", "direction", descending=[True, False, False, False])
     )  # fmt: skip
 
 
@@ -72,33 +58,12 @@ INPUTS: Schema = {
 """The transfer that brought a block its input, of two the one that ended last; of recorded transfers only."""
 
 
-def block_inputs(profile: Profile, operations: StepOperations) -> pl.DataFrame:
+def block_inputs(recorded: Recorded) -> pl.DataFrame:
     """The table `INPUTS` of all steps."""
-    parts = [_inputs_of(profile, one) for one in operations.all]
-    found = pl.concat([pl.DataFrame(schema={**INPUTS, "ended": TIME}), *parts])
-    return found.sort("ended").unique("id", keep="last", maintain_order=True).drop("ended")
-
-
-def _inputs_of(profile: Profile, operations: Operations) -> pl.DataFrame:
-    consumers: dict[int, list[int]] = {}
-    for block, needed in enumerate(operations.graph.waits):
-        for operation in needed:
-            consumers.setdefault(operation, []).append(block)
-    pairs = [g for g in operations.graph.groups if len(g) == 2 and all(operations.types[i] in TRANSFERS for i in g)]
-    rows = [
-        (send, receive, block)
-        for send, receive in (sorted(pair, key=lambda i: TRANSFERS[operations.types[i]][0] == "recv") for pair in pairs)
-        for block in consumers.get(receive, ()) if operations.span[block, 0, 0] >= 0
-    ]  # fmt: skip
-    sends, receives, blocks = np.array(rows, np.int64).reshape(-1, 3).T
-    start, end = operations.start_ns, operations.end_ns
-    sent, posted, ended = start[sends], start[receives], end[receives]
-    sender = np.broadcast_to(operations.ranks[:, operations.stage[sends]].T[:, :, None], sent.shape)
-    columns = {
-        "from_rank": sender, "sender_late_ns": np.maximum(sent - posted, 0),
-        "receiver_late_ns": np.maximum(posted - sent, 0), "wire_ns": ended - np.maximum(sent, posted),
-        "ended": ended + operations.origin_ns,
-    }  # fmt: skip
-    ids = profile.spans["id"].gather(operations.span[blocks].reshape(-1))
-    made = pl.DataFrame({"id": ids, **{name: values.reshape(-1) for name, values in columns.items()}})
-    return made.select(pl.col(name).cast(dtype) for name, dtype in [*INPUTS.items(), ("ended", TIME)])
+    sent, posted, ended = pl.col("sent"), pl.col("received"), pl.col("arrived")
+    last = recorded.edges.drop_nulls("arrived").sort("arrived", "edge").unique("dst", keep="last", maintain_order=True)
+    spans = recorded.blocks.select(pl.col("span").alias("id"), dst="row")
+    return last.join(spans, on="dst", maintain_order="left").select(
+        "id", from_rank="src_rank", sender_late_ns=(sent - posted).clip(0), receiver_late_ns=(posted - sent).clip(0),
+        wire_ns=ended - pl.max_horizontal(sent, posted),
+    ).cast(INPUTS)  # type: ignore[arg-type]  # fmt: skip

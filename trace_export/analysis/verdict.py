@@ -1,28 +1,39 @@
-"""The answer in three to five sentences: what is wrong, how long a step is, what the schedule costs, how sure it is.
+"""The answer in a few sentences: what is wrong, how long a step is, what it is made of, how sure that is.
 
-Facts come first (a code and numbers, see `findings`), sentences are made of them last.
+Facts come first (a code and numbers, rows of `explanation`), sentences are made of them last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
-from trace_export.analysis.findings import Evidence, Finding, findings, middle, numbers
+from trace_export.analysis import cause_words
+from trace_export.analysis.bubbles import Bubbles
+from trace_export.analysis.explanation import Explanation
 from trace_export.analysis.summary import host_share, outside_share
-from trace_export.analysis.theory import why_unknown
+from trace_export.analysis.theory import Theory, why_unknown
 from trace_export.analysis.whole_steps import counted
-from trace_export.model import WORK_KINDS, Profile, Recognition
+from trace_export.model import WORK_KINDS, Profile
 from trace_export.pipeline.completeness import Absent, absent
 from trace_export.schedules.catalogue import TITLES
 from trace_export.units import duration
 
-CAUSES_SHOWN = 2
-LEAST = 0.0005
-"""A smaller share of the step is none."""
+SMALL = 0.01
+"""What adds a smaller share to a step is about nothing."""
+UNEVEN = 1.5
+"""Steps of which the longest takes so many times as long as the shortest are not alike."""
+
+LEVELS = {
+    "work": "the work of a rank", "schedule": "the schedule with all blocks alike", "stages": "unequal stages",
+    "ranks": "unequal ranks, and replicas that wait", "microbatches": "unequal micro-batches", "jitter": "jitter",
+    "transfers": "transfers", "collectives": "collectives", "pause": "the pause between steps",
+    "delays": "ordinary delays", "late": "late starts",
+}  # fmt: skip
+"""The levels of `explanation.LEVELS` in words."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +45,22 @@ class Sentence:
     text: str
 
 
-def verdict(evidence: Evidence, profile: Profile) -> tuple[Sentence, ...]:
-    """The sentences on a run, the most important first. `evidence` is that of whole steps, `profile` the whole run."""
-    if evidence.steps.is_empty():
+def verdict(found: Explanation, measured: Bubbles, theory: Theory) -> tuple[Sentence, ...]:
+    """The sentences on a run, the most important first. The steps are those of `measured`, the causes of the run."""
+    if measured.steps.is_empty():
         return ()
-    causes = [_cause(each, evidence.step_ns) for each in findings(evidence)]
-    lacking = list(_missing(profile))
-    first = (lacking + causes)[:CAUSES_SHOWN]
-    made = [*first[:1], _step(evidence), *_schedule(evidence), *(first[1:] or _nothing_else(evidence, first))]
-    return (*made, _certainty(evidence, profile, with_causes=bool(causes)))
+    causes = [
+        Sentence(row["code"], _facts(row), cause_words.sentence(row))
+        for row in found.causes.iter_rows(named=True)
+        if row["sentence"]
+    ]
+    made = [*_missing(measured.whole), *causes, _step(measured), *_schedule(found, measured.whole, theory)]
+    return (*made, *([] if causes else [_nothing(theory)]), _certainty(found, measured.whole))
+
+
+def _facts(row: cause_words.Row) -> dict[str, Any]:
+    """What a row says, without what it does not."""
+    return {name: value for name, value in row.items() if value is not None and name not in ("code", "sentence")}
 
 
 def _missing(profile: Profile) -> Iterator[Sentence]:
@@ -70,143 +88,69 @@ def _missing_text(lacks: Absent) -> str:
     return f"{what}; all that follows is about the others."
 
 
-def _cause(found: Finding, step_ns: float) -> Sentence:
-    share = found.saves_ns / step_ns
-    facts = {**found.facts, "saves_ns": found.saves_ns, "saves": share}
-    most = "" if found.facts.get("simulated") else "up to "
-    gain = f"a step would be {most}{duration(found.saves_ns)} ({share:.1%}) shorter"
-    if share < LEAST:
-        gain = "a step would be no shorter"
-    return Sentence(found.code, facts, TEXTS[found.code](found.facts, gain))
-
-
-def _slow_stage(facts: dict[str, Any], gain: str) -> str:
-    ranks = f"rank{'s' * (len(facts['ranks']) > 1)} {numbers(facts['ranks'])}"
-    slow = f"it takes {facts['ratio']:.2f} × as long per micro-batch as the median stage"
-    return f"Stage {facts['stage']} is slow ({_place(ranks, *facts['hosts'])}): {slow}; as fast as that, {gain}."
-
-
-def _slow_rank(facts: dict[str, Any], gain: str) -> str:
-    place = _place(f"stage {facts['stage']}", facts["host"])
-    slow = f"its blocks take {facts['ratio']:.2f} × as long as on the other ranks of its stage"
-    return f"Rank {facts['rank']} is slow ({place}): {slow}; at their speed, {gain}."
-
-
-def _slow_link(facts: dict[str, Any], gain: str) -> str:
-    what = {"F": "activations", "B": "gradients"}.get(facts["direction"], "data")
-    ends = (_place(f"rank {facts[f'{end}_rank']}", facts[f"{end}_host"]) for end in ("src", "dst"))
-    times = f"{duration(facts['median_ns'])} instead of {duration(facts['peers_ns'])}"
-    slow = f"a transfer of {what} takes {facts['ratio']:.1f} × as long as on like links ({times})"
-    return f"The link from {' to '.join(ends)} is slow: {slow}; at their speed, {gain}."
-
-
-def _slow_collective(facts: dict[str, Any], gain: str) -> str:
-    return (
-        f"The {facts['cause']}: {facts['ratio']:.1f} × as long as that of the other stages; as fast as those, {gain}."
-    )
-
-
-def _late_collective(facts: dict[str, Any], gain: str) -> str:
-    where = f" on {facts['host']}" * bool(facts["host"])
-    return f"The {facts['cause']}{where}, so that all replicas wait for it; without that, {gain}."
-
-
-def _late(facts: dict[str, Any], gain: str) -> str:
-    worst = f"of a step on rank {facts['rank']}"
-    who = f"Host {facts['host']} (rank{'s' * (len(facts['ranks']) > 1)} {numbers(facts['ranks'])})"
-    return f"{who} {_starts_late(facts)} {worst}; without it, {gain}."
-
-
-def _late_rank(facts: dict[str, Any], gain: str) -> str:
-    return f"Rank {_place(str(facts['rank']), facts['host'])} {_starts_late(facts)} of a step; without it, {gain}."
-
-
-def _starts_late(facts: dict[str, Any]) -> str:
-    return f"starts its blocks late, with their input there (CPU, data loader, scheduler): {duration(facts['late_ns'])}"
-
-
-def _long_optimizer(facts: dict[str, Any], gain: str) -> str:
-    where = _place(f"rank {facts['rank']}", facts["host"])
-    long = f"it takes {duration(facts['optimizer_ns'])} ({facts['share']:.0%} of the step), longest on {where}"
-    return f"The optimizer is long: {long}; in half the time, {gain}."
-
-
-def _long_pause(facts: dict[str, Any], gain: str) -> str:
-    what = "gradient reduction, data loading, checkpoints"
-    if not facts["optimizer_recorded"]:
-        what = f"optimizer (not recorded), {what}"
-    long = f"{duration(facts['pause_ns'])} ({facts['share']:.0%} of the step)"
-    return f"Between the steps no stage works for {long}: {what}; in half the time, {gain}."
-
-
-TEXTS: dict[str, Callable[[dict[str, Any], str], str]] = {
-    "slow-stage": _slow_stage, "slow-rank": _slow_rank, "slow-link": _slow_link,
-    "slow-collective": _slow_collective, "late-collective": _late_collective, "late-host": _late,
-    "late-rank": _late_rank, "long-optimizer": _long_optimizer, "long-pause": _long_pause,
-}  # fmt: skip
-"""How a finding of this code is said: from its facts, and what fixing it gives."""
-
-
-def _place(*words: str) -> str:
-    return ", ".join(filter(None, words))
-
-
-def _step(evidence: Evidence) -> Sentence:
-    steps = counted(evidence.steps)
-    step, pipeline, bubble = (middle(steps[c]) for c in ("step_ns", "pipeline_ns", "bubble"))
+def _step(measured: Bubbles) -> Sentence:
+    """How long a step takes, and how much of it is bubble."""
+    steps = counted(measured.steps)
+    step, pipeline, bubble = measured.step_ns, measured.pipeline_ns, measured.bubble
     facts = {"step_ns": step, "pipeline_ns": pipeline, "bubble": bubble, "steps": steps.height}
     whole = duration(pipeline or 0)
     time = f"A step takes {duration(step)} from start to start (pipeline time {whole})" if step is not None else ""
     time = time or f"The pipeline time of a step is {whole}"
+    each = (steps["step_ns"] if step is not None else steps["pipeline_ns"]).drop_nulls()
+    least, most = (float(x) for x in (each.min() or 0, each.max() or 0))  # type: ignore[arg-type]
+    if least > 0 and most > UNEVEN * least:
+        time += f", from {duration(least)} to {duration(most)}"
     idle = "" if bubble is None else f"; the ranks are idle for {bubble:.1%} of the pipeline time (bubble)"
-    whose = ", in times of the host and not of the device" if host_share(evidence.profile) else ""
+    whose = ", in times of the host and not of the device" if host_share(measured.whole) else ""
     return Sentence("step", facts, f"{time}{idle}{whose}.")
 
 
-def _schedule(evidence: Evidence) -> Iterator[Sentence]:
-    found, levels = evidence.theory.recognition, evidence.theory.levels
-    if evidence.profile.declared.deeper:
+def _schedule(found: Explanation, profile: Profile, theory: Theory) -> Iterator[Sentence]:
+    """What a step is made of: the levels, and whose order it follows."""
+    plan, named = theory.recognition.plan, theory.recognition.named
+    parts = [(row["level"], row["adds_ns"], row["share"]) for row in found.levels.iter_rows(named=True)]
+    facts = {"distance": theory.recognition.distance, **{f"{level}_ns": adds for level, adds, _ in parts}}
+    if profile.declared.deeper:
         text = (
             "How many stages the pipeline has is not known (give --pp), so what the schedule itself costs is not known."
         )
         yield Sentence("schedule-unknown", {"distance": None}, text)
         return
-    if found.plan is None or levels.is_empty():
-        why = why_unknown(found if found.named is None else Recognition(), evidence.ranks["stage"].n_unique())
-        text = f"{why[0].upper()}{why[1:]}, so what the schedule itself costs is not known."
-        yield Sentence("schedule-unknown", {"distance": found.distance}, text)
+    if plan is None or named is None:
+        why = why_unknown(theory.recognition, profile.ranks["stage"].n_unique())
+        who, code = f"{why[0].upper()}{why[1:]}; with all blocks alike it", "schedule-unknown"
+    else:
+        size = f"{plan.stages} stages, {plan.microbatches} micro-batches"
+        who, code = f"{TITLES[plan.name]} ({size}) with all blocks alike", "schedule"
+        facts = {"schedule": plan.name, **facts}
+    if not parts:
+        yield Sentence(code, facts, f"{who.split(';')[0].removesuffix(' with all blocks alike')}.")
         return
-    itself, stages, blocks, measured = levels["bubble"].to_list()
-    above = {"stages": stages - itself, "jitter": blocks - stages, "transfers": measured - blocks}
-    plan, points = found.plan, {name: 100 * share for name, share in above.items()}
-    facts = {"schedule": plan.name, "bubble": itself, "on_top": measured - itself, **above}
-    size = f"{plan.stages} stages, {plan.microbatches} micro-batches"
-    parts = f": {points['stages']:.1f} from unequal stages, {points['jitter']:.1f} from jitter"
-    parts += f", {points['transfers']:.1f} from transfers and late starts"
-    if evidence.ranks["stage"].n_unique() < plan.stages:
-        parts = ", of which nothing more can be said without the blocks of all stages"
-    text = f"{TITLES[plan.name]} itself costs {itself:.1%} ({size}); on top come {100 * (measured - itself):.1f} points"
-    yield Sentence("schedule", facts, f"{text}{parts}.")
+    times = {level: adds for level, adds, _ in parts}
+    alone = times["work"] + times["schedule"]
+    more = sorted(((adds, level) for level, adds, share in parts[2:] if share >= SMALL), reverse=True)
+    said = ", ".join(f"{duration(adds)} from {LEVELS[level]}" for adds, level in more) or "about nothing"
+    text = f"{who} takes {duration(alone)} of a step, {duration(times['schedule'])} of it waiting; on top come {said}."
+    yield Sentence(code, facts, text)
 
 
-def _nothing_else(evidence: Evidence, first: list[Sentence]) -> Iterator[Sentence]:
+def _nothing(theory: Theory) -> Sentence:
     """That nothing stands out, and what another schedule would give."""
-    if first:
-        return
-    text = "Nothing stands out: no stage, rank or link is slow, no host starts late, the optimizer is not long"
-    others = evidence.theory.changes.slice(1).filter(~pl.col("change").str.starts_with("stage "))
+    text = "Nothing stands out: no stage, rank, host or link is slow beside its peers, and none starts late"
+    others = theory.changes.slice(1).filter(pl.col("saved") > 0)
     facts: dict[str, Any] = {}
-    if others.height and others["saved"].max() > 0:  # type: ignore[operator]
-        facts = others.sort("saved", descending=True).select("change", "saved").row(0, named=True)
-        text += f"; the largest saving in the model is {facts['change']}: {facts['saved']:.1%} of the time"
-    yield Sentence("nothing-stands-out", facts, f"{text}.")
+    if others.height:
+        facts = others.sort("saved", descending=True).select("change", "saved", "in_flight").row(0, named=True)
+        text += f"; in the model, {facts['change']} would save {facts['saved']:.1%} of the pipeline time"
+    return Sentence("nothing-stands-out", facts, f"{text}.")
 
 
-def _certainty(evidence: Evidence, profile: Profile, *, with_causes: bool) -> Sentence:
+def _certainty(found: Explanation, profile: Profile) -> Sentence:
     drawn = profile.ranks.join(profile.spans.select("rank"), on="rank", how="semi")
     errors, statuses = profile.clocks["sd_ns"].drop_nulls().to_list(), set(profile.clocks["status"])
     hosts = 1 if statuses == {"single-host"} else drawn["host"].n_unique()  # so of a table, whatever hosts it names
     work = profile.spans.lazy().filter(pl.col("kind").is_in(WORK_KINDS)).select("labels", "origin").collect()
+    steps = found._graph.recorded.steps
     facts = {
         "hosts": hosts,
         "clock_sd_ns": max(errors, default=None),
@@ -215,11 +159,11 @@ def _certainty(evidence: Evidence, profile: Profile, *, with_causes: bool) -> Se
         "blocks_inferred": float((work["origin"] == "inferred").fill_null(False).mean() or 0),  # type: ignore[arg-type]
         "blocks_host": host_share(profile),
         "outside": outside_share(profile),
-        "whole_steps": int(evidence.steps["whole"].sum()),
-        "steps": int(profile.steps.height or evidence.steps.height),
-        "unexplained": evidence.unexplained,
+        "whole_steps": int(profile.steps["whole"].sum()) if profile.steps.height else steps.height,
+        "steps": int(profile.steps.height or steps.height),
+        "odd_steps": len(found._graph.recorded.odd),
     }
-    return Sentence("certainty", facts, "; ".join(_sure(facts, with_causes=with_causes)) + ".")
+    return Sentence("certainty", facts, "; ".join(_sure(facts, found)) + ".")
 
 
 def _of_ranks(count: int) -> str:
@@ -231,7 +175,7 @@ def _blocks(share: float) -> str:
     return "all blocks" if share == 1 else f"{share:.1%} of the blocks"
 
 
-def _sure(facts: dict[str, Any], *, with_causes: bool) -> Iterator[str]:
+def _sure(facts: dict[str, Any], found: Explanation) -> Iterator[str]:
     if facts["hosts"] < 2:
         yield "How sure: all ranks are on one clock"
     elif facts["clock_sd_ns"] is None:
@@ -251,6 +195,7 @@ def _sure(facts: dict[str, Any], *, with_causes: bool) -> Iterator[str]:
         yield f"GPUs compute for up to {facts['outside']:.0%} of their time outside all blocks, which counts as idle"
     if facts["whole_steps"] < facts["steps"]:
         yield f"{facts['whole_steps']} of {facts['steps']} steps are whole"
-    if facts["unexplained"] is not None and with_causes:
-        share = f"only {1 / facts['unexplained']:.0%} of the step time"
-        yield f"blocks and transfers account for {share}, so what fixing a cause gives is a rough estimate"
+    if facts["odd_steps"]:
+        yield f"{facts['odd_steps']} steps are left out, whose clock jumped or which stopped"
+    if doubts := found.trust.doubts:
+        yield f"gains are {'rough' if found.trust.gains else 'not given'}: {', and '.join(doubts)}"

@@ -9,8 +9,7 @@ part's share. A worker is the ranks of one stage in one replica.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,9 +18,6 @@ from trace_export.analysis.step_simulation import Lengths, may_end_last, measure
 from trace_export.pipeline.operations import LeftOut, Operations, Step
 from trace_export.schedules.longest_path import LANES_BYTES, Array, Ends, Patch, Scenarios, last_ends
 from trace_export.schedules.operation_types import COLLECTIVE, OPT, REPORTED
-
-if TYPE_CHECKING:
-    from trace_export.analysis.report_document import CollectiveLeftOut, LaunchSlowdown, SlowdownDocument
 
 SLOWEST_PERCENT = 3
 """M_W asks what the slowest 3 % of the workers cost (the study's share)."""
@@ -108,34 +104,6 @@ class Slowdown:
     def _share(self, fixed: Array) -> float | None:
         before, best, after = (float(t.mean()) for t in (self.simulated_ns, self.ideal_ns, fixed))
         return (before - after) / (before - best) if before != best else None
-
-    def document(self) -> dict[str, object]:
-        """The metrics by the names of the study, for JSON."""
-        workers = self.workers
-        many = len({run for run, _ in self.steps}) > 1
-        names = [f"{run}/{step}" if many else str(step) for run, step in self.steps]
-        fidelity = _ratios(self.observed_ns, self.simulated_to_optimizer_ns)
-        made: SlowdownDocument = {
-            "S": self.total,
-            "fidelity": self.fidelity,
-            "level": self.level,
-            "by_type": {name: self.part(times) for name, times in self.by_type.items()},
-            "by_dp": {str(dp): self.part(times) for dp, times in self.by_dp.items()},
-            "by_stage": {str(stage): self.part(times) for stage, times in self.by_stage.items()},
-            "by_worker": [
-                {"dp": self.replicas[a], "stage": b, "S": float(workers[a, b])} for a, b in np.ndindex(workers.shape)
-            ],
-            "M_W": self.by_slowest_workers,
-            "M_S": self.by_last_stage,
-            "slowest_workers": [{"dp": self.replicas[a], "stage": b} for a, b in self.slowest],
-            "steps": dict(zip(names, self.by_step.tolist(), strict=True)),
-            "fidelity_steps": dict(zip(names, fidelity.tolist(), strict=True)),
-            "launch": cast("LaunchSlowdown | None", self.launch),
-            "left_out": [{"run": run, "step": step, "reason": why} for run, step, why in self.left_out],
-            "collectives_left_out": [cast("CollectiveLeftOut", asdict(each)) for each in self.without],
-            "not_recorded": list(self.missing),
-        }
-        return {**made}
 
 
 def _ratio(times: Array, other: Array) -> float:

@@ -14,11 +14,10 @@ from string import Template
 
 import orjson
 
-from trace_export.analysis.step_time import step_time
+from trace_export.analysis.explanation import explain
 from trace_export.errors import NothingToExportError
 from trace_export.live.look import Look
 from trace_export.live.window import Step
-from trace_export.pipeline.step_operations import step_operations
 from trace_export.scratch import scratch_folder
 from trace_export.selection import Numbers
 from trace_export.viewer.live import Resource
@@ -47,10 +46,9 @@ class _Panel:
 
     @cached_property
     def plot(self) -> Plot:
-        profile = self.step.profile
-        time = step_time(profile, step_operations(profile)) if self.drawing.critical_path else None
+        found = explain(self.step.bubbles.graph) if self.drawing.critical_path else None
         steps, style = Numbers.of([self.step.number]), FigureStyle(title="")
-        return plot(self.step.bubbles, replace(self.drawing, steps=steps, time=time, figure=style))
+        return plot(self.step.bubbles, replace(self.drawing, steps=steps, explanation=found, figure=style))
 
     @cached_property
     def length_ns(self) -> int:

@@ -9,13 +9,12 @@ from typing import cast
 import orjson
 import polars as pl
 
+from trace_export.analysis.slowdown import slowdown as slowdown_of
 from trace_export.analysis.stragglers import slow_links
-from trace_export.analysis.what_if import what_if
+from trace_export.documents import VERSION
 from trace_export.files import GENERATOR
 from trace_export.live.step_document import StepDocument
 from trace_export.live.window import Step
-from trace_export.model import Profile
-from trace_export.pipeline.step_operations import step_operations
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,9 @@ class StepFigures:
 
     def json(self) -> bytes:
         """One line of JSON, a `StepDocument`, with the mark of this program."""
-        document = cast("StepDocument", {"generator": GENERATOR} | asdict(self) | {"document": "step", "version": 1})
+        document = cast(
+            "StepDocument", {"generator": GENERATOR} | asdict(self) | {"document": "step", "version": VERSION}
+        )
         return orjson.dumps(document)
 
 
@@ -71,7 +72,7 @@ def step_figures(
         bubble_own=row["bubble_own"],
         slowest_stage=stages["stage"][0],
         slowest_rank=ranks["rank"][0],
-        slowdown=_slowdown(step.profile) if slowdown else None,
+        slowdown=_slowdown(step) if slowdown else None,
         worst_link=link and link[0],
         worst_link_ratio=link and link[1],
         clock_error_ns=float(error) if isinstance(error, float) else None,
@@ -80,12 +81,10 @@ def step_figures(
     )
 
 
-def _slowdown(profile: Profile) -> float | None:
-    """The metric S of the one step in `profile`, where it can be said."""
-    usual = step_operations(profile).usual
-    if usual is None:
-        return None
-    return next((s for s in what_if(usual).by_step.tolist() if s == s), None)  # not NaN
+def _slowdown(step: Step) -> float | None:
+    """The metric S of a step, where it can be said."""
+    found = slowdown_of(step.bubbles.graph)
+    return None if found is None else found.total
 
 
 def worst_link(steps: Sequence[Step]) -> tuple[tuple[int, int], float] | None:

@@ -29,6 +29,16 @@ def number_replicas(ranks: pl.DataFrame) -> pl.DataFrame:
     return joined.select(ranks.columns)
 
 
+def data_parallel(ranks: pl.DataFrame) -> pl.DataFrame:
+    """rank, replica: the data-parallel replica of each of `ranks` (schema `RANKS`), whose tensor- and context-parallel
+    peers share it. Ranks of a stage that nothing tells apart are replicas in their order; an unknown stage counts as 0.
+    """
+    key = [pl.col(name).fill_null(0) for name in ("dp", "tp", "cp")]
+    same = pl.int_range(pl.len()).over(pl.col("stage").fill_null(0), *key)
+    number = pl.struct(key[0], same=same).rank("dense").cast(INT) - 1
+    return ranks.sort("rank").select("rank", replica=number)
+
+
 def guess_replicas(places: pl.DataFrame, ranks: pl.DataFrame, spans: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
     """`places` (rank, stage, dp, tp, cp, origin) with dp and tp where they are not known, and a note where they were
     guessed: ranks of one stage and host with the same times are tensor-parallel peers."""

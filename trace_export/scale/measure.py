@@ -95,7 +95,7 @@ def measure(profile: Profile, axis: pl.DataFrame, selection: Selection, replicas
     axis), without what it shares with others and what could not be read."""
     checked, runs = _by_replica(profile)
     chosen = select(checked, selection)
-    bubbles = Bubbles(chosen)
+    bubbles = Bubbles(checked).of(chosen)
     graphs, lengths = slowdown.measured(profile, selection, replicas)
     return Summary(
         rank_steps=_rank_steps(bubbles, runs),

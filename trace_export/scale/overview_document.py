@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal, TypedDict, cast
 
-from trace_export.documents import MeanNs, NoteRow, Ratio, Share, Version, rows
+from trace_export.documents import VERSION, MeanNs, NoteRow, Ratio, Share, Version, rows
 from trace_export.scale import words
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def overview_document(found: Overview) -> OverviewDocument:
     """The document of `found`."""
     return {
         "document": "overview",
-        "version": 1,
+        "version": VERSION,
         "ranks": found.ranks["rank"].n_unique(),
         "hosts": found.hosts.height,
         "sources": found.sources,

@@ -7,7 +7,6 @@ from typing import Any
 
 import polars as pl
 
-from trace_export.analysis.step_time_tables import NEGLIGIBLE
 from trace_export.analysis.stragglers import SLOW
 from trace_export.analysis.what_if import TRUSTED
 from trace_export.scale.build import Overview
@@ -15,6 +14,8 @@ from trace_export.schedules.catalogue import TITLES
 from trace_export.selection import Numbers
 from trace_export.units import duration
 
+NEGLIGIBLE = 1.005
+"""Of a smaller slowdown the parts are noise."""
 KINDS = {
     "settings": ("replica with other settings", "replicas with other settings"),
     "slow-host": ("slow host", "slow hosts"),

@@ -53,12 +53,12 @@ class Inspection:
 
     def json(self) -> str:
         """Everything, as one JSON document."""
-        from trace_export.documents import encode, rows
+        from trace_export.documents import VERSION, encode, rows
         from trace_export.workflow.inspection_document import InspectDocument, RankRow, SourceRow
 
         document: InspectDocument = {
             "document": "inspect",
-            "version": 1,
+            "version": VERSION,
             "verdict": self.verdict,
             "facts": cast("Facts", self.facts),
             "sources": rows(self.sources, SourceRow),

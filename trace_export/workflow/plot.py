@@ -72,7 +72,7 @@ def plot(measured: Bubbles, options: WriteOptions) -> Plot:
         steps = _first_steps(profile.spans)
         profile = select(profile, Selection(steps=steps))
     chart = render.draw(
-        profile, measured if profile is measured.profile else Bubbles(profile), options, "spans", for_picture=True
+        profile, measured if profile is measured.profile else measured.of(profile), options, "spans", for_picture=True
     )
     return Plot(figure(chart, steps, measured.windows, options.figure))
 

@@ -44,11 +44,14 @@ from trace_export.writers.tables import write_frame
 
 if TYPE_CHECKING:
     from trace_export.analysis.compare import Comparison
+    from trace_export.analysis.explanation import Explanation
     from trace_export.analysis.report import Report
-    from trace_export.analysis.step_time import StepTime
+    from trace_export.analysis.slowdown import Slowdown
     from trace_export.writers.pictures.page import Contents
     from trace_export.writers.traces.archive import Member
 
+HEAT = (1.0, 1.5)
+"""The slowdowns of the least and the fullest colour of a heat map, as in the straggler study."""
 SHOWN_NS = 1_000
 """Less drift is not worth a note."""
 MANY_RANKS = 64
@@ -79,7 +82,7 @@ class WriteOptions:
     max_slices: int | None = None
     steps: Numbers | None = None
     beside: Profile | None = None
-    time: StepTime | None = None
+    explanation: Explanation | None = None
     frames: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     names: tuple[str, str] = ("A", "B")
     comparison: Comparison | None = None
@@ -141,7 +144,7 @@ def draw(
             for_picture=for_picture,
             step_arguments=_step_arguments(measured.steps),
             overlays=tuple(_overlays(profile, measured, options)),
-            path=None if options.time is None else _drawn_path(profile, options.time),
+            path=None if options.explanation is None else _drawn_path(profile, options.explanation),
             states=measured.slices if options.states else None,
             from_epoch=from_epoch,
         ),
@@ -165,10 +168,12 @@ def _overlays(profile: Profile, measured: Bubbles, options: WriteOptions) -> Ite
         yield beside(options.beside, options.names[1])
 
 
-def _drawn_path(profile: Profile, time: StepTime) -> PathOverlay:
+def _drawn_path(profile: Profile, found: Explanation) -> PathOverlay:
     """The path of the steps that the profile has blocks of."""
-    parts = time.path.parts.join(profile.spans, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
-    return PathOverlay(parts, time.path.slack.select("id", "slack_ns"), time.inputs)
+    from trace_export.analysis.transfer_split import block_inputs
+
+    parts = found.path.parts.join(profile.spans, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
+    return PathOverlay(parts, found.path.slack.select("id", "slack_ns"), block_inputs(found._graph.recorded))
 
 
 def _step_arguments(steps: pl.DataFrame) -> pl.DataFrame:
@@ -222,7 +227,7 @@ def write(
 
     for steps, piece in parts:
         if traces := {name: with_steps(path, steps) for name, path in files["trace"].items()}:
-            chart = draw(piece, measured if piece is profile else Bubbles(piece), options, detail)
+            chart = draw(piece, measured if piece is profile else measured.of(piece), options, detail)
             for path in traces.values():
                 progress(f"writing {path.name}", next(done), len(paths))
             chart.put(*(_trace(chart, name, path, options, outputs) for name, path in traces.items()))
@@ -298,20 +303,22 @@ def write_report(
         picture.write_page(chart, temporary, contents, steps, bubbles=measured.ranks)
 
 
-def write_heat_map(result: Report, name: str, path: Path, outputs: Outputs) -> None:
-    """The slowdown of each rank of the run called `name` as a picture, stages down, replicas across.
+def write_heat_map(found: Slowdown, result: Report, name: str, path: Path, outputs: Outputs) -> None:
+    """The slowdown of each rank of the run called `name` as a picture, stages down, replicas across; of ranks at one
+    place the largest. `result` has the sentences below it.
 
-    Raises NothingToExportError where it cannot be said, OutputError, UsageError.
+    Raises OutputError, UsageError.
     """
-    from trace_export.analysis.step_time_tables import HEAT, sentences
     from trace_export.writers.pictures import picture
     from trace_export.writers.pictures.heat_map import HeatTable
 
-    found = result.time.known_slowdown(name)
+    ranks = found.parts.filter(pl.col("part") == "rank")
+    cells = ranks.group_by("stage", "replica").agg(pl.col("slowdown").max())
+    grid = cells.sort("replica").pivot("replica", index="stage", values="slowdown").sort("stage")
+    sentences = [sentence.text for sentence in result.verdict if sentence.code != "certainty"]
     table = HeatTable(
-        f"Slowdown by worker: {name}", [str(stage) for stage in range(found.workers.shape[1])],
-        [str(replica) for replica in found.replicas], found.workers.T.tolist(), HEAT, "stage", "dp",
-        sentences(result.time),
+        f"Slowdown by rank: {name}", [str(stage) for stage in grid["stage"]], grid.columns[1:],
+        [list(row[1:]) for row in grid.iter_rows()], HEAT, "stage", "replica", sentences,
     )  # fmt: skip
     with outputs.file(path) as temporary:
         picture.write_heat_map(table, temporary, "svg" if path.suffix == ".svg" else "png")

@@ -165,7 +165,7 @@ def report(
             outputs.check(beside.planned(page, located))
         run = _run(wanted, located, progress)
         if page and page.suffix != ".html":
-            render.write_heat_map(run.report(), run.name, page, outputs)
+            render.write_heat_map(run.what_if(), run.report(), run.name, page, outputs)
         elif page:
             further = beside.write(run, page, outputs) if beside else ""
             render.write_report(run._bubbles, run.report(), run.name, page, outputs, wanted.part.steps, further)

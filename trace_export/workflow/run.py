@@ -43,13 +43,12 @@ from trace_export.writers.tables import sides
 if TYPE_CHECKING:
     from trace_export.analysis.baseline import Baseline
     from trace_export.analysis.compare import Comparison
-    from trace_export.analysis.critical_path import CriticalPath
+    from trace_export.analysis.explanation import Explanation
     from trace_export.analysis.report import Report
     from trace_export.analysis.run_figures import RunFigures
-    from trace_export.analysis.step_time import StepTime
+    from trace_export.analysis.slowdown import Slowdown
     from trace_export.analysis.summary import Summary
-    from trace_export.analysis.what_if import Slowdown
-    from trace_export.pipeline.step_operations import StepOperations
+    from trace_export.steps.path import CriticalPath
     from trace_export.workflow.plot import Plot
 
 
@@ -152,7 +151,11 @@ class Run:
 
     @cached_property
     def _bubbles(self) -> Bubbles:
-        return self._measured or Bubbles(self.profile)
+        return self._measured or self._all_bubbles.of(self.profile)
+
+    @cached_property
+    def _all_bubbles(self) -> Bubbles:
+        return Bubbles(self._checked)
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -200,41 +203,47 @@ class Run:
         return summarise(self._bubbles, self.profile.notes, self.failures)
 
     def report(self) -> Report:
-        """Bubbles, stragglers, schedule and theory: frames, see `trace_export.Report`."""
+        """Why the steps take as long as they do: frames, see `trace_export.Report`."""
         return self._report
 
     @cached_property
     def _report(self) -> Report:
         from trace_export.analysis.report import report
 
-        return report(self.profile, lambda: self._step_time, self._bubbles)
+        return report(self._bubbles, self.explain())
+
+    def explain(self) -> Explanation:
+        """What the steps of the whole run are made of, and what makes them longer than they need be; see
+        `trace_export.Explanation`."""
+        return self._explanation
+
+    @cached_property
+    def _explanation(self) -> Explanation:
+        from trace_export.analysis.explanation import explain
+
+        return explain(self._bubbles.graph)
 
     def what_if(self) -> Slowdown:
-        """How much slower the steps are than they would be without stragglers, by type of operation, replica, stage
-        and rank; see `trace_export.Slowdown`. Of the selected steps, with all of their stages.
+        """How much slower the steps of the whole run are than they would be without stragglers, by type of operation,
+        replica, stage and rank; see `trace_export.Slowdown`.
 
-        Raises NothingToExportError where that cannot be said, as when a stage was not read.
+        Raises NothingToExportError where that cannot be said, as without a whole step.
         """
-        return self._step_time.known_slowdown(self.log_dir)
+        if self._slowdown is None:
+            what = f"{self.log_dir}: how much stragglers cost cannot be said: no step has a length"
+            raise NothingToExportError(what, "record a step from its start to its end on all ranks")
+        return self._slowdown
+
+    @cached_property
+    def _slowdown(self) -> Slowdown | None:
+        from trace_export.analysis.slowdown import slowdown
+
+        return slowdown(self._bubbles.graph)
 
     def critical_path(self) -> CriticalPath:
-        """For each selected step the chain of operations that makes it as long as it is, and how much longer every
-        block could have taken; see `trace_export.CriticalPath`."""
-        return self._step_time.path
-
-    @cached_property
-    def _step_time(self) -> StepTime:
-        from trace_export.analysis.step_time import step_time, steps_of
-
-        chosen = steps_of(self.profile.spans) if self._selection != Selection() else None
-        return step_time(self._checked, self._operations, chosen)
-
-    @cached_property
-    def _operations(self) -> StepOperations:
-        """Of the whole run: a part of it would not have all operations of its steps."""
-        from trace_export.pipeline.step_operations import step_operations
-
-        return step_operations(self._checked)
+        """For each step the chain of operations that makes it as long as it is, and how much longer every block could
+        have taken; see `trace_export.CriticalPath`."""
+        return self.explain().path
 
     def compare(self, other: Run, *, fail_above: str | float | None = None, on: str = "step") -> Comparison:
         """This run beside another one, or beside other steps of itself; see `trace_export.Comparison`.
@@ -270,7 +279,7 @@ class Run:
         """`slowdown`: with the metric S, where it is known."""
         from trace_export.analysis.run_figures import run_figures
 
-        return run_figures(self.profile, self._step_time.slowdown if slowdown else None)
+        return run_figures(self._bubbles, self._slowdown if slowdown else None)
 
     def write(
         self,
@@ -360,7 +369,7 @@ class Run:
         """
         picture = heat_map_path(arguments.path_or_none(path, "path"), self.log_dir, None)
         with Outputs(self._inputs, force=arguments.flag(force, "force")) as outputs:
-            render.write_heat_map(self.report(), self.name, picture, outputs)
+            render.write_heat_map(self.what_if(), self.report(), self.name, picture, outputs)
         return picture
 
 
@@ -426,7 +435,7 @@ def drawn(
         of_b = _frames(beside, options)
         frames = {name: sides(frame, of_b[name]) for name, frame in _frames(run, options).items()}
         options = replace(options, beside=beside.profile, names=names_of(run, beside), frames=frames)
-    options = replace(options, time=run._step_time if options.critical_path else None)
+    options = replace(options, explanation=run.explain() if options.critical_path else None)
     detail, profile, failures = run._options.detail, run.profile, run.failures
     with ExitStack() as stack:
         if detail != "spans":

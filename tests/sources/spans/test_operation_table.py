@@ -57,12 +57,12 @@ def test_operations_around_the_blocks_stay_in_their_step(tmp_path: Path) -> None
 
 def test_a_table_without_the_description_of_its_job_is_found_by_its_columns(tmp_path: Path) -> None:
     SMALL.write(tmp_path)
-    described = api.load(tmp_path).what_if().document()
+    described = api.load(tmp_path).what_if().parts
     (tmp_path / "meta-made.yaml").unlink()
     SMALL.table().rename({"optype": "other"}).write_parquet(tmp_path / "trace-other.parquet")
     run = api.load(tmp_path)
     assert not run.failures
-    assert run.what_if().document() == described
+    assert run.what_if().parts.equals(described)
 
 
 def test_only_the_ranks_asked_for(tmp_path: Path) -> None:
@@ -109,14 +109,6 @@ def test_gaps_in_the_numbers_are_noted(tmp_path: Path) -> None:
     (note,) = (note for note in api.load(tmp_path).notes if note.code == "operations-missing")
     assert (note.level, note.count) == ("warning", 2)
     assert note.text == "2 operations are missing, the first of them forward-compute of rank 3 in step 3"
-
-
-def test_without_a_rank_the_report_says_why_there_is_no_slowdown(tmp_path: Path) -> None:
-    path = SMALL.write(tmp_path)
-    pl.read_parquet(path).filter(pl.col("rank") != 3).write_parquet(path)
-    report = api.load(tmp_path).align().report()
-    assert report.time.slowdown is None
-    assert "3 ranks were read of 2 pipelines with 2 stages" in report.time.reason
 
 
 @pytest.mark.parametrize("column", ["optype", "rank"])

@@ -17,7 +17,7 @@ import pytest
 from samples.generators.pipeline import Block, Timing, one_f_one_b, simulate
 from tests.conftest import Cli
 from trace_export import api
-from trace_export.errors import SourceError, TraceExportError, UsageError
+from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError
 from trace_export.schedules.schedule import schedule
 from trace_export.schedules.simulate import Costs, durations, start_and_end
 from trace_export.sources.spans import primus as primus_reader
@@ -134,7 +134,7 @@ def test_megascan(tmp_path: Path) -> None:
     length = max(row["end"] for row in blocks(chunks=2))
     assert found.steps["pipeline_ns"].to_list() == [round(length * 1e6)]
     assert set(run.spans["step"]) == {10}
-    assert found.time.slowdown is not None
+    assert not found.found.levels.is_empty()
 
 
 def test_megascan_with_a_file_for_each_iteration(tmp_path: Path) -> None:
@@ -316,8 +316,10 @@ def test_whole_numbers_stay_exact(suffix: str, tmp_path: Path) -> None:
 
 
 def test_blocks_without_length_have_no_slowdown(tmp_path: Path) -> None:
-    time = api.load(table(tmp_path, begin=pl.lit(5.0), finish=pl.lit(5.0)), columns=MAP).align().report().time
-    assert (time.slowdown, time.reason) == (None, "no block has a length")
+    run = api.load(table(tmp_path, begin=pl.lit(5.0), finish=pl.lit(5.0)), columns=MAP).align()
+    assert run.report().causes.is_empty()
+    with pytest.raises(NothingToExportError, match="no step has a length"):
+        run.what_if()
 
 
 @pytest.mark.parametrize(

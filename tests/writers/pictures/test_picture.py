@@ -17,7 +17,6 @@ from playwright.sync_api import Browser
 from tests.support.browser import browser, opened, pixels, screenshot
 from tests.support.profiles import concluded
 from trace_export.analysis.bubbles import Bubbles
-from trace_export.analysis.idle_causes import CAUSES
 from trace_export.chart.chart import Chart
 from trace_export.chart.colours import FILLS, IDLE_FILLS, TEXT, shade
 from trace_export.chart.layout import ChartOptions, Overlay, lay_out
@@ -26,6 +25,7 @@ from trace_export.model import COLLECTIVES, Profile, conform
 from trace_export.schedules.schedule import schedule
 from trace_export.schedules.simulate import Costs, simulate
 from trace_export.selection import Numbers
+from trace_export.steps.idle import CAUSES
 from trace_export.writers.pictures import picture
 from trace_export.writers.pictures.svg import ticks_until, time_unit
 

@@ -1,0 +1,179 @@
+"""Why a step is slow: causes and levels against the same run without the cause, and the laws of every explanation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from samples.generators.operation_table import Job, usual
+from tests.support.profiles import ORIGIN, concluded
+from trace_export import load
+from trace_export.analysis.bubbles import Bubbles
+from trace_export.analysis.explanation import Explanation, explain
+from trace_export.model import Profile
+from trace_export.schedules.schedule import schedule
+from trace_export.schedules.simulate import Costs, as_profile, durations, start_and_end
+from trace_export.steps.build import build
+from trace_export.steps.idle import CAUSES
+from trace_export.steps.recorded import recorded
+
+MS = 1_000_000
+
+
+def repeated(made: Profile, steps: int) -> Profile:
+    """The run several times, one step after the other."""
+    length = int(made.spans.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item()) + 7 * MS
+    at = pl.col("start_ns", "end_ns") + ORIGIN
+    spans = [made.spans.with_columns(pl.lit(n).cast(pl.Int32).alias("step"), at + n * length) for n in range(steps)]
+    return concluded(replace(made, spans=pl.concat(spans)))
+
+
+def planted(
+    stage_factor: dict[int, float], link: tuple[int, float] | None = None, late: tuple[int, float] | None = None
+) -> Profile:
+    """1F1B on 4 stages with 8 micro-batches, F = 10 ms, B = 20 ms, transfers of 1 ms: stages that take longer by a
+    factor, a link into a stage that takes so many ms, a stage whose blocks start so many ms late."""
+    s = schedule("1f1b", 4, 8)
+    stage = s.ops["stage"].to_numpy()
+    lengths = durations(s, Costs(10 * MS, 20 * MS)) * np.array([stage_factor.get(n, 1.0) for n in range(4)])[stage]
+    rows = list(zip(s.ops["stage"], s.ops["kind"], s.ops["microbatch"], strict=True))
+    start: dict[tuple[int, str, int], float] = {}
+    end: dict[tuple[int, str, int], float] = {}
+    todo = {n: [row for row in rows if row[0] == n] for n in range(4)}
+    length = dict(zip(rows, lengths, strict=True))
+    free = dict.fromkeys(range(4), 0.0)
+    while any(todo.values()):
+        for n, queue in todo.items():
+            while queue:
+                _, kind, m = queue[0]
+                source = (n - 1, "F", m) if kind == "F" else (n + 1, "B", m)
+                if 0 <= source[0] < 4 and source not in end:
+                    break
+                wire = link[1] * MS if link and (source[0], n) == (link[0], link[0] + 1) else MS
+                arrived = end[source] + wire if source in end else 0
+                delay = late[1] * MS if late and late[0] == n and free[n] else 0
+                key = queue.pop(0)
+                start[key] = max(free[n], arrived) + delay
+                end[key] = free[n] = start[key] + length[key]
+    times = [np.array([t[row] for row in rows]) for t in (start, end)]
+    return repeated(as_profile(s, times[0], times[1]), 4)
+
+
+def explained(made: Profile) -> Explanation:
+    return explain(build(recorded(made)))
+
+
+PLANTED = {
+    "slow-stage": ({"stage_factor": {3: 1.3}}, {"stage": 3}),
+    "slow-link": ({"stage_factor": {}, "link": (1, 12.0)}, {"src_rank": 1, "dst_rank": 2, "direction": "F"}),
+    "late-rank": ({"stage_factor": {}, "late": (2, 3.0)}, {"ranks": [2]}),
+}
+
+
+@pytest.mark.parametrize("code", PLANTED)
+def test_a_planted_cause_is_named_first_with_its_gain(code: str) -> None:
+    """The gain is what the run takes less without the cause."""
+    wrong, place = PLANTED[code]
+    found, sound = explained(planted(**wrong)), explained(planted({}))  # type: ignore[arg-type]
+    first = found.causes.row(0, named=True)
+    assert (first["code"], *(first[name] for name in place)) == (code, *place.values())
+    assert first["gain_ns"] == pytest.approx(found.step_ns - sound.step_ns, rel=0.1)
+
+
+def test_two_planted_causes_are_both_named() -> None:
+    codes = explained(planted({3: 1.3}, link=(0, 30.0))).causes["code"].to_list()
+    assert {"slow-stage", "slow-link"} <= set(codes)
+
+
+def test_a_run_without_a_cause_names_none_and_its_levels_are_the_closed_form() -> None:
+    """(8 + 3)(10 + 20) ms of 1F1B, 8 · 30 of them work, and 7 ms between the steps."""
+    found = explained(planted({}))
+    assert found.causes.is_empty()
+    step = dict(found.levels.select("level", "step_ns").iter_rows())
+    assert step["work"] == pytest.approx(240 * MS)
+    assert step["schedule"] == step["stages"] == step["jitter"] == pytest.approx(330 * MS)
+    assert step["late"] == found.step_ns
+    assert found.levels["adds_ns"].sum() == pytest.approx(found.step_ns)
+    assert dict(found.levels.select("level", "adds_ns").iter_rows())["pause"] == pytest.approx(7 * MS)
+
+
+COMPUTE = ("forward-compute", "backward-compute")
+TRANSFERS = ("forward-send", "forward-recv")
+ONE_REPLICA = {
+    "slow-rank": (
+        {"length": lambda c: usual(c) * (1.3 if c.optype in COMPUTE and (c.dp, c.stage) == (1, 2) else 1)},
+        {"replica": 1, "stage": 2},
+    ),
+    "slow-link": (
+        {"length": lambda c: 9 if c.optype in TRANSFERS and (c.dp, c.stage - (c.optype == TRANSFERS[1])) == (0, 1)
+         else usual(c)},
+        {"replica": 0, "direction": "F"},
+    ),
+    "late-rank": (
+        {"launch": lambda c: 3 if c.optype in COMPUTE and (c.dp, c.stage) == (1, 1) else 0}, {"replica": 1, "stage": 1},
+    ),
+    "slow-stage": (
+        {"length": lambda c: usual(c) * (1.3 if c.optype in COMPUTE and c.stage == 3 else 1)}, {"stage": 3},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", ONE_REPLICA)
+def test_a_cause_in_one_of_two_replicas(code: str, tmp_path: Path) -> None:
+    """Of a run with every operation recorded."""
+    wrong, place = ONE_REPLICA[code]
+    runs = []
+    for name, fields in (("wrong", wrong), ("sound", {})):
+        (tmp_path / name).mkdir()
+        Job(**fields).write(tmp_path / name)  # type: ignore[arg-type]
+        runs.append(load(tmp_path / name).align().explain())
+    first = runs[0].causes.row(0, named=True)
+    assert (first["code"], *(first[name] for name in place)) == (code, *place.values())
+    assert first["gain_ns"] == pytest.approx(runs[0].step_ns - runs[1].step_ns, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["nsys", "ascend", "paddle/single", "mindspore", "recorder", "unmarked"])
+def test_the_laws_of_every_explanation(name: str, samples: Path) -> None:
+    """Levels and path add up to the step, idle parts to the bubble; what is exposed of transfers is on a wire or late;
+    no gain is more than the step; the bubble is a share."""
+    run = load(samples / name).align()
+    found, measured = run.explain(), Bubbles(run.profile)
+    assert found.levels["adds_ns"].sum() == pytest.approx(found.step_ns)
+    assert found.path.parts["ns"].sum() == found.path.steps["length_ns"].sum()
+    assert found.path.steps["length_ns"].mean() == pytest.approx(found.step_ns)
+    ranks = measured.ranks
+    assert (ranks.select(pl.sum_horizontal(f"{c}_ns" for c in CAUSES)).to_series() == ranks["global_ns"]).all()
+    wire = int(found._graph.length[found._graph.src >= 0].sum())
+    assert ranks["transfer_ns"].sum() <= wire
+    assert 0 <= (measured.bubble or 0) <= 1
+    assert (found.causes["gain_ns"].fill_null(0) <= found.step_ns).all()
+
+
+def test_a_selection_changes_no_figure_of_a_step(samples: Path) -> None:
+    """Nor a cause: the whole run is explained, and then a part of it is shown."""
+    run = load(samples / "paddle" / "single").align()
+    whole = run.report()
+    for part in (run.select(steps=3), run.select(stages="0-2"), run.select(window="100ms-300ms")):
+        shown = part.report()
+        assert shown.causes.equals(whole.causes)
+        assert shown.found.levels.equals(whole.found.levels)
+        key = ["run", "step", "rank"]
+        rows = whole.ranks.join(shown.ranks.select(key), on=key, how="semi", nulls_equal=True, maintain_order="left")
+        assert shown.ranks.equals(rows)
+
+
+def test_the_bubble_of_a_replica_has_no_skew_of_others() -> None:
+    """Two equal replicas 30 ms apart: each is idle for 3/11 of its own time."""
+    one = as_profile(
+        schedule("1f1b", 4, 8), *start_and_end(s := schedule("1f1b", 4, 8), durations(s, Costs(10 * MS, 20 * MS)))
+    )
+    later = one.spans.with_columns(pl.col("rank") + 4, pl.col("start_ns", "end_ns") + 30 * MS)
+    ranks = pl.concat([one.ranks, one.ranks.with_columns(pl.col("rank") + 4)]).with_columns(
+        dp=(pl.col("rank") // 4).cast(pl.Int32), stage=(pl.col("rank") % 4).cast(pl.Int32)
+    )
+    made = concluded(replace(one, spans=pl.concat([one.spans, later]), ranks=ranks))
+    assert Bubbles(made).bubble == pytest.approx(3 / 11)

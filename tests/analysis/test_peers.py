@@ -1,0 +1,62 @@
+"""What is slower than its peers, worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from trace_export.analysis.peers import Group, Items, slow_groups
+
+ALL_ALIKE = np.zeros(8, np.int64)
+STAGES = np.array([0, 0, 1, 1, 2, 2, 3, 3])
+"""Eight ranks, two of each stage; replica n has the ranks of its parity."""
+
+
+def groups() -> list[Group]:
+    replicas = [Group("replica", str(n), np.arange(n, 8, 2)) for n in range(2)]
+    stages = [Group("stage", str(n), np.array([2 * n, 2 * n + 1])) for n in range(4)]
+    return [*replicas, *stages, *(Group("rank", str(n), np.array([n])) for n in range(8))]
+
+
+def named(mean: list[float], noise: float = 0.001, alike: np.ndarray = STAGES) -> list[tuple[str, float]]:
+    found = slow_groups(Items(np.array(mean), np.full(8, noise), alike), groups())
+    return [(f"{slow.groups[0].kind} {slow.groups[0].name}", round(slow.excess, 6)) for slow in found]
+
+
+@pytest.mark.parametrize(
+    ("slow", "expected"),
+    [
+        ([], []),
+        ([3], [("rank 3", 0.3)]),
+        ([2, 3], [("stage 1", 0.3)]),
+        ([1, 3, 5, 7], [("replica 1", 0.3)]),
+        ([2, 3, 7], [("stage 1", 0.3), ("rank 7", 0.3)]),
+    ],
+)
+def test_the_coarsest_group_that_explains_its_members(slow: list[int], expected: list[tuple[str, float]]) -> None:
+    mean = [1.3 if n in slow else 1.0 for n in range(8)]
+    assert named(mean) == expected
+
+
+def test_one_rank_of_two_is_not_its_stage() -> None:
+    """Its stage has 1.15 on average, but the other rank is as fast as all."""
+    assert named([1.0, 1.3, *[1.0] * 6]) == [("rank 1", 0.3)]
+
+
+def test_what_may_be_chance_is_not_named() -> None:
+    """4 % with a noise of 2 % each: 0.04 / √(0.02² + 1.57 · 0.02²) = 1.2 standard errors, less than 3.5."""
+    assert named([1.04, *[1.0] * 7], noise=0.02) == []
+
+
+def test_less_than_a_percent_is_not_named() -> None:
+    assert named([1.009, *[1.0] * 7], noise=1e-6) == []
+
+
+def test_ranks_that_all_differ_as_much_are_not_named() -> None:
+    """Of ranks alone, with a spread that is wide of itself, none lies six median absolute deviations away."""
+    mean = np.array([1.0, 1.02, 0.98, 1.03, 1.01, 0.97, 1.04, 0.99])
+    assert slow_groups(Items(mean, np.full(8, 1e-4), ALL_ALIKE), groups()[6:]) == []
+
+
+def test_an_unknown_noise_names_nothing() -> None:
+    assert slow_groups(Items(np.array([1.0, 2.0, 1.0]), np.full(3, np.inf), np.zeros(3, np.int64)), groups()[6:9]) == []

@@ -1,0 +1,226 @@
+"""Why the steps of a run take as long as they do: levels, causes, path and trust, all from replays of one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from trace_export.analysis.causes import WORTH, Candidate, Candidates
+from trace_export.analysis.typical import ALIKE, Typical
+from trace_export.model import INT, REAL, TEXT, Schema
+from trace_export.steps.graph import Floats, Graph
+from trace_export.steps.path import CriticalPath
+from trace_export.steps.replay import Replay, Scenario, Windows
+
+CAUSES: Schema = {
+    "code": TEXT, "stage": INT, "replica": INT, "ranks": pl.List(INT), "hosts": pl.List(TEXT), "src_rank": INT,
+    "dst_rank": INT, "direction": TEXT, "group": TEXT, "ratio": REAL, "late_ns": REAL, "gain_ns": REAL, "gain": REAL,
+    "even_ns": REAL, "band": REAL, "sentence": pl.Boolean(),
+}  # fmt: skip
+"""A cause, the one that gains most first. `code` as in `verdict`. Where: `stage` and `replica` where it is one, `ranks`
+and `hosts`; of a link `src_rank`, `dst_rank` and `direction` (F or B; null where both ways are slow, or the ranks are
+several); of a collective its `group`. `ratio`: its mean length by that of its peers, null where it starts late, by
+`late_ns` of a step. `gain_ns`: what a step takes less with the cause as its peers, in a replay; `gain`: as a share of
+the step; null where the replay is not to be trusted. `even_ns`: the same where the surplus of a slow stage is spread
+evenly over all stages. `band`: the true gain lies within this share of it. `sentence`: whether it is worth one."""
+
+LEVELS: Schema = {"level": TEXT, "step_ns": REAL, "adds_ns": REAL, "share": REAL}
+"""How the time of a step comes about: each level is a replay with one thing more as it was measured. `step_ns`: the
+step so far; `adds_ns`: what this level adds, `share` of the measured step. The additions sum up to the step. They may
+be negative, and depend on their order."""
+
+TRUSTED, TRUSTED_OVERLAP, TRUSTED_WAITS = 0.05, 0.01, 0.01
+"""Up to these, gains are believed: how far the replay is from the measurement, the share of the work that overlaps, the
+share of the time that waits for what was not recorded."""
+ROUGH = 5
+"""From so many times as much on, gains are not given at all; the replay from twice as much on."""
+SAID = 0.01
+"""A cause that gains this share of a step is worth a sentence."""
+LONG = {"long-pause": 0.06, "long-optimizer": 0.15}
+"""From which share of a step on a pause between steps, or the optimizer on the critical path, is a cause: every job has
+some of both."""
+PLAIN = 0.05
+"""Where gains cannot be given, what is slower than its peers by this share is named without one."""
+BAND = 0.1
+"""The least uncertainty of a gain."""
+
+
+@dataclass(frozen=True)
+class Trust:
+    """`replayed_by_measured`: a step with ordinary delays and the late starts that were named, by the measured one;
+    `overlap`: the share of the work that began before its input was there; `unknown_waits`: the share of the ranks'
+    time in which they wait for what was not recorded."""
+
+    replayed_by_measured: float
+    overlap: float
+    unknown_waits: float
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why gains are rough, in words."""
+        found = []
+        if abs(self.replayed_by_measured - 1) > TRUSTED:
+            found.append(f"the replay takes {self.replayed_by_measured:.0%} of the measured time")
+        if self.overlap > TRUSTED_OVERLAP:
+            found.append(
+                f"{self.overlap:.1%} of the work began before its input was there (streams overlap, or clocks disagree)"
+            )
+        if self.unknown_waits > TRUSTED_WAITS:
+            found.append(f"the ranks wait for {self.unknown_waits:.1%} of the time for what was not recorded")
+        return found
+
+    @property
+    def gains(self) -> bool:
+        """Whether gains can be given."""
+        far = abs(self.replayed_by_measured - 1) > 2 * TRUSTED
+        return not far and self.overlap <= ROUGH * TRUSTED_OVERLAP and self.unknown_waits <= ROUGH * TRUSTED_WAITS
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`step_ns`: the mean time of a measured step, of `steps` of them; 0 where there is none. `causes` and `levels`
+    have the columns of `CAUSES` and `LEVELS`."""
+
+    _graph: Graph = field(repr=False)
+    _windows: Windows = field(repr=False)
+    path: CriticalPath
+    step_ns: float
+    causes: pl.DataFrame
+    levels: pl.DataFrame
+    trust: Trust
+    correlation: float
+
+    @property
+    def steps(self) -> int:
+        return self._windows.steps
+
+
+def explain(graph: Graph) -> Explanation:
+    """The explanation of a graph. O(operations × scenarios) time: ten levels, and two for each cause."""
+    typical, replay = Typical(graph), Replay(graph)
+    if not len(replay.windows):
+        path, nothing = CriticalPath(graph, replay.windows), _causes([], [], 0.0, None, {})
+        return Explanation(graph, replay.windows, path, 0.0, nothing, _levels([]), Trust(1.0, 0.0, 0.0), 0.0)
+    named = _scenarios(typical)
+    measured = float(replay.means([(typical.length, typical.delay)])[0])
+    found = Candidates(typical, replay.windows, measured).all()
+    scenarios = [scenario for _, scenario in named]
+    for each in found:
+        scenarios += [each.base, each.without, *([each.even] if each.even is not None else [])]
+    lengths = replay.means(scenarios)
+    gains = _gains(found, lengths[len(named) :])
+    late = [each for each, (gain, _) in zip(found, gains, strict=True) if each.late and gain >= WORTH * measured]
+    trust = _trust(typical, replay, late, measured)
+    work = _work(typical, replay.windows)
+    levels = _levels([("work", work), *((name, float(t)) for (name, _), t in zip(named, lengths, strict=False))])
+    path = CriticalPath(graph, replay.windows)
+    partial = bool((graph.blind & graph.counted).any())  # ranks that were not read may work in the pause
+    long = {"long-pause": (0.0 if partial else _pause(levels), True), "long-optimizer": (_optimizer(path), False)}
+    causes = _causes(found, gains, measured, trust, long)
+    return Explanation(graph, replay.windows, path, measured, causes, levels, trust, typical.correlation)
+
+
+def _scenarios(typical: Typical) -> list[tuple[str, Scenario]]:
+    """The scenarios of the levels."""
+    block, length, zero = typical.is_block, typical.length, np.zeros(len(typical.graph))
+    ranks = typical.rank_means
+    pause = np.where(typical.graph.pause, typical.usual_delay, 0.0)
+
+    def only_blocks(lengths: Floats) -> Scenario:
+        return np.where(block, lengths, 0.0), zero
+
+    found = [
+        ("schedule", only_blocks(typical.means())), ("stages", only_blocks(typical.means(typical.stage))),
+        ("ranks", only_blocks(ranks)),
+    ]  # fmt: skip
+    if typical.correlation >= ALIKE:
+        found.append(("microbatches", only_blocks(ranks * typical.factor(ranks))))
+    return [
+        *found, ("jitter", only_blocks(length)), ("transfers", (np.where(block | typical.transfer, length, 0.0), zero)),
+        ("collectives", (length, zero)), ("pause", (length, pause)), ("delays", (length, typical.usual_delay)),
+        ("late", (length, typical.delay)),
+    ]  # fmt: skip
+
+
+def _work(typical: Typical, windows: Windows) -> float:
+    """The mean work of a rank in a step."""
+    of_step = np.isin(typical.graph.step, windows.step) & typical.is_block
+    ranks = max(len(np.unique(typical.graph.rank[of_step])), 1)
+    return float(typical.means()[of_step].sum()) / windows.steps / ranks
+
+
+def _levels(steps: Sequence[tuple[str, float]]) -> pl.DataFrame:
+    frame = pl.DataFrame(list(steps), schema={"level": TEXT, "step_ns": REAL}, orient="row")
+    adds = pl.col("step_ns") - pl.col("step_ns").shift(fill_value=0.0)
+    return frame.with_columns(adds_ns=adds, share=adds / pl.col("step_ns").last()).select(*LEVELS)
+
+
+def _pause(levels: pl.DataFrame) -> float:
+    """How long a step waits before its first block, although nothing is missing."""
+    found = levels.filter(pl.col("level") == "pause")["adds_ns"]
+    return float(found[0]) if len(found) else 0.0
+
+
+def _optimizer(path: CriticalPath) -> float:
+    """How much of a step's critical path is the optimizer's."""
+    found = path.parts.filter(pl.col("part") == "work", pl.col("kind") == "OPT")["ns"].sum()
+    return float(found) / max(path.steps.height, 1)
+
+
+def _gains(found: Sequence[Candidate], lengths: Floats) -> list[tuple[float, float | None]]:
+    """What a step takes less without each, and with its surplus spread."""
+    gains, at = [], 0
+    for each in found:
+        even = None if each.even is None else float(lengths[at] - lengths[at + 2])
+        gains.append((float(lengths[at] - lengths[at + 1]), even))
+        at += 2 + (each.even is not None)
+    return gains
+
+
+def _trust(typical: Typical, replay: Replay, late: Sequence[Candidate], measured: float) -> Trust:
+    kept, graph = typical.usual_delay.copy(), typical.graph
+    for each in late:
+        kept[each.members] = typical.delay[each.members]
+    replayed = float(replay.means([(typical.length, kept)])[0]) / measured if measured else 1.0
+    unknown = float(typical.delay[graph.blind & graph.counted].sum())
+    ranks = len(graph.recorded.ranks)
+    return Trust(replayed, graph.overlap, unknown / max(1.0, replay.windows.steps * ranks * measured))
+
+
+def _causes(
+    found: Sequence[Candidate],
+    gains: Sequence[tuple[float, float | None]],
+    measured: float,
+    trust: Trust | None,
+    long: Mapping[str, tuple[float, bool]],
+) -> pl.DataFrame:
+    """The table `CAUSES` of those that gain enough, and of what all ranks do for `long`: how long, and whether a step
+    could do without."""
+    rows: list[dict[str, object]] = []
+    for code, (lasts, spare) in long.items():
+        if lasts > LONG[code] * measured:
+            gain = lasts if spare else None
+            rows.append(
+                {
+                    "code": code, "ranks": [], "hosts": [], "late_ns": lasts, "order": -lasts if spare else 0.0,
+                    "gain_ns": gain, "gain": None if gain is None else gain / measured, "band": BAND, "sentence": True,
+                }
+            )  # fmt: skip
+    for each, (gain, even) in zip(found, gains, strict=True):
+        known = trust is not None and trust.gains
+        if gain < WORTH * measured if known else each.late or each.excess < PLAIN:
+            continue
+        rows.append(
+            {
+                **{name: each.place.get(name) for name in CAUSES if name in each.place}, "code": each.code,
+                "ratio": None if each.late else 1 + each.excess, "late_ns": each.excess if each.late else None,
+                "order": -gain, "gain_ns": gain if known else None, "gain": gain / measured if known else None,
+                "even_ns": even if known else None, "band": max(BAND, 2 / each.sigmas) if each.sigmas else BAND,
+                "sentence": gain >= SAID * measured or not known,
+            }
+        )  # fmt: skip
+    frame = pl.DataFrame(rows, schema={**CAUSES, "order": REAL})
+    return frame.sort("order", "code", maintain_order=True).drop("order")

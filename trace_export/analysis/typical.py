@@ -1,0 +1,178 @@
+"""What is usual in a measured graph: the mean lengths of blocks, the typical delays, the lengths of micro-batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import polars as pl
+
+from trace_export.steps.graph import COLLECTIVE, POINT, TRANSFER, WORK, Flags, Floats, Graph, Ints
+
+FIFTH = 0.2
+"""The pause of a step is that of the rank at the lowest fifth: others may start late in it."""
+ALIKE = 0.9
+"""Micro-batches are of unequal length where the forwards and backwards of one are long together: the correlation of
+the straggler study (arXiv 2505.05713, section 5.3)."""
+ENOUGH, FEW = 8, 4
+"""Pairs of a forward and a backward that such a correlation needs on a rank, and in a step."""
+MOSTLY, SEEN = 0.8, 3
+"""A rank comes last to a collective in this share of at least so many steps: it is late."""
+VARIED = 0.02
+"""And lengths that vary by this share."""
+
+
+@dataclass(frozen=True)
+class Typical:
+    """Arrays with a row per operation of `graph`. Steps that do not count are in no mean, and have no causes."""
+
+    graph: Graph
+
+    @cached_property
+    def is_block(self) -> Flags:
+        return (self.graph.block >= 0) & self.graph.counted
+
+    @cached_property
+    def length(self) -> Floats:
+        return self.graph.length.astype(np.float64)
+
+    @cached_property
+    def delay(self) -> Floats:
+        return self.graph.delay.astype(np.float64)
+
+    @cached_property
+    def stage(self) -> Ints:
+        """-1 at points."""
+        return self.graph.of("stage").fill_null(-1).to_numpy().astype(np.int64)
+
+    @cached_property
+    def replica(self) -> Ints:
+        """-1 at points."""
+        return self.graph.of("replica").fill_null(-1).to_numpy().astype(np.int64)
+
+    def column(self, name: str) -> Ints:
+        """A column of `recorded.blocks` by operation, -1 elsewhere and where it is null."""
+        values = self.graph.recorded.blocks[name].fill_null(-1).to_numpy().astype(np.int64)
+        return np.where(self.is_block, values[self.graph.block], -1) if len(values) else self.graph.block
+
+    @cached_property
+    def unit(self) -> Ints:
+        """Blocks with the same number are of one kind and chunk; -1 elsewhere."""
+        chunk = np.maximum(self.column("chunk"), 0)
+        _, number = np.unique(self.graph.kind * (chunk.max(initial=0) + 1) + chunk, return_inverse=True)
+        return np.where(self.is_block, number, -1)
+
+    def means(self, *keys: Ints) -> Floats:
+        """Of each block the mean length of those with the same unit and `keys`; of others their own length."""
+        rows = np.flatnonzero(self.is_block)
+        number = self.unit[rows]
+        for key in keys:
+            low = int(key[rows].min(initial=0))
+            number = number * (int(key[rows].max(initial=0)) - low + 1) + key[rows] - low
+        _, which = np.unique(number, return_inverse=True)
+        found = self.length.copy()
+        counts = np.maximum(np.bincount(which), 1)
+        found[rows] = (np.bincount(which, self.length[rows]) / counts)[which] if len(rows) else 0.0
+        return found
+
+    @cached_property
+    def rank_means(self) -> Floats:
+        return self.means(self.graph.rank)
+
+    @cached_property
+    def usual_delay(self) -> Floats:
+        """min(delay, the median of its kind). The pause between steps, and waits for what was not recorded, stay as
+        they are; where several ranks have a pause, it is at most that of the rank at the lowest fifth. The pause before
+        the first step of a segment counts from its first block, and is compared with its like."""
+        graph, found = self.graph, self.delay.copy()
+        ordinary = ~graph.pause & ~graph.blind & (graph.sort != POINT) & graph.counted
+        for kind in np.unique(graph.kind[ordinary]):
+            of = ordinary & (graph.kind == kind)
+            found[of] = np.minimum(self.delay[of], np.quantile(self.delay[of], 0.5, method="lower"))
+        rows, others = self._late_members()
+        found[rows] = np.minimum(found[rows], others)
+        for which in (graph.pause & graph.opens, graph.pause & ~graph.opens):
+            rows = np.flatnonzero(which & graph.counted)
+            medians = pl.DataFrame({"rank": graph.rank[rows], "delay": self.delay[rows]}).group_by("rank").median()
+            if medians.height > 1:
+                usual = np.sort(medians["delay"].to_numpy())[int(FIFTH * medians.height)]
+                found[rows] = np.minimum(self.delay[rows], usual)
+        return found
+
+    def _late_members(self) -> tuple[Ints, Floats]:
+        """The collectives of a group for which the same rank nearly always comes last, and the delays that they would
+        have without it: where a step has no other of their kind, no median tells that it is late."""
+        parts, graph = self.graph.recorded.parts, self.graph
+        rows = np.flatnonzero(graph.sort == COLLECTIVE)
+        if not len(rows):
+            return rows, np.empty(0)
+        each = parts.group_by("collective").agg(
+            pl.col("op", "group").first(), members=pl.len(), second=pl.col("start").top_k(2).min(),
+            last=pl.col("rank").sort_by("start").last(),
+        ).sort("collective")  # fmt: skip
+        each = each.with_columns(counted=pl.Series(graph.counted[rows]), ready=pl.Series(graph.ready[rows]))
+        most = pl.col("last").filter("counted").value_counts(sort=True, name="n").first().struct.field("n")
+        total = pl.col("counted").sum()
+        often = each.group_by("op", "group").agg(seen=total, share=most / total)
+        late = (pl.col("share") >= MOSTLY) & (pl.col("seen") >= SEEN) & (pl.col("members") > 1) & pl.col("counted")
+        found = each.join(often, on=["op", "group"], nulls_equal=True, maintain_order="left").with_columns(late=late)
+        which = found["late"].fill_null(False).to_numpy()
+        delay = (found["second"] - found["ready"]).clip(0).to_numpy().astype(np.float64)
+        return rows[which], delay[which]
+
+    @cached_property
+    def correlation(self) -> float:
+        """Of the lengths of the forward and the backward of a micro-batch in a step on a rank, the median over steps
+        and ranks: a step that compiles has none. 0 where unknown."""
+        labelled = self.is_block & (self.graph.sort == WORK) & (self.column("microbatch") >= 0)
+        rows = np.flatnonzero(labelled & np.isin(self.graph.kind, (0, 1)))
+        table = pl.DataFrame(
+            {
+                "rank": self.graph.rank[rows], "chunk": np.maximum(self.column("chunk")[rows], 0),
+                "step": self.graph.step[rows], "microbatch": self.column("microbatch")[rows],
+                "kind": self.graph.kind[rows], "length": self.length[rows],
+            }
+        )  # fmt: skip
+        key = ["rank", "chunk", "step", "microbatch"]
+        forward, back = (table.filter(pl.col("kind") == n).unique(key, keep="last").drop("kind") for n in (0, 1))
+        each = (
+            forward.join(back, on=key, suffix="_b")
+            .group_by("rank", "chunk", "step")
+            .agg(
+                pl.len(), r=pl.corr("length", "length_b"),
+                varied=pl.min_horizontal(*(pl.std(c, ddof=0) / pl.mean(c) for c in ("length", "length_b"))),
+            )
+            .with_columns(pairs=pl.col("len").sum().over("rank", "chunk"))
+            .filter(pl.col("len") >= FEW, pl.col("pairs") >= ENOUGH)
+        )  # fmt: skip
+        r = pl.when(pl.col("varied") > VARIED).then(pl.col("r").fill_nan(None)).fill_null(0)
+        found = each.select(r.median()).item() if each.height else None
+        return float(found) if isinstance(found, float) else 0.0
+
+    def factor(self, mean: Floats) -> Floats:
+        """How much longer a micro-batch is than the others of its step in all its blocks: the geometric mean of length
+        by `mean` over the stages of its replica; 1 where there is no number."""
+        rows = np.flatnonzero((self.column("microbatch") >= 0) & np.isin(self.graph.kind, (0, 1, 3)))
+        logs = np.log(np.maximum(self.length[rows], 1.0) / np.maximum(mean[rows], 1.0))
+        table = pl.DataFrame(
+            {
+                "replica": self.replica[rows], "step": self.graph.step[rows],
+                "microbatch": self.column("microbatch")[rows], "log": logs,
+            }
+        )  # fmt: skip
+        found = np.ones(len(self.graph))
+        of_step = pl.col("log").mean().over("step")
+        log = table.select(pl.col("log").mean().over("replica", "step", "microbatch") - of_step).to_series()
+        found[rows] = np.exp(log.to_numpy())
+        return found
+
+    @cached_property
+    def transfer(self) -> Flags:
+        found: Flags = (self.graph.sort == TRANSFER) & self.graph.counted
+        return found
+
+    @cached_property
+    def collective(self) -> Flags:
+        found: Flags = (self.graph.sort == COLLECTIVE) & self.graph.counted
+        return found

@@ -1,0 +1,134 @@
+"""Barriers that nobody recorded: operations that start together although they could have begun apart.
+
+An optimizer waits for the gradients of all replicas, a step for its data, and often no profile has the collective in
+between. Operations that come once per rank and step, of all ranks, of a replica or of a stage, waited for one another
+where their starts lie together and their readiness apart, in four fifths of the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from trace_export.steps.graph import OPTIMIZER, TRANSFER, WORK, Flags, Ints, Times, Waits, ready_of
+from trace_export.steps.recorded import Recorded
+
+if TYPE_CHECKING:
+    from trace_export.steps.build import Operations
+
+TOGETHER = 0.25
+"""Starts spread at most so far, of the spread of their readiness."""
+MOSTLY = 0.8
+"""The share of the steps in which they do."""
+
+
+@dataclass(frozen=True)
+class Barriers:
+    """Points, one per barrier and step, with their `step` and `start`; all `waits` of the graph with them; and the
+    `names` of the barriers: kind of operation, and who waits (`all`, `replica 1`, `stage 0`)."""
+
+    step: Ints
+    start: Times
+    waits: Waits
+    names: tuple[tuple[str, str], ...]
+
+
+def infer(recorded: Recorded, operations: Operations, first: Flags, waits: Waits, kinds: Sequence[str]) -> Barriers:
+    """The barriers of the graph of these operations."""
+    ready = ready_of(waits, operations.start, operations.end)
+    once, names, met = _candidates(recorded, operations, first, waits, ready, kinds), [], []
+    for kind in once["kind"].unique(maintain_order=True).to_list():
+        rows = once.filter(pl.col("kind") == kind)
+        for level in ("all", "replica", "stage"):
+            groups = rows.with_columns(who=pl.lit(-1, pl.Int64) if level == "all" else pl.col(level).cast(pl.Int64))
+            found = _together(groups)
+            if found.is_empty():
+                continue
+            names += [(kind, level if level == "all" else f"{level} {who}") for who in found["who"].unique().sort()]
+            met.append(groups.join(found, on=["who", "step"], maintain_order="left").select("operation", "who", "step"))
+            rows = rows.join(
+                groups.join(found.select("who").unique(), on="who", how="semi"), on="operation", how="anti"
+            )
+    nothing = np.empty(0, np.int64)
+    result = Barriers(nothing, nothing, waits, tuple(names))
+    for table in met:
+        result = _join(table, operations, result)
+    return result
+
+
+def _candidates(
+    recorded: Recorded, operations: Operations, first: Flags, waits: Waits, ready: Times, kinds: Sequence[str]
+) -> pl.DataFrame:
+    """operation, kind, rank, step, replica, stage, start, end, ready: those that come once per rank and step. A first
+    block that waits for no transfer is also one of the kind `first`."""
+    block = (operations.sort == WORK) | (operations.sort == OPTIMIZER)
+    fed = np.zeros(len(ready), np.bool_)
+    fed[waits.of[operations.sort[waits.on] == TRANSFER]] = True
+    pause = np.flatnonzero(first & ~fed)
+    rows = np.concatenate([np.flatnonzero(block), pause])
+    named = np.array([*kinds, "first"])
+    code = np.concatenate([operations.kind[block], np.full(len(pause), len(kinds))])
+    table = pl.DataFrame(
+        {
+            "operation": rows, "code": code, "rank": operations.rank[rows].astype(np.int32),
+            "step": operations.step[rows],
+        }
+    )  # fmt: skip
+    repeated = table.group_by("code", "rank", "step").len().filter(pl.col("len") > 1)["code"].unique()
+    table = table.filter(~pl.col("code").is_in(repeated.implode()))
+    rows = table["operation"].to_numpy()
+    return table.with_columns(
+        kind=pl.Series(named[table["code"].to_numpy()], dtype=pl.String), start=pl.Series(operations.start[rows]),
+        end=pl.Series(operations.end[rows]), ready=pl.Series(ready[rows]),
+    ).join(recorded.ranks.select("rank", "replica", "stage"), on="rank", how="left", maintain_order="left")  # fmt: skip
+
+
+def _together(rows: pl.DataFrame) -> pl.DataFrame:
+    """who, step: the groups that start together in most steps, in those steps."""
+    spread = pl.col("last_ready") - pl.col("ready")
+    each = (
+        rows.group_by("who", "step").agg(
+            pl.len(), pl.col("start").min(), pl.col("ready").min(), last_ready=pl.col("ready").max(),
+            last_start=pl.col("start").max(), ended=pl.col("end").min(),
+        )
+        .filter(pl.col("len") > 1)
+        .with_columns(
+            met=(spread > 0) & (pl.col("ended") > pl.col("last_ready"))
+            & (pl.col("last_start") - pl.col("start") <= TOGETHER * spread)
+            & (pl.col("start") >= pl.col("last_ready") - TOGETHER * spread)
+        )
+        .with_columns(often=pl.col("met").sum().over("who"), steps=pl.len().over("who"))
+    )  # fmt: skip
+    least = pl.max_horizontal(pl.min_horizontal(pl.lit(2), "steps"), MOSTLY * pl.col("steps"), pl.lit(1))
+    return each.filter("met", pl.col("often") >= least).select("who", "step").sort("who", "step")
+
+
+def _join(members: pl.DataFrame, operations: Operations, before: Barriers) -> Barriers:
+    """With a point for each group and step, which waits for all that its members did, and which they wait for now."""
+    count = len(operations.start) + len(before.start)
+    start, end = (np.concatenate([x, before.start]) for x in (operations.start, operations.end))
+    points = members.select("who", "step").unique(maintain_order=True).with_row_index("point")
+    of = members.join(points, on=["who", "step"], maintain_order="left")
+    operation, point = of["operation"].to_numpy(), of["point"].to_numpy().astype(np.int64)
+    place = np.full(count, -1, np.int64)
+    place[operation] = count + point
+    waits = before.waits
+    taken = place[waits.of]
+    theirs = np.where(taken >= 0, taken, waits.of)
+    happened = waits.met(start, end)
+    at = np.full(len(points), np.iinfo(np.int64).min)
+    np.maximum.at(at, taken[taken >= 0] - count, happened[taken >= 0])
+    lag = np.minimum(0, operations.start[operation] - at[point])
+    waits = Waits(theirs, waits.on, waits.whole, waits.lag).and_also(
+        Waits(operation, count + point, np.ones(len(operation), np.bool_), lag)
+    )
+    return Barriers(
+        np.concatenate([before.step, points["step"].to_numpy()]),
+        np.concatenate([before.start, at]),
+        waits,
+        before.names,
+    )

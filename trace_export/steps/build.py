@@ -1,0 +1,328 @@
+"""Makes the measured graph from what was recorded; `graph` says what it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from trace_export.model import WORK_KINDS
+from trace_export.steps import barriers, guess
+from trace_export.steps.graph import COLLECTIVE, OPTIMIZER, POINT, TRANSFER, WORK, Flags, Graph, Ints, Times, Waits
+from trace_export.steps.order import levels
+from trace_export.steps.recorded import Recorded
+from trace_export.tolerances import POSTED_NS
+
+KINDS = (*WORK_KINDS, "OPT")
+POSTED = 0.05
+"""A receive that starts within this share of a block's length after it was posted by what follows that block."""
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Columns of `Graph` while it grows."""
+
+    sort: Ints
+    kind: Ints
+    rank: Ints
+    src: Ints
+    dst: Ints
+    step: Ints
+    block: Ints
+    group: Ints
+    start: Times
+    end: Times
+    when: Times
+    """When it may have begun at the earliest: what orders operations that wait in a circle."""
+
+    def and_also(self, **columns: Ints | int) -> Operations:
+        """With further operations; a column that is not given is -1."""
+        count = len(columns["start"])  # type: ignore[arg-type]
+        full = {name: np.broadcast_to(np.asarray(columns.get(name, -1), np.int64), count) for name in vars(self)}
+        return Operations(**{name: np.concatenate([old, full[name]]) for name, old in vars(self).items()})
+
+
+def build(recorded: Recorded) -> Graph:
+    """The graph of `recorded`. O(n log n) in the number of its rows."""
+    names = _Names()
+    blocks = recorded.blocks
+    codes = blocks["kind"].cast(pl.Enum(KINDS)).to_physical().to_numpy().astype(np.int64)
+    start, end = blocks["start"].to_numpy(), np.maximum(blocks["start"].to_numpy(), blocks["end"].to_numpy())
+    number = np.arange(len(blocks))
+    nothing = np.empty(0, np.int64)
+    operations = Operations(*[nothing] * 11).and_also(
+        sort=np.where((blocks["kind"] == "OPT").to_numpy(), OPTIMIZER, WORK), kind=codes,
+        rank=blocks["rank"].to_numpy(), step=blocks["step_index"].to_numpy(), block=number, start=start, end=end,
+        when=start,
+    )  # fmt: skip
+    lanes = _Lanes(recorded.blocks)
+    waits = _wait(number[1:][lanes.same], number[:-1][lanes.same], start[1:][lanes.same], operations)
+    first = lanes.first_of(blocks["step_index"].to_numpy())
+    operations, waits = _collectives(recorded, lanes, operations, waits, names)
+    operations, waits, guessed = _transfers(recorded, lanes, operations, waits, names)
+    operations, waits = _origins(recorded, first, operations, waits, names)
+    fed = np.zeros(len(blocks), np.bool_)
+    fed[recorded.edges["dst"].to_numpy()] = True
+    blind = recorded.blocks["lacks"].to_numpy() & ~fed
+    first, blind = (
+        np.concatenate([x, np.zeros(len(operations.start) - len(blocks), np.bool_)]) for x in (first, blind)
+    )
+    order_, kept = levels(len(operations.start), waits.of, waits.on, operations.when)
+    cut, waits = int((~kept).sum()), waits.only(kept)
+    joined = barriers.infer(recorded, operations, first, waits, names.kinds)
+    more = len(joined.start)
+    if more:
+        operations = operations.and_also(
+            sort=POINT, kind=names.number("barrier"), step=joined.step, start=joined.start, end=joined.start,
+            when=joined.start,
+        )  # fmt: skip
+        waits = joined.waits
+        first, blind = (np.concatenate([x, np.zeros(more, np.bool_)]) for x in (first, blind))
+        order_, kept = levels(len(operations.start), waits.of, waits.on, operations.when)
+        cut, waits = cut + int((~kept).sum()), waits.only(kept)
+        order_, _ = levels(len(operations.start), waits.of, waits.on, operations.when)
+    elif cut:
+        order_, _ = levels(len(operations.start), waits.of, waits.on, operations.when)
+    columns = {name: value for name, value in vars(operations).items() if name != "when"}
+    return Graph(
+        recorded=recorded, kinds=names.kinds, groups=names.groups, **columns, first=first, blind=blind, waits=waits,
+        levels=order_, guessed=np.concatenate([guessed, np.zeros(len(operations.start) - len(guessed), np.bool_)]),
+        barriers=joined.names, cut=cut,
+    )  # fmt: skip
+
+
+class _Names:
+    """Numbers for kinds and groups."""
+
+    def __init__(self) -> None:
+        self._kinds = {kind: number for number, kind in enumerate(KINDS)}
+        self._groups: dict[str, int] = {}
+
+    def number(self, kind: str) -> int:
+        return self._kinds.setdefault(kind, len(self._kinds))
+
+    def group(self, group: str) -> int:
+        return self._groups.setdefault(group, len(self._groups))
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(self._kinds)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return tuple(self._groups)
+
+
+class _Lanes:
+    """The blocks of a rank in a segment, in their order. `lane`: of each block; `same`: whether a block and the next
+    are of one lane; `first`: where each lane begins."""
+
+    def __init__(self, blocks: pl.DataFrame) -> None:
+        rank, segment = blocks["rank"].to_numpy(), blocks["segment"].to_numpy()
+        new = (np.diff(rank) != 0) | (np.diff(segment) != 0)
+        self.same = ~new
+        self.lane = np.concatenate([[0], np.cumsum(new)]) if len(blocks) else np.empty(0, np.int64)
+        self.first = np.flatnonzero(np.concatenate([[True], new])) if len(blocks) else np.empty(0, np.int64)
+        self._of = {(int(segment[i]), int(rank[i])): n for n, i in enumerate(self.first)}
+        self.start, end = blocks["start"].to_numpy(), np.maximum(blocks["start"].to_numpy(), blocks["end"].to_numpy())
+        self._times = np.unique(np.concatenate([self.start, end]))
+        latest = np.maximum.accumulate(self._key(self.lane, end)) if len(blocks) else end
+        self.end = self._times[latest - self.lane * self._size - 1] if len(blocks) else end
+
+    @property
+    def _size(self) -> int:
+        return len(self._times) + 1
+
+    def _key(self, lane: Ints, at: Times) -> Ints:
+        """Lanes one after another: how many of all times are at most `at`, behind those of the lanes before. So one
+        search, and one running maximum, serve all lanes."""
+        found: Ints = lane * self._size + np.searchsorted(self._times, at, side="right")
+        return found
+
+    def first_of(self, step: Ints) -> Flags:
+        """Which blocks are the first of their lane in a step."""
+        order = np.lexsort((np.arange(len(step)), step, self.lane))
+        new = (np.diff(self.lane[order]) != 0) | (np.diff(step[order]) != 0)
+        first = np.zeros(len(step), np.bool_)
+        first[order[np.concatenate([[True], new])[: len(step)]]] = True
+        return first
+
+    def of(self, segment: Ints, rank: Ints) -> Ints:
+        """The lane of each pair; -1 where it has no blocks."""
+        return np.array([self._of.get(key, -1) for key in zip(segment.tolist(), rank.tolist(), strict=True)], np.int64)
+
+    def last(self, times: Times, lane: Ints, at: Times) -> Ints:
+        """The last block of each lane whose time (of `times`, rising in a lane) is at most `at`; -1 where there is
+        none."""
+        found = np.searchsorted(self._key(self.lane, times), self._key(lane, at), side="right") - 1
+        return np.where((lane >= 0) & (found >= self.first[lane]), found, -1)
+
+
+def _wait(of: Ints, on: Ints, begun: Times, operations: Operations, whole: Flags | bool = True) -> Waits:
+    """Operations that wait for others, the waiting member of which had begun at `begun`."""
+    full = np.broadcast_to(np.asarray(whole, np.bool_), len(of))
+    happened = np.where(full, operations.end[on], operations.start[on])
+    return Waits(of, on, full, np.minimum(0, begun - happened))
+
+
+def _collectives(
+    recorded: Recorded, lanes: _Lanes, operations: Operations, waits: Waits, names: _Names
+) -> tuple[Operations, Waits]:
+    """A member waits for the block of its rank that began before it, and for its rank's collective before; a block
+    waits for a collective of its rank that ended after the block before: only then has it been seen to wait."""
+    parts = recorded.parts
+    if parts.is_empty():
+        return operations, waits
+    whole = parts.group_by("collective", maintain_order=True).agg(
+        pl.col("op", "group", "step_index").first(), pl.col("end").max(), start=pl.col("start").max(),
+        last=pl.col("rank").sort_by("start", descending=True, maintain_order=True).first(),
+    )  # fmt: skip
+    base = len(operations.start)
+    start = whole["start"].to_numpy()
+    operations = operations.and_also(
+        sort=COLLECTIVE, kind=np.array([names.number(f"C:{op}") for op in whole["op"]], np.int64),
+        rank=whole["last"].to_numpy(), step=whole["step_index"].to_numpy(),
+        group=np.array([names.group(str(g)) for g in whole["group"]], np.int64),
+        start=start, end=np.maximum(start, whole["end"].to_numpy()), when=start,
+    )  # fmt: skip
+    number = np.empty(int(parts["collective"].max()) + 1, np.int64)  # type: ignore[arg-type]
+    number[whole["collective"].to_numpy()] = base + np.arange(len(whole))
+    of, begun = number[parts["collective"].to_numpy()], parts["start"].to_numpy()
+    lane = lanes.of(parts["segment"].to_numpy(), parts["rank"].to_numpy())
+    before = lanes.last(lanes.start, lane, begun)
+    there = before >= 0
+    found = [_wait(of[there], before[there], begun[there], operations)]
+    side = parts.select("segment", "rank", "end", collective=pl.Series(of)).sort("end", "collective")
+    asked = parts.select("segment", "rank", "start", member=pl.int_range(pl.len())).sort("start")
+    earlier = asked.join_asof(
+        side, left_on="start", right_on="end", by=["segment", "rank"], check_sortedness=False
+    ).drop_nulls("collective")
+    member, on = earlier["member"].to_numpy(), earlier["collective"].to_numpy()
+    another = on != of[member]
+    found.append(_wait(of[member[another]], on[another], begun[member[another]], operations))
+    rows = recorded.blocks.select("segment", "rank", "start", "row").sort("start")
+    ended = rows.join_asof(side, left_on="start", right_on="end", by=["segment", "rank"], check_sortedness=False)
+    ended = ended.drop_nulls("collective").select("row", "collective", "end")
+    block, on = ended["row"].to_numpy().astype(np.int64), ended["collective"].to_numpy()
+    previous = operations.end[np.maximum(block - 1, 0)]
+    alone = np.isin(block, lanes.first)
+    seen = alone | (ended["end"].to_numpy() > previous)
+    found.append(_wait(block[seen], on[seen], operations.start[block[seen]], operations))
+    return operations, waits.and_also(*found)
+
+
+def _transfers(
+    recorded: Recorded, lanes: _Lanes, operations: Operations, waits: Waits, names: _Names
+) -> tuple[Operations, Waits, Flags]:
+    """A transfer waits for its producer, for the transfer before on its way, and for the block of the receiver after
+    which the receive was posted, where the receive followed it promptly. Without a message the transfer is guessed: as
+    long as the gap that it leaves where it can be seen, else as the median of such gaps on its way."""
+    edges = recorded.edges
+    src, dst = edges["src"].to_numpy().astype(np.int64), edges["dst"].to_numpy().astype(np.int64)
+    src_rank, dst_rank = edges["src_rank"].to_numpy(), edges["dst_rank"].to_numpy()
+    own = src_rank == dst_rank
+    waits = waits.and_also(_wait(dst[own], src[own], operations.start[dst[own]], operations))
+    moved = np.flatnonzero(~own)
+    if not len(moved):
+        return operations, waits, np.zeros(len(operations.start), np.bool_)
+    edges, src, dst = edges[moved], src[moved], dst[moved]
+    start, end, known, posted = _transfer_times(edges, lanes, operations)
+    sent, received = (edges[c].fill_null(0).to_numpy() for c in ("sent", "received"))
+    sent = np.where(known, sent, np.minimum(start, operations.end[src]))
+    receiver_last = known & (received > sent)
+    base, count = len(operations.start), len(src)
+    number = base + np.arange(count)
+    forward = (edges["direction"] == "F").to_numpy()
+    code = np.where(forward, names.number("T:F"), names.number("T:B"))
+    from_rank, to_rank = edges["src_rank"].to_numpy().astype(np.int64), edges["dst_rank"].to_numpy().astype(np.int64)
+    operations = operations.and_also(
+        sort=TRANSFER, kind=code, rank=np.where(receiver_last, to_rank, from_rank), src=from_rank, dst=to_rank,
+        step=operations.step[src], start=start, end=end, when=start,
+    )  # fmt: skip
+    found = [
+        _wait(number, src, sent, operations),
+        _wait(dst, number, operations.start[dst], operations),
+        _before_on_way(np.flatnonzero(known), code, from_rank, to_rank, lanes.lane[dst], number, operations),
+        _wait(number[posted], dst[posted] - 1, start[posted], operations),
+        *_posted(np.flatnonzero(known), sent, received, dst, number, lanes, operations),
+    ]
+    when = operations.when.copy()
+    for some in found[-3:]:
+        np.maximum.at(when, some.of, operations.when[some.on] + 1)
+    guessed = np.concatenate([np.zeros(base, np.bool_), ~known])
+    return Operations(**{**vars(operations), "when": when}), waits.and_also(*found), guessed
+
+
+def _transfer_times(edges: pl.DataFrame, lanes: _Lanes, operations: Operations) -> tuple[Times, Times, Flags, Flags]:
+    """Start and end of each transfer, whether its message was recorded, and whether else it began when its receiver
+    fell idle."""
+    known = edges["arrived"].is_not_null()
+    count = len(lanes.lane)
+    ended = np.concatenate([[0], operations.end[: count - 1]])
+    first = pl.Series(lanes.first_of(operations.step[:count]))
+    blocks = pl.DataFrame(
+        {
+            "rank": pl.Series(operations.rank[:count], dtype=pl.Int32), "start": operations.start[:count],
+            "end": operations.end[:count], "free": ended, "work": operations.sort[:count] == WORK,
+        }
+    ).with_columns(free=pl.when(~first).then("free"))  # fmt: skip
+    begin, took, posted = guess.transfers(edges.with_columns(known=known), blocks)
+    columns = [edges[c].fill_null(0).to_numpy() for c in ("sent", "received", "arrived")]
+    start = np.where(known.to_numpy(), np.maximum(columns[0], columns[1]), begin)
+    end = np.where(known.to_numpy(), np.maximum(start, columns[2]), begin + took)
+    return start, end, known.to_numpy(), posted
+
+
+def _before_on_way(
+    rows: Ints, code: Ints, src: Ints, dst: Ints, lane: Ints, number: Ints, operations: Operations
+) -> Waits:
+    """Each transfer waits for the one before on its way, in the order in which their data were made."""
+    order = rows[np.lexsort((rows, lane[rows], code[rows], dst[rows], src[rows]))]
+    keys = np.stack([src[order], dst[order], code[order], lane[order]])
+    same = (np.diff(keys, axis=1) == 0).all(axis=0)
+    of, on = number[order[1:]][same], number[order[:-1]][same]
+    return _wait(of, on, operations.start[of], operations)
+
+
+def _posted(
+    rows: Ints, sent: Times, received: Times, dst: Ints, number: Ints, lanes: _Lanes, operations: Operations
+) -> list[Waits]:
+    """The receives that promptly followed the end of a block of their rank, or else the start of one. Where the receive
+    began after the send and that block ended before it, it was merely recorded late."""
+    found, open_ = [], np.ones(len(rows), np.bool_)
+    for times, actual, whole in ((lanes.end, operations.end, True), (lanes.start, operations.start, False)):
+        at = received[rows]
+        block = np.minimum(lanes.last(times, lanes.lane[dst[rows]], at + POSTED_NS), dst[rows] - 1)
+        there = (block >= 0) & (block >= lanes.first[lanes.lane[dst[rows]]])
+        block = np.where(there, block, 0)
+        happened = times[block] if whole else actual[block]
+        length = operations.end[block] - operations.start[block]
+        prompt = there & (at - happened <= np.maximum(POSTED_NS, POSTED * length))
+        chosen = open_ & prompt & ((at <= sent[rows]) | (happened >= sent[rows]))
+        some = rows[chosen]
+        found.append(_wait(number[some], block[chosen], received[some], operations, whole))
+        open_ &= ~chosen
+    return found
+
+
+def _origins(
+    recorded: Recorded, first: Flags, operations: Operations, waits: Waits, names: _Names
+) -> tuple[Operations, Waits]:
+    """Each segment begins with its first block. What waits for nothing that was recorded, and did not begin before,
+    starts with it."""
+    segments = recorded.steps["segment"].to_numpy()
+    count = int(segments.max(initial=-1)) + 1
+    segment = np.where(operations.step >= 0, segments[np.maximum(operations.step, 0)], -1)
+    begin = np.full(count, np.iinfo(np.int64).max)
+    rows = np.flatnonzero(first)
+    np.minimum.at(begin, segment[rows], operations.start[rows])
+    base = len(operations.start)
+    waiting = np.zeros(base, np.bool_)
+    waiting[waits.of] = True
+    free = np.flatnonzero(~waiting & (operations.start >= begin[segment]))
+    operations = operations.and_also(
+        sort=POINT, kind=np.full(count, names.number("origin")), start=begin, end=begin, when=begin
+    )
+    origin = base + segment[free]
+    return operations, waits.and_also(_wait(free, origin, operations.start[free], operations))

@@ -1,0 +1,175 @@
+"""The measured graph: the operations of a run's steps, and what each of them waited for.
+
+An operation is a block on a rank, a transfer between two, a collective of many; or a point in time, the origin of a
+segment or a barrier that nobody recorded. It is ready when all that any of its members waits for has happened, starts
+when the last of its members does, and ends its length later:
+
+    ready = max over the waits;   delay = start - ready >= 0;   length = end - start
+
+so that a replay with the measured delays and lengths gives back the measured times. A wait is for the end of another
+operation, or for its start. Where the waiting member had begun before that, the wait has this overlap as a constant
+negative lag: streams overlap, and clocks disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from trace_export.steps.order import Levels
+from trace_export.steps.recorded import Recorded
+
+Times = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+WORK, OPTIMIZER, TRANSFER, COLLECTIVE, POINT = range(5)
+"""What an operation is (`Graph.sort`): a block of pipeline work, one of the optimizer, and so on."""
+
+
+@dataclass(frozen=True)
+class Waits:
+    """A row per wait: operation `of` waits for `on`, whose end (or, where not `whole`, start) and `lag` (at most 0)
+    it follows."""
+
+    of: Ints
+    on: Ints
+    whole: Flags
+    lag: Times
+
+    def only(self, which: Flags) -> Waits:
+        """Some of the waits."""
+        return Waits(self.of[which], self.on[which], self.whole[which], self.lag[which])
+
+    def and_also(self, *others: Waits) -> Waits:
+        """These waits and those of others."""
+        tables = (self, *others)
+        return Waits(*(np.concatenate([getattr(t, name) for t in tables]) for name in ("of", "on", "whole", "lag")))
+
+    def met(self, start: Times, end: Times) -> Times:
+        """When each of them had happened, as measured."""
+        return np.where(self.whole, end[self.on], start[self.on]) + self.lag
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Operations and waits. Arrays have a row per operation, times are nanoseconds from `recorded.zero_ns`.
+
+    `sort`: WORK, OPTIMIZER, TRANSFER, COLLECTIVE or POINT; `kind` numbers `kinds`: the kind of a block, a transfer's
+    direction, a collective's name. `rank`: of a block; of the others the member that started last (-1 at a point).
+    `src`, `dst`: the ranks of a transfer, else -1. `step`: the row of `recorded.steps` (-1 at an origin). `block`: the
+    row of `recorded.blocks`, else -1. `group` numbers `groups` of collectives. `first`: the first block of a rank in a
+    step; `pause`: those of them that wait for no transfer; `blind`: blocks whose input was not recorded.
+    `barriers`: kind and group of the barriers that were inferred. `cut`: waits in a circle that were left out.
+    """
+
+    recorded: Recorded
+    kinds: tuple[str, ...]
+    groups: tuple[str, ...]
+    sort: Ints
+    kind: Ints
+    rank: Ints
+    src: Ints
+    dst: Ints
+    step: Ints
+    block: Ints
+    group: Ints
+    start: Times
+    end: Times
+    first: Flags
+    blind: Flags
+    waits: Waits
+    levels: Levels
+    guessed: Flags
+    barriers: tuple[tuple[str, str], ...]
+    cut: int
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @cached_property
+    def ready(self) -> Times:
+        """When all that an operation waits for had happened; its start where it waits for nothing."""
+        return ready_of(self.waits, self.start, self.end)
+
+    @cached_property
+    def delay(self) -> Times:
+        """How long after that it started."""
+        delay: Times = np.maximum(self.start - self.ready, 0)
+        return delay
+
+    @cached_property
+    def length(self) -> Times:
+        """From the start of the last member to the end."""
+        return self.end - self.start
+
+    @cached_property
+    def pause(self) -> Flags:
+        """The first blocks of a rank in a step that wait for no transfer: what they wait for is the step itself."""
+        fed = np.zeros(len(self), np.bool_)
+        fed[self.waits.of[self.sort[self.waits.on] == TRANSFER]] = True
+        return self.first & ~fed
+
+    @cached_property
+    def counted(self) -> Flags:
+        """The operations of the steps that count: means are over these."""
+        whole = np.append(self.recorded.steps["whole"].to_numpy(), False)
+        counted: Flags = whole[self.step]
+        return counted
+
+    @cached_property
+    def binding(self) -> Ints:
+        """For each operation the wait (a row of `waits`) that was met last; -1 where it waits for nothing."""
+        met = self.waits.met(self.start, self.end)
+        order = np.lexsort((np.arange(len(met)), -met, self.waits.of))
+        of = self.waits.of[order]
+        found = np.full(len(self), -1, np.int64)
+        first = np.concatenate([[True], np.diff(of) != 0]) if len(of) else np.empty(0, np.bool_)
+        found[of[first]] = order[first]
+        return found
+
+    @cached_property
+    def opens(self) -> Flags:
+        """The operations that wait for nothing but the origin of their segment."""
+        on_origin = (self.sort[self.waits.on] == POINT) & (self.step[self.waits.on] < 0)
+        found = np.zeros(len(self), np.bool_)
+        found[self.waits.of[on_origin]] = True
+        return found
+
+    @cached_property
+    def overlap(self) -> float:
+        """The time by which work began before its input was there, and transfers ended before they began, as a share of
+        all work: streams that overlap, or clocks that disagree."""
+        work, waits = (self.sort == WORK) & self.counted, self.waits
+        of_work = work[waits.on] & waits.whole & (work[waits.of] | (self.rank[waits.of] == self.rank[waits.on]))
+        total = float(self.length[work].sum())
+        return float(self._backwards - waits.lag[of_work].sum()) / max(total, 1.0)
+
+    @property
+    def _backwards(self) -> int:
+        """The time by which messages seem to have ended before they began; and where there is none, by which blocks
+        used data that were not made yet."""
+        begun = self.recorded.blocks["start"].gather(self.recorded.edges["dst"])
+        edges = self.recorded.edges.with_columns(begun=begun)
+        early = pl.when(pl.col("arrived").is_null()).then(pl.col("made") - pl.col("begun"))
+        late = pl.max_horizontal("sent", "received") - pl.col("arrived")
+        return int(edges.select(pl.coalesce(early, late).clip(0).sum()).item() or 0)
+
+    def of(self, column: str) -> pl.Series:
+        """A column of `recorded.ranks` for each operation, by its rank; null at points."""
+        ranks = self.recorded.ranks
+        return pl.DataFrame({"rank": self.rank}).with_columns(pl.col("rank").cast(pl.Int32)).join(
+            ranks.select("rank", pl.col(column).alias("value")), on="rank", how="left", maintain_order="left"
+        )["value"]  # fmt: skip
+
+
+def ready_of(waits: Waits, start: Times, end: Times) -> Times:
+    """When all that each operation waits for had happened."""
+    ready = np.full(len(start), np.iinfo(np.int64).min)
+    np.maximum.at(ready, waits.of, waits.met(start, end))
+    return np.where(ready == np.iinfo(np.int64).min, start, ready)

@@ -1,0 +1,73 @@
+"""How long transfers took that nobody recorded, from the blocks that waited for them.
+
+A block that starts when its data are here shows how long they were on their way. There are three ways to see it:
+
+- its rank fell idle before they were made: the gap since then;
+- the gaps since they were made are all alike, also where the rank was busy for a part of them;
+- the gaps since both were there, data and rank, are all alike: the receive was posted when the rank fell idle.
+
+Of that time the rank itself takes what it also takes where its data were there long before: it starts late. Where a
+transfer cannot be seen, it took as long as others on its way, at most the gap.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from trace_export.steps.graph import Flags, Times
+from trace_export.tolerances import POSTED_NS
+
+ALIKE, MOSTLY = 0.1, 0.8
+"""Gaps are alike that differ by this share from their median, in this share of the cases."""
+ENOUGH = 3
+"""Starts that say how late a rank is."""
+WAY = ["src_rank", "dst_rank", "direction"]
+
+
+def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, Flags]:
+    """Start and length of each transfer without a message (0 where there is one), and whether it began when its
+    receiver fell idle.
+
+    `edges`: the columns of `WAY`, src, dst (rows of `blocks`) and known, whether there is a message. `blocks`: rank,
+    start, end, free (when the block before on its rank had ended, null for the first of a step), work.
+    """
+    made, taken = blocks["end"].gather(edges["src"]), blocks.select("start", "free")[edges["dst"]]
+    table = edges.select(*WAY, "dst", "known").with_columns(made, taken["start"], taken["free"]).rename({"end": "made"})
+    table = table.with_columns(gap=pl.col("start") - pl.col("made"), free=pl.col("free").fill_null(pl.col("made")))
+    table = table.with_columns(seen=~pl.col("known") & (pl.col("made") >= pl.col("free")) & (pl.col("gap") >= 0))
+    late = _lateness(table, blocks)
+    table = table.join(late, left_on="dst_rank", right_on="rank", how="left", maintain_order="left")
+    late_ns = pl.col("late").fill_null(0)
+    table = table.with_columns(gap=(pl.col("gap") - late_ns).clip(0), wait=pl.col("start") - pl.col("free") - late_ns)
+    # A block that starts late although its rank was free may wait for its data: where the gaps since these were made
+    # are all alike, it does.
+    held = ~pl.col("known") & (pl.col("seen") | ((pl.col("wait") > POSTED_NS) & (pl.col("gap") > 0)))
+    middle = pl.col("gap").filter(held).median().over(WAY)
+    near = (pl.col("gap") - middle).abs() <= pl.max_horizontal(ALIKE * middle, pl.lit(POSTED_NS))
+    alike = (near.filter(held).mean().over(WAY) >= MOSTLY).fill_null(False)
+    both = pl.min_horizontal("gap", pl.col("wait").clip(0))
+    usual_both = both.filter(~pl.col("known")).median().over(WAY)
+    near_both = (both - usual_both).abs() <= ALIKE * usual_both
+    posted = ~alike & (usual_both > POSTED_NS) & (near_both.filter(~pl.col("known")).mean().over(WAY) >= MOSTLY)
+    posted = (posted & ~pl.col("known")).fill_null(False)
+    exposed = pl.col("gap").filter("seen").median().over(WAY)
+    usual = pl.when(alike).then(middle).otherwise(exposed).fill_null(0)
+    seen = pl.when(alike).then(held).otherwise("seen").fill_null(False)
+    length = (
+        pl.when("known").then(0).when(posted).then(both).when(seen).then("gap")
+        .otherwise(pl.min_horizontal("gap", usual))
+    )  # fmt: skip
+    begin = pl.when(posted).then(pl.max_horizontal("made", "free")).otherwise("made")
+    found = table.select(begin=begin, length=length.round().cast(pl.Int64), posted=posted)
+    return found["begin"].to_numpy(), found["length"].to_numpy(), found["posted"].to_numpy()
+
+
+def _lateness(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
+    """rank, late: how long a rank usually takes to start a block whose data were there long before."""
+    middle = pl.col("gap").filter("seen").median().over(WAY)
+    needed = table.select("dst", here=pl.col("made") + middle.fill_null(0)).group_by("dst").agg(pl.col("here").max())
+    starts = blocks.with_row_index("dst").join(needed.cast({"dst": pl.UInt32}), on="dst", how="left")
+    there: pl.Expr = pl.col("here").is_null() | (pl.col("here") <= pl.col("free"))
+    waits = starts.filter(pl.col("work"), there).select("rank", wait=pl.col("start") - pl.col("free")).drop_nulls()
+    usual = waits.group_by("rank").agg(pl.len(), late=pl.col("wait").median().clip(0))
+    return usual.filter(pl.col("len") >= ENOUGH).select("rank", "late")

@@ -1,0 +1,78 @@
+"""The order of the operations of a measured graph: levels whose operations wait only for those of earlier levels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Levels:
+    """`order`: the operations, level by level, in a level those with most waits first. `bounds`: where in `order` each
+    level begins, and the end. `turns`: for each level the waits (row numbers) that are its operations' first, second, …
+    in the order of the operations: turn k has the first so many of them, which have more than k waits."""
+
+    order: Ints
+    bounds: Ints
+    turns: tuple[tuple[Ints, ...], ...]
+
+
+def levels(count: int, of: Ints, on: Ints, when: Ints) -> tuple[Levels, Flags]:
+    """The levels of `count` operations, of which `of[i]` waits for `on[i]`; and which waits were kept.
+
+    Where waits form a circle, those in it that run against the order of `when` are left out. O(waits) and a few calls
+    of numpy a level.
+    """
+    kept = np.ones(len(of), np.bool_)
+    depth, rest = _depths(count, of, on)
+    if rest:
+        kept = _without_circles(count, of, on, when)
+        depth, rest = _depths(count, of[kept], on[kept])
+        assert not rest
+    rows = np.flatnonzero(kept)
+    waits = np.bincount(of[rows], minlength=count)
+    order = np.lexsort((np.arange(count), -waits, depth))
+    bounds = np.searchsorted(depth[order], np.arange(int(depth.max(initial=-1)) + 2))
+    place = np.empty(count, np.int64)
+    place[order] = np.arange(count)
+    by_place = rows[np.argsort(place[of[rows]], kind="stable")]
+    first = np.concatenate([[0], np.cumsum(waits[order])])
+    turns = []
+    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        sizes = waits[order[low:high]]
+        most = int(sizes[0]) if high > low else 0
+        turns.append(tuple(by_place[first[low : low + int((sizes > k).sum())] + k] for k in range(most)))
+    return Levels(order, bounds, tuple(turns)), kept
+
+
+def _depths(count: int, of: Ints, on: Ints) -> tuple[Ints, int]:
+    """The level of each operation, and how many have none because they wait in a circle."""
+    missing = np.bincount(of, minlength=count)
+    by_source = np.argsort(on, kind="stable")
+    followers, first = of[by_source], np.searchsorted(on[by_source], np.arange(count + 1))
+    depth, level, front, left = np.zeros(count, np.int64), 0, np.flatnonzero(missing == 0), count
+    while len(front):
+        depth[front], left = level, left - len(front)
+        sizes = first[front + 1] - first[front]
+        at = np.repeat(first[front] - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes) + np.arange(sizes.sum())
+        reached = followers[at]
+        np.subtract.at(missing, reached, 1)
+        front, level = np.unique(reached[missing[reached] == 0]), level + 1
+    return depth, left
+
+
+def _without_circles(count: int, of: Ints, on: Ints, when: Ints) -> Flags:
+    """Which waits are left when those against the order of `when` go that are part of a circle."""
+    from scipy import sparse  # seldom needed, and long to load
+    from scipy.sparse import csgraph
+
+    matrix = sparse.coo_matrix((np.ones(len(of), np.int8), (on, of)), shape=(count, count))
+    _, part = csgraph.connected_components(matrix, directed=True, connection="strong")
+    against = (when[on] > when[of]) | ((when[on] == when[of]) & (on >= of))
+    kept: Flags = ~((part[of] == part[on]) & against)
+    return kept

@@ -1,0 +1,174 @@
+"""The critical path of each step: from its end back through the wait that made each operation ready."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import polars as pl
+
+from trace_export.model import INT, SPAN_ID, STEP_KEY, TEXT, TIME, Schema
+from trace_export.steps.graph import COLLECTIVE, OPTIMIZER, POINT, TRANSFER, Graph, Ints, Times
+from trace_export.steps.replay import Windows
+
+PARTS: Schema = {
+    "run": INT, "step": INT, "position": INT, "part": TEXT, "kind": TEXT, "rank": INT, "stage": INT, "from_rank": INT,
+    "from_stage": INT, "microbatch": INT, "chunk": INT, "id": SPAN_ID, "start_ns": TIME, "end_ns": TIME, "ns": TIME,
+}  # fmt: skip
+"""A part of the critical path of a step; `position` counts from its start. `part`: `work` (a block of `kind` F, B, W,
+FB or OPT, whose `id` is that of the span), `wire` (a transfer of direction `kind` from `from_rank`), `collective` (its
+name is `kind`; from the last rank to come), `delay` (an operation of `kind` on `rank` starts although nothing is
+missing that was recorded), `pause` (the same before the first block of a rank in a step), `overlap` (negative: an
+operation began before what it waited for had ended). `ns` is end_ns - start_ns; the parts of a step add up to its
+length."""
+
+STEPS: Schema = {"run": INT, "step": INT, "start_ns": TIME, "length_ns": TIME, "negative_ns": TIME}
+"""`length_ns`: from the first block of the step to that of the next; `negative_ns` the sum of its negative parts."""
+
+SLACK: Schema = {"id": SPAN_ID, "rank": INT, "run": INT, "step": INT, "slack_ns": TIME}
+"""How much longer each block could have taken without making a step longer; 0 on the critical path. Null where nothing
+that was recorded waits for it."""
+
+_WORK, _DELAY, _OVERLAP = range(3)
+
+
+class CriticalPath:
+    """The critical path of the steps that have a length: `parts`, `steps` and `slack` have the columns of `PARTS`,
+    `STEPS` and `SLACK`, sorted by run and step. Each is worked out when it is first asked for."""
+
+    def __init__(self, graph: Graph, windows: Windows) -> None:
+        self._graph, self._windows = graph, windows
+
+    @cached_property
+    def parts(self) -> pl.DataFrame:
+        return _walk(self._graph, self._longest)
+
+    @cached_property
+    def steps(self) -> pl.DataFrame:
+        return _steps(self._graph, self._longest, self.parts)
+
+    @cached_property
+    def _longest(self) -> Windows:
+        return self._windows.longest(self._graph)
+
+    @cached_property
+    def slack(self) -> pl.DataFrame:
+        return _slack(self._graph, self._windows)
+
+
+def _walk(graph: Graph, windows: Windows) -> pl.DataFrame:
+    """The table `PARTS`. All steps are walked at once."""
+    begin, at, operation, starting = _ends(graph, windows)
+    rows: list[tuple[Ints, Ints, Ints, Times, Times]] = []
+    window = np.arange(len(windows))
+    while len(window):
+        first = begin[window]
+        now = np.where(starting, at, np.maximum(graph.start[operation], first))
+        rows.append((window, operation, np.full(len(window), _WORK), now, at))
+        ready = np.where(graph.delay[operation] > 0, np.maximum(graph.ready[operation], first), now)
+        ready = np.where(now > first, ready, now)
+        rows.append((window, operation, np.full(len(window), _DELAY), ready, now))
+        wait = graph.binding[operation]
+        on = (ready > first) & (wait >= 0)
+        window, operation, wait, ready = window[on], operation[on], wait[on], ready[on]
+        before = graph.waits.on[wait]
+        at = np.where(graph.waits.whole[wait], graph.end[before], graph.start[before])
+        rows.append((window, operation, np.full(len(window), _OVERLAP), at, ready))
+        operation, starting = before, ~graph.waits.whole[wait]
+    return _parts(graph, windows, rows)
+
+
+def _ends(graph: Graph, windows: Windows) -> tuple[Times, Times, Ints, np.ndarray]:
+    """Of each step where it begins and ends, the operation that ends it, and whether by its start."""
+    begin = np.array([graph.start[since].min() for since in windows.since], np.int64)
+    last, at, starting = [], [], []
+    for until, ends in zip(windows.until, windows.ends, strict=True):
+        rows, times = (until, graph.start) if len(until) else (ends, graph.end)
+        place = rows[int(times[rows].argmin() if len(until) else times[rows].argmax())]
+        last.append(place)
+        at.append(times[place])
+        starting.append(bool(len(until)))
+    return begin, np.array(at, np.int64), np.array(last, np.int64), np.array(starting, np.bool_)
+
+
+def _parts(graph: Graph, windows: Windows, rows: list[tuple[Ints, Ints, Ints, Times, Times]]) -> pl.DataFrame:
+    if not rows:
+        return pl.DataFrame(schema=PARTS)
+    window, operation, what, start, end = (np.concatenate(column) for column in zip(*rows, strict=True))
+    order = np.arange(len(window))
+    some = end != start
+    window, operation, what, start, end, order = (x[some] for x in (window, operation, what, start, end, order))
+    sort = graph.sort[operation]
+    delay = what == _DELAY
+    part = np.select(
+        [what == _OVERLAP, delay & graph.pause[operation], delay, sort == TRANSFER, sort == COLLECTIVE],
+        ["overlap", "pause", "delay", "wire", "collective"], "work",
+    )  # fmt: skip
+    kinds = np.array([kind.split(":", 1)[-1] for kind in graph.kinds])
+    rank, source = graph.rank[operation], np.where((sort == TRANSFER) & (what == _WORK), graph.src[operation], -1)
+    rank = np.where((sort == TRANSFER) & (what == _WORK), graph.dst[operation], rank)
+    block = graph.block[operation]
+    blocks, steps = graph.recorded.blocks, graph.recorded.steps
+    names = steps[windows.step][window]
+    of_block = blocks.select("span", "microbatch", "chunk")[np.maximum(block, 0)]
+    is_work = pl.Series((block >= 0) & (what == _WORK))
+    stage_of = graph.recorded.ranks.select("rank", "stage")
+    frame = pl.DataFrame(
+        {"order": order, "part": part, "kind": kinds[graph.kind[operation]], "rank": rank, "from_rank": source}
+    ).with_columns(
+        run=names["run"], step=names["step"], id=pl.when(is_work).then(of_block["span"]),
+        microbatch=pl.when(is_work).then(of_block["microbatch"]), chunk=pl.when(is_work).then(of_block["chunk"]),
+        start_ns=pl.Series(start) + graph.recorded.zero_ns, end_ns=pl.Series(end) + graph.recorded.zero_ns,
+        ns=pl.Series(end - start), point=pl.Series(sort == POINT),
+    ).with_columns(
+        pl.when(pl.col(c) >= 0).then(c).cast(INT).alias(c) for c in ("rank", "from_rank")
+    ).join(stage_of, on="rank", how="left", maintain_order="left").join(
+        stage_of.rename({"rank": "from_rank", "stage": "from_stage"}), on="from_rank", how="left", maintain_order="left"
+    )  # fmt: skip
+    ordered = frame.sort(*STEP_KEY, "order", descending=[False, False, True])
+    return ordered.with_columns(position=pl.int_range(pl.len(), dtype=INT).over(STEP_KEY)).select(
+        pl.col(name).cast(dtype) for name, dtype in PARTS.items()
+    )
+
+
+def _steps(graph: Graph, windows: Windows, parts: pl.DataFrame) -> pl.DataFrame:
+    sums = parts.group_by(STEP_KEY).agg(length_ns=pl.col("ns").sum(), negative_ns=pl.col("ns").clip(None, 0).sum())
+    begin = [int(graph.start[since].min()) + graph.recorded.zero_ns for since in windows.since]
+    named = graph.recorded.steps[windows.step].select(*STEP_KEY).with_columns(start_ns=pl.Series(begin, dtype=TIME))
+    found = named.join(sums, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left").sort(STEP_KEY)
+    return found.with_columns(pl.col("length_ns", "negative_ns").fill_null(0)).select(
+        pl.col(name).cast(dtype) for name, dtype in STEPS.items()
+    )
+
+
+def _slack(graph: Graph, windows: Windows) -> pl.DataFrame:
+    """The table `SLACK` of all blocks. The end of each step that has a length may not move."""
+    never = np.int64(1) << 61
+    late = np.full(len(graph), never)
+    for until, ends in zip(windows.until, windows.ends, strict=True):
+        rows = until[[int(graph.start[until].argmin())]] if len(until) else ends
+        late[rows] = graph.end[rows] if len(until) else graph.end[ends].max()
+    last = _last_steps(graph, windows)
+    late[last] = np.minimum(late[last], graph.end[last].max() if len(last) else never)
+    order, bounds = graph.levels.order, graph.levels.bounds.tolist()
+    for low, high, turns in reversed(list(zip(bounds[:-1], bounds[1:], graph.levels.turns, strict=True))):
+        members = order[low:high]
+        begin = late[members] - graph.length[members] - graph.delay[members]
+        for rows in turns:
+            on, whole = graph.waits.on[rows], graph.waits.whole[rows]
+            limit = begin[: len(rows)] - graph.waits.lag[rows] + np.where(whole, 0, graph.length[on])
+            np.minimum.at(late, on, limit)
+    rows = np.flatnonzero(graph.block >= 0)
+    free = np.where(late[rows] > never // 2, -1, late[rows] - graph.end[rows])
+    blocks, steps = graph.recorded.blocks[graph.block[rows]], graph.recorded.steps
+    found = blocks.select(pl.col("span").alias("id"), "rank", "step_index").with_columns(slack_ns=pl.Series(free))
+    named = found.join(steps.select("step_index", *STEP_KEY), on="step_index", maintain_order="left")
+    known = named.with_columns(slack_ns=pl.when(pl.col("slack_ns") >= 0).then("slack_ns"))
+    return known.select(pl.col(name).cast(dtype) for name, dtype in SLACK.items()).sort(*STEP_KEY, "rank", "id")
+
+
+def _last_steps(graph: Graph, windows: Windows) -> Ints:
+    """The blocks of the steps without a length: nothing later says how long they may be."""
+    has_length = np.zeros(len(graph.recorded.steps) + 1, np.bool_)
+    has_length[windows.step] = True
+    return np.flatnonzero((graph.sort <= OPTIMIZER) & ~has_length[graph.step])

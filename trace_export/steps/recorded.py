@@ -1,0 +1,181 @@
+"""What was recorded of a run's steps, as the tables that the measured graph is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from trace_export.model import SEGMENT, STEP_KEY, WORK_KINDS, Profile
+from trace_export.pipeline.evaluations import uninterrupted
+from trace_export.pipeline.replicas import data_parallel
+from trace_export.schedules.operation_types import LN
+from trace_export.schedules.schedule import virtual_stage
+from trace_export.segments import with_window
+
+ODD = 10
+"""A step that takes more than this many times the median has a clock that jumped, or a stop, in it."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The tables; times are Int64 nanoseconds from `zero_ns`.
+
+    `ranks`: rank, stage, replica (the data-parallel one: tensor- and context-parallel peers share it), host (label); an
+    unknown stage or replica counts as 0. `steps`: step_index, segment, run, step, whole (whether it counts), sorted by
+    time; the steps of a segment follow one another on one time axis. `blocks`, a row per block, sorted
+    by (segment, rank, start): span (`SPANS.id`), rank, segment, step_index, kind, microbatch, chunk, start, end, lacks
+    (it must have an input from another rank). `edges`, a row per dependency between blocks: src, dst (rows of
+    `blocks`), direction, and of its message sent, received, arrived (null where none was recorded). `parts`, a row per
+    rank and collective: collective (a number), op, group, rank, segment, step_index, start, end. `odd`: steps that last
+    no time, or more than `ODD` times the median; a segment ends before and after each of them.
+    """
+
+    zero_ns: int
+    ranks: pl.DataFrame
+    steps: pl.DataFrame
+    blocks: pl.DataFrame
+    edges: pl.DataFrame
+    parts: pl.DataFrame
+    odd: tuple[tuple[int | None, int | None], ...]
+
+
+def recorded(profile: Profile) -> Recorded:
+    """The tables of a profile that has been interpreted and aligned."""
+    ranks = _ranks(profile)
+    spans = _blocks(profile)
+    zero = spans["start_ns"].min() if spans.height else 0
+    assert isinstance(zero, int)
+    steps, odd = _steps(profile, spans)
+    blocks = (
+        spans.join(steps.select(*STEP_KEY, "step_index", "segment"), on=STEP_KEY, nulls_equal=True)
+        .with_columns(start=pl.col("start_ns") - zero, end=pl.col("end_ns") - zero)
+        .sort("segment", "rank", "start", "end", "span")
+        .drop("start_ns", "end_ns")
+        .with_row_index("row")
+    )
+    return Recorded(
+        zero, ranks, steps, blocks, _edges(profile, blocks, zero), _parts(profile, steps, blocks, zero), odd
+    )
+
+
+def _ranks(profile: Profile) -> pl.DataFrame:
+    """rank, stage, replica, host."""
+    hosts = profile.hosts.select("host", label=pl.coalesce("label", "host"))
+    return (
+        profile.ranks.sort("rank")
+        .join(hosts, on="host", how="left", maintain_order="left")
+        .join(data_parallel(profile.ranks).rename({"replica": "pipeline"}), on="rank", maintain_order="left")
+        .select(
+            "rank", pl.col("stage").fill_null(0), replica="pipeline", host=pl.coalesce("label", "host").fill_null("")
+        )
+    )
+
+
+def _blocks(profile: Profile) -> pl.DataFrame:
+    """Blocks of pipeline work and optimizers, with `lacks`."""
+    spans = profile.spans.lazy().filter(pl.col("kind").is_in([*WORK_KINDS, "OPT"]))
+    columns = ["rank", *STEP_KEY, "kind", "microbatch", "chunk", "microbatch_b", "chunk_b", "start_ns", "end_ns"]
+    found = spans.select(pl.col("id").alias("span"), *columns).collect()
+    placed = found.join(profile.ranks.select("rank", "stage"), on="rank", how="left", maintain_order="left")
+    return placed.with_columns(lacks=_lacks(profile)).drop("stage")
+
+
+def _lacks(profile: Profile) -> pl.Expr:
+    """Whether a block needs an input from another rank: not at the ends of the pipeline, nor where a V turns round."""
+    placement = profile.interpreted.placement
+    stages, chunks = profile.ranks["stage"].max(), profile.spans["chunk"].max()
+    assert not isinstance(stages, str) and not isinstance(chunks, str)
+    count = max(int(stages or 0) + 1, profile.declared.pp or 1) + bool(profile.declared.deeper)  # type: ignore[arg-type]
+    last = count * (int(chunks or 0) + 1 if placement != "both" else 1) - 1  # type: ignore[arg-type]
+    stage, chunk = pl.col("stage").fill_null(0), pl.col("chunk").fill_null(0)
+    at = virtual_stage(placement, count, chunk, stage)
+    at_b = virtual_stage(placement, count, pl.coalesce("chunk_b", chunk), stage)
+    alone = pl.lit(count == 1)
+    turn, turn_b = (at % count == 0, (at_b + 1) % count == 0) if placement == "vee" else (alone, alone)
+    forward = pl.col("kind").is_in(["F", "FB"]) & (at > 0) & ~turn
+    back = pl.col("kind").is_in(["B", "FB"]) & (at_b < last) & ~turn_b
+    return forward | back
+
+
+def _steps(profile: Profile, spans: pl.DataFrame) -> tuple[pl.DataFrame, tuple[tuple[int | None, int | None], ...]]:
+    """The steps in their segments, and the odd ones. A segment goes on while step numbers do, and the clock."""
+    begun = spans.group_by(STEP_KEY).agg(begin=pl.col("start_ns").min())
+    begun = with_window(begun, profile.spans).sort(*SEGMENT, "begin", "step")
+    steps = begun.join(profile.steps, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
+    some = pl.col("whole").any()  # where no step is whole, all count
+    steps = steps.with_columns(pl.col("whole").fill_null(True)).with_columns(
+        pl.when(some).then("whole").otherwise(True)
+    )
+    numbered = pl.int_range(pl.len(), dtype=pl.Int64)
+    if profile.declared.step_zeros is not None:  # each step has a zero of its own
+        return steps.select(numbered.alias("step_index"), numbered.alias("segment"), *STEP_KEY, "whole"), ()
+    steps = steps.with_columns(next=pl.col("begin").shift(-1) - pl.col("begin"))
+    steps = steps.with_columns(clear=uninterrupted(profile, "begin", "next").is_not_null())  # by an evaluation
+    same = [pl.col(name).eq_missing(pl.col(name).shift()) for name in SEGMENT]
+    follows = (
+        pl.all_horizontal(same)
+        & pl.col("clear").shift()
+        & (pl.col("step") == pl.col("step").shift() + 1)
+        & (pl.col("whole") == pl.col("whole").shift())
+    )
+    steps = steps.with_columns(follows=follows.fill_null(False))
+    length = pl.when(pl.col("follows").shift(-1)).then("next")
+    odd = ((length <= 0) | (length > ODD * length.median())).fill_null(False)
+    steps = steps.with_columns(odd=odd)
+    cut = ~pl.col("follows") | pl.col("odd").shift(fill_value=False)
+    steps = steps.with_columns(segment=cut.cum_sum().cast(pl.Int64) - 1, step_index=numbered)
+    names = tuple(steps.filter("odd").select(STEP_KEY).iter_rows())
+    return steps.select("step_index", "segment", *STEP_KEY, "whole"), names
+
+
+def _edges(profile: Profile, blocks: pl.DataFrame, zero: int) -> pl.DataFrame:
+    """The dependencies whose both blocks are there, each with its message."""
+    here = profile.interpreted.passes.lazy().select("id", "span").join(
+        blocks.lazy().select("span", "row", "rank", "segment", "end"), on="span"
+    )  # fmt: skip
+    posted = pl.max_horizontal("recv_start_ns", "ready_ns")  # where the send was not recorded
+    messages = (
+        profile.messages.lazy().drop_nulls(["src_pass", "dst_pass", "recv_end_ns"])
+        .sort("recv_end_ns").unique(["src_pass", "dst_pass"], keep="first", maintain_order=True)
+        .select(
+            src="src_pass", dst="dst_pass", sent=pl.coalesce("send_start_ns", posted) - zero,
+            received=pl.coalesce("recv_start_ns", "send_start_ns", "ready_ns") - zero,
+            arrived=pl.col("recv_end_ns") - zero,
+        )
+    )  # fmt: skip
+    return (
+        profile.interpreted.edges.lazy().with_columns(pl.col("direction").cast(pl.String))
+        .join(messages, on=["src", "dst"], how="left")
+        .join(here.select(src="id", maker="row", src_rank="rank", made="end", of="segment"), on="src")
+        .join(here.select(dst="id", taker="row", dst_rank="rank", to="segment"), on="dst")
+        .filter(pl.col("of") == pl.col("to"))
+        .select("direction", "src_rank", "dst_rank", "made", "sent", "received", "arrived", src="maker", dst="taker")
+        .sort("made", "src", "dst", "direction").with_row_index("edge").collect()
+    )  # fmt: skip
+
+
+def _parts(profile: Profile, steps: pl.DataFrame, blocks: pl.DataFrame, zero: int) -> pl.DataFrame:
+    """The parts of collectives; a collective belongs to the last step that began before its last member did."""
+    begins = blocks.group_by("step_index", "segment").agg(at=pl.col("start").min())
+    if profile.declared.step_zeros is not None:  # a step begins at its zero, perhaps with a collective
+        zeros = pl.DataFrame(profile.declared.step_zeros, schema={"step": pl.Int32, "at": pl.Int64}, orient="row")
+        begins = steps.join(zeros.with_columns(pl.col("at") - zero), on="step").select("step_index", "segment", "at")
+    begins = begins.sort("at", "step_index")
+    parts = profile.collectives.lazy().drop_nulls(["start_ns", "end_ns"]).select(
+        "op", "group", "sequence", "rank", start=pl.col("start_ns") - zero, end=pl.col("end_ns") - zero
+    ).join(profile.ranks.lazy().select("rank"), on="rank", how="semi").collect()  # fmt: skip
+    if profile.declared.every_operation:  # the study's tables: each rank reduces these gradients by itself
+        alone = pl.col("op") == LN
+        parts = parts.with_columns(group=pl.when(alone).then(pl.format("rank {}", "rank")).otherwise("group"))
+    key = ["op", "group", "sequence"]
+    begun = (
+        parts.group_by(key).agg(at=pl.col("start").max()).sort("at", *key, nulls_last=True).with_row_index("collective")
+    )
+    placed = begun.join_asof(begins, on="at", check_sortedness=False)
+    if begins.height:
+        first = begins.row(0, named=True)
+        placed = placed.with_columns(
+            pl.col("step_index").fill_null(first["step_index"]), pl.col("segment").fill_null(first["segment"])
+        )
+    return parts.join(placed.drop("at"), on=key, nulls_equal=True).sort("collective", "start", "rank")

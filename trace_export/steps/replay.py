@@ -1,0 +1,169 @@
+"""How long a run's steps take with other lengths and delays: the measured graph run again, many scenarios at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from trace_export.steps.graph import POINT, Floats, Graph, Ints
+
+SCENARIO_BYTES = 1 << 28
+"""Of the times of all operations in the scenarios that run at once."""
+
+Scenario = tuple[Floats, Floats]
+"""The length and the delay of each operation."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The steps that have a length: from their first block to the first block of the next step of their segment, or the
+    only step of a segment to its last end. Replicas that never wait for one
+    another have steps of their own. `step`: rows of `recorded.steps`. `since`, `until`: the operations that
+    begin a step and the one after it; `ends`: where there is none after it, all its operations."""
+
+    step: Ints
+    since: tuple[Ints, ...]
+    until: tuple[Ints, ...]
+    ends: tuple[Ints, ...]
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are, of however many replicas."""
+        return len(np.unique(self.step))
+
+    def longest(self, graph: Graph) -> Windows:
+        """Of each step the window that is longest as measured."""
+        rows: dict[int, tuple[int, int]] = {}
+        for n, (step, since, until, ends) in enumerate(
+            zip(self.step.tolist(), self.since, self.until, self.ends, strict=True)
+        ):
+            last = graph.start[until].min() if len(until) else graph.end[ends].max()
+            length = int(last - graph.start[since].min())
+            if step not in rows or length > rows[step][0]:
+                rows[step] = length, n
+        kept = [n for _, n in rows.values()]
+        return Windows(self.step[kept], *(tuple(part[n] for n in kept) for part in (self.since, self.until, self.ends)))
+
+
+class Replay:
+    """Runs scenarios of a graph."""
+
+    def __init__(self, graph: Graph, *, with_first: bool = False) -> None:
+        """`with_first`: a step alone in its segment begins with its first operation, which may be no block."""
+        self.graph, self._with_first = graph, with_first
+        place = np.empty(len(graph), np.int64)
+        place[graph.levels.order] = np.arange(len(graph))
+        self._place, waits = place, graph.waits
+        bounds = graph.levels.bounds.tolist()
+        self._levels = []
+        for low, high, turns in zip(bounds[:-1], bounds[1:], graph.levels.turns, strict=True):
+            steps = []
+            for rows in turns:
+                whole, lag = waits.whole[rows], waits.lag[rows].astype(np.float64)[:, None]
+                source = place[waits.on[rows]]
+                source = source if whole.all() else np.where(whole, source, source + len(graph))
+                steps.append((len(rows), source, lag if lag.any() else None))
+            self._levels.append((low, high, steps))
+        self._from_start = bool(len(waits.whole)) and not waits.whole.all()
+
+    @cached_property
+    def windows(self) -> Windows:
+        """The steps that have a length."""
+        return _windows(self.graph, with_first=self._with_first)
+
+    def step_lengths(self, scenarios: Sequence[Scenario]) -> Floats:
+        """Step × scenario: the length of each of the `windows`."""
+        size = max(1, SCENARIO_BYTES // max(1, 32 * len(self.graph)))
+        parts = [self._some(scenarios[at : at + size]) for at in range(0, len(scenarios), size)]
+        return np.concatenate(parts, axis=1) if parts else np.empty((len(self.windows), 0))
+
+    def means(self, scenarios: Sequence[Scenario]) -> Floats:
+        """The mean length of a step in each scenario."""
+        mean: Floats = self.step_lengths(scenarios).mean(axis=0)
+        return mean
+
+    def _some(self, scenarios: Sequence[Scenario]) -> Floats:
+        order = self.graph.levels.order
+        length, delay = (np.stack([s[k][order] for s in scenarios], axis=1) for k in (0, 1))
+        times = self.times(length, delay)
+        end, place, windows = times[: len(order)], self._place, self.windows
+        found = np.empty((len(windows), len(scenarios)))
+        for n, (since, until, ends) in enumerate(zip(windows.since, windows.until, windows.ends, strict=True)):
+            begin = (end[place[since]] - length[place[since]]).min(axis=0)
+            at = place[until] if len(until) else place[ends]
+            found[n] = ((end[at] - length[at]).min(axis=0) if len(until) else end[at].max(axis=0)) - begin
+        return found
+
+    def times(self, length: Floats, delay: Floats) -> Floats:
+        """The end of each operation in the order of the levels; below them their starts, where waits need those. Both
+        arguments are in this order, operation × scenario."""
+        count, graph = len(self.graph), self.graph
+        times = np.empty((2 * count if self._from_start else count, length.shape[1]))
+        for low, high, turns in self._levels:
+            if turns:
+                size, source, lag = turns[0]
+                ready = times[source] if lag is None else times[source] + lag
+                for size, source, lag in turns[1:]:
+                    other = times[source] if lag is None else times[source] + lag
+                    np.maximum(ready[:size], other, out=ready[:size])
+            else:
+                ready = graph.ready[graph.levels.order[low:high]].astype(np.float64)[:, None]
+            ready = ready + delay[low:high]
+            if self._from_start:
+                times[count + low : count + high] = ready
+            np.add(ready, length[low:high], out=times[low:high])
+        return times
+
+
+def _windows(graph: Graph, *, with_first: bool) -> Windows:
+    """The windows of a graph; a step alone in its segment counts only where no segment has two. Replicas that never
+    wait for one another have windows of their own."""
+    steps = graph.recorded.steps
+    segment, whole = steps["segment"].to_numpy(), steps["whole"].to_numpy()
+    apart = _apart(graph)
+    nothing = np.empty(0, np.int64)
+    found = []
+    for group in np.unique(apart[graph.first]).tolist():
+        first = np.flatnonzero(graph.first & (apart == group))
+        by_step = first[np.argsort(graph.step[first], kind="stable")]
+        bounds = np.searchsorted(graph.step[by_step], np.arange(len(steps) + 1)).tolist()
+        begins = [by_step[a:b] for a, b in pairwise(bounds)]
+        found += [
+            (n, begins[n], begins[n + 1], nothing)
+            for n in range(len(steps) - 1)
+            if segment[n] == segment[n + 1] and whole[n] and len(begins[n]) and len(begins[n + 1])
+        ]
+    if not found:
+        for n in np.flatnonzero(whole).tolist():
+            of_step = np.flatnonzero(graph.step == n)
+            found.append((n, of_step if with_first else of_step[graph.first[of_step]], nothing, of_step))
+    found.sort(key=lambda window: window[0])
+    step, since, until, ends = zip(*found, strict=True) if found else ((), (), (), ())
+    return Windows(np.array(step, np.int64), since, until, ends)
+
+
+def _apart(graph: Graph) -> Ints:
+    """A number for each operation: replicas that wait for one another, if only at a barrier, share one."""
+    replica = graph.of("replica").fill_null(-1).to_numpy().astype(np.int64)
+    point = graph.sort == POINT
+    node = np.where(point, np.arange(len(graph)) + replica.max(initial=0) + 1, replica)
+    joined = ~(point[graph.waits.on] & (graph.step[graph.waits.on] < 0))  # an origin joins nobody
+    pairs = np.unique(np.stack([node[graph.waits.of[joined]], node[graph.waits.on[joined]]]), axis=1)
+    parent: dict[int, int] = {}
+
+    def root(one: int) -> int:
+        while parent.setdefault(one, one) != one:
+            one = parent[one]
+        return one
+
+    for of, on in pairs.T[(pairs[0] != pairs[1])].tolist():
+        parent[root(of)] = root(on)
+    roots = np.array([root(one) for one in range(int(replica.max(initial=0)) + 1)], np.int64)
+    return np.where(replica >= 0, roots[np.maximum(replica, 0)], -1)
