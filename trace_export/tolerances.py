@@ -27,5 +27,8 @@ COLLECTIVE_ENDS_NS = 200_000
 """The ends of one collective scatter by less, once the clocks' difference is taken out."""
 ROUND_TRIP_NS = 200_000
 """A message and the one that comes back may seem to take so much less than no time together."""
+MESSAGE_AFTER_NS = 1_000_000
+"""A message may seem to be sent so much before the block that made its data has ended: the block's last kernels and the
+send are on two streams."""
 POSTED_NS = 100_000
 """A receive that starts so soon after a block of its rank was posted by what follows that block."""

@@ -12,6 +12,7 @@ from trace_export.pipeline.replicas import data_parallel
 from trace_export.schedules.operation_types import LN
 from trace_export.schedules.schedule import virtual_stage
 from trace_export.segments import with_window
+from trace_export.tolerances import MESSAGE_AFTER_NS
 
 ODD = 10
 """A step that takes more than this many times the median has a clock that jumped, or a stop, in it."""
@@ -135,24 +136,42 @@ def _edges(profile: Profile, blocks: pl.DataFrame, zero: int) -> pl.DataFrame:
         blocks.lazy().select("span", "row", "rank", "segment", "end"), on="span"
     )  # fmt: skip
     posted = pl.max_horizontal("recv_start_ns", "ready_ns")  # where the send was not recorded
-    messages = (
-        profile.messages.lazy().drop_nulls(["src_pass", "dst_pass", "recv_end_ns"])
-        .sort("recv_end_ns").unique(["src_pass", "dst_pass"], keep="first", maintain_order=True)
-        .select(
-            src="src_pass", dst="dst_pass", sent=pl.coalesce("send_start_ns", posted) - zero,
-            received=pl.coalesce("recv_start_ns", "send_start_ns", "ready_ns") - zero,
-            arrived=pl.col("recv_end_ns") - zero,
-        )
-    )  # fmt: skip
-    return (
+    messages = profile.messages.lazy().drop_nulls("recv_end_ns").select(
+        "src_pass", "dst_pass", "src_rank", "dst_rank", pl.col("direction").cast(pl.String),
+        sent=pl.coalesce("send_start_ns", posted) - zero, arrived=pl.col("recv_end_ns") - zero,
+        received=pl.coalesce("recv_start_ns", "send_start_ns", "ready_ns") - zero,
+    ).sort("arrived").collect()  # fmt: skip
+    known = messages.drop_nulls(["src_pass", "dst_pass"]).unique(["src_pass", "dst_pass"], keep="first")
+    known = known.select("sent", "received", "arrived", src="src_pass", dst="dst_pass")
+    edges = (
         profile.interpreted.edges.lazy().with_columns(pl.col("direction").cast(pl.String))
-        .join(messages, on=["src", "dst"], how="left")
+        .join(known.lazy(), on=["src", "dst"], how="left")
         .join(here.select(src="id", maker="row", src_rank="rank", made="end", of="segment"), on="src")
-        .join(here.select(dst="id", taker="row", dst_rank="rank", to="segment"), on="dst")
+        .join(here.select(dst="id", taker="row", dst_rank="rank", used="end", to="segment"), on="dst")
         .filter(pl.col("of") == pl.col("to"))
-        .select("direction", "src_rank", "dst_rank", "made", "sent", "received", "arrived", src="maker", dst="taker")
+        .select(
+            "direction", "src_rank", "dst_rank", "made", "used", "sent", "received", "arrived", src="maker", dst="taker"
+        )
         .sort("made", "src", "dst", "direction").with_row_index("edge").collect()
     )  # fmt: skip
+    nameless = messages.filter(pl.any_horizontal(pl.col("src_pass", "dst_pass").is_null())).drop_nulls("sent")
+    return edges if nameless.is_empty() else _with_nameless(edges, nameless)
+
+
+def _with_nameless(edges: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
+    """Edges without a message with that, of messages whose passes are not known, which on their way was the first to
+    be sent after the data were made and before they were used up."""
+    way, times = ["src_rank", "dst_rank", "direction"], ["sent", "received", "arrived"]
+    moved = (pl.col("src_rank") != pl.col("dst_rank")) & pl.col("arrived").is_null()
+    rest = edges.filter(moved).drop(times).with_columns(since=pl.col("made") - MESSAGE_AFTER_NS).sort("since", "edge")
+    numbered = messages.select(*way, *times).with_row_index("message").sort("sent", "message")
+    found = rest.join_asof(
+        numbered, left_on="since", right_on="sent", by=way, strategy="forward", coalesce=False, check_sortedness=False
+    ).filter(pl.col("sent") <= pl.col("used"))
+    found = found.unique("message", keep="first", maintain_order=True).select("edge", *times)
+    joined = edges.join(found, on="edge", how="left", suffix="_found", maintain_order="left")
+    filled = [pl.coalesce(name, f"{name}_found").alias(name) for name in times]
+    return joined.with_columns(filled).drop(f"{name}_found" for name in times)
 
 
 def _parts(profile: Profile, steps: pl.DataFrame, blocks: pl.DataFrame, zero: int) -> pl.DataFrame:
