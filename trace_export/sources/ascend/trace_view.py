@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import msgspec
 import polars as pl
 
 from trace_export.errors import SourceError
@@ -34,6 +35,9 @@ MAX_EVENT_BYTES = 16 << 20
 MOST_EVENTS = 1 << 16
 """In one piece, because an event takes some 200 bytes as a row, be it eight in the file."""
 
+MOST_INSIDE = 1000
+"""So many ends of events at the end of a piece are tried. An event has some dozens inside."""
+
 _BETWEEN = re.compile(rb'\}\s*,\s*\{(?=\s*")')
 """The end of an event and the start of the next. Inside a JSON string the quote would be escaped."""
 
@@ -46,6 +50,7 @@ _UNITS = {"KB": "KB", "MHz": "MHz", "Read(MB/s)": "MB/s", "Write(MB/s)": "MB/s",
           "Hit Rate(%)": "%"}  # fmt: skip
 """The counters that are kept: key of the value in `args` → unit."""
 
+_EVENTS = msgspec.json.Decoder(list[msgspec.Raw])
 _EVENT = {
     "ph": TEXT, "name": TEXT, "pid": TEXT, "tid": TEXT, "ts": TEXT, "dur": pl.Float64(),
     "args": pl.Struct({"name": TEXT, **dict.fromkeys(_UNITS, pl.Float64())}),
@@ -91,7 +96,7 @@ def read(path: Path, dialects: Dialects) -> TraceView:
     """What is in the file at `path`. Raises SourceError when it is not a trace."""
     notes: list[Note] = []
     try:
-        events = pl.concat([empty(KEPT), *(_kept(piece, dialects) for piece in _pieces(path, notes))])
+        events = pl.concat([empty(KEPT), *(_read(piece, dialects) for piece in _pieces(path, notes))])
     except pl.exceptions.ComputeError as error:
         raise SourceError(path, "is not valid JSON", "collect or copy it again") from error
     processes = events.filter(pl.col("name") == "process_name").unique("pid").select("pid", process="title")
@@ -135,6 +140,23 @@ def _marks(ranges: pl.DataFrame) -> pl.DataFrame:
     return conform(both.with_columns(origin=pl.lit("device")), MARKS)
 
 
+def _read(piece: bytes, dialects: Dialects) -> pl.DataFrame:
+    """The events of `piece`, separated by commas, that are of use. They are split at `_BETWEEN`; where that lies inside
+    an event, too, so that a part is no JSON, each event is looked at by itself, which takes several times as long."""
+    try:
+        return pl.concat([_kept(lines, dialects) for lines in _lines(piece)])
+    except pl.exceptions.ComputeError:
+        try:
+            events = _EVENTS.decode(b"[" + piece + b"]")
+        except msgspec.DecodeError:
+            events = []
+        if not events:
+            raise
+    lines = [bytes(event).replace(b"\n", b" ") for event in events]
+    parts = range(0, len(lines), MOST_EVENTS)
+    return pl.concat([_kept(b"\n".join(lines[at : at + MOST_EVENTS]), dialects) for at in parts])
+
+
 def _kept(piece: bytes, dialects: Dialects) -> pl.DataFrame:
     """The events of `piece` (one a line) that are of use."""
     first = _TIME.search(piece)
@@ -158,7 +180,8 @@ def _kept(piece: bytes, dialects: Dialects) -> pl.DataFrame:
 
 
 def _pieces(path: Path, notes: list[Note]) -> Iterator[bytes]:
-    """The events of the file, some MB at a time, one a line. Appends a note when the file ends inside an event."""
+    """The events of the file, some MB at a time, separated by commas. Appends a note when the file ends inside an
+    event."""
     with Unpacked(path) as file:
         rest = file.read(PIECE_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
         if (begin := _LIST.match(rest)) is None:
@@ -167,7 +190,7 @@ def _pieces(path: Path, notes: list[Note]) -> Iterator[bytes]:
         while chunk := file.read(PIECE_BYTES):
             rest += chunk
             if cut := _last_end(rest):
-                yield from _lines(rest[:cut])
+                yield rest[:cut]
                 rest = rest[cut:].lstrip(b" \r\n\t,")
             elif len(rest) > MAX_EVENT_BYTES:
                 raise SourceError(path, "is not a list of trace events", "collect or copy it again")
@@ -178,16 +201,25 @@ def _pieces(path: Path, notes: list[Note]) -> Iterator[bytes]:
         whole = whole[:-1].rstrip()
     else:
         notes.append(Note("trace-truncated", "warning", "truncated trace; its last events are missing", str(path)))
-        whole = whole[: _last_end(whole)]
+        whole = whole[: _last_end(whole, final=True)]
     if whole:
-        yield from _lines(whole)
+        yield whole
 
 
-def _last_end(data: bytes) -> int:
-    """Just behind the last event of `data` that another one follows; 0 if there is none."""
+def _last_end(data: bytes, *, final: bool = False) -> int:
+    """Just behind the last event of `data` that another one follows; 0 if there is none. What looks like that inside an
+    event lies behind more braces that open than braces that close. Where a text holds a single brace, so does all that
+    follows: then, if no more data come (`final`) or there are more than an event may have, the last place is taken."""
     for start in (max(len(data) - (1 << 20), 0), 0):
-        for last in deque(_BETWEEN.finditer(data, start), maxlen=1):
-            return last.start() + 1
+        ends = [match.start() + 1 for match in deque(_BETWEEN.finditer(data, start), maxlen=MOST_INSIDE)]
+        opened, at = 0, 0
+        balanced = 0
+        for end in ends:
+            opened += data.count(b"{", at, end) - data.count(b"}", at, end)
+            at = end
+            balanced = end if not opened else balanced
+        if ends:
+            return balanced or (ends[-1] if final or len(data) > MAX_EVENT_BYTES else 0)
     return 0
 
 

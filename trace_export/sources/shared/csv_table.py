@@ -57,13 +57,27 @@ def _bodies(path: Path) -> Iterator[bytes]:
         file.readline()
         rest = b""
         while block := file.read(PIECE_BYTES):
-            lines, newline, rest = (rest + block).rpartition(b"\n")
+            body = rest + block
+            end = _end_of_row(body)
+            rest = body[end:]
             if len(rest) > LONGEST_LINE:
                 raise SourceError(path, f"holds a line of more than {LONGEST_LINE:,} bytes", "collect or copy it again")
-            if newline:
-                yield lines
+            if end:
+                yield body[: end - 1]
         if rest:
             yield rest
+
+
+def _end_of_row(body: bytes) -> int:
+    """Just behind the last line break of `body`, which begins with a row, that is in no quoted value: an even number of
+    quotation marks lies before. 0 if there is none."""
+    end = body.rfind(b"\n") + 1
+    quotes = body.count(b'"', 0, end)
+    while quotes % 2:
+        before = body.rfind(b"\n", 0, end - 1) + 1
+        quotes -= body.count(b'"', before, end)
+        end = before
+    return end
 
 
 def _read(path: Path, content: bytes, names: list[str] | None = None) -> pl.LazyFrame:
