@@ -297,6 +297,10 @@ def lay_beside(rec: Recording, folder: Path, timeline: bool) -> None:
     raw = around / f"PROF_{rec.rank:06d}_20240820123456_ABC" / "host"
     raw.mkdir(parents=True)
     (raw / "start_info").write_text("{}")
+    tables = raw.parent / "mindstudio_profiler_output"
+    tables.mkdir()
+    (tables / "op_summary_20240820.csv").write_text("Op Name,Task Start Time(us),Task Duration(us)\n")
+    (tables / "msprof_20240820.json").write_text("[]")
     if timeline:
         (around / f"ascend_timeline_display_{rec.rank}.json").write_text("[]")
 

@@ -314,7 +314,7 @@ def test_devices_are_counted_on_each_host(cluster: Path, tmp_path: Path, run_cli
     assert sorted(pl.read_parquet(tmp_path / "out" / "pipeline_profile.parquet")["rank"].unique()) == [1, 3]
     result = run_cli(*run, "1,2")
     assert result.returncode == 3
-    assert "no profile of device 2 of node0; choose from devices 0-1" in result.stderr
+    assert "no profile of device 2 of node0, node1; choose from devices 0-1" in result.stderr
 
 
 def test_communication_marked_at_level_none(cluster: Path) -> None:

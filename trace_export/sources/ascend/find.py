@@ -137,10 +137,13 @@ def _not_exported(folders: Sequence[Folder], captures: Sequence[_Capture]) -> tu
         home = next((p for p in (path, *path.parents) if CAPTURE.fullmatch(p.name)), path.parent)
         if {path, path.parent, home} & read or any(parent in read for parent in path.parents):
             continue
+        raw = next((p for p in (path, *path.parents) if p.name.startswith("PROF_")), None)
+        if raw is not None and read_beside(raw.parent):
+            continue
         if path.name == OUTPUT and folder.files:
             what = f"output without device tasks (no {TRACES[0]}, {TABLE} or database)"
             lost.append(_lost(home, path, f"{what}; record with the activities CPU and NPU"))
-        elif path.name.startswith("PROF_") and path in below and not read_beside(path.parent):
+        elif path == raw and path in below:
             lost.append(_lost(home, path, f"raw data; make a profile of it with {_command(home, path)}"))
         elif any(_lacks(beside, path, match[1]) for name in folder.files if (match := _BEFORE_2_3.fullmatch(name))):
             what = "output of MindSpore before 2.3, which is not read; make a profile of the raw data"
