@@ -25,7 +25,8 @@ def set_apart(profile: Profile) -> Profile:
 
     They are recognised where all ranks have as many forwards too many in a stretch between two steps, and as many
     backwards as in the stretches that have a backward for each forward, or none. Those too many come first, or behind
-    the last backward. Forwards at the end of the capture may be the beginning of a step that was cut.
+    the last backward. Forwards at the end of the capture may be the beginning of a step that was cut. Where the first
+    forward has a backward of its number, and no number comes twice, it is a backward that was lost.
     """
     spans = profile.spans
     counts = spans.group_by("rank").agg(forwards=FORWARDS.sum(), backwards=BACKWARDS.sum(), weights=_WEIGHTS.sum())
@@ -105,8 +106,12 @@ def _stretched(work: pl.DataFrame) -> pl.DataFrame:
 
 def _parts(rows: pl.DataFrame) -> pl.DataFrame:
     """A row for each stretch of each rank, in order: `forwards`, `backwards`, `trailing`, how many forwards came before
-    the first backward (`ahead`), and whether it is `last` on its rank and not `ended` by an optimizer."""
+    the first backward (`ahead`), whether by the numbers of all forwards the first one has a backward (`answered`), and
+    whether it is `last` on its rank and not `ended` by an optimizer."""
     back = (pl.col("kind") != "F") & (pl.col("kind") != "OPT")
+    number = pl.col("microbatch").cast(pl.Int64) * 2**32 + pl.col("chunk").fill_null(0)
+    forwards = number.filter(pl.col("kind") == "F")
+    once = forwards.is_not_null().all() & (forwards.n_unique() == forwards.len())
     return (
         rows.group_by("rank", *_STRETCH, maintain_order=True)
         .agg(
@@ -114,6 +119,7 @@ def _parts(rows: pl.DataFrame) -> pl.DataFrame:
             backwards=pl.max_horizontal(BACKWARDS.sum(), _WEIGHTS.sum()).cast(pl.Int64),
             trailing=pl.col("trails").sum().cast(pl.Int64),
             ahead=(pl.col("kind") == "F").filter(back.cum_sum() == 0).sum().cast(pl.Int64),
+            answered=once & (number.filter(pl.col("kind") == "B") == forwards.first()).any(),
             ended=(pl.col("kind") == "OPT").any(),
         )
         .with_columns(excess=pl.col("forwards") - pl.col("backwards"))
@@ -131,7 +137,8 @@ def _of_evaluations(parts: pl.DataFrame) -> pl.DataFrame:
         return parts.clear().with_columns(leading=pl.lit(0))
     known = parts.join(usual, on="rank")
     alike = pl.col("excess").n_unique() == 1
-    whole = (pl.col("backwards") == pl.col("usual")).all()
+    lost = (pl.col("answered") & (pl.col("trailing") == 0)).any()
+    whole = (pl.col("backwards") == pl.col("usual")).all() & ~lost
     too_many = (pl.col("forwards") > pl.col("warm_up")).any()
     alone = (pl.col("backwards") == 0).all() & ~pl.col("ended").any() & (~pl.col("last").all() | too_many)
     chosen = known.group_by(_STRETCH).agg(
