@@ -124,6 +124,14 @@ RECORDINGS: Schema = {
 }  # fmt: skip
 """Where each rank's part of a window was read; the columns are those of `RANKS` and `SPANS`."""
 
+RUNS: Schema = {
+    "run": INT, "start_ns": TIME, "ranks": INT, "windows": INT, "steps": INT, "missing_ranks": TEXT,
+    "read": pl.Boolean(),
+}  # fmt: skip
+"""The runs that the sources hold, whichever were `read`: their numbers (1 is the oldest), when each began by its
+earliest clock (null without a date), how many ranks, windows and recorded steps (null where steps are not recorded) it
+has, and which ranks are missing, as in "1,4-7"."""
+
 COLLECTIVES: Schema = {
     "rank": INT, "group": TEXT, "sequence": TIME, "op": TEXT, "start_ns": TIME, "end_ns": TIME, "bytes": TIME,
 }  # fmt: skip
@@ -165,7 +173,7 @@ means are taken over whole steps. Empty where that was not checked: then all ste
 TABLES: dict[str, Schema] = {
     "hosts": HOSTS, "ranks": RANKS, "spans": SPANS, "evaluations": SPANS, "p2p": P2P, "members": MEMBERS,
     "messages": MESSAGES, "collectives": COLLECTIVES, "counters": COUNTERS, "clocks": CLOCKS, "steps": STEPS,
-    "recordings": RECORDINGS,
+    "recordings": RECORDINGS, "runs": RUNS,
 }  # fmt: skip
 
 
@@ -342,6 +350,7 @@ class Profile:
     steps: pl.DataFrame = _table(STEPS)
     evaluations: pl.DataFrame = _table(SPANS)
     recordings: pl.DataFrame = _table(RECORDINGS)
+    runs: pl.DataFrame = _table(RUNS)
     kernels: tuple[KernelFile, ...] = ()
     declared: Declared = Declared()
     notes: tuple[Note, ...] = ()

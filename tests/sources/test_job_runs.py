@@ -9,7 +9,8 @@ import pytest
 
 from samples.generators.job_runs import APPENDED, OVERWRITTEN, WRITERS, Plan, Recorded
 from samples.generators.pipeline import Block
-from trace_export import Run, UsageError, load
+from tests.conftest import Cli
+from trace_export import Run, UsageError, inspect, load
 
 WINDOWED = [name for name in WRITERS if name not in (*APPENDED, "rocpd")]
 """rocprofv3 writes one database for each process."""
@@ -135,3 +136,19 @@ def test_a_run_that_is_not_there(tmp_path: Path) -> None:
     for wrong in ("newest", "0", "-1", 0, 1.5):
         with pytest.raises(UsageError, match=r"^run: "):
             load(tmp_path, run=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["nsys", "ascend", "paddle"])
+def test_inspect_lists_the_runs(name: str, tmp_path: Path, run_cli: Cli) -> None:
+    """Of the second start rank 1 is missing; the third was recorded twice, or once where that cannot be."""
+    windows = [Recorded(2, 5400), Recorded(2, 5440, first_step=10)]
+    WRITERS[name](tmp_path, [*CRASHED, *(windows if name in WINDOWED else windows[:1])])
+    last = (3, 2, 2, 4, "", True) if name in WINDOWED else (3, 2, 1, 2, "", True)
+    columns = ("run", "ranks", "windows", "steps", "missing_ranks", "read")
+    found = inspect(tmp_path)
+    assert found.runs.select(columns).rows() == [(1, 2, 1, 2, "", False), (2, 1, 1, 2, "1", False), last]
+    starts = found.runs["start_ns"].to_list()
+    assert [round((start - starts[0]) / 1e9) for start in starts] == [0, 2700, 5400]
+    assert inspect(tmp_path, run=1).facts["steps"] == 2
+    text = run_cli("inspect", tmp_path).stdout
+    assert [line.split()[0] for line in text.partition("\nRuns\n")[2].splitlines()[1:4]] == ["1", "2", "3"]

@@ -39,7 +39,7 @@ RESULTS = (
 TABLES = {
     "spans": "SPANS", "ranks": "RANKS", "hosts": "HOSTS", "messages": "MESSAGES", "p2p": "P2P", "members": "MEMBERS",
     "collectives": "COLLECTIVES", "counters": "COUNTERS", "clocks": "CLOCKS", "steps": "STEPS",
-    "recordings": "RECORDINGS",
+    "recordings": "RECORDINGS", "runs": "RUNS",
     "the passes of an interpretation": "PASSES", "the edges of an interpretation": "EDGES",
     "the files of device tasks": "KERNELS",
 }  # fmt: skip

@@ -73,8 +73,31 @@ def _show(result: Inspection) -> None:
     out.print("sources: " + (", ".join(f"{n} {kind}" for kind, n in counts.iter_rows()) or "none"))
     if result.facts.get("beginnings"):
         terminal.paragraph(out, _beginning(result.facts))
+    if result.runs.height > 1 or (result.runs["windows"] > 1).any():
+        _show_runs(result.runs)
     if result.ranks.height:
         _show_ranks(result.ranks)
+
+
+def _show_runs(runs: pl.DataFrame) -> None:
+    import polars as pl
+
+    from trace_export.analysis.report_tables import ReportTable
+
+    table = runs.select(
+        "run",
+        start=pl.from_epoch("start_ns", time_unit="ns").dt.strftime("%Y-%m-%d %H:%M:%S"),
+        ranks="ranks",
+        windows="windows",
+        steps="steps",
+        missing=pl.when(pl.col("missing_ranks") != "").then(pl.format("rank {}", "missing_ranks")),
+        read=pl.when("read").then(pl.lit("yes")).otherwise(pl.lit("")),
+    )
+    if runs["missing_ranks"].eq("").all():
+        table = table.drop("missing")
+    note = "start: UTC; the rest is about the run that was read, --run N chooses another" if runs.height > 1 else ""
+    terminal.output().print()
+    terminal.tables([ReportTable("Runs", table, note)])
 
 
 def _beginning(facts: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ import polars as pl
 
 from trace_export.choices import RunChoice
 from trace_export.errors import SourceError
-from trace_export.model import INT, RECORDINGS, SEGMENT, Note, Profile, concat, conform
+from trace_export.model import INT, RECORDINGS, RUNS, SEGMENT, Note, Profile, concat, conform
 from trace_export.segments import cut
 from trace_export.sources import runs
 from trace_export.sources.formats import of_kind
@@ -49,6 +49,8 @@ def merge(
     read = {recording.part for one in found for recording in one.recordings}
     kept += numbers.without_blocks(part for place, part in enumerate(given) if place not in read)
     whole = _with_recordings(concat(kept), kept)
+    rows = [one.row(read=one in wanted) for one in found]
+    whole = replace(whole, runs=pl.DataFrame(rows, RUNS, orient="row"))
     whole = whole.with_notes([*copies, *notes, *_one_after_another(wanted), *numbers.notes()])
     return _by_label(replace(whole, hosts=_hosts(whole.hosts))), numbers.refused
 

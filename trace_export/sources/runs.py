@@ -27,6 +27,7 @@ import polars as pl
 from trace_export.choices import RunChoice
 from trace_export.errors import UsageError
 from trace_export.model import Note, Profile
+from trace_export.selection import Numbers
 from trace_export.units import EPOCH_NS, utc
 
 SAME_HOST_NS = 60 * 10**9
@@ -83,12 +84,14 @@ class Recording:
 
 @dataclass(frozen=True)
 class JobRun:
-    """One run: its `number` (1 is the oldest), its recordings by time, how many ranks it has and should have."""
+    """One run: its `number` (1 is the oldest), its recordings by time, how many ranks it has and should have, and which
+    are `missing`."""
 
     number: int
     recordings: tuple[Recording, ...]
     size: int
     world: int
+    missing: Numbers
 
     @property
     def is_complete(self) -> bool:
@@ -101,6 +104,14 @@ class JobRun:
     @property
     def windows(self) -> int:
         return max(one.window for one in self.recordings)
+
+    def row(self, *, read: bool) -> tuple[object, ...]:
+        """As `model.RUNS` has it."""
+        extents = {one.steps for one in self.recordings}
+        known = [range(first, last + 1) for first, last in (steps for steps in extents if steps)]
+        steps = None if None in extents else len(set().union(*known))
+        start = self.start_ns if self.start_ns >= EPOCH_NS else None
+        return (self.number, start, self.size, self.windows, steps, str(self.missing), read)
 
     def __str__(self) -> str:
         when = f"{utc(self.start_ns)[:19].replace('T', ' ')} UTC, " if self.start_ns >= EPOCH_NS else ""
@@ -175,8 +186,10 @@ def arrange(recordings: Sequence[Recording], *, all_ranks: bool = True) -> tuple
         for one in own:
             one.run = number
         _number_windows(processes)
-        world = max(process.world or 0 for process in processes) if all_ranks else 0
-        found.append(JobRun(number, tuple(own), size, world or max(sizes)))
+        world = (max(process.world or 0 for process in processes) if all_ranks else 0) or max(sizes)
+        ranks = Numbers.of(rank for process in processes for rank, _ in process.ranks)
+        missing = Numbers(((0, world - 1),)).without(ranks) if size < world else Numbers(())
+        found.append(JobRun(number, tuple(own), size, world, missing))
     return tuple(found)
 
 
@@ -200,7 +213,8 @@ def chosen(runs: Sequence[JobRun], wanted: RunChoice) -> tuple[tuple[JobRun, ...
     text = f"{what}{run} is read, not {named}; --run N chooses another, --run all takes all"
     notes = [Note("runs-not-read", "note", text, str(run.recordings[0].path), len(others))]
     if not complete:
-        text = f"no run is complete: {run} is the newest of those with most of the {run.world} ranks"
+        lacks = f"; rank {run.missing} is missing" if run.missing.ranges else ""
+        text = f"no run is complete: {run} is the newest of those with most of the {run.world} ranks{lacks}"
         notes.append(Note("run-incomplete", "warning", text, str(run.recordings[0].path)))
     return (run,), notes
 

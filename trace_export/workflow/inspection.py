@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 
 from trace_export import one_processor
 from trace_export.errors import TraceExportError, path_text
-from trace_export.model import RANK_STEP_KEY, SEGMENT, WORK_KINDS, Note, Profile
+from trace_export.model import (
+    INT,
+    RANK_STEP_KEY,
+    RUNS,
+    SEGMENT,
+    STEP_KEY,
+    WORK_KINDS,
+    Declared,
+    Note,
+    Profile,
+    empty,
+)
 from trace_export.pipeline import completeness
 from trace_export.pipeline.evaluations import uninterrupted
-from trace_export.pipeline.interpret import interpret
+from trace_export.pipeline.interpret import interpret, interpret_blocks
 from trace_export.pipeline.steps import forward_only
 from trace_export.schedules.catalogue import TITLES
 from trace_export.schedules.passes import FORWARDS
@@ -24,7 +35,7 @@ from trace_export.sources.ranges.dialects import Dialects
 from trace_export.units import duration
 from trace_export.workflow.beginnings import WHOLE_BYTES, of_the_whole, read_beginnings
 from trace_export.workflow.progress import Progress
-from trace_export.workflow.reading import LoadOptions, read_all
+from trace_export.workflow.reading import LoadOptions, merged, read_each
 
 if TYPE_CHECKING:
     from trace_export.documents import NoteRow
@@ -36,8 +47,9 @@ SOURCES = {"kind": pl.String, "path": pl.String, "machine": pl.Int32, "rank": pl
 
 @dataclass(frozen=True)
 class Inspection:
-    """`sources`: kind, path, machine, rank as the layout tells them. `ranks`: one row a rank, with stage, host, steps,
-    blocks and how many of each kind, micro-batches in a step, usual time between two steps, its side of transfers and
+    """`runs`: those that the sources hold (`model.RUNS`), of which one or all were read. `sources`: kind, path,
+    machine, rank as the layout tells them. `ranks`: one row a rank, with stage, host, steps, blocks and how many of
+    each kind, micro-batches in a step, usual time between two steps, its side of transfers and
     collectives, where its times come from (`origin`), whether its format has device tasks, its first start (unix ns of
     its host's clock) and the length of its recording in seconds. Of a large source only the beginning may have been
     read: then `beginning` is true, its counts are those of the beginning, and `about_steps` estimates the steps of the
@@ -50,17 +62,19 @@ class Inspection:
     verdict: str
     notes: tuple[Note, ...]
     failures: tuple[TraceExportError, ...]
+    runs: pl.DataFrame = field(default_factory=lambda: empty(RUNS))
 
     def json(self) -> str:
         """Everything, as one JSON document."""
         from trace_export.documents import VERSION, encode, rows
-        from trace_export.workflow.inspection_document import InspectDocument, RankRow, SourceRow
+        from trace_export.workflow.inspection_document import InspectDocument, RankRow, RunRow, SourceRow
 
         document: InspectDocument = {
             "document": "inspect",
             "version": VERSION,
             "verdict": self.verdict,
             "facts": cast("Facts", self.facts),
+            "runs": rows(self.runs, RunRow),
             "sources": rows(self.sources, SourceRow),
             "ranks": rows(self.ranks, RankRow),
             "notes": [cast("NoteRow", asdict(note)) for note in self.notes],
@@ -86,8 +100,9 @@ def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> 
     size = sum(cost.size(source.path) for source in chosen)
     one_processor.stay_with(files_of(chosen))
     if full or size <= WHOLE_BYTES:
-        profile, failures = read_all(chosen, options, progress)
-        profile = interpret(profile, options.declared)
+        results = read_each(chosen, options, progress)
+        profile, failures = merged(results, options)
+        profile = _with_steps(interpret(profile, options.declared), results, options)
     else:
         profile, failures = read_beginnings(chosen, options, progress)
     all_ranks = options.all_ranks
@@ -97,7 +112,19 @@ def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> 
     table = _ranks(profile)
     facts = _facts(profile, table, size, all_ranks=all_ranks)
     verdict = _verdict(facts, len(chosen), len(failures))
-    return Inspection(sources, table, facts, verdict, found.notes + profile.notes, tuple(failures))
+    return Inspection(sources, table, facts, verdict, found.notes + profile.notes, tuple(failures), profile.runs)
+
+
+def _with_steps(profile: Profile, results: Sequence[Profile | TraceExportError], options: LoadOptions) -> Profile:
+    """`profile`, which was made of these `results`, with the number of steps of each run."""
+    counts = []
+    for run in profile.runs["run"]:
+        one = profile
+        if profile.runs.height > 1:
+            one, _ = merged(results, replace(options, run=run))
+            one = interpret_blocks(one, Declared())  # sizes may be those of another run
+        counts.append(one.spans.select(STEP_KEY).drop_nulls("step").n_unique())
+    return replace(profile, runs=profile.runs.with_columns(steps=pl.Series(counts, dtype=INT)))
 
 
 def _of_table(options: LoadOptions, progress: Progress) -> Inspection:
@@ -109,7 +136,7 @@ def _of_table(options: LoadOptions, progress: Progress) -> Inspection:
     facts = _facts(profile, ranks, cost.size(options.log_dir), all_ranks=False)
     source = ("spans", path_text(options.log_dir), None, None, None)
     sources = pl.DataFrame([source], SOURCES, orient="row")
-    return Inspection(sources, ranks, facts, _verdict(facts, 1, 0), profile.notes, ())
+    return Inspection(sources, ranks, facts, _verdict(facts, 1, 0), profile.notes, (), profile.runs)
 
 
 def _ranks(profile: Profile) -> pl.DataFrame:

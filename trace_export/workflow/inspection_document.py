@@ -34,6 +34,21 @@ class Facts(TypedDict, total=False):
     inferred: list[str]
 
 
+class RunRow(TypedDict):
+    """A run of the job that the sources hold: its number (1 is the oldest), when it began by its earliest clock, how
+    many ranks, windows and steps it has, which ranks are missing (ranges such as "1,4-7"), and whether the rest of the
+    document is about it. `steps` is null where only the beginning of the sources was read and steps are not recorded.
+    """
+
+    run: int
+    start_ns: Time | None
+    ranks: int
+    windows: int
+    steps: int | None
+    missing_ranks: str
+    read: bool
+
+
 class SourceRow(TypedDict):
     """A profile that was found."""
 
@@ -81,6 +96,7 @@ class InspectDocument(TypedDict):
     version: Version
     verdict: str
     facts: Facts
+    runs: list[RunRow]
     sources: list[SourceRow]
     ranks: list[RankRow]
     notes: list[NoteRow]

@@ -20,7 +20,6 @@ from trace_export.sources.shared.timestamps import CLOCK_NOISE_NS, UNTIMED
 
 FEW = 0.01
 """A smaller part of the GPU tasks outside all blocks is what any run has: copies of the data loader, the optimizer."""
-
 HOST = "draw the CPU ranges with --host"
 
 
@@ -38,9 +37,9 @@ def of_no_source(profile: Profile) -> Profile:
     said = [note for note in profile.notes if note.code == "marker-unmatched"]
     if not said:
         return profile
-    ranks = profile.ranks.select("source", "kind").unique()
-    kinds = ranks.filter(pl.col("source").is_in([note.where for note in said]))["kind"]
-    sources = ranks.filter(pl.col("kind").is_in(kinds.implode())).height
+    read = profile.recordings.select("source", "kind").unique()
+    kinds = read.filter(pl.col("source").is_in([note.where for note in said]))["kind"]
+    sources = read.filter(pl.col("kind").is_in(kinds.implode())).height
     counts = Counter(note.text for note in said)
     kept = (note for note in profile.notes if note.code != "marker-unmatched" or counts[note.text] >= sources)
     return replace(profile, notes=tuple(kept))
