@@ -208,6 +208,32 @@ def test_chrome_json_with_columns(tmp_path: Path) -> None:
     assert run.report().theory.recognition.plan.microbatches == MICROBATCHES
 
 
+@pytest.mark.parametrize("form", ["number", "text", "begin and end"])
+def test_times_keep_their_nanoseconds(tmp_path: Path, form: str) -> None:
+    """Unix times in µs with three decimals have more digits than a float."""
+    base = 1_760_000_000_000_000_123
+    events, wanted = [], []
+    for row in blocks():
+        start, end = (base + round(row[side] * 1e6) + row["stage"] for side in ("start", "end"))
+        wanted.append((row["stage"], start, end))
+        ts, until, dur = (f"{ns // 1000}.{ns % 1000:03d}" for ns in (start, end, end - start))
+        common = f'"name": "{row["kind"]}", "pid": {row["stage"]}, "tid": 1, "args": {{"mb": {row["microbatch"]}}}'
+        if form == "begin and end":
+            events += [f'{{"ph": "B", "ts": {ts}, {common}}}', f'{{"ph": "E", "ts": {until}, {common}}}']
+        else:
+            times = f'"ts": {ts}, "dur": {dur}' if form == "number" else f'"ts": "{ts}", "dur": "{dur}"'
+            events.append(f'{{"ph": "X", {times}, {common}}}')
+    path = tmp_path / "mine.json"
+    path.write_text(f'{{"traceEvents": [{", ".join(events)}]}}')
+    run = api.load(path, columns="rank=pid,kind=name,start=ts:us,end=end:us,microbatch=mb,stage=pid")
+    assert sorted(run.spans.select("rank", "start_ns", "end_ns").rows()) == sorted(wanted)
+    table = pl.DataFrame([(r, f"{a // 1000}.{a % 1000:03d}", f"{b // 1000}.{b % 1000:03d}", "F") for r, a, b in wanted],
+                         schema=["rank", "start", "end", "kind"], orient="row")  # fmt: skip
+    table.write_csv(tmp_path / "mine.csv")
+    run = api.load(tmp_path / "mine.csv", columns="rank=rank,kind=kind,start=start:us,end=end:us")
+    assert sorted(run.spans.select("rank", "start_ns", "end_ns").rows()) == sorted(wanted)
+
+
 def test_steps_that_count_from_their_own_zero_follow_one_another(tmp_path: Path) -> None:
     path = table(tmp_path)
     both = pl.concat([pl.read_csv(path), pl.read_csv(path).with_columns(iteration=pl.lit(6, pl.Int64))])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 import polars as pl
 
@@ -35,6 +38,12 @@ LARGEST_JSON = 1 << 30
 SMALL_JSON, LARGEST_RATIO = 16 << 20, 40
 """Bytes of JSON that are read: of a packed file so many, and so many times its size; Python objects of them take ten
 times as many."""
+
+LONG_NUMBER = re.compile(rb":\s*-?\d{12,}\.\d")
+EXACT_DIGITS = range(11, 18)
+"""Decimal exponents of numbers with a fraction that a float rounds to more than a thousandth: unix times in µs."""
+DECIMAL = r"^-?\d{1,18}(?:\.\d{1,9})?$"
+_EXACT = msgspec.json.Decoder(float_hook=Decimal)
 
 ANOTHER_UNIT = 500
 """Units of time differ by a factor of 1000, and no stage's forward takes so many times as long as another's."""
@@ -110,8 +119,8 @@ def _table(path: Path, wanted: set[str]) -> pl.DataFrame:
             text = packed.read(largest + 1)
         if len(text) > largest:
             raise SourceError(path, f"holds more than {largest >> 20} MiB of JSON", "write a Parquet table")
-        content = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        content = _EXACT.decode(text) if LONG_NUMBER.search(text) else orjson.loads(text)
+    except (orjson.JSONDecodeError, msgspec.DecodeError) as error:
         raise SourceError(path, f"is no JSON ({error})", "record it again") from error
     events = content.get("traceEvents") if isinstance(content, dict) else content
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
@@ -127,7 +136,7 @@ def _events(events: list[dict[str, Any]], path: Path, wanted: set[str]) -> pl.Da
     def scalars(fields: dict[str, Any]) -> dict[str, Any]:
         for name in fields if len(kept) < len(wanted) + OTHERS else ():
             kept.setdefault(name)
-        return {k: v for k, v in fields.items() if k in kept and not isinstance(v, dict | list)}
+        return {k: _plain(v) for k, v in fields.items() if k in kept and not isinstance(v, dict | list)}
 
     rows: list[dict[str, Any]] = []
     begun: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
@@ -145,7 +154,8 @@ def _events(events: list[dict[str, Any]], path: Path, wanted: set[str]) -> pl.Da
             if not begun.get(thread):
                 raise SourceError(path, "has an end event (E) without its begin", "record it again")
             first = begun[thread].pop()
-            rows.append({**flat, **{k: first[k] for k in ("ts", "name") if k in first}, "end": event.get("ts")})
+            end = _plain(event.get("ts"))
+            rows.append({**flat, **{k: first[k] for k in ("ts", "name") if k in first}, "end": end})
     still_open = [first for events in begun.values() for first in events]
     if still_open:
         count, name = len(still_open), _short(still_open[0].get("name"))
@@ -161,14 +171,24 @@ def _short(name: object) -> str:
     return text if len(text := str(name)) <= 60 else f"{text[:59]}…"
 
 
-def _number(value: object) -> float | None:
+def _plain(value: object) -> object:
+    """A value as a table may hold it: a number that a float would round as its text."""
+    if not isinstance(value, Decimal):
+        return value
+    if value.adjusted() in EXACT_DIGITS:
+        return format(value, "f")
+    small = value.is_finite() and value.adjusted() < EXACT_DIGITS.start
+    return int(value) if small and value == value.to_integral_value() else float(value)
+
+
+def _number(value: object) -> Decimal | None:
     """A time of an event, also as a text; None for what is no number."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return None
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
+        return None
+    try:
+        return Decimal(str(value))
+    except InvalidOperation:
+        return None
 
 
 def _complete(event: dict[str, Any], flat: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -176,7 +196,7 @@ def _complete(event: dict[str, Any], flat: dict[str, Any], path: Path) -> dict[s
     start, duration = _number(event.get("ts")), _number(event.get("dur"))
     if duration is None:
         raise SourceError(path, "has a complete event (X) whose duration is no number", "record it again")
-    return {**flat, "end": None if start is None else start + duration}
+    return {**flat, "end": None if start is None else _plain(start + duration)}
 
 
 def _typed(values: pl.Series, field: str, unit_ns: int, path: Path) -> pl.Series:
@@ -201,10 +221,15 @@ def _typed(values: pl.Series, field: str, unit_ns: int, path: Path) -> pl.Series
 
 
 def _times(values: pl.Series, unit_ns: int) -> pl.Series:
-    """Numbers of a unit as nanoseconds: whole ones exactly, others as floating-point numbers."""
+    """Numbers of a unit as nanoseconds: whole ones and texts exactly, others as floating-point numbers."""
     if values.dtype == pl.String:
         whole = values.cast(pl.Int64, strict=False)
-        values = whole if whole.null_count() == values.null_count() else values.cast(pl.Float64)
+        if whole.null_count() == values.null_count():
+            values = whole
+        elif values.str.contains(DECIMAL).all() and (values.cast(pl.Float64).abs() * unit_ns < LARGEST_NS).all():
+            return (values.cast(pl.Decimal(38, 9)) * unit_ns).round().cast(pl.Int64)
+        else:
+            values = values.cast(pl.Float64)
     if values.dtype.is_integer():
         beyond = int(LARGEST_NS) // unit_ns + 1  # so large a time is refused later
         return values.cast(pl.Int64).clip(-beyond, beyond) * unit_ns
