@@ -89,9 +89,7 @@ def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames) -> Work:
         by, launch, thread, start, end, stream, codes, role = (
             column[later] for column in (by, launch, thread, start, end, stream, codes, role)
         )
-    computing = np.flatnonzero(role == COMPUTE)
-    ends = end.copy()
-    ends[computing] = possible_ends(stream[computing], by[computing], start[computing], end[computing])
+    ends = possible_ends(stream, by, start, end, role == COMPUTE)
     return Work(
         launch,
         thread,
@@ -102,7 +100,7 @@ def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames) -> Work:
         role,
         names,
         calls.select("start", "thread", "waits"),
-        Counts(len(ids), len(ids) - int(sizes.sum()), early, int(np.count_nonzero(ends != end))),
+        Counts(len(ids), len(ids) - int(sizes.sum()), early, 0 if ends is end else int(np.count_nonzero(ends != end))),
     )
 
 

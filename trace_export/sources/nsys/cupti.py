@@ -41,10 +41,13 @@ def is_nccl(db: Database, table: str) -> str:
     return f"COALESCE({is_named(db, 'shortName', 'nccl*')}, FALSE)" if table == KERNEL_TABLE else "FALSE"
 
 
-def stream_of(db: Database, table: str) -> str:
-    """One number for the stream of a task in `table`; every context of a device numbers its own streams."""
-    context = "COALESCE(contextId, 0) % 65536" if db.has(table, "contextId") else "0"
-    return f"({DEVICE} * {1 << DEVICE_SHIFT} + {context} * 65536 + COALESCE(streamId, 0) % 65536)"
+def stream_and_nccl(db: Database, table: str) -> str:
+    """Twice one number for the stream of a task in `table`, and 1 more for NCCL's kernels. Every context of a device
+    numbers its own streams; a stream that is not known has the number 0 of its device."""
+    context = "contextId * 131072" if db.has(table, "contextId") else "0"
+    device = 2 << DEVICE_SHIFT
+    stream = f"COALESCE(deviceId * {device} + {context} + streamId * 2, {DEVICE} * {device})"
+    return f"{stream} + {is_nccl(db, table)}"
 
 
 def attribute(
@@ -96,7 +99,7 @@ def _tasks(db: Database, table: str, processes: list[int]) -> Iterator[Piece]:
         return
     sql = f"""SELECT start AS start, "end" AS "end", COALESCE(globalPid, 0) AS owner,
         COALESCE(correlationId, -2) AS correlation,
-        {stream_of(db, table)} * 2 + {is_nccl(db, table)} AS stream_and_nccl FROM {table} WHERE {{where}}"""
+        {stream_and_nccl(db, table)} AS stream_and_nccl FROM {table} WHERE {{where}}"""
     for chunk in db.frames(table, sql):
         yield from _by_process(chunk, "owner", processes)
 

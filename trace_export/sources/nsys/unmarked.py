@@ -140,9 +140,8 @@ def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict
     copies = f" AND copyKind IN {HOST_COPIES}"
     of_process, of_device = f"globalPid - globalPid % {THREADS}", f"(deviceId + {THREADS + 1}) % {THREADS}"
     owner = f"COALESCE({of_process} + {of_device}, COALESCE({of_process}, 0) + COALESCE({of_device}, 0))"
-    stream = (
-        f"((COALESCE(deviceId, 0) % 256 + 256) % 256 * {_STREAMS} + (streamId % {_STREAMS} + {_STREAMS}) % {_STREAMS})"
-    )
+    device = "(COALESCE(deviceId, 0) + 256) % 256"
+    stream = f"({device} * {_STREAMS} + (streamId + {_STREAMS}) % {_STREAMS})"
     parts: Parts = defaultdict(list)
     devices: dict[int, Counter[int]] = defaultdict(Counter)
     untimed: Counter[int] = Counter()

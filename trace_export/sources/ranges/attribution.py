@@ -201,9 +201,9 @@ class GpuActivity:
         known, pipeline, call = at != UNKNOWN, launches.pipeline[at], launches.call[at]
         computing = known & ~nccl
         end = self._in_order(computing, stream, correlation, start, end)
-        inside = self.blocks[pipeline]
-        self._spend(process, np.where(computing, end - start, 0), inside)
-        self._count_devices(process, stream[computing & inside] >> DEVICE_SHIFT)
+        inside = self.blocks[pipeline] & computing
+        self._spend(process, end - start, computing, inside)
+        self._count_devices(process, stream, inside)
         self.compute.add(np.where(nccl, NONE, pipeline), start, end)
         self.communication.add(np.where(nccl, pipeline, NONE), start, end)
         self.communication.add(np.where(nccl, call, NONE), start, end)
@@ -211,20 +211,25 @@ class GpuActivity:
         self.orphans += int(np.count_nonzero(~known))
         self.outside += int(np.count_nonzero(computing & (pipeline == NONE)))
 
-    def _spend(self, process: int, computed: Ints, inside: npt.NDArray[np.bool_]) -> None:
-        """Counts the time that tasks `computed`, those `inside` blocks and the others."""
+    def _spend(
+        self, process: int, length: Ints, computing: npt.NDArray[np.bool_], inside: npt.NDArray[np.bool_]
+    ) -> None:
+        """Counts the time that the `computing` tasks took, those `inside` blocks and the others."""
         outside, every = self.times.get(process, (0, 0))
-        total = int(computed.sum())
-        self.times[process] = outside + total - int(computed[inside].sum()), every + total
+        total, within = (int(length.sum(where=those)) for those in (computing, inside))
+        self.times[process] = outside + total - within, every + total
 
-    def _count_devices(self, process: int, devices: Ints) -> None:
-        if not len(devices):
+    def _count_devices(self, process: int, stream: Ints, inside: npt.NDArray[np.bool_]) -> None:
+        """Counts the tasks `inside` blocks by their device."""
+        count = int(np.count_nonzero(inside))
+        if not count:
             return
         counts = self.devices.setdefault(process, Counter())
-        if devices.min() == devices.max():  # nearly always
-            counts[int(devices[0])] += len(devices)
+        first = int(stream.min()) >> DEVICE_SHIFT
+        if first == int(stream.max()) >> DEVICE_SHIFT:  # nearly always
+            counts[first] += count
         else:
-            counts.update(devices.tolist())
+            counts.update((stream[inside] >> DEVICE_SHIFT).tolist())
 
     def outside_shares(self) -> dict[int, float]:
         """By process, the share of the time of computing that lies outside all blocks."""
@@ -251,15 +256,10 @@ class GpuActivity:
     ) -> Ints:
         """The ends of tasks, those of the `computing` ones as their streams allow. NCCL's kernels wait for their
         partners and are no block's time. The last one of a stream among these tasks has none after it."""
-        rows = np.flatnonzero(computing)
-        possible = possible_ends(stream[rows], correlation[rows], start[rows], end[rows])
-        cut = np.flatnonzero(possible != end[rows])
-        if not len(cut):
-            return end
-        self.cut += len(cut)
-        ends = end.copy()
-        ends[rows[cut]] = possible[cut]
-        return ends
+        possible = possible_ends(stream, correlation, start, end, computing)
+        if possible is not end:
+            self.cut += int(np.count_nonzero(possible != end))
+        return possible
 
     def frame(self) -> pl.DataFrame:
         """One row per range id: id, work_start, work_end, work_count, comm_start, comm_end, comm_count, lost_count."""

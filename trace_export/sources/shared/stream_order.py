@@ -17,8 +17,11 @@ FEW = 8
 its number does not stand for a stream."""
 
 
-def possible_ends(stream: Ints, launch: Ints, start: Ints, end: Ints) -> Ints:
-    """The ends of tasks, at the latest where the next task of the same stream begins.
+def possible_ends(
+    stream: Ints, launch: Ints, start: Ints, end: Ints, counts: npt.NDArray[np.bool_] | None = None
+) -> Ints:
+    """The ends of tasks, at the latest where the next task of the same stream begins; `counts`: which tasks are
+    compared (None: all).
 
     `stream`: any number of the stream; `launch`: a number that grows with the order of the launches, as correlation
     ids do. Tasks of one launch, the nodes of a graph, may run beside each other. A task that begins before the one
@@ -26,11 +29,14 @@ def possible_ends(stream: Ints, launch: Ints, start: Ints, end: Ints) -> Ints:
 
     Example: of tasks in one stream, launched in this order, at 0–10, 20–900 and 30–40 ms the second one ends at 30.
     """
-    if not (end - start > LONGEST_OVERLAP_NS).any():
+    long = end - start > LONGEST_OVERLAP_NS
+    if not (long if counts is None else long & counts).any():
         return end
+    compared = np.arange(len(end)) if counts is None else np.flatnonzero(counts)
     possible = end.copy()
-    for number in pl.Series(stream).unique():
-        rows = np.flatnonzero(stream == number)
+    of_task = stream[compared]
+    for number in pl.Series(of_task).unique():
+        rows = compared[of_task == number]
         if (np.diff(launch[rows]) <= 0).any():
             rows = rows[np.lexsort((start[rows], launch[rows]))]
         task, following = rows[:-1], rows[1:]
