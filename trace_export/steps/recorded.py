@@ -76,26 +76,24 @@ def _ranks(profile: Profile) -> pl.DataFrame:
 def _blocks(profile: Profile) -> pl.DataFrame:
     """Blocks of pipeline work and optimizers, with `lacks`."""
     spans = profile.spans.lazy().filter(pl.col("kind").is_in([*WORK_KINDS, "OPT"]))
-    columns = ["rank", *STEP_KEY, "kind", "microbatch", "chunk", "microbatch_b", "chunk_b", "start_ns", "end_ns"]
+    columns = ["rank", *STEP_KEY, "kind", "microbatch", "chunk", "start_ns", "end_ns"]
     found = spans.select(pl.col("id").alias("span"), *columns).collect()
-    placed = found.join(profile.ranks.select("rank", "stage"), on="rank", how="left", maintain_order="left")
-    return placed.with_columns(lacks=_lacks(profile)).drop("stage")
+    lacking = profile.passes().filter(_lacks(profile))["span"]
+    return found.with_columns(lacks=pl.col("span").is_in(lacking.implode()))
 
 
 def _lacks(profile: Profile) -> pl.Expr:
-    """Whether a block needs an input from another rank: not at the ends of the pipeline, nor where a V turns round."""
+    """Whether a pass needs an input from another rank: not at the ends of the pipeline, nor where a V turns round."""
     placement = profile.interpreted.placement
     stages, chunks = profile.ranks["stage"].max(), profile.spans["chunk"].max()
     assert not isinstance(stages, str) and not isinstance(chunks, str)
     count = max(int(stages or 0) + 1, profile.declared.pp or 1) + bool(profile.declared.deeper)  # type: ignore[arg-type]
     last = count * (int(chunks or 0) + 1 if placement != "both" else 1) - 1  # type: ignore[arg-type]
-    stage, chunk = pl.col("stage").fill_null(0), pl.col("chunk").fill_null(0)
-    at = virtual_stage(placement, count, chunk, stage)
-    at_b = virtual_stage(placement, count, pl.coalesce("chunk_b", chunk), stage)
+    at = virtual_stage(placement, count, pl.col("chunk"), pl.col("stage").fill_null(0))
     alone = pl.lit(count == 1)
-    turn, turn_b = (at % count == 0, (at_b + 1) % count == 0) if placement == "vee" else (alone, alone)
-    forward = pl.col("kind").is_in(["F", "FB"]) & (at > 0) & ~turn
-    back = pl.col("kind").is_in(["B", "FB"]) & (at_b < last) & ~turn_b
+    turn, turn_b = (at % count == 0, (at + 1) % count == 0) if placement == "vee" else (alone, alone)
+    forward = (pl.col("kind") == "F") & (at > 0) & ~turn
+    back = (pl.col("kind") == "B") & (at < last) & ~turn_b
     return forward | back
 
 
@@ -160,14 +158,14 @@ def _edges(profile: Profile, blocks: pl.DataFrame, zero: int) -> pl.DataFrame:
 
 def _with_nameless(edges: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
     """Edges without a message with that, of messages whose passes are not known, which on their way was the first to
-    be sent after the data were made and before they were used up."""
+    be sent after the data were made, and which arrived before they were used up."""
     way, times = ["src_rank", "dst_rank", "direction"], ["sent", "received", "arrived"]
     moved = (pl.col("src_rank") != pl.col("dst_rank")) & pl.col("arrived").is_null()
     rest = edges.filter(moved).drop(times).with_columns(since=pl.col("made") - MESSAGE_AFTER_NS).sort("since", "edge")
     numbered = messages.select(*way, *times).with_row_index("message").sort("sent", "message")
     found = rest.join_asof(
         numbered, left_on="since", right_on="sent", by=way, strategy="forward", coalesce=False, check_sortedness=False
-    ).filter(pl.col("sent") <= pl.col("used"))
+    ).filter(pl.max_horizontal("sent", "arrived") <= pl.col("used"))
     found = found.unique("message", keep="first", maintain_order=True).select("edge", *times)
     joined = edges.join(found, on="edge", how="left", suffix="_found", maintain_order="left")
     filled = [pl.coalesce(name, f"{name}_found").alias(name) for name in times]
