@@ -116,8 +116,10 @@ class Job:
 
     `orders`: the operations of each stage, 1F1B where None. Ranks are numbered tp fastest, then cp, then dp, then pp;
     with `pipelines_first` tp, cp, pp, dp. `clip`: so many blocks late does the capture of a rank begin. `level`: none
-    (marks only), 0 (no kernel types, no peers) or 1. `batched`: transfers are called batchSendRecv. `nested`: a
-    WeightGradStore.pop inside each B and FB. `kernels`: the least number of kernels in a forward or backward.
+    (marks only), 0 (no kernel types, no peers) or 1. `batched`: transfers are called batchSendRecv. `overlapping`: the
+    tasks of a transfer are a wait and then a copy, shorter than its operator, and sends and receives, which are under
+    way at a time, have streams of their own. `nested`: a WeightGradStore.pop inside each B and FB. `kernels`: the least
+    number of kernels in a forward or backward.
     `calls`, `stamps`, `packed`: see ascend_export.Recording; `layout`: see there. `host_only`: marks without a
     stream, on no device. `wrong`: wrong times on the device (see pipeline.WrongTimes), of the marks of blocks or, where
     these have none, of kernels. `together`: all ranks are devices of one process, which records no metadata.
@@ -140,6 +142,7 @@ class Job:
     text: bool = False
     level: int | None = 1
     batched: bool = False
+    overlapping: bool = False
     clip: Mapping[int, int] = field(default_factory=dict)
     nested: bool = False
     kernels: int = 5
@@ -249,6 +252,7 @@ def write(
     job = Job(
         stages, microbatches, steps, data=replicas, pipelines_first=True, hosts=hosts, skew_ns=skew_ns, text=text,
         framework="mindspore" if text else "pytorch", kernels=kernels, seed=seed, calls=calls,
+        overlapping=not text,
     )  # fmt: skip
     truth = record(folder, job)
     per_host = -(-job.ranks // hosts)
@@ -397,7 +401,10 @@ def transfer(rec: Recording, job: Job, run: Simulation, ahead: int, chance: rand
         if posted < begin or job.level is None:
             continue
         start, end = ahead + posted, ahead + done
-        operator = Operator(what, group_of(column), index, start, end, stage, peer, BYTES, batched=job.batched)
+        met = ahead + max(t.sent_ns, t.posted_ns) if job.overlapping else None
+        operator = Operator(
+            what, group_of(column), index, start, end, stage, peer, BYTES, batched=job.batched, met_ns=met
+        )
         rec.operators.append((t.step, operator))
         sides.add(column, t, what, rec.rank, start, end)
 

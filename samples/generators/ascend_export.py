@@ -72,7 +72,8 @@ class Kernel:
 @dataclass(frozen=True)
 class Operator:
     """A communication operator. `place` and `peer` are places in the group; `peer` is None for a collective. A
-    `batched` transfer is recorded as batchSendRecv."""
+    `batched` transfer is recorded as batchSendRecv. `met_ns`: when both sides of a transfer are there; where it is
+    given, the transfer waits until then and copies after, else both of its tasks take the whole time."""
 
     what: str
     group: str
@@ -83,6 +84,7 @@ class Operator:
     peer: int | None = None
     bytes: int = 0
     batched: bool = False
+    met_ns: int | None = None
 
     @property
     def type(self) -> str:
@@ -91,6 +93,17 @@ class Operator:
     @property
     def name(self) -> str:
         return f"{self.type}_{hash_of(self.group)[-3:]}_{self.index}_1"
+
+    @property
+    def tasks(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Start, end and stream of the wait and the copy of a transfer. Sends and receives that are told apart have
+        streams of their own, for both may be under way at a time."""
+        if self.met_ns is None:
+            whole = self.start_ns, self.end_ns, LINK_STREAM
+            return whole, whole
+        stream = LINK_STREAM + (self.what == "receive")
+        met = min(max(self.met_ns, self.start_ns + 1_000), self.end_ns - 1_000)
+        return (self.start_ns, met, stream), (met, self.end_ns, stream)
 
 
 @dataclass(frozen=True)
@@ -214,8 +227,9 @@ def write_database(rec: Recording, folder: Path, *others: Recording) -> Path:
             if op.peer is None:
                 continue
             over = op.peer if op.what == "receive" else op.place
-            for kind, to, size in (("Notify_Wait", op.peer, 0), ("Memcpy", over, op.bytes)):
-                small = task(one.device, op.start_ns, op.end_ns, number, "SDMA", LINK_STREAM)
+            parts = (("Notify_Wait", op.peer, 0), ("Memcpy", over, op.bytes))
+            for (kind, to, size), (start, end, stream) in zip(parts, op.tasks, strict=True):
+                small = task(one.device, start, end, number, "SDMA", stream)
                 known = (op.place, to, size) if rec.level else (ABSENT, ABSENT, -1)
                 rows["COMMUNICATION_TASK_INFO"].append((name, small, text(kind), group, *known, number))
     if rec.calls:

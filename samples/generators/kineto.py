@@ -59,13 +59,16 @@ class Rank:
             times = recorded(block, i, begin, until, self.wrong)
             self.trace.kernel(*times, call, name=f"{block.kind.lower()}_kernel_{i}")
 
-    def nccl(self, what: str, launch_ns: int, start_ns: int, end_ns: int, *, group: str = "1", **args: object) -> None:
+    def nccl(self, what: str, launch_ns: int, start_ns: int, end_ns: int, *, group: str = "1", **args: int) -> None:
         launch, start, end = (t + self.clock_ns for t in (launch_ns, start_ns, end_ns))
         described = {
             "Collective name": what, "Process Group Name": group, "dtype": "BFloat16", "In msg nelems": ELEMENTS,
         }  # fmt: skip
         name = f"ncclDevKernel_{COLLECTIVES.get(what, 'SendRecv')}"
-        self.trace.kernel(start, end, self.trace.call(launch), name=name, stream=20, **described, **args)
+        # A transfer waits for its other side, so each peer has a stream for each way.
+        sent, received = args.get("Dst Rank"), args.get("Src Rank")
+        stream = 20 if sent is None and received is None else 21 + 2 * received if sent is None else 22 + 2 * sent
+        self.trace.kernel(start, end, self.trace.call(launch), name=name, stream=stream, **described, **args)
 
 
 class Recorder:
@@ -108,7 +111,9 @@ def record(folder: Path, blocks: list[Block], chance: random.Random, dialect: ns
 
 
 def transfers(ranks: list[Rank], blocks: list[Block], chance: random.Random) -> None:
-    """From the end of each F and B to the start of the next one: both kernels run until both sides have met."""
+    """From the end of each F and B to the start of the next one: both kernels run until both sides have met. A send
+    begins when the one before to the same rank has ended."""
+    free: dict[tuple[int, int], int] = {}
     at = {(b.rank, b.step, b.kind, b.microbatch): b for b in blocks}
     for block in blocks:
         source = at.get((block.rank + (-1 if block.kind == "F" else 1), block.step, block.kind, block.microbatch))
@@ -118,9 +123,10 @@ def transfers(ranks: list[Rank], blocks: list[Block], chance: random.Random) -> 
         sent = met + chance.randrange(200, 3_000)
         posted = block.start_ns - 80 * US, block.start_ns - 75 * US
         ranks[block.rank].nccl("recv", *posted, sent, **{"Src Rank": source.rank})
-        ranks[source.rank].nccl(
-            "send", source.start_ns - 35 * US, source.end_ns + 3 * US, met, **{"Dst Rank": block.rank}
-        )
+        link = source.rank, block.rank
+        start = max(source.end_ns + 3 * US, free.get(link, 0))
+        free[link] = met + US
+        ranks[source.rank].nccl("send", source.start_ns - 35 * US, start, met, **{"Dst Rank": block.rank})
 
 
 def fill_met(ranks: Sequence[Rank], run: Simulation, chance: random.Random) -> None:
