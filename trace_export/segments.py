@@ -15,8 +15,8 @@ TIMES = {"p2p": "start_ns", "collectives": "start_ns", "counters": "ts_ns"}
 
 
 def cut(profile: Profile, by: Sequence[str] = SEGMENT) -> list[Profile]:
-    """The profile of each segment, or of each run, by time; without its messages. Rows that lie between two segments of
-    their rank belong to the nearer one. Notes, ranks and hosts are those of the whole."""
+    """The profile of each segment, or of each run, by time. Rows that lie between two segments of their rank belong to
+    the nearer one. Notes, ranks and hosts are those of the whole."""
     spans = profile.spans
     keys = spans.select(by).unique().sort(by)
     if keys.height < 2:
@@ -30,13 +30,14 @@ def cut(profile: Profile, by: Sequence[str] = SEGMENT) -> list[Profile]:
     for name, time in TIMES.items():
         if not (table := getattr(profile, name)).is_empty():
             rows[name] = _placed(table, time, begins)
+    if not profile.messages.is_empty():
+        rows["messages"] = _placed(profile.messages, "send_start_ns", begins.rename({"rank": "src_rank"}), "src_rank")
     parts: dict[str, dict[Any, pl.DataFrame]] = {
         name: table.partition_by("segment", as_dict=True, include_key=False, maintain_order=True)
         for name, table in rows.items()
     }
-    cleared = replace(profile, messages=profile.messages.clear())
     return [
-        replace(cleared, **{name: own.get((number,), getattr(profile, name).clear()) for name, own in parts.items()})
+        replace(profile, **{name: own.get((number,), getattr(profile, name).clear()) for name, own in parts.items()})
         for number in keys["segment"]
     ]
 
@@ -109,12 +110,12 @@ def _begins(numbered: pl.DataFrame) -> pl.DataFrame:
     return ordered.select("rank", "segment", at=middle).sort("at")
 
 
-def _placed(rows: pl.DataFrame, time: str, begins: pl.DataFrame) -> pl.DataFrame:
-    """`rows` with their segment; of a rank without blocks the first."""
-    first = begins.filter(pl.col("at").is_null()).select("rank", first="segment")
+def _placed(rows: pl.DataFrame, time: str, begins: pl.DataFrame, rank: str = "rank") -> pl.DataFrame:
+    """`rows` with their segment, by the `time` of a `rank`; of a rank without blocks the first."""
+    first = begins.filter(pl.col("at").is_null()).select(rank, first="segment")
     later = begins.drop_nulls("at")
     order = rows.with_row_index("row").sort(time)
-    met = order.join_asof(later, left_on=time, right_on="at", by="rank", check_sortedness=False)
-    found = met.join(first, on="rank", how="left", maintain_order="left")
+    met = order.join_asof(later, left_on=time, right_on="at", by=rank, check_sortedness=False)
+    found = met.join(first, on=rank, how="left", maintain_order="left")
     segment = pl.coalesce("segment", "first").fill_null(0).cast(pl.UInt32)
     return found.with_columns(segment=segment).sort("row").drop("row", "at", "first", strict=False)

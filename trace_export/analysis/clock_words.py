@@ -65,7 +65,7 @@ def _clock_facts(clocks: pl.DataFrame) -> Iterator[str]:
     if (groups := clocks["component"].n_unique() - bool(clocks["component"].null_count())) > 1:
         yield f"{groups} groups of hosts that nothing connects, each on a time axis of its own"
     for clock in clocks.drop_nulls("steps").iter_rows(named=True):
-        yield f"the clock of {_name(clock)} was set"
+        yield f"the correction of {_name(clock)} changes {len(clock['steps'])} ×"
 
 
 def _name(clock: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ import polars as pl
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.size import drawn_ranks
 from trace_export.choices import Align, ColorBy, Format, Table, Tracks
-from trace_export.clocks import align as clock_alignment
+from trace_export.clocks import by_run
 from trace_export.errors import NothingToExportError, TraceExportError, UsageError, path_text
 from trace_export.model import Note, Profile
 from trace_export.pipeline import completeness
@@ -409,7 +409,7 @@ def aligned(run: Run, options: AlignOptions, progress: Progress = silent) -> Run
             raise UsageError("this run has one clock only", "leave the offsets out", parameter="offsets_ns")
         return run
     progress("aligning clocks", 0, 1)
-    profile = clock_alignment.align(
+    profile = by_run.align(
         run._recorded,
         options.method,
         offsets=options.offsets_ns,
