@@ -72,7 +72,7 @@ def test_the_tables_are_those_of_json_in_every_layout(
 
 @pytest.mark.parametrize("threads", [True, False], ids=["threads named", "nameless threads"])
 def test_passes_without_names_are_found(tmp_path: Path, threads: bool) -> None:
-    def write(trace: Trace, path: Path) -> Path:
+    def write(trace: Trace, path: Path, layout: str) -> Path:
         return torch_pftrace.write(trace, path.with_name(path.name.split(".")[0] + ".pftrace"))
 
     with patch.object(Trace, "write", write):
