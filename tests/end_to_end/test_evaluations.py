@@ -14,7 +14,7 @@ from samples.generators.pipeline import Block, Operation, simulate, with_evaluat
 from tests.conftest import Cli
 from tests.support.captures import CAPTURES, drawn, truth
 from trace_export.analysis.bubbles import Bubbles
-from trace_export.analysis.idle_causes import CAUSES
+from trace_export.steps.idle import CAUSES
 
 STAGES, MICROBATCHES, STEPS = 4, 6, 3
 
