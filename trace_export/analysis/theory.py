@@ -102,7 +102,8 @@ def why_unknown(found: Recognition, stages: int) -> str:
     if found.named is not None:
         return "no step has all its blocks"
     if found.plan is not None and not found.distance:
-        alike = " and ".join(TITLES[name] for name in (found.plan.name, *found.twins))
+        *first, last = (TITLES[name] for name in (found.plan.name, *found.twins))
+        alike = f"{', '.join(first)} and {last}" if first else last
         return f"the order of the blocks that were read is that of {alike}"
     if stages == 1:
         return "a single stage shows no schedule"
