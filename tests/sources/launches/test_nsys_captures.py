@@ -53,6 +53,19 @@ def truth(blocks: list[Block], kinds: str = "F B W OPT") -> list[tuple[object, .
     )
 
 
+def test_ranges_around_steps_without_a_number_give_none(tmp_path: Path) -> None:
+    blocks = write(tmp_path, SMALL)
+    with changing(tmp_path / "node0.sqlite") as db:
+        db.execute("DROP TABLE IF EXISTS NVTX_EVENTS")
+        db.execute("CREATE TABLE NVTX_EVENTS(start, end, eventType, text, globalTid, endGlobalTid, textId, domainId)")
+        db.execute("INSERT INTO NVTX_EVENTS SELECT min(start) - 9, max(start), 59, 'training step', min(globalTid),"
+                   " NULL, NULL, 0 FROM CUPTI_ACTIVITY_KIND_RUNTIME")  # fmt: skip
+        db.commit()
+    profile = of(tmp_path, markers=("training step=>STEP",))
+    assert spans(profile) == truth(blocks)
+    assert profile.spans["step"].null_count() == profile.spans.height
+
+
 @pytest.mark.parametrize(("name", "threads"), [
     *((name, False) for name in PROGRAMS),
     *((name, True) for name in ("1f1b", "interleaved", "through the host", "with operators")),

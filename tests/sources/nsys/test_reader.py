@@ -420,7 +420,8 @@ def test_files_that_cannot_be_drawn(tmp_path: Path) -> None:
     with changing(tmp_path / "other.sqlite") as db:
         db.execute("CREATE TABLE runs(id)")
     path.unlink()
-    assert "not an Nsight Systems export" in refusal(tmp_path / "other.sqlite")
+    with pytest.raises(SourceError, match="not an Nsight Systems export"):
+        read(Source("nsys", tmp_path / "other.sqlite", "h"), ReadOptions())
 
 
 @pytest.mark.parametrize(
@@ -557,6 +558,17 @@ def test_one_bad_file_does_not_hide_the_others(tmp_path: Path, run_cli: Cli) -> 
     for words in ("truncated", "holds rank 0", "nsys export --type sqlite late.nsys-rep"):
         assert words in " ".join(done.stderr.split())
     assert (tmp_path / "out/pipeline_profile.csv").exists()
+
+
+def test_a_database_of_another_program_is_no_export(tmp_path: Path) -> None:
+    """Optuna and MLflow write *.sqlite files, too; one that cannot be read may be an export."""
+    good = Export()
+    block(good, A, 0, "F0.0.0")
+    good.write(tmp_path / "good.sqlite")
+    with changing(tmp_path / "optuna.sqlite") as db:
+        db.execute("CREATE TABLE trials(number)")
+    (tmp_path / "cut.sqlite").write_bytes((tmp_path / "good.sqlite").read_bytes()[:50])
+    assert sorted(source.path.name for source in find(tmp_path).sources) == ["cut.sqlite", "good.sqlite"]
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from samples.generators.operation_table import Job
 from trace_export import api
 from trace_export.errors import SourceError
 from trace_export.pipeline.step_operations import step_operations
+from trace_export.selection import Numbers
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.spans.operation_table import read
 
@@ -100,6 +101,12 @@ def test_a_broken_table_gets_one_sentence(
     with pytest.raises(SourceError, match=says) as caught:
         read(Source("operation_table", path, "machine0"), ReadOptions())
     assert "\n" not in str(caught.value)
+
+
+def test_ranks_that_are_not_there_leave_nothing(tmp_path: Path) -> None:
+    path = SMALL.write(tmp_path)
+    found = read(Source("operations", path, "h"), ReadOptions(ranks=Numbers(((99, 99),)))).validate()
+    assert found.ranks.is_empty() and found.spans.is_empty() and found.notes == ()
 
 
 def test_gaps_in_the_numbers_are_noted(tmp_path: Path) -> None:

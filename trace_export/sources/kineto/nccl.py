@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import polars as pl
 
-IS_NCCL = pl.col("name").str.contains(r"^(?:void )?(?:nccl|rccl|msccl)").fill_null(False)
-"""Also RCCL's, most of which are called as NCCL's, and those of MSCCL in it."""
+from trace_export.sources.shared.nccl_names import COMMUNICATION
+
+IS_NCCL = pl.col("name").str.contains(COMMUNICATION).fill_null(False)
+"""Whether an event is a kernel of communication."""
 
 _SIZES = {
     "Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1,
     "Float8_e4m3fn": 1, "Float8_e5m2": 1, "ComplexFloat": 8, "ComplexDouble": 16,
 }  # fmt: skip
-_KERNEL = r"^(?:void )?(?:nccl|rccl|msccl)(?:Dev)?Kernel_?([A-Za-z]+?)(?:_|RING|Ring|TREE|Tree|COLLNET|$|\()"
+_KERNEL = COMMUNICATION + r"(?:Dev)?Kernel_?([A-Za-z]+?)(?:_|RING|Ring|TREE|Tree|COLLNET|$|\()"
 
 
 NONE = pl.DataFrame(

@@ -21,13 +21,10 @@ from trace_export.sources.launches.process import Process
 from trace_export.sources.launches.sequence_numbers import OPERATORS
 from trace_export.sources.launches.work import CALLS, COMPUTE, COPY, OTHER, TASKS, TRANSFER, join
 from trace_export.sources.ranges.ranges import Ranges
+from trace_export.sources.shared.nccl_names import COMMUNICATION, GENERIC, SENDS
 
 WANTED = Wanted(rf"\w+_runtime|Runtime|\w+_driver|cpu_op|user_annotation|Operator|{DEVICE_CATEGORIES}", threads=True)
 
-_COMMUNICATION = r"^(?:void )?(?:nccl|rccl|msccl)"
-_SENDS = r"(?i)SendRecv|(?:dev)?kernel_?Send"
-_GENERIC = r"(?i)Kernel_?Generic"
-"""RCCL's kernel for most operations, which only PyTorch's name of the operation tells apart."""
 _POINT_TO_POINT = "^(?i:send|recv|sendrecv|coalesced|batch_isend_irecv)$"
 _NODE = r"^\w*Backward\d*$|^torch::autograd::"
 """The operators that execute the nodes of autograd, as PyTorch names them."""
@@ -116,14 +113,14 @@ def _number(name: str, none: int | None = None) -> pl.Expr:
 
 def _role() -> pl.Expr:
     name, operation = pl.col("name"), pl.col("Collective name")
-    kernel, moves = pl.col("cat") == "kernel", name.str.contains(_COMMUNICATION)
+    kernel, moves = pl.col("cat") == "kernel", name.str.contains(COMMUNICATION)
     between_two = operation.str.contains(_POINT_TO_POINT)
     return (
         pl.when(kernel & ~moves)
         .then(COMPUTE)
-        .when(kernel & name.str.contains(_SENDS) & between_two.fill_null(True))
+        .when(kernel & name.str.contains(SENDS) & between_two.fill_null(True))
         .then(TRANSFER)
-        .when(kernel & name.str.contains(_GENERIC) & between_two.fill_null(False))
+        .when(kernel & name.str.contains(GENERIC) & between_two.fill_null(False))
         .then(TRANSFER)
         .when(~kernel & name.str.contains(_HOST_COPY))
         .then(COPY)

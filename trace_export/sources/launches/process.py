@@ -219,13 +219,15 @@ def _blocks(found: Passes) -> pl.DataFrame:
 
 
 def _with_steps(blocks: pl.DataFrame, steps: pl.DataFrame | None) -> pl.DataFrame:
-    """`step` of each block: that of the last range around a step which began before its launch."""
+    """`step` of each block: that of the last range around a step which began before its launch; null where the
+    ranges have no numbers."""
     if steps is None or steps.is_empty():
         return blocks.with_columns(step=pl.lit(None, pl.Int32))
     begun = steps.select(launched="start", step=pl.col("step").cast(pl.Int32)).sort("launched")
-    first = begun.select(pl.col("step").first() - 1).item()
+    first = begun["step"].first()
+    before = first - 1 if isinstance(first, int) and first > 0 else None
     found = blocks.sort("launched").join_asof(begun, on="launched")
-    return found.with_columns(pl.col("step").fill_null(first if first >= 0 else None))
+    return found.with_columns(pl.coalesce("step", pl.lit(before, pl.Int32)))
 
 
 def _transfers(work: Work, main: int) -> pl.DataFrame:

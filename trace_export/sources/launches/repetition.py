@@ -78,7 +78,7 @@ def tiling(row: Codes, units: Sequence[Codes], *, free: bool) -> list[tuple[int,
     for at, order in found:
         count = best[at][0] if at in best else 0 if at <= most_before else None
         end = at + len(units[order])
-        if count is not None and (end not in best or count + 1 > best[end][0]) and (end > most_before or count >= 0):
+        if count is not None and (end not in best or count + 1 > best[end][0]):
             best[end] = (count + 1, at)
     ends = [end for end in best if end >= len(row) - least // 3]
     if not ends:

@@ -10,6 +10,7 @@ import polars as pl
 from trace_export.sources.ranges import by_launch
 from trace_export.sources.ranges.attribution import DEVICE_SHIFT, GpuActivity
 from trace_export.sources.ranges.lost_kernels import LAUNCHES, Piece
+from trace_export.sources.shared.nccl_names import GLOBS, is_like
 from trace_export.sources.shared.sqlite import Database
 
 LAUNCH_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -21,10 +22,11 @@ MOST_LISTED = 64
 """Names that a condition lists by their ids."""
 
 
-def is_named(db: Database, column: str, pattern: str) -> str:
-    """The condition that the name whose id is in `column` is like `pattern` (GLOB); NULL where there is no id. The ids
-    are looked up once: a condition with a query in it would look through all names again for every piece of a table."""
-    query = f"SELECT id FROM StringIds WHERE value GLOB '{pattern}'"
+def is_named(db: Database, column: str, *patterns: str) -> str:
+    """The condition that the name whose id is in `column` is like one of the `patterns` (GLOB); NULL where there is no
+    id. The ids are looked up once: a condition with a query in it would look through all names again for every piece of
+    a table."""
+    query = f"SELECT id FROM StringIds WHERE {is_like('value', patterns)}"
     found = [number for (number,) in db.texts(query)]
     nested = db.runs_nested_queries and len(found) > MOST_LISTED
     return f"{column} IN ({query})" if nested else listed(column, found)
@@ -38,7 +40,7 @@ def listed(column: str, ids: Iterable[object]) -> str:
 
 def is_nccl(db: Database, table: str) -> str:
     """The condition that a task in `table` is a kernel of NCCL."""
-    return f"COALESCE({is_named(db, 'shortName', 'nccl*')}, FALSE)" if table == KERNEL_TABLE else "FALSE"
+    return f"COALESCE({is_named(db, 'shortName', *GLOBS)}, FALSE)" if table == KERNEL_TABLE else "FALSE"
 
 
 def stream_and_nccl(db: Database, table: str) -> str:

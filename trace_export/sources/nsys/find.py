@@ -12,7 +12,7 @@ from trace_export.sources.shared import sqlite
 from trace_export.sources.source import Source
 
 OURS = (".sqlite", ".sqlite3")
-"""The suffixes of `nsys export`. Accepted without a look inside; errors are reported on read."""
+"""The suffixes of `nsys export`. What cannot be read is taken for one: the reader says what is wrong with it."""
 
 
 def exports(root: Path, folders: list[Folder]) -> Found:
@@ -32,4 +32,5 @@ def _is_ours(path: Path, beside: set[str]) -> bool:
     """Whether a file is an export, or a report that has none `beside` it."""
     if path.suffix in SUFFIXES:
         return not any(path.stem + ending in beside for ending in OURS)
-    return path.suffix in OURS or is_export(sqlite.tables_of(path))
+    tables = sqlite.tables_of(path)
+    return is_export(tables) or (path.suffix in OURS and not tables)

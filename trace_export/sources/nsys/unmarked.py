@@ -24,13 +24,12 @@ from trace_export.sources.nsys.cupti import COPY_TABLE, GRAPH_TABLE, KERNEL_TABL
 from trace_export.sources.nsys.threads import autograd_threads
 from trace_export.sources.ranges.by_launch import ORPHANS
 from trace_export.sources.ranges.ranges import Ranges
+from trace_export.sources.shared.nccl_names import COMMUNICATION, SENDS
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.shared.timestamps import valid_task_times
 
 LONGEST = 4000
 """Characters of a kernel's name with its template arguments, in which PyTorch names the functor."""
-NCCL = r"^(?:void )?(?:nccl|rccl|mscclKernel)"
-SENDS = r"(?i)SendRecv|(?:dev)?kernel_?Send"
 DEVICE_CALLS = ("cu*Launch*", "cu*Memcpy*", "cu*Memset*", "cu*StreamWaitEvent*", "*Synchronize*")
 """How the calls are named that give the device something to do or to wait for, or wait for it."""
 HOST_COPIES = (1, 2)
@@ -141,7 +140,7 @@ def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict
     of_process, of_device = f"globalPid - globalPid % {THREADS}", f"(deviceId + {THREADS + 1}) % {THREADS}"
     owner = f"COALESCE({of_process} + {of_device}, COALESCE({of_process}, 0) + COALESCE({of_device}, 0))"
     device = "(COALESCE(deviceId, 0) + 256) % 256"
-    stream = f"({device} * {_STREAMS} + (streamId + {_STREAMS}) % {_STREAMS})"
+    stream = f"({device} * {_STREAMS} + (streamId % {_STREAMS} + {_STREAMS}) % {_STREAMS})"
     parts: Parts = defaultdict(list)
     devices: dict[int, Counter[int]] = defaultdict(Counter)
     untimed: Counter[int] = Counter()
@@ -202,7 +201,7 @@ def _names(db: Database, ids: np.ndarray) -> pl.Series:
 
 def _roles(names: pl.Series, ids: np.ndarray) -> np.ndarray:
     """The role of what bears each of the `names`, whose numbers are `ids`."""
-    nccl, sends = names.str.contains(NCCL).to_numpy(), names.str.contains(SENDS).to_numpy()
+    nccl, sends = names.str.contains(COMMUNICATION).to_numpy(), names.str.contains(SENDS).to_numpy()
     roles = np.where(nccl & sends, TRANSFER, np.where(nccl, OTHER, COMPUTE)).astype(np.int8)
     roles[ids == _COPY] = COPY
     return roles

@@ -206,9 +206,9 @@ def _repaired(frame: pl.DataFrame) -> pl.DataFrame:
     wrong = frame.filter(ours).filter(inside)["process"].unique().to_list()
     repaired = ours & pl.col("process").is_in(wrong)
     ticks = pl.col("start").shift(-1).over("process")
-    following = frame.filter(pl.col("dialect").is_in([PIPELINING, "torch"])).select("row", following=ticks)
+    following = frame.filter(pl.col("dialect").is_in([PIPELINING, "torch"])).select("process", "row", following=ticks)
     return (
-        frame.join(following, on="row", how="left")
+        frame.join(following, on=["process", "row"], how="left")
         .with_columns(repaired=repaired.fill_null(False))
         .with_columns(end=pl.when("repaired").then(pl.coalesce("following", "end")).otherwise("end"))
         .drop("following")

@@ -14,6 +14,7 @@ from trace_export.sources.ranges import by_launch
 from trace_export.sources.ranges.attribution import DEVICE_SHIFT, GpuActivity
 from trace_export.sources.ranges.lost_kernels import KERNELS, Piece
 from trace_export.sources.rocpd.tables import MARKERS, RCCL, Tables
+from trace_export.sources.shared.nccl_names import is_like
 
 PLACE = ("agent_id", "queue_id", "stream_id")
 """Where a kernel ran."""
@@ -48,7 +49,7 @@ def launches_kernels(tables: Tables) -> bool:
 def is_nccl(tables: Tables) -> str:
     """The condition that a dispatch runs a kernel of RCCL, which has NCCL's names."""
     symbols = tables.name("info_kernel_symbol")
-    return f"R.kernel_id IN (SELECT id FROM {symbols} WHERE display_name GLOB 'nccl*' OR display_name GLOB 'rccl*')"
+    return f"R.kernel_id IN (SELECT id FROM {symbols} WHERE {is_like('display_name')})"
 
 
 def _calls(processes: list[Tables], pattern: str | None) -> Iterator[Piece]:

@@ -19,6 +19,7 @@ from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.rocpd import roctx
 from trace_export.sources.rocpd.hip import PLACE, STREAM, gpus
 from trace_export.sources.rocpd.tables import RCCL, Tables
+from trace_export.sources.shared.nccl_names import COMMUNICATION, GENERIC, SENDS
 from trace_export.sources.shared.timestamps import valid_task_times
 
 LONGEST = 4000
@@ -26,9 +27,6 @@ LONGEST = 4000
 DEVICE_CALLS = ("hip*Launch*", "hip*Memcpy*", "hip*Memset*", "hip*StreamWaitEvent*", "hip*Synchronize*")
 """How the calls are named that give the device something to do or to wait for, or wait for it."""
 HOST_COPIES = ("MEMORY_COPY_HOST_TO_DEVICE", "MEMORY_COPY_DEVICE_TO_HOST")
-_COMMUNICATION = r"^(?:void )?(?:nccl|rccl|mscclKernel)"
-_SENDS = r"(?i)SendRecv|(?:dev)?kernel_?Send"
-_GENERIC = r"(?i)Kernel_?Generic"
 _SENDING = ["ncclSend", "ncclRecv"]
 _COPY = -1
 """The number of the name of a copy, where a kernel has that of its symbol."""
@@ -103,7 +101,7 @@ def _names(tables: Tables, numbers: pl.Series) -> pl.Series:
 
 def _roles(tables: Tables, tasks: pl.DataFrame, calls: pl.DataFrame, names: pl.Series, codes: pl.Series) -> np.ndarray:
     """The role of each task, whose name is that of its code."""
-    moves, sends, generic = (names.str.contains(text).to_numpy() for text in (_COMMUNICATION, _SENDS, _GENERIC))
+    moves, sends, generic = (names.str.contains(text).to_numpy() for text in (COMMUNICATION, SENDS, GENERIC))
     roles = np.where(moves & sends, TRANSFER, np.where(moves, OTHER, COMPUTE)).astype(np.int8)[codes]
     roles[tasks["name"].to_numpy() == _COPY] = COPY
     unknown = np.flatnonzero((moves & generic & ~sends)[codes])

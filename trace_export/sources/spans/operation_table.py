@@ -44,6 +44,8 @@ def read(source: Source, options: ReadOptions) -> Profile:
     table = _checked(_columns(source.path), source.path)
     if options.ranks is not None:
         table = table.filter(options.ranks.holds("rank"))
+    if table.is_empty():
+        return Profile()
     notes = _gaps(table, source.path)
     return _profile(table, source).with_notes(notes)
 
