@@ -197,6 +197,19 @@ def test_a_size_that_cannot_be_is_an_error(user: dict[str, int], declared: Decla
         resolve(replace(bare(4), declared=declared), Declared(**user))
 
 
+@pytest.mark.parametrize("user", [{"pp": 1}, {"tp": 2}, {"pp": 2, "dp": 2}, {}])
+def test_sizes_beside_a_rank_of_the_largest_number(user: dict[str, int]) -> None:
+    ranks = conform(pl.DataFrame({"rank": [0, (1 << 31) - 1]}), RANKS)
+    found = resolve(Profile(ranks=ranks, declared=Declared(pp=1)), Declared(**user))
+    assert found.ranks["stage"].null_count() == 0
+
+
+@pytest.mark.parametrize("declared", [Declared(pp=0), Declared(pp=0, tp=0, dp=0), Declared(pp=2, tp=0)])
+def test_a_recorded_size_of_none_is_none(declared: Declared) -> None:
+    found = resolve(replace(bare(4), declared=declared), Declared())
+    assert found.ranks["stage"].to_list() == ([0, 0, 1, 1] if declared.pp else [0, 1, 2, 3])
+
+
 def test_more_stages_than_the_recorded_job_has_ranks_are_an_error() -> None:
     with pytest.raises(UsageError, match="4 ranks cannot be divided by pp 8"):
         resolve(replace(bare(4), declared=Declared(world=4)), Declared(pp=8))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import isqrt, prod
 
 import polars as pl
 
@@ -97,7 +97,7 @@ def arrangements(ranks: pl.Series, sizes: Declared, *, anywhere: bool) -> Sequen
     given = prod(size or 1 for size in (sizes.tp, sizes.cp, sizes.dp))
     found, depths = [], _depths(world, given, sizes, anywhere=anywhere)
     for pp in depths:
-        per_stage = -(-world // (pp * given)) * given
+        per_stage = max(-(-world // (pp * given)), 1) * given
         whole = sizes.world is not None or len(depths) > 1 or ranks.n_unique() == world > pp * given
         if whole and pp * per_stage != world:
             continue
@@ -110,18 +110,24 @@ def arrangements(ranks: pl.Series, sizes: Declared, *, anywhere: bool) -> Sequen
 
 def _depths(world: int, given: int, sizes: Declared, *, anywhere: bool) -> list[int]:
     """The numbers of stages that there may be, the largest first."""
-    if sizes.pp is not None:
+    if sizes.pp:
         return [sizes.pp]
-    if sizes.tp is not None and sizes.dp is not None:
+    if sizes.tp and sizes.dp:
         return [max(world // given, 1)]
-    return [depth for depth in range(world, 0, -1) if world % depth == 0] if anywhere else []
+    return _divisors(world)[::-1] if anywhere else []
+
+
+def _divisors(number: int) -> list[int]:
+    """The divisors of a number, the smallest first. A file may have any number for that of a rank."""
+    small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
+    return [*small, *(number // divisor for divisor in reversed(small) if divisor * divisor != number)]
 
 
 def _strides(per_stage: int, tp: int | None, cp: int, sizes: Declared) -> list[int]:
     """The strides that are possible, the usual one first: the whole stage, or where ranks count through pp before dp,
     the ranks that split the model."""
     inner = (tp or 1) * cp
-    between = [stride for stride in range(inner, per_stage, inner) if per_stage % stride == 0]
+    between = [inner * times for times in _divisors(per_stage // inner)[:-1]]
     return [*between, per_stage] if sizes.rank_order == "tp-cp-pp-dp" else [per_stage, *between]
 
 
