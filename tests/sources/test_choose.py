@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from samples.generators.paddle import line
 from tests.conftest import Cli
 from trace_export.errors import UsageError
 from trace_export.selection import Numbers
@@ -37,6 +38,14 @@ def test_devices_that_are_not_there_are_one_bounded_sentence() -> None:
         "logs: no profile of devices 4-9999999 of a, b; choose from devices 0-3",
         "logs: no profile of devices 2-9999999 of c; choose from devices 0-1",
     ]
+
+
+def test_times_that_no_log_has_are_said_before_devices_that_are_missing(run_cli: Cli, tmp_path: Path) -> None:
+    """As a log of a run on CPUs has them."""
+    for number in range(2):
+        (tmp_path / f"workerlog.{number}").write_text(line(1, "forward", 0, 0.0, 0.0))
+    for devices in ("0", "0-1", "0-3"):
+        assert "all records have the time 0.000000" in run_cli(tmp_path, "--devices", devices).stderr
 
 
 def test_what_is_wrong_with_the_logs_is_said_before_what_is_missing(run_cli: Cli, tmp_path: Path) -> None:

@@ -150,28 +150,36 @@ def read_profile(located: Located, options: LoadOptions, progress: Progress) -> 
         profile, lacking = choose.on_devices(profile, options.log_dir, options.devices, located.sources)
         if profile.spans.is_empty():
             raise choose.no_device(options.log_dir, options.devices)
-    profile = replace(profile, notes=located.notes + profile.notes)
     if profile.spans.is_empty():
-        raise _no_block(options, lost or [*located.failures, *lacking], profile, len(located.sources))
+        raise _no_block(options, lost, [*located.failures, *lacking], profile, len(located.sources))
+    profile = replace(profile, notes=located.notes + profile.notes)
     return profile, [*located.failures, *lacking, *lost]
 
 
 def _no_block(
-    options: LoadOptions, failures: Sequence[TraceExportError], profile: Profile, sources: int
+    options: LoadOptions,
+    lost: Sequence[TraceExportError],
+    missing: Sequence[TraceExportError],
+    profile: Profile,
+    sources: int,
 ) -> TraceExportError:
-    """Why there is no block: what is wrong with the first source, or else what is missing."""
-    if not failures and profile.ranks.is_empty() and options.read.ranks is not None:
+    """Why there is no block: what is wrong with the first source, as its error or else as a warning of its reader says;
+    or else what is `missing`."""
+    if not (lost or missing) and profile.ranks.is_empty() and options.read.ranks is not None:
         return choose.no_rank(options.log_dir, options.read.ranks)
+    warnings = [note for note in profile.notes if note.level == "warning"]
+    reasons = [note for note in warnings if note.code == "blocks-not-found"] or warnings[:1]
+    if reasons and not lost:
+        also = f" (the same for {len(reasons) - 1} more of {sources} sources)" if len(reasons) > 1 else ""
+        remedy = choose.MARK if reasons[0].code == "blocks-not-found" else choose.SEE
+        return NothingToExportError(f"{options.log_dir}: {reasons[0].text}{also}", remedy)
+    failures = lost or missing
+    if not failures:
+        return NothingToExportError(f"{options.log_dir}: no pipeline block in any source", choose.SEE)
     if len(failures) == 1:
         return failures[0]
-    if failures:
-        what = f"{options.log_dir}: none of the {max(sources, len(failures))} sources gave a block"
-        return NothingToExportError(f"{what}; the first: {failures[0]}")
-    reasons = [note for note in profile.notes if note.code == "blocks-not-found"]
-    if not reasons:
-        return NothingToExportError(f"{options.log_dir}: no pipeline block in any source", choose.SEE)
-    also = f" (the same for {len(reasons) - 1} more of {sources} sources)" if len(reasons) > 1 else ""
-    return NothingToExportError(f"{options.log_dir}: {reasons[0].text}{also}", choose.MARK)
+    what = f"{options.log_dir}: none of the {max(sources, len(failures))} sources gave a block"
+    return NothingToExportError(f"{what}; the first: {failures[0]}")
 
 
 def read_all(

@@ -555,7 +555,7 @@ def test_one_bad_file_does_not_hide_the_others(tmp_path: Path, run_cli: Cli) -> 
     (tmp_path / "late.nsys-rep").write_text("a report")
     done = run_cli("--log_dir", tmp_path, "--out", tmp_path / "out", "--format", "csv", env={**os.environ, "PATH": ""})
     assert done.returncode == 3, done.stderr
-    for words in ("truncated", "holds rank 0", "nsys export --type sqlite late.nsys-rep"):
+    for words in ("truncated", "holds rank 0", f"nsys export --type sqlite {tmp_path}/late.nsys-rep"):
         assert words in " ".join(done.stderr.split())
     assert (tmp_path / "out/pipeline_profile.csv").exists()
 
