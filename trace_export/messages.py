@@ -277,6 +277,10 @@ NOTES: dict[str, Explanation] = {
         "that count are the same work and are not counted here.",
         "To draw them give the options in the text.",
     ),
+    "model-not-drawn": Explanation(
+        "`--model` draws the theoretical schedule of steps that are whole on all ranks. The text names the others.",
+        "Choose whole steps with `--steps`, or a longer `--time`.",
+    ),
     "no-whole-step": Explanation(
         "Every step lacks blocks on some rank. Bubble, step time, stragglers and theory are of incomplete steps.",
         "Record at least one whole step on all ranks. Compare these figures with no others.",

@@ -172,23 +172,6 @@ def absent(profile: Profile, wanted: Selection) -> list[Note]:
     return [Note("selection-absent", "note", text) for text in texts if text]
 
 
-def cut(part: Profile, wanted: Selection) -> list[Note]:
-    """A note on the steps that the window of `wanted` cuts, of which `part` is selected: a warning where no step is
-    whole."""
-    if wanted.window is None:
-        return []
-    shown = part.steps.join(part.spans, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
-    lost = shown.filter(~pl.col("whole"))
-    if lost.is_empty():
-        return []
-    if len(lost) == len(shown):
-        text = "--time leaves no step whole: bubble, step time and stragglers are of parts of steps, without theory"
-        return [Note("no-whole-step", "warning", text)]
-    numbers = Numbers.of(lost["step"].drop_nulls())
-    text = f"not whole in this --time, and left out of bubble, step time, stragglers and theory: step {numbers}"
-    return [Note("steps-not-whole", "note", f"{text}; {len(shown) - len(lost)} of {len(shown)} steps are whole")]
-
-
 def not_in_data(what: str, asked: Numbers | None, known: pl.Series) -> str:
     """Which of the `asked` numbers are not among the `known` ones; empty where all are."""
     has = Numbers.of(known.drop_nulls())

@@ -335,6 +335,11 @@ def announce(profile: Profile, options: WriteOptions, detail: Detail) -> list[No
             notes.append(Note("archive-drift", "note", text))
     if not any(BY_NAME[name].kind == "trace" for name in options.formats):
         return notes
+    parts = profile.steps.filter(~pl.col("whole")).join(profile.spans, on=STEP_KEY, how="semi", nulls_equal=True)
+    if options.model and len(parts):
+        numbers = Numbers.of(parts["step"].drop_nulls())
+        text = f"--model draws whole steps; these are not whole, or cut by --time: step {numbers}"
+        notes.append(Note("model-not-drawn", "note", text))
     if untimed := sum(file.untimed for file in profile.kernels):
         notes.append(Note("times-unusable", "warning", f"device tasks {UNTIMED}", count=untimed))
     ranks = profile.ranks.join(profile.spans, on="rank", how="semi")

@@ -20,7 +20,7 @@ from trace_export.errors import NothingToExportError, TraceExportError, UsageErr
 from trace_export.model import Note, Profile
 from trace_export.pipeline import completeness
 from trace_export.scratch import scratch_folder
-from trace_export.selection import Selection, Window, absent, cut, extent, select
+from trace_export.selection import Selection, Window, absent, extent, select
 from trace_export.workflow import arguments, reading, render
 from trace_export.workflow.arguments import NumberSet
 from trace_export.workflow.options import (
@@ -98,15 +98,11 @@ class Run:
     @cached_property
     def profile(self) -> Profile:
         """All tables, of the part that is selected. Raises NothingToExportError where no block is left."""
-        part = self._part
+        part = select(self._checked, self._selection)
         if part.spans.is_empty():
             what = f"{self.log_dir}: {self._selection.text()} leave nothing to draw"
             raise NothingToExportError(what, f"the run has {extent(self._recorded)}")
-        return part.with_notes(self._about_part)
-
-    @cached_property
-    def _part(self) -> Profile:
-        return select(self._checked, self._selection)
+        return part.with_notes(self._absent)
 
     @cached_property
     def _checked(self) -> Profile:
@@ -114,9 +110,9 @@ class Run:
         return self._recorded if self._clocks != "own" else checked(self._recorded, self._options, one_clock=False)
 
     @cached_property
-    def _about_part(self) -> list[Note]:
-        """What was selected and is not there, or not whole."""
-        return absent(self._recorded, self._selection) + cut(self._part, self._selection)
+    def _absent(self) -> list[Note]:
+        """What was selected and is not there."""
+        return absent(self._recorded, self._selection)
 
     @property
     def spans(self) -> pl.DataFrame:
@@ -159,7 +155,7 @@ class Run:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        return (*self._checked.notes, *self._about_part)
+        return (*self._checked.notes, *self._absent)
 
     def __repr__(self) -> str:
         clocks = {"own": "each host on its own clock", "aligned": "clocks aligned", "one": "one clock"}[self._clocks]
