@@ -265,6 +265,10 @@ NOTES: dict[str, Explanation] = {
         "The schedule needs more micro-batches than the data have, so backward blocks have no number.",
         "Check the number of micro-batches, or record whole steps.",
     ),
+    "model-not-drawn": Explanation(
+        "`--model` draws the theoretical schedule of steps that are whole on all ranks. The text names the others.",
+        "Choose whole steps with `--steps`, or a longer `--time`.",
+    ),
     "names-partial": Explanation(
         "Names say only some of the passes of these processes, as DeepSpeed's pipeline engine names the backwards of "
         "its last stage only. The others would be inferred from launches, but these show other passes than the names.",
@@ -276,10 +280,6 @@ NOTES: dict[str, Explanation] = {
         "these ranges lie elsewhere, as those of a reference model. They are not drawn. Names around or inside ranges "
         "that count are the same work and are not counted here.",
         "To draw them give the options in the text.",
-    ),
-    "model-not-drawn": Explanation(
-        "`--model` draws the theoretical schedule of steps that are whole on all ranks. The text names the others.",
-        "Choose whole steps with `--steps`, or a longer `--time`.",
     ),
     "no-whole-step": Explanation(
         "Every step lacks blocks on some rank. Bubble, step time, stragglers and theory are of incomplete steps.",
