@@ -48,7 +48,8 @@ def merge(
     ]
     read = {recording.part for one in found for recording in one.recordings}
     kept += numbers.without_blocks(part for place, part in enumerate(given) if place not in read)
-    whole = _with_recordings(concat(kept), kept)
+    several = len(wanted) > 1 or any(one.windows > 1 for one in wanted)
+    whole = _with_recordings(concat(kept), kept, several=several)
     rows = [one.row(read=one in wanted) for one in found]
     whole = replace(whole, runs=pl.DataFrame(rows, RUNS, orient="row"))
     whole = whole.with_notes([*copies, *notes, *_one_after_another(wanted), *numbers.notes()])
@@ -64,10 +65,9 @@ def _windows(run: JobRun, given: Sequence[Profile]) -> Iterator[tuple[int | None
 
 def _of_recording(part: Profile, recording: Recording) -> Profile:
     """A profile without what its source holds of other runs."""
-    for piece in cut(part, ["run"]):
-        if piece.spans["run"][0] == recording.counted:
-            return piece
-    return part
+    if recording.alone:
+        return part
+    return next(piece for piece in cut(part, ["run"]) if piece.spans["run"][0] == recording.counted)
 
 
 def _labelled(part: Profile, run: JobRun | None, window: int | None) -> Profile:
@@ -86,7 +86,8 @@ class _Numbers:
 
     def __init__(self, given: Sequence[Profile]) -> None:
         self.refused: list[SourceError] = []
-        self._recorded = {rank for part in given for rank in _ranks(part)[0]}
+        self._ranks = {id(part): _ranks(part) for part in given}
+        self._recorded = {rank for recorded, _ in self._ranks.values() for rank in recorded}
         self._known: dict[runs.Identity, int] = {}
         self._assumed: list[Note] = []
         self._owner: dict[int, Profile] = {}
@@ -109,7 +110,7 @@ class _Numbers:
         return [replace(self._assumed[0], count=len(self._assumed))] if self._assumed else []
 
     def _numbered(self, part: Profile) -> Profile | None:
-        recorded, assumed = _ranks(part)
+        recorded, assumed = self._ranks.get(id(part)) or _ranks(part)
         twice = next((rank for rank in recorded if rank in self._owner), None)
         if twice is not None:
             self.refused.append(_refusal(part, twice, self._owner[twice]))
@@ -146,10 +147,9 @@ def _without_copies(given: Sequence[Profile]) -> tuple[list[Profile], list[Note]
     return kept, copies
 
 
-def _with_recordings(whole: Profile, parts: Sequence[Profile]) -> Profile:
-    """`whole`, made of these `parts`, with the table of its recordings; each rank once."""
-    segments = pl.concat([part.spans.select(SEGMENT).head(1) for part in parts]) if parts else whole.spans
-    several = segments.select(SEGMENT).unique().height > 1
+def _with_recordings(whole: Profile, parts: Sequence[Profile], *, several: bool) -> Profile:
+    """`whole`, made of these `parts`, of `several` segments or of one, with the table of its recordings; each rank
+    once."""
     rows = whole.ranks
     if several:
         labels = [(part.spans.select(SEGMENT).row(0) if part.spans.height else (None, None)) for part in parts]
@@ -160,8 +160,8 @@ def _with_recordings(whole: Profile, parts: Sequence[Profile]) -> Profile:
             ranks=whole.ranks.unique("rank", keep="first", maintain_order=True),
             members=whole.members.unique(maintain_order=True),
         )
-    elif segments.height:
-        rows = rows.with_columns(run=pl.lit(segments["run"][0], INT), window=pl.lit(segments["window"][0], INT))
+    elif whole.spans.height:
+        rows = rows.with_columns(run=pl.lit(whole.spans["run"][0], INT))
     return replace(whole, recordings=conform(rows, RECORDINGS))
 
 

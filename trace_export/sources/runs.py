@@ -18,6 +18,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -57,7 +58,8 @@ Rank = tuple[int, int | None]
 
 @dataclass(eq=False)
 class Recording:
-    """What one source holds of one run, as the source counts its runs (`counted`). `part`: the place of its profile
+    """What one source holds of one run, as the source counts its runs (`counted`; `alone`: it has
+    one). `part`: the place of its profile
     among those given. `ranks` of its processes, and `identities`, which their further recordings share; `recorded`:
     the numbers of the ranks are; `place`: what the file's name says of it. `clock`: "" where its times are those of a
     wall clock, else the host; None where it has no times. `steps`: the first and the last that are recorded. `run` and
@@ -65,6 +67,7 @@ class Recording:
 
     part: int
     counted: int | None
+    alone: bool
     path: Path
     kind: str
     host: str
@@ -256,47 +259,50 @@ def identities(part: Profile) -> dict[int, Identity]:
     that is not recorded, the source without what tells windows apart."""
     columns = (part.ranks[column].to_list() for column in ("rank", "host", "pid", "stage", "source"))
     return {
-        rank: (host, _without_window(Path(source or ""))[0], rank, stage) if pid is None else (host, pid, rank)
+        rank: (host, _without_window(source or "")[0], rank, stage) if pid is None else (host, pid, rank)
         for rank, host, pid, stage, source in zip(*columns, strict=True)
     }
 
 
 def _recording(place: int, part: Profile, counted: Any, spans: pl.DataFrame, own: set[int] | None) -> Recording:
     """The recording of the blocks `spans`; `own`: their ranks, where the source has others too."""
-    columns = (part.ranks[column].to_list() for column in ("rank", "stage", "rank_origin"))
-    rows = [row for row in zip(*columns, strict=True) if own is None or row[0] in own]
+    ranks = part.ranks
+    stages, origins = ranks["stage"].to_list(), ranks["rank_origin"].to_list()
     names = identities(part)
-    path = Path(part.ranks["source"][0] or "")
+    rows = [row for row in zip(names, stages, origins, strict=True) if own is None or row[0] in own]
+    source = ranks["source"][0] or ""
     start, end, first, last = cast(
         "tuple[int | None, ...]",
         (spans["start_ns"].min(), spans["end_ns"].max(), spans["step"].min(), spans["step"].max()),
     )
+    host = str(ranks["host"][0])
     return Recording(
-        place, counted, path, str(part.ranks["kind"][0]), str(part.ranks["host"][0]),
+        place, counted, own is None, Path(source), str(ranks["kind"][0]), host,
         ranks=frozenset((rank, stage if origin == "assumed" else None) for rank, stage, origin in rows),
-        recorded=all(origin != "assumed" for *_, origin in rows),
-        place=_without_window(path)[1],
+        recorded="assumed" not in origins,
+        place=_without_window(source)[1],
         identities=frozenset((counted, *names[rank]) for rank, *_ in rows),
-        begun_ns=part.ranks["begun_ns"][0],
-        start_ns=start or 0, end_ns=end or 0, clock=_clock(part, start),
+        begun_ns=ranks["begun_ns"][0],
+        start_ns=start or 0, end_ns=end or 0, clock=_clock(part, host, start),
         steps=None if first is None or last is None else (first, last), world=part.declared.world,
     )  # fmt: skip
 
 
-def _clock(part: Profile, start_ns: int | None) -> str | None:
+def _clock(part: Profile, host: str, start_ns: int | None) -> str | None:
     if start_ns is None:
         return None
-    return part.ranks["host"][0] if part.hosts["epoch"].count() or start_ns < EPOCH_NS else ""
+    return host if start_ns < EPOCH_NS or part.hosts["epoch"].count() else ""
 
 
-def _without_window(path: Path) -> tuple[str, dict[str, int]]:
+@lru_cache(maxsize=1 << 16)
+def _without_window(source: str) -> tuple[str, dict[str, int]]:
     """A path that the windows of one process have in common, without the numbers that may be those of a window; and
     what its name says of the place in the job: {"rank": 3}."""
-    name = _NUMBER.sub(lambda found: found["place"] or "0", path.name)
-    folder = path.parent
-    while _WINDOW_FOLDER.fullmatch(folder.name):
-        folder = folder.parent
-    places = {found[2].lower(): int(found[3]) for found in _NUMBER.finditer(path.name) if found["place"]}
+    folder, _, file = source.rpartition("/")
+    name = _NUMBER.sub(lambda found: found["place"] or "0", file)
+    while _WINDOW_FOLDER.fullmatch(folder.rpartition("/")[2]):
+        folder = folder.rpartition("/")[0]
+    places = {found[2].lower(): int(found[3]) for found in _NUMBER.finditer(file) if found["place"]}
     return f"{folder}/{name}", places
 
 
