@@ -420,9 +420,9 @@ class Profile:
     def validate(self) -> Profile:
         """Itself; raises ValueError when a frame's columns differ from its schema."""
         for name, schema in TABLES.items():
-            found = dict(getattr(self, name).schema)
-            if found != schema:
-                raise ValueError(f"table {name}: {found} instead of {schema}")
+            frame = getattr(self, name)
+            if frame.columns != list(schema) or frame.dtypes != list(schema.values()):
+                raise ValueError(f"table {name}: {dict(frame.schema)} instead of {schema}")
         return self
 
 

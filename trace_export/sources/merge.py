@@ -115,8 +115,8 @@ class _Numbers:
         if twice is not None:
             self.refused.append(_refusal(part, twice, self._owner[twice]))
             return None
-        numbers, inferred = {}, _inferred(part)
-        names = runs.identities(part) if assumed else {}
+        numbers = {}
+        names, inferred = (runs.identities(part), _inferred(part)) if assumed else ({}, set())
         for rank, path in assumed.items():
             free = self._known.get(names[rank], self._last_free.get(rank, rank))
             while free in self._owner or free in self._recorded:

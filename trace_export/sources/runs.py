@@ -38,6 +38,8 @@ OTHER_HOST_NS = 600 * 10**9
 """The same on two clocks, which may be minutes apart where nobody sets them."""
 ONE_START_NS = 10**9
 """The recordings of one process name its start alike within this."""
+NOT_RECORDED = {"assumed", "inferred"}
+"""Origins of numbers of ranks by which two processes cannot be said to be the same rank."""
 SHOWN = 4
 """So many other runs are named in a note."""
 
@@ -278,8 +280,8 @@ def _recording(place: int, part: Profile, counted: Any, spans: pl.DataFrame, own
     host = str(ranks["host"][0])
     return Recording(
         place, counted, own is None, Path(source), str(ranks["kind"][0]), host,
-        ranks=frozenset((rank, stage if origin == "assumed" else None) for rank, stage, origin in rows),
-        recorded="assumed" not in origins,
+        ranks=frozenset((rank, stage if origin in NOT_RECORDED else None) for rank, stage, origin in rows),
+        recorded=NOT_RECORDED.isdisjoint(origins),
         place=_without_window(source)[1],
         identities=frozenset((counted, *names[rank]) for rank, *_ in rows),
         begun_ns=ranks["begun_ns"][0],
