@@ -22,6 +22,8 @@ FIFTH = 0.2
 """A group is as slow as four fifths of its members."""
 APART = 4.0
 """Two peers that differ by so many standard errors: the faster one says how fast the other could be."""
+MINOR = 0.25
+"""A smaller share of the peers hardly changes their median."""
 MOST = 6
 """Causes of a kind."""
 MEDIAN_ERROR = 1.57
@@ -91,32 +93,56 @@ def slow_groups(items: Items, groups: Sequence[Group]) -> list[Slow]:
 def _best(items: Items, mean: Floats, sets: dict[tuple[int, ...], list[Group]]) -> tuple[Slow, Floats] | None:
     """The group that explains most, and the excess of the others of its kind; None where none counts."""
     best, score, rated = None, 0.0, dict[str, list[float]]()
-    for slow, average in _rated(items, mean, sets):
-        kind = slow.groups[0].kind
+    for kind, average, slow in _rated(items, mean, sets):
         rated.setdefault(kind, []).append(average)
-        if slow.excess > items.least and slow.sigmas > SIGMAS and slow.excess * len(slow.items) > 1.0001 * score:
+        if slow is None or slow.excess <= items.least or slow.sigmas <= SIGMAS:
+            continue
+        if slow.excess * len(slow.items) > 1.0001 * score:
             best, score = slow, slow.excess * len(slow.items)
     return None if best is None else (best, np.sort(rated[best.groups[0].kind])[:-1])
 
 
-def _rated(items: Items, mean: Floats, sets: dict[tuple[int, ...], list[Group]]) -> Iterator[tuple[Slow, float]]:
-    """Each group with its excess, 0 where its members are not slow alike; and the mean excess of its members."""
-    alone = _beside_others(items, mean)
+def _rated(
+    items: Items, mean: Floats, sets: dict[tuple[int, ...], list[Group]]
+) -> Iterator[tuple[str, float, Slow | None]]:
+    """The kind of each group, the mean excess of its members, and itself where it may be slow."""
+    base, error = _beside_others(items, mean)
+    alone = _excess(items, mean, base).tolist()
+    _, sort, sizes = np.unique(items.alike, return_inverse=True, return_counts=True)
     for key, groups in sets.items():
         members = np.array(key, np.int64)
-        if len(members) == 1:
-            base, error = alone[0][members], alone[1][members]
-        else:
-            base, error = _beside(items, mean, members)
-        scale = np.where(base > 0, base, np.nan) if items.relative else np.ones(len(members))
-        excess = np.where(np.isnan(scale), 0.0, (mean[members] - base) / scale)
-        own, theirs = (np.where(np.isnan(scale), 1.0, wrong / scale) for wrong in (items.noise[members], error))
-        shared, wrong = float(excess.mean()), float(np.sqrt((own**2).sum() / len(members) ** 2 + (theirs**2).max()))
-        average = shared
-        least = np.sort(excess)[int(FIFTH * len(members))]
-        if least < shared / 2 or (len(members) == 2 and least < SIGMAS * np.hypot(own, theirs)[excess.argmin()]):
-            shared = 0.0
-        yield Slow(tuple(groups), members, base, shared, shared / max(wrong, 1e-12)), average
+        quick = alone[key[0]] if len(key) == 1 else sum(alone[n] for n in key) / len(key)
+        few = len(key) == 1 or (np.bincount(sort[members], minlength=len(sizes)) <= MINOR * sizes).all()
+        if few and quick <= items.least / 2:  # its members hardly change the median of their peers
+            yield groups[0].kind, quick, None
+            continue
+        own = (base[members], error[members]) if len(key) == 1 else _beside(items, mean, members)
+        slow, average = _slow(items, mean, members, *own, tuple(groups))
+        yield groups[0].kind, average, slow
+
+
+def _excess(items: Items, mean: Floats, base: Floats) -> Floats:
+    """By how much each is above its base; 0 where a share of that says nothing."""
+    if not items.relative:
+        return mean - base
+    found: Floats = np.where(base > 0, mean / np.where(base > 0, base, 1.0) - 1, 0.0)
+    return found
+
+
+def _slow(
+    items: Items, mean: Floats, members: Ints, base: Floats, error: Floats, groups: tuple[Group, ...]
+) -> tuple[Slow, float]:
+    """A group with its excess, 0 where its members are not slow alike; and the mean excess of its members."""
+    excess = _excess(items, mean[members], base)
+    scale = np.where(base > 0, base, 1.0) if items.relative else np.ones(len(members))
+    unknown = (base <= 0) & items.relative
+    own, theirs = (np.where(unknown, 1.0, wrong / scale) for wrong in (items.noise[members], error))
+    average = float(excess.mean())
+    wrong = float(np.sqrt((own**2).sum() / len(members) ** 2 + (theirs**2).max()))
+    least = np.sort(excess)[int(FIFTH * len(members))]
+    apart = len(members) == 2 and least < SIGMAS * np.hypot(own, theirs)[excess.argmin()]
+    shared = 0.0 if least < average / 2 or apart else average
+    return Slow(groups, members, base, shared, shared / max(wrong, 1e-12)), average
 
 
 def _beside(items: Items, mean: Floats, members: Ints) -> tuple[Floats, Floats]:
@@ -125,7 +151,7 @@ def _beside(items: Items, mean: Floats, members: Ints) -> tuple[Floats, Floats]:
     outside = np.ones(len(mean), np.bool_)
     outside[members] = False
     base, error = np.empty((2, len(members)))
-    for sort in np.unique(items.alike[members]):
+    for sort in sorted(set(items.alike[members].tolist())):
         near = outside & (items.alike == sort)
         near = near if near.any() else outside
         values = np.sort(mean[near])
