@@ -17,7 +17,7 @@ from tests.benchmarks import table
 from tests.benchmarks.measure import Cost, of_work
 from tests.benchmarks.table import Row
 from tests.support.profiles import recognised
-from trace_export.analysis.report import report
+from trace_export.analysis.report import report_of
 from trace_export.model import RANKS, Profile, conform
 from trace_export.pipeline.interpret import conclude, with_ids
 from trace_export.pipeline.replicas import number_replicas
@@ -59,7 +59,7 @@ def both(name: str, stages: int, microbatches: int) -> Cost:
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     profile = large_run(2 if options.quick else REPLICAS)
     least = of_work(lambda: profile.spans.sort("rank", "step", "start_ns"))
-    whole = of_work(lambda: report(conclude(profile)))
+    whole = of_work(lambda: report_of(conclude(profile)))
     what = f"report of {len(profile.spans) / 1e6:.2g} M blocks"
     yield Row(what, whole.seconds, aim=3.0)
     yield Row(what, whole.seconds, "one sort", least.seconds)

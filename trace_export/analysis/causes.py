@@ -41,10 +41,9 @@ class Candidates:
         self.typical, self.graph, self.windows, self.step_ns = typical, typical.graph, windows, step_ns
         self.ranks = self.graph.recorded.ranks
         self.number = {rank: n for n, rank in enumerate(self.ranks["rank"].to_list())}
-        lookup = np.full(int(self.ranks["rank"].max() or 0) + 2, -1, np.int64)  # type: ignore[arg-type]
-        lookup[self.ranks["rank"].to_numpy()] = np.arange(len(self.ranks))
-        self.row = lookup[np.maximum(self.graph.rank, -1)]
-        self.row[self.graph.rank < 0] = -1
+        ranks = self.ranks["rank"].to_numpy()  # sorted
+        place = np.minimum(np.searchsorted(ranks, self.graph.rank), len(ranks) - 1)
+        self.row = np.where(self.graph.rank >= 0, place, -1)
         self.stage, self.replica = (self.ranks[c].to_numpy().astype(np.int64) for c in ("stage", "replica"))
         self.host = self.ranks["host"].to_list()
         self.usual = (self.typical.length, self.typical.usual_delay)

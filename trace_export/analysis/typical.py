@@ -83,8 +83,8 @@ class Typical:
     @cached_property
     def usual_delay(self) -> Floats:
         """min(delay, the median of its kind). The pause between steps, and waits for what was not recorded, stay as
-        they are; where several ranks have a pause, it is at most that of the rank at the lowest fifth. The pause before
-        the first step of a segment counts from its first block, and is compared with its like."""
+        they are; where several ranks of a stage have a pause, it is at most that of the rank at the lowest fifth. The
+        pause before the first step of a segment counts from its first block, and is compared with its like."""
         graph, found = self.graph, self.delay.copy()
         ordinary = ~graph.pause & ~graph.blind & (graph.sort != POINT) & graph.counted
         for kind in np.unique(graph.kind[ordinary]):
@@ -94,10 +94,12 @@ class Typical:
         found[rows] = np.minimum(found[rows], others)
         for which in (graph.pause & graph.opens, graph.pause & ~graph.opens):
             rows = np.flatnonzero(which & graph.counted)
-            medians = pl.DataFrame({"rank": graph.rank[rows], "delay": self.delay[rows]}).group_by("rank").median()
-            if medians.height > 1:
-                usual = np.sort(medians["delay"].to_numpy())[int(FIFTH * medians.height)]
-                found[rows] = np.minimum(self.delay[rows], usual)
+            for stage in np.unique(self.stage[rows]):
+                of = rows[self.stage[rows] == stage]
+                medians = pl.DataFrame({"rank": graph.rank[of], "delay": self.delay[of]}).group_by("rank").median()
+                if medians.height > 1:
+                    usual = np.sort(medians["delay"].to_numpy())[int(FIFTH * medians.height)]
+                    found[of] = np.minimum(self.delay[of], usual)
         return found
 
     def _late_members(self) -> tuple[Ints, Floats]:

@@ -231,6 +231,7 @@ def _transfers(
     sent, received = (edges[c].fill_null(0).to_numpy() for c in ("sent", "received"))
     sent = np.where(known, sent, np.minimum(start, operations.end[src]))
     receiver_last = known & (received > sent)
+    posted &= ~np.isin(dst, lanes.first)
     base, count = len(operations.start), len(src)
     number = base + np.arange(count)
     forward = (edges["direction"] == "F").to_numpy()

@@ -21,6 +21,8 @@ ALIKE, MOSTLY = 0.1, 0.8
 """Gaps are alike that differ by this share from their median, in this share of the cases."""
 ENOUGH = 3
 """Starts that say how late a rank is."""
+MUCH = 2
+"""A rank whose blocks all need a transfer starts late where it takes so many transfers' time longer than others do."""
 WAY = ["src_rank", "dst_rank", "direction"]
 
 
@@ -47,7 +49,7 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     alike = (near.filter(held).mean().over(WAY) >= MOSTLY).fill_null(False)
     both = pl.min_horizontal("gap", pl.col("wait").clip(0))
     usual_both = both.filter(~pl.col("known")).median().over(WAY)
-    near_both = (both - usual_both).abs() <= ALIKE * usual_both
+    near_both = (both - usual_both).abs() <= pl.max_horizontal(ALIKE * usual_both, pl.lit(POSTED_NS / 2))
     posted = ~alike & (usual_both > POSTED_NS) & (near_both.filter(~pl.col("known")).mean().over(WAY) >= MOSTLY)
     posted = (posted & ~pl.col("known")).fill_null(False)
     exposed = pl.col("gap").filter("seen").median().over(WAY)
@@ -63,11 +65,23 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
 
 
 def _lateness(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
-    """rank, late: how long a rank usually takes to start a block whose data were there long before."""
-    middle = pl.col("gap").filter("seen").median().over(WAY)
-    needed = table.select("dst", here=pl.col("made") + middle.fill_null(0)).group_by("dst").agg(pl.col("here").max())
+    """rank, late: how long a rank usually takes to start a block whose data were there long before. Best seen in blocks
+    that need nothing from another rank; in others only where they take much longer than a transfer, for the receive may
+    have been posted late."""
+    middle = pl.col("gap").filter("seen").median()
+    needed = table.select("dst", here=pl.col("made") + middle.over(WAY).fill_null(0)).group_by("dst").agg(
+        pl.col("here").max()
+    )  # fmt: skip
     starts = blocks.with_row_index("dst").join(needed.cast({"dst": pl.UInt32}), on="dst", how="left")
-    there: pl.Expr = pl.col("here").is_null() | (pl.col("here") <= pl.col("free"))
-    waits = starts.filter(pl.col("work"), there).select("rank", wait=pl.col("start") - pl.col("free")).drop_nulls()
-    usual = waits.group_by("rank").agg(pl.len(), late=pl.col("wait").median().clip(0))
-    return usual.filter(pl.col("len") >= ENOUGH).select("rank", "late")
+    alone = pl.col("here").is_null()
+    waits = starts.filter(pl.col("work"), alone | (pl.col("here") <= pl.col("free"))).select(
+        "rank", alone=alone, wait=(pl.col("start") - pl.col("free")).clip(0)
+    ).drop_nulls("wait")  # fmt: skip
+    usual = waits.group_by("rank", "alone").agg(pl.len(), late=pl.col("wait").median()).filter(pl.col("len") >= ENOUGH)
+    by_itself, others = (usual.filter(pl.col("alone") == sort).select("rank", "late") for sort in (True, False))
+    ordinary = by_itself["late"].median()
+    transfer = float(table.select(middle).item() or 0)
+    others = others.join(by_itself, on="rank", how="anti")
+    known = ordinary if isinstance(ordinary, float) else 0.0
+    much = pl.when(pl.col("late") > known + MUCH * transfer).then("late").otherwise(known)
+    return pl.concat([by_itself, others.with_columns(late=much)])
