@@ -10,7 +10,7 @@ import polars as pl
 
 from trace_export.analysis.peers import Group, Items, Slow, slow_groups
 from trace_export.analysis.typical import ALIKE, Typical
-from trace_export.steps.graph import COLLECTIVE, OPTIMIZER, WORK, Flags, Floats, Ints
+from trace_export.steps.graph import COLLECTIVE, OPTIMIZER, POINT, WORK, Flags, Floats, Ints
 from trace_export.steps.replay import Scenario, Windows
 
 COARSE = {"replica": 0, "stage": 1, "host": 2, "lane": 3, "rank": 4}
@@ -43,7 +43,7 @@ class Candidates:
         self.number = {rank: n for n, rank in enumerate(self.ranks["rank"].to_list())}
         ranks = self.ranks["rank"].to_numpy()  # sorted
         place = np.minimum(np.searchsorted(ranks, self.graph.rank), len(ranks) - 1)
-        self.row = np.where(self.graph.rank >= 0, place, -1)
+        self.row = np.where(self.graph.sort != POINT, place, -1)
         self.stage, self.replica = (self.ranks[c].to_numpy().astype(np.int64) for c in ("stage", "replica"))
         self.host = self.ranks["host"].to_list()
         self.usual = (self.typical.length, self.typical.usual_delay)

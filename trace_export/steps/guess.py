@@ -21,7 +21,7 @@ ALIKE, MOSTLY = 0.1, 0.8
 """Gaps are alike that differ by this share from their median, in this share of the cases."""
 ENOUGH = 3
 """Starts that say how late a rank is."""
-MUCH = 2
+MUCH = 1.25
 """A rank whose blocks all need a transfer starts late where it takes so many transfers' time longer than others do."""
 WAY = ["src_rank", "dst_rank", "direction"]
 
