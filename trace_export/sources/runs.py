@@ -87,6 +87,10 @@ class Recording:
     window: int = 1
 
 
+MOST_STEPS = 1_000_000_000
+"""More are none that a run has, but numbers that are far apart."""
+
+
 @dataclass(frozen=True)
 class JobRun:
     """One run: its `number` (1 is the oldest), its recordings by time, how many ranks it has and should have, and which
@@ -113,10 +117,13 @@ class JobRun:
     def row(self, *, read: bool) -> tuple[object, ...]:
         """As `model.RUNS` has it."""
         extents = {one.steps for one in self.recordings}
-        known = [range(first, last + 1) for first, last in (steps for steps in extents if steps)]
-        steps = None if None in extents else len(set().union(*known))
+        steps, after = 0, None
+        for first, last in sorted(each for each in extents if each):
+            low = first if after is None else max(first, after)
+            steps, after = steps + max(last + 1 - low, 0), max(last + 1, low)
         start = self.start_ns if self.start_ns >= EPOCH_NS else None
-        return (self.number, start, self.size, self.windows, steps, str(self.missing), read)
+        known = None if None in extents or steps > MOST_STEPS else steps
+        return (self.number, start, self.size, self.windows, known, str(self.missing), read)
 
     def __str__(self) -> str:
         when = f"{utc(self.start_ns)[:19].replace('T', ' ')} UTC, " if self.start_ns >= EPOCH_NS else ""
