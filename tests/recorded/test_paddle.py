@@ -39,7 +39,9 @@ def truth(sample: Path) -> list[tuple[object, ...]]:
 def test_every_block_of_a_recorded_sample(name: str, recorded: Path, run_cli: Cli, tmp_path: Path) -> None:
     sample = recorded / "paddle" / name
     options = ["--devices", "0,1,2,3"] if name == "missing_rank2" else []
-    result = run_cli("--log_dir", sample, "--out", tmp_path, "--format", "csv", "--align", "none", *options)
+    result = run_cli(
+        "--log_dir", sample, "--out", tmp_path, "--format", "csv", "--align", "none", "--run", "all", *options
+    )
     assert result.returncode == (3 if name in ONE_IS_MISSING else 0), result.stderr
     rows = table(tmp_path)
     rejects = sample / "rejects.csv"
