@@ -342,3 +342,10 @@ def test_a_file_of_the_user_beside_a_report_is_refused_before_anything_is_read(
     monkeypatch.setattr("trace_export.workflow.requests.load", lambda *given: pytest.fail("it was read"))
     with pytest.raises(trace_export.UsageError, match=r"overview\.html: exists and is not known to be an output"):
         trace_export.report(planted[0], tmp_path, html=True, jobs=1)
+
+
+def test_times_of_the_host_are_said(samples: Path, tmp_path: Path) -> None:
+    for host in (False, True):
+        folder = tmp_path / f"{host}"
+        made = trace_export.overview(samples / "nsys" / "two_hosts", folder, host_ranges=host, jobs=1)
+        assert ("in times of the host" in " ".join(words.sentences(made.overview))) is host

@@ -89,9 +89,10 @@ def _step(found: Overview) -> str:
     whole = found.steps.filter("whole") if found.steps["whole"].any() else found.steps
     length, pipeline, longest, bubble = (whole[c].median() for c in ("step_ns", "pipeline_ns", "longest_ns", "bubble"))
     start = f"A step takes {duration(_real(length))}; its pipeline time" if length is not None else "The pipeline time"
+    whose = ", in times of the host" * any(note.code == "host-times" for note in found.notes)
     return (
         f"{start} is {duration(_real(pipeline))} in the median replica and {duration(_real(longest))} in the longest; "
-        f"ranks are idle for {_real(bubble):.1%} of it."
+        f"ranks are idle for {_real(bubble):.1%} of it{whose}."
     )
 
 
