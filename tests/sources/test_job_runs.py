@@ -104,6 +104,17 @@ def test_windows_of_two_starts(name: str, tmp_path: Path) -> None:
     assert whole.report().steps.select("run", "window").rows() == [(run, n) for run in (1, 2) for n in (1, 1, 2, 2)]
 
 
+@pytest.mark.parametrize("name", APPENDED)
+def test_a_file_that_was_copied_to_its_end_is_no_second_run(name: str, tmp_path: Path) -> None:
+    (truth,) = WRITERS[name](tmp_path, STARTS[:1])
+    for path in tmp_path.iterdir():
+        path.write_text(path.read_text() * 2)
+    run = load(tmp_path)
+    assert blocks_in(run) == passes(truth)
+    assert notes(run) == []
+    assert run.failures == ()
+
+
 @pytest.mark.parametrize("name", OVERWRITTEN)
 def test_a_rank_that_was_left_over_is_no_part_of_the_newest_run(name: str, tmp_path: Path) -> None:
     """Files with fixed names: the second start has replaced that of its one rank."""

@@ -102,7 +102,7 @@ def _key(options: LoadOptions) -> str:
     read = options.read
     asked = (
         str(real_path(options.log_dir)), [str(file) for file in options.files], options.family, options.follow_links,
-        read.host_ranges, list(read.markers), read.infer, asdict(options.declared), identity().code,
+        options.run, read.host_ranges, list(read.markers), read.infer, asdict(options.declared), identity().code,
     )  # fmt: skip
     return _digest([orjson.dumps(asked)])
 
