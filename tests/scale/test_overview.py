@@ -180,6 +180,17 @@ def test_one_replica_has_the_bubbles_of_its_run(tmp_path: Path) -> None:
     assert found.steps["pipeline_ns"].to_list() == steps["pipeline_ns"].to_list()
 
 
+def test_a_step_that_is_chosen_has_the_figures_of_the_whole_run(tmp_path: Path) -> None:
+    logs = Job(2, 4, data=2, steps=range(3))
+    write_logs(tmp_path / "logs", logs)
+    found = [
+        trace_export.overview(tmp_path / "logs", tmp_path / name, steps=steps, pp=2, dp=2).overview.steps
+        for name, steps in (("all", None), ("one", 1))
+    ]
+    assert found[1].rows() == found[0].filter(pl.col("step") == 1).rows()
+    assert found[1]["step_ns"].null_count() == 0
+
+
 def test_sources_that_cannot_be_read_are_counted_by_reason(tmp_path: Path) -> None:
     folder = tmp_path / "logs"
     write(folder, ManyRanks(stages=2, tensor=2, replicas=8, microbatches=2, steps=1))

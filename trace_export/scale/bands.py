@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from trace_export.model import INT, REAL, SEGMENT, TIME, Schema, conform
+from trace_export.model import INT, REAL, TIME, Schema, conform
 from trace_export.scale.summary import Summary
 
 CELLS: Schema = {
@@ -34,15 +34,12 @@ def cells(summary: Summary) -> pl.DataFrame:
     places = summary.ranks.select("rank", "replica", "stage", "tp")
     rows = summary.rank_steps.join(places, on="rank", maintain_order="left")
     in_step, length = ["replica", "run", "step"], pl.col("step_end_ns") - pl.col("step_start_ns")
-    begins = rows.group_by(in_step).agg(pl.col("window", "step_start_ns").first()).sort(in_step)
-    following = pl.col("step").shift(-1).over("replica", *SEGMENT) == pl.col("step") + 1
-    to_next = pl.col("step_start_ns").shift(-1).over("replica", *SEGMENT) - pl.col("step_start_ns")
-    first = pl.col("step_start_ns").min().over("run", "step")
-    begins = begins.with_columns(step_ns=pl.when(following).then(to_next), behind_ns=pl.col("step_start_ns") - first)
+    begins = rows.group_by(in_step).agg(pl.col("step_start_ns").first())
+    behind = pl.col("step_start_ns") - pl.col("step_start_ns").min().over("run", "step")
     waits = ["forward_ns", "backward_ns", "transfer_ns", "late_ns", "unknown_ns"]
     usual = pl.col("busy_ns").median().over("stage", "run", "step")
     found = rows.join(
-        begins.drop("step_start_ns", "window"), on=in_step, nulls_equal=True, maintain_order="left"
+        begins.select(*in_step, behind_ns=behind), on=in_step, nulls_equal=True, maintain_order="left"
     ).with_columns(
         pipeline_ns=length,
         busy=pl.when(usual > 0).then(pl.col("busy_ns") / usual),

@@ -17,6 +17,7 @@ from trace_export.model import (
     INT,
     RANK_STEP_KEY,
     REAL,
+    STEP_KEY,
     STEPS,
     TEXT,
     WORK_KINDS,
@@ -143,7 +144,9 @@ def _of_replica(profile: Profile, dp: int) -> tuple[int, Profile]:
 
 def _rank_steps(bubbles: Bubbles, runs: pl.DataFrame) -> pl.DataFrame:
     original = runs.select("run", own_run="own_run")
+    to_next = bubbles.steps.select(*STEP_KEY, "step_ns")
     steps = with_window(bubbles.ranks, bubbles.profile.spans)
+    steps = steps.join(to_next, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
     found = steps.rename({"run": "own_run"}).join(original, on="own_run", how="left", maintain_order="left")
     return conform(found, RANK_STEPS)
 

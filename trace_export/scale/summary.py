@@ -15,10 +15,12 @@ from trace_export.steps.idle import CAUSES
 
 RANK_STEPS: Schema = {
     "rank": INT, "run": INT, "window": INT, "step": INT, "whole": pl.Boolean(), "first_ns": TIME, "last_ns": TIME,
-    "step_start_ns": TIME, "step_end_ns": TIME, "busy_ns": TIME, **{f"{cause}_ns": TIME for cause in CAUSES},
+    "step_start_ns": TIME, "step_end_ns": TIME, "step_ns": TIME, "busy_ns": TIME,
+    **{f"{cause}_ns": TIME for cause in CAUSES},
 }  # fmt: skip
-"""A rank in a step. Times are those of its axis; `step_start_ns` and `step_end_ns` the step of its replica. The causes
-of idle time as in `steps.idle`, whose sum with busy_ns is the length of the step."""
+"""A rank in a step. Times are those of its axis; `step_start_ns` and `step_end_ns` the step of its replica, `step_ns`
+that to its next one, as in `Bubbles.steps`. The causes of idle time as in `steps.idle`, whose sum with busy_ns is the
+length of the step."""
 RANKS: Schema = {
     "rank": INT, "replica": INT, "stage": INT, "tp": INT, "host": TEXT, "axis": TEXT, "blocks": TIME,
     "microbatches": REAL, "forward_ns": REAL, "backward_ns": REAL, "weight_ns": REAL, "work_ns": REAL,
