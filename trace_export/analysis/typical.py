@@ -164,9 +164,11 @@ class Typical:
             }
         )  # fmt: skip
         found = np.ones(len(self.graph))
-        of_step = pl.col("log").mean().over("step")
-        log = table.select(pl.col("log").mean().over("replica", "step", "microbatch") - of_step).to_series()
-        found[rows] = np.exp(log.to_numpy())
+        longer = table.with_columns(factor=pl.col("log").mean().over("replica", "step", "microbatch").exp())
+        equal = pl.col("factor") / pl.col("factor").mean().over(
+            "step"
+        )  # micro-batches of equal length do the same work
+        found[rows] = longer.select(equal).to_series().to_numpy()
         return found
 
     @cached_property
