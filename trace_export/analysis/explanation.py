@@ -43,7 +43,8 @@ LONG = {"long-pause": 0.06, "long-optimizer": 0.15}
 """From which share of a step on a pause between steps, or the optimizer on the critical path, is a cause: every job has
 some of both."""
 PLAIN = 0.05
-"""Where gains cannot be given, what is slower than its peers by this share is named without one."""
+PLAIN_CODES = ("slow-stage", "slow-replica", "slow-host", "slow-rank")
+"""Where gains cannot be given, blocks that are slower than those of their peers by this share are named without one."""
 BAND = 0.1
 """The least uncertainty of a gain."""
 
@@ -211,7 +212,7 @@ def _causes(
             )  # fmt: skip
     for each, (gain, even) in zip(found, gains, strict=True):
         known = trust is not None and trust.gains
-        if gain < WORTH * measured if known else each.late or each.excess < PLAIN:
+        if gain < WORTH * measured if known else each.code not in PLAIN_CODES or each.excess < PLAIN:
             continue
         rows.append(
             {
