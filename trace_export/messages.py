@@ -383,6 +383,11 @@ NOTES: dict[str, Explanation] = {
         "the blocks in a sample shows.",
         "If the number of stages is wrong, give `--pp`, `--tp` and `--dp`.",
     ),
+    "replicas-of-runs": Explanation(
+        "An overview reads each replica by itself. The newest complete run of one replica is another run than that of "
+        "the others, as where a rank died early.",
+        "Choose the run with `--run N`.",
+    ),
     "report-exported": Explanation(
         "The source is a report (`.nsys-rep`), which only `nsys` can read: `nsys export` was run on it, and its result "
         "removed afterwards.",

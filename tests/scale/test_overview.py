@@ -11,13 +11,13 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import trace_export
-from samples.generators.paddle import Job, write_logs
+from samples.generators.paddle import Job, log, write_logs
 from tests.support.command import command
 from tests.support.many_ranks import ManyRanks, Planted, write
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.scale import words
 from trace_export.scale.measure import Task, read_part
-from trace_export.scale.parts import Part
+from trace_export.scale.parts import RANKS_A_PART, Part
 from trace_export.scale.places import PLACES
 from trace_export.selection import Selection
 from trace_export.sources.source import ReadOptions, Source
@@ -360,3 +360,27 @@ def test_times_of_the_host_are_said(samples: Path, tmp_path: Path) -> None:
         folder = tmp_path / f"{host}"
         made = trace_export.overview(samples / "nsys" / "two_hosts", folder, host_ranges=host, jobs=1)
         assert ("in times of the host" in " ".join(words.sentences(made.overview))) is host
+
+
+REPLICAS = 70
+
+
+def test_replicas_whose_newest_complete_runs_differ_are_told(tmp_path: Path) -> None:
+    """The second start of the job died before one rank of the last replica had written anything. There are so many
+    replicas that they are read in several parts."""
+    assert 2 * REPLICAS > RANKS_A_PART
+    for run in range(2):
+        job = Job(2, 2, range(1, 3), data=REPLICAS, machines=REPLICAS, clock_errors_us=(0,) * REPLICAS)
+        blocks = [
+            replace(b, start_ns=b.start_ns + run * 600 * 10**9, end_ns=b.end_ns + run * 600 * 10**9)
+            for b in job.blocks()
+        ]
+        for rank in range(2 * REPLICAS - run):
+            place = tmp_path / f"machine{rank // 2}" / f"workerlog.{rank % 2}"
+            place.parent.mkdir(exist_ok=True)
+            with place.open("a") as file:
+                file.write(log(job, blocks, rank, 22300 + 1000 * run))
+    codes = {note.code for note in trace_export.overview(tmp_path, pp=2, tp=1, dp=REPLICAS).overview.notes}
+    assert "replicas-of-runs" in codes
+    first = trace_export.overview(tmp_path, pp=2, tp=1, run=1, force=True).overview
+    assert "replicas-of-runs" not in {note.code for note in first.notes}

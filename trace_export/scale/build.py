@@ -85,7 +85,8 @@ def overview(
     if summary.rank_steps.is_empty():
         first = next(iter(summary.failures["first"]), f"{options.log_dir}: the options leave nothing to show")
         raise NothingToExportError(f"no replica could be read; the first: {first}")
-    notes = by_code([*placed.located.notes, *placed.places.notes, *summary.notes])
+    mixed = _of_several_runs(summary) if options.run != "all" else []
+    notes = by_code([*placed.located.notes, *placed.places.notes, *summary.notes, *mixed])
     _check_places(placed.places, summary.notes)
     found = _compared(_on_one_axis(summary), placed.places.declared.pp, len(placed.located.sources), notes)
     lacking = absent(placed.places) if options.read.ranks is None else 0
@@ -101,6 +102,15 @@ def _check_places(places: Places, notes: Sequence[Note]) -> None:
         return
     if sum(note.count for note in contradicted) > (1 - MOST) * len(places.table):
         raise NothingToExportError(f"the places of the ranks are wrong: {contradicted[0].text}", REMEDY)
+
+
+def _of_several_runs(summary: Summary) -> list[Note]:
+    """A warning where the newest complete run of some replicas is another one than that of the others."""
+    runs = summary.rank_steps["run"].drop_nulls().unique().sort().to_list()
+    if len(runs) < 2:
+        return []
+    text = f"the newest complete run is not the same in all replicas (runs {', '.join(map(str, runs))}); give --run"
+    return [Note("replicas-of-runs", "warning", text)]
 
 
 def of_profile(profile: Profile, sources: int) -> Overview:
