@@ -246,6 +246,17 @@ def test_stages_of_gpipe_follow_from_whom_ranks_exchange_data_with(slow: int) ->
     assert stages_of(profile) == {rank: rank // 2 for rank in range(8)}
 
 
+@pytest.mark.parametrize("inner", [True, False])
+@pytest.mark.parametrize("slow", [0, 1])
+def test_stages_of_gpipe_with_a_slow_replica(slow: int, inner: bool) -> None:
+    """pp 4, dp 2, and nobody says who exchanges data with whom. The waits of one replica are half as long again as
+    those of the other, its rank on stage 1 waits as long as the other's on stage 0."""
+    place = {rank: (rank % 4, rank // 4) if inner else (rank // 2, rank % 2) for rank in range(8)}
+    wait = {rank: 300 * (3 - s) * (3 if replica == slow else 2) // 2 for rank, (s, replica) in place.items()}
+    profile = worked(dict.fromkeys(range(8), "FFFFBBBB"), wait=wait)
+    assert stages_of(profile) == {rank: s for rank, (s, _) in place.items()}
+
+
 def exchanged(pairs: Sequence[tuple[int, int]]) -> pl.DataFrame:
     """A send of each of these ranks to its peer, of which nothing else is known."""
     rows = pl.DataFrame(pairs, schema=["rank", "peer"], orient="row")

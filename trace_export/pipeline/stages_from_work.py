@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from trace_export.model import RANK_STEP_KEY, STEP_KEY, Profile
+from trace_export.model import RANK_STEP_KEY, STEP_KEY, Declared, Profile
 from trace_export.ordering import group_number
+from trace_export.pipeline.rank_order import arrangements
 from trace_export.pipeline.steps import counted, in_fullest
 from trace_export.schedules.passes import FORWARDS
 
@@ -184,7 +185,7 @@ def _by_lead(shape: pl.DataFrame, threshold: float, neighbours: Neighbours) -> t
     if full.all():
         if (along := _along_chains(rank, wait, neighbours)) is not None:
             return along, "whom each rank exchanges data with", False
-        return _clusters(wait, threshold), BY_WAIT, False
+        return _by_wait(rank, wait, threshold), BY_WAIT, False
     chunks = int(shape["chunks"].to_numpy().max())
     after[~full] = _steps_of(lead[~full], chunks, shape["rank"].cast(pl.Int64).to_numpy()[~full])
     if not full.any():
@@ -201,6 +202,27 @@ def _by_lead(shape: pl.DataFrame, threshold: float, neighbours: Neighbours) -> t
         return after, BY_LEAD, True
     after[full] = base + _clusters(wait[full], threshold)
     return after, BY_WAIT, False
+
+
+def _by_wait(rank: npt.NDArray[np.int32], wait: npt.NDArray[np.float64], threshold: float) -> npt.NDArray[np.int64]:
+    """How many stages follow each rank, by its wait alone. Replicas wait alike, unless one of them is slow: where the
+    stages had unequally many ranks although none is missing, they are those of the deepest arrangement of ranks in
+    which all stages of each replica wait longer than the next one.
+
+    Example: ranks 0 to 2 wait 12, 18 and 12 ms and ranks 3 to 5 hardly at all. Rank 1 is no stage by itself.
+    """
+    found = _clusters(wait, threshold)
+    if len(np.unique(np.bincount(found))) == 1 or len(rank) != rank.max() + 1:
+        return found
+    numbers = pl.Series(np.arange(len(rank), dtype=np.int32))
+    waits = wait[np.argsort(rank)]
+    for arrangement in arrangements(numbers, Declared(tp=1), anywhere=True):
+        places = arrangement.places(numbers, "")
+        after = arrangement.pp - 1 - places["stage"].to_numpy().astype(np.int64)
+        lanes = waits[np.lexsort((after, places["dp"].to_numpy()))].reshape(-1, arrangement.pp)
+        if arrangement.pp > 1 and (np.diff(lanes, axis=1) > threshold).all():
+            return after[rank]
+    return found
 
 
 def _neighbours(peers: pl.DataFrame | None) -> Neighbours:

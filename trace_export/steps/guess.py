@@ -50,9 +50,11 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     both = pl.min_horizontal("gap", pl.col("wait").clip(0))
     usual_both = both.filter(~pl.col("known")).median().over(WAY)
     near_both = (both - usual_both).abs() <= pl.max_horizontal(ALIKE * usual_both, pl.lit(POSTED_NS / 2))
-    posted = ~alike & (usual_both > POSTED_NS) & (near_both.filter(~pl.col("known")).mean().over(WAY) >= MOSTLY)
+    queued = ~alike | (middle > usual_both + POSTED_NS)  # the data waited for a rank that was always as busy
+    posted = queued & (usual_both > POSTED_NS) & (near_both.filter(~pl.col("known")).mean().over(WAY) >= MOSTLY)
     posted = (posted & ~pl.col("known")).fill_null(False)
     exposed = pl.col("gap").filter("seen").median().over(WAY)
+    alike = alike & ~posted
     usual = pl.when(alike).then(middle).otherwise(exposed).fill_null(0)
     seen = pl.when(alike).then(held).otherwise("seen").fill_null(False)
     length = (
