@@ -14,12 +14,20 @@ from hypothesis import strategies as st
 import trace_export
 from tests.conftest import Cli
 from trace_export.analysis import baseline
+from trace_export.analysis.explanation import CAUSES, LEVELS
 from trace_export.analysis.gate import judge
 from trace_export.analysis.run_figures import BLOCKS, STAGES, STEPS, WHOLE, RunFigures
 from trace_export.errors import SourceError, UsageError
 from trace_export.writers.mark import is_marked
 
-TRAITS: dict[str, str | int] = {"schedule": "1F1B", "stages": 2, "ranks": 2, "micro-batches": 4, "chunks": 1}
+TRAITS: dict[str, str | int] = {
+    "schedule": "1F1B",
+    "stages": 2,
+    "ranks": 2,
+    "micro-batches": 4,
+    "chunks": 1,
+    "backwards": "whole",
+}
 
 
 def figures(times: list[float]) -> RunFigures:
@@ -32,8 +40,8 @@ def figures(times: list[float]) -> RunFigures:
     }  # fmt: skip
     stages = {"run": [0] * count, "step": range(count), "stage": [1] * count, "busy_ns": times}
     return RunFigures(
-        TRAITS, pl.DataFrame(schema=WHOLE), pl.DataFrame(schema=BLOCKS), pl.DataFrame(steps, STEPS),
-        pl.DataFrame(stages, STAGES),
+        TRAITS, True, pl.DataFrame(schema=WHOLE), pl.DataFrame(schema=LEVELS), pl.DataFrame(schema=CAUSES),
+        pl.DataFrame(schema=BLOCKS), pl.DataFrame(steps, STEPS), pl.DataFrame(stages, STAGES),
     )  # fmt: skip
 
 
@@ -135,7 +143,7 @@ def test_a_baseline_stands_for_its_run(run_cli: Cli, tmp_path: Path) -> None:
     assert beside.stdout.startswith("# a.parquet and b.parquet\n\n1. The step time of b.parquet is 9.71% more")
     run = trace_export.load(a)
     assert run.save_baseline(tmp_path / "again.json").read_bytes() == kept.read_bytes()
-    for name in ("whole", "blocks", "steps", "stages"):
+    for name in baseline.TABLES:
         assert getattr(baseline.read(kept).figures, name).equals(getattr(run.baseline().figures, name))
 
 
@@ -162,8 +170,9 @@ def test_a_baseline_that_is_none(content: str | None, message: str, run_cli: Cli
 
 
 @pytest.mark.parametrize(("find", "put", "message"), [
-    ('"trace_export baseline 1"', '"trace_export baseline 9"', "is not a baseline of this version"),
-    ('"chunks": 1', '"chunk": 1', "its traits are not schedule, stages, ranks, micro-batches, chunks"),
+    ('"trace_export baseline 2"', '"trace_export baseline 1"', "is not a baseline of this version"),
+    ('"gains": true', '"gains": 1', '"gains" is neither true nor false'),
+    ('"chunks": 1', '"chunk": 1', "its traits are not schedule, stages, ranks, micro-batches, chunks, backwards"),
     ('"what": "busy"', '"that": "busy"', 'the rows of "whole" do not have what, value'),
     ('"step": 0', '"step": "x"', 'a value of "steps" is not of its type'),
     ("{", "{{", "is not JSON"),

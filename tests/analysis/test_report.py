@@ -183,51 +183,6 @@ def test_order_of_ranks_changes_nothing() -> None:
     assert report_of(concluded(shuffled)).json() == report_of(concluded(profile)).json()
 
 
-def test_comparison_of_two_runs() -> None:
-    """B's backwards take 26 instead of 20 on stage 1; it has no optimizer."""
-    s = schedule("1f1b", 2, 4)
-    even = durations(s, Costs(10 * MS, 20 * MS))
-    slower = np.where((s.ops["stage"].to_numpy() == 1) & (s.ops["kind"].to_numpy() == "B"), 1.3, 1.0) * even
-    a, b = as_profile(s, *start_and_end(s, even)), as_profile(s, *start_and_end(s, slower))
-    optimizer = a.spans.head(1).with_columns(kind=pl.lit("OPT"), microbatch=None, chunk=None)
-    a = replace(a, spans=pl.concat([a.spans, conform_like(optimizer, a.spans)]))
-    result = compare(run_figures(Bubbles(concluded(a))), run_figures(Bubbles(concluded(b))))
-    blocks = {row[:3]: row[3:] for row in result.blocks.rows()}
-    assert blocks[1, "B", 0] == (4, 4, 20 * MS, 26 * MS, 6 * MS, pytest.approx(0.3))
-    assert blocks[0, "F", 0] == (4, 4, 10 * MS, 10 * MS, 0, 0)
-    assert blocks[0, "OPT", None] == (1, None, 10 * MS, None, None, None)
-    whole = {row[0]: row[1:] for row in result.whole.rows()}
-    longer = float(start_and_end(s, slower)[1].max())
-    assert whole["pipeline time"] == (150 * MS, longer, longer - 150 * MS, pytest.approx(longer / 150 / MS - 1))
-    assert whole["bubble (global)"][0] == pytest.approx(1 / 5)
-    assert whole["bubble (global)"][3] is None  # a share of a share says nothing; the difference is in points
-    assert result.blocks.row(0)[:3] == (1, "B", 0)  # the largest change first
-    assert result.verdict[1].text == "Largest change: B on stage 1: 20 ms in A, 26 ms in B (+30.0%)."
-    assert json.loads(result.json())["blocks"]
-    assert [t.title for t in result.tables()] == ["Steps", "Blocks"]
-
-
-def test_blocks_that_became_faster_do_not_explain_a_longer_step() -> None:
-    """In B stage 1 starts its blocks 30 ms late, and its forwards take 8 instead of 10."""
-    s = schedule("1f1b", 2, 4)
-    even, on_one = durations(s, Costs(10 * MS, 20 * MS)), s.ops["stage"].to_numpy() == 1
-    faster = np.where(on_one & (s.ops["kind"].to_numpy() == "F"), 0.8, 1.0) * even
-    start, end = start_and_end(s, faster + 30 * MS * on_one)
-    a, b = as_profile(s, *start_and_end(s, even)), as_profile(s, start + 30 * MS * on_one, end)
-    result = compare(run_figures(Bubbles(concluded(a))), run_figures(Bubbles(concluded(b))))
-    assert [sentence.code for sentence in result.verdict] == ["difference", "idle-changed", "largest-change"]
-    late = {row[0]: row[1:3] for row in result.whole.rows()}["late start"]
-    assert late[1] > late[0] == 0
-    assert "by late start: 0 ns in A" in result.verdict[1].text
-    assert result.verdict[2].text.startswith("No kind of block takes longer, so blocks do not explain it. Largest")
-    back = compare(run_figures(Bubbles(concluded(b))), run_figures(Bubbles(concluded(a))))
-    assert back.verdict[2].text.startswith("No kind of block takes less time, so")
-
-
-def conform_like(frame: pl.DataFrame, other: pl.DataFrame) -> pl.DataFrame:
-    return conform(frame, dict(other.schema))  # type: ignore[arg-type]
-
-
 @settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_odd_runs_never_fail(seed: int) -> None:
@@ -260,4 +215,7 @@ def test_odd_runs_never_fail(seed: int) -> None:
         assert json.loads(result.json())["steps"] == json.loads(json.dumps(result.steps.to_dicts()))
         result.tables()
         modelled_blocks(each)
-        compare(run_figures(Bubbles(each)), run_figures(Bubbles(each))).tables()
+        figures = run_figures(Bubbles(each), result.found)
+        beside = compare(figures, figures)
+        assert beside.tables()[0].title == "Steps"
+        assert set(beside.levels["difference"]) <= {0.0}

@@ -1,7 +1,7 @@
 """A baseline: the figures of a run in a small JSON file, which a later run is compared with.
 
-    {"format": "trace_export baseline 1", "name": …, "traits": {…}, "whole": [{…}], "blocks": […], "steps": […],
-     "stages": […]}
+    {"format": "trace_export baseline 2", "name": …, "traits": {…}, "gains": …, "whole": [{…}], "levels": […],
+     "causes": […], "blocks": […], "steps": […], "stages": […]}
 
 The tables are those of `RunFigures`, a row each; the file is meant to be kept beside the code that it measures.
 """
@@ -15,14 +15,17 @@ from typing import Any
 import orjson
 import polars as pl
 
+from trace_export.analysis.explanation import CAUSES, LEVELS
 from trace_export.analysis.run_figures import BLOCKS, STAGES, STEPS, WHOLE, RunFigures
 from trace_export.errors import SourceError
 from trace_export.files import open_file, read_file
 
-FORMAT = "trace_export baseline 1"
+FORMAT = "trace_export baseline 2"
 MOST_BYTES = 64 << 20
-TABLES = {"whole": WHOLE, "blocks": BLOCKS, "steps": STEPS, "stages": STAGES}
-TRAITS = ("schedule", "stages", "ranks", "micro-batches", "chunks")
+TABLES = {
+    "whole": WHOLE, "levels": LEVELS, "causes": CAUSES, "blocks": BLOCKS, "steps": STEPS, "stages": STAGES,
+}  # fmt: skip
+TRAITS = ("schedule", "stages", "ranks", "micro-batches", "chunks", "backwards")
 _REMEDY = "save the baseline again"
 
 
@@ -38,8 +41,8 @@ def write(baseline: Baseline, path: Path) -> None:
     """Writes the file."""
     figures = baseline.figures
     tables = {name: getattr(figures, name).to_dicts() for name in TABLES}
-    document = {"format": FORMAT, "name": baseline.name, "traits": figures.traits, **tables}
-    path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    document = {"format": FORMAT, "name": baseline.name, "traits": figures.traits, "gains": figures.gains}
+    path.write_bytes(orjson.dumps(document | tables, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
 def is_baseline(path: Path) -> bool:
@@ -64,8 +67,11 @@ def read(path: Path) -> Baseline:
     traits = known.get("traits")
     if not isinstance(traits, dict) or set(traits) != set(TRAITS):
         raise SourceError(path, f"its traits are not {', '.join(TRAITS)}", _REMEDY)
+    gains = known.get("gains")
+    if not isinstance(gains, bool):
+        raise SourceError(path, '"gains" is neither true nor false', _REMEDY)
     tables = {name: _table(path, name, known.get(name)) for name in TABLES}
-    return Baseline(str(known.get("name", path.stem)), RunFigures(traits=traits, **tables))
+    return Baseline(str(known.get("name", path.stem)), RunFigures(traits=traits, gains=gains, **tables))
 
 
 def _table(path: Path, name: str, rows: Any) -> pl.DataFrame:

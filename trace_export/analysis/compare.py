@@ -1,43 +1,64 @@
-"""Two runs, or two steps of one, side by side."""
+"""Two runs, or two steps of one, side by side: how they differ, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import polars as pl
 
-from trace_export.analysis.gate import Gate, judge
+from trace_export.analysis import cause_words
+from trace_export.analysis.explanation import CAUSES, LONG, SAID
+from trace_export.analysis.gate import Gate, differences, judge
 from trace_export.analysis.markdown import document
 from trace_export.analysis.report_tables import Place, ReportTable
 from trace_export.analysis.run_figures import RunFigures
-from trace_export.analysis.verdict import Sentence
-from trace_export.steps.idle import CAUSES
+from trace_export.analysis.verdict import LEVELS, SMALL, Sentence
+from trace_export.model import TEXT, Schema
 from trace_export.units import duration
 
 ALIKE = 0.005
 """Times that differ by less are the same."""
 NOTABLE = 0.05
 """A relative change above this is flagged."""
-NOTABLE_IDLE = 0.01
-"""Idle time that has changed by more than this share of a step is worth a sentence."""
-OWN_CAUSES = (CAUSES["transfer"], CAUSES["late"])
 SHARES = ("bubble (global)", "bubble (own window)")
+OTHER_BLOCKS = ("stages", "micro-batches", "chunks")
+"""Where these differ, so may what a block holds: its layers, or the size of its micro-batch."""
+BACKWARDS = ("B", "W", "FB")
+OTHER_PLACES = ("stages", "ranks")
+"""Where these differ, a number of a stage or rank says nothing of where it is in the other run."""
+
+PLACE = ("code", "stage", "replica", "ranks", "hosts", "src_rank", "dst_rank", "direction", "group")
+VALUES = ("ratio", "late_ns", "gain_ns", "gain", "even_ns", "band")
+CAUSE_DIFFERENCES: Schema = {
+    **{name: CAUSES[name] for name in PLACE},
+    **{f"{side}_{name}": CAUSES[name] for name in VALUES for side in "ab"},
+    "difference": CAUSES["gain_ns"],
+}
 
 
 @dataclass(frozen=True)
 class Comparison:
     """A run A beside a run B, called `names`. `difference` is B - A, `change` is B / A - 1 (null for shares).
 
-    `whole`: what, a, b, difference, change: the times of a step and its idle parts (nanoseconds, medians over steps of
-    the mean over ranks) and both bubbles (shares). `blocks`: stage, kind, chunk, a_blocks, b_blocks, a_ns, b_ns (median
-    durations), difference, change, the largest change first; a row is null on the side that does not have it. `gate`:
+    `unlike`: what makes them incomparable, as "schedule: 1F1B and ZB-H1". `whole`: what, a, b, difference, change: the
+    times of a step and its idle parts (nanoseconds, means) and both bubbles (shares). `levels`: level, a_ns, b_ns,
+    difference: what each adds to a step; the differences sum up to that of the steps. `causes`: where (as in
+    `Explanation.causes`), the other columns of these for a and b, and the difference of the gains, the largest first.
+    `blocks`: stage, kind, chunk, a_blocks, b_blocks, a_ns, b_ns (mean lengths), difference, change, a_slowest,
+    b_slowest (ranks), a_slowest_ns, b_slowest_ns, the largest difference first; a row is null on the side that does not
+    have it, and blocks that are not alike have none. `gains`: whether both runs give the gains of causes. `gate`:
     whether B is worse than A by more than was allowed, where a limit was given.
     """
 
     names: tuple[str, str]
+    unlike: tuple[str, ...]
     whole: pl.DataFrame
+    levels: pl.DataFrame
+    causes: pl.DataFrame
     blocks: pl.DataFrame
+    gains: bool = True
     gate: Gate | None = None
 
     def json(self) -> str:
@@ -49,7 +70,7 @@ class Comparison:
 
     @property
     def verdict(self) -> tuple[Sentence, ...]:
-        """What has changed, in a few sentences; first that of the gate."""
+        """What has changed and why, in a few sentences; first that of the gate."""
         gate = [] if self.gate is None else [Sentence("gate", asdict(self.gate), self.gate.sentence)]
         return (*gate, *_sentences(self))
 
@@ -60,22 +81,65 @@ class Comparison:
 
     def tables(self) -> list[ReportTable]:
         """The comparison as people read it: ms and %, differences of shares in points."""
+        note = "means over the steps and the ranks"
+        return [
+            ReportTable("Steps", self._whole_rows(), note), self._level_table(), self._cause_table(),
+            self._block_table(),
+        ]  # fmt: skip
+
+    def _sides(self, column: str, name: str = "ms") -> list[pl.Expr]:
+        """A column of both runs, in ms."""
+        return [
+            (pl.col(f"{side}_{column}") / 1e6).round(3).alias(f"{run} {name}")
+            for side, run in zip("ab", self.names, strict=True)
+        ]
+
+    def _level_table(self) -> ReportTable:
+        title = "What the difference is made of"
+        if self.levels.is_empty():
+            return ReportTable(title, pl.DataFrame(), "cannot be said: no step is whole in one of the runs")
+        total = self.levels.select(pl.lit("a step").alias("level"), pl.col("a_ns", "b_ns", "difference").sum())
+        levels = self.levels.with_columns(pl.col("level").replace_strict(LEVELS))
+        frame = pl.concat([levels, total]).select("level", *self._sides("ns"), _ms("difference"))
+        return ReportTable(
+            title, frame, "what each level of report adds to a step; the differences add up to that of a step"
+        )
+
+    def _cause_table(self) -> ReportTable:
+        if self.causes.is_empty():
+            return ReportTable("Causes", pl.DataFrame(), "none in either run")
+        named = pl.Series("cause", [cause_words.title(row) for row in self.causes.iter_rows(named=True)])
+        there = [
+            pl.when(pl.col(f"{side}_band").is_null()).then(pl.lit("no")).otherwise(pl.lit("yes")).alias(f"in {run}")
+            for side, run in zip("ab", self.names, strict=True)
+        ]
+        gains = [*self._sides("gain_ns", "gain ms"), _ms("difference")]
+        frame = self.causes.select(named, *(gains if self.gains else there))
+        note = (
+            "gain: what a step would take less without the cause, as in report, which does not name what gains"
+            " little or is uncertain; gains do not add up"
+        )
+        return ReportTable("Causes", frame, note)
+
+    def _block_table(self) -> ReportTable:
         a, b = self.names
-        ms = [(pl.col(f"{side}_ns") / 1e6).round(3).alias(f"{name} ms") for side, name in (("a", a), ("b", b))]
-        blocks = self.blocks.select(
+        slowest = pl.col("b_slowest_ns") / pl.when(pl.col("a_slowest_ns") != 0).then("a_slowest_ns") - 1
+        notable = pl.max_horizontal(pl.col("change").abs(), slowest.abs()).fill_null(0) > NOTABLE
+        rows = self.blocks.select(notable.alias("notable"))["notable"]
+        flagged = {row: Place(self.blocks["stage"][row]) for row in rows.arg_true()}
+        frame = self.blocks.select(
             "stage", "kind", "chunk", pl.col("a_blocks").alias(f"{a} blocks"), pl.col("b_blocks").alias(f"{b} blocks"),
-            *ms, (pl.col("change") * 100).round(2).alias("change %"),
+            *self._sides("ns"), (pl.col("change") * 100).round(2).alias("change %"),
+            pl.col("a_slowest").alias(f"{a} slowest rank"), pl.col("b_slowest").alias(f"{b} slowest rank"),
+            *self._sides("slowest_ns", "slowest ms"),
         )  # fmt: skip
         one_chunk = self.blocks["chunk"].fill_null(0).n_unique() < 2
-        rows = self.blocks["change"].abs().fill_null(0) > NOTABLE
-        flagged = {row: Place(self.blocks["stage"][row]) for row in rows.arg_true()}
-        return [
-            ReportTable("Steps", self._whole_rows(), "medians over the steps; idle parts are means over the ranks"),
-            ReportTable(
-                "Blocks", blocks.drop("chunk") if one_chunk else blocks, "median durations; largest change first",
-                flagged, (f"{a} blocks", f"{b} blocks"),
-            ),
-        ]  # fmt: skip
+        note = "mean lengths, and those of the slowest rank; largest difference first"
+        if self.unlike:
+            note += "; blocks that are not alike are left out"
+        shown = frame.drop("chunk") if one_chunk else frame
+        details = tuple(f"{run} {what}" for what in ("blocks", "slowest rank", "slowest ms") for run in (a, b))
+        return ReportTable("Blocks", shown, note, flagged, details)
 
     def _whole_rows(self) -> pl.DataFrame:
         share = pl.col("what").is_in(SHARES)
@@ -110,21 +174,73 @@ def compare(
         a.whole.rename({"value": "a"})
         .join(b.whole.rename({"value": "b"}), on="what", maintain_order="left")
         .with_columns(difference=difference, change=change)
-    )
-    sides = [run.blocks.rename({"blocks": f"{s}_blocks", "median_ns": f"{s}_ns"}) for s, run in (("a", a), ("b", b))]
-    key = ["stage", "kind", "chunk"]
-    blocks = sides[0].join(sides[1], on=key, how="full", coalesce=True, nulls_equal=True)
-    longer = pl.col("b_ns") - pl.col("a_ns")
-    slower = pl.col("b_ns") / pl.when(pl.col("a_ns") != 0).then("a_ns") - 1
-    order = blocks.with_columns(difference=longer, change=slower).sort(
-        pl.col("change").abs().round(4), *key, descending=[True, False, False, False], nulls_last=True
+        .filter((pl.col("a") != 0) | (pl.col("b") != 0))
     )
     return Comparison(
-        names,
-        whole.filter((pl.col("a") != 0) | (pl.col("b") != 0)),
-        order.select(*key, "a_blocks", "b_blocks", "a_ns", "b_ns", "difference", "change"),
-        gate,
+        names, tuple(differences(a, b)), whole, _levels(a, b), _causes(a, b), _blocks(a, b), a.gains and b.gains, gate
     )
+
+
+def _unlike(a: RunFigures, b: RunFigures, traits: Sequence[str]) -> bool:
+    return any(a.traits[trait] != b.traits[trait] for trait in traits)
+
+
+def _levels(a: RunFigures, b: RunFigures) -> pl.DataFrame:
+    """The difference of the levels; none where a run has none."""
+    order = pl.DataFrame({"level": list(LEVELS)}, schema={"level": TEXT})
+    sides = [
+        run.levels.select("level", adds_ns="adds_ns").rename({"adds_ns": f"{s}_ns"}) for s, run in (("a", a), ("b", b))
+    ]
+    found = order.join(sides[0], on="level", how="left", maintain_order="left")
+    found = found.join(sides[1], on="level", how="left", maintain_order="left")
+    found = found.filter(pl.any_horizontal(pl.col("a_ns", "b_ns").is_not_null()))
+    if any(side.is_empty() for side in sides):
+        found = found.clear()
+    found = found.with_columns(pl.col("a_ns", "b_ns").fill_null(0.0))
+    return found.with_columns(difference=pl.col("b_ns") - pl.col("a_ns"))
+
+
+def _causes(a: RunFigures, b: RunFigures) -> pl.DataFrame:
+    """The causes of both runs, one row where they are at the same place. What every job has some of is no difference of
+    causes: levels and blocks have it."""
+    apart, rows = _unlike(a, b, OTHER_PLACES), dict[tuple[object, ...], dict[str, Any]]()
+    for side, run in (("a", a), ("b", b)):
+        for cause in run.causes.filter(~pl.col("code").is_in(list(LONG))).iter_rows(named=True):
+            where = [name for name in PLACE if name != "hosts" or cause["code"].endswith("-host")]
+            key = (side if apart else "", *(str(cause[name]) for name in where))
+            row = rows.setdefault(key, {name: cause[name] for name in PLACE})
+            row["hosts"] = sorted({*row["hosts"], *cause["hosts"]})
+            row |= {f"{side}_{name}": cause[name] for name in VALUES}
+    for row in rows.values():
+        gains = [row.get(f"{side}_gain_ns") or 0.0 for side in "ab"]
+        row["difference"] = gains[1] - gains[0] if a.gains and b.gains else None
+    ordered = sorted(rows.items(), key=lambda item: (-abs(item[1]["difference"] or 0.0), item[0][1:]))
+    return pl.DataFrame([row for _, row in ordered], schema=CAUSE_DIFFERENCES)
+
+
+def _blocks(a: RunFigures, b: RunFigures) -> pl.DataFrame:
+    """The blocks that are alike in both runs."""
+    key, values = ["stage", "kind", "chunk"], ["blocks", "ns", "slowest", "slowest_ns"]
+    sides = [
+        run.blocks.rename({"mean_ns": "ns"}).rename({value: f"{s}_{value}" for value in values})
+        for s, run in (("a", a), ("b", b))
+    ]
+    found = sides[0].join(sides[1], on=key, how="full", coalesce=True, nulls_equal=True)
+    if _unlike(a, b, OTHER_BLOCKS):
+        found = found.clear()
+    if _unlike(a, b, ["backwards"]):
+        found = found.filter(~pl.col("kind").is_in(BACKWARDS))
+    longer = pl.col("b_ns") - pl.col("a_ns")
+    change = pl.col("b_ns") / pl.when(pl.col("a_ns") != 0).then("a_ns") - 1
+    found = found.with_columns(difference=longer, change=change).sort(
+        pl.col("difference").abs().round(), *key, descending=[True, False, False, False], nulls_last=True
+    )
+    sided = [f"{side}_{value}" for value in values for side in "ab"]
+    return found.select(*key, *sided[:4], "difference", "change", *sided[4:])
+
+
+def _ms(column: str) -> pl.Expr:
+    return (pl.col(column) / 1e6).round(3).alias(f"{column} ms")
 
 
 def _rounded(value: float) -> float:
@@ -134,8 +250,13 @@ def _rounded(value: float) -> float:
 
 def _sentences(comparison: Comparison) -> Iterator[Sentence]:
     a, b = comparison.names
+    if comparison.unlike:
+        text = f"{a} and {b} are not alike ({'; '.join(comparison.unlike)}): only what is alike is compared."
+        yield Sentence("unlike", {"unlike": list(comparison.unlike)}, text)
     figures = {row["what"]: row for row in comparison.whole.iter_rows(named=True)}
-    time = figures.get("step time") or figures.get("pipeline time")
+    time = figures.get("step time")
+    if time is None or time["change"] is None:
+        time = figures.get("pipeline time")
     if time is None or time["change"] is None:
         return
     much = f"{duration(abs(time['difference']))} ({abs(time['change']):.1%})"
@@ -147,30 +268,47 @@ def _sentences(comparison: Comparison) -> Iterator[Sentence]:
         points = f" instead of {bubble['a']:.1%} ({100 * bubble['difference']:+.1f} points)"
         text += f"; the bubble is {bubble['b']:.1%}{points if abs(bubble['difference']) >= 0.0005 else ' in both'}"
     yield Sentence("difference", {**time, "bubble": bubble and bubble["difference"]}, f"{text}.")
-    changed = comparison.blocks.filter(pl.col("change").abs() > NOTABLE)
-    yield from _idle(comparison, time["b"])
-    if changed.is_empty():
-        yield Sentence("no-block-changed", {}, f"No kind of block on any stage has changed by more than {NOTABLE:.0%}.")
+    longer = max(time["a"], time["b"])
+    yield from _level_sentence(comparison, longer)
+    yield from _cause_sentences(comparison, longer)
+
+
+def _level_sentence(comparison: Comparison, step: float) -> Iterator[Sentence]:
+    """What the difference is made of."""
+    if comparison.levels.is_empty():
         return
-    cost = pl.col("difference") * pl.min_horizontal("a_blocks", "b_blocks")
-    explains = (cost > 0) == (time["difference"] > 0) if abs(time["change"]) >= ALIKE else pl.lit(True)
-    row = changed.with_columns(explains=explains).sort("explains", cost.abs(), descending=True)
-    most = row.drop("explains").row(0, named=True)
-    chunk = f", chunk {most['chunk']}" if most["chunk"] else ""
-    times = f"{duration(most['a_ns'])} in {a}, {duration(most['b_ns'])} in {b} ({most['change']:+.1%})"
-    how = "longer" if time["difference"] > 0 else "less time"
-    nothing = "" if row["explains"][0] else f"No kind of block takes {how}, so blocks do not explain it. "
-    text = f"{nothing}Largest change: {most['kind']} on stage {most['stage']}{chunk}: {times}."
-    yield Sentence("largest-change", most, text)
+    facts = {f"{level}_ns": more for level, more in comparison.levels.select("level", "difference").rows()}
+    said = comparison.levels.filter(pl.col("difference").abs() >= SMALL * step).sort(
+        pl.col("difference").abs(), descending=True, maintain_order=True
+    )
+    parts = [
+        f"{duration(abs(more))} {'more' if more > 0 else 'less'} from {LEVELS[level]}"
+        for level, more in said.select("level", "difference").rows()
+    ]
+    text = f"In a step, {comparison.names[1]} has {', '.join(parts)}."
+    if not parts:
+        text = f"No level of a step differs by {SMALL:.0%} of it."
+    yield Sentence("levels-changed", facts, text)
 
 
-def _idle(comparison: Comparison, step: float) -> Iterator[Sentence]:
-    """The idle time with a cause of its own (waits for other ranks have theirs elsewhere) that has changed most."""
-    own = comparison.whole.filter(pl.col("what").is_in(OWN_CAUSES)).sort(pl.col("difference").abs(), descending=True)
-    for row in own.head(1).iter_rows(named=True):
-        if abs(row["difference"]) < NOTABLE_IDLE * step:
-            return
-        a, b = comparison.names
-        times = f"{duration(row['a'])} in {a}, {duration(row['b'])} in {b}"
-        text = f"Idle on average of the ranks by {row['what']}: {times} a step; report says on which ranks."
-        yield Sentence("idle-changed", row, text)
+def _cause_sentences(comparison: Comparison, step: float) -> Iterator[Sentence]:
+    """What one run has and the other has not, or has less of."""
+    if not comparison.gains:
+        text = (
+            "What causes cost cannot be said of both runs (report says why), so no cause is held against the other run."
+        )
+        yield Sentence("causes-unknown", {}, text)
+        return
+    changed = comparison.causes.filter(pl.col("difference").abs() >= SAID * step)
+    if changed.is_empty():
+        yield Sentence("no-cause-changed", {}, f"No cause that is named in either run differs by {SAID:.0%} of a step.")
+    for row in changed.iter_rows(named=True):
+        sides = [(side, name) for side, name in zip("ab", comparison.names, strict=True) if row[f"{side}_band"]]
+        if len(sides) == 1:
+            ((side, name),) = sides
+            cause = {each: row[each] for each in PLACE} | {each: row[f"{side}_{each}"] for each in VALUES}
+            text = f"Only in {name}: {cause_words.sentence(cause)}"
+        else:
+            gains = " and ".join(f"{duration(row[f'{side}_gain_ns'])} in {name}" for side, name in sides)
+            text = f"In both: {cause_words.title(row)}; without that a step would be shorter by {gains}."
+        yield Sentence("cause-changed", {name: value for name, value in row.items() if value is not None}, text)

@@ -34,8 +34,48 @@ class WholeRow(TypedDict):
     change: float | None
 
 
+class LevelDifference(TypedDict):
+    """What a level adds to a step of A and of B (0: it has none), see `levels` of the report. The differences of all
+    levels sum up to that of the steps."""
+
+    level: str
+    a_ns: MeanNs
+    b_ns: MeanNs
+    difference: MeanNs
+
+
+class CauseDifference(TypedDict):
+    """A cause that A or B has, or both at the same place; the columns of `causes` of the report for each, null where it
+    does not have it. `difference`: the gain in B less that in A, where a run without the cause has 0; null where one of
+    the runs gives no gains."""
+
+    code: str
+    stage: int | None
+    replica: int | None
+    ranks: list[int]
+    hosts: list[str]
+    src_rank: int | None
+    dst_rank: int | None
+    direction: str | None
+    group: str | None
+    a_ratio: float | None
+    b_ratio: float | None
+    a_late_ns: MeanNs | None
+    b_late_ns: MeanNs | None
+    a_gain_ns: MeanNs | None
+    b_gain_ns: MeanNs | None
+    a_gain: float | None
+    b_gain: float | None
+    a_even_ns: MeanNs | None
+    b_even_ns: MeanNs | None
+    a_band: float | None
+    b_band: float | None
+    difference: MeanNs | None
+
+
 class BlockRow(TypedDict):
-    """A kind of block on a stage: how many of them A and B have, and their median lengths. `change` is b / a - 1."""
+    """A kind of block on a stage: how many of them A and B have, their mean lengths, and the slowest rank of each with
+    its mean. `change` is b / a - 1."""
 
     stage: int | None
     kind: str | None
@@ -46,17 +86,25 @@ class BlockRow(TypedDict):
     b_ns: MeanNs | None
     difference: MeanNs | None
     change: float | None
+    a_slowest: int | None
+    b_slowest: int | None
+    a_slowest_ns: MeanNs | None
+    b_slowest_ns: MeanNs | None
 
 
 class CompareDocument(TypedDict):
-    """`trace-export compare A B --format json`: what differs between two runs."""
+    """`trace-export compare A B --format json`: what differs between two runs. `unlike`: what makes them incomparable,
+    such as "schedule: 1F1B and ZB-H1"; blocks that are not alike have no row."""
 
     document: Literal["compare"]
     version: Version
     names: tuple[str, str]
     gate: GateDocument | None
     verdict: list[SentenceRow]
+    unlike: list[str]
     whole: list[WholeRow]
+    levels: list[LevelDifference]
+    causes: list[CauseDifference]
     blocks: list[BlockRow]
 
 
@@ -69,6 +117,9 @@ def compare_document(comparison: Comparison) -> CompareDocument:
         "names": comparison.names,
         "gate": None if gate is None else cast(GateDocument, asdict(gate)),
         "verdict": [cast(SentenceRow, asdict(sentence)) for sentence in comparison.verdict],
+        "unlike": list(comparison.unlike),
         "whole": rows(comparison.whole, WholeRow),
+        "levels": rows(comparison.levels, LevelDifference),
+        "causes": rows(comparison.causes, CauseDifference),
         "blocks": rows(comparison.blocks, BlockRow),
     }

@@ -10,8 +10,8 @@ import polars as pl
 
 from trace_export.analysis.causes import WORTH, Candidate, Candidates
 from trace_export.analysis.typical import ALIKE, Typical
-from trace_export.model import INT, REAL, TEXT, Schema
-from trace_export.steps.graph import Floats, Graph
+from trace_export.model import INT, REAL, STEP_KEY, TEXT, Schema
+from trace_export.steps.graph import Floats, Graph, Ints
 from trace_export.steps.path import CriticalPath
 from trace_export.steps.replay import Replay, Scenario, Windows
 
@@ -99,15 +99,20 @@ class Explanation:
         return self._windows.steps
 
 
-def explain(graph: Graph) -> Explanation:
-    """The explanation of a graph. O(operations × scenarios) time: ten levels, and two for each cause."""
+def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
+    """The explanation of a graph; its means are of all steps, or of those in `shown` (run, step), but what is slow is
+    searched in all. O(operations × scenarios) time: ten levels, and two for each cause."""
     typical, replay = Typical(graph), Replay(graph)
+    every, apart = replay.windows, np.zeros(len(graph), np.int64)
+    if shown is not None:
+        rows = _rows(graph, shown)
+        replay.windows, apart = every.of(rows), np.isin(graph.step, rows).astype(np.int64)
     if not len(replay.windows):
         path, nothing = CriticalPath(graph, replay.windows), _causes([], [], 0.0, None, {})
         return Explanation(graph, replay.windows, path, 0.0, nothing, _levels([]), Trust(1.0, 0.0, 0.0), 0.0)
-    named = _scenarios(typical)
+    named = _scenarios(typical, apart)
     measured = float(replay.means([(typical.length, typical.delay)])[0])
-    found = Candidates(typical, replay.windows, measured).all()
+    found = Candidates(typical, every, measured).all()
     scenarios = [scenario for _, scenario in named]
     for each in found:
         scenarios += [each.base, each.without, *([each.even] if each.even is not None else [])]
@@ -115,7 +120,7 @@ def explain(graph: Graph) -> Explanation:
     gains = _gains(found, lengths[len(named) :])
     late = [each for each, (gain, _) in zip(found, gains, strict=True) if each.late and gain >= WORTH * measured]
     trust = _trust(typical, replay, late, measured)
-    work = _work(typical, replay.windows)
+    work = _work(typical, replay.windows, apart)
     levels = _levels([("work", work), *((name, float(t)) for (name, _), t in zip(named, lengths, strict=False))])
     path = CriticalPath(graph, replay.windows)
     partial = bool((graph.blind & graph.counted).any())  # ranks that were not read may work in the pause
@@ -124,18 +129,25 @@ def explain(graph: Graph) -> Explanation:
     return Explanation(graph, replay.windows, path, measured, causes, levels, trust, typical.correlation)
 
 
-def _scenarios(typical: Typical) -> list[tuple[str, Scenario]]:
-    """The scenarios of the levels."""
+def _rows(graph: Graph, shown: pl.DataFrame) -> Ints:
+    """The rows of `recorded.steps` that are shown."""
+    steps = graph.recorded.steps.with_row_index("row")
+    kept = steps.join(shown.select(STEP_KEY), on=STEP_KEY, how="semi", nulls_equal=True)
+    return kept["row"].cast(pl.Int64).to_numpy()
+
+
+def _scenarios(typical: Typical, apart: Ints) -> list[tuple[str, Scenario]]:
+    """The scenarios of the levels, with means over the operations of the same number in `apart`."""
     block, length, zero = typical.is_block, typical.length, np.zeros(len(typical.graph))
-    ranks = typical.rank_means
+    ranks = typical.means(typical.graph.rank, apart)
     pause = np.where(typical.graph.pause, typical.usual_delay, 0.0)
 
     def only_blocks(lengths: Floats) -> Scenario:
         return np.where(block, lengths, 0.0), zero
 
     found = [
-        ("schedule", only_blocks(typical.means())), ("stages", only_blocks(typical.means(typical.stage))),
-        ("ranks", only_blocks(ranks)),
+        ("schedule", only_blocks(typical.means(apart))),
+        ("stages", only_blocks(typical.means(typical.stage, apart))), ("ranks", only_blocks(ranks)),
     ]  # fmt: skip
     if typical.correlation >= ALIKE:
         found.append(("microbatches", only_blocks(ranks * typical.factor(ranks))))
@@ -146,11 +158,11 @@ def _scenarios(typical: Typical) -> list[tuple[str, Scenario]]:
     ]  # fmt: skip
 
 
-def _work(typical: Typical, windows: Windows) -> float:
+def _work(typical: Typical, windows: Windows, apart: Ints) -> float:
     """The mean work of a rank in a step."""
     of_step = np.isin(typical.graph.step, windows.step) & typical.is_block
     ranks = max(len(np.unique(typical.graph.rank[of_step])), 1)
-    return float(typical.means()[of_step].sum()) / windows.steps / ranks
+    return float(typical.means(apart)[of_step].sum()) / windows.steps / ranks
 
 
 def _levels(steps: Sequence[tuple[str, float]]) -> pl.DataFrame:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from trace_export.analysis.bubbles import Bubbles
+from trace_export.analysis.explanation import Explanation
 from trace_export.analysis.whole_steps import counted, of_whole_steps
 from trace_export.model import STEP_KEY, WORK_KINDS, Profile, Schema
 from trace_export.schedules.catalogue import TITLES
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 WHOLE: Schema = {"what": pl.String(), "value": pl.Float64()}
 BLOCKS: Schema = {
-    "stage": pl.Int32(), "kind": pl.String(), "chunk": pl.Int32(), "blocks": pl.Int64(), "median_ns": pl.Float64(),
+    "stage": pl.Int32(), "kind": pl.String(), "chunk": pl.Int32(), "blocks": pl.Int64(), "mean_ns": pl.Float64(),
+    "slowest": pl.Int32(), "slowest_ns": pl.Float64(),
 }  # fmt: skip
 STEPS: Schema = {
     "run": pl.Int32(), "step": pl.Int32(), "step_ns": pl.Int64(), "pipeline_ns": pl.Int64(), "bubble": pl.Float64(),
@@ -31,29 +33,38 @@ STAGES: Schema = {"run": pl.Int32(), "step": pl.Int32(), "stage": pl.Int32(), "b
 class RunFigures:
     """A run in a few tables, all of its whole steps.
 
-    `traits`: what two runs must share to be held against each other: schedule, stages, ranks, micro-batches, chunks.
-    `whole`: what, value: times in nanoseconds (medians over steps of the mean over ranks) and both bubbles. `blocks`:
-    stage, kind, chunk, blocks, median_ns. `steps`: run, step, step_ns (from its start to that of the next), pipeline_ns
-    (to the end of its last block), bubble, slowdown (the metric S, null where it is unknown). `stages`: run, step,
-    stage, busy_ns (mean over its ranks).
+    `traits`: what two runs must share to be held against each other: schedule, stages, ranks, micro-batches, chunks,
+    backwards (whole, or split into B and W). `whole`: what, value: times in nanoseconds, means over the steps, and both
+    bubbles. `levels` and `causes` as in `Explanation`, of these steps; `gains`: whether the gains of causes can be
+    given. `blocks`: stage, kind, chunk, blocks, mean_ns, and the rank that is `slowest` with its mean, slowest_ns.
+    `steps`: run, step, step_ns (from its start to that of the next), pipeline_ns (to the end of its last block),
+    bubble, slowdown (the metric S, null where it is unknown). `stages`: run, step, stage, busy_ns (mean over its
+    ranks).
     """
 
     traits: dict[str, str | int]
+    gains: bool
     whole: pl.DataFrame
+    levels: pl.DataFrame
+    causes: pl.DataFrame
     blocks: pl.DataFrame
     steps: pl.DataFrame
     stages: pl.DataFrame
 
 
-def run_figures(measured: Bubbles, slowdown: Slowdown | None = None) -> RunFigures:
-    """The figures of a profile that has been interpreted and aligned; `slowdown` where it is known."""
+def run_figures(measured: Bubbles, found: Explanation, slowdown: Slowdown | None = None) -> RunFigures:
+    """The figures of a profile that has been interpreted and aligned, of whose steps `found` is the explanation;
+    `slowdown` where it is known."""
     profile = of_whole_steps(measured.profile)
     measured = measured.of(profile)
     steps = counted(measured.steps).select(*STEP_KEY, "step_ns", "pipeline_ns", "bubble")
     busy = measured.ranks.group_by(*STEP_KEY, "stage").agg(pl.col("busy_ns").mean())
     return RunFigures(
         _traits(profile),
+        found.trust.gains,
         _whole(measured),
+        found.levels,
+        found.causes,
         _blocks(profile),
         steps.join(_slowdown(slowdown), on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left"),
         busy.sort(*STEP_KEY, "stage"),
@@ -70,16 +81,15 @@ def _traits(profile: Profile) -> dict[str, str | int]:
         "ranks": ranks.height,
         "micro-batches": work["microbatch"].drop_nulls().n_unique(),
         "chunks": work["chunk"].drop_nulls().n_unique() or 1,
+        "backwards": "split into B and W" if (work["kind"] == "W").any() else "whole",
     }
 
 
 def _whole(measured: Bubbles) -> pl.DataFrame:
-    ranks, steps = measured.ranks, counted(measured.steps)
-    parts = ranks.group_by(STEP_KEY).agg(pl.col("busy_ns", *(f"{c}_ns" for c in CAUSES)).mean())
-    rows = [("step time", steps["step_ns"].median()), ("pipeline time", steps["pipeline_ns"].median())]
-    rows += [("busy", parts["busy_ns"].median())]
-    rows += [("bubble (global)", steps["bubble"].median()), ("bubble (own window)", steps["bubble_own"].median())]
-    rows += [(name, parts[f"{cause}_ns"].median()) for cause, name in CAUSES.items()]
+    parts = measured.ranks.select(pl.col("busy_ns", *(f"{c}_ns" for c in CAUSES)).mean())
+    rows = [("step time", measured.step_ns), ("pipeline time", measured.pipeline_ns), ("busy", parts["busy_ns"][0])]
+    rows += [("bubble (global)", measured.bubble), ("bubble (own window)", measured.bubble_own)]
+    rows += [(name, parts[f"{cause}_ns"][0]) for cause, name in CAUSES.items()]
     return pl.DataFrame(rows, schema=WHOLE, orient="row")
 
 
@@ -87,10 +97,15 @@ def _blocks(profile: Profile) -> pl.DataFrame:
     placed = profile.spans.filter(pl.col("kind").is_in([*WORK_KINDS, "OPT"])).join(
         profile.ranks.select("rank", "stage"), on="rank"
     )
-    found = placed.group_by("stage", "kind", "chunk").agg(
-        blocks=pl.len(), median_ns=(pl.col("end_ns") - pl.col("start_ns")).median()
+    key, length = ["stage", "kind", "chunk"], pl.col("end_ns") - pl.col("start_ns")
+    ranks = placed.group_by(*key, "rank").agg(blocks=pl.len(), sum_ns=length.sum(), mean_ns=length.mean()).sort("rank")
+    found = ranks.group_by(key).agg(
+        blocks=pl.col("blocks").sum(),
+        mean_ns=pl.col("sum_ns").sum() / pl.col("blocks").sum(),
+        slowest=pl.col("rank").get(pl.col("mean_ns").arg_max()),
+        slowest_ns=pl.col("mean_ns").max(),
     )
-    return found.cast(BLOCKS).sort("stage", "kind", "chunk")  # type: ignore[arg-type]
+    return found.cast(BLOCKS).sort(key)  # type: ignore[arg-type]
 
 
 def _slowdown(slowdown: Slowdown | None) -> pl.DataFrame:

@@ -110,7 +110,7 @@ def compare(
     jobs: opt.Jobs = None,
     printing: opt.Printing,
 ) -> None:
-    """Compare two runs, or two steps of one: step time, bubble and its causes, every kind of block on every stage.
+    """Compare two runs, or two steps of one: how their steps differ, and why, by levels, causes and blocks.
 
     With --fail-above the exit code is 4 if B is worse.
 

@@ -38,6 +38,10 @@ class Windows:
         """How many steps there are, of however many replicas."""
         return len(np.unique(self.step))
 
+    def of(self, steps: Ints) -> Windows:
+        """Those of some steps, which are rows of `recorded.steps`."""
+        return self._kept(np.flatnonzero(np.isin(self.step, steps)).tolist())
+
     def longest(self, graph: Graph) -> Windows:
         """Of each step the window that is longest as measured."""
         rows: dict[int, tuple[int, int]] = {}
@@ -48,8 +52,10 @@ class Windows:
             length = int(last - graph.start[since].min())
             if step not in rows or length > rows[step][0]:
                 rows[step] = length, n
-        kept = [n for _, n in rows.values()]
-        return Windows(self.step[kept], *(tuple(part[n] for n in kept) for part in (self.since, self.until, self.ends)))
+        return self._kept([n for _, n in rows.values()])
+
+    def _kept(self, rows: list[int]) -> Windows:
+        return Windows(self.step[rows], *(tuple(part[n] for n in rows) for part in (self.since, self.until, self.ends)))
 
 
 class Replay:

@@ -273,9 +273,11 @@ class Run:
 
     def _figures(self, *, slowdown: bool) -> RunFigures:
         """`slowdown`: with the metric S, where it is known."""
+        from trace_export.analysis.explanation import explain
         from trace_export.analysis.run_figures import run_figures
 
-        return run_figures(self._bubbles, self._slowdown if slowdown else None)
+        found = self.explain() if self._selection == Selection() else explain(self._bubbles.graph, self._bubbles.steps)
+        return run_figures(self._bubbles, found, self._slowdown if slowdown else None)
 
     def write(
         self,

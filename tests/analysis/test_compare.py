@@ -1,0 +1,126 @@
+"""What differs between two runs and why, against the same simulated job with and without a cause."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import trace_export
+from samples.generators.data_parallel import WRITERS, Job, simulate
+from samples.generators.pipeline import MS
+from trace_export.analysis.compare import Comparison
+
+SOUND = Job(jitter=0.01)
+MANY = Job(replicas=16, microbatches=4, jitter=0.01)
+CASES = {
+    "slow-stage": (SOUND, {"slow": {(0, 2): 1.4, (1, 2): 1.4}}, "nsys", {"stage": 2, "ranks": [4, 5]}, "stages"),
+    "slow-rank": (MANY, {"slow_ranks": {21: 1.3}}, "table", {"stage": 1, "ranks": [21]}, "ranks"),
+    "slow-link": (SOUND, {"links": {(2, 4): 6 * MS}}, "nsys", {"src_rank": 2, "dst_rank": 4}, "transfers"),
+    "data-loading": (SOUND, {"loading": {1: 20 * MS}}, "nsys", {"ranks": [1]}, "late"),
+}  # fmt: skip
+"""A job, what is planted in it, how it is written, the place of the cause, and the level that it is of."""
+
+
+def written(folder: Path, job: Job, form: str = "nsys") -> Path:
+    WRITERS[form](folder, job)
+    return folder
+
+
+def compared(a: Path, b: Path) -> Comparison:
+    return trace_export.compare(a, b, jobs=1).comparison
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_a_cause_that_only_b_has_is_named_with_its_place_and_gain(code: str, tmp_path: Path) -> None:
+    sound, planted, form, place, level = CASES[code]
+    job = replace(sound, **planted)  # type: ignore[arg-type]
+    a, b = written(tmp_path / "a", sound, form), written(tmp_path / "b", job, form)
+    longer = simulate(job).step_ns - simulate(sound).step_ns
+    found, back = compared(a, b), compared(b, a)
+
+    assert found.levels["difference"].sum() == pytest.approx(longer, abs=2_000)
+    most = found.levels.sort(pl.col("difference").abs()).row(-1, named=True)
+    assert most["level"] == level
+    cause = found.causes.row(0, named=True)
+    assert cause["code"] == code
+    assert {name: cause[name] for name in place} == place
+    assert cause["difference"] == cause["b_gain_ns"] == pytest.approx(longer, rel=0.1)
+    assert cause["a_gain_ns"] is None
+    (said,) = (sentence for sentence in found.verdict if sentence.code == "cause-changed")
+    assert said.text.startswith("Only in b: ")
+
+    keys = {"whole": "what", "levels": "level", "causes": "code"}
+    for table, key in {**keys, "blocks": ["stage", "kind", "chunk"]}.items():
+        one, other = getattr(found, table), getattr(back, table)
+        assert other.select(key).equals(one.select(key))
+        assert other["difference"].to_list() == [None if x is None else -x for x in one["difference"]]
+    assert back.causes["a_gain_ns"].to_list() == found.causes["b_gain_ns"].to_list()
+    assert [s.text for s in back.verdict if s.code == "cause-changed"] == [said.text]
+
+
+def test_one_slow_rank_of_many_is_in_the_blocks(tmp_path: Path) -> None:
+    """Means and medians of its stage hardly change."""
+    slow = replace(MANY, slow_ranks={21: 1.3})
+    found = compared(written(tmp_path / "a", MANY, "table"), written(tmp_path / "b", slow, "table"))
+    first = found.blocks.row(0, named=True)
+    assert (first["stage"], first["kind"], first["b_slowest"]) == (1, "B", 21)
+    assert first["b_slowest_ns"] / first["a_slowest_ns"] == pytest.approx(1.3, rel=0.02)
+    assert first["change"] < 0.05
+    blocks = next(table for table in found.tables() if table.title == "Blocks")
+    assert sorted(blocks.flagged) == [0, 1]
+
+
+def test_a_cause_of_both_has_both_gains(tmp_path: Path) -> None:
+    jobs = [replace(SOUND, slow={(0, 2): factor, (1, 2): factor}) for factor in (1.2, 1.4)]
+    a, b = (written(tmp_path / name, job) for name, job in zip("ab", jobs, strict=True))
+    found = compared(a, b)
+    longer = simulate(jobs[1]).step_ns - simulate(jobs[0]).step_ns
+    assert found.causes["difference"].to_list() == [pytest.approx(longer, rel=0.1)]
+    (said,) = (sentence.text for sentence in found.verdict if sentence.code == "cause-changed")
+    assert said.startswith("In both: Stage 2 is slow (ranks 4-5, node0)")
+
+
+def test_a_copy_does_not_differ(tmp_path: Path) -> None:
+    slow = replace(SOUND, slow={(0, 2): 1.4, (1, 2): 1.4}, uneven=0.2)
+    found = compared(written(tmp_path / "a", slow), written(tmp_path / "b", slow))
+    assert found.causes.height > 0
+    for table in (found.whole, found.levels, found.causes, found.blocks):
+        assert set(table["difference"].drop_nulls()) == {0.0}
+    assert [s.code for s in found.verdict] == ["difference", "levels-changed", "no-cause-changed"]
+
+
+def test_only_blocks_that_are_alike_are_compared(tmp_path: Path) -> None:
+    """The backward of 1F1B holds the weight gradient, that of ZB-H1 does not."""
+    whole = written(tmp_path / "a", SOUND)
+    split = written(tmp_path / "b", replace(SOUND, schedule="zb-h1"))
+    found = compared(whole, split)
+    assert found.unlike == ("schedule: 1F1B and ZB-H1", "backwards: whole and split into B and W")
+    assert found.verdict[0].code == "unlike"
+    assert set(found.blocks["kind"]) == {"F", "OPT"}
+    assert json.loads(found.json())["unlike"] == list(found.unlike)
+    more = compared(whole, written(tmp_path / "c", replace(SOUND, microbatches=12)))
+    assert more.unlike == ("micro-batches: 8 and 12",)
+    assert more.blocks.is_empty()
+    assert more.levels["difference"].sum() > 0
+
+
+def test_places_of_other_sizes_are_not_the_same(tmp_path: Path) -> None:
+    """Stage 2 of four holds other layers than stage 2 of five."""
+    jobs = [replace(SOUND, stages=stages, slow={(0, 2): 1.4, (1, 2): 1.4}) for stages in (4, 5)]
+    found = compared(*(written(tmp_path / name, job) for name, job in zip("ab", jobs, strict=True)))
+    assert found.causes["stage"].to_list() == [2, 2]
+    assert found.causes.select(pl.col("a_gain_ns", "b_gain_ns").is_null().sum()).row(0) == (1, 1)
+
+
+def test_a_step_beside_another(tmp_path: Path) -> None:
+    """The levels are of the steps that are compared, and add up to their lengths."""
+    folder = written(tmp_path / "a", replace(SOUND, steps=4, uneven=0.3))
+    found = trace_export.compare(folder, steps_a=0, steps_b=1, jobs=1).comparison
+    time = found.whole.filter(pl.col("what") == "step time").row(0, named=True)
+    assert time["difference"] != 0
+    assert found.levels["difference"].sum() == pytest.approx(time["difference"])
+    assert abs(found.levels.filter(pl.col("level") == "work")["difference"].item()) > 0
