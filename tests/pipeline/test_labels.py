@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from samples.generators import paddle as generate_paddle
 from tests.support.profiles import placed
-from trace_export.model import COLLECTIVES, RANKS, SPANS, Declared, Profile, conform
+from trace_export.model import COLLECTIVES, P2P, RANKS, SPANS, Declared, Profile, conform
 from trace_export.pipeline import labels, steps
 
 Label = tuple[int | None, int | None]
@@ -122,6 +122,18 @@ def test_interleaved_follows_the_table(stages: int, microbatches: int, chunks: i
     for rank in range(stages):
         assert numbers(labelled, rank, "F") == table
         assert numbers(labelled, rank, "B") == [(m, chunks - 1 - c) for m, c in table]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "chunks"), [(((0, 1), (1, 2), (2, 3)), 1), (((0, 1), (1, 2), (2, 3), (3, 0)), 2), (((1, 2),), 2), ((), 2)]
+)
+def test_data_that_do_not_go_round_are_of_one_chunk(pairs: tuple[tuple[int, int], ...], chunks: int) -> None:
+    """Eight forwards, then eight backwards on four stages: GPipe, or two chunks of four micro-batches, in a loop."""
+    made = placed(profile([["F" * 8 + "B" * 8]] * 4))
+    rows = [{"rank": rank, "peer": peer, "role": "send", "start_ns": 0, "end_ns": 1} for rank, peer in pairs]
+    made = replace(made, p2p=conform(pl.DataFrame(rows, schema=None if rows else P2P), P2P))
+    found = label(made).spans.filter(rank=0, kind="F")["chunk"].fill_null(0)
+    assert found.n_unique() == chunks
 
 
 def test_phases_of_one_f_one_b() -> None:

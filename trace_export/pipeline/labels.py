@@ -51,9 +51,10 @@ def label(profile: Profile, undetermined: pl.Series) -> Profile:
     ends = labels_by_position.whole_ends(profile, work)
     ends = ends.with_columns(pl.col("starts", "ends") & ~pl.col("rank").is_in(undetermined.implode()))
     stages = depth(profile.ranks, profile.declared)
+    line = _in_a_line(profile, stages)
     found, notes = [], []
     for pipeline in work.partition_by("replica"):
-        labelled, own_notes = _of_pipeline(pipeline, ends, stages, profile.declared)
+        labelled, own_notes = _of_pipeline(pipeline, ends, stages, profile.declared, line=line)
         found.append(conform(labelled, _FOUND))
         notes += own_notes
     filled, differing = with_numbers_of_pairs(_filled(profile.spans, pl.concat(found)))
@@ -69,6 +70,19 @@ def label(profile: Profile, undetermined: pl.Series) -> Profile:
         )
         notes.append(Note("microbatch-unknown", "warning", text, count=len(open_blocks)))
     return replace(profile, spans=conform(filled, SPANS)).with_notes(_once(notes))
+
+
+def _in_a_line(profile: Profile, stages: int) -> bool:
+    """Whether the first and the last stage exchange data with others, and none with each other: then the data do not
+    go round in several chunks."""
+    stage = profile.ranks.select("rank", "stage")
+    sides = profile.p2p.select("rank", "peer").unique().join(stage, on="rank").join(
+        stage.rename({"rank": "peer", "stage": "other"}), on="peer"
+    )  # fmt: skip
+    low, high = (between("stage", "other") for between in (pl.min_horizontal, pl.max_horizontal))
+    pairs = set(sides.select(low=low, high=high).iter_rows())
+    ends = {stage for pair in pairs for stage in pair} >= {0, stages - 1}
+    return stages > 2 and ends and (0, stages - 1) not in pairs
 
 
 def _unlabelled(profile: Profile) -> pl.DataFrame:
@@ -124,7 +138,7 @@ def with_numbers_of_pairs(spans: pl.DataFrame) -> tuple[pl.DataFrame, int]:
 
 
 def _of_pipeline(
-    work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Declared
+    work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Declared, *, line: bool
 ) -> tuple[pl.DataFrame, list[Note]]:
     """(row and numbers, notes) for the blocks of one pipeline. DualPipeV's are those of a run that declares it, or has
     the fused blocks or the numbers that only DualPipeV has."""
@@ -135,7 +149,7 @@ def _of_pipeline(
         nth = pl.int_range(pl.len(), dtype=INT).over([*RANK_STEP_KEY, "chunk"])
         text = "no rank runs a backward: the forwards of each rank are numbered in order, as micro-batches of one step"
         return conform(work.select("row", "chunk", microbatch=nth), _FOUND), [Note("forward-only", "note", text)]
-    return _of_loop(work, ends, stages, declared)
+    return _of_loop(work, ends, stages, declared, line=line)
 
 
 def _of_vee(work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Declared) -> tuple[pl.DataFrame, list[Note]]:
@@ -169,11 +183,11 @@ def _of_vee(work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Decla
 
 
 def _of_loop(
-    work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Declared
+    work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Declared, *, line: bool
 ) -> tuple[pl.DataFrame, list[Note]]:
     """One direction through the stages: step by step, the words of the complete ranks give the schedule."""
     counted, present, vee = _counted(work), work["stage"].n_unique(), declared.placement == "vee"
-    plans = _plans(counted, stages, present if declared.pp is None else None, vee=vee)
+    plans = _plans(counted, stages, present if declared.pp is None else None, vee=vee, line=line)
     usual = next((p for p in plans.values() if p is not None), None)
     steps = list(work.select("run", "step").unique(maintain_order=True).iter_rows())
     alike: dict[Numbering | None, int] = {}
@@ -197,7 +211,7 @@ def _of_loop(
 
 
 def _plans(
-    counted: pl.DataFrame, stages: int, all_stages: int | None, *, vee: bool
+    counted: pl.DataFrame, stages: int, all_stages: int | None, *, vee: bool, line: bool
 ) -> dict[tuple[object, object], Numbering | None]:
     """(run, step) → the schedule that the words of its complete ranks give. `all_stages`: a step that has so many may
     be of a pipeline with more than `stages`. Steps of the same words have the same schedule."""
@@ -208,7 +222,7 @@ def _plans(
         seen = {stage: word for stage, word in zip(places, words, strict=True) if stage is not None}
         key = frozenset(seen.items())
         if key not in known:
-            known[key] = exact_plan(seen, stages, more=len(seen) == all_stages, vee=vee)
+            known[key] = exact_plan(seen, stages, more=len(seen) == all_stages, vee=vee, line=line)
         plans[run, step] = known[key]
     return plans
 

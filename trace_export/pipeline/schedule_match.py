@@ -94,13 +94,15 @@ class Numbering(NamedTuple):
     weights: bool = True
 
 
-def exact_plan(seen: Mapping[int, str], stages: int, *, more: bool, vee: bool = False) -> Numbering | None:
+def exact_plan(
+    seen: Mapping[int, str], stages: int, *, more: bool, vee: bool = False, line: bool = False
+) -> Numbering | None:
     """The plan under which every stage's word is exactly `seen` (stage → word of a whole step); else, where weight
     gradients are blocks, the plan that fits without them: they may have come out merged, or as backwards where a stage
     has no input gradient; else the plan whose numbering fits. Both are marked as not exact; None when there is none.
 
     `more`: there may be more than `stages`, which leading forwards say that fall by one from stage to stage. `vee`: the
-    chunks are known to lie in a V.
+    chunks are known to lie in a V; `line`: they are known not to lie in a loop.
     """
     forwards = {len(word) - len(word.replace("F", "")) for word in seen.values()}
     if len(forwards) != 1 or any("X" in word for word in seen.values()):
@@ -112,6 +114,8 @@ def exact_plan(seen: Mapping[int, str], stages: int, *, more: bool, vee: bool = 
         plans.insert(0, deeper)
     if vee:
         plans = [plan for plan in plans if CATALOGUE[plan.name].placement == "vee"]
+    if line:
+        plans = [plan for plan in plans if plan.chunks == 1 or CATALOGUE[plan.name].placement != "loop"]
     for plan in plans:
         if all(word(plan, stage) == found for stage, found in seen.items()):
             return Numbering(plan, exact=True)
