@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -16,7 +17,7 @@ from trace_export.analysis.compare import Comparison
 
 SOUND = Job(jitter=0.01)
 MANY = Job(replicas=16, microbatches=4, jitter=0.01)
-CASES = {
+CASES: dict[str, tuple[Job, dict[str, Any], str, dict[str, Any], str]] = {
     "slow-stage": (SOUND, {"slow": {(0, 2): 1.4, (1, 2): 1.4}}, "nsys", {"stage": 2, "ranks": [4, 5]}, "stages"),
     "slow-rank": (MANY, {"slow_ranks": {21: 1.3}}, "table", {"stage": 1, "ranks": [21]}, "ranks"),
     "slow-link": (SOUND, {"links": {(2, 4): 6 * MS}}, "nsys", {"src_rank": 2, "dst_rank": 4}, "transfers"),
@@ -37,7 +38,7 @@ def compared(a: Path, b: Path) -> Comparison:
 @pytest.mark.parametrize("code", CASES)
 def test_a_cause_that_only_b_has_is_named_with_its_place_and_gain(code: str, tmp_path: Path) -> None:
     sound, planted, form, place, level = CASES[code]
-    job = replace(sound, **planted)  # type: ignore[arg-type]
+    job = replace(sound, **planted)
     a, b = written(tmp_path / "a", sound, form), written(tmp_path / "b", job, form)
     longer = simulate(job).step_ns - simulate(sound).step_ns
     found, back = compared(a, b), compared(b, a)
@@ -53,7 +54,7 @@ def test_a_cause_that_only_b_has_is_named_with_its_place_and_gain(code: str, tmp
     (said,) = (sentence for sentence in found.verdict if sentence.code == "cause-changed")
     assert said.text.startswith("Only in b: ")
 
-    keys = {"whole": "what", "levels": "level", "causes": "code"}
+    keys: dict[str, str | list[str]] = {"whole": "what", "levels": "level", "causes": "code"}
     for table, key in {**keys, "blocks": ["stage", "kind", "chunk"]}.items():
         one, other = getattr(found, table), getattr(back, table)
         assert other.select(key).equals(one.select(key))
@@ -82,6 +83,16 @@ def test_a_cause_of_both_has_both_gains(tmp_path: Path) -> None:
     assert found.causes["difference"].to_list() == [pytest.approx(longer, rel=0.1)]
     (said,) = (sentence.text for sentence in found.verdict if sentence.code == "cause-changed")
     assert said.startswith("In both: Stage 2 is slow (ranks 4-5, node0)")
+
+
+def test_a_pause_that_one_run_names_is_held_against_that_of_the_other(tmp_path: Path) -> None:
+    longer = replace(SOUND, pause=30 * MS)
+    found = compared(written(tmp_path / "a", SOUND), written(tmp_path / "b", longer))
+    (cause,) = found.causes.rows(named=True)
+    assert (cause["code"], cause["difference"]) == ("long-pause", pytest.approx(30 * MS, rel=0.01))
+    assert cause["a_gain_ns"] == pytest.approx(SOUND.gap + SOUND.lead, rel=0.1)
+    (said,) = (sentence.text for sentence in found.verdict if sentence.code == "cause-changed")
+    assert said.startswith("In both: Between the steps all ranks pause")
 
 
 def test_a_copy_does_not_differ(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from trace_export.analysis import cause_words
-from trace_export.analysis.explanation import CAUSES, LONG, SAID
+from trace_export.analysis.explanation import BAND, CAUSES, SAID
 from trace_export.analysis.gate import Gate, differences, judge
 from trace_export.analysis.markdown import document
 from trace_export.analysis.report_tables import Place, ReportTable
@@ -29,6 +29,7 @@ BACKWARDS = ("B", "W", "FB")
 OTHER_PLACES = ("stages", "ranks")
 """Where these differ, a number of a stage or rank says nothing of where it is in the other run."""
 
+PAUSE = "long-pause"
 PLACE = ("code", "stage", "replica", "ranks", "hosts", "src_rank", "dst_rank", "direction", "group")
 VALUES = ("ratio", "late_ns", "gain_ns", "gain", "even_ns", "band")
 CAUSE_DIFFERENCES: Schema = {
@@ -201,21 +202,36 @@ def _levels(a: RunFigures, b: RunFigures) -> pl.DataFrame:
 
 
 def _causes(a: RunFigures, b: RunFigures) -> pl.DataFrame:
-    """The causes of both runs, one row where they are at the same place. What every job has some of is no difference of
-    causes: levels and blocks have it."""
+    """The causes of both runs, one row where they are at the same place. Every run has some pause between steps: where
+    one names it, both have that of their levels. Every run has some optimizer: levels and blocks have the difference.
+    """
     apart, rows = _unlike(a, b, OTHER_PLACES), dict[tuple[object, ...], dict[str, Any]]()
     for side, run in (("a", a), ("b", b)):
-        for cause in run.causes.filter(~pl.col("code").is_in(list(LONG))).iter_rows(named=True):
+        for cause in run.causes.filter(pl.col("code") != "long-optimizer").iter_rows(named=True):
             where = [name for name in PLACE if name != "hosts" or cause["code"].endswith("-host")]
-            key = (side if apart else "", *(str(cause[name]) for name in where))
+            key = (side if apart and cause["code"] != PAUSE else "", *(str(cause[name]) for name in where))
             row = rows.setdefault(key, {name: cause[name] for name in PLACE})
             row["hosts"] = sorted({*row["hosts"], *cause["hosts"]})
             row |= {f"{side}_{name}": cause[name] for name in VALUES}
     for row in rows.values():
+        if row["code"] == PAUSE:
+            for side, run in (("a", a), ("b", b)):
+                row |= _pause(side, run.levels)
         gains = [row.get(f"{side}_gain_ns") or 0.0 for side in "ab"]
         row["difference"] = gains[1] - gains[0] if a.gains and b.gains else None
     ordered = sorted(rows.items(), key=lambda item: (-abs(item[1]["difference"] or 0.0), item[0][1:]))
     return pl.DataFrame([row for _, row in ordered], schema=CAUSE_DIFFERENCES)
+
+
+def _pause(side: str, levels: pl.DataFrame) -> dict[str, float]:
+    """The values of a run's pause between steps."""
+    return {
+        name: value
+        for adds, share in levels.filter(pl.col("level") == "pause").select("adds_ns", "share").rows()
+        for name, value in (
+            (f"{side}_late_ns", adds), (f"{side}_gain_ns", adds), (f"{side}_gain", share), (f"{side}_band", BAND),
+        )
+    }  # fmt: skip
 
 
 def _blocks(a: RunFigures, b: RunFigures) -> pl.DataFrame:
