@@ -176,9 +176,9 @@ def write_records(folder: Path, job: Job) -> list[Block]:
 def records(job: Job, blocks: Sequence[Block], rank: int) -> str:
     """The file of a rank's dynamic-graph training."""
     category = "virtual pipeline timeline" if job.chunks > 1 else "pipeline timeline"
-    common = {"cat": category, "pid": 0, "tid": job.stage(rank) + 1}
+    thread = {"pid": 0, "tid": job.stage(rank) + 1}
     events = [
-        {"name": name, **common, "ph": phase, "ts": time // MS, "cname": "thread_state_running"}
+        {"name": name, "cat": category, "ph": phase, **thread, "ts": time // MS, "cname": "thread_state_running"}
         for b in blocks
         if b.rank == rank
         for name in (f"{b.kind}{b.microbatch}" + (f"_VP{b.chunk}" if job.chunks > 1 else ""),)

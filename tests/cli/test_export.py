@@ -223,21 +223,25 @@ def test_the_metadata_is_whole() -> None:
 
 
 def test_a_rank_recorded_twice(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
-    """In two formats, the user chooses one; in one format, nobody but the user can know which file is right."""
-    for first, second, hint in (
-        ("nsys/two_hosts", "ascend", "choose a format: trace-export nsys --log_dir DIR, or trace-export ascend"),
-        ("nsys/two_hosts", "nsys/two_hosts", "keep only one of them"),
-    ):
-        folder = tmp_path / first / second
-        for name, sample in (("a", first), ("b", second)):
-            shutil.copytree(samples / sample, folder / name)
-        for database in (folder / "b").glob("*.sqlite"):
-            with closing(sqlite3.connect(database)) as db:
-                db.execute("PRAGMA user_version = 7")
-        result = run_cli("--log_dir", folder, "--out", tmp_path / "out", "--format", "csv")
-        assert "holds rank 0" in result.stderr
-        assert hint in result.stderr
-        assert result.returncode == 3
+    """Nobody but the user can know which file is right."""
+    folder = tmp_path / "twice"
+    for name in ("a", "b"):
+        shutil.copytree(samples / "nsys" / "two_hosts", folder / name)
+    for database in (folder / "b").glob("*.sqlite"):
+        with closing(sqlite3.connect(database)) as db:
+            db.execute("PRAGMA user_version = 7")
+    result = run_cli("--log_dir", folder, "--out", tmp_path / "out", "--format", "csv")
+    assert "holds rank 0" in result.stderr
+    assert "keep only one of them" in result.stderr
+    assert result.returncode == 3
+
+
+def test_folders_of_different_jobs_are_not_mixed(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    for name, sample in (("a", "nsys/two_hosts"), ("b", "ascend")):
+        shutil.copytree(samples / sample, tmp_path / "jobs" / name)
+    result = run_cli("--log_dir", tmp_path / "jobs", "--out", tmp_path / "out", "--format", "csv")
+    assert "a and b hold different jobs: give one of these folders" in result.stderr
+    assert result.returncode == 0
 
 
 def test_a_file_under_two_names_counts_once(run_cli: Cli, samples: Path, tmp_path: Path) -> None:

@@ -116,10 +116,8 @@ def test_the_report_takes_means_over_whole_steps(run_cli: Cli, logs: Path) -> No
     log.write_text("".join(lines_of(log)[: len(lines_of(log)) * 6 // 10]))
     document = json.loads(run_cli("report", logs, "--json").stdout)
     assert [step["whole"] for step in document["steps"]] == [True, False, False]
-    measured = next(level for level in document["theory"] if level["level"] == "measured")
-    assert measured["bubble"] == document["steps"][0]["bubble"]
-    text = run_cli("report", logs).stdout
-    assert "means over the whole steps" in text
+    said = next(sentence["facts"] for sentence in document["verdict"] if sentence["facts"].get("bubble") is not None)
+    assert said["bubble"] == document["steps"][0]["bubble"]
 
 
 def test_a_log_without_any_whole_step(run_cli: Cli, logs: Path) -> None:

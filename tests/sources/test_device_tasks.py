@@ -130,7 +130,7 @@ big = st.integers(-(2**40), 2**40)
 def test_a_window_of_corrected_time_in_the_clock_of_a_host(
     offset: int, drift: float, reference: int, begin: int, length: int, at: int
 ) -> None:
-    rows = {"host": ["h"], "offset_ns": [offset], "drift": [drift], "reference_ns": [reference]}
+    rows = {"host": ["h"], "offset_ns": [offset], "drift": [drift], "reference_ns": [reference], "steps": [None]}
     clock = pl.DataFrame(rows, schema={name: CLOCKS[name] for name in rows})
     window = (reference + begin, reference + begin + length)
     first, last = recorded_window(window, clock)
