@@ -147,7 +147,6 @@ NSYS = {
             ("chunk", f"F0.{HUGE}.0"),
             ("stage", f"PP:{HUGE}F0"),
             ("step", f"iter_0_{HUGE}"),
-            ("rank", f"iter_{HUGE}_0"),
         )
     },
 }
@@ -271,10 +270,15 @@ KINETO = {
         "lists in every event": kineto('{"ph":"X","cat":"kernel","x":' + "[" * 30 + "]" * 30 + "}", ROWS // 2),
         "a header of empty lists": kineto("{}", 1, '"x":[' + "[]," * (2 * ROWS) + "0],"),
         "a stream for each kernel": kineto(",".join(map(kernel_on_stream, range(20_000))), 1),
-        f"rank {HUGE}": renumbered(r'"rank": (\d+)'),
         f"correlation {10**18}": renumbered(r'"correlation": (\d+)', 10**18),
     }.items()
 }
+
+TWO_RANKS = {
+    f"nsys: rank {HUGE}": database("nsys", ranges(f"1; 90; 'iter_{HUGE}_0'; {TID}; NULL", 1)),
+    f"kineto: rank {HUGE}": text("kineto", "one.pt.trace.json", renumbered(r'"rank": (\d+)')),
+}
+"""Beside marks of another rank in the same file."""
 
 # --- Paddle
 
@@ -493,6 +497,7 @@ SIZES = {
     **{f"mindspore: {what}": Size(make) for what, make in MINDSPORE.items()},
     **{f"mindspore: {what}": Size(make, "kernel_details.csv") for what, make in MINDSPORE_REFUSED.items()},
     **{f"kineto: {what}": Size(make) for what, make in KINETO.items()},
+    **{what: Size(make, "several processes wrote it") for what, make in TWO_RANKS.items()},
     **{f"paddle: {what}": Size(make) for what, make in PADDLE.items()},
     **{f"paddle: {what}": Size(make, "threads at one time") for what, make in PADDLE_REFUSED.items()},
     **{f"paddle_dygraph: {what}": Size(make) for what, make in DYGRAPH.items()},
