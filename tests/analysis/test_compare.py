@@ -13,7 +13,7 @@ import pytest
 import trace_export
 from samples.generators.data_parallel import WRITERS, Job, simulate
 from samples.generators.pipeline import MS
-from trace_export.analysis.compare import Comparison
+from trace_export.analysis.compare import Comparison, compare
 
 SOUND = Job(jitter=0.01)
 MANY = Job(replicas=16, microbatches=4, jitter=0.01)
@@ -135,3 +135,22 @@ def test_a_step_beside_another(tmp_path: Path) -> None:
     assert time["difference"] != 0
     assert found.levels["difference"].sum() == pytest.approx(time["difference"])
     assert abs(found.levels.filter(pl.col("level") == "work")["difference"].item()) > 0
+
+
+def test_without_gains_no_cause_is_held_against_the_other_run(tmp_path: Path) -> None:
+    slow = written(tmp_path / "a", replace(SOUND, slow={(0, 2): 1.4, (1, 2): 1.4}))
+    figures = trace_export.load(slow).align().baseline().figures
+    found = compare(figures, replace(figures, gains=False))
+    assert found.causes["difference"].to_list() == [None]
+    assert [s.code for s in found.verdict] == ["difference", "levels-changed", "causes-unknown"]
+    (table,) = (table.frame for table in found.tables() if table.title == "Causes")
+    assert table.row(0)[1:] == ("yes", "yes")
+
+
+def test_a_baseline_keeps_levels_and_causes(tmp_path: Path) -> None:
+    slow = written(tmp_path / "a", replace(SOUND, slow={(0, 2): 1.4, (1, 2): 1.4}))
+    kept = trace_export.load(slow).align().save_baseline(tmp_path / "kept.json")
+    found = trace_export.compare(kept, slow, jobs=1).comparison
+    assert found.causes["code"].to_list() == ["slow-stage"]
+    for table in (found.whole, found.levels, found.causes, found.blocks):
+        assert set(table["difference"].drop_nulls()) == {0.0}
