@@ -422,7 +422,7 @@ def packed(name: str, start: bytes, part: bytes, count: int) -> Callable[[Path],
 EVENTS = b'{"schemaVersion":1,"traceEvents":[{"ph":"X","cat":"user_annotation","ts":1,"dur":1,"name":"F1.0.0"},'
 PACKED = {
     "kineto: packed events of two bytes": Size(
-        packed("a.pt.trace.json.gz", EVENTS, b"{},", 10_000_000), "no GPU work in the trace"
+        packed("a.pt.trace.json.gz", EVENTS, b"{},", 10_000_000), "no GPU work in the file"
     ),
     "kineto: packed events without end": Size(
         packed("a.pt.trace.json.gz", EVENTS, b"{}," + b" " * 97, 1_000_000), "it unpacks to more than 64 MiB"
