@@ -72,8 +72,9 @@ class Job:
     A receive is posted `at once`, when its rank is free; `early`, when the block before begins, in a step's first
     blocks right after the previous optimizer; or it is recorded `late`, after the send; or each by chance. `jitter`:
     standard deviation of a block's length; `spread`: that of the speed of a lane, in all steps alike; `uneven`: that of
-    the length of a micro-batch, in all its blocks alike. `lead`: between what a rank waits for and what it does next.
-    `overlap`: so long before its end does a block release its rank, as streams do.
+    the length of a micro-batch, in all its blocks alike; a step has the same work with and without. `lead`: between
+    what a rank waits for and what it does next. `overlap`: so long before its end does a block release its rank, as
+    streams do.
 
     Causes of lost time may be planted: `slow` ((replica, stage) → how many times as long its blocks take), `slow_ranks`
     (rank → the same), `optimizers` (rank → the same of its optimizer), `longer` (collective and stage → what is added
@@ -241,7 +242,7 @@ class _Simulator:
         self.noise = draw.standard_normal((job.steps, cells, most)) * job.jitter
         speeds = 1 + draw.standard_normal(cells) * job.spread
         self.sizes = np.exp(draw.standard_normal((job.steps, job.replicas, job.microbatches)) * job.uneven)
-        self.sizes /= self.sizes.mean()
+        self.sizes /= self.sizes.mean(axis=(1, 2), keepdims=True)
         self.posts = draw.integers(0, 3, (job.steps, cells, most))
         self.apart = draw.integers(0, 3 * US, (2, job.steps, cells, most, job.tensor)) * (job.tensor > 1)
         self.speed = {
