@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 
+from samples.generators import data_parallel
 from samples.generators.operation_table import Job, usual
 from tests.support.profiles import ORIGIN, concluded
 from trace_export import load
@@ -134,6 +136,25 @@ def test_a_cause_in_one_of_two_replicas(code: str, tmp_path: Path) -> None:
     first = runs[0].causes.row(0, named=True)
     assert (first["code"], *(first[name] for name in place)) == (code, *place.values())
     assert first["gain_ns"] == pytest.approx(runs[0].step_ns - runs[1].step_ns, rel=0.05)
+
+
+PAIRED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "unequal-microbatches": ({"schedule": "zb-h1", "stages": 3, "microbatches": 12}, {"uneven": 0.22}),
+    "slow-optimizer": ({"stages": 3, "replicas": 3, "jitter": 0.02, "steps": 5}, {"optimizers": {7: 10.0}}),
+}
+"""Traits of a job, and what is planted in it."""
+
+
+@pytest.mark.parametrize("code", PAIRED)
+def test_a_cause_has_the_gain_of_a_run_without_it(code: str, tmp_path: Path) -> None:
+    """Weight gradients of a long micro-batch are long too; who gathers late after its work does not start late."""
+    traits, wrong = PAIRED[code]
+    sound = data_parallel.Job(**{"steps": 4, **traits})
+    job = replace(sound, **wrong)
+    gain = data_parallel.write_nsys(tmp_path, job).step_ns - data_parallel.simulate(sound).step_ns
+    first = load(tmp_path).align().explain().causes.row(0, named=True)
+    assert first["code"] == code
+    assert first["gain_ns"] == pytest.approx(gain, rel=0.05)
 
 
 @pytest.mark.parametrize("name", ["nsys", "ascend", "paddle/single", "mindspore", "recorder", "unmarked"])

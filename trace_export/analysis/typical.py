@@ -104,7 +104,8 @@ class Typical:
 
     def _late_members(self) -> tuple[Ints, Floats]:
         """The collectives of a group for which the same rank nearly always comes last, and the delays that they would
-        have without it: where a step has no other of their kind, no median tells that it is late."""
+        have without it: where a step has no other of their kind, no median tells that it is late. A rank that comes
+        as soon after its work as the others after theirs is not late, however long it worked."""
         parts, graph = self.graph.recorded.parts, self.graph
         rows = np.flatnonzero(graph.sort == COLLECTIVE)
         if not len(rows):
@@ -114,14 +115,40 @@ class Typical:
             last=pl.col("rank").sort_by("start").last(),
         ).sort("collective")  # fmt: skip
         each = each.with_columns(counted=pl.Series(graph.counted[rows]), ready=pl.Series(graph.ready[rows]))
+        each = each.join(self._ordinary_member_delay(rows), on="collective", how="left", maintain_order="left")
         most = pl.col("last").filter("counted").value_counts(sort=True, name="n").first().struct.field("n")
         total = pl.col("counted").sum()
         often = each.group_by("op", "group").agg(seen=total, share=most / total)
         late = (pl.col("share") >= MOSTLY) & (pl.col("seen") >= SEEN) & (pl.col("members") > 1) & pl.col("counted")
         found = each.join(often, on=["op", "group"], nulls_equal=True, maintain_order="left").with_columns(late=late)
         which = found["late"].fill_null(False).to_numpy()
-        delay = (found["second"] - found["ready"]).clip(0).to_numpy().astype(np.float64)
+        others = found["ordinary"].fill_null(0).clip(0)
+        delay = np.maximum((found["second"] - found["ready"]).to_numpy(), others.to_numpy()).astype(np.float64)
         return rows[which], delay[which]
+
+    def _ordinary_member_delay(self, rows: Ints) -> pl.DataFrame:
+        """collective, ordinary: how long after what a member itself waits for it starts the collective, the median of
+        the members but the last. `rows`: the collectives among the operations, by number."""
+        parts, graph, waits = self.graph.recorded.parts, self.graph, self.graph.waits
+        number = np.full(len(graph), -1)
+        number[rows] = np.arange(len(rows))
+        of = number[waits.of]
+        met = pl.DataFrame(
+            {
+                "collective": of, "before": number[waits.on], "rank": graph.rank[waits.on],
+                "ready": waits.met(graph.start, graph.end), "block": graph.block[waits.on] >= 0,
+            }
+        ).filter(pl.col("collective") >= 0)  # fmt: skip
+        members = parts.select(pl.col("collective").cast(pl.Int64), pl.col("rank").cast(pl.Int64), "start")
+        joint = met.filter(pl.col("before") >= 0).drop("rank").join(
+            members.select("rank", before="collective"), on="before"
+        )  # fmt: skip
+        ready = pl.concat([x.select("collective", "rank", "ready") for x in (met.filter("block"), joint)])
+        each = members.join(ready.group_by("collective", "rank").max(), on=["collective", "rank"])
+        each = each.filter(pl.col("start") < pl.col("start").max().over("collective"))
+        return each.group_by("collective").agg(ordinary=(pl.col("start") - pl.col("ready")).median()).with_columns(
+            pl.col("collective").cast(parts.schema["collective"])
+        )  # fmt: skip
 
     @cached_property
     def correlation(self) -> float:
@@ -155,7 +182,7 @@ class Typical:
     def factor(self, mean: Floats) -> Floats:
         """How much longer a micro-batch is than the others of its step in all its blocks: the geometric mean of length
         by `mean` over the stages of its replica; 1 where there is no number."""
-        rows = np.flatnonzero((self.column("microbatch") >= 0) & np.isin(self.graph.kind, (0, 1, 3)))
+        rows = np.flatnonzero((self.column("microbatch") >= 0) & (self.graph.sort == WORK))
         logs = np.log(np.maximum(self.length[rows], 1.0) / np.maximum(mean[rows], 1.0))
         table = pl.DataFrame(
             {
