@@ -10,7 +10,6 @@ from samples.generators.data_parallel import simulate
 from tests.verdicts.cases import drawn_sound
 from tests.verdicts.judge import bubble, causes, report
 
-pytestmark = pytest.mark.slow  # until the explanation names them
 FAST, SEEDS = 4, 200
 
 
