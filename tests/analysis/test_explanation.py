@@ -157,6 +157,18 @@ def test_a_cause_has_the_gain_of_a_run_without_it(code: str, tmp_path: Path) -> 
     assert first["gain_ns"] == pytest.approx(gain, rel=0.05)
 
 
+def test_a_slow_link_is_no_gain_of_the_links_beside_it(tmp_path: Path) -> None:
+    """The others between its stages seem a little longer by chance."""
+    job = data_parallel.Job(
+        stages=3, microbatches=12, replicas=3, steps=4, receives="early", jitter=0.0245, seed=697616951,
+        links={(5, 2): 9 * MS},
+    )  # fmt: skip
+    data_parallel.write_nsys(tmp_path, job)
+    found = load(tmp_path).align().explain().causes
+    assert found.row(0, named=True)["src_rank"] == 5
+    assert (found["gain_ns"] > found["gain_ns"][0] / 2).sum() == 1
+
+
 @pytest.mark.parametrize("name", ["nsys", "ascend", "paddle/single", "mindspore", "recorder", "unmarked"])
 def test_the_laws_of_every_explanation(name: str, samples: Path) -> None:
     """Levels and path add up to the step, idle parts to the bubble; what is exposed of transfers is on a wire or late;

@@ -186,12 +186,14 @@ class Candidates:
         mean = np.bincount(key, length) / np.maximum(count, 1)
         variance = np.bincount(key, (length - mean[key]) ** 2) / np.maximum(count - 1, 1)
         noise = np.where(count > 2, np.sqrt(variance / np.maximum(count, 1)), np.inf)
+        left = mean.copy()  # of each item without the causes before: those are no gain of this one
         for slow in slow_groups(Items(mean, noise, alike), groups):
             base = np.full(len(mean), np.nan)
             base[slow.items] = slow.base
             chosen = ~np.isnan(base[key])
             lengths = self.typical.length.copy()
-            lengths[rows[chosen]] *= base[key[chosen]] / np.maximum(mean[key[chosen]], 1.0)
+            lengths[rows[chosen]] *= base[key[chosen]] / np.maximum(left[key[chosen]], 1.0)
+            left[slow.items] = np.minimum(left[slow.items], slow.base)
             yield slow, rows[chosen], lengths
 
     def slow_links(self) -> Iterator[Candidate]:
