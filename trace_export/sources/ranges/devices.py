@@ -27,9 +27,11 @@ SEVERAL = "one process runs several GPUs"
 
 
 def runs_several(kernels: Mapping[int, int]) -> list[int]:
-    """The devices that a process runs, in order, where they are several; `kernels`: how many ran on each device."""
-    most = max(kernels.values(), default=0)
-    used = sorted(device for device, count in kernels.items() if count > SECOND_DEVICE * most)
+    """The devices that a process runs, in order, where they are several; `kernels`: how many ran on each device. A
+    negative number is that of no device."""
+    of_devices = {device: count for device, count in kernels.items() if device >= 0}
+    most = max(of_devices.values(), default=0)
+    used = sorted(device for device, count in of_devices.items() if count > SECOND_DEVICE * most)
     return used if len(used) > 1 else []
 
 
