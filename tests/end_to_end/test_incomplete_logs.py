@@ -118,6 +118,8 @@ def test_the_report_takes_means_over_whole_steps(run_cli: Cli, logs: Path) -> No
     assert [step["whole"] for step in document["steps"]] == [True, False, False]
     said = next(sentence["facts"] for sentence in document["verdict"] if sentence["facts"].get("bubble") is not None)
     assert said["bubble"] == document["steps"][0]["bubble"]
+    text = run_cli("report", logs).stdout
+    assert "means over the whole steps" in text
 
 
 def test_a_log_without_any_whole_step(run_cli: Cli, logs: Path) -> None:

@@ -18,7 +18,7 @@ WRONG = {"slow link": ((0, 1), "blocks alone do not tell a slow link from a rank
 def _marks(name: str, seed: int) -> list[pytest.MarkDecorator]:
     marks = [] if seed < FAST else [pytest.mark.slow]
     seeds, why = WRONG.get(name, ((), ""))
-    return [*marks, pytest.mark.xfail(reason=why)] if seed in seeds else marks
+    return [*marks, pytest.mark.xfail(reason=why, strict=True)] if seed in seeds else marks
 
 
 CASES = [

@@ -64,7 +64,7 @@ def test_an_input_is_refused_under_any_name(source: Path, tmp_path: Path, name: 
     for attempt in (lambda: outputs.check([target]), lambda: write(outputs, target)):
         with pytest.raises(UsageError, match="input") as caught:
             attempt()
-        assert str(target) in str(caught.value) and "name another place" in str(caught.value)
+        assert str(target) in str(caught.value) and "name another place with `path`" in str(caught.value)
     assert source.read_text() == THEIRS
     assert outputs.written == []
 
@@ -163,6 +163,8 @@ def test_a_folder_that_cannot_be_written_is_known_at_once(tmp_path: Path, monkey
         Outputs().check([tmp_path / "file" / "a.csv"])
     asked: list[Path] = []
     monkeypatch.setattr(os, "access", lambda path, mode: asked.append(path))  # root may write everywhere
-    with pytest.raises(OutputError, match=r"new/er/a\.csv: cannot be written: Permission denied; name another place"):
+    with pytest.raises(
+        OutputError, match=r"new/er/a\.csv: cannot be written: Permission denied; name another place with `path`"
+    ):
         Outputs().check([tmp_path / "new" / "er" / "a.csv"])
     assert asked == [tmp_path]
