@@ -156,10 +156,14 @@ def test_an_input_is_never_a_file_of_metrics(logs: GrowingLogs, run_cli: Cli) ->
 
 FIGURES = StepFigures(
     step=7, start_ns=0, since_previous_ns=1_500_000_000, pipeline_ns=1_200_000_000, bubble=0.25, bubble_own=0.2,
-    slowest_stage=1, slowest_rank=3, slowdown=None, worst_link=None, worst_link_ratio=None, clock_error_ns=None,
-    blocks=96, lag_s=0.5,
+    slowest_stage=1, slowest_rank=3, slowdown=None, cause=None, cause_gain_ns=None, worst_link=None,
+    worst_link_ratio=None, clock_error_ns=None, blocks=96, lag_s=0.5,
 )  # fmt: skip
-KNOWN = replace(FIGURES, slowdown=1.25, clock_error_ns=2_500.0, worst_link=(2, 3), worst_link_ratio=1.75)
+CAUSE = "The link from rank 2 to rank 3 is slow: 1.75 times."
+KNOWN = replace(
+    FIGURES, slowdown=1.25, cause=CAUSE, cause_gain_ns=2e6, clock_error_ns=2_500.0, worst_link=(2, 3),
+    worst_link_ratio=1.75,
+)  # fmt: skip
 
 
 def test_a_line_says_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,7 +171,7 @@ def test_a_line_says_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
         _print_steps(Look((figures,)))
     plain, whole = capsys.readouterr().out.splitlines()
     assert plain == "step 7, since previous 1.5 s, pipeline time 1.2 s, bubble 25.0%, slowest stage 1, slowest rank 3"
-    assert whole == f"{plain}, worst link 2→3 (1.75×), slowdown 1.25, clock error 2.5 µs"
+    assert whole == f"{plain}, worst link 2→3 (1.75×), slowdown 1.25, clock error 2.5 µs. {CAUSE}"
 
 
 def test_the_table_has_the_columns_of_which_something_is_known() -> None:
@@ -178,7 +182,9 @@ def test_the_table_has_the_columns_of_which_something_is_known() -> None:
     whole = console.export_text()
     assert "–" not in plain
     assert "slowdown" not in plain
-    assert [line.split()[-2:] for line in whole.splitlines()[-2:]] == [["–", "–"], ["2.5", "µs"]]
+    *_, first, second, cause = whole.splitlines()
+    assert [line.split()[-2:] for line in (first, second)] == [["–", "–"], ["2.5", "µs"]]
+    assert cause.strip() == CAUSE
     assert "1.25" in whole
 
 
@@ -187,5 +193,5 @@ def test_a_step_is_a_line_of_a_terminal_of_80_columns() -> None:
     step = replace(KNOWN, step=1234, since_previous_ns=328_400_000, pipeline_ns=303_000_000, worst_link=(62, 63))
     console.print(shown.put(Look((step,) * 3)))
     lines = console.export_text().splitlines()
-    assert [line.split()[0] for line in lines[-3:]] == ["1234"] * 3
-    assert len(lines) == 3 + 2  # the heading has two
+    assert [line.split()[0] for line in lines[-4:-1]] == ["1234"] * 3
+    assert len(lines) == 3 + 2 + 1  # the heading has two; the cause

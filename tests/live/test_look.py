@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -38,6 +39,24 @@ def looks(folder: Path, changes: list[Callable[[], object]], last: int = 3, **op
 
 def steps(found: list[Look]) -> list[int | None]:
     return [step.step for look in found for step in look.steps]
+
+
+def step_ns(job: Job) -> float:
+    """The mean time from start to start in the simulation itself."""
+    begins = [min(b.start_ns for b in job.blocks() if b.step == step) for step in job.steps]
+    return (begins[-1] - begins[0]) / (len(begins) - 1)
+
+
+def test_the_cause_of_the_last_steps_is_what_was_planted(tmp_path: Path) -> None:
+    """With the gain of the same job without it."""
+    job = replace(JOB, steps=range(6), slow={(1, 0): 1.4})
+    logs = GrowingLogs(tmp_path, job)
+    found = looks(logs.folder, [lambda s=s: logs.write(s) for s in job.steps], last=4)  # type: ignore[misc]
+    last = found[-1].steps[-1]
+    assert last.cause is not None
+    assert last.cause.startswith("Stage 1 is slow")
+    assert last.cause_gain_ns == pytest.approx(step_ns(job) - step_ns(replace(job, slow={})), rel=0.1)
+    assert last.worst_link is None
 
 
 @pytest.fixture

@@ -198,7 +198,8 @@ def _terminal(*, live: bool) -> Iterator[Sink]:
 
 def _print_steps(look: Look) -> None:
     for step in look.steps:
-        typer.echo(", ".join(f"{name} {value}" for name, value in _cells(step).items() if value))
+        figures = ", ".join(f"{name} {value}" for name, value in _cells(step).items() if value)
+        typer.echo(f"{figures}. {step.cause}" if step.cause else figures)
     if look.problem:
         typer.echo(look.problem, err=True)
     for error in look.failures:
@@ -227,11 +228,13 @@ class Steps:
 
     def __init__(self) -> None:
         self._rows: deque[dict[str, str]] = deque(maxlen=ROWS)
+        self._cause = ""
 
     def put(self, look: Look) -> Group:
         """Takes a look; returns the table and what is wrong."""
         self._rows.extend(_cells(step) for step in look.steps)
-        return self.table([look.problem, *map(str, look.failures), *(note.text for note in look.notes)])
+        self._cause = (look.steps[-1].cause or "") if look.steps else self._cause
+        return self.table([self._cause, look.problem, *map(str, look.failures), *(note.text for note in look.notes)])
 
     def table(self, remarks: Sequence[str] = ()) -> Group:
         from rich.console import Group

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+import polars as pl
+
+from trace_export.analysis.explanation import CAUSES
 from trace_export.errors import TraceExportError
 from trace_export.live.changes import Ticks
 from trace_export.live.growth import Growth
-from trace_export.live.step_figures import StepFigures, step_figures, worst_link
+from trace_export.live.step_figures import StepFigures, step_figures
 from trace_export.live.window import FURTHER, LastSteps, Window
-from trace_export.model import Note
+from trace_export.model import Note, empty
 from trace_export.workflow.render import WriteOptions
 from trace_export.workflow.requests import Request
 from trace_export.workflow.run import Run
@@ -48,6 +51,9 @@ class Watch:
         self._window = Window(wanted, self._growth, last)
         self._shown: Look | None = None
         self._missing = ""
+        self._causes = empty(CAUSES)
+        self._explained_steps = 0
+        self._new_steps = 0
 
     def looks(self, ticks: Ticks) -> Iterator[Look]:
         """A look for the beginning, and one after each change. Raises UsageError for impossible options."""
@@ -71,17 +77,26 @@ class Watch:
             return self._unchanged(str(error))
         if not window.steps:
             return self._unchanged("; ".join(filter(None, ["no step is finished on all ranks yet", window.behind])))
-        link = worst_link(window.steps)
+        causes = self._explained(len(new))
         figures = []
         for step in new:
             if step.whole and (not first or step in window.steps):
                 since_ns = before.start_ns if before is not None and before.segment == step.segment else None
                 lag_s = self._growth.lag_s
-                figures.append(step_figures(step, since_ns, link, lag_s, slowdown=self._slowdown))
+                figures.append(step_figures(step, since_ns, causes, lag_s, slowdown=self._slowdown))
             before = step
         warnings = tuple(note for note in window.notes if note.level == "warning")
         self._shown = Look(tuple(figures), window.behind, warnings, self._growth.failures, window.shown)
         return self._shown
+
+    def _explained(self, new: int) -> pl.DataFrame:
+        """The causes of the last steps, of which so many are `new`. They are worked out anew when as many steps have
+        been finished as they are of: that takes longer than to read a step."""
+        self._new_steps += new
+        if self._new_steps >= self._explained_steps:
+            shown = self._window.shown
+            self._causes, self._explained_steps, self._new_steps = shown.run.explain().causes, len(shown.steps), 0
+        return self._causes
 
     def _problem(self) -> str:
         return str(self._growth.missing) if self._growth.missing else ""

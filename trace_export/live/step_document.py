@@ -25,6 +25,8 @@ class StepDocument(TypedDict):
     slowest_stage: int | None
     slowest_rank: int
     slowdown: Ratio | None
+    cause: str | None
+    cause_gain_ns: MeanNs | None
     worst_link: tuple[int, int] | None
     worst_link_ratio: Ratio | None
     clock_error_ns: MeanNs | None

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import cast
 
 import orjson
 import polars as pl
 
+from trace_export.analysis import cause_words
 from trace_export.analysis.slowdown import slowdown as slowdown_of
-from trace_export.analysis.stragglers import slow_links
 from trace_export.documents import VERSION
 from trace_export.files import GENERATOR
 from trace_export.live.step_document import StepDocument
@@ -25,10 +24,12 @@ class StepFigures:
     training log counts (None where that was not read); `pipeline_ns` from start_ns to the end of its last forward,
     backward or weight block; `bubble` and `bubble_own`: the idle share of that, by both definitions of
     `analysis.bubbles`. `slowest_stage` is the one that is busy for longest (mean of its ranks), `slowest_rank` the rank
-    that is. `slowdown`: the metric S of the step, None where it was not asked for or cannot be said. `worst_link`: the
-    link (source rank, target rank) with the largest ratio of its transfer time to that of its peers, in the steps that
-    were kept, and `worst_link_ratio`. `clock_error_ns`: the largest standard deviation of a host's clock (None: one
-    host, or unknown). `blocks` counts them; `lag_s`: from the last change on the disk to the reading of it.
+    that is. `slowdown`: the metric S of the step, None where it was not asked for or cannot be said. `cause`: the
+    sentence of `report` on what costs the last steps most, `cause_gain_ns` what a step would take less without it;
+    `worst_link`: the slow link (source rank, target rank) that costs them most, and `worst_link_ratio` its transfer
+    time by that of its peers; each None where there is none. `clock_error_ns`: the largest standard deviation of a
+    host's clock (None: one host, or unknown). `blocks` counts them; `lag_s`: from the last change on the disk to the
+    reading of it.
     """
 
     step: int | None
@@ -40,6 +41,8 @@ class StepFigures:
     slowest_stage: int | None
     slowest_rank: int
     slowdown: float | None
+    cause: str | None
+    cause_gain_ns: float | None
     worst_link: tuple[int, int] | None
     worst_link_ratio: float | None
     clock_error_ns: float | None
@@ -55,10 +58,12 @@ class StepFigures:
 
 
 def step_figures(
-    step: Step, previous_ns: int | None, link: tuple[tuple[int, int], float] | None, lag_s: float, *, slowdown: bool
+    step: Step, previous_ns: int | None, causes: pl.DataFrame, lag_s: float, *, slowdown: bool
 ) -> StepFigures:
-    """The figures of a step: `previous_ns`, the start of the one before; `link`, the worst one and its ratio; with the
-    metric S where it is asked for, which takes longer than all the others."""
+    """The figures of a step: `previous_ns`, the start of the one before; `causes` of the last steps, as in
+    `explanation.CAUSES`; with the metric S where it is asked for, which takes longer than all the others."""
+    said = causes.filter("sentence").head(1).to_dicts()
+    links = causes.filter(pl.col("code") == "slow-link").drop_nulls("src_rank").head(1).to_dicts()
     row = step.bubbles.steps.row(0, named=True)
     ranks = step.bubbles.windows.sort("busy_ns", "rank", descending=[True, False])
     stages = ranks.group_by("stage").agg(pl.col("busy_ns").mean()).sort("busy_ns", "stage", descending=[True, False])
@@ -73,8 +78,10 @@ def step_figures(
         slowest_stage=stages["stage"][0],
         slowest_rank=ranks["rank"][0],
         slowdown=_slowdown(step) if slowdown else None,
-        worst_link=link and link[0],
-        worst_link_ratio=link and link[1],
+        cause=cause_words.sentence(said[0]) if said else None,
+        cause_gain_ns=said[0]["gain_ns"] if said else None,
+        worst_link=(links[0]["src_rank"], links[0]["dst_rank"]) if links else None,
+        worst_link_ratio=links[0]["ratio"] if links else None,
         clock_error_ns=float(error) if isinstance(error, float) else None,
         blocks=step.profile.spans.height,
         lag_s=lag_s,
@@ -85,17 +92,3 @@ def _slowdown(step: Step) -> float | None:
     """The metric S of a step, where it can be said."""
     found = slowdown_of(step.bubbles.graph)
     return None if found is None else found.total
-
-
-def worst_link(steps: Sequence[Step]) -> tuple[tuple[int, int], float] | None:
-    """The link (source rank, target rank) with the largest ratio of its transfer time to that of its peers, and the
-    ratio; None where that is of no link."""
-    if not steps:
-        return None
-    messages = pl.concat([step.profile.messages for step in steps])
-    waits = pl.concat([step.bubbles.waits for step in steps])
-    links = slow_links(replace(steps[-1].profile, messages=messages), waits).drop_nulls("ratio")
-    if links.is_empty():
-        return None
-    source, target, ratio = links.select("src_rank", "dst_rank", "ratio").row(0)
-    return (source, target), ratio
