@@ -29,7 +29,7 @@ from tests.support.clock_runs import Clocks, Run, make
 from trace_export.clocks import bounds, fit, observations, solve, split_hosts, uncertainty
 from trace_export.clocks.fit import ClockFit, fit_clocks
 from trace_export.model import HOSTS, Profile, conform
-from trace_export.pipeline import messages
+from trace_export.pipeline import message_search, messages
 
 Row = dict[str, Any]
 
@@ -260,19 +260,19 @@ def tolerances(runs: int) -> list[Row]:
     return [
         *scaled(split_hosts, "SAME_CLOCK_NS", lambda: splits(runs)),
         *scaled(split_hosts, "STEADY_NS", lambda: splits(runs)),
-        *scaled(messages, "MESSAGE_ENDS_NS", lambda: pairings(runs)),
-        *scaled(messages, "ROUND_TRIP_NS", lambda: pairings(runs)),
+        *scaled(message_search, "MESSAGE_ENDS_NS", lambda: pairings(runs)),
+        *scaled(message_search, "ROUND_TRIP_NS", lambda: pairings(runs)),
         *scaled(observations, "COLLECTIVE_ENDS_NS", lambda: members(runs)),
         *scaled(bounds, "CAUSALITY_NS", lambda: contradictions(runs)),
     ]
 
 
 def offsets(runs: int) -> list[Row]:
-    """CONTRADICTION of pipeline/messages.py and CLEARLY of window_offsets.py: which pairs of cut windows are found."""
+    """CONTRADICTION of pipeline/message_search.py, CLEARLY of window_offsets.py: which pairs are found."""
     rows = []
     for name, values in (("CONTRADICTION", (0, 1, 10, 50, 1000)), ("CLEARLY", (1.0, 1.5, 3.0, 6.0, 20.0))):
         for value in values:
-            with setting(messages, **{name: value}):
+            with setting(message_search, **{name: value}):
                 rows.append({"threshold": f"{name} = {value:g}"} | pairings(runs))
     return rows
 

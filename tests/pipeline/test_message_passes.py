@@ -12,7 +12,7 @@ from tests.support.profiles import ORIGIN, concluded, profile, span, table
 from trace_export import load
 from trace_export.clocks.apply import correct
 from trace_export.model import CLOCKS, MESSAGES, Profile, conform
-from trace_export.pipeline.messages import link
+from trace_export.pipeline.message_passes import link
 
 SKEW = 10_000
 """The second rank's clock is ahead by so many µs: no time of one rank is compared with one of the other."""

@@ -10,7 +10,7 @@ from tests.support.profiles import concluded
 from trace_export.analysis import bubbles, durations
 from trace_export.chart.lanes import _chain
 from trace_export.model import INT, RANKS, SPANS, TEXT, TIME, Declared, Profile, conform
-from trace_export.pipeline import block_order, labels_by_number, messages, steps
+from trace_export.pipeline import block_order, labels_by_number, message_search, steps
 from trace_export.pipeline.order_distance import distances_to
 from trace_export.pipeline.passes import passes_of
 from trace_export.pipeline.rank_order import Arrangement, arrangements
@@ -179,7 +179,7 @@ def test_messages_answers() -> None:
         [("a", 1, 0, 90), ("b", 0, 1, 5), ("b", 1, 0, 4), ("c", 1, 0, 99), ("d", 0, 1, 7), ("e", 2, 3, 8)],
         schema=["group", "src_rank", "dst_rank", "n"], orient="row",
     ).with_row_index("channel")  # fmt: skip
-    assert messages._answers(channels).rows() == [(0, 4), (1, 2), (2, 1), (3, 4), (4, 3), (5, None)]
+    assert message_search._answers(channels).rows() == [(0, 4), (1, 2), (2, 1), (3, 4), (4, 3), (5, None)]
 
 
 def order(text: str) -> pl.DataFrame:

@@ -31,7 +31,7 @@ from trace_export.model import (
     conform,
 )
 from trace_export.pipeline.interpret import conclude, with_ids
-from trace_export.pipeline.messages import link
+from trace_export.pipeline.message_passes import link
 from trace_export.pipeline.passes import passes_of
 from trace_export.pipeline.replicas import number_replicas
 from trace_export.pipeline.schedule_match import recognise

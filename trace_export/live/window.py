@@ -20,7 +20,7 @@ from trace_export.errors import TraceExportError
 from trace_export.live.growth import Growth
 from trace_export.live.steady_clocks import steadied
 from trace_export.model import MESSAGES, SEGMENT, SPAN_ID, STEP_KEY, Note, Profile, concat, conform
-from trace_export.pipeline import messages
+from trace_export.pipeline import message_passes
 from trace_export.pipeline.interpret import conclude, interpret, interpret_further
 from trace_export.selection import TIMES, Numbers, Selection, select
 from trace_export.workflow.requests import Request
@@ -207,7 +207,7 @@ def joined(steps: Iterable[Step], notes: Iterable[Note]) -> Profile:
     unlinked = whole.messages.with_columns(pl.lit(None).alias(c) for c in ("src_pass", "dst_pass", "ready_ns"))
     whole = replace(whole, messages=conform(unlinked, MESSAGES))
     events = {name: getattr(whole, name).unique(maintain_order=True) for name in TIMES}  # steps overlap in time
-    return messages.link(conclude(replace(whole, **events), last.interpreted.recognition))
+    return message_passes.link(conclude(replace(whole, **events), last.interpreted.recognition))
 
 
 def _steps(profile: Profile) -> list[Step]:

@@ -13,6 +13,7 @@ from trace_export.pipeline import (
     edges,
     evaluations,
     labels,
+    message_passes,
     messages,
     passes,
     schedule_match,
@@ -78,7 +79,7 @@ def with_messages(profile: Profile) -> Profile:
 
 def _with_messages(profile: Profile) -> Profile:
     profile = messages.pair(profile)  # sends and receives as messages
-    return messages.link(profile)  # the passes of each message, and its micro-batch
+    return message_passes.link(profile)  # the passes of each message, and its micro-batch
 
 
 def interpret_table(profile: Profile, user: Declared) -> Profile:

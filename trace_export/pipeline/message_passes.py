@@ -1,0 +1,105 @@
+"""The passes that each message lies between.
+
+A message belongs to a dependency between two passes. Its labels name it, and where it has none, the pass before the
+send and the pass after the receive do. No time of one rank is compared with one of the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+
+from trace_export.model import MESSAGES, Note, Profile, conform
+from trace_export.tolerances import GRID_NS
+
+LABELS = ("direction", "microbatch", "chunk")
+RANKS_OF = ["src_rank", "dst_rank"]
+PASSES_OF = ["src_pass", "dst_pass"]
+
+
+def link(profile: Profile) -> Profile:
+    """`profile` with src_pass, dst_pass and ready_ns of its messages, and with direction, microbatch and chunk of those
+    that lack the micro-batch; a note counts these.
+
+    A message with a micro-batch and a direction is of the dependency between its ranks with these labels whose producer
+    began last before the send ended. Of another message each end names a dependency between its ranks: the send the one
+    whose producer ended last before it, the receive the one whose consumer starts next after it. It gets its labels
+    only where both ends name the same dependency, no other message does, and the direction, where it is known, is the
+    same. Needs `interpretation`, and the blocks that it was made of.
+    """
+    messages = profile.messages.with_row_index("message")
+    if messages.is_empty():
+        return profile
+    links = _links(profile)
+    named = pl.all_horizontal(pl.col("microbatch", "direction").is_not_null())
+    by_labels = _by_labels(messages.filter(named), links)
+    by_ends = _by_ends(_of_steps(messages.filter(pl.col("microbatch").is_null()), profile), links)
+    chunk = pl.when("has_chunk").then("chunk")
+    linked = links.select("link", "direction", "microbatch", chunk, *PASSES_OF, "ready_ns")
+    found = pl.concat([by_labels, by_ends]).join(linked, on="link")
+    joined = profile.messages.drop(*PASSES_OF, "ready_ns").with_row_index("message").join(
+        found, on="message", how="left", suffix="_found", maintain_order="left"
+    )  # fmt: skip
+    filled = joined.with_columns(
+        pl.when(pl.col("microbatch").is_null()).then(pl.coalesce(c, f"{c}_found")).otherwise(c).alias(c) for c in LABELS
+    )
+    text = "messages: micro-batch and direction inferred from the blocks before the send and after the receive"
+    notes = [Note("message-labels-inferred", "detail", text, count=by_ends.height)] if by_ends.height else []
+    return replace(profile, messages=conform(filled, MESSAGES)).with_notes(notes)
+
+
+def _links(profile: Profile) -> pl.DataFrame:
+    """A row per dependency between two ranks: link (its number), src_rank, dst_rank, direction, src_pass, dst_pass, the
+    latter's microbatch and chunk (and has_chunk, whether its block has one), begun_ns and ready_ns (start and end of
+    the producer), taken_ns and done_ns (start and end of the consumer)."""
+    edges, blocks, passes = profile.edge_rows(), profile.spans, profile.interpreted.passes
+    ends = {
+        "src": {"rank": "src_rank", "start_ns": "begun_ns", "end_ns": "ready_ns"},
+        "dst": {"rank": "dst_rank", "start_ns": "taken_ns", "end_ns": "done_ns"},
+    }
+    times = [
+        blocks[name].gather(edges[end]).alias(shown) for end, names in ends.items() for name, shown in names.items()
+    ]
+    labels = [passes[name].gather(edges["dst_pass"]) for name in ("microbatch", "chunk")]
+    has_chunk = blocks["chunk"].is_not_null().gather(edges["dst"]).alias("has_chunk")
+    linked = edges.drop("src", "dst").with_columns(*times, *labels, has_chunk)
+    return linked.filter(pl.col("src_rank") != pl.col("dst_rank")).with_row_index("link")
+
+
+def _by_labels(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
+    """message, link: of `messages` with labels. The receive began before the consumer ended."""
+    key = [*RANKS_OF, *LABELS]
+    sent = messages.with_columns(pl.col("chunk").fill_null(0)).sort("send_end_ns")
+    met = sent.join_asof(
+        links.select("link", *key, "begun_ns", "done_ns").sort("begun_ns"), left_on="send_end_ns",
+        right_on="begun_ns", by=key, strategy="backward", check_sortedness=False,
+    )  # fmt: skip
+    return met.filter(pl.col("recv_start_ns") <= pl.col("done_ns")).select("message", "link")
+
+
+def _by_ends(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
+    """message, link: of those of `messages` of which both ends name the same dependency, and no other message does."""
+    met = messages
+    for name, own, theirs, strategy in (
+        ("sent", "send_start_ns", pl.col("ready_ns") - GRID_NS, "backward"),
+        ("received", "recv_end_ns", pl.col("taken_ns") + GRID_NS, "forward"),
+    ):
+        side = links.select(*RANKS_OF, pl.col("link").alias(name), theirs.alias(own)).sort(own)
+        met = met.sort(own).join_asof(side, on=own, by=RANKS_OF, strategy=strategy, check_sortedness=False)  # type: ignore[arg-type]
+    sure = met.filter((pl.col("sent") == pl.col("received")) & ~pl.col("sent").is_duplicated())
+    both = sure.select("message", "direction", link="sent").join(links.select("link", of="direction"), on="link")
+    return both.filter((pl.col("direction") == pl.col("of")).fill_null(True)).select("message", "link")
+
+
+def _of_steps(messages: pl.DataFrame, profile: Profile) -> pl.DataFrame:
+    """The `messages` before which the sender's last forward or backward is of a step and not of an evaluation."""
+    if profile.evaluations.is_empty():
+        return messages
+    last = profile.blocks.filter(pl.col("kind") != "OPT").select(
+        src_rank="rank", send_start_ns=pl.col("end_ns") - GRID_NS, step="step"
+    )  # fmt: skip
+    made = messages.sort("send_start_ns").join_asof(
+        last.sort("send_start_ns"), on="send_start_ns", by="src_rank", check_sortedness=False
+    )
+    return made.filter(pl.col("step").is_not_null()).drop("step")
