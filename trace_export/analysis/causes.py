@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from trace_export.analysis.compared import Compared, Sums, mean_lengths
 from trace_export.analysis.peers import Group, Items, Slow, slow_groups
 from trace_export.analysis.typical import ALIKE, Typical
 from trace_export.steps.graph import COLLECTIVE, OPTIMIZER, POINT, WORK, Flags, Floats, Ints
 from trace_export.steps.replay import Scenario, Windows
-
-COARSE = {"replica": 0, "stage": 1, "host": 2, "lane": 3, "rank": 4}
 
 
 @dataclass(frozen=True)
@@ -40,12 +39,11 @@ class Candidates:
     def __init__(self, typical: Typical, windows: Windows, step_ns: float) -> None:
         self.typical, self.graph, self.windows, self.step_ns = typical, typical.graph, windows, step_ns
         self.ranks = self.graph.recorded.ranks
+        self.compared = Compared(self.ranks)
         self.number = {rank: n for n, rank in enumerate(self.ranks["rank"].to_list())}
-        ranks = self.ranks["rank"].to_numpy()  # sorted
-        place = np.minimum(np.searchsorted(ranks, self.graph.rank), len(ranks) - 1)
+        place = np.minimum(self.compared.rows(self.graph.rank), len(self.ranks) - 1)
         self.row = np.where(self.graph.sort != POINT, place, -1)
-        self.stage, self.replica = (self.ranks[c].to_numpy().astype(np.int64) for c in ("stage", "replica"))
-        self.host = self.ranks["host"].to_list()
+        self.stage, self.replica, self.host = self.compared.stage, self.compared.replica, self.compared.host
         self.usual = (self.typical.length, self.typical.usual_delay)
 
     def all(self) -> list[Candidate]:
@@ -63,36 +61,6 @@ class Candidates:
         ]
         return found
 
-    def groups(self, there: Ints) -> list[Group]:
-        """Replicas, stages, hosts, lanes of peers that work in step, ranks; items are numbers in `there` (rows)."""
-        place = {int(row): n for n, row in enumerate(there)}
-        keys: dict[tuple[str, object], list[int]] = {}
-        for row in there.tolist():
-            stage, replica, rank = int(self.stage[row]), int(self.replica[row]), int(self.ranks["rank"][row])
-            of = {
-                "replica": replica,
-                "stage": stage,
-                "host": self.host[row] or None,
-                "lane": (stage, replica),
-                "rank": rank,
-            }
-            for kind, name in of.items():
-                if name is not None:
-                    keys.setdefault((kind, name), []).append(place[row])
-        ordered = sorted(keys.items(), key=lambda each: (COARSE[each[0][0]], str(each[0][1]).zfill(12)))
-        found = [Group(kind, str(name), np.array(items)) for (kind, name), items in ordered]
-        return [g for g in found if g.kind != "lane" or len(g.items) > 1]
-
-    def place(self, slow: Slow, there: Ints) -> dict[str, object]:
-        """Where it is, by all names that the same ranks have."""
-        rows = there[slow.items]
-        hosts = sorted({self.host[row] for row in rows.tolist()} - {""})
-        return {
-            "stage": int(self.stage[rows[0]]) if len(set(self.stage[rows].tolist())) == 1 else None,
-            "replica": int(self.replica[rows[0]]) if len(set(self.replica[rows].tolist())) == 1 else None,
-            "ranks": sorted(self.ranks["rank"][rows.tolist()].to_list()), "hosts": hosts,
-        }  # fmt: skip
-
     def _members(self, slow: Slow, there: Ints, of: Flags) -> Ints:
         chosen = np.zeros(len(self.ranks) + 1, np.bool_)
         chosen[there[slow.items]] = True
@@ -105,35 +73,14 @@ class Candidates:
         rows = np.flatnonzero(of)
         if not len(rows):
             return
-        row, step, unit, length = self.row[rows], graph.step[rows], typical.unit[rows], typical.length[rows]
-        shape = len(self.ranks), int(typical.unit.max()) + 1
-        cell = row * shape[1] + unit
-        count = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean = np.bincount(cell, length, shape[0] * shape[1]).reshape(shape) / count
-        units = count.any(axis=0)
-        usual = np.zeros(shape[1])
-        usual[units] = np.nanmedian(mean[:, units], axis=0)
-        steps = len(graph.recorded.steps)
-        took, ought = (
-            np.bincount(row * steps + step, w, shape[0] * steps).reshape(shape[0], steps) for w in (length, usual[unit])
-        )
-        there = np.flatnonzero((ought > 0).any(axis=1))
-        ratio = np.where(ought > 0, took / np.where(ought > 0, ought, 1), np.nan)[there]
-        value = np.nanmean(ratio, axis=1)
-        residual = np.bincount(row, (length - mean.reshape(-1)[cell]) ** 2, shape[0])[there]
-        noise = np.sqrt(residual) / ought.sum(axis=1)[there]
-        several = (~np.isnan(ratio)).sum(axis=1)
-        with np.errstate(invalid="ignore"):
-            scatter = np.nanstd(ratio, axis=1) * np.sqrt(1 / np.maximum(several - 1, 1))
-        noise = np.where(several > 2, np.maximum(noise, scatter), noise)
-        items = Items(value, noise, self.stage[there])
+        sums = Sums.of(typical.length[rows])
+        items, there = self.compared.work(self.row[rows], graph.step[rows], typical.unit[rows], sums)
         work = sorts == (WORK,)
         blocks = typical.is_block if work else of
-        for slow in slow_groups(items, self.groups(there)):
+        for slow in slow_groups(items, self.compared.groups(there)):
             members = self._members(slow, there, blocks)
             lengths, even = self._as_peers(members, there[slow.items])
-            place, kind = self.place(slow, there), slow.groups[0].kind
+            place, kind = self.compared.place(slow, there), slow.groups[0].kind
             code = f"slow-{'rank' if kind == 'lane' else kind}" if work else "slow-optimizer"
             delay = typical.usual_delay
             yield Candidate(
@@ -182,12 +129,10 @@ class Candidates:
     def _beside(self, rows: Ints, key: Ints, alike: Ints, groups: list[Group]) -> Iterator[tuple[Slow, Ints, Floats]]:
         """Slow ones among the operations `rows`, whose lengths are compared by the item `key`: with their members and
         the lengths in which these are as long as their peers."""
-        length, count = self.typical.length[rows], np.bincount(key)
-        mean = np.bincount(key, length) / np.maximum(count, 1)
-        variance = np.bincount(key, (length - mean[key]) ** 2) / np.maximum(count - 1, 1)
-        noise = np.where(count > 2, np.sqrt(variance / np.maximum(count, 1)), np.inf)
+        items = mean_lengths(key, Sums.of(self.typical.length[rows]), alike)
+        mean = items.mean
         left = mean.copy()  # of each item without the causes before: those are no gain of this one
-        for slow in slow_groups(Items(mean, noise, alike), groups):
+        for slow in slow_groups(items, groups):
             base = np.full(len(mean), np.nan)
             base[slow.items] = slow.base
             chosen = ~np.isnan(base[key])
@@ -205,44 +150,10 @@ class Candidates:
         links, key = np.unique(
             np.stack([graph.src[rows], graph.dst[rows], graph.kind[rows]]), axis=1, return_inverse=True
         )
-        key = key.reshape(-1)
-        ends = [np.array([self.number[int(rank)] for rank in end]) for end in links[:2]]
-        _, alike = np.unique(
-            np.stack([links[2], self.stage[ends[0]], self.stage[ends[1]]]), axis=1, return_inverse=True
-        )
-        names: dict[tuple[int, tuple[object, ...]], list[int]] = {}
-        for n, (src, dst, kind) in enumerate(links.T.tolist()):
-            a, b = int(ends[0][n]), int(ends[1][n])
-            stages, hosts = sorted((int(self.stage[a]), int(self.stage[b]))), sorted((self.host[a], self.host[b]))
-            lane = int(self.replica[a]), int(self.stage[a]), int(self.stage[b])
-            of = (
-                (lane[0],), tuple(stages), tuple(hosts), (lane[0], *stages), (*lane, kind), tuple(sorted((src, dst))),
-                (src, dst, kind),
-            )  # fmt: skip
-            for coarse, name in enumerate(of):
-                names.setdefault((coarse, name), []).append(n)
-        kinds = ("replica", "stages", "hosts", "lanes", "lane", "ranks", "link")
-        ordered = sorted(names.items(), key=lambda each: (each[0][0], str(each[0][1])))
-        groups = [Group(kinds[coarse], str(name), np.array(items)) for (coarse, name), items in ordered]
-        for slow, members, lengths in self._beside(rows, key, alike.reshape(-1), groups):
-            place = self._link_place(links[:, slow.items])
+        alike, groups = self.compared.link_alike(links), self.compared.link_groups(links)
+        for slow, members, lengths in self._beside(rows, key.reshape(-1), alike, groups):
+            place = self.compared.link_place(links[:, slow.items], graph.kinds)
             yield Candidate("slow-link", place, slow.excess, slow.sigmas, self.usual, (lengths, self.usual[1]), members)
-
-    def _link_place(self, links: Ints) -> dict[str, object]:
-        """Where links (source, target and kind of each) are; the ends, of the first, where all are between the same two
-        stages of a replica: the links of tensor-parallel peers work in step."""
-        src, dst = links[0].tolist(), links[1].tolist()
-        between = sorted({*src, *dst})
-        directions = {self.graph.kinds[int(kind)][-1] for kind in links[2]}
-        at = [self.number[rank] for rank in between]
-        replicas = {int(self.replica[a]) for a in at}
-        one = len(replicas) == 1 and len({int(self.stage[a]) for a in at}) == 2
-        return {
-            "src_rank": src[0] if one else None, "dst_rank": dst[0] if one else None,
-            "direction": directions.pop() if len(directions) == 1 else None, "ranks": between,
-            "hosts": sorted({self.host[a] for a in at} - {""}),
-            "replica": replicas.pop() if len(replicas) == 1 else None,
-        }  # fmt: skip
 
     def slow_collectives(self) -> Iterator[Candidate]:
         """A group's collective beside the same operation of other groups; one that only one group has, has no peers."""
@@ -299,11 +210,11 @@ class Candidates:
         items = Items(
             table.mean(axis=1), noise, np.zeros(len(there), np.int64), relative=False, least=WORTH * self.step_ns
         )
-        for slow in slow_groups(items, self.groups(there)):
+        for slow in slow_groups(items, self.compared.groups(there)):
             members = self._members(slow, there, which)
             kept = typical.usual_delay.copy()
             kept[members] = typical.delay[members]
-            place, kind = self.place(slow, there), slow.groups[0].kind
+            place, kind = self.compared.place(slow, there), slow.groups[0].kind
             parts = graph.pause, graph.sort == COLLECTIVE
             paused, joint = (float(late[members[part[members]]].sum()) for part in parts)
             half = float(late[members].sum()) / 2

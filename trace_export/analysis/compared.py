@@ -1,0 +1,167 @@
+"""What ranks and links are compared by: their mean lengths, and the groups that may have a cause in common.
+
+Made of sums of lengths, so that it is the same of a graph and of tables with a row for a rank and step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from trace_export.analysis.peers import Floats, Group, Ints, Items, Slow
+
+COARSE = {"replica": 0, "stage": 1, "host": 2, "lane": 3, "rank": 4}
+LINK_KINDS = ("replica", "stages", "hosts", "lanes", "lane", "ranks", "link")
+
+
+@dataclass(frozen=True)
+class Sums:
+    """How many lengths there are in each row, the sum of them in nanoseconds, and that of their squares."""
+
+    count: Floats
+    ns: Floats
+    squares: Floats
+
+    @staticmethod
+    def of(lengths: Floats) -> Sums:
+        """A row for each length."""
+        return Sums(np.ones(len(lengths)), lengths, lengths**2)
+
+    def by(self, key: Ints, size: int) -> Sums:
+        """The rows with the same `key`, a number below `size`, added up."""
+        count, ns, squares = (
+            np.bincount(key, part, size).astype(np.float64) for part in (self.count, self.ns, self.squares)
+        )
+        return Sums(count, ns, squares)
+
+    @property
+    def mean(self) -> Floats:
+        """NaN where there is none."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return self.ns / self.count
+
+    @property
+    def residual(self) -> Floats:
+        """The sum of the squared distances from the mean."""
+        spread: Floats = np.maximum(self.squares - np.nan_to_num(self.mean) * self.ns, 0.0)
+        return spread
+
+
+class Compared:
+    """The comparisons of `ranks` (`steps.recorded.Recorded.ranks`: rank, stage, replica, host; sorted by rank), which
+    are called by their row."""
+
+    def __init__(self, ranks: pl.DataFrame) -> None:
+        self.ranks = ranks
+        self.stage, self.replica = (ranks[c].to_numpy().astype(np.int64) for c in ("stage", "replica"))
+        self.host = ranks["host"].to_list()
+
+    def rows(self, rank: Ints) -> Ints:
+        """The row of each rank."""
+        return np.searchsorted(self.ranks["rank"].to_numpy(), rank)
+
+    def groups(self, there: Ints) -> list[Group]:
+        """Replicas, stages, hosts, lanes of peers that work in step, ranks; items are numbers in `there` (rows)."""
+        place = {int(row): n for n, row in enumerate(there)}
+        keys: dict[tuple[str, object], list[int]] = {}
+        for row in there.tolist():
+            stage, replica, rank = int(self.stage[row]), int(self.replica[row]), int(self.ranks["rank"][row])
+            of = {
+                "replica": replica,
+                "stage": stage,
+                "host": self.host[row] or None,
+                "lane": (stage, replica),
+                "rank": rank,
+            }
+            for kind, name in of.items():
+                if name is not None:
+                    keys.setdefault((kind, name), []).append(place[row])
+        ordered = sorted(keys.items(), key=lambda each: (COARSE[each[0][0]], str(each[0][1]).zfill(12)))
+        found = [Group(kind, str(name), np.array(items)) for (kind, name), items in ordered]
+        return [g for g in found if g.kind != "lane" or len(g.items) > 1]
+
+    def place(self, slow: Slow, there: Ints) -> dict[str, object]:
+        """Where it is, by all names that the same ranks have."""
+        rows = there[slow.items]
+        hosts = sorted({self.host[row] for row in rows.tolist()} - {""})
+        return {
+            "stage": int(self.stage[rows[0]]) if len(set(self.stage[rows].tolist())) == 1 else None,
+            "replica": int(self.replica[rows[0]]) if len(set(self.replica[rows].tolist())) == 1 else None,
+            "ranks": sorted(self.ranks["rank"][rows.tolist()].to_list()), "hosts": hosts,
+        }  # fmt: skip
+
+    def work(self, row: Ints, step: Ints, unit: Ints, sums: Sums) -> tuple[Items, Ints]:
+        """The work of each rank over that of its peers, each `unit` (a kind and chunk of blocks) weighted by its time;
+        and the rows of the ranks that have any. `sums`: of the lengths of blocks in a row, step and unit."""
+        shape = len(self.ranks), int(unit.max(initial=-1)) + 1
+        cell = row * shape[1] + unit
+        of_unit = sums.by(cell, shape[0] * shape[1])
+        mean = of_unit.mean.reshape(shape)
+        units = (~np.isnan(mean)).any(axis=0)
+        usual = np.zeros(shape[1])
+        usual[units] = np.nanmedian(mean[:, units], axis=0)
+        steps = int(step.max(initial=-1)) + 1
+        took, ought = (
+            np.bincount(row * steps + step, w, shape[0] * steps).reshape(shape[0], steps)
+            for w in (sums.ns, usual[unit] * sums.count)
+        )
+        there = np.flatnonzero((ought > 0).any(axis=1))
+        ratio = np.where(ought > 0, took / np.where(ought > 0, ought, 1), np.nan)[there]
+        value = np.nanmean(ratio, axis=1) if len(there) else np.empty(0)
+        residual = of_unit.residual.reshape(shape).sum(axis=1)[there]
+        noise = np.sqrt(residual) / ought.sum(axis=1)[there]
+        several = (~np.isnan(ratio)).sum(axis=1)
+        with np.errstate(invalid="ignore"):
+            scatter = np.nanstd(ratio, axis=1) * np.sqrt(1 / np.maximum(several - 1, 1)) if len(there) else value
+        return Items(value, np.where(several > 2, np.maximum(noise, scatter), noise), self.stage[there]), there
+
+    def link_alike(self, links: Ints) -> Ints:
+        """A number for each of `links` (source, target and kind; one a column): peers are of one direction between the
+        same stages."""
+        ends = [self.rows(end) for end in links[:2]]
+        keys = np.stack([links[2], self.stage[ends[0]], self.stage[ends[1]]])
+        return np.unique(keys, axis=1, return_inverse=True)[1].reshape(-1)
+
+    def link_groups(self, links: Ints) -> list[Group]:
+        """The groups of `links` (source, target and kind; one a column), whose items are their columns."""
+        ends = [self.rows(end) for end in links[:2]]
+        names: dict[tuple[int, tuple[object, ...]], list[int]] = {}
+        for n, (src, dst, kind) in enumerate(links.T.tolist()):
+            a, b = int(ends[0][n]), int(ends[1][n])
+            stages, hosts = sorted((int(self.stage[a]), int(self.stage[b]))), sorted((self.host[a], self.host[b]))
+            lane = int(self.replica[a]), int(self.stage[a]), int(self.stage[b])
+            of = (
+                (lane[0],), tuple(stages), tuple(hosts), (lane[0], *stages), (*lane, kind), tuple(sorted((src, dst))),
+                (src, dst, kind),
+            )  # fmt: skip
+            for coarse, name in enumerate(of):
+                names.setdefault((coarse, name), []).append(n)
+        ordered = sorted(names.items(), key=lambda each: (each[0][0], str(each[0][1])))
+        return [Group(LINK_KINDS[coarse], str(name), np.array(items)) for (coarse, name), items in ordered]
+
+    def link_place(self, links: Ints, kinds: Sequence[str]) -> dict[str, object]:
+        """Where links (source, target and number of `kinds`) are; the ends, of the first, where all are between the
+        same two stages of a replica: the links of tensor-parallel peers work in step."""
+        src, dst = links[0].tolist(), links[1].tolist()
+        between = sorted({*src, *dst})
+        directions = {kinds[int(kind)][-1] for kind in links[2]}
+        at = self.rows(np.array(between))
+        replicas, stages = {int(self.replica[a]) for a in at}, {int(self.stage[a]) for a in at}
+        one = len(replicas) == 1 and len(stages) == 2
+        return {
+            "src_rank": src[0] if one else None, "dst_rank": dst[0] if one else None,
+            "direction": directions.pop() if len(directions) == 1 else None, "ranks": between,
+            "hosts": sorted({self.host[a] for a in at} - {""}),
+            "replica": replicas.pop() if len(replicas) == 1 else None,
+        }  # fmt: skip
+
+
+def mean_lengths(key: Ints, sums: Sums, alike: Ints) -> Items:
+    """Items by their mean length; `key`: the item of each row of `sums`."""
+    each = sums.by(key, len(alike))
+    count = np.maximum(each.count, 1)
+    variance = each.residual / np.maximum(each.count - 1, 1)
+    return Items(np.nan_to_num(each.mean), np.where(each.count > 2, np.sqrt(variance / count), np.inf), alike)
