@@ -180,12 +180,6 @@ NOTES: dict[str, Explanation] = {
         "launches do. Its backwards are certain and are drawn, its forwards are not.",
         "Capture whole steps, or mark the passes in the training script ([how](collect/instrument.md)).",
     ),
-    "gpu-annotations-differ": Explanation(
-        "torch.profiler wrote for a range when the GPU worked for it (`gpu_user_annotation`), and that is not the time "
-        "that trace-export found, by more than 1 µs. Compared are ranges whose work was launched by their own thread "
-        "and which have no annotation inside.",
-        "Nothing where few ranges are affected: launches or kernels may be missing in the trace. Else report it.",
-    ),
     "host-times": Explanation(
         "The blocks have the times of their ranges on the host, because `--host` asks for them or because the profile "
         "has no others (Ascend: markers without a stream, and no kernels). The host issues work ahead of the device: "

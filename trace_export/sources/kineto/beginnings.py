@@ -64,7 +64,7 @@ def _seen(source: Source, options: ReadOptions, dialects: Dialects) -> _Seen | N
 def _profiles(seen: Sequence[_Seen], dialects: Dialects, options: ReadOptions) -> list[Profile | None] | None:
     """The profiles of these traces; None where there is something to say of the ranges of any of them."""
     events = _events(seen)
-    named = reader.cpu_ranges(events, dialects).drop("external").filter(dialects.may_know("text"))
+    named = reader.cpu_ranges(events, dialects).filter(dialects.may_know("text"))
     ranges = gather([named], (), dialects)
     if not together.is_plain(ranges):
         return None

@@ -6,17 +6,14 @@ Which launch a kernel belongs to is known only when all of the file is read: the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from trace_export.sources.kineto.device_tasks import TIMED
 from trace_export.sources.kineto.json_events import thread
 from trace_export.sources.ranges import lost_kernels
-from trace_export.sources.ranges.attribution import NONE, GpuActivity, GpuExtent, Launches, RangeIndex
+from trace_export.sources.ranges.attribution import GpuActivity, Launches, RangeIndex
 from trace_export.sources.ranges.by_launch import WHOLE, Parts, by_part, of_parts, together
 from trace_export.sources.shared.parted_rows import PartedRows, append
 
@@ -41,26 +38,16 @@ STREAM = (
 
 _CALL = pl.Enum(list(CALLS))
 _LAUNCH = {"start": pl.Int64, "thread": pl.Int64, "correlation": pl.Int64}
-_LAUNCHES, _KERNELS, _COPIES = "launches", "kernels", "copies"
+_LAUNCHES, _KERNELS = "launches", "kernels"
 _Part = dict[str, list[pl.DataFrame]]
 
 
-@dataclass(frozen=True)
-class Attributed:
-    """The GPU work of ranges, by their id: `activity`, the `copies` and memory sets, and whether another thread than
-    the range's launched some of it (`elsewhere`)."""
-
-    activity: GpuActivity
-    copies: GpuExtent
-    elsewhere: npt.NDArray[np.bool_]
-
-
 class GpuWork:
-    """What a trace has of launches (start, thread, correlation, and which of `CALLS` it is), kernels (`KERNELS`) and
-    copies (correlation, start, end)."""
+    """What a trace has of launches (start, thread, correlation, and which of `CALLS` it is), and kernels
+    (`KERNELS`)."""
 
     def __init__(self) -> None:
-        self._rows = PartedRows("correlation", _LAUNCHES, _KERNELS, _COPIES)
+        self._rows = PartedRows("correlation", _LAUNCHES, _KERNELS)
         self._captures: list[pl.DataFrame] = []
         self.launched = False
         """Whether a call launches a kernel."""
@@ -81,15 +68,13 @@ class GpuWork:
         return self._rows.count[_KERNELS]
 
     def add(self, events: pl.DataFrame) -> None:
-        """Takes in the launches and copies among `events`, which have the columns of `json_events.SCHEMA`. Raises
+        """Takes in the launches among `events`, which have the columns of `json_events.SCHEMA`. Raises
         OSError where the folder for temporary files takes no more, as all that add."""
         calls = events.filter(IS_CALL).select("start", thread(), _id(-1), _call())
         self._rows.add(_LAUNCHES, calls)
         captures = calls.filter(pl.col("call") != lost_kernels.KERNELS)
         append(self._captures, captures)
         self.launched = self.launched or calls["call"].len() - calls["call"].null_count() > captures.height
-        copies = events.filter(TIMED & pl.col("cat").str.starts_with("gpu_mem"))
-        self._rows.add(_COPIES, copies.select(task_id(), "start", "end"))
 
     def add_kernels(self, kernels: pl.DataFrame) -> None:
         """`kernels`: the columns of `KERNELS`."""
@@ -105,25 +90,21 @@ class GpuWork:
         for part in self._rows.parts():
             yield from (calls.select(_LAUNCH.keys()) for calls in part[_LAUNCHES])
 
-    def attributed(self, ranges: pl.DataFrame, parts: Parts = WHOLE) -> Attributed:
+    def activity(self, ranges: pl.DataFrame, parts: Parts = WHOLE) -> GpuActivity:
         """The work of `ranges` (id, process, role, thread, start, end), which are those of the `parts` of the process
-        where it has some; copies are then of none."""
+        where it has some."""
         processes = list(parts[0].values()) if parts else [0]
         layers = [RangeIndex.both(ranges.filter(pl.col("process") == process)) for process in processes]
-        threads, size = ranges["thread"].to_numpy(), ranges.height
-        activity, copies, elsewhere = GpuActivity.none(ranges), GpuExtent.none(size), np.zeros(size, bool)
+        activity = GpuActivity.none(ranges)
         for part in self._rows.parts():
-            launches = {p: _joined(part, own, threads, elsewhere) for p, own in zip(processes, layers, strict=True)}
+            launches = {p: _joined(part, own) for p, own in zip(processes, layers, strict=True)}
             together(launches, parts)
             for tasks in part[_KERNELS]:
                 columns = {column: tasks[column].to_numpy() for column in KERNELS}
                 for process, piece in by_part([(0, columns)], parts):
                     activity.take(process, launches[process], piece)
-            for tasks in () if parts else part[_COPIES]:
-                correlation, start, end = (tasks[c].to_numpy() for c in ("correlation", "start", "end"))
-                copies.add(launches[0].pipeline[launches[0].of(correlation)], start, end)
-            activity.lost += lost_kernels.count(launches, size, self._calls(part, parts))
-        return Attributed(activity, copies, elsewhere)
+            activity.lost += lost_kernels.count(launches, ranges.height, self._calls(part, parts))
+        return activity
 
     def _calls(self, part: _Part, parts: Parts) -> Callable[[str], Iterator[lost_kernels.Piece]]:
         """The calls that fit a pattern of `CALLS`: of the part those that launch kernels, of the trace all others."""
@@ -137,17 +118,12 @@ class GpuWork:
         return fitting
 
 
-def _joined(
-    part: _Part, layers: tuple[RangeIndex, RangeIndex], threads: npt.NDArray[Any], elsewhere: npt.NDArray[np.bool_]
-) -> Launches:
-    """The launches of a part. Sets `elsewhere` for ranges with launches of another thread than theirs in `threads`."""
+def _joined(part: _Part, layers: tuple[RangeIndex, RangeIndex]) -> Launches:
+    """The launches of a part."""
     found = []
     for calls in part[_LAUNCHES]:  # piece by piece: a search takes several times the memory of its launches
         start, caller, correlation = (calls[c].to_numpy() for c in ("start", "thread", "correlation"))
         pipeline, call = (layer.find(start, caller).astype(np.int32) for layer in layers)
-        inside = pipeline != NONE
-        other = threads[pipeline[inside]] != caller[inside]
-        elsewhere[pipeline[inside][other]] = True
         found.append((correlation, pipeline, call))
     return Launches.of_parts(found)
 

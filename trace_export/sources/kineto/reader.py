@@ -15,17 +15,14 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.model import Note, Profile
-from trace_export.sources.kineto import gpu_work, nccl
+from trace_export.sources.kineto import nccl
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED, KeptTasks, read_tasks
 from trace_export.sources.kineto.event_stream import whole_number
-from trace_export.sources.kineto.gpu_annotations import GpuAnnotations
 from trace_export.sources.kineto.gpu_work import CALLERS, STREAM, GpuWork, task_id
 from trace_export.sources.kineto.graph_annotations import GraphAnnotations
 from trace_export.sources.kineto.json_events import FRAME, Wanted, thread
 from trace_export.sources.kineto.trace import Trace, open_trace
 from trace_export.sources.ranges import notes as range_notes
-from trace_export.sources.ranges.attribution import GpuActivity
-from trace_export.sources.ranges.by_launch import Parts
 from trace_export.sources.ranges.devices import Attributed, attributed
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.frequent import NameCounts
@@ -43,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["read", "read_tasks"]
 
-WANTED = Wanted(rf"(?:gpu_)?user_annotation|Operator|\w+_runtime|Runtime|\w+_driver|{DEVICE_CATEGORIES}", marks="te:")
+WANTED = Wanted(rf"user_annotation|Operator|\w+_runtime|Runtime|\w+_driver|{DEVICE_CATEGORIES}", marks="te:")
 """Events that are read. PyTorch files the marks of trace_export.instrument (te:…) among its operators."""
 
 REMEDY = "record again with the passes marked by `import trace_export.instrument as ti; ti.auto()`"
@@ -60,8 +57,7 @@ DEVICE = pl.col("device").cast(pl.Int32, strict=False)
 @dataclass
 class _Content:
     """What a trace holds: the `work` of the GPU; in pieces the `named` ranges (see ranges.gather) and the `calls` of
-    NCCL; the `end` of the last event, the device, how often each annotation occurs, what torch.profiler says of their
-    time on the device, and the kernels that are annotated themselves, which are not part of the work."""
+    NCCL; the `end` of the last event, the device, how often each annotation occurs, and the kernels that are annotated themselves, which are not part of the work."""
 
     work: GpuWork
     named: list[pl.DataFrame] = field(default_factory=list)
@@ -70,7 +66,6 @@ class _Content:
     pid: int | None = None
     end: int | None = None
     names: NameCounts = field(default_factory=NameCounts)
-    on_device: GpuAnnotations = field(default_factory=GpuAnnotations)
     annotated: GraphAnnotations = field(default_factory=GraphAnnotations)
 
 
@@ -135,13 +130,14 @@ def _with_replays(content: _Content, ranges: Ranges, dialects: Dialects, *, name
 
 def _marked(source: Source, ranges: Ranges, content: _Content, host_ranges: bool) -> tuple[Content, Attributed]:
     """The content of a trace whose passes are named, and the work in its ranges."""
-    work, notes = (Attributed.none(ranges), []) if host_ranges else _attributed(source.path, ranges, content)
+    work = Attributed.none(ranges) if host_ranges else attributed(source.path, ranges, content.work.activity)
     named, calls = transfers(work.ranges, work.worked), pl.concat(content.calls)
     begin, end = ranges.frame.select(pl.col("start").min(), pl.col("end").max()).row(0)
     kept = calls.filter(near(pl.col("start"), pl.lit(begin), pl.lit(end)))
+    notes = []
     if far := calls.height - kept.height:
         text = f"sends, receives and collectives {UNTIMED}"
-        notes = [*notes, Note("times-unusable", "warning", text, str(source.path), far)]
+        notes = [Note("times-unusable", "warning", text, str(source.path), far)]
     calls = work.devices.placed(kept)
     p2p = named if named.height else nccl.transfers(calls)
     found = marked(source, work, p2p=p2p, collectives=nccl.collectives(calls))
@@ -224,8 +220,7 @@ def _gather(content: _Content, trace: Trace, dialects: Dialects, tasks: KeptTask
         ranges = cpu_ranges(events, dialects, rows)
         rows += ranges.height
         named = ranges.filter(dialects.may_know("text"))
-        append(content.named, named.drop("external"))
-        content.on_device.add(events, ranges, named)
+        append(content.named, named)
         content.names.add(ranges["text"])
         content.work.add(events)
         kernels = events.filter(pl.col("cat") == "kernel")
@@ -260,16 +255,14 @@ def wanted(dialects: Dialects) -> Wanted:
 
 def cpu_ranges(events: pl.DataFrame, dialects: Dialects, first: int = 0) -> pl.DataFrame:
     """The ranges on the CPU among `events` and their process: row, numbered from `first`, process, thread, start, end,
-    external (the External id), text. Of the frames of Python those that rules of the user name."""
+    text. Of the frames of Python those that rules of the user name."""
     kind = pl.col("cat")
     counts = (kind == "user_annotation") | ((kind == "cpu_op") & _MARKS)
     if dialects.of_user.rules:
         counts |= (kind == FRAME) & dialects.of_user.may_know("name")
     ranges = events.filter(counts)
     number = pl.int_range(first, first + pl.len(), dtype=pl.Int64).alias("row")
-    return ranges.select(
-        number, "process", thread(), "start", "end", external=pl.col("External id"), text=pl.col("name")
-    )
+    return ranges.select(number, "process", thread(), "start", "end", text=pl.col("name"))
 
 
 def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> None:
@@ -287,18 +280,6 @@ def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> Non
     if not host and not content.work.kernels:
         without = "recorded without ProfilerActivity.CUDA"
         raise range_notes.no_kernels(source.path, without, "record with it", launched=content.work.launched)
-
-
-def _attributed(path: Path, ranges: Ranges, content: _Content) -> tuple[Attributed, list[Note]]:
-    """The kernels of the trace by range, and a note where torch.profiler attributes them otherwise."""
-    found: list[gpu_work.Attributed] = []
-
-    def activity(frame: pl.DataFrame, parts: Parts) -> GpuActivity:
-        found.append(content.work.attributed(frame, parts))
-        return found[-1].activity
-
-    work = attributed(path, ranges, activity)
-    return work, [] if work.devices.parts else content.on_device.note(path, ranges.frame, found[0])
 
 
 def job(trace: Trace, name: str) -> int | None:
