@@ -70,7 +70,6 @@ ODD: dict[str, Callable[[str], str]] = {
     "no GPU work": lambda text: re.sub(r'"cat": "(kernel|cuda_runtime)"', '"cat": "none"', text),
     "no date": lambda text: text.replace("baseTimeNanoseconds", "base"),
     "two processes": lambda text: re.sub(r'("cat": "cuda_runtime".*?"pid": )\d+', r"\g<1>7", text, count=1),
-    "annotated kernel": lambda text: re.sub(r'("cat": "kernel"[^{]*\{)', r'\1"name": "PP:0F0",', text, count=1),
     "small": lambda text: text[: text.index("\n  },", 3_000)] + '\n  }\n  ],"traceName": "x" }',
     "ends before it starts": lambda text: text.replace('"dur": ', '"dur": -', 1),
     "calls of NCCL days later": lambda text: NCCL_START.sub(r"\g<1>999999999999.000", text),

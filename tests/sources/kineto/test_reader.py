@@ -28,7 +28,6 @@ from trace_export.sources.choose import nothing_found
 from trace_export.sources.find import find
 from trace_export.sources.kineto import event_stream, json_events
 from trace_export.sources.kineto.reader import read, read_tasks
-from trace_export.sources.shared import parted_rows
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 EVERY = json_events.Wanted(".*")
@@ -113,30 +112,36 @@ def build(ranges: list[Range], launches: list[Launch], kernels_first: bool) -> T
     return trace
 
 
-@pytest.mark.parametrize(
-    ("layout", "chunk", "in_memory"), [("kineto", 1 << 22, 1 << 22), ("kineto", 300, 0), ("compact", 400, 500)]
-)
+@pytest.mark.parametrize(("layout", "chunk"), [("kineto", 1 << 22), ("kineto", 300), ("compact", 400)])
 @settings(max_examples=9, deadline=None)
 @given(ranges=Ranges, launches=Calls, kernels_first=st.booleans())
 def test_blocks_equal_brute_force(
     tmp_path_factory: pytest.TempPathFactory,
     layout: str,
     chunk: int,
-    in_memory: int,
     ranges: list[Range],
     launches: list[Launch],
     kernels_first: bool,
 ) -> None:
-    """Also of a file so large that launches and kernels are not all in memory."""
     path = tmp_path_factory.getbasetemp() / f"{layout}{chunk}.json"
     build(ranges, launches, kernels_first).write(path, layout)
     with (
         patch.object(event_stream, "READ_BYTES", chunk),
         patch.object(event_stream, "DECODED_BYTES", chunk),
-        patch.object(parted_rows, "MOST_BYTES", in_memory),
     ):
         got = {m: (s, e) for m, s, e in times(loaded(path)) if m != "B0.0.0"}
     assert got == brute_force(ranges, launches)
+
+
+@pytest.mark.parametrize("call", ["cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch", "cudaLaunchKernel"])
+def test_passes_that_only_kernels_of_graphs_name_are_refused_with_the_remedy(call: str, tmp_path: Path) -> None:
+    trace = Trace()
+    trace.range(0, 900, "training step")
+    trace.kernel(1_000, 2_000, trace.call(100, name=call))
+    trace.events[-1]["args"]["name"] = "PP:0F0"
+    with pytest.raises(SourceError) as raised:
+        loaded(trace.write(tmp_path / "t.json"), infer="off")
+    assert ("without CUDA graphs" in str(raised.value)) is ("Graph" in call)
 
 
 def test_pp_ranges_whose_ends_lie_are_repaired(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
@@ -13,7 +12,6 @@ import trace_export
 from samples.generators import kineto, nsys, rocpd
 from samples.generators.pipeline import MS, Block, WrongTimes
 from trace_export import Run
-from trace_export.sources.shared import parted_rows
 
 S = 10**9
 LAST = {"nsys": 3, "rocpd": 3, "json": 3, "kineto": 2}
@@ -110,14 +108,6 @@ def test_clock_noise_and_programmatic_launches_change_nothing(form: str, tmp_pat
     wanted[2, 0, "F", 1] = start - 40_000, end
     assert drawn(run, 1) == true(blocks, 1)
     assert drawn(run, 2) == wanted
-
-
-def test_launches_and_kernels_that_are_not_all_in_memory(tmp_path: Path) -> None:
-    blocks = kineto.write(tmp_path, 1, {(1, 0, "F", 2, 0): 3 * S, (1, 1, "B", 3, 1): 3 * S})
-    with patch.object(parted_rows, "MOST_BYTES", 0):
-        run = trace_export.load(tmp_path, jobs=1)
-    assert drawn(run, 1) == true(blocks, 1)
-    assert counted(run, "tasks-past-next") == 2
 
 
 def test_a_file_whose_work_all_begins_too_early_is_refused(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
-from unittest.mock import patch
 
 import pytest
 
@@ -17,7 +16,6 @@ from trace_export.model import Note, Profile
 from trace_export.sources.kineto import reader as kineto
 from trace_export.sources.nsys import reader as nsys
 from trace_export.sources.rocpd import reader as rocpd
-from trace_export.sources.shared import parted_rows
 from trace_export.sources.source import ReadOptions, Source
 
 
@@ -47,14 +45,6 @@ class OfTorch:
 
     def read(self, folder: Path) -> Profile:
         return kineto.read(Source("kineto", self.trace.write(folder / "a.json"), "h"), ReadOptions())
-
-
-class OfLongTorch(OfTorch):
-    """So long that its launches and kernels are not all in memory."""
-
-    def read(self, folder: Path) -> Profile:
-        with patch.object(parted_rows, "MOST_BYTES", 0):
-            return super().read(folder)
 
 
 class OfNsys:
@@ -88,7 +78,7 @@ class OfRocm(OfNsys):
         return rocpd.read(Source("rocpd", self.export.write(folder / "a_results.db"), "h"), ReadOptions())
 
 
-PROFILERS = pytest.mark.parametrize("profiler", [OfTorch, OfLongTorch, OfNsys, OfRocm])
+PROFILERS = pytest.mark.parametrize("profiler", [OfTorch, OfNsys, OfRocm])
 
 
 def record(profiler: Callable[[], Recorder], lost: set[int]) -> Recorder:

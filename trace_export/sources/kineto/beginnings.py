@@ -14,7 +14,7 @@ from trace_export.sources.kineto import nccl, reader
 from trace_export.sources.kineto.device_tasks import TIMED
 from trace_export.sources.kineto.event_stream import Trace
 from trace_export.sources.kineto.gpu_work import CALLERS, IS_CALL
-from trace_export.sources.kineto.json_events import ANNOTATIONS, Event, columns_of
+from trace_export.sources.kineto.json_events import Event, columns_of
 from trace_export.sources.kineto.trace import is_perfetto
 from trace_export.sources.ranges import together
 from trace_export.sources.ranges.dialects import Dialects
@@ -35,8 +35,8 @@ class _Seen:
 
 def read(sources: Sequence[Source], options: ReadOptions) -> list[Profile | None]:
     """The profile of each trace; None of those that `reader.read` must look at: they cannot be read, are small or in
-    Perfetto's format, lack GPU work or named passes, have annotated kernels or launches of several processes, or
-    there is something to say of their ranges or their clock."""
+    Perfetto's format, lack GPU work or named passes, have launches of several processes, or there is something to
+    say of their ranges or their clock."""
     if options.infer == "only":
         return [None] * len(sources)
     dialects = Dialects.of(options.markers)
@@ -78,8 +78,7 @@ def _profiles(seen: Sequence[_Seen], dialects: Dialects, options: ReadOptions) -
         for place, one in enumerate(seen)
         for process in (together.shift(place),)
     ]
-    odd = set(kernels.filter(pl.any_horizontal(pl.col(ANNOTATIONS).is_not_null()))["process"].unique())
-    odd |= {process for process, pids in callers.items() if len(pids) > 1}
+    odd = {process for process, pids in callers.items() if len(pids) > 1}
     found = nccl.calls(kernels.filter(TIMED))
     odd |= _with_far(found, ranges.frame)
     calls = together.Calls(nccl.transfers(found), nccl.collectives(found))

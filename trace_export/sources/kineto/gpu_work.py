@@ -5,8 +5,8 @@ Which launch a kernel belongs to is known only when all of the file is read: the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Self
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -15,7 +15,6 @@ from trace_export.sources.kineto.json_events import thread
 from trace_export.sources.ranges import lost_kernels
 from trace_export.sources.ranges.attribution import GpuActivity, Launches, RangeIndex
 from trace_export.sources.ranges.by_launch import WHOLE, Parts, by_part, of_parts, together
-from trace_export.sources.shared.parted_rows import PartedRows, append
 
 IS_CALL = pl.col("cat").str.contains("_(?:runtime|driver)$")
 """Whether an event is a call of CUDA or of another device."""
@@ -37,58 +36,39 @@ STREAM = (
 """One number for the stream of a kernel, of which every device has its own."""
 
 _CALL = pl.Enum(list(CALLS))
-_LAUNCH = {"start": pl.Int64, "thread": pl.Int64, "correlation": pl.Int64}
-_LAUNCHES, _KERNELS = "launches", "kernels"
-_Part = dict[str, list[pl.DataFrame]]
 
 
 class GpuWork:
-    """What a trace has of launches (start, thread, correlation, and which of `CALLS` it is), and kernels
-    (`KERNELS`)."""
+    """What a trace has of launches (start, thread, correlation, and which of `CALLS` it is), and kernels (`KERNELS`).
+
+    `launched`: whether a call launches a kernel; `replayed`: whether one launches a CUDA graph."""
 
     def __init__(self) -> None:
-        self._rows = PartedRows("correlation", _LAUNCHES, _KERNELS)
-        self._captures: list[pl.DataFrame] = []
+        self._launches: list[pl.DataFrame] = []
+        self._kernels: list[pl.DataFrame] = []
         self.launched = False
-        """Whether a call launches a kernel."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._rows.__exit__(*error)
+        self.replayed = False
 
     @property
     def launches(self) -> int:
         """How many there are."""
-        return self._rows.count[_LAUNCHES]
+        return sum(piece.height for piece in self._launches)
 
     @property
     def kernels(self) -> int:
-        return self._rows.count[_KERNELS]
+        return sum(piece.height for piece in self._kernels)
 
     def add(self, events: pl.DataFrame) -> None:
-        """Takes in the launches among `events`, which have the columns of `json_events.SCHEMA`. Raises
-        OSError where the folder for temporary files takes no more, as all that add."""
-        calls = events.filter(IS_CALL).select("start", thread(), _id(-1), _call())
-        self._rows.add(_LAUNCHES, calls)
-        captures = calls.filter(pl.col("call") != lost_kernels.KERNELS)
-        append(self._captures, captures)
-        self.launched = self.launched or calls["call"].len() - calls["call"].null_count() > captures.height
+        """Takes in the launches among `events`, which have the columns of `json_events.SCHEMA`."""
+        found = events.filter(IS_CALL)
+        calls = found.select("start", thread(), _id(-1), _call())
+        append(self._launches, calls)
+        self.launched = self.launched or bool((calls["call"] == lost_kernels.KERNELS).any())
+        self.replayed = self.replayed or bool(found["name"].str.contains("GraphLaunch", literal=True).any())
 
     def add_kernels(self, kernels: pl.DataFrame) -> None:
         """`kernels`: the columns of `KERNELS`."""
-        self._rows.add(_KERNELS, kernels)
-
-    def add_launches(self, launches: pl.DataFrame) -> None:
-        """`launches`: start, thread, correlation; of no call in the trace."""
-        self._rows.add(_LAUNCHES, launches.with_columns(call=pl.lit(None, _CALL)))
-
-    def launch_pieces(self) -> Iterator[pl.DataFrame]:
-        """All launches, in one piece or more."""
-        yield pl.DataFrame(schema=_LAUNCH)
-        for part in self._rows.parts():
-            yield from (calls.select(_LAUNCH.keys()) for calls in part[_LAUNCHES])
+        append(self._kernels, kernels)
 
     def activity(self, ranges: pl.DataFrame, parts: Parts = WHOLE) -> GpuActivity:
         """The work of `ranges` (id, process, role, thread, start, end), which are those of the `parts` of the process
@@ -96,36 +76,36 @@ class GpuWork:
         processes = list(parts[0].values()) if parts else [0]
         layers = [RangeIndex.both(ranges.filter(pl.col("process") == process)) for process in processes]
         activity = GpuActivity.none(ranges)
-        for part in self._rows.parts():
-            launches = {p: _joined(part, own) for p, own in zip(processes, layers, strict=True)}
-            together(launches, parts)
-            for tasks in part[_KERNELS]:
-                columns = {column: tasks[column].to_numpy() for column in KERNELS}
-                for process, piece in by_part([(0, columns)], parts):
-                    activity.take(process, launches[process], piece)
-            activity.lost += lost_kernels.count(launches, ranges.height, self._calls(part, parts))
+        launches = {p: self._joined(own) for p, own in zip(processes, layers, strict=True)}
+        together(launches, parts)
+        for tasks in self._kernels:
+            columns = {column: tasks[column].to_numpy() for column in KERNELS}
+            for process, piece in by_part([(0, columns)], parts):
+                activity.take(process, launches[process], piece)
+        activity.lost += lost_kernels.count(launches, ranges.height, partial(self._calls, parts))
         return activity
 
-    def _calls(self, part: _Part, parts: Parts) -> Callable[[str], Iterator[lost_kernels.Piece]]:
-        """The calls that fit a pattern of `CALLS`: of the part those that launch kernels, of the trace all others."""
+    def _calls(self, parts: Parts, pattern: str) -> Iterator[lost_kernels.Piece]:
+        """The calls that fit a pattern of `CALLS`."""
+        for calls in self._launches:
+            found = calls.filter(pl.col("call") == pattern)
+            columns = {column: found[column].to_numpy() for column in ("start", "correlation")}
+            yield from of_parts([(0, columns)], parts)
 
-        def fitting(pattern: str) -> Iterator[lost_kernels.Piece]:
-            for calls in part[_LAUNCHES] if pattern == lost_kernels.KERNELS else self._captures:
-                found = calls.filter(pl.col("call") == pattern)
-                columns = {column: found[column].to_numpy() for column in ("start", "correlation")}
-                yield from of_parts([(0, columns)], parts)
+    def _joined(self, layers: tuple[RangeIndex, RangeIndex]) -> Launches:
+        found = []
+        for calls in self._launches:  # piece by piece: a search takes several times the memory of its launches
+            start, caller, correlation = (calls[c].to_numpy() for c in ("start", "thread", "correlation"))
+            pipeline, call = (layer.find(start, caller).astype(np.int32) for layer in layers)
+            found.append((correlation, pipeline, call))
+        return Launches.of_parts(found)
 
-        return fitting
 
-
-def _joined(part: _Part, layers: tuple[RangeIndex, RangeIndex]) -> Launches:
-    """The launches of a part."""
-    found = []
-    for calls in part[_LAUNCHES]:  # piece by piece: a search takes several times the memory of its launches
-        start, caller, correlation = (calls[c].to_numpy() for c in ("start", "thread", "correlation"))
-        pipeline, call = (layer.find(start, caller).astype(np.int32) for layer in layers)
-        found.append((correlation, pipeline, call))
-    return Launches.of_parts(found)
+def append(pieces: list[pl.DataFrame], rows: pl.DataFrame) -> None:
+    """Appends `rows` where there are any, and once in any case for their columns: a frame without rows takes 3 KB, and
+    a large file has many thousands of pieces."""
+    if rows.height or not pieces:
+        pieces.append(rows)
 
 
 def task_id() -> pl.Expr:

@@ -24,10 +24,9 @@ from trace_export.units import thousandths
 NUMBERS = (
     "correlation", "External id", "Src Rank", "Dst Rank", "Seq", "In msg nelems", "Out msg nelems", "Sequence number"
 )  # fmt: skip
-ANNOTATIONS = ("args name", "args str", "annotation")
-TEXTS = ("stream", "device", "Collective name", "Process Group Name", "dtype", "autograd_phase", *ANNOTATIONS)
-"""What is read of an event's `args`: the columns of Int64, and those of String. A kernel in a CUDA graph is annotated
-in one of `ANNOTATIONS`; `args name` is its `name`, or that of a thread, `args str` its `str`."""
+TEXTS = ("stream", "device", "Collective name", "Process Group Name", "dtype", "args name")
+"""What is read of an event's `args`: the columns of Int64, and those of String. `args name` is the `name` of a
+thread."""
 SCHEMA = (
     dict.fromkeys(("cat", "name", "pid", "tid"), pl.String())
     | dict.fromkeys(("start", "end", *NUMBERS), pl.Int64())
@@ -56,7 +55,7 @@ def _attribute(column: str) -> str:
     return column.lower().replace(" ", "_")
 
 
-_IN_FILE = {_attribute(column): column for column in NUMBERS + TEXTS} | {"args_name": "name", "args_str": "str"}
+_IN_FILE = {_attribute(column): column for column in NUMBERS + TEXTS} | {"args_name": "name"}
 
 
 class _Arguments(msgspec.Struct, gc=False, rename=_IN_FILE):
@@ -75,10 +74,7 @@ class _Arguments(msgspec.Struct, gc=False, rename=_IN_FILE):
     collective_name: _Value = None
     process_group_name: _Value = None
     dtype: _Value = None
-    autograd_phase: _Value = None
     args_name: _Value = None
-    args_str: _Value = None
-    annotation: _Value = None
 
 
 class Event(msgspec.Struct, gc=False):

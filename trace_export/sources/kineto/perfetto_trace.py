@@ -45,7 +45,7 @@ _BEGIN, _END = 1, 2
 
 _HOST = ("user_annotation", "cuda_runtime", "cuda_driver")
 _STAGES = {"Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset", "Annotation": "gpu_user_annotation"}
-_KEYS = {"stream id": "stream", "device id": "device", "name": "args name", "str": "args str"}
+_KEYS = {"stream id": "stream", "device id": "device", "name": "args name"}
 """Extra data that the columns of events call otherwise."""
 _REALTIME, _BOOTTIME = 1, 6
 _FIELDS = (*NUMBERS, *TEXTS)

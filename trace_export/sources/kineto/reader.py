@@ -18,8 +18,7 @@ from trace_export.model import Note, Profile
 from trace_export.sources.kineto import nccl
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED, KeptTasks, read_tasks
 from trace_export.sources.kineto.event_stream import whole_number
-from trace_export.sources.kineto.gpu_work import CALLERS, STREAM, GpuWork, task_id
-from trace_export.sources.kineto.graph_annotations import GraphAnnotations
+from trace_export.sources.kineto.gpu_work import CALLERS, STREAM, GpuWork, append, task_id
 from trace_export.sources.kineto.json_events import FRAME, Wanted, thread
 from trace_export.sources.kineto.trace import Trace, open_trace
 from trace_export.sources.ranges import notes as range_notes
@@ -31,7 +30,6 @@ from trace_export.sources.ranges.ranges import Ranges, beside_passes, gather
 from trace_export.sources.ranges.ranks import check_names
 from trace_export.sources.ranges.transfers import transfers
 from trace_export.sources.shared.names import LONGEST_NAME, is_host
-from trace_export.sources.shared.parted_rows import append
 from trace_export.sources.shared.timestamps import LONGEST_TASK_NS, UNTIMED
 from trace_export.sources.source import ReadOptions, Source
 
@@ -44,6 +42,7 @@ WANTED = Wanted(rf"user_annotation|Operator|\w+_runtime|Runtime|\w+_driver|{DEVI
 """Events that are read. PyTorch files the marks of trace_export.instrument (te:…) among its operators."""
 
 REMEDY = "record again with the passes marked by `import trace_export.instrument as ti; ti.auto()`"
+WITHOUT_GRAPHS = "and without CUDA graphs, whose replays run no code that could name a pass"
 YEAR_2000_NS = 946_684_800 * 10**9
 """No trace is older; torch.profiler is of 2020."""
 YEAR_NS = 31_556_952 * 10**9
@@ -57,16 +56,20 @@ DEVICE = pl.col("device").cast(pl.Int32, strict=False)
 @dataclass
 class _Content:
     """What a trace holds: the `work` of the GPU; in pieces the `named` ranges (see ranges.gather) and the `calls` of
-    NCCL; the `end` of the last event, the device, how often each annotation occurs, and the kernels that are annotated themselves, which are not part of the work."""
+    NCCL; the `end` of the last event, the device, and how often each annotation occurs."""
 
-    work: GpuWork
+    work: GpuWork = field(default_factory=GpuWork)
     named: list[pl.DataFrame] = field(default_factory=list)
     calls: list[pl.DataFrame] = field(default_factory=lambda: [nccl.NONE])
     device: int | None = None
     pid: int | None = None
     end: int | None = None
     names: NameCounts = field(default_factory=NameCounts)
-    annotated: GraphAnnotations = field(default_factory=GraphAnnotations)
+
+    @property
+    def remedy(self) -> str:
+        """How to record passes that are named."""
+        return f"{REMEDY}, {WITHOUT_GRAPHS}" if self.work.replayed else REMEDY
 
 
 def read(source: Source, options: ReadOptions) -> Profile:
@@ -77,22 +80,20 @@ def read(source: Source, options: ReadOptions) -> Profile:
     the ranges themselves).
     """
     dialects = Dialects.of(options.markers)
-    with open_trace(source.path, wanted(dialects), beginning=options.beginning) as trace, GpuWork() as gpu:
+    with open_trace(source.path, wanted(dialects), beginning=options.beginning) as trace:
         recorded = job(trace, "rank")
         if recorded is not None and options.ranks is not None and recorded not in options.ranks:
             return Profile()
-        content = _Content(gpu)
+        content = _Content()
         _gather(content, trace, dialects, KeptTasks(options.keep_tasks, source.path, trace.offset_ns))
         ranges = Ranges.none() if options.infer == "only" else gather(content.named, (), dialects)
-        if content.annotated.kernels:
-            ranges = _with_replays(content, ranges, dialects, named=options.infer != "only" and not options.host_ranges)
         if trace.shortened and not ranges.marked:
             raise SourceError(source.path, "no pass is named", "look at all of it with --full")
         work = Attributed.none(ranges)
         if found := _inferred(source, options, ranges, content, dialects):
             blocks = _launched(source, found, content)
         else:
-            unseen = not trace.has_end or (trace.shortened and gpu.launches > 0)
+            unseen = not trace.has_end or (trace.shortened and content.work.launches > 0)
             _check(source, ranges, content, options.host_ranges or unseen)
             blocks, work = _marked(source, ranges, content, options.host_ranges or trace.shortened)
             if ranges.partial and not trace.shortened:
@@ -113,19 +114,6 @@ def read(source: Source, options: ReadOptions) -> Profile:
         if not trace.shortened:
             return made
         return of_beginning(made, source, content.end if trace.has_end else None, trace.offset_ns)
-
-
-def _with_replays(content: _Content, ranges: Ranges, dialects: Dialects, *, named: bool) -> Ranges:
-    """The ranges of a trace with those that stand for the annotated parts of CUDA graphs, if parts shall be `named`;
-    adds their launches and tasks to the content."""
-    if not named:
-        for kernels in content.annotated.kernels:
-            content.work.add_kernels(kernels.drop("text"))
-        return ranges
-    replayed = content.annotated.replayed(ranges, content.work.launch_pieces())
-    content.work.add_kernels(replayed.tasks)
-    content.work.add_launches(replayed.launches)
-    return gather([*content.named, replayed.named], (), dialects)
 
 
 def _marked(source: Source, ranges: Ranges, content: _Content, host_ranges: bool) -> tuple[Content, Attributed]:
@@ -163,7 +151,7 @@ def _inferred(
     found = find_blocks(read_process(source.path, beside))
     if found.impossible:
         raise range_notes.no_names(
-            source.path, "annotation", content.names, REMEDY, launches=found.impossible, rules=ranges.unmatched
+            source.path, "annotation", content.names, content.remedy, launches=found.impossible, rules=ranges.unmatched
         )
     return found
 
@@ -226,8 +214,7 @@ def _gather(content: _Content, trace: Trace, dialects: Dialects, tasks: KeptTask
         kernels = events.filter(pl.col("cat") == "kernel")
         processes.update(kernels["pid"].drop_nulls().unique())
         devices.update(kernels["device"].drop_nulls().unique())
-        others = content.annotated.take(kernels, task_id(), nccl.IS_NCCL, dialects)
-        content.work.add_kernels(others.select(task_id(), "start", "end", STREAM, nccl=nccl.IS_NCCL))
+        content.work.add_kernels(kernels.select(task_id(), "start", "end", STREAM, nccl=nccl.IS_NCCL))
         append(content.calls, nccl.calls(kernels.filter(TIMED)))
         if content.device is None and kernels.height:
             content.device = kernels.select(DEVICE).item(0, 0)
@@ -274,7 +261,7 @@ def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> Non
             source.path,
             "annotation",
             content.names,
-            REMEDY,
+            content.remedy,
             rules=ranges.unmatched,
         )
     if not host and not content.work.kernels:
