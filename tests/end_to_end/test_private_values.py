@@ -1,0 +1,152 @@
+"""Environment variables and command lines, which captures of every format hold, reach no output of any command."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from samples.generators import ascend, kineto, nsys, paddle, recorder, rocpd
+from tests.conftest import Cli
+from tests.support.databases import changing
+
+SECRET = "hunter2-planted"
+COMMAND = f"/home/{SECRET}/python train.py --token={SECRET} --password {SECRET}"
+ENVIRONMENT = {"AWS_SECRET": SECRET, "MASTER_ADDR": f"{SECRET}.example", "SLURM_JOB_NAME": SECRET, "SLURM_JOB_ID": "7"}
+
+
+def _nsys(folder: Path) -> None:
+    chance = random.Random(1)
+    nsys.record(folder, nsys.blocks_of(2, 4, 2, chance), 1, (0,), chance)
+    with changing(folder / "node0.sqlite") as db:
+        spelled = "\0".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
+        db.execute("UPDATE TARGET_INFO_SYSTEM_ENV SET value = ? WHERE name = 'DeviceEnvironment'", [spelled])
+        strings = [COMMAND, spelled, *COMMAND.split()]
+        db.executemany("INSERT INTO StringIds VALUES (?, ?)", list(enumerate(strings, 900_000)))
+        db.execute("CREATE TABLE META_DATA_CAPTURE (name TEXT, value TEXT)")
+        rows = [("PROCESS_0:COMMAND", COMMAND), ("PROCESS_0:ARGUMENT_1", f"--token={SECRET}"),
+                ("PROCESS_0:WORKING_DIR", f"/home/{SECRET}"), ("PROCESS_0:USER_NAME", SECRET),
+                ("PROCESS_0:ENVIRONMENT_VARIABLE", f"AWS_SECRET={SECRET}")]  # fmt: skip
+        db.executemany("INSERT INTO META_DATA_CAPTURE VALUES (?, ?)", rows)
+        db.execute("CREATE TABLE PROCESSES (globalPid INTEGER, pid INTEGER, name TEXT)")
+        db.execute("INSERT INTO PROCESSES VALUES (?, 4000, ?)", [(1 << 48) | (4000 << 24), COMMAND])
+        db.execute("CREATE TABLE DIAGNOSTIC_EVENT (timestamp INTEGER, severity INTEGER, text TEXT, globalPid INTEGER)")
+        said = [f"Process was launched: {COMMAND}", f"Unknown variable AWS_SECRET={SECRET}", f"No such file '{SECRET}'"]
+        db.executemany("INSERT INTO DIAGNOSTIC_EVENT VALUES (0, 3, ?, NULL)", [(text,) for text in said])
+        db.commit()
+
+
+def _kineto(folder: Path) -> None:
+    kineto.write(folder)
+    (folder / "truth.csv").unlink()
+    for path in folder.iterdir():
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        trace |= {"env": ENVIRONMENT, "cmdline": COMMAND, "traceName": f"/home/{SECRET}/trace.json"}
+        trace |= {f"PT_PROFILER_JOB_{name}": SECRET for name in ("NAME", "VERSION", "ATTEMPT_INDEX")}
+        for what, value in (("process_name", COMMAND), ("process_labels", COMMAND), ("thread_name", COMMAND)):
+            args = {"labels" if what == "process_labels" else "name": value}
+            event = {"name": what, "ph": "M", "pid": 4001, "tid": 4001, "ts": 0, "args": args}
+            trace["traceEvents"].append(event)
+        path.write_bytes(gzip.compress(json.dumps(trace, indent=2).encode()))
+
+
+def _rocpd(folder: Path) -> None:
+    rocpd.write(folder, stages=2, microbatches=4, steps=2)
+    (folder / "truth.csv").unlink()
+    for path in folder.rglob("*.db"):
+        with changing(path) as db:
+            (table,) = db.execute("SELECT name FROM sqlite_master WHERE name GLOB 'rocpd_info_process_*'").fetchone()
+            ((found,),) = db.execute(f"SELECT environment FROM {table}").fetchall()
+            held = json.dumps(json.loads(found) | ENVIRONMENT)
+            extra = json.dumps({"options": COMMAND})
+            db.execute(f"UPDATE {table} SET environment = ?, command = ?, extdata = ?", [held, COMMAND, extra])
+            db.commit()
+
+
+def _ascend(*, text: bool, framework: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        ascend.record(folder, ascend.Job(2, 4, 2, text=text, framework=framework))
+        for capture in folder.iterdir():
+            (info,) = capture.glob("profiler_info_*.json")
+            info.write_text(json.dumps(json.loads(info.read_text()) | {"environment": ENVIRONMENT, "argv": COMMAND}))
+            if (metadata := capture / "profiler_metadata.json").exists():
+                held = json.loads(metadata.read_text()) | {"ENV_VARIABLES": ENVIRONMENT, "argv": COMMAND.split()}
+                metadata.write_text(json.dumps(held))
+            for database in capture.rglob("*.db"):
+                with changing(database) as db:
+                    rows = [("ENV_VARIABLES", json.dumps(ENVIRONMENT)), ("COMMAND", COMMAND)]
+                    db.executemany("INSERT INTO META_DATA VALUES (?, ?)", rows)
+                    db.execute("INSERT INTO STRING_IDS VALUES (9000000, ?)", [COMMAND])
+                    db.commit()
+
+    return write
+
+
+def _paddle(folder: Path) -> None:
+    paddle.write_logs(folder, paddle.Job(2, 4, range(1, 3)))
+    for rank in range(2):
+        log = folder / f"workerlog.{rank}"
+        log.write_text(f"LAUNCH INFO {COMMAND}\nAWS_SECRET={SECRET}\n{log.read_text()}Traceback: {COMMAND}\n")
+        held = ENVIRONMENT | {"PADDLE_GLOBAL_RANK": str(rank), "PADDLE_LOCAL_RANK": str(rank)}
+        (folder / f"envlog.{rank}").write_text("".join(f"{name}={value}\n" for name, value in sorted(held.items())))
+
+
+def _recorder(folder: Path) -> None:
+    recorder.write(folder, stages=2, microbatches=4, steps=2, hosts=1, clock_errors_ns=(0,))
+    (folder / "truth.csv").unlink(missing_ok=True)
+    for path in folder.rglob("*.blocks"):
+        first, rest = path.read_text().split("\n", 1)
+        held = json.loads(first[1:]) | {"environment": ENVIRONMENT, "argv": COMMAND}
+        path.write_text(f"#{json.dumps(held)}\n{rest}")
+
+
+FORMATS: dict[str, Callable[[Path], None]] = {
+    "nsys": _nsys, "kineto": _kineto, "rocpd": _rocpd, "paddle": _paddle, "recorder": _recorder,
+    "ascend database": _ascend(text=False, framework="pytorch"), "ascend text": _ascend(text=True, framework="pytorch"),
+    "mindspore database": _ascend(text=False, framework="mindspore"),
+    "mindspore text": _ascend(text=True, framework="mindspore"),
+}  # fmt: skip
+DRAWN = [
+    ["export", "--detail", "kernels", "--bubbles", "--format", "perfetto,chrome,svg,html", "--json", "--verbose"],
+    ["export", "--format", "parquet", "--table", "blocks,messages,ranks,steps"],
+    ["export", "--format", "csv", "--steps", "0-99", "--cache", "{place}/cache"],
+    ["inspect", "--json"],
+    ["report", "--json"],
+    ["report", "--format", "html", "--out", "{place}/why.html"],
+    ["overview", "--out", "{place}/overview.html"],
+    ["compare", "{other}", "--json"],
+]
+REFUSED = [
+    ["export", "--devices", "77"],
+    ["inspect", "--verbose", "--marker", "nothing of the kind=>F", "--infer", "off", "--host"],
+]
+"""What is asked of each format: what all can do, and what most refuse."""
+
+
+def _written(folder: Path) -> Iterator[str]:
+    """What each file in `folder` holds, unpacked."""
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        if path.suffix == ".parquet":
+            yield str(pl.read_parquet(path).to_dicts())
+        content = path.read_bytes()
+        yield (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize("capture", FORMATS)
+def test_no_output_holds_what_a_capture_holds_of_the_environment(tmp_path: Path, run_cli: Cli, capture: str) -> None:
+    FORMATS[capture](folder := tmp_path / "in")
+    FORMATS[capture](other := tmp_path / "other")
+    for number, (word, *options) in enumerate([*DRAWN, *REFUSED]):
+        (place := tmp_path / f"out{number}").mkdir()
+        given = [option.format(place=place, other=other) for option in options]
+        given += ["--out", str(place / "chart")] if word == "export" else []
+        done = run_cli(word, folder, *given)
+        assert done.returncode == 0 or number >= len(DRAWN), (word, options, done.stderr)
+        for text in (done.stdout, done.stderr, *_written(place)):
+            at = text.find(SECRET)
+            assert at < 0, (word, options, text[max(at - 200, 0) : at + 60])
